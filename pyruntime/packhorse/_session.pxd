@@ -1,0 +1,96 @@
+# The public C++ API (runtime/include/packhorse), as Cython sees it.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libcpp cimport bool as cpp_bool
+from libcpp.map cimport map as cpp_map
+from libcpp.memory cimport shared_ptr, unique_ptr
+from libcpp.optional cimport optional
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+
+
+cdef extern from "<span>" namespace "std" nogil:
+    cdef cppclass Int32Span "std::span<const int32_t>":
+        Int32Span()
+        Int32Span(const int32_t*, size_t)
+
+
+cdef extern from "packhorse/types.h" namespace "packhorse" nogil:
+    cdef cppclass DType:
+        pass
+
+    cdef cppclass Device:
+        pass
+
+    cdef cppclass TensorView:
+        TensorView()
+        void* data
+        DType dtype
+        int rank
+        int64_t shape[4]
+        int64_t row_stride
+
+    DType parse_dtype(const string&) except +
+    Device parse_device(const string&) except +
+    string name_of(Device)
+
+
+cdef extern from "packhorse/packed_tokens.h" namespace "packhorse" nogil:
+    cdef cppclass CPackedTokens "packhorse::PackedTokens":
+        Int32Span ids
+        Int32Span cu_seqlens
+        Int32Span type_ids
+        Int32Span position_ids
+
+
+cdef extern from "packhorse/memory_plan.h" namespace "packhorse" nogil:
+    cdef cppclass PlannedBuffer:
+        string name
+        size_t offset
+        size_t bytes
+
+    cdef cppclass PlannedAllocation:
+        size_t bytes
+        vector[PlannedBuffer] buffers
+
+    cdef cppclass CMemoryPlan "packhorse::MemoryPlan":
+        PlannedAllocation weights
+        PlannedAllocation arena
+
+
+cdef extern from "packhorse/weight_source.h" namespace "packhorse" nogil:
+    cdef cppclass WeightSource:
+        pass
+
+    unique_ptr[WeightSource] open_safetensors(const vector[string]&) except +
+    unique_ptr[WeightSource] borrow_tensors(cpp_map[string, TensorView]) except +
+    unique_ptr[WeightSource] rename_tensors(unique_ptr[WeightSource],
+                                            cpp_map[string, string]) except +
+
+
+cdef extern from "packhorse/session.h" namespace "packhorse" nogil:
+    cdef cppclass SessionOptions:
+        Device device
+        DType dtype
+        int64_t max_tokens
+        int64_t max_sequences
+        int threads
+        optional[size_t] memory_limit
+
+    cdef cppclass RunOutputs:
+        float* hidden
+        float* embedding
+        float* pooled
+
+    cdef cppclass CSession "packhorse::Session":
+        @staticmethod
+        shared_ptr[CSession] load(const string&, const WeightSource&,
+                                  const SessionOptions&) except +
+        void run(const CPackedTokens&, const RunOutputs&) except +
+        const CMemoryPlan& memory_plan()
+        int64_t hidden_size()
+        cpp_bool has_pooler()
+
+    CMemoryPlan c_plan_memory "packhorse::plan_memory"(const string&,
+                                                       const SessionOptions&) except +
+    vector[string] c_available_devices "packhorse::available_devices"() except +
+    const char* c_version "packhorse::version"()

@@ -1,0 +1,135 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The C++ session, one to one: arguments converted, the GIL released, nothing decided here."""
+
+from cython.operator cimport dereference as deref
+from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libcpp.utility cimport move
+
+from packhorse._session cimport *
+
+
+cdef Int32Span _span(const int32_t[::1] values):
+    if values is None or values.shape[0] == 0:
+        return Int32Span()
+    return Int32Span(&values[0], values.shape[0])
+
+
+cdef SessionOptions _options(device, dtype, max_tokens, max_sequences, threads,
+                             memory_limit) except *:
+    cdef SessionOptions options
+    options.device = parse_device(device.encode())
+    options.dtype = parse_dtype(dtype.encode())
+    options.max_tokens = max_tokens
+    options.max_sequences = max_sequences
+    options.threads = 0 if threads is None else threads
+    if memory_limit is not None:
+        options.memory_limit = <size_t> memory_limit
+    return options
+
+
+cdef cpp_map[string, TensorView] _views(tensors) except *:
+    """{name: (array, dtype name)}: the arrays are C-contiguous and stay alive with the caller."""
+    cdef cpp_map[string, TensorView] views
+    cdef TensorView view
+    for name, (array, dtype) in tensors.items():
+        if array.ndim < 1 or array.ndim > 4:
+            raise ValueError(f"tensor '{name}' has {array.ndim} dimensions, expected 1 to 4")
+        view.data = <void*> <uintptr_t> array.ctypes.data
+        view.dtype = parse_dtype(dtype.encode())
+        view.rank = array.ndim
+        for i in range(array.ndim):
+            view.shape[i] = array.shape[i]
+        view.row_stride = array.size // max(1, array.shape[0])
+        views[name.encode()] = view
+    return views
+
+
+cdef _allocation(const PlannedAllocation& plan):
+    cdef size_t i
+    return plan.bytes, [
+        (plan.buffers[i].name.decode(), plan.buffers[i].offset, plan.buffers[i].bytes)
+        for i in range(plan.buffers.size())
+    ]
+
+
+cdef _plan(const CMemoryPlan& plan):
+    return _allocation(plan.weights), _allocation(plan.arena)
+
+
+cdef float* _pointer(array) except? NULL:
+    return <float*> <uintptr_t> array.ctypes.data if array is not None else NULL
+
+
+cdef class NativeSession:
+    """Owner of one C++ session. `packhorse.Session` is the class for people."""
+
+    cdef shared_ptr[CSession] session
+    cdef public int64_t hidden_size
+    cdef public bint has_pooler
+
+    @staticmethod
+    def load(str spec_json, list files, dict names, tensors, device, dtype, max_tokens,
+             max_sequences, threads, memory_limit):
+        """Weights come from `tensors` ({name: (array, dtype)}) or, if None, safetensors `files`;
+        `names` maps ours to theirs."""
+        cdef NativeSession result = NativeSession()
+        cdef SessionOptions options = _options(device, dtype, max_tokens, max_sequences, threads,
+                                               memory_limit)
+        cdef string spec = spec_json.encode()
+        cdef vector[string] paths = [str(path).encode() for path in files]
+        cdef cpp_map[string, string] theirs = {a.encode(): b.encode() for a, b in names.items()}
+        cdef cpp_map[string, TensorView] views
+        cdef bint in_memory = tensors is not None
+        cdef unique_ptr[WeightSource] source
+        if in_memory:
+            views = _views(tensors)
+        with nogil:
+            if in_memory:
+                source = borrow_tensors(views)
+            else:
+                source = open_safetensors(paths)
+            if not theirs.empty():
+                source = rename_tensors(move(source), theirs)
+            result.session = CSession.load(spec, deref(source), options)
+        result.hidden_size = deref(result.session).hidden_size()
+        result.has_pooler = deref(result.session).has_pooler()
+        return result
+
+    def run(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
+            const int32_t[::1] type_ids, const int32_t[::1] position_ids, hidden, embedding,
+            pooled):
+        """Outputs are writable C-contiguous float32 arrays of the right size, or None."""
+        cdef CPackedTokens batch
+        cdef RunOutputs outputs
+        cdef shared_ptr[CSession] session = self.session
+        batch.ids = _span(ids)
+        batch.cu_seqlens = _span(cu_seqlens)
+        batch.type_ids = _span(type_ids)
+        batch.position_ids = _span(position_ids)
+        outputs.hidden = _pointer(hidden)
+        outputs.embedding = _pointer(embedding)
+        outputs.pooled = _pointer(pooled)
+        with nogil:
+            deref(session).run(batch, outputs)
+
+    def memory_plan(self):
+        return _plan(deref(self.session).memory_plan())
+
+
+def plan_memory(str spec_json, device, dtype, max_tokens, max_sequences, threads, memory_limit):
+    cdef SessionOptions options = _options(device, dtype, max_tokens, max_sequences, threads,
+                                           memory_limit)
+    cdef string spec = spec_json.encode()
+    cdef CMemoryPlan plan
+    with nogil:
+        plan = c_plan_memory(spec, options)
+    return _plan(plan)
+
+
+def available_devices():
+    """Names of the devices that this build and this machine can run on."""
+    return [name.decode() for name in c_available_devices()]
+
+
+def version():
+    return c_version().decode()

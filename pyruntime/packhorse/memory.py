@@ -1,0 +1,57 @@
+"""The memory plan: what a session takes, byte by byte, known before it is allocated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from packhorse._session import Allocation as NativeAllocation
+
+
+@dataclass(frozen=True)
+class PlannedBuffer:
+    """Buffers whose lifetimes do not overlap may share bytes."""
+
+    name: str
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class PlannedAllocation:
+    bytes: int
+    buffers: tuple[PlannedBuffer, ...]
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / 2**20:10.2f} MiB"
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """`weights` may be shared by the sessions of one device; `arena` is the session's own."""
+
+    weights: PlannedAllocation
+    arena: PlannedAllocation
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weights.bytes + self.arena.bytes
+
+    @classmethod
+    def from_native(cls, plan: tuple[NativeAllocation, NativeAllocation]) -> MemoryPlan:
+        weights, arena = (
+            PlannedAllocation(size, tuple(PlannedBuffer(*buffer) for buffer in buffers))
+            for size, buffers in plan
+        )
+        return cls(weights, arena)
+
+    def __str__(self) -> str:
+        lines = [f"weights {_mebibytes(self.weights.bytes)}", f"arena   {_mebibytes(self.arena.bytes)}"]
+        lines += [
+            f"  {_mebibytes(buffer.bytes)} at {buffer.offset:<12} {buffer.name}"
+            for buffer in self.arena.buffers
+        ]
+        lines.append(f"total   {_mebibytes(self.total_bytes)}")
+        return "\n".join(lines)

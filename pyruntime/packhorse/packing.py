@@ -1,0 +1,135 @@
+"""Packed batches: the tokens of all sequences in one array, and where each sequence begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Int32Array = npt.NDArray[np.int32]
+TokenSequence = Sequence[int] | npt.NDArray[np.integer[Any]]
+
+_INT32 = np.iinfo(np.int32)
+
+
+def as_int32(name: str, values: Any) -> Int32Array:
+    """`values` as a C-contiguous int32 vector; copied only if it is not one already.
+
+    Raises ValueError for other than one dimension, other than integers, and integers beyond int32.
+    """
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(f"{name} has shape {array.shape}, expected one dimension")
+    if array.size == 0:
+        return np.empty(0, np.int32)
+    if not np.issubdtype(array.dtype, np.integer):
+        raise ValueError(f"{name} has dtype {array.dtype}, expected integers")
+    if array.dtype != np.int32 and (array.min() < _INT32.min or array.max() > _INT32.max):
+        raise ValueError(f"{name} ranges from {array.min()} to {array.max()}, expected int32")
+    return np.ascontiguousarray(array, dtype=np.int32)
+
+
+class PackedTokens:
+    """One batch without padding. `T` tokens of `B` sequences:
+
+    ids           int32[T]    token ids, sequence after sequence
+    cu_seqlens    int32[B+1]  prefix sum of the lengths: first 0, last T
+    type_ids      int32[T] or None (all 0)
+    position_ids  int32[T] or None (0, 1, ... from each sequence's own start)
+
+    Integer arrays of other kinds are converted. The contents are checked when a session runs them.
+    """
+
+    __slots__ = ("cu_seqlens", "ids", "position_ids", "type_ids")
+
+    def __init__(
+        self,
+        ids: Any,
+        cu_seqlens: Any,
+        type_ids: Any = None,
+        position_ids: Any = None,
+    ) -> None:
+        self.ids = as_int32("ids", ids)
+        self.cu_seqlens = as_int32("cu_seqlens", cu_seqlens)
+        self.type_ids = None if type_ids is None else as_int32("type_ids", type_ids)
+        self.position_ids = None if position_ids is None else as_int32("position_ids", position_ids)
+        for name, array in (("type_ids", self.type_ids), ("position_ids", self.position_ids)):
+            if array is not None and array.size != self.ids.size:
+                raise ValueError(f"{name} has {array.size} elements, ids has {self.ids.size}")
+        if self.cu_seqlens.size == 0:
+            raise ValueError("cu_seqlens is empty, expected B + 1 elements, the first of them 0")
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.ids.size)
+
+    @property
+    def num_sequences(self) -> int:
+        return int(self.cu_seqlens.size) - 1
+
+    @property
+    def lengths(self) -> Int32Array:
+        """int32[B]"""
+        return np.diff(self.cu_seqlens)
+
+    def __repr__(self) -> str:
+        return f"PackedTokens({self.num_tokens} tokens in {self.num_sequences} sequences)"
+
+
+def _offsets(lengths: Sequence[int]) -> Int32Array:
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return as_int32("cu_seqlens", offsets)
+
+
+def _concatenate(name: str, sequences: Sequence[TokenSequence]) -> Int32Array:
+    parts = [as_int32(f"{name}[{i}]", sequence) for i, sequence in enumerate(sequences)]
+    return np.concatenate(parts) if parts else np.empty(0, np.int32)
+
+
+def pack(
+    sequences: Iterable[TokenSequence],
+    attention_mask: Any = None,
+    *,
+    type_ids: Any = None,
+) -> PackedTokens:
+    """Packs a list of token-id sequences, or padded ids `[B, S]` with their attention mask.
+
+    sequences       one list or vector of ids a sequence; or an integer array [B, S]
+    attention_mask  [B, S], nonzero where a token counts; the padding may lie on any side
+    type_ids        shaped like `sequences`, or None
+
+    Raises ValueError naming what was found and what was expected.
+    """
+    if attention_mask is not None:
+        return _pack_padded(np.asarray(sequences), np.asarray(attention_mask), type_ids)
+    rows = list(sequences)
+    ids = _concatenate("sequences", rows)
+    lengths = [len(row) for row in rows]
+    if type_ids is None:
+        return PackedTokens(ids, _offsets(lengths))
+    type_rows = list(type_ids)
+    type_lengths = [len(row) for row in type_rows]
+    if type_lengths != lengths:
+        raise ValueError(f"type_ids has lengths {type_lengths}, sequences have {lengths}")
+    return PackedTokens(ids, _offsets(lengths), _concatenate("type_ids", type_rows))
+
+
+def _pack_padded(
+    ids: npt.NDArray[Any], mask: npt.NDArray[Any], type_ids: Any
+) -> PackedTokens:
+    if ids.ndim != 2 or mask.shape != ids.shape:
+        raise ValueError(
+            f"padded ids have shape {ids.shape} and attention_mask {mask.shape}, "
+            "expected the same [B, S]"
+        )
+    keep = mask != 0
+    types = None
+    if type_ids is not None:
+        type_array = np.asarray(type_ids)
+        if type_array.shape != ids.shape:
+            raise ValueError(f"type_ids have shape {type_array.shape}, expected {ids.shape}")
+        types = type_array[keep]
+    return PackedTokens(ids[keep], _offsets(keep.sum(axis=1).tolist()), types)

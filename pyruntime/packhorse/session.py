@@ -1,0 +1,245 @@
+"""The session: a model loaded once, run on packed batches from any thread."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from packhorse import _session
+from packhorse.memory import MemoryPlan
+from packhorse.packing import Int32Array, PackedTokens, TokenSequence, as_int32, pack
+from packhorse.result import OUTPUT_NAMES, FloatArray, RunResult
+
+Batch = PackedTokens | Sequence[TokenSequence] | tuple[Any, Any]
+ModelPath = str | PathLike[str]
+
+
+def _as_batch(batch: Batch) -> PackedTokens:
+    if isinstance(batch, PackedTokens):
+        return batch
+    # A tuple of two arrays is (ids, cu_seqlens); anything else holds sequences.
+    if isinstance(batch, tuple) and len(batch) == 2 and all(np.ndim(part) == 1 for part in batch):
+        return PackedTokens(*batch)
+    return pack(batch)
+
+
+class Session:
+    """Made by `Session.load`. After any error a session stays usable.
+
+    One session may be called from many threads at once: calls queue, and the interpreter lock is
+    not held meanwhile. After fork() load a new one.
+    """
+
+    def __init__(
+        self, native: _session.NativeSession, config: dict[str, Any], options: dict[str, Any]
+    ) -> None:
+        self._native = native
+        self._options = options
+        self.config = config
+        self.memory_plan = MemoryPlan.from_native(native.memory_plan())
+
+    @classmethod
+    def load(
+        cls,
+        path: ModelPath,
+        device: str = "cpu",
+        dtype: str = "float32",
+        max_tokens: int = 8192,
+        max_sequences: int = 256,
+        threads: int | None = None,
+        memory_limit: int | None = None,
+    ) -> Session:
+        """Loads a converted folder or a Hugging Face model folder.
+
+        device         one of `available_devices()`
+        dtype          "float32" or "bfloat16": weights and activations; sums are float32
+        max_tokens     tokens of the largest batch that `run` takes
+        max_sequences  sequences of the largest batch
+        threads        CPU workers; None: all cores this process may use
+        memory_limit   bytes that weights and arena together may take; None: no limit
+
+        Raises ValueError (the model cannot be read or is not supported, by name), MemoryError (the
+        plan exceeds the limit or the machine), RuntimeError (no such device or dtype here).
+        """
+        # Imported late: what runs models need not know how checkpoints look.
+        from packhorse_weights import resolve_model
+
+        model = resolve_model(path)
+        tensors = model.tensors
+        options = {
+            "device": device,
+            "dtype": dtype,
+            "max_tokens": max_tokens,
+            "max_sequences": max_sequences,
+            "threads": threads,
+            "memory_limit": memory_limit,
+        }
+        native = _session.NativeSession.load(
+            json.dumps(model.spec),
+            model.safetensors,
+            model.names if tensors is None else {},
+            None
+            if tensors is None
+            else {
+                name: (np.ascontiguousarray(tensor.data), tensor.dtype)
+                for name, tensor in tensors.items()
+            },
+            **options,
+        )
+        return cls(native, model.spec, options)
+
+    @property
+    def hidden_size(self) -> int:
+        return self._native.hidden_size
+
+    @property
+    def device(self) -> str:
+        return str(self._options["device"])
+
+    @property
+    def dtype(self) -> str:
+        return str(self._options["dtype"])
+
+    @property
+    def max_tokens(self) -> int:
+        return int(self._options["max_tokens"])
+
+    @property
+    def max_sequences(self) -> int:
+        return int(self._options["max_sequences"])
+
+    def run(
+        self,
+        batch: Batch,
+        outputs: Sequence[str] = ("hidden",),
+        out: Mapping[str, FloatArray] | None = None,
+    ) -> RunResult:
+        """Runs one batch: `PackedTokens`, a list of id sequences, or `(ids, cu_seqlens)`.
+
+        outputs  any of "hidden", "embedding", "pooled"; what is not asked for is not computed
+        out      arrays to write into, by output name: float32, C-contiguous, of the exact shape
+
+        Raises ValueError naming the array, what was found and what was expected.
+        """
+        packed = _as_batch(batch)
+        arrays = self._output_arrays(outputs, out or {}, packed.num_tokens, packed.num_sequences)
+        self._run_into(packed, arrays)
+        return RunResult(arrays, packed.cu_seqlens)
+
+    def run_many(
+        self, sequences: Iterable[TokenSequence], outputs: Sequence[str] = ("hidden",)
+    ) -> RunResult:
+        """Runs any number of id sequences, in as few batches as the plan allows, in order.
+
+        The result is that of one large batch, whatever the split.
+        """
+        rows = [as_int32(f"sequences[{i}]", row) for i, row in enumerate(sequences)]
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([row.size for row in rows], out=offsets[1:])
+        arrays = self._output_arrays(outputs, {}, int(offsets[-1]), len(rows))
+        for first, last in self._split(rows):
+            tokens = slice(int(offsets[first]), int(offsets[last]))
+            part = {
+                name: array[tokens if name == "hidden" else slice(first, last)]
+                for name, array in arrays.items()
+            }
+            self._run_into(pack(rows[first:last]), part)
+        return RunResult(arrays, as_int32("cu_seqlens", offsets))
+
+    def _split(self, rows: Sequence[Int32Array]) -> Iterator[tuple[int, int]]:
+        """Ranges [first, last) of sequences that each fit the plan."""
+        for i, row in enumerate(rows):
+            if row.size > self.max_tokens:
+                raise ValueError(
+                    f"sequences[{i}] has {row.size} tokens, max_tokens is {self.max_tokens}"
+                )
+        first = tokens = 0
+        for i, row in enumerate(rows):
+            if tokens + row.size > self.max_tokens or i - first == self.max_sequences:
+                yield first, i
+                first, tokens = i, 0
+            tokens += row.size
+        if first < len(rows):
+            yield first, len(rows)
+
+    def _run_into(self, batch: PackedTokens, arrays: Mapping[str, FloatArray]) -> None:
+        self._native.run(
+            batch.ids,
+            batch.cu_seqlens,
+            batch.type_ids,
+            batch.position_ids,
+            *(arrays.get(name) for name in OUTPUT_NAMES),
+        )
+
+    def _output_arrays(
+        self,
+        outputs: Sequence[str],
+        given: Mapping[str, FloatArray],
+        num_tokens: int,
+        num_sequences: int,
+    ) -> dict[str, FloatArray]:
+        if isinstance(outputs, str):
+            outputs = (outputs,)
+        for name in (*outputs, *given):
+            if name not in OUTPUT_NAMES:
+                raise ValueError(f"unknown output '{name}', known: {', '.join(OUTPUT_NAMES)}")
+        arrays = {}
+        for name in dict.fromkeys((*outputs, *given)):
+            shape = (num_tokens if name == "hidden" else num_sequences, self.hidden_size)
+            array = given.get(name)
+            if array is None:
+                array = np.empty(shape, np.float32)
+            elif (
+                not isinstance(array, np.ndarray)
+                or array.dtype != np.float32
+                or array.shape != shape
+                or not array.flags.c_contiguous
+                or not array.flags.writeable
+            ):
+                found = (
+                    f"{array.dtype}{list(array.shape)}, contiguous: {array.flags.c_contiguous}, "
+                    f"writeable: {array.flags.writeable}"
+                    if isinstance(array, np.ndarray)
+                    else type(array).__name__
+                )
+                raise ValueError(
+                    f"out['{name}'] is {found}; expected a writeable C-contiguous "
+                    f"float32{list(shape)} array"
+                )
+            arrays[name] = array
+        return arrays
+
+    def __repr__(self) -> str:
+        return (
+            f"Session({self.config.get('family')}, hidden_size={self.hidden_size}, "
+            f"device='{self.device}', dtype='{self.dtype}', max_tokens={self.max_tokens}, "
+            f"max_sequences={self.max_sequences})"
+        )
+
+
+def plan_memory(
+    model: ModelPath | Mapping[str, Any],
+    device: str = "cpu",
+    dtype: str = "float32",
+    max_tokens: int = 8192,
+    max_sequences: int = 256,
+    threads: int | None = None,
+    memory_limit: int | None = None,
+) -> MemoryPlan:
+    """The plan that `Session.load` would have, without reading any weights.
+
+    `model` is a folder as for `Session.load`, or a spec (docs/spec.md). Raises as `load` does.
+    """
+    if not isinstance(model, Mapping):
+        from packhorse_weights import resolve_model
+
+        model = resolve_model(model).spec
+    return MemoryPlan.from_native(
+        _session.plan_memory(
+            json.dumps(model), device, dtype, max_tokens, max_sequences, threads, memory_limit
+        )
+    )

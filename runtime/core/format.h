@@ -1,0 +1,16 @@
+// String building for messages: concat("T = ", 12, " exceeds ", 8).
+#pragma once
+
+#include <sstream>
+#include <string>
+
+namespace packhorse {
+
+template <class... Parts>
+std::string concat(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return out.str();
+}
+
+}  // namespace packhorse

@@ -1,0 +1,94 @@
+#include "packhorse/packed_tokens.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "core/format.h"
+#include "packhorse/error.h"
+
+namespace packhorse {
+namespace {
+
+/// `bound` is the name of the exclusive upper limit.
+void check_range(std::string_view array, std::span<const int32_t> values, std::string_view bound,
+                 int64_t limit) {
+  // One branch-free sweep in the good case; the index matters only for the message.
+  bool good = true;
+  for (const int32_t value : values) good &= (value >= 0) & (value < limit);
+  if (good) return;
+  const auto bad = std::find_if(values.begin(), values.end(),
+                                [limit](int32_t v) { return v < 0 || v >= limit; });
+  throw InvalidArgument(concat(array, "[", bad - values.begin(), "] = ", *bad,
+                               " is out of range; expected 0 <= value < ", bound, " = ", limit));
+}
+
+void check_size(std::string_view array, std::span<const int32_t> values, int64_t num_tokens) {
+  if (static_cast<int64_t>(values.size()) != num_tokens) {
+    throw InvalidArgument(concat(array, " holds ", values.size(), " values; expected ", num_tokens,
+                                 ", one for each token"));
+  }
+}
+
+}  // namespace
+
+int64_t PackedTokens::max_seqlen() const {
+  int32_t longest = 0;
+  for (size_t i = 1; i < cu_seqlens.size(); ++i) {
+    longest = std::max(longest, cu_seqlens[i] - cu_seqlens[i - 1]);
+  }
+  return longest;
+}
+
+void check_offsets(std::span<const int32_t> cu_seqlens, int64_t num_tokens) {
+  if (cu_seqlens.empty()) {
+    throw InvalidArgument("cu_seqlens is empty; expected B + 1 offsets, at least [0]");
+  }
+  if (cu_seqlens[0] != 0) {
+    throw InvalidArgument(concat("cu_seqlens[0] = ", cu_seqlens[0], "; expected 0"));
+  }
+  for (size_t i = 1; i < cu_seqlens.size(); ++i) {
+    if (cu_seqlens[i] < cu_seqlens[i - 1]) {
+      throw InvalidArgument(concat("cu_seqlens decreases: cu_seqlens[", i, "] = ", cu_seqlens[i],
+                                   " after ", cu_seqlens[i - 1]));
+    }
+  }
+  if (cu_seqlens.back() != num_tokens) {
+    throw InvalidArgument(concat("cu_seqlens[", cu_seqlens.size() - 1, "] = ", cu_seqlens.back(),
+                                 ", but there are ", num_tokens, " tokens"));
+  }
+}
+
+void check(const PackedTokens& batch, const PackedLimits& limits) {
+  check_offsets(batch.cu_seqlens, batch.num_tokens());
+  if (batch.num_tokens() > limits.max_tokens) {
+    throw InvalidArgument(
+        concat("the batch has ", batch.num_tokens(),
+               " tokens; the session is planned for max_tokens = ", limits.max_tokens));
+  }
+  if (batch.num_sequences() > limits.max_sequences) {
+    throw InvalidArgument(
+        concat("the batch has ", batch.num_sequences(),
+               " sequences; the session is planned for max_sequences = ", limits.max_sequences));
+  }
+  check_range("ids", batch.ids, "vocab_size", limits.vocab_size);
+  if (!batch.type_ids.empty()) {
+    check_size("type_ids", batch.type_ids, batch.num_tokens());
+    check_range("type_ids", batch.type_ids, "type_vocab_size", limits.type_vocab_size);
+  }
+  if (!batch.position_ids.empty()) {
+    check_size("position_ids", batch.position_ids, batch.num_tokens());
+    check_range("position_ids", batch.position_ids, "num_positions", limits.num_positions);
+  }
+  if (batch.max_seqlen() > limits.max_seqlen) {
+    for (size_t i = 1; i < batch.cu_seqlens.size(); ++i) {
+      const int64_t length = batch.cu_seqlens[i] - batch.cu_seqlens[i - 1];
+      if (length > limits.max_seqlen) {
+        throw InvalidArgument(concat("sequence ", i - 1, " has ", length,
+                                     " tokens; the model takes max_seqlen = ", limits.max_seqlen,
+                                     " at most"));
+      }
+    }
+  }
+}
+
+}  // namespace packhorse

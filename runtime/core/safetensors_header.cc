@@ -1,0 +1,211 @@
+#include "core/safetensors_header.h"
+
+#include <algorithm>
+#include <cctype>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "core/format.h"
+#include "packhorse/error.h"
+
+namespace packhorse {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kLengthBytes = 8;
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the format's own reader
+constexpr size_t kMaxDepth = 3;                    // {name: {"shape": [
+
+/// Every dtype of the format, whether a session can use it or not.
+constexpr std::pair<std::string_view, uint64_t> kBitsOf[] = {
+    {"BOOL", 8},    {"U8", 8},   {"I8", 8},   {"F8_E4M3", 8}, {"F8_E5M2", 8},
+    {"F8_E8M0", 8}, {"I16", 16}, {"U16", 16}, {"F16", 16},    {"BF16", 16},
+    {"I32", 32},    {"U32", 32}, {"F32", 32}, {"I64", 64},    {"U64", 64},
+    {"F64", 64},    {"C64", 64}, {"F4", 4},   {"F6_E2M3", 6}, {"F6_E3M2", 6},
+};
+
+class HeaderParser {
+ public:
+  HeaderParser(std::span<const char> file, const std::string& path) : file_(file), path_(path) {}
+
+  std::vector<SafetensorsEntry> parse() {
+    const std::string_view text = header_text();
+    data_begin_ = kLengthBytes + text.size();
+    const Json header = parse_json(text);
+    std::vector<SafetensorsEntry> entries;
+    for (const auto& [name, value] : header.items()) {
+      if (name == "__metadata__") {
+        check_metadata(value);
+      } else {
+        entries.push_back(entry(name, value));
+      }
+    }
+    check_coverage(entries);
+    return entries;
+  }
+
+ private:
+  template <class... Parts>
+  [[noreturn]] void fail(const Parts&... parts) const {
+    throw InvalidArgument(concat(path_, ": not a valid safetensors file: ", parts...));
+  }
+
+  std::string_view header_text() const {
+    if (file_.size() < kLengthBytes) {
+      fail("found ", file_.size(), " bytes, expected at least ", kLengthBytes);
+    }
+    uint64_t length = 0;
+    for (size_t i = 0; i < kLengthBytes; ++i) {
+      length |= uint64_t{static_cast<unsigned char>(file_[i])} << (8 * i);
+    }
+    if (length > kMaxHeaderBytes) {
+      fail("header of ", length, " bytes, expected at most ", kMaxHeaderBytes);
+    }
+    if (length > file_.size() - kLengthBytes) {
+      fail("header of ", length, " bytes, but only ", file_.size() - kLengthBytes,
+           " follow: the file is truncated");
+    }
+    const std::string_view text(file_.data() + kLengthBytes, length);
+    if (!text.starts_with('{')) fail("the header does not begin with '{'");
+    // The JSON library takes a zero byte for the end of its input.
+    if (text.find('\0') != text.npos) fail("the header holds a zero byte");
+    return text;
+  }
+
+  Json parse_json(std::string_view text) const {
+    std::vector<std::set<std::string>> keys(kMaxDepth + 1);
+    const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+      const auto level = static_cast<size_t>(depth);
+      if (event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start) {
+        if (level >= kMaxDepth) fail("the header is nested too deeply");
+        keys[level + 1].clear();
+      } else if (event == Json::parse_event_t::key) {
+        const auto& key = parsed.get_ref<const std::string&>();
+        if (!keys[level].insert(key).second) fail("duplicate key ", quote(key));
+      }
+      return true;
+    };
+    try {
+      return Json::parse(text, watch);
+    } catch (const Json::exception& error) {
+      fail("the header is not JSON: ", error.what());
+    }
+  }
+
+  void check_metadata(const Json& metadata) const {
+    if (!metadata.is_object()) fail("__metadata__ is not an object");
+    for (const auto& [key, value] : metadata.items()) {
+      if (!value.is_string()) fail("__metadata__ entry ", quote(key), " is not a string");
+    }
+  }
+
+  SafetensorsEntry entry(const std::string& name, const Json& value) const {
+    if (!value.is_object()) fail("tensor ", quote(name), " is not an object");
+    if (value.size() != 3 || !value.contains("dtype") || !value.contains("shape") ||
+        !value.contains("data_offsets")) {
+      fail("tensor ", quote(name), " does not have exactly dtype, shape and data_offsets");
+    }
+    SafetensorsEntry entry{name, {}, {}, 0, 0};
+    if (!value["dtype"].is_string()) fail("tensor ", quote(name), ": dtype is not a string");
+    entry.dtype = value["dtype"].get<std::string>();
+    for (const int64_t extent : integers(name, value, "shape")) entry.shape.push_back(extent);
+
+    const std::vector<int64_t> offsets = integers(name, value, "data_offsets");
+    if (offsets.size() != 2) {
+      fail("tensor ", quote(name), ": found ", offsets.size(), " data_offsets, expected 2");
+    }
+    const size_t data_size = file_.size() - data_begin_;
+    const auto begin = static_cast<size_t>(offsets[0]);
+    const auto end = static_cast<size_t>(offsets[1]);
+    if (begin > end || end > data_size) {
+      fail("tensor ", quote(name), ": data_offsets [", begin, ", ", end, "] do not lie within the ",
+           data_size, " bytes of data");
+    }
+    const uint64_t bytes = bytes_of(entry);
+    if (end - begin != bytes) {
+      fail("tensor ", quote(name), ": data_offsets hold ", end - begin,
+           " bytes, but dtype and shape need ", bytes);
+    }
+    entry.begin = data_begin_ + begin;
+    entry.end = data_begin_ + end;
+    return entry;
+  }
+
+  std::vector<int64_t> integers(const std::string& name, const Json& value, const char* key) const {
+    const Json& list = value[key];
+    if (!list.is_array()) fail("tensor ", quote(name), ": ", key, " is not an array");
+    std::vector<int64_t> numbers;
+    for (const Json& number : list) {
+      if (!number.is_number_unsigned() ||
+          number.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()}) {
+        fail("tensor ", quote(name), ": ", key, " holds ", number.dump(-1, ' ', true).substr(0, 40),
+             ", expected integers from 0 to 2^63 - 1");
+      }
+      numbers.push_back(number.get<int64_t>());
+    }
+    return numbers;
+  }
+
+  uint64_t bytes_of(const SafetensorsEntry& entry) const {
+    const auto* known =
+        std::find_if(std::begin(kBitsOf), std::end(kBitsOf),
+                     [&](const auto& candidate) { return candidate.first == entry.dtype; });
+    if (known == std::end(kBitsOf)) {
+      fail("tensor ", quote(entry.name), ": unknown dtype ", quote(entry.dtype));
+    }
+    uint64_t bits = known->second;
+    for (const int64_t extent : entry.shape) {
+      if (__builtin_mul_overflow(bits, static_cast<uint64_t>(extent), &bits)) {
+        fail("tensor ", quote(entry.name), ": the product of its shape overflows");
+      }
+    }
+    if (bits % 8 != 0) fail("tensor ", quote(entry.name), " does not end at a whole byte");
+    return bits / 8;
+  }
+
+  /// Sorts `entries` by their data, which must be all data there is, once.
+  void check_coverage(std::vector<SafetensorsEntry>& entries) const {
+    std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
+      return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+    });
+    size_t covered = data_begin_;
+    for (const SafetensorsEntry& entry : entries) {
+      if (entry.begin < covered) {
+        fail("tensor ", quote(entry.name), " overlaps the tensor before it by ",
+             covered - entry.begin, " bytes");
+      }
+      if (entry.begin > covered) {
+        fail("gap of ", entry.begin - covered, " bytes before tensor ", quote(entry.name));
+      }
+      covered = entry.end;
+    }
+    if (covered != file_.size()) {
+      fail(file_.size() - covered, " bytes at the end belong to no tensor");
+    }
+  }
+
+  std::span<const char> file_;
+  const std::string& path_;
+  size_t data_begin_ = 0;
+};
+
+}  // namespace
+
+std::vector<SafetensorsEntry> parse_safetensors_header(std::span<const char> file,
+                                                       const std::string& path) {
+  return HeaderParser(file, path).parse();
+}
+
+std::string quote(const std::string& name) {
+  constexpr size_t kMaxLength = 120;
+  std::string text = "'" + name.substr(0, kMaxLength);
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }, '?');
+  return text + (name.size() > kMaxLength ? "...'" : "'");
+}
+
+}  // namespace packhorse

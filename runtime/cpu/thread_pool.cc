@@ -1,0 +1,128 @@
+#include "cpu/thread_pool.h"
+
+#include <immintrin.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/format.h"
+#include "packhorse/error.h"
+
+namespace packhorse::cpu {
+namespace {
+
+// state_ = epoch << 16 | open << 15 | joined. A worker joins only while the loop is open and leaves
+// when no index is left, so that the caller never waits for a worker that is still asleep.
+constexpr uint32_t kJoined = 0x7fff;
+constexpr uint32_t kOpen = 0x8000;
+constexpr uint32_t kEpoch = 0x10000;
+
+// 10 to 20 us: longer than the gap between two ops of a model, short enough for a shared machine.
+constexpr int kSpins = 300;
+
+// The value of `state` once it differs from `seen`.
+uint32_t wait_for_change(const std::atomic<uint32_t>& state, uint32_t seen) {
+  for (int i = 0; i < kSpins; ++i) {
+    const uint32_t now = state.load(std::memory_order_acquire);
+    if (now != seen) return now;
+    _mm_pause();
+  }
+  state.wait(seen, std::memory_order_acquire);
+  return state.load(std::memory_order_acquire);
+}
+
+}  // namespace
+
+int available_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) {
+    // More cores than a cpu_set_t holds.
+    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  }
+  return std::max(1, CPU_COUNT(&set));
+}
+
+ThreadPool::ThreadPool(int threads, std::function<void()> on_start)
+    : threads_(threads == 0 ? available_cores() : threads),
+      owner_(getpid()),
+      workers_(std::make_unique<std::vector<std::thread>>()) {
+  if (threads < 0 || threads > static_cast<int>(kJoined)) {
+    throw InvalidArgument(concat("threads is ", threads, ", expected 0 (all cores) to ", kJoined));
+  }
+  for (int worker = 1; worker < threads_; ++worker) {
+    workers_->emplace_back([this, worker, on_start] {
+      on_start();
+      work(worker);
+    });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  if (getpid() != owner_) {
+    // The threads stayed in the parent: neither joining nor detaching them is defined here.
+    static_cast<void>(workers_.release());
+    return;
+  }
+  stop_.store(true, std::memory_order_relaxed);
+  state_.fetch_add(kEpoch, std::memory_order_release);
+  state_.notify_all();
+  for (std::thread& worker : *workers_) worker.join();
+}
+
+void ThreadPool::run(const Loop& loop) {
+  if (getpid() != owner_) {
+    throw RuntimeError(
+        concat("this CPU session was made by process ", owner_, " and is used in its fork ",
+               getpid(), ", which has none of its threads: load the session after fork()"));
+  }
+  loop_ = loop;
+  error_ = nullptr;
+  next_.store(0, std::memory_order_relaxed);
+  const bool shared = threads_ > 1 && loop.count > 1;
+  if (shared) {
+    state_.fetch_add(kEpoch | kOpen, std::memory_order_release);
+    state_.notify_all();
+  }
+  claim(0);
+  if (shared) {
+    uint32_t state = state_.fetch_sub(kOpen, std::memory_order_acq_rel) - kOpen;
+    while ((state & kJoined) != 0) state = wait_for_change(state_, state);
+  }
+  if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void ThreadPool::work(int worker) {
+  uint32_t seen = 0;
+  while (true) {
+    uint32_t state = wait_for_change(state_, seen);
+    if (stop_.load(std::memory_order_relaxed)) return;
+    const bool new_loop = (state & kOpen) != 0 && (state ^ seen) >= kEpoch;
+    if (new_loop) {
+      if (!state_.compare_exchange_strong(state, state + 1, std::memory_order_acq_rel)) continue;
+      claim(worker);
+      state = state_.fetch_sub(1, std::memory_order_acq_rel) - 1;
+      // Only the caller can be waiting for this: workers wait for another epoch.
+      if ((state & (kOpen | kJoined)) == 0) state_.notify_all();
+    }
+    seen = state;
+  }
+}
+
+void ThreadPool::claim(int worker) {
+  try {
+    while (true) {
+      const int64_t index = next_.fetch_add(1, std::memory_order_relaxed);
+      if (index >= loop_.count) return;
+      loop_.call(loop_.context, index, worker);
+    }
+  } catch (...) {
+    next_.store(loop_.count, std::memory_order_relaxed);
+    const std::lock_guard<std::mutex> lock(error_mutex_);
+    if (error_ == nullptr) error_ = std::current_exception();
+  }
+}
+
+}  // namespace packhorse::cpu

@@ -1,0 +1,67 @@
+// Worker threads created once; one loop at a time is spread over them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <sys/types.h>
+
+namespace packhorse::cpu {
+
+/// Cores that this process may run on (its affinity mask), at least 1.
+int available_cores();
+
+/// Each worker claims the next index until none is left. The calling thread is worker 0, so one
+/// thread means no worker thread at all. Idle workers spin for some microseconds, then sleep.
+class ThreadPool {
+ public:
+  /// threads = 0: all cores this process may use. `on_start` runs first on every worker thread.
+  ThreadPool(int threads, std::function<void()> on_start);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return threads_; }
+
+  /// Calls body(index, worker) for every index in [0, count), worker in [0, threads()), and returns
+  /// when all calls have returned. The first exception ends the loop early and is thrown here.
+  /// One caller at a time; `body` must not call this. Throws RuntimeError in a forked child, where
+  /// the workers do not exist.
+  template <class Body>
+  void parallel_for(int64_t count, Body&& body) {
+    run({[](void* context, int64_t index, int worker) {
+           (*static_cast<std::remove_reference_t<Body>*>(context))(index, worker);
+         },
+         &body, count});
+  }
+
+ private:
+  struct Loop {
+    void (*call)(void* context, int64_t index, int worker) = nullptr;
+    void* context = nullptr;
+    int64_t count = 0;
+  };
+
+  void run(const Loop& loop);
+  void work(int worker);
+  void claim(int worker);
+
+  const int threads_;
+  const pid_t owner_;
+  Loop loop_;
+  std::exception_ptr error_;
+  std::mutex error_mutex_;
+  std::atomic<bool> stop_{false};
+  // Epoch of the loop, whether it is open for workers to join, and how many have joined.
+  alignas(64) std::atomic<uint32_t> state_{0};
+  alignas(64) std::atomic<int64_t> next_{0};
+  std::unique_ptr<std::vector<std::thread>> workers_;
+};
+
+}  // namespace packhorse::cpu

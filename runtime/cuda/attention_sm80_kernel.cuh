@@ -1,0 +1,473 @@
+// The two portable attention kernels that keep every score on chip (compute capability 8.0 and up).
+//
+// A block of either owns a slab of kSlabRows queries of one (sequence, head). Tiles of keys count
+// from the sequence's own start, rows past its end are read as zeros, and the choice between the
+// kernels looks at the sequence's own length alone, so that no row's bits depend on its neighbours.
+//   short_attention_kernel   ByteTransformer (arXiv 2210.03052) section III-D.1: whole score rows on
+//                            chip, here in registers: one softmax, no rescaling
+//   online_attention_kernel  FlashAttention-2 (arXiv 2307.08691): running maximum and sum, any length
+#pragma once
+
+#include "cuda/attention.h"
+#include "cuda/mma_sm80.cuh"
+#include "cuda/varlen.cuh"
+
+namespace packhorse::cuda {
+
+inline constexpr int kSlabRows = 64;
+inline constexpr float kLog2e = 1.4426950408889634f;
+
+/// The sequences a kernel works on: those with `min` <= keys <= `max`.
+struct KeyLengths {
+  int32_t min, max;
+  __device__ bool contain(int32_t length) const { return min <= length && length <= max; }
+};
+
+/// What every portable kernel is given.
+struct PortableParams {
+  AttentionParams args;
+  KeyWindow window;
+  KeyLengths lengths;
+
+  __device__ int sequences() const {
+    return args.counts == nullptr ? args.num_sequences : args.counts[1];
+  }
+  __device__ Sequence sequence(int index) const {
+    const int32_t q = args.cu_seqlens_q[index], k = args.cu_seqlens_k[index];
+    return {q, args.cu_seqlens_q[index + 1] - q, k, args.cu_seqlens_k[index + 1] - k};
+  }
+  __device__ int kv_head(int head) const { return head / (args.num_heads / args.num_kv_heads); }
+
+  template <class T>
+  __device__ const T* q(const QueryTile& tile) const {
+    return static_cast<const T*>(args.q) + (tile.sequence.q_begin + tile.row) * args.q_row_stride +
+           tile.head * args.head_dim;
+  }
+  template <class T>
+  __device__ const T* k(const QueryTile& tile, int key) const {
+    return static_cast<const T*>(args.k) + (tile.sequence.k_begin + key) * args.k_row_stride +
+           kv_head(tile.head) * args.head_dim;
+  }
+  template <class T>
+  __device__ const T* v(const QueryTile& tile, int key) const {
+    return static_cast<const T*>(args.v) + (tile.sequence.k_begin + key) * args.v_row_stride +
+           kv_head(tile.head) * args.head_dim;
+  }
+  template <class T>
+  __device__ T* out(const QueryTile& tile) const {
+    return static_cast<T*>(args.out) +
+           (tile.sequence.q_begin + tile.row) * args.out_row_stride + tile.head * args.head_dim;
+  }
+};
+
+/// Slots of kSlabRows queries that hold every slab of a batch: sequence b's slabs begin at slot
+/// q_begin / kSlabRows + b, which never overlap, so a block finds its slab by a search alone.
+inline int64_t slab_slots(const AttentionParams& args) {
+  return args.num_tokens_q / kSlabRows + args.num_sequences;
+}
+
+/// The slab of slot blockIdx.x and head blockIdx.y; false where there is none for this kernel.
+/// Called by whole warps.
+__device__ inline bool find_slab(const PortableParams& params, QueryTile& slab) {
+  const auto first_slot = [&](int b) { return params.args.cu_seqlens_q[b] / kSlabRows + b; };
+  const int sequences = params.sequences();
+  if (sequences == 0) return false;
+  const int slot = static_cast<int>(blockIdx.x);
+  const int index = warp_search(sequences, slot, first_slot);
+  slab.sequence = params.sequence(index);
+  slab.head = static_cast<int>(blockIdx.y);
+  slab.row = (slot - first_slot(index)) * kSlabRows;
+  return slab.row < slab.sequence.q_length && params.lengths.contain(slab.sequence.k_length);
+}
+
+/// T5's bidirectional bucket of key position - query position (transformers' T5 and MPNet).
+__device__ inline int relative_bucket(int offset, int num_buckets, int max_distance) {
+  const int half = num_buckets / 2;
+  const int exact = half / 2;
+  const int distance = abs(offset);
+  int bucket = distance;
+  if (distance >= exact) {
+    const float ratio = logf(static_cast<float>(distance) / static_cast<float>(exact)) /
+                        logf(static_cast<float>(max_distance) / static_cast<float>(exact));
+    bucket = min(exact + static_cast<int>(ratio * static_cast<float>(half - exact)), half - 1);
+  }
+  return offset > 0 ? bucket + half : bucket;
+}
+
+/// Turns a tile of q.k into scores in units of log2(e): scaled, with the additive term, -infinity
+/// where masked. `position` is that of the tile's first query among the keys, `key` the first key.
+template <int kBlocks>
+__device__ void finish_scores(float (&scores)[kBlocks][4], const PortableParams& params, int head,
+                              int k_length, int position, int key, bool all_visible) {
+  const AccumulatorPlace place;
+  const float scale = params.args.scale * kLog2e;
+  const ScoreTerm& term = params.args.term;
+#pragma unroll
+  for (int n = 0; n < kBlocks; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) scores[n][e] *= scale;
+  }
+  if (term.kind != ScoreTermKind::kNone) {
+    const float slope = term.kind == ScoreTermKind::kAlibi ? term.slopes[head] * -kLog2e : 0;
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int offset =
+            key + n * 8 + place.column + e % 2 - (position + place.row + e / 2 * 8);
+        if (term.kind == ScoreTermKind::kAlibi) {
+          scores[n][e] += slope * static_cast<float>(abs(offset));
+        } else {
+          const int bucket = relative_bucket(offset, term.num_buckets, term.max_distance);
+          scores[n][e] += term.table[bucket * params.args.num_heads + head] * kLog2e;
+        }
+      }
+    }
+  }
+  if (all_visible) return;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int p = position + place.row + half * 8;
+    const int low = p - params.window.left;
+    const int high = min(k_length - 1, p + params.window.right);
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n) {
+#pragma unroll
+      for (int e = 2 * half; e < 2 * half + 2; ++e) {
+        const int at = key + n * 8 + place.column + e % 2;
+        if (at < low || at > high) scores[n][e] = -INFINITY;
+      }
+    }
+  }
+}
+
+/// Whether every query of a slab sees every key of [key, key + keys).
+__device__ inline bool sees_all(const PortableParams& params, const QueryTile& slab, int key,
+                                int keys) {
+  const Sequence& s = slab.sequence;
+  const int first = s.k_length - s.q_length + slab.row;
+  const int last = first + min(kSlabRows, s.q_length - slab.row) - 1;
+  return key >= last - params.window.left &&
+         key + keys - 1 <= min(s.k_length - 1, first + params.window.right);
+}
+
+/// The maxima of this thread's two rows over a tile, the same in all lanes of a quad.
+template <int kBlocks>
+__device__ float2 row_maxima(const float (&scores)[kBlocks][4]) {
+  float2 maxima = {-INFINITY, -INFINITY};
+#pragma unroll
+  for (int n = 0; n < kBlocks; ++n) {
+    maxima.x = fmaxf(maxima.x, fmaxf(scores[n][0], scores[n][1]));
+    maxima.y = fmaxf(maxima.y, fmaxf(scores[n][2], scores[n][3]));
+  }
+  return {quad_max(maxima.x), quad_max(maxima.y)};
+}
+
+/// scores = 2^(scores - maxima); the sums of this thread's own elements of its two rows are added to
+/// `sums`. A row that sees no key has maximum -infinity, and zeros come out.
+template <int kBlocks>
+__device__ void exponentiate(float (&scores)[kBlocks][4], float2 maxima, float2& sums) {
+  const float base[2] = {maxima.x == -INFINITY ? 0 : maxima.x,
+                         maxima.y == -INFINITY ? 0 : maxima.y};
+#pragma unroll
+  for (int n = 0; n < kBlocks; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) scores[n][e] = fast_exp2(scores[n][e] - base[e / 2]);
+    sums.x += scores[n][0] + scores[n][1];
+    sums.y += scores[n][2] + scores[n][3];
+  }
+}
+
+__device__ inline float inverse_or_zero(float sum) { return sum == 0 ? 0 : 1 / sum; }
+
+/// Writes this warp's 16 rows of the slab's output, scaled by `factors`, through `staging` (16 x
+/// kPitch<kDim> elements of the warp's own) so that the stores are 16 bytes wide.
+template <class T, int kDim>
+__device__ void store_output(const PortableParams& params, const QueryTile& slab, int warp_row,
+                             const float (&output)[kDim / 8][4], float2 factors, T* staging) {
+  const AccumulatorPlace place;
+  using Pair = typename Element<T>::Pair;
+#pragma unroll
+  for (int n = 0; n < kDim / 8; ++n) {
+    T* at = staging + place.row * kPitch<kDim> + n * 8 + place.column;
+    *reinterpret_cast<Pair*>(at) =
+        Element<T>::pair(output[n][0] * factors.x, output[n][1] * factors.x);
+    *reinterpret_cast<Pair*>(at + 8 * kPitch<kDim>) =
+        Element<T>::pair(output[n][2] * factors.y, output[n][3] * factors.y);
+  }
+  __syncwarp();
+  T* out = params.out<T>(slab);
+  constexpr int kAcross = kDim / kVectorSize;
+#pragma unroll
+  for (int i = 0; i < 16 * kAcross / 32; ++i) {
+    const int at = i * 32 + static_cast<int>(threadIdx.x) % 32;
+    const int row = at / kAcross;
+    const int column = at % kAcross * kVectorSize;
+    if (slab.row + warp_row + row < slab.sequence.q_length && column < params.args.head_dim) {
+      *reinterpret_cast<uint4*>(out + (warp_row + row) * params.args.out_row_stride + column) =
+          *reinterpret_cast<const uint4*>(staging + row * kPitch<kDim> + column);
+    }
+  }
+}
+
+/// output += P V for the kKeys keys whose probabilities this warp holds; `v` is their first row.
+template <class T, int kDim, int kKeys>
+__device__ void accumulate_output(float (&output)[kDim / 8][4], const float (&p)[kKeys / 8][4],
+                                  const T* v) {
+#pragma unroll
+  for (int k = 0; k < kKeys / 16; ++k) {
+    const Fragment a = pack_a<T>(p[2 * k], p[2 * k + 1]);
+#pragma unroll
+    for (int n = 0; n < kDim / 16; ++n) {
+      const Fragment b = load_b_transposed<kDim>(v, k * 16, n * 16);
+      mma<T>(output[2 * n], a, b.x[0], b.x[1]);
+      mma<T>(output[2 * n + 1], a, b.x[2], b.x[3]);
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------
+// Online softmax
+
+template <int kDim>
+struct OnlineTraits {
+  static constexpr int kThreads = 128;
+  static constexpr int kKeys = kDim <= 128 ? 64 : 32;  // keys of a tile
+  static constexpr int kSlab = kSlabRows * kPitch<kDim>;
+  static constexpr int kTile = kKeys * kPitch<kDim>;
+  static constexpr size_t kSharedBytes = (kSlab + 4 * kTile) * 2;
+};
+
+template <class T, int kDim>
+__global__ void __launch_bounds__(OnlineTraits<kDim>::kThreads)
+    online_attention_kernel(const __grid_constant__ PortableParams params) {
+  using Traits = OnlineTraits<kDim>;
+  constexpr int kKeys = Traits::kKeys;
+  // A head this wide leaves no registers for the queries: they are read again for every tile.
+  constexpr bool kHoldQueries = kDim <= 128;
+  extern __shared__ __align__(16) unsigned char shared[];
+  T* const queries = reinterpret_cast<T*>(shared);
+  T* const tiles = queries + Traits::kSlab;
+  const auto keys_at = [&](int tile) { return tiles + tile % 2 * Traits::kTile; };
+  const auto values_at = [&](int tile) { return tiles + (2 + tile % 2) * Traits::kTile; };
+
+  QueryTile slab;
+  if (!find_slab(params, slab)) return;
+  const Sequence& sequence = slab.sequence;
+  const KeyTiles range(slab, params.window, kSlabRows, kKeys);
+  const int head_dim = params.args.head_dim;
+  const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;
+  const int position = sequence.k_length - sequence.q_length + slab.row + warp_row;
+
+  // One group of copies per tile of keys or values, an empty one past the last: tile t's keys and
+  // values are here when all but the two latest groups are.
+  const auto fetch = [&](bool values, int tile) {
+    if (tile < range.end) {
+      const int key = tile * kKeys;
+      copy_tile_async<kKeys, kDim, Traits::kThreads>(
+          values ? values_at(tile) : keys_at(tile),
+          values ? params.v<T>(slab, key) : params.k<T>(slab, key),
+          values ? params.args.v_row_stride : params.args.k_row_stride, sequence.k_length - key,
+          head_dim);
+    }
+    cute::cp_async_fence();
+  };
+  copy_tile_async<kSlabRows, kDim, Traits::kThreads>(queries, params.q<T>(slab),
+                                                     params.args.q_row_stride,
+                                                     sequence.q_length - slab.row, head_dim);
+  fetch(false, range.begin);
+  fetch(true, range.begin);
+
+  Fragment held[kHoldQueries ? kDim / 16 : 1];
+  float output[kDim / 8][4] = {};
+  float2 maxima = {-INFINITY, -INFINITY};
+  float2 sums = {0, 0};
+  for (int tile = range.begin; tile < range.end; ++tile) {
+    const int key = tile * kKeys;
+    fetch(false, tile + 1);
+    cute::cp_async_wait<2>();
+    __syncthreads();
+    if (kHoldQueries && tile == range.begin) {
+#pragma unroll
+      for (int k = 0; k < kDim / 16; ++k) held[k] = load_a<kDim>(queries, warp_row, k * 16);
+    }
+    float scores[kKeys / 8][4] = {};
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) {
+      const Fragment a = kHoldQueries ? held[k] : load_a<kDim>(queries, warp_row, k * 16);
+#pragma unroll
+      for (int n = 0; n < kKeys / 16; ++n) {
+        const Fragment b = load_b<kDim>(keys_at(tile), n * 16, k * 16);
+        mma<T>(scores[2 * n], a, b.x[0], b.x[1]);
+        mma<T>(scores[2 * n + 1], a, b.x[2], b.x[3]);
+      }
+    }
+    finish_scores(scores, params, slab.head, sequence.k_length, position, key,
+                  sees_all(params, slab, key, kKeys));
+
+    const float2 here = row_maxima(scores);
+    const float2 highest = {fmaxf(maxima.x, here.x), fmaxf(maxima.y, here.y)};
+    const float2 shrink = {highest.x == -INFINITY ? 1 : fast_exp2(maxima.x - highest.x),
+                           highest.y == -INFINITY ? 1 : fast_exp2(maxima.y - highest.y)};
+    maxima = highest;
+    sums = {sums.x * shrink.x, sums.y * shrink.y};
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n) {
+      output[n][0] *= shrink.x;
+      output[n][1] *= shrink.x;
+      output[n][2] *= shrink.y;
+      output[n][3] *= shrink.y;
+    }
+    exponentiate(scores, maxima, sums);
+
+    fetch(true, tile + 1);
+    cute::cp_async_wait<2>();
+    __syncthreads();
+    accumulate_output<T, kDim, kKeys>(output, scores, values_at(tile));
+  }
+  cute::cp_async_wait<0>();
+  __syncthreads();  // the queries' room becomes the staging of the output
+  const float2 factors = {inverse_or_zero(quad_sum(sums.x)), inverse_or_zero(quad_sum(sums.y))};
+  store_output<T, kDim>(params, slab, warp_row, output, factors,
+                        queries + warp_row * kPitch<kDim>);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Whole score rows
+
+inline constexpr int kShortKeys = 384;
+
+/// Eight warps: four groups of 16 queries, and for each a warp for either half of every key tile. A
+/// warp then holds 16 x 192 scores, 96 registers of each thread.
+template <int kDim>
+struct ShortTraits {
+  static constexpr int kThreads = 256;
+  static constexpr int kKeys = 64;
+  static constexpr int kHalf = kKeys / 2;
+  static constexpr int kTiles = kShortKeys / kKeys;
+  static constexpr int kStages = 3;
+  static constexpr int kSlab = kSlabRows * kPitch<kDim>;
+  static constexpr int kTile = kKeys * kPitch<kDim>;
+  static constexpr size_t kSharedBytes = (kSlab + kStages * kTile) * 2;
+  static_assert(kStages * kTile * 2 >= kSlabRows * kDim * 4, "room for half of the output");
+};
+
+template <class T, int kDim>
+__global__ void __launch_bounds__(ShortTraits<kDim>::kThreads)
+    short_attention_kernel(const __grid_constant__ PortableParams params) {
+  using Traits = ShortTraits<kDim>;
+  constexpr int kKeys = Traits::kKeys;
+  constexpr int kHalf = Traits::kHalf;
+  extern __shared__ __align__(16) unsigned char shared[];
+  __shared__ float2 exchange[2][kSlabRows / 2];
+  T* const queries = reinterpret_cast<T*>(shared);
+  T* const ring = queries + Traits::kSlab;
+
+  QueryTile slab;
+  if (!find_slab(params, slab)) return;
+  const Sequence& sequence = slab.sequence;
+  const KeyTiles range(slab, params.window, kSlabRows, kKeys);
+  const int tiles = range.count();
+  const int head_dim = params.args.head_dim;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp_row = warp % 4 * 16;
+  const int side = warp / 4;  // which half of every key tile
+  const int position = sequence.k_length - sequence.q_length + slab.row + warp_row;
+
+  // The ring first brings the tiles of keys, then those of values.
+  const auto stage_at = [&](int item) { return ring + item % Traits::kStages * Traits::kTile; };
+  const auto fetch = [&](int item) {
+    if (item < 2 * tiles) {
+      const bool values = item >= tiles;
+      const int key = (range.begin + (values ? item - tiles : item)) * kKeys;
+      copy_tile_async<kKeys, kDim, Traits::kThreads>(
+          stage_at(item), values ? params.v<T>(slab, key) : params.k<T>(slab, key),
+          values ? params.args.v_row_stride : params.args.k_row_stride, sequence.k_length - key,
+          head_dim);
+    }
+    cute::cp_async_fence();
+  };
+  const auto advance = [&](int item) {
+    cute::cp_async_wait<1>();
+    __syncthreads();
+    fetch(item + 2);
+  };
+  copy_tile_async<kSlabRows, kDim, Traits::kThreads>(queries, params.q<T>(slab),
+                                                     params.args.q_row_stride,
+                                                     sequence.q_length - slab.row, head_dim);
+  fetch(0);
+  fetch(1);
+
+  float scores[Traits::kTiles][kHalf / 8][4] = {};
+  float2 maxima = {-INFINITY, -INFINITY};
+#pragma unroll
+  for (int t = 0; t < Traits::kTiles; ++t) {
+    if (t >= tiles) break;
+    advance(t);
+    const T* keys = stage_at(t) + side * kHalf * kPitch<kDim>;
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) {
+      const Fragment a = load_a<kDim>(queries, warp_row, k * 16);
+#pragma unroll
+      for (int n = 0; n < kHalf / 16; ++n) {
+        const Fragment b = load_b<kDim>(keys, n * 16, k * 16);
+        mma<T>(scores[t][2 * n], a, b.x[0], b.x[1]);
+        mma<T>(scores[t][2 * n + 1], a, b.x[2], b.x[3]);
+      }
+    }
+    const int key = (range.begin + t) * kKeys + side * kHalf;
+    finish_scores(scores[t], params, slab.head, sequence.k_length, position, key,
+                  sees_all(params, slab, key, kHalf));
+    const float2 here = row_maxima(scores[t]);
+    maxima = {fmaxf(maxima.x, here.x), fmaxf(maxima.y, here.y)};
+  }
+
+  // Both sides of a row agree on its maximum.
+  const AccumulatorPlace place;
+  const int mine = warp_row / 2 + place.row;
+  if (place.column == 0) exchange[side][mine] = maxima;
+  __syncthreads();
+  const float2 other = exchange[1 - side][mine];
+  maxima = {fmaxf(maxima.x, other.x), fmaxf(maxima.y, other.y)};
+
+  float2 sums = {0, 0};
+  float output[kDim / 8][4] = {};
+#pragma unroll
+  for (int t = 0; t < Traits::kTiles; ++t) {
+    if (t >= tiles) break;
+    exponentiate(scores[t], maxima, sums);
+    advance(tiles + t);
+    accumulate_output<T, kDim, kHalf>(output, scores[t],
+                                      stage_at(tiles + t) + side * kHalf * kPitch<kDim>);
+  }
+  sums = {quad_sum(sums.x), quad_sum(sums.y)};
+
+  // The right half's part of the output goes to the left half's warps through the idle ring.
+  cute::cp_async_wait<0>();
+  __syncthreads();
+  auto* parts = reinterpret_cast<float4*>(ring) + warp_row / 16 * (kDim / 8) * 32 +
+                threadIdx.x % 32;
+  if (side == 1) {
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n) {
+      parts[n * 32] = make_float4(output[n][0], output[n][1], output[n][2], output[n][3]);
+    }
+    if (place.column == 0) exchange[1][mine] = sums;
+  }
+  __syncthreads();
+  if (side == 1) return;
+#pragma unroll
+  for (int n = 0; n < kDim / 8; ++n) {
+    const float4 part = parts[n * 32];
+    output[n][0] += part.x;
+    output[n][1] += part.y;
+    output[n][2] += part.z;
+    output[n][3] += part.w;
+  }
+  const float2 rest = exchange[1][mine];
+  const float2 factors = {inverse_or_zero(sums.x + rest.x), inverse_or_zero(sums.y + rest.y)};
+  store_output<T, kDim>(params, slab, warp_row, output, factors,
+                        queries + warp_row * kPitch<kDim>);
+}
+
+}  // namespace packhorse::cuda

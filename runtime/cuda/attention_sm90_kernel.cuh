@@ -1,0 +1,668 @@
+// Fused variable-length attention for Hopper: the design of FlashAttention-3 (arXiv 2407.08608,
+// sections 3.1 and 3.2) over packed sequences. A persistent grid takes (sequence, head, query tile)
+// units from a list; a producer warp streams Q, K and V through shared memory by TMA; every consumer
+// warpgroup owns 64 query rows, keeps its probabilities in registers as the A operand of the second
+// wgmma and, where registers allow, computes the next scores while the previous values are summed.
+//
+// Packed boundaries cost nothing: the tensor maps are "ragged". A row is addressed by two
+// coordinates, x = kRaggedRows - length + row and y = begin + length, both of one row stride, with a
+// third whose stride takes kRaggedRows back (addresses wrap at 2^64). x reaches the map's extent
+// exactly at the sequence's end, so the copy engine reads zeros beyond it and writes nothing there:
+// a neighbour's NaN never enters, and no store needs a predicate.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cute/arch/copy_sm90_tma.hpp>
+#include <cute/atom/mma_traits_sm90_gmma.hpp>
+#include <cute/tensor.hpp>
+#include <cutlass/arch/barrier.h>
+#include <cutlass/arch/reg_reconfig.h>
+#include <cutlass/numeric_types.h>
+
+#include "cuda/varlen.cuh"
+#include "ops/args.h"
+
+namespace packhorse::cuda {
+
+constexpr int32_t kRaggedRows = 1 << 30;
+
+struct AttentionArgsSm90 {
+  CUtensorMap q, k, v, out;
+  VarlenBatch batch;
+  KeyWindow window;
+  ScoreTerm term;
+  int32_t* next_tile;  // zero, or null: fixed order
+  int32_t num_heads;
+  int32_t q_heads_per_kv_head;
+  float scale;
+  bool descending;  // last rows of a sequence first: they are the costly ones
+};
+
+/// kKvTile sets the order of a row's sums, so it is one number per head tile; all other choices
+/// leave the bits alone.
+template <class Element_, int head_tile, int consumers, int kv_tile, int kv_stages, int q_stages,
+          int blocks_per_sm, bool overlap>
+struct AttentionTraits {
+  using Element = Element_;
+  static constexpr int kHeadTile = head_tile;
+  static constexpr int kConsumers = consumers;  // warpgroups of 64 query rows
+  static constexpr int kKvTile = kv_tile;
+  static constexpr int kKvStages = kv_stages;
+  static constexpr int kQStages = q_stages;
+  static constexpr int kBlocksPerSm = blocks_per_sm;
+  static constexpr bool kOverlap = overlap;  // scores of the next tile beside values of this one
+  static constexpr bool kPingPong = overlap && consumers > 1;
+  static constexpr bool kMoveRegisters = blocks_per_sm == 1 && consumers > 1;
+
+  static constexpr int kTileRows = 64 * consumers;
+  static constexpr int kProducerThreads = kMoveRegisters ? 128 : 32;
+  static constexpr int kThreads = 128 * consumers + kProducerThreads;
+  static constexpr int kProducerRegisters = consumers == 2 ? 24 : 32;
+  static constexpr int kConsumerRegisters = consumers == 2 ? 240 : 160;
+
+  // One TMA box: kBoxColumns columns, a swizzle span wide, of all rows of a tile.
+  static constexpr int kBoxColumns = head_tile % 64 == 0 ? 64 : 32;
+  static constexpr int kBoxes = head_tile / kBoxColumns;
+  using Major = cute::SM90::GMMA::Major;
+  using KAtom = std::conditional_t<kBoxColumns == 64,
+                                   cute::SM90::GMMA::Layout_K_SW128_Atom<Element>,
+                                   cute::SM90::GMMA::Layout_K_SW64_Atom<Element>>;
+  using MnAtom = std::conditional_t<kBoxColumns == 64,
+                                    cute::SM90::GMMA::Layout_MN_SW128_Atom<Element>,
+                                    cute::SM90::GMMA::Layout_MN_SW64_Atom<Element>>;
+  template <int rows>
+  using RowsShape = cute::Shape<cute::Int<rows>, cute::Int<head_tile>>;
+  using LayoutQ = decltype(cute::tile_to_shape(KAtom{}, RowsShape<64>{}));
+  using LayoutK = decltype(cute::tile_to_shape(KAtom{}, RowsShape<kv_tile>{}));
+  using LayoutVt = decltype(cute::tile_to_shape(
+      MnAtom{}, cute::Shape<cute::Int<head_tile>, cute::Int<kv_tile>>{},
+      cute::Step<cute::_2, cute::_1>{}));
+
+  template <int columns>
+  using MmaQk = decltype(cute::make_tiled_mma(
+      cute::SM90::GMMA::ss_op_selector<
+          Element, Element, float,
+          cute::Shape<cute::_64, cute::Int<columns>, cute::Int<head_tile>>, Major::K,
+          Major::K>()));
+  using MmaPv = decltype(cute::make_tiled_mma(
+      cute::SM90::GMMA::rs_op_selector<
+          Element, Element, float,
+          cute::Shape<cute::_64, cute::Int<head_tile>, cute::Int<kv_tile>>, Major::K,
+          Major::MN>()));
+
+  struct SharedStorage {
+    alignas(1024) Element q[q_stages][consumers][64 * head_tile];  // later the output rows
+    alignas(1024) Element k[kv_stages][kv_tile * head_tile];
+    alignas(1024) Element v[kv_stages][kv_tile * head_tile];
+    TileList tiles;
+    QueryTile tile[q_stages];
+    alignas(8) uint64_t q_full[q_stages], q_empty[q_stages];
+    uint64_t k_full[kv_stages], k_empty[kv_stages];
+    uint64_t v_full[kv_stages], v_empty[kv_stages];
+  };
+  static constexpr int kSharedBytes = sizeof(SharedStorage) + 1024;  // room to align
+};
+
+namespace sm90 {
+
+using Barrier = cutlass::arch::ClusterBarrier;
+using TxBarrier = cutlass::arch::ClusterTransactionBarrier;
+
+/// Position in a ring of `stages` buffers.
+template <int stages>
+struct Ring {
+  int index = 0;
+  uint32_t phase = 0;
+  __device__ void advance() {
+    if (++index == stages) {
+      index = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+__device__ inline void named_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ inline void named_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+__device__ inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+template <class Element>
+__device__ uint32_t pack(float low, float high) {
+  if constexpr (std::is_same_v<Element, cutlass::half_t>) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return reinterpret_cast<const uint32_t&>(pair);
+  } else {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const uint32_t&>(pair);
+  }
+}
+
+/// Ragged coordinates of a row of a sequence.
+struct RaggedRow {
+  int32_t x, y;
+  __device__ RaggedRow(int32_t begin, int32_t length, int32_t row)
+      : x(kRaggedRows - length + row), y(begin + length) {}
+};
+
+/// The term's bucket of a distance: T5 (arXiv 1910.10683), section 2.1; half of the buckets exact,
+/// the rest logarithmic up to max_distance; bidirectional models use half the buckets for each side.
+__device__ inline int relative_bucket(int key_minus_query, const ScoreTerm& term, bool causal) {
+  int buckets = term.num_buckets;
+  int bucket = 0;
+  int distance = -key_minus_query;
+  if (causal) {
+    distance = max(distance, 0);
+  } else {
+    buckets /= 2;
+    if (distance < 0) bucket = buckets;
+    distance = abs(distance);
+  }
+  const int exact = buckets / 2;
+  if (distance < exact) return bucket + distance;
+  const float position = logf(static_cast<float>(distance) / static_cast<float>(exact)) /
+                         logf(static_cast<float>(term.max_distance) / static_cast<float>(exact));
+  const int coarse = exact + static_cast<int>(position * static_cast<float>(buckets - exact));
+  return bucket + min(coarse, buckets - 1);
+}
+
+/// The rows of one thread: `position` and position + 8 as key positions; it holds the columns
+/// 8 g + column, 8 g + column + 1 of every group g, in registers 4 g + 2 (row / 8) + column % 2.
+struct ThreadRows {
+  int32_t position;
+  int32_t column;
+};
+
+template <int columns>
+__device__ void mask_scores(float* s, const ThreadRows& rows, KeyWindow window, int32_t k_length,
+                            int32_t first_key) {
+  for (int r = 0; r < 2; ++r) {
+    const int32_t position = rows.position + 8 * r;
+    const int32_t base = first_key + rows.column;
+    const int32_t end = min(k_length, position + window.right + 1) - base;
+    const int32_t begin = position - window.left - base;
+    CUTE_UNROLL
+    for (int g = 0; g < columns / 8; ++g) {
+      CUTE_UNROLL
+      for (int c = 0; c < 2; ++c) {
+        const int x = 8 * g + c;
+        if (x >= end || x < begin) s[4 * g + 2 * r + c] = -INFINITY;
+      }
+    }
+  }
+}
+
+/// s = s * scale + term.
+template <int columns>
+__device__ void add_term(float* s, const ThreadRows& rows, const AttentionArgsSm90& args,
+                         int32_t head, int32_t first_key) {
+  const ScoreTerm& term = args.term;
+  const float slope = term.kind == ScoreTermKind::kAlibi ? term.slopes[head] : 0.0f;
+  CUTE_UNROLL
+  for (int i = 0; i < columns / 2; ++i) {
+    const int32_t key = first_key + rows.column + 8 * (i / 4) + i % 2;
+    const int32_t offset = key - (rows.position + 8 * (i / 2 % 2));
+    const float value =
+        term.kind == ScoreTermKind::kAlibi
+            ? -slope * static_cast<float>(abs(offset))
+            : term.table[relative_bucket(offset, term, args.window.right == 0) * args.num_heads +
+                         head];
+    s[i] = __fmaf_rn(s[i], args.scale, value);
+  }
+}
+
+/// Running maximum and sum of a thread's two rows. Sums are partial until the quad adds up.
+struct Softmax {
+  float maximum[2] = {-INFINITY, -INFINITY};
+  float sum[2] = {0.0f, 0.0f};
+
+  /// Turns scores into exp2(scale * (s - maximum)); `rescale` is what earlier results shrink by.
+  template <int columns>
+  __device__ void update(float* s, float scale, float (&rescale)[2]) {
+    for (int r = 0; r < 2; ++r) {
+      float top = s[2 * r];
+      CUTE_UNROLL
+      for (int i = 0; i < columns / 8; ++i) {
+        top = fmaxf(top, s[4 * i + 2 * r]);
+        top = fmaxf(top, s[4 * i + 2 * r + 1]);
+      }
+      top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+      top = fmaxf(top, maximum[r]);
+      // A row that has seen no key keeps -inf; subtracting 0 then leaves exp2(-inf) = 0.
+      const float offset = top == -INFINITY ? 0.0f : __fmul_rn(top, scale);
+      rescale[r] = exp2_approx(__fmaf_rn(maximum[r], scale, -offset));
+      maximum[r] = top;
+      float even = 0.0f, odd = 0.0f;
+      CUTE_UNROLL
+      for (int i = 0; i < columns / 8; ++i) {
+        float& a = s[4 * i + 2 * r];
+        float& b = s[4 * i + 2 * r + 1];
+        a = exp2_approx(__fmaf_rn(a, scale, -offset));
+        b = exp2_approx(__fmaf_rn(b, scale, -offset));
+        even = __fadd_rn(even, a);
+        odd = __fadd_rn(odd, b);
+      }
+      sum[r] = __fmaf_rn(sum[r], rescale[r], __fadd_rn(even, odd));
+    }
+  }
+
+  __device__ void inverse_sum(float (&inverse)[2]) const {
+    for (int r = 0; r < 2; ++r) {
+      float total = sum[r];
+      total += __shfl_xor_sync(~0u, total, 1);
+      total += __shfl_xor_sync(~0u, total, 2);
+      inverse[r] = total == 0.0f ? 0.0f : 1.0f / total;
+    }
+  }
+};
+
+template <class Traits>
+__device__ void load_tile(const CUtensorMap* map, uint64_t* full, typename Traits::Element* smem,
+                          int rows, int32_t head, RaggedRow row) {
+  for (int box = 0; box < Traits::kBoxes; ++box) {
+    cute::SM90_TMA_LOAD_5D::copy(map, full, static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL),
+                                 smem + box * rows * Traits::kBoxColumns,
+                                 box * Traits::kBoxColumns, head, row.x, row.y, int32_t{kRaggedRows});
+  }
+}
+
+template <class Traits>
+__device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedStorage& smem) {
+  constexpr int kRows = Traits::kTileRows;
+  constexpr uint32_t kKvBytes = sizeof(smem.k[0]);
+  const bool leader = threadIdx.x % 32 == 0;
+  Ring<Traits::kQStages> q;
+  Ring<Traits::kKvStages> kv;
+  const int32_t total = smem.tiles.num_tiles();
+  int32_t index = blockIdx.x;
+  while (index < total) {
+    int32_t next = index + gridDim.x;
+    if (args.next_tile != nullptr) {
+      if (leader) {
+        const int32_t taken = atomicAdd(args.next_tile, 1);
+        // Every block takes until nothing is left, so this is the launch's last take.
+        if (taken == total - 1) *args.next_tile = 0;
+        next = gridDim.x + taken;
+      }
+    }
+    const QueryTile tile = smem.tiles.find(index, args.batch, kRows, args.descending);
+    if (leader) {
+      const Sequence& s = tile.sequence;
+      const KeyTiles keys(tile, args.window, kRows, Traits::kKvTile);
+      const int groups = min(Traits::kConsumers, (s.q_length - tile.row + 63) / 64);
+
+      Barrier::wait(&smem.q_empty[q.index], q.phase ^ 1);
+      smem.tile[q.index] = tile;
+      if (keys.count() == 0) {
+        Barrier::arrive(&smem.q_full[q.index]);
+      } else {
+        TxBarrier::arrive_and_expect_tx(&smem.q_full[q.index], groups * sizeof(smem.q[0][0]));
+        for (int g = 0; g < groups; ++g) {
+          load_tile<Traits>(&args.q, &smem.q_full[q.index], smem.q[q.index][g], 64, tile.head,
+                            RaggedRow(s.q_begin, s.q_length, tile.row + 64 * g));
+        }
+      }
+
+      // The consumers read K0, K1, V0, K2, V1, ..., so this is the order of the loads.
+      const int32_t kv_head = tile.head / args.q_heads_per_kv_head;
+      Ring<Traits::kKvStages> v = kv;
+      for (int32_t t = keys.end; t >= keys.begin; --t) {
+        if (t > keys.begin) {
+          Barrier::wait(&smem.k_empty[kv.index], kv.phase ^ 1);
+          TxBarrier::arrive_and_expect_tx(&smem.k_full[kv.index], kKvBytes);
+          load_tile<Traits>(&args.k, &smem.k_full[kv.index], smem.k[kv.index], Traits::kKvTile,
+                            kv_head,
+                            RaggedRow(s.k_begin, s.k_length, (t - 1) * Traits::kKvTile));
+          kv.advance();
+        }
+        if (t < keys.end) {
+          Barrier::wait(&smem.v_empty[v.index], v.phase ^ 1);
+          TxBarrier::arrive_and_expect_tx(&smem.v_full[v.index], kKvBytes);
+          load_tile<Traits>(&args.v, &smem.v_full[v.index], smem.v[v.index], Traits::kKvTile,
+                            kv_head, RaggedRow(s.k_begin, s.k_length, t * Traits::kKvTile));
+          v.advance();
+        }
+      }
+    }
+    __syncwarp();
+    q.advance();
+    index = __shfl_sync(~0u, next, 0);
+  }
+  if (leader) {
+    Barrier::wait(&smem.q_empty[q.index], q.phase ^ 1);
+    smem.tile[q.index].head = -1;
+    Barrier::arrive(&smem.q_full[q.index]);
+  }
+}
+
+template <class Traits>
+struct Consumer {
+  using Element = typename Traits::Element;
+  using Storage = typename Traits::SharedStorage;
+  static constexpr int kKvTile = Traits::kKvTile;
+  static constexpr int kHeadTile = Traits::kHeadTile;
+  using MmaPv = typename Traits::MmaPv;
+
+  const AttentionArgsSm90& args;
+  Storage& smem;
+  const int group = threadIdx.x / 128;
+  const int thread = threadIdx.x % 128;
+  const bool warp_leader = threadIdx.x % 32 == 0;
+  Ring<Traits::kQStages> q;
+  Ring<Traits::kKvStages> k, v;
+  int32_t stored_stage = -1;  // output rows there may still be on their way out
+  float scale_log2;
+  QueryTile tile;
+  ThreadRows rows;
+
+  __device__ Consumer(const AttentionArgsSm90& args, Storage& smem) : args(args), smem(smem) {
+    constexpr float kLog2e = 1.4426950408889634f;
+    scale_log2 = args.term.kind == ScoreTermKind::kNone ? args.scale * kLog2e : kLog2e;
+  }
+
+  __device__ void release(uint64_t* empty) const {
+    if (warp_leader) Barrier::arrive(empty);
+  }
+  // Named barriers 1 .. kConsumers: a warpgroup's own; then the ping-pong turn of each.
+  __device__ void sync_group() const { named_sync(1 + group, 128); }
+  __device__ void take_turn() const {
+    if constexpr (Traits::kPingPong) named_sync(1 + Traits::kConsumers + group, 256);
+  }
+  __device__ void pass_turn() const {
+    if constexpr (Traits::kPingPong) {
+      named_arrive(1 + Traits::kConsumers + (group + 1) % Traits::kConsumers, 256);
+    }
+  }
+
+  /// Lets the producer refill the stage of the previous tile once its output rows have been read.
+  __device__ void release_stored_stage() {
+    if (stored_stage >= 0 && thread == 0) {
+      cute::tma_store_wait<0>();
+      Barrier::arrive(&smem.q_empty[stored_stage]);
+    }
+    stored_stage = -1;
+  }
+
+  /// Scores of `columns` keys; asynchronous.
+  template <int columns, class Scores>
+  __device__ void issue_scores(Scores& scores) {
+    using namespace cute;
+    typename Traits::template MmaQk<columns> mma;
+    const auto slice = mma.get_slice(thread);
+    const Tensor sq = make_tensor(make_smem_ptr(smem.q[q.index][group]), typename Traits::LayoutQ{});
+    const Tensor sk_all = make_tensor(make_smem_ptr(smem.k[k.index]), typename Traits::LayoutK{});
+    const Tensor sk = local_tile(sk_all, Shape<Int<columns>, Int<kHeadTile>>{}, make_coord(0, 0));
+    const Tensor a = slice.partition_fragment_A(sq);
+    const Tensor b = slice.partition_fragment_B(sk);
+    mma.accumulate_ = SM90::GMMA::ScaleOut::Zero;
+    warpgroup_fence_operand(scores);
+    warpgroup_arrive();
+    CUTE_UNROLL
+    for (int i = 0; i < size<2>(a); ++i) {
+      cute::gemm(mma, a(_, _, i), b(_, _, i), scores);
+      mma.accumulate_ = SM90::GMMA::ScaleOut::One;
+    }
+    warpgroup_commit_batch();
+  }
+
+  /// out += probabilities of the first `columns` keys times their values; asynchronous.
+  template <int columns, class Probabilities, class Out>
+  __device__ void issue_values(Probabilities& p, Out& out) {
+    using namespace cute;
+    MmaPv mma;
+    const auto slice = mma.get_slice(thread);
+    const Tensor sv = make_tensor(make_smem_ptr(smem.v[v.index]), typename Traits::LayoutVt{});
+    const Tensor b = slice.partition_fragment_B(sv);
+    mma.accumulate_ = SM90::GMMA::ScaleOut::One;
+    warpgroup_fence_operand(out);
+    warpgroup_fence_operand(p);
+    warpgroup_arrive();
+    CUTE_UNROLL
+    for (int i = 0; i < columns / 16; ++i) cute::gemm(mma, p(_, _, i), b(_, _, i), out);
+    warpgroup_commit_batch();
+  }
+
+  template <int columns, class Scores, class Probabilities>
+  __device__ static void to_probabilities(const Scores& s, Probabilities& p) {
+    using namespace cute;
+    Tensor words = recast<uint32_t>(p);
+    CUTE_UNROLL
+    for (int i = 0; i < columns / 4; ++i) words(i) = pack<Element>(s(2 * i), s(2 * i + 1));
+  }
+
+  template <class Out>
+  __device__ static void rescale_rows(Out& out, const float (&factor)[2]) {
+    CUTE_UNROLL
+    for (int i = 0; i < kHeadTile / 2; ++i) out(i) = __fmul_rn(out(i), factor[i / 2 % 2]);
+  }
+
+  /// Scores of key tile t to probabilities, in place.
+  template <int columns>
+  __device__ void softmax(float* s, Softmax& state, int32_t t, float (&rescale)[2]) {
+    const int32_t first_key = t * kKvTile;
+    if (args.term.kind != ScoreTermKind::kNone) {
+      add_term<columns>(s, rows, args, tile.head, first_key);
+    }
+    // Does the mask touch this warpgroup's 64 rows?
+    const int32_t first = tile.sequence.k_length - tile.sequence.q_length + tile.row + 64 * group;
+    if (first_key + kKvTile > min(tile.sequence.k_length, first + args.window.right + 1) ||
+        first_key < first + 63 - args.window.left) {
+      mask_scores<columns>(s, rows, args.window, tile.sequence.k_length, first_key);
+    }
+    state.template update<columns>(s, scale_log2, rescale);
+  }
+
+  /// One key tile after the other: for kernels that leave the overlap to the SM's other blocks.
+  template <int columns, class Out>
+  __device__ void step(Out& out, Softmax& state, int32_t t) {
+    using namespace cute;
+    Tensor s = make_tensor<float>(Shape<Shape<_2, _2, Int<columns / 8>>, _1, _1>{});
+    Tensor p = make_tensor<Element>(Shape<Shape<_2, _2, _2>, _1, Int<columns / 16>>{});
+    float rescale[2];
+    Barrier::wait(&smem.k_full[k.index], k.phase);
+    issue_scores<columns>(s);
+    release_stored_stage();
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(s);
+    release(&smem.k_empty[k.index]);
+    k.advance();
+    softmax<columns>(s.data(), state, t, rescale);
+    to_probabilities<columns>(s, p);
+    rescale_rows(out, rescale);
+    Barrier::wait(&smem.v_full[v.index], v.phase);
+    issue_values<columns>(p, out);
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(out);
+    release(&smem.v_empty[v.index]);
+    v.advance();
+  }
+
+  template <class Out>
+  __device__ void attend_in_steps(Out& out, Softmax& state, const KeyTiles& keys) {
+    int32_t t = keys.end - 1;
+    // Only a sequence's last tile is partial: where half of it is enough, the other half, all zeros,
+    // would not change a bit.
+    if (tile.sequence.k_length - t * kKvTile <= kKvTile / 2) {
+      step<kKvTile / 2>(out, state, t--);
+    }
+    for (; t >= keys.begin; --t) step<kKvTile>(out, state, t);
+  }
+
+  template <class Out>
+  __device__ void attend_overlapped(Out& out, Softmax& state, const KeyTiles& keys) {
+    using namespace cute;
+    Tensor s = make_tensor<float>(Shape<Shape<_2, _2, Int<kKvTile / 8>>, _1, _1>{});
+    Tensor p = make_tensor<Element>(Shape<Shape<_2, _2, _2>, _1, Int<kKvTile / 16>>{});
+    float rescale[2];
+    Barrier::wait(&smem.k_full[k.index], k.phase);
+    issue_scores<kKvTile>(s);
+    release_stored_stage();
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(s);
+    release(&smem.k_empty[k.index]);
+    k.advance();
+    softmax<kKvTile>(s.data(), state, keys.end - 1, rescale);
+    to_probabilities<kKvTile>(s, p);
+
+    for (int32_t t = keys.end - 2; t >= keys.begin; --t) {
+      Barrier::wait(&smem.k_full[k.index], k.phase);
+      take_turn();
+      issue_scores<kKvTile>(s);
+      Barrier::wait(&smem.v_full[v.index], v.phase);
+      issue_values<kKvTile>(p, out);
+      pass_turn();
+      warpgroup_wait<1>();
+      warpgroup_fence_operand(s);
+      release(&smem.k_empty[k.index]);
+      k.advance();
+      softmax<kKvTile>(s.data(), state, t, rescale);
+      warpgroup_wait<0>();
+      warpgroup_fence_operand(out);
+      release(&smem.v_empty[v.index]);
+      v.advance();
+      rescale_rows(out, rescale);
+      to_probabilities<kKvTile>(s, p);
+    }
+    Barrier::wait(&smem.v_full[v.index], v.phase);
+    issue_values<kKvTile>(p, out);
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(out);
+    release(&smem.v_empty[v.index]);
+    v.advance();
+  }
+
+  /// A warpgroup without rows in this tile only keeps the barriers going.
+  __device__ void skip(const KeyTiles& keys) {
+    release_stored_stage();
+    for (int32_t t = keys.begin; t < keys.end; ++t) {
+      if (t > keys.begin) {
+        take_turn();
+        pass_turn();
+      }
+      Barrier::wait(&smem.k_full[k.index], k.phase);
+      release(&smem.k_empty[k.index]);
+      k.advance();
+      Barrier::wait(&smem.v_full[v.index], v.phase);
+      release(&smem.v_empty[v.index]);
+      v.advance();
+    }
+  }
+
+  /// Normalises, converts, and sends the rows out through the warpgroup's part of the Q buffer.
+  template <class Out>
+  __device__ void store(const Out& out, const Softmax& state) {
+    float inverse[2];
+    state.inverse_sum(inverse);
+    Element* buffer = smem.q[q.index][group];
+    sync_group();  // no warp may still be reading Q
+    const int row = thread / 32 * 16 + thread % 32 / 4;
+    CUTE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      CUTE_UNROLL
+      for (int g = 0; g < kHeadTile / 8; ++g) {
+        constexpr int kChunks = Traits::kBoxColumns / 8;  // of 16 bytes; swizzled as TMA does it
+        const int swizzled = (g % kChunks) ^ (kChunks == 8 ? row % 8 : row / 2 % 4);
+        const int offset = (g / kChunks * 64 + row + 8 * r) * Traits::kBoxColumns + swizzled * 8 +
+                           thread % 4 * 2;
+        *reinterpret_cast<uint32_t*>(buffer + offset) = pack<Element>(
+            out(4 * g + 2 * r) * inverse[r], out(4 * g + 2 * r + 1) * inverse[r]);
+      }
+    }
+    cute::tma_store_fence();
+    sync_group();
+    if (thread == 0) {
+      const RaggedRow at(tile.sequence.q_begin, tile.sequence.q_length, tile.row + 64 * group);
+      for (int box = 0; box < Traits::kBoxes; ++box) {
+        cute::SM90_TMA_STORE_5D::copy(&args.out, buffer + box * 64 * Traits::kBoxColumns,
+                                      box * Traits::kBoxColumns, tile.head, at.x, at.y,
+                                      int32_t{kRaggedRows});
+      }
+      cute::tma_store_arrive();
+    }
+  }
+
+  __device__ void run() {
+    using namespace cute;
+    if (Traits::kPingPong && group == Traits::kConsumers - 1) pass_turn();  // the first one starts
+    for (;; q.advance()) {
+      Barrier::wait(&smem.q_full[q.index], q.phase);
+      tile = smem.tile[q.index];
+      if (tile.head < 0) break;
+      const KeyTiles keys(tile, args.window, Traits::kTileRows, kKvTile);
+      const int32_t row = tile.row + 64 * group;
+      if (row >= tile.sequence.q_length) {
+        skip(keys);
+      } else {
+        rows.position = tile.sequence.k_length - tile.sequence.q_length + row + thread / 32 * 16 +
+                        thread % 32 / 4;
+        rows.column = thread % 4 * 2;
+        Tensor out = make_tensor<float>(Shape<Shape<_2, _2, Int<kHeadTile / 8>>, _1, _1>{});
+        clear(out);
+        Softmax state;
+        if (keys.count() == 0) {
+          release_stored_stage();
+        } else if constexpr (Traits::kOverlap) {
+          attend_overlapped(out, state, keys);
+        } else {
+          attend_in_steps(out, state, keys);
+        }
+        store(out, state);
+      }
+      stored_stage = q.index;
+      if constexpr (Traits::kQStages == 1) release_stored_stage();
+    }
+    release_stored_stage();  // shared memory must outlive the reads
+  }
+};
+
+}  // namespace sm90
+
+template <class Traits>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
+    attention_sm90_kernel(const __grid_constant__ AttentionArgsSm90 args) {
+  extern __shared__ uint8_t raw_smem[];
+  auto& smem = *reinterpret_cast<typename Traits::SharedStorage*>(
+      (reinterpret_cast<uintptr_t>(raw_smem) + 1023) / 1024 * 1024);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Traits::kQStages; ++i) {
+      sm90::Barrier::init(&smem.q_full[i], 1);
+      sm90::Barrier::init(&smem.q_empty[i], Traits::kConsumers);
+    }
+    for (int i = 0; i < Traits::kKvStages; ++i) {
+      sm90::Barrier::init(&smem.k_full[i], 1);
+      sm90::Barrier::init(&smem.k_empty[i], 4 * Traits::kConsumers);
+      sm90::Barrier::init(&smem.v_full[i], 1);
+      sm90::Barrier::init(&smem.v_empty[i], 4 * Traits::kConsumers);
+    }
+    cutlass::arch::fence_barrier_init();
+    cute::prefetch_tma_descriptor(&args.q);
+    cute::prefetch_tma_descriptor(&args.k);
+    cute::prefetch_tma_descriptor(&args.v);
+    cute::prefetch_tma_descriptor(&args.out);
+  }
+  smem.tiles.build(args.batch, Traits::kTileRows, Traits::kThreads);
+
+  if (threadIdx.x >= 128 * Traits::kConsumers) {
+    if constexpr (Traits::kMoveRegisters) {
+      cutlass::arch::warpgroup_reg_dealloc<Traits::kProducerRegisters>();
+    }
+    if (threadIdx.x < 128 * Traits::kConsumers + 32) sm90::produce<Traits>(args, smem);
+  } else {
+    if constexpr (Traits::kMoveRegisters) {
+      cutlass::arch::warpgroup_reg_alloc<Traits::kConsumerRegisters>();
+    }
+    sm90::Consumer<Traits>(args, smem).run();
+  }
+}
+
+}  // namespace packhorse::cuda

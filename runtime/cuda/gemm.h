@@ -1,0 +1,46 @@
+// Dense layers on CUDA: raw pointers, sizes, a stream. Shapes are checked by Ops, not here.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "cuda/gemm_config.h"
+#include "ops/args.h"
+
+namespace packhorse::cuda {
+
+/// out[r, n] = residual[r, n] + activation(sum_k a[r, k] * weight[n, k] + bias[n])
+///
+/// 16-bit `a`, `weight`, `residual`, `out` of one dtype; float32 accumulation, bias and activation.
+/// n, k and the leading dimensions are multiples of 8, pointers of 16 bytes (TMA and 16-byte loads).
+/// A row's bits depend on that row, the weight, n and k alone: k is summed in order, 16 at a time,
+/// whatever the tile.
+struct GemmParams {
+  const void* a = nullptr;  // [rows, k]
+  int64_t lda = 0;          // elements between rows
+  const void* weight = nullptr;  // [n, k], contiguous
+  const float* bias = nullptr;   // [n] or null
+  const void* residual = nullptr;  // [rows, n] or null; may be `out`
+  int64_t ldr = 0;
+  void* out = nullptr;  // [rows, n]
+  int64_t ldo = 0;
+  /// Rows that exist in a, residual and out.
+  int32_t rows = 0;
+  /// Null, or the exact number of rows (at most `rows`) in device memory: a captured graph then
+  /// computes the real tiles only. Rows of `out` from there to `rows` may be overwritten.
+  const int32_t* row_count = nullptr;
+  int32_t n = 0;
+  int32_t k = 0;
+  DType dtype = DType::kFloat16;
+  Activation activation = Activation::kNone;
+  int32_t sm_count = 0;
+};
+
+/// Needs no workspace and allocates nothing; asynchronous on `stream`, may be captured. Throws
+/// RuntimeError. `Path::kSm90` needs a device of compute capability 9.0 exactly.
+void launch_gemm_sm90(const GemmParams& params, cudaStream_t stream);
+/// The same function for compute capability 8.0 and up.
+void launch_gemm_sm80(const GemmParams& params, cudaStream_t stream);
+
+}  // namespace packhorse::cuda

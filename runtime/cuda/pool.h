@@ -1,0 +1,19 @@
+// Pooling of packed sequences to one vector each, and conversion between dtypes.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "ops/args.h"
+
+namespace packhorse::cuda {
+
+/// Arguments as checked by Ops; x 16-bit, `out` of its dtype or float32, a multiple of 8 columns.
+/// A sequence's rows are summed in an order that its length alone fixes. An embedding shorter than
+/// 1e-12 is divided by that instead of its length.
+void launch_pool(const PoolArgs& args, cudaStream_t stream);
+
+/// Any of float32, float16, bfloat16 to any, of any number of columns and alignment. `x` may lie in
+/// pinned host memory.
+void launch_cast(const CastArgs& args, cudaStream_t stream);
+
+}  // namespace packhorse::cuda

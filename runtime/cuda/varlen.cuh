@@ -1,0 +1,189 @@
+// All cu_seqlens arithmetic of variable-length attention: where a sequence lies, which keys a tile
+// of its queries sees, and which tile a block works on next.
+#pragma once
+
+#include <cstdint>
+
+namespace packhorse::cuda {
+
+/// Longer than any sequence, and small enough that position + limit does not overflow.
+constexpr int32_t kUnlimitedWindow = 1 << 29;
+
+struct Sequence {
+  int32_t q_begin, q_length, k_begin, k_length;
+};
+
+/// Key positions that the query at position p sees: [p - left, p + right] within the sequence.
+struct KeyWindow {
+  int32_t left, right;
+};
+
+/// Rows [row, row + tile rows) of one (sequence, head); the unit of work.
+struct QueryTile {
+  Sequence sequence;
+  int32_t head;  // negative: no more work
+  int32_t row;
+};
+
+/// Tiles [begin, end) of `kv_tile` keys that some query of a tile sees; counted from the sequence's
+/// own start, so that a row meets the same tiles whatever surrounds its sequence.
+struct KeyTiles {
+  int32_t begin, end;
+
+  __device__ KeyTiles(const QueryTile& tile, KeyWindow window, int rows, int kv_tile) {
+    const Sequence& s = tile.sequence;
+    const int32_t first = s.k_length - s.q_length + tile.row;
+    const int32_t last = first + min(rows, s.q_length - tile.row) - 1;
+    const int32_t end_key = min(s.k_length, last + window.right + 1);
+    begin = max(0, first - window.left) / kv_tile;
+    end = max(begin, end_key <= 0 ? 0 : (end_key + kv_tile - 1) / kv_tile);
+  }
+  __device__ int32_t count() const { return end - begin; }
+};
+
+/// What the device knows of the batch.
+struct VarlenBatch {
+  const int32_t* cu_seqlens_q;
+  const int32_t* cu_seqlens_k;
+  const int32_t* counts;   // {T, B} or null
+  int32_t num_sequences;   // bound; exact where `counts` is null
+  int32_t num_heads;
+  int32_t heads_in_group;  // heads whose tiles alternate; 1: head by head
+
+  __device__ Sequence sequence(int32_t index) const {
+    const int32_t q = cu_seqlens_q[index], k = cu_seqlens_k[index];
+    return {q, cu_seqlens_q[index + 1] - q, k, cu_seqlens_k[index + 1] - k};
+  }
+};
+
+/// The batch's tiles in the order in which blocks take them, built by every block for itself in
+/// shared memory: no metadata kernel, no metadata in memory. Up to kEntries sequences: one entry per
+/// sequence, longest first. More: one entry per run of neighbouring sequences.
+struct TileList {
+  static constexpr int kEntries = 256;
+
+  alignas(16) int32_t keys[kEntries];
+  int32_t ends[kEntries];  // tiles up to and with this entry
+  int32_t order[kEntries];
+  Sequence sequences[kEntries];
+  int32_t num_sequences;
+  int32_t sequences_per_entry;
+
+  __device__ static int32_t tiles_of(int32_t q_length, int tile_rows, int num_heads) {
+    return (q_length + tile_rows - 1) / tile_rows * num_heads;
+  }
+
+  /// All `threads` threads of the block call this; ends with a block barrier.
+  __device__ void build(const VarlenBatch& batch, int tile_rows, int threads) {
+    const int tid = threadIdx.x;
+    int32_t n = batch.num_sequences;
+    if (batch.counts != nullptr) n = min(n, batch.counts[1]);
+    const int32_t run = (n + kEntries - 1) / kEntries;
+    if (tid == 0) {
+      num_sequences = n;
+      sequences_per_entry = run;
+    }
+    if (run <= 1) {
+      const int padded = (n + 3) / 4 * 4;
+      for (int i = tid; i < kEntries; i += threads) {
+        ends[i] = 0;
+        if (i >= padded) continue;
+        const Sequence s = i < n ? batch.sequence(i) : Sequence{};
+        sequences[i] = s;
+        keys[i] = s.q_length > 0 ? s.k_length : -1;
+      }
+      __syncthreads();
+      for (int i = tid; i < n; i += threads) {
+        const int32_t key = keys[i];
+        int rank = 0;
+        for (int j = 0; j < padded; j += 4) {
+          const int4 other = *reinterpret_cast<const int4*>(&keys[j]);
+          rank += (other.x > key || (other.x == key && j < i));
+          rank += (other.y > key || (other.y == key && j + 1 < i));
+          rank += (other.z > key || (other.z == key && j + 2 < i));
+          rank += (other.w > key || (other.w == key && j + 3 < i));
+        }
+        order[rank] = i;
+        ends[rank] = tiles_of(sequences[i].q_length, tile_rows, batch.num_heads);
+      }
+    } else {
+      for (int i = tid; i < kEntries; i += threads) {
+        int32_t tiles = 0;
+        const int32_t last = min(n, (i + 1) * run);
+        for (int32_t s = i * run; s < last; ++s) {
+          tiles += tiles_of(batch.cu_seqlens_q[s + 1] - batch.cu_seqlens_q[s], tile_rows,
+                            batch.num_heads);
+        }
+        ends[i] = tiles;
+      }
+    }
+    __syncthreads();
+    if (tid < 32) {
+      constexpr int kPerLane = kEntries / 32;
+      int32_t sums[kPerLane];
+      int32_t sum = 0;
+      for (int i = 0; i < kPerLane; ++i) sums[i] = sum += ends[tid * kPerLane + i];
+      int32_t inclusive = sum;
+      for (int step = 1; step < 32; step *= 2) {
+        const int32_t below = __shfl_up_sync(~0u, inclusive, step);
+        if (tid >= step) inclusive += below;
+      }
+      for (int i = 0; i < kPerLane; ++i) ends[tid * kPerLane + i] = sums[i] + inclusive - sum;
+    }
+    __syncthreads();
+  }
+
+  __device__ int32_t num_tiles() const { return ends[kEntries - 1]; }
+
+  /// Tile `index` < num_tiles(); called by a whole warp, the answer is the same in every lane.
+  __device__ QueryTile find(int32_t index, const VarlenBatch& batch, int tile_rows,
+                            bool descending) const {
+    const int lane = threadIdx.x % 32;
+    constexpr int kPerLane = kEntries / 32;
+    const int group = __popc(__ballot_sync(~0u, ends[lane * kPerLane + kPerLane - 1] <= index));
+    const int32_t end = ends[group * kPerLane + lane % kPerLane];
+    const unsigned before = __ballot_sync(~0u, end <= index) & ((1u << kPerLane) - 1);
+    const int entry = group * kPerLane + __popc(before);
+    int32_t rest = index - (entry > 0 ? ends[entry - 1] : 0);
+
+    Sequence s;
+    if (sequences_per_entry <= 1) {
+      s = sequences[order[entry]];
+    } else {
+      int32_t base = entry * sequences_per_entry;
+      for (;; base += 32) {
+        const int32_t mine = base + lane;
+        int32_t tiles = 0;
+        if (mine < num_sequences) {
+          tiles = tiles_of(batch.cu_seqlens_q[mine + 1] - batch.cu_seqlens_q[mine], tile_rows,
+                           batch.num_heads);
+        }
+        int32_t inclusive = tiles;
+        for (int step = 1; step < 32; step *= 2) {
+          const int32_t below = __shfl_up_sync(~0u, inclusive, step);
+          if (lane >= step) inclusive += below;
+        }
+        const int found = __popc(__ballot_sync(~0u, inclusive <= rest));
+        if (found < 32) {
+          rest -= __shfl_sync(~0u, inclusive - tiles, found);
+          s = batch.sequence(base + found);
+          break;
+        }
+        rest -= __shfl_sync(~0u, inclusive, 31);
+      }
+    }
+    // Heads in groups: with a causal mask the costly last rows of all heads of a group come first,
+    // while the group's keys and values stay in the L2 cache.
+    const int32_t tiles = (s.q_length + tile_rows - 1) / tile_rows;
+    const int32_t group_tiles = tiles * batch.heads_in_group;
+    const int32_t head_group = rest / group_tiles;
+    rest -= head_group * group_tiles;
+    const int32_t first_head = head_group * batch.heads_in_group;
+    const int32_t heads = min(batch.heads_in_group, batch.num_heads - first_head);
+    const int32_t step = rest / heads;
+    return {s, first_head + rest - step * heads,
+            (descending ? tiles - 1 - step : step) * tile_rows};
+  }
+};
+
+}  // namespace packhorse::cuda

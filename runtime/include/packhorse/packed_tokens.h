@@ -1,0 +1,48 @@
+// A batch without padding: the tokens of all sequences in one array, and where each begins.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "packhorse/export.h"
+
+namespace packhorse {
+
+/// Borrowed view of one packed batch in host memory.
+///
+/// ids          int32[T]    token ids, sequence after sequence
+/// cu_seqlens   int32[B+1]  prefix sum of the lengths: first 0, last T, never decreasing
+/// type_ids     int32[T] or empty (all zero)
+/// position_ids int32[T] or empty (0, 1, ... from each sequence's own start)
+///
+/// T = 0, B = 0 and sequences of length 0 are legal.
+struct PACKHORSE_API PackedTokens {
+  std::span<const int32_t> ids;
+  std::span<const int32_t> cu_seqlens;
+  std::span<const int32_t> type_ids;
+  std::span<const int32_t> position_ids;
+
+  int64_t num_tokens() const { return static_cast<int64_t>(ids.size()); }
+  int64_t num_sequences() const { return static_cast<int64_t>(cu_seqlens.size()) - 1; }
+  /// Length of the longest sequence; 0 for an empty batch.
+  int64_t max_seqlen() const;
+};
+
+/// What a model and its plan accept.
+struct PackedLimits {
+  int64_t max_tokens = 0;
+  int64_t max_sequences = 0;
+  int64_t max_seqlen = 0;  // longest sequence
+  int64_t vocab_size = 0;  // ids in [0, vocab_size)
+  int64_t type_vocab_size = 0;
+  int64_t num_positions = 0;  // position_ids in [0, num_positions)
+};
+
+/// Checks offsets alone: as `check` does.
+PACKHORSE_API void check_offsets(std::span<const int32_t> cu_seqlens, int64_t num_tokens);
+
+/// Checks a batch once, at the door. Throws InvalidArgument naming the array, the index, what was
+/// found and what was expected.
+PACKHORSE_API void check(const PackedTokens& batch, const PackedLimits& limits);
+
+}  // namespace packhorse

@@ -1,0 +1,68 @@
+// Element types, devices and tensor views: the vocabulary shared by every level.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "packhorse/export.h"
+
+namespace packhorse {
+
+enum class DType : uint8_t { kFloat32, kFloat16, kBFloat16, kInt32, kInt64, kInt8, kUInt8, kBool };
+
+/// Bytes of one element.
+PACKHORSE_API size_t size_of(DType dtype);
+/// "float32", "bfloat16", ...
+PACKHORSE_API const char* name_of(DType dtype);
+/// Inverse of `name_of`. Throws InvalidArgument naming the known dtypes.
+PACKHORSE_API DType parse_dtype(std::string_view name);
+
+enum class DeviceType : uint8_t { kCpu, kCuda };
+
+struct Device {
+  DeviceType type = DeviceType::kCpu;
+  int index = 0;
+  bool operator==(const Device&) const = default;
+};
+
+/// "cpu", "cuda" (= "cuda:0") or "cuda:N". Throws InvalidArgument on anything else.
+PACKHORSE_API Device parse_device(std::string_view name);
+PACKHORSE_API std::string name_of(Device device);
+
+/// A non-owning view of a row-major tensor of up to four dimensions. Rows (the first dimension) may
+/// be `row_stride` elements apart; everything inside a row is contiguous.
+struct PACKHORSE_API TensorView {
+  static constexpr int kMaxRank = 4;
+
+  void* data = nullptr;
+  DType dtype = DType::kFloat32;
+  int rank = 0;
+  int64_t shape[kMaxRank] = {};
+  int64_t row_stride = 0;
+
+  TensorView() = default;
+  TensorView(void* data, DType dtype, int64_t size);
+  TensorView(void* data, DType dtype, int64_t rows, int64_t columns);
+  TensorView(void* data, DType dtype, int64_t rows, int64_t columns, int64_t row_stride);
+
+  explicit operator bool() const { return data != nullptr; }
+  int64_t rows() const { return rank > 0 ? shape[0] : 0; }
+  /// Elements of one row.
+  int64_t columns() const;
+  int64_t size() const { return rows() * columns(); }
+  /// The first `count` rows. Throws InvalidArgument if there are fewer.
+  TensorView first_rows(int64_t count) const;
+  /// Columns [begin, begin + count) of a matrix; keeps the row stride.
+  TensorView column_slice(int64_t begin, int64_t count) const;
+  /// "float32[12, 384]", for messages.
+  std::string describe() const;
+
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+};
+
+}  // namespace packhorse

@@ -1,0 +1,64 @@
+// The encoder, written once over the ops boundary: embeddings, post-norm layers, pooling, heads.
+#pragma once
+
+#include <cstdint>
+
+#include "core/arena.h"
+#include "model/spec.h"
+#include "model/weights.h"
+#include "ops/ops.h"
+
+namespace packhorse {
+
+/// Largest batch that the buffers hold.
+struct Capacity {
+  int64_t max_tokens = 0;
+  int64_t max_sequences = 0;
+};
+
+/// Where a batch lives on the device during a run. T = max_tokens, B = max_sequences, E = hidden
+/// size. Buffers whose lifetimes are apart share bytes.
+struct EncoderBuffers {
+  int32_t* ids = nullptr;           // [T]
+  int32_t* type_ids = nullptr;      // [T]
+  int32_t* position_ids = nullptr;  // [T]
+  int32_t* cu_seqlens = nullptr;    // [B + 1]
+  TensorView hidden;                // [T, E]
+  TensorView qkv;                   // [T, (H + 2 Hkv) d]; used inside attention blocks
+  TensorView context;               // [T, H d]; likewise
+  void* attention_workspace = nullptr;
+  void* output_workspace = nullptr;        // of the linear layer after attention
+  void* feed_forward_workspace = nullptr;  // used inside feed-forward blocks
+  TensorView embedding;                    // [B, E] float32; after the last layer, like the rest
+  TensorView first_token;                  // [B, E]
+  TensorView pooled;                       // [B, E]
+  TensorView as_float32;                   // [max(T, B), E] float32, in 16-bit models
+  void* pooler_workspace = nullptr;
+};
+
+/// Takes the buffers from the arena (count pass and carve pass alike).
+EncoderBuffers take_buffers(const Spec& spec, const Capacity& capacity, DType dtype, const Ops& ops,
+                            Arena& arena);
+
+/// Which of the optional inputs a batch brings.
+struct EncoderInputs {
+  BatchView batch;
+  bool has_type_ids = false;
+  bool has_position_ids = false;
+};
+
+/// Fills the first T rows of buffers.hidden with the last hidden state of the batch whose ids and
+/// offsets lie in the buffers.
+void encode(const Spec& spec, const ModelWeights& weights, const EncoderInputs& inputs,
+            const EncoderBuffers& buffers, Ops& ops);
+
+/// Pools buffers.hidden as the spec says into buffers.embedding; returns its first B rows.
+TensorView embed_sequences(const Spec& spec, const BatchView& batch, const EncoderBuffers& buffers,
+                           Ops& ops);
+
+/// The pooler head over each sequence's first token; returns [B, E] in the model's dtype. The spec
+/// must have a pooler.
+TensorView pool_first_tokens(const Spec& spec, const ModelWeights& weights, const BatchView& batch,
+                             const EncoderBuffers& buffers, Ops& ops);
+
+}  // namespace packhorse

@@ -1,0 +1,59 @@
+#include "model/tensor_reader.h"
+
+#include <cmath>
+
+#include "core/float_convert.h"
+#include "core/format.h"
+#include "packhorse/error.h"
+
+namespace packhorse {
+
+TensorView TensorReader::require(const std::string& name, int64_t rows, int64_t columns) const {
+  const TensorView tensor = source_.find(name);
+  const std::string expected =
+      columns > 0 ? concat("[", rows, ", ", columns, "]") : concat("[", rows, "]");
+  if (tensor.rank == 0) {
+    throw InvalidArgument(concat("weights: tensor '", name, "' ", expected, " is missing"));
+  }
+  const bool same_shape =
+      columns > 0 ? tensor.rank == 2 && tensor.shape[0] == rows && tensor.shape[1] == columns
+                  : tensor.rank == 1 && tensor.shape[0] == rows;
+  const bool is_float = tensor.dtype == DType::kFloat32 || tensor.dtype == DType::kFloat16 ||
+                        tensor.dtype == DType::kBFloat16;
+  if (!same_shape || !is_float) {
+    throw InvalidArgument(concat("weights: tensor '", name, "' is ", tensor.describe(),
+                                 ", expected float32, float16 or bfloat16 ", expected));
+  }
+  return tensor;
+}
+
+void TensorReader::read_rows(const std::string& name, const TensorView& tensor, int64_t begin,
+                             int64_t count, float* to) const {
+  const int64_t columns = tensor.columns();
+  const size_t elements = static_cast<size_t>(count * columns);
+  const size_t row_bytes = static_cast<size_t>(columns) * size_of(tensor.dtype);
+  const char* from = tensor.as<const char>() + static_cast<size_t>(begin) * row_bytes;
+  to_float32(from, tensor.dtype, to, elements);
+  source_.release(from, static_cast<size_t>(count) * row_bytes);
+
+  // Summing x * 0 is branch-free: the sum is NaN exactly when some element is NaN or Inf.
+  float poison = 0;
+  for (size_t i = 0; i < elements; ++i) poison += to[i] * 0.0f;
+  if (poison == 0) return;
+  for (size_t i = 0; i < elements; ++i) {
+    if (!std::isfinite(to[i])) {
+      throw InvalidArgument(concat("weights: tensor '", name, "' holds ", to[i], " at element ",
+                                   static_cast<size_t>(begin * columns) + i,
+                                   ", expected finite numbers"));
+    }
+  }
+}
+
+std::vector<float> TensorReader::read_vector(const std::string& name, int64_t size) const {
+  std::vector<float> values(static_cast<size_t>(size));
+  // A vector is read as `size` rows of one element.
+  read_rows(name, require(name, size, 0), 0, size, values.data());
+  return values;
+}
+
+}  // namespace packhorse

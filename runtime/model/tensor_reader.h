@@ -1,0 +1,32 @@
+// Reads checked float32 rows out of a WeightSource.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "packhorse/weight_source.h"
+
+namespace packhorse {
+
+class TensorReader {
+ public:
+  explicit TensorReader(const WeightSource& source) : source_(source) {}
+
+  /// The tensor called `name`. Throws InvalidArgument unless it is there, of a float dtype and of
+  /// that shape (`columns` 0: a vector).
+  TensorView require(const std::string& name, int64_t rows, int64_t columns) const;
+
+  /// Rows [begin, begin + count) of `tensor` as float32 into `to`; gives the pages back. Throws
+  /// InvalidArgument naming the first element that is NaN or Inf.
+  void read_rows(const std::string& name, const TensorView& tensor, int64_t begin, int64_t count,
+                 float* to) const;
+
+  /// A whole vector.
+  std::vector<float> read_vector(const std::string& name, int64_t size) const;
+
+ private:
+  const WeightSource& source_;
+};
+
+}  // namespace packhorse

@@ -1,0 +1,148 @@
+// One argument struct per op: what a model asks of a backend. Shapes and dtypes of these structs
+// are checked once, in Ops (ops.cc), for every backend.
+//
+// T = tokens of the batch, B = sequences, E = hidden size, H = heads, d = head size.
+#pragma once
+
+#include <cstdint>
+
+#include "packhorse/types.h"
+
+namespace packhorse {
+
+/// One packed batch as the ops see it. The host numbers bound the launch. `counts`, where not null,
+/// holds the exact {T, B} in device memory: a captured graph then serves every composition of its
+/// bucket. On the CPU the host numbers are exact and `counts` is null.
+struct BatchView {
+  int64_t num_tokens = 0;
+  int64_t num_sequences = 0;
+  int64_t max_seqlen = 0;
+  const int32_t* cu_seqlens = nullptr;  // [num_sequences + 1], in the device's memory
+  const int32_t* counts = nullptr;      // {T, B}, in the device's memory, or null
+};
+
+enum class Activation : uint8_t { kNone, kGelu, kGeluTanh, kRelu, kSilu, kTanh, kSigmoid };
+enum class NormKind : uint8_t { kLayer, kRms };
+enum class Pooling : uint8_t { kCls, kMean, kMax, kLast, kMeanSqrt };
+
+/// A dense layer in the backend's own layout, made by Ops::pack_linear.
+struct LinearWeight {
+  int64_t in_features = 0;
+  int64_t out_features = 0;
+  DType dtype = DType::kFloat32;
+  const void* data = nullptr;
+  const float* bias = nullptr;  // [out_features] or null
+};
+
+/// gamma [E], beta [E] or null; statistics in float32.
+struct NormWeight {
+  NormKind kind = NormKind::kLayer;
+  const float* gamma = nullptr;
+  const float* beta = nullptr;
+  float eps = 1e-12f;
+  explicit operator bool() const { return gamma != nullptr; }
+};
+
+/// out[t] = norm(word[ids[t]] + position[pos(t) + position_offset] + type[type_ids[t]])
+struct EmbedArgs {
+  const int32_t* ids = nullptr;           // [T]
+  const int32_t* type_ids = nullptr;      // [T], or null: row 0 of `type`
+  const int32_t* position_ids = nullptr;  // [T], or null: 0, 1, ... from the sequence's start
+  TensorView word;                        // [vocab_size, E]
+  TensorView position;                    // [num_positions, E] or empty
+  TensorView type;                        // [type_vocab_size, E] or empty
+  int64_t position_offset = 0;
+  NormWeight norm;  // or none
+  BatchView batch;
+  TensorView out;  // [T, E]
+};
+
+/// out = norm(residual + activation(x W^T + bias)); each of bias, activation, residual and norm is
+/// optional. `residual` may be `out`.
+struct LinearArgs {
+  TensorView x;  // [rows, in_features]
+  LinearWeight weight;
+  Activation activation = Activation::kNone;
+  TensorView residual;                 // [rows, out_features] or empty
+  NormWeight norm;                     // or none
+  TensorView out;                      // [rows, out_features]
+  const int32_t* row_count = nullptr;  // exact number of rows in device memory, or null
+  void* workspace = nullptr;           // Ops::linear_workspace bytes
+};
+
+/// out = norm(residual + down(activation(up(x)))); with `gate`: down(activation(gate(x)) * up(x)).
+/// One op, so that a backend may keep the [T, intermediate] tensor on chip.
+struct FeedForwardArgs {
+  TensorView x;  // [rows, E]
+  LinearWeight up;
+  LinearWeight down;
+  Activation activation = Activation::kGelu;
+  TensorView residual;  // [rows, E] or empty
+  NormWeight norm;      // or none
+  TensorView out;       // [rows, E]; may be x and residual
+  const int32_t* row_count = nullptr;
+  void* workspace = nullptr;  // Ops::feed_forward_workspace bytes
+};
+
+/// Which keys a query sees, computed from indices, never from a mask tensor. Query i of a sequence
+/// with q_len queries over kv_len keys stands at position kv_len - q_len + i.
+struct AttentionMask {
+  bool causal = false;
+  int32_t window_left = -1;   // keys further left than this are masked; -1: no limit
+  int32_t window_right = -1;  // likewise to the right
+};
+
+/// A term added to the scaled scores, computed inside the kernel.
+enum class ScoreTermKind : uint8_t { kNone, kAlibi, kBucketed };
+struct ScoreTerm {
+  ScoreTermKind kind = ScoreTermKind::kNone;
+  const float* slopes = nullptr;  // kAlibi: [H]; adds -slope[h] * |i - j|
+  const float* table = nullptr;   // kBucketed (T5, MPNet): [num_buckets, H]
+  int32_t num_buckets = 0;
+  int32_t max_distance = 0;
+};
+
+/// Variable-length attention; queries and keys have offsets of their own, so that q_len new tokens
+/// over kv_len cached ones (decoding) is the same call.
+struct AttentionArgs {
+  TensorView q;    // [Tq, num_heads * head_dim]; rows may be strided (a slice of fused QKV)
+  TensorView k;    // [Tk, num_kv_heads * head_dim]
+  TensorView v;    // [Tk, num_kv_heads * head_dim]
+  TensorView out;  // [Tq, num_heads * head_dim]
+  BatchView queries;
+  BatchView keys;
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;  // divides num_heads
+  int32_t head_dim = 0;      // as stored: a multiple of Ops::head_dim_multiple()
+  float scale = 0;           // of q.k, usually 1 / sqrt(head_dim of the model)
+  AttentionMask mask;
+  ScoreTerm term;
+  void* workspace = nullptr;  // Ops::attention_workspace bytes
+};
+
+/// out = norm(x + residual); `residual` and the output may be x.
+struct NormArgs {
+  TensorView x;  // [rows, E]
+  TensorView residual;
+  NormWeight norm;
+  TensorView out;  // [rows, E]
+  const int32_t* row_count = nullptr;
+};
+
+/// out[b] = pool over the rows of sequence b, then divided by its Euclidean norm if `normalize`.
+/// An empty sequence gives zeros.
+struct PoolArgs {
+  TensorView x;  // [T, E]
+  BatchView batch;
+  Pooling pooling = Pooling::kMean;
+  bool normalize = false;
+  TensorView out;  // [B, E], dtype of x or float32
+};
+
+/// out = x in out's dtype.
+struct CastArgs {
+  TensorView x;
+  TensorView out;
+};
+
+}  // namespace packhorse

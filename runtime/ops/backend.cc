@@ -1,0 +1,48 @@
+#include "ops/backend.h"
+
+#include "core/format.h"
+#include "packhorse/error.h"
+#ifdef PACKHORSE_WITH_CPU
+#include "cpu/cpu_ops.h"
+#endif
+#ifdef PACKHORSE_WITH_CUDA
+#include "cuda/cuda_ops.h"
+#endif
+
+namespace packhorse {
+
+std::unique_ptr<Ops> make_ops(Device device, [[maybe_unused]] const BackendOptions& options) {
+  switch (device.type) {
+    case DeviceType::kCpu:
+#ifdef PACKHORSE_WITH_CPU
+      return make_cpu_ops(options);
+#else
+      throw RuntimeError(
+          "this build of Packhorse has no CPU backend (built with PACKHORSE_CPU=OFF)");
+#endif
+    case DeviceType::kCuda:
+#ifdef PACKHORSE_WITH_CUDA
+      return make_cuda_ops(device.index);
+#else
+      throw RuntimeError(
+          concat("device '", name_of(device),
+                 "': this build of Packhorse has no CUDA backend (build with PACKHORSE_CUDA=ON)"));
+#endif
+  }
+  throw InvalidArgument("unknown device type");
+}
+
+std::vector<std::string> list_devices() {
+  std::vector<std::string> devices;
+#ifdef PACKHORSE_WITH_CPU
+  devices.push_back("cpu");
+#endif
+#ifdef PACKHORSE_WITH_CUDA
+  for (int i = 0; i < cuda_device_count(); ++i) {
+    devices.push_back(name_of(Device{DeviceType::kCuda, i}));
+  }
+#endif
+  return devices;
+}
+
+}  // namespace packhorse

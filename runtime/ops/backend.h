@@ -1,0 +1,22 @@
+// The only place that knows which backends this build has.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/ops.h"
+
+namespace packhorse {
+
+struct BackendOptions {
+  int threads = 0;  // CPU workers; 0: all cores this process may use
+};
+
+/// Throws RuntimeError when the build or the machine has no such device.
+PACKHORSE_API std::unique_ptr<Ops> make_ops(Device device, const BackendOptions& options);
+
+/// Names of the devices that `make_ops` would accept here.
+std::vector<std::string> list_devices();
+
+}  // namespace packhorse

@@ -1,0 +1,173 @@
+#include "ops/ops.h"
+
+#include <string>
+#include <utility>
+
+#include "core/format.h"
+#include "packhorse/error.h"
+
+namespace packhorse {
+namespace {
+
+// A failed check names the op, the argument, what was found and what was expected.
+[[noreturn]] void fail(const char* op, const std::string& what) {
+  throw InvalidArgument(concat(op, ": ", what));
+}
+
+void check_matrix(const char* op, const char* name, const TensorView& view, int64_t rows,
+                  int64_t columns) {
+  if (view.rank == 2 && view.shape[0] == rows && view.shape[1] == columns &&
+      (view.data != nullptr || view.size() == 0)) {
+    return;
+  }
+  fail(op, concat(name, " is ", view.describe(), ", expected [", rows, ", ", columns, "]"));
+}
+
+void check_dtype_is(const char* op, const char* name, const TensorView& view, DType expected) {
+  if (view.dtype != expected) {
+    fail(op, concat(name, " is ", name_of(view.dtype), ", expected ", name_of(expected)));
+  }
+}
+
+void check_compute_dtype(const char* op, const char* name, const TensorView& view) {
+  if (view.dtype != DType::kFloat32 && view.dtype != DType::kFloat16 &&
+      view.dtype != DType::kBFloat16) {
+    fail(op,
+         concat(name, " is ", name_of(view.dtype), ", expected one of float32, float16, bfloat16"));
+  }
+}
+
+void check_weight(const char* op, const char* name, const LinearWeight& weight, int64_t in_features,
+                  DType dtype) {
+  if (weight.data == nullptr || weight.out_features <= 0) fail(op, concat(name, " is missing"));
+  if (weight.in_features != in_features) {
+    fail(op, concat(name, " takes ", weight.in_features, " features, the input has ", in_features));
+  }
+  if (weight.dtype != dtype) {
+    fail(op, concat(name, " is ", name_of(weight.dtype), ", the input is ", name_of(dtype)));
+  }
+}
+
+// residual and out of linear and feed_forward: [rows, columns] in the input's dtype.
+void check_result(const char* op, const TensorView& residual, const TensorView& out, int64_t rows,
+                  int64_t columns, DType dtype) {
+  check_matrix(op, "out", out, rows, columns);
+  check_dtype_is(op, "out", out, dtype);
+  if (residual) {
+    check_matrix(op, "residual", residual, rows, columns);
+    check_dtype_is(op, "residual", residual, dtype);
+  }
+}
+
+void check_batch(const char* op, const char* name, const BatchView& batch, int64_t rows) {
+  if (batch.num_tokens != rows) {
+    fail(op, concat(name, " has ", batch.num_tokens, " tokens, the tensor ", rows, " rows"));
+  }
+  if (batch.num_sequences < 0 || (batch.num_sequences > 0 && batch.cu_seqlens == nullptr)) {
+    fail(op, concat(name, " has ", batch.num_sequences, " sequences and no cu_seqlens"));
+  }
+}
+
+}  // namespace
+
+void Ops::embed(const EmbedArgs& args) {
+  const char* op = "embed";
+  const int64_t hidden_size = args.word.columns();
+  const int64_t tokens = args.batch.num_tokens;
+  check_compute_dtype(op, "word", args.word);
+  check_matrix(op, "out", args.out, tokens, hidden_size);
+  check_dtype_is(op, "out", args.out, args.word.dtype);
+  check_batch(op, "batch", args.batch, tokens);
+  for (auto [name, table] : {std::pair{"position", &args.position}, {"type", &args.type}}) {
+    if (!*table) continue;
+    check_matrix(op, name, *table, table->rows(), hidden_size);
+    check_dtype_is(op, name, *table, args.word.dtype);
+  }
+  if (tokens == 0) return;
+  if (args.ids == nullptr) fail(op, concat("ids are missing for ", tokens, " tokens"));
+  do_embed(args);
+}
+
+void Ops::linear(const LinearArgs& args) {
+  const char* op = "linear";
+  check_compute_dtype(op, "x", args.x);
+  check_weight(op, "weight", args.weight, args.x.columns(), args.x.dtype);
+  check_result(op, args.residual, args.out, args.x.rows(), args.weight.out_features, args.x.dtype);
+  if (args.x.rows() > 0) do_linear(args);
+}
+
+void Ops::feed_forward(const FeedForwardArgs& args) {
+  const char* op = "feed_forward";
+  check_compute_dtype(op, "x", args.x);
+  check_weight(op, "up", args.up, args.x.columns(), args.x.dtype);
+  check_weight(op, "down", args.down, args.up.out_features, args.x.dtype);
+  check_result(op, args.residual, args.out, args.x.rows(), args.down.out_features, args.x.dtype);
+  if (args.x.rows() > 0) do_feed_forward(args);
+}
+
+void Ops::attention(const AttentionArgs& args) {
+  const char* op = "attention";
+  if (args.num_heads <= 0 || args.num_kv_heads <= 0 || args.num_heads % args.num_kv_heads != 0) {
+    fail(op, concat("num_heads ", args.num_heads, " is not a multiple of num_kv_heads ",
+                    args.num_kv_heads));
+  }
+  if (args.head_dim <= 0 || args.head_dim % head_dim_multiple() != 0) {
+    fail(op, concat("head_dim ", args.head_dim, " is not a positive multiple of ",
+                    head_dim_multiple(), ", as this device needs"));
+  }
+  const int64_t q_columns = int64_t{args.num_heads} * args.head_dim;
+  const int64_t kv_columns = int64_t{args.num_kv_heads} * args.head_dim;
+  check_compute_dtype(op, "q", args.q);
+  check_matrix(op, "q", args.q, args.queries.num_tokens, q_columns);
+  check_matrix(op, "k", args.k, args.keys.num_tokens, kv_columns);
+  check_matrix(op, "v", args.v, args.keys.num_tokens, kv_columns);
+  check_matrix(op, "out", args.out, args.queries.num_tokens, q_columns);
+  for (auto [name, view] : {std::pair{"k", &args.k}, {"v", &args.v}, {"out", &args.out}}) {
+    check_dtype_is(op, name, *view, args.q.dtype);
+  }
+  check_batch(op, "queries", args.queries, args.q.rows());
+  check_batch(op, "keys", args.keys, args.k.rows());
+  if (args.queries.num_sequences != args.keys.num_sequences) {
+    fail(op, concat("queries have ", args.queries.num_sequences, " sequences, keys ",
+                    args.keys.num_sequences));
+  }
+  if (args.term.kind == ScoreTermKind::kAlibi && args.term.slopes == nullptr) {
+    fail(op, "ALiBi needs slopes");
+  }
+  if (args.term.kind == ScoreTermKind::kBucketed &&
+      (args.term.table == nullptr || args.term.num_buckets < 4 ||
+       args.term.max_distance <= args.term.num_buckets / 4)) {
+    fail(op, concat("a bucketed term needs a table, at least 4 buckets (found ",
+                    args.term.num_buckets, ") and a max_distance over a quarter of them (found ",
+                    args.term.max_distance, ")"));
+  }
+  if (args.q.rows() > 0) do_attention(args);
+}
+
+void Ops::norm(const NormArgs& args) {
+  const char* op = "norm";
+  check_compute_dtype(op, "x", args.x);
+  if (!args.norm) fail(op, "gamma is missing");
+  check_result(op, args.residual, args.out, args.x.rows(), args.x.columns(), args.x.dtype);
+  if (args.x.rows() > 0) do_norm(args);
+}
+
+void Ops::pool(const PoolArgs& args) {
+  const char* op = "pool";
+  check_compute_dtype(op, "x", args.x);
+  check_matrix(op, "x", args.x, args.batch.num_tokens, args.x.columns());
+  check_batch(op, "batch", args.batch, args.x.rows());
+  check_matrix(op, "out", args.out, args.batch.num_sequences, args.x.columns());
+  if (args.out.dtype != DType::kFloat32) check_dtype_is(op, "out", args.out, args.x.dtype);
+  if (args.batch.num_sequences > 0) do_pool(args);
+}
+
+void Ops::cast(const CastArgs& args) {
+  const char* op = "cast";
+  check_compute_dtype(op, "x", args.x);
+  check_compute_dtype(op, "out", args.out);
+  check_matrix(op, "out", args.out, args.x.rows(), args.x.columns());
+  if (args.x.rows() > 0) do_cast(args);
+}
+
+}  // namespace packhorse

@@ -1,0 +1,79 @@
+// The one boundary between models and backends.
+//
+// Public methods check shapes, dtypes and alignment, once, for every backend; private do_* methods
+// compute. Ops of a CUDA backend are asynchronous on its stream; the CPU's return when done.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "ops/args.h"
+#include "packhorse/export.h"
+
+namespace packhorse {
+
+/// Memory of a device, freed with the object.
+class PACKHORSE_API DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ protected:
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+class PACKHORSE_API Ops {
+ public:
+  virtual ~Ops() = default;
+
+  virtual Device device() const = 0;
+  /// Throws RuntimeError saying what the device lacks for this dtype.
+  virtual void check_dtype(DType dtype) const = 0;
+
+  // Memory. `allocate` throws OutOfMemory naming what was asked and what was free.
+  virtual std::unique_ptr<DeviceMemory> allocate(size_t bytes) = 0;
+  virtual void upload(void* device_to, const void* host_from, size_t bytes) = 0;
+  virtual void download(void* host_to, const void* device_from, size_t bytes) = 0;
+  /// Waits until everything asked so far is done; reports what failed meanwhile.
+  virtual void synchronize() = 0;
+
+  // Weights. The layout of a linear layer is the backend's own.
+  virtual size_t linear_bytes(int64_t in_features, int64_t out_features, DType dtype) const = 0;
+  /// `weight`: host float32 [out_features, in_features]; `packed`: linear_bytes of device memory.
+  virtual void pack_linear(const float* weight, int64_t in_features, int64_t out_features,
+                           DType dtype, void* packed) = 0;
+  /// Head sizes are zero-padded to a multiple of this when weights are loaded.
+  virtual int64_t head_dim_multiple() const = 0;
+
+  // Scratch that an op needs for at most `rows` rows; the caller plans it in its arena.
+  virtual size_t linear_workspace(int64_t rows, int64_t in_features, int64_t out_features,
+                                  DType dtype) const = 0;
+  virtual size_t feed_forward_workspace(int64_t rows, int64_t hidden_size,
+                                        int64_t intermediate_size, DType dtype) const = 0;
+  /// `max_seqlen` bounds one sequence's keys, `num_tokens` the queries of the batch.
+  virtual size_t attention_workspace(int64_t num_tokens, int64_t num_sequences, int64_t max_seqlen,
+                                     int64_t num_heads, int64_t head_dim, DType dtype) const = 0;
+
+  // Ops. Throw InvalidArgument where the arguments do not fit together.
+  void embed(const EmbedArgs& args);
+  void linear(const LinearArgs& args);
+  void feed_forward(const FeedForwardArgs& args);
+  void attention(const AttentionArgs& args);
+  void norm(const NormArgs& args);
+  void pool(const PoolArgs& args);
+  void cast(const CastArgs& args);
+
+ private:
+  virtual void do_embed(const EmbedArgs& args) = 0;
+  virtual void do_linear(const LinearArgs& args) = 0;
+  virtual void do_feed_forward(const FeedForwardArgs& args) = 0;
+  virtual void do_attention(const AttentionArgs& args) = 0;
+  virtual void do_norm(const NormArgs& args) = 0;
+  virtual void do_pool(const PoolArgs& args) = 0;
+  virtual void do_cast(const CastArgs& args) = 0;
+};
+
+}  // namespace packhorse

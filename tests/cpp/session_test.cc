@@ -1,0 +1,107 @@
+// The whole path in C++, mostly so that the sanitizers see it; numbers are checked in Python.
+#include "packhorse/session.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "test.h"
+#include "tiny_model.h"
+
+using namespace packhorse;
+using packhorse::test::tiny_spec;
+using packhorse::test::TinyWeights;
+
+namespace {
+
+SessionOptions small_options() {
+  SessionOptions options;
+  options.max_tokens = 100;
+  options.max_sequences = 4;
+  options.threads = 2;
+  return options;
+}
+
+struct Batch {
+  std::vector<int32_t> ids;
+  std::vector<int32_t> cu_seqlens;
+  PackedTokens view() const {
+    return {.ids = ids, .cu_seqlens = cu_seqlens, .type_ids = {}, .position_ids = {}};
+  }
+};
+
+std::vector<float> hidden(Session& session, const Batch& batch) {
+  std::vector<float> result(batch.ids.size() * 24);
+  RunOutputs outputs;
+  outputs.hidden = result.data();
+  session.run(batch.view(), outputs);
+  return result;
+}
+
+}  // namespace
+
+TEST(session_runs_and_survives_errors) {
+  const TinyWeights weights;
+  const auto session = Session::load(tiny_spec().dump(), *weights.source(), small_options());
+  const Batch batch{{1, 2, 3, 4, 5, 6, 7}, {0, 3, 3, 7}};
+  const std::vector<float> first = hidden(*session, batch);
+  for (const float value : first) CHECK(std::isfinite(value));
+
+  CHECK_THROWS_WITH(hidden(*session, {{1, 50}, {0, 2}}), "ids[1] = 50");
+  CHECK_THROWS_WITH(hidden(*session, {{1, 2}, {0, 3}}), "cu_seqlens");
+  CHECK_THROWS_WITH(hidden(*session, {std::vector<int32_t>(101, 1), {0, 30, 60, 90, 101}}),
+                    "max_tokens = 100");
+  CHECK_THROWS_WITH(hidden(*session, {std::vector<int32_t>(31, 1), {0, 31}}), "max_seqlen = 30");
+  CHECK(hidden(*session, batch) == first);
+
+  // A sequence alone has the bits it has in company.
+  const std::vector<float> alone = hidden(*session, {{4, 5, 6, 7}, {0, 4}});
+  CHECK(alone == std::vector<float>(first.begin() + 3 * 24, first.end()));
+  CHECK(hidden(*session, {{}, {0}}).empty());
+}
+
+TEST(session_pools) {
+  const TinyWeights weights;
+  const auto session = Session::load(tiny_spec().dump(), *weights.source(), small_options());
+  const Batch batch{{1, 2, 3, 4, 5, 6, 7}, {0, 3, 3, 7}};
+  std::vector<float> embedding(3 * 24, 9.0f);
+  std::vector<float> pooled(3 * 24, 9.0f);
+  session->run(batch.view(), {.embedding = embedding.data(), .pooled = pooled.data()});
+  for (int row : {0, 2}) {
+    float sum = 0;
+    for (int i = 0; i < 24; ++i) sum += embedding[row * 24 + i] * embedding[row * 24 + i];
+    CHECK(std::abs(sum - 1) < 1e-5f);
+  }
+  for (int i = 24; i < 48; ++i) CHECK(embedding[i] == 0 && pooled[i] == 0);
+  for (const float value : pooled) CHECK(std::abs(value) <= 1);
+}
+
+TEST(session_plans_before_loading) {
+  const TinyWeights weights;
+  SessionOptions options = small_options();
+  const MemoryPlan plan = plan_memory(tiny_spec().dump(), options);
+  const auto session = Session::load(tiny_spec().dump(), *weights.source(), options);
+  CHECK(plan.total_bytes() == session->memory_plan().total_bytes());
+  options.memory_limit = plan.total_bytes();
+  Session::load(tiny_spec().dump(), *weights.source(), options);
+  options.memory_limit = plan.total_bytes() - 1;
+  CHECK_THROWS_AS(OutOfMemory, Session::load(tiny_spec().dump(), *weights.source(), options),
+                  "memory_limit");
+}
+
+TEST(session_refuses_weights_by_name) {
+  const auto load = [](TinyWeights& weights) {
+    return Session::load(tiny_spec().dump(), *weights.source(), small_options());
+  };
+  TinyWeights missing;
+  missing.views.erase("layers.1.ffn.up.weight");
+  CHECK_THROWS_WITH(load(missing), "'layers.1.ffn.up.weight' [40, 24] is missing");
+  TinyWeights reshaped;
+  reshaped.views["pooler.bias"] =
+      TensorView(reshaped.values["pooler.bias"].data(), DType::kFloat32, 4, 6);
+  CHECK_THROWS_WITH(load(reshaped), "'pooler.bias' is float32[4, 6]");
+  TinyWeights poisoned;
+  poisoned.values["layers.0.attention.key.weight"][30] = std::numeric_limits<float>::quiet_NaN();
+  CHECK_THROWS_WITH(load(poisoned), "'layers.0.attention.key.weight' holds nan at element 30");
+}

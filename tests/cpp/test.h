@@ -1,0 +1,74 @@
+// A test harness in one header: TEST(name) { CHECK(x == y); CHECK_THROWS_WITH(f(), "text"); }
+//
+// A failed check is reported and the test goes on; an unexpected exception ends the test. The
+// program runs every test, or those whose name contains its first argument.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <vector>
+
+namespace packhorse::test {
+
+struct Case {
+  const char* name;
+  std::function<void()> body;
+};
+
+inline std::vector<Case>& cases() {
+  static std::vector<Case> cases;
+  return cases;
+}
+
+inline int& failures() {
+  static int failures = 0;
+  return failures;
+}
+
+inline bool add(const char* name, std::function<void()> body) {
+  cases().push_back({name, std::move(body)});
+  return true;
+}
+
+inline void fail(const char* file, int line, const std::string& what) {
+  ++failures();
+  std::cerr << file << ":" << line << ": " << what << "\n";
+}
+
+/// Reports unless `body` throws `Expected` with `part` in its message.
+template <class Expected>
+void expect_throw(const char* file, int line, const std::function<void()>& body,
+                  const std::string& part) {
+  try {
+    body();
+  } catch (const Expected& error) {
+    const std::string message = error.what();
+    if (message.find(part) == message.npos) {
+      fail(file, line, "found message \"" + message + "\", expected \"" + part + "\" in it");
+    }
+    return;
+  } catch (const std::exception& error) {
+    return fail(file, line, "another exception: " + std::string(error.what()));
+  }
+  fail(file, line, "no exception, expected \"" + part + "\"");
+}
+
+}  // namespace packhorse::test
+
+#define TEST(name)                                                           \
+  static void test_##name();                                                 \
+  static const bool added_##name = packhorse::test::add(#name, test_##name); \
+  static void test_##name()
+
+#define CHECK(condition) \
+  if (!(condition)) packhorse::test::fail(__FILE__, __LINE__, "CHECK(" #condition ")")
+
+#define CHECK_THROWS_AS(Exception, expression, part) \
+  packhorse::test::expect_throw<Exception>(          \
+      __FILE__, __LINE__, [&] { static_cast<void>(expression); }, part)
+
+/// For the usual case: the caller's mistake.
+#define CHECK_THROWS_WITH(expression, part) \
+  CHECK_THROWS_AS(packhorse::InvalidArgument, expression, part)

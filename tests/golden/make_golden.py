@@ -1,0 +1,274 @@
+"""Makes the golden models and outputs of this folder with transformers.
+
+    pip install torch transformers            (made with torch 2.13.0 and transformers 5.23.0)
+    python tests/golden/make_golden.py        the tiny random models
+    python tests/golden/make_golden.py FOLDER also minilm.npz, from the folder of all-MiniLM-L6-v2
+
+Each tiny model is a folder as users have them, with golden.npz beside it:
+
+    ids, type_ids, cu_seqlens   the packed batch (type_ids all zero for the RoBERTa kinds)
+    hidden                      [T, hidden_size] last_hidden_state
+    pooled                      [B, hidden_size] pooler_output, where the files hold a pooler
+    embedding                   [B, hidden_size] as the folder's pooling files say
+
+Every sequence was run alone, so without padding, in float32 with eager attention. The weights are
+larger than a trained model's, the norms far from identity: so a wrong activation, position, type,
+scale or tensor shows.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import nn
+
+HERE = Path(__file__).parent
+LENGTHS = (17, 1, 64, 2, 100, 5, 31)
+NAMES = {  # a pooling mode of ours -> its flag in sentence-transformers' Pooling config
+    "cls": "pooling_mode_cls_token",
+    "mean": "pooling_mode_mean_tokens",
+    "max": "pooling_mode_max_tokens",
+    "mean_sqrt": "pooling_mode_mean_sqrt_len_tokens",
+    "last": "pooling_mode_lasttoken",
+}
+
+
+@dataclass
+class Case:
+    """One tiny model: what differs from a BERT with two layers of width 32."""
+
+    name: str
+    model_type: str = "bert"
+    config: dict[str, Any] = field(default_factory=dict)
+    layout: str = "safetensors"  # safetensors, sharded, masked_lm (prefix, no pooler), old_bin
+    pooler: bool = True
+    bfloat16: bool = False  # weights as stored; computed in float32 all the same
+    pooling: str | None = None  # None: no sentence-transformers files
+    normalize: bool = False
+    lengths: tuple[int, ...] = LENGTHS
+    pooling_as_text: bool = False  # the newer form of the Pooling config
+
+
+CASES = (
+    Case("bert-gelu", pooling="mean", normalize=True),
+    Case("bert-gelu-new", config={"hidden_act": "gelu_new"}, pooling="cls", pooling_as_text=True),
+    Case("bert-relu", config={"hidden_act": "relu"}, pooling="max"),
+    Case("bert-silu", config={"hidden_act": "silu"}, pooling="last", normalize=True),
+    Case(
+        "bert-312",
+        config={
+            "hidden_size": 312,
+            "num_attention_heads": 12,
+            "num_hidden_layers": 1,
+            "intermediate_size": 96,
+        },
+        pooler=False,
+        bfloat16=True,
+        pooling="mean_sqrt",
+        lengths=(17, 1, 33, 2),
+    ),
+    Case(
+        "bert-odd",
+        config={"hidden_size": 40, "num_attention_heads": 5, "intermediate_size": 53},
+    ),
+    Case("bert-no-pooler", pooler=False),
+    Case("bert-sharded", layout="sharded", pooling="mean"),
+    Case("bert-old-bin", layout="old_bin"),
+    Case("roberta", "roberta", pooling="mean"),
+    Case("xlm-roberta", "xlm-roberta", pooling="mean", normalize=True),
+    Case("camembert", "camembert", layout="masked_lm"),
+)
+
+
+def randomise(model: nn.Module) -> None:
+    generator = torch.Generator().manual_seed(2026)
+
+    def normal(parameter: torch.Tensor, std: float, mean: float = 0.0) -> None:
+        values = torch.randn(parameter.shape, generator=generator) * std + mean
+        parameter.data.copy_(values)
+
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            gain = 2.0 if name.endswith(("query", "key")) else 1.2
+            normal(module.weight, gain / module.in_features**0.5)
+            if module.bias is not None:
+                normal(module.bias, 0.3)
+        elif isinstance(module, nn.Embedding):
+            normal(module.weight, 0.7)
+        elif isinstance(module, nn.LayerNorm):
+            normal(module.weight, 0.3, mean=1.0)
+            normal(module.bias, 0.3)
+
+
+def pool(hidden: torch.Tensor, mode: str, normalize: bool) -> torch.Tensor:
+    """hidden [n, E] of one sequence -> [E], as sentence-transformers computes it."""
+    vector = {
+        "cls": lambda: hidden[0],
+        "mean": lambda: hidden.mean(0),
+        "max": lambda: hidden.max(0).values,
+        "mean_sqrt": lambda: hidden.sum(0) / len(hidden) ** 0.5,
+        "last": lambda: hidden[-1],
+    }[mode]()
+    return nn.functional.normalize(vector, dim=0) if normalize else vector
+
+
+@torch.no_grad()
+def run(
+    encoder: nn.Module,
+    sequences: Iterable[tuple[np.ndarray, np.ndarray]],
+    pooler: bool,
+    mode: str,
+    normalize: bool,
+) -> dict[str, np.ndarray]:
+    """Runs each (ids, type_ids) alone; the arrays of golden.npz."""
+    ids, types, hidden, pooled, embedding = [], [], [], [], []
+    for one_ids, one_types in sequences:
+        output = encoder(
+            input_ids=torch.tensor(one_ids)[None], token_type_ids=torch.tensor(one_types)[None]
+        )
+        ids.append(one_ids)
+        types.append(one_types)
+        hidden.append(output.last_hidden_state[0])
+        embedding.append(pool(hidden[-1], mode, normalize))
+        if pooler:
+            pooled.append(output.pooler_output[0])
+    lengths = [0, *(len(one) for one in ids)]
+    arrays = {
+        "ids": np.concatenate(ids).astype(np.int32),
+        "type_ids": np.concatenate(types).astype(np.int32),
+        "cu_seqlens": np.cumsum(lengths).astype(np.int32),
+        "hidden": torch.cat(hidden).numpy(),
+        "embedding": torch.stack(embedding).numpy(),
+    }
+    if pooler:
+        arrays["pooled"] = torch.stack(pooled).numpy()
+    return arrays
+
+
+def write_pooling(folder: Path, case: Case) -> None:
+    if case.pooling is None:
+        return
+    kinds = ["Transformer", "Pooling"] + ["Normalize"] * case.normalize
+    paths = ["", "1_Pooling", "2_Normalize"]
+    modules = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": paths[i],
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for i, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules, indent=2))
+    config: dict[str, Any] = {"pooling_mode": case.pooling}
+    if not case.pooling_as_text:
+        config = {flag: mode == case.pooling for mode, flag in NAMES.items()}
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(config, indent=2))
+
+
+def save(folder: Path, case: Case, model: nn.Module, encoder: nn.Module) -> None:
+    if case.layout == "old_bin":
+        # As the first BERT checkpoints were: a prefix, a head, TensorFlow's names of a LayerNorm.
+        state = {
+            "bert."
+            + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+                "LayerNorm.bias", "LayerNorm.beta"
+            ): value
+            for name, value in encoder.state_dict().items()
+        }
+        state["cls.seq_relationship.weight"] = torch.zeros(2, 32)
+        encoder.config.architectures = ["BertForPreTraining"]
+        encoder.config.save_pretrained(folder)
+        torch.save(state, folder / "pytorch_model.bin")
+    elif case.layout == "masked_lm":
+        model.save_pretrained(folder)
+    else:
+        size = "60KB" if case.layout == "sharded" else "1GB"
+        encoder.save_pretrained(folder, max_shard_size=size)
+
+
+def make(case: Case, random: np.random.Generator) -> None:
+    config = transformers.AutoConfig.for_model(
+        case.model_type,
+        **{
+            "vocab_size": 100,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 64,
+            "max_position_embeddings": 120,
+            "type_vocab_size": 2 if case.model_type == "bert" else 1,
+            "pad_token_id": 0 if case.model_type == "bert" else 1,
+            "layer_norm_eps": 1e-12 if case.model_type == "bert" else 1e-5,
+        }
+        | case.config,
+    )
+    config._attn_implementation = "eager"
+    if case.layout == "masked_lm":
+        model: Any = transformers.AutoModelForMaskedLM.from_config(config)
+        encoder, pooler = model.base_model, False
+    else:
+        model = transformers.AutoModel.from_config(config, add_pooling_layer=case.pooler)
+        encoder, pooler = model, case.pooler
+    model.eval()
+    randomise(model)
+    if case.bfloat16:
+        model.to(torch.bfloat16)
+
+    folder = HERE / case.name
+    folder.mkdir(exist_ok=True)
+    save(folder, case, model, encoder)
+    write_pooling(folder, case)
+    sequences = []
+    for length in case.lengths:
+        ids = random.integers(5, config.vocab_size, length)  # 0 to 4: special tokens, padding
+        types = (np.arange(length) >= length // 2) & (config.type_vocab_size == 2)
+        sequences.append((ids, types.astype(np.int64)))
+    mode = case.pooling or ("cls" if pooler else "mean")
+    arrays = run(encoder.float(), sequences, pooler, mode, case.normalize)
+    np.savez_compressed(folder / "golden.npz", **arrays)
+    print(f"{case.name}: {sum(f.stat().st_size for f in folder.rglob('*') if f.is_file())} bytes")
+
+
+TEXTS = (
+    "Padding is wasted work.",
+    "mule",
+    "The pack train left at dawn, each animal carrying as much as it could and not a pound more.",
+    "Ein Satz auf Deutsch, mit Umlauten: Öl, Ärger, Übung.",
+    "1 + 1 = 2; 3.14159 is close to pi; e-mail: nobody@example.org",
+    "A caravan crosses the high pass slowly. " * 25,
+)
+
+
+def make_minilm(folder: str) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModel.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    )
+    model.eval()
+    sequences = [
+        (np.asarray(ids), np.zeros(len(ids), np.int64))
+        for ids in tokenizer(list(TEXTS), truncation=True, max_length=256)["input_ids"]
+    ]
+    arrays = run(model, sequences, True, "mean", True)
+    np.savez_compressed(HERE / "minilm.npz", texts=np.array(TEXTS), **arrays)
+    print(f"minilm.npz: {len(arrays['ids'])} tokens")
+
+
+if __name__ == "__main__":
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}")
+    torch.set_num_threads(1)
+    generator = np.random.default_rng(2026)
+    for one in CASES:
+        make(one, generator)
+    if len(sys.argv) > 1:
+        make_minilm(sys.argv[1])

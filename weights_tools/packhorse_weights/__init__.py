@@ -1,0 +1,23 @@
+"""Reads transformer checkpoints with NumPy alone and converts them for Packhorse.
+
+    inspect_checkpoint(path) -> Checkpoint     what a folder holds
+    convert(src, dst, dtype=None)              writes a converted folder
+    resolve_model(path) -> ModelFiles          what a session loads from
+
+Nothing in a checkpoint is executed: pickles are interpreted by a closed list of operations.
+"""
+
+from packhorse_weights.checkpoint import Checkpoint, ModelFiles, inspect_checkpoint, resolve_model
+from packhorse_weights.convert import convert
+from packhorse_weights.errors import CheckpointError
+from packhorse_weights.tensor import Tensor
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "ModelFiles",
+    "Tensor",
+    "convert",
+    "inspect_checkpoint",
+    "resolve_model",
+]

@@ -1,0 +1,40 @@
+"""The model families that checkpoints may come from: one declarative file each.
+
+To add a family, add a file with an ARCHITECTURE (base.py says what that holds) and list it in
+FAMILIES.
+"""
+
+from __future__ import annotations
+
+from packhorse_weights.architectures import bert, roberta
+from packhorse_weights.architectures.base import Architecture
+from packhorse_weights.config import Config
+from packhorse_weights.errors import CheckpointError
+
+FAMILIES: tuple[Architecture, ...] = (bert.ARCHITECTURE, roberta.ARCHITECTURE)
+
+
+def known_model_types() -> list[str]:
+    return [model_type for family in FAMILIES for model_type in family.classes]
+
+
+def find_architecture(config: Config) -> tuple[str, Architecture]:
+    """(model type, its family), by `model_type` or, in configs without it, by `architectures`.
+
+    Raises CheckpointError that lists the known model types.
+    """
+    model_type = config.fields.get("model_type")
+    classes = config.fields.get("architectures")
+    for family in FAMILIES:
+        for known, class_prefix in family.classes.items():
+            if model_type == known:
+                return known, family
+            if model_type is None and isinstance(classes, list) and classes:
+                name = str(classes[0])
+                rest = name.removeprefix(class_prefix)
+                if rest != name and rest.startswith(("Model", "For", "LMHead")):
+                    return known, family
+    raise CheckpointError(
+        f"{config.where}: unknown architecture: model_type {model_type!r:.80}, architectures "
+        f"{classes!r:.80}; known model types: {', '.join(known_model_types())}"
+    )

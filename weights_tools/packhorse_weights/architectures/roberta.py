@@ -1,0 +1,22 @@
+"""RoBERTa (Liu et al. 2019), XLM-RoBERTa and CamemBERT: BERT, but for where positions begin."""
+
+from packhorse_weights.architectures.base import Architecture, encoder_spec
+from packhorse_weights.architectures.bert import BUFFERS, ENCODER, NAMES
+from packhorse_weights.config import Config
+from packhorse_weights.layout import Spec
+
+
+def spec(model_type: str, config: Config) -> Spec:
+    # The first token has position pad_token_id + 1: the rows before are the padding's.
+    padding = config.integer("pad_token_id", default=1, low=0)
+    return encoder_spec(model_type, config, position_offset=padding + 1)
+
+
+ARCHITECTURE = Architecture(
+    classes={"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"},
+    spec=spec,
+    names=NAMES,
+    pooler_activation="tanh",
+    encoder=ENCODER,
+    unused=BUFFERS,
+)

@@ -1,0 +1,169 @@
+"""Finds what a model folder holds: config, weights in any of the known forms, pooling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from packhorse_weights.architectures import find_architecture
+from packhorse_weights.config import Config
+from packhorse_weights.errors import CheckpointError
+from packhorse_weights.files import child, read_json
+from packhorse_weights.layout import Spec
+from packhorse_weights.naming import find_prefix, map_names
+from packhorse_weights.pooling import read_embedding, read_max_length, read_modules
+from packhorse_weights.safetensors_file import read_safetensors
+from packhorse_weights.tensor import WEIGHT_DTYPES, Tensor, cast
+
+Format = Literal["safetensors", "torch"]
+_TORCH_SUFFIXES = (".bin", ".pt", ".pth")
+# In order of preference: safetensors can be mapped by the runtime itself.
+_WEIGHT_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model as it lies on disk; nothing but headers has been read."""
+
+    spec: Spec
+    names: dict[str, str]  # ours -> theirs
+    tensors: dict[str, Tensor]  # theirs -> view of the file, heads that nothing uses included
+    files: list[Path]  # of the weights
+    format: Format
+    folder: Path  # of config.json and the tokenizer
+    converted: bool  # packhorse.json and our names
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """What a session loads from.
+
+    spec: docs/spec.md. names: ours -> theirs, for every tensor of the spec.
+    safetensors: files that hold the tensors under *their* names, where `tensors` is None.
+    tensors: otherwise, the tensors under *our* names, C-contiguous, float32, float16 or bfloat16
+        (as uint16); they are read-only and may be views of a mapped file.
+    """
+
+    spec: Spec
+    safetensors: list[Path]
+    names: dict[str, str]
+    tensors: dict[str, Tensor] | None
+
+
+def _read_file(path: Path) -> tuple[dict[str, Tensor], Format]:
+    if path.suffix in _TORCH_SUFFIXES:
+        from packhorse_weights.torch_file import read_torch  # zipfile is slow to import
+
+        return read_torch(path), "torch"
+    return read_safetensors(path), "safetensors"
+
+
+def _read_shards(index: Path) -> tuple[dict[str, Tensor], list[Path], Format]:
+    """The tensors of all shards. Each must lie where the index says, and nowhere else."""
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{index}: expected a weight_map of tensor names to files")
+    suffixes = _TORCH_SUFFIXES if ".bin." in index.name else (".safetensors",)
+    paths = {name: child(index.parent, file, str(index)) for name, file in weight_map.items()}
+    tensors: dict[str, Tensor] = {}
+    format: Format = "safetensors"
+    files = sorted(set(paths.values()))
+    for path in files:
+        if path.suffix not in suffixes or not path.is_file():
+            raise CheckpointError(f"{index}: shard {path.name!r:.120} is missing")
+        shard, format = _read_file(path)
+        expected = {name for name, its in paths.items() if its == path}
+        if differing := sorted(expected ^ shard.keys()):
+            raise CheckpointError(
+                f"{path}: the shard and {index.name} disagree on {len(differing)} tensors, first "
+                f"{differing[0]!r:.120}"
+            )
+        tensors |= shard
+    return tensors, files, format
+
+
+def _read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path], Format]:
+    for name in _WEIGHT_FILES:
+        path = folder / name
+        if path.is_file():
+            if name.endswith(".json"):
+                return _read_shards(path)
+            tensors, format = _read_file(path)
+            return tensors, [path], format
+    there = ", ".join(sorted(path.name for path in folder.iterdir())[:20])
+    raise CheckpointError(
+        f"{folder}: no weights; expected {', '.join(_WEIGHT_FILES[:-1])} or {_WEIGHT_FILES[-1]}, "
+        f"found: {there or 'nothing'}"
+    )
+
+
+def _model_folder(folder: Path) -> Path:
+    """Where config.json lies: sentence-transformers may keep the transformer in a subfolder."""
+    for kind, path in read_modules(folder)[:1]:
+        if kind == "Transformer" and (path / "config.json").is_file():
+            return path
+    return folder
+
+
+def inspect_checkpoint(path: str | Path) -> Checkpoint:
+    """Opens a model folder, or one weight file (.safetensors, .bin, .pt) beside its config.json.
+
+    Converted folders, Hugging Face folders and sentence-transformers folders are known. Tensors are
+    views of the files: nothing is loaded. Raises CheckpointError with the reason, and
+    FileNotFoundError where there is nothing at `path`.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file or folder")
+    root = path if path.is_dir() else path.parent
+    if (root / "packhorse.json").is_file():
+        spec = read_json(root / "packhorse.json")
+        weights = root / "model.safetensors"
+        if not weights.is_file():
+            raise CheckpointError(f"{root}: packhorse.json, but no model.safetensors")
+        tensors = read_safetensors(weights)
+        same = {name: name for name in tensors}
+        return Checkpoint(spec, same, tensors, [weights], "safetensors", root, converted=True)
+
+    folder = _model_folder(root)
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(f"{folder}: no config.json and no packhorse.json")
+    config = Config(read_json(folder / "config.json"), str(folder / "config.json"))
+    model_type, family = find_architecture(config)
+    if path.is_dir():
+        tensors, files, format = _read_weights(folder)
+    else:
+        (tensors, format), files = _read_file(path), [path]
+
+    spec = family.spec(model_type, config)
+    prefix = find_prefix(family, tensors, str(files[0]))
+    has_pooler = f"{prefix}{family.names['pooler']}.weight" in tensors
+    if (max_length := read_max_length(folder, spec["max_seqlen"])) is not None:
+        spec["max_length"] = max_length
+    if has_pooler:
+        spec["heads"] = {"pooler": {"activation": family.pooler_activation}}
+    spec["embedding"] = read_embedding(root, has_pooler)
+    names = map_names(family, prefix, spec, tensors, str(files[0]))
+    return Checkpoint(spec, names, tensors, files, format, folder, converted=False)
+
+
+def resolve_model(path: str | Path) -> ModelFiles:
+    """What a session needs to load the model at `path`: see `inspect_checkpoint`, `ModelFiles`."""
+    checkpoint = inspect_checkpoint(path)
+    used = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
+    readable = all(tensor.dtype in WEIGHT_DTYPES for tensor in used.values())
+    if checkpoint.format == "safetensors" and readable:
+        return ModelFiles(checkpoint.spec, checkpoint.files, checkpoint.names, None)
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in used.items():
+        dtype = tensor.dtype if tensor.dtype in WEIGHT_DTYPES else "float32"
+        tensor = cast(tensor, dtype, name)
+        data = tensor.data if tensor.data.flags.c_contiguous else tensor.data.copy(order="C")
+        tensors[name] = Tensor(data, dtype)
+    return ModelFiles(checkpoint.spec, [], checkpoint.names, tensors)

@@ -1,0 +1,88 @@
+"""Writes a converted folder: packhorse.json, model.safetensors and the tokenizer's files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from packhorse_weights.checkpoint import inspect_checkpoint
+from packhorse_weights.errors import CheckpointError
+from packhorse_weights.safetensors_file import Progress, write_safetensors
+from packhorse_weights.tensor import WEIGHT_DTYPES
+
+# Everything that a tokenizer needs, and the licence that the weights came under.
+_TRAVELLING = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "LICENSE",
+    "LICENSE.txt",
+    "NOTICE",
+)
+
+
+def _check_destination(folder: Path, overwrite: bool) -> None:
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: exists and is not a folder")
+    if not any(folder.iterdir()):
+        return
+    if not overwrite:
+        raise CheckpointError(f"{folder}: exists and is not empty; ask for overwriting it")
+    if not (folder / "packhorse.json").is_file():
+        raise CheckpointError(f"{folder}: is not a converted folder, so it is not overwritten")
+
+
+def convert(
+    src: str | Path,
+    dst: str | Path,
+    dtype: str | None = None,
+    progress: Progress | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Converts the model at `src` (see `inspect_checkpoint`) into the folder `dst`.
+
+    dtype: "float32", "float16" or "bfloat16"; None keeps each tensor's own. progress is called
+    with (bytes written, bytes in total). `dst` appears whole or not at all; an existing folder is
+    replaced only with `overwrite`, and only where it was written by this function. Returns `dst`.
+    """
+    if dtype not in (None, *WEIGHT_DTYPES):
+        raise CheckpointError(f"dtype {dtype!r} is not one of {', '.join(WEIGHT_DTYPES)}")
+    destination = Path(dst)
+    _check_destination(destination, overwrite)
+    checkpoint = inspect_checkpoint(src)
+    tensors = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
+    dtypes = {
+        name: dtype or (tensor.dtype if tensor.dtype in WEIGHT_DTYPES else "float32")
+        for name, tensor in tensors.items()
+    }
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    # Beside the destination, so that the rename stays within one file system.
+    scratch = destination.parent / f".{destination.name}.{os.getpid()}.partial"
+    replaced = scratch.with_suffix(".replaced")
+    scratch.mkdir()
+    try:
+        write_safetensors(scratch / "model.safetensors", tensors, dtypes, progress)
+        for name in _TRAVELLING:
+            if (checkpoint.folder / name).is_file():
+                shutil.copyfile(checkpoint.folder / name, scratch / name)
+        text = json.dumps(checkpoint.spec, indent=2) + "\n"
+        (scratch / "packhorse.json").write_text(text, encoding="utf-8")
+        if destination.exists() and any(destination.iterdir()):
+            destination.rename(replaced)
+        scratch.rename(destination)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        if replaced.exists() and not destination.exists():
+            replaced.rename(destination)
+        raise
+    shutil.rmtree(replaced, ignore_errors=True)
+    return destination

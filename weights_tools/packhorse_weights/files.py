@@ -1,0 +1,65 @@
+"""Small file helpers that trust nothing they read."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from pathlib import Path
+from typing import Any
+
+from packhorse_weights.errors import CheckpointError
+
+MAX_JSON_BYTES = 64 << 20
+
+
+def parse_json_object(text: bytes, what: str) -> dict[str, Any]:
+    """Parses one JSON object. Duplicate keys, absurd nesting and non-UTF-8 are errors."""
+
+    def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(pairs)
+        if len(result) != len(pairs):
+            names = [name for name, _ in pairs]
+            double = next(name for name in names if names.count(name) > 1)
+            raise CheckpointError(f"{what}: the key {double!r} appears twice")
+        return result
+
+    try:
+        value = json.loads(text.decode("utf-8"), object_pairs_hook=no_duplicates)
+    except CheckpointError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{what}: not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{what}: expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+def read_bytes(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:
+    if (size := path.stat().st_size) > limit:
+        raise CheckpointError(f"{path}: {size} bytes, more than the {limit} expected at most")
+    return path.read_bytes()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    return parse_json_object(read_bytes(path), str(path))
+
+
+def child(folder: Path, name: object, what: str) -> Path:
+    """`folder / name`, where `name` came from a file: it must stay below the folder.
+
+    Links are followed: download caches consist of them.
+    """
+    if not isinstance(name, str) or "\0" in name or "\\" in name or ":" in name:
+        raise CheckpointError(f"{what}: {name!r} is not a usable file name")
+    path = Path(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise CheckpointError(f"{what}: {name!r} leads out of the folder")
+    return folder / path
+
+
+def map_file(path: Path) -> mmap.mmap:
+    """The whole file, mapped read-only. It stays mapped while a view of it lives."""
+    with path.open("rb") as file:
+        if path.stat().st_size == 0:
+            raise CheckpointError(f"{path}: the file is empty")
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

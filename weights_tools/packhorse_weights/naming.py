@@ -1,0 +1,81 @@
+"""Which tensor of a checkpoint is which of ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from packhorse_weights.architectures.base import Architecture
+from packhorse_weights.errors import CheckpointError
+from packhorse_weights.layout import Spec, weight_shapes
+from packhorse_weights.tensor import Tensor
+
+# Checkpoints converted from TensorFlow long ago name a LayerNorm's weight and bias so.
+_OLD_SUFFIXES = {".weight": ".gamma", ".bias": ".beta"}
+_SHOWN = 8  # names listed in a message
+
+
+def _list(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def find_prefix(family: Architecture, tensors: Mapping[str, Tensor], where: str) -> str:
+    """What stands before the model's names in this checkpoint: "", "bert.", "model.", ..."""
+    anchor = family.names["embeddings.word"]
+    found = sorted(
+        name.removesuffix(anchor)
+        for name in tensors
+        if name == anchor or name.endswith("." + anchor)
+    )
+    if len(found) != 1:
+        problem = f"several models ({_list(found)})" if found else f"no tensor named {anchor}"
+        raise CheckpointError(f"{where}: {problem}; its tensors: {_list(sorted(tensors))}")
+    return found[0]
+
+
+def _theirs(family: Architecture, prefix: str, ours: str, tensors: Mapping[str, Tensor]) -> str:
+    generic = re.sub(r"^layers\.\d+\.", "layers.{i}.", ours)
+    layer = re.match(r"^layers\.(\d+)\.", ours)
+    stem, suffix = generic, ""
+    if generic not in family.names:
+        stem, dot, last = generic.rpartition(".")
+        suffix = dot + last
+    theirs = prefix + family.names[stem].replace("{i}", layer[1] if layer else "")
+    if suffix and theirs + suffix not in tensors:
+        old = theirs + _OLD_SUFFIXES[suffix]
+        return old if old in tensors else theirs + suffix
+    return theirs + suffix
+
+
+def map_names(
+    family: Architecture, prefix: str, spec: Spec, tensors: Mapping[str, Tensor], where: str
+) -> dict[str, str]:
+    """Ours -> theirs, for every tensor of the spec.
+
+    Raises CheckpointError: tensors are missing, have another shape than the config says, or belong
+    to the encoder and are read by nothing (a variant that would silently compute something else).
+    """
+    shapes = weight_shapes(spec)
+    names = {ours: _theirs(family, prefix, ours, tensors) for ours in shapes}
+    missing = [theirs for theirs in names.values() if theirs not in tensors]
+    if missing:
+        raise CheckpointError(
+            f"{where}: {len(missing)} of {len(names)} tensors are missing: {_list(missing)}; "
+            f"there are: {_list(sorted(tensors))}"
+        )
+    for ours, shape in shapes.items():
+        if tensors[names[ours]].shape != shape:
+            raise CheckpointError(
+                f"{where}: tensor {names[ours]} has shape {list(tensors[names[ours]].shape)}, "
+                f"config.json says {list(shape)}"
+            )
+    encoder = tuple(prefix + part for part in family.encoder)
+    read = {*names.values(), *(prefix + name for name in family.unused)}
+    unread = [name for name in sorted(tensors) if name.startswith(encoder) and name not in read]
+    if unread:
+        raise CheckpointError(
+            f"{where}: a variant of {spec['family']} that is not supported: it also has "
+            f"{_list(unread)}"
+        )
+    return names

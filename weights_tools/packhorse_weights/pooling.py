@@ -1,0 +1,119 @@
+"""How a sequence becomes one vector: the files that sentence-transformers writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from packhorse_weights.errors import CheckpointError
+from packhorse_weights.files import child, read_bytes, read_json
+
+# Names of sentence-transformers -> ours; None: not supported.
+_MODES: dict[str, str | None] = {
+    "cls": "cls",
+    "mean": "mean",
+    "max": "max",
+    "lasttoken": "last",
+    "mean_sqrt_len_tokens": "mean_sqrt",
+    "weightedmean": None,
+}
+# The older form: one flag for each mode.
+_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+}
+
+
+def read_modules(folder: Path) -> list[tuple[str, Path]]:
+    """(kind, folder) of each module of modules.json in order; empty where there is no such file."""
+    path = folder / "modules.json"
+    if not path.is_file():
+        return []
+    try:
+        modules = json.loads(read_bytes(path))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not valid JSON: {error}") from None
+    if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
+        raise CheckpointError(f"{path}: expected a list of modules")
+    return [
+        (str(m.get("type")).rpartition(".")[2], child(folder, m.get("path"), str(path)))
+        for m in modules
+    ]
+
+
+def _pooling_mode(path: Path) -> str:
+    config = read_json(path)
+    modes = config.get("pooling_mode")
+    if modes is None:
+        modes = [mode for flag, mode in _FLAGS.items() if config.get(flag) is True]
+    elif isinstance(modes, str):
+        modes = [modes]
+    if config.get("include_prompt") is False:
+        raise CheckpointError(f"{path}: include_prompt = false is not supported")
+    if not isinstance(modes, list) or not modes:
+        raise CheckpointError(f"{path}: no pooling mode is set")
+    if len(modes) > 1:
+        raise CheckpointError(
+            f"{path}: a concatenation of pooling modes ({', '.join(map(str, modes))}) is not "
+            "supported"
+        )
+    mode = modes[0]
+    ours = _MODES.get(mode) if isinstance(mode, str) else None
+    if ours is None:
+        known = ", ".join(name for name, value in _MODES.items() if value)
+        raise CheckpointError(
+            f"{path}: pooling mode {mode!r:.80} is not supported; supported: {known}"
+        )
+    return ours
+
+
+def read_embedding(folder: Path, has_pooler: bool) -> dict[str, Any]:
+    """The `embedding` part of the spec.
+
+    Without files that say how, nobody trained the model to give embeddings. The first token then
+    stands for the sequence where a pooler was trained on it, the mean of all where none was; never
+    normalised, so that nothing is added that the model does not say.
+    """
+    modules = read_modules(folder)
+    kinds = [kind for kind, _ in modules]
+    for kind in kinds:
+        if kind not in ("Transformer", "Pooling", "Normalize"):
+            raise CheckpointError(
+                f"{folder / 'modules.json'}: the module {kind!r:.80} is not supported; supported: "
+                "Transformer, Pooling, Normalize"
+            )
+    if kinds and kinds not in (
+        ["Transformer"],
+        ["Transformer", "Pooling"],
+        ["Transformer", "Pooling", "Normalize"],
+    ):
+        raise CheckpointError(
+            f"{folder / 'modules.json'}: modules {kinds!r:.80}; expected Transformer, Pooling, "
+            "Normalize, in this order"
+        )
+    if "Pooling" not in kinds:
+        return {"pooling": "cls" if has_pooler else "mean", "normalize": False}
+    return {
+        "pooling": _pooling_mode(modules[1][1] / "config.json"),
+        "normalize": "Normalize" in kinds,
+    }
+
+
+def read_max_length(folder: Path, max_seqlen: int) -> int | None:
+    """Where a tokenizer should truncate, special tokens included; None where nothing says so."""
+    found: list[object] = [
+        read_json(path).get("max_seq_length")
+        for path in sorted(folder.glob("sentence_*_config.json"))
+    ]
+    tokenizer = folder / "tokenizer_config.json"
+    if tokenizer.is_file():
+        found.append(read_json(tokenizer).get("model_max_length"))
+    for value in found:
+        if type(value) is int and value > 0:
+            return min(value, max_seqlen)  # "no limit" is written as a huge number
+    return None

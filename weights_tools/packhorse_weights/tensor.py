@@ -1,0 +1,97 @@
+"""A named dtype beside a NumPy array, because NumPy has no bfloat16."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse_weights.errors import CheckpointError
+
+# dtype name -> NumPy dtype of the payload (bfloat16: its 16 bits as uint16). Always little-endian.
+PAYLOADS: dict[str, np.dtype[Any]] = {
+    "float64": np.dtype("<f8"),
+    "float32": np.dtype("<f4"),
+    "float16": np.dtype("<f2"),
+    "bfloat16": np.dtype("<u2"),
+    "int64": np.dtype("<i8"),
+    "int32": np.dtype("<i4"),
+    "int16": np.dtype("<i2"),
+    "int8": np.dtype("i1"),
+    "uint8": np.dtype("u1"),
+    "bool": np.dtype("?"),
+}
+# What a converted folder may hold, and what the runtime reads.
+WEIGHT_DTYPES = ("float32", "float16", "bfloat16")
+_BLOCK = 1 << 22  # elements cast at a time: bounds the temporaries of a large table
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """`data` holds the payload as PAYLOADS[dtype]; it may be a read-only view of a file."""
+
+    data: NDArray[Any]
+    dtype: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape
+
+    def describe(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+def to_float32(tensor: Tensor) -> NDArray[np.float32]:
+    """The values as float32: a copy unless they are float32 already."""
+    if tensor.dtype == "bfloat16":
+        return (tensor.data.astype(np.uint32) << 16).view(np.float32)
+    with np.errstate(over="ignore"):
+        return tensor.data.astype(np.float32, copy=False)
+
+
+def _to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    # Round to nearest, ties to even; a NaN must not be carried over into infinity.
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), (bits >> 16) | 0x40, rounded).astype(np.uint16)
+
+
+def cast_blocks(tensor: Tensor, dtype: str, name: str) -> Iterator[NDArray[Any]]:
+    """Yields the values as `dtype`, flat and in order, in blocks of bounded size.
+
+    dtype: the tensor's own, or one of WEIGHT_DTYPES. Raises CheckpointError where a finite value
+    does not fit its range, and for integers: quantised weights mean nothing without their scales.
+    """
+    if tensor.dtype != dtype and tensor.dtype not in (*WEIGHT_DTYPES, "float64"):
+        raise CheckpointError(f"tensor {name!r} is {tensor.dtype}; expected a float dtype")
+    flat = tensor.data.reshape(-1)
+    for start in range(0, flat.size, _BLOCK):
+        block = Tensor(flat[start : start + _BLOCK], tensor.dtype)
+        if tensor.dtype == dtype:
+            yield block.data
+            continue
+        values = to_float32(block)
+        with np.errstate(over="ignore"):
+            result = _to_bfloat16(values) if dtype == "bfloat16" else values.astype(PAYLOADS[dtype])
+        source = block.data if tensor.dtype == "float64" else values
+        lost = np.isfinite(source) & ~np.isfinite(to_float32(Tensor(result, dtype)))
+        if lost.any():
+            raise CheckpointError(
+                f"tensor {name!r} holds {float(source[lost][0])}, which does not fit {dtype}"
+            )
+        yield result
+
+
+def cast(tensor: Tensor, dtype: str, name: str) -> Tensor:
+    """The tensor as `dtype`: see `cast_blocks`."""
+    if tensor.dtype == dtype:
+        return tensor
+    data = np.empty(tensor.data.size, PAYLOADS[dtype])
+    start = 0
+    for block in cast_blocks(tensor, dtype, name):
+        data[start : start + block.size] = block
+        start += block.size
+    return Tensor(data.reshape(tensor.shape), dtype)

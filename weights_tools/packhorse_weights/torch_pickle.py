@@ -1,0 +1,283 @@
+"""The pickle inside a PyTorch checkpoint, read without executing anything.
+
+A small interpreter of our own rather than a subclass of `pickle.Unpickler`: only the opcodes that
+`torch.save` writes for tensors exist here, so there is nothing to switch off, and no opcode of the
+C unpickler (a huge memo index, say) can hurt. Opcodes: the `pickletools` module of CPython.
+"""
+
+from __future__ import annotations
+
+import pickletools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from packhorse_weights.errors import CheckpointError
+
+# torch.<name>Storage -> dtype of its elements.
+_STORAGES = {
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Flat memory in the archive: `count` elements of `dtype` in the entry data/`key`."""
+
+    dtype: str
+    key: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StridedTensor:
+    """A view of a storage; offset and strides in elements."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _StorageType:
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """A global that the pickle may call; `call` checks its own arguments."""
+
+    name: str
+    call: Callable[..., object]
+
+
+_MARK = object()
+
+
+def _show(value: object) -> str:
+    """For messages. Not the repr of a container: shared nesting makes that exponentially long."""
+    plain = isinstance(value, str | int | float | None)
+    return f"{value!r:.80}" if plain else f"a {type(value).__name__}"
+
+
+def _counts(value: object, what: str) -> tuple[int, ...]:
+    if not isinstance(value, tuple) or not all(type(v) is int and v >= 0 for v in value):
+        raise CheckpointError(f"{what}: expected a tuple of whole numbers from 0")
+    return value
+
+
+def _rebuild_tensor(
+    storage: object = None,
+    offset: object = None,
+    shape: object = None,
+    strides: object = None,
+    *_: object,  # requires_grad, hooks, metadata: nothing that a weight needs
+) -> StridedTensor:
+    if not isinstance(storage, Storage):
+        raise CheckpointError(f"a tensor is built from {_show(storage)}, not from a storage")
+    (start,) = _counts((offset,), "tensor offset")
+    sizes, steps = _counts(shape, "tensor shape"), _counts(strides, "tensor strides")
+    if len(sizes) != len(steps) or len(sizes) > 32:
+        raise CheckpointError(f"a tensor has {len(sizes)} dimensions and {len(steps)} strides")
+    elements = 1
+    for size in sizes:
+        elements *= size
+    last = start + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
+    # More elements than the storage would be a bomb made of strides.
+    if elements > storage.count or (elements > 0 and last >= storage.count):
+        raise CheckpointError(
+            f"a tensor of shape {list(sizes)} with strides {list(steps)} at offset {start} "
+            f"does not lie within its storage of {storage.count} elements"
+        )
+    return StridedTensor(storage, start, sizes, steps)
+
+
+def _rebuild_parameter(data: object = None, *_: object) -> object:
+    if not isinstance(data, StridedTensor):
+        raise CheckpointError(f"a parameter is built from {_show(data)}, not from a tensor")
+    return data
+
+
+def _ordered_dict(*pairs: object) -> dict[object, object]:
+    if pairs:
+        raise CheckpointError("an OrderedDict is built from arguments; expected none")
+    return {}
+
+
+def _size(value: object = None) -> tuple[int, ...]:
+    return _counts(value, "torch.Size")
+
+
+_GLOBALS: dict[str, _StorageType | _Function] = {
+    "torch._utils._rebuild_tensor_v2": _Function("_rebuild_tensor_v2", _rebuild_tensor),
+    "torch._utils._rebuild_parameter": _Function("_rebuild_parameter", _rebuild_parameter),
+    "collections.OrderedDict": _Function("OrderedDict", _ordered_dict),
+    "torch.Size": _Function("torch.Size", _size),
+    **{f"torch.{name}": _StorageType(dtype) for name, dtype in _STORAGES.items()},
+}
+
+
+def _persistent(pid: object) -> Storage:
+    """What `torch.save` writes for a storage: ("storage", type, key, location, count)."""
+    match pid:
+        case ("storage", _StorageType(dtype=dtype), str(key), str(), int(count)) if (
+            type(count) is int and count >= 0 and key.isascii() and key.isalnum()
+        ):
+            return Storage(dtype, key, count)
+    raise CheckpointError(
+        'a storage reference is not ("storage", type, key of letters and digits, location, count)'
+    )
+
+
+class _Machine:
+    """The stack and memo of one pickle."""
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+
+    def pop(self) -> Any:
+        if not self.stack or self.stack[-1] is _MARK:
+            raise CheckpointError("the pickle takes more from its stack than there is")
+        return self.stack.pop()
+
+    def pop_to_mark(self) -> list[Any]:
+        for start in range(len(self.stack) - 1, -1, -1):
+            if self.stack[start] is _MARK:
+                items = self.stack[start + 1 :]
+                del self.stack[start:]
+                return items
+        raise CheckpointError("the pickle closes a group that was never opened")
+
+    def top(self, kind: type[Any], opcode: str) -> Any:
+        if not self.stack or type(self.stack[-1]) is not kind:
+            raise CheckpointError(f"the pickle applies {opcode} to something else")
+        return self.stack[-1]
+
+    def set_items(self, items: list[Any], opcode: str) -> None:
+        target = self.top(dict, opcode)
+        if len(items) % 2:
+            raise CheckpointError("the pickle sets a key without a value")
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            if type(key) not in (str, int):  # hashing a deep tuple would overflow the C stack
+                raise CheckpointError(f"a dictionary key is a {type(key).__name__}")
+            target[key] = value
+
+    def global_(self, module: object, name: object) -> None:
+        full = f"{module}.{name}" if isinstance(module, str) and isinstance(name, str) else ""
+        if full not in _GLOBALS:
+            raise CheckpointError(
+                f"the pickle asks for {full!r:.120}, which is not part of plain tensors: refused. "
+                "Convert the checkpoint to safetensors where you trust it"
+            )
+        self.stack.append(_GLOBALS[full])
+
+    def reduce(self) -> None:
+        arguments, function = self.pop(), self.pop()
+        if type(function) is not _Function or type(arguments) is not tuple:
+            raise CheckpointError(
+                f"the pickle calls {_show(function)} with {_show(arguments)}: refused"
+            )
+        try:
+            self.stack.append(function.call(*arguments))
+        except TypeError:
+            raise CheckpointError(
+                f"the pickle calls {function.name} with {len(arguments)} arguments"
+            ) from None
+
+    def build(self) -> None:
+        self.pop()  # state of an OrderedDict, as modules write it (`_metadata`): not needed
+        self.top(dict, "BUILD")
+
+
+def _step(m: _Machine, opcode: str, arg: Any) -> None:
+    match opcode:
+        case "PROTO" | "FRAME":
+            pass
+        case "MARK":
+            m.stack.append(_MARK)
+        case "EMPTY_DICT":
+            m.stack.append({})
+        case "EMPTY_LIST":
+            m.stack.append([])
+        case "EMPTY_TUPLE":
+            m.stack.append(())
+        case "NONE":
+            m.stack.append(None)
+        case "NEWTRUE" | "NEWFALSE":
+            m.stack.append(opcode == "NEWTRUE")
+        case (
+            "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT"
+            | "BINUNICODE" | "SHORT_BINUNICODE"
+        ):  # fmt: skip
+            m.stack.append(arg)
+        case "TUPLE":
+            m.stack.append(tuple(m.pop_to_mark()))
+        case "TUPLE1":
+            m.stack.append((m.pop(),))
+        case "TUPLE2":
+            second = m.pop()
+            m.stack.append((m.pop(), second))
+        case "TUPLE3":
+            third, second = m.pop(), m.pop()
+            m.stack.append((m.pop(), second, third))
+        case "SETITEM":
+            value, key = m.pop(), m.pop()
+            m.set_items([key, value], opcode)
+        case "SETITEMS":
+            m.set_items(m.pop_to_mark(), opcode)
+        case "APPEND":
+            value = m.pop()
+            m.top(list, opcode).append(value)
+        case "APPENDS":
+            values = m.pop_to_mark()
+            m.top(list, opcode).extend(values)
+        case "BINPUT" | "LONG_BINPUT" | "MEMOIZE":
+            value = m.pop()
+            m.stack.append(value)
+            m.memo[len(m.memo) if opcode == "MEMOIZE" else arg] = value
+        case "BINGET" | "LONG_BINGET":
+            if arg not in m.memo:
+                raise CheckpointError(f"the pickle reads memo {arg}, which was never written")
+            m.stack.append(m.memo[arg])
+        case "GLOBAL":
+            m.global_(*arg.split(" ", 1))
+        case "STACK_GLOBAL":
+            name, module = m.pop(), m.pop()
+            m.global_(module, name)
+        case "BINPERSID":
+            m.stack.append(_persistent(m.pop()))
+        case "REDUCE":
+            m.reduce()
+        case "BUILD":
+            m.build()
+        case _:
+            raise CheckpointError(f"the pickle uses opcode {opcode}: refused")
+
+
+def load_pickle(data: bytes) -> Any:
+    """The object that `data` describes: dicts, lists, tuples, scalars and StridedTensor.
+
+    Raises CheckpointError on every opcode and every global outside the closed list.
+    """
+    machine = _Machine()
+    try:
+        for opcode, arg, _ in pickletools.genops(data):
+            if opcode.name == "STOP":
+                return machine.pop()
+            _step(machine, opcode.name, arg)
+    except CheckpointError:
+        raise
+    except (ValueError, IndexError, EOFError, OverflowError) as error:
+        raise CheckpointError(f"not a valid pickle: {error!s:.120}") from None
+    raise CheckpointError("not a valid pickle: it does not end")
