@@ -26,6 +26,6 @@ endif()
 
 if(PACKHORSE_SANITIZE)
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all
-                      -fno-omit-frame-pointer -g)
+                      -fno-omit-frame-pointer -g1 -O1)
   add_link_options(-fsanitize=address,undefined)
 endif()

@@ -23,6 +23,8 @@ cdef SessionOptions _options(device, dtype, max_tokens, max_sequences, threads,
     options.max_sequences = max_sequences
     options.threads = 0 if threads is None else threads
     if memory_limit is not None:
+        if memory_limit < 0:
+            raise ValueError(f"memory_limit is {memory_limit}, expected bytes from 0 on")
         options.memory_limit = <size_t> memory_limit
     return options
 

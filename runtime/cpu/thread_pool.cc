@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "core/format.h"
@@ -52,11 +53,18 @@ ThreadPool::ThreadPool(int threads, std::function<void()> on_start)
   if (threads < 0 || threads > static_cast<int>(kJoined)) {
     throw InvalidArgument(concat("threads is ", threads, ", expected 0 (all cores) to ", kJoined));
   }
-  for (int worker = 1; worker < threads_; ++worker) {
-    workers_->emplace_back([this, worker, on_start] {
-      on_start();
-      work(worker);
-    });
+  try {
+    for (int worker = 1; worker < threads_; ++worker) {
+      workers_->emplace_back([this, worker, on_start] {
+        on_start();
+        work(worker);
+      });
+    }
+  } catch (const std::system_error& error) {
+    const size_t started = workers_->size();
+    stop();
+    throw RuntimeError(
+        concat("thread ", started + 1, " of ", threads_, " could not be started: ", error.what()));
   }
 }
 
@@ -66,6 +74,10 @@ ThreadPool::~ThreadPool() {
     static_cast<void>(workers_.release());
     return;
   }
+  stop();
+}
+
+void ThreadPool::stop() {
   stop_.store(true, std::memory_order_relaxed);
   state_.fetch_add(kEpoch, std::memory_order_release);
   state_.notify_all();
@@ -74,9 +86,9 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::run(const Loop& loop) {
   if (getpid() != owner_) {
-    throw RuntimeError(
-        concat("this CPU session was made by process ", owner_, " and is used in its fork ",
-               getpid(), ", which has none of its threads: load the session after fork()"));
+    throw RuntimeError(concat("this CPU session was made by process ", owner_,
+                              " and is used in its fork ", getpid(),
+                              ", which has none of its threads: load the session after fork()"));
   }
   loop_ = loop;
   error_ = nullptr;

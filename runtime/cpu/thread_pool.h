@@ -1,6 +1,8 @@
 // Worker threads created once; one loop at a time is spread over them.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <exception>
@@ -8,9 +10,8 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #include <vector>
-
-#include <sys/types.h>
 
 namespace packhorse::cpu {
 
@@ -51,6 +52,7 @@ class ThreadPool {
   void run(const Loop& loop);
   void work(int worker);
   void claim(int worker);
+  void stop();
 
   const int threads_;
   const pid_t owner_;

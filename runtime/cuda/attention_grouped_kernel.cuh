@@ -19,8 +19,8 @@ inline constexpr int kGroupedTile = 64;  // queries and keys of a tile
 inline constexpr int kGroupedTiles = kGroupedKeys / kGroupedTile;
 inline constexpr int kGroupedThreads = 128;
 
-/// Where the scores of `heads` heads from `first_head` lie: per head and query one row of `row_keys`
-/// scores, and one (maximum, sum) per key tile.
+/// Where the scores of `heads` heads from `first_head` lie: per head and query one row of
+/// `row_keys` scores, and one (maximum, sum) per key tile.
 struct GroupedScores {
   PortableParams params;
   void* scores;   // 16-bit [heads, Tq, row_keys]
@@ -42,13 +42,14 @@ struct GroupedScores {
   }
 };
 
-__device__ inline int grouped_tiles(int length) { return (length + kGroupedTile - 1) / kGroupedTile; }
+__device__ inline int grouped_tiles(int length) {
+  return (length + kGroupedTile - 1) / kGroupedTile;
+}
 
 template <int kDim>
 struct ScoresTraits {
   static constexpr int kTile = kGroupedTile * kPitch<kDim>;
   static constexpr size_t kSharedBytes = 2 * kTile * 2;
-  static_assert(kDim >= kGroupedTile || kDim == 32, "staging of scores fits the tiles' room");
 };
 
 template <class T, int kDim>
@@ -84,13 +85,13 @@ __global__ void __launch_bounds__(kGroupedThreads)
     if (key_tile < range.begin || key_tile >= range.end) continue;
 
     const int key = key_tile * kGroupedTile;
-    __syncthreads();  // the last tile's scores have left the queries' room
+    __syncthreads();  // the last tile's operands are used
     copy_tile_async<kGroupedTile, kDim, kGroupedThreads>(
         queries, params.q<T>(slab), params.args.q_row_stride, s.q_length - slab.row,
         params.args.head_dim);
     copy_tile_async<kGroupedTile, kDim, kGroupedThreads>(keys, params.k<T>(slab, key),
-                                                         params.args.k_row_stride,
-                                                         s.k_length - key, params.args.head_dim);
+                                                         params.args.k_row_stride, s.k_length - key,
+                                                         params.args.head_dim);
     cute::cp_async_fence();
     cute::cp_async_wait<0>();
     __syncthreads();
@@ -244,8 +245,7 @@ __global__ void __launch_bounds__(kGroupedThreads)
     }
     cute::cp_async_wait<0>();
     __syncthreads();
-    store_output<T, kDim>(params, slab, warp_row, output, {1, 1},
-                          stages + warp_row * kPitch<kDim>);
+    store_output<T, kDim>(params, slab, warp_row, output, {1, 1}, stages + warp_row * kPitch<kDim>);
   }
 }
 

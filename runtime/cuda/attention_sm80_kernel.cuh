@@ -3,9 +3,11 @@
 // A block of either owns a slab of kSlabRows queries of one (sequence, head). Tiles of keys count
 // from the sequence's own start, rows past its end are read as zeros, and the choice between the
 // kernels looks at the sequence's own length alone, so that no row's bits depend on its neighbours.
-//   short_attention_kernel   ByteTransformer (arXiv 2210.03052) section III-D.1: whole score rows on
+//   short_attention_kernel   ByteTransformer (arXiv 2210.03052) section III-D.1: whole score rows
+//   on
 //                            chip, here in registers: one softmax, no rescaling
-//   online_attention_kernel  FlashAttention-2 (arXiv 2307.08691): running maximum and sum, any length
+//   online_attention_kernel  FlashAttention-2 (arXiv 2307.08691): running maximum and sum, any
+//   length
 #pragma once
 
 #include "cuda/attention.h"
@@ -55,8 +57,8 @@ struct PortableParams {
   }
   template <class T>
   __device__ T* out(const QueryTile& tile) const {
-    return static_cast<T*>(args.out) +
-           (tile.sequence.q_begin + tile.row) * args.out_row_stride + tile.head * args.head_dim;
+    return static_cast<T*>(args.out) + (tile.sequence.q_begin + tile.row) * args.out_row_stride +
+           tile.head * args.head_dim;
   }
 };
 
@@ -113,8 +115,7 @@ __device__ void finish_scores(float (&scores)[kBlocks][4], const PortableParams&
     for (int n = 0; n < kBlocks; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int offset =
-            key + n * 8 + place.column + e % 2 - (position + place.row + e / 2 * 8);
+        const int offset = key + n * 8 + place.column + e % 2 - (position + place.row + e / 2 * 8);
         if (term.kind == ScoreTermKind::kAlibi) {
           scores[n][e] += slope * static_cast<float>(abs(offset));
         } else {
@@ -163,8 +164,8 @@ __device__ float2 row_maxima(const float (&scores)[kBlocks][4]) {
   return {quad_max(maxima.x), quad_max(maxima.y)};
 }
 
-/// scores = 2^(scores - maxima); the sums of this thread's own elements of its two rows are added to
-/// `sums`. A row that sees no key has maximum -infinity, and zeros come out.
+/// scores = 2^(scores - maxima); the sums of this thread's own elements of its two rows are added
+/// to `sums`. A row that sees no key has maximum -infinity, and zeros come out.
 template <int kBlocks>
 __device__ void exponentiate(float (&scores)[kBlocks][4], float2 maxima, float2& sums) {
   const float base[2] = {maxima.x == -INFINITY ? 0 : maxima.x,
@@ -243,8 +244,8 @@ __global__ void __launch_bounds__(OnlineTraits<kDim>::kThreads)
     online_attention_kernel(const __grid_constant__ PortableParams params) {
   using Traits = OnlineTraits<kDim>;
   constexpr int kKeys = Traits::kKeys;
-  // A head this wide leaves no registers for the queries: they are read again for every tile.
-  constexpr bool kHoldQueries = kDim <= 128;
+  // A wide head leaves no registers for the queries: they are read again for every tile.
+  constexpr bool kHoldQueries = kDim <= 64;
   extern __shared__ __align__(16) unsigned char shared[];
   T* const queries = reinterpret_cast<T*>(shared);
   T* const tiles = queries + Traits::kSlab;
@@ -272,9 +273,8 @@ __global__ void __launch_bounds__(OnlineTraits<kDim>::kThreads)
     }
     cute::cp_async_fence();
   };
-  copy_tile_async<kSlabRows, kDim, Traits::kThreads>(queries, params.q<T>(slab),
-                                                     params.args.q_row_stride,
-                                                     sequence.q_length - slab.row, head_dim);
+  copy_tile_async<kSlabRows, kDim, Traits::kThreads>(
+      queries, params.q<T>(slab), params.args.q_row_stride, sequence.q_length - slab.row, head_dim);
   fetch(false, range.begin);
   fetch(true, range.begin);
 
@@ -328,8 +328,7 @@ __global__ void __launch_bounds__(OnlineTraits<kDim>::kThreads)
   cute::cp_async_wait<0>();
   __syncthreads();  // the queries' room becomes the staging of the output
   const float2 factors = {inverse_or_zero(quad_sum(sums.x)), inverse_or_zero(quad_sum(sums.y))};
-  store_output<T, kDim>(params, slab, warp_row, output, factors,
-                        queries + warp_row * kPitch<kDim>);
+  store_output<T, kDim>(params, slab, warp_row, output, factors, queries + warp_row * kPitch<kDim>);
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -392,9 +391,8 @@ __global__ void __launch_bounds__(ShortTraits<kDim>::kThreads)
     __syncthreads();
     fetch(item + 2);
   };
-  copy_tile_async<kSlabRows, kDim, Traits::kThreads>(queries, params.q<T>(slab),
-                                                     params.args.q_row_stride,
-                                                     sequence.q_length - slab.row, head_dim);
+  copy_tile_async<kSlabRows, kDim, Traits::kThreads>(
+      queries, params.q<T>(slab), params.args.q_row_stride, sequence.q_length - slab.row, head_dim);
   fetch(0);
   fetch(1);
 
@@ -445,8 +443,8 @@ __global__ void __launch_bounds__(ShortTraits<kDim>::kThreads)
   // The right half's part of the output goes to the left half's warps through the idle ring.
   cute::cp_async_wait<0>();
   __syncthreads();
-  auto* parts = reinterpret_cast<float4*>(ring) + warp_row / 16 * (kDim / 8) * 32 +
-                threadIdx.x % 32;
+  auto* parts =
+      reinterpret_cast<float4*>(ring) + warp_row / 16 * (kDim / 8) * 32 + threadIdx.x % 32;
   if (side == 1) {
 #pragma unroll
     for (int n = 0; n < kDim / 8; ++n) {
@@ -466,8 +464,7 @@ __global__ void __launch_bounds__(ShortTraits<kDim>::kThreads)
   }
   const float2 rest = exchange[1][mine];
   const float2 factors = {inverse_or_zero(sums.x + rest.x), inverse_or_zero(sums.y + rest.y)};
-  store_output<T, kDim>(params, slab, warp_row, output, factors,
-                        queries + warp_row * kPitch<kDim>);
+  store_output<T, kDim>(params, slab, warp_row, output, factors, queries + warp_row * kPitch<kDim>);
 }
 
 }  // namespace packhorse::cuda

@@ -24,6 +24,9 @@
 #include "cuda/varlen.cuh"
 #include "ops/args.h"
 
+#ifndef PH_TRACE
+#define PH_TRACE(tag)
+#endif
 namespace packhorse::cuda {
 
 constexpr int32_t kRaggedRows = 1 << 30;
@@ -43,7 +46,7 @@ struct AttentionArgsSm90 {
 /// kKvTile sets the order of a row's sums, so it is one number per head tile; all other choices
 /// leave the bits alone.
 template <class Element_, int head_tile, int consumers, int kv_tile, int kv_stages, int q_stages,
-          int blocks_per_sm, bool overlap>
+          int blocks_per_sm, bool overlap, bool term = false>
 struct AttentionTraits {
   using Element = Element_;
   static constexpr int kHeadTile = head_tile;
@@ -53,6 +56,7 @@ struct AttentionTraits {
   static constexpr int kQStages = q_stages;
   static constexpr int kBlocksPerSm = blocks_per_sm;
   static constexpr bool kOverlap = overlap;  // scores of the next tile beside values of this one
+  static constexpr bool kTerm = term;  // adds AttentionArgsSm90::term to the scores
   static constexpr bool kPingPong = overlap && consumers > 1;
   static constexpr bool kMoveRegisters = blocks_per_sm == 1 && consumers > 1;
 
@@ -102,7 +106,7 @@ struct AttentionTraits {
     uint64_t k_full[kv_stages], k_empty[kv_stages];
     uint64_t v_full[kv_stages], v_empty[kv_stages];
   };
-  static constexpr int kSharedBytes = sizeof(SharedStorage) + 1024;  // room to align
+  static constexpr int kSharedBytes = sizeof(SharedStorage);
 };
 
 namespace sm90 {
@@ -175,20 +179,26 @@ __device__ inline int relative_bucket(int key_minus_query, const ScoreTerm& term
   return bucket + min(coarse, buckets - 1);
 }
 
-/// The rows of one thread: `position` and position + 8 as key positions; it holds the columns
-/// 8 g + column, 8 g + column + 1 of every group g, in registers 4 g + 2 (row / 8) + column % 2.
-struct ThreadRows {
-  int32_t position;
-  int32_t column;
+/// One thread's part of a warpgroup's 64 rows: the rows `row` and row + 8, and of these the columns
+/// 8 g + column and 8 g + column + 1 of every group g, in registers 4 g + 2 (row / 8) + column % 2.
+struct ThreadPart {
+  int32_t row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+  int32_t column = threadIdx.x % 4 * 2;
 };
 
+/// Key position of row 0 of a warpgroup's 64 rows.
+__device__ inline int32_t first_position(const QueryTile& tile) {
+  return tile.sequence.k_length - tile.sequence.q_length + tile.row +
+         static_cast<int32_t>(threadIdx.x / 128 * 64);
+}
+
 template <int columns>
-__device__ void mask_scores(float* s, const ThreadRows& rows, KeyWindow window, int32_t k_length,
-                            int32_t first_key) {
+__device__ void mask_scores(float* s, const QueryTile& tile, KeyWindow window, int32_t first_key) {
+  const ThreadPart part;
   for (int r = 0; r < 2; ++r) {
-    const int32_t position = rows.position + 8 * r;
-    const int32_t base = first_key + rows.column;
-    const int32_t end = min(k_length, position + window.right + 1) - base;
+    const int32_t position = first_position(tile) + part.row + 8 * r;
+    const int32_t base = first_key + part.column;
+    const int32_t end = min(tile.sequence.k_length, position + window.right + 1) - base;
     const int32_t begin = position - window.left - base;
     CUTE_UNROLL
     for (int g = 0; g < columns / 8; ++g) {
@@ -203,14 +213,16 @@ __device__ void mask_scores(float* s, const ThreadRows& rows, KeyWindow window, 
 
 /// s = s * scale + term.
 template <int columns>
-__device__ void add_term(float* s, const ThreadRows& rows, const AttentionArgsSm90& args,
-                         int32_t head, int32_t first_key) {
+__device__ void add_term(float* s, const QueryTile& tile, const AttentionArgsSm90& args,
+                         int32_t first_key) {
+  const ThreadPart part;
+  const int32_t head = tile.head;
+  const int32_t shift = first_key + part.column - first_position(tile) - part.row;
   const ScoreTerm& term = args.term;
   const float slope = term.kind == ScoreTermKind::kAlibi ? term.slopes[head] : 0.0f;
   CUTE_UNROLL
   for (int i = 0; i < columns / 2; ++i) {
-    const int32_t key = first_key + rows.column + 8 * (i / 4) + i % 2;
-    const int32_t offset = key - (rows.position + 8 * (i / 2 % 2));
+    const int32_t offset = shift + 8 * (i / 4) + i % 2 - 8 * (i / 2 % 2);
     const float value =
         term.kind == ScoreTermKind::kAlibi
             ? -slope * static_cast<float>(abs(offset))
@@ -286,23 +298,19 @@ __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedSt
   const int32_t total = smem.tiles.num_tiles();
   int32_t index = blockIdx.x;
   while (index < total) {
-    int32_t next = index + gridDim.x;
-    if (args.next_tile != nullptr) {
-      if (leader) {
-        const int32_t taken = atomicAdd(args.next_tile, 1);
-        // Every block takes until nothing is left, so this is the launch's last take.
-        if (taken == total - 1) *args.next_tile = 0;
-        next = gridDim.x + taken;
-      }
-    }
+    int32_t taken = 0;  // looked at after this tile's loads: the counter is a long way off
+    if (leader && args.next_tile != nullptr) taken = atomicAdd(args.next_tile, 1);
+    PH_TRACE(8)
     const QueryTile tile = smem.tiles.find(index, args.batch, kRows, args.descending);
     if (leader) {
       const Sequence& s = tile.sequence;
       const KeyTiles keys(tile, args.window, kRows, Traits::kKvTile);
       const int groups = min(Traits::kConsumers, (s.q_length - tile.row + 63) / 64);
 
+      PH_TRACE(9)
       Barrier::wait(&smem.q_empty[q.index], q.phase ^ 1);
       smem.tile[q.index] = tile;
+      PH_TRACE(10)
       if (keys.count() == 0) {
         Barrier::arrive(&smem.q_full[q.index]);
       } else {
@@ -336,7 +344,13 @@ __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedSt
     }
     __syncwarp();
     q.advance();
-    index = __shfl_sync(~0u, next, 0);
+    if (args.next_tile == nullptr) {
+      index += gridDim.x;
+    } else {
+      // Every block takes until nothing is left, so this is the launch's last take.
+      if (leader && taken == total - 1) *args.next_tile = 0;
+      index = gridDim.x + __shfl_sync(~0u, taken, 0);
+    }
   }
   if (leader) {
     Barrier::wait(&smem.q_empty[q.index], q.phase ^ 1);
@@ -361,14 +375,16 @@ struct Consumer {
   Ring<Traits::kQStages> q;
   Ring<Traits::kKvStages> k, v;
   int32_t stored_stage = -1;  // output rows there may still be on their way out
-  float scale_log2;
-  QueryTile tile;
-  ThreadRows rows;
+  const float scale_log2;
+  // Keys [unmasked_begin, unmasked_end) are seen by all of this warpgroup's rows.
+  int32_t unmasked_begin, unmasked_end;
 
-  __device__ Consumer(const AttentionArgsSm90& args, Storage& smem) : args(args), smem(smem) {
-    constexpr float kLog2e = 1.4426950408889634f;
-    scale_log2 = args.term.kind == ScoreTermKind::kNone ? args.scale * kLog2e : kLog2e;
-  }
+  __device__ Consumer(const AttentionArgsSm90& args, Storage& smem)
+      : args(args),
+        smem(smem),
+        scale_log2(1.4426950408889634f * (Traits::kTerm ? 1.0f : args.scale)) {}
+
+  __device__ const QueryTile& tile() const { return smem.tile[q.index]; }
 
   __device__ void release(uint64_t* empty) const {
     if (warp_leader) Barrier::arrive(empty);
@@ -442,6 +458,7 @@ struct Consumer {
 
   template <class Out>
   __device__ static void rescale_rows(Out& out, const float (&factor)[2]) {
+    if (!__any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f)) return;
     CUTE_UNROLL
     for (int i = 0; i < kHeadTile / 2; ++i) out(i) = __fmul_rn(out(i), factor[i / 2 % 2]);
   }
@@ -450,14 +467,9 @@ struct Consumer {
   template <int columns>
   __device__ void softmax(float* s, Softmax& state, int32_t t, float (&rescale)[2]) {
     const int32_t first_key = t * kKvTile;
-    if (args.term.kind != ScoreTermKind::kNone) {
-      add_term<columns>(s, rows, args, tile.head, first_key);
-    }
-    // Does the mask touch this warpgroup's 64 rows?
-    const int32_t first = tile.sequence.k_length - tile.sequence.q_length + tile.row + 64 * group;
-    if (first_key + kKvTile > min(tile.sequence.k_length, first + args.window.right + 1) ||
-        first_key < first + 63 - args.window.left) {
-      mask_scores<columns>(s, rows, args.window, tile.sequence.k_length, first_key);
+    if constexpr (Traits::kTerm) add_term<columns>(s, tile(), args, first_key);
+    if (first_key + columns > unmasked_end || first_key < unmasked_begin) {
+      mask_scores<columns>(s, tile(), args.window, first_key);
     }
     state.template update<columns>(s, scale_log2, rescale);
   }
@@ -470,9 +482,11 @@ struct Consumer {
     Tensor p = make_tensor<Element>(Shape<Shape<_2, _2, _2>, _1, Int<columns / 16>>{});
     float rescale[2];
     Barrier::wait(&smem.k_full[k.index], k.phase);
+    PH_TRACE(3)
     issue_scores<columns>(s);
     release_stored_stage();
     warpgroup_wait<0>();
+    PH_TRACE(4)
     warpgroup_fence_operand(s);
     release(&smem.k_empty[k.index]);
     k.advance();
@@ -492,7 +506,7 @@ struct Consumer {
     int32_t t = keys.end - 1;
     // Only a sequence's last tile is partial: where half of it is enough, the other half, all zeros,
     // would not change a bit.
-    if (tile.sequence.k_length - t * kKvTile <= kKvTile / 2) {
+    if (tile().sequence.k_length - t * kKvTile <= kKvTile / 2) {
       step<kKvTile / 2>(out, state, t--);
     }
     for (; t >= keys.begin; --t) step<kKvTile>(out, state, t);
@@ -505,9 +519,11 @@ struct Consumer {
     Tensor p = make_tensor<Element>(Shape<Shape<_2, _2, _2>, _1, Int<kKvTile / 16>>{});
     float rescale[2];
     Barrier::wait(&smem.k_full[k.index], k.phase);
+    PH_TRACE(3)
     issue_scores<kKvTile>(s);
     release_stored_stage();
     warpgroup_wait<0>();
+    PH_TRACE(4)
     warpgroup_fence_operand(s);
     release(&smem.k_empty[k.index]);
     k.advance();
@@ -565,15 +581,15 @@ struct Consumer {
     state.inverse_sum(inverse);
     Element* buffer = smem.q[q.index][group];
     sync_group();  // no warp may still be reading Q
-    const int row = thread / 32 * 16 + thread % 32 / 4;
+    const ThreadPart part;
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
       CUTE_UNROLL
       for (int g = 0; g < kHeadTile / 8; ++g) {
         constexpr int kChunks = Traits::kBoxColumns / 8;  // of 16 bytes; swizzled as TMA does it
-        const int swizzled = (g % kChunks) ^ (kChunks == 8 ? row % 8 : row / 2 % 4);
-        const int offset = (g / kChunks * 64 + row + 8 * r) * Traits::kBoxColumns + swizzled * 8 +
-                           thread % 4 * 2;
+        const int swizzled = (g % kChunks) ^ (kChunks == 8 ? part.row % 8 : part.row / 2 % 4);
+        const int offset = (g / kChunks * 64 + part.row + 8 * r) * Traits::kBoxColumns +
+                           swizzled * 8 + part.column;
         *reinterpret_cast<uint32_t*>(buffer + offset) = pack<Element>(
             out(4 * g + 2 * r) * inverse[r], out(4 * g + 2 * r + 1) * inverse[r]);
       }
@@ -581,10 +597,11 @@ struct Consumer {
     cute::tma_store_fence();
     sync_group();
     if (thread == 0) {
-      const RaggedRow at(tile.sequence.q_begin, tile.sequence.q_length, tile.row + 64 * group);
+      const Sequence& s = tile().sequence;
+      const RaggedRow at(s.q_begin, s.q_length, tile().row + 64 * group);
       for (int box = 0; box < Traits::kBoxes; ++box) {
         cute::SM90_TMA_STORE_5D::copy(&args.out, buffer + box * 64 * Traits::kBoxColumns,
-                                      box * Traits::kBoxColumns, tile.head, at.x, at.y,
+                                      box * Traits::kBoxColumns, tile().head, at.x, at.y,
                                       int32_t{kRaggedRows});
       }
       cute::tma_store_arrive();
@@ -596,16 +613,15 @@ struct Consumer {
     if (Traits::kPingPong && group == Traits::kConsumers - 1) pass_turn();  // the first one starts
     for (;; q.advance()) {
       Barrier::wait(&smem.q_full[q.index], q.phase);
-      tile = smem.tile[q.index];
-      if (tile.head < 0) break;
-      const KeyTiles keys(tile, args.window, Traits::kTileRows, kKvTile);
-      const int32_t row = tile.row + 64 * group;
-      if (row >= tile.sequence.q_length) {
+      PH_TRACE(2)
+      if (tile().head < 0) break;
+      const KeyTiles keys(tile(), args.window, Traits::kTileRows, kKvTile);
+      if (tile().row + 64 * group >= tile().sequence.q_length) {
         skip(keys);
       } else {
-        rows.position = tile.sequence.k_length - tile.sequence.q_length + row + thread / 32 * 16 +
-                        thread % 32 / 4;
-        rows.column = thread % 4 * 2;
+        const int32_t first = first_position(tile());
+        unmasked_begin = first + 63 - args.window.left;
+        unmasked_end = min(tile().sequence.k_length, first + args.window.right + 1);
         Tensor out = make_tensor<float>(Shape<Shape<_2, _2, Int<kHeadTile / 8>>, _1, _1>{});
         clear(out);
         Softmax state;
@@ -616,7 +632,9 @@ struct Consumer {
         } else {
           attend_in_steps(out, state, keys);
         }
+        PH_TRACE(5)
         store(out, state);
+        PH_TRACE(6)
       }
       stored_stage = q.index;
       if constexpr (Traits::kQStages == 1) release_stored_stage();
@@ -630,9 +648,8 @@ struct Consumer {
 template <class Traits>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
     attention_sm90_kernel(const __grid_constant__ AttentionArgsSm90 args) {
-  extern __shared__ uint8_t raw_smem[];
-  auto& smem = *reinterpret_cast<typename Traits::SharedStorage*>(
-      (reinterpret_cast<uintptr_t>(raw_smem) + 1023) / 1024 * 1024);
+  extern __shared__ __align__(1024) uint8_t raw_smem[];
+  auto& smem = *reinterpret_cast<typename Traits::SharedStorage*>(raw_smem);
   if (threadIdx.x == 0) {
     for (int i = 0; i < Traits::kQStages; ++i) {
       sm90::Barrier::init(&smem.q_full[i], 1);
@@ -650,8 +667,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
     cute::prefetch_tma_descriptor(&args.v);
     cute::prefetch_tma_descriptor(&args.out);
   }
+  PH_TRACE(0)
   smem.tiles.build(args.batch, Traits::kTileRows, Traits::kThreads);
 
+  PH_TRACE(1)
   if (threadIdx.x >= 128 * Traits::kConsumers) {
     if constexpr (Traits::kMoveRegisters) {
       cutlass::arch::warpgroup_reg_dealloc<Traits::kProducerRegisters>();

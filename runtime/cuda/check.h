@@ -20,9 +20,9 @@ namespace packhorse::cuda {
 }  // namespace packhorse::cuda
 
 /// Throws OutOfMemory for a failed allocation, RuntimeError for any other failure.
-#define CUDA_CHECK(call)                                                              \
-  do {                                                                                \
-    const cudaError_t cuda_check_error = (call);                                      \
-    if (cuda_check_error != cudaSuccess)                                              \
+#define CUDA_CHECK(call)                                                                \
+  do {                                                                                  \
+    const cudaError_t cuda_check_error = (call);                                        \
+    if (cuda_check_error != cudaSuccess)                                                \
       ::packhorse::cuda::throw_cuda_error(cuda_check_error, #call, __FILE__, __LINE__); \
   } while (0)

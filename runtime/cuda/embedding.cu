@@ -5,7 +5,9 @@
 namespace packhorse::cuda {
 namespace {
 
-constexpr int kWarpRows = 4;
+// Tokens that a group works on at once.
+template <int kThreads>
+constexpr int kGroupRows = kThreads == 32 ? 2 : 1;
 
 __device__ int clamp_id(int id, const TensorView& table, DeviceStatus::Code code, int64_t token,
                         DeviceStatus* status) {
@@ -19,42 +21,38 @@ __device__ int clamp_id(int id, const TensorView& table, DeviceStatus::Code code
   return min(max(id, 0), limit - 1);
 }
 
-// Row `id` of a table.
 template <class T>
-__device__ const T* row_of(const TensorView& table, int id) {
+__device__ const T* table_row(const TensorView& table, int id) {
   return static_cast<const T*>(table.data) + id * table.row_stride;
 }
 
 /// The three rows that make one token; null where there is no such table.
 template <class T>
 struct Sources {
-  const T* word;
+  const T* word = nullptr;
   const T* position = nullptr;
   const T* type = nullptr;
 
+  __device__ Sources() = default;
   // Called by whole warps: they search for the token's sequence together.
   __device__ Sources(const EmbedArgs& args, int64_t token, int sequences, DeviceStatus* status) {
-    word = row_of<T>(args.word,
-                     clamp_id(args.ids[token], args.word, DeviceStatus::kWordId, token, status));
-    if (args.position.data != nullptr) {
-      int position_id;
-      if (args.position_ids != nullptr) {
-        position_id = args.position_ids[token];
-      } else {
-        const int32_t* cu_seqlens = args.batch.cu_seqlens;
-        const int at = static_cast<int>(token);
-        position_id =
-            at - cu_seqlens[warp_search(sequences, at, [&](int b) { return cu_seqlens[b]; })];
-      }
-      position_id += static_cast<int>(args.position_offset);
-      position = row_of<T>(args.position, clamp_id(position_id, args.position,
-                                                   DeviceStatus::kPositionId, token, status));
-    }
+    word = table_row<T>(args.word,
+                        clamp_id(args.ids[token], args.word, DeviceStatus::kWordId, token, status));
     if (args.type.data != nullptr) {
-      const int type_id = args.type_ids == nullptr ? 0 : args.type_ids[token];
-      type =
-          row_of<T>(args.type, clamp_id(type_id, args.type, DeviceStatus::kTypeId, token, status));
+      const int id = args.type_ids == nullptr ? 0 : args.type_ids[token];
+      type = table_row<T>(args.type, clamp_id(id, args.type, DeviceStatus::kTypeId, token, status));
     }
+    if (args.position.data == nullptr) return;
+    int id = static_cast<int>(args.position_offset);
+    if (args.position_ids != nullptr) {
+      id += args.position_ids[token];
+    } else {
+      const int32_t* cu_seqlens = args.batch.cu_seqlens;
+      const int at = static_cast<int>(token);
+      id += at - cu_seqlens[warp_search(sequences, at, [&](int b) { return cu_seqlens[b]; })];
+    }
+    position = table_row<T>(args.position,
+                            clamp_id(id, args.position, DeviceStatus::kPositionId, token, status));
   }
 };
 
@@ -68,20 +66,32 @@ struct Counts {
 };
 
 template <class T, int kThreads, int kVectors>
-__global__ void __launch_bounds__(kThreads == 32 ? 32 * kWarpRows : kThreads)
+__global__ void __launch_bounds__(kBlockThreads<kThreads>, kThreads == 512 ? 2 : 1)
     embed_kernel(const __grid_constant__ EmbedArgs args, DeviceStatus* status) {
-  __shared__ float scratch[64];
+  constexpr int kRows = kGroupRows<kThreads>;
+  __shared__ float scratch[kRows * 64];
   const Counts counts(args.batch);
-  const int64_t token =
-      kThreads == 32 ? int64_t{blockIdx.x} * (blockDim.x / 32) + threadIdx.x / 32 : blockIdx.x;
-  if (token >= counts.tokens) return;
-  const Sources<T> from(args, token, counts.sequences, status);
-  Row<kThreads, kVectors> values(static_cast<int>(args.out.shape[1]));
-  values.add(from.word);
-  if (from.position != nullptr) values.add(from.position);
-  if (from.type != nullptr) values.add(from.type);
-  values.normalize(args.norm, scratch);
-  values.store(static_cast<T*>(args.out.data) + token * args.out.row_stride);
+  const int columns = static_cast<int>(args.out.shape[1]);
+  const int64_t first =
+      (int64_t{blockIdx.x} * kBlockGroups<kThreads> + threadIdx.x / kThreads) * kRows;
+  if (first >= counts.tokens) return;
+  Row<T, kThreads, kVectors, 3> rows[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    Sources<T> from;
+    if (first + r < counts.tokens) {
+      from = Sources<T>(args, first + r, counts.sequences, status);
+    }
+    rows[r].load(0, from.word, columns);
+    rows[r].load(1, from.position, columns);
+    rows[r].load(2, from.type, columns);
+  }
+  normalize_rows<kThreads, kVectors>(
+      rows, args.norm, columns, scratch, [&](int r, int column, const float (&value)[kVectorSize]) {
+        if (first + r >= counts.tokens) return;
+        store_vector(static_cast<T*>(args.out.data) + (first + r) * args.out.row_stride + column,
+                     value);
+      });
 }
 
 template <class T>
@@ -105,17 +115,18 @@ __global__ void __launch_bounds__(kFoldThreads)
 }  // namespace
 
 void launch_embed(const EmbedArgs& args, DeviceStatus* status, cudaStream_t stream) {
-  const auto rows = static_cast<unsigned>(args.batch.num_tokens);
-  if (rows == 0) return;
+  const int64_t tokens = args.batch.num_tokens;
+  if (tokens == 0) return;
   dispatch_dtype(args.out.dtype, [&]<class T>() {
     dispatch_row(args.out.shape[1], [&]<int kThreads, int kVectors>() {
       if constexpr (kVectors == 0) {
-        embed_folded_kernel<T><<<rows, kThreads, 0, stream>>>(args, status);
-      } else if constexpr (kThreads == 32) {
-        const unsigned blocks = (rows + kWarpRows - 1) / kWarpRows;
-        embed_kernel<T, kThreads, kVectors><<<blocks, 32 * kWarpRows, 0, stream>>>(args, status);
+        embed_folded_kernel<T>
+            <<<static_cast<unsigned>(tokens), kFoldThreads, 0, stream>>>(args, status);
       } else {
-        embed_kernel<T, kThreads, kVectors><<<rows, kThreads, 0, stream>>>(args, status);
+        constexpr int kBlockRows = kBlockGroups<kThreads> * kGroupRows<kThreads>;
+        const auto blocks = static_cast<unsigned>((tokens + kBlockRows - 1) / kBlockRows);
+        embed_kernel<T, kThreads, kVectors>
+            <<<blocks, kBlockThreads<kThreads>, 0, stream>>>(args, status);
       }
     });
   });

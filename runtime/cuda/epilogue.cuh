@@ -1,4 +1,5 @@
-// Activations of the GEMM epilogues. Compiles as host code too, so that a CPU test can check errors.
+// Activations of the GEMM epilogues. Compiles as host code too, so that a CPU test can check
+// errors.
 //
 // A 16-bit GEMM with k = 768 leaves about 60 issue slots per output element to the epilogue, so the
 // GELUs are 13 instructions of plain FMA arithmetic: gelu(x) = max(x, 0) - h(|x|) with h(t) =
@@ -67,7 +68,9 @@ PACKHORSE_HOST_DEVICE float sigmoid(float x) {
 #endif
 }
 
-PACKHORSE_HOST_DEVICE float tanh_from_sigmoid(float x) { return fmaf(2.0f, sigmoid(2.0f * x), -1.0f); }
+PACKHORSE_HOST_DEVICE float tanh_from_sigmoid(float x) {
+  return fmaf(2.0f, sigmoid(2.0f * x), -1.0f);
+}
 
 /// Applies one activation to `count` values. The switch stands outside the loop: it costs one
 /// uniform branch per fragment, and saves a kernel per activation.
@@ -78,13 +81,20 @@ PACKHORSE_HOST_DEVICE void activate(Values& values, Activation activation) {
     for (int i = 0; i < count; ++i) values[i] = function(values[i]);
   };
   switch (activation) {
-    case Activation::kNone: return;
-    case Activation::kGelu: return each([](float x) { return gelu_erf(x); });
-    case Activation::kGeluTanh: return each([](float x) { return gelu_tanh(x); });
-    case Activation::kRelu: return each([](float x) { return relu(x); });
-    case Activation::kSilu: return each([](float x) { return x * sigmoid(x); });
-    case Activation::kTanh: return each([](float x) { return tanh_from_sigmoid(x); });
-    case Activation::kSigmoid: return each([](float x) { return sigmoid(x); });
+    case Activation::kNone:
+      return;
+    case Activation::kGelu:
+      return each([](float x) { return gelu_erf(x); });
+    case Activation::kGeluTanh:
+      return each([](float x) { return gelu_tanh(x); });
+    case Activation::kRelu:
+      return each([](float x) { return relu(x); });
+    case Activation::kSilu:
+      return each([](float x) { return x * sigmoid(x); });
+    case Activation::kTanh:
+      return each([](float x) { return tanh_from_sigmoid(x); });
+    case Activation::kSigmoid:
+      return each([](float x) { return sigmoid(x); });
   }
 }
 

@@ -13,14 +13,14 @@ namespace packhorse::cuda {
 /// out[r, n] = residual[r, n] + activation(sum_k a[r, k] * weight[n, k] + bias[n])
 ///
 /// 16-bit `a`, `weight`, `residual`, `out` of one dtype; float32 accumulation, bias and activation.
-/// n, k and the leading dimensions are multiples of 8, pointers of 16 bytes (TMA and 16-byte loads).
-/// A row's bits depend on that row, the weight, n and k alone: k is summed in order, 16 at a time,
-/// whatever the tile.
+/// n, k and the leading dimensions are multiples of 8, pointers of 16 bytes (TMA and 16-byte
+/// loads). A row's bits depend on that row, the weight, n and k alone: k is summed in order, 16 at
+/// a time, whatever the tile.
 struct GemmParams {
-  const void* a = nullptr;  // [rows, k]
-  int64_t lda = 0;          // elements between rows
-  const void* weight = nullptr;  // [n, k], contiguous
-  const float* bias = nullptr;   // [n] or null
+  const void* a = nullptr;         // [rows, k]
+  int64_t lda = 0;                 // elements between rows
+  const void* weight = nullptr;    // [n, k], contiguous
+  const float* bias = nullptr;     // [n] or null
   const void* residual = nullptr;  // [rows, n] or null; may be `out`
   int64_t ldr = 0;
   void* out = nullptr;  // [rows, n]

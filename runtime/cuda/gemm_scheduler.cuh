@@ -113,13 +113,13 @@ class RowCountTileScheduler {
       // not wait for it. The grid never exceeds the tiles of `rows`.
       valid = index < grid_ || m < tiles_m_;
     } else {
-      const int panel_index = index / (tiles_m_ * params_.panel);
+      const int panel_index = index / cute::max(1, tiles_m_ * params_.panel);
       const int first_n = panel_index * params_.panel;
       const int in_panel = index - tiles_m_ * first_n;
       const int width = cute::max(1, cute::min(params_.panel, params_.tiles_n - first_n));
       m = in_panel / width;
       n = first_n + in_panel - m * width;
-      valid = first_n < params_.tiles_n;
+      valid = tiles_m_ > 0 && first_n < params_.tiles_n;
     }
     const int rank = cute::size(ClusterShape{}) == 1 ? 0 : cute::block_id_in_cluster().x;
     return {static_cast<int32_t>(m * cute::size<0>(ClusterShape{}) + rank), n, 0, valid};

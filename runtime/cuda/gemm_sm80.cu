@@ -7,7 +7,8 @@ namespace {
 template <class Element, bool has_residual>
 void launch_tile(const GemmParams& params, cudaStream_t stream) {
   switch (select_gemm_sm80(params.rows, params.n, params.sm_count)) {
-    case GemmTileSm80::k64x64: return GemmSm80<Element, 64, 64, has_residual>::launch(params, stream);
+    case GemmTileSm80::k64x64:
+      return GemmSm80<Element, 64, 64, has_residual>::launch(params, stream);
     case GemmTileSm80::k128x128:
       return GemmSm80<Element, 128, 128, has_residual>::launch(params, stream);
   }

@@ -2,9 +2,10 @@
 // mma.m16n8k16) and its visitor epilogue with our activation.
 #pragma once
 
-#include <cutlass/epilogue/threadblock/fusion/visitors.hpp>
 #include <cutlass/gemm/kernel/default_gemm_universal_with_visitor.h>
 #include <cutlass/gemm/threadblock/threadblock_swizzle.h>
+
+#include <cutlass/epilogue/threadblock/fusion/visitors.hpp>
 
 #include "cuda/check.h"
 #include "cuda/epilogue.cuh"
@@ -71,19 +72,16 @@ struct GemmSm80 {
   // The epilogue tree, from the leaves: accumulator + bias, activation, + residual, store.
   template <template <class> class Function, class... Children>
   using Compute = cutlass::epilogue::threadblock::Sm80EVT<
-      cutlass::epilogue::threadblock::VisitorCompute<
-          Function, float, float, cutlass::FloatRoundStyle::round_to_nearest>,
+      cutlass::epilogue::threadblock::VisitorCompute<Function, float, float,
+                                                     cutlass::FloatRoundStyle::round_to_nearest>,
       Children...>;
-  using Threads =
-      cutlass::epilogue::threadblock::OutputTileThreadLayout<Tile, Warp, Element, 8>;
+  using Threads = cutlass::epilogue::threadblock::OutputTileThreadLayout<Tile, Warp, Element, 8>;
   using MatrixStride = cute::Stride<int64_t, cute::_1, int64_t>;
   using Bias = cutlass::epilogue::threadblock::VisitorRowBroadcast<
       Threads, float, cute::Stride<cute::_0, cute::_1, int64_t>>;
-  using Sum =
-      Compute<cutlass::plus, cutlass::epilogue::threadblock::VisitorAccFetch, Bias>;
+  using Sum = Compute<cutlass::plus, cutlass::epilogue::threadblock::VisitorAccFetch, Bias>;
   using Activated = cutlass::epilogue::threadblock::Sm80EVT<ActivationVisitor, Sum>;
-  using Residual =
-      cutlass::epilogue::threadblock::VisitorAuxLoad<Threads, Element, MatrixStride>;
+  using Residual = cutlass::epilogue::threadblock::VisitorAuxLoad<Threads, Element, MatrixStride>;
   using Value =
       std::conditional_t<has_residual, Compute<cutlass::plus, Residual, Activated>, Activated>;
   using Store = cutlass::epilogue::threadblock::VisitorAuxStore<
@@ -112,8 +110,8 @@ struct GemmSm80 {
     typename Fusion::Arguments fusion{value,
                                       {static_cast<Element*>(p.out), {p.ldo, cute::_1{}, 0}}};
     typename Kernel::Arguments args(cutlass::gemm::GemmUniversalMode::kGemm, {p.rows, p.n, p.k}, 1,
-                                    fusion, p.a, p.weight, nullptr, nullptr, 0, 0, 0, 0, p.lda,
-                                    p.k, 0, 0);
+                                    fusion, p.a, p.weight, nullptr, nullptr, 0, 0, 0, 0, p.lda, p.k,
+                                    0, 0);
     const typename Kernel::Params kernel_params(args, p.sm_count, 1);
     const dim3 grid =
         typename Kernel::ThreadblockSwizzle().get_grid_shape(kernel_params.grid_tiled_shape);

@@ -3,62 +3,26 @@
 #pragma once
 
 #include <cutlass/device_kernel.h>
-#include <cutlass/epilogue/collective/collective_builder.hpp>
-#include <cutlass/epilogue/fusion/sm90_visitor_compute_tma_warpspecialized.hpp>
-#include <cutlass/epilogue/fusion/sm90_visitor_load_tma_warpspecialized.hpp>
-#include <cutlass/epilogue/fusion/sm90_visitor_tma_warpspecialized.hpp>
+
+#include <cutlass/epilogue/collective/detail.hpp>
 #include <cutlass/gemm/collective/collective_builder.hpp>
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
 
 #include "cuda/check.h"
-#include "cuda/epilogue.cuh"
 #include "cuda/gemm.h"
 #include "cuda/gemm_scheduler.cuh"
+#include "cuda/gemm_sm90_epilogue.cuh"
 
 namespace packhorse::cuda {
-
-struct ActivationArguments {
-  Activation activation = Activation::kNone;
-};
-
-/// `activate` as an epilogue visitor's compute function; CUTLASS hands it 16 values at a time.
-template <class T>
-struct ActivationFunction {
-  using Arguments = ActivationArguments;
-  CUTLASS_DEVICE T operator()(T values, const Arguments& args) const {
-    activate<T::kElements>(values, args.activation);
-    return values;
-  }
-};
 
 template <class Element, int tile_m, int tile_n, int tile_k, int cluster_m, bool cooperative,
           bool has_residual>
 struct GemmSm90 {
   using TileShape = cute::Shape<cute::Int<tile_m>, cute::Int<tile_n>, cute::Int<tile_k>>;
   using ClusterShape = cute::Shape<cute::Int<cluster_m>, cute::_1, cute::_1>;
-  static constexpr auto kRound = cutlass::FloatRoundStyle::round_to_nearest;
-  template <template <class> class Function, class Out, class... Children>
-  using Compute =
-      cutlass::epilogue::fusion::Sm90EVT<
-          cutlass::epilogue::fusion::Sm90Compute<Function, Out, float, kRound>, Children...>;
-
-  using Bias = cutlass::epilogue::fusion::Sm90RowBroadcast<0, TileShape, float>;
-  using Sum =
-      Compute<cutlass::plus, float, Bias, cutlass::epilogue::fusion::Sm90AccFetch>;
-  using Activated =
-      Compute<ActivationFunction, std::conditional_t<has_residual, float, Element>, Sum>;
-  using WithResidual = Compute<cutlass::plus, Element,
-                               cutlass::epilogue::fusion::Sm90SrcFetch<Element>, Activated>;
-  using Fusion = std::conditional_t<has_residual, WithResidual, Activated>;
-
   using RowMajor = cutlass::layout::RowMajor;
-  using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
-      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape,
-      cutlass::epilogue::collective::EpilogueTileAuto, float, float,
-      std::conditional_t<has_residual, Element, void>, RowMajor, 8, Element, RowMajor, 8,
-      std::conditional_t<cooperative, cutlass::epilogue::TmaWarpSpecializedCooperative,
-                         cutlass::epilogue::TmaWarpSpecialized>,
-      Fusion>::CollectiveOp;
+  using Epilogue = cutlass::epilogue::collective::detail::Sm90TmaWarpSpecializedAdapter<
+      WarpEpilogue<Element, tile_n, has_residual>>;
   using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, RowMajor, 8, Element,
       cutlass::layout::ColumnMajor, 8, float, TileShape, ClusterShape,
@@ -70,24 +34,16 @@ struct GemmSm90 {
                                                       Epilogue, RowCountScheduler>;
 
   static void launch(const GemmParams& p, int panel, cudaStream_t stream) {
-    using Source = std::conditional_t<has_residual, Element, void>;
-    typename Activated::Arguments activated{{{p.bias, 0.0f, {}}, {}, {}}, {p.activation}};
-    typename Fusion::Arguments fusion = [&] {
-      if constexpr (has_residual) {
-        return typename Fusion::Arguments{{}, activated, {}};
-      } else {
-        return activated;
-      }
-    }();
-    typename Kernel::Arguments args{
-        cutlass::gemm::GemmUniversalMode::kGemm,
-        {p.rows, p.n, p.k, 1},
-        {static_cast<const Element*>(p.a), {p.lda, cute::_1{}, 0},
-         static_cast<const Element*>(p.weight), {p.k, cute::_1{}, 0}},
-        {fusion, static_cast<const Source*>(p.residual), {p.ldr, cute::_1{}, 0},
-         static_cast<Element*>(p.out), {p.ldo, cute::_1{}, 0}},
-        {0, p.sm_count},
-        {p.row_count, panel}};
+    typename Kernel::Arguments args{cutlass::gemm::GemmUniversalMode::kGemm,
+                                    {p.rows, p.n, p.k, 1},
+                                    {static_cast<const Element*>(p.a),
+                                     {p.lda, cute::_1{}, 0},
+                                     static_cast<const Element*>(p.weight),
+                                     {p.k, cute::_1{}, 0}},
+                                    {p.bias, p.activation, static_cast<const Element*>(p.residual),
+                                     p.ldr, static_cast<Element*>(p.out), p.ldo},
+                                    {0, p.sm_count},
+                                    {p.row_count, panel}};
     auto kernel_params = Kernel::to_underlying_arguments(args, nullptr);
 
     auto* function = &cutlass::device_kernel<Kernel>;
@@ -106,8 +62,7 @@ struct GemmSm90 {
     config.attrs = &cluster;
     config.numAttrs = cluster_m > 1 ? 1 : 0;
     void* arguments[] = {&kernel_params};
-    CUDA_CHECK(
-        cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(function), arguments));
+    CUDA_CHECK(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(function), arguments));
   }
 };
 

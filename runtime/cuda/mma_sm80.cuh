@@ -87,8 +87,8 @@ __device__ Fragment pack_a(const float (&left)[4], const float (&right)[4]) {
           pack(right[2], right[3])};
 }
 
-/// Starts copying kRows rows of kColumns elements; rows from `rows` on and columns from `columns` on
-/// become zeros and are not read.
+/// Starts copying kRows rows of kColumns elements; rows from `rows` on and columns from `columns`
+/// on become zeros and are not read.
 template <int kRows, int kColumns, int kThreads, class T>
 __device__ void copy_tile_async(T* tile, const T* from, int64_t stride, int rows, int columns) {
   constexpr int kAcross = kColumns / kVectorSize;

@@ -88,11 +88,12 @@ __global__ void __launch_bounds__(256) unit_length_kernel(const __grid_constant_
       visit(value, column);
     }
   };
-  float squares = 0;
+  float squares[1] = {};
   for_each([&](const float (&value)[kVectorSize], int) {
-    for (float x : value) squares += x * x;
+    for (float x : value) squares[0] += x * x;
   });
-  const float length = sqrtf(group_sum<256>(squares, scratch));
+  group_sum<256>(squares, scratch);
+  const float length = sqrtf(squares[0]);
   const float divisor = length < 1e-12f ? 1e-12f : length;
   for_each([&](float (&value)[kVectorSize], int column) {
     for (float& x : value) x /= divisor;

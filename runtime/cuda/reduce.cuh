@@ -16,19 +16,26 @@ __device__ inline float warp_sum(float value) {
   return value;
 }
 
-/// Sum over a group of kThreads threads: one warp, or the whole block. `scratch` holds one float
-/// per warp, is unused for one warp, and must be another one for each reduction of a kernel.
-template <int kThreads>
-__device__ float group_sum(float value, float* scratch) {
-  value = warp_sum(value);
-  if constexpr (kThreads > 32) {
-    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
-    __syncthreads();
-    value = 0;
+/// Sums over a group of kThreads threads, one warp or the whole block, of kCount values at once.
+/// `scratch` holds kCount x 32 floats, is unused for one warp, and must be another one for each
+/// reduction of a kernel.
+template <int kThreads, int kCount>
+__device__ void group_sum(float (&values)[kCount], float* scratch) {
 #pragma unroll
-    for (int warp = 0; warp < kThreads / 32; ++warp) value += scratch[warp];
+  for (float& value : values) value = warp_sum(value);
+  if constexpr (kThreads > 32) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (threadIdx.x % 32 == 0) scratch[i * 32 + threadIdx.x / 32] = values[i];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      values[i] = 0;
+#pragma unroll
+      for (int warp = 0; warp < kThreads / 32; ++warp) values[i] += scratch[i * 32 + warp];
+    }
   }
-  return value;
 }
 
 /// The last i in [0, count) with key(i) <= value, or 0; `key` must not decrease. The 32 lanes of

@@ -40,10 +40,9 @@ struct Element<__nv_bfloat16> {
   __device__ static Pair pair(float a, float b) { return __floats2bfloat162_rn(a, b); }
 };
 
-/// Adds the eight elements at `from` (16-byte aligned) to `to`.
+/// Adds eight 16-bit elements to `to`.
 template <class T>
-__device__ void add_vector(float (&to)[kVectorSize], const T* from) {
-  const uint4 bits = *reinterpret_cast<const uint4*>(from);
+__device__ void add_bits(float (&to)[kVectorSize], const uint4& bits) {
   const auto* pairs = reinterpret_cast<const typename Element<T>::Pair*>(&bits);
 #pragma unroll
   for (int i = 0; i < kVectorSize / 2; ++i) {
@@ -51,6 +50,12 @@ __device__ void add_vector(float (&to)[kVectorSize], const T* from) {
     to[2 * i] += pair.x;
     to[2 * i + 1] += pair.y;
   }
+}
+
+/// Adds the eight elements at `from` (16-byte aligned) to `to`.
+template <class T>
+__device__ void add_vector(float (&to)[kVectorSize], const T* from) {
+  add_bits<T>(to, *reinterpret_cast<const uint4*>(from));
 }
 __device__ inline void add_vector(float (&to)[kVectorSize], const float* from) {
 #pragma unroll
@@ -88,76 +93,107 @@ __device__ inline void store_vector(float* to, const float (&from)[kVectorSize])
   }
 }
 
-/// (value - mean) * factor * gamma + beta for the eight columns from `column`.
-__device__ inline void scale_vector(float (&value)[kVectorSize], const NormWeight& weight,
-                                    float mean, float factor, int column) {
-  float gamma[kVectorSize];
-  load_vector(gamma, weight.gamma + column);
-#pragma unroll
-  for (int i = 0; i < kVectorSize; ++i) value[i] = (value[i] - mean) * factor * gamma[i];
-  if (weight.beta != nullptr) add_vector(value, weight.beta + column);
-}
-
 /// One row, spread over the kThreads threads of a group: thread i holds vectors i, i + kThreads,
-/// ... Vectors past the row's end are neither read nor written.
-template <int kThreads, int kVectors>
+/// ... It is the sum of up to kSources rows in memory, each kept as it was read, 16 bits an
+/// element: half the registers, so that more rows are on their way at once. Elements past the row's
+/// end are zeros.
+template <class T, int kThreads, int kVectors, int kSources>
 struct Row {
-  float values[kVectors][kVectorSize] = {};
-  int columns;
+  uint4 bits[kSources][kVectors];
 
-  __device__ explicit Row(int columns) : columns(columns) {}
+  __device__ static int column(int vector) {
+    return (static_cast<int>(threadIdx.x) % kThreads + vector * kThreads) * kVectorSize;
+  }
 
-  /// Calls visit(values of one vector, its first column).
-  template <class Visit>
-  __device__ void for_each(Visit visit) {
+  /// A null source is zeros. No value is looked at here, so that all loads of a thread go out
+  /// before the first comes back.
+  __device__ void load(int source, const T* from, int columns) {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      const int column = (static_cast<int>(threadIdx.x) % kThreads + v * kThreads) * kVectorSize;
-      if (column < columns) visit(values[v], column);
+      bits[source][v] = from != nullptr && column(v) < columns
+                            ? *reinterpret_cast<const uint4*>(from + column(v))
+                            : make_uint4(0, 0, 0, 0);
     }
   }
 
-  template <class T>
-  __device__ void add(const T* from) {
-    for_each([&](float (&value)[kVectorSize], int column) { add_vector(value, from + column); });
-  }
-
-  /// LayerNorm (variance from the centred values) or RMSNorm; nothing where there is no gamma.
-  /// `scratch`: 2 x 32 floats.
-  __device__ void normalize(const NormWeight& weight, float* scratch) {
-    if (weight.gamma == nullptr) return;
-    float mean = 0;
-    if (weight.kind == NormKind::kLayer) {
-      float sum = 0;
-      for_each([&](float (&value)[kVectorSize], int) {
+  __device__ void get(int vector, float (&value)[kVectorSize]) const {
 #pragma unroll
-        for (float x : value) sum += x;
-      });
-      mean = group_sum<kThreads>(sum, scratch) / static_cast<float>(columns);
-    }
-    float squares = 0;
-    for_each([&](float (&value)[kVectorSize], int) {
+    for (int i = 0; i < kVectorSize; ++i) value[i] = 0;
 #pragma unroll
-      for (float x : value) squares += (x - mean) * (x - mean);
-    });
-    squares = group_sum<kThreads>(squares, scratch + 32);
-    const float factor = rsqrtf(squares / static_cast<float>(columns) + weight.eps);
-    for_each([&](float (&value)[kVectorSize], int column) {
-      scale_vector(value, weight, mean, factor, column);
-    });
-  }
-
-  template <class T>
-  __device__ void store(T* to) {
-    for_each([&](float (&value)[kVectorSize], int column) { store_vector(to + column, value); });
+    for (int s = 0; s < kSources; ++s) add_bits<T>(value, bits[s][vector]);
   }
 };
+
+/// Normalises kRows rows of one group together (LayerNorm, variance from the centred values, or
+/// RMSNorm; as they are where there is no gamma) and hands them over: store(row, column, values).
+/// `scratch`: kRows x 64 floats.
+template <int kThreads, int kVectors, int kRows, class RowType, class Store>
+__device__ void normalize_rows(const RowType (&rows)[kRows], const NormWeight& weight, int columns,
+                               float* scratch, Store store) {
+  const float width = static_cast<float>(columns);
+  float mean[kRows] = {};
+  float factor[kRows];
+  if (weight.gamma != nullptr) {
+    if (weight.kind == NormKind::kLayer) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) {
+          float value[kVectorSize];
+          rows[r].get(v, value);
+#pragma unroll
+          for (float x : value) mean[r] += x;
+        }
+      }
+      group_sum<kThreads>(mean, scratch);
+#pragma unroll
+      for (float& x : mean) x /= width;
+    }
+    float squares[kRows] = {};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        if (RowType::column(v) >= columns) continue;
+        float value[kVectorSize];
+        rows[r].get(v, value);
+#pragma unroll
+        for (float x : value) squares[r] += (x - mean[r]) * (x - mean[r]);
+      }
+    }
+    group_sum<kThreads>(squares, scratch + kRows * 32);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) factor[r] = rsqrtf(squares[r] / width + weight.eps);
+  }
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const int column = RowType::column(v);
+    if (column >= columns) continue;
+    float gamma[kVectorSize];
+    float beta[kVectorSize] = {};
+    if (weight.gamma != nullptr) load_vector(gamma, weight.gamma + column);
+    if (weight.beta != nullptr) load_vector(beta, weight.beta + column);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      float value[kVectorSize];
+      rows[r].get(v, value);
+      if (weight.gamma != nullptr) {
+#pragma unroll
+        for (int i = 0; i < kVectorSize; ++i) {
+          value[i] = (value[i] - mean[r]) * factor[r] * gamma[i] + beta[i];
+        }
+      }
+      store(r, column, value);
+    }
+  }
+}
 
 /// Threads of a block that folds rows too wide for its registers.
 inline constexpr int kFoldThreads = 512;
 
 /// Thread-block folding for rows of any width: the block goes over the row three times, calling
 /// load(values, first column) each time (out of cache but for the first), and writes it once.
+/// `scratch`: 64 floats.
 template <class T, class Load>
 __device__ void fold_row(int columns, Load load, const NormWeight& weight, T* out, float* scratch) {
   const auto fold = [&](auto visit) {
@@ -168,25 +204,32 @@ __device__ void fold_row(int columns, Load load, const NormWeight& weight, T* ou
       visit(value, column);
     }
   };
-  float mean = 0;
-  float factor = 0;
+  float mean[1] = {};
+  float squares[1] = {};
   if (weight.gamma != nullptr) {
     if (weight.kind == NormKind::kLayer) {
-      float sum = 0;
       fold([&](const float (&value)[kVectorSize], int) {
-        for (float x : value) sum += x;
+        for (float x : value) mean[0] += x;
       });
-      mean = group_sum<kFoldThreads>(sum, scratch) / static_cast<float>(columns);
+      group_sum<kFoldThreads>(mean, scratch);
+      mean[0] /= static_cast<float>(columns);
     }
-    float squares = 0;
     fold([&](const float (&value)[kVectorSize], int) {
-      for (float x : value) squares += (x - mean) * (x - mean);
+      for (float x : value) squares[0] += (x - mean[0]) * (x - mean[0]);
     });
-    squares = group_sum<kFoldThreads>(squares, scratch + 32);
-    factor = rsqrtf(squares / static_cast<float>(columns) + weight.eps);
+    group_sum<kFoldThreads>(squares, scratch + 32);
   }
+  const float factor = rsqrtf(squares[0] / static_cast<float>(columns) + weight.eps);
   fold([&](float (&value)[kVectorSize], int column) {
-    if (weight.gamma != nullptr) scale_vector(value, weight, mean, factor, column);
+    if (weight.gamma != nullptr) {
+      float gamma[kVectorSize];
+      float beta[kVectorSize] = {};
+      load_vector(gamma, weight.gamma + column);
+      if (weight.beta != nullptr) load_vector(beta, weight.beta + column);
+      for (int i = 0; i < kVectorSize; ++i) {
+        value[i] = (value[i] - mean[0]) * factor * gamma[i] + beta[i];
+      }
+    }
     store_vector(out + column, value);
   });
 }
@@ -215,6 +258,12 @@ void dispatch_row(int64_t columns, Launch launch) {
   if (vectors <= 2048) return spread.template operator()<512, 2>(vectors);
   launch.template operator()<kFoldThreads, 0>();
 }
+
+/// Threads of a block, and groups of kThreads in it.
+template <int kThreads>
+inline constexpr int kBlockThreads = kThreads == 32 ? 128 : kThreads;
+template <int kThreads>
+inline constexpr int kBlockGroups = kBlockThreads<kThreads> / kThreads;
 
 /// Calls launch.operator()<T>() for the two dtypes that CUDA computes in.
 template <class Launch>

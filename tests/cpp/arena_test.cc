@@ -71,6 +71,18 @@ TEST(arena_peak_is_exact) {
   Arena arena;
   arena.take("a", 1);
   arena.take("b", 1);
+  {
+    const Arena::Scope scope(arena);
+    arena.take("high", 1000);
+  }
+  arena.take("low", 10);
+  CHECK(arena.plan().bytes == 2 * Arena::kAlignment + 1000);
+}
+
+TEST(arena_peak_is_not_rounded_up) {
+  Arena arena;
+  arena.take("a", 1);
+  arena.take("b", 1);
   CHECK(arena.plan().bytes == Arena::kAlignment + 1);
 }
 

@@ -5,9 +5,12 @@
 #include <cstdlib>
 #include <fstream>
 #include <limits>
+#include <memory>
+#include <span>
 #include <string>
 
 #include "core/format.h"
+#include "core/safetensors_header.h"
 #include "packhorse/error.h"
 #include "packhorse/weight_source.h"
 #include "test.h"
@@ -91,6 +94,17 @@ TEST(safetensors_without_tensors) {
   open(safetensors(R"({"__metadata__":{}})", 0));
 }
 
+/// Memory of this process in KiB, counted page by page (/proc/self/statm is only roughly right).
+long resident_kib() {
+  std::ifstream rollup("/proc/self/smaps_rollup");
+  std::string word;
+  while (rollup >> word && word != "Rss:") {
+  }
+  long kib = 0;
+  rollup >> kib;
+  return kib;
+}
+
 TEST(safetensors_data_survives_release_and_deletion) {
   constexpr size_t kBytes = 1 << 20;
   auto file = std::make_unique<TemporaryFile>(
@@ -102,7 +116,9 @@ TEST(safetensors_data_survives_release_and_deletion) {
     size_t wrong = 0;
     for (size_t i = 0; i < kBytes; ++i) wrong += view.as<int8_t>()[i] != static_cast<int8_t>(i);
     CHECK(wrong == 0);
+    const long before = resident_kib();
     source->release(view.data, kBytes);
+    CHECK(before - resident_kib() >= 1000);  // nearly all of 1024
   }
   int elsewhere = 5;
   source->release(&elsewhere, sizeof(elsewhere));
@@ -117,6 +133,25 @@ TEST(safetensors_shards) {
   CHECK(source->find("b").size() == 2);
   CHECK_THROWS_WITH(open_safetensors({one.path(), two.path(), one.path()}),
                     "tensor 'a' is also in " + one.path());
+}
+
+TEST(safetensors_identity) {
+  const std::string content = safetensors("{" + tensor("a", "I8", "4", "0,4") + "}", 4);
+  const TemporaryFile one(content);
+  const TemporaryFile two(content);
+  const auto identity = [](const std::string& path) {
+    return open_safetensors({path})->identity();
+  };
+  CHECK(identity(one.path()) == identity(one.path()));
+  CHECK(identity(one.path()) != identity(two.path()));
+  const auto renamed = [&](const std::string& ours) {
+    return rename_tensors(open_safetensors({one.path()}), {{ours, "a"}})->identity();
+  };
+  CHECK(renamed("x") == renamed("x"));
+  CHECK(renamed("x") != renamed("y"));
+  const std::string before = identity(one.path());
+  std::ofstream(one.path(), std::ios::binary) << safetensors("{}", 0);
+  CHECK(identity(one.path()) != before);
 }
 
 TEST(safetensors_unreadable_files) {
@@ -225,6 +260,33 @@ TEST(safetensors_bad_offsets) {
   CHECK_THROWS_WITH(
       open_tensors(tensor("a", "I8", "4", "0,4") + "," + tensor("b", "I8", "0", "2,2"), 4),
       "tensor 'b' overlaps");
+}
+
+TEST(safetensors_every_truncation_is_refused) {
+  const std::string file = safetensors(
+      "{" + tensor("a", "F32", "1,1", "0,4") + "," + tensor("b", "I8", "2", "4,6") + "}", 6);
+  CHECK(parse_safetensors_header(file, "whole").size() == 2);
+  for (size_t length = 0; length < file.size(); ++length) {
+    CHECK_THROWS_WITH(parse_safetensors_header(std::span(file.data(), length), "part"),
+                      "part: not a valid safetensors file");
+  }
+}
+
+TEST(safetensors_any_damaged_byte_is_survived) {
+  const std::string file = safetensors(
+      "{" + tensor("a", "F32", "1,1", "0,4") + "," + tensor("b", "I8", "2", "4,6") + "}", 6);
+  for (size_t i = 0; i < file.size(); ++i) {
+    for (int value = 0; value < 256; ++value) {
+      std::string damaged = file;
+      damaged[i] = static_cast<char>(value);
+      try {
+        for (const SafetensorsEntry& entry : parse_safetensors_header(damaged, "damaged")) {
+          CHECK(entry.begin <= entry.end && entry.end <= damaged.size());
+        }
+      } catch (const InvalidArgument&) {
+      }
+    }
+  }
 }
 
 TEST(safetensors_tensors_we_cannot_serve) {

@@ -20,6 +20,7 @@ TEST(borrowed_and_renamed_tensors) {
   CHECK(renamed->find("ours").as<float>() == data);
   CHECK(!renamed->find("a"));
   CHECK(!renamed->find("lost"));
+  CHECK(renamed->identity().empty());
 }
 
 }  // namespace

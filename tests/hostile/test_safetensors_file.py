@@ -71,7 +71,7 @@ def test_header(tmp_path: Path, header: object, size: int, message: str) -> None
 
 @pytest.mark.parametrize("length", [3, 1 << 20, 1 << 40, (1 << 64) - 1])
 def test_header_length(tmp_path: Path, length: int) -> None:
-    with pytest.raises(CheckpointError, match=r"header"):
+    with pytest.raises(CheckpointError, match="truncated|not valid JSON"):
         read_safetensors(write(tmp_path / "m", {"a": entry(0, 4)}, bytes(4), length))
 
 
@@ -88,16 +88,16 @@ def test_every_truncation(tmp_path: Path) -> None:
 
 @pytest.fixture
 def shards(tmp_path: Path) -> Path:
-    for name in ("a", "b"):
-        write(tmp_path / f"{name}.safetensors", {name: entry(0, 4)}, bytes(4))
+    write(tmp_path / "a.safetensors", {"a": entry(0, 4)}, bytes(4))
+    write(tmp_path / "b.safetensors", {"b": entry(0, 4), "c": entry(4, 8)}, bytes(8))
     return tmp_path / "model.safetensors.index.json"
 
 
 def test_shards(shards: Path) -> None:
-    weight_map = {"a": "a.safetensors", "b": "b.safetensors"}
+    weight_map = {"a": "a.safetensors", "b": "b.safetensors", "c": "b.safetensors"}
     shards.write_text(json.dumps({"weight_map": weight_map}))
     tensors, files, _ = _read_shards(shards)
-    assert sorted(tensors) == ["a", "b"]
+    assert sorted(tensors) == ["a", "b", "c"]
     assert [file.name for file in files] == ["a.safetensors", "b.safetensors"]
 
 
@@ -114,7 +114,7 @@ def test_shards(shards: Path) -> None:
         ({"a": "missing.safetensors"}, "missing"),
         ({"a": "."}, "missing"),
         ({"a": "a.safetensors", "b": "a.safetensors"}, "disagree"),
-        ({"a": "a.safetensors", "c": "b.safetensors"}, "disagree"),
+        ({"a": "a.safetensors", "b": "b.safetensors"}, "disagree.*'c'"),
         ({"c": "a.safetensors"}, "disagree"),
         ({}, "weight_map"),
         (["a.safetensors"], "weight_map"),

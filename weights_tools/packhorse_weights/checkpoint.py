@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Literal
 
@@ -111,7 +112,7 @@ def _model_folder(folder: Path) -> Path:
     return folder
 
 
-def inspect_checkpoint(path: str | Path) -> Checkpoint:
+def inspect_checkpoint(path: str | PathLike[str]) -> Checkpoint:
     """Opens a model folder, or one weight file (.safetensors, .bin, .pt) beside its config.json.
 
     Converted folders, Hugging Face folders and sentence-transformers folders are known. Tensors are
@@ -153,7 +154,7 @@ def inspect_checkpoint(path: str | Path) -> Checkpoint:
     return Checkpoint(spec, names, tensors, files, format, folder, converted=False)
 
 
-def resolve_model(path: str | Path) -> ModelFiles:
+def resolve_model(path: str | PathLike[str]) -> ModelFiles:
     """What a session needs to load the model at `path`: see `inspect_checkpoint`, `ModelFiles`."""
     checkpoint = inspect_checkpoint(path)
     used = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}

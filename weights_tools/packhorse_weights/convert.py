@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from os import PathLike
 from pathlib import Path
 
 from packhorse_weights.checkpoint import inspect_checkpoint
@@ -42,8 +43,8 @@ def _check_destination(folder: Path, overwrite: bool) -> None:
 
 
 def convert(
-    src: str | Path,
-    dst: str | Path,
+    src: str | PathLike[str],
+    dst: str | PathLike[str],
     dtype: str | None = None,
     progress: Progress | None = None,
     overwrite: bool = False,

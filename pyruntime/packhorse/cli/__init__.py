@@ -1,0 +1,45 @@
+"""The command `packhorse`: convert, inspect, embed, bench.
+
+Typer and rich are an optional extra: the library itself never imports this package.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+EXIT_FAILURE = 1  # the command was understood and failed
+EXIT_USAGE = 2  # wrong arguments, or a package that the command needs is missing
+
+
+class MissingPackageError(Exception):
+    """A package of an optional extra is not installed; the message says which and how to get it."""
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    print(f"packhorse: {message}", file=sys.stderr)
+    sys.exit(status)
+
+
+def main() -> None:
+    """Entry point. Every failure is one line on stderr and an exit status, never a traceback."""
+    try:
+        from packhorse.cli.app import app
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in ("typer", "rich"):
+            raise
+        _fail(
+            f"the command line needs {package}, which is not installed: "
+            "pip install 'packhorse[cli]'",
+            EXIT_USAGE,
+        )
+    try:
+        app()
+    except MissingPackageError as error:
+        _fail(str(error), EXIT_USAGE)
+    except OSError as error:
+        named = error.filename is not None
+        _fail(f"{error.filename}: {error.strerror}" if named else str(error), EXIT_FAILURE)
+    except (ValueError, RuntimeError, MemoryError) as error:
+        _fail(str(error) or type(error).__name__, EXIT_FAILURE)

@@ -1,0 +1,113 @@
+"""The commands and their options; each one's work is done in a module of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from packhorse import __version__
+from packhorse.cli.progress import byte_progress
+
+app = typer.Typer(
+    help="Transformer inference that never computes on padding.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Model = Annotated[Path, typer.Argument(help="A converted or Hugging Face model folder.")]
+ComputeDtype = Annotated[str, typer.Option(help="Compute in float32 or bfloat16.")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Tokens of the largest batch.")]
+MaxSequences = Annotated[int, typer.Option(min=1, help="Sequences of the largest batch.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; by default all cores.")]
+MaxLength = Annotated[
+    int | None, typer.Option(min=1, help="Tokens of the longest sequence; by default the model's.")
+]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"packhorse {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def convert(
+    src: Annotated[Path, typer.Argument(help="Model folder, or a weight file beside config.json.")],
+    dst: Annotated[Path, typer.Argument(help="Folder to write.")],
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, float16 or bfloat16; by default as they are.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a folder converted before.")
+    ] = False,
+) -> None:
+    """Write a model as packhorse.json and model.safetensors, with its tokenizer."""
+    import packhorse_weights
+
+    with byte_progress("converting") as report:
+        packhorse_weights.convert(src, dst, dtype, report, overwrite)
+    print(dst)
+
+
+@app.command()
+def inspect(
+    path: Model,
+    dtype: ComputeDtype = "float32",
+    max_tokens: MaxTokens = 8192,
+    max_sequences: MaxSequences = 256,
+) -> None:
+    """Show what a model is, and the memory that a session of it would take."""
+    from packhorse.cli import inspection
+
+    inspection.show(path, dtype, max_tokens, max_sequences)
+
+
+@app.command()
+def embed(
+    model: Model,
+    file: Annotated[Path, typer.Argument(help="Text, one per line, UTF-8; - is stdin.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write; by default stdout.")
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(help="npy or jsonl; by default what the name of the output says, or jsonl."),
+    ] = None,
+    dtype: ComputeDtype = "float32",
+    max_length: MaxLength = None,
+    threads: Threads = None,
+    max_tokens: MaxTokens = 8192,
+) -> None:
+    """Embed each line of a text: one vector per line, in order."""
+    from packhorse.cli import embedding
+
+    options = {"dtype": dtype, "threads": threads, "max_tokens": max_tokens}
+    embedding.embed_file(model, file, output, format, max_length, options)
+
+
+@app.command()
+def bench(
+    model: Model,
+    dtype: ComputeDtype = "float32",
+    max_length: MaxLength = None,
+    sequences: Annotated[int, typer.Option(min=1, help="Sequences of each batch.")] = 32,
+    threads: Threads = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure.")] = 5.0,
+) -> None:
+    """Measure tokens per second on batches of uneven lengths."""
+    from packhorse.cli import benchmark
+
+    benchmark.run(model, dtype, max_length, sequences, threads, seconds)

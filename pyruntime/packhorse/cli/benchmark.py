@@ -1,0 +1,66 @@
+"""`packhorse bench`: tokens per second on batches of uneven lengths."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+import packhorse_weights
+from rich.console import Console
+
+from packhorse import Session, pack, plan_memory
+from packhorse.cli.embedding import longest_sequence
+from packhorse.cli.tables import show_rows
+
+_BATCHES = 16  # different ones, taken in turn
+
+
+def run(
+    model: Path,
+    dtype: str,
+    max_length: int | None,
+    sequences: int,
+    threads: int | None,
+    seconds: float,
+) -> None:
+    """Prints what was measured. Ids are random; lengths are uniform from 1 to the longest.
+
+    A run computes the embedding of each sequence. Raises ValueError.
+    """
+    spec = packhorse_weights.inspect_checkpoint(model).spec
+    plan_memory(spec, dtype=dtype)  # checks the spec: its fields may be relied on from here
+    longest = longest_sequence(spec, max_length)
+    session = Session.load(
+        model, dtype=dtype, threads=threads, max_tokens=sequences * longest, max_sequences=sequences
+    )
+    random = np.random.default_rng(0)
+    batches = []
+    for _ in range(_BATCHES):
+        lengths = random.integers(1, longest, sequences, endpoint=True)
+        batches.append(pack([random.integers(0, spec["vocab_size"], n) for n in lengths]))
+
+    rates: list[float] = []
+    console = Console(stderr=True)
+    with console.status(f"measuring for {seconds:g} s"):
+        for batch in batches[:3]:  # warm up
+            session.run(batch, outputs=["embedding"])
+        end = time.perf_counter() + seconds
+        while not rates or time.perf_counter() < end:
+            batch = batches[len(rates) % _BATCHES]
+            start = time.perf_counter()
+            session.run(batch, outputs=["embedding"])
+            rates.append(batch.num_tokens / (time.perf_counter() - start))
+
+    tokens = sum(batch.num_tokens for batch in batches)
+    padded = sum(sequences * int(batch.lengths.max()) for batch in batches)
+    rate = statistics.median(rates)
+    rows = {
+        "batches": f"{len(rates)} of {sequences} sequences, 1 to {longest} tokens each",
+        "dtype": dtype,
+        "tokens/s": f"{rate:,.0f} (median; {min(rates):,.0f} to {max(rates):,.0f})",
+        "sequences/s": f"{rate * sequences * _BATCHES / tokens:,.0f}",
+        "padding not computed": f"{padded / tokens - 1:.0%} more tokens if padded",
+    }
+    show_rows(str(model), rows.items())

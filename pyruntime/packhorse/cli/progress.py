@@ -1,0 +1,27 @@
+"""Progress on stderr, and only where somebody watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+
+@contextmanager
+def byte_progress(what: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Yields report(bytes done, bytes in total or None where that is not known)."""
+    console = Console(stderr=True)
+    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

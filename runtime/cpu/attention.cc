@@ -1,0 +1,136 @@
+#include "cpu/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/format.h"
+#include "cpu/workspace.h"
+#include "packhorse/error.h"
+
+namespace packhorse::cpu {
+namespace {
+
+constexpr int64_t kUnlimited = int64_t{1} << 40;
+constexpr int32_t kMostHalfBuckets = 1024;
+
+struct Scratch {
+  Scratch(Workspace& workspace, int64_t num_sequences, int64_t head_dim, int threads)
+      : tile_floats((attention_scratch_floats(head_dim) + 15) / 16 * 16),
+        tiles(workspace.take<float>(threads * tile_floats)),
+        order(workspace.take<int32_t>(num_sequences)),
+        first_task(workspace.take<int64_t>(num_sequences + 1)),
+        bucket_starts(workspace.take<int32_t>(kMostHalfBuckets)) {}
+
+  int64_t tile_floats;
+  float* tiles;            // [threads, tile_floats]
+  int32_t* order;          // [num_sequences] by falling number of keys
+  int64_t* first_task;     // [num_sequences + 1] in that order
+  int32_t* bucket_starts;  // [half_buckets]
+};
+
+int32_t length_of(const BatchView& batch, int32_t sequence) {
+  return batch.cu_seqlens[sequence + 1] - batch.cu_seqlens[sequence];
+}
+
+// The smallest distance of each bucket of one direction: half of the buckets hold one distance
+// each, the others grow like its logarithm up to max_distance (Raffel et al., T5, arXiv 1910.10683,
+// section 2.1). In float32, as the models were trained, because rounding decides at the edges.
+void fill_bucket_starts(const ScoreTerm& term, int32_t half_buckets, int32_t* starts) {
+  const int32_t exact = half_buckets / 2;
+  std::fill(starts, starts + half_buckets, std::numeric_limits<int32_t>::max());
+  for (int32_t distance = term.max_distance; distance >= 0; --distance) {
+    int32_t bucket = distance;
+    if (distance >= exact) {
+      const float range = static_cast<float>(
+          std::log(static_cast<double>(term.max_distance) / static_cast<double>(exact)));
+      const float ratio = static_cast<float>(distance) / static_cast<float>(exact);
+      const float step = std::log(ratio) / range * static_cast<float>(half_buckets - exact);
+      bucket = std::min(exact + static_cast<int32_t>(step), half_buckets - 1);
+    }
+    starts[bucket] = distance;
+  }
+  // A bucket that no distance falls into starts, and ends, where the next one starts.
+  for (int32_t i = half_buckets - 1; i > 0; --i) starts[i - 1] = std::min(starts[i - 1], starts[i]);
+}
+
+}  // namespace
+
+size_t attention_workspace(int64_t num_sequences, int64_t head_dim, int threads) {
+  Workspace workspace;
+  Scratch(workspace, num_sequences, head_dim, threads);
+  return workspace.bytes();
+}
+
+void attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& pool) {
+  Workspace workspace(args.workspace);
+  const Scratch scratch(workspace, args.queries.num_sequences, args.head_dim, pool.threads());
+
+  AttentionTile whole;  // what all tiles share
+  whole.q_stride = args.q.row_stride;
+  whole.k_stride = args.k.row_stride;
+  whole.v_stride = args.v.row_stride;
+  whole.out_stride = args.out.row_stride;
+  whole.head_dim = args.head_dim;
+  whole.scale = args.scale;
+  whole.left = args.mask.window_left < 0 ? kUnlimited : args.mask.window_left;
+  whole.right = args.mask.window_right < 0 ? kUnlimited : args.mask.window_right;
+  if (args.mask.causal) whole.right = 0;
+  if (args.term.kind == ScoreTermKind::kBucketed) {
+    whole.half_buckets = args.term.num_buckets / 2;
+    if (whole.half_buckets > kMostHalfBuckets) {
+      throw InvalidArgument(concat("attention: num_buckets is ", args.term.num_buckets,
+                                   ", expected at most ", 2 * kMostHalfBuckets));
+    }
+    fill_bucket_starts(args.term, whole.half_buckets, scratch.bucket_starts);
+    whole.bucket_starts = scratch.bucket_starts;
+    whole.table_stride = args.num_heads;
+  }
+
+  // Longest first, so that no thread starts a long task when the others are done. The query tiles
+  // of a sequence go from the last to the first: under a causal mask the last is the longest.
+  const auto sequences = static_cast<int32_t>(args.queries.num_sequences);
+  for (int32_t i = 0; i < sequences; ++i) scratch.order[i] = i;
+  std::sort(scratch.order, scratch.order + sequences, [&](int32_t a, int32_t b) {
+    return length_of(args.keys, a) > length_of(args.keys, b);
+  });
+  scratch.first_task[0] = 0;
+  for (int32_t i = 0; i < sequences; ++i) {
+    const int64_t queries = length_of(args.queries, scratch.order[i]);
+    const int64_t tiles = (queries + kQueryTile - 1) / kQueryTile;
+    scratch.first_task[i + 1] = scratch.first_task[i] + tiles * args.num_heads;
+  }
+  const int64_t tasks = scratch.first_task[sequences];
+
+  const size_t element = size_of(args.q.dtype);
+  const auto kernel = kernels.attention[args.q.dtype == DType::kBFloat16];
+  const int32_t group = args.num_heads / args.num_kv_heads;
+  pool.parallel_for(tasks, [&](int64_t task, int worker) {
+    const int64_t* first =
+        std::upper_bound(scratch.first_task, scratch.first_task + sequences, task) - 1;
+    const int32_t sequence = scratch.order[first - scratch.first_task];
+    const int64_t queries = length_of(args.queries, sequence);
+    const int64_t head = (task - *first) % args.num_heads;
+    const int64_t tile = (first[1] - 1 - task) / args.num_heads;
+    const int64_t query = args.queries.cu_seqlens[sequence] + tile * kQueryTile;
+    const int64_t key = args.keys.cu_seqlens[sequence];
+    const auto at = [&](const TensorView& view, int64_t row, int64_t of_head) {
+      return view.as<char>() +
+             static_cast<size_t>(row * view.row_stride + of_head * args.head_dim) * element;
+    };
+    AttentionTile part = whole;
+    part.q = at(args.q, query, head);
+    part.out = at(args.out, query, head);
+    part.k = at(args.k, key, head / group);
+    part.v = at(args.v, key, head / group);
+    part.queries = static_cast<int>(std::min<int64_t>(kQueryTile, queries - tile * kQueryTile));
+    part.keys = length_of(args.keys, sequence);
+    part.first_position = part.keys - queries + tile * kQueryTile;
+    if (args.term.kind == ScoreTermKind::kAlibi) part.slope = args.term.slopes + head;
+    if (args.term.kind == ScoreTermKind::kBucketed) part.table = args.term.table + head;
+    part.scratch = scratch.tiles + worker * scratch.tile_floats;
+    kernel(part);
+  });
+}
+
+}  // namespace packhorse::cpu

@@ -1,0 +1,16 @@
+// Variable-length attention: tasks of (sequence, head, query tile) over the pool.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/kernels.h"
+#include "cpu/thread_pool.h"
+#include "ops/args.h"
+
+namespace packhorse::cpu {
+
+size_t attention_workspace(int64_t num_sequences, int64_t head_dim, int threads);
+void attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& pool);
+
+}  // namespace packhorse::cpu

@@ -1,0 +1,148 @@
+#include "cpu/cpu_ops.h"
+
+#include <cstring>
+#include <mutex>
+
+#include "core/format.h"
+#include "cpu/attention.h"
+#include "cpu/gemm.h"
+#include "cpu/host_memory.h"
+#include "cpu/kernels.h"
+#include "cpu/linear.h"
+#include "cpu/row_ops.h"
+#include "cpu/thread_pool.h"
+#include "packhorse/error.h"
+
+namespace packhorse {
+namespace {
+
+const cpu::Kernels& kernels_for(cpu::Isa isa) {
+  switch (isa) {
+    case cpu::Isa::kAvx512:
+      return cpu::kAvx512Kernels;
+    case cpu::Isa::kAvx2:
+      return cpu::kAvx2Kernels;
+    case cpu::Isa::kSse41:
+      break;
+  }
+  return cpu::kSse41Kernels;
+}
+
+class CpuOps final : public Ops {
+ public:
+  explicit CpuOps(const BackendOptions& options)
+      : features_(cpu::cpu_features()),
+        kernels_(kernels_for(features_.isa)),
+        pool_(options.threads, cpu::use_one_thread),
+        gemms_(pool_.threads()) {}
+
+  Device device() const override { return {DeviceType::kCpu, 0}; }
+
+  void check_dtype(DType dtype) const override {
+    if (dtype == DType::kFloat32) return;
+    if (dtype == DType::kBFloat16) {
+      if (features_.bfloat16) return;
+      throw RuntimeError(
+          "dtype bfloat16 needs a CPU with AVX512-BF16 or AMX-BF16, which this one lacks (or "
+          "ONEDNN_MAX_CPU_ISA hides): use float32");
+    }
+    throw RuntimeError(concat("dtype ", name_of(dtype), " is not supported on the CPU: use float32",
+                              features_.bfloat16 ? " or bfloat16" : ""));
+  }
+
+  std::unique_ptr<DeviceMemory> allocate(size_t bytes) override {
+    return cpu::allocate_host_memory(bytes);
+  }
+  void upload(void* device_to, const void* host_from, size_t bytes) override {
+    if (bytes > 0) std::memcpy(device_to, host_from, bytes);
+  }
+  void download(void* host_to, const void* device_from, size_t bytes) override {
+    if (bytes > 0) std::memcpy(host_to, device_from, bytes);
+  }
+  void synchronize() override {}
+
+  size_t linear_bytes(int64_t in_features, int64_t out_features, DType dtype) const override {
+    check_dtype(dtype);
+    return cpu::packed_bytes(in_features, out_features, dtype);
+  }
+  void pack_linear(const float* weight, int64_t in_features, int64_t out_features, DType dtype,
+                   void* packed) override {
+    check_dtype(dtype);
+    const Turn turn(*this);
+    cpu::pack_weight(weight, in_features, out_features, dtype, packed, pool_);
+  }
+  int64_t head_dim_multiple() const override { return 16; }
+
+  size_t linear_workspace(int64_t rows, int64_t in_features, int64_t out_features,
+                          DType dtype) const override {
+    return cpu::linear_workspace(rows, in_features, 0, out_features, dtype, pool_.threads());
+  }
+  size_t feed_forward_workspace(int64_t rows, int64_t hidden_size, int64_t intermediate_size,
+                                DType dtype) const override {
+    return cpu::linear_workspace(rows, hidden_size, intermediate_size, hidden_size, dtype,
+                                 pool_.threads());
+  }
+  size_t attention_workspace(int64_t, int64_t num_sequences, int64_t, int64_t, int64_t head_dim,
+                             DType) const override {
+    return cpu::attention_workspace(num_sequences, head_dim, pool_.threads());
+  }
+
+ private:
+  // One op at a time: the pool, the kernels and oneDNN's scratch are used by one caller.
+  struct Turn {
+    explicit Turn(CpuOps& ops) : lock(ops.mutex_) {}
+    std::lock_guard<std::mutex> lock;
+    cpu::OneThreadScope one_thread;
+  };
+
+  void do_embed(const EmbedArgs& args) override {
+    check_dtype(args.out.dtype);
+    const Turn turn(*this);
+    cpu::embed(args, kernels_, pool_);
+  }
+  void do_linear(const LinearArgs& args) override {
+    check_dtype(args.x.dtype);
+    const Turn turn(*this);
+    cpu::linear(args, gemms_, kernels_, pool_);
+  }
+  void do_feed_forward(const FeedForwardArgs& args) override {
+    check_dtype(args.x.dtype);
+    const Turn turn(*this);
+    cpu::feed_forward(args, gemms_, kernels_, pool_);
+  }
+  void do_attention(const AttentionArgs& args) override {
+    check_dtype(args.q.dtype);
+    const Turn turn(*this);
+    cpu::attention(args, kernels_, pool_);
+  }
+  void do_norm(const NormArgs& args) override {
+    check_dtype(args.x.dtype);
+    const Turn turn(*this);
+    cpu::norm(args, kernels_, pool_);
+  }
+  void do_pool(const PoolArgs& args) override {
+    check_dtype(args.x.dtype);
+    const Turn turn(*this);
+    cpu::pool_sequences(args, kernels_, pool_);
+  }
+  void do_cast(const CastArgs& args) override {
+    check_dtype(args.x.dtype);
+    check_dtype(args.out.dtype);
+    const Turn turn(*this);
+    cpu::cast(args, kernels_, pool_);
+  }
+
+  const cpu::CpuFeatures features_;
+  const cpu::Kernels& kernels_;
+  cpu::ThreadPool pool_;
+  cpu::GemmSet gemms_;
+  std::mutex mutex_;
+};
+
+}  // namespace
+
+std::unique_ptr<Ops> make_cpu_ops(const BackendOptions& options) {
+  return std::make_unique<CpuOps>(options);
+}
+
+}  // namespace packhorse

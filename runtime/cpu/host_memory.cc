@@ -1,0 +1,44 @@
+#include "cpu/host_memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "core/arena.h"
+#include "core/format.h"
+#include "packhorse/error.h"
+
+namespace packhorse::cpu {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+class HostMemory final : public DeviceMemory {
+ public:
+  explicit HostMemory(size_t bytes) {
+    const size_t alignment = bytes >= kHugePage ? kHugePage : Arena::kAlignment;
+    // aligned_alloc wants a multiple of the alignment; huge pages that are never touched cost none.
+    if (bytes <= SIZE_MAX - alignment) {
+      data_ = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+    }
+    if (data_ == nullptr && bytes > 0) {
+      const auto pages = static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES));
+      throw OutOfMemory(concat("cpu: ", bytes, " bytes could not be allocated, ",
+                               pages * static_cast<size_t>(sysconf(_SC_PAGESIZE)),
+                               " bytes are free"));
+    }
+    bytes_ = bytes;
+    // Fewer misses of the address cache on weights; a refusal costs nothing but that.
+    if (bytes >= kHugePage) static_cast<void>(madvise(data_, bytes, MADV_HUGEPAGE));
+  }
+  ~HostMemory() override { std::free(data_); }
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceMemory> allocate_host_memory(size_t bytes) {
+  return std::make_unique<HostMemory>(bytes);
+}
+
+}  // namespace packhorse::cpu

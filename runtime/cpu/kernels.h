@@ -1,0 +1,103 @@
+// Our own vector kernels, compiled once for each instruction set and chosen at run time.
+//
+// Plain structs of pointers and sizes only: this header is read by files that are compiled for
+// instructions the machine may lack, so it must not bring inline functions with it (see simd.h).
+// Arrays indexed by dtype: 0 is float32, 1 is bfloat16. Strides count elements.
+#pragma once
+
+#include <stdint.h>
+
+namespace packhorse::cpu {
+
+/// gamma and beta [columns], each or null; gamma null: no normalisation.
+struct NormParams {
+  const float* gamma = nullptr;
+  const float* beta = nullptr;
+  float eps = 0;
+  bool rms = false;
+};
+
+/// out = norm(x + residual), row by row. `residual` may be null, and may be out.
+struct NormRows {
+  const void* x = nullptr;
+  const void* residual = nullptr;
+  void* out = nullptr;
+  int64_t x_stride = 0, residual_stride = 0, out_stride = 0;
+  int64_t rows = 0, columns = 0;
+  NormParams norm;
+};
+
+/// out = norm(word + position + type) of one token; position and type may be null.
+struct EmbedRow {
+  const void* word = nullptr;
+  const void* position = nullptr;
+  const void* type = nullptr;
+  void* out = nullptr;
+  int64_t columns = 0;
+  NormParams norm;
+};
+
+/// out = pool of `rows` rows, divided by its Euclidean norm if `normalize`. Without rows: zeros.
+struct PoolRows {
+  const void* x = nullptr;
+  void* out = nullptr;
+  int64_t x_stride = 0;
+  int64_t rows = 0, columns = 0;
+  float factor = 1;  // of the sum
+  bool take_max = false;
+  bool normalize = false;
+};
+
+struct CastElements {
+  const void* from = nullptr;
+  void* to = nullptr;
+  int64_t count = 0;
+};
+
+/// Queries of one attention tile and keys of one pass over it.
+inline constexpr int kQueryTile = 64;
+inline constexpr int kKeyTile = 128;
+
+/// Query rows of one tile of one head of one sequence, against all keys of the sequence.
+struct AttentionTile {
+  const void* q = nullptr;  // the tile's first row, this head's first column
+  const void* k = nullptr;  // the sequence's first row
+  const void* v = nullptr;
+  void* out = nullptr;
+  int64_t q_stride = 0, k_stride = 0, v_stride = 0, out_stride = 0;
+  int queries = 0;             // of this tile, at most kQueryTile
+  int64_t keys = 0;            // of the sequence
+  int64_t first_position = 0;  // of the tile's first query, among the keys
+  int head_dim = 0;            // a multiple of 16
+  float scale = 0;
+  // Key j is visible from position i if i - left <= j <= i + right.
+  int64_t left = 0, right = 0;
+  // Added to a score: -slope * |i - j|, if not null; or table[bucket of j - i], if not null.
+  const float* slope = nullptr;
+  const float* table = nullptr;  // this head's column, table_stride apart
+  int64_t table_stride = 0;
+  const int32_t* bucket_starts = nullptr;  // [half_buckets] smallest distance of each bucket
+  int half_buckets = 0;                    // of one direction
+  float* scratch = nullptr;                // attention_scratch_floats(head_dim)
+};
+
+/// Floats of an AttentionTile's scratch: packed keys, values, queries, sums, scores, row maxima and
+/// row sums, score terms.
+inline constexpr int64_t attention_scratch_floats(int64_t head_dim) {
+  return (2 * kKeyTile + 2 * kQueryTile) * head_dim + 8 * kKeyTile + 2 * kQueryTile + kKeyTile +
+         kQueryTile;
+}
+
+struct Kernels {
+  void (*norm_rows[2][2])(const NormRows&);  // [dtype of x][dtype of residual and out]
+  void (*embed_row[2])(const EmbedRow&);
+  void (*pool_rows[2][2])(const PoolRows&);  // [dtype of x][dtype of out]
+  void (*cast[2][2])(const CastElements&);   // [from][to]
+  void (*attention[2])(const AttentionTile&);
+};
+
+extern const Kernels kSse41Kernels;
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
+
+}  // namespace packhorse::cpu

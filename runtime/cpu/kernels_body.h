@@ -1,0 +1,32 @@
+// All vector kernels for one instruction set. The including file defines PACKHORSE_ISA, the name of
+// the namespace that keeps them apart from the other instruction sets' copies, and
+// PACKHORSE_KERNELS, the name of their table.
+#include <immintrin.h>
+#include <stdint.h>
+
+#include "cpu/kernels.h"
+
+namespace packhorse::cpu::PACKHORSE_ISA {
+#include "cpu/simd.h"
+//
+#include "cpu/row_kernels.h"
+//
+#include "cpu/attention_kernel.h"
+}  // namespace packhorse::cpu::PACKHORSE_ISA
+
+namespace packhorse::cpu {
+namespace isa = PACKHORSE_ISA;
+using isa::bfloat16;
+
+const Kernels PACKHORSE_KERNELS = {
+    .norm_rows = {{isa::norm_rows<float, float>, isa::norm_rows<float, bfloat16>},
+                  {isa::norm_rows<bfloat16, float>, isa::norm_rows<bfloat16, bfloat16>}},
+    .embed_row = {isa::embed_row<float>, isa::embed_row<bfloat16>},
+    .pool_rows = {{isa::pool_rows<float, float>, isa::pool_rows<float, bfloat16>},
+                  {isa::pool_rows<bfloat16, float>, isa::pool_rows<bfloat16, bfloat16>}},
+    .cast = {{isa::cast<float, float>, isa::cast<float, bfloat16>},
+             {isa::cast<bfloat16, float>, isa::cast<bfloat16, bfloat16>}},
+    .attention = {isa::attention<float>, isa::attention<bfloat16>},
+};
+
+}  // namespace packhorse::cpu

@@ -1,0 +1,247 @@
+#include "cpu/linear.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cpu/row_ops.h"
+#include "cpu/workspace.h"
+
+namespace packhorse::cpu {
+namespace {
+
+// Rows of one task of the norm after split blocks.
+constexpr int64_t kNormRows = 8;
+
+int64_t block_count(int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
+
+// Blocks that are too few to give every thread one more.
+int64_t split_count(int64_t rows, int threads) { return block_count(rows) % threads; }
+
+struct Scratch {
+  Scratch(Workspace& workspace, int64_t rows, int64_t in_features, int64_t intermediate,
+          int64_t out_features, DType dtype, int threads)
+      : in_bytes(kBlockRows * in_features * size_of(dtype)),
+        middle_bytes(kBlockRows * intermediate * size_of(dtype)),
+        result_floats(kBlockRows * out_features),
+        tile_bytes(Gemm::tile_bytes(dtype)),
+        staged(workspace.take<int64_t>(threads)),
+        in(workspace.take(threads * in_bytes)),
+        tile(workspace.take(threads * tile_bytes)),
+        middle(workspace.take(threads * middle_bytes)),
+        result(workspace.take<float>(threads * result_floats)),
+        split_middle(workspace.take(split_capacity(rows, threads) * middle_bytes)),
+        split_result(workspace.take<float>(split_capacity(rows, threads) * result_floats)) {}
+
+  // The most blocks that are split in any batch of up to `rows` rows.
+  static int64_t split_capacity(int64_t rows, int threads) {
+    return std::min<int64_t>(block_count(rows), threads - 1);
+  }
+
+  int64_t in_bytes, middle_bytes, result_floats, tile_bytes;
+  int64_t* staged;          // [threads] the block that `in` holds, or -1
+  std::byte* in;            // [threads, 64, in_features]: rows that cannot be read in place
+  std::byte* tile;          // [threads, 64, panel]
+  std::byte* middle;        // [threads, 64, intermediate]
+  float* result;            // [threads, 64, out_features] before residual and norm
+  std::byte* split_middle;  // [split blocks, 64, intermediate]
+  float* split_result;      // [split blocks, 64, out_features]
+};
+
+struct Layer {
+  const Gemm* gemm = nullptr;
+  const LinearWeight* weight = nullptr;
+
+  explicit operator bool() const { return gemm != nullptr; }
+  int64_t panels() const { return panel_count(weight->out_features, weight->dtype); }
+};
+
+// One op: x through `up`, if there is one, then through `last`, into out.
+struct Chain {
+  TensorView x;
+  Layer up;
+  Layer last;
+  TensorView residual;
+  NormWeight norm;
+  TensorView out;
+  const Scratch& scratch;
+  const Kernels& kernels;
+  ThreadPool& pool;
+
+  void run() const;
+
+ private:
+  struct Target {
+    void* data;
+    int64_t stride;
+    int64_t rows;  // that may be written
+  };
+
+  bool finishes() const { return residual || norm; }
+  int64_t rows_of(int64_t block) const {
+    return std::min(kBlockRows, x.rows() - block * kBlockRows);
+  }
+  const void* input(int64_t block, int64_t readable, int worker) const;
+  Target target(int64_t block, float* result) const;
+  Gemm::Block call(const Layer& layer, int64_t block, const void* x, const Target& to,
+                   int worker) const;
+  void run_whole(int64_t block, int worker) const;
+  void finish(int64_t first_row, int64_t rows, const float* result) const;
+};
+
+char* row_at(const TensorView& view, int64_t row) {
+  return view.as<char>() + static_cast<size_t>(row * view.row_stride) * size_of(view.dtype);
+}
+
+// The rows of a block, in place where they can be read as the kernel wants; else copied, once for
+// all panels that a worker takes in a row.
+const void* Chain::input(int64_t block, int64_t readable, int worker) const {
+  const int64_t rows = rows_of(block);
+  const char* from = row_at(x, block * kBlockRows);
+  if (rows == readable && x.row_stride == x.columns()) return from;
+  std::byte* to = scratch.in + worker * scratch.in_bytes;
+  if (scratch.staged[worker] == block) return to;
+  const size_t bytes = static_cast<size_t>(x.columns()) * size_of(x.dtype);
+  const size_t stride = static_cast<size_t>(x.row_stride) * size_of(x.dtype);
+  for (int64_t i = 0; i < rows; ++i) {
+    std::memcpy(to + static_cast<size_t>(i) * bytes, from + static_cast<size_t>(i) * stride, bytes);
+  }
+  std::memset(to + static_cast<size_t>(rows) * bytes, 0,
+              static_cast<size_t>(readable - rows) * bytes);
+  scratch.staged[worker] = block;
+  return to;
+}
+
+Chain::Target Chain::target(int64_t block, float* result) const {
+  if (finishes()) return {result, out.columns(), kBlockRows};
+  return {row_at(out, block * kBlockRows), out.row_stride, rows_of(block)};
+}
+
+Gemm::Block Chain::call(const Layer& layer, int64_t block, const void* from, const Target& to,
+                        int worker) const {
+  return {.x = from,
+          .rows = rows_of(block),
+          .weight = layer.weight->data,
+          .bias = layer.weight->bias,
+          .out = to.data,
+          .out_stride = to.stride,
+          .out_rows = to.rows,
+          .tile = scratch.tile + worker * scratch.tile_bytes,
+          .worker = worker};
+}
+
+void Chain::finish(int64_t first_row, int64_t rows, const float* result) const {
+  NormRows task;
+  task.x = result;
+  task.x_stride = out.columns();
+  if (residual) {
+    task.residual = row_at(residual, first_row);
+    task.residual_stride = residual.row_stride;
+  }
+  task.out = row_at(out, first_row);
+  task.out_stride = out.row_stride;
+  task.rows = rows;
+  task.columns = out.columns();
+  task.norm = params_of(norm);
+  kernels.norm_rows[0][index_of(out.dtype)](task);
+}
+
+void Chain::run_whole(int64_t block, int worker) const {
+  const Layer& first = up ? up : last;
+  const void* from = input(block, first.gemm->readable_rows(rows_of(block)), worker);
+  if (up) {
+    std::byte* middle = scratch.middle + worker * scratch.middle_bytes;
+    up.gemm->run(call(up, block, from, {middle, up.weight->out_features, kBlockRows}, worker));
+    from = middle;
+  }
+  float* result = scratch.result + worker * scratch.result_floats;
+  last.gemm->run(call(last, block, from, target(block, result), worker));
+  if (finishes()) finish(block * kBlockRows, rows_of(block), result);
+}
+
+void Chain::run() const {
+  const int64_t rows = x.rows();
+  const int64_t split = split_count(rows, pool.threads());
+  const int64_t whole = block_count(rows) - split;
+  std::fill(scratch.staged, scratch.staged + pool.threads(), -1);
+
+  const auto middle_of = [&](int64_t i) { return scratch.split_middle + i * scratch.middle_bytes; };
+  const auto result_of = [&](int64_t i) {
+    return scratch.split_result + i * scratch.result_floats;
+  };
+  const Layer& first = up ? up : last;
+  const int64_t panels = first.panels();
+  pool.parallel_for(whole + split * panels, [&](int64_t task, int worker) {
+    if (task < whole) return run_whole(task, worker);
+    const int64_t i = (task - whole) / panels;
+    const int64_t block = whole + i;
+    const void* from = input(block, first.gemm->readable_rows(rows_of(block)), worker);
+    const Target to = up ? Target{middle_of(i), up.weight->out_features, kBlockRows}
+                         : target(block, result_of(i));
+    first.gemm->run_panel(call(first, block, from, to, worker), (task - whole) % panels);
+  });
+  if (split == 0) return;
+  if (up) {
+    const int64_t last_panels = last.panels();
+    pool.parallel_for(split * last_panels, [&](int64_t task, int worker) {
+      const int64_t i = task / last_panels;
+      const int64_t block = whole + i;
+      last.gemm->run_panel(call(last, block, middle_of(i), target(block, result_of(i)), worker),
+                           task % last_panels);
+    });
+  }
+  if (!finishes()) return;
+  const int64_t first_row = whole * kBlockRows;
+  pool.parallel_for((rows - first_row + kNormRows - 1) / kNormRows, [&](int64_t task, int) {
+    const int64_t row = first_row + task * kNormRows;
+    finish(row, std::min(kNormRows, rows - row),
+           scratch.split_result + (row - first_row) * out.columns());
+  });
+}
+
+Layer layer_of(const LinearWeight& weight, Activation activation, DType out_dtype, GemmSet& gemms) {
+  const GemmShape shape = {weight.in_features, weight.out_features, weight.dtype,
+                           out_dtype,          activation,          weight.bias != nullptr};
+  return {&gemms.get(shape), &weight};
+}
+
+}  // namespace
+
+size_t linear_workspace(int64_t rows, int64_t in_features, int64_t intermediate,
+                        int64_t out_features, DType dtype, int threads) {
+  Workspace workspace;
+  Scratch(workspace, rows, in_features, intermediate, out_features, dtype, threads);
+  return workspace.bytes();
+}
+
+void linear(const LinearArgs& args, GemmSet& gemms, const Kernels& kernels, ThreadPool& pool) {
+  Workspace workspace(args.workspace);
+  const Scratch scratch(workspace, args.x.rows(), args.x.columns(), 0, args.out.columns(),
+                        args.x.dtype, pool.threads());
+  const bool finishes = args.residual || args.norm;
+  const DType sums = finishes ? DType::kFloat32 : args.out.dtype;
+  Chain{args.x,        {},        layer_of(args.weight, args.activation, sums, gemms),
+        args.residual, args.norm, args.out,
+        scratch,       kernels,   pool}
+      .run();
+}
+
+void feed_forward(const FeedForwardArgs& args, GemmSet& gemms, const Kernels& kernels,
+                  ThreadPool& pool) {
+  Workspace workspace(args.workspace);
+  const Scratch scratch(workspace, args.x.rows(), args.x.columns(), args.up.out_features,
+                        args.out.columns(), args.x.dtype, pool.threads());
+  const bool finishes = args.residual || args.norm;
+  const DType sums = finishes ? DType::kFloat32 : args.out.dtype;
+  Chain{args.x,
+        layer_of(args.up, args.activation, args.x.dtype, gemms),
+        layer_of(args.down, Activation::kNone, sums, gemms),
+        args.residual,
+        args.norm,
+        args.out,
+        scratch,
+        kernels,
+        pool}
+      .run();
+}
+
+}  // namespace packhorse::cpu

@@ -1,0 +1,28 @@
+// linear and feed_forward: chains of one or two dense layers, then residual and norm, by row
+// blocks.
+//
+// As many blocks as fill all threads evenly run whole: one task carries a block of 64 rows through
+// the chain, and what lies between stays in its core's cache. The few blocks that remain (all of a
+// small batch) are split: a task is one panel of columns, then one slice of rows for the norm.
+// Either way the same arithmetic is done.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/gemm.h"
+#include "cpu/kernels.h"
+#include "cpu/thread_pool.h"
+#include "ops/args.h"
+
+namespace packhorse::cpu {
+
+/// `intermediate` = 0: a linear layer.
+size_t linear_workspace(int64_t rows, int64_t in_features, int64_t intermediate,
+                        int64_t out_features, DType dtype, int threads);
+
+void linear(const LinearArgs& args, GemmSet& gemms, const Kernels& kernels, ThreadPool& pool);
+void feed_forward(const FeedForwardArgs& args, GemmSet& gemms, const Kernels& kernels,
+                  ThreadPool& pool);
+
+}  // namespace packhorse::cpu

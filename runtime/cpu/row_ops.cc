@@ -1,0 +1,118 @@
+#include "cpu/row_ops.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace packhorse::cpu {
+namespace {
+
+// Rows of one task: enough work to be worth claiming, little enough to spread.
+constexpr int64_t kTaskRows = 32;
+
+char* row_at(const TensorView& view, int64_t row) {
+  return view.as<char>() + static_cast<size_t>(row * view.row_stride) * size_of(view.dtype);
+}
+
+// Calls body(first, end) for slices of [0, rows).
+template <class Body>
+void for_rows(int64_t rows, ThreadPool& pool, Body body) {
+  pool.parallel_for((rows + kTaskRows - 1) / kTaskRows, [&](int64_t task, int) {
+    body(task * kTaskRows, std::min(rows, (task + 1) * kTaskRows));
+  });
+}
+
+}  // namespace
+
+NormParams params_of(const NormWeight& norm) {
+  return {norm.gamma, norm.beta, norm.eps, norm.kind == NormKind::kRms};
+}
+
+void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool) {
+  const int32_t* cu_seqlens = args.batch.cu_seqlens;
+  for_rows(args.batch.num_tokens, pool, [&](int64_t first, int64_t end) {
+    const int32_t* next =
+        std::upper_bound(cu_seqlens, cu_seqlens + args.batch.num_sequences + 1, first);
+    EmbedRow task;
+    task.columns = args.out.columns();
+    task.norm = params_of(args.norm);
+    for (int64_t token = first; token < end; ++token) {
+      while (*next <= token) ++next;
+      task.word = row_at(args.word, args.ids[token]);
+      if (args.position) {
+        const int64_t position =
+            args.position_ids != nullptr ? args.position_ids[token] : token - next[-1];
+        task.position = row_at(args.position, position + args.position_offset);
+      }
+      if (args.type) {
+        task.type = row_at(args.type, args.type_ids != nullptr ? args.type_ids[token] : 0);
+      }
+      task.out = row_at(args.out, token);
+      kernels.embed_row[index_of(args.out.dtype)](task);
+    }
+  });
+}
+
+void norm(const NormArgs& args, const Kernels& kernels, ThreadPool& pool) {
+  const int dtype = index_of(args.x.dtype);
+  for_rows(args.x.rows(), pool, [&](int64_t first, int64_t end) {
+    NormRows task;
+    task.x = row_at(args.x, first);
+    task.x_stride = args.x.row_stride;
+    if (args.residual) {
+      task.residual = row_at(args.residual, first);
+      task.residual_stride = args.residual.row_stride;
+    }
+    task.out = row_at(args.out, first);
+    task.out_stride = args.out.row_stride;
+    task.rows = end - first;
+    task.columns = args.x.columns();
+    task.norm = params_of(args.norm);
+    kernels.norm_rows[dtype][dtype](task);
+  });
+}
+
+void pool_sequences(const PoolArgs& args, const Kernels& kernels, ThreadPool& pool) {
+  const auto kernel = kernels.pool_rows[index_of(args.x.dtype)][index_of(args.out.dtype)];
+  pool.parallel_for(args.batch.num_sequences, [&](int64_t sequence, int) {
+    const int64_t first = args.batch.cu_seqlens[sequence];
+    const int64_t length = args.batch.cu_seqlens[sequence + 1] - first;
+    PoolRows task;
+    task.x = row_at(args.x, first);
+    task.x_stride = args.x.row_stride;
+    task.out = row_at(args.out, sequence);
+    task.rows = length;
+    task.columns = args.out.columns();
+    task.normalize = args.normalize;
+    if (length > 0) {
+      switch (args.pooling) {
+        case Pooling::kLast:
+          task.x = row_at(args.x, first + length - 1);
+          [[fallthrough]];
+        case Pooling::kCls:
+          task.rows = 1;
+          break;
+        case Pooling::kMean:
+          task.factor = 1.0f / static_cast<float>(length);
+          break;
+        case Pooling::kMeanSqrt:
+          task.factor = 1.0f / std::sqrt(static_cast<float>(length));
+          break;
+        case Pooling::kMax:
+          task.take_max = true;
+          break;
+      }
+    }
+    kernel(task);
+  });
+}
+
+void cast(const CastArgs& args, const Kernels& kernels, ThreadPool& pool) {
+  const auto kernel = kernels.cast[index_of(args.x.dtype)][index_of(args.out.dtype)];
+  for_rows(args.x.rows(), pool, [&](int64_t first, int64_t end) {
+    for (int64_t row = first; row < end; ++row) {
+      kernel({row_at(args.x, row), row_at(args.out, row), args.x.columns()});
+    }
+  });
+}
+
+}  // namespace packhorse::cpu

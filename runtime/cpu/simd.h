@@ -1,0 +1,164 @@
+// float32 vectors of the instruction set that the including file is compiled for.
+//
+// Included only by kernels_body.h, inside one namespace per instruction set, and nothing here or
+// there uses an inline function of another header: the linker keeps one copy of such a function,
+// and it might be the one compiled for instructions that this machine lacks.
+//
+// No expression is contracted to fused multiply-adds by the compiler (-ffp-contract=off): where one
+// is meant, fma() says so, and a row's bits do not hang on what the optimiser did around it.
+
+#if defined(__AVX512F__)
+inline constexpr int kWidth = 16;
+#elif defined(__AVX2__)
+inline constexpr int kWidth = 8;
+#else
+inline constexpr int kWidth = 4;
+#endif
+
+using Vec = float __attribute__((vector_size(kWidth * 4)));
+using IntVec = int32_t __attribute__((vector_size(kWidth * 4)));
+using bfloat16 = uint16_t;
+
+[[gnu::always_inline]] static inline Vec splat(float value) { return value - Vec{}; }
+[[gnu::always_inline]] static inline IntVec splat_int(int32_t value) { return value - IntVec{}; }
+
+static inline IntVec lane_numbers() {
+  IntVec lanes = {};
+  for (int i = 0; i < kWidth; ++i) lanes[i] = i;
+  return lanes;
+}
+
+static inline Vec load(const float* from) {
+  Vec value;
+  __builtin_memcpy(&value, from, sizeof(value));
+  return value;
+}
+
+static inline void store(float* to, Vec value) { __builtin_memcpy(to, &value, sizeof(value)); }
+
+// a * b + c, rounded once where the instruction set has that.
+static inline Vec fma(Vec a, Vec b, Vec c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(__AVX2__)
+  return _mm256_fmadd_ps(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+// b where either is NaN.
+static inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
+
+// bfloat16: the upper half of a float32; rounded to nearest even, NaNs stay NaNs.
+using HalfVec = bfloat16 __attribute__((vector_size(kWidth * 2)));
+
+static inline Vec load(const bfloat16* from) {
+  HalfVec half;
+  __builtin_memcpy(&half, from, sizeof(half));
+  return (Vec)(__builtin_convertvector(half, IntVec) << 16);
+}
+
+static inline void store(bfloat16* to, Vec value) {
+  const IntVec bits = (IntVec)value;
+  const IntVec rounded = bits + 0x7fff + (bits >> 16 & 1);
+  const IntVec quiet = bits | 0x400000;
+  const HalfVec half = __builtin_convertvector((value != value ? quiet : rounded) >> 16, HalfVec);
+  __builtin_memcpy(to, &half, sizeof(half));
+}
+
+// The first `count` < kWidth elements; the other lanes are zero.
+template <class T>
+static inline Vec load_first(const T* from, int count) {
+  T elements[kWidth] = {};
+  for (int i = 0; i < count; ++i) elements[i] = from[i];
+  return load(elements);
+}
+
+template <class T>
+static inline void store_first(T* to, Vec value, int count) {
+  T elements[kWidth];
+  store(elements, value);
+  for (int i = 0; i < count; ++i) to[i] = elements[i];
+}
+
+// Exchanges the upper half of every block of 2 * size lanes of `a` with the lower half in `b`.
+template <int size>
+static inline void exchange(Vec& a, Vec& b) {
+  const Vec x = a;
+  const Vec y = b;
+#if defined(__AVX512F__)
+  const IntVec lanes = lane_numbers();
+  const IntVec upper = (lanes & size) != 0;
+  a = _mm512_permutex2var_ps(x, (__m512i)(upper ? lanes - size + kWidth : lanes), y);
+  b = _mm512_permutex2var_ps(x, (__m512i)(upper ? lanes + kWidth : lanes + size), y);
+#elif defined(__AVX2__)
+  if constexpr (size == 4) {
+    a = __builtin_shufflevector(x, y, 0, 1, 2, 3, 8, 9, 10, 11);
+    b = __builtin_shufflevector(x, y, 4, 5, 6, 7, 12, 13, 14, 15);
+  } else if constexpr (size == 2) {
+    a = __builtin_shufflevector(x, y, 0, 1, 8, 9, 4, 5, 12, 13);
+    b = __builtin_shufflevector(x, y, 2, 3, 10, 11, 6, 7, 14, 15);
+  } else {
+    a = __builtin_shufflevector(x, y, 0, 8, 2, 10, 4, 12, 6, 14);
+    b = __builtin_shufflevector(x, y, 1, 9, 3, 11, 5, 13, 7, 15);
+  }
+#else
+  if constexpr (size == 2) {
+    a = __builtin_shufflevector(x, y, 0, 1, 4, 5);
+    b = __builtin_shufflevector(x, y, 2, 3, 6, 7);
+  } else {
+    a = __builtin_shufflevector(x, y, 0, 4, 2, 6);
+    b = __builtin_shufflevector(x, y, 1, 5, 3, 7);
+  }
+#endif
+}
+
+// Transposes kWidth rows of kWidth elements in log2(kWidth) rounds.
+template <int size = kWidth / 2>
+static inline void transpose(Vec* rows) {
+  if constexpr (size > 0) {
+    for (int i = 0; i < kWidth; ++i) {
+      if ((i & size) == 0) exchange<size>(rows[i], rows[i + size]);
+    }
+    transpose<size / 2>(rows);
+  }
+}
+
+// Folds the upper half of the lanes onto the lower until one is left.
+template <class Op, int size = kWidth / 2>
+static inline float fold_lanes(Vec value, Op op) {
+  Vec unused = value;
+  Vec upper = value;
+  exchange<size>(unused, upper);
+  value = op(value, upper);
+  if constexpr (size > 1) return fold_lanes<Op, size / 2>(value, op);
+  return value[0];
+}
+
+static inline float sum_lanes(Vec value) {
+  return fold_lanes(value, [](Vec a, Vec b) { return a + b; });
+}
+
+static inline float max_lane(Vec value) {
+  return fold_lanes(value, [](Vec a, Vec b) { return max(a, b); });
+}
+
+// 2^x within 2 units in the last place; 0 below 2^-126, NaN of NaN. Not for x > 127.
+// 2^x = 2^n 2^r with n the nearest integer; the polynomial is a minimax fit of 2^r on [-1/2, 1/2],
+// relative error 2e-9, exact at 0.
+static inline Vec exp2(Vec x) {
+  const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+  const Vec shifted = x + magic;
+  const Vec r = x - (shifted - magic);
+  Vec p = splat(1.5353362e-4f);
+  p = fma(p, r, splat(1.3398874e-3f));
+  p = fma(p, r, splat(9.618437e-3f));
+  p = fma(p, r, splat(5.5503324e-2f));
+  p = fma(p, r, splat(2.4022648e-1f));
+  p = fma(p, r, splat(6.931472e-1f));
+  p = fma(p, r, splat(1.0f));
+  const Vec scaled = (Vec)((IntVec)p + ((IntVec)shifted << 23));
+  const Vec number = x < splat(-126.0f) ? Vec{} : scaled;
+  return x != x ? x : number;
+}

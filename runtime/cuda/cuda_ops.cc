@@ -1,0 +1,422 @@
+#include "cuda/cuda_ops.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "core/format.h"
+#include "cuda/attention.h"
+#include "cuda/attention_sm80.h"
+#include "cuda/check.h"
+#include "cuda/device_memory.h"
+#include "cuda/embedding.h"
+#include "cuda/gemm.h"
+#include "cuda/norm.h"
+#include "cuda/pool.h"
+#include "packhorse/error.h"
+
+namespace packhorse {
+namespace cuda {
+namespace {
+
+constexpr int64_t kMultiple = 8;  // elements of a 16-byte access
+
+std::string version_text(int version) { return concat(version / 1000, ".", version % 1000 / 10); }
+
+std::string device_list(int count) {
+  std::string list;
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp properties;
+    CUDA_CHECK(cudaGetDeviceProperties(&properties, i));
+    list += concat(i == 0 ? "" : ", ", "cuda:", i, " (", properties.name, ")");
+  }
+  return list;
+}
+
+int attribute(cudaDeviceAttr name, int device) {
+  int value = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&value, name, device));
+  return value;
+}
+
+// Throws unless `device` exists and can run our kernels; says whether it can run the sm_90 ones.
+bool check_device(int device) {
+  int driver = 0;
+  int runtime = 0;
+  CUDA_CHECK(cudaDriverGetVersion(&driver));
+  CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
+  if (driver == 0) {
+    throw RuntimeError(concat("device 'cuda:", device,
+                              "': no NVIDIA driver on this machine; install one for CUDA ",
+                              version_text(runtime), " or newer, or use device 'cpu'"));
+  }
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaErrorInsufficientDriver) {
+    cudaGetLastError();
+    throw RuntimeError(concat("device 'cuda:", device,
+                              "': the NVIDIA driver is too old: it runs CUDA ",
+                              version_text(driver), ", this build needs ", version_text(runtime)));
+  }
+  if (error != cudaErrorNoDevice) CUDA_CHECK(error);
+  cudaGetLastError();
+  if (device < 0 || device >= count) {
+    throw RuntimeError(concat("device 'cuda:", device, "' does not exist: ",
+                              count == 0 ? "the driver shows no device" : "found ",
+                              device_list(count)));
+  }
+  const int major = attribute(cudaDevAttrComputeCapabilityMajor, device);
+  const int minor = attribute(cudaDevAttrComputeCapabilityMinor, device);
+  if (major < 8) {
+    throw RuntimeError(concat("device 'cuda:", device, "' has compute capability ", major, ".",
+                              minor, ", 8.0 is needed"));
+  }
+  return major == 9 && minor == 0;
+}
+
+// Whether to use the sm_90 kernels: the environment's choice, else whatever the device can.
+bool choose_sm90(const char* variable, bool capable) {
+  const char* value = std::getenv(variable);
+  const std::string choice = value == nullptr ? "" : value;
+  if (choice.empty()) return capable;
+  if (choice == "portable") return false;
+  if (choice == "sm90" && capable) return true;
+  throw RuntimeError(concat(
+      variable, "=", choice,
+      capable ? ": expected 'sm90' or 'portable'" : ": this device has 'portable' kernels only"));
+}
+
+void check_vectors(const char* op, const char* name, const TensorView& view) {
+  if (!view || view.columns() == 0) return;
+  if (view.columns() % kMultiple == 0 && view.row_stride % kMultiple == 0 &&
+      reinterpret_cast<uintptr_t>(view.data) % 16 == 0) {
+    return;
+  }
+  throw InvalidArgument(concat(op, ": ", name, " is ", view.describe(), " with rows ",
+                               view.row_stride, " elements apart at address ", view.data,
+                               ": CUDA needs columns and strides that are multiples of ", kMultiple,
+                               " and an address that is one of 16"));
+}
+
+int32_t to_int32(const char* op, const char* name, int64_t value) {
+  if (value > std::numeric_limits<int32_t>::max()) {
+    throw InvalidArgument(concat(op, ": ", name, " is ", value, ", at most ",
+                                 std::numeric_limits<int32_t>::max(), " are supported"));
+  }
+  return static_cast<int32_t>(value);
+}
+
+class Stream {
+ public:
+  Stream() { CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  ~Stream() {
+    cudaStreamSynchronize(stream_);
+    cudaStreamDestroy(stream_);
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator cudaStream_t() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+class CudaOps final : public Ops {
+ public:
+  CudaOps(int device, bool sm90_capable)
+      : device_(device),
+        sm90_gemm_(choose_sm90("PACKHORSE_GEMM", sm90_capable)),
+        sm90_attention_(choose_sm90("PACKHORSE_ATTENTION", sm90_capable)),
+        sm_count_(attribute(cudaDevAttrMultiProcessorCount, device)),
+        counters_(device, 256) {
+    prepare_attention_sm80();
+    CUDA_CHECK(cudaMemsetAsync(counters_.data(), 0, counters_.bytes(), stream_));
+  }
+
+  Device device() const override { return {DeviceType::kCuda, device_}; }
+
+  void check_dtype(DType dtype) const override {
+    if (dtype == DType::kFloat16 || dtype == DType::kBFloat16) return;
+    throw RuntimeError(concat("dtype ", name_of(dtype), " on ", name_of(device()),
+                              ": CUDA runs float16 or bfloat16"));
+  }
+
+  std::unique_ptr<DeviceMemory> allocate(size_t bytes) override {
+    return std::make_unique<CudaMemory>(device_, bytes);
+  }
+
+  void upload(void* device_to, const void* host_from, size_t bytes) override {
+    const DeviceGuard guard(device_);
+    auto* to = static_cast<unsigned char*>(device_to);
+    stage(host_from, bytes, [&](const void* staged, size_t offset, size_t size) {
+      CUDA_CHECK(cudaMemcpyAsync(to + offset, staged, size, cudaMemcpyHostToDevice, stream_));
+    });
+  }
+
+  void download(void* host_to, const void* device_from, size_t bytes) override {
+    if (bytes == 0) return;
+    const DeviceGuard guard(device_);
+    downloads_.download(host_to, device_from, bytes, stream_);
+  }
+
+  void synchronize() override {
+    const DeviceGuard guard(device_);
+    const cudaError_t error = cudaStreamSynchronize(stream_);
+    downloads_.finish(error == cudaSuccess);
+    CUDA_CHECK(error);
+    DeviceStatus& status = *device_status();
+    if (status.code == DeviceStatus::kFine) return;
+    const DeviceStatus found = std::exchange(status, DeviceStatus{});
+    const char* name = found.code == DeviceStatus::kWordId       ? "ids"
+                       : found.code == DeviceStatus::kPositionId ? "position"
+                                                                 : "type_ids";
+    throw InvalidArgument(concat("embed: ", name, "[", found.index, "] is ", found.found,
+                                 ", expected in [0, ", found.limit, ")"));
+  }
+
+  size_t linear_bytes(int64_t in_features, int64_t out_features, DType dtype) const override {
+    return static_cast<size_t>(in_features * out_features) * size_of(dtype);
+  }
+
+  void pack_linear(const float* weight, int64_t in_features, int64_t out_features, DType dtype,
+                   void* packed) override {
+    check_dtype(dtype);
+    const DeviceGuard guard(device_);
+    auto* to = static_cast<unsigned char*>(packed);
+    const size_t bytes = static_cast<size_t>(in_features * out_features) * sizeof(float);
+    // The kernel reads the page-locked slot itself: float32 never needs device memory.
+    stage(weight, bytes, [&](void* staged, size_t offset, size_t size) {
+      const auto count = static_cast<int64_t>(size / sizeof(float));
+      CastArgs cast;
+      cast.x = TensorView(staged, DType::kFloat32, 1, count);
+      cast.out = TensorView(to + offset / sizeof(float) * size_of(dtype), dtype, 1, count);
+      launch_cast(cast, stream_);
+    });
+  }
+
+  int64_t head_dim_multiple() const override { return kMultiple; }
+
+  size_t linear_workspace(int64_t, int64_t, int64_t, DType) const override { return 0; }
+
+  size_t feed_forward_workspace(int64_t rows, int64_t, int64_t intermediate_size,
+                                DType dtype) const override {
+    return static_cast<size_t>(rows * intermediate_size) * size_of(dtype);
+  }
+
+  size_t attention_workspace(int64_t num_tokens, int64_t, int64_t max_seqlen, int64_t num_heads,
+                             int64_t head_dim, DType) const override {
+    if (sm90_attention_) return 0;
+    return attention_sm80_workspace(num_tokens, max_seqlen, num_heads, head_dim);
+  }
+
+ private:
+  void do_embed(const EmbedArgs& args) override {
+    check_compute("embed", args.out.dtype);
+    for (auto [name, view] : {std::pair{"word", &args.word},
+                              {"position", &args.position},
+                              {"type", &args.type},
+                              {"out", &args.out}}) {
+      check_vectors("embed", name, *view);
+    }
+    const DeviceGuard guard(device_);
+    launch_embed(args, device_status(), stream_);
+  }
+
+  void do_linear(const LinearArgs& args) override {
+    const DeviceGuard guard(device_);
+    gemm("linear", args.x, args.weight, args.activation, args.residual, args.out, args.row_count);
+    if (args.norm) norm_in_place(args.out, args.norm, args.row_count);
+  }
+
+  void do_feed_forward(const FeedForwardArgs& args) override {
+    const DeviceGuard guard(device_);
+    const TensorView intermediate(args.workspace, args.x.dtype, args.x.rows(),
+                                  args.up.out_features);
+    if (args.workspace == nullptr) throw InvalidArgument("feed_forward: workspace is missing");
+    gemm("feed_forward", args.x, args.up, args.activation, {}, intermediate, args.row_count);
+    gemm("feed_forward", intermediate, args.down, Activation::kNone, args.residual, args.out,
+         args.row_count);
+    if (args.norm) norm_in_place(args.out, args.norm, args.row_count);
+  }
+
+  void do_attention(const AttentionArgs& args) override {
+    const char* op = "attention";
+    check_compute(op, args.q.dtype);
+    for (auto [name, view] :
+         {std::pair{"q", &args.q}, {"k", &args.k}, {"v", &args.v}, {"out", &args.out}}) {
+      check_vectors(op, name, *view);
+    }
+    if (args.head_dim > 256) {
+      throw InvalidArgument(concat("attention: head_dim ", args.head_dim, " is over 256"));
+    }
+    AttentionParams params;
+    params.q = args.q.data;
+    params.k = args.k.data;
+    params.v = args.v.data;
+    params.out = args.out.data;
+    params.q_row_stride = args.q.row_stride;
+    params.k_row_stride = args.k.row_stride;
+    params.v_row_stride = args.v.row_stride;
+    params.out_row_stride = args.out.row_stride;
+    params.cu_seqlens_q = args.queries.cu_seqlens;
+    params.cu_seqlens_k = args.keys.cu_seqlens;
+    params.counts = args.queries.counts;
+    params.num_sequences = to_int32(op, "num_sequences", args.queries.num_sequences);
+    params.num_tokens_q = to_int32(op, "num_tokens", args.queries.num_tokens);
+    params.num_tokens_k = to_int32(op, "num_tokens", args.keys.num_tokens);
+    params.max_seqlen_q = to_int32(op, "max_seqlen", args.queries.max_seqlen);
+    params.max_seqlen_k = to_int32(op, "max_seqlen", args.keys.max_seqlen);
+    params.num_heads = args.num_heads;
+    params.num_kv_heads = args.num_kv_heads;
+    params.head_dim = args.head_dim;
+    params.scale = args.scale;
+    params.mask = args.mask;
+    params.term = args.term;
+    params.dtype = args.q.dtype;
+    params.sm_count = sm_count_;
+    const DeviceGuard guard(device_);
+    if (sm90_attention_) {
+      params.workspace = counters_.data();
+      params.workspace_bytes = counters_.bytes();
+      launch_attention_sm90(params, stream_);
+      return;
+    }
+    params.workspace = args.workspace;
+    params.workspace_bytes =
+        args.workspace == nullptr
+            ? 0
+            : attention_workspace(args.queries.num_tokens, args.queries.num_sequences,
+                                  args.keys.max_seqlen, args.num_heads, args.head_dim,
+                                  args.q.dtype);
+    launch_attention_sm80(params, stream_);
+  }
+
+  void do_norm(const NormArgs& args) override {
+    const DeviceGuard guard(device_);
+    norm_rows("norm", args);
+  }
+
+  void do_pool(const PoolArgs& args) override {
+    check_compute("pool", args.x.dtype);
+    check_vectors("pool", "x", args.x);
+    check_vectors("pool", "out", args.out);
+    const DeviceGuard guard(device_);
+    launch_pool(args, stream_);
+  }
+
+  void do_cast(const CastArgs& args) override {
+    const DeviceGuard guard(device_);
+    launch_cast(args, stream_);
+  }
+
+  void check_compute(const char* op, DType dtype) const {
+    if (dtype == DType::kFloat16 || dtype == DType::kBFloat16) return;
+    throw InvalidArgument(
+        concat(op, ": found ", name_of(dtype), ", CUDA runs float16 or bfloat16"));
+  }
+
+  // Sends `bytes` of host memory through the upload ring: send(slot, offset, bytes) per slotful.
+  template <class Send>
+  void stage(const void* host_from, size_t bytes, Send send) {
+    for (size_t offset = 0; offset < bytes; offset += UploadRing::kSlotBytes) {
+      const size_t size = std::min(bytes - offset, UploadRing::kSlotBytes);
+      void* slot = uploads_.acquire();
+      std::memcpy(slot, static_cast<const unsigned char*>(host_from) + offset, size);
+      send(slot, offset, size);
+      uploads_.release(stream_);
+    }
+  }
+
+  void gemm(const char* op, const TensorView& x, const LinearWeight& weight, Activation activation,
+            const TensorView& residual, const TensorView& out, const int32_t* row_count) {
+    check_compute(op, x.dtype);
+    check_vectors(op, "x", x);
+    check_vectors(op, "residual", residual);
+    check_vectors(op, "out", out);
+    GemmParams params;
+    params.a = x.data;
+    params.lda = x.row_stride;
+    params.weight = weight.data;
+    params.bias = weight.bias;
+    params.residual = residual.data;
+    params.ldr = residual.row_stride;
+    params.out = out.data;
+    params.ldo = out.row_stride;
+    params.rows = to_int32(op, "rows", x.rows());
+    params.row_count = row_count;
+    params.n = to_int32(op, "out_features", weight.out_features);
+    params.k = to_int32(op, "in_features", weight.in_features);
+    params.dtype = x.dtype;
+    params.activation = activation;
+    params.sm_count = sm_count_;
+    if (sm90_gemm_) {
+      launch_gemm_sm90(params, stream_);
+    } else {
+      launch_gemm_sm80(params, stream_);
+    }
+  }
+
+  void norm_in_place(const TensorView& rows, const NormWeight& weight, const int32_t* row_count) {
+    NormArgs args;
+    args.x = rows;
+    args.out = rows;
+    args.norm = weight;
+    args.row_count = row_count;
+    norm_rows("norm", args);
+  }
+
+  void norm_rows(const char* op, const NormArgs& args) {
+    check_compute(op, args.x.dtype);
+    check_vectors(op, "x", args.x);
+    check_vectors(op, "residual", args.residual);
+    check_vectors(op, "out", args.out);
+    NormParams params;
+    params.x = args.x.data;
+    params.x_stride = args.x.row_stride;
+    params.residual = args.residual.data;
+    params.residual_stride = args.residual.row_stride;
+    params.out = args.out.data;
+    params.out_stride = args.out.row_stride;
+    params.weight = args.norm;
+    params.rows = to_int32(op, "rows", args.x.rows());
+    params.columns = args.x.columns();
+    params.row_count = args.row_count;
+    params.dtype = args.x.dtype;
+    launch_norm(params, stream_);
+  }
+
+  DeviceStatus* device_status() { return reinterpret_cast<DeviceStatus*>(status_.data()); }
+
+  int device_;
+  bool sm90_gemm_;
+  bool sm90_attention_;
+  int sm_count_;
+  CudaMemory counters_;  // for launch_attention_sm90: zero before and after every launch
+  PinnedMemory status_{sizeof(DeviceStatus)};
+  UploadRing uploads_;
+  DownloadBuffer downloads_;
+  Stream stream_;  // last: destroyed, and so synchronised, before what its work uses
+};
+
+}  // namespace
+}  // namespace cuda
+
+int cuda_device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();
+  return 0;
+}
+
+std::unique_ptr<Ops> make_cuda_ops(int device_index) {
+  const bool sm90_capable = cuda::check_device(device_index);
+  const cuda::DeviceGuard guard(device_index);
+  return std::make_unique<cuda::CudaOps>(device_index, sm90_capable);
+}
+
+}  // namespace packhorse

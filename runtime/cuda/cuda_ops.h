@@ -1,0 +1,20 @@
+// The CUDA backend of Ops: float16 and bfloat16 on compute capability 8.0 and up.
+#pragma once
+
+#include <memory>
+
+#include "ops/ops.h"
+
+namespace packhorse {
+
+/// CUDA devices that the driver shows; 0 where there is no driver or one too old.
+int cuda_device_count();
+
+/// Throws RuntimeError: no driver, one too old, no such device (lists those there are), or a device
+/// that is too old.
+///
+/// PACKHORSE_ATTENTION and PACKHORSE_GEMM, read here, choose the kernels: "sm90" (compute
+/// capability 9.0 only, and the default there) or "portable" (8.0 and up).
+std::unique_ptr<Ops> make_cuda_ops(int device_index);
+
+}  // namespace packhorse

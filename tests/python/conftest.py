@@ -1,0 +1,93 @@
+"""Fixtures: devices, dtypes with their tolerance, and small random models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import packhorse
+import pytest
+import reference
+from hypothesis import settings
+from models import random_tensors, tiny_spec, write_model
+
+# Examples are the same in every run, and nothing is left on disk.
+settings.register_profile("packhorse", deadline=None, derandomize=True, database=None)
+settings.load_profile("packhorse")
+
+ModelMaker = Callable[..., Path]
+
+
+@dataclass(frozen=True)
+class Precision:
+    """A dtype of the runtime, and how far one operator may be from float64.
+
+    `tolerance` counts once absolutely and once relatively, for values around 1: two roundings in
+    bfloat16 (8 significant bits), the sum of a few hundred products in float32.
+    """
+
+    name: str
+    tolerance: float
+
+    def round(self, x: Any) -> npt.NDArray[np.float32]:
+        """The float32 values that the device sees."""
+        return reference.bfloat16(x) if self.name == "bfloat16" else np.asarray(x, np.float32)
+
+    def check(self, actual: npt.NDArray[np.float32], expected: Any, steps: float = 1) -> None:
+        """`steps`: how many roundings follow one another, at most about."""
+        assert actual.dtype == np.float32
+        tolerance = steps * self.tolerance
+        np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+PRECISIONS = [Precision("float32", 5e-6), Precision("bfloat16", 2**-7)]
+
+
+DEVICES = [name for name in packhorse.available_devices() if name in ("cpu", "cuda:0")]
+
+
+@pytest.fixture(scope="session", params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="session", params=PRECISIONS, ids=lambda precision: precision.name)
+def precision(request: pytest.FixtureRequest, device: str) -> Precision:
+    chosen: Precision = request.param
+    try:
+        packhorse.plan_memory(tiny_spec(), device=device, dtype=chosen.name)
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    return chosen
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def make_model(tmp_path: Path) -> ModelMaker:
+    """make_model(name="model", seed=0, **spec changes): the folder of a random model."""
+
+    def make(name: str = "model", seed: int = 0, **changes: Any) -> Path:
+        spec = tiny_spec(**changes)
+        return write_model(tmp_path / name, spec, random_tensors(spec, seed))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the model of `tiny_spec()`; not to be changed."""
+    return write_model(tmp_path_factory.mktemp("tiny"), tiny_spec())
+
+
+@pytest.fixture(scope="session")
+def session(tiny_model: Path, device: str) -> packhorse.Session:
+    """A float32 session on `tiny_model` that any test may use, and leaves as it was."""
+    return packhorse.Session.load(tiny_model, device, max_tokens=1024, max_sequences=32, threads=2)

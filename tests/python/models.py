@@ -1,0 +1,84 @@
+"""Small random models in the converted form (docs/spec.md, docs/weights.md)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from packhorse_weights import Tensor
+from packhorse_weights.layout import weight_shapes
+from packhorse_weights.safetensors_file import write_safetensors
+
+Spec = dict[str, Any]
+Tensors = dict[str, npt.NDArray[Any]]
+
+
+def tiny_spec(**changes: Any) -> Spec:
+    """A valid spec with top-level fields replaced; None removes a field."""
+    spec: Spec = {
+        "format": 1,
+        "family": "random",
+        "vocab_size": 50,
+        "hidden_size": 48,
+        "num_layers": 2,
+        "num_heads": 4,
+        "intermediate_size": 80,
+        "type_vocab_size": 2,
+        "positions": {"kind": "learned", "count": 300, "offset": 0},
+        "norm": {"kind": "layer", "placement": "post", "eps": 1e-12},
+        "attention": {"mask": "bidirectional"},
+        "ffn": {"kind": "plain", "activation": "gelu"},
+        "heads": {"pooler": {"activation": "tanh"}},
+        "embedding": {"pooling": "mean", "normalize": True},
+        **changes,
+    }
+    return {name: value for name, value in spec.items() if value is not None}
+
+
+def with_defaults(spec: Mapping[str, Any]) -> Spec:
+    """The spec with every optional size filled in."""
+    return {
+        "num_kv_heads": spec["num_heads"],
+        "head_dim": spec["hidden_size"] // spec["num_heads"],
+        "type_vocab_size": 0,
+        "heads": {},
+        **spec,
+    }
+
+
+def random_tensors(spec: Mapping[str, Any], seed: int = 0) -> Tensors:
+    """Weights that keep activations near 1, with attention far from uniform."""
+    random = np.random.default_rng(seed)
+    tensors: Tensors = {}
+    for name, shape in weight_shapes(with_defaults(spec)).items():
+        if ".norm." in name:
+            values = random.normal(1.0 if name.endswith("weight") else 0.0, 0.2, shape)
+        elif name.startswith("embeddings."):
+            values = random.normal(0, 1, shape)
+        else:
+            values = random.normal(0, 1.5 * shape[-1] ** -0.5, shape)
+        tensors[name] = values.astype(np.float32)
+    return tensors
+
+
+def write_model(folder: Path, spec: Mapping[str, Any], tensors: Tensors | None = None) -> Path:
+    """Writes a converted folder; without `tensors`, random ones."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "packhorse.json").write_text(json.dumps(spec))
+    values = random_tensors(spec) if tensors is None else tensors
+    write_safetensors(
+        folder / "model.safetensors",
+        {name: Tensor(array, str(array.dtype)) for name, array in values.items()},
+    )
+    return folder
+
+
+def random_sequences(
+    lengths: list[int], vocab_size: int = 50, seed: int = 0
+) -> list[npt.NDArray[np.int32]]:
+    random = np.random.default_rng(seed)
+    return [random.integers(0, vocab_size, n).astype(np.int32) for n in lengths]

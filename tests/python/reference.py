@@ -1,0 +1,197 @@
+"""What every operator and the encoder should give: NumPy in float64, written for reading."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from models import with_defaults
+
+Array = npt.NDArray[Any]
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.exp(-np.logaddexp(0, -x))
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "none": lambda x: x,
+    "gelu": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "relu": lambda x: np.maximum(x, 0),
+    "silu": lambda x: x * _sigmoid(x),
+    "tanh": np.tanh,
+    "sigmoid": _sigmoid,
+}
+
+
+def _f64(x: Any) -> Array:
+    return np.asarray(x, np.float64)
+
+
+def bfloat16(x: Any) -> npt.NDArray[np.float32]:
+    """Rounds to the nearest bfloat16, ties to even."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    rounded = bits + 0x7FFF + ((bits >> 16) & 1)
+    return (rounded & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def linear(x: Any, weight: Any, bias: Any = None, activation: str = "none") -> Array:
+    product = _f64(x) @ _f64(weight).T
+    return ACTIVATIONS[activation](product if bias is None else product + _f64(bias))
+
+
+def layer_norm(x: Any, gamma: Any, beta: Any = None, eps: float = 1e-12) -> Array:
+    centred = _f64(x) - _f64(x).mean(-1, keepdims=True)
+    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + eps) * _f64(gamma)
+    return scaled if beta is None else scaled + _f64(beta)
+
+
+def rms_norm(x: Any, gamma: Any, eps: float = 1e-6) -> Array:
+    return _f64(x) / np.sqrt((_f64(x) ** 2).mean(-1, keepdims=True) + eps) * _f64(gamma)
+
+
+def t5_bucket(distance: Array, num_buckets: int, max_distance: int) -> npt.NDArray[np.int64]:
+    """Bidirectional buckets of key minus query position (Raffel et al. 2020, and their code):
+    half of them for keys to the right; each half exact at first, then logarithmic."""
+    half = num_buckets // 2
+    exact = half // 2
+    far = np.maximum(np.abs(distance), 1) / exact
+    # The small term keeps distances that sit exactly on a boundary on its upper side.
+    log = exact + np.floor(
+        np.log(far) / math.log(max_distance / exact) * (half - exact) + 1e-6
+    ).astype(np.int64)
+    bucket = np.where(np.abs(distance) < exact, np.abs(distance), np.minimum(log, half - 1))
+    return bucket + half * (distance > 0)
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    num_heads: int,
+    num_kv_heads: int,
+    scale: float | None = None,
+    causal: bool = False,
+    window: tuple[int, int] = (-1, -1),
+    alibi_slopes: Any = None,
+    bucket_table: Any = None,
+    max_distance: int = 128,
+) -> Array:
+    """One sequence and head at a time; a query that sees no key gives zeros."""
+    rows, columns = q.shape
+    head_dim = columns // num_heads
+    q, k, v = (_f64(x).reshape(len(x), -1, head_dim) for x in (q, k, v))
+    out = np.zeros((rows, num_heads, head_dim))
+    for b in range(len(cu_seqlens_q) - 1):
+        queries = slice(cu_seqlens_q[b], cu_seqlens_q[b + 1])
+        keys = slice(cu_seqlens_k[b], cu_seqlens_k[b + 1])
+        q_len, kv_len = queries.stop - queries.start, keys.stop - keys.start
+        distance = np.arange(kv_len)[None, :] - (kv_len - q_len + np.arange(q_len))[:, None]
+        visible = (distance <= 0) if causal else np.full(distance.shape, True)
+        if window[0] >= 0:
+            visible &= distance >= -window[0]
+        if window[1] >= 0:
+            visible &= distance <= window[1]
+        for h in range(num_heads):
+            g = h // (num_heads // num_kv_heads)
+            scores = q[queries, h] @ k[keys, g].T * (head_dim**-0.5 if scale is None else scale)
+            if alibi_slopes is not None:
+                scores -= alibi_slopes[h] * np.abs(distance)
+            if bucket_table is not None:
+                buckets = t5_bucket(distance, len(bucket_table), max_distance)
+                scores += _f64(bucket_table)[buckets, h]
+            scores = np.where(visible, scores, -np.inf)
+            largest = scores.max(-1, keepdims=True, initial=-1e300)
+            weights = np.exp(scores - largest)
+            total = weights.sum(-1, keepdims=True)
+            out[queries, h] = weights / np.where(total == 0, 1, total) @ v[keys, g]
+    return out.reshape(rows, columns)
+
+
+def positions(cu_seqlens: Any) -> npt.NDArray[np.int64]:
+    """0, 1, ... from each sequence's own start."""
+    lengths = np.diff(cu_seqlens)
+    return np.arange(cu_seqlens[-1]) - np.repeat(cu_seqlens[:-1], lengths)
+
+
+def embed(
+    ids: Any,
+    cu_seqlens: Any,
+    word: Any,
+    position: Any = None,
+    type: Any = None,
+    type_ids: Any = None,
+    position_ids: Any = None,
+    position_offset: int = 0,
+) -> Array:
+    total = _f64(word)[ids]
+    if position is not None:
+        at = positions(cu_seqlens) if position_ids is None else position_ids
+        total = total + _f64(position)[at + position_offset]
+    if type is not None:
+        total = total + _f64(type)[np.zeros(len(ids), int) if type_ids is None else type_ids]
+    return total
+
+
+def pool(x: Any, cu_seqlens: Any, pooling: str = "mean", normalize: bool = False) -> Array:
+    choices: dict[str, Callable[[Array], Array]] = {
+        "cls": lambda rows: rows[0],
+        "last": lambda rows: rows[-1],
+        "max": lambda rows: rows.max(0),
+        "mean": lambda rows: rows.mean(0),
+        "mean_sqrt": lambda rows: rows.sum(0) / math.sqrt(len(rows)),
+    }
+    out = np.zeros((len(cu_seqlens) - 1, x.shape[1]))
+    for b, (begin, end) in enumerate(itertools.pairwise(cu_seqlens)):
+        if end > begin:
+            out[b] = choices[pooling](_f64(x)[begin:end])
+    if normalize:
+        out /= np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12)
+    return out
+
+
+def encoder(
+    spec: Mapping[str, Any],
+    tensors: Mapping[str, Array],
+    ids: Any,
+    cu_seqlens: Any,
+    type_ids: Any = None,
+    position_ids: Any = None,
+) -> Array:
+    """The last hidden state of a post-LayerNorm encoder (Vaswani et al. 2017; BERT)."""
+    spec = with_defaults(spec)
+    heads, kv_heads, eps = spec["num_heads"], spec["num_kv_heads"], spec["norm"]["eps"]
+
+    def dense(name: str, x: Array, activation: str = "none") -> Array:
+        return linear(x, tensors[f"{name}.weight"], tensors[f"{name}.bias"], activation)
+
+    def norm(name: str, x: Array) -> Array:
+        return layer_norm(x, tensors[f"{name}.weight"], tensors[f"{name}.bias"], eps)
+
+    tables = (tensors.get(f"embeddings.{name}") for name in ("word", "position", "type"))
+    offset = spec["positions"].get("offset", 0)
+    x = norm("embeddings.norm", embed(ids, cu_seqlens, *tables, type_ids, position_ids, offset))
+    for i in range(spec["num_layers"]):
+        block = f"layers.{i}.attention"
+        q, k, v = (dense(f"{block}.{name}", x) for name in ("query", "key", "value"))
+        context = attention(q, k, v, cu_seqlens, cu_seqlens, heads, kv_heads)
+        x = norm(f"{block}.norm", x + dense(f"{block}.output", context))
+        inner = dense(f"layers.{i}.ffn.up", x, spec["ffn"]["activation"])
+        x = norm(f"layers.{i}.ffn.norm", x + dense(f"layers.{i}.ffn.down", inner))
+    return x
+
+
+def pooler(tensors: Mapping[str, Array], hidden: Array, cu_seqlens: Any) -> Array:
+    """tanh of a dense layer on each sequence's first token; zeros for an empty sequence."""
+    first = pool(hidden, cu_seqlens, "cls")
+    out = linear(first, tensors["pooler.weight"], tensors["pooler.bias"], "tanh")
+    return out * (np.diff(cu_seqlens) > 0)[:, None]

@@ -1,0 +1,302 @@
+"""The command line, as a user sees it: output, files, exit status, and one line for an error."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import packhorse
+import pytest
+from packhorse.cli import main
+from packhorse_weights import convert, inspect_checkpoint
+
+for needed in ("typer", "rich", "tokenizers"):
+    pytest.importorskip(needed)
+
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+BERT = GOLDEN / "bert-gelu"
+
+
+class Outcome(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Outcome]
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Runs the entry point in this process."""
+
+    def run(*arguments: object, stdin: bytes = b"") -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["packhorse", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, err = capsys.readouterr()
+        code = stop.value.code
+        return Outcome(code if isinstance(code, int) else 0, out, err)
+
+    return run
+
+
+def failed(outcome: Outcome, *parts: str, status: int = 1) -> bool:
+    """One line on stderr that holds all parts, nothing on stdout."""
+    assert outcome.status == status
+    assert outcome.out == ""
+    assert outcome.err.startswith("packhorse: ")
+    assert outcome.err.count("\n") == 1
+    for part in parts:
+        assert part in outcome.err
+    return True
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A converted tiny model with a tokenizer: the word wN is the id N, [1] and [2] around."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    convert(BERT, folder)
+    vocabulary = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2} | {f"w{i}": i for i in range(3, 100)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    tokenizer.enable_padding(length=50)  # as published tokenizers do; must have no effect here
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def ids(line: str, length: int = 120) -> list[int]:
+    words = [int(word[1:]) for word in line.split()]
+    return [1, *words[: length - 2], 2]
+
+
+LINES = [
+    "w7 w8 w9",
+    "",
+    "w50",
+    " ".join(f"w{3 + i % 97}" for i in range(200)),
+    "w5 " * 30,
+    "w99",
+]
+
+
+def expected(model: Path, lines: list[str], length: int = 120) -> Any:
+    session = packhorse.Session.load(model)
+    return session.run_many([ids(line, length) for line in lines], outputs=["embedding"]).embedding
+
+
+@pytest.fixture(scope="module")
+def vectors(model: Path) -> Any:
+    return expected(model, LINES)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "lines.txt"
+    path.write_text("\n".join(LINES) + "\n")
+    return path
+
+
+# --- convert
+
+
+def test_convert(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = cli("convert", BERT, out, "--dtype", "bfloat16")
+    assert done == (0, f"{out}\n", "")
+    assert {t.dtype for t in inspect_checkpoint(out).tensors.values()} == {"bfloat16"}
+    assert failed(cli("convert", BERT, out), str(out), "not empty")
+    assert cli("convert", BERT, out, "--overwrite").status == 0
+    assert {t.dtype for t in inspect_checkpoint(out).tensors.values()} == {"float32"}
+
+
+def test_convert_errors(cli: Cli, tmp_path: Path) -> None:
+    assert failed(cli("convert", tmp_path / "none", tmp_path / "out"), "none: no such file")
+    assert failed(cli("convert", tmp_path, tmp_path / "out"), "no config.json")
+    assert failed(cli("convert", BERT, tmp_path / "out", "--dtype", "int3"), "'int3'", "float16")
+    (tmp_path / "config.json").write_text('{"model_type": "mamba"}')
+    assert failed(cli("convert", tmp_path, tmp_path / "out"), "mamba", "bert, roberta")
+    assert not (tmp_path / "out").exists()
+
+
+# --- inspect
+
+
+@pytest.mark.parametrize("name", ["bert-gelu", "bert-312", "bert-old-bin", "camembert"])
+def test_inspect(cli: Cli, name: str) -> None:
+    shown = cli("inspect", GOLDEN / name, "--max-tokens", "512", "--max-sequences", "8")
+    assert (shown.status, shown.err) == (0, "")
+    checkpoint = inspect_checkpoint(GOLDEN / name)
+    weights = [checkpoint.tensors[theirs] for theirs in checkpoint.names.values()]
+    assert f"{sum(tensor.data.size for tensor in weights):,}" in shown.out
+    assert str(checkpoint.spec["family"]) in shown.out
+    assert "512 tokens, 8 sequences" in shown.out
+    for word in ("arena", "total", checkpoint.spec["embedding"]["pooling"], weights[0].dtype):
+        assert word in shown.out
+
+
+def test_inspect_shows_the_plan_of_a_session(cli: Cli, model: Path) -> None:
+    shown = cli("inspect", model, "--max-tokens", "256")
+    plan = packhorse.plan_memory(model, max_tokens=256)
+    assert shown.status == 0
+    assert "converted" in shown.out
+    for buffer in plan.arena.buffers:
+        assert buffer.name in shown.out
+
+
+def test_inspect_errors(cli: Cli, tmp_path: Path) -> None:
+    assert failed(cli("inspect", tmp_path / "none"), "no such file")
+    (tmp_path / "packhorse.json").write_text("{}")
+    assert failed(cli("inspect", tmp_path), "model.safetensors")
+    assert cli("inspect", BERT, "--max-tokens", "0").status == 2
+
+
+# --- embed
+
+
+def test_embed_npy(cli: Cli, model: Path, text: Path, tmp_path: Path, vectors: Any) -> None:
+    out = tmp_path / "vectors.npy"
+    assert cli("embed", model, text, "-o", out) == (0, "", "")
+    found = np.load(out)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, vectors)
+
+
+def test_embed_jsonl(cli: Cli, model: Path, text: Path, tmp_path: Path, vectors: Any) -> None:
+    shown = cli("embed", model, text)
+    assert (shown.status, shown.err) == (0, "")
+    rows = [json.loads(line) for line in shown.out.splitlines()]
+    assert [row["index"] for row in rows] == list(range(len(LINES)))
+    found = np.array([row["embedding"] for row in rows], np.float32)
+    np.testing.assert_array_equal(found, vectors)  # the text form loses nothing
+
+    assert cli("embed", model, text, "-o", tmp_path / "vectors.jsonl") == (0, "", "")
+    assert (tmp_path / "vectors.jsonl").read_text() == shown.out
+    assert cli("embed", model, text, "-o", tmp_path / "x.npy", "--format", "jsonl").status == 0
+    assert (tmp_path / "x.npy").read_text() == shown.out
+
+
+def test_embed_stdin(cli: Cli, model: Path, text: Path, vectors: Any) -> None:
+    shown = cli("embed", model, "-", stdin=text.read_bytes())
+    rows = [json.loads(line)["embedding"] for line in shown.out.splitlines()]
+    np.testing.assert_array_equal(np.array(rows, np.float32), vectors)
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_embed_in_chunks(
+    cli: Cli,
+    model: Path,
+    tmp_path: Path,
+    vectors: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    ending: str,
+) -> None:
+    """More text than is held at a time; and a last line without an end."""
+    monkeypatch.setattr("packhorse.cli.embedding._CHUNK_BYTES", 8)
+    path, out = tmp_path / "lines.txt", tmp_path / "v.npy"
+    path.write_bytes(ending.join(LINES * 3).encode())
+    assert cli("embed", model, path, "-o", out, "--max-tokens", "130").status == 0
+    np.testing.assert_array_equal(np.load(out), np.concatenate([vectors] * 3))
+
+
+def test_embed_nothing(cli: Cli, model: Path, tmp_path: Path) -> None:
+    assert cli("embed", model, "-", "-o", tmp_path / "v.npy").status == 0
+    assert np.load(tmp_path / "v.npy").shape == (0, 32)
+    assert cli("embed", model, "-") == (0, "", "")
+
+
+def test_embed_max_length(cli: Cli, model: Path, text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "v.npy"
+    assert cli("embed", model, text, "-o", out, "--max-length", "10").status == 0
+    np.testing.assert_array_equal(np.load(out), expected(model, LINES, length=10))
+    assert failed(cli("embed", model, text, "--max-length", "121"), "121", "120")
+    assert failed(cli("embed", model, text, "--max-length", "2"), "2 special tokens")
+    assert failed(cli("embed", model, text, "--max-tokens", "100"), "120", "max_tokens 100")
+
+
+def test_embed_bad_text_keeps_what_was_done(
+    cli: Cli, model: Path, tmp_path: Path, vectors: Any
+) -> None:
+    path, out = tmp_path / "lines.txt", tmp_path / "v.npy"
+    path.write_bytes(f"{LINES[0]}\n{LINES[1]}\n".encode() + b"w5 \xff\n")
+    assert failed(cli("embed", model, path, "-o", out), "lines.txt, line 3: not UTF-8")
+    np.testing.assert_array_equal(np.load(out), vectors[:2])
+
+
+def test_embed_errors(cli: Cli, model: Path, text: Path, tmp_path: Path) -> None:
+    assert failed(cli("embed", model, tmp_path / "none.txt"), "none.txt")
+    assert failed(cli("embed", model, tmp_path), str(tmp_path))
+    assert failed(cli("embed", BERT, text), "no tokenizer.json")
+    assert failed(cli("embed", model, text, "--format", "npy"), "-o")
+    assert failed(cli("embed", model, text, "--format", "csv"), "'csv'", "npy, jsonl")
+    assert failed(cli("embed", model, text, "--dtype", "int3"), "int3")
+    assert failed(cli("embed", model, text, "-o", tmp_path / "no" / "v.npy"), "v.npy")
+    convert(BERT, tmp_path / "broken")
+    (tmp_path / "broken" / "tokenizer.json").write_text("{}")
+    assert failed(cli("embed", tmp_path / "broken", text), "tokenizer.json")
+
+
+# --- bench and the rest
+
+
+def test_bench(cli: Cli, model: Path) -> None:
+    shown = cli("bench", model, "--seconds", "0.1", "--sequences", "4", "--max-length", "20")
+    assert shown.status == 0
+    assert "4 sequences, 1 to 20 tokens" in shown.out
+    assert "tokens/s" in shown.out
+    assert failed(cli("bench", model, "--max-length", "500"), "500", "120")
+
+
+def test_help_and_usage(cli: Cli) -> None:
+    assert cli("--version").out == f"packhorse {packhorse.__version__}\n"
+    for command in ("convert", "inspect", "embed", "bench"):
+        assert command in cli("--help").out
+        assert cli(command, "--help").status == 0
+        assert cli(command).status == 2
+    assert cli("fly").status == 2
+
+
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_without_the_cli_extra(cli: Cli, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in sys.modules if n.startswith(("packhorse.cli.", "typer", "rich"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    assert failed(cli("--help"), package, "pip install 'packhorse[cli]'", status=2)
+
+
+def test_without_tokenizers(
+    cli: Cli, model: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    assert failed(cli("embed", model, text), "tokenizers", "pip install", status=2)
+
+
+def test_broken_pipe(model: Path, tmp_path: Path) -> None:
+    """`packhorse embed ... | head -n 1`: no noise, and it ends."""
+    path = tmp_path / "lines.txt"
+    path.write_text("w5\n" * 20000)
+    command = [sys.executable, "-m", "packhorse.cli", "embed", str(model), str(path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ)
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert json.loads(process.stdout.readline())["index"] == 0
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) != 0

