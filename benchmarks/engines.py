@@ -36,7 +36,7 @@ class Engine:
 
 
 def packhorse_engines(folder: Path, _cache: Path, threads: int) -> Iterator[Engine]:
-    """Packhorse, and Packhorse with next to no attention: the difference is what attention costs."""
+    """Packhorse, and Packhorse with next to no attention: the difference is what that costs."""
     for dtype in ("float32", "bfloat16"):
         try:
             session = packhorse.Session.load(folder, dtype=dtype, threads=threads)

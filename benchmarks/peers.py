@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -37,6 +38,7 @@ def torch_engines(folder: Path, _cache: Path, threads: int) -> Iterator[Engine]:
     import torch
     import transformers
 
+    transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(threads)
     for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
         model = transformers.AutoModel.from_pretrained(
@@ -76,21 +78,24 @@ def export_onnx(folder: Path, cache: Path) -> Path:
     names = ("input_ids", "attention_mask", "last_hidden_state")
     cache.mkdir(parents=True, exist_ok=True)
     partial = cache / "partial.onnx"
-    torch.onnx.export(
-        LastHiddenState(),
-        (example, example),
-        str(partial),
-        input_names=list(names[:2]),
-        output_names=[names[2]],
-        dynamic_axes={name: {0: "batch", 1: "sequence"} for name in names},
-        opset_version=17,
-        dynamo=False,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns of its own age
+        torch.onnx.export(
+            LastHiddenState(),
+            (example, example),
+            str(partial),
+            input_names=list(names[:2]),
+            output_names=[names[2]],
+            dynamic_axes={name: {0: "batch", 1: "sequence"} for name in names},
+            opset_version=17,
+            dynamo=False,
+        )
     partial.rename(plain)
     return plain
 
 
 def onnxruntime_engines(folder: Path, cache: Path, threads: int) -> Iterator[Engine]:
+    import onnx
     import onnxruntime
     from onnxruntime.quantization import QuantType, quantize_dynamic
     from onnxruntime.transformers.optimizer import optimize_model
@@ -111,7 +116,14 @@ def onnxruntime_engines(folder: Path, cache: Path, threads: int) -> Iterator[Eng
             raise RuntimeError(f"onnxruntime's optimizer did not know the graph: {fused}")
         model.save_model_to_file(str(optimized))
     if not quantized.is_file():
-        quantize_dynamic(optimized, quantized, weight_type=QuantType.QInt8, per_channel=True)
+        quantize_dynamic(
+            optimized,
+            quantized,
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+            # Shapes and types behind its own fused operators are not inferred.
+            extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
+        )
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     # Its threads spin within a run, but not on into the next engine's.

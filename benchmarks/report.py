@@ -25,7 +25,7 @@ def tokens_per_second(case: Json, engine: Json) -> float:
 def ratio(slower: Json, faster: Json) -> float:
     """Median over the rounds: what disturbs the machine in one round disturbs both in it."""
     pairs = zip(slower["seconds"], faster["seconds"], strict=True)
-    return statistics.median(one / other for one, other in pairs)
+    return float(statistics.median(one / other for one, other in pairs))
 
 
 def _cell(case: Json, name: str, dtype: str) -> str:

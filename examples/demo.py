@@ -23,16 +23,17 @@ from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
+from rich.text import Text
 from sample import Passage, find_model, load_tokenizer, read_passages
 
-NUM_PASSAGES = 2000
+NUM_PASSAGES = 1500
 BATCH_SIZE = 64  # sequences of one packed batch
 PADDED_BATCH_SIZE = 32  # a usual choice where batches are padded
 QUERIES = (
     "remove the indentation that all lines share",
-    "which words of a list look most like a misspelled one?",
-    "wait until other threads are done",
+    "run a command and capture its output",
     "the middle value of a set of numbers",
+    "how long does this snippet take to run?",
 )
 
 FloatArray = npt.NDArray[np.float32]
@@ -82,25 +83,22 @@ def show_neighbours(
 ) -> None:
     """The three passages nearest to each query, by cosine: the embeddings have length 1."""
     for query, scores in zip(QUERIES, queries @ embeddings.T, strict=True):
-        console.print(f"\n[bold]{query}")
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="green", justify="right")
-        table.add_column(style="cyan", no_wrap=True)
-        table.add_column(no_wrap=True, overflow="ellipsis")
+        console.print(f"\n{query}", style="bold")
         for i in np.argsort(-scores, kind="stable")[:3]:
-            passage = passages[int(i)]
-            table.add_row(f"{scores[i]:.2f}", passage.name, passage.text.splitlines()[0])
-        console.print(table)
+            name, text = passages[int(i)].name, passages[int(i)].text
+            line = Text.assemble(
+                (f"  {scores[i]:.2f}  ", "green"), (name, "cyan"), f"  {text.splitlines()[0]}"
+            )
+            console.print(line, no_wrap=True, overflow="ellipsis")
 
 
 def show_memory(plan: packhorse.MemoryPlan, session: packhorse.Session) -> None:
-    table = Table(
-        title=f"Memory plan for batches of up to {session.max_tokens} tokens in "
+    console.print(
+        f"\nMemory plan for batches of up to {session.max_tokens} tokens in "
         f"{session.max_sequences} sequences",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        title_style="bold",
+        style="bold",
     )
+    table = Table(box=box.SIMPLE_HEAD)
     table.add_column("")
     table.add_column("MiB", justify="right")
     table.add_column("from byte", justify="right")
@@ -123,7 +121,8 @@ def show_work(config: dict[str, Any], lengths: Sequence[int], seconds: float) ->
         )
         for _ in batch
     ]
-    table = Table(title="Work", title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
+    console.print("Work", style="bold")
+    table = Table(box=box.SIMPLE_HEAD)
     for column in ("", "tokens", "GFLOP", ""):
         table.add_column(column, justify="left" if not column else "right")
     packed_work, padded_work = gigaflop(config, lengths), gigaflop(config, padded)

@@ -46,9 +46,10 @@ def _docstrings(node: _Documented, name: str) -> Iterator[Passage]:
     if text:
         yield Passage(name, text)
     for child in node.body:
-        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            if not child.name.startswith("_"):
-                yield from _docstrings(child, f"{name}.{child.name}")
+        if not isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if not child.name.startswith("_"):
+            yield from _docstrings(child, f"{name}.{child.name}")
 
 
 def read_passages(count: int) -> list[Passage]:

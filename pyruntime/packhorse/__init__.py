@@ -1,7 +1,7 @@
 """Packhorse: transformer inference that never computes on padding.
 
-    session = packhorse.Session.load("model-folder")
-    result = session.run([[101, 7592, 102], [101, 102]], outputs=["embedding"])
+session = packhorse.Session.load("model-folder")
+result = session.run([[101, 7592, 102], [101, 102]], outputs=["embedding"])
 """
 
 from packhorse._session import available_devices

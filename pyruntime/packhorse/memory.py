@@ -48,7 +48,10 @@ class MemoryPlan:
         return cls(weights, arena)
 
     def __str__(self) -> str:
-        lines = [f"weights {_mebibytes(self.weights.bytes)}", f"arena   {_mebibytes(self.arena.bytes)}"]
+        lines = [
+            f"weights {_mebibytes(self.weights.bytes)}",
+            f"arena   {_mebibytes(self.arena.bytes)}",
+        ]
         lines += [
             f"  {_mebibytes(buffer.bytes)} at {buffer.offset:<12} {buffer.name}"
             for buffer in self.arena.buffers

@@ -117,9 +117,7 @@ def pack(
     return PackedTokens(ids, _offsets(lengths), _concatenate("type_ids", type_rows))
 
 
-def _pack_padded(
-    ids: npt.NDArray[Any], mask: npt.NDArray[Any], type_ids: Any
-) -> PackedTokens:
+def _pack_padded(ids: npt.NDArray[Any], mask: npt.NDArray[Any], type_ids: Any) -> PackedTokens:
     if ids.ndim != 2 or mask.shape != ids.shape:
         raise ValueError(
             f"padded ids have shape {ids.shape} and attention_mask {mask.shape}, "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
@@ -50,7 +52,7 @@ class RunResult:
         """One view `[n_i, hidden_size]` of `hidden` for each sequence."""
         hidden = self.hidden
         offsets = self.cu_seqlens.tolist()
-        return [hidden[begin:end] for begin, end in zip(offsets, offsets[1:], strict=False)]
+        return [hidden[begin:end] for begin, end in pairwise(offsets)]
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in self._arrays.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -16,6 +16,15 @@ from packhorse.result import OUTPUT_NAMES, FloatArray, RunResult
 
 Batch = PackedTokens | Sequence[TokenSequence] | tuple[Any, Any]
 ModelPath = str | PathLike[str]
+
+
+class _Options(TypedDict):
+    device: str
+    dtype: str
+    max_tokens: int
+    max_sequences: int
+    threads: int | None
+    memory_limit: int | None
 
 
 def _as_batch(batch: Batch) -> PackedTokens:
@@ -35,7 +44,7 @@ class Session:
     """
 
     def __init__(
-        self, native: _session.NativeSession, config: dict[str, Any], options: dict[str, Any]
+        self, native: _session.NativeSession, config: dict[str, Any], options: _Options
     ) -> None:
         self._native = native
         self._options = options
@@ -70,7 +79,7 @@ class Session:
 
         model = resolve_model(path)
         tensors = model.tensors
-        options = {
+        options: _Options = {
             "device": device,
             "dtype": dtype,
             "max_tokens": max_tokens,
@@ -98,19 +107,19 @@ class Session:
 
     @property
     def device(self) -> str:
-        return str(self._options["device"])
+        return self._options["device"]
 
     @property
     def dtype(self) -> str:
-        return str(self._options["dtype"])
+        return self._options["dtype"]
 
     @property
     def max_tokens(self) -> int:
-        return int(self._options["max_tokens"])
+        return self._options["max_tokens"]
 
     @property
     def max_sequences(self) -> int:
-        return int(self._options["max_sequences"])
+        return self._options["max_sequences"]
 
     def run(
         self,

@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kGroupedThreads)
     const int key_tile = next.tile - row_tile * key_tiles;
     slab.head = work.first_head + row_tile / grouped_tiles(s.q_length);
     slab.row = row_tile % grouped_tiles(s.q_length) * kGroupedTile;
-    const KeyTiles range(slab, params.window, kSlabRows, kGroupedTile);
+    const KeyTiles range(slab, params.window, kGroupedTile, kGroupedTile);
     if (key_tile < range.begin || key_tile >= range.end) continue;
 
     const int key = key_tile * kGroupedTile;
@@ -95,20 +95,12 @@ __global__ void __launch_bounds__(kGroupedThreads)
     cute::cp_async_fence();
     cute::cp_async_wait<0>();
     __syncthreads();
-    float scores[kGroupedTile / 8][4] = {};
-#pragma unroll
-    for (int k = 0; k < kDim / 16; ++k) {
-      const Fragment a = load_a<kDim>(queries, warp_row, k * 16);
-#pragma unroll
-      for (int n = 0; n < kGroupedTile / 16; ++n) {
-        const Fragment b = load_b<kDim>(keys, n * 16, k * 16);
-        mma<T>(scores[2 * n], a, b.x[0], b.x[1]);
-        mma<T>(scores[2 * n + 1], a, b.x[2], b.x[3]);
-      }
-    }
+    float tile[1][kGroupedTile / 8][4] = {};
+    accumulate_scores<T, kDim, kGroupedTile, 1>(tile, queries + warp_row * kPitch<kDim>, keys);
+    float (&scores)[kGroupedTile / 8][4] = tile[0];
     finish_scores(scores, params, slab.head, s.k_length,
                   s.k_length - s.q_length + slab.row + warp_row, key,
-                  sees_all(params, slab, key, kGroupedTile));
+                  sees_all(params, slab, kGroupedTile, key, kGroupedTile));
     const float2 maxima = row_maxima(scores);
     float2 sums = {0, 0};
     exponentiate(scores, maxima, sums);
@@ -184,7 +176,7 @@ __global__ void __launch_bounds__(kGroupedThreads)
     const Sequence& s = slab.sequence;
     slab.head = work.first_head + next.tile / grouped_tiles(s.q_length);
     slab.row = next.tile % grouped_tiles(s.q_length) * kGroupedTile;
-    const KeyTiles range(slab, params.window, kSlabRows, kGroupedTile);
+    const KeyTiles range(slab, params.window, kGroupedTile, kGroupedTile);
     const int rows = s.q_length - slab.row;
 
     __syncthreads();  // the last tile's output has left the stages, its factors are used

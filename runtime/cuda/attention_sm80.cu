@@ -11,7 +11,9 @@ namespace {
 
 constexpr int64_t kScoresCap = int64_t{256} << 20;  // bytes
 constexpr int kGroupedHeadDim = 128;                // widest head of the short and grouped kernels
-constexpr int kBlocksPerMultiprocessor = 4;         // of the persistent grids
+constexpr int kTwoGroupsHeadDim = 64;               // widest whose registers hold 32 queries a warp
+constexpr int kTwoGroupsKeys = 512;          // longest for which 64 queries a block are better
+constexpr int kBlocksPerMultiprocessor = 4;  // of the persistent grids
 
 /// Calls launch.operator()<T, kDim>() with the smallest kDim that holds a head.
 template <class Launch>
@@ -45,6 +47,26 @@ template <class Kernel>
 void allow_shared_memory(Kernel kernel, size_t bytes) {
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(bytes)));
+}
+
+dim3 slab_grid(const AttentionParams& args, int rows) {
+  return {static_cast<unsigned>(slab_slots(args, rows)), static_cast<unsigned>(args.num_heads)};
+}
+
+template <class T, int kDim, int kTiles>
+void launch_short(const PortableParams& params, cudaStream_t stream) {
+  using Traits = ShortTraits<kDim, kTiles>;
+  short_attention_kernel<T, kDim, kTiles>
+      <<<slab_grid(params.args, Traits::kRows), Traits::kThreads, Traits::kSharedBytes, stream>>>(
+          params);
+}
+
+template <class T, int kDim, int kGroups>
+void launch_online(const PortableParams& params, cudaStream_t stream) {
+  using Traits = OnlineTraits<kDim, kGroups>;
+  online_attention_kernel<T, kDim, kGroups>
+      <<<slab_grid(params.args, Traits::kRows), Traits::kThreads, Traits::kSharedBytes, stream>>>(
+          params);
 }
 
 // The scores of a few heads at a time, so that memory is bounded; which heads go together changes
@@ -81,9 +103,17 @@ void prepare_attention_sm80() {
   for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
     for (int head_dim : {32, 64, 128, 256}) {
       dispatch_kernel(dtype, head_dim, [&]<class T, int kDim>() {
-        allow_shared_memory(online_attention_kernel<T, kDim>, OnlineTraits<kDim>::kSharedBytes);
+        allow_shared_memory(online_attention_kernel<T, kDim, 1>,
+                            OnlineTraits<kDim, 1>::kSharedBytes);
+        if constexpr (kDim <= kTwoGroupsHeadDim) {
+          allow_shared_memory(online_attention_kernel<T, kDim, 2>,
+                              OnlineTraits<kDim, 2>::kSharedBytes);
+        }
         if constexpr (kDim <= kGroupedHeadDim) {
-          allow_shared_memory(short_attention_kernel<T, kDim>, ShortTraits<kDim>::kSharedBytes);
+          allow_shared_memory(short_attention_kernel<T, kDim, 1>,
+                              ShortTraits<kDim, 1>::kSharedBytes);
+          allow_shared_memory(short_attention_kernel<T, kDim, 3>,
+                              ShortTraits<kDim, 3>::kSharedBytes);
           allow_shared_memory(grouped_scores_kernel<T, kDim>, ScoresTraits<kDim>::kSharedBytes);
           allow_shared_memory(grouped_values_kernel<T, kDim>, ValuesTraits<kDim>::kSharedBytes);
         }
@@ -113,16 +143,16 @@ void launch_attention_sm80(const AttentionParams& params, cudaStream_t stream,
   portable.window = {
       std::min(window_side(params.mask.window_left), kUnlimitedWindow),
       params.mask.causal ? 0 : std::min(window_side(params.mask.window_right), kUnlimitedWindow)};
-  const dim3 slabs(static_cast<unsigned>(slab_slots(params)),
-                   static_cast<unsigned>(params.num_heads));
   dispatch_kernel(params.dtype, params.head_dim, [&]<class T, int kDim>() {
     int32_t covered = -1;  // sequences up to this length have had their kernel
     if constexpr (kDim <= kGroupedHeadDim) {
       if (limits.short_keys >= 0) {
         portable.lengths = {0, limits.short_keys};
-        short_attention_kernel<T, kDim>
-            <<<slabs, ShortTraits<kDim>::kThreads, ShortTraits<kDim>::kSharedBytes, stream>>>(
-                portable);
+        if (params.max_seqlen_k <= ShortTraits<kDim, 1>::kKeys) {
+          launch_short<T, kDim, 1>(portable, stream);
+        } else {
+          launch_short<T, kDim, 3>(portable, stream);
+        }
         covered = limits.short_keys;
       }
       if (uses_grouped(params.max_seqlen_k, params.head_dim, limits)) {
@@ -133,9 +163,12 @@ void launch_attention_sm80(const AttentionParams& params, cudaStream_t stream,
     }
     if (params.max_seqlen_k <= covered) return;
     portable.lengths = {covered + 1, std::numeric_limits<int32_t>::max()};
-    online_attention_kernel<T, kDim>
-        <<<slabs, OnlineTraits<kDim>::kThreads, OnlineTraits<kDim>::kSharedBytes, stream>>>(
-            portable);
+    if constexpr (kDim <= kTwoGroupsHeadDim) {
+      if (params.max_seqlen_k > kTwoGroupsKeys) {
+        return launch_online<T, kDim, 2>(portable, stream);
+      }
+    }
+    launch_online<T, kDim, 1>(portable, stream);
   });
   CUDA_CHECK(cudaGetLastError());
 }

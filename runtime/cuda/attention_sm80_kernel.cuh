@@ -1,8 +1,9 @@
 // The two portable attention kernels that keep every score on chip (compute capability 8.0 and up).
 //
-// A block of either owns a slab of kSlabRows queries of one (sequence, head). Tiles of keys count
-// from the sequence's own start, rows past its end are read as zeros, and the choice between the
-// kernels looks at the sequence's own length alone, so that no row's bits depend on its neighbours.
+// A block of either owns a slab of queries of one (sequence, head): 64 of them, or 128. Tiles of
+// keys count from the sequence's own start, rows past its end are read as zeros, and the choice
+// between the kernels looks at the sequence's own length alone, so that no row's bits depend on its
+// neighbours.
 //   short_attention_kernel   ByteTransformer (arXiv 2210.03052) section III-D.1: whole score rows
 //   on
 //                            chip, here in registers: one softmax, no rescaling
@@ -16,7 +17,6 @@
 
 namespace packhorse::cuda {
 
-inline constexpr int kSlabRows = 64;
 inline constexpr float kLog2e = 1.4426950408889634f;
 
 /// The sequences a kernel works on: those with `min` <= keys <= `max`.
@@ -62,23 +62,24 @@ struct PortableParams {
   }
 };
 
-/// Slots of kSlabRows queries that hold every slab of a batch: sequence b's slabs begin at slot
-/// q_begin / kSlabRows + b, which never overlap, so a block finds its slab by a search alone.
-inline int64_t slab_slots(const AttentionParams& args) {
-  return args.num_tokens_q / kSlabRows + args.num_sequences;
+/// Slots of `rows` queries that hold every slab of a batch: sequence b's slabs begin at slot
+/// q_begin / rows + b, which never overlap, so a block finds its slab by a search alone.
+inline int64_t slab_slots(const AttentionParams& args, int rows) {
+  return args.num_tokens_q / rows + args.num_sequences;
 }
 
 /// The slab of slot blockIdx.x and head blockIdx.y; false where there is none for this kernel.
 /// Called by whole warps.
-__device__ inline bool find_slab(const PortableParams& params, QueryTile& slab) {
-  const auto first_slot = [&](int b) { return params.args.cu_seqlens_q[b] / kSlabRows + b; };
+template <int kRows>
+__device__ bool find_slab(const PortableParams& params, QueryTile& slab) {
+  const auto first_slot = [&](int b) { return params.args.cu_seqlens_q[b] / kRows + b; };
   const int sequences = params.sequences();
   if (sequences == 0) return false;
   const int slot = static_cast<int>(blockIdx.x);
   const int index = warp_search(sequences, slot, first_slot);
   slab.sequence = params.sequence(index);
   slab.head = static_cast<int>(blockIdx.y);
-  slab.row = (slot - first_slot(index)) * kSlabRows;
+  slab.row = (slot - first_slot(index)) * kRows;
   return slab.row < slab.sequence.q_length && params.lengths.contain(slab.sequence.k_length);
 }
 
@@ -142,12 +143,12 @@ __device__ void finish_scores(float (&scores)[kBlocks][4], const PortableParams&
   }
 }
 
-/// Whether every query of a slab sees every key of [key, key + keys).
-__device__ inline bool sees_all(const PortableParams& params, const QueryTile& slab, int key,
-                                int keys) {
+/// Whether every query of a slab of `rows` sees every key of [key, key + keys).
+__device__ inline bool sees_all(const PortableParams& params, const QueryTile& slab, int rows,
+                                int key, int keys) {
   const Sequence& s = slab.sequence;
   const int first = s.k_length - s.q_length + slab.row;
-  const int last = first + min(kSlabRows, s.q_length - slab.row) - 1;
+  const int last = first + min(rows, s.q_length - slab.row) - 1;
   return key >= last - params.window.left &&
          key + keys - 1 <= min(s.k_length - 1, first + params.window.right);
 }
@@ -211,18 +212,46 @@ __device__ void store_output(const PortableParams& params, const QueryTile& slab
   }
 }
 
-/// output += P V for the kKeys keys whose probabilities this warp holds; `v` is their first row.
-template <class T, int kDim, int kKeys>
-__device__ void accumulate_output(float (&output)[kDim / 8][4], const float (&p)[kKeys / 8][4],
-                                  const T* v) {
+/// output += P V for the kKeys keys whose probabilities this warp holds for kGroups groups of 16
+/// queries; `v` is the keys' first row of values.
+template <class T, int kDim, int kKeys, int kGroups>
+__device__ void accumulate_output(float (&output)[kGroups][kDim / 8][4],
+                                  const float (&p)[kGroups][kKeys / 8][4], const T* v) {
 #pragma unroll
   for (int k = 0; k < kKeys / 16; ++k) {
-    const Fragment a = pack_a<T>(p[2 * k], p[2 * k + 1]);
+    Fragment a[kGroups];
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) a[g] = pack_a<T>(p[g][2 * k], p[g][2 * k + 1]);
 #pragma unroll
     for (int n = 0; n < kDim / 16; ++n) {
       const Fragment b = load_b_transposed<kDim>(v, k * 16, n * 16);
-      mma<T>(output[2 * n], a, b.x[0], b.x[1]);
-      mma<T>(output[2 * n + 1], a, b.x[2], b.x[3]);
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        mma<T>(output[g][2 * n], a[g], b.x[0], b.x[1]);
+        mma<T>(output[g][2 * n + 1], a[g], b.x[2], b.x[3]);
+      }
+    }
+  }
+}
+
+/// scores += Q K^T for kKeys keys from `keys` on and kGroups groups of 16 queries from `queries`
+/// on.
+template <class T, int kDim, int kKeys, int kGroups>
+__device__ void accumulate_scores(float (&scores)[kGroups][kKeys / 8][4], const T* queries,
+                                  const T* keys) {
+#pragma unroll
+  for (int k = 0; k < kDim / 16; ++k) {
+    Fragment a[kGroups];
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) a[g] = load_a<kDim>(queries, g * 16, k * 16);
+#pragma unroll
+    for (int n = 0; n < kKeys / 16; ++n) {
+      const Fragment b = load_b<kDim>(keys, n * 16, k * 16);
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        mma<T>(scores[g][2 * n], a[g], b.x[0], b.x[1]);
+        mma<T>(scores[g][2 * n + 1], a[g], b.x[2], b.x[3]);
+      }
     }
   }
 }
@@ -230,22 +259,23 @@ __device__ void accumulate_output(float (&output)[kDim / 8][4], const float (&p)
 // ---------------------------------------------------------------------------------------------
 // Online softmax
 
-template <int kDim>
+/// Four warps, each with kGroups groups of 16 queries. Two groups use every key and value read from
+/// shared memory twice, but leave a short sequence's slab half empty. The bits are the same.
+template <int kDim, int kGroups>
 struct OnlineTraits {
   static constexpr int kThreads = 128;
+  static constexpr int kRows = 64 * kGroups;
   static constexpr int kKeys = kDim <= 128 ? 64 : 32;  // keys of a tile
-  static constexpr int kSlab = kSlabRows * kPitch<kDim>;
+  static constexpr int kSlab = kRows * kPitch<kDim>;
   static constexpr int kTile = kKeys * kPitch<kDim>;
   static constexpr size_t kSharedBytes = (kSlab + 4 * kTile) * 2;
 };
 
-template <class T, int kDim>
-__global__ void __launch_bounds__(OnlineTraits<kDim>::kThreads)
+template <class T, int kDim, int kGroups>
+__global__ void __launch_bounds__(OnlineTraits<kDim, kGroups>::kThreads)
     online_attention_kernel(const __grid_constant__ PortableParams params) {
-  using Traits = OnlineTraits<kDim>;
+  using Traits = OnlineTraits<kDim, kGroups>;
   constexpr int kKeys = Traits::kKeys;
-  // A wide head leaves no registers for the queries: they are read again for every tile.
-  constexpr bool kHoldQueries = kDim <= 64;
   extern __shared__ __align__(16) unsigned char shared[];
   T* const queries = reinterpret_cast<T*>(shared);
   T* const tiles = queries + Traits::kSlab;
@@ -253,12 +283,13 @@ __global__ void __launch_bounds__(OnlineTraits<kDim>::kThreads)
   const auto values_at = [&](int tile) { return tiles + (2 + tile % 2) * Traits::kTile; };
 
   QueryTile slab;
-  if (!find_slab(params, slab)) return;
+  if (!find_slab<Traits::kRows>(params, slab)) return;
   const Sequence& sequence = slab.sequence;
-  const KeyTiles range(slab, params.window, kSlabRows, kKeys);
+  const KeyTiles range(slab, params.window, Traits::kRows, kKeys);
   const int head_dim = params.args.head_dim;
-  const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;
+  const int warp_row = static_cast<int>(threadIdx.x) / 32 * (16 * kGroups);
   const int position = sequence.k_length - sequence.q_length + slab.row + warp_row;
+  T* const warp_queries = queries + warp_row * kPitch<kDim>;
 
   // One group of copies per tile of keys or values, an empty one past the last: tile t's keys and
   // values are here when all but the two latest groups are.
@@ -273,62 +304,58 @@ __global__ void __launch_bounds__(OnlineTraits<kDim>::kThreads)
     }
     cute::cp_async_fence();
   };
-  copy_tile_async<kSlabRows, kDim, Traits::kThreads>(
+  copy_tile_async<Traits::kRows, kDim, Traits::kThreads>(
       queries, params.q<T>(slab), params.args.q_row_stride, sequence.q_length - slab.row, head_dim);
   fetch(false, range.begin);
   fetch(true, range.begin);
 
-  Fragment held[kHoldQueries ? kDim / 16 : 1];
-  float output[kDim / 8][4] = {};
-  float2 maxima = {-INFINITY, -INFINITY};
-  float2 sums = {0, 0};
+  float output[kGroups][kDim / 8][4] = {};
+  float2 maxima[kGroups];
+  float2 sums[kGroups] = {};
+#pragma unroll
+  for (float2& maximum : maxima) maximum = {-INFINITY, -INFINITY};
   for (int tile = range.begin; tile < range.end; ++tile) {
     const int key = tile * kKeys;
     fetch(false, tile + 1);
     cute::cp_async_wait<2>();
     __syncthreads();
-    if (kHoldQueries && tile == range.begin) {
+    float scores[kGroups][kKeys / 8][4] = {};
+    accumulate_scores<T, kDim, kKeys, kGroups>(scores, warp_queries, keys_at(tile));
+    const bool all_visible = sees_all(params, slab, Traits::kRows, key, kKeys);
 #pragma unroll
-      for (int k = 0; k < kDim / 16; ++k) held[k] = load_a<kDim>(queries, warp_row, k * 16);
-    }
-    float scores[kKeys / 8][4] = {};
+    for (int g = 0; g < kGroups; ++g) {
+      finish_scores(scores[g], params, slab.head, sequence.k_length, position + g * 16, key,
+                    all_visible);
+      const float2 here = row_maxima(scores[g]);
+      const float2 highest = {fmaxf(maxima[g].x, here.x), fmaxf(maxima[g].y, here.y)};
+      const float2 shrink = {highest.x == -INFINITY ? 1 : fast_exp2(maxima[g].x - highest.x),
+                             highest.y == -INFINITY ? 1 : fast_exp2(maxima[g].y - highest.y)};
+      maxima[g] = highest;
+      sums[g] = {sums[g].x * shrink.x, sums[g].y * shrink.y};
 #pragma unroll
-    for (int k = 0; k < kDim / 16; ++k) {
-      const Fragment a = kHoldQueries ? held[k] : load_a<kDim>(queries, warp_row, k * 16);
-#pragma unroll
-      for (int n = 0; n < kKeys / 16; ++n) {
-        const Fragment b = load_b<kDim>(keys_at(tile), n * 16, k * 16);
-        mma<T>(scores[2 * n], a, b.x[0], b.x[1]);
-        mma<T>(scores[2 * n + 1], a, b.x[2], b.x[3]);
+      for (float (&block)[4] : output[g]) {
+        block[0] *= shrink.x;
+        block[1] *= shrink.x;
+        block[2] *= shrink.y;
+        block[3] *= shrink.y;
       }
+      exponentiate(scores[g], highest, sums[g]);
     }
-    finish_scores(scores, params, slab.head, sequence.k_length, position, key,
-                  sees_all(params, slab, key, kKeys));
-
-    const float2 here = row_maxima(scores);
-    const float2 highest = {fmaxf(maxima.x, here.x), fmaxf(maxima.y, here.y)};
-    const float2 shrink = {highest.x == -INFINITY ? 1 : fast_exp2(maxima.x - highest.x),
-                           highest.y == -INFINITY ? 1 : fast_exp2(maxima.y - highest.y)};
-    maxima = highest;
-    sums = {sums.x * shrink.x, sums.y * shrink.y};
-#pragma unroll
-    for (int n = 0; n < kDim / 8; ++n) {
-      output[n][0] *= shrink.x;
-      output[n][1] *= shrink.x;
-      output[n][2] *= shrink.y;
-      output[n][3] *= shrink.y;
-    }
-    exponentiate(scores, maxima, sums);
 
     fetch(true, tile + 1);
     cute::cp_async_wait<2>();
     __syncthreads();
-    accumulate_output<T, kDim, kKeys>(output, scores, values_at(tile));
+    accumulate_output<T, kDim, kKeys, kGroups>(output, scores, values_at(tile));
   }
   cute::cp_async_wait<0>();
   __syncthreads();  // the queries' room becomes the staging of the output
-  const float2 factors = {inverse_or_zero(quad_sum(sums.x)), inverse_or_zero(quad_sum(sums.y))};
-  store_output<T, kDim>(params, slab, warp_row, output, factors, queries + warp_row * kPitch<kDim>);
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    const float2 factors = {inverse_or_zero(quad_sum(sums[g].x)),
+                            inverse_or_zero(quad_sum(sums[g].y))};
+    store_output<T, kDim>(params, slab, warp_row + g * 16, output[g], factors,
+                          warp_queries + g * 16 * kPitch<kDim>);
+  }
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -337,35 +364,35 @@ __global__ void __launch_bounds__(OnlineTraits<kDim>::kThreads)
 inline constexpr int kShortKeys = 384;
 
 /// Eight warps: four groups of 16 queries, and for each a warp for either half of every key tile. A
-/// warp then holds 16 x 192 scores, 96 registers of each thread.
-template <int kDim>
+/// thread holds 32 scores per tile; kTiles is how many tiles the launch's longest sequence may
+/// need.
+template <int kDim, int kTiles>
 struct ShortTraits {
   static constexpr int kThreads = 256;
-  static constexpr int kKeys = 64;
+  static constexpr int kRows = 64;
+  static constexpr int kKeys = 128;
   static constexpr int kHalf = kKeys / 2;
-  static constexpr int kTiles = kShortKeys / kKeys;
-  static constexpr int kStages = 3;
-  static constexpr int kSlab = kSlabRows * kPitch<kDim>;
+  static constexpr int kSlab = kRows * kPitch<kDim>;
   static constexpr int kTile = kKeys * kPitch<kDim>;
-  static constexpr size_t kSharedBytes = (kSlab + kStages * kTile) * 2;
-  static_assert(kStages * kTile * 2 >= kSlabRows * kDim * 4, "room for half of the output");
+  static constexpr size_t kSharedBytes = (kSlab + 2 * kTile) * 2;
+  static_assert(2 * kTile * 2 >= kRows * kDim * 4, "room for half of the output");
 };
 
-template <class T, int kDim>
-__global__ void __launch_bounds__(ShortTraits<kDim>::kThreads)
+template <class T, int kDim, int kTiles>
+__global__ void __launch_bounds__(ShortTraits<kDim, kTiles>::kThreads)
     short_attention_kernel(const __grid_constant__ PortableParams params) {
-  using Traits = ShortTraits<kDim>;
+  using Traits = ShortTraits<kDim, kTiles>;
   constexpr int kKeys = Traits::kKeys;
   constexpr int kHalf = Traits::kHalf;
   extern __shared__ __align__(16) unsigned char shared[];
-  __shared__ float2 exchange[2][kSlabRows / 2];
+  __shared__ float2 exchange[2][Traits::kRows / 2];
   T* const queries = reinterpret_cast<T*>(shared);
-  T* const ring = queries + Traits::kSlab;
+  T* const stages = queries + Traits::kSlab;
 
   QueryTile slab;
-  if (!find_slab(params, slab)) return;
+  if (!find_slab<Traits::kRows>(params, slab)) return;
   const Sequence& sequence = slab.sequence;
-  const KeyTiles range(slab, params.window, kSlabRows, kKeys);
+  const KeyTiles range(slab, params.window, Traits::kRows, kKeys);
   const int tiles = range.count();
   const int head_dim = params.args.head_dim;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -373,8 +400,9 @@ __global__ void __launch_bounds__(ShortTraits<kDim>::kThreads)
   const int side = warp / 4;  // which half of every key tile
   const int position = sequence.k_length - sequence.q_length + slab.row + warp_row;
 
-  // The ring first brings the tiles of keys, then those of values.
-  const auto stage_at = [&](int item) { return ring + item % Traits::kStages * Traits::kTile; };
+  // Two stages bring the tiles of keys first, then those of values: the next is on its way while
+  // this one is used.
+  const auto stage_at = [&](int item) { return stages + item % 2 * Traits::kTile; };
   const auto fetch = [&](int item) {
     if (item < 2 * tiles) {
       const bool values = item >= tiles;
@@ -386,37 +414,32 @@ __global__ void __launch_bounds__(ShortTraits<kDim>::kThreads)
     }
     cute::cp_async_fence();
   };
-  const auto advance = [&](int item) {
+  const auto wait_for_next = [] {
     cute::cp_async_wait<1>();
+    __syncthreads();
+  };
+  const auto replace = [&](int item) {
     __syncthreads();
     fetch(item + 2);
   };
-  copy_tile_async<kSlabRows, kDim, Traits::kThreads>(
+  copy_tile_async<Traits::kRows, kDim, Traits::kThreads>(
       queries, params.q<T>(slab), params.args.q_row_stride, sequence.q_length - slab.row, head_dim);
   fetch(0);
   fetch(1);
 
-  float scores[Traits::kTiles][kHalf / 8][4] = {};
+  float scores[kTiles][1][kHalf / 8][4] = {};
   float2 maxima = {-INFINITY, -INFINITY};
 #pragma unroll
-  for (int t = 0; t < Traits::kTiles; ++t) {
+  for (int t = 0; t < kTiles; ++t) {
     if (t >= tiles) break;
-    advance(t);
-    const T* keys = stage_at(t) + side * kHalf * kPitch<kDim>;
-#pragma unroll
-    for (int k = 0; k < kDim / 16; ++k) {
-      const Fragment a = load_a<kDim>(queries, warp_row, k * 16);
-#pragma unroll
-      for (int n = 0; n < kHalf / 16; ++n) {
-        const Fragment b = load_b<kDim>(keys, n * 16, k * 16);
-        mma<T>(scores[t][2 * n], a, b.x[0], b.x[1]);
-        mma<T>(scores[t][2 * n + 1], a, b.x[2], b.x[3]);
-      }
-    }
+    wait_for_next();
     const int key = (range.begin + t) * kKeys + side * kHalf;
-    finish_scores(scores[t], params, slab.head, sequence.k_length, position, key,
-                  sees_all(params, slab, key, kHalf));
-    const float2 here = row_maxima(scores[t]);
+    accumulate_scores<T, kDim, kHalf, 1>(scores[t], queries + warp_row * kPitch<kDim>,
+                                         stage_at(t) + side * kHalf * kPitch<kDim>);
+    replace(t);
+    finish_scores(scores[t][0], params, slab.head, sequence.k_length, position, key,
+                  sees_all(params, slab, Traits::kRows, key, kHalf));
+    const float2 here = row_maxima(scores[t][0]);
     maxima = {fmaxf(maxima.x, here.x), fmaxf(maxima.y, here.y)};
   }
 
@@ -429,26 +452,28 @@ __global__ void __launch_bounds__(ShortTraits<kDim>::kThreads)
   maxima = {fmaxf(maxima.x, other.x), fmaxf(maxima.y, other.y)};
 
   float2 sums = {0, 0};
-  float output[kDim / 8][4] = {};
+  float output[1][kDim / 8][4] = {};
 #pragma unroll
-  for (int t = 0; t < Traits::kTiles; ++t) {
+  for (int t = 0; t < kTiles; ++t) {
     if (t >= tiles) break;
-    exponentiate(scores[t], maxima, sums);
-    advance(tiles + t);
-    accumulate_output<T, kDim, kHalf>(output, scores[t],
-                                      stage_at(tiles + t) + side * kHalf * kPitch<kDim>);
+    exponentiate(scores[t][0], maxima, sums);
+    wait_for_next();
+    accumulate_output<T, kDim, kHalf, 1>(output, scores[t],
+                                         stage_at(tiles + t) + side * kHalf * kPitch<kDim>);
+    replace(tiles + t);
   }
   sums = {quad_sum(sums.x), quad_sum(sums.y)};
 
-  // The right half's part of the output goes to the left half's warps through the idle ring.
+  // The right half's part of the output goes to the left half's warps through the idle stages.
   cute::cp_async_wait<0>();
   __syncthreads();
   auto* parts =
-      reinterpret_cast<float4*>(ring) + warp_row / 16 * (kDim / 8) * 32 + threadIdx.x % 32;
+      reinterpret_cast<float4*>(stages) + warp_row / 16 * (kDim / 8) * 32 + threadIdx.x % 32;
   if (side == 1) {
 #pragma unroll
     for (int n = 0; n < kDim / 8; ++n) {
-      parts[n * 32] = make_float4(output[n][0], output[n][1], output[n][2], output[n][3]);
+      const float (&block)[4] = output[0][n];
+      parts[n * 32] = make_float4(block[0], block[1], block[2], block[3]);
     }
     if (place.column == 0) exchange[1][mine] = sums;
   }
@@ -457,14 +482,15 @@ __global__ void __launch_bounds__(ShortTraits<kDim>::kThreads)
 #pragma unroll
   for (int n = 0; n < kDim / 8; ++n) {
     const float4 part = parts[n * 32];
-    output[n][0] += part.x;
-    output[n][1] += part.y;
-    output[n][2] += part.z;
-    output[n][3] += part.w;
+    output[0][n][0] += part.x;
+    output[0][n][1] += part.y;
+    output[0][n][2] += part.z;
+    output[0][n][3] += part.w;
   }
   const float2 rest = exchange[1][mine];
   const float2 factors = {inverse_or_zero(sums.x + rest.x), inverse_or_zero(sums.y + rest.y)};
-  store_output<T, kDim>(params, slab, warp_row, output, factors, queries + warp_row * kPitch<kDim>);
+  store_output<T, kDim>(params, slab, warp_row, output[0], factors,
+                        queries + warp_row * kPitch<kDim>);
 }
 
 }  // namespace packhorse::cuda

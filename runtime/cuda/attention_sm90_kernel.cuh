@@ -46,7 +46,7 @@ struct AttentionArgsSm90 {
 /// kKvTile sets the order of a row's sums, so it is one number per head tile; all other choices
 /// leave the bits alone.
 template <class Element_, int head_tile, int consumers, int kv_tile, int kv_stages, int q_stages,
-          int blocks_per_sm, bool overlap, bool term = false>
+          int blocks_per_sm, bool overlap, bool term = false, bool lazy = false>
 struct AttentionTraits {
   using Element = Element_;
   static constexpr int kHeadTile = head_tile;
@@ -56,6 +56,7 @@ struct AttentionTraits {
   static constexpr int kQStages = q_stages;
   static constexpr int kBlocksPerSm = blocks_per_sm;
   static constexpr bool kOverlap = overlap;  // scores of the next tile beside values of this one
+  static constexpr bool kLazy = lazy;
   static constexpr bool kTerm = term;  // adds AttentionArgsSm90::term to the scores
   static constexpr bool kPingPong = overlap && consumers > 1;
   static constexpr bool kMoveRegisters = blocks_per_sm == 1 && consumers > 1;
@@ -125,6 +126,11 @@ struct Ring {
       phase ^= 1;
     }
   }
+  __device__ void advance(int32_t count) {
+    const int32_t to = index + count;
+    index = to % stages;
+    phase ^= to / stages % 2;
+  }
 };
 
 __device__ inline void named_sync(int id, int threads) {
@@ -192,22 +198,30 @@ __device__ inline int32_t first_position(const QueryTile& tile) {
          static_cast<int32_t>(threadIdx.x / 128 * 64);
 }
 
+template <int columns, bool check_begin>
+__device__ void mask_scores(float* s, const int32_t (&begin)[2], const int32_t (&end)[2]) {
+  CUTE_UNROLL
+  for (int i = 0; i < columns / 2; ++i) {
+    const int x = 8 * (i / 4) + i % 2;
+    const int r = i / 2 % 2;
+    if (x >= end[r] || (check_begin && x < begin[r])) s[i] = -INFINITY;
+  }
+}
+
 template <int columns>
 __device__ void mask_scores(float* s, const QueryTile& tile, KeyWindow window, int32_t first_key) {
   const ThreadPart part;
+  const int32_t base = first_key + part.column;
+  int32_t begin[2], end[2];
   for (int r = 0; r < 2; ++r) {
     const int32_t position = first_position(tile) + part.row + 8 * r;
-    const int32_t base = first_key + part.column;
-    const int32_t end = min(tile.sequence.k_length, position + window.right + 1) - base;
-    const int32_t begin = position - window.left - base;
-    CUTE_UNROLL
-    for (int g = 0; g < columns / 8; ++g) {
-      CUTE_UNROLL
-      for (int c = 0; c < 2; ++c) {
-        const int x = 8 * g + c;
-        if (x >= end || x < begin) s[4 * g + 2 * r + c] = -INFINITY;
-      }
-    }
+    end[r] = min(tile.sequence.k_length, position + window.right + 1) - base;
+    begin[r] = position - window.left - base;
+  }
+  if (window.left == kUnlimitedWindow) {
+    mask_scores<columns, false>(s, begin, end);
+  } else {
+    mask_scores<columns, true>(s, begin, end);
   }
 }
 
@@ -238,33 +252,33 @@ struct Softmax {
   float sum[2] = {0.0f, 0.0f};
 
   /// Turns scores into exp2(scale * (s - maximum)); `rescale` is what earlier results shrink by.
+  /// Four independent chains of maxima and of sums: one warp per scheduler must hide its latency.
   template <int columns>
   __device__ void update(float* s, float scale, float (&rescale)[2]) {
+    float top[4] = {s[0], s[1], s[2], s[3]};
+    CUTE_UNROLL
+    for (int i = 4; i < columns / 2; ++i) top[i % 4] = fmaxf(top[i % 4], s[i]);
+    float offset[2];
+    CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
-      float top = s[2 * r];
-      CUTE_UNROLL
-      for (int i = 0; i < columns / 8; ++i) {
-        top = fmaxf(top, s[4 * i + 2 * r]);
-        top = fmaxf(top, s[4 * i + 2 * r + 1]);
-      }
-      top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-      top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-      top = fmaxf(top, maximum[r]);
+      float row_top = fmaxf(top[2 * r], top[2 * r + 1]);
+      row_top = fmaxf(row_top, __shfl_xor_sync(~0u, row_top, 1));
+      row_top = fmaxf(row_top, __shfl_xor_sync(~0u, row_top, 2));
+      row_top = fmaxf(row_top, maximum[r]);
       // A row that has seen no key keeps -inf; subtracting 0 then leaves exp2(-inf) = 0.
-      const float offset = top == -INFINITY ? 0.0f : __fmul_rn(top, scale);
-      rescale[r] = exp2_approx(__fmaf_rn(maximum[r], scale, -offset));
-      maximum[r] = top;
-      float even = 0.0f, odd = 0.0f;
-      CUTE_UNROLL
-      for (int i = 0; i < columns / 8; ++i) {
-        float& a = s[4 * i + 2 * r];
-        float& b = s[4 * i + 2 * r + 1];
-        a = exp2_approx(__fmaf_rn(a, scale, -offset));
-        b = exp2_approx(__fmaf_rn(b, scale, -offset));
-        even = __fadd_rn(even, a);
-        odd = __fadd_rn(odd, b);
-      }
-      sum[r] = __fmaf_rn(sum[r], rescale[r], __fadd_rn(even, odd));
+      offset[r] = row_top == -INFINITY ? 0.0f : __fmul_rn(row_top, scale);
+      rescale[r] = exp2_approx(__fmaf_rn(maximum[r], scale, -offset[r]));
+      maximum[r] = row_top;
+    }
+    float partial[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    CUTE_UNROLL
+    for (int i = 0; i < columns / 2; ++i) {
+      s[i] = exp2_approx(__fmaf_rn(s[i], scale, -offset[i / 2 % 2]));
+      partial[i % 4] = __fadd_rn(partial[i % 4], s[i]);
+    }
+    CUTE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      sum[r] = __fmaf_rn(sum[r], rescale[r], __fadd_rn(partial[2 * r], partial[2 * r + 1]));
     }
   }
 
@@ -292,19 +306,19 @@ template <class Traits>
 __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedStorage& smem) {
   constexpr int kRows = Traits::kTileRows;
   constexpr uint32_t kKvBytes = sizeof(smem.k[0]);
-  const bool leader = threadIdx.x % 32 == 0;
+  const bool first_lane = threadIdx.x % 32 == 0;
   Ring<Traits::kQStages> q;
   Ring<Traits::kKvStages> kv;
   const int32_t total = smem.tiles.num_tiles();
   int32_t index = blockIdx.x;
   while (index < total) {
     int32_t taken = 0;  // looked at after this tile's loads: the counter is a long way off
-    if (leader && args.next_tile != nullptr) taken = atomicAdd(args.next_tile, 1);
+    if (first_lane && args.next_tile != nullptr) taken = atomicAdd(args.next_tile, 1);
     PH_TRACE(8)
     const QueryTile tile = smem.tiles.find(index, args.batch, kRows, args.descending);
-    if (leader) {
+    const KeyTiles keys(tile, args.window, kRows, Traits::kKvTile);
+    if (cute::elect_one_sync()) {
       const Sequence& s = tile.sequence;
-      const KeyTiles keys(tile, args.window, kRows, Traits::kKvTile);
       const int groups = min(Traits::kConsumers, (s.q_length - tile.row + 63) / 64);
 
       PH_TRACE(9)
@@ -323,15 +337,15 @@ __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedSt
 
       // The consumers read K0, K1, V0, K2, V1, ..., so this is the order of the loads.
       const int32_t kv_head = tile.head / args.q_heads_per_kv_head;
-      Ring<Traits::kKvStages> v = kv;
+      Ring<Traits::kKvStages> k = kv, v = kv;
       for (int32_t t = keys.end; t >= keys.begin; --t) {
         if (t > keys.begin) {
-          Barrier::wait(&smem.k_empty[kv.index], kv.phase ^ 1);
-          TxBarrier::arrive_and_expect_tx(&smem.k_full[kv.index], kKvBytes);
-          load_tile<Traits>(&args.k, &smem.k_full[kv.index], smem.k[kv.index], Traits::kKvTile,
+          Barrier::wait(&smem.k_empty[k.index], k.phase ^ 1);
+          TxBarrier::arrive_and_expect_tx(&smem.k_full[k.index], kKvBytes);
+          load_tile<Traits>(&args.k, &smem.k_full[k.index], smem.k[k.index], Traits::kKvTile,
                             kv_head,
                             RaggedRow(s.k_begin, s.k_length, (t - 1) * Traits::kKvTile));
-          kv.advance();
+          k.advance();
         }
         if (t < keys.end) {
           Barrier::wait(&smem.v_empty[v.index], v.phase ^ 1);
@@ -344,15 +358,16 @@ __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedSt
     }
     __syncwarp();
     q.advance();
+    kv.advance(keys.count());
     if (args.next_tile == nullptr) {
       index += gridDim.x;
     } else {
       // Every block takes until nothing is left, so this is the launch's last take.
-      if (leader && taken == total - 1) *args.next_tile = 0;
+      if (first_lane && taken == total - 1) *args.next_tile = 0;
       index = gridDim.x + __shfl_sync(~0u, taken, 0);
     }
   }
-  if (leader) {
+  if (cute::elect_one_sync()) {
     Barrier::wait(&smem.q_empty[q.index], q.phase ^ 1);
     smem.tile[q.index].head = -1;
     Barrier::arrive(&smem.q_full[q.index]);
@@ -383,6 +398,14 @@ struct Consumer {
       : args(args),
         smem(smem),
         scale_log2(1.4426950408889634f * (Traits::kTerm ? 1.0f : args.scale)) {}
+
+  static constexpr int kHalfTile = kKvTile / 2;
+
+  /// Only a sequence's last tile is partial; where half of it is enough, the other half, all zeros,
+  /// would not change a bit.
+  __device__ bool ends_in_half(const KeyTiles& keys) const {
+    return tile().sequence.k_length - (keys.end - 1) * kKvTile <= kHalfTile;
+  }
 
   __device__ const QueryTile& tile() const { return smem.tile[q.index]; }
 
@@ -458,7 +481,9 @@ struct Consumer {
 
   template <class Out>
   __device__ static void rescale_rows(Out& out, const float (&factor)[2]) {
-    if (!__any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f)) return;
+    if constexpr (Traits::kLazy) {
+      if (!__any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f)) return;
+    }
     CUTE_UNROLL
     for (int i = 0; i < kHeadTile / 2; ++i) out(i) = __fmul_rn(out(i), factor[i / 2 % 2]);
   }
@@ -504,12 +529,27 @@ struct Consumer {
   template <class Out>
   __device__ void attend_in_steps(Out& out, Softmax& state, const KeyTiles& keys) {
     int32_t t = keys.end - 1;
-    // Only a sequence's last tile is partial: where half of it is enough, the other half, all zeros,
-    // would not change a bit.
-    if (tile().sequence.k_length - t * kKvTile <= kKvTile / 2) {
-      step<kKvTile / 2>(out, state, t--);
-    }
+    if (ends_in_half(keys)) step<kHalfTile>(out, state, t--);
     for (; t >= keys.begin; --t) step<kKvTile>(out, state, t);
+  }
+
+  /// The first tile of the overlapped path: probabilities of `columns` keys, zeros for the rest.
+  template <int columns, class Scores, class Probabilities>
+  __device__ void first_probabilities(Scores& scores, Probabilities& p, Softmax& state, int32_t t) {
+    using namespace cute;
+    Tensor s = make_tensor(scores.data(), Shape<Shape<_2, _2, Int<columns / 8>>, _1, _1>{});
+    float rescale[2];
+    issue_scores<columns>(s);
+    release_stored_stage();
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(s);
+    release(&smem.k_empty[k.index]);
+    k.advance();
+    softmax<columns>(s.data(), state, t, rescale);
+    to_probabilities<columns>(s, p);
+    Tensor words = recast<uint32_t>(p);
+    CUTE_UNROLL
+    for (int i = columns / 4; i < kKvTile / 4; ++i) words(i) = 0;
   }
 
   template <class Out>
@@ -519,17 +559,11 @@ struct Consumer {
     Tensor p = make_tensor<Element>(Shape<Shape<_2, _2, _2>, _1, Int<kKvTile / 16>>{});
     float rescale[2];
     Barrier::wait(&smem.k_full[k.index], k.phase);
-    PH_TRACE(3)
-    issue_scores<kKvTile>(s);
-    release_stored_stage();
-    warpgroup_wait<0>();
-    PH_TRACE(4)
-    warpgroup_fence_operand(s);
-    release(&smem.k_empty[k.index]);
-    k.advance();
-    softmax<kKvTile>(s.data(), state, keys.end - 1, rescale);
-    to_probabilities<kKvTile>(s, p);
-
+    if (ends_in_half(keys)) {
+      first_probabilities<kHalfTile>(s, p, state, keys.end - 1);
+    } else {
+      first_probabilities<kKvTile>(s, p, state, keys.end - 1);
+    }
     for (int32_t t = keys.end - 2; t >= keys.begin; --t) {
       Barrier::wait(&smem.k_full[k.index], k.phase);
       take_turn();

@@ -33,7 +33,7 @@ struct Sources {
   const T* position = nullptr;
   const T* type = nullptr;
 
-  __device__ Sources() = default;
+  Sources() = default;
   // Called by whole warps: they search for the token's sequence together.
   __device__ Sources(const EmbedArgs& args, int64_t token, int sequences, DeviceStatus* status) {
     word = table_row<T>(args.word,
@@ -75,17 +75,20 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kThreads == 512 ? 2 :
   const int64_t first =
       (int64_t{blockIdx.x} * kBlockGroups<kThreads> + threadIdx.x / kThreads) * kRows;
   if (first >= counts.tokens) return;
-  Row<T, kThreads, kVectors, 3> rows[kRows];
+  Row<T, kThreads, kVectors, 3> sources[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     Sources<T> from;
     if (first + r < counts.tokens) {
       from = Sources<T>(args, first + r, counts.sequences, status);
     }
-    rows[r].load(0, from.word, columns);
-    rows[r].load(1, from.position, columns);
-    rows[r].load(2, from.type, columns);
+    sources[r].load(0, from.word, columns);
+    sources[r].load(1, from.position, columns);
+    sources[r].load(2, from.type, columns);
   }
+  SummedRow<T, kThreads, kVectors, 3> rows[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) rows[r].set(sources[r]);
   normalize_rows<kThreads, kVectors>(
       rows, args.norm, columns, scratch, [&](int r, int column, const float (&value)[kVectorSize]) {
         if (first + r >= counts.tokens) return;

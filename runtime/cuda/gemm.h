@@ -35,11 +35,16 @@ struct GemmParams {
   DType dtype = DType::kFloat16;
   Activation activation = Activation::kNone;
   int32_t sm_count = 0;
+  /// Lets the sm_90 kernel set itself up while the stream's previous kernel drains (programmatic
+  /// dependent launch); it reads and writes only after that kernel has finished.
+  bool overlap_previous = true;
 };
 
-/// Needs no workspace and allocates nothing; asynchronous on `stream`, may be captured. Throws
-/// RuntimeError. `Path::kSm90` needs a device of compute capability 9.0 exactly.
+/// Asynchronous on `stream`; allocates nothing, needs no workspace, may be captured in a graph.
+/// Throws RuntimeError. For devices of compute capability 9.0 exactly.
 void launch_gemm_sm90(const GemmParams& params, cudaStream_t stream);
+/// With a kernel of the caller's choice (tuning, tests).
+void launch_gemm_sm90(const GemmParams& params, const GemmConfig& config, cudaStream_t stream);
 /// The same function for compute capability 8.0 and up.
 void launch_gemm_sm80(const GemmParams& params, cudaStream_t stream);
 

@@ -1,10 +1,12 @@
 // Persistent tile scheduler whose row count may live in device memory.
 //
 // CUTLASS's own persistent scheduler takes the problem from the host, so a captured graph would
-// compute its whole bucket. This one offers the same interface (that of the scheduler classes in
-// cutlass/gemm/kernel) over a plain order of our own: columns fastest inside panels of `panel` tile
+// compute its whole bucket. This one offers what CUTLASS's ping-pong kernel asks of a scheduler,
+// without clusters, over a plain order of our own: columns fastest inside panels of `panel` tile
 // columns, panel after panel. A panel's weights stay in L2 while the rows pass by.
 #pragma once
+
+#include <cutlass/arch/grid_dependency_control.h>
 
 #include <cutlass/gemm/kernel/tile_scheduler.hpp>
 
@@ -12,13 +14,12 @@ namespace packhorse::cuda {
 
 struct RowCountScheduler {};  // the tag that CUTLASS kernels are instantiated with
 
-template <class TileShape, class ClusterShape>
+template <class TileShape>
 class RowCountTileScheduler {
  public:
   static constexpr bool IsDynamicPersistent = false;
-  static constexpr int kTileM = cute::size<0>(TileShape{}) * cute::size<0>(ClusterShape{});
+  static constexpr int kTileM = cute::size<0>(TileShape{});
   static constexpr int kTileN = cute::size<1>(TileShape{});
-  static_assert(cute::size<1>(ClusterShape{}) == 1, "clusters share weights, along m only");
 
   struct Arguments {
     const int32_t* row_count = nullptr;  // device memory, or null: all rows of the problem
@@ -36,10 +37,9 @@ class RowCountTileScheduler {
     int32_t L_idx = 0;
     bool valid = false;
     CUTLASS_DEVICE bool is_valid() const { return valid; }
-    CUTLASS_DEVICE int32_t reduction_subtile_idx() const { return -1; }
   };
 
-  // Required by the kernels, unused by a static scheduler.
+  // Required by the kernel, unused by a static scheduler.
   struct CLCResponse {};
   using Pipeline = cutlass::PipelineEmpty;
   using ThrottlePipeline = cutlass::PipelineEmpty;
@@ -49,7 +49,7 @@ class RowCountTileScheduler {
     CUTLASS_DEVICE CLCResponse* data() { return nullptr; }
   };
 
-  template <class Problem, class... Unused>
+  template <class Problem, class ClusterShape, class... Unused>
   static Params to_underlying_arguments(Problem problem, TileShape, ClusterShape,
                                         const cutlass::KernelHardwareInfo&, const Arguments& args,
                                         Unused&&...) {
@@ -63,44 +63,25 @@ class RowCountTileScheduler {
   }
 
   CUTLASS_DEVICE explicit RowCountTileScheduler(const Params& params)
-      : params_(params),
-        grid_(gridDim.x / cute::size(ClusterShape{})),
-        index_(blockIdx.x / cute::size(ClusterShape{})) {
-    const int rows = params.row_count ? *params.row_count : params.rows;
+      : params_(params), grid_(gridDim.x), index_(blockIdx.x) {
+    int rows = params.rows;
+    if (params.row_count != nullptr) {
+      // The kernel before this one may be the one that writes it.
+      cutlass::arch::wait_on_dependent_grids();
+      rows = *params.row_count;
+    }
     tiles_m_ = (rows + kTileM - 1) / kTileM;
   }
 
-  template <class Cluster>
-  CUTLASS_DEVICE WorkTileInfo initial_work_tile_info(Cluster) const {
+  template <class ClusterShape>
+  CUTLASS_DEVICE WorkTileInfo initial_work_tile_info(ClusterShape) const {
     return get_current_work();
   }
   CUTLASS_DEVICE WorkTileInfo get_current_work() const { return tile(index_); }
   CUTLASS_DEVICE void advance_to_next_work(uint32_t count = 1) { index_ += grid_ * count; }
-  CUTLASS_DEVICE auto fetch_next_work(WorkTileInfo) {
-    advance_to_next_work();
-    return cute::make_tuple(get_current_work(), true);
-  }
-  template <class SchedulerPipeline, class State>
-  CUTLASS_DEVICE auto fetch_next_work(WorkTileInfo work, SchedulerPipeline&, State) {
-    return fetch_next_work(work);
-  }
   CUTLASS_DEVICE bool is_last_tile(WorkTileInfo&, uint32_t count = 1) const {
     return !tile(index_ + grid_ * count).is_valid();
   }
-
-  // One work unit is one whole output tile: k is never split, nothing is reduced between blocks.
-  template <class Problem, class Tile>
-  CUTLASS_DEVICE static int get_work_k_tile_count(const WorkTileInfo&, Problem problem, Tile) {
-    return cute::ceil_div(static_cast<int>(cute::get<2>(problem)),
-                          static_cast<int>(cute::size<2>(TileShape{})));
-  }
-  CUTLASS_DEVICE static uint32_t get_work_k_tile_start(const WorkTileInfo&) { return 0; }
-  CUTLASS_DEVICE static bool valid_warpgroup_in_work_tile(const WorkTileInfo&) { return true; }
-  CUTLASS_DEVICE static bool compute_epilogue(const WorkTileInfo&, const Params&) { return true; }
-  CUTLASS_DEVICE static bool requires_separate_reduction(const Params&) { return false; }
-  template <class Accumulators>
-  CUTLASS_DEVICE static void fixup(const Params&, const WorkTileInfo&, Accumulators&, uint32_t,
-                                   uint32_t) {}
 
  private:
   CUTLASS_DEVICE WorkTileInfo tile(int index) const {
@@ -110,7 +91,7 @@ class RowCountTileScheduler {
       m = index / params_.tiles_n;
       n = index - m * params_.tiles_n;
       // The first wave always runs: its order does not depend on the row count, so its loads need
-      // not wait for it. The grid never exceeds the tiles of `rows`.
+      // not wait for that. The grid never exceeds the tiles of `rows`.
       valid = index < grid_ || m < tiles_m_;
     } else {
       const int panel_index = index / cute::max(1, tiles_m_ * params_.panel);
@@ -121,14 +102,13 @@ class RowCountTileScheduler {
       n = first_n + in_panel - m * width;
       valid = tiles_m_ > 0 && first_n < params_.tiles_n;
     }
-    const int rank = cute::size(ClusterShape{}) == 1 ? 0 : cute::block_id_in_cluster().x;
-    return {static_cast<int32_t>(m * cute::size<0>(ClusterShape{}) + rank), n, 0, valid};
+    return {m, n, 0, valid};
   }
 
   const Params& params_;
   int tiles_m_;
-  int grid_;   // clusters of the grid
-  int index_;  // tile (of clusters) that this block works on
+  int grid_;
+  int index_;  // tile that this block (or its second warpgroup) works on
 };
 
 }  // namespace packhorse::cuda
@@ -138,7 +118,7 @@ namespace cutlass::gemm::kernel::detail {
 template <class TileShape, class ClusterShape, uint32_t stages>
 struct TileSchedulerSelector<packhorse::cuda::RowCountScheduler, arch::Sm90, TileShape,
                              ClusterShape, stages> {
-  using Scheduler = packhorse::cuda::RowCountTileScheduler<TileShape, ClusterShape>;
+  using Scheduler = packhorse::cuda::RowCountTileScheduler<TileShape>;
 };
 
 }  // namespace cutlass::gemm::kernel::detail

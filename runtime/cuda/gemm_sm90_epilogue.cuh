@@ -16,8 +16,8 @@
 
 namespace packhorse::cuda {
 
-template <class Element, int tile_n, bool has_residual>
-class WarpEpilogue {
+template <class Element, int tile_m, int tile_n, bool has_residual>
+class WarpEpilogueOp {
  public:
   using ElementC = Element;
   using ElementD = Element;
@@ -27,6 +27,9 @@ class WarpEpilogue {
   static constexpr int kColumns = tile_n % 64 == 0 ? 64 : 32;  // of one step
   static constexpr int kRows = 16;
   static constexpr int kValues = kRows * kColumns / 32;  // of one thread in a step
+  static constexpr int kGroups = kColumns / 8;
+  static constexpr int kBlocks = tile_m / 64;  // wgmma blocks of a warpgroup, one above the other
+  static constexpr int kSteps = tile_n / kColumns * kBlocks;
   static constexpr int kWarps = 8;
   using Atom = std::conditional_t<kColumns == 64, cute::GMMA::Layout_K_SW128_Atom<Element>,
                                   cute::GMMA::Layout_K_SW64_Atom<Element>>;
@@ -71,81 +74,88 @@ class WarpEpilogue {
     return 0;
   }
 
-  CUTLASS_DEVICE explicit WarpEpilogue(const Params& params) : params_(params) {}
+  CUTLASS_DEVICE explicit WarpEpilogueOp(const Params& params) : params_(params) {}
   /// Shared memory must outlive the stores that read it.
-  CUTLASS_DEVICE ~WarpEpilogue() { cute::tma_store_wait<0>(); }
+  CUTLASS_DEVICE ~WarpEpilogueOp() { cute::tma_store_wait<0>(); }
 
-  /// Called by CUTLASS's adapter with one finished tile.
+  /// Called by CUTLASS's adapter with one finished tile of the calling warpgroup.
   template <class Problem, class Tile, class Coord, class Accumulators, class Mma, class Residue>
   CUTLASS_DEVICE void operator()(Problem problem, Tile, Coord coord,
                                  const Accumulators& accumulators, Mma, Residue, int thread,
                                  char* shared) {
-    constexpr int kTileM = cute::size<0>(Tile{});
-    constexpr int kBlocks = kTileM / (cute::size(Mma{}) / 2);  // m64 blocks of this warpgroup
-    constexpr int kSteps = tile_n / kColumns * kBlocks;
     static_assert(decltype(cute::size(accumulators))::value == kSteps * kValues);
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32 % kWarps;  // warps 4 ... 11 of the block are consumers
-    auto* storage = reinterpret_cast<SharedStorage*>(shared);
-    Element* buffers = storage->buffers[warp][0];
+    Element* buffers = reinterpret_cast<SharedStorage*>(shared)->buffers[warp][0];
     const int rows = cute::get<0>(problem);
     const int columns = cute::get<1>(problem);
-    const int tile_row = cute::get<0>(coord) * kTileM + thread / 32 * kRows;
+    const int tile_row = cute::get<0>(coord) * tile_m + thread / 32 * kRows;
     const int tile_column = cute::get<1>(coord) * tile_n;
+    // Step s covers 16 rows from row_of(s) and kColumns columns from column_of(s) on; of these a
+    // thread holds rows lane / 4 + {0, 8} and columns 8 j + lane % 4 * 2 + {0, 1}.
+    auto row_of = [&](int step) { return tile_row + step % kBlocks * 64; };
+    auto column_of = [&](int step) { return tile_column + step / kBlocks * kColumns; };
 
-    // A thread's values in a step: columns 8 j + {0, 1}, rows 0 and 8, from (row, column) on.
-    auto column_of = [&](int step) {
-      return tile_column + step / kBlocks * kColumns + lane % 4 * 2;
-    };
-    auto row_of = [&](int step) {
-      return tile_row + step % kBlocks * (kTileM / kBlocks) + lane / 4;
-    };
-
-    float2 bias[kColumns / 8] = {};
-    uint32_t residual[kColumns / 8][2];
-    auto load_residual = [&](int step) {
-      const Element* source = params_.residual + row_of(step) * params_.ldr + column_of(step);
+    // The whole tile's residual at once: its latency shows once, not once a step.
+    uint32_t residual[has_residual ? kSteps : 1][kGroups][2];
+    if constexpr (has_residual) {
 #pragma unroll
-      for (int j = 0; j < kColumns / 8; ++j) {
+      for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          residual[j][half] = 0;
-          if (row_of(step) + 8 * half < rows && column_of(step) + 8 * j < columns)
-            residual[j][half] =
-                *reinterpret_cast<const uint32_t*>(source + 8 * half * params_.ldr + 8 * j);
+        for (int j = 0; j < kGroups; ++j) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const int row = row_of(step) + lane / 4 + 8 * half;
+            const int column = column_of(step) + lane % 4 * 2 + 8 * j;
+            residual[step][j][half] = 0;
+            if (row < rows && column < columns)
+              residual[step][j][half] =
+                  *reinterpret_cast<const uint32_t*>(params_.residual + row * params_.ldr + column);
+          }
         }
       }
-    };
-    if constexpr (has_residual) load_residual(0);
-
+    }
+    float2 bias[kGroups] = {};
+    auto load_bias = [&](int step) {
+      if (params_.bias == nullptr) return;
 #pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        const int column = column_of(step) + lane % 4 * 2 + 8 * j;
+        if (column < columns)
+          bias[j] = __ldg(reinterpret_cast<const float2*>(params_.bias + column));
+      }
+    };
+    load_bias(0);
+
+    // A real loop: unrolled, a GELU tile is 30 KB of straight-line code, and fetching instructions
+    // takes longer than executing them. Only the choice of accumulators is spelled out per step.
+#pragma unroll 1
     for (int step = 0; step < kSteps; ++step) {
-      if (step % kBlocks == 0 && params_.bias != nullptr) {
+      float values[kValues];
+      uint32_t added[kGroups][2];
 #pragma unroll
-        for (int j = 0; j < kColumns / 8; ++j) {
-          const int column = column_of(step) + 8 * j;
-          if (column < columns)
-            bias[j] = __ldg(reinterpret_cast<const float2*>(params_.bias + column));
+      for (int s = 0; s < kSteps; ++s) {
+        if (s == step) {
+#pragma unroll
+          for (int i = 0; i < kValues; ++i) {
+            values[i] = accumulators(s % kBlocks * (tile_n / 2) + s / kBlocks * kValues + i) +
+                        (i % 2 == 0 ? bias[i / 4].x : bias[i / 4].y);
+            if (has_residual && i % 2 == 0) added[i / 4][i / 2 % 2] = residual[s][i / 4][i / 2 % 2];
+          }
+          asm volatile("");  // keeps this a branch: selecting would take kSteps times as long
         }
       }
-      float values[kValues];
-#pragma unroll
-      for (int i = 0; i < kValues; ++i) {
-        const int block = step % kBlocks, chunk = step / kBlocks;
-        values[i] = accumulators(block * (tile_n / 2) + chunk * kValues + i) +
-                    (i % 2 == 0 ? bias[i / 4].x : bias[i / 4].y);
-      }
+      if (step + 1 < kSteps) load_bias(step + 1);
       activate<kValues>(values, params_.activation);
       if constexpr (has_residual) {
         cutlass::NumericArrayConverter<float, Element, 2> widen;
 #pragma unroll
         for (int i = 0; i < kValues; i += 2) {
-          const auto pair = widen(
-              reinterpret_cast<const cutlass::Array<Element, 2>&>(residual[i / 4][i / 2 % 2]));
+          const auto pair =
+              widen(reinterpret_cast<const cutlass::Array<Element, 2>&>(added[i / 4][i / 2 % 2]));
           values[i] += pair[0];
           values[i + 1] += pair[1];
         }
-        if (step + 1 < kSteps) load_residual(step + 1);
       }
 
       // The buffer was last read by the store before the previous one.
@@ -170,9 +180,8 @@ class WarpEpilogue {
       cute::tma_store_fence();
       __syncwarp();
       if (lane == 0) {
-        cute::SM90_TMA_STORE_2D::copy(params_.store.get_tma_descriptor(), buffer,
-                                      tile_column + step / kBlocks * kColumns,
-                                      row_of(step) - lane / 4);
+        cute::SM90_TMA_STORE_2D::copy(params_.store.get_tma_descriptor(), buffer, column_of(step),
+                                      row_of(step));
         cute::tma_store_arrive();
       }
     }
@@ -181,6 +190,20 @@ class WarpEpilogue {
  private:
   const Params& params_;
   int stores_ = 0;
+};
+
+/// With the plumbing that CUTLASS's kernels expect of an epilogue that loads nothing ahead.
+template <class Element, int tile_m, int tile_n, bool has_residual>
+class WarpEpilogue : public cutlass::epilogue::collective::detail::Sm90TmaWarpSpecializedAdapter<
+                         WarpEpilogueOp<Element, tile_m, tile_n, has_residual>> {
+  using Base = cutlass::epilogue::collective::detail::Sm90TmaWarpSpecializedAdapter<
+      WarpEpilogueOp<Element, tile_m, tile_n, has_residual>>;
+
+ public:
+  using Base::Base;
+  CUTLASS_DEVICE static void prefetch_tma_descriptors(const typename Base::Params& params) {
+    cute::prefetch_tma_descriptor(params.store.get_tma_descriptor());
+  }
 };
 
 }  // namespace packhorse::cuda

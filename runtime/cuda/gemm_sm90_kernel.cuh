@@ -2,9 +2,10 @@
 // epilogue. Instantiated by gemm_sm90.cu for a closed list.
 #pragma once
 
+#define CUTLASS_ENABLE_GDC_FOR_SM90 1  // the kernels obey programmatic dependent launch
+
 #include <cutlass/device_kernel.h>
 
-#include <cutlass/epilogue/collective/detail.hpp>
 #include <cutlass/gemm/collective/collective_builder.hpp>
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
 
@@ -15,25 +16,22 @@
 
 namespace packhorse::cuda {
 
-template <class Element, int tile_m, int tile_n, int tile_k, int cluster_m, bool cooperative,
-          bool has_residual>
+template <class Element, int tile_m, int tile_n, int tile_k, bool has_residual>
 struct GemmSm90 {
   using TileShape = cute::Shape<cute::Int<tile_m>, cute::Int<tile_n>, cute::Int<tile_k>>;
-  using ClusterShape = cute::Shape<cute::Int<cluster_m>, cute::_1, cute::_1>;
+  using ClusterShape = cute::Shape<cute::_1, cute::_1, cute::_1>;
   using RowMajor = cutlass::layout::RowMajor;
-  using Epilogue = cutlass::epilogue::collective::detail::Sm90TmaWarpSpecializedAdapter<
-      WarpEpilogue<Element, tile_n, has_residual>>;
+  using Epilogue = WarpEpilogue<Element, tile_m, tile_n, has_residual>;
   using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, RowMajor, 8, Element,
       cutlass::layout::ColumnMajor, 8, float, TileShape, ClusterShape,
       cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(
           sizeof(typename Epilogue::SharedStorage))>,
-      std::conditional_t<cooperative, cutlass::gemm::KernelTmaWarpSpecializedCooperative,
-                         cutlass::gemm::KernelTmaWarpSpecializedPingpong>>::CollectiveOp;
+      cutlass::gemm::KernelTmaWarpSpecializedPingpong>::CollectiveOp;
   using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop,
                                                       Epilogue, RowCountScheduler>;
 
-  static void launch(const GemmParams& p, int panel, cudaStream_t stream) {
+  static void launch(const GemmParams& p, const GemmConfig& gemm_config, cudaStream_t stream) {
     typename Kernel::Arguments args{cutlass::gemm::GemmUniversalMode::kGemm,
                                     {p.rows, p.n, p.k, 1},
                                     {static_cast<const Element*>(p.a),
@@ -43,24 +41,24 @@ struct GemmSm90 {
                                     {p.bias, p.activation, static_cast<const Element*>(p.residual),
                                      p.ldr, static_cast<Element*>(p.out), p.ldo},
                                     {0, p.sm_count},
-                                    {p.row_count, panel}};
+                                    {p.row_count, gemm_config.panel}};
     auto kernel_params = Kernel::to_underlying_arguments(args, nullptr);
 
     auto* function = &cutlass::device_kernel<Kernel>;
     constexpr int kSharedBytes = Kernel::SharedStorageSize;
     CUDA_CHECK(
         cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-    const int tiles = cute::ceil_div(p.rows, tile_m * cluster_m) * cute::ceil_div(p.n, tile_n);
-    cudaLaunchAttribute cluster;
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {cluster_m, 1, 1};
+    const int tiles = cute::ceil_div(p.rows, tile_m) * cute::ceil_div(p.n, tile_n);
+    cudaLaunchAttribute overlap;
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(cute::min(tiles, p.sm_count / cluster_m) * cluster_m);
+    config.gridDim = dim3(cute::min(tiles, p.sm_count));
     config.blockDim = Kernel::get_block_shape();
     config.dynamicSmemBytes = kSharedBytes;
     config.stream = stream;
-    config.attrs = &cluster;
-    config.numAttrs = cluster_m > 1 ? 1 : 0;
+    config.attrs = &overlap;
+    config.numAttrs = p.overlap_previous ? 1 : 0;
     void* arguments[] = {&kernel_params};
     CUDA_CHECK(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(function), arguments));
   }

@@ -10,6 +10,12 @@ namespace {
 template <int kThreads>
 constexpr int kGroupRows = kThreads == 512 ? 1 : 2;
 
+// Blocks that a multiprocessor must have room for: registers are capped to that.
+template <int kThreads, bool kResidual>
+constexpr int kLeastBlocks = kThreads < 512 ? 1
+                             : kResidual    ? 2
+                                            : 3;
+
 __device__ int64_t row_count(const NormParams& params) {
   return params.row_count == nullptr ? params.rows : *params.row_count;
 }
@@ -28,9 +34,9 @@ __device__ T* out_row(const NormParams& params, int64_t row) {
 
 // One pass over memory: a row is read once, normalised in registers and written once.
 template <class T, int kThreads, int kVectors, bool kResidual>
-__global__ void __launch_bounds__(kBlockThreads<kThreads>)
+__global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads>)
     norm_kernel(const __grid_constant__ NormParams params) {
-  constexpr int kRows = kGroupRows<kThreads>;
+  constexpr int kRows = kGroupRows<kThreads, kResidual>;
   __shared__ float scratch[kRows * 64];
   const int columns = static_cast<int>(params.columns);
   const int64_t count = row_count(params);
@@ -79,14 +85,16 @@ void launch_norm(const NormParams& params, cudaStream_t stream) {
         norm_folded_kernel<T>
             <<<static_cast<unsigned>(params.rows), kFoldThreads, 0, stream>>>(params);
       } else {
-        constexpr int kBlockRows = kBlockGroups<kThreads> * kGroupRows<kThreads>;
-        const auto blocks = static_cast<unsigned>((params.rows + kBlockRows - 1) / kBlockRows);
+        const auto launch = [&]<bool kResidual>() {
+          constexpr int kBlockRows = kBlockGroups<kThreads> * kGroupRows<kThreads, kResidual>;
+          const auto blocks = static_cast<unsigned>((params.rows + kBlockRows - 1) / kBlockRows);
+          norm_kernel<T, kThreads, kVectors, kResidual>
+              <<<blocks, kBlockThreads<kThreads>, 0, stream>>>(params);
+        };
         if (params.residual != nullptr) {
-          norm_kernel<T, kThreads, kVectors, true>
-              <<<blocks, kBlockThreads<kThreads>, 0, stream>>>(params);
+          launch.template operator()<true>();
         } else {
-          norm_kernel<T, kThreads, kVectors, false>
-              <<<blocks, kBlockThreads<kThreads>, 0, stream>>>(params);
+          launch.template operator()<false>();
         }
       }
     });

@@ -124,6 +124,23 @@ struct Row {
   }
 };
 
+/// A row whose sources were added up once: more registers than Row, less arithmetic.
+template <class T, int kThreads, int kVectors, int kSources>
+struct SummedRow {
+  using Source = Row<T, kThreads, kVectors, kSources>;
+  float values[kVectors][kVectorSize];
+
+  __device__ static int column(int vector) { return Source::column(vector); }
+  __device__ void set(const Source& row) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) row.get(v, values[v]);
+  }
+  __device__ void get(int vector, float (&value)[kVectorSize]) const {
+#pragma unroll
+    for (int i = 0; i < kVectorSize; ++i) value[i] = values[vector][i];
+  }
+};
+
 /// Normalises kRows rows of one group together (LayerNorm, variance from the centred values, or
 /// RMSNorm; as they are where there is no gamma) and hands them over: store(row, column, values).
 /// `scratch`: kRows x 64 floats.

@@ -93,18 +93,27 @@ struct TileList {
         keys[i] = s.q_length > 0 ? s.k_length : -1;
       }
       __syncthreads();
-      for (int i = tid; i < n; i += threads) {
-        const int32_t key = keys[i];
+      // A sequence's place is the number of longer ones, counted by as many lanes as there are.
+      int lanes = 1;
+      while (lanes < 32 && 2 * lanes * n <= threads) lanes *= 2;
+      for (int first = 0; first < n; first += threads / lanes) {
+        const int i = first + tid / lanes;
         int rank = 0;
-        for (int j = 0; j < padded; j += 4) {
-          const int4 other = *reinterpret_cast<const int4*>(&keys[j]);
-          rank += (other.x > key || (other.x == key && j < i));
-          rank += (other.y > key || (other.y == key && j + 1 < i));
-          rank += (other.z > key || (other.z == key && j + 2 < i));
-          rank += (other.w > key || (other.w == key && j + 3 < i));
+        if (i < n) {
+          const int32_t key = keys[i];
+          for (int j = tid % lanes * 4; j < padded; j += 4 * lanes) {
+            const int4 other = *reinterpret_cast<const int4*>(&keys[j]);
+            rank += (other.x > key || (other.x == key && j < i));
+            rank += (other.y > key || (other.y == key && j + 1 < i));
+            rank += (other.z > key || (other.z == key && j + 2 < i));
+            rank += (other.w > key || (other.w == key && j + 3 < i));
+          }
         }
-        order[rank] = i;
-        ends[rank] = tiles_of(sequences[i].q_length, tile_rows, batch.num_heads);
+        for (int step = 1; step < lanes; step *= 2) rank += __shfl_xor_sync(~0u, rank, step);
+        if (i < n && tid % lanes == 0) {
+          order[rank] = i;
+          ends[rank] = tiles_of(sequences[i].q_length, tile_rows, batch.num_heads);
+        }
       }
     } else {
       for (int i = tid; i < kEntries; i += threads) {
@@ -144,7 +153,7 @@ struct TileList {
     const int32_t end = ends[group * kPerLane + lane % kPerLane];
     const unsigned before = __ballot_sync(~0u, end <= index) & ((1u << kPerLane) - 1);
     const int entry = group * kPerLane + __popc(before);
-    int32_t rest = index - (entry > 0 ? ends[entry - 1] : 0);
+    uint32_t rest = index - (entry > 0 ? ends[entry - 1] : 0);
 
     Sequence s;
     if (sequences_per_entry <= 1) {
@@ -163,7 +172,7 @@ struct TileList {
           const int32_t below = __shfl_up_sync(~0u, inclusive, step);
           if (lane >= step) inclusive += below;
         }
-        const int found = __popc(__ballot_sync(~0u, inclusive <= rest));
+        const int found = __popc(__ballot_sync(~0u, inclusive <= static_cast<int32_t>(rest)));
         if (found < 32) {
           rest -= __shfl_sync(~0u, inclusive - tiles, found);
           s = batch.sequence(base + found);
@@ -174,15 +183,15 @@ struct TileList {
     }
     // Heads in groups: with a causal mask the costly last rows of all heads of a group come first,
     // while the group's keys and values stay in the L2 cache.
-    const int32_t tiles = (s.q_length + tile_rows - 1) / tile_rows;
-    const int32_t group_tiles = tiles * batch.heads_in_group;
-    const int32_t head_group = rest / group_tiles;
+    const uint32_t tiles = (s.q_length + tile_rows - 1) / tile_rows;
+    const uint32_t group_tiles = tiles * batch.heads_in_group;
+    const uint32_t head_group = group_tiles == 1 ? rest : rest / group_tiles;
     rest -= head_group * group_tiles;
-    const int32_t first_head = head_group * batch.heads_in_group;
-    const int32_t heads = min(batch.heads_in_group, batch.num_heads - first_head);
-    const int32_t step = rest / heads;
-    return {s, first_head + rest - step * heads,
-            (descending ? tiles - 1 - step : step) * tile_rows};
+    const uint32_t first_head = head_group * batch.heads_in_group;
+    const uint32_t heads = min(batch.heads_in_group, batch.num_heads - first_head);
+    const uint32_t step = heads == 1 ? rest : rest / heads;
+    return {s, static_cast<int32_t>(first_head + rest - step * heads),
+            static_cast<int32_t>((descending ? tiles - 1 - step : step) * tile_rows)};
   }
 };
 

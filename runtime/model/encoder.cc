@@ -55,6 +55,16 @@ void attention_block(const Spec& spec, const LayerWeights& layer, const BatchVie
 
 }  // namespace
 
+InputLayout::InputLayout(const Capacity& capacity) {
+  const auto aligned = [](int64_t count) { return (count + 63) / 64 * 64; };
+  counts = 0;
+  cu_seqlens = aligned(2);
+  ids = cu_seqlens + aligned(capacity.max_sequences + 1);
+  type_ids = ids + aligned(capacity.max_tokens);
+  position_ids = type_ids + aligned(capacity.max_tokens);
+  size = position_ids + aligned(capacity.max_tokens);
+}
+
 EncoderBuffers take_buffers(const Spec& spec, const Capacity& capacity, DType dtype, const Ops& ops,
                             Arena& arena) {
   const int64_t tokens = capacity.max_tokens;
@@ -64,10 +74,8 @@ EncoderBuffers take_buffers(const Spec& spec, const Capacity& capacity, DType dt
   const int64_t query_columns = spec.num_heads * head_dim;
   const int64_t qkv_columns = query_columns + 2 * spec.num_kv_heads * head_dim;
   EncoderBuffers buffers;
-  buffers.ids = arena.take_array<int32_t>("ids", static_cast<size_t>(tokens));
-  buffers.type_ids = arena.take_array<int32_t>("type_ids", static_cast<size_t>(tokens));
-  buffers.position_ids = arena.take_array<int32_t>("position_ids", static_cast<size_t>(tokens));
-  buffers.cu_seqlens = arena.take_array<int32_t>("cu_seqlens", static_cast<size_t>(sequences + 1));
+  buffers.inputs =
+      arena.take_array<int32_t>("inputs", static_cast<size_t>(InputLayout(capacity).size));
   buffers.hidden = take_matrix(arena, "hidden", tokens, hidden_size, dtype);
   {
     Arena::Scope attention_block(arena);
@@ -110,9 +118,9 @@ void encode(const Spec& spec, const ModelWeights& weights, const EncoderInputs& 
   const BatchView& batch = inputs.batch;
   const TensorView hidden = buffers.hidden.first_rows(batch.num_tokens);
   EmbedArgs embed;
-  embed.ids = buffers.ids;
-  embed.type_ids = inputs.has_type_ids ? buffers.type_ids : nullptr;
-  embed.position_ids = inputs.has_position_ids ? buffers.position_ids : nullptr;
+  embed.ids = inputs.ids;
+  embed.type_ids = inputs.type_ids;
+  embed.position_ids = inputs.position_ids;
   embed.word = weights.word_table;
   embed.position = weights.position_table;
   embed.type = weights.type_table;

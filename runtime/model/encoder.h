@@ -16,16 +16,24 @@ struct Capacity {
   int64_t max_sequences = 0;
 };
 
+/// Where each input of a batch lies in one buffer of int32: one copy takes them to the device.
+struct InputLayout {
+  explicit InputLayout(const Capacity& capacity);
+  int64_t counts;        // [2] {T, B}
+  int64_t cu_seqlens;    // [max_sequences + 1]
+  int64_t ids;           // [max_tokens]
+  int64_t type_ids;      // [max_tokens]
+  int64_t position_ids;  // [max_tokens]
+  int64_t size;
+};
+
 /// Where a batch lives on the device during a run. T = max_tokens, B = max_sequences, E = hidden
 /// size. Buffers whose lifetimes are apart share bytes.
 struct EncoderBuffers {
-  int32_t* ids = nullptr;           // [T]
-  int32_t* type_ids = nullptr;      // [T]
-  int32_t* position_ids = nullptr;  // [T]
-  int32_t* cu_seqlens = nullptr;    // [B + 1]
-  TensorView hidden;                // [T, E]
-  TensorView qkv;                   // [T, (H + 2 Hkv) d]; used inside attention blocks
-  TensorView context;               // [T, H d]; likewise
+  int32_t* inputs = nullptr;  // as InputLayout says
+  TensorView hidden;          // [T, E]
+  TensorView qkv;             // [T, (H + 2 Hkv) d]; used inside attention blocks
+  TensorView context;         // [T, H d]; likewise
   void* attention_workspace = nullptr;
   void* output_workspace = nullptr;        // of the linear layer after attention
   void* feed_forward_workspace = nullptr;  // used inside feed-forward blocks
@@ -40,15 +48,15 @@ struct EncoderBuffers {
 EncoderBuffers take_buffers(const Spec& spec, const Capacity& capacity, DType dtype, const Ops& ops,
                             Arena& arena);
 
-/// Which of the optional inputs a batch brings.
+/// A batch on the device; type_ids and position_ids are null where it brings none.
 struct EncoderInputs {
   BatchView batch;
-  bool has_type_ids = false;
-  bool has_position_ids = false;
+  const int32_t* ids = nullptr;
+  const int32_t* type_ids = nullptr;
+  const int32_t* position_ids = nullptr;
 };
 
-/// Fills the first T rows of buffers.hidden with the last hidden state of the batch whose ids and
-/// offsets lie in the buffers.
+/// Fills the first T rows of buffers.hidden with the last hidden state of the batch.
 void encode(const Spec& spec, const ModelWeights& weights, const EncoderInputs& inputs,
             const EncoderBuffers& buffers, Ops& ops);
 

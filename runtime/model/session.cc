@@ -3,12 +3,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "core/format.h"
 #include "model/encoder.h"
@@ -43,6 +45,7 @@ MemoryPlan count_memory(const Spec& spec, const SessionOptions& options, Ops& op
     take_buffers(spec, {options.max_tokens, options.max_sequences}, options.dtype, ops, arena);
     plan.arena = arena.plan();
   } catch (const OutOfMemory& error) {
+    if (!limit) throw;
     throw OutOfMemory(concat(error.message(), " (memory_limit is ", *limit,
                              " bytes, of which the weights take ", plan.weights.bytes,
                              "; lower max_tokens or max_sequences, or raise memory_limit)"));
@@ -89,6 +92,8 @@ class EncoderSession final : public Session {
         spec_json_(std::move(spec_json)),
         spec_(parse_spec(spec_json_)),
         ops_(make_ops(options.device, {.threads = options.threads})),
+        layout_({options.max_tokens, options.max_sequences}),
+        host_inputs_(static_cast<size_t>(layout_.size)),
         process_(getpid()) {
     ops_->check_dtype(options_.dtype);
     plan_ = count_memory(spec_, options_, *ops_);
@@ -103,6 +108,8 @@ class EncoderSession final : public Session {
                .vocab_size = spec_.vocab_size,
                .type_vocab_size = std::max<int64_t>(1, spec_.type_vocab_size),
                .num_positions = spec_.num_positions - spec_.position_offset};
+    warm_up();
+    record_buckets();
   }
 
   void run(const PackedTokens& tokens, const RunOutputs& outputs) override {
@@ -118,7 +125,7 @@ class EncoderSession final : public Session {
     }
     const std::lock_guard lock(mutex_);
     const EncoderInputs inputs = upload(tokens);
-    encode(spec_, *weights_, inputs, buffers_, *ops_);
+    encode_batch(inputs);
     read_back(buffers_.hidden.first_rows(tokens.num_tokens()), outputs.hidden);
     if (outputs.embedding != nullptr) {
       read_back(embed_sequences(spec_, inputs.batch, buffers_, *ops_), outputs.embedding);
@@ -137,22 +144,84 @@ class EncoderSession final : public Session {
   bool has_pooler() const override { return spec_.pooler.has_value(); }
 
  private:
+  // One token through everything: kernels made at first use are made now, not in a caller's run.
+  void warm_up() {
+    const std::array<int32_t, 1> ids = {0};
+    const std::array<int32_t, 2> cu_seqlens = {0, 1};
+    std::vector<float> rows(static_cast<size_t>(3 * spec_.hidden_size));
+    float* const row = rows.data();
+    run({.ids = ids, .cu_seqlens = cu_seqlens, .type_ids = {}, .position_ids = {}},
+        {.hidden = row,
+         .embedding = row + spec_.hidden_size,
+         .pooled = spec_.pooler ? row + 2 * spec_.hidden_size : nullptr});
+  }
+
+  // Puts a batch together as InputLayout says and takes it to the device in one copy.
   EncoderInputs upload(const PackedTokens& tokens) {
-    const auto copy = [&](int32_t* to, std::span<const int32_t> from) {
-      if (!from.empty()) ops_->upload(to, from.data(), from.size_bytes());
+    const int64_t num_tokens = tokens.num_tokens();
+    int32_t* const host = host_inputs_.data();
+    host[layout_.counts] = static_cast<int32_t>(num_tokens);
+    host[layout_.counts + 1] = static_cast<int32_t>(tokens.num_sequences());
+    int32_t* const offsets = host + layout_.cu_seqlens;
+    std::copy(tokens.cu_seqlens.begin(), tokens.cu_seqlens.end(), offsets);
+    // A recording sees max_sequences of them: those past the batch are empty.
+    std::fill(offsets + tokens.cu_seqlens.size(), offsets + options_.max_sequences + 1,
+              static_cast<int32_t>(num_tokens));
+    int64_t end = layout_.ids;
+    const auto copy = [&](std::span<const int32_t> values, int64_t at) {
+      if (values.empty()) return;
+      std::copy(values.begin(), values.end(), host + at);
+      end = at + num_tokens;
     };
-    copy(buffers_.ids, tokens.ids);
-    copy(buffers_.cu_seqlens, tokens.cu_seqlens);
-    copy(buffers_.type_ids, tokens.type_ids);
-    copy(buffers_.position_ids, tokens.position_ids);
-    EncoderInputs inputs;
-    inputs.batch.num_tokens = tokens.num_tokens();
+    copy(tokens.ids, layout_.ids);
+    copy(tokens.type_ids, layout_.type_ids);
+    copy(tokens.position_ids, layout_.position_ids);
+    ops_->upload(buffers_.inputs, host, static_cast<size_t>(end) * sizeof(int32_t));
+
+    EncoderInputs inputs = inputs_on_device(!tokens.type_ids.empty(), !tokens.position_ids.empty());
+    inputs.batch.num_tokens = num_tokens;
     inputs.batch.num_sequences = tokens.num_sequences();
     inputs.batch.max_seqlen = tokens.max_seqlen();
-    inputs.batch.cu_seqlens = buffers_.cu_seqlens;
-    inputs.has_type_ids = !tokens.type_ids.empty();
-    inputs.has_position_ids = !tokens.position_ids.empty();
     return inputs;
+  }
+
+  EncoderInputs inputs_on_device(bool has_type_ids, bool has_position_ids) const {
+    EncoderInputs inputs;
+    inputs.batch.cu_seqlens = buffers_.inputs + layout_.cu_seqlens;
+    inputs.ids = buffers_.inputs + layout_.ids;
+    if (has_type_ids) inputs.type_ids = buffers_.inputs + layout_.type_ids;
+    if (has_position_ids) inputs.position_ids = buffers_.inputs + layout_.position_ids;
+    return inputs;
+  }
+
+  void encode_batch(const EncoderInputs& inputs) {
+    if (inputs.position_ids == nullptr) {
+      const auto& recordings = recordings_[inputs.type_ids != nullptr];
+      const auto found = recordings.lower_bound(inputs.batch.num_tokens);
+      if (found != recordings.end()) return found->second->launch();
+    }
+    encode(spec_, *weights_, inputs, buffers_, *ops_);
+  }
+
+  // Records the encoder for bucket after bucket of token counts: 16, 24, 32, 48, ... Each serves
+  // every batch up to its size, because kernels read the exact counts on the device.
+  void record_buckets() {
+    for (int64_t step = 16; step < 2 * options_.max_tokens; step *= 2) {
+      for (const int64_t size : {step, step / 2 * 3}) {
+        const int64_t bucket = std::min(size, options_.max_tokens);
+        for (const bool has_type_ids : {false, true}) {
+          if (recordings_[has_type_ids].contains(bucket)) continue;
+          EncoderInputs inputs = inputs_on_device(has_type_ids, false);
+          inputs.batch.num_tokens = bucket;
+          inputs.batch.num_sequences = options_.max_sequences;
+          inputs.batch.max_seqlen = std::min(bucket, spec_.max_seqlen);
+          inputs.batch.counts = buffers_.inputs + layout_.counts;
+          auto recording = ops_->record([&] { encode(spec_, *weights_, inputs, buffers_, *ops_); });
+          if (recording == nullptr) return;
+          recordings_[has_type_ids][bucket] = std::move(recording);
+        }
+      }
+    }
   }
 
   // Device rows to float32 on the host; nothing where the caller does not want them.
@@ -184,6 +253,9 @@ class EncoderSession final : public Session {
   std::shared_ptr<const ModelWeights> weights_;
   std::unique_ptr<DeviceMemory> arena_memory_;
   EncoderBuffers buffers_;
+  InputLayout layout_;
+  std::vector<int32_t> host_inputs_;
+  std::map<int64_t, std::unique_ptr<Recording>> recordings_[2];  // [has type ids], by token count
   PackedLimits limits_;
   std::mutex mutex_;  // one run at a time: the arena is the session's own
   pid_t process_;

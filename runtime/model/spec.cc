@@ -16,7 +16,13 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMaxSize = int64_t{1} << 31;
+// Beyond any model, and low enough that no product of sizes overflows 64 bits.
+constexpr int64_t kMaxRows = int64_t{1} << 31;  // of an embedding table
+constexpr int64_t kMaxHidden = int64_t{1} << 20;
+constexpr int64_t kMaxIntermediate = int64_t{1} << 24;
+constexpr int64_t kMaxLayers = int64_t{1} << 14;
+constexpr int64_t kMaxHeads = int64_t{1} << 12;
+constexpr int64_t kMaxHeadDim = int64_t{1} << 12;
 
 /// One JSON object of the spec. Remembers which fields were read: the rest is refused by `done`.
 class Fields {
@@ -33,16 +39,16 @@ class Fields {
     return object_[name];
   }
 
-  int64_t integer(const char* name, int64_t smallest) {
+  int64_t integer(const char* name, int64_t smallest, int64_t largest) {
     const Json& value = get(name);
     if (!value.is_number_integer() || value.get<double>() < static_cast<double>(smallest) ||
-        value.get<double>() > static_cast<double>(kMaxSize)) {
-      fail(name, value, concat("an integer from ", smallest, " to ", kMaxSize).c_str());
+        value.get<double>() > static_cast<double>(largest)) {
+      fail(name, value, concat("an integer from ", smallest, " to ", largest).c_str());
     }
     return value.get<int64_t>();
   }
-  int64_t integer(const char* name, int64_t smallest, int64_t otherwise) {
-    return has(name) ? integer(name, smallest) : otherwise;
+  int64_t integer(const char* name, int64_t smallest, int64_t largest, int64_t otherwise) {
+    return has(name) ? integer(name, smallest, largest) : otherwise;
   }
 
   float positive_number(const char* name) {
@@ -102,11 +108,11 @@ Activation parse_activation(Fields& fields) {
 }
 
 void parse_sizes(Fields& fields, Spec& spec) {
-  spec.vocab_size = fields.integer("vocab_size", 1);
-  spec.hidden_size = fields.integer("hidden_size", 1);
-  spec.num_layers = fields.integer("num_layers", 0);
-  spec.num_heads = fields.integer("num_heads", 1);
-  spec.num_kv_heads = fields.integer("num_kv_heads", 1, spec.num_heads);
+  spec.vocab_size = fields.integer("vocab_size", 1, kMaxRows);
+  spec.hidden_size = fields.integer("hidden_size", 1, kMaxHidden);
+  spec.num_layers = fields.integer("num_layers", 0, kMaxLayers);
+  spec.num_heads = fields.integer("num_heads", 1, kMaxHeads);
+  spec.num_kv_heads = fields.integer("num_kv_heads", 1, kMaxHeads, spec.num_heads);
   if (spec.num_heads % spec.num_kv_heads != 0) {
     throw InvalidArgument(concat("spec: 'num_heads' ", spec.num_heads,
                                  " is not a multiple of 'num_kv_heads' ", spec.num_kv_heads));
@@ -116,15 +122,15 @@ void parse_sizes(Fields& fields, Spec& spec) {
                                  " is not a multiple of 'num_heads' ", spec.num_heads,
                                  " and 'head_dim' is not given"));
   }
-  spec.head_dim = fields.integer("head_dim", 1, spec.hidden_size / spec.num_heads);
-  spec.intermediate_size = fields.integer("intermediate_size", 1);
-  spec.type_vocab_size = fields.integer("type_vocab_size", 0, 0);
+  spec.head_dim = fields.integer("head_dim", 1, kMaxHeadDim, spec.hidden_size / spec.num_heads);
+  spec.intermediate_size = fields.integer("intermediate_size", 1, kMaxIntermediate);
+  spec.type_vocab_size = fields.integer("type_vocab_size", 0, kMaxRows, 0);
 }
 
 void parse_positions(Fields fields, Spec& spec) {
   spec.position_kind = fields.choice<PositionKind>("kind", {{"learned", PositionKind::kLearned}});
-  spec.num_positions = fields.integer("count", 1);
-  spec.position_offset = fields.integer("offset", 0, 0);
+  spec.num_positions = fields.integer("count", 1, kMaxRows);
+  spec.position_offset = fields.integer("offset", 0, kMaxRows, 0);
   if (spec.position_offset >= spec.num_positions) {
     throw InvalidArgument(concat("spec: 'positions.offset' ", spec.position_offset,
                                  " leaves none of the ", spec.num_positions, " positions"));
@@ -155,7 +161,7 @@ Spec parse_spec(const std::string& json_text) {
   const Json json = Json::parse(json_text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) throw InvalidArgument("spec: the text is not valid JSON");
   Fields fields(json, "");
-  if (fields.integer("format", 0) != 1) {
+  if (fields.integer("format", 0, kMaxRows) != 1) {
     throw InvalidArgument(
         concat("spec: 'format' is ", fields.get("format").dump(), ", this runtime reads format 1"));
   }
@@ -166,7 +172,7 @@ Spec parse_spec(const std::string& json_text) {
   parse_sizes(fields, spec);
   parse_positions(fields.object("positions"), spec);
   const int64_t positions_left = spec.num_positions - spec.position_offset;
-  spec.max_seqlen = fields.integer("max_seqlen", 1, positions_left);
+  spec.max_seqlen = fields.integer("max_seqlen", 1, kMaxRows, positions_left);
   if (spec.max_seqlen > positions_left) {
     throw InvalidArgument(concat("spec: 'max_seqlen' is ", spec.max_seqlen, ", the position table ",
                                  "serves at most ", positions_left));

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "ops/args.h"
@@ -25,6 +26,14 @@ class PACKHORSE_API DeviceMemory {
   size_t bytes_ = 0;
 };
 
+/// A fixed sequence of ops that a device can run again in one launch (a CUDA graph). Buffers and
+/// sizes are those of the recording; what lies in the buffers is read anew.
+class PACKHORSE_API Recording {
+ public:
+  virtual ~Recording() = default;
+  virtual void launch() = 0;
+};
+
 class PACKHORSE_API Ops {
  public:
   virtual ~Ops() = default;
@@ -39,6 +48,9 @@ class PACKHORSE_API Ops {
   virtual void download(void* host_to, const void* device_from, size_t bytes) = 0;
   /// Waits until everything asked so far is done; reports what failed meanwhile.
   virtual void synchronize() = 0;
+  /// Records the ops that `work` asks for, without running them; null where the device gains
+  /// nothing by it. `work` must have run once before, so that nothing is made at first use.
+  virtual std::unique_ptr<Recording> record(const std::function<void()>& work);
 
   // Weights. The layout of a linear layer is the backend's own.
   virtual size_t linear_bytes(int64_t in_features, int64_t out_features, DType dtype) const = 0;

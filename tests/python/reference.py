@@ -89,7 +89,7 @@ def attention(
     """One sequence and head at a time; a query that sees no key gives zeros."""
     rows, columns = q.shape
     head_dim = columns // num_heads
-    q, k, v = (_f64(x).reshape(len(x), -1, head_dim) for x in (q, k, v))
+    q, k, v = (_f64(x).reshape(len(x), x.shape[1] // head_dim, head_dim) for x in (q, k, v))
     out = np.zeros((rows, num_heads, head_dim))
     for b in range(len(cu_seqlens_q) - 1):
         queries = slice(cu_seqlens_q[b], cu_seqlens_q[b + 1])

@@ -58,7 +58,7 @@ def test_gemm_activations(
 def test_activations_far_out(on: dict[str, Any], precision: Precision, activation: str) -> None:
     """Where exp and erf saturate: no NaN, no Inf but the value itself."""
     x = precision.round(
-        [[-3e38], [-1e20], [-200], [-30], [-1e-30], [0], [30], [200], [1e20], [3e38]]
+        [[-1e38], [-1e20], [-200], [-30], [-1e-30], [0], [30], [200], [1e20], [1e38]]
     )
     actual = ops.gemm(x, np.ones((1, 1), np.float32), activation=activation, **on)
     precision.check(actual, reference.linear(x, np.ones((1, 1)), None, activation))
