@@ -94,6 +94,7 @@ def write_random_bert_base(folder: Path, tokenizer_folder: Path) -> None:
         "hidden_act": "gelu",
         "layer_norm_eps": 1e-12,
         "pad_token_id": 0,
+        "position_embedding_type": "absolute",  # CTranslate2's converter asks for it
     }
     random = np.random.default_rng(0)
     tensors: dict[str, Tensor] = {}

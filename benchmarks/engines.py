@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +39,13 @@ class Engine:
 def packhorse_engines(folder: Path, _cache: Path, threads: int) -> Iterator[Engine]:
     """Packhorse, and Packhorse with next to no attention: the difference is what that costs."""
     for dtype in ("float32", "bfloat16"):
+        load = partial(packhorse.Session.load, folder, dtype=dtype, threads=threads)
         try:
-            session = packhorse.Session.load(folder, dtype=dtype, threads=threads)
-            wide = packhorse.Session.load(
-                folder, dtype=dtype, threads=threads, max_sequences=session.max_tokens
-            )
+            session = load()
         except RuntimeError as error:  # the processor lacks the dtype
-            print(f"Packhorse {dtype} left out: {error}")
+            print(f"{PACKHORSE} {dtype} left out: {error}")
             continue
+        wide = load(max_sequences=session.max_tokens)
 
         def one_token_sequences(batch: Batch, session: packhorse.Session = wide) -> None:
             ids = np.concatenate(batch)

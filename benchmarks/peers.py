@@ -7,6 +7,7 @@ imported before it is asked for.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -219,14 +220,21 @@ def installed(packages: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def make_engines(folder: Path, cache: Path, threads: int) -> list[Engine]:
+def make_engines(folder: Path, cache: Path, threads: int) -> tuple[list[Engine], dict[str, str]]:
+    """What runs the model, and what cannot, with the reason."""
     # Some ask the hub whether a local folder has a newer version.
     os.environ["HF_HUB_OFFLINE"] = "1"
+    logging.disable(logging.WARNING)  # exporters have much to say
     engines: list[Engine] = []
+    left_out: dict[str, str] = {}
     for maker, packages in MAKERS:
+        name = maker.__name__
         missing = set(packages) - installed(packages).keys()
         if missing:
-            print(f"{maker.__name__} left out, not installed: {', '.join(sorted(missing))}")
-        else:
+            left_out[name] = f"not installed: {', '.join(sorted(missing))}"
+            continue
+        try:
             engines += maker(folder, cache, threads)
-    return engines
+        except Exception as error:  # of whatever kind: a peer's failure is no reason to stop
+            left_out[name] = f"{type(error).__name__}: {error}"
+    return engines, left_out

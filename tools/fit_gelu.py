@@ -12,9 +12,10 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 from numpy.polynomial import Polynomial, chebyshev
 
-Array = np.ndarray
+Array = npt.NDArray[np.float64]
 DEGREE = 7
 
 
@@ -34,22 +35,23 @@ def fit(h: Callable[[Array], Array], c: float, points: int = 600) -> tuple[float
     basis = ((c - s) * s**2)[:, None] * chebyshev.chebvander(2 * s / c - 1, DEGREE)
     target = h(c - s)
     weight = np.ones(points)
-    best = (math.inf, np.zeros(DEGREE + 1))
+    best: tuple[float, Array] = (math.inf, np.zeros(DEGREE + 1))
     for _ in range(60):
         root = np.sqrt(weight)
         coef = np.linalg.lstsq(basis * root[:, None], target * root, rcond=None)[0]
         error = np.abs(basis @ coef - target)
         if error.max() < best[0]:
-            best = (float(error.max()), coef)
+            best = (float(error.max()), np.asarray(coef, np.float64))
         weight *= error
         weight /= weight.sum()
     p = Polynomial(chebyshev.cheb2poly(best[1]))(Polynomial([-1, 2 / c]))
-    return max(best[0], float(h(np.array([c]))[0])), p.coef
+    return max(best[0], float(h(np.array([c]))[0])), np.asarray(p.coef, np.float64)
 
 
 def main() -> None:
     for name, h in (("erf", h_erf), ("tanh", h_tanh)):
-        error, c, coef = min((*fit(h, c)[:1], c, fit(h, c)[1].tolist()) for c in np.arange(3.8, 5.4, 0.05))
+        c = min(np.arange(3.8, 5.4, 0.05), key=lambda c: fit(h, c)[0])
+        error, coef = fit(h, c)
         print(f"{name}: c = {c:.2f}, largest error {error:.2e}")
         print("  ", ", ".join(f"{np.float32(a):.9g}f" for a in coef))
 

@@ -1,164 +1,220 @@
 // One tile of attention with online softmax (Milakov and Gimelshein, arXiv 1805.02867; tiled over
 // keys as in FlashAttention, arXiv 2205.14135). Included by kernels_body.h.
 //
-// Key tiles count from the sequence's first key and all sums run in key order, so a row's bits
-// depend on its own sequence alone. Scores are kept times log2(e), so that exp is 2^x.
+// A vector holds one number of kWidth neighbouring queries, so that keys and values are read where
+// they lie, one broadcast element at a time: nothing but the queries is transposed, no key is
+// padded, and the softmax needs no sum across lanes. A lane never meets another, and sums run in
+// the order of the sequence's keys, in tiles that count from its first: a row's bits depend on its
+// own sequence alone. Scores are kept times log2(e), so that exp is 2^x.
 
 static constexpr float kLog2E = 1.44269504088896340736f;
 static constexpr float kInfinity = __builtin_inff();
 
-// Rows of queries treated together: as many as the registers hold accumulators for.
-static constexpr int kMostRows = kWidth == 16 ? 8 : 4;
+// Queries treated together: two vectors, against as many keys (or columns of values) as leave
+// registers for the sums.
+static constexpr int kGroup = 2 * kWidth;
+static constexpr int kAtOnce = kWidth == 16 ? 8 : 4;
 
 struct TileScratch {
   TileScratch(float* at, int64_t d)
-      : keys(at),
-        values(keys + kKeyTile * d),
-        queries(values + kKeyTile * d),
+      : queries(at),
         sums(queries + kQueryTile * d),
-        scores(sums + kQueryTile * d),
-        maximum(scores + 8 * kKeyTile),
+        keys(sums + kQueryTile * d),
+        values(keys + kKeyTile * d),
+        scores(values + kKeyTile * d),
+        maximum(scores + kKeyTile * 32),
         denominator(maximum + kQueryTile),
         term(denominator + kQueryTile) {}
 
-  float* keys;         // [d, kKeyTile]: transposed, so that a vector holds neighbouring keys
-  float* values;       // [kKeyTile, d]
-  float* queries;      // [kQueryTile, d], scaled
-  float* sums;         // [kQueryTile, d] exp(scores) V so far
-  float* scores;       // [8, kKeyTile]
-  float* maximum;      // [kQueryTile] of each row's scores so far
+  float* queries;      // [d, kQueryTile], scaled
+  float* sums;         // [d, kQueryTile] of exp(scores) V so far
+  float* keys;         // [kKeyTile, d], where they are not float32
+  float* values;       // [kKeyTile, d], likewise
+  float* scores;       // [kKeyTile, kGroup]
+  float* maximum;      // [kQueryTile] of each query's scores so far
   float* denominator;  // [kQueryTile] sum of exp(scores) so far
-  float* term;         // [kKeyTile + kQueryTile] by key - query + kQueryTile - 1
+  float* term;         // [kQueryTile + kKeyTile] by query - key + kKeyTile - 1
+};
+
+// float32 rows of a tile, d elements each.
+struct Rows {
+  const float* first;
+  int64_t stride;
 };
 
 template <class T>
-static void pack_queries(const AttentionTile& task, TileScratch& scratch, int rows) {
+static void pack_queries(const AttentionTile& task, TileScratch& scratch) {
   const Vec factor = splat(task.scale * kLog2E);
-  for (int i = 0; i < rows; ++i) {
-    const T* from = static_cast<const T*>(task.q) + i * task.q_stride;
-    for (int c = 0; c < task.head_dim; c += kWidth) {
-      const int64_t at = int64_t{i} * task.head_dim + c;
-      store(scratch.queries + at, i < task.queries ? load(from + c) * factor : Vec{});
-      store(scratch.sums + at, Vec{});
-    }
-    scratch.maximum[i] = -kInfinity;
-    scratch.denominator[i] = 0;
-  }
-}
-
-template <class T>
-static void pack_keys(const AttentionTile& task, int64_t first, int count, float* to) {
-  const T* from = static_cast<const T*>(task.k) + first * task.k_stride;
-  for (int key = 0; key < count; key += kWidth) {
+  for (int query = 0; query < task.queries; query += kWidth) {
     for (int c = 0; c < task.head_dim; c += kWidth) {
       Vec rows[kWidth];
       for (int i = 0; i < kWidth; ++i) {
-        rows[i] = key + i < count ? load(from + (key + i) * task.k_stride + c) : Vec{};
+        const T* from = static_cast<const T*>(task.q) + (query + i) * task.q_stride + c;
+        rows[i] = query + i < task.queries ? load(from) * factor : Vec{};
       }
       transpose(rows);
-      for (int i = 0; i < kWidth; ++i) store(to + (c + i) * kKeyTile + key, rows[i]);
+      for (int i = 0; i < kWidth; ++i) {
+        store(scratch.queries + (c + i) * kQueryTile + query, rows[i]);
+        store(scratch.sums + (c + i) * kQueryTile + query, Vec{});
+      }
     }
+    store(scratch.maximum + query, splat(-kInfinity));
+    store(scratch.denominator + query, Vec{});
   }
 }
 
+// Asks for rows before they are used one after another: rows of a head lie far apart, where no
+// hardware prefetcher looks for them.
 template <class T>
-static void pack_values(const AttentionTile& task, int64_t first, int count, float* to) {
-  const T* from = static_cast<const T*>(task.v) + first * task.v_stride;
-  for (int key = 0; key < count; ++key) {
-    for (int c = 0; c < task.head_dim; c += kWidth) {
-      store(to + key * task.head_dim + c, load(from + key * task.v_stride + c));
-    }
+static inline void prefetch_rows(const T* from, int64_t stride, int rows, int columns) {
+  for (int i = 0; i < rows; ++i) {
+    for (int c = 0; c < columns; c += 64 / int{sizeof(T)})
+      __builtin_prefetch(from + i * stride + c);
   }
 }
 
-// What is added to the score of key - query = distance, for all distances of this pair of tiles.
+static inline Rows as_floats(const float* from, int64_t stride, int, int, float*) {
+  return {from, stride};
+}
+
+static inline Rows as_floats(const bfloat16* from, int64_t stride, int rows, int columns,
+                             float* to) {
+  for (int i = 0; i < rows; ++i) {
+    for (int c = 0; c < columns; c += kWidth) {
+      store(to + i * columns + c, load(from + i * stride + c));
+    }
+  }
+  return {to, columns};
+}
+
+// What is added to the scores of this pair of tiles, for every distance of query and key.
 static void fill_term(const AttentionTile& task, int64_t first_key, float* term) {
   int bucket = 0;
-  for (int i = 0; i < kKeyTile + kQueryTile; ++i) {
-    const int64_t distance = i - (kQueryTile - 1) + first_key - task.first_position;
+  for (int i = 0; i < kQueryTile + kKeyTile; ++i) {
+    const int64_t distance = i - (kKeyTile - 1) + task.first_position - first_key;
     const int64_t absolute = distance < 0 ? -distance : distance;
     if (task.slope != nullptr) {
       term[i] = -*task.slope * static_cast<float>(absolute) * kLog2E;
       continue;
     }
-    // Neighbouring distances lie in the same or a neighbouring bucket.
+    // Neighbouring distances lie in the same or in neighbouring buckets.
     while (bucket + 1 < task.half_buckets && task.bucket_starts[bucket + 1] <= absolute) ++bucket;
     while (task.bucket_starts[bucket] > absolute) --bucket;
-    const int row = bucket + (distance > 0 ? task.half_buckets : 0);
+    const int row = bucket + (distance < 0 ? task.half_buckets : 0);
     term[i] = task.table[row * task.table_stride] * kLog2E;
   }
 }
 
-// scores[rows, vectors of keys] = queries keys
-template <int rows, int vectors>
-static inline void multiply_keys(const float* queries, const float* keys, int head_dim,
+// scores[keys, queries] for `count` keys, then for fewer until `keys` are done.
+template <int vectors, int count = kAtOnce>
+static inline void multiply_keys(const float* queries, Rows keys, int rows, int head_dim,
                                  float* scores) {
-  Vec sums[rows][vectors] = {};
-  for (int c = 0; c < head_dim; ++c) {
-    Vec key[vectors];
-    for (int v = 0; v < vectors; ++v) key[v] = load(keys + c * kKeyTile + v * kWidth);
-    for (int i = 0; i < rows; ++i) {
-      const Vec query = splat(queries[i * head_dim + c]);
-      for (int v = 0; v < vectors; ++v) sums[i][v] = fma(query, key[v], sums[i][v]);
+  int row = 0;
+  for (; row + count <= rows; row += count) {
+    const float* key = keys.first + row * keys.stride;
+    Vec sums[count][vectors] = {};
+    for (int c = 0; c < head_dim; ++c) {
+      Vec query[vectors];
+      for (int v = 0; v < vectors; ++v) query[v] = load(queries + c * kQueryTile + v * kWidth);
+      for (int i = 0; i < count; ++i) {
+        const Vec element = splat(key[i * keys.stride + c]);
+        for (int v = 0; v < vectors; ++v) sums[i][v] = fma(element, query[v], sums[i][v]);
+      }
+    }
+    for (int i = 0; i < count; ++i) {
+      for (int v = 0; v < vectors; ++v) {
+        store(scores + (row + i) * kGroup + v * kWidth, sums[i][v]);
+      }
     }
   }
-  for (int i = 0; i < rows; ++i) {
-    for (int v = 0; v < vectors; ++v) store(scores + i * kKeyTile + v * kWidth, sums[i][v]);
+  if constexpr (count > 1) {
+    if (row < rows) {
+      multiply_keys<vectors, count / 2>(queries, {keys.first + row * keys.stride, keys.stride},
+                                        rows - row, head_dim, scores + row * kGroup);
+    }
   }
 }
 
-// sums[rows, vectors of columns] = factor sums + weights[rows, begin to end] values
-template <int rows, int vectors>
-static inline void multiply_values(const float* weights, const float* values, int begin, int end,
-                                   int head_dim, const float* factor, float* sums) {
-  Vec sum[rows][vectors];
-  for (int i = 0; i < rows; ++i) {
-    for (int v = 0; v < vectors; ++v) {
-      sum[i][v] = load(sums + i * head_dim + v * kWidth) * splat(factor[i]);
+// sums[columns, queries] = factor sums + values^T weights
+template <int vectors>
+static inline void multiply_values(const float* weights, Rows values, int rows, int head_dim,
+                                   const Vec* factor, float* sums) {
+  for (int c = 0; c < head_dim; c += kAtOnce) {
+    Vec sum[kAtOnce][vectors];
+    for (int i = 0; i < kAtOnce; ++i) {
+      for (int v = 0; v < vectors; ++v) {
+        sum[i][v] = load(sums + (c + i) * kQueryTile + v * kWidth) * factor[v];
+      }
     }
-  }
-  for (int key = begin; key < end; ++key) {
-    Vec value[vectors];
-    for (int v = 0; v < vectors; ++v) value[v] = load(values + key * head_dim + v * kWidth);
-    for (int i = 0; i < rows; ++i) {
-      const Vec weight = splat(weights[i * kKeyTile + key]);
-      for (int v = 0; v < vectors; ++v) sum[i][v] = fma(weight, value[v], sum[i][v]);
+    const float* value = values.first + c;
+    for (int row = 0; row < rows; ++row, value += values.stride) {
+      Vec weight[vectors];
+      for (int v = 0; v < vectors; ++v) weight[v] = load(weights + row * kGroup + v * kWidth);
+      for (int i = 0; i < kAtOnce; ++i) {
+        const Vec element = splat(value[i]);
+        for (int v = 0; v < vectors; ++v) sum[i][v] = fma(element, weight[v], sum[i][v]);
+      }
     }
-  }
-  for (int i = 0; i < rows; ++i) {
-    for (int v = 0; v < vectors; ++v) store(sums + i * head_dim + v * kWidth, sum[i][v]);
+    for (int i = 0; i < kAtOnce; ++i) {
+      for (int v = 0; v < vectors; ++v) {
+        store(sums + (c + i) * kQueryTile + v * kWidth, sum[i][v]);
+      }
+    }
   }
 }
 
-// Turns the scores of one row into exp(score - maximum), those outside [begin, end) into 0, within
-// vectors [first, last). Returns the factor that the row's earlier sums take.
-static inline float soften(float* scores, const float* term, int first, int last, int begin,
-                           int end, float& maximum, float& denominator) {
-  Vec greatest = splat(-kInfinity);
-  for (int v = first; v < last; ++v) {
-    const int key = v * kWidth;
-    Vec score = load(scores + key);
-    if (term != nullptr) score += load(term + key);
-    if (key < begin || key + kWidth > end) {
-      const IntVec keys = lane_numbers() + key;
-      score = (keys >= splat_int(begin)) & (keys < splat_int(end)) ? score : splat(-kInfinity);
-    }
-    store(scores + key, score);
-    greatest = max(score, greatest);
+// Adds the score term and hides keys. `term` points at the distance of query 0 and key 0, and
+// `position` is that distance.
+static inline void adjust_scores(float* scores, int rows, const float* term, int64_t position,
+                                 const AttentionTile& task) {
+  // Distances beyond 2^30 do not occur; the limits may be larger.
+  const auto limit = [](int64_t value) {
+    return splat_int(static_cast<int32_t>(value < 1 << 30 ? value : 1 << 30));
+  };
+  const IntVec left = limit(task.left);
+  const IntVec right = limit(task.right);
+  const IntVec distance = lane_numbers() + splat_int(static_cast<int32_t>(position));
+  for (int row = 0; row < rows; ++row) {
+    Vec score = load(scores + row * kGroup);
+    if (term != nullptr) score += load(term - row);
+    const IntVec from_key = distance - row;
+    score = (from_key <= left) & (-from_key <= right) ? score : splat(-kInfinity);
+    store(scores + row * kGroup, score);
   }
-  const float tile_maximum = max_lane(greatest);
-  const float before = maximum;
-  if (tile_maximum > maximum) maximum = tile_maximum;
+}
+
+// Turns the scores of one vector of queries into exp(score - maximum). Returns the factor that
+// earlier sums take. Four chains hide the latency of the additions.
+static inline Vec soften(float* scores, int rows, float* maximum, float* denominator) {
+  const Vec before = load(maximum);
+  Vec greatest[4] = {before, before, before, before};
+  int row = 0;
+  for (; row + 4 <= rows; row += 4) {
+    for (int i = 0; i < 4; ++i) {
+      greatest[i] = max(load(scores + (row + i) * kGroup), greatest[i]);
+    }
+  }
+  for (; row < rows; ++row) greatest[0] = max(load(scores + row * kGroup), greatest[0]);
+  const Vec now = max(max(greatest[0], greatest[1]), max(greatest[2], greatest[3]));
   // No visible key so far: any finite number serves, every weight is 0.
-  const float base = maximum == -kInfinity ? 0.0f : maximum;
-  Vec sum = {};
-  for (int v = first; v < last; ++v) {
-    const Vec weight = exp2(load(scores + v * kWidth) - splat(base));
-    store(scores + v * kWidth, weight);
-    sum += weight;
+  const Vec base = now == splat(-kInfinity) ? Vec{} : now;
+  Vec sums[4] = {};
+  for (row = 0; row + 4 <= rows; row += 4) {
+    for (int i = 0; i < 4; ++i) {
+      float* score = scores + (row + i) * kGroup;
+      const Vec weight = exp2(load(score) - base);
+      store(score, weight);
+      sums[i] += weight;
+    }
   }
-  const float factor = before == -kInfinity ? 0.0f : exp2(splat(before - base))[0];
-  denominator = denominator * factor + sum_lanes(sum);
+  for (; row < rows; ++row) {
+    const Vec weight = exp2(load(scores + row * kGroup) - base);
+    store(scores + row * kGroup, weight);
+    sums[0] += weight;
+  }
+  const Vec factor = exp2(before - base);
+  store(maximum, now);
+  store(denominator, load(denominator) * factor + ((sums[0] + sums[1]) + (sums[2] + sums[3])));
   return factor;
 }
 
@@ -166,72 +222,79 @@ static inline int clamp(int64_t value, int limit) {
   return static_cast<int>(value < 0 ? 0 : value > limit ? limit : value);
 }
 
-// `rows` query rows from `row` on, over one tile of `count` keys.
-template <int rows>
-static void attend(const AttentionTile& task, TileScratch& scratch, int row, int64_t first_key,
-                   int count, bool with_term) {
-  const int d = task.head_dim;
-  // Visible keys of row i: [begin(i), end(i)) of the tile; both grow with i.
-  const int64_t offset = task.first_position + row - first_key;
-  const auto begin_of = [&](int i) { return clamp(offset + i - task.left, count); };
-  const auto end_of = [&](int i) { return clamp(offset + i + task.right + 1, count); };
-  const int begin = begin_of(0);
-  const int end = end_of(rows - 1);
+// A group of queries, from `query` on, over one tile of `count` keys.
+template <int vectors>
+static void attend(const AttentionTile& task, TileScratch& scratch, int query, int64_t first_key,
+                   int count, Rows keys, Rows values, bool with_term) {
+  // Keys that any of the queries sees: [begin, end) of the tile.
+  const int64_t offset = task.first_position + query - first_key;
+  const int64_t last = offset + vectors * kWidth - 1;
+  const int begin = clamp(offset - task.left, count);
+  const int end = clamp(last + task.right + 1, count);
   if (begin >= end) return;
-  const int first = begin / kWidth;
-  const int last = (end + kWidth - 1) / kWidth;
-  const float* queries = scratch.queries + row * d;
-  int v = first;
-  for (; v + 2 <= last; v += 2) {
-    multiply_keys<rows, 2>(queries, scratch.keys + v * kWidth, d, scratch.scores + v * kWidth);
+  keys.first += begin * keys.stride;
+  values.first += begin * values.stride;
+  const int rows = end - begin;
+  multiply_keys<vectors>(scratch.queries + query, keys, rows, task.head_dim, scratch.scores);
+  const bool all_visible = last - task.left <= begin && offset + task.right >= end - 1;
+  Vec factor[vectors];
+  for (int v = 0; v < vectors; ++v) {
+    const int at = query + v * kWidth;
+    if (with_term || !all_visible) {
+      const float* term = with_term ? scratch.term + at - begin + kKeyTile - 1 : nullptr;
+      adjust_scores(scratch.scores + v * kWidth, rows, term, offset + v * kWidth - begin, task);
+    }
+    factor[v] =
+        soften(scratch.scores + v * kWidth, rows, scratch.maximum + at, scratch.denominator + at);
   }
-  if (v < last) {
-    multiply_keys<rows, 1>(queries, scratch.keys + v * kWidth, d, scratch.scores + v * kWidth);
-  }
-  float factor[rows];
-  for (int i = 0; i < rows; ++i) {
-    const float* term = with_term ? scratch.term + kQueryTile - 1 - row - i : nullptr;
-    factor[i] = soften(scratch.scores + i * kKeyTile, term, first, last, begin_of(i), end_of(i),
-                       scratch.maximum[row + i], scratch.denominator[row + i]);
-  }
-  float* sums = scratch.sums + row * d;
-  int c = 0;
-  for (; c + 2 * kWidth <= d; c += 2 * kWidth) {
-    multiply_values<rows, 2>(scratch.scores, scratch.values + c, begin, end, d, factor, sums + c);
-  }
-  for (; c < d; c += kWidth) {
-    multiply_values<rows, 1>(scratch.scores, scratch.values + c, begin, end, d, factor, sums + c);
+  multiply_values<vectors>(scratch.scores, values, rows, task.head_dim, factor,
+                           scratch.sums + query);
+}
+
+// Divides, transposes back and writes the tile's rows; a query that sees no key gives zeros.
+template <class T>
+static void write_rows(const AttentionTile& task, const TileScratch& scratch) {
+  for (int query = 0; query < task.queries; query += kWidth) {
+    const Vec denominator = load(scratch.denominator + query);
+    const Vec inverse = splat(1.0f) / denominator;
+    const int count = clamp(task.queries - query, kWidth);
+    for (int c = 0; c < task.head_dim; c += kWidth) {
+      Vec rows[kWidth];
+      for (int i = 0; i < kWidth; ++i) {
+        const Vec sum = load(scratch.sums + (c + i) * kQueryTile + query);
+        rows[i] = denominator == Vec{} ? Vec{} : sum * inverse;
+      }
+      transpose(rows);
+      T* out = static_cast<T*>(task.out) + query * task.out_stride + c;
+      for (int i = 0; i < count; ++i) store(out + i * task.out_stride, rows[i]);
+    }
   }
 }
 
 template <class T>
 static void attention(const AttentionTile& task) {
   TileScratch scratch(task.scratch, task.head_dim);
-  const int rows = (task.queries + 3) / 4 * 4;
-  pack_queries<T>(task, scratch, rows);
+  pack_queries<T>(task, scratch);
   const int64_t lowest = task.first_position - task.left;
   const int64_t highest = task.first_position + task.queries + task.right;
   const int64_t end = highest < task.keys ? highest : task.keys;
   const bool with_term = task.slope != nullptr || task.table != nullptr;
   for (int64_t key = lowest > 0 ? lowest / kKeyTile * kKeyTile : 0; key < end; key += kKeyTile) {
     const int count = clamp(task.keys - key, kKeyTile);
-    pack_keys<T>(task, key, count, scratch.keys);
-    pack_values<T>(task, key, count, scratch.values);
+    const T* k = static_cast<const T*>(task.k) + key * task.k_stride;
+    const T* v = static_cast<const T*>(task.v) + key * task.v_stride;
+    prefetch_rows(k, task.k_stride, count, task.head_dim);
+    prefetch_rows(v, task.v_stride, count, task.head_dim);
+    const Rows keys = as_floats(k, task.k_stride, count, task.head_dim, scratch.keys);
+    const Rows values = as_floats(v, task.v_stride, count, task.head_dim, scratch.values);
     if (with_term) fill_term(task, key, scratch.term);
-    int row = 0;
-    for (; row + kMostRows <= rows; row += kMostRows) {
-      attend<kMostRows>(task, scratch, row, key, count, with_term);
-    }
-    for (; row < rows; row += 4) attend<4>(task, scratch, row, key, count, with_term);
-  }
-  for (int i = 0; i < task.queries; ++i) {
-    const float denominator = scratch.denominator[i];
-    const Vec inverse = splat(1.0f / denominator);
-    T* out = static_cast<T*>(task.out) + i * task.out_stride;
-    for (int c = 0; c < task.head_dim; c += kWidth) {
-      // A row that sees no key is zero.
-      const Vec sum = load(scratch.sums + i * task.head_dim + c);
-      store(out + c, denominator == 0 ? Vec{} : sum * inverse);
+    for (int query = 0; query < task.queries; query += kGroup) {
+      if (query + kWidth < task.queries) {
+        attend<2>(task, scratch, query, key, count, keys, values, with_term);
+      } else {
+        attend<1>(task, scratch, query, key, count, keys, values, with_term);
+      }
     }
   }
+  write_rows<T>(task, scratch);
 }

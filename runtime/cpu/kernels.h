@@ -81,11 +81,11 @@ struct AttentionTile {
   float* scratch = nullptr;                // attention_scratch_floats(head_dim)
 };
 
-/// Floats of an AttentionTile's scratch: packed keys, values, queries, sums, scores, row maxima and
-/// row sums, score terms.
+/// Floats of an AttentionTile's scratch: queries and sums, keys and values, scores, maxima and
+/// denominators, score terms.
 inline constexpr int64_t attention_scratch_floats(int64_t head_dim) {
-  return (2 * kKeyTile + 2 * kQueryTile) * head_dim + 8 * kKeyTile + 2 * kQueryTile + kKeyTile +
-         kQueryTile;
+  return (2 * kQueryTile + 2 * kKeyTile) * head_dim + 32 * kKeyTile + 2 * kQueryTile + kQueryTile +
+         kKeyTile;
 }
 
 struct Kernels {

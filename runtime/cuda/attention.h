@@ -18,11 +18,11 @@ namespace packhorse::cuda {
 /// depend on its own sequence alone: never on the batch, on the launch's bounds or on the chip's
 /// load.
 struct AttentionParams {
-  const void* q = nullptr;     // [Tq, H * d]
-  const void* k = nullptr;     // [Tk, Hkv * d]
-  const void* v = nullptr;     // [Tk, Hkv * d]
-  void* out = nullptr;         // [Tq, H * d]
-  int64_t q_row_stride = 0;    // elements between rows
+  const void* q = nullptr;   // [Tq, H * d]
+  const void* k = nullptr;   // [Tk, Hkv * d]
+  const void* v = nullptr;   // [Tk, Hkv * d]
+  void* out = nullptr;       // [Tq, H * d]
+  int64_t q_row_stride = 0;  // elements between rows
   int64_t k_row_stride = 0;
   int64_t v_row_stride = 0;
   int64_t out_row_stride = 0;

@@ -1,32 +1,31 @@
 // Fused variable-length attention for Hopper: the design of FlashAttention-3 (arXiv 2407.08608,
 // sections 3.1 and 3.2) over packed sequences. A persistent grid takes (sequence, head, query tile)
-// units from a list; a producer warp streams Q, K and V through shared memory by TMA; every consumer
-// warpgroup owns 64 query rows, keeps its probabilities in registers as the A operand of the second
-// wgmma and, where registers allow, computes the next scores while the previous values are summed.
+// units from a list; a producer warp streams Q, K and V through shared memory by TMA; every
+// consumer warpgroup owns 64 query rows, keeps its probabilities in registers as the A operand of
+// the second wgmma and, where registers allow, computes the next scores while the previous values
+// are summed.
 //
 // Packed boundaries cost nothing: the tensor maps are "ragged". A row is addressed by two
-// coordinates, x = kRaggedRows - length + row and y = begin + length, both of one row stride, with a
-// third whose stride takes kRaggedRows back (addresses wrap at 2^64). x reaches the map's extent
+// coordinates, x = kRaggedRows - length + row and y = begin + length, both of one row stride, with
+// a third whose stride takes kRaggedRows back (addresses wrap at 2^64). x reaches the map's extent
 // exactly at the sequence's end, so the copy engine reads zeros beyond it and writes nothing there:
 // a neighbour's NaN never enters, and no store needs a predicate.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-
-#include <cute/arch/copy_sm90_tma.hpp>
-#include <cute/atom/mma_traits_sm90_gmma.hpp>
-#include <cute/tensor.hpp>
 #include <cutlass/arch/barrier.h>
 #include <cutlass/arch/reg_reconfig.h>
 #include <cutlass/numeric_types.h>
 
+#include <cute/arch/copy_sm90_tma.hpp>
+#include <cute/atom/mma_traits_sm90_gmma.hpp>
+#include <cute/tensor.hpp>
+
+#include "cuda/attention_config.h"
 #include "cuda/varlen.cuh"
 #include "ops/args.h"
 
-#ifndef PH_TRACE
-#define PH_TRACE(tag)
-#endif
 namespace packhorse::cuda {
 
 constexpr int32_t kRaggedRows = 1 << 30;
@@ -46,7 +45,7 @@ struct AttentionArgsSm90 {
 /// kKvTile sets the order of a row's sums, so it is one number per head tile; all other choices
 /// leave the bits alone.
 template <class Element_, int head_tile, int consumers, int kv_tile, int kv_stages, int q_stages,
-          int blocks_per_sm, bool overlap, bool term = false, bool lazy = false>
+          int blocks_per_sm, bool overlap, bool term = false, bool single_tile = false>
 struct AttentionTraits {
   using Element = Element_;
   static constexpr int kHeadTile = head_tile;
@@ -56,8 +55,9 @@ struct AttentionTraits {
   static constexpr int kQStages = q_stages;
   static constexpr int kBlocksPerSm = blocks_per_sm;
   static constexpr bool kOverlap = overlap;  // scores of the next tile beside values of this one
-  static constexpr bool kLazy = lazy;
-  static constexpr bool kTerm = term;  // adds AttentionArgsSm90::term to the scores
+  static constexpr bool kTerm = term;        // adds AttentionArgsSm90::term to the scores
+  static constexpr bool kSingleTile = single_tile;  // no sequence has more than kKvTile keys
+  static_assert(!(overlap && single_tile), "one key tile has no next one to overlap with");
   static constexpr bool kPingPong = overlap && consumers > 1;
   static constexpr bool kMoveRegisters = blocks_per_sm == 1 && consumers > 1;
 
@@ -71,12 +71,12 @@ struct AttentionTraits {
   static constexpr int kBoxColumns = head_tile % 64 == 0 ? 64 : 32;
   static constexpr int kBoxes = head_tile / kBoxColumns;
   using Major = cute::SM90::GMMA::Major;
-  using KAtom = std::conditional_t<kBoxColumns == 64,
-                                   cute::SM90::GMMA::Layout_K_SW128_Atom<Element>,
-                                   cute::SM90::GMMA::Layout_K_SW64_Atom<Element>>;
-  using MnAtom = std::conditional_t<kBoxColumns == 64,
-                                    cute::SM90::GMMA::Layout_MN_SW128_Atom<Element>,
-                                    cute::SM90::GMMA::Layout_MN_SW64_Atom<Element>>;
+  using KAtom =
+      std::conditional_t<kBoxColumns == 64, cute::SM90::GMMA::Layout_K_SW128_Atom<Element>,
+                         cute::SM90::GMMA::Layout_K_SW64_Atom<Element>>;
+  using MnAtom =
+      std::conditional_t<kBoxColumns == 64, cute::SM90::GMMA::Layout_MN_SW128_Atom<Element>,
+                         cute::SM90::GMMA::Layout_MN_SW64_Atom<Element>>;
   template <int rows>
   using RowsShape = cute::Shape<cute::Int<rows>, cute::Int<head_tile>>;
   using LayoutQ = decltype(cute::tile_to_shape(KAtom{}, RowsShape<64>{}));
@@ -88,20 +88,19 @@ struct AttentionTraits {
   template <int columns>
   using MmaQk = decltype(cute::make_tiled_mma(
       cute::SM90::GMMA::ss_op_selector<
-          Element, Element, float,
-          cute::Shape<cute::_64, cute::Int<columns>, cute::Int<head_tile>>, Major::K,
-          Major::K>()));
+          Element, Element, float, cute::Shape<cute::_64, cute::Int<columns>, cute::Int<head_tile>>,
+          Major::K, Major::K>()));
   using MmaPv = decltype(cute::make_tiled_mma(
       cute::SM90::GMMA::rs_op_selector<
-          Element, Element, float,
-          cute::Shape<cute::_64, cute::Int<head_tile>, cute::Int<kv_tile>>, Major::K,
-          Major::MN>()));
+          Element, Element, float, cute::Shape<cute::_64, cute::Int<head_tile>, cute::Int<kv_tile>>,
+          Major::K, Major::MN>()));
 
   struct SharedStorage {
     alignas(1024) Element q[q_stages][consumers][64 * head_tile];  // later the output rows
     alignas(1024) Element k[kv_stages][kv_tile * head_tile];
     alignas(1024) Element v[kv_stages][kv_tile * head_tile];
     TileList tiles;
+    uint8_t buckets[term ? 2 * kAttentionMaxTermDistance + 1 : 1];
     QueryTile tile[q_stages];
     alignas(8) uint64_t q_full[q_stages], q_empty[q_stages];
     uint64_t k_full[kv_stages], k_empty[kv_stages];
@@ -132,6 +131,16 @@ struct Ring {
     phase ^= to / stages % 2;
   }
 };
+
+/// A value that all lanes hold alike, in a form that the compiler knows to be so: what depends on
+/// it (loop counters, stages, wgmma descriptors) then stays in uniform registers.
+__device__ inline int32_t uniform(int32_t value) {
+#ifdef PH_NO_UNIFORM
+  return value;
+#else
+  return __shfl_sync(~0u, value, 0);
+#endif
+}
 
 __device__ inline void named_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -164,25 +173,24 @@ struct RaggedRow {
       : x(kRaggedRows - length + row), y(begin + length) {}
 };
 
-/// The term's bucket of a distance: T5 (arXiv 1910.10683), section 2.1; half of the buckets exact,
-/// the rest logarithmic up to max_distance; bidirectional models use half the buckets for each side.
-__device__ inline int relative_bucket(int key_minus_query, const ScoreTerm& term, bool causal) {
-  int buckets = term.num_buckets;
-  int bucket = 0;
-  int distance = -key_minus_query;
-  if (causal) {
-    distance = max(distance, 0);
-  } else {
-    buckets /= 2;
-    if (distance < 0) bucket = buckets;
-    distance = abs(distance);
+/// Fills buckets[offset + max_distance] for the offsets (key - query) of -max_distance to
+/// max_distance; beyond, all distances share the last bucket. T5 (arXiv 1910.10683, section 2.1),
+/// bidirectional: keys to the right have the second half of the buckets; of each half, half are
+/// exact distances, the rest grow logarithmically.
+__device__ inline void fill_buckets(uint8_t* buckets, const ScoreTerm& term) {
+  const int half = term.num_buckets / 2;
+  const int exact = half / 2;
+  for (int i = threadIdx.x; i <= 2 * term.max_distance; i += blockDim.x) {
+    const int offset = i - term.max_distance;
+    const int distance = abs(offset);
+    int bucket = distance;
+    if (distance >= exact) {
+      const float ratio = logf(static_cast<float>(distance) / static_cast<float>(exact)) /
+                          logf(static_cast<float>(term.max_distance) / static_cast<float>(exact));
+      bucket = min(exact + static_cast<int>(ratio * static_cast<float>(half - exact)), half - 1);
+    }
+    buckets[i] = static_cast<uint8_t>(offset > 0 ? bucket + half : bucket);
   }
-  const int exact = buckets / 2;
-  if (distance < exact) return bucket + distance;
-  const float position = logf(static_cast<float>(distance) / static_cast<float>(exact)) /
-                         logf(static_cast<float>(term.max_distance) / static_cast<float>(exact));
-  const int coarse = exact + static_cast<int>(position * static_cast<float>(buckets - exact));
-  return bucket + min(coarse, buckets - 1);
 }
 
 /// One thread's part of a warpgroup's 64 rows: the rows `row` and row + 8, and of these the columns
@@ -228,21 +236,25 @@ __device__ void mask_scores(float* s, const QueryTile& tile, KeyWindow window, i
 /// s = s * scale + term.
 template <int columns>
 __device__ void add_term(float* s, const QueryTile& tile, const AttentionArgsSm90& args,
-                         int32_t first_key) {
+                         const uint8_t* buckets, int32_t first_key) {
   const ThreadPart part;
-  const int32_t head = tile.head;
-  const int32_t shift = first_key + part.column - first_position(tile) - part.row;
   const ScoreTerm& term = args.term;
-  const float slope = term.kind == ScoreTermKind::kAlibi ? term.slopes[head] : 0.0f;
-  CUTE_UNROLL
-  for (int i = 0; i < columns / 2; ++i) {
-    const int32_t offset = shift + 8 * (i / 4) + i % 2 - 8 * (i / 2 % 2);
-    const float value =
-        term.kind == ScoreTermKind::kAlibi
-            ? -slope * static_cast<float>(abs(offset))
-            : term.table[relative_bucket(offset, term, args.window.right == 0) * args.num_heads +
-                         head];
-    s[i] = __fmaf_rn(s[i], args.scale, value);
+  const int32_t shift = first_key + part.column - first_position(tile) - part.row;
+  const auto offset = [&](int i) { return shift + 8 * (i / 4) + i % 2 - 8 * (i / 2 % 2); };
+  if (term.kind == ScoreTermKind::kAlibi) {
+    const float slope = -term.slopes[tile.head];
+    CUTE_UNROLL
+    for (int i = 0; i < columns / 2; ++i) {
+      s[i] = __fmaf_rn(s[i], args.scale, slope * static_cast<float>(abs(offset(i))));
+    }
+  } else {
+    const float* table = term.table + tile.head;
+    const int32_t far = term.max_distance;
+    CUTE_UNROLL
+    for (int i = 0; i < columns / 2; ++i) {
+      const int bucket = buckets[min(max(offset(i), -far), far) + far];
+      s[i] = __fmaf_rn(s[i], args.scale, __ldg(table + bucket * args.num_heads));
+    }
   }
 }
 
@@ -296,9 +308,10 @@ template <class Traits>
 __device__ void load_tile(const CUtensorMap* map, uint64_t* full, typename Traits::Element* smem,
                           int rows, int32_t head, RaggedRow row) {
   for (int box = 0; box < Traits::kBoxes; ++box) {
-    cute::SM90_TMA_LOAD_5D::copy(map, full, static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL),
-                                 smem + box * rows * Traits::kBoxColumns,
-                                 box * Traits::kBoxColumns, head, row.x, row.y, int32_t{kRaggedRows});
+    cute::SM90_TMA_LOAD_5D::copy(map, full,
+                                 static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL),
+                                 smem + box * rows * Traits::kBoxColumns, box * Traits::kBoxColumns,
+                                 head, row.x, row.y, int32_t{kRaggedRows});
   }
 }
 
@@ -314,17 +327,14 @@ __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedSt
   while (index < total) {
     int32_t taken = 0;  // looked at after this tile's loads: the counter is a long way off
     if (first_lane && args.next_tile != nullptr) taken = atomicAdd(args.next_tile, 1);
-    PH_TRACE(8)
     const QueryTile tile = smem.tiles.find(index, args.batch, kRows, args.descending);
     const KeyTiles keys(tile, args.window, kRows, Traits::kKvTile);
     if (cute::elect_one_sync()) {
       const Sequence& s = tile.sequence;
       const int groups = min(Traits::kConsumers, (s.q_length - tile.row + 63) / 64);
 
-      PH_TRACE(9)
       Barrier::wait(&smem.q_empty[q.index], q.phase ^ 1);
       smem.tile[q.index] = tile;
-      PH_TRACE(10)
       if (keys.count() == 0) {
         Barrier::arrive(&smem.q_full[q.index]);
       } else {
@@ -343,8 +353,7 @@ __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedSt
           Barrier::wait(&smem.k_empty[k.index], k.phase ^ 1);
           TxBarrier::arrive_and_expect_tx(&smem.k_full[k.index], kKvBytes);
           load_tile<Traits>(&args.k, &smem.k_full[k.index], smem.k[k.index], Traits::kKvTile,
-                            kv_head,
-                            RaggedRow(s.k_begin, s.k_length, (t - 1) * Traits::kKvTile));
+                            kv_head, RaggedRow(s.k_begin, s.k_length, (t - 1) * Traits::kKvTile));
           k.advance();
         }
         if (t < keys.end) {
@@ -384,7 +393,7 @@ struct Consumer {
 
   const AttentionArgsSm90& args;
   Storage& smem;
-  const int group = threadIdx.x / 128;
+  const int group = uniform(threadIdx.x / 128);
   const int thread = threadIdx.x % 128;
   const bool warp_leader = threadIdx.x % 32 == 0;
   Ring<Traits::kQStages> q;
@@ -393,6 +402,7 @@ struct Consumer {
   const float scale_log2;
   // Keys [unmasked_begin, unmasked_end) are seen by all of this warpgroup's rows.
   int32_t unmasked_begin, unmasked_end;
+  int32_t k_length;
 
   __device__ Consumer(const AttentionArgsSm90& args, Storage& smem)
       : args(args),
@@ -404,7 +414,12 @@ struct Consumer {
   /// Only a sequence's last tile is partial; where half of it is enough, the other half, all zeros,
   /// would not change a bit.
   __device__ bool ends_in_half(const KeyTiles& keys) const {
-    return tile().sequence.k_length - (keys.end - 1) * kKvTile <= kHalfTile;
+    return k_length - (keys.end - 1) * kKvTile <= kHalfTile;
+  }
+
+  /// Whether some row of this warpgroup does not see all keys of tile t.
+  __device__ bool masked(int32_t t) const {
+    return (t + 1) * kKvTile > unmasked_end || t * kKvTile < unmasked_begin;
   }
 
   __device__ const QueryTile& tile() const { return smem.tile[q.index]; }
@@ -438,7 +453,8 @@ struct Consumer {
     using namespace cute;
     typename Traits::template MmaQk<columns> mma;
     const auto slice = mma.get_slice(thread);
-    const Tensor sq = make_tensor(make_smem_ptr(smem.q[q.index][group]), typename Traits::LayoutQ{});
+    const Tensor sq =
+        make_tensor(make_smem_ptr(smem.q[q.index][group]), typename Traits::LayoutQ{});
     const Tensor sk_all = make_tensor(make_smem_ptr(smem.k[k.index]), typename Traits::LayoutK{});
     const Tensor sk = local_tile(sk_all, Shape<Int<columns>, Int<kHeadTile>>{}, make_coord(0, 0));
     const Tensor a = slice.partition_fragment_A(sq);
@@ -481,43 +497,43 @@ struct Consumer {
 
   template <class Out>
   __device__ static void rescale_rows(Out& out, const float (&factor)[2]) {
-    if constexpr (Traits::kLazy) {
-      if (!__any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f)) return;
-    }
     CUTE_UNROLL
     for (int i = 0; i < kHeadTile / 2; ++i) out(i) = __fmul_rn(out(i), factor[i / 2 % 2]);
   }
 
   /// Scores of key tile t to probabilities, in place.
-  template <int columns>
+  template <int columns, bool with_mask>
   __device__ void softmax(float* s, Softmax& state, int32_t t, float (&rescale)[2]) {
     const int32_t first_key = t * kKvTile;
-    if constexpr (Traits::kTerm) add_term<columns>(s, tile(), args, first_key);
-    if (first_key + columns > unmasked_end || first_key < unmasked_begin) {
-      mask_scores<columns>(s, tile(), args.window, first_key);
+    if constexpr (Traits::kTerm) add_term<columns>(s, tile(), args, smem.buckets, first_key);
+    if constexpr (with_mask) {
+      if (masked(t)) mask_scores<columns>(s, tile(), args.window, first_key);
     }
     state.template update<columns>(s, scale_log2, rescale);
   }
 
-  /// One key tile after the other: for kernels that leave the overlap to the SM's other blocks.
-  template <int columns, class Out>
+  /// One key tile after the other: for kernels that leave the overlap to the SM's other blocks. The
+  /// sums of a first tile need no registers until its probabilities are known.
+  template <int columns, bool first, class Out>
   __device__ void step(Out& out, Softmax& state, int32_t t) {
     using namespace cute;
     Tensor s = make_tensor<float>(Shape<Shape<_2, _2, Int<columns / 8>>, _1, _1>{});
     Tensor p = make_tensor<Element>(Shape<Shape<_2, _2, _2>, _1, Int<columns / 16>>{});
     float rescale[2];
     Barrier::wait(&smem.k_full[k.index], k.phase);
-    PH_TRACE(3)
     issue_scores<columns>(s);
-    release_stored_stage();
+    if constexpr (first) release_stored_stage();
     warpgroup_wait<0>();
-    PH_TRACE(4)
     warpgroup_fence_operand(s);
     release(&smem.k_empty[k.index]);
     k.advance();
-    softmax<columns>(s.data(), state, t, rescale);
+    softmax<columns, true>(s.data(), state, t, rescale);
     to_probabilities<columns>(s, p);
-    rescale_rows(out, rescale);
+    if constexpr (first) {
+      clear(out);
+    } else {
+      rescale_rows(out, rescale);
+    }
     Barrier::wait(&smem.v_full[v.index], v.phase);
     issue_values<columns>(p, out);
     warpgroup_wait<0>();
@@ -529,8 +545,14 @@ struct Consumer {
   template <class Out>
   __device__ void attend_in_steps(Out& out, Softmax& state, const KeyTiles& keys) {
     int32_t t = keys.end - 1;
-    if (ends_in_half(keys)) step<kHalfTile>(out, state, t--);
-    for (; t >= keys.begin; --t) step<kKvTile>(out, state, t);
+    if (ends_in_half(keys)) {
+      step<kHalfTile, true>(out, state, t);
+    } else {
+      step<kKvTile, true>(out, state, t);
+    }
+    if constexpr (!Traits::kSingleTile) {
+      while (--t >= keys.begin) step<kKvTile, false>(out, state, t);
+    }
   }
 
   /// The first tile of the overlapped path: probabilities of `columns` keys, zeros for the rest.
@@ -545,7 +567,7 @@ struct Consumer {
     warpgroup_fence_operand(s);
     release(&smem.k_empty[k.index]);
     k.advance();
-    softmax<columns>(s.data(), state, t, rescale);
+    softmax<columns, true>(s.data(), state, t, rescale);
     to_probabilities<columns>(s, p);
     Tensor words = recast<uint32_t>(p);
     CUTE_UNROLL
@@ -558,13 +580,15 @@ struct Consumer {
     Tensor s = make_tensor<float>(Shape<Shape<_2, _2, Int<kKvTile / 8>>, _1, _1>{});
     Tensor p = make_tensor<Element>(Shape<Shape<_2, _2, _2>, _1, Int<kKvTile / 16>>{});
     float rescale[2];
+    clear(out);
     Barrier::wait(&smem.k_full[k.index], k.phase);
     if (ends_in_half(keys)) {
       first_probabilities<kHalfTile>(s, p, state, keys.end - 1);
     } else {
       first_probabilities<kKvTile>(s, p, state, keys.end - 1);
     }
-    for (int32_t t = keys.end - 2; t >= keys.begin; --t) {
+    int32_t t = keys.end - 2;
+    const auto next_tile = [&](auto with_mask) {
       Barrier::wait(&smem.k_full[k.index], k.phase);
       take_turn();
       issue_scores<kKvTile>(s);
@@ -575,14 +599,28 @@ struct Consumer {
       warpgroup_fence_operand(s);
       release(&smem.k_empty[k.index]);
       k.advance();
-      softmax<kKvTile>(s.data(), state, t, rescale);
+      softmax<kKvTile, decltype(with_mask)::value>(s.data(), state, t, rescale);
       warpgroup_wait<0>();
       warpgroup_fence_operand(out);
       release(&smem.v_empty[v.index]);
       v.advance();
       rescale_rows(out, rescale);
       to_probabilities<kKvTile>(s, p);
+      --t;
+    };
+#ifdef PH_NO_SPLIT
+    while (t >= keys.begin) next_tile(std::true_type{});
+#else
+    while (t >= keys.begin) {
+      if (masked(t)) {
+        next_tile(std::true_type{});
+      } else {
+        do {
+          next_tile(std::false_type{});
+        } while (t >= keys.begin && !masked(t));
+      }
     }
+#endif
     Barrier::wait(&smem.v_full[v.index], v.phase);
     issue_values<kKvTile>(p, out);
     warpgroup_wait<0>();
@@ -624,8 +662,8 @@ struct Consumer {
         const int swizzled = (g % kChunks) ^ (kChunks == 8 ? part.row % 8 : part.row / 2 % 4);
         const int offset = (g / kChunks * 64 + part.row + 8 * r) * Traits::kBoxColumns +
                            swizzled * 8 + part.column;
-        *reinterpret_cast<uint32_t*>(buffer + offset) = pack<Element>(
-            out(4 * g + 2 * r) * inverse[r], out(4 * g + 2 * r + 1) * inverse[r]);
+        *reinterpret_cast<uint32_t*>(buffer + offset) =
+            pack<Element>(out(4 * g + 2 * r) * inverse[r], out(4 * g + 2 * r + 1) * inverse[r]);
       }
     }
     cute::tma_store_fence();
@@ -647,28 +685,28 @@ struct Consumer {
     if (Traits::kPingPong && group == Traits::kConsumers - 1) pass_turn();  // the first one starts
     for (;; q.advance()) {
       Barrier::wait(&smem.q_full[q.index], q.phase);
-      PH_TRACE(2)
-      if (tile().head < 0) break;
-      const KeyTiles keys(tile(), args.window, Traits::kTileRows, kKvTile);
-      if (tile().row + 64 * group >= tile().sequence.q_length) {
+      if (uniform(tile().head) < 0) break;
+      KeyTiles keys(tile(), args.window, Traits::kTileRows, kKvTile);
+      keys.begin = uniform(keys.begin);
+      keys.end = uniform(keys.end);
+      if (uniform(tile().sequence.q_length - tile().row) <= 64 * group) {
         skip(keys);
       } else {
-        const int32_t first = first_position(tile());
+        const int32_t first = uniform(first_position(tile()));
+        k_length = uniform(tile().sequence.k_length);
         unmasked_begin = first + 63 - args.window.left;
-        unmasked_end = min(tile().sequence.k_length, first + args.window.right + 1);
+        unmasked_end = min(k_length, first + args.window.right + 1);
         Tensor out = make_tensor<float>(Shape<Shape<_2, _2, Int<kHeadTile / 8>>, _1, _1>{});
-        clear(out);
         Softmax state;
         if (keys.count() == 0) {
           release_stored_stage();
+          clear(out);
         } else if constexpr (Traits::kOverlap) {
           attend_overlapped(out, state, keys);
         } else {
           attend_in_steps(out, state, keys);
         }
-        PH_TRACE(5)
         store(out, state);
-        PH_TRACE(6)
       }
       stored_stage = q.index;
       if constexpr (Traits::kQStages == 1) release_stored_stage();
@@ -701,10 +739,11 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
     cute::prefetch_tma_descriptor(&args.v);
     cute::prefetch_tma_descriptor(&args.out);
   }
-  PH_TRACE(0)
+  if constexpr (Traits::kTerm) {
+    if (args.term.kind == ScoreTermKind::kBucketed) sm90::fill_buckets(smem.buckets, args.term);
+  }
   smem.tiles.build(args.batch, Traits::kTileRows, Traits::kThreads);
 
-  PH_TRACE(1)
   if (threadIdx.x >= 128 * Traits::kConsumers) {
     if constexpr (Traits::kMoveRegisters) {
       cutlass::arch::warpgroup_reg_dealloc<Traits::kProducerRegisters>();

@@ -35,8 +35,8 @@ inline CUtensorMap ragged_tensor_map(const void* data, DType dtype, int64_t row_
                                      int head_dim, int box_rows, int box_columns) {
   constexpr uint64_t kAny = 0x7fff0000;  // an extent that no coordinate reaches
   const uint64_t row_bytes = static_cast<uint64_t>(row_stride) * 2;
-  const cuuint64_t extents[5] = {static_cast<cuuint64_t>(head_dim),
-                                 static_cast<cuuint64_t>(heads), kRaggedRows, kAny, kAny};
+  const cuuint64_t extents[5] = {static_cast<cuuint64_t>(head_dim), static_cast<cuuint64_t>(heads),
+                                 kRaggedRows, kAny, kAny};
   // kRaggedRows * (2^34 - row_bytes) + kRaggedRows * row_bytes = 2^64: back to the start.
   const cuuint64_t strides[4] = {static_cast<cuuint64_t>(head_dim) * 2, row_bytes, row_bytes,
                                  (uint64_t{1} << 34) - row_bytes};
@@ -46,8 +46,7 @@ inline CUtensorMap ragged_tensor_map(const void* data, DType dtype, int64_t row_
   CUtensorMap map;
   const CUresult result = tensor_map_encoder()(
       &map,
-      dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                               : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+      dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
       5, const_cast<void*>(data), extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
       box_columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
@@ -75,8 +74,8 @@ void launch_attention_kernel(const AttentionParams& p, cudaStream_t stream) {
   args.window = {limit(p.mask.window_left), limit(p.mask.window_right)};
   if (p.mask.causal) args.window.right = 0;
   args.term = p.term;
-  args.next_tile = p.workspace_bytes >= sizeof(int32_t) ? static_cast<int32_t*>(p.workspace)
-                                                        : nullptr;
+  args.next_tile =
+      p.workspace_bytes >= sizeof(int32_t) ? static_cast<int32_t*>(p.workspace) : nullptr;
   args.num_heads = p.num_heads;
   args.q_heads_per_kv_head = p.num_heads / p.num_kv_heads;
   args.scale = p.scale;

@@ -16,6 +16,7 @@
 #include "cuda/device_memory.h"
 #include "cuda/embedding.h"
 #include "cuda/gemm.h"
+#include "cuda/graph.h"
 #include "cuda/norm.h"
 #include "cuda/pool.h"
 #include "packhorse/error.h"
@@ -25,6 +26,13 @@ namespace cuda {
 namespace {
 
 constexpr int64_t kMultiple = 8;  // elements of a 16-byte access
+
+// Whether the build has the kernels that only Hopper can run.
+#ifdef PACKHORSE_CUDA_SM90
+constexpr bool kBuiltForSm90 = true;
+#else
+constexpr bool kBuiltForSm90 = false;
+#endif
 
 std::string version_text(int version) { return concat(version / 1000, ".", version % 1000 / 10); }
 
@@ -76,19 +84,22 @@ bool check_device(int device) {
     throw RuntimeError(concat("device 'cuda:", device, "' has compute capability ", major, ".",
                               minor, ", 8.0 is needed"));
   }
-  return major == 9 && minor == 0;
+  return kBuiltForSm90 && major == 9 && minor == 0;
 }
 
-// Whether to use the sm_90 kernels: the environment's choice, else whatever the device can.
-bool choose_sm90(const char* variable, bool capable) {
+enum class Kernels : uint8_t { kSm90, kPortable, kByteTransformer };
+
+// What the environment asks for, else the best that the device can run.
+Kernels choose_kernels(const char* variable, bool sm90_capable, bool has_bytetransformer) {
   const char* value = std::getenv(variable);
   const std::string choice = value == nullptr ? "" : value;
-  if (choice.empty()) return capable;
-  if (choice == "portable") return false;
-  if (choice == "sm90" && capable) return true;
-  throw RuntimeError(concat(
-      variable, "=", choice,
-      capable ? ": expected 'sm90' or 'portable'" : ": this device has 'portable' kernels only"));
+  if (choice.empty()) return sm90_capable ? Kernels::kSm90 : Kernels::kPortable;
+  if (choice == "portable") return Kernels::kPortable;
+  if (choice == "bytetransformer" && has_bytetransformer) return Kernels::kByteTransformer;
+  if (choice == "sm90" && sm90_capable) return Kernels::kSm90;
+  throw RuntimeError(concat(variable, "=", choice, ": expected 'portable'",
+                            has_bytetransformer ? ", 'bytetransformer'" : "",
+                            sm90_capable ? " or 'sm90'" : " (this device or build has no 'sm90')"));
 }
 
 void check_vectors(const char* op, const char* name, const TensorView& view) {
@@ -130,8 +141,8 @@ class CudaOps final : public Ops {
  public:
   CudaOps(int device, bool sm90_capable)
       : device_(device),
-        sm90_gemm_(choose_sm90("PACKHORSE_GEMM", sm90_capable)),
-        sm90_attention_(choose_sm90("PACKHORSE_ATTENTION", sm90_capable)),
+        gemm_kernels_(choose_kernels("PACKHORSE_GEMM", sm90_capable, false)),
+        attention_kernels_(choose_kernels("PACKHORSE_ATTENTION", sm90_capable, true)),
         sm_count_(attribute(cudaDevAttrMultiProcessorCount, device)),
         counters_(device, 256) {
     prepare_attention_sm80();
@@ -179,6 +190,11 @@ class CudaOps final : public Ops {
                                  ", expected in [0, ", found.limit, ")"));
   }
 
+  std::unique_ptr<Recording> record(const std::function<void()>& work) override {
+    const DeviceGuard guard(device_);
+    return record_graph(stream_, work);
+  }
+
   size_t linear_bytes(int64_t in_features, int64_t out_features, DType dtype) const override {
     return static_cast<size_t>(in_features * out_features) * size_of(dtype);
   }
@@ -210,8 +226,8 @@ class CudaOps final : public Ops {
 
   size_t attention_workspace(int64_t num_tokens, int64_t, int64_t max_seqlen, int64_t num_heads,
                              int64_t head_dim, DType) const override {
-    if (sm90_attention_) return 0;
-    return attention_sm80_workspace(num_tokens, max_seqlen, num_heads, head_dim);
+    if (attention_kernels_ == Kernels::kSm90) return 0;
+    return attention_sm80_workspace(num_tokens, max_seqlen, num_heads, head_dim, portable_limits());
   }
 
  private:
@@ -280,11 +296,12 @@ class CudaOps final : public Ops {
     params.dtype = args.q.dtype;
     params.sm_count = sm_count_;
     const DeviceGuard guard(device_);
-    if (sm90_attention_) {
-      params.workspace = counters_.data();
-      params.workspace_bytes = counters_.bytes();
-      launch_attention_sm90(params, stream_);
-      return;
+    if constexpr (kBuiltForSm90) {
+      if (attention_kernels_ == Kernels::kSm90) {
+        params.workspace = counters_.data();
+        params.workspace_bytes = counters_.bytes();
+        return launch_attention_sm90(params, stream_);
+      }
     }
     params.workspace = args.workspace;
     params.workspace_bytes =
@@ -293,7 +310,7 @@ class CudaOps final : public Ops {
             : attention_workspace(args.queries.num_tokens, args.queries.num_sequences,
                                   args.keys.max_seqlen, args.num_heads, args.head_dim,
                                   args.q.dtype);
-    launch_attention_sm80(params, stream_);
+    launch_attention_sm80(params, stream_, portable_limits());
   }
 
   void do_norm(const NormArgs& args) override {
@@ -354,11 +371,10 @@ class CudaOps final : public Ops {
     params.dtype = x.dtype;
     params.activation = activation;
     params.sm_count = sm_count_;
-    if (sm90_gemm_) {
-      launch_gemm_sm90(params, stream_);
-    } else {
-      launch_gemm_sm80(params, stream_);
+    if constexpr (kBuiltForSm90) {
+      if (gemm_kernels_ == Kernels::kSm90) return launch_gemm_sm90(params, stream_);
     }
+    launch_gemm_sm80(params, stream_);
   }
 
   void norm_in_place(const TensorView& rows, const NormWeight& weight, const int32_t* row_count) {
@@ -390,11 +406,16 @@ class CudaOps final : public Ops {
     launch_norm(params, stream_);
   }
 
+  PortableLimits portable_limits() const {
+    return attention_kernels_ == Kernels::kByteTransformer ? kByteTransformerLimits
+                                                           : PortableLimits{};
+  }
+
   DeviceStatus* device_status() { return reinterpret_cast<DeviceStatus*>(status_.data()); }
 
   int device_;
-  bool sm90_gemm_;
-  bool sm90_attention_;
+  Kernels gemm_kernels_;
+  Kernels attention_kernels_;
   int sm_count_;
   CudaMemory counters_;  // for launch_attention_sm90: zero before and after every launch
   PinnedMemory status_{sizeof(DeviceStatus)};

@@ -14,7 +14,8 @@ int cuda_device_count();
 /// that is too old.
 ///
 /// PACKHORSE_ATTENTION and PACKHORSE_GEMM, read here, choose the kernels: "sm90" (compute
-/// capability 9.0 only, and the default there) or "portable" (8.0 and up).
+/// capability 9.0 only, and the default there) or "portable" (8.0 and up). PACKHORSE_ATTENTION also
+/// takes "bytetransformer": the portable kernels of that paper where they apply.
 std::unique_ptr<Ops> make_cuda_ops(int device_index);
 
 }  // namespace packhorse

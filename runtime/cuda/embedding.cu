@@ -5,15 +5,23 @@
 namespace packhorse::cuda {
 namespace {
 
-// Tokens that a group works on at once.
-template <int kThreads>
-constexpr int kGroupRows = kThreads == 32 ? 2 : 1;
+// Blocks that a multiprocessor must have room for: registers are capped to that, because rows from
+// all over a table need many warps waiting for them at once.
+template <int kThreads, int kVectors>
+constexpr int kLeastBlocks = kThreads == 512 ? 2
+                             : kVectors < 4  ? 8
+                                             : 6;
+
+// Tokens that a group goes through, for a batch of this many: looking up where a token's rows lie
+// is a chain of dependent loads, which the lanes of a warp do for as many tokens together. A small
+// batch is spread over more groups instead.
+int tokens_of_group(int64_t tokens) { return tokens >= 16384 ? 8 : tokens >= 4096 ? 4 : 2; }
 
 __device__ int clamp_id(int id, const TensorView& table, DeviceStatus::Code code, int64_t token,
                         DeviceStatus* status) {
   const int limit = static_cast<int>(table.shape[0]);
   if (id >= 0 && id < limit) return id;
-  if (threadIdx.x % 32 == 0 && atomicCAS_system(&status->code, DeviceStatus::kFine, code) == 0) {
+  if (atomicCAS_system(&status->code, DeviceStatus::kFine, code) == DeviceStatus::kFine) {
     status->index = static_cast<int>(token);
     status->found = id;
     status->limit = limit;
@@ -21,40 +29,52 @@ __device__ int clamp_id(int id, const TensorView& table, DeviceStatus::Code code
   return min(max(id, 0), limit - 1);
 }
 
-template <class T>
-__device__ const T* table_row(const TensorView& table, int id) {
-  return static_cast<const T*>(table.data) + id * table.row_stride;
+/// The token's place in its own sequence.
+__device__ int position_in_sequence(const BatchView& batch, int sequences, int token) {
+  int begin = 0;  // the sequence is among [begin, end)
+  int end = sequences;
+  while (end - begin > 1) {
+    const int middle = (begin + end) / 2;
+    (batch.cu_seqlens[middle] <= token ? begin : end) = middle;
+  }
+  return token - batch.cu_seqlens[begin];
 }
 
-/// The three rows that make one token; null where there is no such table.
-template <class T>
-struct Sources {
-  const T* word = nullptr;
-  const T* position = nullptr;
-  const T* type = nullptr;
+/// The rows that make one token, by their index in the tables; of tables there are.
+struct TokenIds {
+  int word = 0;
+  int position = 0;
+  int type = 0;
 
-  Sources() = default;
-  // Called by whole warps: they search for the token's sequence together.
-  __device__ Sources(const EmbedArgs& args, int64_t token, int sequences, DeviceStatus* status) {
-    word = table_row<T>(args.word,
-                        clamp_id(args.ids[token], args.word, DeviceStatus::kWordId, token, status));
+  __device__ void look_up(const EmbedArgs& args, int64_t token, int sequences,
+                          DeviceStatus* status) {
+    word = clamp_id(args.ids[token], args.word, DeviceStatus::kWordId, token, status);
     if (args.type.data != nullptr) {
-      const int id = args.type_ids == nullptr ? 0 : args.type_ids[token];
-      type = table_row<T>(args.type, clamp_id(id, args.type, DeviceStatus::kTypeId, token, status));
+      type = args.type_ids == nullptr ? 0 : args.type_ids[token];
+      type = clamp_id(type, args.type, DeviceStatus::kTypeId, token, status);
     }
-    if (args.position.data == nullptr) return;
-    int id = static_cast<int>(args.position_offset);
-    if (args.position_ids != nullptr) {
-      id += args.position_ids[token];
-    } else {
-      const int32_t* cu_seqlens = args.batch.cu_seqlens;
-      const int at = static_cast<int>(token);
-      id += at - cu_seqlens[warp_search(sequences, at, [&](int b) { return cu_seqlens[b]; })];
+    if (args.position.data != nullptr) {
+      position = args.position_ids != nullptr
+                     ? args.position_ids[token]
+                     : position_in_sequence(args.batch, sequences, static_cast<int>(token));
+      position = clamp_id(position + static_cast<int>(args.position_offset), args.position,
+                          DeviceStatus::kPositionId, token, status);
     }
-    position = table_row<T>(args.position,
-                            clamp_id(id, args.position, DeviceStatus::kPositionId, token, status));
+  }
+
+  /// Those of another lane.
+  __device__ TokenIds of_lane(int lane) const {
+    return {__shfl_sync(kFullWarp, word, lane), __shfl_sync(kFullWarp, position, lane),
+            __shfl_sync(kFullWarp, type, lane)};
   }
 };
+
+/// Null where there is no such table.
+template <class T>
+__device__ const T* table_row(const TensorView& table, int id) {
+  return table.data == nullptr ? nullptr
+                               : static_cast<const T*>(table.data) + id * table.row_stride;
+}
 
 struct Counts {
   int64_t tokens;
@@ -66,51 +86,54 @@ struct Counts {
 };
 
 template <class T, int kThreads, int kVectors>
-__global__ void __launch_bounds__(kBlockThreads<kThreads>, kThreads == 512 ? 2 : 1)
-    embed_kernel(const __grid_constant__ EmbedArgs args, DeviceStatus* status) {
-  constexpr int kRows = kGroupRows<kThreads>;
-  __shared__ float scratch[kRows * 64];
+__global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads, kVectors>)
+    embed_kernel(const __grid_constant__ EmbedArgs args, int tokens, DeviceStatus* status) {
+  __shared__ float scratch[2][64];
   const Counts counts(args.batch);
   const int columns = static_cast<int>(args.out.shape[1]);
   const int64_t first =
-      (int64_t{blockIdx.x} * kBlockGroups<kThreads> + threadIdx.x / kThreads) * kRows;
+      (int64_t{blockIdx.x} * kBlockGroups<kThreads> + threadIdx.x / kThreads) * tokens;
   if (first >= counts.tokens) return;
-  Row<T, kThreads, kVectors, 3> sources[kRows];
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    Sources<T> from;
-    if (first + r < counts.tokens) {
-      from = Sources<T>(args, first + r, counts.sequences, status);
-    }
-    sources[r].load(0, from.word, columns);
-    sources[r].load(1, from.position, columns);
-    sources[r].load(2, from.type, columns);
+  const int here = static_cast<int>(min(int64_t{tokens}, counts.tokens - first));
+  const int lane = threadIdx.x % 32;
+  TokenIds ids;
+  if (lane < here) ids.look_up(args, first + lane, counts.sequences, status);
+
+  for (int token = 0; token < here; ++token) {
+    const TokenIds at = ids.of_lane(token);
+    Row<T, kThreads, kVectors, 3> sources;
+    sources.load(0, table_row<T>(args.word, at.word), columns);
+    sources.load(1, table_row<T>(args.position, at.position), columns);
+    sources.load(2, table_row<T>(args.type, at.type), columns);
+    SummedRow<T, kThreads, kVectors, 3> row[1];
+    row[0].set(sources);
+    T* out = static_cast<T*>(args.out.data) + (first + token) * args.out.row_stride;
+    // Every other turn has scratch of its own: the last turn's may still be read.
+    normalize_rows<kThreads, kVectors>(row, args.norm, columns, scratch[token % 2],
+                                       [&](int, int column, const float (&value)[kVectorSize]) {
+                                         store_vector(out + column, value);
+                                       });
   }
-  SummedRow<T, kThreads, kVectors, 3> rows[kRows];
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) rows[r].set(sources[r]);
-  normalize_rows<kThreads, kVectors>(
-      rows, args.norm, columns, scratch, [&](int r, int column, const float (&value)[kVectorSize]) {
-        if (first + r >= counts.tokens) return;
-        store_vector(static_cast<T*>(args.out.data) + (first + r) * args.out.row_stride + column,
-                     value);
-      });
 }
 
 template <class T>
-__global__ void __launch_bounds__(kFoldThreads)
+__global__ void __launch_bounds__(kFoldThreads, kFoldBlocks)
     embed_folded_kernel(const __grid_constant__ EmbedArgs args, DeviceStatus* status) {
   __shared__ float scratch[64];
   const Counts counts(args.batch);
   const int64_t token = blockIdx.x;
   if (token >= counts.tokens) return;
-  const Sources<T> from(args, token, counts.sequences, status);
+  TokenIds ids;
+  ids.look_up(args, token, counts.sequences, status);
+  const T* word = table_row<T>(args.word, ids.word);
+  const T* position = table_row<T>(args.position, ids.position);
+  const T* type = table_row<T>(args.type, ids.type);
   fold_row(
       static_cast<int>(args.out.shape[1]),
       [&](float (&value)[kVectorSize], int column) {
-        add_vector(value, from.word + column);
-        if (from.position != nullptr) add_vector(value, from.position + column);
-        if (from.type != nullptr) add_vector(value, from.type + column);
+        add_vector(value, word + column);
+        if (position != nullptr) add_vector(value, position + column);
+        if (type != nullptr) add_vector(value, type + column);
       },
       args.norm, static_cast<T*>(args.out.data) + token * args.out.row_stride, scratch);
 }
@@ -126,10 +149,11 @@ void launch_embed(const EmbedArgs& args, DeviceStatus* status, cudaStream_t stre
         embed_folded_kernel<T>
             <<<static_cast<unsigned>(tokens), kFoldThreads, 0, stream>>>(args, status);
       } else {
-        constexpr int kBlockRows = kBlockGroups<kThreads> * kGroupRows<kThreads>;
-        const auto blocks = static_cast<unsigned>((tokens + kBlockRows - 1) / kBlockRows);
+        const int group = tokens_of_group(tokens);
+        const int block = group * kBlockGroups<kThreads>;
+        const auto blocks = static_cast<unsigned>((tokens + block - 1) / block);
         embed_kernel<T, kThreads, kVectors>
-            <<<blocks, kBlockThreads<kThreads>, 0, stream>>>(args, status);
+            <<<blocks, kBlockThreads<kThreads>, 0, stream>>>(args, group, status);
       }
     });
   });

@@ -14,8 +14,10 @@
 
 #if defined(__CUDACC__)
 #define PACKHORSE_HOST_DEVICE __host__ __device__ __forceinline__
+#define PACKHORSE_UNROLL _Pragma("unroll")
 #else
 #define PACKHORSE_HOST_DEVICE inline
+#define PACKHORSE_UNROLL
 #endif
 
 namespace packhorse::cuda {
@@ -77,7 +79,7 @@ PACKHORSE_HOST_DEVICE float tanh_from_sigmoid(float x) {
 template <int count, class Values>
 PACKHORSE_HOST_DEVICE void activate(Values& values, Activation activation) {
   auto each = [&](auto function) {
-#pragma unroll
+    PACKHORSE_UNROLL
     for (int i = 0; i < count; ++i) values[i] = function(values[i]);
   };
   switch (activation) {

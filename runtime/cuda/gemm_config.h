@@ -27,23 +27,22 @@ struct GemmTileCost {
 };
 
 inline constexpr std::array<GemmTileCost, 6> kGemmTiles = {{
-    {GemmTile::k64x32, 64, 32, 3.31, 0.00165, 0.06,
-     "a few rows and few columns: the only tile that gives most SMs a part of the weight to "
-     "stream; "
-     "beyond one wave it loads two and a half times the bytes of 128x128 for the same arithmetic"},
-    {GemmTile::k64x64, 64, 64, 2.83, 0.00219, 0.45,
-     "up to about 600 rows of narrow outputs: larger tiles leave SMs without work, 64x32 loads "
-     "more"},
-    {GemmTile::k64x128, 64, 128, 2.57, 0.00264, 1.68,
+    {GemmTile::k64x32, 64, 32, 3.35, 0.00159, 0.08,
+     "up to 256 rows of narrow outputs: the only tile that gives most SMs a part of the weight to "
+     "stream; past one wave it loads 1.5 times the bytes of 64x64 for the same arithmetic"},
+    {GemmTile::k64x64, 64, 64, 2.99, 0.00208, 0.46,
+     "up to about 600 rows: larger tiles leave SMs without work, 64x32 loads more"},
+    {GemmTile::k64x128, 64, 128, 2.90, 0.00290, 1.20,
      "one wave where 64x64 needs two and 128x128 leaves a third of the SMs idle"},
-    {GemmTile::k128x96, 128, 96, 3.85, 0.00408, 0.70,
-     "768 columns: eight whole tiles, where 128x128 waits for a partly filled last wave"},
-    {GemmTile::k128x128, 128, 128, 3.63, 0.00544, 0.50,
-     "most large shapes: registers left for the residual, short epilogue per tile; 128x256 and "
-     "256x128 with two warpgroups on one tile stop multiplying during every epilogue (3 to 10 % "
-     "slower at k <= 1024), clusters of two gain nothing once both operands stay in L2"},
-    {GemmTile::k128x192, 128, 192, 3.84, 0.00795, 0.82,
-     "wide outputs: a sixth fewer bytes loaded than 128x128; loses when its last wave is emptier"},
+    {GemmTile::k128x96, 128, 96, 3.46, 0.00412, 1.58,
+     "768 columns and few waves: eight whole tiles a row, where the last wave of 128x128 is a "
+     "third full; its 32-column epilogue steps cost more elsewhere"},
+    {GemmTile::k128x128, 128, 128, 3.61, 0.00549, 0.90,
+     "most large shapes. Lost to it in the sweep: 128x256 and 256x128 with both warpgroups on one "
+     "tile, which stop multiplying during every epilogue (3 to 15 % slower at k <= 1024); "
+     "clusters of two, which gain nothing while both operands stay in L2"},
+    {GemmTile::k128x192, 128, 192, 3.42, 0.00791, 4.84,
+     "large k: a sixth fewer bytes loaded than 128x128; at small k its epilogue shows"},
 }};
 
 inline const GemmTileCost& cost_of(GemmTile tile) { return kGemmTiles[static_cast<size_t>(tile)]; }

@@ -25,7 +25,11 @@ struct ActivationVisitor {
   static Params to_underlying_arguments(const Problem&, const Arguments& args, void*) {
     return args;
   }
-  CUTLASS_HOST_DEVICE ActivationVisitor() = default;
+  template <class Problem>
+  static size_t get_workspace_size(const Problem&, const Arguments&) {
+    return 0;
+  }
+  ActivationVisitor() = default;
   CUTLASS_HOST_DEVICE ActivationVisitor(const Params& params, const SharedStorage&)
       : activation(params.activation) {}
 

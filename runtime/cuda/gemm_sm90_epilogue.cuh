@@ -24,7 +24,8 @@ class WarpEpilogueOp {
   using StrideC = cute::Stride<int64_t, cute::_1, int64_t>;
   using StrideD = StrideC;
 
-  static constexpr int kColumns = tile_n % 64 == 0 ? 64 : 32;  // of one step
+  // Columns of one step: fewer where accumulators and residual leave few registers.
+  static constexpr int kColumns = tile_n % 64 != 0 || tile_n > 128 || has_residual ? 32 : 64;
   static constexpr int kRows = 16;
   static constexpr int kValues = kRows * kColumns / 32;  // of one thread in a step
   static constexpr int kGroups = kColumns / 8;

@@ -6,15 +6,13 @@ namespace packhorse::cuda {
 namespace {
 
 // Rows that a group works on at once: twice the loads on their way, half the reads of gamma and
-// beta. A block of 512 threads has enough of both.
-template <int kThreads>
-constexpr int kGroupRows = kThreads == 512 ? 1 : 2;
+// beta. A block of 512 threads with two tensors to read has no registers for it.
+template <int kThreads, bool kResidual>
+constexpr int kGroupRows = kThreads == 512 && kResidual ? 1 : 2;
 
 // Blocks that a multiprocessor must have room for: registers are capped to that.
-template <int kThreads, bool kResidual>
-constexpr int kLeastBlocks = kThreads < 512 ? 1
-                             : kResidual    ? 2
-                                            : 3;
+template <int kThreads>
+constexpr int kLeastBlocks = kThreads < 512 ? 1 : 2;
 
 __device__ int64_t row_count(const NormParams& params) {
   return params.row_count == nullptr ? params.rows : *params.row_count;
@@ -61,7 +59,7 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads
 }
 
 template <class T>
-__global__ void __launch_bounds__(kFoldThreads)
+__global__ void __launch_bounds__(kFoldThreads, kFoldBlocks)
     norm_folded_kernel(const __grid_constant__ NormParams params) {
   __shared__ float scratch[64];
   const int64_t row = blockIdx.x;

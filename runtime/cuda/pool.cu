@@ -11,6 +11,7 @@ namespace {
 constexpr int kAcross = 8;
 constexpr int kDown = 32;
 constexpr int kBlockColumns = kAcross * kVectorSize;
+constexpr int kInFlight = 8;  // rows that a thread asks for before it looks at one
 
 __device__ int64_t sequence_count(const BatchView& batch) {
   return batch.counts == nullptr ? batch.num_sequences : batch.counts[1];
@@ -31,7 +32,10 @@ template <class T, class Out, bool kMax>
 __global__ void __launch_bounds__(kAcross* kDown)
     pool_kernel(const __grid_constant__ PoolArgs args) {
   __shared__ float partial[kDown][kBlockColumns + 4];
-  const int64_t sequence = blockIdx.x;
+  // Blocks of one sequence follow each other: they read neighbouring parts of its rows.
+  const unsigned parts = (args.x.shape[1] + kBlockColumns - 1) / kBlockColumns;
+  const int64_t sequence = blockIdx.x / parts;
+  const int part = static_cast<int>(blockIdx.x % parts);
   if (sequence >= sequence_count(args.batch)) return;
   int begin = args.batch.cu_seqlens[sequence];
   int end = args.batch.cu_seqlens[sequence + 1];
@@ -41,18 +45,27 @@ __global__ void __launch_bounds__(kAcross* kDown)
 
   const int across = threadIdx.x % kAcross;
   const int down = threadIdx.x / kAcross;
-  const int column = blockIdx.y * kBlockColumns + across * kVectorSize;
+  const int column = part * kBlockColumns + across * kVectorSize;
   const bool inside = column < args.x.shape[1];
   float value[kVectorSize];
 #pragma unroll
   for (float& x : value) x = kMax ? -INFINITY : 0.0f;
   if (inside) {
     const T* x = static_cast<const T*>(args.x.data) + column;
-#pragma unroll 4
-    for (int row = begin + down; row < end; row += kDown) {
-      float more[kVectorSize];
-      load_vector(more, x + row * args.x.row_stride);
-      combine<kMax>(value, more);
+    for (int first = begin + down; first < end; first += kInFlight * kDown) {
+      uint4 bits[kInFlight] = {};
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) {
+        const int64_t row = first + i * kDown;
+        if (row < end) bits[i] = *reinterpret_cast<const uint4*>(x + row * args.x.row_stride);
+      }
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) {
+        if (first + i * kDown >= end) break;
+        float more[kVectorSize];
+        unpack<T>(more, bits[i]);
+        combine<kMax>(value, more);
+      }
     }
   }
   store_vector(&partial[down][across * kVectorSize], value);
@@ -105,7 +118,7 @@ template <class T, class Out>
 void launch_pool_to(const PoolArgs& args, cudaStream_t stream) {
   const auto sequences = static_cast<unsigned>(args.batch.num_sequences);
   const auto columns = static_cast<unsigned>(args.x.shape[1]);
-  const dim3 blocks(sequences, (columns + kBlockColumns - 1) / kBlockColumns);
+  const unsigned blocks = sequences * ((columns + kBlockColumns - 1) / kBlockColumns);
   if (args.pooling == Pooling::kMax) {
     pool_kernel<T, Out, true><<<blocks, kAcross * kDown, 0, stream>>>(args);
   } else {

@@ -40,39 +40,41 @@ struct Element<__nv_bfloat16> {
   __device__ static Pair pair(float a, float b) { return __floats2bfloat162_rn(a, b); }
 };
 
-/// Adds eight 16-bit elements to `to`.
+/// Eight 16-bit elements as float32.
 template <class T>
-__device__ void add_bits(float (&to)[kVectorSize], const uint4& bits) {
+__device__ void unpack(float (&to)[kVectorSize], const uint4& bits) {
   const auto* pairs = reinterpret_cast<const typename Element<T>::Pair*>(&bits);
 #pragma unroll
   for (int i = 0; i < kVectorSize / 2; ++i) {
     const float2 pair = to_float2(pairs[i]);
-    to[2 * i] += pair.x;
-    to[2 * i + 1] += pair.y;
+    to[2 * i] = pair.x;
+    to[2 * i + 1] = pair.y;
   }
 }
 
-/// Adds the eight elements at `from` (16-byte aligned) to `to`.
+/// The eight elements at `from` (16-byte aligned).
 template <class T>
-__device__ void add_vector(float (&to)[kVectorSize], const T* from) {
-  add_bits<T>(to, *reinterpret_cast<const uint4*>(from));
+__device__ void load_vector(float (&to)[kVectorSize], const T* from) {
+  unpack<T>(to, *reinterpret_cast<const uint4*>(from));
 }
-__device__ inline void add_vector(float (&to)[kVectorSize], const float* from) {
+__device__ inline void load_vector(float (&to)[kVectorSize], const float* from) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const float4 quad = reinterpret_cast<const float4*>(from)[i];
-    to[4 * i] += quad.x;
-    to[4 * i + 1] += quad.y;
-    to[4 * i + 2] += quad.z;
-    to[4 * i + 3] += quad.w;
+    to[4 * i] = quad.x;
+    to[4 * i + 1] = quad.y;
+    to[4 * i + 2] = quad.z;
+    to[4 * i + 3] = quad.w;
   }
 }
 
+/// Adds the eight elements at `from` to `to`.
 template <class T>
-__device__ void load_vector(float (&to)[kVectorSize], const T* from) {
+__device__ void add_vector(float (&to)[kVectorSize], const T* from) {
+  float more[kVectorSize];
+  load_vector(more, from);
 #pragma unroll
-  for (int i = 0; i < kVectorSize; ++i) to[i] = 0;
-  add_vector(to, from);
+  for (int i = 0; i < kVectorSize; ++i) to[i] += more[i];
 }
 
 template <class T>
@@ -117,10 +119,14 @@ struct Row {
   }
 
   __device__ void get(int vector, float (&value)[kVectorSize]) const {
+    unpack<T>(value, bits[0][vector]);
 #pragma unroll
-    for (int i = 0; i < kVectorSize; ++i) value[i] = 0;
+    for (int s = 1; s < kSources; ++s) {
+      float more[kVectorSize];
+      unpack<T>(more, bits[s][vector]);
 #pragma unroll
-    for (int s = 0; s < kSources; ++s) add_bits<T>(value, bits[s][vector]);
+      for (int i = 0; i < kVectorSize; ++i) value[i] += more[i];
+    }
   }
 };
 
@@ -205,8 +211,10 @@ __device__ void normalize_rows(const RowType (&rows)[kRows], const NormWeight& w
   }
 }
 
-/// Threads of a block that folds rows too wide for its registers.
+/// Threads of a block that folds rows too wide for its registers, and the blocks that share a
+/// multiprocessor: folding lives on many loads in flight, so registers are capped to allow them.
 inline constexpr int kFoldThreads = 512;
+inline constexpr int kFoldBlocks = 4;
 
 /// Thread-block folding for rows of any width: the block goes over the row three times, calling
 /// load(values, first column) each time (out of cache but for the first), and writes it once.

@@ -45,8 +45,8 @@ struct KeyTiles {
 struct VarlenBatch {
   const int32_t* cu_seqlens_q;
   const int32_t* cu_seqlens_k;
-  const int32_t* counts;   // {T, B} or null
-  int32_t num_sequences;   // bound; exact where `counts` is null
+  const int32_t* counts;  // {T, B} or null
+  int32_t num_sequences;  // bound; exact where `counts` is null
   int32_t num_heads;
   int32_t heads_in_group;  // heads whose tiles alternate; 1: head by head
 
@@ -57,8 +57,8 @@ struct VarlenBatch {
 };
 
 /// The batch's tiles in the order in which blocks take them, built by every block for itself in
-/// shared memory: no metadata kernel, no metadata in memory. Up to kEntries sequences: one entry per
-/// sequence, longest first. More: one entry per run of neighbouring sequences.
+/// shared memory: no metadata kernel, no metadata in memory. Up to kEntries sequences: one entry
+/// per sequence, longest first. More: one entry per run of neighbouring sequences.
 struct TileList {
   static constexpr int kEntries = 256;
 

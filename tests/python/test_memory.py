@@ -24,8 +24,8 @@ SPEC = tiny_spec(
     positions={"kind": "learned", "count": 512, "offset": 0},
 )
 
-# Run by a fresh interpreter: {imports}, then what is measured. Sizes in bytes. Peaks come from
-# /proc, since getrusage() counts what the parent had before exec.
+# Run by fresh interpreters, on argv: the model's folder, the dtype. Peaks come from /proc, since
+# getrusage() counts what the parent process had before exec.
 PRELUDE = """
 import gc, sys
 import numpy as np
@@ -40,30 +40,34 @@ def status(name):
 options = {"dtype": sys.argv[2], "max_tokens": 2048, "max_sequences": 64, "threads": 2}
 ops.feed_forward(np.ones((200, 64)), (np.ones((64, 64)), None), (np.ones((64, 64)), None),
                  dtype=options["dtype"], threads=2)
+batch = packhorse.pack([[i % 4000 for i in range(256)]] * 8)
+out = {"hidden": np.ones((2048, 384), np.float32), "pooled": np.ones((8, 384), np.float32)}
 gc.collect()
 baseline = status("VmRSS")
-batch = [[i % 4000 for i in range(256)]] * 8
 """
 
 PEAK = """
 session = packhorse.Session.load(sys.argv[1], **options)
 for _ in range(3):
-    session.run(batch, outputs=["hidden", "embedding", "pooled"])
+    session.run(batch, out=out)
 print(status("VmHWM"), baseline, session.memory_plan.total_bytes)
 """
 
 SHARED = """
 first = packhorse.Session.load(sys.argv[1], **options)
-expected = first.run(batch).hidden
+first.run(batch, out=out)
+expected = out["hidden"].copy()
 before = status("VmRSS")
 second = packhorse.Session.load(sys.argv[1], **options)
-assert second.run(batch).hidden.tobytes() == expected.tobytes()
+second.run(batch, out=out)
 after = status("VmRSS")
 plan = first.memory_plan
 print(after - before, plan.weights.bytes, plan.arena.bytes)
+assert np.array_equal(out["hidden"], expected)
 del first
 gc.collect()
-assert second.run(batch).hidden.tobytes() == expected.tobytes()
+second.run(batch, out=out)
+assert np.array_equal(out["hidden"], expected)
 """
 
 
@@ -126,7 +130,7 @@ def test_thousands_of_shapes_leave_nothing(
     def run(times: int) -> None:
         for _ in range(times):
             count = int(random.integers(0, 16))
-            lengths = [int(n) for n in random.integers(0, 50, count)]
+            lengths = [int(n) for n in random.integers(0, 40, count)]
             session.run(random_sequences(lengths), outputs=["hidden", "embedding", "pooled"])
 
     run(200)  # caches of NumPy, of the interpreter and of oneDNN fill up
@@ -142,7 +146,6 @@ def test_sessions_give_everything_back(device: str, tiny_model: Path) -> None:
             session = Session.load(tiny_model, device, max_tokens=512, threads=2)
             session.run([[1, 2, 3]])
             del session
-            gc.collect()
 
     cycle(5)
     live = live_bytes()
@@ -153,10 +156,10 @@ def test_sessions_give_everything_back(device: str, tiny_model: Path) -> None:
 @pytest.mark.usefixtures("on_cpu")
 def test_peak_is_planned(precision: Precision, folder: Path) -> None:
     peak, baseline, planned = measure(PEAK, folder, precision.name)
-    assert planned > 25 << 20
+    assert planned > 20 << 20
     assert peak <= 1.2 * (planned + baseline)
-    # Nothing of the weights is held twice, even for a moment: allow results, and one tensor.
-    assert peak - baseline <= planned + (12 << 20)
+    # Closer: at no moment are the weights held twice. One tensor may be, and threads take some.
+    assert peak - baseline <= planned + (8 << 20)
 
 
 @pytest.mark.usefixtures("on_cpu")
@@ -164,7 +167,6 @@ def test_sessions_share_weights(precision: Precision, folder: Path) -> None:
     growth, weights, arena = measure(SHARED, folder, precision.name)
     assert weights > 10 << 20
     assert growth <= arena + (8 << 20)
-    assert growth < weights + arena - (8 << 20)
 
 
 def test_a_file_that_changed_is_not_shared(device: str, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ Random = np.random.Generator
 
 
 @pytest.fixture
-def on(device: str, precision: Precision) -> dict[str, Any]:
+def on(device: str, precision: Precision) -> Any:
     return {"device": device, "dtype": precision.name}
 
 
@@ -33,9 +33,7 @@ def norm_of(rng: Random, size: int) -> tuple[Any, Any, float]:
 
 
 @pytest.mark.parametrize(("rows", "k", "n"), GEMM_SHAPES)
-def test_gemm_shapes(
-    on: dict[str, Any], precision: Precision, rng: Random, rows: int, k: int, n: int
-) -> None:
+def test_gemm_shapes(on: Any, precision: Precision, rng: Random, rows: int, k: int, n: int) -> None:
     x = normal(rng, precision, rows, k)
     weight = normal(rng, precision, n, k, scale=k**-0.5)
     precision.check(ops.gemm(x, weight, **on), reference.linear(x, weight))
@@ -44,9 +42,7 @@ def test_gemm_shapes(
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_gemm_activations(
-    on: dict[str, Any], precision: Precision, rng: Random, activation: str
-) -> None:
+def test_gemm_activations(on: Any, precision: Precision, rng: Random, activation: str) -> None:
     x = normal(rng, precision, 70, 40)
     weight = normal(rng, precision, 56, 40, scale=0.4)  # up to about 10 in magnitude
     bias = rng.normal(0, 1, 56).astype(np.float32)
@@ -55,7 +51,7 @@ def test_gemm_activations(
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_activations_far_out(on: dict[str, Any], precision: Precision, activation: str) -> None:
+def test_activations_far_out(on: Any, precision: Precision, activation: str) -> None:
     """Where exp and erf saturate: no NaN, no Inf but the value itself."""
     x = precision.round(
         [[-1e38], [-1e20], [-200], [-30], [-1e-30], [0], [30], [200], [1e20], [1e38]]
@@ -67,7 +63,7 @@ def test_activations_far_out(on: dict[str, Any], precision: Precision, activatio
 @pytest.mark.parametrize("with_norm", [False, True])
 @pytest.mark.parametrize(("rows", "k", "n"), [(1, 8, 16), (65, 48, 96), (70, 30, 33)])
 def test_gemm_residual_and_norm(
-    on: dict[str, Any],
+    on: Any,
     precision: Precision,
     rng: Random,
     rows: int,
@@ -89,7 +85,7 @@ def test_gemm_residual_and_norm(
     ("rows", "hidden", "inner"), [(0, 8, 8), (1, 32, 64), (67, 33, 131), (150, 48, 192)]
 )
 def test_feed_forward(
-    on: dict[str, Any],
+    on: Any,
     precision: Precision,
     rng: Random,
     rows: int,
@@ -113,7 +109,7 @@ def test_feed_forward(
 
 @pytest.mark.parametrize("size", HIDDEN_SIZES)
 @pytest.mark.parametrize("rows", [0, 1, 70])
-def test_norms(on: dict[str, Any], precision: Precision, rng: Random, rows: int, size: int) -> None:
+def test_norms(on: Any, precision: Precision, rng: Random, rows: int, size: int) -> None:
     x, residual = normal(rng, precision, rows, size), normal(rng, precision, rows, size)
     gamma, beta, eps = norm_of(rng, size)
     for given, total in ((None, x), (residual, x.astype(np.float64) + residual)):
@@ -135,25 +131,24 @@ def test_layer_norm_of_a_large_mean(device: str, rng: Random) -> None:
 
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
 @pytest.mark.parametrize("size", [33, 64])
-def test_embed(
-    on: dict[str, Any], precision: Precision, rng: Random, lengths: list[int], size: int
-) -> None:
+def test_embed(on: Any, precision: Precision, rng: Random, lengths: list[int], size: int) -> None:
     tables = [normal(rng, precision, rows, size) for rows in (50, 300, 3)]
     word, position, type = tables
     cu_seqlens = offsets(lengths)
     ids = rng.integers(0, 50, cu_seqlens[-1])
     type_ids = rng.integers(0, 3, ids.size)
     position_ids = rng.integers(0, 290, ids.size)
-    for extra in (
+    cases: list[dict[str, Any]] = [
         {},
         {"position": position},
         {"position": position, "type": type},
         {"position": position, "type": type, "type_ids": type_ids},
         {"position": position, "position_offset": 2},
         {"position": position, "position_ids": position_ids, "position_offset": 10},
-    ):
+    ]
+    for extra in cases:
         actual = ops.embed(ids, cu_seqlens, word, **extra, **on)
-        expected = reference.embed(ids, cu_seqlens, word, **extra)  # type: ignore[arg-type]
+        expected = reference.embed(ids, cu_seqlens, word, **extra)
         precision.check(actual, expected)
     norm = norm_of(rng, size)
     actual = ops.embed(ids, cu_seqlens, word, position=position, type=type, norm=norm, **on)
@@ -163,9 +158,7 @@ def test_embed(
 
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
-def test_pool(
-    on: dict[str, Any], precision: Precision, rng: Random, lengths: list[int], pooling: str
-) -> None:
+def test_pool(on: Any, precision: Precision, rng: Random, lengths: list[int], pooling: str) -> None:
     cu_seqlens = offsets(lengths)
     x = normal(rng, precision, int(cu_seqlens[-1]), 33)
     for normalize in (False, True):
@@ -184,7 +177,7 @@ def test_pool(
 def test_errors_name_what_does_not_fit(device: str, rng: Random) -> None:
     x, weight = np.ones((3, 8)), np.ones((4, 8))
     cu_seqlens = [0, 3]
-    on = {"device": device}
+    on: Any = {"device": device}
     for call, message in [
         (lambda: ops.gemm(np.ones((3, 7)), weight, **on), "takes 8 features, the input has 7"),
         (lambda: ops.gemm(np.ones(8), weight, **on), "x has 1 dimensions, expected 2"),

@@ -1,0 +1,46 @@
+#include "cuda/graph.h"
+
+#include "cuda/check.h"
+
+namespace packhorse::cuda {
+namespace {
+
+class Graph final : public Recording {
+ public:
+  Graph(cudaGraph_t graph, cudaStream_t stream) : stream_(stream) {
+    CUDA_CHECK(cudaGraphInstantiate(&executable_, graph, 0));
+    // Otherwise the first launch would do it.
+    CUDA_CHECK(cudaGraphUpload(executable_, stream));
+  }
+  ~Graph() override {
+    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void launch() override { CUDA_CHECK(cudaGraphLaunch(executable_, stream_)); }
+
+ private:
+  cudaGraphExec_t executable_ = nullptr;
+  cudaStream_t stream_;
+};
+
+}  // namespace
+
+std::unique_ptr<Recording> record_graph(cudaStream_t stream, const std::function<void()>& work) {
+  cudaGraph_t captured = nullptr;
+  // Thread-local: what other threads do meanwhile, other sessions' loads say, is their affair.
+  CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  try {
+    work();
+  } catch (...) {
+    cudaStreamEndCapture(stream, &captured);
+    if (captured != nullptr) cudaGraphDestroy(captured);
+    throw;
+  }
+  CUDA_CHECK(cudaStreamEndCapture(stream, &captured));
+  const std::unique_ptr<CUgraph_st, cudaError_t (*)(cudaGraph_t)> graph(captured, cudaGraphDestroy);
+  return std::make_unique<Graph>(graph.get(), stream);
+}
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,17 @@
+// CUDA graphs: a sequence of kernels launched as one.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+#include <memory>
+
+#include "ops/ops.h"
+
+namespace packhorse::cuda {
+
+/// Captures what `work` launches on `stream` and prepares it to be launched again there. Throws
+/// what `work` throws, or RuntimeError where something in it cannot be captured.
+std::unique_ptr<Recording> record_graph(cudaStream_t stream, const std::function<void()>& work);
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,117 @@
+// The parts of the CUDA GEMM that need no GPU: tile choice and activation arithmetic.
+#include <cmath>
+#include <limits>
+
+#include "cuda/epilogue.cuh"
+#include "cuda/gemm_config.h"
+#include "test.h"
+
+namespace packhorse::cuda {
+namespace {
+
+constexpr int kSms = 132;
+
+TEST(gemm_tile_never_predicted_slower_than_another) {
+  for (int64_t rows : {1, 16, 63, 64, 65, 581, 4096, 65536}) {
+    for (int64_t n : {8, 384, 768, 3072, 12288}) {
+      for (int64_t k : {8, 768, 12288}) {
+        const GemmConfig config = select_gemm(rows, n, k, false, kSms);
+        for (const GemmTileCost& cost : kGemmTiles) {
+          CHECK(predict(cost_of(config.tile), rows, n, k, kSms) <= predict(cost, rows, n, k, kSms));
+        }
+      }
+    }
+  }
+}
+
+TEST(gemm_tiles_of_known_shapes) {
+  // Measured winners, H200.
+  CHECK(select_gemm(8192, 8192, 8192, false, kSms).tile == GemmTile::k128x192);
+  CHECK(select_gemm(32768, 3072, 768, false, kSms).tile == GemmTile::k128x128);
+  CHECK(select_gemm(5283, 768, 3072, false, kSms).tile == GemmTile::k128x128);
+  CHECK(select_gemm(4096, 768, 3072, false, kSms).tile == GemmTile::k128x96);
+  CHECK(select_gemm(1151, 768, 3072, false, kSms).tile == GemmTile::k64x128);
+  CHECK(select_gemm(512, 768, 768, false, kSms).tile == GemmTile::k64x64);
+  CHECK(select_gemm(128, 768, 768, false, kSms).tile == GemmTile::k64x32);
+}
+
+TEST(gemm_table_is_in_the_order_of_its_tiles) {
+  for (size_t i = 0; i < kGemmTiles.size(); ++i) {
+    CHECK(static_cast<size_t>(kGemmTiles[i].tile) == i);
+  }
+}
+
+TEST(gemm_residual_never_takes_the_tile_without_registers_for_it) {
+  for (int64_t rows = 1; rows < 70000; rows += 997) {
+    CHECK(select_gemm(rows, 2304, 768, true, kSms).tile != GemmTile::k128x192);
+  }
+}
+
+TEST(gemm_panels_cut_large_weights_only) {
+  CHECK(select_gemm(4096, 3072, 768, false, kSms).panel > 3072);
+  CHECK(select_gemm(8192, 8192, 8192, false, kSms).panel == 8);
+}
+
+TEST(gemm_choice_is_printable) {
+  const std::string text = explain_gemm(4096, 768, 768, true, kSms);
+  CHECK(text.find("4096x768x768+residual:") == 0);
+  CHECK(text.find(" *") != text.npos);
+  CHECK(text.find("128x192=") != text.npos);
+}
+
+TEST(gemm_sm80_small_tiles_where_large_ones_leave_multiprocessors_idle) {
+  CHECK(select_gemm_sm80(128, 768, 108) == GemmTileSm80::k64x64);
+  CHECK(select_gemm_sm80(16384, 768, 108) == GemmTileSm80::k128x128);
+}
+
+TEST(gelu_errs_by_less_than_3e5th_everywhere) {
+  double erf_error = 0, tanh_error = 0;
+  for (int i = -1000000; i <= 1000000; ++i) {
+    const float x = static_cast<float>(i) * 1e-5f;
+    const double d = x;
+    const double u = std::sqrt(2 / M_PI) * (d + 0.044715 * d * d * d);
+    erf_error = std::fmax(erf_error, std::fabs(gelu_erf(x) - 0.5 * d * std::erfc(-d / M_SQRT2)));
+    tanh_error = std::fmax(tanh_error, std::fabs(gelu_tanh(x) - 0.5 * d * (1 + std::tanh(u))));
+  }
+  CHECK(erf_error < 2.6e-5);
+  CHECK(tanh_error < 1.9e-5);
+}
+
+TEST(gelu_saturates_exactly) {
+  for (float x : {4.45f, 5.0f, 100.0f, 3e38f}) {
+    CHECK(gelu_erf(x) == x && gelu_erf(-x) == 0.0f);
+    CHECK(gelu_tanh(x) == x && gelu_tanh(-x) == 0.0f);
+  }
+  CHECK(gelu_erf(0.0f) == 0.0f && gelu_tanh(0.0f) == 0.0f);
+}
+
+TEST(activations_keep_nan) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (Activation activation :
+       {Activation::kNone, Activation::kGelu, Activation::kGeluTanh, Activation::kRelu,
+        Activation::kSilu, Activation::kTanh, Activation::kSigmoid}) {
+    float values[2] = {nan, 0.5f};
+    activate<2>(values, activation);
+    CHECK(std::isnan(values[0]) && !std::isnan(values[1]));
+  }
+}
+
+TEST(activations_match_float64) {
+  for (double d = -20; d <= 20; d += 0.01) {
+    const float x = static_cast<float>(d);
+    float values[1];
+    auto apply = [&](Activation activation) {
+      values[0] = x;
+      activate<1>(values, activation);
+      return static_cast<double>(values[0]);
+    };
+    CHECK(apply(Activation::kNone) == x);
+    CHECK(apply(Activation::kRelu) == (x > 0 ? x : 0));
+    CHECK(std::fabs(apply(Activation::kSilu) - x / (1 + std::exp(-double{x}))) < 3e-6);
+    CHECK(std::fabs(apply(Activation::kTanh) - std::tanh(double{x})) < 1e-6);
+    CHECK(std::fabs(apply(Activation::kSigmoid) - 1 / (1 + std::exp(-double{x}))) < 1e-6);
+  }
+}
+
+}  // namespace
+}  // namespace packhorse::cuda

@@ -1,0 +1,164 @@
+"""What the tests of this folder share: precisions, and operators in float64 on the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F  # noqa: N812
+from reference import t5_bucket
+from torch import Tensor
+
+DEVICE = "cuda:0"
+Array = npt.NDArray[np.float32]
+
+
+def to_host(x: Tensor | None) -> Array | None:
+    return None if x is None else x.float().cpu().numpy()
+
+
+@dataclass(frozen=True)
+class Precision:
+    """A dtype of the device; `epsilon` is the largest relative error of one rounding."""
+
+    name: str
+    epsilon: float
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype = getattr(torch, self.name)
+        assert isinstance(dtype, torch.dtype)
+        return dtype
+
+    def round(self, x: Any) -> Tensor:
+        """The values that the device sees, in float64."""
+        return torch.as_tensor(x, device="cuda").to(self.dtype).double()
+
+    def normal(self, random: torch.Generator, *shape: int, scale: float = 1) -> Tensor:
+        return self.round(torch.randn(shape, generator=random, device="cuda") * scale)
+
+    def check(self, actual: Array, expected: Tensor, steps: float = 1) -> None:
+        """`steps`: how many roundings follow one another, at most about; of values around 1."""
+        assert actual.dtype == np.float32
+        tolerance = 2 * steps * self.epsilon
+        found = torch.as_tensor(actual, device="cuda").double()
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+        # Of all together: errors of single elements add up at random.
+        distance, size = (found - expected).norm(), expected.norm()
+        if expected.isfinite().all():
+            assert distance <= tolerance * size, f"{distance / size:.1e} of the norm"
+
+    def options(self) -> dict[str, Any]:
+        return {"device": DEVICE, "dtype": self.name}
+
+
+PRECISIONS = {name: Precision(name, e) for name, e in (("float16", 2**-11), ("bfloat16", 2**-9))}
+
+# --- operators in float64; arguments as in packhorse.ops
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+}
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
+    return ACTIVATIONS[activation](F.linear(x, weight, bias))
+
+
+def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor | None = None, eps: float = 1e-12) -> Tensor:
+    return F.layer_norm(x, (x.shape[1],), gamma, beta, eps)
+
+
+def rms_norm(x: Tensor, gamma: Tensor, eps: float = 1e-6) -> Tensor:
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * gamma
+
+
+def _term(
+    distance: Tensor, slopes: Tensor | None, table: Tensor | None, max_distance: int
+) -> Tensor | float:
+    """What is added to the scores: [H, queries, keys]."""
+    if slopes is not None:
+        return -slopes[:, None, None] * distance.abs()
+    if table is None:
+        return 0.0
+    far = int(distance.abs().max())
+    buckets = torch.from_numpy(t5_bucket(np.arange(-far, far + 1), len(table), max_distance))
+    return table[buckets.cuda()[distance + far]].permute(2, 0, 1)
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Sequence[int],
+    cu_seqlens_k: Sequence[int],
+    num_heads: int,
+    num_kv_heads: int,
+    scale: float | None = None,
+    causal: bool = False,
+    window: tuple[int, int] = (-1, -1),
+    alibi_slopes: Tensor | None = None,
+    bucket_table: Tensor | None = None,
+    max_distance: int = 128,
+) -> Tensor:
+    """Sequence after sequence, as many query rows at once as give 2^27 scores."""
+    head_dim = q.shape[1] // num_heads
+    out = torch.zeros_like(q)
+    for queries, keys in zip(pairwise(cu_seqlens_q), pairwise(cu_seqlens_k), strict=True):
+        q_len, kv_len = queries[1] - queries[0], keys[1] - keys[0]
+        if q_len == 0 or kv_len == 0:
+            continue
+        kh, vh = (
+            x[slice(*keys)]
+            .view(kv_len, num_kv_heads, head_dim)
+            .transpose(0, 1)
+            .repeat_interleave(num_heads // num_kv_heads, 0)
+            for x in (k, v)
+        )
+        step = max(1, 2**27 // (num_heads * kv_len))
+        for begin in range(0, q_len, step):
+            end = min(begin + step, q_len)
+            rows = slice(queries[0] + begin, queries[0] + end)
+            qh = q[rows].view(end - begin, num_heads, head_dim).transpose(0, 1)
+            position = torch.arange(begin, end, device="cuda") + kv_len - q_len
+            distance = torch.arange(kv_len, device="cuda") - position[:, None]
+            scores = qh @ kh.transpose(1, 2)
+            scores *= head_dim**-0.5 if scale is None else scale
+            scores += _term(distance, alibi_slopes, bucket_table, max_distance)
+            visible = distance <= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
+            if window[0] >= 0:
+                visible &= distance >= -window[0]
+            if window[1] >= 0:
+                visible &= distance <= window[1]
+            scores.masked_fill_(~visible, -math.inf)
+            # A query that sees no key: softmax gives NaN, we zeros.
+            weights = scores.softmax(-1).masked_fill_(~visible.any(-1, keepdim=True), 0)
+            out[rows] = (weights @ vh).transpose(0, 1).reshape(end - begin, -1)
+    return out
+
+
+def pool(x: Tensor, cu_seqlens: Sequence[int], pooling: str, normalize: bool = False) -> Tensor:
+    choices: dict[str, Callable[[Tensor], Tensor]] = {
+        "cls": lambda rows: rows[0],
+        "last": lambda rows: rows[-1],
+        "max": lambda rows: rows.amax(0),
+        "mean": lambda rows: rows.mean(0),
+        "mean_sqrt": lambda rows: rows.sum(0) / math.sqrt(len(rows)),
+    }
+    out = x.new_zeros(len(cu_seqlens) - 1, x.shape[1])
+    for b, (begin, end) in enumerate(pairwise(cu_seqlens)):
+        if end > begin:
+            out[b] = choices[pooling](x[begin:end])
+    return F.normalize(out, dim=1) if normalize else out

@@ -1,0 +1,25 @@
+"""Devices and dtypes: what there is, and what is said where something is missing."""
+
+from __future__ import annotations
+
+import numpy as np
+import packhorse
+import pytest
+from packhorse import ops
+
+
+@pytest.mark.skipif("cuda:0" not in packhorse.available_devices(), reason="no CUDA device")
+def test_device() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is what results are compared with")
+    devices = [name for name in packhorse.available_devices() if name.startswith("cuda:")]
+    assert devices == [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    x, count = np.ones((2, 8)), len(devices)
+    assert (ops.gemm(x, x, device="cuda", dtype="float16") == 8).all()
+    for options, message in (
+        ({"device": f"cuda:{count}", "dtype": "float16"}, f"'cuda:{count}' does not exist: .*cuda:0"),
+        ({"device": "cuda:0", "dtype": "float32"}, "float32.*float16 or bfloat16"),
+    ):
+        with pytest.raises(RuntimeError, match=message):
+            ops.gemm(x, x, **options)
+    with pytest.raises(ValueError, match="unknown device 'cuda:-1'"):
+        ops.gemm(x, x, device="cuda:-1")
