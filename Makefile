@@ -27,6 +27,7 @@ demo: .venv/.installed .venv/.text .venv/.model
 	$(BIN)/python examples/demo.py
 
 test: test-cpp test-sanitize test-python
+	-@$(BIN)/python tools/gpu_receipt.py --check
 
 # The C++ tests share the objects of the installed library.
 test-cpp: .venv/.installed

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import packhorse
 from cases import BERT_BASE, CASES, MINILM, Batch, Case, Sizes, make_batches, write_random_bert_base
 from engines import PACKHORSE, Engine, FloatArray
 from peers import VERSIONED, installed, make_engines
@@ -145,7 +146,7 @@ def main() -> None:
         "machine": machine,
         "threads": arguments.threads,
         "rounds": arguments.rounds,
-        "versions": installed(VERSIONED),
+        "versions": {"packhorse": packhorse.__version__} | installed(VERSIONED),
         "reference": reference,
         "left_out": left_out,
         "cases": cases,

@@ -208,7 +208,7 @@ MAKERS: tuple[tuple[Callable[[Path, Path, int], Iterator[Engine]], tuple[str, ..
     (product_engines, ("torch",)),
 )
 
-VERSIONED = ("packhorse", "torch", "transformers", "onnxruntime", "ctranslate2", "openvino")
+VERSIONED = ("torch", "transformers", "onnxruntime", "ctranslate2", "openvino")
 
 
 def installed(packages: Sequence[str]) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """The receipt of the last run of tests/gpu on a GPU, and whether it still fits the code.
 
-    PACKHORSE_GPU_RECEIPT=1 pytest tests/gpu      writes tests/gpu/receipt.json
-    python tools/gpu_receipt.py --check           prints a warning where it is missing or stale
-    python tools/gpu_receipt.py                   prints the digest of the code as it is
+PACKHORSE_GPU_RECEIPT=1 pytest tests/gpu      writes tests/gpu/receipt.json
+python tools/gpu_receipt.py --check           prints a warning where it is missing or stale
+python tools/gpu_receipt.py                   prints the digest of the code as it is
 """
 
 from __future__ import annotations

@@ -86,6 +86,7 @@ cdef extern from "packhorse/session.h" namespace "packhorse" nogil:
         shared_ptr[CSession] load(const string&, const WeightSource&,
                                   const SessionOptions&) except +
         void run(const CPackedTokens&, const RunOutputs&) except +
+        vector[double] time_encoder(const CPackedTokens&, int, int) except +
         const CMemoryPlan& memory_plan()
         int64_t hidden_size()
         cpp_bool has_pooler()

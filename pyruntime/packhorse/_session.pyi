@@ -33,6 +33,13 @@ class NativeSession:
         embedding: npt.NDArray[np.float32] | None,
         pooled: npt.NDArray[np.float32] | None,
     ) -> None: ...
+    def time_encoder(
+        self,
+        ids: npt.NDArray[np.int32],
+        cu_seqlens: npt.NDArray[np.int32],
+        samples: int,
+        launches: int = 10,
+    ) -> list[float]: ...
     def memory_plan(self) -> tuple[Allocation, Allocation]: ...
 
 def plan_memory(

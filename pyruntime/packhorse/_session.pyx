@@ -114,6 +114,18 @@ cdef class NativeSession:
         with nogil:
             deref(session).run(batch, outputs)
 
+    def time_encoder(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
+                     int samples, int launches=10):
+        """Milliseconds on the device, one mean of `launches` runs for each sample."""
+        cdef CPackedTokens batch
+        cdef vector[double] times
+        cdef shared_ptr[CSession] session = self.session
+        batch.ids = _span(ids)
+        batch.cu_seqlens = _span(cu_seqlens)
+        with nogil:
+            times = deref(session).time_encoder(batch, samples, launches)
+        return list(times)
+
     def memory_plan(self):
         return _plan(deref(self.session).memory_plan())
 

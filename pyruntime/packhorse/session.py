@@ -149,6 +149,7 @@ class Session:
         rows = [as_int32(f"sequences[{i}]", row) for i, row in enumerate(sequences)]
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([row.size for row in rows], out=offsets[1:])
+        cu_seqlens = as_int32("cu_seqlens", offsets)
         arrays = self._output_arrays(outputs, {}, int(offsets[-1]), len(rows))
         for first, last in self._split(rows):
             tokens = slice(int(offsets[first]), int(offsets[last]))
@@ -157,7 +158,7 @@ class Session:
                 for name, array in arrays.items()
             }
             self._run_into(pack(rows[first:last]), part)
-        return RunResult(arrays, as_int32("cu_seqlens", offsets))
+        return RunResult(arrays, cu_seqlens)
 
     def _split(self, rows: Sequence[Int32Array]) -> Iterator[tuple[int, int]]:
         """Ranges [first, last) of sequences that each fit the plan."""

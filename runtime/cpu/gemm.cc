@@ -233,6 +233,74 @@ class Kernel {
   std::vector<Bound> bound_;
 };
 
+// Equal rows of random numbers and a random layer, to see whether kernels agree.
+class Probe {
+ public:
+  Probe(const GemmShape& shape, const PackedLayout& layout, GemmWorkers& workers)
+      : shape_(shape),
+        bias_(static_cast<size_t>(shape.out_features)),
+        packed_(layout.bytes),
+        x_(static_cast<size_t>(kRows * shape.in_features) * size_of(shape.dtype)),
+        out_(static_cast<size_t>(kRows) * row_bytes()),
+        tile_(Gemm::tile_bytes(shape.dtype)) {
+    const auto in_features = static_cast<size_t>(shape.in_features);
+    std::minstd_rand random(1);
+    const auto fill = [&](std::vector<float>& values) {
+      for (float& value : values) {
+        value = static_cast<float>(random()) / static_cast<float>(random.max()) - 0.5f;
+      }
+    };
+    std::vector<float> weight(in_features * bias_.size());
+    std::vector<float> x(in_features);
+    fill(weight);
+    fill(bias_);
+    fill(x);
+    for (int64_t panel = 0; panel < layout.panels; ++panel) {
+      pack_panel(layout, weight.data(), panel, packed_.data());
+    }
+    std::vector<float> rows;
+    for (int64_t i = 0; i < kRows; ++i) rows.insert(rows.end(), x.begin(), x.end());
+    const memory::dims dims = {kRows, shape.in_features};
+    memory from({dims, memory::data_type::f32, memory::format_tag::ab}, engine(), rows.data());
+    memory to({dims, type_of(shape.dtype), memory::format_tag::ab}, engine(), x_.data());
+    dnnl::reorder(from, to).execute(workers.streams[0], from, to);
+  }
+
+  // Whether all of `rows` rows come out as `reference`, which the first call sets.
+  bool rows_equal(const Gemm& gemm, int64_t rows, std::vector<std::byte>& reference) const {
+    Gemm::Block block;
+    block.x = x_.data();
+    block.rows = rows;
+    block.weight = packed_.data();
+    block.bias = shape_.bias ? bias_.data() : nullptr;
+    block.out = out_.data();
+    block.out_stride = shape_.out_features;
+    block.out_rows = rows;
+    block.tile = tile_.data();
+    gemm.run(block);
+    if (reference.empty()) reference.assign(out_.begin(), out_.begin() + row_bytes());
+    for (int64_t i = 0; i < rows; ++i) {
+      const std::byte* found = out_.data() + i * row_bytes();
+      if (std::memcmp(found, reference.data(), reference.size()) != 0) return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr int64_t kRows = kBlockRows * 4;
+
+  int64_t row_bytes() const {
+    return shape_.out_features * static_cast<int64_t>(size_of(shape_.out_dtype));
+  }
+
+  const GemmShape shape_;
+  std::vector<float> bias_;
+  std::vector<std::byte> packed_;
+  std::vector<std::byte> x_;
+  mutable std::vector<std::byte> out_;
+  mutable std::vector<std::byte> tile_;
+};
+
 class OneDnnGemm final : public Gemm {
  public:
   OneDnnGemm(const GemmShape& shape, GemmWorkers& workers)
@@ -254,9 +322,12 @@ class OneDnnGemm final : public Gemm {
           (layout_.panels == 1 ||
            make(describe(shape, rows, layout_.columns, &layout_.full), panel_[i]));
     }
-    if (layout_.panels > 1) {
-      const auto all = describe(shape, kBlockRows, shape.out_features);
-      if (all && all.weights_desc().get_size() == layout_.bytes) make(all, all_);
+    for (int64_t blocks = blocks_at_once(shape.dtype); blocks > 0; blocks /= 2) {
+      const auto all = describe(shape, blocks * kBlockRows, shape.out_features);
+      std::optional<Kernel> kernel;
+      if (all && all.weights_desc().get_size() == layout_.bytes && make(all, kernel)) {
+        all_panels_.push_back({blocks * kBlockRows, std::move(*kernel)});
+      }
     }
     keep_what_agrees();
   }
@@ -264,12 +335,24 @@ class OneDnnGemm final : public Gemm {
   int64_t readable_rows(int64_t rows) const override { return kRowCounts[row_index(rows)]; }
 
   void run(const Block& block) const override {
-    const bool in_place = block.out_stride == shape_.out_features && block.out_rows >= kBlockRows;
-    if (all_ && in_place && readable_rows(block.rows) == kBlockRows) {
-      all_->run(block.x, block.weight, block.bias, block.out, block.worker, workers_);
-      return;
+    Block rest = block;
+    while (rest.rows > 0) {
+      int64_t done = std::min(rest.rows, kBlockRows);
+      if (AllPanels* all = all_panels_for(rest)) {
+        all->kernel.run(rest.x, rest.weight, rest.bias, rest.out, rest.worker, workers_);
+        done = std::min(rest.rows, all->rows);
+      } else {
+        Block part = rest;
+        part.rows = done;
+        for (int64_t panel = 0; panel < layout_.panels; ++panel) run_panel(part, panel);
+      }
+      const auto x_bytes = static_cast<size_t>(shape_.in_features) * size_of(shape_.dtype);
+      const auto out_bytes = static_cast<size_t>(rest.out_stride) * size_of(shape_.out_dtype);
+      rest.x = static_cast<const char*>(rest.x) + static_cast<size_t>(done) * x_bytes;
+      rest.out = static_cast<char*>(rest.out) + static_cast<size_t>(done) * out_bytes;
+      rest.rows -= done;
+      rest.out_rows -= done;
     }
-    for (int64_t panel = 0; panel < layout_.panels; ++panel) run_panel(block, panel);
   }
 
   void run_panel(const Block& block, int64_t panel) const override {
@@ -295,6 +378,22 @@ class OneDnnGemm final : public Gemm {
   }
 
  private:
+  // All panels at once, for a fixed number of rows, into contiguous rows of out.
+  struct AllPanels {
+    int64_t rows;
+    Kernel kernel;
+  };
+
+  // The one that takes the most rows of the block, or null.
+  AllPanels* all_panels_for(const Block& block) const {
+    if (block.out_stride != shape_.out_features) return nullptr;
+    const int64_t rows = block.rows < kBlockRows ? readable_rows(block.rows) : block.rows;
+    for (AllPanels& all : all_panels_) {
+      if (all.rows <= rows && all.rows <= block.out_rows) return &all;
+    }
+    return nullptr;
+  }
+
   // The smallest usable block that holds `rows`.
   size_t row_index(int64_t rows) const {
     for (size_t i = kRowCounts.size(); i-- > 1;) {
@@ -303,60 +402,13 @@ class OneDnnGemm final : public Gemm {
     return 0;
   }
 
-  // Runs every kernel on one block of equal rows. All rows must come out equal; a smaller block and
-  // the kernel over all panels must agree with the panels of a full block, or are not used.
+  // Runs every kernel on equal rows. All rows must come out equal; a smaller block and a kernel
+  // over all panels must agree with the panels of a full block, or are not used.
   void keep_what_agrees() {
-    const auto in_features = static_cast<size_t>(shape_.in_features);
-    const auto out_features = static_cast<size_t>(shape_.out_features);
-    std::minstd_rand random(1);
-    const auto fill = [&](std::vector<float>& values) {
-      for (float& value : values) {
-        value = static_cast<float>(random()) / static_cast<float>(random.max()) - 0.5f;
-      }
-    };
-    std::vector<float> weight(in_features * out_features);
-    std::vector<float> bias(out_features);
-    std::vector<float> row(in_features);
-    fill(weight);
-    fill(bias);
-    fill(row);
-    std::vector<std::byte> packed(layout_.bytes);
-    for (int64_t panel = 0; panel < layout_.panels; ++panel) {
-      pack_panel(layout_, weight.data(), panel, packed.data());
-    }
-    std::vector<float> x;
-    for (int64_t i = 0; i < kBlockRows; ++i) x.insert(x.end(), row.begin(), row.end());
-    std::vector<std::byte> typed(x.size() * sizeof(float));
-    memory from({{kBlockRows, shape_.in_features}, memory::data_type::f32, memory::format_tag::ab},
-                engine(), x.data());
-    memory to({{kBlockRows, shape_.in_features}, type_of(shape_.dtype), memory::format_tag::ab},
-              engine(), typed.data());
-    dnnl::reorder(from, to).execute(workers_.streams[0], from, to);
-
-    const size_t row_bytes = out_features * size_of(shape_.out_dtype);
-    std::vector<std::byte> out(static_cast<size_t>(kBlockRows) * row_bytes);
-    std::vector<std::byte> tile(tile_bytes(shape_.dtype));
+    std::vector<AllPanels> candidates = std::exchange(all_panels_, {});
+    const Probe probe(shape_, layout_, workers_);
     std::vector<std::byte> reference;
-    const auto agrees = [&](int64_t rows) {
-      Block block;
-      block.x = typed.data();
-      block.rows = rows;
-      block.weight = packed.data();
-      block.bias = shape_.bias ? bias.data() : nullptr;
-      block.out = out.data();
-      block.out_stride = shape_.out_features;
-      block.out_rows = rows;
-      block.tile = tile.data();
-      run(block);
-      if (reference.empty()) reference.assign(out.data(), out.data() + row_bytes);
-      for (int64_t i = 0; i < rows; ++i) {
-        const std::byte* found = out.data() + static_cast<size_t>(i) * row_bytes;
-        if (std::memcmp(found, reference.data(), row_bytes) != 0) return false;
-      }
-      return true;
-    };
-
-    std::optional<Kernel> all = std::exchange(all_, std::nullopt);
+    const auto agrees = [&](int64_t rows) { return probe.rows_equal(*this, rows, reference); };
     if (!usable_[0] || !agrees(kBlockRows)) {
       throw RuntimeError(concat("oneDNN's ", name_of(shape_.dtype), " matmul of ",
                                 shape_.in_features, " x ", shape_.out_features,
@@ -365,8 +417,10 @@ class OneDnnGemm final : public Gemm {
     for (size_t i = 1; i < kRowCounts.size(); ++i) {
       usable_[i] = usable_[i] && agrees(kRowCounts[i]);
     }
-    all_ = std::move(all);
-    if (all_ && !agrees(kBlockRows)) all_.reset();
+    for (AllPanels& candidate : candidates) {
+      all_panels_.push_back(std::move(candidate));
+      if (!agrees(all_panels_.back().rows)) all_panels_.pop_back();
+    }
   }
 
   const GemmShape shape_;
@@ -374,7 +428,7 @@ class OneDnnGemm final : public Gemm {
   GemmWorkers& workers_;
   mutable std::array<std::optional<Kernel>, kRowCounts.size()> panel_;
   mutable std::array<std::optional<Kernel>, kRowCounts.size()> last_panel_;
-  mutable std::optional<Kernel> all_;  // all panels at once, full blocks only
+  mutable std::vector<AllPanels> all_panels_;  // most rows first
   std::array<bool, kRowCounts.size()> usable_ = {};
 };
 

@@ -18,8 +18,12 @@
 
 namespace packhorse::cpu {
 
-/// Rows of one block: what a call of Gemm::run takes at most.
+/// Rows of one block: the unit in which rows are given.
 inline constexpr int64_t kBlockRows = 64;
+
+/// Blocks that one call of Gemm::run should take where there are plenty: bfloat16 kernels are so
+/// fast that reading the weights for each 64 rows would slow them down.
+inline constexpr int64_t blocks_at_once(DType dtype) { return dtype == DType::kBFloat16 ? 4 : 1; }
 
 /// Instruction sets, as oneDNN sees this machine; its variable ONEDNN_MAX_CPU_ISA caps them.
 enum class Isa { kSse41, kAvx2, kAvx512 };
@@ -69,12 +73,12 @@ struct GemmShape {
   bool operator<(const GemmShape& other) const { return key() < other.key(); }
 };
 
-/// out = activation(x W^T + bias) for one block of rows.
+/// out = activation(x W^T + bias) for one block of rows, or several full ones.
 class Gemm {
  public:
   struct Block {
     const void* x = nullptr;  // [readable_rows(rows), in_features], contiguous
-    int64_t rows = 0;         // at most kBlockRows
+    int64_t rows = 0;         // at most kBlockRows, or a multiple of it (run only)
     const void* weight = nullptr;
     const float* bias = nullptr;
     void* out = nullptr;     // [out_rows, out_features]
@@ -85,7 +89,7 @@ class Gemm {
   };
 
   virtual ~Gemm() = default;
-  /// The block size used for `rows` rows. x is read up to this row.
+  /// The block size used for `rows` <= kBlockRows rows. x is read up to this row.
   virtual int64_t readable_rows(int64_t rows) const = 0;
   virtual void run(const Block& block) const = 0;
   virtual void run_panel(const Block& block, int64_t panel) const = 0;

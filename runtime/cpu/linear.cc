@@ -17,18 +17,20 @@ int64_t block_count(int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows;
 // Blocks that are too few to give every thread one more.
 int64_t split_count(int64_t rows, int threads) { return block_count(rows) % threads; }
 
+// What a chain keeps between its steps: for each worker, and for the split blocks.
 struct Scratch {
   Scratch(Workspace& workspace, int64_t rows, int64_t in_features, int64_t intermediate,
           int64_t out_features, DType dtype, int threads)
-      : in_bytes(kBlockRows * in_features * size_of(dtype)),
+      : worker_blocks(std::min(blocks_at_once(dtype), block_count(rows))),
+        in_bytes(kBlockRows * in_features * size_of(dtype)),
         middle_bytes(kBlockRows * intermediate * size_of(dtype)),
         result_floats(kBlockRows * out_features),
         tile_bytes(Gemm::tile_bytes(dtype)),
         staged(workspace.take<int64_t>(threads)),
         in(workspace.take(threads * in_bytes)),
         tile(workspace.take(threads * tile_bytes)),
-        middle(workspace.take(threads * middle_bytes)),
-        result(workspace.take<float>(threads * result_floats)),
+        middle(workspace.take(threads * worker_blocks * middle_bytes)),
+        result(workspace.take<float>(threads * worker_blocks * result_floats)),
         split_middle(workspace.take(split_capacity(rows, threads) * middle_bytes)),
         split_result(workspace.take<float>(split_capacity(rows, threads) * result_floats)) {}
 
@@ -37,12 +39,13 @@ struct Scratch {
     return std::min<int64_t>(block_count(rows), threads - 1);
   }
 
+  int64_t worker_blocks;  // that a worker takes at once
   int64_t in_bytes, middle_bytes, result_floats, tile_bytes;
   int64_t* staged;          // [threads] the block that `in` holds, or -1
   std::byte* in;            // [threads, 64, in_features]: rows that cannot be read in place
   std::byte* tile;          // [threads, 64, panel]
-  std::byte* middle;        // [threads, 64, intermediate]
-  float* result;            // [threads, 64, out_features] before residual and norm
+  std::byte* middle;        // [threads, worker_blocks, 64, intermediate]
+  float* result;            // [threads, worker_blocks, 64, out_features] before residual and norm
   std::byte* split_middle;  // [split blocks, 64, intermediate]
   float* split_result;      // [split blocks, 64, out_features]
 };
@@ -77,14 +80,15 @@ struct Chain {
   };
 
   bool finishes() const { return residual || norm; }
-  int64_t rows_of(int64_t block) const {
-    return std::min(kBlockRows, x.rows() - block * kBlockRows);
+  bool contiguous() const { return x.row_stride == x.columns(); }
+  int64_t rows_of(int64_t block, int64_t blocks = 1) const {
+    return std::min(blocks * kBlockRows, x.rows() - block * kBlockRows);
   }
   const void* input(int64_t block, int64_t readable, int worker) const;
-  Target target(int64_t block, float* result) const;
-  Gemm::Block call(const Layer& layer, int64_t block, const void* x, const Target& to,
+  Target target(int64_t block, int64_t blocks, float* result) const;
+  Gemm::Block call(const Layer& layer, int64_t rows, const void* x, const Target& to,
                    int worker) const;
-  void run_whole(int64_t block, int worker) const;
+  void run_whole(int64_t block, int64_t blocks, int worker) const;
   void finish(int64_t first_row, int64_t rows, const float* result) const;
 };
 
@@ -97,7 +101,7 @@ char* row_at(const TensorView& view, int64_t row) {
 const void* Chain::input(int64_t block, int64_t readable, int worker) const {
   const int64_t rows = rows_of(block);
   const char* from = row_at(x, block * kBlockRows);
-  if (rows == readable && x.row_stride == x.columns()) return from;
+  if (rows == readable && contiguous()) return from;
   std::byte* to = scratch.in + worker * scratch.in_bytes;
   if (scratch.staged[worker] == block) return to;
   const size_t bytes = static_cast<size_t>(x.columns()) * size_of(x.dtype);
@@ -111,15 +115,15 @@ const void* Chain::input(int64_t block, int64_t readable, int worker) const {
   return to;
 }
 
-Chain::Target Chain::target(int64_t block, float* result) const {
-  if (finishes()) return {result, out.columns(), kBlockRows};
-  return {row_at(out, block * kBlockRows), out.row_stride, rows_of(block)};
+Chain::Target Chain::target(int64_t block, int64_t blocks, float* result) const {
+  if (finishes()) return {result, out.columns(), blocks * kBlockRows};
+  return {row_at(out, block * kBlockRows), out.row_stride, rows_of(block, blocks)};
 }
 
-Gemm::Block Chain::call(const Layer& layer, int64_t block, const void* from, const Target& to,
+Gemm::Block Chain::call(const Layer& layer, int64_t rows, const void* from, const Target& to,
                         int worker) const {
   return {.x = from,
-          .rows = rows_of(block),
+          .rows = rows,
           .weight = layer.weight->data,
           .bias = layer.weight->bias,
           .out = to.data,
@@ -145,39 +149,55 @@ void Chain::finish(int64_t first_row, int64_t rows, const float* result) const {
   kernels.norm_rows[0][index_of(out.dtype)](task);
 }
 
-void Chain::run_whole(int64_t block, int worker) const {
+// Several blocks at once are full ones of contiguous rows.
+void Chain::run_whole(int64_t block, int64_t blocks, int worker) const {
   const Layer& first = up ? up : last;
-  const void* from = input(block, first.gemm->readable_rows(rows_of(block)), worker);
+  const int64_t rows = rows_of(block, blocks);
+  const void* from = blocks == 1 ? input(block, first.gemm->readable_rows(rows), worker)
+                                 : row_at(x, block * kBlockRows);
   if (up) {
-    std::byte* middle = scratch.middle + worker * scratch.middle_bytes;
-    up.gemm->run(call(up, block, from, {middle, up.weight->out_features, kBlockRows}, worker));
+    std::byte* middle = scratch.middle + worker * scratch.worker_blocks * scratch.middle_bytes;
+    const Target to = {middle, up.weight->out_features, blocks * kBlockRows};
+    up.gemm->run(call(up, rows, from, to, worker));
     from = middle;
   }
-  float* result = scratch.result + worker * scratch.result_floats;
-  last.gemm->run(call(last, block, from, target(block, result), worker));
-  if (finishes()) finish(block * kBlockRows, rows_of(block), result);
+  float* result = scratch.result + worker * scratch.worker_blocks * scratch.result_floats;
+  last.gemm->run(call(last, rows, from, target(block, blocks, result), worker));
+  if (finishes()) finish(block * kBlockRows, rows, result);
 }
 
 void Chain::run() const {
+  const int threads = pool.threads();
   const int64_t rows = x.rows();
-  const int64_t split = split_count(rows, pool.threads());
+  const int64_t split = split_count(rows, threads);
   const int64_t whole = block_count(rows) - split;
-  std::fill(scratch.staged, scratch.staged + pool.threads(), -1);
+  std::fill(scratch.staged, scratch.staged + threads, -1);
 
+  // Whole blocks are dealt in equal parts, as many at once as may be; a partial one goes alone.
+  const int64_t full = std::min(whole, rows / kBlockRows);
+  const int64_t at_once = contiguous() ? scratch.worker_blocks : 1;
+  const int64_t per_thread = (full + threads - 1) / threads;
+  const int64_t parts = std::min(full, threads * ((per_thread + at_once - 1) / at_once));
+  const auto first_of = [&](int64_t part) {
+    return part * (full / parts) + std::min(part, full % parts);
+  };
   const auto middle_of = [&](int64_t i) { return scratch.split_middle + i * scratch.middle_bytes; };
   const auto result_of = [&](int64_t i) {
     return scratch.split_result + i * scratch.result_floats;
   };
   const Layer& first = up ? up : last;
   const int64_t panels = first.panels();
-  pool.parallel_for(whole + split * panels, [&](int64_t task, int worker) {
-    if (task < whole) return run_whole(task, worker);
-    const int64_t i = (task - whole) / panels;
+  const int64_t whole_tasks = parts + whole - full;
+  pool.parallel_for(whole_tasks + split * panels, [&](int64_t task, int worker) {
+    if (task < parts) return run_whole(first_of(task), first_of(task + 1) - first_of(task), worker);
+    if (task < whole_tasks) return run_whole(full, 1, worker);
+    const int64_t i = (task - whole_tasks) / panels;
     const int64_t block = whole + i;
-    const void* from = input(block, first.gemm->readable_rows(rows_of(block)), worker);
+    const int64_t block_rows = rows_of(block);
+    const void* from = input(block, first.gemm->readable_rows(block_rows), worker);
     const Target to = up ? Target{middle_of(i), up.weight->out_features, kBlockRows}
-                         : target(block, result_of(i));
-    first.gemm->run_panel(call(first, block, from, to, worker), (task - whole) % panels);
+                         : target(block, 1, result_of(i));
+    first.gemm->run_panel(call(first, block_rows, from, to, worker), (task - whole_tasks) % panels);
   });
   if (split == 0) return;
   if (up) {
@@ -185,7 +205,8 @@ void Chain::run() const {
     pool.parallel_for(split * last_panels, [&](int64_t task, int worker) {
       const int64_t i = task / last_panels;
       const int64_t block = whole + i;
-      last.gemm->run_panel(call(last, block, middle_of(i), target(block, result_of(i)), worker),
+      const Target to = target(block, 1, result_of(i));
+      last.gemm->run_panel(call(last, rows_of(block), middle_of(i), to, worker),
                            task % last_panels);
     });
   }

@@ -1,4 +1,4 @@
-// The closed list of Hopper attention kernels of one dtype.
+// The closed list of Hopper attention kernels: which traits a plan has at a head tile.
 #pragma once
 
 #include "cuda/attention_config.h"

@@ -137,6 +137,18 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
+class Event {
+ public:
+  Event() { CUDA_CHECK(cudaEventCreate(&event_)); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  operator cudaEvent_t() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
 class CudaOps final : public Ops {
  public:
   CudaOps(int device, bool sm90_capable)
@@ -193,6 +205,19 @@ class CudaOps final : public Ops {
   std::unique_ptr<Recording> record(const std::function<void()>& work) override {
     const DeviceGuard guard(device_);
     return record_graph(stream_, work);
+  }
+
+  double elapsed_ms(const std::function<void()>& work) override {
+    const DeviceGuard guard(device_);
+    const Event start;
+    const Event end;
+    CUDA_CHECK(cudaEventRecord(start, stream_));
+    work();
+    CUDA_CHECK(cudaEventRecord(end, stream_));
+    synchronize();
+    float milliseconds = 0;
+    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start, end));
+    return milliseconds;
   }
 
   size_t linear_bytes(int64_t in_features, int64_t out_features, DType dtype) const override {

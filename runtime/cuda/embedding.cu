@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads
 }
 
 template <class T>
-__global__ void __launch_bounds__(kFoldThreads, kFoldBlocks)
+__global__ void __launch_bounds__(kFoldThreads)
     embed_folded_kernel(const __grid_constant__ EmbedArgs args, DeviceStatus* status) {
   __shared__ float scratch[64];
   const Counts counts(args.batch);

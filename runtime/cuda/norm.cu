@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads
 }
 
 template <class T>
-__global__ void __launch_bounds__(kFoldThreads, kFoldBlocks)
+__global__ void __launch_bounds__(kFoldThreads)
     norm_folded_kernel(const __grid_constant__ NormParams params) {
   __shared__ float scratch[64];
   const int64_t row = blockIdx.x;

@@ -211,10 +211,8 @@ __device__ void normalize_rows(const RowType (&rows)[kRows], const NormWeight& w
   }
 }
 
-/// Threads of a block that folds rows too wide for its registers, and the blocks that share a
-/// multiprocessor: folding lives on many loads in flight, so registers are capped to allow them.
+/// Threads of a block that folds rows too wide for its registers.
 inline constexpr int kFoldThreads = 512;
-inline constexpr int kFoldBlocks = 4;
 
 /// Thread-block folding for rows of any width: the block goes over the row three times, calling
 /// load(values, first column) each time (out of cache but for the first), and writes it once.

@@ -113,12 +113,7 @@ class EncoderSession final : public Session {
   }
 
   void run(const PackedTokens& tokens, const RunOutputs& outputs) override {
-    // fork() copies neither the worker threads nor the device context.
-    if (getpid() != process_) {
-      throw RuntimeError(concat("this session was loaded in process ", process_,
-                                " and cannot run in process ", getpid(),
-                                ", forked from it: load a session after the fork"));
-    }
+    check_process();
     check(tokens, limits_);
     if (outputs.pooled != nullptr && !spec_.pooler) {
       throw InvalidArgument("output 'pooled' was asked for, but this model has no pooler head");
@@ -137,6 +132,21 @@ class EncoderSession final : public Session {
     if (outputs.pooled != nullptr) clear_empty_sequences(tokens, outputs.pooled);
   }
 
+  std::vector<double> time_encoder(const PackedTokens& tokens, int samples, int launches) override {
+    check_process();
+    check(tokens, limits_);
+    const std::lock_guard lock(mutex_);
+    const EncoderInputs inputs = upload(tokens);
+    std::vector<double> times;
+    for (int i = 0; i < samples; ++i) {
+      const double total = ops_->elapsed_ms([&] {
+        for (int launch = 0; launch < launches; ++launch) encode_batch(inputs);
+      });
+      times.push_back(total / launches);
+    }
+    return times;
+  }
+
   const MemoryPlan& memory_plan() const override { return plan_; }
   const SessionOptions& options() const override { return options_; }
   const std::string& spec_json() const override { return spec_json_; }
@@ -144,6 +154,14 @@ class EncoderSession final : public Session {
   bool has_pooler() const override { return spec_.pooler.has_value(); }
 
  private:
+  // fork() copies neither the worker threads nor the device context.
+  void check_process() const {
+    if (getpid() == process_) return;
+    throw RuntimeError(concat("this session was loaded in process ", process_,
+                              " and cannot run in process ", getpid(),
+                              ", forked from it: load a session after the fork"));
+  }
+
   // One token through everything: kernels made at first use are made now, not in a caller's run.
   void warm_up() {
     const std::array<int32_t, 1> ids = {0};

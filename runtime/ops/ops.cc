@@ -1,5 +1,6 @@
 #include "ops/ops.h"
 
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -71,6 +72,15 @@ void check_batch(const char* op, const char* name, const BatchView& batch, int64
 }  // namespace
 
 std::unique_ptr<Recording> Ops::record(const std::function<void()>&) { return nullptr; }
+
+double Ops::elapsed_ms(const std::function<void()>& work) {
+  synchronize();
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  synchronize();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+      .count();
+}
 
 void Ops::embed(const EmbedArgs& args) {
   const char* op = "embed";

@@ -52,6 +52,9 @@ class PACKHORSE_API Ops {
   /// nothing by it. `work` must have run once before, so that nothing is made at first use.
   virtual std::unique_ptr<Recording> record(const std::function<void()>& work);
 
+  /// Milliseconds that the device spends on what `work` asks for.
+  virtual double elapsed_ms(const std::function<void()>& work);
+
   // Weights. The layout of a linear layer is the backend's own.
   virtual size_t linear_bytes(int64_t in_features, int64_t out_features, DType dtype) const = 0;
   /// `weight`: host float32 [out_features, in_features]; `packed`: linear_bytes of device memory.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,10 @@ DEVICE = "cuda:0"
 Array = npt.NDArray[np.float32]
 
 
+@overload
+def to_host(x: None) -> None: ...
+@overload
+def to_host(x: Tensor) -> Array: ...
 def to_host(x: Tensor | None) -> Array | None:
     return None if x is None else x.float().cpu().numpy()
 
@@ -60,6 +64,19 @@ class Precision:
 
 PRECISIONS = {name: Precision(name, e) for name, e in (("float16", 2**-11), ("bfloat16", 2**-9))}
 
+Norm = tuple[Tensor, Tensor, float]  # gamma, beta, eps
+
+
+def vector(random: torch.Generator, size: int, mean: float = 0, deviation: float = 1) -> Tensor:
+    """Values of float32, which vectors have in every dtype."""
+    values = torch.randn(size, generator=random, device="cuda") * deviation + mean
+    return values.double()
+
+
+def norm_of(random: torch.Generator, size: int) -> Norm:
+    return vector(random, size, 1, 0.2), vector(random, size, 0, 0.2), 1e-5
+
+
 # --- operators in float64; arguments as in packhorse.ops
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -73,7 +90,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none"
+) -> Tensor:
     return ACTIVATIONS[activation](F.linear(x, weight, bias))
 
 

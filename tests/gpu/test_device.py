@@ -15,11 +15,11 @@ def test_device() -> None:
     assert devices == [f"cuda:{i}" for i in range(torch.cuda.device_count())]
     x, count = np.ones((2, 8)), len(devices)
     assert (ops.gemm(x, x, device="cuda", dtype="float16") == 8).all()
-    for options, message in (
-        ({"device": f"cuda:{count}", "dtype": "float16"}, f"'cuda:{count}' does not exist: .*cuda:0"),
-        ({"device": "cuda:0", "dtype": "float32"}, "float32.*float16 or bfloat16"),
+    for device, dtype, message in (
+        (f"cuda:{count}", "float16", f"'cuda:{count}' does not exist: .*cuda:0"),
+        ("cuda:0", "float32", "float32.*float16 or bfloat16"),
     ):
         with pytest.raises(RuntimeError, match=message):
-            ops.gemm(x, x, **options)
+            ops.gemm(x, x, device=device, dtype=dtype)
     with pytest.raises(ValueError, match="unknown device 'cuda:-1'"):
         ops.gemm(x, x, device="cuda:-1")

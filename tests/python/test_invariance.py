@@ -1,13 +1,7 @@
-"""The bits of a sequence do not depend on its company: neighbours, position, threads, plan.
-
-The last test repeats the others under the instruction sets of older processors.
-"""
+"""The bits of a sequence do not depend on its company: neighbours, position, threads, plan."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -150,18 +144,3 @@ def test_rows_of_dense_layers(device: str, precision: Precision, k: int, n: int)
     for begin, end in [(0, 1), (0, 63), (1, 65), (63, 64), (64, 129), (77, 200), (199, 200)]:
         part = ops.gemm(x[begin:end], weight, residual=residual[begin:end], norm=norm, **options)
         assert part.tobytes() == whole[begin:end].tobytes(), (begin, end)
-
-
-@pytest.mark.parametrize("isa", ["AVX2", "SSE41"])
-@pytest.mark.skipif("ONEDNN_MAX_CPU_ISA" in os.environ, reason="runs under a chosen one already")
-def test_older_processors(isa: str, device: str) -> None:
-    """oneDNN takes other kernels there, and so do we."""
-    if device != "cpu":
-        pytest.skip("instruction sets are the CPU's")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
-    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": isa}
-    finished = subprocess.run(
-        [*command, "-k", "cpu"], env=environment, capture_output=True, text=True, timeout=600
-    )
-    assert finished.returncode == 0, finished.stdout[-4000:] + finished.stderr[-2000:]
-    assert " passed" in finished.stdout

@@ -14,15 +14,18 @@ from conftest import Precision
 from models import random_sequences, tiny_spec, write_model
 from packhorse import Session
 
-# About 27 MB of weights and 24 MB of arena: enough beside a baseline of some 50 MB.
+# In float32 41 MB of weights and 17 MB of arena: enough beside a baseline of some 50 MB.
 SPEC = tiny_spec(
-    vocab_size=4000,
+    vocab_size=12000,
     hidden_size=384,
     num_layers=3,
     num_heads=6,
     intermediate_size=1536,
     positions={"kind": "learned", "count": 512, "offset": 0},
 )
+
+# What malloc may keep of transients: one tensor on its way, oneDNN's kernels and their trial runs.
+TRANSIENT = 16 << 20
 
 # Run by fresh interpreters, on argv: the model's folder, the dtype. Peaks come from /proc, since
 # getrusage() counts what the parent process had before exec.
@@ -158,15 +161,15 @@ def test_peak_is_planned(precision: Precision, folder: Path) -> None:
     peak, baseline, planned = measure(PEAK, folder, precision.name)
     assert planned > 20 << 20
     assert peak <= 1.2 * (planned + baseline)
-    # Closer: at no moment are the weights held twice. One tensor may be, and threads take some.
-    assert peak - baseline <= planned + (8 << 20)
+    # Closer: at no moment are the weights held twice.
+    assert peak - baseline <= planned + TRANSIENT
 
 
 @pytest.mark.usefixtures("on_cpu")
 def test_sessions_share_weights(precision: Precision, folder: Path) -> None:
     growth, weights, arena = measure(SHARED, folder, precision.name)
-    assert weights > 10 << 20
-    assert growth <= arena + (8 << 20)
+    assert weights > TRANSIENT
+    assert growth <= arena + TRANSIENT
 
 
 def test_a_file_that_changed_is_not_shared(device: str, tmp_path: Path) -> None:

@@ -1,0 +1,295 @@
+"""Times Packhorse and PyTorch on one GPU, side by side in one run, in float16.
+
+    python benchmarks/gpu.py [--quick] [--out FILE.json]
+
+Random weights in the shapes of BERT-base, BERT-large and MiniLM; lengths uniform with mean about
+0.6 of the longest. Prints Markdown, writes FILE.json (default: benchmarks/results/). How it is
+measured: METHOD below, which is also in the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import gc
+import json
+import os
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import packhorse
+import torch
+from gpu_cases import ORIGINAL, ORIGINAL_WORKLOADS, WORKLOADS, Model, Workload, random_weights
+from gpu_receipt import driver_version
+from models import write_model
+from torch_encoders import VARLEN, Batch, Encoder, capture, forget_compiled
+
+HERE = Path(__file__).resolve().parent
+
+Json = dict[str, Any]
+Timer = Callable[[int], list[float]]  # repeats -> milliseconds of each
+
+OURS = "Packhorse"
+COMPILED = "torch.compile, varlen, CUDA graph"
+GRAPH = "varlen, CUDA graph"
+PADDED = "padded SDPA, eager"
+NAIVE = "naive (the paper's), eager"
+PEERS = (COMPILED, GRAPH, PADDED, NAIVE)
+
+METHOD = f"""\
+GPU time, of the encoder alone (ids on the device -> last hidden state on the device): repeats are \
+queued one behind the other with a CUDA event between any two, and the intervals are the samples; \
+medians over all samples of {{rounds}} rounds, in each of which every engine has its turn. Nothing \
+is flushed: every engine finds in L2 what its own repeat before left there. Packhorse launches the \
+graph that `run` would launch (Session._native.time_encoder, one upload before); eager PyTorch is \
+timed as it queues itself, so with its launch gaps where the host is slower than the GPU. \
+PyTorch's packed attention is {VARLEN}; torch.compile sees one layer (static shapes, default mode) \
+and the whole encoder is then captured in one CUDA graph. Wall time is that of `Session.run`: ids \
+in host memory -> embedding in host memory, with time.perf_counter. Errors are the largest \
+absolute differences from PyTorch in float32 (no TF32) on the same weights, over all hidden \
+states. One session per model serves all of its rows."""
+
+
+def time_on_gpu(work: Callable[[], object], repeats: int) -> list[float]:
+    """Milliseconds between events around each of `repeats` calls, queued without a pause."""
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+    torch.cuda._sleep(1_000_000)  # half a millisecond, for the queue to fill
+    events[0].record()
+    for event in events[1:]:
+        work()
+        event.record()
+    torch.cuda.synchronize()
+    return [begin.elapsed_time(end) for begin, end in pairwise(events)]
+
+
+def time_run(session: packhorse.Session, ids: Any, cu_seqlens: Any, repeats: int) -> list[float]:
+    samples = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        session.run((ids, cu_seqlens), outputs=["embedding"])
+        samples.append(1e3 * (time.perf_counter() - start))
+    return samples
+
+
+def interleave(timers: dict[str, Timer], rounds: int) -> dict[str, list[float]]:
+    """About a tenth of a second for each engine in each round."""
+    repeats = {}
+    for name, timer in timers.items():
+        timer(3)
+        repeats[name] = int(min(100, max(5, 100 / statistics.median(timer(3)))))
+    samples: dict[str, list[float]] = {name: [] for name in timers}
+    for _ in range(rounds):
+        for name, timer in timers.items():
+            samples[name] += timer(repeats[name])
+    return samples
+
+
+class Bench:
+    """One model, loaded by everyone who runs it."""
+
+    def __init__(self, model: Model, folder: Path, rounds: int) -> None:
+        self.model, self.rounds = model, rounds
+        weights = random_weights(model)
+        write_model(folder, model.spec, {name: x.cpu().numpy() for name, x in weights.items()})
+        self.session = packhorse.Session.load(
+            folder,
+            "cuda:0",
+            "float16",
+            max_tokens=model.max_tokens,
+            max_sequences=model.max_sequences,
+        )
+        sizes = (model.num_layers, model.num_heads)
+        self.half = Encoder(weights, *sizes, torch.float16)
+        self.exact = Encoder(weights, *sizes, torch.float32)
+
+    def batch(self, workload: Workload) -> tuple[Any, Any]:
+        cu_seqlens = np.cumsum([0, *workload.lengths()], dtype=np.int32)
+        ids = np.random.default_rng(1).integers(0, 30522, cu_seqlens[-1]).astype(np.int32)
+        return ids, cu_seqlens
+
+    def ours(self, workload: Workload) -> dict[str, Timer]:
+        ids, cu_seqlens = self.batch(workload)
+        native: Any = self.session._native
+        return {
+            OURS: lambda n: native.time_encoder(ids, cu_seqlens, n),
+            "run": lambda n: time_run(self.session, ids, cu_seqlens, n),
+        }
+
+    def peers(self, batch: Batch) -> tuple[dict[str, Timer], dict[str, Any], Json]:
+        """Timers, hidden states [T, hidden_size], and what went wrong; by name."""
+        encoder = self.half
+        works: dict[str, Callable[[], Any]] = {
+            COMPILED: lambda: encoder.packed(batch, compiled=True),
+            GRAPH: lambda: encoder.packed(batch),
+            PADDED: lambda: encoder.padded(batch),
+            NAIVE: lambda: encoder.naive(batch),
+        }
+        timers: dict[str, Timer] = {}
+        hidden: dict[str, Any] = {}
+        failures: Json = {}
+        for name, work in works.items():
+            try:
+                if name in (COMPILED, GRAPH):
+                    graph, output = capture(work)
+                    graph.replay()
+                    work = graph.replay
+                else:
+                    output = work()[batch.mask]
+            except Exception as error:  # a peer that cannot run here must not end the others' run
+                failures[name] = f"{type(error).__name__}: {error}"
+                print(f"{name} left out: {failures[name]}", file=sys.stderr)
+                continue
+            hidden[name] = output.float()
+            timers[name] = lambda n, work=work: time_on_gpu(work, n)
+        return timers, hidden, failures
+
+    def measure(self, workload: Workload, with_peers: bool) -> Json:
+        ids, cu_seqlens = self.batch(workload)
+        timers, errors, failures = self.ours(workload), {}, {}
+        if with_peers:
+            batch = Batch.make(ids, cu_seqlens)
+            forget_compiled()
+            more, hidden, failures = self.peers(batch)
+            timers |= more
+            found = self.session.run((ids, cu_seqlens)).hidden
+            hidden[OURS] = torch.from_numpy(found).cuda()
+            expected = self.exact.padded(batch)[batch.mask]
+            errors = {name: float((x - expected).abs().max()) for name, x in hidden.items()}
+        samples = interleave(timers, self.rounds)
+        times = {name: statistics.median(values) for name, values in samples.items()}
+        flop = self.model.flop(workload.lengths())
+        return {
+            "name": workload.name,
+            "tokens": int(cu_seqlens[-1]),
+            "padded_tokens": workload.batch * workload.max_length,
+            "lengths": workload.lengths(),
+            "gflop": flop / 1e9,
+            "tflop_per_second": flop / times[OURS] / 1e9,
+            "milliseconds": times,
+            "spread": {name: statistics.quantiles(x, n=10)[::8] for name, x in samples.items()},
+            "samples": {name: len(values) for name, values in samples.items()},
+            "times_faster": {name: time / times[OURS] for name, time in times.items()},
+            "run_minus_gpu_us": 1e3 * (times["run"] - times[OURS]),
+            "max_abs_error": errors,
+            "failures": failures,
+            "original_milliseconds": workload.original_ms,
+        }
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def markdown(result: Json) -> str:
+    speed, accuracy = [], []
+    for row in result["rows"]:
+        times, errors = row["milliseconds"], row["max_abs_error"]
+        cells = [
+            f"{times[p]:.3f} ({row['times_faster'][p]:.2f})" if p in times else "-" for p in PEERS
+        ]
+        ours = [f"{times[OURS]:.3f}", f"{row['tflop_per_second']:.0f}", f"{times['run']:.3f}"]
+        speed.append([row["name"], str(row["tokens"]), *ours, *cells])
+        eager = errors.get(GRAPH)
+        ratio = "-" if eager is None else f"{errors[OURS] / eager:.2f}"
+        cells = [f"{errors[name]:.1e}" if name in errors else "-" for name in (OURS, *PEERS)]
+        accuracy.append([row["name"], *cells, ratio])
+    original = []
+    for row in result["original_rows"]:
+        ours, theirs = row["milliseconds"][OURS], row["original_milliseconds"]
+        cells = [f"{ours:.3f}", f"{theirs:.3f}", f"{theirs / ours:.2f}"]
+        original.append([row["name"], str(row["tokens"]), *cells])
+    machine, versions = result["machine"], result["versions"]
+    return "\n\n".join(
+        [
+            f"{machine['device']}, driver {machine['driver']}; "
+            + ", ".join(f"{name} {number}" for name, number in versions.items())
+            + f"; {result['date']}; `{result['command']}`.",
+            "Milliseconds, float16 (in brackets: how many times faster Packhorse's GPU time is).",
+            table(["", "tokens", OURS, "TFLOP/s", "`run`, wall", *PEERS], speed),
+            "Largest absolute error of hidden states, against PyTorch in float32.",
+            table(["", OURS, *PEERS, f"{OURS} / {GRAPH}"], accuracy),
+            ORIGINAL,
+            table(["", "tokens", OURS, "ByteTransformer", "times faster"], original),
+            result["method"],
+        ]
+    )
+
+
+def versions() -> dict[str, str]:
+    found = {"packhorse": packhorse.__version__, "python": sys.version.split()[0]}
+    for name in ("torch", "triton", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {**found, "CUDA of torch": str(torch.version.cuda)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="four workloads, fewer samples")
+    parser.add_argument("--out", type=Path, help="the result file")
+    arguments = parser.parse_args()
+
+    start = time.perf_counter()
+    torch.set_grad_enabled(False)
+    rounds = 2 if arguments.quick else 5
+    chosen = [workload for workload in WORKLOADS if workload.quick or not arguments.quick]
+    rows: list[Json] = []
+    original_rows: list[Json] = []
+    shared_memory = Path("/dev/shm")
+    parent = shared_memory if os.access(shared_memory, os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=parent) as temporary:
+        for model in dict.fromkeys(workload.model for workload in chosen):
+            bench = Bench(model, Path(temporary) / model.name, rounds)
+            for with_peers, workloads, results in (
+                (True, chosen, rows),
+                (False, ORIGINAL_WORKLOADS, original_rows),
+            ):
+                for workload in workloads:
+                    if workload.model is model:
+                        results.append(bench.measure(workload, with_peers))
+                        seconds = time.perf_counter() - start
+                        print(f"{seconds:4.0f} s  {workload.name}", file=sys.stderr)
+            del bench
+            gc.collect()
+            torch.cuda.empty_cache()
+
+    device = torch.cuda.get_device_name(0)
+    date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    result = {
+        "date": date,
+        "command": " ".join(["python", *sys.argv]),
+        "machine": {
+            "device": device,
+            "multiprocessors": torch.cuda.get_device_properties(0).multi_processor_count,
+            "driver": driver_version(),
+            "cores": len(os.sched_getaffinity(0)),
+        },
+        "versions": versions(),
+        "method": METHOD.format(rounds=rounds),
+        "original": ORIGINAL,
+        "seconds": time.perf_counter() - start,
+        "rows": rows,
+        "original_rows": original_rows,
+    }
+    name = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+    path = arguments.out or HERE / "results" / f"gpu_{name}_{date}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(markdown(result))
+    print(f"\nWritten to {path}")
+
+
+if __name__ == "__main__":
+    main()

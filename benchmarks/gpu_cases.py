@@ -1,0 +1,143 @@
+"""What benchmarks/gpu.py runs: models of random weights, and batches by the lengths in them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from packhorse_weights.layout import weight_shapes
+from torch import Tensor
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "python"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tools"))
+from models import tiny_spec, with_defaults
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Model:
+    name: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    max_tokens: int  # what its session is loaded for: above every workload's
+    max_sequences: int
+
+    @property
+    def spec(self) -> Json:
+        return tiny_spec(
+            vocab_size=30522,
+            hidden_size=self.hidden_size,
+            num_layers=self.num_layers,
+            num_heads=self.num_heads,
+            intermediate_size=4 * self.hidden_size,
+            positions={"kind": "learned", "count": 1024, "offset": 0},
+        )
+
+    def flop(self, lengths: list[int]) -> int:
+        """Of the matrix products, attention's among them, without padding."""
+        products = 2 * sum(lengths) * 12 * self.hidden_size**2
+        scores = sum(4 * n * n * self.hidden_size for n in lengths)
+        return self.num_layers * (products + scores)
+
+
+BASE = Model("BERT-base", 12, 768, 12, 24576, 64)
+LARGE = Model("BERT-large", 24, 1024, 16, 12288, 32)
+MINILM = Model("MiniLM", 6, 384, 12, 12288, 64)
+
+
+@dataclass(frozen=True)
+class Workload:
+    model: Model
+    batch: int
+    max_length: int
+    original_ms: float | None = None  # ByteTransformer's own time; see ORIGINAL
+    quick: bool = False  # also part of --quick
+
+    @property
+    def name(self) -> str:
+        return f"{self.model.name} {self.batch} x {self.max_length}"
+
+    def lengths(self) -> list[int]:
+        drawn = uniform_lengths(self.batch, self.max_length)
+        if self.original_ms is None:
+            return drawn
+        return shifted(drawn, self.batch * int(0.6 * self.max_length), self.max_length)
+
+
+def uniform_lengths(batch: int, longest: int) -> list[int]:
+    """Uniform from 0.2 to 1 of the longest, the first one the longest: mean about 0.6."""
+    generator = torch.Generator().manual_seed(0)
+    low = max(1, int(0.2 * longest))
+    lengths: list[int] = torch.randint(low, longest + 1, (batch,), generator=generator).tolist()
+    lengths[0] = longest
+    return lengths
+
+
+def shifted(lengths: list[int], total: int, longest: int) -> list[int]:
+    """All lengths but the first changed by 1, in turn, until they add up to `total`. A single
+    sequence stays as it is."""
+    result = list(lengths)
+    difference, i = total - sum(result), 1
+    while difference and len(result) > 1:
+        step = 1 if difference > 0 else -1
+        if 1 <= result[i] + step <= longest:
+            result[i] += step
+            difference -= step
+        i = i % (len(result) - 1) + 1
+    return result
+
+
+WORKLOADS = (
+    Workload(BASE, 1, 128, quick=True),
+    Workload(BASE, 1, 512),
+    Workload(BASE, 8, 256),
+    Workload(BASE, 16, 64),
+    Workload(BASE, 16, 128),
+    Workload(BASE, 16, 256),
+    Workload(BASE, 16, 512, quick=True),
+    Workload(BASE, 16, 1024),
+    Workload(BASE, 64, 512),
+    Workload(LARGE, 32, 512, quick=True),
+    Workload(MINILM, 64, 256, quick=True),
+)
+
+ORIGINAL = (
+    "ByteTransformer's released BERT-base layers (fp16), built for sm_90 and run on an NVIDIA H200 "
+    "(driver 580.159, 2026-11-20): the fastest of several variants, in a CUDA graph, without its "
+    "copy of the token count to the host in every layer. From that run, not from this one."
+)
+# Mean exactly 0.6 of the longest: batch x int(0.6 longest) tokens. One sequence: the whole length.
+ORIGINAL_WORKLOADS = tuple(
+    Workload(BASE, batch, longest, milliseconds)
+    for batch, longest, milliseconds in (
+        (1, 128, 0.495),
+        (1, 512, 0.706),
+        (16, 64, 0.635),
+        (16, 128, 0.890),
+        (16, 256, 1.49),
+        (16, 384, 2.64),
+        (16, 512, 3.48),
+        (16, 768, 5.15),
+        (16, 1024, 7.37),
+    )
+)
+
+
+def random_weights(model: Model) -> dict[str, Tensor]:
+    """float16 on the GPU, by the names of docs/weights.md: activations stay near 1, attention is
+    far from uniform, norms are not the identity."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    tensors = {}
+    for name, shape in weight_shapes(with_defaults(model.spec)).items():
+        values = torch.randn(shape, generator=generator, device="cuda")
+        if ".norm." in name:
+            values = 0.2 * values + name.endswith("weight")
+        elif not name.startswith("embeddings."):
+            values *= 1.5 * shape[-1] ** -0.5
+        tensors[name] = values.half()
+    return tensors

@@ -1,0 +1,170 @@
+// linear and feed_forward of the CPU backend.
+#include "cpu_test.h"
+
+namespace packhorse::cpu_test {
+namespace {
+
+struct LinearOp {
+  LinearOp(int threads, int64_t in, int64_t out, DType dtype, bool finish)
+      : ops(make(threads)), dense(*ops, in, out, dtype, 3), norm(out), finish(finish) {}
+  Matrix run(Matrix x) {
+    Matrix out(x.rows, dense.out, x.dtype);
+    // Residual: the input's first column in every column, so that it too depends on the row alone.
+    Matrix residual(x.rows, dense.out, x.dtype);
+    for (int64_t i = 0; i < x.rows; ++i) {
+      for (int64_t j = 0; j < dense.out; ++j) {
+        std::memcpy(residual.row(i) + j * int64_t(size_of(x.dtype)), x.row(i), size_of(x.dtype));
+      }
+    }
+    std::vector<std::byte> workspace(ops->linear_workspace(x.rows, dense.in, dense.out, x.dtype));
+    LinearArgs args;
+    args.x = x.view();
+    args.weight = dense.view;
+    args.activation = Activation::kGelu;
+    if (finish) {
+      args.residual = residual.view();
+      args.norm = norm.view;
+    }
+    args.out = out.view();
+    args.workspace = workspace.data();
+    ops->linear(args);
+    return out;
+  }
+  std::unique_ptr<Ops> ops;
+  Dense dense;
+  Norm norm;
+  bool finish;
+};
+
+TEST(cpu_linear_matches_float64) {
+  for (DType dtype : dtypes()) {
+    const auto ops = make(2);
+    for (auto [rows, in, out] : {std::tuple{1, 26, 52},
+                                 {3, 384, 70},
+                                 {64, 100, 384},
+                                 {65, 384, 1152},
+                                 {130, 77, 199},
+                                 {300, 64, 48}}) {
+      for (int option = 0; option < 4; ++option) {
+        const Dense dense(*ops, in, out, dtype, 11, option != 1);
+        const Norm norm(out);
+        Matrix x = Matrix::random(rows, in, dtype, 12);
+        Matrix result = Matrix::random(rows, out, dtype, 13);  // also the residual: in place
+        std::vector<double> expected = dense.apply(x.values(), Activation::kNone);
+        LinearArgs args;
+        if (option >= 2) {
+          add(expected, result.values());
+          args.residual = result.view();
+        }
+        if (option == 3) {
+          norm.apply(expected);
+          args.norm = norm.view;
+        }
+        std::vector<std::byte> workspace(ops->linear_workspace(rows, in, out, dtype));
+        args.x = x.view();
+        args.weight = dense.view;
+        args.out = result.view();
+        args.workspace = workspace.data();
+        ops->linear(args);
+        CHECK(close(result, expected));
+      }
+    }
+  }
+}
+
+TEST(cpu_linear_reads_and_writes_strided_rows) {
+  const auto ops = make(2);
+  const Dense dense(*ops, 40, 30, DType::kFloat32, 11);
+  Matrix x = Matrix::random(100, 50, DType::kFloat32, 12);
+  Matrix out(100, 90, DType::kFloat32);
+  std::vector<std::byte> workspace(ops->linear_workspace(100, 40, 30, DType::kFloat32));
+  LinearArgs args;
+  args.x = x.view().column_slice(5, 40);
+  args.weight = dense.view;
+  args.out = out.view().column_slice(60, 30);
+  args.workspace = workspace.data();
+  ops->linear(args);
+  Matrix part(100, 30, DType::kFloat32);
+  part.set(columns_of(out, 0, 100, 60, 30));
+  CHECK(close(part, dense.apply(columns_of(x, 0, 100, 5, 40), Activation::kNone)));
+  for (float value : columns_of(out, 0, 100, 0, 60)) CHECK(value == 0);
+}
+
+TEST(cpu_feed_forward_matches_float64) {
+  const Activation all[] = {Activation::kNone,   Activation::kGelu, Activation::kGeluTanh,
+                            Activation::kRelu,   Activation::kSilu, Activation::kTanh,
+                            Activation::kSigmoid};
+  for (DType dtype : dtypes()) {
+    for (Activation activation : all) {
+      for (int threads : {1, 3}) {
+        FeedForwardOp op(threads, 72, 200, dtype, activation);
+        for (int64_t rows : {0, 1, 16, 63, 65, 200, 333}) {
+          const Matrix x = Matrix::random(rows, 72, dtype, 21);
+          const Matrix found = op.run(x);
+          std::vector<double> middle = op.up.apply(x.values(), activation);
+          std::vector<float> rounded(middle.begin(), middle.end());
+          if (dtype == DType::kBFloat16) {
+            for (float& value : rounded) value = bfloat16_to_float32(float32_to_bfloat16(value));
+          }
+          std::vector<double> expected = op.down.apply(rounded, Activation::kNone);
+          add(expected, x.values());
+          op.norm.apply(expected);
+          // The norm may magnify: compare against the size of what it divides.
+          CHECK(close(found, expected, 3.0));
+        }
+      }
+    }
+  }
+}
+
+// The same row everywhere: alone, at every position of batches that need full and partial blocks,
+// split and whole ones, with 1 and 3 threads, among NaN and Inf.
+template <class Op>
+bool bits_depend_on_the_row_alone(Op& one, Op& three, int64_t columns, DType dtype) {
+  const Matrix row = Matrix::random(1, columns, dtype, 31);
+  const Matrix alone = one.run(row);
+  bool same = true;
+  for (int64_t rows : {1, 2, 15, 16, 17, 31, 33, 48, 63, 64, 65, 127, 130, 200, 257}) {
+    Matrix equal(rows, columns, dtype);
+    Matrix mixed = Matrix::random(rows, columns, dtype, static_cast<unsigned>(rows));
+    for (int64_t i = 0; i < rows; ++i) {
+      equal.copy_row(i, row, 0);
+      if (i % 3 == 1) mixed.copy_row(i, row, 0);
+      if (i % 6 == 2) mixed.fill_row(i, i % 4 == 0 ? kNaN : kInf);
+    }
+    for (Op* op : {&one, &three}) {
+      const Matrix from_equal = op->run(equal);
+      const Matrix from_mixed = op->run(mixed);
+      for (int64_t i = 0; i < rows; ++i) {
+        same &= from_equal.same_rows(i, alone, 0, 1);
+        if (i % 3 == 1) same &= from_mixed.same_rows(i, alone, 0, 1);
+      }
+    }
+  }
+  return same;
+}
+
+TEST(cpu_linear_bits_depend_on_the_row_alone) {
+  for (DType dtype : dtypes()) {
+    for (auto [in, out] : {std::pair{384, 384}, {100, 200}, {33, 17}, {1000, 500}}) {
+      for (bool finish : {false, true}) {
+        LinearOp one(1, in, out, dtype, finish);
+        LinearOp three(3, in, out, dtype, finish);
+        CHECK(bits_depend_on_the_row_alone(one, three, in, dtype));
+      }
+    }
+  }
+}
+
+TEST(cpu_feed_forward_bits_depend_on_the_row_alone) {
+  for (DType dtype : dtypes()) {
+    for (auto [hidden, intermediate] : {std::pair{128, 512}, {76, 300}}) {
+      FeedForwardOp one(1, hidden, intermediate, dtype);
+      FeedForwardOp three(3, hidden, intermediate, dtype);
+      CHECK(bits_depend_on_the_row_alone(one, three, hidden, dtype));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace packhorse::cpu_test

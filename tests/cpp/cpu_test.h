@@ -1,0 +1,322 @@
+// What the tests of the CPU backend share: matrices of either dtype, references in float64.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "core/float_convert.h"
+#include "cpu/cpu_ops.h"
+#include "packhorse/error.h"
+#include "test.h"
+
+namespace packhorse::cpu_test {
+
+inline constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+inline constexpr float kInf = std::numeric_limits<float>::infinity();
+
+inline std::unique_ptr<Ops> make(int threads) { return make_cpu_ops({threads}); }
+
+inline std::vector<DType> dtypes() {
+  std::vector<DType> result = {DType::kFloat32};
+  try {
+    make(1)->check_dtype(DType::kBFloat16);
+    result.push_back(DType::kBFloat16);
+  } catch (const RuntimeError&) {
+  }
+  return result;
+}
+
+// A matrix in the dtype under test; `values` holds what the dtype can hold.
+struct Matrix {
+  Matrix() = default;
+  Matrix(int64_t rows, int64_t columns, DType dtype)
+      : rows(rows), columns(columns), dtype(dtype), bytes(count() * size_of(dtype)) {}
+
+  size_t count() const { return static_cast<size_t>(rows * columns); }
+  static Matrix random(int64_t rows, int64_t columns, DType dtype, unsigned seed,
+                       float scale = 1.0f) {
+    Matrix matrix(rows, columns, dtype);
+    std::mt19937 generator(seed);
+    std::normal_distribution<float> normal(0.0f, scale);
+    std::vector<float> values(matrix.count());
+    for (float& value : values) value = normal(generator);
+    matrix.set(values);
+    return matrix;
+  }
+  void set(const std::vector<float>& values) {
+    from_float32(values.data(), dtype, bytes.data(), values.size());
+  }
+  std::vector<float> values() const {
+    std::vector<float> result(count());
+    to_float32(bytes.data(), dtype, result.data(), result.size());
+    return result;
+  }
+  void fill_row(int64_t row, float value) {
+    std::vector<float> all = values();
+    std::fill_n(all.begin() + row * columns, columns, value);
+    set(all);
+  }
+  void copy_row(int64_t to, const Matrix& other, int64_t from) {
+    std::memcpy(row(to), other.row(from), row_bytes());
+  }
+  size_t row_bytes() const { return static_cast<size_t>(columns) * size_of(dtype); }
+  const std::byte* row(int64_t i) const {
+    return bytes.data() + static_cast<size_t>(i) * row_bytes();
+  }
+  std::byte* row(int64_t i) { return bytes.data() + static_cast<size_t>(i) * row_bytes(); }
+  bool same_rows(int64_t first, const Matrix& other, int64_t other_first, int64_t count) const {
+    return std::memcmp(row(first), other.row(other_first),
+                       static_cast<size_t>(count) * row_bytes()) == 0;
+  }
+  TensorView view() { return TensorView(bytes.data(), dtype, rows, columns); }
+
+  int64_t rows = 0, columns = 0;
+  DType dtype = DType::kFloat32;
+  std::vector<std::byte> bytes;
+};
+
+// Greatest |found - expected| relative to the dtype's precision and the size of the values.
+inline bool close(const Matrix& found, const std::vector<double>& expected,
+                  double tolerance = 1.0) {
+  const double unit = found.dtype == DType::kBFloat16 ? 8e-3 : 4e-6;
+  double scale = 1.0;
+  for (double value : expected) scale = std::max(scale, std::abs(value));
+  const std::vector<float> values = found.values();
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!(std::abs(values[i] - expected[i]) <= tolerance * unit * scale)) {
+      std::cerr << "element " << i << ": found " << values[i] << ", expected " << expected[i]
+                << ", scale " << scale << "\n";
+      return false;
+    }
+  }
+  return true;
+}
+
+inline double activate(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kNone:
+      return x;
+    case Activation::kGelu:
+      return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+    case Activation::kGeluTanh:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::kRelu:
+      return std::max(x, 0.0);
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
+    case Activation::kTanh:
+      return std::tanh(x);
+    case Activation::kSigmoid:
+      return 1 / (1 + std::exp(-x));
+  }
+  return x;
+}
+
+// A dense layer packed for the device, and what it was made of.
+struct Dense {
+  Dense(Ops& ops, int64_t in, int64_t out, DType dtype, unsigned seed, bool with_bias = true)
+      : in(in),
+        out(out),
+        weight(Matrix::random(out, in, dtype, seed, 1 / std::sqrt(float(in))).values()),
+        bias(Matrix::random(1, out, DType::kFloat32, seed + 1).values()),
+        packed(ops.linear_bytes(in, out, dtype)) {
+    ops.pack_linear(weight.data(), in, out, dtype, packed.data());
+    view = {in, out, dtype, packed.data(), with_bias ? bias.data() : nullptr};
+    if (!with_bias) std::fill(bias.begin(), bias.end(), 0.0f);
+  }
+  template <class T>
+  std::vector<double> apply(const std::vector<T>& x, Activation activation) const {
+    const auto rows = static_cast<int64_t>(x.size()) / in;
+    std::vector<double> result(static_cast<size_t>(rows * out));
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < out; ++j) {
+        double sum = bias[size_t(j)];
+        for (int64_t c = 0; c < in; ++c) {
+          sum += double(x[size_t(i * in + c)]) * double(weight[size_t(j * in + c)]);
+        }
+        result[size_t(i * out + j)] = activate(activation, sum);
+      }
+    }
+    return result;
+  }
+  int64_t in, out;
+  std::vector<float> weight, bias;
+  std::vector<std::byte> packed;
+  LinearWeight view;
+};
+
+struct Norm {
+  explicit Norm(int64_t columns, NormKind kind = NormKind::kLayer)
+      : gamma(Matrix::random(1, columns, DType::kFloat32, 91).values()),
+        beta(Matrix::random(1, columns, DType::kFloat32, 92).values()) {
+    view = {kind, gamma.data(), kind == NormKind::kRms ? nullptr : beta.data(), 1e-6f};
+    if (kind == NormKind::kRms) std::fill(beta.begin(), beta.end(), 0.0f);
+  }
+  void apply(std::vector<double>& x) const {
+    const size_t columns = gamma.size();
+    for (size_t first = 0; first < x.size(); first += columns) {
+      double mean = 0, squares = 0;
+      for (size_t c = 0; c < columns; ++c) mean += x[first + c] / double(columns);
+      if (view.kind == NormKind::kRms) mean = 0;
+      for (size_t c = 0; c < columns; ++c) squares += std::pow(x[first + c] - mean, 2);
+      const double scale = 1 / std::sqrt(squares / double(columns) + double(view.eps));
+      for (size_t c = 0; c < columns; ++c) {
+        x[first + c] = (x[first + c] - mean) * scale * gamma[c] + beta[c];
+      }
+    }
+  }
+  std::vector<float> gamma, beta;
+  NormWeight view;
+};
+
+inline void add(std::vector<double>& x, const std::vector<float>& y) {
+  for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+}
+
+inline std::vector<float> columns_of(const Matrix& matrix, int64_t row, int64_t rows, int64_t first,
+                                     int64_t count) {
+  const std::vector<float> values = matrix.values();
+  std::vector<float> result(static_cast<size_t>(rows * count));
+  for (int64_t i = 0; i < rows; ++i) {
+    std::copy_n(values.begin() + (row + i) * matrix.columns + first, count,
+                result.begin() + i * count);
+  }
+  return result;
+}
+
+inline std::vector<int32_t> prefix_sums(const std::vector<int32_t>& lengths) {
+  std::vector<int32_t> sums = {0};
+  for (int32_t length : lengths) sums.push_back(sums.back() + length);
+  return sums;
+}
+
+inline BatchView batch_of(const std::vector<int32_t>& cu_seqlens) {
+  BatchView batch;
+  batch.num_sequences = static_cast<int64_t>(cu_seqlens.size()) - 1;
+  batch.num_tokens = cu_seqlens.back();
+  batch.cu_seqlens = cu_seqlens.data();
+  for (size_t i = 1; i < cu_seqlens.size(); ++i) {
+    batch.max_seqlen = std::max<int64_t>(batch.max_seqlen, cu_seqlens[i] - cu_seqlens[i - 1]);
+  }
+  return batch;
+}
+
+struct FeedForwardOp {
+  FeedForwardOp(int threads, int64_t hidden, int64_t intermediate, DType dtype,
+                Activation activation = Activation::kGelu)
+      : ops(make(threads)),
+        up(*ops, hidden, intermediate, dtype, 5),
+        down(*ops, intermediate, hidden, dtype, 7),
+        norm(hidden),
+        activation(activation) {}
+  Matrix run(Matrix x) {
+    std::vector<std::byte> workspace(ops->feed_forward_workspace(x.rows, up.in, up.out, x.dtype));
+    FeedForwardArgs args;
+    args.x = x.view();
+    args.up = up.view;
+    args.down = down.view;
+    args.activation = activation;
+    args.residual = x.view();  // in place, as the encoder does
+    args.norm = norm.view;
+    args.out = x.view();
+    args.workspace = workspace.data();
+    ops->feed_forward(args);
+    return x;
+  }
+  std::unique_ptr<Ops> ops;
+  Dense up, down;
+  Norm norm;
+  Activation activation;
+};
+
+// Attention over fused QKV, with all options.
+struct AttentionOp {
+  Matrix run(Matrix qkv, std::vector<int32_t> cu_seqlens) {
+    const int64_t kv_columns = int64_t{kv_heads} * head_dim;
+    const int64_t q_columns = int64_t{heads} * head_dim;
+    Matrix out(qkv.rows, q_columns, qkv.dtype);
+    AttentionArgs args;
+    args.q = qkv.view().column_slice(0, q_columns);
+    args.k = qkv.view().column_slice(q_columns, kv_columns);
+    args.v = qkv.view().column_slice(q_columns + kv_columns, kv_columns);
+    args.out = out.view();
+    args.queries = batch_of(cu_seqlens);
+    args.keys = args.queries;
+    return finish(args, out);
+  }
+  Matrix finish(AttentionArgs args, Matrix& out) {
+    args.num_heads = heads;
+    args.num_kv_heads = kv_heads;
+    args.head_dim = head_dim;
+    args.scale = 0.3f;
+    args.mask = mask;
+    args.term = term;
+    std::vector<std::byte> workspace(
+        ops->attention_workspace(args.queries.num_tokens, args.queries.num_sequences,
+                                 args.keys.max_seqlen, heads, head_dim, out.dtype));
+    args.workspace = workspace.data();
+    ops->attention(args);
+    return out;
+  }
+  double bias(int64_t head, int64_t distance) const {
+    if (term.kind == ScoreTermKind::kAlibi) {
+      return -double(term.slopes[head]) * double(std::abs(distance));
+    }
+    if (term.kind == ScoreTermKind::kNone) return 0;
+    const int half = term.num_buckets / 2, exact = half / 2;
+    auto bucket = static_cast<int>(std::abs(distance));
+    if (bucket >= exact) {
+      const float ratio = float(bucket) / float(exact);
+      const float range = float(std::log(double(term.max_distance) / exact));
+      bucket = std::min(half - 1, exact + int(std::log(ratio) / range * float(half - exact)));
+    }
+    return double(term.table[(bucket + (distance > 0 ? half : 0)) * heads + head]);
+  }
+  // One sequence: q [nq, H d], k and v [nk, Hkv d], all contiguous.
+  std::vector<double> expect(const std::vector<float>& q, const std::vector<float>& k,
+                             const std::vector<float>& v, int64_t nq, int64_t nk) const {
+    std::vector<double> out(static_cast<size_t>(nq * heads * head_dim));
+    for (int64_t h = 0; h < heads; ++h) {
+      const int64_t g = h / (heads / kv_heads);
+      for (int64_t i = 0; i < nq; ++i) {
+        const int64_t position = nk - nq + i;
+        std::vector<double> weights(static_cast<size_t>(nk), 0.0);
+        double greatest = -INFINITY, sum = 0;
+        for (int64_t pass = 0; pass < 2; ++pass) {
+          for (int64_t j = 0; j < nk; ++j) {
+            if (mask.causal && j > position) continue;
+            if (mask.window_left >= 0 && j < position - mask.window_left) continue;
+            if (mask.window_right >= 0 && j > position + mask.window_right) continue;
+            double score = 0;
+            for (int64_t c = 0; c < head_dim; ++c) {
+              score += double(q[size_t((i * heads + h) * head_dim + c)]) *
+                       double(k[size_t((j * kv_heads + g) * head_dim + c)]);
+            }
+            score = score * double(0.3f) + bias(h, j - position);
+            if (pass == 0) greatest = std::max(greatest, score);
+            if (pass == 1) sum += weights[size_t(j)] = std::exp(score - greatest);
+          }
+        }
+        for (int64_t c = 0; c < head_dim && sum > 0; ++c) {
+          double value = 0;
+          for (int64_t j = 0; j < nk; ++j) {
+            value += weights[size_t(j)] * double(v[size_t((j * kv_heads + g) * head_dim + c)]);
+          }
+          out[size_t((i * heads + h) * head_dim + c)] = value / sum;
+        }
+      }
+    }
+    return out;
+  }
+  std::unique_ptr<Ops> ops;
+  int32_t heads = 4, kv_heads = 4, head_dim = 32;
+  AttentionMask mask = {};
+  ScoreTerm term = {};
+};
+
+}  // namespace packhorse::cpu_test

@@ -1,0 +1,112 @@
+"""The bits of a sequence do not depend on its company, its place, or the session's size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_support import DEVICE, Precision
+from models import random_sequences, random_tensors, tiny_spec, write_model
+from packhorse import RunResult, Session
+
+POISON = 49  # an id whose row is NaN
+OUTPUTS = ["hidden", "embedding", "pooled"]
+POSITIONS = {"kind": "learned", "count": 1024, "offset": 0}
+SPECS: dict[str, dict[str, Any]] = {
+    "tiny": {},
+    "heads-of-26": {"hidden_size": 312, "num_heads": 12, "intermediate_size": 600},
+    "BERT-base": {"hidden_size": 768, "num_heads": 12, "intermediate_size": 3072},
+}
+LENGTHS = [3, 65, 1, 130, 17, 64, 2, 1000, 129, 128, 5]
+Bits = tuple[bytes, ...]  # of one sequence: hidden, embedding, pooled
+
+
+def bits(result: RunResult) -> list[Bits]:
+    rows = zip(result.unpack(), result.embedding, result.pooled, strict=True)
+    return [tuple(part.tobytes() for part in parts) for parts in rows]
+
+
+class Case:
+    """A session, some sequences, and the bits of each when it runs alone."""
+
+    def __init__(self, folder: Path, dtype: str) -> None:
+        self.folder, self.dtype = folder, dtype
+        self.session = self.load(max_tokens=4096, max_sequences=64)
+        self.sequences = random_sequences(LENGTHS, POISON)
+        alone = [self.session.run([s], outputs=OUTPUTS) for s in self.sequences]
+        assert all(np.isfinite(getattr(r, name)).all() for r in alone for name in OUTPUTS)
+        self.alone = [bits(result)[0] for result in alone]
+
+    def load(self, **options: int) -> Session:
+        return Session.load(self.folder, DEVICE, self.dtype, **options)
+
+    def check(self, batch: list[Any]) -> None:
+        """batch: indices of sequences, or arrays whose bits are not of interest."""
+        rows = [self.sequences[one] if isinstance(one, int) else one for one in batch]
+        found = bits(self.session.run(rows, outputs=OUTPUTS))
+        wrong = [
+            i for i, one in enumerate(batch) if isinstance(one, int) and found[i] != self.alone[one]
+        ]
+        assert not wrong, f"sequences {wrong} of lengths {[len(row) for row in rows]} changed"
+
+
+@pytest.fixture(scope="module", params=SPECS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    spec = tiny_spec(positions=POSITIONS, **SPECS[request.param])
+    tensors = random_tensors(spec)
+    tensors["embeddings.word"][POISON] = np.nan
+    return write_model(tmp_path_factory.mktemp("invariance"), spec, tensors)
+
+
+@pytest.fixture(scope="module")
+def case(kernels: str, folder: Path, precision: Precision) -> Case:
+    return Case(folder, precision.name)
+
+
+def test_every_place(case: Case) -> None:
+    everything = list(range(len(LENGTHS)))
+    for shift in everything:
+        case.check(everything[shift:] + everything[:shift])
+    for i in (0, 1, 3):
+        for before in range(1, 140, 9):
+            neighbour = random_sequences([before], POISON, seed=before)[0]
+            case.check([neighbour, i])
+            case.check([i, neighbour])
+
+
+def test_copies_agree(case: Case) -> None:
+    for i in (1, 2, 4, 9):
+        case.check([i] * 15)
+        case.check([i, np.zeros(0, np.int32)] * 15)
+
+
+def test_every_number_of_tokens(case: Case) -> None:
+    """From one bucket to the next other tiles and kernels are taken."""
+    sizes = [16 * 2**i for i in range(9)] + [24 * 2**i for i in range(8)]
+    for total in (size + more for size in sizes for more in (-1, 0, 1)):
+        batch: list[Any] = []
+        left = min(total, 4096)
+        for i in (1, 2, 0, 3, 8, 5):
+            if len(case.sequences[i]) <= left:
+                batch.append(i)
+                left -= len(case.sequences[i])
+        lengths = [min(700, left - begin) for begin in range(0, left, 700)]
+        case.check([*batch, *random_sequences(lengths, POISON, seed=total)])
+
+
+def test_not_finite_neighbours(case: Case) -> None:
+    for length in (1, 20, 64, 131):
+        poison = np.full(length, POISON, np.int32)
+        assert not np.isfinite(case.session.run([poison]).hidden).any()
+        for i in range(0, len(LENGTHS), 3):
+            case.check([poison, *range(i, min(i + 3, len(LENGTHS))), poison, *range(i), poison])
+            # What the poison leaves in buffers is not seen by the next run.
+            case.check([i])
+
+
+def test_other_sessions(case: Case) -> None:
+    for max_tokens, max_sequences in ((1000, 2), (1333, 3), (9000, 200)):
+        session = case.load(max_tokens=max_tokens, max_sequences=max_sequences)
+        assert bits(session.run_many(case.sequences, outputs=OUTPUTS)) == case.alone

@@ -1,0 +1,55 @@
+"""Values and bits under the instruction sets of older processors.
+
+oneDNN takes other kernels there, which treat the rows of a batch otherwise, and so do we. oneDNN
+reads its variable once, hence the subprocesses.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import packhorse
+import pytest
+
+HERE = Path(__file__).parent
+SUITES = ["test_invariance.py", "test_ops.py", "test_attention.py"]
+
+NO_BFLOAT16 = """
+import packhorse
+from models import tiny_spec
+
+packhorse.plan_memory(tiny_spec(), dtype="bfloat16")
+"""
+
+pytestmark = pytest.mark.skipif(
+    "cpu" not in packhorse.available_devices() or "ONEDNN_MAX_CPU_ISA" in os.environ,
+    reason="for the CPU backend, unless an instruction set is chosen already",
+)
+
+
+def run(isa: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=HERE,
+        env={**os.environ, "ONEDNN_MAX_CPU_ISA": isa},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+@pytest.mark.parametrize("isa", ["AVX2", "SSE41"])
+def test_suites(isa: str) -> None:
+    finished = run(isa, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", "cpu", *SUITES)
+    assert finished.returncode == 0, finished.stdout[-4000:] + finished.stderr[-2000:]
+    assert " passed" in finished.stdout
+
+
+def test_bfloat16_needs_a_processor_that_has_it() -> None:
+    finished = run("AVX2", "-c", NO_BFLOAT16)
+    assert finished.returncode != 0
+    assert "RuntimeError" in finished.stderr
+    assert "bfloat16 needs a CPU with AVX512-BF16" in finished.stderr
