@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
@@ -149,12 +150,14 @@ class Bench:
                 print(f"{name} left out: {failures[name]}", file=sys.stderr)
                 continue
             hidden[name] = output.float()
-            timers[name] = lambda n, work=work: time_on_gpu(work, n)
+            timers[name] = partial(time_on_gpu, work)
         return timers, hidden, failures
 
     def measure(self, workload: Workload, with_peers: bool) -> Json:
         ids, cu_seqlens = self.batch(workload)
-        timers, errors, failures = self.ours(workload), {}, {}
+        timers = self.ours(workload)
+        errors: Json = {}
+        failures: Json = {}
         if with_peers:
             batch = Batch.make(ids, cu_seqlens)
             forget_compiled()
@@ -197,7 +200,8 @@ def markdown(result: Json) -> str:
         cells = [
             f"{times[p]:.3f} ({row['times_faster'][p]:.2f})" if p in times else "-" for p in PEERS
         ]
-        ours = [f"{times[OURS]:.3f}", f"{row['tflop_per_second']:.0f}", f"{times['run']:.3f}"]
+        wall = f"{times['run']:.3f} (+{row['run_minus_gpu_us']:.0f} us)"
+        ours = [f"{times[OURS]:.3f}", f"{row['tflop_per_second']:.0f}", wall]
         speed.append([row["name"], str(row["tokens"]), *ours, *cells])
         eager = errors.get(GRAPH)
         ratio = "-" if eager is None else f"{errors[OURS] / eager:.2f}"

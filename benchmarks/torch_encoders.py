@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -86,7 +86,8 @@ class Encoder:
 
     def packed(self, batch: Batch, compiled: bool = False) -> Tensor:
         """[T, hidden_size], nothing computed on padding."""
-        embed, layer = (compile_once(f) if compiled else f for f in (_embed, _packed_layer))
+        embed = compile_once(_embed) if compiled else _embed
+        layer = compile_once(_packed_layer) if compiled else _packed_layer
         x = embed(batch.ids, batch.positions, self.tables)
         for weights in self.layers:
             x = layer(x, batch.cu_seqlens, batch.longest, self.num_heads, weights)
@@ -145,14 +146,15 @@ def _packed_layer(
     return _finish_layer(x, context.flatten(1), weights)
 
 
+Compilable = TypeVar("Compilable", bound=Callable[..., Tensor])
 _compiled: dict[Any, Any] = {}
 
 
-def compile_once(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def compile_once(function: Compilable) -> Compilable:
     """One layer is compiled for all: nothing could be fused across the products at its ends."""
     if function not in _compiled:
         _compiled[function] = torch.compile(function, dynamic=False)
-    compiled: Callable[..., Tensor] = _compiled[function]
+    compiled: Compilable = _compiled[function]
     return compiled
 
 

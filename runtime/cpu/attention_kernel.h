@@ -178,7 +178,8 @@ static inline void adjust_scores(float* scores, int rows, const float* term, int
     Vec score = load(scores + row * kGroup);
     if (term != nullptr) score += load(term - row);
     const IntVec from_key = distance - row;
-    score = (from_key <= left) & (-from_key <= right) ? score : splat(-kInfinity);
+    const IntVec visible = (from_key <= left) & (-from_key <= right);
+    score = visible ? score : splat(-kInfinity);
     store(scores + row * kGroup, score);
   }
 }

@@ -101,8 +101,12 @@ struct PooledRow {
     Vec value = load_row(0);
     for (int64_t i = 1; i < task.rows; ++i) {
       const Vec next = load_row(i * task.x_stride);
-      // Written so that a NaN stays.
-      value = !task.take_max ? value + next : (value > next) | (value != value) ? value : next;
+      if (task.take_max) {
+        const IntVec stays = (value > next) | (value != value);  // NaN stays
+        value = stays ? value : next;
+      } else {
+        value += next;
+      }
     }
     return value * splat(task.factor);
   }

@@ -42,7 +42,9 @@ def check(
     q = precision.normal(random, int(cu_q[-1]), num_heads * head_dim, scale=1.5)
     k, v = (precision.normal(random, int(cu_k[-1]), num_kv_heads * head_dim) for _ in range(2))
     actual = ops.attention(
-        *map(to_host, (q, k, v)),
+        to_host(q),
+        to_host(k),
+        to_host(v),
         cu_q,
         cu_k,
         num_heads=num_heads,
@@ -80,7 +82,11 @@ def test_very_long(precision: Precision, random: Generator) -> None:
 def test_grouped_queries(
     precision: Precision, random: Generator, num_heads: int, num_kv_heads: int, head_dim: int
 ) -> None:
-    heads = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim}
+    heads: dict[str, Any] = {
+        "num_heads": num_heads,
+        "num_kv_heads": num_kv_heads,
+        "head_dim": head_dim,
+    }
     check(precision, random, [9, 0, 65, 400], **heads)
     check(precision, random, [1, 9, 2], [800, 9, 70], causal=True, **heads)
 
@@ -148,9 +154,9 @@ def test_bits_do_not_depend_on_the_batch(
     options: dict[str, Any] = {"num_heads": heads, "causal": causal, **precision.options()}
 
     def run(batch: Lengths) -> list[bytes]:
-        packed = [np.concatenate([rows[length][i] for length in batch]) for i in range(3)]
+        q, k, v = (np.concatenate([rows[length][i] for length in batch]) for i in range(3))
         cu_seqlens = offsets(batch)
-        out = ops.attention(*packed, cu_seqlens, **options)
+        out = ops.attention(q, k, v, cu_seqlens, **options)
         return [part.tobytes() for part in np.split(out, cu_seqlens[1:-1])]
 
     alone = {length: run([length])[0] for length in lengths}
@@ -164,17 +170,16 @@ def test_neighbours_do_not_leak(precision: Precision, random: Generator, head_di
     """NaN and Inf in one sequence's rows leave every other sequence's bits alone."""
     lengths = [5, 130, 70, 1, 300]
     cu_seqlens = offsets(lengths)
-    rows = [to_host(precision.normal(random, int(cu_seqlens[-1]), 2 * head_dim)) for _ in "qkv"]
+    shape = (int(cu_seqlens[-1]), 2 * head_dim)
+    q, k, v = (to_host(precision.normal(random, *shape)) for _ in "qkv")
     options: dict[str, Any] = {"num_heads": 2, **precision.options()}
-    clean = ops.attention(*rows, cu_seqlens, **options)
+    clean = ops.attention(q, k, v, cu_seqlens, **options)
     for poison in (np.nan, np.inf):
         for b in range(len(lengths)):
             own = np.zeros(len(clean), bool)
             own[cu_seqlens[b] : cu_seqlens[b + 1]] = True
-            poisoned = [x.copy() for x in rows]
-            for x in poisoned:
-                x[own] = poison
-            actual = ops.attention(*poisoned, cu_seqlens, **options)
+            bad_q, bad_k, bad_v = (np.where(own[:, None], poison, x) for x in (q, k, v))
+            actual = ops.attention(bad_q, bad_k, bad_v, cu_seqlens, **options)
             assert actual[~own].tobytes() == clean[~own].tobytes(), (poison, b)
             assert not np.isfinite(actual[own]).any()
 

@@ -12,7 +12,7 @@ import packhorse
 import pytest
 import reference
 import torch
-from cases import BATCHES, POOLINGS, offsets
+from cases import POOLINGS, offsets
 from gpu_support import DEVICE, Precision
 from models import random_sequences, random_tensors, tiny_spec, write_model
 from packhorse import PackedTokens, Session
@@ -61,6 +61,7 @@ def bert(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def run_torch(model: Any, batch: PackedTokens, dtype: torch.dtype) -> dict[str, Any]:
     """transformers' outputs in `dtype`, padding removed."""
+    assert batch.type_ids is not None
     lengths = np.diff(batch.cu_seqlens)
     mask = np.arange(lengths.max()) < lengths[:, None]
     padded = {name: np.zeros(mask.shape, np.int64) for name in ("input_ids", "token_type_ids")}
@@ -145,7 +146,7 @@ def test_shapes(
         write_model(tmp_path, spec, tensors), DEVICE, precision.name, max_tokens=512
     )
     seen = as_seen(tensors, precision)
-    for lengths in ([2, 130, 0, 1, 40], *BATCHES.values()):
+    for lengths in ([2, 130, 0, 1, 40], [1] * 9, [0, 0], []):
         sequences = random_sequences(lengths)
         cu_seqlens = offsets(lengths)
         ids = np.concatenate([np.zeros(0, np.int32), *sequences])
@@ -202,4 +203,4 @@ def test_cpu_and_gpu_agree(kernels: str, precision: Precision, tmp_path: Path) -
     found = on_gpu.run(batch, outputs=OUTPUTS)
     check_hidden(found.hidden, on_cpu.hidden, precision)
     cosines = (found.embedding * on_cpu.embedding).sum(1)[[len(s) > 0 for s in batch]]
-    assert cosines.min() > 1 - 4 * precision.epsilon**2 * 100
+    assert cosines.min() > 1 - 400 * precision.epsilon**2

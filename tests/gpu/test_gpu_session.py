@@ -73,7 +73,7 @@ def random_runs(session: Session, times: int) -> None:
 def test_runs_take_no_device_memory(folder: Path) -> None:
     """Not for a moment: another thread watches."""
     session = load(folder)
-    random_runs(session, 50)
+    random_runs(session, 500)
     before, seen, stop = free_memory(), set(), threading.Event()
 
     def watch() -> None:
@@ -131,7 +131,7 @@ def test_sessions_share_weights_and_give_everything_back(large_folder: Path) -> 
     plan = first.memory_plan
     one = free_memory()
     assert plan.weights.bytes > 80 << 20
-    assert plan.total_bytes <= start - one <= plan.total_bytes + slack
+    assert abs(start - one - plan.total_bytes) <= slack
     expected = run_bits(first)
     second = load(large_folder, max_tokens=512)
     two = free_memory()
@@ -200,7 +200,8 @@ def test_batches_that_do_not_fit_leave_the_session_usable(folder: Path) -> None:
 
 def test_nothing_to_do(folder: Path) -> None:
     session = load(folder)
-    for empty in ([], ([], [0]), PackedTokens([], [0])):
+    empties: list[Any] = [[], ([], [0]), PackedTokens([], [0])]
+    for empty in empties:
         result = session.run(empty, outputs=OUTPUTS)
         assert result.hidden.shape == result.embedding.shape == result.pooled.shape == (0, 48)
     session.run([[1, 2, 3]] * 4, outputs=OUTPUTS)

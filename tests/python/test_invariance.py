@@ -137,10 +137,10 @@ def test_plans(
 )
 def test_rows_of_dense_layers(device: str, precision: Precision, k: int, n: int) -> None:
     random = np.random.default_rng(k)
-    x, weight = random.normal(0, 1, (200, k)), random.normal(0, 1, (n, k))
-    residual, norm = random.normal(0, 1, (200, n)), (np.ones(n), np.zeros(n), 1e-5)
+    x, weight = random.normal(0, 1, (600, k)), random.normal(0, 1, (n, k))
+    residual, norm = random.normal(0, 1, (600, n)), (np.ones(n), np.zeros(n), 1e-5)
     options: dict[str, Any] = {"device": device, "dtype": precision.name, "activation": "gelu"}
     whole = ops.gemm(x, weight, residual=residual, norm=norm, **options)
-    for begin, end in [(0, 1), (0, 63), (1, 65), (63, 64), (64, 129), (77, 200), (199, 200)]:
+    for begin, end in [(0, 1), (0, 63), (1, 65), (63, 64), (64, 129), (77, 200), (300, 599)]:
         part = ops.gemm(x[begin:end], weight, residual=residual[begin:end], norm=norm, **options)
         assert part.tobytes() == whole[begin:end].tobytes(), (begin, end)
