@@ -20,14 +20,13 @@ SOURCES := CMakeLists.txt LICENSE README.md pyproject.toml \
 CPP_SOURCES := $(shell find runtime pyruntime tests examples -name '*.h' -o -name '*.cc' \
   -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo test test-cpp test-sanitize test-python lint bench cuda-compile clean
+.PHONY: demo test test-cpp test-sanitize test-python gpu-receipt lint bench cuda-compile clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed .venv/.text .venv/.model
 	$(BIN)/python examples/demo.py
 
-test: test-cpp test-sanitize test-python
-	-@$(BIN)/python tools/gpu_receipt.py --check
+test: test-cpp test-sanitize gpu-receipt test-python
 
 # The C++ tests share the objects of the installed library.
 test-cpp: .venv/.installed
@@ -44,6 +43,10 @@ test-sanitize: .venv/.build
 
 test-python: .venv/.installed .venv/.text .venv/.test .venv/.model
 	$(BIN)/pytest
+
+# A warning where the GPU tests have not been run since the CUDA code changed.
+gpu-receipt: .venv/.build
+	-@$(BIN)/python tools/gpu_receipt.py --check
 
 lint: .venv/.lint .venv/.text .venv/.test
 	$(BIN)/ruff check .
