@@ -24,14 +24,16 @@ class WarpEpilogueOp {
   using StrideC = cute::Stride<int64_t, cute::_1, int64_t>;
   using StrideD = StrideC;
 
-  // Columns of one step: fewer where accumulators and residual leave few registers.
-  static constexpr int kColumns = tile_n % 64 != 0 || tile_n > 128 || has_residual ? 32 : 64;
+  static constexpr int kColumns = tile_n % 64 == 0 ? 64 : 32;  // of one step
   static constexpr int kRows = 16;
   static constexpr int kValues = kRows * kColumns / 32;  // of one thread in a step
   static constexpr int kGroups = kColumns / 8;
   static constexpr int kBlocks = tile_m / 64;  // wgmma blocks of a warpgroup, one above the other
   static constexpr int kSteps = tile_n / kColumns * kBlocks;
   static constexpr int kWarps = 8;
+  // What the accumulators leave of the registers holds operands of the steps to come.
+  static constexpr int kResidualSteps = kSteps < 2 ? kSteps : 2;
+  static constexpr int kBiasAhead = !has_residual && tile_n <= 128;  // strips of kColumns columns
   using Atom = std::conditional_t<kColumns == 64, cute::GMMA::Layout_K_SW128_Atom<Element>,
                                   cute::GMMA::Layout_K_SW64_Atom<Element>>;
   using BufferLayout =
@@ -97,66 +99,60 @@ class WarpEpilogueOp {
     auto row_of = [&](int step) { return tile_row + step % kBlocks * 64; };
     auto column_of = [&](int step) { return tile_column + step / kBlocks * kColumns; };
 
-    // The whole tile's residual at once: its latency shows once, not once a step.
-    uint32_t residual[has_residual ? kSteps : 1][kGroups][2];
-    if constexpr (has_residual) {
+    uint32_t residual[kResidualSteps][kGroups][2];
+    auto load_residual = [&](int step) {
+      const int row = row_of(step) + lane / 4, column = column_of(step) + lane % 4 * 2;
+      const Element* source = params_.residual + row * params_.ldr + column;
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
+      for (int j = 0; j < kGroups; ++j) {
 #pragma unroll
-        for (int j = 0; j < kGroups; ++j) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const int row = row_of(step) + lane / 4 + 8 * half;
-            const int column = column_of(step) + lane % 4 * 2 + 8 * j;
-            residual[step][j][half] = 0;
-            if (row < rows && column < columns)
-              residual[step][j][half] =
-                  *reinterpret_cast<const uint32_t*>(params_.residual + row * params_.ldr + column);
-          }
+        for (int half = 0; half < 2; ++half) {
+          uint32_t& pair = residual[step % kResidualSteps][j][half];
+          pair = 0;
+          if (row + 8 * half < rows && column + 8 * j < columns)
+            pair = *reinterpret_cast<const uint32_t*>(source + 8 * half * params_.ldr + 8 * j);
         }
       }
-    }
-    float2 bias[kGroups] = {};
-    auto load_bias = [&](int step) {
+    };
+    float2 bias[2][kGroups] = {};  // of a strip of kColumns columns: kBlocks steps
+    auto load_bias = [&](int strip) {
       if (params_.bias == nullptr) return;
 #pragma unroll
       for (int j = 0; j < kGroups; ++j) {
-        const int column = column_of(step) + lane % 4 * 2 + 8 * j;
+        const int column = column_of(strip * kBlocks) + lane % 4 * 2 + 8 * j;
         if (column < columns)
-          bias[j] = __ldg(reinterpret_cast<const float2*>(params_.bias + column));
+          bias[strip % 2][j] = __ldg(reinterpret_cast<const float2*>(params_.bias + column));
       }
     };
-    load_bias(0);
+    if (kBiasAhead) load_bias(0);
+    if constexpr (has_residual) {
+#pragma unroll
+      for (int step = 0; step < kResidualSteps; ++step) load_residual(step);
+    }
 
-    // A real loop: unrolled, a GELU tile is 30 KB of straight-line code, and fetching instructions
-    // takes longer than executing them. Only the choice of accumulators is spelled out per step.
-#pragma unroll 1
+#pragma unroll
     for (int step = 0; step < kSteps; ++step) {
+      const int strip = step / kBlocks;
+      if (step % kBlocks == 0 && strip + kBiasAhead < kSteps / kBlocks)
+        load_bias(strip + kBiasAhead);
       float values[kValues];
-      uint32_t added[kGroups][2];
 #pragma unroll
-      for (int s = 0; s < kSteps; ++s) {
-        if (s == step) {
-#pragma unroll
-          for (int i = 0; i < kValues; ++i) {
-            values[i] = accumulators(s % kBlocks * (tile_n / 2) + s / kBlocks * kValues + i) +
-                        (i % 2 == 0 ? bias[i / 4].x : bias[i / 4].y);
-            if (has_residual && i % 2 == 0) added[i / 4][i / 2 % 2] = residual[s][i / 4][i / 2 % 2];
-          }
-          asm volatile("");  // keeps this a branch: selecting would take kSteps times as long
-        }
+      for (int i = 0; i < kValues; ++i) {
+        const float2 pair = bias[strip % 2][i / 4];
+        values[i] = accumulators(step % kBlocks * (tile_n / 2) + strip * kValues + i) +
+                    (i % 2 == 0 ? pair.x : pair.y);
       }
-      if (step + 1 < kSteps) load_bias(step + 1);
       activate<kValues>(values, params_.activation);
       if constexpr (has_residual) {
         cutlass::NumericArrayConverter<float, Element, 2> widen;
 #pragma unroll
         for (int i = 0; i < kValues; i += 2) {
-          const auto pair =
-              widen(reinterpret_cast<const cutlass::Array<Element, 2>&>(added[i / 4][i / 2 % 2]));
+          const auto pair = widen(reinterpret_cast<const cutlass::Array<Element, 2>&>(
+              residual[step % kResidualSteps][i / 4][i / 2 % 2]));
           values[i] += pair[0];
           values[i + 1] += pair[1];
         }
+        if (step + kResidualSteps < kSteps) load_residual(step + kResidualSteps);
       }
 
       // The buffer was last read by the store before the previous one.
@@ -188,12 +184,14 @@ class WarpEpilogueOp {
     }
   }
 
- private:
+ protected:
   const Params& params_;
+
+ private:
   int stores_ = 0;
 };
 
-/// With the plumbing that CUTLASS's kernels expect of an epilogue that loads nothing ahead.
+/// With the plumbing that CUTLASS's kernels expect of an epilogue.
 template <class Element, int tile_m, int tile_n, bool has_residual>
 class WarpEpilogue : public cutlass::epilogue::collective::detail::Sm90TmaWarpSpecializedAdapter<
                          WarpEpilogueOp<Element, tile_m, tile_n, has_residual>> {
@@ -205,6 +203,31 @@ class WarpEpilogue : public cutlass::epilogue::collective::detail::Sm90TmaWarpSp
   CUTLASS_DEVICE static void prefetch_tma_descriptors(const typename Base::Params& params) {
     cute::prefetch_tma_descriptor(params.store.get_tma_descriptor());
   }
+  CUTLASS_DEVICE static bool is_producer_load_needed() { return has_residual; }
+
+  /// Called once per tile by a warp of the producers, as soon as the first operands are on their
+  /// way. Brings the residual of both warpgroups' first tiles to L2 during the first mainloop;
+  /// where there are more, the other warpgroup's mainloop hides the latency.
+  template <class Pipeline, class State, class Problem, class Tile, class Coord, class Mma,
+            class Storage>
+  CUTLASS_DEVICE State load(Pipeline, State state, Problem problem, Tile, Coord coord, Mma,
+                            int lane, Storage&) {
+    constexpr int kLine = 64;  // 128 bytes
+    constexpr int kLines = (tile_n + kLine - 1) / kLine;
+    if (tiles_loaded_++ >= 2) return state;
+#pragma unroll 1
+    for (int i = lane; i < tile_m * kLines; i += 32) {
+      const int row = cute::get<0>(coord) * tile_m + i / kLines;
+      const int column = cute::get<1>(coord) * tile_n + i % kLines * kLine;
+      if (row < cute::get<0>(problem) && column < cute::get<1>(problem))
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(this->params_.residual +
+                                                      row * this->params_.ldr + column));
+    }
+    return state;
+  }
+
+ private:
+  int tiles_loaded_ = 0;
 };
 
 }  // namespace packhorse::cuda

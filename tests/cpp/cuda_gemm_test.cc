@@ -49,7 +49,8 @@ TEST(gemm_residual_never_takes_the_tile_without_registers_for_it) {
 
 TEST(gemm_panels_cut_large_weights_only) {
   CHECK(select_gemm(4096, 3072, 768, false, kSms).panel > 3072);
-  CHECK(select_gemm(8192, 8192, 8192, false, kSms).panel == 8);
+  CHECK(select_gemm(8192, 8192, 8192, true, kSms).panel == 8);         // 128x128
+  CHECK(select_gemm(8192, 8192, 8192, false, kSms).panel > 8192 / 8);  // 128x192
 }
 
 TEST(gemm_choice_is_printable) {
@@ -74,13 +75,15 @@ TEST(gelu_errs_by_less_than_3e5th_everywhere) {
     tanh_error = std::fmax(tanh_error, std::fabs(gelu_tanh(x) - 0.5 * d * (1 + std::tanh(u))));
   }
   CHECK(erf_error < 2.6e-5);
-  CHECK(tanh_error < 1.9e-5);
+  CHECK(tanh_error < 2e-6);
 }
 
-TEST(gelu_saturates_exactly) {
-  for (float x : {4.45f, 5.0f, 100.0f, 3e38f}) {
-    CHECK(gelu_erf(x) == x && gelu_erf(-x) == 0.0f);
-    CHECK(gelu_tanh(x) == x && gelu_tanh(-x) == 0.0f);
+TEST(gelu_saturates) {
+  for (float x : {6.0f, 100.0f, 3e38f, std::numeric_limits<float>::infinity()}) {
+    CHECK(gelu_erf(x) == x && gelu_tanh(x) == x);
+  }
+  for (float x : {-100.0f, -3e38f}) {
+    CHECK(gelu_erf(x) == 0.0f && gelu_tanh(x) == 0.0f);
   }
   CHECK(gelu_erf(0.0f) == 0.0f && gelu_tanh(0.0f) == 0.0f);
 }
