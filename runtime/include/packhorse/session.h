@@ -48,8 +48,9 @@ class PACKHORSE_API Session {
   /// Runs one batch. Throws InvalidArgument (batch not acceptable), RuntimeError.
   virtual void run(const PackedTokens& batch, const RunOutputs& outputs) = 0;
 
-  /// Milliseconds on the device from ids to the last hidden state: one number for each of `samples`,
-  /// each the mean of `launches` runs asked for back to back. Without copies to and from the host.
+  /// Milliseconds on the device from ids to the last hidden state: one number for each of
+  /// `samples`, each the mean of `launches` runs asked for back to back. Without copies to and from
+  /// the host.
   virtual std::vector<double> time_encoder(const PackedTokens& batch, int samples,
                                            int launches) = 0;
 
