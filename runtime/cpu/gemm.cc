@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <dnnl.hpp>
 #include <optional>
 #include <random>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/format.h"
+#include "cpu/gemm_kernel.h"
 #include "packhorse/error.h"
 
 // The OpenMP runtime is whichever oneDNN was linked with. Weak: nothing else here needs one, and a
@@ -25,99 +27,6 @@ using dnnl::memory;
 
 // Smaller blocks for the last rows of a batch. Not 1: a matrix-vector kernel sums in another order.
 constexpr std::array<int64_t, 3> kRowCounts = {kBlockRows, 32, 16};
-
-const dnnl::engine& engine() {
-  static const dnnl::engine engine = [] {
-    // Kernels live in GemmSet; oneDNN's own cache only saves work to a second session.
-    dnnl::set_primitive_cache_capacity(256);
-    return dnnl::engine(dnnl::engine::kind::cpu, 0);
-  }();
-  return engine;
-}
-
-memory::data_type type_of(DType dtype) {
-  return dtype == DType::kBFloat16 ? memory::data_type::bf16 : memory::data_type::f32;
-}
-
-std::optional<dnnl::algorithm> algorithm_of(Activation activation) {
-  switch (activation) {
-    case Activation::kNone:
-      break;
-    case Activation::kGelu:
-      return dnnl::algorithm::eltwise_gelu_erf;
-    case Activation::kGeluTanh:
-      return dnnl::algorithm::eltwise_gelu_tanh;
-    case Activation::kRelu:
-      return dnnl::algorithm::eltwise_relu;
-    case Activation::kSilu:
-      return dnnl::algorithm::eltwise_swish;
-    case Activation::kTanh:
-      return dnnl::algorithm::eltwise_tanh;
-    case Activation::kSigmoid:
-      return dnnl::algorithm::eltwise_logistic;
-  }
-  return std::nullopt;
-}
-
-// The kernel for `rows` rows and `columns` of the shape's out_features; empty if there is none.
-// Without `weight` oneDNN chooses the layout of the weight.
-dnnl::matmul::primitive_desc describe(const GemmShape& shape, int64_t rows, int64_t columns,
-                                      const memory::desc* weight = nullptr) {
-  const memory::dims weight_dims = {shape.in_features, columns};
-  const memory::desc x({rows, shape.in_features}, type_of(shape.dtype), memory::format_tag::ab);
-  const memory::desc any(weight_dims, type_of(shape.dtype), memory::format_tag::any);
-  const memory::desc bias =
-      shape.bias ? memory::desc({1, columns}, memory::data_type::f32, memory::format_tag::ab)
-                 : memory::desc();
-  const memory::desc out({rows, columns}, type_of(shape.out_dtype), memory::format_tag::ab);
-  dnnl::primitive_attr attributes;
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (const auto algorithm = algorithm_of(shape.activation)) {
-    const float alpha = *algorithm == dnnl::algorithm::eltwise_swish ? 1.0f : 0.0f;
-    dnnl::post_ops post_ops;
-    post_ops.append_eltwise(*algorithm, alpha, 0.0f);
-    attributes.set_post_ops(post_ops);
-  }
-  return {engine(), x, weight != nullptr ? *weight : any, bias, out, attributes, true};
-}
-
-// How a weight matrix lies in memory: all panels but the last are alike. The layout is that of the
-// plain float32 layer; every kernel of the same matrix is made to take it.
-struct PackedLayout {
-  PackedLayout(int64_t in_features, int64_t out_features, DType dtype)
-      : panels(panel_count(out_features, dtype)), columns(panel_width(dtype)) {
-    const GemmShape shape = {in_features, out_features, dtype, DType::kFloat32};
-    last_columns = out_features - (panels - 1) * columns;
-    const auto last_panel = describe(shape, kBlockRows, last_columns);
-    if (!last_panel) {
-      throw RuntimeError(concat("oneDNN has no ", name_of(dtype), " matmul of ", in_features, " x ",
-                                out_features, " features on this CPU"));
-    }
-    last = last_panel.weights_desc();
-    full = panels > 1 ? describe(shape, kBlockRows, columns).weights_desc() : last;
-    bytes = static_cast<size_t>(panels - 1) * full.get_size() + last.get_size();
-  }
-
-  int64_t panels;
-  int64_t columns;       // of every panel but the last
-  int64_t last_columns;  // of the last
-  memory::desc full;
-  memory::desc last;
-  size_t bytes;
-};
-
-void pack_panel(const PackedLayout& layout, const float* weight, int64_t panel, void* packed) {
-  const bool last = panel + 1 == layout.panels;
-  const int64_t in_features = layout.last.get_dims()[0];
-  const memory::desc plain({in_features, last ? layout.last_columns : layout.columns},
-                           memory::data_type::f32, memory::format_tag::ba);
-  // oneDNN takes no pointer to const, but only reads this one.
-  memory from(plain, engine(), const_cast<float*>(weight) + panel * layout.columns * in_features);
-  memory to(last ? layout.last : layout.full, engine(),
-            static_cast<char*>(packed) + static_cast<size_t>(panel) * layout.full.get_size());
-  dnnl::stream stream(engine());
-  dnnl::reorder(from, to).execute(stream, from, to);
-}
 
 }  // namespace
 
@@ -167,71 +76,7 @@ void pack_weight(const float* weight, int64_t in_features, int64_t out_features,
                     [&](int64_t panel, int) { pack_panel(layout, weight, panel, packed); });
 }
 
-// What each worker needs to run any kernel.
-struct GemmWorkers {
-  explicit GemmWorkers(int count) : scratchpads(static_cast<size_t>(count)) {
-    for (int i = 0; i < count; ++i) streams.emplace_back(engine());
-  }
-  void reserve(size_t bytes) {
-    for (auto& scratchpad : scratchpads) {
-      if (scratchpad.size() < bytes) scratchpad.resize(bytes);
-    }
-  }
-  std::vector<dnnl::stream> streams;
-  std::vector<std::vector<std::byte>> scratchpads;
-};
-
 namespace {
-
-// One oneDNN primitive and, for each worker, the memory objects it is run with: making those anew
-// would cost more than a small call.
-class Kernel {
- public:
-  Kernel(const dnnl::matmul::primitive_desc& desc, GemmWorkers& workers)
-      : primitive_(desc), has_bias_(desc.bias_desc().get_size() != 0) {
-    workers.reserve(desc.scratchpad_desc().get_size());
-    for (size_t i = 0; i < workers.streams.size(); ++i) {
-      const auto bind = [&](const memory::desc& md) { return memory(md, engine(), nullptr); };
-      bound_.push_back({bind(desc.src_desc()), bind(desc.weights_desc()),
-                        has_bias_ ? bind(desc.bias_desc()) : memory(), bind(desc.dst_desc()),
-                        bind(desc.scratchpad_desc())});
-    }
-  }
-
-  void run(const void* x, const void* weight, const float* bias, void* out, int worker,
-           GemmWorkers& workers) {
-    const auto index = static_cast<size_t>(worker);
-    Bound& bound = bound_[index];
-    bound.x.set_data_handle(const_cast<void*>(x));
-    bound.weight.set_data_handle(const_cast<void*>(weight));
-    bound.out.set_data_handle(out);
-    bound.scratchpad.set_data_handle(workers.scratchpads[index].data());
-    std::array<dnnl_exec_arg_t, 5> arguments = {{{DNNL_ARG_SRC, bound.x.get()},
-                                                 {DNNL_ARG_WEIGHTS, bound.weight.get()},
-                                                 {DNNL_ARG_DST, bound.out.get()},
-                                                 {DNNL_ARG_SCRATCHPAD, bound.scratchpad.get()},
-                                                 {}}};
-    int count = 4;
-    if (has_bias_) {
-      bound.bias.set_data_handle(const_cast<float*>(bias));
-      arguments[4] = {DNNL_ARG_BIAS, bound.bias.get()};
-      count = 5;
-    }
-    const dnnl_status_t status = dnnl_primitive_execute(
-        primitive_.get(), workers.streams[index].get(), count, arguments.data());
-    if (status != dnnl_success) {
-      throw RuntimeError(concat("oneDNN's matmul failed with status ", static_cast<int>(status)));
-    }
-  }
-
- private:
-  struct Bound {
-    memory x, weight, bias, out, scratchpad;
-  };
-  dnnl::matmul primitive_;
-  bool has_bias_;
-  std::vector<Bound> bound_;
-};
 
 // Equal rows of random numbers and a random layer, to see whether kernels agree.
 class Probe {
@@ -307,26 +152,15 @@ class OneDnnGemm final : public Gemm {
       : shape_(shape),
         layout_(shape.in_features, shape.out_features, shape.dtype),
         workers_(workers) {
-    const std::string wanted =
-        describe(shape, kBlockRows, layout_.last_columns, &layout_.last).impl_info_str();
-    // Another implementation would not agree, and may be oneDNN's slow reference code.
-    const auto make = [&](const dnnl::matmul::primitive_desc& desc, std::optional<Kernel>& kernel) {
-      if (!desc || wanted != desc.impl_info_str()) return false;
-      kernel.emplace(desc, workers);
-      return true;
-    };
     for (size_t i = 0; i < kRowCounts.size(); ++i) {
-      const int64_t rows = kRowCounts[i];
       usable_[i] =
-          make(describe(shape, rows, layout_.last_columns, &layout_.last), last_panel_[i]) &&
-          (layout_.panels == 1 ||
-           make(describe(shape, rows, layout_.columns, &layout_.full), panel_[i]));
+          make(kRowCounts[i], layout_.last_columns, layout_.last, last_panel_[i]) &&
+          (layout_.panels == 1 || make(kRowCounts[i], layout_.columns, layout_.full, panel_[i]));
     }
     for (int64_t blocks = blocks_at_once(shape.dtype); blocks > 0; blocks /= 2) {
       const auto all = describe(shape, blocks * kBlockRows, shape.out_features);
-      std::optional<Kernel> kernel;
-      if (all && all.weights_desc().get_size() == layout_.bytes && make(all, kernel)) {
-        all_panels_.push_back({blocks * kBlockRows, std::move(*kernel)});
+      if (all && all.weights_desc().get_size() == layout_.bytes) {
+        all_panels_.push_back({blocks * kBlockRows, Kernel(all, workers)});
       }
     }
     keep_what_agrees();
@@ -378,6 +212,18 @@ class OneDnnGemm final : public Gemm {
   }
 
  private:
+  // Fewer rows only by the implementation of a full block: another would not agree, and may be
+  // oneDNN's slow reference code.
+  bool make(int64_t rows, int64_t columns, const memory::desc& weight,
+            std::optional<Kernel>& kernel) {
+    const auto full = describe(shape_, kBlockRows, columns, &weight);
+    const auto desc = describe(shape_, rows, columns, &weight);
+    if (!full || !desc || std::string_view(desc.impl_info_str()) != full.impl_info_str())
+      return false;
+    kernel.emplace(desc, workers_);
+    return true;
+  }
+
   // All panels at once, for a fixed number of rows, into contiguous rows of out.
   struct AllPanels {
     int64_t rows;
@@ -412,7 +258,7 @@ class OneDnnGemm final : public Gemm {
     if (!usable_[0] || !agrees(kBlockRows)) {
       throw RuntimeError(concat("oneDNN's ", name_of(shape_.dtype), " matmul of ",
                                 shape_.in_features, " x ", shape_.out_features,
-                                " features treats equal rows of a block unequally on this CPU"));
+                                " features does not treat all rows of a block alike on this CPU"));
     }
     for (size_t i = 1; i < kRowCounts.size(); ++i) {
       usable_[i] = usable_[i] && agrees(kRowCounts[i]);

@@ -1,4 +1,4 @@
-// Dense layers through oneDNN's matmul: the only use of oneDNN.
+// Dense layers through oneDNN's matmul: the only use of oneDNN (gemm.cc, gemm_kernel.cc).
 //
 // oneDNN may choose another kernel, or another order of summation, when the number of rows changes.
 // So rows are always given in blocks of a few fixed sizes, and columns in panels of a width that
