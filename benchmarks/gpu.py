@@ -26,12 +26,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import packhorse
 import torch
-from gpu_cases import ORIGINAL, ORIGINAL_WORKLOADS, WORKLOADS, Model, Workload, random_weights
+from gpu_cases import (
+    ORIGINAL,
+    ORIGINAL_WORKLOADS,
+    WORKLOADS,
+    Model,
+    Workload,
+    load_session,
+    random_weights,
+)
 from gpu_receipt import driver_version
-from models import write_model
 from torch_encoders import VARLEN, Batch, Encoder, capture, forget_compiled
 
 HERE = Path(__file__).resolve().parent
@@ -100,25 +106,13 @@ class Bench:
     def __init__(self, model: Model, folder: Path, rounds: int) -> None:
         self.model, self.rounds = model, rounds
         weights = random_weights(model)
-        write_model(folder, model.spec, {name: x.cpu().numpy() for name, x in weights.items()})
-        self.session = packhorse.Session.load(
-            folder,
-            "cuda:0",
-            "float16",
-            max_tokens=model.max_tokens,
-            max_sequences=model.max_sequences,
-        )
+        self.session = load_session(model, weights, folder)
         sizes = (model.num_layers, model.num_heads)
         self.half = Encoder(weights, *sizes, torch.float16)
         self.exact = Encoder(weights, *sizes, torch.float32)
 
-    def batch(self, workload: Workload) -> tuple[Any, Any]:
-        cu_seqlens = np.cumsum([0, *workload.lengths()], dtype=np.int32)
-        ids = np.random.default_rng(1).integers(0, 30522, cu_seqlens[-1]).astype(np.int32)
-        return ids, cu_seqlens
-
     def ours(self, workload: Workload) -> dict[str, Timer]:
-        ids, cu_seqlens = self.batch(workload)
+        ids, cu_seqlens = workload.tokens()
         native: Any = self.session._native
         return {
             OURS: lambda n: native.time_encoder(ids, cu_seqlens, n),
@@ -154,7 +148,7 @@ class Bench:
         return timers, hidden, failures
 
     def measure(self, workload: Workload, with_peers: bool) -> Json:
-        ids, cu_seqlens = self.batch(workload)
+        ids, cu_seqlens = workload.tokens()
         timers = self.ours(workload)
         errors: Json = {}
         failures: Json = {}

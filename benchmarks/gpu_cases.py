@@ -1,4 +1,4 @@
-"""What benchmarks/gpu.py runs: models of random weights, and batches by the lengths in them."""
+"""What the GPU benchmarks run: models of random weights, and batches by the lengths in them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import packhorse
 import torch
 from packhorse_weights.layout import weight_shapes
 from torch import Tensor
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "python"))
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tools"))
-from models import tiny_spec, with_defaults
+from models import tiny_spec, with_defaults, write_model
 
 Json = dict[str, Any]
 
@@ -67,6 +69,12 @@ class Workload:
         if self.original_ms is None:
             return drawn
         return shifted(drawn, self.batch * int(0.6 * self.max_length), self.max_length)
+
+    def tokens(self) -> tuple[Any, Any]:
+        """ids int32 [T] and cu_seqlens int32 [B + 1]."""
+        cu_seqlens = np.cumsum([0, *self.lengths()], dtype=np.int32)
+        ids = np.random.default_rng(1).integers(0, 30522, cu_seqlens[-1]).astype(np.int32)
+        return ids, cu_seqlens
 
 
 def uniform_lengths(batch: int, longest: int) -> list[int]:
@@ -141,3 +149,15 @@ def random_weights(model: Model) -> dict[str, Tensor]:
             values *= 1.5 * shape[-1] ** -0.5
         tensors[name] = values.half()
     return tensors
+
+
+def load_session(model: Model, weights: dict[str, Tensor], folder: Path) -> packhorse.Session:
+    """The model in float16 on the first GPU, by way of a folder."""
+    write_model(folder, model.spec, {name: x.cpu().numpy() for name, x in weights.items()})
+    return packhorse.Session.load(
+        folder,
+        "cuda:0",
+        "float16",
+        max_tokens=model.max_tokens,
+        max_sequences=model.max_sequences,
+    )
