@@ -51,7 +51,8 @@ class Case:
     name: str
     model_type: str = "bert"
     config: dict[str, Any] = field(default_factory=dict)
-    layout: str = "safetensors"  # safetensors, sharded, masked_lm (prefix, no pooler), old_bin
+    # safetensors, sharded, old_bin; masked_lm and causal_lm have a prefix, and no pooler
+    layout: str = "safetensors"
     pooler: bool | None = True  # None: the model type knows none
     bfloat16: bool = False  # weights as stored; computed in float32 all the same
     pooling: str | None = None  # None: no sentence-transformers files
@@ -133,6 +134,114 @@ CASES = (
         config={"hidden_size": 42, "num_attention_heads": 3, "intermediate_size": 51},
         pooler=False,
     ),
+    Case(
+        "modernbert",
+        "modernbert",
+        config={"num_hidden_layers": 5, "local_attention": 24, "layer_types": None},
+        pooler=None,
+        pooling="cls",
+    ),
+    Case(
+        "modernbert-odd",
+        "modernbert",
+        config={
+            "hidden_size": 36,
+            "num_attention_heads": 3,
+            "intermediate_size": 39,
+            "num_hidden_layers": 3,
+            "hidden_activation": "silu",
+            "local_attention": 2,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 1000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+            },
+            "attention_bias": True,
+            "mlp_bias": True,
+            "norm_bias": True,
+        },
+        pooler=None,
+        layout="masked_lm",
+    ),
+    Case("nomic-bert", "nomic_bert", pooler=None, pooling="mean", normalize=True),
+    Case(
+        "nomic-bert-odd",
+        "nomic_bert",
+        config={
+            "hidden_size": 42,
+            "num_attention_heads": 3,
+            "intermediate_size": 51,
+            "hidden_act": "gelu_new",
+        },
+    ),
+    Case("gte", "gte", pooler=None, pooling="cls"),
+    Case(
+        "gte-odd",
+        "gte",
+        config={
+            "type_vocab_size": 2,
+            "hidden_size": 40,
+            "num_attention_heads": 5,
+            "intermediate_size": 70,
+            "hidden_act": "relu",
+            "rope_parameters": {"rope_type": "default", "rope_theta": 300.0},
+        },
+        layout="masked_lm",
+    ),
+    Case("qwen2", "qwen2", config={"num_key_value_heads": 2}, pooler=None, pooling="last"),
+    Case(
+        "qwen2-window",
+        "qwen2",
+        config={
+            "num_key_value_heads": 1,
+            "num_hidden_layers": 3,
+            "use_sliding_window": True,
+            "sliding_window": 9,
+            "max_window_layers": 1,
+        },
+        layout="causal_lm",
+        pooler=None,
+    ),
+    Case(
+        "qwen3",
+        "qwen3",
+        config={"num_key_value_heads": 2, "head_dim": 24},
+        pooler=None,
+        pooling="last",
+        normalize=True,
+    ),
+    Case(
+        "qwen3-odd",
+        "qwen3",
+        config={
+            "hidden_size": 35,
+            "num_attention_heads": 3,
+            "num_key_value_heads": 3,
+            "head_dim": 10,
+            "intermediate_size": 47,
+            "attention_bias": True,
+            "rms_norm_eps": 1e-3,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+        },
+        pooler=None,
+        layout="causal_lm",
+    ),
+    Case("llama", "llama", config={"attention_bias": True, "mlp_bias": True}, pooler=None),
+    Case(
+        "llama-grouped",
+        "llama",
+        config={"num_key_value_heads": 2, "head_dim": 12, "hidden_act": "gelu"},
+        pooler=None,
+        pooling="mean",
+    ),
+    Case(
+        "mistral",
+        "mistral",
+        config={"num_key_value_heads": 2, "sliding_window": 16},
+        pooler=None,
+        pooling="last",
+        normalize=True,
+    ),
 )
 
 # Two layers of width 32, under the names that most configs use.
@@ -152,6 +261,14 @@ DEFAULTS_OF: dict[str, dict[str, Any]] = {
     "camembert": _ROBERTA,
     "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64},
     "mpnet": {"layer_norm_eps": 1e-5},
+    "nomic_bert": {"pad_token_id": 0},
+    "modernbert": {
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "bos_token_id": 1,
+        "cls_token_id": 1,
+        "sep_token_id": 2,
+    },
 }
 # Of which these are named differently in the config.
 RENAMED = {
@@ -272,7 +389,7 @@ def save(folder: Path, case: Case, model: nn.Module, encoder: nn.Module) -> None
         encoder.config.architectures = ["BertForPreTraining"]
         encoder.config.save_pretrained(folder)
         torch.save(state, folder / "pytorch_model.bin")
-    elif case.layout == "masked_lm":
+    elif case.layout in ("masked_lm", "causal_lm"):
         model.save_pretrained(folder)
     else:
         size = "60KB" if case.layout == "sharded" else "1GB"
@@ -306,6 +423,9 @@ def make(case: Case, sequences: list[tuple[np.ndarray, np.ndarray]]) -> None:
     config = config_of(case)
     if case.layout == "masked_lm":
         model: Any = transformers.AutoModelForMaskedLM.from_config(config)
+        encoder, pooler = model.base_model, False
+    elif case.layout == "causal_lm":
+        model = transformers.AutoModelForCausalLM.from_config(config)
         encoder, pooler = model.base_model, False
     else:
         options = {} if case.pooler is None else {"add_pooling_layer": case.pooler}

@@ -6,18 +6,35 @@ FAMILIES.
 
 from __future__ import annotations
 
-from packhorse_weights.architectures import albert, bert, distilbert, electra, mpnet, roberta
+from packhorse_weights.architectures import (
+    albert,
+    bert,
+    decoder,
+    distilbert,
+    electra,
+    gte,
+    jina_bert,
+    modernbert,
+    mpnet,
+    nomic_bert,
+    roberta,
+)
 from packhorse_weights.architectures.base import Architecture
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 
 FAMILIES: tuple[Architecture, ...] = (
+    jina_bert.ARCHITECTURE,
     bert.ARCHITECTURE,
     roberta.ARCHITECTURE,
     distilbert.ARCHITECTURE,
     electra.ARCHITECTURE,
     albert.ARCHITECTURE,
     mpnet.ARCHITECTURE,
+    modernbert.ARCHITECTURE,
+    nomic_bert.ARCHITECTURE,
+    gte.ARCHITECTURE,
+    decoder.ARCHITECTURE,
 )
 
 
