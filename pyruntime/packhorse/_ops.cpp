@@ -204,8 +204,8 @@ class Operators {
     args.residual = call.put("residual", residual);
     args.norm = call.put_norm(norm, NormKind::kLayer, args.down.out_features);
     args.out = call.result(args.x.rows(), args.down.out_features);
-    args.workspace = call.allocate(ops_->feed_forward_workspace(args.x.rows(), args.up.in_features,
-                                                                args.up.out_features, dtype_));
+    args.workspace = call.allocate(ops_->feed_forward_workspace(
+        args.x.rows(), args.up.in_features, args.up.out_features, false, dtype_));
     ops_->feed_forward(args);
     return call.get(args.out);
   }

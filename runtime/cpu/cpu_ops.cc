@@ -50,6 +50,8 @@ class CpuOps final : public Ops {
                               features_.bfloat16 ? " or bfloat16" : ""));
   }
 
+  bool supports(Feature) const override { return true; }
+
   std::unique_ptr<DeviceMemory> allocate(size_t bytes) override {
     return cpu::allocate_host_memory(bytes);
   }
@@ -75,12 +77,12 @@ class CpuOps final : public Ops {
 
   size_t linear_workspace(int64_t rows, int64_t in_features, int64_t out_features,
                           DType dtype) const override {
-    return cpu::linear_workspace(rows, in_features, 0, out_features, dtype, pool_.threads());
+    return cpu::linear_workspace(rows, in_features, out_features, dtype, pool_.threads());
   }
   size_t feed_forward_workspace(int64_t rows, int64_t hidden_size, int64_t intermediate_size,
-                                DType dtype) const override {
-    return cpu::linear_workspace(rows, hidden_size, intermediate_size, hidden_size, dtype,
-                                 pool_.threads());
+                                bool gated, DType dtype) const override {
+    return cpu::feed_forward_workspace(rows, hidden_size, intermediate_size, gated, dtype,
+                                       pool_.threads());
   }
   size_t attention_workspace(int64_t, int64_t num_sequences, int64_t, int64_t, int64_t head_dim,
                              DType) const override {
@@ -109,6 +111,15 @@ class CpuOps final : public Ops {
     check_dtype(args.x.dtype);
     const Turn turn(*this);
     cpu::feed_forward(args, gemms_, kernels_, pool_);
+  }
+  void do_rotation(const RotationArgs& args) override {
+    const Turn turn(*this);
+    cpu::rotation(args, pool_);
+  }
+  void do_rotate_heads(const RotateHeadsArgs& args) override {
+    check_dtype(args.q.dtype);
+    const Turn turn(*this);
+    cpu::rotate_heads(args, kernels_, pool_);
   }
   void do_attention(const AttentionArgs& args) override {
     check_dtype(args.q.dtype);

@@ -78,43 +78,82 @@ void pack_weight(const float* weight, int64_t in_features, int64_t out_features,
 
 namespace {
 
-// Equal rows of random numbers and a random layer, to see whether kernels agree.
+// Random rows, in their order and in the reverse, and a random layer, to see whether kernels agree.
+// The layer and the rows are such that every sum, bias included, is zero but for rounding: another
+// order of summation then changes every bit of it, where it would rarely change an ordinary number.
 class Probe {
  public:
   Probe(const GemmShape& shape, const PackedLayout& layout, GemmWorkers& workers)
       : shape_(shape),
         bias_(static_cast<size_t>(shape.out_features)),
         packed_(layout.bytes),
-        x_(static_cast<size_t>(kRows * shape.in_features) * size_of(shape.dtype)),
+        x_(static_cast<size_t>(kRows) * x_row_bytes()),
+        reversed_(x_.size()),
         out_(static_cast<size_t>(kRows) * row_bytes()),
         tile_(Gemm::tile_bytes(shape.dtype)) {
     const auto in_features = static_cast<size_t>(shape.in_features);
     std::minstd_rand random(1);
-    const auto fill = [&](std::vector<float>& values) {
-      for (float& value : values) {
-        value = static_cast<float>(random()) / static_cast<float>(random.max()) - 0.5f;
-      }
+    const auto draw = [&] {
+      return static_cast<float>(random()) / static_cast<float>(random.max()) - 0.5f;
     };
     std::vector<float> weight(in_features * bias_.size());
-    std::vector<float> x(in_features);
-    fill(weight);
-    fill(bias_);
-    fill(x);
+    std::vector<float> x(in_features * static_cast<size_t>(kRows));
+    // The second half repeats the weights of the first with inputs of the other sign; then one
+    // feature takes the bias away.
+    const size_t half = (in_features - 1) / 2;
+    for (size_t n = 0; n < bias_.size(); ++n) {
+      float* row = weight.data() + n * in_features;
+      for (size_t k = 0; k < half; ++k) row[k] = row[half + k] = draw();
+      bias_[n] = static_cast<float>(random() % 255) / 256.0f;  // exact in bfloat16
+      row[2 * half] = shape.bias ? -bias_[n] : 0;
+    }
+    for (size_t i = 0; i < x.size(); i += in_features) {
+      for (size_t k = 0; k < half; ++k) {
+        x[i + k] = draw();
+        x[i + half + k] = -x[i + k];
+      }
+      x[i + 2 * half] = 1;
+    }
     for (int64_t panel = 0; panel < layout.panels; ++panel) {
       pack_panel(layout, weight.data(), panel, packed_.data());
     }
-    std::vector<float> rows;
-    for (int64_t i = 0; i < kRows; ++i) rows.insert(rows.end(), x.begin(), x.end());
     const memory::dims dims = {kRows, shape.in_features};
-    memory from({dims, memory::data_type::f32, memory::format_tag::ab}, engine(), rows.data());
+    memory from({dims, memory::data_type::f32, memory::format_tag::ab}, engine(), x.data());
     memory to({dims, type_of(shape.dtype), memory::format_tag::ab}, engine(), x_.data());
     dnnl::reorder(from, to).execute(workers.streams[0], from, to);
+    for (int64_t i = 0; i < kRows; ++i) {
+      std::memcpy(reversed_.data() + static_cast<size_t>(kRows - 1 - i) * x_row_bytes(),
+                  x_.data() + static_cast<size_t>(i) * x_row_bytes(), x_row_bytes());
+    }
   }
 
-  // Whether all of `rows` rows come out as `reference`, which the first call sets.
-  bool rows_equal(const Gemm& gemm, int64_t rows, std::vector<std::byte>& reference) const {
+  // Sets what all kernels have to give.
+  void set_reference(const Gemm& gemm) {
+    run(gemm, x_.data(), kRows);
+    reference_ = out_;
+  }
+
+  // Whether the first `rows` rows come out as the reference, in either order.
+  bool agrees(const Gemm& gemm, int64_t rows) {
+    run(gemm, x_.data(), rows);
+    if (!std::equal(out_.begin(), out_.begin() + rows * row_bytes(), reference_.begin())) {
+      return false;
+    }
+    run(gemm, reversed_.data() + static_cast<size_t>(kRows - rows) * x_row_bytes(), rows);
+    for (int64_t i = 0; i < rows; ++i) {
+      const auto found = out_.begin() + i * row_bytes();
+      const auto expected = reference_.begin() + (rows - 1 - i) * row_bytes();
+      if (!std::equal(found, found + row_bytes(), expected)) return false;
+    }
+    return true;
+  }
+
+  static constexpr int64_t kRows = kBlockRows * 4;
+
+ private:
+  void run(const Gemm& gemm, const std::byte* x, int64_t rows) {
     Gemm::Block block;
-    block.x = x_.data();
+    block.x = x;
     block.rows = rows;
     block.weight = packed_.data();
     block.bias = shape_.bias ? bias_.data() : nullptr;
@@ -123,17 +162,11 @@ class Probe {
     block.out_rows = rows;
     block.tile = tile_.data();
     gemm.run(block);
-    if (reference.empty()) reference.assign(out_.begin(), out_.begin() + row_bytes());
-    for (int64_t i = 0; i < rows; ++i) {
-      const std::byte* found = out_.data() + i * row_bytes();
-      if (std::memcmp(found, reference.data(), reference.size()) != 0) return false;
-    }
-    return true;
   }
 
- private:
-  static constexpr int64_t kRows = kBlockRows * 4;
-
+  size_t x_row_bytes() const {
+    return static_cast<size_t>(shape_.in_features) * size_of(shape_.dtype);
+  }
   int64_t row_bytes() const {
     return shape_.out_features * static_cast<int64_t>(size_of(shape_.out_dtype));
   }
@@ -142,8 +175,10 @@ class Probe {
   std::vector<float> bias_;
   std::vector<std::byte> packed_;
   std::vector<std::byte> x_;
-  mutable std::vector<std::byte> out_;
-  mutable std::vector<std::byte> tile_;
+  std::vector<std::byte> reversed_;
+  std::vector<std::byte> out_;
+  std::vector<std::byte> tile_;
+  std::vector<std::byte> reference_;
 };
 
 class OneDnnGemm final : public Gemm {
@@ -248,14 +283,15 @@ class OneDnnGemm final : public Gemm {
     return 0;
   }
 
-  // Runs every kernel on equal rows. All rows must come out equal; a smaller block and a kernel
-  // over all panels must agree with the panels of a full block, or are not used.
+  // Runs every kernel on the same rows in two orders. A row must come out alike wherever it stands;
+  // a smaller block and a kernel over all panels must agree with the panels of a full block, or are
+  // not used.
   void keep_what_agrees() {
     std::vector<AllPanels> candidates = std::exchange(all_panels_, {});
-    const Probe probe(shape_, layout_, workers_);
-    std::vector<std::byte> reference;
-    const auto agrees = [&](int64_t rows) { return probe.rows_equal(*this, rows, reference); };
-    if (!usable_[0] || !agrees(kBlockRows)) {
+    Probe probe(shape_, layout_, workers_);
+    if (usable_[0]) probe.set_reference(*this);
+    const auto agrees = [&](int64_t rows) { return probe.agrees(*this, rows); };
+    if (!usable_[0] || !agrees(Probe::kRows)) {
       throw RuntimeError(concat("oneDNN's ", name_of(shape_.dtype), " matmul of ",
                                 shape_.in_features, " x ", shape_.out_features,
                                 " features does not treat all rows of a block alike on this CPU"));

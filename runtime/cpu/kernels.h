@@ -7,6 +7,8 @@
 
 #include <stdint.h>
 
+#include "ops/activation.h"
+
 namespace packhorse::cpu {
 
 /// gamma and beta [columns], each or null; gamma null: no normalisation.
@@ -54,6 +56,29 @@ struct CastElements {
   int64_t count = 0;
 };
 
+/// out = activation(gate) * up; gate and up lie in turn, kGateBlock of each, in the 2 * `columns`
+/// of a row of x. `out` may be x, with rows no further apart.
+struct GateRows {
+  const void* x = nullptr;
+  void* out = nullptr;
+  int64_t x_stride = 0, out_stride = 0;
+  int64_t rows = 0, columns = 0;  // columns: a multiple of kGateBlock
+  Activation activation = Activation::kNone;
+};
+
+/// RMS norm, if gamma is not null, of the first model_dim columns of each head of one token, then
+/// rotation of columns j and j + pairs by cosines[j] and sines[j].
+struct RotateRow {
+  void* x = nullptr;  // `heads` of head_dim columns
+  int64_t heads = 0;
+  int head_dim = 0, model_dim = 0;
+  NormParams norm;
+  const float* cosines = nullptr;  // [pairs]
+  const float* sines = nullptr;
+  int pairs = 0;
+  float* scratch = nullptr;  // [head_dim]
+};
+
 /// Queries of one attention tile and keys of one pass over it.
 inline constexpr int kQueryTile = 64;
 inline constexpr int kKeyTile = 128;
@@ -93,6 +118,8 @@ struct Kernels {
   void (*embed_row[2])(const EmbedRow&);
   void (*pool_rows[2][2])(const PoolRows&);  // [dtype of x][dtype of out]
   void (*cast[2][2])(const CastElements&);   // [from][to]
+  void (*gate_rows[2])(const GateRows&);
+  void (*rotate_row[2])(const RotateRow&);
   void (*attention[2])(const AttentionTile&);
 };
 

@@ -9,7 +9,11 @@
 namespace packhorse::cpu::PACKHORSE_ISA {
 #include "cpu/simd.h"
 //
+#include "cpu/activation_kernels.h"
+//
 #include "cpu/row_kernels.h"
+//
+#include "cpu/head_kernels.h"
 //
 #include "cpu/attention_kernel.h"
 }  // namespace packhorse::cpu::PACKHORSE_ISA
@@ -26,6 +30,8 @@ const Kernels PACKHORSE_KERNELS = {
                   {isa::pool_rows<bfloat16, float>, isa::pool_rows<bfloat16, bfloat16>}},
     .cast = {{isa::cast<float, float>, isa::cast<float, bfloat16>},
              {isa::cast<bfloat16, float>, isa::cast<bfloat16, bfloat16>}},
+    .gate_rows = {isa::gate_rows<float>, isa::gate_rows<bfloat16>},
+    .rotate_row = {isa::rotate_row<float>, isa::rotate_row<bfloat16>},
     .attention = {isa::attention<float>, isa::attention<bfloat16>},
 };
 

@@ -19,19 +19,22 @@ int64_t split_count(int64_t rows, int threads) { return block_count(rows) % thre
 
 // What a chain keeps between its steps: for each worker, and for the split blocks.
 struct Scratch {
-  Scratch(Workspace& workspace, int64_t rows, int64_t in_features, int64_t intermediate,
+  // up_features: 0 for a linear layer, twice the intermediate size for a gated one.
+  Scratch(Workspace& workspace, int64_t rows, int64_t in_features, int64_t up_features, bool gated,
           int64_t out_features, DType dtype, int threads)
       : worker_blocks(std::min(blocks_at_once(dtype), block_count(rows))),
         in_bytes(kBlockRows * in_features * size_of(dtype)),
-        middle_bytes(kBlockRows * intermediate * size_of(dtype)),
+        up_bytes(kBlockRows * up_features * size_of(dtype)),
         result_floats(kBlockRows * out_features),
         tile_bytes(Gemm::tile_bytes(dtype)),
         staged(workspace.take<int64_t>(threads)),
         in(workspace.take(threads * in_bytes)),
         tile(workspace.take(threads * tile_bytes)),
-        middle(workspace.take(threads * worker_blocks * middle_bytes)),
+        middle(workspace.take(threads * worker_blocks * up_bytes)),
         result(workspace.take<float>(threads * worker_blocks * result_floats)),
-        split_middle(workspace.take(split_capacity(rows, threads) * middle_bytes)),
+        split_up(workspace.take(split_capacity(rows, threads) * up_bytes)),
+        split_middle(gated ? workspace.take(split_capacity(rows, threads) * up_bytes / 2)
+                           : split_up),
         split_result(workspace.take<float>(split_capacity(rows, threads) * result_floats)) {}
 
   // The most blocks that are split in any batch of up to `rows` rows.
@@ -40,13 +43,14 @@ struct Scratch {
   }
 
   int64_t worker_blocks;  // that a worker takes at once
-  int64_t in_bytes, middle_bytes, result_floats, tile_bytes;
+  int64_t in_bytes, up_bytes, result_floats, tile_bytes;
   int64_t* staged;          // [threads] the block that `in` holds, or -1
   std::byte* in;            // [threads, 64, in_features]: rows that cannot be read in place
   std::byte* tile;          // [threads, 64, panel]
-  std::byte* middle;        // [threads, worker_blocks, 64, intermediate]
+  std::byte* middle;        // [threads, worker_blocks, 64, up_features]
   float* result;            // [threads, worker_blocks, 64, out_features] before residual and norm
-  std::byte* split_middle;  // [split blocks, 64, intermediate]
+  std::byte* split_up;      // [split blocks, 64, up_features]
+  std::byte* split_middle;  // [split blocks, 64, intermediate]: split_up, unless gated
   float* split_result;      // [split blocks, 64, out_features]
 };
 
@@ -63,6 +67,8 @@ struct Chain {
   TensorView x;
   Layer up;
   Layer last;
+  bool gated;
+  Activation gate;  // applied by a gated `up`
   TensorView residual;
   NormWeight norm;
   TensorView out;
@@ -89,6 +95,7 @@ struct Chain {
   Gemm::Block call(const Layer& layer, int64_t rows, const void* x, const Target& to,
                    int worker) const;
   void run_whole(int64_t block, int64_t blocks, int worker) const;
+  void run_up_panel(int64_t block, const void* from, int64_t panel, int64_t i, int worker) const;
   void finish(int64_t first_row, int64_t rows, const float* result) const;
 };
 
@@ -156,14 +163,36 @@ void Chain::run_whole(int64_t block, int64_t blocks, int worker) const {
   const void* from = blocks == 1 ? input(block, first.gemm->readable_rows(rows), worker)
                                  : row_at(x, block * kBlockRows);
   if (up) {
-    std::byte* middle = scratch.middle + worker * scratch.worker_blocks * scratch.middle_bytes;
-    const Target to = {middle, up.weight->out_features, blocks * kBlockRows};
+    std::byte* middle = scratch.middle + worker * scratch.worker_blocks * scratch.up_bytes;
+    const int64_t features = up.weight->out_features;
+    const Target to = {middle, features, blocks * kBlockRows};
     up.gemm->run(call(up, rows, from, to, worker));
+    if (gated) {
+      kernels.gate_rows[index_of(x.dtype)](
+          {middle, middle, features, features / 2, rows, features / 2, gate});
+    }
     from = middle;
   }
   float* result = scratch.result + worker * scratch.worker_blocks * scratch.result_floats;
   last.gemm->run(call(last, rows, from, target(block, blocks, result), worker));
   if (finishes()) finish(block * kBlockRows, rows, result);
+}
+
+// One panel of `up` for the i-th split block, gated where it lies: panels end between pairs.
+void Chain::run_up_panel(int64_t block, const void* from, int64_t panel, int64_t i,
+                         int worker) const {
+  const int64_t rows = rows_of(block);
+  const int64_t features = up.weight->out_features;
+  std::byte* wide = scratch.split_up + i * scratch.up_bytes;
+  up.gemm->run_panel(call(up, rows, from, {wide, features, kBlockRows}, worker), panel);
+  if (!gated) return;
+  const int64_t width = panel_width(x.dtype);
+  const int64_t begin = panel * width;
+  const int64_t columns = std::min(width, features - begin) / 2;
+  const auto size = static_cast<int64_t>(size_of(x.dtype));
+  std::byte* narrow = scratch.split_middle + i * scratch.up_bytes / 2;
+  kernels.gate_rows[index_of(x.dtype)]({wide + begin * size, narrow + begin / 2 * size, features,
+                                        features / 2, rows, columns, gate});
 }
 
 void Chain::run() const {
@@ -181,7 +210,6 @@ void Chain::run() const {
   const auto first_of = [&](int64_t part) {
     return part * (full / parts) + std::min(part, full % parts);
   };
-  const auto middle_of = [&](int64_t i) { return scratch.split_middle + i * scratch.middle_bytes; };
   const auto result_of = [&](int64_t i) {
     return scratch.split_result + i * scratch.result_floats;
   };
@@ -193,21 +221,23 @@ void Chain::run() const {
     if (task < whole_tasks) return run_whole(full, 1, worker);
     const int64_t i = (task - whole_tasks) / panels;
     const int64_t block = whole + i;
+    const int64_t panel = (task - whole_tasks) % panels;
     const int64_t block_rows = rows_of(block);
     const void* from = input(block, first.gemm->readable_rows(block_rows), worker);
-    const Target to = up ? Target{middle_of(i), up.weight->out_features, kBlockRows}
-                         : target(block, 1, result_of(i));
-    first.gemm->run_panel(call(first, block_rows, from, to, worker), (task - whole_tasks) % panels);
+    if (up) return run_up_panel(block, from, panel, i, worker);
+    const Target to = target(block, 1, result_of(i));
+    last.gemm->run_panel(call(last, block_rows, from, to, worker), panel);
   });
   if (split == 0) return;
   if (up) {
     const int64_t last_panels = last.panels();
+    const int64_t middle_bytes = scratch.up_bytes / (gated ? 2 : 1);
     pool.parallel_for(split * last_panels, [&](int64_t task, int worker) {
       const int64_t i = task / last_panels;
       const int64_t block = whole + i;
       const Target to = target(block, 1, result_of(i));
-      last.gemm->run_panel(call(last, rows_of(block), middle_of(i), to, worker),
-                           task % last_panels);
+      const std::byte* from = scratch.split_middle + i * middle_bytes;
+      last.gemm->run_panel(call(last, rows_of(block), from, to, worker), task % last_panels);
     });
   }
   if (!finishes()) return;
@@ -227,22 +257,38 @@ Layer layer_of(const LinearWeight& weight, Activation activation, DType out_dtyp
 
 }  // namespace
 
-size_t linear_workspace(int64_t rows, int64_t in_features, int64_t intermediate,
-                        int64_t out_features, DType dtype, int threads) {
+size_t linear_workspace(int64_t rows, int64_t in_features, int64_t out_features, DType dtype,
+                        int threads) {
   Workspace workspace;
-  Scratch(workspace, rows, in_features, intermediate, out_features, dtype, threads);
+  Scratch(workspace, rows, in_features, 0, false, out_features, dtype, threads);
+  return workspace.bytes();
+}
+
+size_t feed_forward_workspace(int64_t rows, int64_t hidden_size, int64_t intermediate_size,
+                              bool gated, DType dtype, int threads) {
+  Workspace workspace;
+  Scratch(workspace, rows, hidden_size, intermediate_size * (gated ? 2 : 1), gated, hidden_size,
+          dtype, threads);
   return workspace.bytes();
 }
 
 void linear(const LinearArgs& args, GemmSet& gemms, const Kernels& kernels, ThreadPool& pool) {
   Workspace workspace(args.workspace);
-  const Scratch scratch(workspace, args.x.rows(), args.x.columns(), 0, args.out.columns(),
+  const Scratch scratch(workspace, args.x.rows(), args.x.columns(), 0, false, args.out.columns(),
                         args.x.dtype, pool.threads());
   const bool finishes = args.residual || args.norm;
   const DType sums = finishes ? DType::kFloat32 : args.out.dtype;
-  Chain{args.x,        {},        layer_of(args.weight, args.activation, sums, gemms),
-        args.residual, args.norm, args.out,
-        scratch,       kernels,   pool}
+  Chain{args.x,
+        {},
+        layer_of(args.weight, args.activation, sums, gemms),
+        false,
+        Activation::kNone,
+        args.residual,
+        args.norm,
+        args.out,
+        scratch,
+        kernels,
+        pool}
       .run();
 }
 
@@ -250,12 +296,14 @@ void feed_forward(const FeedForwardArgs& args, GemmSet& gemms, const Kernels& ke
                   ThreadPool& pool) {
   Workspace workspace(args.workspace);
   const Scratch scratch(workspace, args.x.rows(), args.x.columns(), args.up.out_features,
-                        args.out.columns(), args.x.dtype, pool.threads());
+                        args.gated, args.out.columns(), args.x.dtype, pool.threads());
   const bool finishes = args.residual || args.norm;
   const DType sums = finishes ? DType::kFloat32 : args.out.dtype;
   Chain{args.x,
-        layer_of(args.up, args.activation, args.x.dtype, gemms),
+        layer_of(args.up, args.gated ? Activation::kNone : args.activation, args.x.dtype, gemms),
         layer_of(args.down, Activation::kNone, sums, gemms),
+        args.gated,
+        args.activation,
         args.residual,
         args.norm,
         args.out,

@@ -17,9 +17,10 @@
 
 namespace packhorse::cpu {
 
-/// `intermediate` = 0: a linear layer.
-size_t linear_workspace(int64_t rows, int64_t in_features, int64_t intermediate,
-                        int64_t out_features, DType dtype, int threads);
+size_t linear_workspace(int64_t rows, int64_t in_features, int64_t out_features, DType dtype,
+                        int threads);
+size_t feed_forward_workspace(int64_t rows, int64_t hidden_size, int64_t intermediate_size,
+                              bool gated, DType dtype, int threads);
 
 void linear(const LinearArgs& args, GemmSet& gemms, const Kernels& kernels, ThreadPool& pool);
 void feed_forward(const FeedForwardArgs& args, GemmSet& gemms, const Kernels& kernels,

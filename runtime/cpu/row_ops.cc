@@ -1,6 +1,7 @@
 #include "cpu/row_ops.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace packhorse::cpu {
@@ -8,6 +9,9 @@ namespace {
 
 // Rows of one task: enough work to be worth claiming, little enough to spread.
 constexpr int64_t kTaskRows = 32;
+
+// Beyond any model: model/spec.cc allows no larger head.
+constexpr size_t kMostHeadDim = 4096;
 
 char* row_at(const TensorView& view, int64_t row) {
   return view.as<char>() + static_cast<size_t>(row * view.row_stride) * size_of(view.dtype);
@@ -48,6 +52,53 @@ void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool) {
       }
       task.out = row_at(args.out, token);
       kernels.embed_row[index_of(args.out.dtype)](task);
+    }
+  });
+}
+
+void rotation(const RotationArgs& args, ThreadPool& pool) {
+  const int32_t* cu_seqlens = args.batch.cu_seqlens;
+  const int64_t pairs = args.out.columns() / 2;
+  for_rows(args.batch.num_tokens, pool, [&](int64_t first, int64_t end) {
+    const int32_t* next =
+        std::upper_bound(cu_seqlens, cu_seqlens + args.batch.num_sequences + 1, first);
+    for (int64_t token = first; token < end; ++token) {
+      while (*next <= token) ++next;
+      const int64_t position =
+          args.position_ids != nullptr ? args.position_ids[token] : token - next[-1];
+      auto* out = reinterpret_cast<float*>(row_at(args.out, token));
+      for (int64_t j = 0; j < pairs; ++j) {
+        const float angle = static_cast<float>(position) * args.frequencies[j];
+        out[j] = std::cos(angle);
+        out[pairs + j] = std::sin(angle);
+      }
+    }
+  });
+}
+
+void rotate_heads(const RotateHeadsArgs& args, const Kernels& kernels, ThreadPool& pool) {
+  const auto kernel = kernels.rotate_row[index_of(args.q.dtype)];
+  for_rows(args.q.rows(), pool, [&](int64_t first, int64_t end) {
+    std::array<float, kMostHeadDim> scratch;
+    RotateRow task;
+    task.head_dim = args.head_dim;
+    task.model_dim = args.model_dim;
+    task.scratch = scratch.data();
+    for (int64_t token = first; token < end; ++token) {
+      if (args.rotation) {
+        const auto* row = reinterpret_cast<const float*>(row_at(args.rotation, token));
+        task.pairs = static_cast<int>(args.rotation.columns() / 2);
+        task.cosines = row;
+        task.sines = row + task.pairs;
+      }
+      task.x = row_at(args.q, token);
+      task.heads = args.num_heads;
+      task.norm = params_of(args.q_norm);
+      kernel(task);
+      task.x = row_at(args.k, token);
+      task.heads = args.num_kv_heads;
+      task.norm = params_of(args.k_norm);
+      kernel(task);
     }
   });
 }

@@ -169,6 +169,8 @@ class CudaOps final : public Ops {
                               ": CUDA runs float16 or bfloat16"));
   }
 
+  bool supports(Feature) const override { return false; }
+
   std::unique_ptr<DeviceMemory> allocate(size_t bytes) override {
     return std::make_unique<CudaMemory>(device_, bytes);
   }
@@ -244,7 +246,7 @@ class CudaOps final : public Ops {
 
   size_t linear_workspace(int64_t, int64_t, int64_t, DType) const override { return 0; }
 
-  size_t feed_forward_workspace(int64_t rows, int64_t, int64_t intermediate_size,
+  size_t feed_forward_workspace(int64_t rows, int64_t, int64_t intermediate_size, bool,
                                 DType dtype) const override {
     return static_cast<size_t>(rows * intermediate_size) * size_of(dtype);
   }
@@ -275,6 +277,7 @@ class CudaOps final : public Ops {
   }
 
   void do_feed_forward(const FeedForwardArgs& args) override {
+    if (args.gated) refuse("a gated feed_forward");
     const DeviceGuard guard(device_);
     const TensorView intermediate(args.workspace, args.x.dtype, args.x.rows(),
                                   args.up.out_features);
@@ -284,6 +287,9 @@ class CudaOps final : public Ops {
          args.row_count);
     if (args.norm) norm_in_place(args.out, args.norm, args.row_count);
   }
+
+  void do_rotation(const RotationArgs&) override { refuse("rotation"); }
+  void do_rotate_heads(const RotateHeadsArgs&) override { refuse("rotate_heads"); }
 
   void do_attention(const AttentionArgs& args) override {
     const char* op = "attention";
@@ -354,6 +360,10 @@ class CudaOps final : public Ops {
   void do_cast(const CastArgs& args) override {
     const DeviceGuard guard(device_);
     launch_cast(args, stream_);
+  }
+
+  [[noreturn]] void refuse(const char* what) const {
+    throw RuntimeError(concat(what, " is not supported on ", name_of(device())));
   }
 
   void check_compute(const char* op, DType dtype) const {

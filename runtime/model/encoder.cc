@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "packhorse/error.h"
+
 namespace packhorse {
 namespace {
 
@@ -11,47 +13,178 @@ TensorView take_matrix(Arena& arena, const char* name, int64_t rows, int64_t col
   return TensorView(arena.take(name, bytes), dtype, rows, columns);
 }
 
-// hidden = norm(hidden + output(attention(qkv(hidden))))
-void attention_block(const Spec& spec, const LayerWeights& layer, const BatchView& batch,
-                     const EncoderBuffers& buffers, Ops& ops) {
-  const int64_t tokens = batch.num_tokens;
-  const TensorView hidden = buffers.hidden.first_rows(tokens);
-  const TensorView qkv = buffers.qkv.first_rows(tokens);
-  const TensorView context = buffers.context.first_rows(tokens);
-  const int64_t head_dim = padded_head_dim(spec, ops);
-  const int64_t query_columns = spec.num_heads * head_dim;
-  const int64_t kv_columns = spec.num_kv_heads * head_dim;
-  const int32_t* row_count = batch.counts;
-
-  ops.linear({.x = hidden,
-              .weight = layer.qkv,
-              .residual = {},
-              .norm = {},
-              .out = qkv,
-              .row_count = row_count,
-              .workspace = buffers.output_workspace});
-  AttentionArgs attention;
-  attention.q = qkv.column_slice(0, query_columns);
-  attention.k = qkv.column_slice(query_columns, kv_columns);
-  attention.v = qkv.column_slice(query_columns + kv_columns, kv_columns);
-  attention.out = context;
-  attention.queries = batch;
-  attention.keys = batch;
-  attention.num_heads = static_cast<int32_t>(spec.num_heads);
-  attention.num_kv_heads = static_cast<int32_t>(spec.num_kv_heads);
-  attention.head_dim = static_cast<int32_t>(head_dim);
-  attention.scale = 1.0f / std::sqrt(static_cast<float>(spec.head_dim));
-  attention.mask = spec.mask;
-  attention.workspace = buffers.attention_workspace;
-  ops.attention(attention);
-  ops.linear({.x = context,
-              .weight = layer.attention_output,
-              .residual = hidden,
-              .norm = layer.attention_norm,
-              .out = hidden,
-              .row_count = row_count,
-              .workspace = buffers.output_workspace});
+bool has_local_theta(const Spec& spec) {
+  return spec.rope && spec.rope->local_theta != spec.rope->theta;
 }
+
+AttentionMask mask_of(const Spec& spec, bool local) {
+  AttentionMask mask;
+  mask.causal = spec.causal;
+  if (local) {
+    mask.window_left = static_cast<int32_t>(spec.window);
+    if (!spec.causal) mask.window_right = static_cast<int32_t>(spec.window);
+  }
+  return mask;
+}
+
+/// One batch on its way through the layers.
+class Encoding {
+ public:
+  Encoding(const Spec& spec, const ModelWeights& weights, const EncoderInputs& inputs,
+           const EncoderBuffers& buffers, Ops& ops)
+      : spec_(spec),
+        weights_(weights),
+        inputs_(inputs),
+        batch_(inputs.batch),
+        buffers_(buffers),
+        ops_(ops),
+        hidden_(buffers.hidden.first_rows(batch_.num_tokens)) {}
+
+  void run() const {
+    embed();
+    rotations();
+    for (size_t i = 0; i < spec_.layer_weights.size(); ++i) {
+      const LayerWeights& layer = weights_.layers[static_cast<size_t>(spec_.layer_weights[i])];
+      attention_block(layer, spec_.local_layers[i]);
+      feed_forward_block(layer);
+    }
+    if (weights_.final_norm) {
+      ops_.norm({.x = hidden_,
+                 .residual = {},
+                 .norm = weights_.final_norm,
+                 .out = hidden_,
+                 .row_count = batch_.counts});
+    }
+  }
+
+ private:
+  void embed() const {
+    EmbedArgs args;
+    args.ids = inputs_.ids;
+    args.type_ids = inputs_.type_ids;
+    args.position_ids = inputs_.position_ids;
+    args.word = weights_.word_table;
+    args.position = weights_.position_table;
+    args.type = weights_.type_table;
+    args.position_offset = spec_.position_offset;
+    args.norm = weights_.embedding_norm;
+    args.batch = batch_;
+    args.out = hidden_;
+    if (weights_.embedding_projection) {
+      args.out = buffers_.embedded.first_rows(batch_.num_tokens);
+    }
+    ops_.embed(args);
+    if (!weights_.embedding_projection) return;
+    ops_.linear({.x = args.out,
+                 .weight = *weights_.embedding_projection,
+                 .residual = {},
+                 .norm = {},
+                 .out = hidden_,
+                 .row_count = batch_.counts,
+                 .workspace = buffers_.embedding_workspace});
+  }
+
+  // Once for all layers.
+  void rotations() const {
+    if (!spec_.rope) return;
+    ops_.rotation({.frequencies = weights_.rope_frequencies,
+                   .position_ids = inputs_.position_ids,
+                   .batch = batch_,
+                   .out = buffers_.rotation.first_rows(batch_.num_tokens)});
+    if (!has_local_theta(spec_)) return;
+    ops_.rotation({.frequencies = weights_.local_rope_frequencies,
+                   .position_ids = inputs_.position_ids,
+                   .batch = batch_,
+                   .out = buffers_.local_rotation.first_rows(batch_.num_tokens)});
+  }
+
+  // What a block computes from: the stream itself, or a norm of it.
+  TensorView block_input(const NormWeight& norm) const {
+    if (!spec_.pre_norm() || !norm) return hidden_;
+    const TensorView normed = buffers_.normed.first_rows(batch_.num_tokens);
+    ops_.norm(
+        {.x = hidden_, .residual = {}, .norm = norm, .out = normed, .row_count = batch_.counts});
+    return normed;
+  }
+
+  // post-norm: hidden = norm(hidden + output(attention(qkv(hidden))));
+  // pre-norm:  hidden = hidden + output(attention(qkv(norm(hidden))))
+  void attention_block(const LayerWeights& layer, bool local) const {
+    const TensorView qkv = buffers_.qkv.first_rows(batch_.num_tokens);
+    const TensorView context = buffers_.context.first_rows(batch_.num_tokens);
+    const int64_t head_dim = padded_head_dim(spec_, ops_);
+    const int64_t query_columns = spec_.num_heads * head_dim;
+    const int64_t kv_columns = spec_.num_kv_heads * head_dim;
+    ops_.linear({.x = block_input(layer.attention_norm),
+                 .weight = layer.qkv,
+                 .residual = {},
+                 .norm = {},
+                 .out = qkv,
+                 .row_count = batch_.counts,
+                 .workspace = buffers_.output_workspace});
+    AttentionArgs args;
+    args.q = qkv.column_slice(0, query_columns);
+    args.k = qkv.column_slice(query_columns, kv_columns);
+    args.v = qkv.column_slice(query_columns + kv_columns, kv_columns);
+    args.out = context;
+    args.queries = batch_;
+    args.keys = batch_;
+    args.num_heads = static_cast<int32_t>(spec_.num_heads);
+    args.num_kv_heads = static_cast<int32_t>(spec_.num_kv_heads);
+    args.head_dim = static_cast<int32_t>(head_dim);
+    args.scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
+    args.mask = mask_of(spec_, local);
+    args.term = weights_.score_term;
+    args.workspace = buffers_.attention_workspace;
+    if (spec_.rope || spec_.qk_norm) rotate_heads(layer, local, args);
+    ops_.attention(args);
+    ops_.linear({.x = context,
+                 .weight = layer.attention_output,
+                 .residual = hidden_,
+                 .norm = spec_.pre_norm() ? NormWeight{} : layer.attention_norm,
+                 .out = hidden_,
+                 .row_count = batch_.counts,
+                 .workspace = buffers_.output_workspace});
+  }
+
+  void rotate_heads(const LayerWeights& layer, bool local, const AttentionArgs& attention) const {
+    const TensorView& rotation =
+        local && has_local_theta(spec_) ? buffers_.local_rotation : buffers_.rotation;
+    RotateHeadsArgs args;
+    args.q = attention.q;
+    args.k = attention.k;
+    args.num_heads = attention.num_heads;
+    args.num_kv_heads = attention.num_kv_heads;
+    args.head_dim = attention.head_dim;
+    args.model_dim = static_cast<int32_t>(spec_.head_dim);
+    args.q_norm = layer.query_norm;
+    args.k_norm = layer.key_norm;
+    if (spec_.rope) args.rotation = rotation.first_rows(batch_.num_tokens);
+    args.row_count = batch_.counts;
+    ops_.rotate_heads(args);
+  }
+
+  void feed_forward_block(const LayerWeights& layer) const {
+    ops_.feed_forward({.x = block_input(layer.feed_forward_norm),
+                       .up = layer.up,
+                       .down = layer.down,
+                       .activation = spec_.activation,
+                       .gated = spec_.gated(),
+                       .residual = hidden_,
+                       .norm = spec_.pre_norm() ? NormWeight{} : layer.feed_forward_norm,
+                       .out = hidden_,
+                       .row_count = batch_.counts,
+                       .workspace = buffers_.feed_forward_workspace});
+  }
+
+  const Spec& spec_;
+  const ModelWeights& weights_;
+  const EncoderInputs& inputs_;
+  const BatchView& batch_;
+  const EncoderBuffers& buffers_;
+  Ops& ops_;
+  const TensorView hidden_;
+};
 
 }  // namespace
 
@@ -77,6 +210,23 @@ EncoderBuffers take_buffers(const Spec& spec, const Capacity& capacity, DType dt
   buffers.inputs =
       arena.take_array<int32_t>("inputs", static_cast<size_t>(InputLayout(capacity).size));
   buffers.hidden = take_matrix(arena, "hidden", tokens, hidden_size, dtype);
+  if (spec.pre_norm()) {
+    buffers.normed = take_matrix(arena, "normed", tokens, hidden_size, dtype);
+  }
+  if (spec.rope) {
+    buffers.rotation = take_matrix(arena, "rotation", tokens, spec.rope->dims, DType::kFloat32);
+  }
+  if (has_local_theta(spec)) {
+    buffers.local_rotation =
+        take_matrix(arena, "local_rotation", tokens, spec.rope->dims, DType::kFloat32);
+  }
+  if (spec.embedding_projection) {
+    Arena::Scope embeddings(arena);
+    buffers.embedded = take_matrix(arena, "embedded", tokens, spec.embedding_size, dtype);
+    buffers.embedding_workspace =
+        arena.take("embedding_workspace",
+                   ops.linear_workspace(tokens, spec.embedding_size, hidden_size, dtype));
+  }
   {
     Arena::Scope attention_block(arena);
     buffers.qkv = take_matrix(arena, "qkv", tokens, qkv_columns, dtype);
@@ -94,7 +244,8 @@ EncoderBuffers take_buffers(const Spec& spec, const Capacity& capacity, DType dt
     Arena::Scope feed_forward_block(arena);
     buffers.feed_forward_workspace =
         arena.take("feed_forward_workspace",
-                   ops.feed_forward_workspace(tokens, hidden_size, spec.intermediate_size, dtype));
+                   ops.feed_forward_workspace(tokens, hidden_size, padded_intermediate_size(spec),
+                                              spec.gated(), dtype));
   }
   {
     Arena::Scope results(arena);
@@ -115,32 +266,10 @@ EncoderBuffers take_buffers(const Spec& spec, const Capacity& capacity, DType dt
 
 void encode(const Spec& spec, const ModelWeights& weights, const EncoderInputs& inputs,
             const EncoderBuffers& buffers, Ops& ops) {
-  const BatchView& batch = inputs.batch;
-  const TensorView hidden = buffers.hidden.first_rows(batch.num_tokens);
-  EmbedArgs embed;
-  embed.ids = inputs.ids;
-  embed.type_ids = inputs.type_ids;
-  embed.position_ids = inputs.position_ids;
-  embed.word = weights.word_table;
-  embed.position = weights.position_table;
-  embed.type = weights.type_table;
-  embed.position_offset = spec.position_offset;
-  embed.norm = weights.embedding_norm;
-  embed.batch = batch;
-  embed.out = hidden;
-  ops.embed(embed);
-  for (const LayerWeights& layer : weights.layers) {
-    attention_block(spec, layer, batch, buffers, ops);
-    ops.feed_forward({.x = hidden,
-                      .up = layer.up,
-                      .down = layer.down,
-                      .activation = spec.activation,
-                      .residual = hidden,
-                      .norm = layer.feed_forward_norm,
-                      .out = hidden,
-                      .row_count = batch.counts,
-                      .workspace = buffers.feed_forward_workspace});
+  if (inputs.position_ids != nullptr && spec.position_kind == PositionKind::kNone && !spec.rope) {
+    throw InvalidArgument("position_ids were given, but this model knows distances only");
   }
+  Encoding(spec, weights, inputs, buffers, ops).run();
 }
 
 TensorView embed_sequences(const Spec& spec, const BatchView& batch, const EncoderBuffers& buffers,

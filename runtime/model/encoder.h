@@ -1,4 +1,4 @@
-// The encoder, written once over the ops boundary: embeddings, post-norm layers, pooling, heads.
+// The encoder, written once over the ops boundary: embeddings, layers, pooling, heads.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +28,17 @@ struct InputLayout {
 };
 
 /// Where a batch lives on the device during a run. T = max_tokens, B = max_sequences, E = hidden
-/// size. Buffers whose lifetimes are apart share bytes.
+/// size. Buffers whose lifetimes are apart share bytes; those that a spec has no use for are empty.
 struct EncoderBuffers {
   int32_t* inputs = nullptr;  // as InputLayout says
   TensorView hidden;          // [T, E]
-  TensorView qkv;             // [T, (H + 2 Hkv) d]; used inside attention blocks
-  TensorView context;         // [T, H d]; likewise
+  TensorView normed;          // [T, E] what a pre-norm block computes from
+  TensorView rotation;        // [T, rope.dims] float32
+  TensorView local_rotation;  // likewise, of layers with a window
+  TensorView embedded;        // [T, embedding_size]; before the first layer
+  void* embedding_workspace = nullptr;
+  TensorView qkv;      // [T, (H + 2 Hkv) d]; used inside attention blocks
+  TensorView context;  // [T, H d]; likewise
   void* attention_workspace = nullptr;
   void* output_workspace = nullptr;        // of the linear layer after attention
   void* feed_forward_workspace = nullptr;  // used inside feed-forward blocks

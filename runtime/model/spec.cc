@@ -1,20 +1,12 @@
 #include "model/spec.h"
 
-#include <cmath>
-#include <initializer_list>
-#include <nlohmann/json.hpp>
-#include <set>
+#include <algorithm>
 #include <string>
-#include <string_view>
-#include <utility>
 
-#include "core/format.h"
-#include "packhorse/error.h"
+#include "model/json_fields.h"
 
 namespace packhorse {
 namespace {
-
-using Json = nlohmann::json;
 
 // Beyond any model, and low enough that no product of sizes overflows 64 bits.
 constexpr int64_t kMaxRows = int64_t{1} << 31;  // of an embedding table
@@ -23,81 +15,8 @@ constexpr int64_t kMaxIntermediate = int64_t{1} << 24;
 constexpr int64_t kMaxLayers = int64_t{1} << 14;
 constexpr int64_t kMaxHeads = int64_t{1} << 12;
 constexpr int64_t kMaxHeadDim = int64_t{1} << 12;
-
-/// One JSON object of the spec. Remembers which fields were read: the rest is refused by `done`.
-class Fields {
- public:
-  Fields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {
-    if (!object.is_object()) fail("", object, "an object");
-  }
-
-  bool has(const char* name) const { return object_.contains(name); }
-
-  const Json& get(const char* name) {
-    if (!has(name)) throw InvalidArgument(concat("spec: field '", path_, name, "' is missing"));
-    read_.insert(name);
-    return object_[name];
-  }
-
-  int64_t integer(const char* name, int64_t smallest, int64_t largest) {
-    const Json& value = get(name);
-    if (!value.is_number_integer() || value.get<double>() < static_cast<double>(smallest) ||
-        value.get<double>() > static_cast<double>(largest)) {
-      fail(name, value, concat("an integer from ", smallest, " to ", largest).c_str());
-    }
-    return value.get<int64_t>();
-  }
-  int64_t integer(const char* name, int64_t smallest, int64_t largest, int64_t otherwise) {
-    return has(name) ? integer(name, smallest, largest) : otherwise;
-  }
-
-  float positive_number(const char* name) {
-    const Json& value = get(name);
-    if (!value.is_number() || !(value.get<double>() > 0) || !std::isfinite(value.get<float>())) {
-      fail(name, value, "a positive number");
-    }
-    return value.get<float>();
-  }
-
-  bool boolean(const char* name) {
-    const Json& value = get(name);
-    if (!value.is_boolean()) fail(name, value, "true or false");
-    return value.get<bool>();
-  }
-
-  template <class T>
-  T choice(const char* name, std::initializer_list<std::pair<const char*, T>> choices) {
-    const Json& value = get(name);
-    std::string known;
-    for (const auto& [text, result] : choices) {
-      if (value.is_string() && value.get_ref<const std::string&>() == text) return result;
-      known += concat(known.empty() ? "" : ", ", "\"", text, "\"");
-    }
-    fail(name, value, concat("one of ", known).c_str());
-  }
-
-  Fields object(const char* name) { return Fields(get(name), path_ + name + "."); }
-  void ignore(const char* name) { read_.insert(name); }
-
-  void done() const {
-    for (const auto& [name, value] : object_.items()) {
-      if (!read_.contains(name)) {
-        throw InvalidArgument(
-            concat("spec: field '", path_, name, "' is not known to this runtime"));
-      }
-    }
-  }
-
- private:
-  [[noreturn]] void fail(const char* name, const Json& found, const char* expected) const {
-    throw InvalidArgument(
-        concat("spec: '", path_, name, "' is ", found.dump(), ", expected ", expected));
-  }
-
-  const Json& object_;
-  std::string path_;
-  std::set<std::string, std::less<>> read_;
-};
+constexpr int64_t kMaxBuckets = 2048;
+constexpr int64_t kMaxDistance = int64_t{1} << 24;
 
 Activation parse_activation(Fields& fields) {
   return fields.choice<Activation>("activation", {{"gelu", Activation::kGelu},
@@ -107,10 +26,31 @@ Activation parse_activation(Fields& fields) {
                                                   {"tanh", Activation::kTanh}});
 }
 
+// Which weights each layer runs with. Every set up to the highest must be used: a gap would leave
+// weights that nothing reads.
+void parse_layer_weights(Fields& fields, Spec& spec) {
+  if (!fields.has("layer_weights")) {
+    for (int32_t i = 0; i < spec.num_layers; ++i) spec.layer_weights.push_back(i);
+    return;
+  }
+  spec.layer_weights = fields.indices("layer_weights", spec.num_layers - 1);
+  std::vector<bool> used(static_cast<size_t>(spec.num_weight_sets()));
+  for (const int32_t set : spec.layer_weights) used[static_cast<size_t>(set)] = true;
+  if (static_cast<int64_t>(spec.layer_weights.size()) != spec.num_layers ||
+      std::find(used.begin(), used.end(), false) != used.end()) {
+    throw InvalidArgument(concat("spec: 'layer_weights' is ", fields.get("layer_weights").dump(),
+                                 ", expected one number for each of the ", spec.num_layers,
+                                 " layers, without gaps"));
+  }
+}
+
 void parse_sizes(Fields& fields, Spec& spec) {
   spec.vocab_size = fields.integer("vocab_size", 1, kMaxRows);
   spec.hidden_size = fields.integer("hidden_size", 1, kMaxHidden);
+  spec.embedding_projection = fields.has("embedding_size");
+  spec.embedding_size = fields.integer("embedding_size", 1, kMaxHidden, spec.hidden_size);
   spec.num_layers = fields.integer("num_layers", 0, kMaxLayers);
+  parse_layer_weights(fields, spec);
   spec.num_heads = fields.integer("num_heads", 1, kMaxHeads);
   spec.num_kv_heads = fields.integer("num_kv_heads", 1, kMaxHeads, spec.num_heads);
   if (spec.num_heads % spec.num_kv_heads != 0) {
@@ -127,21 +67,102 @@ void parse_sizes(Fields& fields, Spec& spec) {
   spec.type_vocab_size = fields.integer("type_vocab_size", 0, kMaxRows, 0);
 }
 
-void parse_positions(Fields fields, Spec& spec) {
-  spec.position_kind = fields.choice<PositionKind>("kind", {{"learned", PositionKind::kLearned}});
-  spec.num_positions = fields.integer("count", 1, kMaxRows);
-  spec.position_offset = fields.integer("offset", 0, kMaxRows, 0);
-  if (spec.position_offset >= spec.num_positions) {
+// Positions that enter with the embeddings, and with them the longest sequence.
+void parse_positions(Fields& fields, Spec& spec) {
+  Fields positions = fields.object("positions");
+  spec.position_kind = positions.choice<PositionKind>(
+      "kind", {{"learned", PositionKind::kLearned}, {"none", PositionKind::kNone}});
+  if (spec.position_kind == PositionKind::kNone) {
+    positions.done();
+    spec.max_seqlen = fields.integer("max_seqlen", 1, kMaxRows);
+    spec.num_positions = spec.max_seqlen;
+    return;
+  }
+  spec.num_positions = positions.integer("count", 1, kMaxRows);
+  spec.position_offset = positions.integer("offset", 0, kMaxRows, 0);
+  positions.done();
+  const int64_t left = spec.num_positions - spec.position_offset;
+  if (left <= 0) {
     throw InvalidArgument(concat("spec: 'positions.offset' ", spec.position_offset,
                                  " leaves none of the ", spec.num_positions, " positions"));
+  }
+  spec.max_seqlen = fields.integer("max_seqlen", 1, kMaxRows, left);
+  if (spec.max_seqlen > left) {
+    throw InvalidArgument(concat("spec: 'max_seqlen' is ", spec.max_seqlen, ", the position table ",
+                                 "serves at most ", left));
+  }
+}
+
+void parse_norm(Fields fields, Spec& spec) {
+  spec.norm_kind =
+      fields.choice<NormKind>("kind", {{"layer", NormKind::kLayer}, {"rms", NormKind::kRms}});
+  spec.norm_placement = fields.choice<NormPlacement>(
+      "placement", {{"post", NormPlacement::kPost}, {"pre", NormPlacement::kPre}});
+  spec.norm_eps = fields.positive_number("eps");
+  spec.norm_bias = fields.boolean("bias", spec.norm_kind == NormKind::kLayer);
+  spec.embedding_norm = fields.boolean("embeddings", true);
+  if (spec.pre_norm()) spec.first_attention_norm = fields.boolean("first_attention", true);
+  fields.done();
+}
+
+void parse_rope(Fields fields, Spec& spec) {
+  RopeSpec rope;
+  rope.theta = fields.positive_number("theta");
+  rope.local_theta = fields.positive_number("local_theta", rope.theta);
+  rope.dims = fields.integer("dims", 2, spec.head_dim, spec.head_dim);
+  rope.factor = fields.positive_number("factor", 1.0f);
+  fields.done();
+  if (rope.dims % 2 != 0) {
+    throw InvalidArgument(
+        concat("spec: 'attention.rope.dims' is ", rope.dims, ", expected an even number"));
+  }
+  spec.rope = rope;
+}
+
+void parse_score_term(Fields fields, Spec& spec) {
+  spec.score_term = fields.choice<ScoreTermKind>(
+      "kind", {{"alibi", ScoreTermKind::kAlibi}, {"bucketed", ScoreTermKind::kBucketed}});
+  if (spec.score_term == ScoreTermKind::kBucketed) {
+    spec.num_buckets = fields.integer("buckets", 4, kMaxBuckets);
+    spec.max_distance = fields.integer("max_distance", spec.num_buckets / 4 + 1, kMaxDistance);
   }
   fields.done();
 }
 
-void parse_norm(Fields fields, Spec& spec) {
-  spec.norm_kind = fields.choice<NormKind>("kind", {{"layer", NormKind::kLayer}});
-  spec.norm_placement = fields.choice<NormPlacement>("placement", {{"post", NormPlacement::kPost}});
-  spec.norm_eps = fields.positive_number("eps");
+void parse_attention(Fields fields, Spec& spec) {
+  spec.causal = fields.choice<bool>("mask", {{"bidirectional", false}, {"causal", true}});
+  spec.qkv_bias = fields.boolean("qkv_bias", true);
+  spec.attention_output_bias = fields.boolean("output_bias", true);
+  spec.qk_norm = fields.boolean("qk_norm", false);
+  spec.local_layers.resize(static_cast<size_t>(spec.num_layers));
+  if (fields.has("local")) {
+    Fields local = fields.object("local");
+    spec.window = local.integer("window", 0, kMaxDistance);
+    for (const int32_t layer : local.indices("layers", spec.num_layers - 1)) {
+      spec.local_layers[static_cast<size_t>(layer)] = true;
+    }
+    local.done();
+  }
+  if (fields.has("rope")) parse_rope(fields.object("rope"), spec);
+  if (fields.has("score_term")) parse_score_term(fields.object("score_term"), spec);
+  fields.done();
+}
+
+void parse_feed_forward(Fields fields, Spec& spec) {
+  spec.feed_forward_kind = fields.choice<FeedForwardKind>(
+      "kind", {{"plain", FeedForwardKind::kPlain}, {"gated", FeedForwardKind::kGated}});
+  spec.activation = parse_activation(fields);
+  spec.up_bias = fields.boolean("up_bias", true);
+  spec.down_bias = fields.boolean("down_bias", true);
+  fields.done();
+}
+
+void parse_heads(Fields fields, Spec& spec) {
+  if (fields.has("pooler")) {
+    Fields pooler = fields.object("pooler");
+    spec.pooler = pooler.choice<Activation>("activation", {{"tanh", Activation::kTanh}});
+    pooler.done();
+  }
   fields.done();
 }
 
@@ -157,6 +178,11 @@ void parse_embedding(Fields fields, Spec& spec) {
 
 }  // namespace
 
+int64_t Spec::num_weight_sets() const {
+  const auto highest = std::max_element(layer_weights.begin(), layer_weights.end());
+  return highest == layer_weights.end() ? 0 : *highest + 1;
+}
+
 Spec parse_spec(const std::string& json_text) {
   const Json json = Json::parse(json_text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) throw InvalidArgument("spec: the text is not valid JSON");
@@ -170,34 +196,11 @@ Spec parse_spec(const std::string& json_text) {
 
   Spec spec;
   parse_sizes(fields, spec);
-  parse_positions(fields.object("positions"), spec);
-  const int64_t positions_left = spec.num_positions - spec.position_offset;
-  spec.max_seqlen = fields.integer("max_seqlen", 1, kMaxRows, positions_left);
-  if (spec.max_seqlen > positions_left) {
-    throw InvalidArgument(concat("spec: 'max_seqlen' is ", spec.max_seqlen, ", the position table ",
-                                 "serves at most ", positions_left));
-  }
+  parse_positions(fields, spec);
   parse_norm(fields.object("norm"), spec);
-
-  Fields attention = fields.object("attention");
-  attention.choice<bool>("mask", {{"bidirectional", true}});
-  attention.done();
-
-  Fields feed_forward = fields.object("ffn");
-  spec.feed_forward_kind =
-      feed_forward.choice<FeedForwardKind>("kind", {{"plain", FeedForwardKind::kPlain}});
-  spec.activation = parse_activation(feed_forward);
-  feed_forward.done();
-
-  if (fields.has("heads")) {
-    Fields heads = fields.object("heads");
-    if (heads.has("pooler")) {
-      Fields pooler = heads.object("pooler");
-      spec.pooler = pooler.choice<Activation>("activation", {{"tanh", Activation::kTanh}});
-      pooler.done();
-    }
-    heads.done();
-  }
+  parse_attention(fields.object("attention"), spec);
+  parse_feed_forward(fields.object("ffn"), spec);
+  if (fields.has("heads")) parse_heads(fields.object("heads"), spec);
   parse_embedding(fields.object("embedding"), spec);
   fields.done();
   return spec;

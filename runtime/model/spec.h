@@ -4,19 +4,32 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ops/args.h"
 
 namespace packhorse {
 
-enum class NormPlacement : uint8_t { kPost };
-enum class PositionKind : uint8_t { kLearned };
-enum class FeedForwardKind : uint8_t { kPlain };
+enum class NormPlacement : uint8_t { kPost, kPre };
+enum class PositionKind : uint8_t { kNone, kLearned };
+enum class FeedForwardKind : uint8_t { kPlain, kGated };
+
+/// Rotary position embedding of queries and keys; frequency j is
+/// theta^(-2 j / dims) / factor.
+struct RopeSpec {
+  float theta = 0;
+  float local_theta = 0;  // of layers with a window
+  int64_t dims = 0;       // leading columns of a head that are rotated
+  float factor = 1;
+};
 
 struct Spec {
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
+  int64_t embedding_size = 0;  // width of the embedding tables
+  bool embedding_projection = false;
   int64_t num_layers = 0;
+  std::vector<int32_t> layer_weights;  // [num_layers] which set of weights each layer runs with
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
@@ -25,20 +38,39 @@ struct Spec {
   int64_t max_seqlen = 0;
 
   PositionKind position_kind = PositionKind::kLearned;
-  int64_t num_positions = 0;
+  int64_t num_positions = 0;  // that position ids may name, `position_offset` included
   int64_t position_offset = 0;
 
   NormKind norm_kind = NormKind::kLayer;
   NormPlacement norm_placement = NormPlacement::kPost;
   float norm_eps = 1e-12f;
+  bool norm_bias = true;
+  bool embedding_norm = true;
+  bool first_attention_norm = true;  // pre-norm: whether the first layer's attention has its norm
 
-  AttentionMask mask;
+  bool causal = false;
+  int64_t window = 0;              // distance that local layers see
+  std::vector<bool> local_layers;  // [num_layers] whether a layer has the window
+  std::optional<RopeSpec> rope;
+  ScoreTermKind score_term = ScoreTermKind::kNone;
+  int64_t num_buckets = 0;
+  int64_t max_distance = 0;
+  bool qk_norm = false;
+  bool qkv_bias = true;
+  bool attention_output_bias = true;
+
   FeedForwardKind feed_forward_kind = FeedForwardKind::kPlain;
   Activation activation = Activation::kGelu;
+  bool up_bias = true;
+  bool down_bias = true;
 
   std::optional<Activation> pooler;  // activation of the pooler head, where there is one
   Pooling pooling = Pooling::kCls;
   bool normalize = false;
+
+  bool gated() const { return feed_forward_kind == FeedForwardKind::kGated; }
+  bool pre_norm() const { return norm_placement == NormPlacement::kPre; }
+  int64_t num_weight_sets() const;
 };
 
 /// Parses and validates the JSON text. Throws InvalidArgument naming the field, what was found and

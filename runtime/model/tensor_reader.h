@@ -13,6 +13,8 @@ class TensorReader {
  public:
   explicit TensorReader(const WeightSource& source) : source_(source) {}
 
+  bool has(const std::string& name) const { return source_.find(name).rank != 0; }
+
   /// The tensor called `name`. Throws InvalidArgument unless it is there, of a float dtype and of
   /// that shape (`columns` 0: a vector).
   TensorView require(const std::string& name, int64_t rows, int64_t columns) const;

@@ -7,27 +7,45 @@
 
 #include "core/float_convert.h"
 #include "core/format.h"
+#include "model/positions.h"
 #include "model/tensor_reader.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
 namespace {
 
-// How a matrix's rows or columns fall into heads, each to be padded from `size` to `padded`.
-struct Heads {
-  int64_t count;
+void check_supported(const Spec& spec, const Ops& ops) {
+  const auto require = [&](bool wanted, Feature feature, const char* what) {
+    if (!wanted || ops.supports(feature)) return;
+    throw RuntimeError(
+        concat("spec: ", what, " is not supported on ", name_of(ops.device()), ": use cpu"));
+  };
+  require(spec.gated(), Feature::kGatedFeedForward, "'ffn.kind' \"gated\"");
+  require(spec.rope.has_value(), Feature::kRotateHeads, "'attention.rope'");
+  require(spec.qk_norm, Feature::kRotateHeads, "'attention.qk_norm'");
+}
+
+// How the rows or columns of a matrix are spread: groups of `size`, `stride` apart, the first at
+// `offset`. Heads are padded so, and gate and up lie in turn.
+struct Spread {
+  int64_t extent;  // in the source
   int64_t size;
-  int64_t padded;
-  int64_t source_extent() const { return count * size; }
-  int64_t extent() const { return count * padded; }
+  int64_t stride;
+  int64_t offset = 0;
 };
 
-Heads whole(int64_t extent) { return {1, extent, extent}; }
+Spread whole(int64_t extent) { return {extent, extent, extent}; }
 
-// A [rows, columns] matrix of the source that goes, padded, into a fused linear layer.
+// Rows of a matrix of the source that go into a layer.
 struct Part {
   std::string name;  // without ".weight" / ".bias"
-  Heads rows;
+  Spread rows;
+};
+
+// A tensor of the source that may hold several parts, one after the other.
+struct Stack {
+  std::vector<std::string> names;  // of what it holds
+  std::string name;
 };
 
 /// Lays the model out over an arena; with a reader it also fills what it lays out. One routine for
@@ -38,39 +56,107 @@ class WeightBuilder {
       : spec_(spec), dtype_(dtype), ops_(ops), arena_(arena), reader_(reader) {}
 
   void build(ModelWeights& weights) {
-    const int64_t hidden_size = spec_.hidden_size;
-    weights.word_table = table("embeddings.word", spec_.vocab_size);
-    weights.position_table = table("embeddings.position", spec_.num_positions);
-    if (spec_.type_vocab_size > 0) {
-      weights.type_table = table("embeddings.type", spec_.type_vocab_size);
-    }
-    weights.embedding_norm = norm("embeddings.norm");
-    const int64_t padded = padded_head_dim(spec_, ops_);
-    const Heads query{spec_.num_heads, spec_.head_dim, padded};
-    const Heads key_value{spec_.num_kv_heads, spec_.head_dim, padded};
-    for (int64_t i = 0; i < spec_.num_layers; ++i) {
-      const std::string attention = concat("layers.", i, ".attention.");
-      const std::string feed_forward = concat("layers.", i, ".ffn.");
+    build_embeddings(weights);
+    build_positions(weights);
+    for (int64_t i = 0; i < spec_.num_weight_sets(); ++i) {
       LayerWeights layer;
-      layer.qkv = linear(concat("layers.", i, ".attention.qkv"),
-                         {{attention + "query", query},
-                          {attention + "key", key_value},
-                          {attention + "value", key_value}},
-                         whole(hidden_size));
-      layer.attention_output = linear(attention + "output", whole(hidden_size), query);
-      layer.attention_norm = norm(attention + "norm");
-      layer.up = linear(feed_forward + "up", whole(spec_.intermediate_size), whole(hidden_size));
-      layer.down =
-          linear(feed_forward + "down", whole(hidden_size), whole(spec_.intermediate_size));
-      layer.feed_forward_norm = norm(feed_forward + "norm");
+      build_attention(layer, i);
+      build_feed_forward(layer, concat("layers.", i, ".ffn."));
       weights.layers.push_back(layer);
     }
-    if (spec_.pooler) weights.pooler = linear("pooler", whole(hidden_size), whole(hidden_size));
+    if (spec_.pre_norm()) weights.final_norm = norm("final_norm", spec_.hidden_size);
+    if (spec_.pooler) {
+      weights.pooler = linear("pooler", whole(spec_.hidden_size), whole(spec_.hidden_size));
+    }
   }
 
  private:
+  void build_embeddings(ModelWeights& weights) {
+    weights.word_table = table("embeddings.word", spec_.vocab_size);
+    if (spec_.position_kind == PositionKind::kLearned) {
+      weights.position_table = table("embeddings.position", spec_.num_positions);
+    }
+    if (spec_.type_vocab_size > 0) {
+      weights.type_table = table("embeddings.type", spec_.type_vocab_size);
+    }
+    if (spec_.embedding_norm) {
+      weights.embedding_norm = norm("embeddings.norm", spec_.embedding_size);
+    }
+    if (spec_.embedding_projection) {
+      weights.embedding_projection =
+          linear("embeddings.projection", whole(spec_.hidden_size), whole(spec_.embedding_size));
+    }
+  }
+
+  // What attention needs to know about distances.
+  void build_positions(ModelWeights& weights) {
+    weights.score_term.kind = spec_.score_term;
+    if (spec_.score_term == ScoreTermKind::kAlibi) {
+      weights.score_term.slopes = constants("alibi_slopes", alibi_slopes(spec_.num_heads));
+    }
+    if (spec_.score_term == ScoreTermKind::kBucketed) {
+      weights.score_term.table = bucket_table("relative_bias");
+      weights.score_term.num_buckets = static_cast<int32_t>(spec_.num_buckets);
+      weights.score_term.max_distance = static_cast<int32_t>(spec_.max_distance);
+    }
+    if (!spec_.rope) return;
+    const RopeSpec& rope = *spec_.rope;
+    weights.rope_frequencies =
+        constants("rope_frequencies", rope_frequencies(rope.theta, rope.dims, rope.factor));
+    weights.local_rope_frequencies = weights.rope_frequencies;
+    if (rope.local_theta != rope.theta) {
+      weights.local_rope_frequencies = constants(
+          "local_rope_frequencies", rope_frequencies(rope.local_theta, rope.dims, rope.factor));
+    }
+  }
+
+  void build_attention(LayerWeights& layer, int64_t index) {
+    const std::string name = concat("layers.", index, ".attention.");
+    const int64_t padded = padded_head_dim(spec_, ops_);
+    const auto heads = [&](int64_t count, int64_t before) {
+      return Spread{count * spec_.head_dim, spec_.head_dim, padded, before * padded};
+    };
+    const int64_t queries = spec_.num_heads;
+    const int64_t keys = spec_.num_kv_heads;
+    const std::vector<Part> parts = {{name + "query", heads(queries, 0)},
+                                     {name + "key", heads(keys, queries)},
+                                     {name + "value", heads(keys, queries + keys)}};
+    layer.qkv = linear(name + "qkv", parts, (queries + 2 * keys) * padded, whole(spec_.hidden_size),
+                       spec_.hidden_size, spec_.qkv_bias,
+                       {{{name + "query", name + "key", name + "value"}, name + "qkv"}});
+    layer.attention_output =
+        linear(name + "output", {{name + "output", whole(spec_.hidden_size)}}, spec_.hidden_size,
+               heads(queries, 0), queries * padded, spec_.attention_output_bias);
+    if (!spec_.pre_norm() || spec_.first_attention_norm || index > 0) {
+      layer.attention_norm = norm(name + "norm", spec_.hidden_size);
+    }
+    if (spec_.qk_norm) {
+      layer.query_norm = head_norm(name + "query_norm");
+      layer.key_norm = head_norm(name + "key_norm");
+    }
+  }
+
+  void build_feed_forward(LayerWeights& layer, const std::string& name) {
+    const int64_t inner = spec_.intermediate_size;
+    const int64_t padded = padded_intermediate_size(spec_);
+    if (spec_.gated()) {
+      const Spread gate = {inner, kGateBlock, 2 * kGateBlock, 0};
+      const Spread up = {inner, kGateBlock, 2 * kGateBlock, kGateBlock};
+      layer.up = linear(name + "up", {{name + "gate", gate}, {name + "up", up}}, 2 * padded,
+                        whole(spec_.hidden_size), spec_.hidden_size, spec_.up_bias,
+                        {{{name + "gate", name + "up"}, name + "gate_up"},
+                         {{name + "up", name + "gate"}, name + "up_gate"}});
+    } else {
+      layer.up = linear(name + "up", {{name + "up", whole(inner)}}, inner, whole(spec_.hidden_size),
+                        spec_.hidden_size, spec_.up_bias);
+    }
+    layer.down = linear(name + "down", {{name + "down", whole(spec_.hidden_size)}},
+                        spec_.hidden_size, whole(inner), padded, spec_.down_bias);
+    layer.feed_forward_norm = norm(name + "norm", spec_.hidden_size);
+  }
+
   TensorView table(const std::string& name, int64_t rows) {
-    const int64_t columns = spec_.hidden_size;
+    const int64_t columns = spec_.embedding_size;
     const size_t row_bytes = static_cast<size_t>(columns) * size_of(dtype_);
     TensorView result(arena_.take(name, static_cast<size_t>(rows) * row_bytes), dtype_, rows,
                       columns);
@@ -92,75 +178,125 @@ class WeightBuilder {
     return result;
   }
 
-  const float* vector(const std::string& name, const std::vector<Part>& parts) {
-    int64_t size = 0;
-    for (const Part& part : parts) size += part.rows.extent();
-    auto* data = arena_.take_array<float>(name, static_cast<size_t>(size));
-    if (reader_ == nullptr) return data;
-    std::vector<float> values;
-    for (const Part& part : parts) {
-      const std::vector<float> source = reader_->read_vector(part.name, part.rows.source_extent());
-      for (int64_t head = 0; head < part.rows.count; ++head) {
-        const auto begin = source.begin() + head * part.rows.size;
-        values.insert(values.end(), begin, begin + part.rows.size);
-        values.resize(values.size() + static_cast<size_t>(part.rows.padded - part.rows.size));
-      }
-    }
-    ops_.upload(data, values.data(), values.size() * sizeof(float));
+  const float* constants(const std::string& name, const std::vector<float>& values) {
+    auto* data = arena_.take_array<float>(name, values.size());
+    if (reader_ != nullptr) ops_.upload(data, values.data(), values.size() * sizeof(float));
     return data;
   }
 
-  NormWeight norm(const std::string& name) {
+  const float* vector(const std::string& name, int64_t size) {
+    return constants(name, reader_ != nullptr ? reader_->read_vector(name, size)
+                                              : std::vector<float>(static_cast<size_t>(size)));
+  }
+
+  const float* bucket_table(const std::string& name) {
+    std::vector<float> values(static_cast<size_t>(spec_.num_buckets * spec_.num_heads));
+    if (reader_ != nullptr) {
+      const TensorView source = reader_->require(name, spec_.num_buckets, spec_.num_heads);
+      reader_->read_rows(name, source, 0, spec_.num_buckets, values.data());
+    }
+    return constants(name, values);
+  }
+
+  NormWeight norm(const std::string& name, int64_t size) {
     NormWeight result;
     result.kind = spec_.norm_kind;
     result.eps = spec_.norm_eps;
-    result.gamma = vector(name + ".weight", {{name + ".weight", whole(spec_.hidden_size)}});
-    result.beta = vector(name + ".bias", {{name + ".bias", whole(spec_.hidden_size)}});
+    result.gamma = vector(name + ".weight", size);
+    if (spec_.norm_bias) result.beta = vector(name + ".bias", size);
     return result;
   }
 
-  LinearWeight linear(const std::string& name, Heads rows, Heads columns) {
-    return linear(name, {{name, rows}}, columns);
+  NormWeight head_norm(const std::string& name) {
+    NormWeight result;
+    result.kind = NormKind::kRms;
+    result.eps = spec_.norm_eps;
+    result.gamma = vector(name + ".weight", spec_.head_dim);
+    return result;
   }
 
-  LinearWeight linear(const std::string& name, const std::vector<Part>& parts, Heads columns) {
+  LinearWeight linear(const std::string& name, Spread rows, Spread columns) {
+    return linear(name, {{name, rows}}, rows.extent, columns, columns.extent, true);
+  }
+
+  // One layer of several parts. The source may hold them apart, or as one of `stacks`.
+  LinearWeight linear(const std::string& name, const std::vector<Part>& parts, int64_t out_features,
+                      Spread columns, int64_t in_features, bool bias,
+                      const std::vector<Stack>& stacks = {}) {
     LinearWeight result;
     result.dtype = dtype_;
-    result.in_features = columns.extent();
-    for (const Part& part : parts) result.out_features += part.rows.extent();
-    void* packed = arena_.take(name + ".weight",
-                               ops_.linear_bytes(result.in_features, result.out_features, dtype_));
+    result.in_features = in_features;
+    result.out_features = out_features;
+    void* packed =
+        arena_.take(name + ".weight", ops_.linear_bytes(in_features, out_features, dtype_));
     result.data = packed;
-    std::vector<Part> biases;
-    for (const Part& part : parts) biases.push_back({part.name + ".bias", part.rows});
-    result.bias = vector(name + ".bias", biases);
-    if (reader_ == nullptr) return result;
-
-    staging_.assign(static_cast<size_t>(result.in_features * result.out_features), 0.0f);
-    float* to = staging_.data();
-    for (const Part& part : parts) to = place(part, columns, to);
-    ops_.pack_linear(staging_.data(), result.in_features, result.out_features, dtype_, packed);
+    if (reader_ != nullptr) {
+      staging_.assign(static_cast<size_t>(in_features * out_features), 0.0f);
+      for (const Part& part : parts) {
+        place(locate(part, parts, stacks, ".weight"), part.rows, columns, in_features,
+              staging_.data());
+      }
+      ops_.pack_linear(staging_.data(), in_features, out_features, dtype_, packed);
+    }
+    if (!bias) return result;
+    std::vector<float> values(static_cast<size_t>(out_features));
+    if (reader_ != nullptr) {
+      for (const Part& part : parts) {
+        place(locate(part, parts, stacks, ".bias"), part.rows, {}, 1, values.data());
+      }
+    }
+    result.bias = constants(name + ".bias", values);
     return result;
   }
 
-  // Copies one part into the fused matrix, leaving the zeros of padded heads. Returns its end.
-  float* place(const Part& part, Heads columns, float* to) {
-    const std::string name = part.name + ".weight";
-    const TensorView source =
-        reader_->require(name, part.rows.source_extent(), columns.source_extent());
-    std::vector<float> values(static_cast<size_t>(part.rows.size * columns.source_extent()));
-    for (int64_t head = 0; head < part.rows.count; ++head) {
-      reader_->read_rows(name, source, head * part.rows.size, part.rows.size, values.data());
-      check_range(name, values.data(), values.size());
-      const float* from = values.data();
-      float* row = to + head * part.rows.padded * columns.extent();
-      for (int64_t i = 0; i < part.rows.size; ++i, row += columns.extent()) {
-        for (int64_t c = 0; c < columns.count; ++c, from += columns.size) {
-          std::copy_n(from, columns.size, row + c * columns.padded);
+  // Where a part lies in the source: a tensor of so many rows, and the part's first.
+  struct Location {
+    std::string name;
+    int64_t rows;
+    int64_t first;
+  };
+
+  Location locate(const Part& part, const std::vector<Part>& parts,
+                  const std::vector<Stack>& stacks, const char* suffix) const {
+    for (const Stack& stack : stacks) {
+      if (!reader_->has(stack.name + suffix)) continue;
+      Location found = {stack.name + suffix, 0, 0};
+      for (const std::string& held : stack.names) {
+        if (held == part.name) found.first = found.rows;
+        found.rows += std::find_if(parts.begin(), parts.end(), [&](const Part& other) {
+                        return other.name == held;
+                      })->rows.extent;
+      }
+      return found;
+    }
+    return {part.name + suffix, part.rows.extent, 0};
+  }
+
+  // Spreads rows of the source over a matrix of `row_length` columns, leaving what lies between.
+  // Without columns: over a vector.
+  void place(const Location& from, const Spread& rows, const Spread& columns, int64_t row_length,
+             float* to) {
+    const TensorView source = reader_->require(from.name, from.rows, columns.extent);
+    const int64_t width = std::max<int64_t>(1, columns.extent);
+    std::vector<float> values(static_cast<size_t>(rows.size * width));
+    for (int64_t begin = 0; begin < rows.extent; begin += rows.size) {
+      const int64_t count = std::min(rows.size, rows.extent - begin);
+      reader_->read_rows(from.name, source, from.first + begin, count, values.data());
+      if (columns.extent > 0) {
+        check_range(from.name, values.data(), static_cast<size_t>(count * width));
+      }
+      float* row = to + (rows.offset + begin / rows.size * rows.stride) * row_length;
+      const float* value = values.data();
+      for (int64_t i = 0; i < count; ++i, row += row_length) {
+        if (columns.extent == 0) {
+          *row = *value++;
+          continue;
+        }
+        for (int64_t c = 0; c < columns.extent; c += columns.size, value += columns.size) {
+          std::copy_n(value, columns.size, row + c / columns.size * columns.stride);
         }
       }
     }
-    return to + part.rows.extent() * columns.extent();
   }
 
   // Only float16 has a smaller range than the formats weights are stored in.
@@ -189,8 +325,14 @@ int64_t padded_head_dim(const Spec& spec, const Ops& ops) {
   return (spec.head_dim + multiple - 1) / multiple * multiple;
 }
 
+int64_t padded_intermediate_size(const Spec& spec) {
+  if (!spec.gated()) return spec.intermediate_size;
+  return (spec.intermediate_size + kGateBlock - 1) / kGateBlock * kGateBlock;
+}
+
 PlannedAllocation plan_weights(const Spec& spec, DType dtype, Ops& ops,
                                std::optional<size_t> limit) {
+  check_supported(spec, ops);
   Arena arena(limit);
   ModelWeights unused;
   WeightBuilder(spec, dtype, ops, arena, nullptr).build(unused);

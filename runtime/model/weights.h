@@ -16,8 +16,10 @@ struct LayerWeights {
   LinearWeight
       qkv;  // query, key and value fused: [(num_heads + 2 num_kv_heads) padded_head_dim, E]
   LinearWeight attention_output;
-  NormWeight attention_norm;
-  LinearWeight up;
+  NormWeight attention_norm;  // none in the first layer of some pre-norm models
+  NormWeight query_norm;      // of each head; where the spec has qk_norm
+  NormWeight key_norm;
+  LinearWeight up;  // with the gate, where the spec has one: see FeedForwardArgs
   LinearWeight down;
   NormWeight feed_forward_norm;
 };
@@ -27,7 +29,12 @@ struct ModelWeights {
   TensorView position_table;
   TensorView type_table;
   NormWeight embedding_norm;
-  std::vector<LayerWeights> layers;
+  std::optional<LinearWeight> embedding_projection;
+  std::vector<LayerWeights> layers;  // distinct ones: spec.layer_weights says which runs when
+  NormWeight final_norm;             // of pre-norm models
+  ScoreTerm score_term;
+  const float* rope_frequencies = nullptr;        // [dims / 2]
+  const float* local_rope_frequencies = nullptr;  // likewise, of layers with a window
   std::optional<LinearWeight> pooler;
 
   std::unique_ptr<DeviceMemory> memory;
@@ -37,7 +44,11 @@ struct ModelWeights {
 /// Size of one head as stored: zero-padded to what the device's kernels want.
 int64_t padded_head_dim(const Spec& spec, const Ops& ops);
 
-/// What the weights will take, without reading any. Throws OutOfMemory over `limit` (bytes).
+/// Width of the feed-forward block as stored: padded with zeros where it is gated.
+int64_t padded_intermediate_size(const Spec& spec);
+
+/// What the weights will take, without reading any. Throws OutOfMemory over `limit` (bytes), and
+/// RuntimeError naming what the spec asks for and the device lacks.
 PlannedAllocation plan_weights(const Spec& spec, DType dtype, Ops& ops,
                                std::optional<size_t> limit);
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "ops/activation.h"
 #include "packhorse/types.h"
 
 namespace packhorse {
@@ -21,7 +22,6 @@ struct BatchView {
   const int32_t* counts = nullptr;      // {T, B}, in the device's memory, or null
 };
 
-enum class Activation : uint8_t { kNone, kGelu, kGeluTanh, kRelu, kSilu, kTanh, kSigmoid };
 enum class NormKind : uint8_t { kLayer, kRms };
 enum class Pooling : uint8_t { kCls, kMean, kMax, kLast, kMeanSqrt };
 
@@ -70,18 +70,46 @@ struct LinearArgs {
   void* workspace = nullptr;           // Ops::linear_workspace bytes
 };
 
-/// out = norm(residual + down(activation(up(x)))); with `gate`: down(activation(gate(x)) * up(x)).
+/// out = norm(residual + down(activation(up(x)))); with `gated`: down(activation(gate(x)) * up(x)).
 /// One op, so that a backend may keep the [T, intermediate] tensor on chip.
 struct FeedForwardArgs {
   TensorView x;  // [rows, E]
+  /// [intermediate, E]; with `gated` [2 intermediate, E]: kGateBlock rows of the gate, as many of
+  /// up, and so on in turn. Intermediate is then a multiple of kGateBlock.
   LinearWeight up;
-  LinearWeight down;
+  LinearWeight down;  // [E, intermediate]
   Activation activation = Activation::kGelu;
+  bool gated = false;
   TensorView residual;  // [rows, E] or empty
   NormWeight norm;      // or none
   TensorView out;       // [rows, E]; may be x and residual
   const int32_t* row_count = nullptr;
   void* workspace = nullptr;  // Ops::feed_forward_workspace bytes
+};
+
+/// out[t] = the cosines, then the sines, of position(t) * frequencies[j]: what rotates the heads of
+/// a token in every layer. The product is rounded to float32, as models are trained.
+struct RotationArgs {
+  const float* frequencies = nullptr;     // [dims / 2]
+  const int32_t* position_ids = nullptr;  // [T], or null: 0, 1, ... from the sequence's start
+  BatchView batch;
+  TensorView out;  // [T, dims] float32
+};
+
+/// What happens to queries and keys before they meet, in place: each head's RMS norm, if any, then
+/// the rotation of its columns j and j + dims / 2 by angle j (RoPE, Su et al., arXiv 2104.09864, in
+/// the half-split form).
+struct RotateHeadsArgs {
+  TensorView q;  // [T, num_heads * head_dim]; rows may be strided (a slice of fused QKV)
+  TensorView k;  // [T, num_kv_heads * head_dim]
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;   // as stored
+  int32_t model_dim = 0;  // of the model: the rest of each head is zero, and stays so
+  NormWeight q_norm;      // of [model_dim], or none
+  NormWeight k_norm;      // likewise
+  TensorView rotation;    // [T, dims] of RotationArgs, or empty
+  const int32_t* row_count = nullptr;
 };
 
 /// Which keys a query sees, computed from indices, never from a mask tensor. Query i of a sequence

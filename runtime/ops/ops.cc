@@ -112,9 +112,44 @@ void Ops::feed_forward(const FeedForwardArgs& args) {
   const char* op = "feed_forward";
   check_compute_dtype(op, "x", args.x);
   check_weight(op, "up", args.up, args.x.columns(), args.x.dtype);
-  check_weight(op, "down", args.down, args.up.out_features, args.x.dtype);
+  if (args.gated && args.up.out_features % (2 * kGateBlock) != 0) {
+    fail(op, concat("a gated up has ", args.up.out_features, " features, expected a multiple of ",
+                    2 * kGateBlock));
+  }
+  check_weight(op, "down", args.down, args.up.out_features / (args.gated ? 2 : 1), args.x.dtype);
   check_result(op, args.residual, args.out, args.x.rows(), args.down.out_features, args.x.dtype);
   if (args.x.rows() > 0) do_feed_forward(args);
+}
+
+void Ops::rotation(const RotationArgs& args) {
+  const char* op = "rotation";
+  check_matrix(op, "out", args.out, args.batch.num_tokens, args.out.columns());
+  check_dtype_is(op, "out", args.out, DType::kFloat32);
+  check_batch(op, "batch", args.batch, args.out.rows());
+  if (args.out.columns() % 2 != 0 || args.frequencies == nullptr) {
+    fail(op, concat("out has ", args.out.columns(), " columns, expected two for each frequency"));
+  }
+  if (args.out.rows() > 0) do_rotation(args);
+}
+
+void Ops::rotate_heads(const RotateHeadsArgs& args) {
+  const char* op = "rotate_heads";
+  check_compute_dtype(op, "q", args.q);
+  check_matrix(op, "q", args.q, args.q.rows(), int64_t{args.num_heads} * args.head_dim);
+  check_matrix(op, "k", args.k, args.q.rows(), int64_t{args.num_kv_heads} * args.head_dim);
+  check_dtype_is(op, "k", args.k, args.q.dtype);
+  if (args.model_dim <= 0 || args.model_dim > args.head_dim) {
+    fail(op, concat("model_dim is ", args.model_dim, ", expected 1 to head_dim ", args.head_dim));
+  }
+  if (args.rotation) {
+    check_matrix(op, "rotation", args.rotation, args.q.rows(), args.rotation.columns());
+    check_dtype_is(op, "rotation", args.rotation, DType::kFloat32);
+    if (args.rotation.columns() > args.model_dim || args.rotation.columns() % 2 != 0) {
+      fail(op, concat("rotation has ", args.rotation.columns(),
+                      " columns, expected an even number up to ", args.model_dim));
+    }
+  }
+  if (args.q.rows() > 0) do_rotate_heads(args);
 }
 
 void Ops::attention(const AttentionArgs& args) {

@@ -34,6 +34,9 @@ class PACKHORSE_API Recording {
   virtual void launch() = 0;
 };
 
+/// What not every backend has.
+enum class Feature : uint8_t { kGatedFeedForward, kRotateHeads };
+
 class PACKHORSE_API Ops {
  public:
   virtual ~Ops() = default;
@@ -41,6 +44,8 @@ class PACKHORSE_API Ops {
   virtual Device device() const = 0;
   /// Throws RuntimeError saying what the device lacks for this dtype.
   virtual void check_dtype(DType dtype) const = 0;
+  /// Whether the device has kernels for it: asked before a model is loaded.
+  virtual bool supports(Feature feature) const = 0;
 
   // Memory. `allocate` throws OutOfMemory naming what was asked and what was free.
   virtual std::unique_ptr<DeviceMemory> allocate(size_t bytes) = 0;
@@ -67,7 +72,8 @@ class PACKHORSE_API Ops {
   virtual size_t linear_workspace(int64_t rows, int64_t in_features, int64_t out_features,
                                   DType dtype) const = 0;
   virtual size_t feed_forward_workspace(int64_t rows, int64_t hidden_size,
-                                        int64_t intermediate_size, DType dtype) const = 0;
+                                        int64_t intermediate_size, bool gated,
+                                        DType dtype) const = 0;
   /// `max_seqlen` bounds one sequence's keys, `num_tokens` the queries of the batch.
   virtual size_t attention_workspace(int64_t num_tokens, int64_t num_sequences, int64_t max_seqlen,
                                      int64_t num_heads, int64_t head_dim, DType dtype) const = 0;
@@ -76,6 +82,8 @@ class PACKHORSE_API Ops {
   void embed(const EmbedArgs& args);
   void linear(const LinearArgs& args);
   void feed_forward(const FeedForwardArgs& args);
+  void rotation(const RotationArgs& args);
+  void rotate_heads(const RotateHeadsArgs& args);
   void attention(const AttentionArgs& args);
   void norm(const NormArgs& args);
   void pool(const PoolArgs& args);
@@ -85,6 +93,8 @@ class PACKHORSE_API Ops {
   virtual void do_embed(const EmbedArgs& args) = 0;
   virtual void do_linear(const LinearArgs& args) = 0;
   virtual void do_feed_forward(const FeedForwardArgs& args) = 0;
+  virtual void do_rotation(const RotationArgs& args) = 0;
+  virtual void do_rotate_heads(const RotateHeadsArgs& args) = 0;
   virtual void do_attention(const AttentionArgs& args) = 0;
   virtual void do_norm(const NormArgs& args) = 0;
   virtual void do_pool(const PoolArgs& args) = 0;

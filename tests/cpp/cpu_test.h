@@ -215,7 +215,8 @@ struct FeedForwardOp {
         norm(hidden),
         activation(activation) {}
   Matrix run(Matrix x) {
-    std::vector<std::byte> workspace(ops->feed_forward_workspace(x.rows, up.in, up.out, x.dtype));
+    std::vector<std::byte> workspace(
+        ops->feed_forward_workspace(x.rows, up.in, up.out, false, x.dtype));
     FeedForwardArgs args;
     args.x = x.view();
     args.up = up.view;

@@ -24,6 +24,40 @@ TEST(spec_is_read) {
   CHECK(spec.normalize);
 }
 
+TEST(spec_of_other_encoders_is_read) {
+  Json json = tiny_spec();
+  json["num_layers"] = 3;
+  json["layer_weights"] = {0, 1, 0};
+  json["embedding_size"] = 16;
+  json["positions"] = {{"kind", "none"}};
+  json["max_seqlen"] = 77;
+  json["norm"] = {{"kind", "rms"}, {"placement", "pre"}, {"eps", 1e-6}, {"embeddings", false}};
+  json["attention"] = {{"mask", "causal"},
+                       {"qkv_bias", false},
+                       {"qk_norm", true},
+                       {"rope", {{"theta", 1e6}, {"local_theta", 1e4}, {"dims", 4}}},
+                       {"local", {{"window", 5}, {"layers", {2}}}}};
+  json["ffn"] = {{"kind", "gated"}, {"activation", "silu"}, {"up_bias", false}};
+  const Spec spec = parse_spec(json.dump());
+  CHECK(spec.num_weight_sets() == 2);
+  CHECK(spec.embedding_projection);
+  CHECK(spec.embedding_size == 16);
+  CHECK(spec.max_seqlen == 77);
+  CHECK(!spec.norm_bias);
+  CHECK(!spec.embedding_norm);
+  CHECK(spec.pre_norm());
+  CHECK(spec.causal);
+  CHECK(!spec.qkv_bias);
+  CHECK(spec.attention_output_bias);
+  CHECK(spec.rope->dims == 4);
+  CHECK(spec.rope->local_theta == 1e4f);
+  CHECK(!spec.local_layers[0]);
+  CHECK(spec.local_layers[2]);
+  CHECK(spec.gated());
+  json.erase("max_seqlen");
+  CHECK_THROWS_WITH(parse_spec(json.dump()), "'max_seqlen' is missing");
+}
+
 TEST(spec_refuses_by_name) {
   const auto with = [](const char* pointer, Json value) {
     Json spec = tiny_spec();
@@ -40,12 +74,32 @@ TEST(spec_refuses_by_name) {
   CHECK_THROWS_WITH(parse_spec(with("/num_kv_heads", 2)), "not a multiple of 'num_kv_heads' 2");
   CHECK_THROWS_WITH(parse_spec(with("/rope_theta", 1)), "'rope_theta' is not known");
   CHECK_THROWS_WITH(parse_spec(with("/norm/eps", 0)), "'norm.eps' is 0");
-  CHECK_THROWS_WITH(parse_spec(with("/norm/kind", "rms")), "expected one of \"layer\"");
+  CHECK_THROWS_WITH(parse_spec(with("/norm/kind", "group")), "expected one of \"layer\"");
   CHECK_THROWS_WITH(parse_spec(with("/norm/extra", 1)), "'norm.extra' is not known");
   CHECK_THROWS_WITH(parse_spec(with("/positions/kind", "rope")), "'positions.kind' is \"rope\"");
   CHECK_THROWS_WITH(parse_spec(with("/positions/offset", 40)), "leaves none of the 32");
   CHECK_THROWS_WITH(parse_spec(with("/max_seqlen", 31)), "serves at most 30");
-  CHECK_THROWS_WITH(parse_spec(with("/attention/mask", "causal")), "'attention.mask'");
+  CHECK_THROWS_WITH(parse_spec(with("/attention/mask", "prefix")), "'attention.mask'");
+  CHECK_THROWS_WITH(parse_spec(with("/layer_weights", {0})), "for each of the 2 layers");
+  CHECK_THROWS_WITH(parse_spec(with("/layer_weights", {1, 1})), "without gaps");
+  CHECK_THROWS_WITH(parse_spec(with("/layer_weights", {0, 2})), "integers from 0 to 1");
+  CHECK_THROWS_WITH(parse_spec(with("/embedding_size", 0)), "'embedding_size' is 0");
+  CHECK_THROWS_WITH(parse_spec(with("/norm/first_attention", false)),
+                    "'norm.first_attention' is not known");
+  CHECK_THROWS_WITH(parse_spec(with("/attention/rope", {{"theta", 1e4}, {"dims", 3}})),
+                    "'attention.rope.dims' is 3, expected an even number");
+  CHECK_THROWS_WITH(parse_spec(with("/attention/rope", {{"theta", 1e4}, {"dims", 10}})),
+                    "'attention.rope.dims' is 10");
+  CHECK_THROWS_WITH(parse_spec(with("/attention/rope", {{"theta", 1e4}, {"scaling", 1}})),
+                    "'attention.rope.scaling' is not known");
+  CHECK_THROWS_WITH(parse_spec(with("/attention/local", {{"window", 8}, {"layers", {2}}})),
+                    "'attention.local.layers' is 2");
+  CHECK_THROWS_WITH(parse_spec(with("/attention/score_term", {{"kind", "kerple"}})),
+                    "\"alibi\", \"bucketed\"");
+  CHECK_THROWS_WITH(parse_spec(with("/attention/score_term",
+                                    {{"kind", "bucketed"}, {"buckets", 32}, {"max_distance", 8}})),
+                    "'attention.score_term.max_distance' is 8");
+  CHECK_THROWS_WITH(parse_spec(with("/ffn/kind", "moe")), "\"plain\", \"gated\"");
   CHECK_THROWS_WITH(parse_spec(with("/ffn/activation", "selu")), "\"gelu_tanh\"");
   CHECK_THROWS_WITH(parse_spec(with("/heads/mlm", 1)), "'heads.mlm' is not known");
   CHECK_THROWS_WITH(parse_spec(with("/embedding/normalize", 1)), "expected true or false");

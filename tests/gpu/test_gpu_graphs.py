@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import reference
+import reference_encoder
 from cases import offsets
 from gpu_support import DEVICE, Precision
 from models import random_tensors, tiny_spec, write_model
@@ -79,7 +80,9 @@ def test_against_float64(session: Session, precision: Precision, tokens: int) ->
     seen = as_seen(random_tensors(SPEC), precision)
     for lengths in compositions(tokens, 3, random):
         batch = random_batch(lengths, random)
-        expected = reference.encoder(SPEC, seen, batch.ids, batch.cu_seqlens, batch.type_ids)
+        expected = reference_encoder.encoder(
+            SPEC, seen, batch.ids, batch.cu_seqlens, batch.type_ids
+        )
         check_hidden(session.run(batch).hidden, expected, precision)
 
 
@@ -90,7 +93,7 @@ def test_position_ids(session: Session, precision: Precision) -> None:
         batch = random_batch(lengths, random)
         position_ids = random.integers(0, 300, 200)
         moved = PackedTokens(batch.ids, batch.cu_seqlens, batch.type_ids, position_ids)
-        expected = reference.encoder(
+        expected = reference_encoder.encoder(
             SPEC, seen, batch.ids, batch.cu_seqlens, batch.type_ids, position_ids
         )
         check_hidden(session.run(moved).hidden, expected, precision)

@@ -11,6 +11,7 @@ import numpy as np
 import packhorse
 import pytest
 import reference
+import reference_encoder
 import torch
 from cases import POOLINGS, offsets
 from gpu_support import DEVICE, Precision
@@ -151,11 +152,13 @@ def test_shapes(
         cu_seqlens = offsets(lengths)
         ids = np.concatenate([np.zeros(0, np.int32), *sequences])
         result = session.run((ids, cu_seqlens), outputs=OUTPUTS)
-        check_hidden(result.hidden, reference.encoder(spec, seen, ids, cu_seqlens), precision)
+        check_hidden(
+            result.hidden, reference_encoder.encoder(spec, seen, ids, cu_seqlens), precision
+        )
         # Of what the session itself computed, so that only the heads are compared.
         embedding = reference.pool(result.hidden, cu_seqlens, "mean", normalize=True)
         np.testing.assert_allclose(result.embedding, embedding, rtol=1e-5, atol=1e-5)
-        pooled = reference.pooler(seen, result.hidden, cu_seqlens)
+        pooled = reference_encoder.pooler(seen, result.hidden, cu_seqlens)
         tolerance = 4 * precision.epsilon
         np.testing.assert_allclose(result.pooled, pooled, rtol=tolerance, atol=tolerance)
 

@@ -39,6 +39,57 @@ def tiny_spec(**changes: Any) -> Spec:
     return {name: value for name, value in spec.items() if value is not None}
 
 
+_NORM = {"kind": "layer", "placement": "pre", "eps": 1e-6}
+_MASK = {"mask": "bidirectional"}
+_ROPE = {"theta": 1000.0}
+
+# What specs may ask for beyond a BERT: changes to `tiny_spec`.
+SPEC_OPTIONS: dict[str, Spec] = {
+    "narrow-embeddings": {"embedding_size": 21},
+    "wide-embeddings": {"embedding_size": 70},
+    "shared-layers": {"num_layers": 5, "layer_weights": [0, 0, 1, 0, 1]},
+    "no-positions": {"positions": {"kind": "none"}, "max_seqlen": 300},
+    "pre-norm": {"norm": _NORM},
+    "pre-norm-without-biases": {"norm": {**_NORM, "bias": False, "first_attention": False}},
+    "rms-norm": {"norm": {"kind": "rms", "placement": "post", "eps": 1e-6}},
+    "rms-pre-norm": {"norm": {**_NORM, "kind": "rms", "embeddings": False}},
+    "no-biases": {
+        "attention": {**_MASK, "qkv_bias": False, "output_bias": False},
+        "ffn": {"kind": "plain", "activation": "gelu", "up_bias": False, "down_bias": False},
+    },
+    "causal": {"attention": {"mask": "causal"}},
+    "windows": {
+        "num_layers": 4,
+        "attention": {**_MASK, "local": {"window": 3, "layers": [0, 2, 3]}},
+    },
+    "causal-window": {"attention": {"mask": "causal", "local": {"window": 0, "layers": [1]}}},
+    "rope": {"attention": {**_MASK, "rope": _ROPE}},
+    "rope-in-part": {"head_dim": 11, "attention": {**_MASK, "rope": {**_ROPE, "dims": 6}}},
+    "rope-of-two-kinds": {
+        "head_dim": 34,
+        "attention": {
+            **_MASK,
+            "rope": {**_ROPE, "local_theta": 30.0, "factor": 1.5},
+            "local": {"window": 20, "layers": [1]},
+        },
+    },
+    "qk-norm": {"head_dim": 10, "num_kv_heads": 2, "attention": {**_MASK, "qk_norm": True}},
+    "qk-norm-and-rope": {"attention": {"mask": "causal", "qk_norm": True, "rope": _ROPE}},
+    "alibi": {
+        "num_heads": 3,
+        "positions": {"kind": "none"},
+        "max_seqlen": 300,
+        "attention": {**_MASK, "score_term": {"kind": "alibi"}},
+    },
+    "buckets": {
+        "attention": {
+            **_MASK,
+            "score_term": {"kind": "bucketed", "buckets": 12, "max_distance": 40},
+        }
+    },
+}
+
+
 def with_defaults(spec: Mapping[str, Any]) -> Spec:
     """The spec with every optional size filled in."""
     return {
@@ -55,9 +106,9 @@ def random_tensors(spec: Mapping[str, Any], seed: int = 0) -> Tensors:
     random = np.random.default_rng(seed)
     tensors: Tensors = {}
     for name, shape in weight_shapes(with_defaults(spec)).items():
-        if ".norm." in name:
+        if "norm." in name:
             values = random.normal(1.0 if name.endswith("weight") else 0.0, 0.2, shape)
-        elif name.startswith("embeddings."):
+        elif name in ("embeddings.word", "embeddings.position", "embeddings.type"):
             values = random.normal(0, 1, shape)
         else:
             values = random.normal(0, 1.5 * shape[-1] ** -0.5, shape)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from models import with_defaults
 
 Array = npt.NDArray[Any]
 
@@ -159,39 +158,26 @@ def pool(x: Any, cu_seqlens: Any, pooling: str = "mean", normalize: bool = False
     return out
 
 
-def encoder(
-    spec: Mapping[str, Any],
-    tensors: Mapping[str, Array],
-    ids: Any,
-    cu_seqlens: Any,
-    type_ids: Any = None,
-    position_ids: Any = None,
-) -> Array:
-    """The last hidden state of a post-LayerNorm encoder (Vaswani et al. 2017; BERT)."""
-    spec = with_defaults(spec)
-    heads, kv_heads, eps = spec["num_heads"], spec["num_kv_heads"], spec["norm"]["eps"]
-
-    def dense(name: str, x: Array, activation: str = "none") -> Array:
-        return linear(x, tensors[f"{name}.weight"], tensors[f"{name}.bias"], activation)
-
-    def norm(name: str, x: Array) -> Array:
-        return layer_norm(x, tensors[f"{name}.weight"], tensors[f"{name}.bias"], eps)
-
-    tables = (tensors.get(f"embeddings.{name}") for name in ("word", "position", "type"))
-    offset = spec["positions"].get("offset", 0)
-    x = norm("embeddings.norm", embed(ids, cu_seqlens, *tables, type_ids, position_ids, offset))
-    for i in range(spec["num_layers"]):
-        block = f"layers.{i}.attention"
-        q, k, v = (dense(f"{block}.{name}", x) for name in ("query", "key", "value"))
-        context = attention(q, k, v, cu_seqlens, cu_seqlens, heads, kv_heads)
-        x = norm(f"{block}.norm", x + dense(f"{block}.output", context))
-        inner = dense(f"layers.{i}.ffn.up", x, spec["ffn"]["activation"])
-        x = norm(f"layers.{i}.ffn.norm", x + dense(f"layers.{i}.ffn.down", inner))
-    return x
+def rope_frequencies(theta: float, dims: int, factor: float = 1) -> npt.NDArray[np.float32]:
+    """float32, as models are trained."""
+    exponents = np.arange(0, dims, 2, dtype=np.float32) / np.float32(dims)
+    powers = np.float64(np.float32(theta)) ** exponents.astype(np.float64)
+    return np.float32(1) / powers.astype(np.float32) / np.float32(factor)
 
 
-def pooler(tensors: Mapping[str, Array], hidden: Array, cu_seqlens: Any) -> Array:
-    """tanh of a dense layer on each sequence's first token; zeros for an empty sequence."""
-    first = pool(hidden, cu_seqlens, "cls")
-    out = linear(first, tensors["pooler.weight"], tensors["pooler.bias"], "tanh")
-    return out * (np.diff(cu_seqlens) > 0)[:, None]
+def rotate(x: Any, at: Any, frequencies: Any) -> Array:
+    """x [T, H, d] with columns j and j + dims / 2 rotated by at * frequency j."""
+    angles = _f64(np.asarray(at, np.float32)[:, None, None] * frequencies)
+    half = len(frequencies)
+    out = _f64(x).copy()
+    a, b = out[..., :half].copy(), out[..., half : 2 * half].copy()
+    out[..., :half] = a * np.cos(angles) - b * np.sin(angles)
+    out[..., half : 2 * half] = b * np.cos(angles) + a * np.sin(angles)
+    return out
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """Press et al. 2021: a geometric sequence; odd counts take every second of the next one."""
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
+    return slopes + (alibi_slopes(2 * power)[0::2][: heads - power] if heads > power else [])

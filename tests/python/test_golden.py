@@ -14,8 +14,8 @@ from packhorse_weights import convert
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FOLDERS = sorted(path.parent for path in GOLDEN.glob("*/golden.npz"))
-MAX_ABS_ERROR = 2e-5  # float32; transformers' own distance from float64 is up to 5e-6 here
-MIN_COSINE = 0.9995  # bfloat16
+MAX_ABS_ERROR = 5e-5  # float32; transformers' own distance from float64 is up to 5e-6 here
+MIN_COSINE = 0.999  # bfloat16
 
 Arrays = Mapping[str, Any]
 

@@ -15,6 +15,7 @@ from models import random_tensors, tiny_spec, write_model
 from packhorse import PackedTokens, Session
 
 NORM = {"kind": "layer", "placement": "post", "eps": 1e-12}
+MASK = {"mask": "bidirectional"}
 POSITIONS = {"kind": "learned", "count": 300, "offset": 0}
 
 
@@ -187,14 +188,22 @@ SPECS: list[tuple[dict[str, Any], str]] = [
     ({"positions": {**POSITIONS, "offset": 300}}, "'positions.offset' 300 leaves none"),
     ({"positions": 300}, "'positions.*' is 300, expected an object"),
     ({"positions": {**POSITIONS, "base": 1}}, "'positions.base' is not known"),
-    ({"norm": {**NORM, "kind": "rms"}}, "'norm.kind' is \"rms\", expected one of \"layer\""),
-    ({"norm": {**NORM, "placement": "pre"}}, "'norm.placement' is \"pre\""),
+    ({"norm": {**NORM, "kind": "group"}}, "'norm.kind' is \"group\", expected one of \"layer\""),
+    ({"norm": {**NORM, "placement": "both"}}, "'norm.placement' is \"both\""),
     ({"norm": {**NORM, "eps": 0}}, "'norm.eps' is 0, expected a positive number"),
     ({"norm": {**NORM, "eps": -1e-12}}, "'norm.eps' is -"),
     ({"norm": {"kind": "layer", "placement": "post"}}, "'norm.eps' is missing"),
-    ({"attention": {"mask": "causal"}}, "'attention.mask' is \"causal\", expected one of"),
+    ({"attention": {"mask": "prefix"}}, "'attention.mask' is \"prefix\", expected one of"),
+    ({"attention": {**MASK, "rope": {"theta": -1}}}, "'attention.rope.theta' is -1"),
+    ({"attention": {**MASK, "rope": {"theta": 1, "dims": 14}}}, "'attention.rope.dims' is 14"),
+    ({"attention": {**MASK, "local": {"window": -1, "layers": []}}}, "local.window' is -1"),
+    ({"attention": {**MASK, "local": {"window": 1, "layers": [2]}}}, "local.layers' is 2"),
+    ({"attention": {**MASK, "score_term": {"kind": "alibi", "slope": 1}}}, "term.slope' is not"),
+    ({"layer_weights": [0]}, "'layer_weights' is .0., expected one number for each"),
+    ({"layer_weights": "all"}, "'layer_weights' is \"all\", expected a list"),
+    ({"embedding_size": 0}, "'embedding_size' is 0"),
     ({"attention": {"mask": "bidirectional", "window": 4}}, "'attention.window' is not known"),
-    ({"ffn": {"kind": "gated", "activation": "gelu"}}, "'ffn.kind' is \"gated\""),
+    ({"ffn": {"kind": "moe", "activation": "gelu"}}, "'ffn.kind' is \"moe\""),
     ({"ffn": {"kind": "plain", "activation": "mish"}}, "'ffn.activation' is \"mish\""),
     ({"heads": {"pooler": {"activation": "relu"}}}, "'heads.pooler.activation' is \"relu\""),
     ({"heads": {"lm": {}}}, "'heads.lm' is not known"),

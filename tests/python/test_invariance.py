@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Precision
-from models import random_sequences, random_tensors, tiny_spec, write_model
+from models import SPEC_OPTIONS, random_sequences, random_tensors, tiny_spec, write_model
 from packhorse import RunResult, Session, ops
 
 POISON = 49  # an id whose row overflows in the embedding's LayerNorm
@@ -17,6 +17,16 @@ SPECS: dict[str, dict[str, Any]] = {
     "tiny": {},
     "odd": {"hidden_size": 78, "num_heads": 3, "intermediate_size": 133},  # heads of 26
     "wide": {"hidden_size": 256, "intermediate_size": 512, "num_layers": 1},
+    # Pre-norm, two kinds of windows and rotations, gated, shared layers, narrow embeddings.
+    "modern": {
+        **SPEC_OPTIONS["shared-layers"],
+        **SPEC_OPTIONS["narrow-embeddings"],
+        **SPEC_OPTIONS["rope-of-two-kinds"],
+        "norm": {"kind": "layer", "placement": "pre", "eps": 1e-6, "bias": False},
+        "intermediate_size": 133,
+        "ffn": {"kind": "gated", "activation": "gelu", "up_bias": False},
+    },
+    "buckets": SPEC_OPTIONS["buckets"],
 }
 Sequences = list[np.ndarray]
 
@@ -133,7 +143,8 @@ def test_plans(
 
 
 @pytest.mark.parametrize(
-    ("k", "n"), [(8, 8), (33, 17), (48, 96), (129, 257), (384, 1152), (1536, 384)]
+    ("k", "n"),
+    [(8, 8), (33, 17), (48, 96), (48, 576), (64, 577), (129, 257), (384, 1152), (1536, 384)],
 )
 def test_rows_of_dense_layers(device: str, precision: Precision, k: int, n: int) -> None:
     random = np.random.default_rng(k)
@@ -141,6 +152,9 @@ def test_rows_of_dense_layers(device: str, precision: Precision, k: int, n: int)
     residual, norm = random.normal(0, 1, (600, n)), (np.ones(n), np.zeros(n), 1e-5)
     options: dict[str, Any] = {"device": device, "dtype": precision.name, "activation": "gelu"}
     whole = ops.gemm(x, weight, residual=residual, norm=norm, **options)
+    plain = ops.gemm(x, weight, **options)
     for begin, end in [(0, 1), (0, 63), (1, 65), (63, 64), (64, 129), (77, 200), (300, 599)]:
         part = ops.gemm(x[begin:end], weight, residual=residual[begin:end], norm=norm, **options)
         assert part.tobytes() == whole[begin:end].tobytes(), (begin, end)
+        part = ops.gemm(x[begin:end], weight, **options)
+        assert part.tobytes() == plain[begin:end].tobytes(), (begin, end)

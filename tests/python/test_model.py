@@ -9,9 +9,10 @@ import numpy as np
 import packhorse
 import pytest
 import reference
+import reference_encoder
 from cases import BATCHES, POOLINGS, offsets
 from conftest import Precision
-from models import Tensors, random_sequences, random_tensors, tiny_spec, write_model
+from models import SPEC_OPTIONS, Tensors, random_sequences, random_tensors, tiny_spec, write_model
 from packhorse import PackedTokens, Session
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -36,6 +37,15 @@ SHAPES: dict[str, dict[str, Any]] = {
         activation: {"ffn": {"kind": "plain", "activation": activation}}
         for activation in ("gelu_tanh", "relu", "silu", "tanh")
     },
+    **{
+        f"gated-{activation}": {
+            "intermediate_size": 83,
+            "ffn": {"kind": "gated", "activation": activation},
+        }
+        for activation in ("gelu", "gelu_tanh", "relu", "silu", "tanh")
+    },
+    "gated-of-1": {"intermediate_size": 1, "ffn": {"kind": "gated", "activation": "silu"}},
+    **SPEC_OPTIONS,
 }
 
 
@@ -74,13 +84,13 @@ def test_odd_shapes(
     ids = np.concatenate(sequences)
     result = session.run((ids, cu_seqlens), outputs=["hidden", "embedding", "pooled"])
     seen = as_seen(tensors, precision)
-    hidden = reference.encoder(spec, seen, ids, cu_seqlens)
+    hidden = reference_encoder.encoder(spec, seen, ids, cu_seqlens)
     check_hidden(result.hidden, hidden, precision)
 
     # Of what the session itself computed, so that only the heads are compared.
     embedding = reference.pool(result.hidden, cu_seqlens, "mean", normalize=True)
     np.testing.assert_allclose(result.embedding, embedding, rtol=1e-5, atol=1e-5)
-    pooled = reference.pooler(seen, result.hidden, cu_seqlens)
+    pooled = reference_encoder.pooler(seen, result.hidden, cu_seqlens)
     precision.check(result.pooled, pooled)
 
 
@@ -95,7 +105,7 @@ def test_batches(lengths: list[int], precision: Precision, device: str, tiny_mod
     seen = as_seen(random_tensors(spec), precision)
     for extra in ({}, {"type_ids": type_ids}, {"position_ids": position_ids}):
         result = session.run(PackedTokens(ids, cu_seqlens, **extra))
-        expected = reference.encoder(spec, seen, ids, cu_seqlens, **extra)
+        expected = reference_encoder.encoder(spec, seen, ids, cu_seqlens, **extra)
         check_hidden(result.hidden, expected, precision)
 
 

@@ -144,7 +144,8 @@ def inspect_checkpoint(path: str | PathLike[str]) -> Checkpoint:
 
     spec = family.spec(model_type, config)
     prefix = find_prefix(family, tensors, str(files[0]))
-    has_pooler = f"{prefix}{family.names['pooler']}.weight" in tensors
+    pooler = family.names.get("pooler")
+    has_pooler = pooler is not None and f"{prefix}{pooler}.weight" in tensors
     if (max_length := read_max_length(folder, spec["max_seqlen"])) is not None:
         spec["max_length"] = max_length
     if has_pooler:

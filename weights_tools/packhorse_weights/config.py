@@ -16,6 +16,18 @@ class Config:
     def __init__(self, fields: Mapping[str, Any], where: str) -> None:
         self.fields, self.where = fields, where
 
+    def renamed(self, names: Mapping[str, str]) -> Config:
+        """The same fields, those of a family's own names (theirs -> the usual) renamed."""
+        usual = {names[name]: value for name, value in self.fields.items() if name in names}
+        return Config({**self.fields, **usual}, self.where)
+
+    def section(self, name: str) -> Config:
+        """A field that holds fields; empty where it is absent."""
+        value = self.fields.get(name)
+        if not isinstance(value, dict | None):
+            raise CheckpointError(f"{self.where}: {name}: expected an object, found {value!r:.80}")
+        return Config(value or {}, f"{self.where}: {name}")
+
     def integer(
         self, name: str, default: int | None = None, low: int = 1, high: int = _MAX_SIZE
     ) -> int:
@@ -29,13 +41,25 @@ class Config:
             )
         return value
 
-    def number(self, name: str, default: float) -> float:
-        value = self.fields.get(name, default)
-        if type(value) not in (int, float) or not 0 <= value < 1:
+    def number(self, name: str, default: float, high: float = 1) -> float:
+        value = self.fields.get(name)
+        if value is None:
+            return default
+        if type(value) not in (int, float) or not 0 <= value <= high:
             raise CheckpointError(
-                f"{self.where}: {name}: expected a number from 0 to 1, found {value!r:.80}"
+                f"{self.where}: {name}: expected a number from 0 to {high}, found {value!r:.80}"
             )
         return float(value)
+
+    def boolean(self, name: str, default: bool) -> bool:
+        value = self.fields.get(name)
+        if value is None:
+            return default
+        if type(value) is not bool:
+            raise CheckpointError(
+                f"{self.where}: {name}: expected true or false, found {value!r:.80}"
+            )
+        return value
 
     def choice(self, name: str, choices: Mapping[str, str], default: str) -> str:
         """The value that `choices` gives for what the field says."""

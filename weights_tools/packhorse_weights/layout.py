@@ -2,37 +2,93 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 Spec = dict[str, Any]
+Shapes = dict[str, tuple[int, ...]]
+
+# Layers that a file may hold in one tensor, one above the other.
+STACKS = {
+    "attention.qkv": ("attention.query", "attention.key", "attention.value"),
+    "ffn.gate_up": ("ffn.gate", "ffn.up"),
+    "ffn.up_gate": ("ffn.up", "ffn.gate"),
+}
 
 
-def weight_shapes(spec: Spec) -> dict[str, tuple[int, ...]]:
-    """Our tensor names, in the order of docs/weights.md, with their shapes."""
+def num_weight_sets(spec: Spec) -> int:
+    """Distinct layers: several of the model's may run with the weights of one."""
+    return 1 + max(spec.get("layer_weights", range(spec["num_layers"])), default=-1)
+
+
+def _layer_shapes(spec: Spec, first: bool) -> tuple[Shapes, dict[str, bool]]:
+    """Dense layers of one layer as [out, in], and which of them have no bias; norms as [size]."""
     hidden, inner = spec["hidden_size"], spec["intermediate_size"]
     queries = spec["num_heads"] * spec["head_dim"]
     keys = spec["num_kv_heads"] * spec["head_dim"]
-    shapes: dict[str, tuple[int, ...]] = {
-        "embeddings.word": (spec["vocab_size"], hidden),
-        "embeddings.position": (spec["positions"]["count"], hidden),
+    attention, ffn, norm = spec["attention"], spec["ffn"], spec["norm"]
+    qkv_bias, up_bias = attention.get("qkv_bias", True), ffn.get("up_bias", True)
+    norm_bias = norm.get("bias", norm["kind"] == "layer")
+    shapes: Shapes = {
+        "attention.query": (queries, hidden),
+        "attention.key": (keys, hidden),
+        "attention.value": (keys, hidden),
     }
+    bias = dict.fromkeys(shapes, qkv_bias)
+
+    def add(name: str, shape: tuple[int, ...], has_bias: bool) -> None:
+        shapes[name], bias[name] = shape, has_bias
+
+    if attention.get("qk_norm", False):
+        add("attention.query_norm", (spec["head_dim"],), False)
+        add("attention.key_norm", (spec["head_dim"],), False)
+    add("attention.output", (hidden, queries), attention.get("output_bias", True))
+    if not first or norm.get("first_attention", True):
+        add("attention.norm", (hidden,), norm_bias)
+    if ffn["kind"] == "gated":
+        add("ffn.gate", (inner, hidden), up_bias)
+    add("ffn.up", (inner, hidden), up_bias)
+    add("ffn.down", (hidden, inner), ffn.get("down_bias", True))
+    add("ffn.norm", (hidden,), norm_bias)
+    return shapes, bias
+
+
+def weight_shapes(spec: Spec, stacks: Collection[str] = ()) -> Shapes:
+    """Our tensor names, in the order of docs/weights.md, with their shapes.
+
+    stacks: which of STACKS the file has instead of the single layers.
+    """
+    hidden, norm = spec["hidden_size"], spec["norm"]
+    embedding: int = spec["embedding_size"] if "embedding_size" in spec else hidden
+    norm_bias = norm.get("bias", norm["kind"] == "layer")
+    shapes: Shapes = {"embeddings.word": (spec["vocab_size"], embedding)}
+    if spec["positions"]["kind"] == "learned":
+        shapes["embeddings.position"] = (spec["positions"]["count"], embedding)
     if spec["type_vocab_size"] > 0:
-        shapes["embeddings.type"] = (spec["type_vocab_size"], hidden)
+        shapes["embeddings.type"] = (spec["type_vocab_size"], embedding)
 
-    def layer(name: str, *weight: int) -> None:
+    def layer(name: str, weight: tuple[int, ...], bias: bool = True) -> None:
         shapes[f"{name}.weight"] = weight
-        shapes[f"{name}.bias"] = weight[:1]
+        if bias:
+            shapes[f"{name}.bias"] = weight[:1]
 
-    layer("embeddings.norm", hidden)
-    for i in range(spec["num_layers"]):
-        layer(f"layers.{i}.attention.query", queries, hidden)
-        layer(f"layers.{i}.attention.key", keys, hidden)
-        layer(f"layers.{i}.attention.value", keys, hidden)
-        layer(f"layers.{i}.attention.output", hidden, queries)
-        layer(f"layers.{i}.attention.norm", hidden)
-        layer(f"layers.{i}.ffn.up", inner, hidden)
-        layer(f"layers.{i}.ffn.down", hidden, inner)
-        layer(f"layers.{i}.ffn.norm", hidden)
+    if norm.get("embeddings", True):
+        layer("embeddings.norm", (embedding,), norm_bias)
+    if "embedding_size" in spec:
+        layer("embeddings.projection", (hidden, embedding))
+    score_term = spec["attention"].get("score_term", {})
+    if score_term.get("kind") == "bucketed":
+        shapes["relative_bias"] = (score_term["buckets"], spec["num_heads"])
+    for i in range(num_weight_sets(spec)):
+        parts, bias = _layer_shapes(spec, first=i == 0)
+        for stack in stacks:
+            rows = [parts.pop(part) for part in STACKS[stack]]
+            parts = {stack: (sum(row[0] for row in rows), hidden), **parts}
+            bias[stack] = bias[STACKS[stack][0]]
+        for part, shape in parts.items():
+            layer(f"layers.{i}.{part}", shape, bias[part])
+    if norm["placement"] == "pre":
+        layer("final_norm", (hidden,), norm_bias)
     if "pooler" in spec.get("heads", {}):
-        layer("pooler", hidden, hidden)
+        layer("pooler", (hidden, hidden))
     return shapes

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from packhorse_weights.architectures.base import Architecture
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.layout import Spec, weight_shapes
+from packhorse_weights.layout import STACKS, Spec, weight_shapes
 from packhorse_weights.tensor import Tensor
 
 # Checkpoints converted from TensorFlow long ago name a LayerNorm's weight and bias so.
@@ -56,7 +56,8 @@ def map_names(
     Raises CheckpointError: tensors are missing, have another shape than the config says, or belong
     to the encoder and are read by nothing (a variant that would silently compute something else).
     """
-    shapes = weight_shapes(spec)
+    stacks = [stack for stack in STACKS if f"layers.{{i}}.{stack}" in family.names]
+    shapes = weight_shapes(spec, stacks)
     names = {ours: _theirs(family, prefix, ours, tensors) for ours in shapes}
     missing = [theirs for theirs in names.values() if theirs not in tensors]
     if missing:

@@ -6,16 +6,40 @@ FAMILIES.
 
 from __future__ import annotations
 
-from packhorse_weights.architectures import bert, roberta
+from packhorse_weights.architectures import (
+    albert,
+    bert,
+    decoder,
+    distilbert,
+    electra,
+    gte,
+    jina_bert,
+    modernbert,
+    mpnet,
+    nomic_bert,
+    roberta,
+)
 from packhorse_weights.architectures.base import Architecture
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 
-FAMILIES: tuple[Architecture, ...] = (bert.ARCHITECTURE, roberta.ARCHITECTURE)
+FAMILIES: tuple[Architecture, ...] = (
+    jina_bert.ARCHITECTURE,
+    bert.ARCHITECTURE,
+    roberta.ARCHITECTURE,
+    distilbert.ARCHITECTURE,
+    electra.ARCHITECTURE,
+    albert.ARCHITECTURE,
+    mpnet.ARCHITECTURE,
+    modernbert.ARCHITECTURE,
+    nomic_bert.ARCHITECTURE,
+    gte.ARCHITECTURE,
+    decoder.ARCHITECTURE,
+)
 
 
 def known_model_types() -> list[str]:
-    return [model_type for family in FAMILIES for model_type in family.classes]
+    return list(dict.fromkeys(model_type for family in FAMILIES for model_type in family.classes))
 
 
 def find_architecture(config: Config) -> tuple[str, Architecture]:
@@ -26,6 +50,8 @@ def find_architecture(config: Config) -> tuple[str, Architecture]:
     model_type = config.fields.get("model_type")
     classes = config.fields.get("architectures")
     for family in FAMILIES:
+        if not family.accepts(config):
+            continue
         for known, class_prefix in family.classes.items():
             if model_type == known:
                 return known, family

@@ -1,9 +1,10 @@
-"""What a family file declares, and what all encoder families share."""
+"""What a family file declares, and what several families share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
@@ -26,6 +27,11 @@ ACTIVATIONS: Mapping[str, str] = {
 }
 
 _MAX_LAYERS = 4096
+_MAX_THETA = 1e12
+
+
+def any_config(config: Config) -> bool:
+    return True
 
 
 @dataclass(frozen=True)
@@ -35,36 +41,39 @@ class Architecture:
     classes: `model_type` -> how its class names in `architectures` begin.
     spec: (model type, config) -> spec, without `heads` and `embedding`.
     names: our name, or the layer it belongs to -> theirs, without the checkpoint's prefix. `{i}` is
-        a layer's number. `.weight` and `.bias` are appended where ours has them.
-    pooler_activation: of the pooler head; the head exists where the checkpoint has its weights.
+        a layer's number. `.weight` and `.bias` are appended where ours has them. One of
+        layout.STACKS stands for the layers it holds.
     encoder: how the names of the model itself begin. A tensor below one of these that nothing
         reads means that the checkpoint computes something else.
     unused: names that may stay unread all the same (buffers).
+    pooler_activation: of the pooler head; the head exists where `names` has it and the checkpoint
+        has its weights.
+    accepts: which configs of its model types are meant, where two families share one.
     """
 
     classes: Mapping[str, str]
     spec: Callable[[str, Config], Spec]
     names: Mapping[str, str]
-    pooler_activation: str
     encoder: tuple[str, ...]
-    unused: tuple[str, ...]
+    unused: tuple[str, ...] = ()
+    pooler_activation: str = "tanh"
+    accepts: Callable[[Config], bool] = any_config
 
 
-def encoder_spec(family: str, config: Config, position_offset: int) -> Spec:
-    """The spec of a post-norm encoder with learned positions.
-
-    Raises CheckpointError where the config asks for anything that the spec does not say.
-    """
-    for field in ("is_decoder", "add_cross_attention", "quantization_config", "is_encoder_decoder"):
+def refuse_variants(config: Config) -> None:
+    """Refuses what turns any model of transformers into something else."""
+    for field in ("add_cross_attention", "quantization_config", "is_encoder_decoder"):
         config.refuse(field)
-    config.refuse("position_embedding_type", "absolute")
     config.refuse("pruned_heads", {})
+
+
+def sizes(family: str, config: Config) -> Spec:
+    """The fields of the spec that every family has, under the usual names of a config."""
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-    if hidden % heads:
+    if config.fields.get("head_dim") is None and hidden % heads:
         raise CheckpointError(
             f"{config.where}: hidden_size {hidden} is not a multiple of num_attention_heads {heads}"
         )
-    positions = config.integer("max_position_embeddings", low=position_offset + 1)
     return {
         "format": 1,
         "family": family,
@@ -72,9 +81,23 @@ def encoder_spec(family: str, config: Config, position_offset: int) -> Spec:
         "hidden_size": hidden,
         "num_layers": config.integer("num_hidden_layers", high=_MAX_LAYERS),
         "num_heads": heads,
-        "num_kv_heads": heads,
-        "head_dim": hidden // heads,
+        "num_kv_heads": config.integer("num_key_value_heads", default=heads),
+        "head_dim": config.integer("head_dim", default=hidden // heads),
         "intermediate_size": config.integer("intermediate_size"),
+    }
+
+
+def encoder_spec(family: str, config: Config, position_offset: int = 0) -> Spec:
+    """The spec of a post-norm encoder with learned positions.
+
+    Raises CheckpointError where the config asks for anything that the spec does not say.
+    """
+    refuse_variants(config)
+    config.refuse("is_decoder")
+    config.refuse("position_embedding_type", "absolute")
+    positions = config.integer("max_position_embeddings", low=position_offset + 1)
+    return {
+        **sizes(family, config),
         "type_vocab_size": config.integer("type_vocab_size", default=2, low=0),
         "max_seqlen": positions - position_offset,
         "positions": {"kind": "learned", "count": positions, "offset": position_offset},
@@ -86,3 +109,28 @@ def encoder_spec(family: str, config: Config, position_offset: int) -> Spec:
         "attention": {"mask": "bidirectional"},
         "ffn": {"kind": "plain", "activation": config.choice("hidden_act", ACTIVATIONS, "gelu")},
     }
+
+
+def rope_theta(config: Config, default: float) -> float:
+    """theta of unscaled rotary positions, in the newer form of a config or the older one."""
+    section = config.section("rope_parameters")
+    section.refuse("rope_type", "default")
+    section.refuse("partial_rotary_factor", 1, 1.0)
+    config.refuse("rope_scaling")
+    config.refuse("partial_rotary_factor", 1, 1.0)
+    older = config.number("rope_theta", default, high=_MAX_THETA)
+    return section.number("rope_theta", older, high=_MAX_THETA)
+
+
+def local_layers(config: Config, spec: Spec, window: int, local: list[int]) -> dict[str, Any]:
+    """`attention.local` of the spec, or nothing; `local`: the layers where a config names none."""
+    types = config.fields.get("layer_types")
+    if types is not None:
+        known = ("full_attention", "sliding_attention")
+        if not isinstance(types, list) or len(types) != spec["num_layers"] or {*types} - {*known}:
+            raise CheckpointError(
+                f"{config.where}: layer_types {types!r:.80}: expected one of {', '.join(known)} "
+                "for each layer"
+            )
+        local = [i for i, kind in enumerate(types) if kind == "sliding_attention"]
+    return {"local": {"window": window, "layers": local}} if local else {}

@@ -1,4 +1,7 @@
-"""BERT (Devlin et al. 2018), as transformers' `modeling_bert.py` stores it."""
+"""BERT (Devlin et al. 2018), as transformers' `modeling_bert.py` stores it.
+
+BGE, E5, GTE (the first ones), Snowflake Arctic Embed and many others are of this family.
+"""
 
 from packhorse_weights.architectures.base import Architecture, encoder_spec
 from packhorse_weights.config import Config
@@ -24,14 +27,9 @@ BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
 def spec(model_type: str, config: Config) -> Spec:
-    return encoder_spec(model_type, config, position_offset=0)
+    return encoder_spec(model_type, config)
 
 
 ARCHITECTURE = Architecture(
-    classes={"bert": "Bert"},
-    spec=spec,
-    names=NAMES,
-    pooler_activation="tanh",
-    encoder=ENCODER,
-    unused=BUFFERS,
+    classes={"bert": "Bert"}, spec=spec, names=NAMES, encoder=ENCODER, unused=BUFFERS
 )

@@ -16,7 +16,6 @@ ARCHITECTURE = Architecture(
     classes={"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"},
     spec=spec,
     names=NAMES,
-    pooler_activation="tanh",
     encoder=ENCODER,
     unused=BUFFERS,
 )

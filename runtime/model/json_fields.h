@@ -1,0 +1,116 @@
+// Typed access to the JSON of a spec, with errors that name the field.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/format.h"
+#include "packhorse/error.h"
+
+namespace packhorse {
+
+using Json = nlohmann::json;
+
+/// One JSON object of the spec. Remembers which fields were read: the rest is refused by `done`.
+class Fields {
+ public:
+  Fields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {
+    if (!object.is_object()) fail("", object, "an object");
+  }
+
+  bool has(const char* name) const { return object_.contains(name); }
+
+  const Json& get(const char* name) {
+    if (!has(name)) throw InvalidArgument(concat("spec: field '", path_, name, "' is missing"));
+    read_.insert(name);
+    return object_[name];
+  }
+
+  int64_t integer(const char* name, int64_t smallest, int64_t largest) {
+    const Json& value = get(name);
+    if (!value.is_number_integer() || value.get<double>() < static_cast<double>(smallest) ||
+        value.get<double>() > static_cast<double>(largest)) {
+      fail(name, value, concat("an integer from ", smallest, " to ", largest).c_str());
+    }
+    return value.get<int64_t>();
+  }
+  int64_t integer(const char* name, int64_t smallest, int64_t largest, int64_t otherwise) {
+    return has(name) ? integer(name, smallest, largest) : otherwise;
+  }
+
+  float positive_number(const char* name) {
+    const Json& value = get(name);
+    if (!value.is_number() || !(value.get<double>() > 0) || !std::isfinite(value.get<float>())) {
+      fail(name, value, "a positive number");
+    }
+    return value.get<float>();
+  }
+
+  float positive_number(const char* name, float otherwise) {
+    return has(name) ? positive_number(name) : otherwise;
+  }
+
+  bool boolean(const char* name) {
+    const Json& value = get(name);
+    if (!value.is_boolean()) fail(name, value, "true or false");
+    return value.get<bool>();
+  }
+  bool boolean(const char* name, bool otherwise) { return has(name) ? boolean(name) : otherwise; }
+
+  /// A list of integers, each from 0 to `largest`.
+  std::vector<int32_t> indices(const char* name, int64_t largest) {
+    const Json& value = get(name);
+    const std::string expected = concat("a list of integers from 0 to ", largest);
+    if (!value.is_array()) fail(name, value, expected.c_str());
+    std::vector<int32_t> result;
+    for (const Json& item : value) {
+      if (!item.is_number_integer() || item.get<double>() < 0 ||
+          item.get<double>() > static_cast<double>(largest)) {
+        fail(name, item, expected.c_str());
+      }
+      result.push_back(item.get<int32_t>());
+    }
+    return result;
+  }
+
+  template <class T>
+  T choice(const char* name, std::initializer_list<std::pair<const char*, T>> choices) {
+    const Json& value = get(name);
+    std::string known;
+    for (const auto& [text, result] : choices) {
+      if (value.is_string() && value.get_ref<const std::string&>() == text) return result;
+      known += concat(known.empty() ? "" : ", ", "\"", text, "\"");
+    }
+    fail(name, value, concat("one of ", known).c_str());
+  }
+
+  Fields object(const char* name) { return Fields(get(name), path_ + name + "."); }
+  void ignore(const char* name) { read_.insert(name); }
+
+  void done() const {
+    for (const auto& [name, value] : object_.items()) {
+      if (!read_.contains(name)) {
+        throw InvalidArgument(
+            concat("spec: field '", path_, name, "' is not known to this runtime"));
+      }
+    }
+  }
+
+ private:
+  [[noreturn]] void fail(const char* name, const Json& found, const char* expected) const {
+    throw InvalidArgument(
+        concat("spec: '", path_, name, "' is ", found.dump(), ", expected ", expected));
+  }
+
+  const Json& object_;
+  std::string path_;
+  std::set<std::string, std::less<>> read_;
+};
+
+}  // namespace packhorse

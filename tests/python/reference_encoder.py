@@ -1,0 +1,102 @@
+"""What a whole encoder should give, by its spec: NumPy in float64, written for reading."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import reference
+from models import with_defaults
+from reference import Array
+
+
+def _norm(spec: Mapping[str, Any], tensors: Mapping[str, Array], name: str, x: Array) -> Array:
+    gamma, beta = tensors.get(f"{name}.weight"), tensors.get(f"{name}.bias")
+    if gamma is None:
+        return x
+    if spec["norm"]["kind"] == "rms":
+        return reference.rms_norm(x, gamma, spec["norm"]["eps"])
+    return reference.layer_norm(x, gamma, beta, spec["norm"]["eps"])
+
+
+def _rotated(
+    spec: Mapping[str, Any], tensors: Mapping[str, Array], x: Array, norm: str, local: bool, at: Any
+) -> Array:
+    """Queries or keys [T, H d] after each head's norm and rotation, where there are any."""
+    heads = x.reshape(len(x), x.shape[1] // spec["head_dim"], spec["head_dim"])
+    if spec["attention"].get("qk_norm"):
+        heads = reference.rms_norm(heads, tensors[norm], spec["norm"]["eps"])
+    if rope := spec["attention"].get("rope"):
+        theta = rope.get("local_theta", rope["theta"]) if local else rope["theta"]
+        dims = rope.get("dims", spec["head_dim"])
+        frequencies = reference.rope_frequencies(theta, dims, rope.get("factor", 1))
+        heads = reference.rotate(heads, at, frequencies)
+    return heads.reshape(x.shape)
+
+
+def encoder(
+    spec: Mapping[str, Any],
+    tensors: Mapping[str, Array],
+    ids: Any,
+    cu_seqlens: Any,
+    type_ids: Any = None,
+    position_ids: Any = None,
+) -> Array:
+    """The last hidden state: post-norm (Vaswani et al. 2017; BERT) or pre-norm."""
+    spec = with_defaults(spec)
+    attention, ffn, pre = spec["attention"], spec["ffn"], spec["norm"]["placement"] == "pre"
+
+    def dense(name: str, x: Array, activation: str = "none") -> Array:
+        weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
+        return reference.linear(x, weight, bias, activation)
+
+    def norm(name: str, x: Array) -> Array:
+        return _norm(spec, tensors, name, x)
+
+    at = reference.positions(cu_seqlens) if position_ids is None else np.asarray(position_ids)
+    tables = (tensors.get(f"embeddings.{name}") for name in ("word", "position", "type"))
+    offset = spec["positions"].get("offset", 0)
+    x = reference.embed(ids, cu_seqlens, *tables, type_ids, position_ids, offset)
+    x = norm("embeddings.norm", x)
+    if "embedding_size" in spec:
+        x = dense("embeddings.projection", x)
+
+    options: dict[str, Any] = {"causal": attention["mask"] == "causal"}
+    term = attention.get("score_term", {})
+    if term.get("kind") == "alibi":
+        options["alibi_slopes"] = reference.alibi_slopes(spec["num_heads"])
+    if term.get("kind") == "bucketed":
+        options["bucket_table"] = tensors["relative_bias"]
+        options["max_distance"] = term["max_distance"]
+    for i, index in enumerate(spec.get("layer_weights", range(spec["num_layers"]))):
+        local = i in attention.get("local", {}).get("layers", [])
+        window = attention["local"]["window"] if local else -1
+        right = window if attention["mask"] == "bidirectional" else -1
+        block = f"layers.{index}.attention"
+        y = norm(f"{block}.norm", x) if pre else x
+        q, k, v = (dense(f"{block}.{name}", y) for name in ("query", "key", "value"))
+        q = _rotated(spec, tensors, q, f"{block}.query_norm.weight", local, at)
+        k = _rotated(spec, tensors, k, f"{block}.key_norm.weight", local, at)
+        context = reference.attention(
+            q, k, v, cu_seqlens, cu_seqlens, spec["num_heads"], spec["num_kv_heads"],
+            window=(window, right), **options,
+        )  # fmt: skip
+        x = x + dense(f"{block}.output", context)
+        x = x if pre else norm(f"{block}.norm", x)
+        block = f"layers.{index}.ffn"
+        y = norm(f"{block}.norm", x) if pre else x
+        if ffn["kind"] == "gated":
+            inner = dense(f"{block}.gate", y, ffn["activation"]) * dense(f"{block}.up", y)
+        else:
+            inner = dense(f"{block}.up", y, ffn["activation"])
+        x = x + dense(f"{block}.down", inner)
+        x = x if pre else norm(f"{block}.norm", x)
+    return norm("final_norm", x) if pre else x
+
+
+def pooler(tensors: Mapping[str, Array], hidden: Array, cu_seqlens: Any) -> Array:
+    """tanh of a dense layer on each sequence's first token; zeros for an empty sequence."""
+    first = reference.pool(hidden, cu_seqlens, "cls")
+    out = reference.linear(first, tensors["pooler.weight"], tensors["pooler.bias"], "tanh")
+    return out * (np.diff(cu_seqlens) > 0)[:, None]

@@ -1,0 +1,93 @@
+"""Decoders as embedders: Qwen2, Qwen3, Llama, Mistral and models of their shape."""
+
+from packhorse_weights.architectures.base import (
+    ACTIVATIONS,
+    Architecture,
+    local_layers,
+    refuse_variants,
+    rope_theta,
+    sizes,
+)
+from packhorse_weights.config import Config
+from packhorse_weights.errors import CheckpointError
+from packhorse_weights.layout import Spec
+
+
+def _window(model_type: str, config: Config, spec: Spec) -> dict[str, object]:
+    """`attention.local`: Mistral's window is in all layers, Qwen's in the upper ones if at all."""
+    used = model_type == "mistral" or config.boolean("use_sliding_window", False)
+    layers = range(spec["num_layers"])
+    if model_type.startswith("qwen"):
+        layers = layers[config.integer("max_window_layers", default=28, low=0) :]
+    if config.fields.get("sliding_window") is None or not used or model_type == "llama":
+        if "sliding_attention" in (config.fields.get("layer_types") or ()):
+            raise CheckpointError(f"{config.where}: layer_types without a sliding_window")
+        return {}
+    # A token sees itself and sliding_window - 1 tokens before.
+    return local_layers(config, spec, config.integer("sliding_window") - 1, list(layers))
+
+
+def spec(model_type: str, config: Config) -> Spec:
+    refuse_variants(config)
+    config.refuse("pretraining_tp", 1)
+    if model_type == "qwen3" and config.fields.get("head_dim") is None:
+        config = Config({**config.fields, "head_dim": 128}, config.where)
+    if model_type != "llama":
+        config.integer("num_key_value_heads")  # what is meant without it differs
+    result = sizes(model_type, config)
+    bias = model_type == "qwen2" or config.boolean("attention_bias", False)
+    mlp_bias = model_type == "llama" and config.boolean("mlp_bias", False)
+    causal = config.boolean("is_causal", True)
+    window = _window(model_type, config, result)
+    if window and not causal:
+        raise CheckpointError(
+            f"{config.where}: a sliding_window with is_causal = false is not supported"
+        )
+    return {
+        **result,
+        "type_vocab_size": 0,
+        "max_seqlen": config.integer("max_position_embeddings"),
+        "positions": {"kind": "none"},
+        "norm": {
+            "kind": "rms",
+            "placement": "pre",
+            "eps": config.number("rms_norm_eps", 1e-6),
+            "embeddings": False,
+        },
+        "attention": {
+            "mask": "causal" if causal else "bidirectional",
+            "qkv_bias": bias,
+            "output_bias": bias and model_type != "qwen2",
+            "qk_norm": model_type == "qwen3",
+            **window,
+            "rope": {"theta": rope_theta(config, 10000.0)},
+        },
+        "ffn": {
+            "kind": "gated",
+            "activation": config.choice("hidden_act", ACTIVATIONS, "silu"),
+            "up_bias": mlp_bias,
+            "down_bias": mlp_bias,
+        },
+    }
+
+
+ARCHITECTURE = Architecture(
+    classes={"qwen2": "Qwen2", "qwen3": "Qwen3", "llama": "Llama", "mistral": "Mistral"},
+    spec=spec,
+    names={
+        "embeddings.word": "embed_tokens.weight",
+        "layers.{i}.attention.query": "layers.{i}.self_attn.q_proj",
+        "layers.{i}.attention.key": "layers.{i}.self_attn.k_proj",
+        "layers.{i}.attention.value": "layers.{i}.self_attn.v_proj",
+        "layers.{i}.attention.query_norm": "layers.{i}.self_attn.q_norm",
+        "layers.{i}.attention.key_norm": "layers.{i}.self_attn.k_norm",
+        "layers.{i}.attention.output": "layers.{i}.self_attn.o_proj",
+        "layers.{i}.attention.norm": "layers.{i}.input_layernorm",
+        "layers.{i}.ffn.gate": "layers.{i}.mlp.gate_proj",
+        "layers.{i}.ffn.up": "layers.{i}.mlp.up_proj",
+        "layers.{i}.ffn.down": "layers.{i}.mlp.down_proj",
+        "layers.{i}.ffn.norm": "layers.{i}.post_attention_layernorm",
+        "final_norm": "norm",
+    },
+    encoder=("embed_tokens.", "layers.", "norm."),
+)

@@ -1,0 +1,60 @@
+"""GTE v1.5 and multilingual (Zhang et al. 2024): post-norm, rotary positions, GeGLU.
+
+Snowflake Arctic Embed m v2.0 is of this family.
+"""
+
+from typing import Any
+
+from packhorse_weights.architectures.base import Architecture, encoder_spec, rope_theta
+from packhorse_weights.config import Config
+from packhorse_weights.errors import CheckpointError
+from packhorse_weights.layout import Spec
+
+
+def _rope(config: Config, head_dim: int) -> dict[str, Any]:
+    """Published configs may scale the rotation by a fixed NTK rule: theta grows by the factor, and
+    all frequencies fall by its power 2 / head_dim."""
+    scaling = config.section("rope_scaling")
+    unscaled = {name: value for name, value in config.fields.items() if name != "rope_scaling"}
+    theta = rope_theta(Config(unscaled, config.where), 160000.0)
+    if not scaling.fields:
+        return {"theta": theta}
+    if scaling.fields.get("type") != "ntk" or scaling.fields.keys() - {"type", "factor", "mixed_b"}:
+        raise CheckpointError(f"{config.where}: rope_scaling {scaling.fields!r:.80}: expected ntk")
+    scaling.refuse("mixed_b")
+    factor = scaling.number("factor", 1.0, high=1e6)
+    return {"theta": theta * factor, "factor": factor ** (2 / head_dim)}
+
+
+def spec(model_type: str, config: Config) -> Spec:
+    config.refuse("logn_attention_scale")
+    config.refuse("layer_norm_type", "layer_norm")
+    if model_type == "new":
+        config.refuse("position_embedding_type", "rope")
+    fields = {**config.fields, "position_embedding_type": "absolute"}
+    result = encoder_spec(model_type, Config(fields, config.where))
+    return result | {
+        "positions": {"kind": "none"},
+        "attention": {"mask": "bidirectional", "rope": _rope(config, result["head_dim"])},
+        "ffn": {**result["ffn"], "kind": "gated", "up_bias": False},
+    }
+
+
+ARCHITECTURE = Architecture(
+    classes={"new": "New", "gte": "Gte"},
+    spec=spec,
+    names={
+        "embeddings.word": "embeddings.word_embeddings.weight",
+        "embeddings.type": "embeddings.token_type_embeddings.weight",
+        "embeddings.norm": "embeddings.LayerNorm",
+        "layers.{i}.attention.qkv": "encoder.layer.{i}.attention.qkv_proj",
+        "layers.{i}.attention.output": "encoder.layer.{i}.attention.o_proj",
+        "layers.{i}.attention.norm": "encoder.layer.{i}.attn_ln",
+        "layers.{i}.ffn.up_gate": "encoder.layer.{i}.mlp.up_gate_proj",
+        "layers.{i}.ffn.down": "encoder.layer.{i}.mlp.down_proj",
+        "layers.{i}.ffn.norm": "encoder.layer.{i}.mlp_ln",
+        "pooler": "pooler.dense",
+    },
+    encoder=("embeddings.", "encoder.", "pooler."),
+    unused=("embeddings.position_ids",),
+)

@@ -1,0 +1,90 @@
+"""ModernBERT (Warner et al. 2024): pre-norm, rotary positions, gated, most layers see a window."""
+
+from packhorse_weights.architectures.base import (
+    ACTIVATIONS,
+    Architecture,
+    local_layers,
+    refuse_variants,
+    rope_theta,
+    sizes,
+)
+from packhorse_weights.config import Config
+from packhorse_weights.errors import CheckpointError
+from packhorse_weights.layout import Spec
+
+
+def _thetas(config: Config) -> tuple[float, float]:
+    """Of layers that see everything, and of those that see a window; in either form of a config."""
+    thetas = []
+    known = {"full_attention", "sliding_attention"}
+    if unknown := config.section("rope_parameters").fields.keys() - known:
+        raise CheckpointError(
+            f"{config.where}: rope_parameters: {sorted(unknown)!r:.80}: expected "
+            f"{', '.join(sorted(known))}"
+        )
+    for kind, older, default in (
+        ("full_attention", "global_rope_theta", 160000.0),
+        ("sliding_attention", "local_rope_theta", 10000.0),
+    ):
+        value = config.section("rope_parameters").section(kind).fields
+        fields = {"rope_parameters": value, "rope_theta": config.fields.get(older)}
+        thetas.append(rope_theta(Config(fields, config.where), default))
+    return thetas[0], thetas[1]
+
+
+def spec(model_type: str, config: Config) -> Spec:
+    refuse_variants(config)
+    config.refuse("rope_scaling")
+    result = sizes(model_type, config)
+    window = config.integer("local_attention", default=128)
+    if window % 2:
+        raise CheckpointError(f"{config.where}: local_attention {window} is not even")
+    every = config.integer("global_attn_every_n_layers", default=3)
+    local = [i for i in range(result["num_layers"]) if i % every]
+    theta, local_theta = _thetas(config)
+    mlp_bias = config.boolean("mlp_bias", False)
+    attention_bias = config.boolean("attention_bias", False)
+    return {
+        **result,
+        "type_vocab_size": 0,
+        "max_seqlen": config.integer("max_position_embeddings", default=8192),
+        "positions": {"kind": "none"},
+        "norm": {
+            "kind": "layer",
+            "placement": "pre",
+            "eps": config.number("norm_eps", 1e-5),
+            "bias": config.boolean("norm_bias", False),
+            "first_attention": False,
+        },
+        "attention": {
+            "mask": "bidirectional",
+            "qkv_bias": attention_bias,
+            "output_bias": attention_bias,
+            **local_layers(config, result, window // 2, local),
+            "rope": {"theta": theta, "local_theta": local_theta},
+        },
+        "ffn": {
+            "kind": "gated",
+            "activation": config.choice("hidden_activation", ACTIVATIONS, "gelu"),
+            "up_bias": mlp_bias,
+            "down_bias": mlp_bias,
+        },
+    }
+
+
+ARCHITECTURE = Architecture(
+    classes={"modernbert": "ModernBert"},
+    spec=spec,
+    names={
+        "embeddings.word": "embeddings.tok_embeddings.weight",
+        "embeddings.norm": "embeddings.norm",
+        "layers.{i}.attention.qkv": "layers.{i}.attn.Wqkv",
+        "layers.{i}.attention.output": "layers.{i}.attn.Wo",
+        "layers.{i}.attention.norm": "layers.{i}.attn_norm",
+        "layers.{i}.ffn.gate_up": "layers.{i}.mlp.Wi",
+        "layers.{i}.ffn.down": "layers.{i}.mlp.Wo",
+        "layers.{i}.ffn.norm": "layers.{i}.mlp_norm",
+        "final_norm": "final_norm",
+    },
+    encoder=("embeddings.", "layers.", "final_norm."),
+)

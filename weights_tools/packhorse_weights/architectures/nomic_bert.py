@@ -1,0 +1,92 @@
+"""NomicBERT (Nussbaum et al. 2024): post-norm, rotary positions, SwiGLU, biases in norms only."""
+
+from packhorse_weights.architectures.base import (
+    ACTIVATIONS,
+    Architecture,
+    encoder_spec,
+    rope_theta,
+)
+from packhorse_weights.config import Config
+from packhorse_weights.layout import Spec
+
+# The published checkpoints name their fields as GPT-2 does.
+FIELDS = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "n_positions": "max_position_embeddings",
+    "layer_norm_epsilon": "layer_norm_eps",
+    "rotary_emb_base": "rope_theta",
+    "activation_function": "hidden_act",
+}
+# What the published code could also do, and the values that mean what is done here.
+FIXED = {
+    "prenorm": (),
+    "parallel_block": (),
+    "shared_attention_norm": (),
+    "qkv_proj_bias": (),
+    "mlp_fc1_bias": (),
+    "mlp_fc2_bias": (),
+    "use_rms_norm": (),
+    "rms_norm": (),
+    "causal": (),
+    "num_experts": (0,),
+    "moe_every_n_layers": (0,),
+    "rotary_emb_interleaved": (),
+    "rotary_emb_scale_base": (),
+    "rotary_emb_fraction": (1, 1.0),
+    "max_trained_positions": (2048,),
+    "scale_attn_by_inverse_layer_idx": (),
+    "head_dim": (),
+}
+
+
+def spec(model_type: str, config: Config) -> Spec:
+    hidden = config.renamed(FIELDS).integer("hidden_size")
+    heads = config.renamed(FIELDS).integer("num_attention_heads")
+    for name, harmless in FIXED.items():
+        config.refuse(name, *harmless, *([hidden // heads] if name == "head_dim" else []))
+    config = config.renamed(FIELDS)
+    result = encoder_spec(model_type, config)
+    positions = result["max_seqlen"]
+    if config.fields.get("rotary_scaling_factor") is not None:
+        # Frequencies would change from one sequence to the next beyond the trained length.
+        positions = min(positions, 2048)
+    activations = {**ACTIVATIONS, "swiglu": "silu", "geglu": "gelu"}
+    return result | {
+        "max_seqlen": positions,
+        "positions": {"kind": "none"},
+        "attention": {
+            "mask": "bidirectional",
+            "qkv_bias": False,
+            "output_bias": False,
+            "rope": {"theta": rope_theta(config, 1000.0)},
+        },
+        "ffn": {
+            "kind": "gated",
+            "activation": config.choice("hidden_act", activations, "silu"),
+            "up_bias": False,
+            "down_bias": False,
+        },
+    }
+
+
+ARCHITECTURE = Architecture(
+    classes={"nomic_bert": "NomicBert"},
+    spec=spec,
+    names={
+        "embeddings.word": "embeddings.word_embeddings.weight",
+        "embeddings.type": "embeddings.token_type_embeddings.weight",
+        "embeddings.norm": "emb_ln",
+        "layers.{i}.attention.qkv": "encoder.layers.{i}.attn.Wqkv",
+        "layers.{i}.attention.output": "encoder.layers.{i}.attn.out_proj",
+        "layers.{i}.attention.norm": "encoder.layers.{i}.norm1",
+        "layers.{i}.ffn.gate": "encoder.layers.{i}.mlp.fc12",
+        "layers.{i}.ffn.up": "encoder.layers.{i}.mlp.fc11",
+        "layers.{i}.ffn.down": "encoder.layers.{i}.mlp.fc2",
+        "layers.{i}.ffn.norm": "encoder.layers.{i}.norm2",
+        "pooler": "pooler.dense",
+    },
+    encoder=("embeddings.", "emb_ln.", "encoder.", "pooler."),
+)
