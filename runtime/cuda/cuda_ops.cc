@@ -15,10 +15,12 @@
 #include "cuda/check.h"
 #include "cuda/device_memory.h"
 #include "cuda/embedding.h"
+#include "cuda/gate.h"
 #include "cuda/gemm.h"
 #include "cuda/graph.h"
 #include "cuda/norm.h"
 #include "cuda/pool.h"
+#include "cuda/rotate.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
@@ -169,7 +171,14 @@ class CudaOps final : public Ops {
                               ": CUDA runs float16 or bfloat16"));
   }
 
-  bool supports(Feature) const override { return false; }
+  bool supports(Feature feature) const override {
+    switch (feature) {
+      case Feature::kGatedFeedForward:
+      case Feature::kRotateHeads:
+        return true;
+    }
+    return false;
+  }
 
   std::unique_ptr<DeviceMemory> allocate(size_t bytes) override {
     return std::make_unique<CudaMemory>(device_, bytes);
@@ -246,9 +255,10 @@ class CudaOps final : public Ops {
 
   size_t linear_workspace(int64_t, int64_t, int64_t, DType) const override { return 0; }
 
-  size_t feed_forward_workspace(int64_t rows, int64_t, int64_t intermediate_size, bool,
+  size_t feed_forward_workspace(int64_t rows, int64_t, int64_t intermediate_size, bool gated,
                                 DType dtype) const override {
-    return static_cast<size_t>(rows * intermediate_size) * size_of(dtype);
+    // Gate and up, then their product.
+    return static_cast<size_t>(rows * intermediate_size) * size_of(dtype) * (gated ? 3 : 1);
   }
 
   size_t attention_workspace(int64_t num_tokens, int64_t, int64_t max_seqlen, int64_t num_heads,
@@ -277,19 +287,42 @@ class CudaOps final : public Ops {
   }
 
   void do_feed_forward(const FeedForwardArgs& args) override {
-    if (args.gated) refuse("a gated feed_forward");
     const DeviceGuard guard(device_);
-    const TensorView intermediate(args.workspace, args.x.dtype, args.x.rows(),
-                                  args.up.out_features);
+    const DType dtype = args.x.dtype;
+    const int64_t rows = args.x.rows();
     if (args.workspace == nullptr) throw InvalidArgument("feed_forward: workspace is missing");
-    gemm("feed_forward", args.x, args.up, args.activation, {}, intermediate, args.row_count);
+    TensorView intermediate(args.workspace, dtype, rows, args.up.out_features);
+    gemm("feed_forward", args.x, args.up, args.gated ? Activation::kNone : args.activation, {},
+         intermediate, args.row_count);
+    if (args.gated) {
+      GateParams gate;
+      gate.x = intermediate.data;
+      gate.rows = rows;
+      gate.columns = args.down.in_features;
+      gate.row_count = args.row_count;
+      gate.dtype = dtype;
+      gate.activation = args.activation;
+      auto* end = static_cast<unsigned char*>(args.workspace) +
+                  static_cast<size_t>(intermediate.size()) * size_of(dtype);
+      gate.out = end;
+      launch_gate(gate, stream_);
+      intermediate = TensorView(end, dtype, rows, gate.columns);
+    }
     gemm("feed_forward", intermediate, args.down, Activation::kNone, args.residual, args.out,
          args.row_count);
     if (args.norm) norm_in_place(args.out, args.norm, args.row_count);
   }
 
-  void do_rotation(const RotationArgs&) override { refuse("rotation"); }
-  void do_rotate_heads(const RotateHeadsArgs&) override { refuse("rotate_heads"); }
+  void do_rotation(const RotationArgs& args) override {
+    const DeviceGuard guard(device_);
+    launch_rotation(args, stream_);
+  }
+
+  void do_rotate_heads(const RotateHeadsArgs& args) override {
+    check_compute("rotate_heads", args.q.dtype);
+    const DeviceGuard guard(device_);
+    launch_rotate_heads(args, stream_);
+  }
 
   void do_attention(const AttentionArgs& args) override {
     const char* op = "attention";
@@ -360,10 +393,6 @@ class CudaOps final : public Ops {
   void do_cast(const CastArgs& args) override {
     const DeviceGuard guard(device_);
     launch_cast(args, stream_);
-  }
-
-  [[noreturn]] void refuse(const char* what) const {
-    throw RuntimeError(concat(what, " is not supported on ", name_of(device())));
   }
 
   void check_compute(const char* op, DType dtype) const {

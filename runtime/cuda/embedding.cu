@@ -1,6 +1,7 @@
 #include "cuda/check.h"
 #include "cuda/embedding.h"
 #include "cuda/row.cuh"
+#include "cuda/token_position.cuh"
 
 namespace packhorse::cuda {
 namespace {
@@ -27,17 +28,6 @@ __device__ int clamp_id(int id, const TensorView& table, DeviceStatus::Code code
     status->limit = limit;
   }
   return min(max(id, 0), limit - 1);
-}
-
-/// The token's place in its own sequence.
-__device__ int position_in_sequence(const BatchView& batch, int sequences, int token) {
-  int begin = 0;  // the sequence is among [begin, end)
-  int end = sequences;
-  while (end - begin > 1) {
-    const int middle = (begin + end) / 2;
-    (batch.cu_seqlens[middle] <= token ? begin : end) = middle;
-  }
-  return token - batch.cu_seqlens[begin];
 }
 
 /// The rows that make one token, by their index in the tables; of tables there are.
@@ -76,20 +66,11 @@ __device__ const T* table_row(const TensorView& table, int id) {
                                : static_cast<const T*>(table.data) + id * table.row_stride;
 }
 
-struct Counts {
-  int64_t tokens;
-  int sequences;
-  __device__ explicit Counts(const BatchView& batch)
-      : tokens(batch.counts == nullptr ? batch.num_tokens : batch.counts[0]),
-        sequences(batch.counts == nullptr ? static_cast<int>(batch.num_sequences)
-                                          : batch.counts[1]) {}
-};
-
 template <class T, int kThreads, int kVectors>
 __global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads, kVectors>)
     embed_kernel(const __grid_constant__ EmbedArgs args, int tokens, DeviceStatus* status) {
   __shared__ float scratch[2][64];
-  const Counts counts(args.batch);
+  const TokenCounts counts(args.batch);
   const int columns = static_cast<int>(args.out.shape[1]);
   const int64_t first =
       (int64_t{blockIdx.x} * kBlockGroups<kThreads> + threadIdx.x / kThreads) * tokens;
@@ -120,7 +101,7 @@ template <class T>
 __global__ void __launch_bounds__(kFoldThreads)
     embed_folded_kernel(const __grid_constant__ EmbedArgs args, DeviceStatus* status) {
   __shared__ float scratch[64];
-  const Counts counts(args.batch);
+  const TokenCounts counts(args.batch);
   const int64_t token = blockIdx.x;
   if (token >= counts.tokens) return;
   TokenIds ids;
