@@ -214,7 +214,8 @@ class Operators {
                        const IntArray& cu_seqlens_q, const IntArray& cu_seqlens_k, int num_heads,
                        int num_kv_heads, float scale, bool causal, int window_left,
                        int window_right, const std::optional<FloatArray>& alibi_slopes,
-                       const std::optional<FloatArray>& bucket_table, int max_distance) {
+                       const std::optional<FloatArray>& bucket_table, int max_distance,
+                       bool bidirectional) {
     Call call(*ops_, dtype_);
     AttentionArgs args;
     args.q = call.put("q", q);
@@ -234,6 +235,7 @@ class Operators {
       args.term.kind = ScoreTermKind::kBucketed;
       args.term.num_buckets = static_cast<int32_t>(rows_of("bucket_table", *bucket_table));
       args.term.max_distance = max_distance;
+      args.term.bidirectional = bidirectional;
       if (bucket_table->shape(1) != num_heads) {
         throw InvalidArgument("bucket_table: expected [num_buckets, num_heads]");
       }

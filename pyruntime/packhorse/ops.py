@@ -78,6 +78,7 @@ def attention(
     alibi_slopes: Any = None,
     bucket_table: Any = None,
     max_distance: int = 128,
+    bidirectional: bool = True,
     device: str = "cpu",
     dtype: str = "float32",
     threads: int | None = None,
@@ -91,6 +92,8 @@ def attention(
     window        (left, right) keys seen around a query's position; -1: no limit
     alibi_slopes  [num_heads]: adds -slope * distance
     bucket_table  [num_buckets, num_heads]: adds T5's relative term, buckets up to max_distance
+    bidirectional half of the buckets are for keys to the right of the query; False: all are for
+                  those to the left, and keys to the right count as distance 0
     """
     head_dim = np.shape(q)[-1] // num_heads
     return _operators(device, dtype, threads).attention(
@@ -107,6 +110,7 @@ def attention(
         alibi_slopes,
         bucket_table,
         max_distance,
+        bidirectional,
     )
 
 

@@ -12,7 +12,7 @@ namespace packhorse::cpu {
 namespace {
 
 constexpr int64_t kUnlimited = int64_t{1} << 40;
-constexpr int32_t kMostHalfBuckets = 1024;
+constexpr int32_t kMostSideBuckets = 1024;
 
 struct Scratch {
   Scratch(Workspace& workspace, int64_t num_sequences, int64_t head_dim, int threads)
@@ -20,13 +20,13 @@ struct Scratch {
         tiles(workspace.take<float>(threads * tile_floats)),
         order(workspace.take<int32_t>(num_sequences)),
         first_task(workspace.take<int64_t>(num_sequences + 1)),
-        bucket_starts(workspace.take<int32_t>(kMostHalfBuckets)) {}
+        bucket_starts(workspace.take<int32_t>(kMostSideBuckets)) {}
 
   int64_t tile_floats;
   float* tiles;            // [threads, tile_floats]
   int32_t* order;          // [num_sequences] by falling number of keys
   int64_t* first_task;     // [num_sequences + 1] in that order
-  int32_t* bucket_starts;  // [half_buckets]
+  int32_t* bucket_starts;  // [side_buckets]
 };
 
 int32_t length_of(const BatchView& batch, int32_t sequence) {
@@ -36,22 +36,22 @@ int32_t length_of(const BatchView& batch, int32_t sequence) {
 // The smallest distance of each bucket of one direction: half of the buckets hold one distance
 // each, the others grow like its logarithm up to max_distance (Raffel et al., T5, arXiv 1910.10683,
 // section 2.1). In float32, as the models were trained, because rounding decides at the edges.
-void fill_bucket_starts(const ScoreTerm& term, int32_t half_buckets, int32_t* starts) {
-  const int32_t exact = half_buckets / 2;
-  std::fill(starts, starts + half_buckets, std::numeric_limits<int32_t>::max());
+void fill_bucket_starts(const ScoreTerm& term, int32_t side_buckets, int32_t* starts) {
+  const int32_t exact = side_buckets / 2;
+  std::fill(starts, starts + side_buckets, std::numeric_limits<int32_t>::max());
   for (int32_t distance = term.max_distance; distance >= 0; --distance) {
     int32_t bucket = distance;
     if (distance >= exact) {
       const float range = static_cast<float>(
           std::log(static_cast<double>(term.max_distance) / static_cast<double>(exact)));
       const float ratio = static_cast<float>(distance) / static_cast<float>(exact);
-      const float step = std::log(ratio) / range * static_cast<float>(half_buckets - exact);
-      bucket = std::min(exact + static_cast<int32_t>(step), half_buckets - 1);
+      const float step = std::log(ratio) / range * static_cast<float>(side_buckets - exact);
+      bucket = std::min(exact + static_cast<int32_t>(step), side_buckets - 1);
     }
     starts[bucket] = distance;
   }
   // A bucket that no distance falls into starts, and ends, where the next one starts.
-  for (int32_t i = half_buckets - 1; i > 0; --i) starts[i - 1] = std::min(starts[i - 1], starts[i]);
+  for (int32_t i = side_buckets - 1; i > 0; --i) starts[i - 1] = std::min(starts[i - 1], starts[i]);
 }
 
 }  // namespace
@@ -77,12 +77,14 @@ void attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& po
   whole.right = args.mask.window_right < 0 ? kUnlimited : args.mask.window_right;
   if (args.mask.causal) whole.right = 0;
   if (args.term.kind == ScoreTermKind::kBucketed) {
-    whole.half_buckets = args.term.num_buckets / 2;
-    if (whole.half_buckets > kMostHalfBuckets) {
+    const int32_t sides = args.term.bidirectional ? 2 : 1;
+    whole.side_buckets = args.term.num_buckets / sides;
+    whole.bidirectional = args.term.bidirectional;
+    if (whole.side_buckets > kMostSideBuckets) {
       throw InvalidArgument(concat("attention: num_buckets is ", args.term.num_buckets,
-                                   ", expected at most ", 2 * kMostHalfBuckets));
+                                   ", expected at most ", sides * kMostSideBuckets));
     }
-    fill_bucket_starts(args.term, whole.half_buckets, scratch.bucket_starts);
+    fill_bucket_starts(args.term, whole.side_buckets, scratch.bucket_starts);
     whole.bucket_starts = scratch.bucket_starts;
     whole.table_stride = args.num_heads;
   }

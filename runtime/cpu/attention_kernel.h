@@ -92,15 +92,17 @@ static void fill_term(const AttentionTile& task, int64_t first_key, float* term)
   int bucket = 0;
   for (int i = 0; i < kQueryTile + kKeyTile; ++i) {
     const int64_t distance = i - (kKeyTile - 1) + task.first_position - first_key;
-    const int64_t absolute = distance < 0 ? -distance : distance;
+    const bool right = distance < 0;
+    const int64_t absolute = right ? -distance : distance;
     if (task.slope != nullptr) {
       term[i] = -*task.slope * static_cast<float>(absolute) * kLog2E;
       continue;
     }
     // Neighbouring distances lie in the same or in neighbouring buckets.
-    while (bucket + 1 < task.half_buckets && task.bucket_starts[bucket + 1] <= absolute) ++bucket;
-    while (task.bucket_starts[bucket] > absolute) --bucket;
-    const int row = bucket + (distance < 0 ? task.half_buckets : 0);
+    const int64_t far = right && !task.bidirectional ? 0 : absolute;
+    while (bucket + 1 < task.side_buckets && task.bucket_starts[bucket + 1] <= far) ++bucket;
+    while (task.bucket_starts[bucket] > far) --bucket;
+    const int row = bucket + (right && task.bidirectional ? task.side_buckets : 0);
     term[i] = task.table[row * task.table_stride] * kLog2E;
   }
 }

@@ -101,8 +101,9 @@ struct AttentionTile {
   const float* slope = nullptr;
   const float* table = nullptr;  // this head's column, table_stride apart
   int64_t table_stride = 0;
-  const int32_t* bucket_starts = nullptr;  // [half_buckets] smallest distance of each bucket
-  int half_buckets = 0;                    // of one direction
+  const int32_t* bucket_starts = nullptr;  // [side_buckets] smallest distance of each bucket
+  int side_buckets = 0;                    // of one direction
+  bool bidirectional = true;               // keys to the right have buckets of their own
   float* scratch = nullptr;                // attention_scratch_floats(head_dim)
 };
 

@@ -43,17 +43,17 @@ constexpr int attention_head_tile(int head_dim) {
 
 /// From the launch's bounds; measured on an H200 (docs/performance.md).
 inline AttentionConfig select_attention(int head_dim, int num_heads, int64_t num_tokens_q,
-                                        int64_t num_sequences, int max_seqlen_k, bool has_term,
-                                        int sm_count) {
+                                        int max_seqlen_k, bool has_term, int sm_count) {
   const int tile = attention_head_tile(head_dim);
   if (has_term) return {tile, AttentionPlan::kTerm};
   // Short sequences are a matter of latency: small blocks, many on an SM, hide each other's.
   if (tile <= 64 && max_seqlen_k <= attention_kv_tile(tile)) {
     return {tile, AttentionPlan::kSingleTile};
   }
-  // Where tiles of 192 rows leave SMs without work, or where a head of 32 columns is bound by exp2
-  // rather than by wgmma, smaller tiles win; else they load the keys three times as often.
-  const int64_t blocks = (num_tokens_q / 192 + num_sequences) * num_heads;
+  // Where tiles of 64 rows fit the SMs at once, or where a head of 32 columns is bound by exp2
+  // rather than by wgmma, smaller tiles win; else they load the keys three times as often. The
+  // number of sequences is left out: a graph knows a loose bound of it.
+  const int64_t blocks = num_tokens_q * num_heads / 64;
   if (tile <= 64 && blocks <= sm_count) return {tile, AttentionPlan::kManyBlocks};
   if (tile == 32 && max_seqlen_k <= 512) return {tile, AttentionPlan::kManyBlocks};
   return {tile, AttentionPlan::kPingPong};

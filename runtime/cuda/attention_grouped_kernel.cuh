@@ -64,6 +64,8 @@ __global__ void __launch_bounds__(kGroupedThreads)
   const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;
   const AccumulatorPlace place;
 
+  wait_for_previous_kernel();
+  let_next_kernel_start();
   GroupedScheduler scheduler;
   while (true) {
     const GroupedTile next = scheduler.next(queue, params.sequences(), [&](int index) {
@@ -164,6 +166,8 @@ __global__ void __launch_bounds__(kGroupedThreads)
   const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;
   const AccumulatorPlace place;
 
+  wait_for_previous_kernel();
+  let_next_kernel_start();
   GroupedScheduler scheduler;
   while (true) {
     const GroupedTile next = scheduler.next(queue, params.sequences(), [&](int index) {

@@ -5,6 +5,7 @@
 #include "cuda/attention_sm80.h"
 #include "cuda/attention_sm80_kernel.cuh"
 #include "cuda/check.h"
+#include "cuda/launch.cuh"
 
 namespace packhorse::cuda {
 namespace {
@@ -56,17 +57,15 @@ dim3 slab_grid(const AttentionParams& args, int rows) {
 template <class T, int kDim, int kTiles>
 void launch_short(const PortableParams& params, cudaStream_t stream) {
   using Traits = ShortTraits<kDim, kTiles>;
-  short_attention_kernel<T, kDim, kTiles>
-      <<<slab_grid(params.args, Traits::kRows), Traits::kThreads, Traits::kSharedBytes, stream>>>(
-          params);
+  launch_kernel(short_attention_kernel<T, kDim, kTiles>, slab_grid(params.args, Traits::kRows),
+                Traits::kThreads, Traits::kSharedBytes, stream, params);
 }
 
 template <class T, int kDim, int kGroups>
 void launch_online(const PortableParams& params, cudaStream_t stream) {
   using Traits = OnlineTraits<kDim, kGroups>;
-  online_attention_kernel<T, kDim, kGroups>
-      <<<slab_grid(params.args, Traits::kRows), Traits::kThreads, Traits::kSharedBytes, stream>>>(
-          params);
+  launch_kernel(online_attention_kernel<T, kDim, kGroups>, slab_grid(params.args, Traits::kRows),
+                Traits::kThreads, Traits::kSharedBytes, stream, params);
 }
 
 // The scores of a few heads at a time, so that memory is bounded; which heads go together changes
@@ -90,10 +89,10 @@ void launch_grouped(const PortableParams& params, const PortableLimits& limits,
                              static_cast<int32_t>(row_keys),
                              static_cast<int32_t>(first),
                              static_cast<int32_t>(count)};
-    grouped_scores_kernel<T, kDim>
-        <<<blocks, kGroupedThreads, ScoresTraits<kDim>::kSharedBytes, stream>>>(work);
-    grouped_values_kernel<T, kDim>
-        <<<blocks, kGroupedThreads, ValuesTraits<kDim>::kSharedBytes, stream>>>(work);
+    launch_kernel(grouped_scores_kernel<T, kDim>, dim3(blocks), kGroupedThreads,
+                  ScoresTraits<kDim>::kSharedBytes, stream, work);
+    launch_kernel(grouped_values_kernel<T, kDim>, dim3(blocks), kGroupedThreads,
+                  ValuesTraits<kDim>::kSharedBytes, stream, work);
   }
 }
 
@@ -170,7 +169,6 @@ void launch_attention_sm80(const AttentionParams& params, cudaStream_t stream,
     }
     launch_online<T, kDim, 1>(portable, stream);
   });
-  CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace packhorse::cuda

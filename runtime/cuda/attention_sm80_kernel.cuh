@@ -12,7 +12,9 @@
 #pragma once
 
 #include "cuda/attention.h"
+#include "cuda/launch.cuh"
 #include "cuda/mma_sm80.cuh"
+#include "cuda/relative_bucket.cuh"
 #include "cuda/varlen.cuh"
 
 namespace packhorse::cuda {
@@ -83,20 +85,6 @@ __device__ bool find_slab(const PortableParams& params, QueryTile& slab) {
   return slab.row < slab.sequence.q_length && params.lengths.contain(slab.sequence.k_length);
 }
 
-/// T5's bidirectional bucket of key position - query position (transformers' T5 and MPNet).
-__device__ inline int relative_bucket(int offset, int num_buckets, int max_distance) {
-  const int half = num_buckets / 2;
-  const int exact = half / 2;
-  const int distance = abs(offset);
-  int bucket = distance;
-  if (distance >= exact) {
-    const float ratio = logf(static_cast<float>(distance) / static_cast<float>(exact)) /
-                        logf(static_cast<float>(max_distance) / static_cast<float>(exact));
-    bucket = min(exact + static_cast<int>(ratio * static_cast<float>(half - exact)), half - 1);
-  }
-  return offset > 0 ? bucket + half : bucket;
-}
-
 /// Turns a tile of q.k into scores in units of log2(e): scaled, with the additive term, -infinity
 /// where masked. `position` is that of the tile's first query among the keys, `key` the first key.
 template <int kBlocks>
@@ -120,7 +108,7 @@ __device__ void finish_scores(float (&scores)[kBlocks][4], const PortableParams&
         if (term.kind == ScoreTermKind::kAlibi) {
           scores[n][e] += slope * static_cast<float>(abs(offset));
         } else {
-          const int bucket = relative_bucket(offset, term.num_buckets, term.max_distance);
+          const int bucket = relative_bucket(term, offset);
           scores[n][e] += term.table[bucket * params.args.num_heads + head] * kLog2e;
         }
       }
@@ -283,7 +271,10 @@ __global__ void __launch_bounds__(OnlineTraits<kDim, kGroups>::kThreads)
   const auto values_at = [&](int tile) { return tiles + (2 + tile % 2) * Traits::kTile; };
 
   QueryTile slab;
-  if (!find_slab<Traits::kRows>(params, slab)) return;
+  const bool found = find_slab<Traits::kRows>(params, slab);
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  if (!found) return;
   const Sequence& sequence = slab.sequence;
   const KeyTiles range(slab, params.window, Traits::kRows, kKeys);
   const int head_dim = params.args.head_dim;
@@ -390,7 +381,10 @@ __global__ void __launch_bounds__(ShortTraits<kDim, kTiles>::kThreads)
   T* const stages = queries + Traits::kSlab;
 
   QueryTile slab;
-  if (!find_slab<Traits::kRows>(params, slab)) return;
+  const bool found = find_slab<Traits::kRows>(params, slab);
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  if (!found) return;
   const Sequence& sequence = slab.sequence;
   const KeyTiles range(slab, params.window, Traits::kRows, kKeys);
   const int tiles = range.count();

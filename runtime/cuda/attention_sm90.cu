@@ -61,7 +61,7 @@ void launch_attention_sm90(const AttentionParams& p, cudaStream_t stream) {
                ", ", p.term.num_buckets, " buckets, distance ", p.term.max_distance));
   }
   const AttentionConfig config =
-      select_attention(p.head_dim, p.num_heads, p.num_tokens_q, p.num_sequences, p.max_seqlen_k,
+      select_attention(p.head_dim, p.num_heads, p.num_tokens_q, p.max_seqlen_k,
                        p.term.kind != ScoreTermKind::kNone, p.sm_count);
   const bool launched = p.dtype == DType::kFloat16
                             ? launch_attention_config<cutlass::half_t>(config, p, stream)

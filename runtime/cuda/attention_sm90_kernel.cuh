@@ -24,6 +24,7 @@
 
 #include "cuda/attention_config.h"
 #include "cuda/attention_sm90_softmax.cuh"
+#include "cuda/launch.cuh"
 #include "cuda/varlen.cuh"
 #include "ops/args.h"
 
@@ -171,10 +172,15 @@ __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedSt
   Ring<Traits::kKvStages> kv;
   const int32_t total = smem.tiles.num_tiles();
   int32_t index = blockIdx.x;
+  QueryTile tile;
+  if (index < total) tile = smem.tiles.find(index, args.batch, kRows, args.descending);
+  // Up to here only the batch's offsets were read, which the previous kernel does not write. All
+  // that consumers do follows from loads issued below.
+  wait_for_previous_kernel();
+  let_next_kernel_start();
   while (index < total) {
     int32_t taken = 0;  // looked at after this tile's loads: the counter is a long way off
     if (first_lane && args.next_tile != nullptr) taken = atomicAdd(args.next_tile, 1);
-    const QueryTile tile = smem.tiles.find(index, args.batch, kRows, args.descending);
     const KeyTiles keys(tile, args.window, kRows, Traits::kKvTile);
     if (cute::elect_one_sync()) {
       const Sequence& s = tile.sequence;
@@ -222,6 +228,7 @@ __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedSt
       if (first_lane && taken == total - 1) *args.next_tile = 0;
       index = gridDim.x + __shfl_sync(~0u, taken, 0);
     }
+    if (index < total) tile = smem.tiles.find(index, args.batch, kRows, args.descending);
   }
   if (cute::elect_one_sync()) {
     Barrier::wait(&smem.q_empty[q.index], q.phase ^ 1);

@@ -10,6 +10,7 @@
 #include "cuda/attention.h"
 #include "cuda/attention_sm90_kernel.cuh"
 #include "cuda/check.h"
+#include "cuda/launch.cuh"
 #include "packhorse/error.h"
 
 namespace packhorse::cuda {
@@ -95,8 +96,8 @@ void launch_attention_kernel(const AttentionParams& p, cudaStream_t stream) {
   auto* kernel = attention_sm90_kernel<Traits>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   Traits::kSharedBytes));
-  kernel<<<static_cast<unsigned>(blocks), Traits::kThreads, Traits::kSharedBytes, stream>>>(args);
-  CUDA_CHECK(cudaGetLastError());
+  launch_kernel(kernel, dim3(static_cast<unsigned>(blocks)), Traits::kThreads, Traits::kSharedBytes,
+                stream, args);
 }
 
 }  // namespace packhorse::cuda

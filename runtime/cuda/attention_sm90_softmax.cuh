@@ -11,6 +11,7 @@
 #include <cute/config.hpp>
 #include <type_traits>
 
+#include "cuda/relative_bucket.cuh"
 #include "cuda/varlen.cuh"
 #include "ops/args.h"
 
@@ -34,22 +35,10 @@ __device__ uint32_t pack(float low, float high) {
 }
 
 /// Fills buckets[offset + max_distance] for the offsets (key - query) of -max_distance to
-/// max_distance; beyond, all distances share the last bucket. T5 (arXiv 1910.10683, section 2.1),
-/// bidirectional: keys to the right have the second half of the buckets; of each half, half are
-/// exact distances, the rest grow logarithmically.
+/// max_distance; beyond, all distances of a side share its last bucket.
 __device__ inline void fill_buckets(uint8_t* buckets, const ScoreTerm& term) {
-  const int half = term.num_buckets / 2;
-  const int exact = half / 2;
   for (int i = threadIdx.x; i <= 2 * term.max_distance; i += blockDim.x) {
-    const int offset = i - term.max_distance;
-    const int distance = abs(offset);
-    int bucket = distance;
-    if (distance >= exact) {
-      const float ratio = logf(static_cast<float>(distance) / static_cast<float>(exact)) /
-                          logf(static_cast<float>(term.max_distance) / static_cast<float>(exact));
-      bucket = min(exact + static_cast<int>(ratio * static_cast<float>(half - exact)), half - 1);
-    }
-    buckets[i] = static_cast<uint8_t>(offset > 0 ? bucket + half : bucket);
+    buckets[i] = static_cast<uint8_t>(relative_bucket(term, i - term.max_distance));
   }
 }
 

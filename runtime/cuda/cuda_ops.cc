@@ -361,7 +361,8 @@ class CudaOps final : public Ops {
     params.sm_count = sm_count_;
     const DeviceGuard guard(device_);
     if constexpr (kBuiltForSm90) {
-      if (attention_kernels_ == Kernels::kSm90) {
+      // A score term of very many or very far buckets is left to the portable kernels.
+      if (attention_kernels_ == Kernels::kSm90 && attention_sm90_supported(params)) {
         params.workspace = counters_.data();
         params.workspace_bytes = counters_.bytes();
         return launch_attention_sm90(params, stream_);

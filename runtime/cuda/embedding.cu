@@ -1,5 +1,5 @@
-#include "cuda/check.h"
 #include "cuda/embedding.h"
+#include "cuda/launch.cuh"
 #include "cuda/row.cuh"
 #include "cuda/token_position.cuh"
 
@@ -9,14 +9,13 @@ namespace {
 // Blocks that a multiprocessor must have room for: registers are capped to that, because rows from
 // all over a table need many warps waiting for them at once.
 template <int kThreads, int kVectors>
-constexpr int kLeastBlocks = kThreads == 512 ? 2
-                             : kVectors < 4  ? 8
-                                             : 6;
+constexpr int kLeastBlocks = kThreads == 512 ? 1
+                             : kVectors < 4  ? 5
+                                             : 4;
 
-// Tokens that a group goes through, for a batch of this many: looking up where a token's rows lie
-// is a chain of dependent loads, which the lanes of a warp do for as many tokens together. A small
-// batch is spread over more groups instead.
-int tokens_of_group(int64_t tokens) { return tokens >= 16384 ? 8 : tokens >= 4096 ? 4 : 2; }
+// Tokens that a group of a large batch goes through: looking up where a token's rows lie is a chain
+// of dependent loads, which the lanes of a warp do for as many tokens together.
+int tokens_of_group(int64_t tokens) { return tokens >= 16384 ? 8 : 4; }
 
 __device__ int clamp_id(int id, const TensorView& table, DeviceStatus::Code code, int64_t token,
                         DeviceStatus* status) {
@@ -36,20 +35,32 @@ struct TokenIds {
   int position = 0;
   int type = 0;
 
-  __device__ void look_up(const EmbedArgs& args, int64_t token, int sequences,
-                          DeviceStatus* status) {
-    word = clamp_id(args.ids[token], args.word, DeviceStatus::kWordId, token, status);
+  /// What the caller gave for `token`, not yet checked.
+  __device__ void read(const EmbedArgs& args, int64_t token) {
+    word = args.ids[token];
+    if (args.type.data != nullptr && args.type_ids != nullptr) type = args.type_ids[token];
+    if (args.position_ids != nullptr) position = args.position_ids[token];
+  }
+
+  __device__ void check(const EmbedArgs& args, int64_t token, DeviceStatus* status) {
+    word = clamp_id(word, args.word, DeviceStatus::kWordId, token, status);
     if (args.type.data != nullptr) {
-      type = args.type_ids == nullptr ? 0 : args.type_ids[token];
       type = clamp_id(type, args.type, DeviceStatus::kTypeId, token, status);
     }
     if (args.position.data != nullptr) {
-      position = args.position_ids != nullptr
-                     ? args.position_ids[token]
-                     : position_in_sequence(args.batch, sequences, static_cast<int>(token));
       position = clamp_id(position + static_cast<int>(args.position_offset), args.position,
                           DeviceStatus::kPositionId, token, status);
     }
+  }
+
+  /// All of it, by one lane.
+  __device__ void look_up(const EmbedArgs& args, int64_t token, int sequences,
+                          DeviceStatus* status) {
+    read(args, token);
+    if (args.position_ids == nullptr && args.position.data != nullptr) {
+      position = position_in_sequence(args.batch, sequences, static_cast<int>(token));
+    }
+    check(args, token, status);
   }
 
   /// Those of another lane.
@@ -67,9 +78,61 @@ __device__ const T* table_row(const TensorView& table, int id) {
 }
 
 template <class T, int kThreads, int kVectors>
+using Sources = Row<T, kThreads, kVectors, 3>;
+
+template <class T, int kThreads, int kVectors>
+__device__ void load_sources(Sources<T, kThreads, kVectors>& sources, const EmbedArgs& args,
+                             const TokenIds& ids, int columns) {
+  sources.load(0, table_row<T>(args.word, ids.word), columns);
+  sources.load(1, table_row<T>(args.position, ids.position), columns);
+  sources.load(2, table_row<T>(args.type, ids.type), columns);
+}
+
+// For small batches: a group per token, and everything that does not depend on something else is
+// asked for at once.
+template <class T, int kThreads, int kVectors>
+__global__ void __launch_bounds__(kBlockThreads<kThreads>)
+    embed_few_kernel(const __grid_constant__ EmbedArgs args, DeviceStatus* status) {
+  __shared__ float scratch[64];
+  using RowType = Sources<T, kThreads, kVectors>;
+  const int columns = static_cast<int>(args.out.shape[1]);
+  const WeightInRegisters<RowType, kVectors> weight(args.norm, columns);
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int64_t token = int64_t{blockIdx.x} * kBlockGroups<kThreads> + threadIdx.x / kThreads;
+  if (token >= args.batch.num_tokens) return;
+  const int lane = threadIdx.x % 32;
+  TokenIds ids;
+  ids.read(args, token);
+  const int32_t begin = args.batch.cu_seqlens[min(int64_t{lane}, args.batch.num_sequences)];
+  const TokenCounts counts(args.batch);
+  if (token >= counts.tokens) return;
+  if (args.position_ids == nullptr) {
+    const int at = static_cast<int>(token);
+    if (counts.sequences <= 32) {
+      const unsigned started = __ballot_sync(kFullWarp, lane < counts.sequences && begin <= at);
+      ids.position = at - __shfl_sync(kFullWarp, begin, max(__popc(started) - 1, 0));
+    } else {
+      const auto begin_of = [&](int i) { return args.batch.cu_seqlens[i]; };
+      ids.position = at - begin_of(warp_search(counts.sequences, at, begin_of));
+    }
+  }
+  ids.check(args, token, status);
+  RowType row[1];
+  load_sources<T, kThreads, kVectors>(row[0], args, ids, columns);
+  T* out = static_cast<T*>(args.out.data) + token * args.out.row_stride;
+  normalize_rows<kThreads, kVectors>(row, args.norm, weight, columns, scratch,
+                                     [&](int, int column, const float (&value)[kVectorSize]) {
+                                       store_vector(out + column, value);
+                                     });
+}
+
+template <class T, int kThreads, int kVectors>
 __global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads, kVectors>)
     embed_kernel(const __grid_constant__ EmbedArgs args, int tokens, DeviceStatus* status) {
   __shared__ float scratch[2][64];
+  wait_for_previous_kernel();
+  let_next_kernel_start();
   const TokenCounts counts(args.batch);
   const int columns = static_cast<int>(args.out.shape[1]);
   const int64_t first =
@@ -80,17 +143,19 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads
   TokenIds ids;
   if (lane < here) ids.look_up(args, first + lane, counts.sequences, status);
 
+  Sources<T, kThreads, kVectors> sources;
+  load_sources<T, kThreads, kVectors>(sources, args, ids.of_lane(0), columns);
   for (int token = 0; token < here; ++token) {
-    const TokenIds at = ids.of_lane(token);
-    Row<T, kThreads, kVectors, 3> sources;
-    sources.load(0, table_row<T>(args.word, at.word), columns);
-    sources.load(1, table_row<T>(args.position, at.position), columns);
-    sources.load(2, table_row<T>(args.type, at.type), columns);
     SummedRow<T, kThreads, kVectors, 3> row[1];
     row[0].set(sources);
+    // The next token's rows are on their way while this one is normalised.
+    if (token + 1 < here) {
+      load_sources<T, kThreads, kVectors>(sources, args, ids.of_lane(token + 1), columns);
+    }
     T* out = static_cast<T*>(args.out.data) + (first + token) * args.out.row_stride;
     // Every other turn has scratch of its own: the last turn's may still be read.
-    normalize_rows<kThreads, kVectors>(row, args.norm, columns, scratch[token % 2],
+    normalize_rows<kThreads, kVectors>(row, args.norm, WeightInMemory{args.norm}, columns,
+                                       scratch[token % 2],
                                        [&](int, int column, const float (&value)[kVectorSize]) {
                                          store_vector(out + column, value);
                                        });
@@ -101,6 +166,8 @@ template <class T>
 __global__ void __launch_bounds__(kFoldThreads)
     embed_folded_kernel(const __grid_constant__ EmbedArgs args, DeviceStatus* status) {
   __shared__ float scratch[64];
+  wait_for_previous_kernel();
+  let_next_kernel_start();
   const TokenCounts counts(args.batch);
   const int64_t token = blockIdx.x;
   if (token >= counts.tokens) return;
@@ -127,18 +194,23 @@ void launch_embed(const EmbedArgs& args, DeviceStatus* status, cudaStream_t stre
   dispatch_dtype(args.out.dtype, [&]<class T>() {
     dispatch_row(args.out.shape[1], [&]<int kThreads, int kVectors>() {
       if constexpr (kVectors == 0) {
-        embed_folded_kernel<T>
-            <<<static_cast<unsigned>(tokens), kFoldThreads, 0, stream>>>(args, status);
+        launch_kernel(embed_folded_kernel<T>, dim3(static_cast<unsigned>(tokens)), kFoldThreads, 0,
+                      stream, args, status);
       } else {
-        const int group = tokens_of_group(tokens);
+        const bool few = tokens <= kFewRows;
+        const int group = few ? 1 : tokens_of_group(tokens);
         const int block = group * kBlockGroups<kThreads>;
-        const auto blocks = static_cast<unsigned>((tokens + block - 1) / block);
-        embed_kernel<T, kThreads, kVectors>
-            <<<blocks, kBlockThreads<kThreads>, 0, stream>>>(args, group, status);
+        const dim3 blocks(static_cast<unsigned>((tokens + block - 1) / block));
+        if (few) {
+          launch_kernel(embed_few_kernel<T, kThreads, kVectors>, blocks, kBlockThreads<kThreads>, 0,
+                        stream, args, status);
+        } else {
+          launch_kernel(embed_kernel<T, kThreads, kVectors>, blocks, kBlockThreads<kThreads>, 0,
+                        stream, args, group, status);
+        }
       }
     });
   });
-  CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace packhorse::cuda

@@ -1,6 +1,6 @@
-#include "cuda/check.h"
 #include "cuda/epilogue.cuh"
 #include "cuda/gate.h"
+#include "cuda/launch.cuh"
 #include "cuda/row.cuh"
 
 namespace packhorse::cuda {
@@ -12,6 +12,8 @@ static_assert(kGateBlock % kVectorSize == 0);
 /// Eight columns by each thread.
 template <class T>
 __global__ void __launch_bounds__(kThreads) gate_kernel(const __grid_constant__ GateParams params) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
   const int64_t vectors = params.columns / kVectorSize;
   const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const int64_t row = index / vectors;
@@ -34,9 +36,9 @@ void launch_gate(const GateParams& params, cudaStream_t stream) {
   const int64_t vectors = params.rows * params.columns / kVectorSize;
   if (vectors == 0) return;
   const auto blocks = static_cast<unsigned>((vectors + kThreads - 1) / kThreads);
-  dispatch_dtype(params.dtype,
-                 [&]<class T>() { gate_kernel<T><<<blocks, kThreads, 0, stream>>>(params); });
-  CUDA_CHECK(cudaGetLastError());
+  dispatch_dtype(params.dtype, [&]<class T>() {
+    launch_kernel(gate_kernel<T>, blocks, kThreads, 0, stream, params);
+  });
 }
 
 }  // namespace packhorse::cuda

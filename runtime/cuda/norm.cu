@@ -1,12 +1,12 @@
-#include "cuda/check.h"
+#include "cuda/launch.cuh"
 #include "cuda/norm.h"
 #include "cuda/row.cuh"
 
 namespace packhorse::cuda {
 namespace {
 
-// Rows that a group works on at once: twice the loads on their way, half the reads of gamma and
-// beta. A block of 512 threads with two tensors to read has no registers for it.
+// Rows that a group of a large batch works on at once: twice the loads on their way, half the reads
+// of gamma and beta. A block of 512 threads with two tensors to read has no registers for it.
 template <int kThreads, bool kResidual>
 constexpr int kGroupRows = kThreads == 512 && kResidual ? 1 : 2;
 
@@ -30,18 +30,30 @@ __device__ T* out_row(const NormParams& params, int64_t row) {
   return static_cast<T*>(params.out) + row * params.out_stride;
 }
 
-// One pass over memory: a row is read once, normalised in registers and written once.
-template <class T, int kThreads, int kVectors, bool kResidual>
-__global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads>)
+// One pass over memory: a row is read once, normalised in registers and written once. Of a small
+// batch (kFew) a group has one row, and its gamma and beta ahead of it.
+template <class T, int kThreads, int kVectors, bool kResidual, bool kFew>
+__global__ void __launch_bounds__(kBlockThreads<kThreads>, kFew ? 1 : kLeastBlocks<kThreads>)
     norm_kernel(const __grid_constant__ NormParams params) {
-  constexpr int kRows = kGroupRows<kThreads, kResidual>;
+  constexpr int kRows = kFew ? 1 : kGroupRows<kThreads, kResidual>;
+  using RowType = Row<T, kThreads, kVectors, kResidual ? 2 : 1>;
+  using Weight = std::conditional_t<kFew, WeightInRegisters<RowType, kVectors>, WeightInMemory>;
   __shared__ float scratch[kRows * 64];
   const int columns = static_cast<int>(params.columns);
+  const Weight weight = [&] {
+    if constexpr (kFew) {
+      return Weight(params.weight, columns);
+    } else {
+      return Weight{params.weight};
+    }
+  }();
   const int64_t count = row_count(params);
+  wait_for_previous_kernel();
+  let_next_kernel_start();
   const int64_t first =
       (int64_t{blockIdx.x} * kBlockGroups<kThreads> + threadIdx.x / kThreads) * kRows;
   if (first >= count) return;
-  Row<T, kThreads, kVectors, kResidual ? 2 : 1> rows[kRows];
+  RowType rows[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const bool exists = first + r < count;
@@ -50,7 +62,7 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads
       rows[r].load(1, exists ? residual_row<T>(params, first + r) : nullptr, columns);
     }
   }
-  normalize_rows<kThreads, kVectors>(rows, params.weight, columns, scratch,
+  normalize_rows<kThreads, kVectors>(rows, params.weight, weight, columns, scratch,
                                      [&](int r, int column, const float (&value)[kVectorSize]) {
                                        if (first + r < count)
                                          store_vector(out_row<T>(params, first + r) + column,
@@ -62,6 +74,8 @@ template <class T>
 __global__ void __launch_bounds__(kFoldThreads)
     norm_folded_kernel(const __grid_constant__ NormParams params) {
   __shared__ float scratch[64];
+  wait_for_previous_kernel();
+  let_next_kernel_start();
   const int64_t row = blockIdx.x;
   if (row >= row_count(params)) return;
   fold_row(
@@ -80,24 +94,31 @@ void launch_norm(const NormParams& params, cudaStream_t stream) {
   dispatch_dtype(params.dtype, [&]<class T>() {
     dispatch_row(params.columns, [&]<int kThreads, int kVectors>() {
       if constexpr (kVectors == 0) {
-        norm_folded_kernel<T>
-            <<<static_cast<unsigned>(params.rows), kFoldThreads, 0, stream>>>(params);
+        launch_kernel(norm_folded_kernel<T>, dim3(static_cast<unsigned>(params.rows)), kFoldThreads,
+                      0, stream, params);
       } else {
-        const auto launch = [&]<bool kResidual>() {
-          constexpr int kBlockRows = kBlockGroups<kThreads> * kGroupRows<kThreads, kResidual>;
-          const auto blocks = static_cast<unsigned>((params.rows + kBlockRows - 1) / kBlockRows);
-          norm_kernel<T, kThreads, kVectors, kResidual>
-              <<<blocks, kBlockThreads<kThreads>, 0, stream>>>(params);
+        const auto launch = [&]<bool kResidual, bool kFew>() {
+          constexpr int kRows = kFew ? 1 : kGroupRows<kThreads, kResidual>;
+          constexpr int kBlockRows = kBlockGroups<kThreads> * kRows;
+          launch_kernel(norm_kernel<T, kThreads, kVectors, kResidual, kFew>,
+                        dim3(static_cast<unsigned>((params.rows + kBlockRows - 1) / kBlockRows)),
+                        kBlockThreads<kThreads>, 0, stream, params);
+        };
+        const auto launch_size = [&]<bool kResidual>() {
+          if (params.rows <= kFewRows) {
+            launch.template operator()<kResidual, true>();
+          } else {
+            launch.template operator()<kResidual, false>();
+          }
         };
         if (params.residual != nullptr) {
-          launch.template operator()<true>();
+          launch_size.template operator()<true>();
         } else {
-          launch.template operator()<false>();
+          launch_size.template operator()<false>();
         }
       }
     });
   });
-  CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace packhorse::cuda

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "cuda/check.h"
+#include "cuda/launch.cuh"
 #include "cuda/pool.h"
 #include "cuda/row.cuh"
 
@@ -32,6 +32,8 @@ template <class T, class Out, bool kMax>
 __global__ void __launch_bounds__(kAcross* kDown)
     pool_kernel(const __grid_constant__ PoolArgs args) {
   __shared__ float partial[kDown][kBlockColumns + 4];
+  wait_for_previous_kernel();
+  let_next_kernel_start();
   // Blocks of one sequence follow each other: they read neighbouring parts of its rows.
   const unsigned parts = (args.x.shape[1] + kBlockColumns - 1) / kBlockColumns;
   const int64_t sequence = blockIdx.x / parts;
@@ -91,6 +93,8 @@ __global__ void __launch_bounds__(kAcross* kDown)
 template <class Out>
 __global__ void __launch_bounds__(256) unit_length_kernel(const __grid_constant__ PoolArgs args) {
   __shared__ float scratch[32];
+  wait_for_previous_kernel();
+  let_next_kernel_start();
   if (blockIdx.x >= sequence_count(args.batch)) return;
   Out* row = static_cast<Out*>(args.out.data) + blockIdx.x * args.out.row_stride;
   const auto for_each = [&](auto visit) {
@@ -120,16 +124,20 @@ void launch_pool_to(const PoolArgs& args, cudaStream_t stream) {
   const auto columns = static_cast<unsigned>(args.x.shape[1]);
   const unsigned blocks = sequences * ((columns + kBlockColumns - 1) / kBlockColumns);
   if (args.pooling == Pooling::kMax) {
-    pool_kernel<T, Out, true><<<blocks, kAcross * kDown, 0, stream>>>(args);
+    launch_kernel(pool_kernel<T, Out, true>, dim3(blocks), kAcross * kDown, 0, stream, args);
   } else {
-    pool_kernel<T, Out, false><<<blocks, kAcross * kDown, 0, stream>>>(args);
+    launch_kernel(pool_kernel<T, Out, false>, dim3(blocks), kAcross * kDown, 0, stream, args);
   }
-  if (args.normalize) unit_length_kernel<Out><<<sequences, 256, 0, stream>>>(args);
+  if (args.normalize) {
+    launch_kernel(unit_length_kernel<Out>, dim3(sequences), 256, 0, stream, args);
+  }
 }
 
 template <class From, class To, bool kVectors>
 __global__ void __launch_bounds__(256) cast_kernel(const __grid_constant__ CastArgs args) {
   constexpr int kSize = kVectors ? kVectorSize : 1;
+  wait_for_previous_kernel();
+  let_next_kernel_start();
   const int64_t columns = args.x.shape[1] / kSize;
   const int64_t size = args.x.shape[0] * columns;
   for (int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x; i < size; i += gridDim.x * 256) {
@@ -166,9 +174,9 @@ void launch_cast_to(CastArgs args, cudaStream_t stream) {
   const int64_t items = size / (vectors ? kVectorSize : 1);
   const auto blocks = static_cast<unsigned>(std::min<int64_t>((items + 255) / 256, 1 << 20));
   if (vectors) {
-    cast_kernel<From, To, true><<<blocks, 256, 0, stream>>>(args);
+    launch_kernel(cast_kernel<From, To, true>, dim3(blocks), 256, 0, stream, args);
   } else {
-    cast_kernel<From, To, false><<<blocks, 256, 0, stream>>>(args);
+    launch_kernel(cast_kernel<From, To, false>, dim3(blocks), 256, 0, stream, args);
   }
 }
 
@@ -189,7 +197,6 @@ void launch_pool(const PoolArgs& args, cudaStream_t stream) {
       launch_pool_to<T, T>(args, stream);
     }
   });
-  CUDA_CHECK(cudaGetLastError());
 }
 
 void launch_cast(const CastArgs& args, cudaStream_t stream) {
@@ -197,7 +204,6 @@ void launch_cast(const CastArgs& args, cudaStream_t stream) {
   dispatch_any_dtype(args.x.dtype, [&]<class From>() {
     dispatch_any_dtype(args.out.dtype, [&]<class To>() { launch_cast_to<From, To>(args, stream); });
   });
-  CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace packhorse::cuda

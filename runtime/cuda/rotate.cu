@@ -1,4 +1,4 @@
-#include "cuda/check.h"
+#include "cuda/launch.cuh"
 #include "cuda/rotate.h"
 #include "cuda/row.cuh"
 #include "cuda/token_position.cuh"
@@ -11,6 +11,8 @@ constexpr int kThreads = 256;
 /// Cosine and sine of one frequency for one token by each thread.
 __global__ void __launch_bounds__(kThreads)
     rotation_kernel(const __grid_constant__ RotationArgs args, int pairs) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
   const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const int64_t token = index / pairs;
   const int j = static_cast<int>(index % pairs);
@@ -62,6 +64,8 @@ __device__ void rotate_head(T* x, const Head& head, const NormWeight& norm) {
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     rotate_heads_kernel(const __grid_constant__ RotateHeadsArgs args) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
   const int heads = args.num_heads + args.num_kv_heads;
   const int64_t index = int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
   const int64_t row = index / heads;
@@ -89,18 +93,17 @@ unsigned blocks_for(int64_t count, int per_block) {
 void launch_rotation(const RotationArgs& args, cudaStream_t stream) {
   const int pairs = static_cast<int>(args.out.columns() / 2);
   if (args.out.rows() == 0 || pairs == 0) return;
-  rotation_kernel<<<blocks_for(args.out.rows() * pairs, kThreads), kThreads, 0, stream>>>(args,
-                                                                                          pairs);
-  CUDA_CHECK(cudaGetLastError());
+  launch_kernel(rotation_kernel, blocks_for(args.out.rows() * pairs, kThreads), kThreads, 0, stream,
+                args, pairs);
 }
 
 void launch_rotate_heads(const RotateHeadsArgs& args, cudaStream_t stream) {
   const int64_t heads = int64_t{args.q.rows()} * (args.num_heads + args.num_kv_heads);
   if (heads == 0) return;
   dispatch_dtype(args.q.dtype, [&]<class T>() {
-    rotate_heads_kernel<T><<<blocks_for(heads, kThreads / 32), kThreads, 0, stream>>>(args);
+    launch_kernel(rotate_heads_kernel<T>, blocks_for(heads, kThreads / 32), kThreads, 0, stream,
+                  args);
   });
-  CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace packhorse::cuda

@@ -147,12 +147,49 @@ struct SummedRow {
   }
 };
 
+/// gamma and beta of the columns that a thread holds, read when they are needed.
+struct WeightInMemory {
+  const NormWeight& weight;
+  __device__ void get(int, int column, float (&gamma)[kVectorSize],
+                      float (&beta)[kVectorSize]) const {
+    if (weight.gamma != nullptr) load_vector(gamma, weight.gamma + column);
+    if (weight.beta != nullptr) load_vector(beta, weight.beta + column);
+  }
+};
+
+/// The same, read ahead: for small batches, where one more trip to memory is what counts.
+template <class RowType, int kVectors>
+struct WeightInRegisters {
+  float gamma[kVectors][kVectorSize];
+  float beta[kVectors][kVectorSize];
+
+  __device__ WeightInRegisters(const NormWeight& weight, int columns) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const int column = RowType::column(v);
+#pragma unroll
+      for (int i = 0; i < kVectorSize; ++i) gamma[v][i] = beta[v][i] = 0;
+      if (column >= columns) continue;
+      WeightInMemory{weight}.get(v, column, gamma[v], beta[v]);
+    }
+  }
+  __device__ void get(int vector, int, float (&to_gamma)[kVectorSize],
+                      float (&to_beta)[kVectorSize]) const {
+#pragma unroll
+    for (int i = 0; i < kVectorSize; ++i) {
+      to_gamma[i] = gamma[vector][i];
+      to_beta[i] = beta[vector][i];
+    }
+  }
+};
+
 /// Normalises kRows rows of one group together (LayerNorm, variance from the centred values, or
 /// RMSNorm; as they are where there is no gamma) and hands them over: store(row, column, values).
 /// `scratch`: kRows x 64 floats.
-template <int kThreads, int kVectors, int kRows, class RowType, class Store>
-__device__ void normalize_rows(const RowType (&rows)[kRows], const NormWeight& weight, int columns,
-                               float* scratch, Store store) {
+template <int kThreads, int kVectors, int kRows, class RowType, class Weight, class Store>
+__device__ void normalize_rows(const RowType (&rows)[kRows], const NormWeight& weight,
+                               const Weight& columns_weight, int columns, float* scratch,
+                               Store store) {
   const float width = static_cast<float>(columns);
   float mean[kRows] = {};
   float factor[kRows];
@@ -194,8 +231,7 @@ __device__ void normalize_rows(const RowType (&rows)[kRows], const NormWeight& w
     if (column >= columns) continue;
     float gamma[kVectorSize];
     float beta[kVectorSize] = {};
-    if (weight.gamma != nullptr) load_vector(gamma, weight.gamma + column);
-    if (weight.beta != nullptr) load_vector(beta, weight.beta + column);
+    columns_weight.get(v, column, gamma, beta);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       float value[kVectorSize];
@@ -287,6 +323,9 @@ template <int kThreads>
 inline constexpr int kBlockThreads = kThreads == 32 ? 128 : kThreads;
 template <int kThreads>
 inline constexpr int kBlockGroups = kBlockThreads<kThreads> / kThreads;
+
+/// Rows of a batch that is a matter of latency: with a group for each they run all at once.
+inline constexpr int64_t kFewRows = 2048;
 
 /// Calls launch.operator()<T>() for the two dtypes that CUDA computes in.
 template <class Launch>

@@ -77,6 +77,9 @@ struct TileList {
   __device__ void build(const VarlenBatch& batch, int tile_rows, int threads) {
     const int tid = threadIdx.x;
     int32_t n = batch.num_sequences;
+    // Asked for together with the count, so that one wait serves both.
+    Sequence mine{};
+    if (tid < min(n, kEntries)) mine = batch.sequence(tid);
     if (batch.counts != nullptr) n = min(n, batch.counts[1]);
     const int32_t run = (n + kEntries - 1) / kEntries;
     if (tid == 0) {
@@ -88,7 +91,7 @@ struct TileList {
       for (int i = tid; i < kEntries; i += threads) {
         ends[i] = 0;
         if (i >= padded) continue;
-        const Sequence s = i < n ? batch.sequence(i) : Sequence{};
+        const Sequence s = i >= n ? Sequence{} : i == tid ? mine : batch.sequence(i);
         sequences[i] = s;
         keys[i] = s.q_length > 0 ? s.k_length : -1;
       }

@@ -21,6 +21,9 @@
 namespace packhorse {
 namespace {
 
+/// Backends have kernels for batches whose longest sequence is no longer than this.
+constexpr int64_t kShortSequence = 128;
+
 void check_options(const SessionOptions& options) {
   const auto positive = [](const char* name, int64_t value) {
     if (value < 1 || value > (int64_t{1} << 30)) {
@@ -214,7 +217,8 @@ class EncoderSession final : public Session {
 
   void encode_batch(const EncoderInputs& inputs) {
     if (inputs.position_ids == nullptr) {
-      const auto& recordings = recordings_[inputs.type_ids != nullptr];
+      const bool is_short = inputs.batch.max_seqlen <= kShortSequence;
+      const auto& recordings = recordings_[is_short][inputs.type_ids != nullptr];
       const auto found = recordings.lower_bound(inputs.batch.num_tokens);
       if (found != recordings.end()) return found->second->launch();
     }
@@ -222,21 +226,25 @@ class EncoderSession final : public Session {
   }
 
   // Records the encoder for bucket after bucket of token counts: 16, 24, 32, 48, ... Each serves
-  // every batch up to its size, because kernels read the exact counts on the device.
+  // every batch up to its size, because kernels read the exact counts on the device. Of a bucket
+  // there is one for short sequences only, and one for any.
   void record_buckets() {
     for (int64_t step = 16; step < 2 * options_.max_tokens; step *= 2) {
       for (const int64_t size : {step, step / 2 * 3}) {
         const int64_t bucket = std::min(size, options_.max_tokens);
-        for (const bool has_type_ids : {false, true}) {
-          if (recordings_[has_type_ids].contains(bucket)) continue;
+        const int64_t longest = std::min(bucket, spec_.max_seqlen);
+        for (const auto& [is_short, has_type_ids] :
+             {std::pair{true, false}, {true, true}, {false, false}, {false, true}}) {
+          auto& recordings = recordings_[is_short][has_type_ids];
+          if (recordings.contains(bucket) || (!is_short && longest <= kShortSequence)) continue;
           EncoderInputs inputs = inputs_on_device(has_type_ids, false);
           inputs.batch.num_tokens = bucket;
           inputs.batch.num_sequences = options_.max_sequences;
-          inputs.batch.max_seqlen = std::min(bucket, spec_.max_seqlen);
+          inputs.batch.max_seqlen = is_short ? std::min(longest, kShortSequence) : longest;
           inputs.batch.counts = buffers_.inputs + layout_.counts;
           auto recording = ops_->record([&] { encode(spec_, *weights_, inputs, buffers_, *ops_); });
           if (recording == nullptr) return;
-          recordings_[has_type_ids][bucket] = std::move(recording);
+          recordings[bucket] = std::move(recording);
         }
       }
     }
@@ -273,7 +281,8 @@ class EncoderSession final : public Session {
   EncoderBuffers buffers_;
   InputLayout layout_;
   std::vector<int32_t> host_inputs_;
-  std::map<int64_t, std::unique_ptr<Recording>> recordings_[2];  // [has type ids], by token count
+  // [short sequences only][has type ids], by token count.
+  std::map<int64_t, std::unique_ptr<Recording>> recordings_[2][2];
   PackedLimits limits_;
   std::mutex mutex_;  // one run at a time: the arena is the session's own
   pid_t process_;

@@ -128,6 +128,9 @@ struct ScoreTerm {
   const float* table = nullptr;   // kBucketed (T5, MPNet): [num_buckets, H]
   int32_t num_buckets = 0;
   int32_t max_distance = 0;
+  /// kBucketed: half of the buckets are for keys right of the query (encoders); if not, all are for
+  /// the distance to the left, and keys to the right are at distance 0 (decoders).
+  bool bidirectional = true;
 };
 
 /// Variable-length attention; queries and keys have offsets of their own, so that q_len new tokens

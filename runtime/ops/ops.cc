@@ -181,12 +181,14 @@ void Ops::attention(const AttentionArgs& args) {
   if (args.term.kind == ScoreTermKind::kAlibi && args.term.slopes == nullptr) {
     fail(op, "ALiBi needs slopes");
   }
-  if (args.term.kind == ScoreTermKind::kBucketed &&
-      (args.term.table == nullptr || args.term.num_buckets < 4 ||
-       args.term.max_distance <= args.term.num_buckets / 4)) {
-    fail(op, concat("a bucketed term needs a table, at least 4 buckets (found ",
-                    args.term.num_buckets, ") and a max_distance over a quarter of them (found ",
-                    args.term.max_distance, ")"));
+  const ScoreTerm& term = args.term;
+  const int32_t side_buckets = term.bidirectional ? term.num_buckets / 2 : term.num_buckets;
+  if (term.kind == ScoreTermKind::kBucketed &&
+      (term.table == nullptr || side_buckets < 2 || term.max_distance <= side_buckets / 2)) {
+    fail(op, concat("a bucketed term needs a table, at least ", term.bidirectional ? 4 : 2,
+                    " buckets (found ", term.num_buckets, ") and a max_distance over ",
+                    term.bidirectional ? "a quarter" : "half", " of them (found ",
+                    term.max_distance, ")"));
   }
   if (args.q.rows() > 0) do_attention(args);
 }

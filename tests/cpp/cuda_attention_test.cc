@@ -23,25 +23,24 @@ TEST(attention_key_tile_depends_on_the_head_tile_alone) {
 }
 
 TEST(attention_plans_of_known_shapes) {
-  // Measured winners, H200: heads, tokens, sequences, longest.
-  const auto plan = [](int head_dim, int heads, int64_t tokens, int64_t sequences, int longest) {
-    return select_attention(head_dim, heads, tokens, sequences, longest, false, kSms).plan;
+  // Measured winners, H200: heads, tokens, longest.
+  const auto plan = [](int head_dim, int heads, int64_t tokens, int longest) {
+    return select_attention(head_dim, heads, tokens, longest, false, kSms).plan;
   };
-  CHECK(plan(64, 12, 4821, 64, 128) == AttentionPlan::kSingleTile);
-  CHECK(plan(64, 12, 10191, 64, 256) == AttentionPlan::kPingPong);
-  CHECK(plan(64, 12, 512, 1, 512) == AttentionPlan::kManyBlocks);
-  CHECK(plan(64, 12, 28175, 2, 16384) == AttentionPlan::kPingPong);
-  CHECK(plan(32, 12, 10191, 64, 256) == AttentionPlan::kManyBlocks);
-  CHECK(plan(32, 12, 27103, 8, 4096) == AttentionPlan::kPingPong);
-  CHECK(plan(128, 16, 100, 1, 100) == AttentionPlan::kPingPong);
+  CHECK(plan(64, 12, 4821, 128) == AttentionPlan::kSingleTile);
+  CHECK(plan(64, 12, 10191, 256) == AttentionPlan::kPingPong);
+  CHECK(plan(64, 12, 512, 512) == AttentionPlan::kManyBlocks);
+  CHECK(plan(64, 12, 28175, 16384) == AttentionPlan::kPingPong);
+  CHECK(plan(32, 12, 10191, 256) == AttentionPlan::kManyBlocks);
+  CHECK(plan(32, 12, 27103, 4096) == AttentionPlan::kPingPong);
+  CHECK(plan(128, 16, 100, 100) == AttentionPlan::kPingPong);
 }
 
 TEST(attention_single_tile_plan_only_where_every_sequence_fits_one) {
   for (int head_dim = 8; head_dim <= 256; head_dim += 8) {
     for (const int longest : {1, 64, 65, 128, 129, 131072}) {
       for (const bool term : {false, true}) {
-        const AttentionConfig config =
-            select_attention(head_dim, 12, longest, 1, longest, term, kSms);
+        const AttentionConfig config = select_attention(head_dim, 12, longest, longest, term, kSms);
         CHECK((config.plan == AttentionPlan::kTerm) == term);
         if (config.plan == AttentionPlan::kSingleTile) {
           CHECK(longest <= attention_kv_tile(config.head_tile));

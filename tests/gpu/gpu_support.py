@@ -105,7 +105,11 @@ def rms_norm(x: Tensor, gamma: Tensor, eps: float = 1e-6) -> Tensor:
 
 
 def _term(
-    distance: Tensor, slopes: Tensor | None, table: Tensor | None, max_distance: int
+    distance: Tensor,
+    slopes: Tensor | None,
+    table: Tensor | None,
+    max_distance: int,
+    bidirectional: bool,
 ) -> Tensor | float:
     """What is added to the scores: [H, queries, keys]."""
     if slopes is not None:
@@ -113,7 +117,9 @@ def _term(
     if table is None:
         return 0.0
     far = int(distance.abs().max())
-    buckets = torch.from_numpy(t5_bucket(np.arange(-far, far + 1), len(table), max_distance))
+    buckets = torch.from_numpy(
+        t5_bucket(np.arange(-far, far + 1), len(table), max_distance, bidirectional)
+    )
     return table[buckets.cuda()[distance + far]].permute(2, 0, 1)
 
 
@@ -131,6 +137,7 @@ def attention(
     alibi_slopes: Tensor | None = None,
     bucket_table: Tensor | None = None,
     max_distance: int = 128,
+    bidirectional: bool = True,
 ) -> Tensor:
     """Sequence after sequence, as many query rows at once as give 2^27 scores."""
     head_dim = q.shape[1] // num_heads
@@ -155,7 +162,7 @@ def attention(
             distance = torch.arange(kv_len, device="cuda") - position[:, None]
             scores = qh @ kh.transpose(1, 2)
             scores *= head_dim**-0.5 if scale is None else scale
-            scores += _term(distance, alibi_slopes, bucket_table, max_distance)
+            scores += _term(distance, alibi_slopes, bucket_table, max_distance, bidirectional)
             visible = distance <= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
             if window[0] >= 0:
                 visible &= distance >= -window[0]

@@ -126,12 +126,26 @@ def test_alibi(precision: Precision, random: Generator, causal: bool, head_dim: 
 
 
 @pytest.mark.parametrize("head_dim", [24, 64, 128])
-@pytest.mark.parametrize(("num_buckets", "max_distance"), [(32, 128), (32, 20), (8, 50), (4, 2)])
+@pytest.mark.parametrize(("causal", "bidirectional"), [(False, True), (True, True), (True, False)])
+@pytest.mark.parametrize(
+    ("num_buckets", "max_distance"), [(32, 128), (32, 20), (8, 50), (4, 3), (32, 2000), (300, 400)]
+)
 def test_buckets(
-    precision: Precision, random: Generator, num_buckets: int, max_distance: int, head_dim: int
+    precision: Precision,
+    random: Generator,
+    num_buckets: int,
+    max_distance: int,
+    causal: bool,
+    bidirectional: bool,
+    head_dim: int,
 ) -> None:
     table = torch.randn(num_buckets, 2, generator=random, device="cuda").double()
-    options: dict[str, Any] = {"bucket_table": table, "max_distance": max_distance}
+    options: dict[str, Any] = {
+        "bucket_table": table,
+        "max_distance": max_distance,
+        "bidirectional": bidirectional,
+        "causal": causal,
+    }
     check(precision, random, [200, 1, 33, 0, 1000], head_dim=head_dim, **options)
     check(precision, random, [3, 40], [150, 600], head_dim=head_dim, window=(90, 90), **options)
 

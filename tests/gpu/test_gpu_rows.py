@@ -43,14 +43,36 @@ def test_layer_norm_of_a_large_mean(precision: Precision, random: Generator, siz
 
 
 def test_rows_do_not_depend_on_one_another(precision: Precision, random: Generator) -> None:
-    for size in (40, 768, 12288):
+    """Small batches have kernels of their own: the bits are the same."""
+    for size in (40, 384, 768, 1024, 2056, 12288):
         gamma, beta, eps = norm_of(random, size)
-        x = to_host(precision.normal(random, 500, size))
+        x = to_host(precision.normal(random, 2500, size))
         options: dict[str, Any] = {"eps": eps, **precision.options()}
         whole = ops.layer_norm(x, to_host(gamma), to_host(beta), **options)
-        for begin, end in [(0, 1), (3, 70), (499, 500)]:
+        for begin, end in [(0, 1), (3, 70), (499, 2499)]:
             part = ops.layer_norm(x[begin:end], to_host(gamma), to_host(beta), **options)
             assert part.tobytes() == whole[begin:end].tobytes()
+
+
+def test_embeddings_do_not_depend_on_one_another(precision: Precision, random: Generator) -> None:
+    lengths = [1500, 0, 1, 33, *[7] * 40, 1800]
+    cu_seqlens = offsets(lengths)
+    ids = np.random.default_rng(0).integers(0, 50, cu_seqlens[-1])
+    for size in (40, 384, 768, 1024, 2056, 12288):
+        tables = [to_host(precision.normal(random, rows, size)) for rows in (50, 1800, 2)]
+        gamma, beta, eps = norm_of(random, size)
+        options: dict[str, Any] = {
+            "position": tables[1],
+            "type": tables[2],
+            "norm": (to_host(gamma), to_host(beta), eps),
+            **precision.options(),
+        }
+        whole = ops.embed(ids, cu_seqlens, tables[0], **options)
+        for first, last in [(0, 1), (1, 3), (2, 43), (44, 45)]:
+            part = slice(cu_seqlens[first], cu_seqlens[last])
+            own = cu_seqlens[first : last + 1] - cu_seqlens[first]
+            alone = ops.embed(ids[part], own, tables[0], **options)
+            assert alone.tobytes() == whole[part].tobytes()
 
 
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)

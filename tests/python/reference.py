@@ -56,18 +56,21 @@ def rms_norm(x: Any, gamma: Any, eps: float = 1e-6) -> Array:
     return _f64(x) / np.sqrt((_f64(x) ** 2).mean(-1, keepdims=True) + eps) * _f64(gamma)
 
 
-def t5_bucket(distance: Array, num_buckets: int, max_distance: int) -> npt.NDArray[np.int64]:
-    """Bidirectional buckets of key minus query position (Raffel et al. 2020, and their code):
-    half of them for keys to the right; each half exact at first, then logarithmic."""
-    half = num_buckets // 2
-    exact = half // 2
-    far = np.maximum(np.abs(distance), 1) / exact
+def t5_bucket(
+    distance: Array, num_buckets: int, max_distance: int, bidirectional: bool = True
+) -> npt.NDArray[np.int64]:
+    """Buckets of key minus query position (Raffel et al. 2020, and their code): half of them for
+    keys to the right, or none, and those are at distance 0; exact at first, then logarithmic."""
+    side = num_buckets // 2 if bidirectional else num_buckets
+    exact = side // 2
+    length = np.abs(distance) if bidirectional else np.maximum(-distance, 0)
+    far = np.maximum(length, 1) / exact
     # The small term keeps distances that sit exactly on a boundary on its upper side.
     log = exact + np.floor(
-        np.log(far) / math.log(max_distance / exact) * (half - exact) + 1e-6
+        np.log(far) / math.log(max_distance / exact) * (side - exact) + 1e-6
     ).astype(np.int64)
-    bucket = np.where(np.abs(distance) < exact, np.abs(distance), np.minimum(log, half - 1))
-    return bucket + half * (distance > 0)
+    bucket = np.where(length < exact, length, np.minimum(log, side - 1))
+    return bucket + side * (bidirectional & (distance > 0))
 
 
 def attention(
@@ -84,6 +87,7 @@ def attention(
     alibi_slopes: Any = None,
     bucket_table: Any = None,
     max_distance: int = 128,
+    bidirectional: bool = True,
 ) -> Array:
     """One sequence and head at a time; a query that sees no key gives zeros."""
     rows, columns = q.shape
@@ -106,7 +110,7 @@ def attention(
             if alibi_slopes is not None:
                 scores -= alibi_slopes[h] * np.abs(distance)
             if bucket_table is not None:
-                buckets = t5_bucket(distance, len(bucket_table), max_distance)
+                buckets = t5_bucket(distance, len(bucket_table), max_distance, bidirectional)
                 scores += _f64(bucket_table)[buckets, h]
             scores = np.where(visible, scores, -np.inf)
             largest = scores.max(-1, keepdims=True, initial=-1e300)

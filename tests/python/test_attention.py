@@ -133,14 +133,37 @@ def test_alibi(precision: Precision, device: str, rng: Random, causal: bool) -> 
     check(precision, device, rng, [2, 30], [90, 31], **options)
 
 
-@pytest.mark.parametrize(("num_buckets", "max_distance"), [(32, 128), (32, 20), (8, 50), (4, 2)])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize(("num_buckets", "max_distance"), [(32, 128), (32, 20), (8, 50), (4, 3)])
 def test_buckets(
+    precision: Precision,
+    device: str,
+    rng: Random,
+    num_buckets: int,
+    max_distance: int,
+    bidirectional: bool,
+    causal: bool,
+) -> None:
+    table = rng.normal(0, 1, (num_buckets, 2)).astype(np.float32)
+    options: dict[str, Any] = {
+        "bucket_table": table,
+        "max_distance": max_distance,
+        "bidirectional": bidirectional,
+        "causal": causal,
+    }
+    check(precision, device, rng, [200, 1, 33], **options)
+    check(precision, device, rng, [3, 40], [150, 40], **options)
+
+
+@pytest.mark.parametrize(("num_buckets", "max_distance"), [(32, 3000), (600, 400)])
+def test_many_and_far_buckets(
     precision: Precision, device: str, rng: Random, num_buckets: int, max_distance: int
 ) -> None:
     table = rng.normal(0, 1, (num_buckets, 2)).astype(np.float32)
-    options: dict[str, Any] = {"bucket_table": table, "max_distance": max_distance}
-    check(precision, device, rng, [200, 1, 33], **options)
-    check(precision, device, rng, [3, 40], [150, 40], **options)
+    check(
+        precision, device, rng, [5], [1400], bucket_table=table, max_distance=max_distance
+    )
 
 
 def test_neighbours_do_not_leak(precision: Precision, device: str, rng: Random) -> None:
@@ -190,6 +213,12 @@ def test_errors(device: str, head_dim_multiple: int) -> None:
         (
             lambda: ops.attention(rows, rows, rows, [0, 4], bucket_table=np.ones((3, 2)), **on),
             "at least 4 buckets",
+        ),
+        (
+            lambda: ops.attention(
+                rows, rows, rows, [0, 4], bucket_table=np.ones((1, 2)), bidirectional=False, **on
+            ),
+            "at least 2 buckets",
         ),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -1,0 +1,69 @@
+// Programmatic dependent launch: a kernel's blocks start, and set themselves up, while the stream's
+// previous kernel still runs. What keeps that safe, in every kernel launched through this header:
+//
+// 1. Every block calls wait_for_previous_kernel() before its first access to memory that another
+//    kernel writes or reads, and before it exits, empty blocks too. A kernel is then complete only
+//    when all before it are, so waiting for one kernel is waiting for all of them; it orders writes
+//    after earlier reads of a shared buffer as well.
+// 2. Only after that may it call let_next_kernel_start(). So when a kernel's first block starts,
+// all
+//    kernels but the one right before it are complete: ahead of its wait it may read what that one
+//    does not write. Weights are always of that kind.
+//
+// A kernel launched without the attribute (or a copy) waits for all before it, and the two calls
+// do nothing.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "cuda/check.h"
+
+namespace packhorse::cuda {
+
+__device__ inline void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/// Takes effect once every block of this kernel has called it or is done.
+__device__ inline void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/// Whether kernels of this build that run on the current device contain the calls above: those
+/// compiled for sm_90a do, PTX of compute_80 does not.
+inline bool kernels_may_overlap() {
+#ifdef PACKHORSE_CUDA_SM90
+  int device = 0;
+  int major = 0;
+  int minor = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  return major == 9 && minor == 0;
+#else
+  return false;
+#endif
+}
+
+/// Launches a kernel that keeps the rules above. Throws RuntimeError.
+template <class... Params, class... Args>
+void launch_kernel(void (*kernel)(Params...), dim3 grid, unsigned threads, size_t shared_bytes,
+                   cudaStream_t stream, const Args&... args) {
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = kernels_may_overlap() ? 1 : 0;
+  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args...));
+}
+
+}  // namespace packhorse::cuda
