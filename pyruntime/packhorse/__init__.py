@@ -4,16 +4,19 @@ session = packhorse.Session.load("model-folder")
 result = session.run([[101, 7592, 102], [101, 102]], outputs=["embedding"])
 """
 
+from packhorse._device import DeviceArray
 from packhorse._session import available_devices
 from packhorse._session import version as _version
 from packhorse.memory import MemoryPlan
 from packhorse.packing import PackedTokens, pack
-from packhorse.result import RunResult
+from packhorse.result import DeviceResult, RunResult
 from packhorse.session import Session, plan_memory
 
 __version__ = _version()
 
 __all__ = [
+    "DeviceArray",
+    "DeviceResult",
     "MemoryPlan",
     "PackedTokens",
     "RunResult",

@@ -1,5 +1,5 @@
 # The public C++ API (runtime/include/packhorse), as Cython sees it.
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libcpp cimport bool as cpp_bool
 from libcpp.map cimport map as cpp_map
 from libcpp.memory cimport shared_ptr, unique_ptr
@@ -7,31 +7,13 @@ from libcpp.optional cimport optional
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
+from packhorse._device cimport CDeviceArray, CDeviceTokens, Device, DType, TensorView
+
 
 cdef extern from "<span>" namespace "std" nogil:
     cdef cppclass Int32Span "std::span<const int32_t>":
         Int32Span()
         Int32Span(const int32_t*, size_t)
-
-
-cdef extern from "packhorse/types.h" namespace "packhorse" nogil:
-    cdef cppclass DType:
-        pass
-
-    cdef cppclass Device:
-        pass
-
-    cdef cppclass TensorView:
-        TensorView()
-        void* data
-        DType dtype
-        int rank
-        int64_t shape[4]
-        int64_t row_stride
-
-    DType parse_dtype(const string&) except +
-    Device parse_device(const string&) except +
-    string name_of(Device)
 
 
 cdef extern from "packhorse/packed_tokens.h" namespace "packhorse" nogil:
@@ -75,17 +57,35 @@ cdef extern from "packhorse/session.h" namespace "packhorse" nogil:
         int64_t max_sequences
         int threads
         optional[size_t] memory_limit
+        int output_slots
 
     cdef cppclass RunOutputs:
         float* hidden
         float* embedding
         float* pooled
 
+    cdef cppclass DeviceOutputSet:
+        cpp_bool hidden
+        cpp_bool embedding
+        cpp_bool pooled
+
+    cdef cppclass DeviceOutputs:
+        shared_ptr[CDeviceArray] hidden
+        shared_ptr[CDeviceArray] embedding
+        shared_ptr[CDeviceArray] pooled
+
     cdef cppclass CSession "packhorse::Session":
         @staticmethod
         shared_ptr[CSession] load(const string&, const WeightSource&,
                                   const SessionOptions&) except +
         void run(const CPackedTokens&, const RunOutputs&) except +
+        void run(const CDeviceTokens&, const RunOutputs&, uintptr_t) except +
+        DeviceOutputs run_on_device(const CPackedTokens&, const DeviceOutputSet&,
+                                    uintptr_t) except +
+        DeviceOutputs run_on_device(const CDeviceTokens&, const DeviceOutputSet&, uintptr_t,
+                                    shared_ptr[const void]) except +
+        uintptr_t stream()
+        void wait_for(uintptr_t) except +
         vector[double] time_encoder(const CPackedTokens&, int, int) except +
         const CMemoryPlan& memory_plan()
         int64_t hidden_size()

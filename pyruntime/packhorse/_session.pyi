@@ -1,14 +1,17 @@
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from packhorse._device import DeviceArray
+
 Allocation = tuple[int, list[tuple[str, int, int]]]
 
 class NativeSession:
     hidden_size: int
+    device_index: int
     has_pooler: bool
     @staticmethod
     def load(
@@ -22,6 +25,7 @@ class NativeSession:
         max_sequences: int,
         threads: int | None,
         memory_limit: int | None,
+        output_slots: int,
     ) -> NativeSession: ...
     def run(
         self,
@@ -33,6 +37,33 @@ class NativeSession:
         embedding: npt.NDArray[np.float32] | None,
         pooled: npt.NDArray[np.float32] | None,
     ) -> None: ...
+    def run_from_device(
+        self,
+        batch: tuple[int, ...],
+        stream: int,
+        hidden: npt.NDArray[np.float32] | None,
+        embedding: npt.NDArray[np.float32] | None,
+        pooled: npt.NDArray[np.float32] | None,
+    ) -> None: ...
+    def run_to_device(
+        self,
+        ids: npt.NDArray[np.int32],
+        cu_seqlens: npt.NDArray[np.int32],
+        type_ids: npt.NDArray[np.int32] | None,
+        position_ids: npt.NDArray[np.int32] | None,
+        outputs: Sequence[str],
+        stream: int,
+    ) -> dict[str, DeviceArray]: ...
+    def run_on_device(
+        self,
+        batch: tuple[int, ...],
+        owner: Any,
+        outputs: Sequence[str],
+        stream: int,
+    ) -> dict[str, DeviceArray]: ...
+    @property
+    def stream(self) -> int: ...
+    def wait_for(self, stream: int) -> None: ...
     def time_encoder(
         self,
         ids: npt.NDArray[np.int32],
@@ -50,6 +81,7 @@ def plan_memory(
     max_sequences: int,
     threads: int | None,
     memory_limit: int | None,
+    output_slots: int,
 ) -> tuple[Allocation, Allocation]: ...
 def available_devices() -> list[str]: ...
 def version() -> str: ...

@@ -5,6 +5,7 @@ from cython.operator cimport dereference as deref
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libcpp.utility cimport move
 
+from packhorse._device cimport DeviceArray, hold, parse_device, parse_dtype
 from packhorse._session cimport *
 
 
@@ -15,13 +16,14 @@ cdef Int32Span _span(const int32_t[::1] values):
 
 
 cdef SessionOptions _options(device, dtype, max_tokens, max_sequences, threads,
-                             memory_limit) except *:
+                             memory_limit, output_slots) except *:
     cdef SessionOptions options
     options.device = parse_device(device.encode())
     options.dtype = parse_dtype(dtype.encode())
     options.max_tokens = max_tokens
     options.max_sequences = max_sequences
     options.threads = 0 if threads is None else threads
+    options.output_slots = output_slots
     if memory_limit is not None:
         if memory_limit < 0:
             raise ValueError(f"memory_limit is {memory_limit}, expected bytes from 0 on")
@@ -62,21 +64,75 @@ cdef float* _pointer(array) except? NULL:
     return <float*> <uintptr_t> array.ctypes.data if array is not None else NULL
 
 
+cdef CPackedTokens _host_batch(const int32_t[::1] ids, const int32_t[::1] cu_seqlens,
+                               const int32_t[::1] type_ids, const int32_t[::1] position_ids):
+    cdef CPackedTokens batch
+    batch.ids = _span(ids)
+    batch.cu_seqlens = _span(cu_seqlens)
+    batch.type_ids = _span(type_ids)
+    batch.position_ids = _span(position_ids)
+    return batch
+
+
+cdef const int32_t* _address(value) except? NULL:
+    return <const int32_t*> <uintptr_t> value
+
+
+cdef CDeviceTokens _device_batch(batch) except *:
+    """(ids, cu_seqlens, type_ids, position_ids, T, B): addresses, 0 where there is none."""
+    cdef CDeviceTokens tokens
+    tokens.ids = _address(batch[0])
+    tokens.cu_seqlens = _address(batch[1])
+    tokens.type_ids = _address(batch[2])
+    tokens.position_ids = _address(batch[3])
+    tokens.num_tokens, tokens.num_sequences = batch[4], batch[5]
+    return tokens
+
+
+cdef DeviceOutputSet _wanted(names) except *:
+    cdef DeviceOutputSet wanted
+    wanted.hidden = "hidden" in names
+    wanted.embedding = "embedding" in names
+    wanted.pooled = "pooled" in names
+    return wanted
+
+
+cdef dict _device_arrays(const DeviceOutputs& outputs):
+    cdef DeviceArray array
+    result = {}
+    for name in ("hidden", "embedding", "pooled"):
+        array = DeviceArray()
+        array.array = (outputs.hidden if name == "hidden" else
+                       outputs.embedding if name == "embedding" else outputs.pooled)
+        if array.array.get() != NULL:
+            result[name] = array
+    return result
+
+
+cdef RunOutputs _host_outputs(hidden, embedding, pooled) except *:
+    cdef RunOutputs outputs
+    outputs.hidden = _pointer(hidden)
+    outputs.embedding = _pointer(embedding)
+    outputs.pooled = _pointer(pooled)
+    return outputs
+
+
 cdef class NativeSession:
     """Owner of one C++ session. `packhorse.Session` is the class for people."""
 
     cdef shared_ptr[CSession] session
     cdef public int64_t hidden_size
+    cdef public int device_index  # of CUDA; -1 on the CPU
     cdef public bint has_pooler
 
     @staticmethod
     def load(str spec_json, list files, dict names, tensors, device, dtype, max_tokens,
-             max_sequences, threads, memory_limit):
+             max_sequences, threads, memory_limit, output_slots):
         """Weights come from `tensors` ({name: (array, dtype)}) or, if None, safetensors `files`;
         `names` maps ours to theirs."""
         cdef NativeSession result = NativeSession()
         cdef SessionOptions options = _options(device, dtype, max_tokens, max_sequences, threads,
-                                               memory_limit)
+                                               memory_limit, output_slots)
         cdef string spec = spec_json.encode()
         cdef vector[string] paths = [str(path).encode() for path in files]
         cdef cpp_map[string, string] theirs = {a.encode(): b.encode() for a, b in names.items()}
@@ -93,6 +149,7 @@ cdef class NativeSession:
             if not theirs.empty():
                 source = rename_tensors(move(source), theirs)
             result.session = CSession.load(spec, deref(source), options)
+        result.device_index = options.device.index if deref(result.session).stream() else -1
         result.hidden_size = deref(result.session).hidden_size()
         result.has_pooler = deref(result.session).has_pooler()
         return result
@@ -101,27 +158,59 @@ cdef class NativeSession:
             const int32_t[::1] type_ids, const int32_t[::1] position_ids, hidden, embedding,
             pooled):
         """Outputs are writable C-contiguous float32 arrays of the right size, or None."""
-        cdef CPackedTokens batch
-        cdef RunOutputs outputs
+        cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids)
+        cdef RunOutputs outputs = _host_outputs(hidden, embedding, pooled)
         cdef shared_ptr[CSession] session = self.session
-        batch.ids = _span(ids)
-        batch.cu_seqlens = _span(cu_seqlens)
-        batch.type_ids = _span(type_ids)
-        batch.position_ids = _span(position_ids)
-        outputs.hidden = _pointer(hidden)
-        outputs.embedding = _pointer(embedding)
-        outputs.pooled = _pointer(pooled)
         with nogil:
             deref(session).run(batch, outputs)
+
+    def run_from_device(self, batch, uintptr_t stream, hidden, embedding, pooled):
+        """`batch`: (ids, cu_seqlens, type_ids, position_ids, T, B), addresses of the device."""
+        cdef CDeviceTokens tokens = _device_batch(batch)
+        cdef RunOutputs outputs = _host_outputs(hidden, embedding, pooled)
+        cdef shared_ptr[CSession] session = self.session
+        with nogil:
+            deref(session).run(tokens, outputs, stream)
+
+    def run_to_device(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
+                      const int32_t[::1] type_ids, const int32_t[::1] position_ids, outputs,
+                      uintptr_t stream):
+        """{name: DeviceArray} of the names in `outputs`."""
+        cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids)
+        cdef DeviceOutputSet wanted = _wanted(outputs)
+        cdef shared_ptr[CSession] session = self.session
+        cdef DeviceOutputs results
+        with nogil:
+            results = deref(session).run_on_device(batch, wanted, stream)
+        return _device_arrays(results)
+
+    def run_on_device(self, batch, owner, outputs, uintptr_t stream):
+        """From device to device; `owner` keeps the batch, and is kept until it has been read."""
+        cdef CDeviceTokens tokens = _device_batch(batch)
+        cdef DeviceOutputSet wanted = _wanted(outputs)
+        cdef shared_ptr[CSession] session = self.session
+        cdef shared_ptr[const void] held = hold(owner)
+        cdef DeviceOutputs results
+        with nogil:
+            results = deref(session).run_on_device(tokens, wanted, stream, held)
+        return _device_arrays(results)
+
+    @property
+    def stream(self):
+        """Handle of the session's stream; 0 on the CPU."""
+        return deref(self.session).stream()
+
+    def wait_for(self, uintptr_t stream):
+        cdef shared_ptr[CSession] session = self.session
+        with nogil:
+            deref(session).wait_for(stream)
 
     def time_encoder(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
                      int samples, int launches=10):
         """Milliseconds on the device, one mean of `launches` runs for each sample."""
-        cdef CPackedTokens batch
+        cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, None, None)
         cdef vector[double] times
         cdef shared_ptr[CSession] session = self.session
-        batch.ids = _span(ids)
-        batch.cu_seqlens = _span(cu_seqlens)
         with nogil:
             times = deref(session).time_encoder(batch, samples, launches)
         return list(times)
@@ -130,9 +219,10 @@ cdef class NativeSession:
         return _plan(deref(self.session).memory_plan())
 
 
-def plan_memory(str spec_json, device, dtype, max_tokens, max_sequences, threads, memory_limit):
+def plan_memory(str spec_json, device, dtype, max_tokens, max_sequences, threads, memory_limit,
+                output_slots):
     cdef SessionOptions options = _options(device, dtype, max_tokens, max_sequences, threads,
-                                           memory_limit)
+                                           memory_limit, output_slots)
     cdef string spec = spec_json.encode()
     cdef CMemoryPlan plan
     with nogil:

@@ -1,8 +1,14 @@
 """Operators on packed arrays: each is one call of the runtime, on any device and dtype.
 
-Inputs are arrays that convert to float32 (ids: int32); the computation runs in `dtype` on `device`,
-and results come back as float32. These are for tests and for models of one's own; a `Session` plans
-its memory and is faster.
+Host inputs are arrays that convert to float32 (ids: int32); the computation runs in `dtype` on
+`device`, and results come back as float32.
+
+Where the first argument lies on a CUDA device, all do (offsets may lie on the host), whatever has
+`__dlpack__` or `__cuda_array_interface__`: matrices of one dtype, float16 or bfloat16, in which the
+computation runs there, vectors of float32, ids of int32. The result is a `DeviceArray` with memory
+of its own. `stream` is as in `Session.run`; an operator waits until it is done all the same.
+
+These are for tests and for models of one's own; a `Session` plans its memory and is faster.
 
 `norm` arguments are `(gamma, beta, eps)`, beta may be None. Every function raises ValueError where
 arguments do not fit together, and RuntimeError where the device cannot do the dtype.
@@ -16,7 +22,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from packhorse import _device, _ops
 from packhorse._ops import Operators
+from packhorse.device import dtype_of, import_array, is_device_array, shape_of, stream_handle
 
 FloatArray = npt.NDArray[np.float32]
 Norm = tuple[Any, Any, float]
@@ -25,6 +33,50 @@ Norm = tuple[Any, Any, float]
 @lru_cache(maxsize=16)
 def _operators(device: str, dtype: str, threads: int | None) -> Operators:
     return Operators(device, dtype, threads or 0)
+
+
+class _Call:
+    """Where one call runs, and its arrays as the runtime takes them."""
+
+    def __init__(
+        self, first: Any, matrix: Any, device: str, dtype: str, threads: int | None, stream: Any
+    ) -> None:
+        """`first` lies where all do; `matrix` has their dtype."""
+        self._owners: list[Any] = []
+        self.stream: int | None = None
+        if not is_device_array(first):
+            if stream is not None:
+                raise ValueError("stream is for arrays on a device, the first argument is not")
+            self.operators = _operators(device, dtype, threads)
+            return
+        self.stream = stream_handle(stream)
+        if hasattr(first, "__dlpack_device__"):
+            self._index = int(first.__dlpack_device__()[1])
+        else:  # the CUDA array interface does not say
+            self._index = int(device.partition(":")[2] or 0)
+        self.operators = _operators(f"cuda:{self._index}", dtype_of(matrix), threads)
+
+    def put(self, name: str, array: Any) -> Any:
+        if array is None or not is_device_array(array):
+            return array
+        if self.stream is None:
+            raise ValueError(f"{name} lies on a device, the first argument does not")
+        own = self.operators
+        view = import_array(name, array, self._index, self.stream or own.stream, own.wait_for)
+        self._owners.append(view.owner)
+        return _ops.DeviceView(view.pointer, view.shape, view.dtype)
+
+    def put_pair(self, name: str, layer: tuple[Any, Any]) -> tuple[Any, Any]:
+        return self.put(name, layer[0]), self.put("bias", layer[1])
+
+    def put_norm(self, norm: Norm | None) -> Norm | None:
+        if norm is None:
+            return None
+        gamma, beta, eps = norm
+        return self.put("gamma", gamma), self.put("beta", beta), eps
+
+    def result(self, found: Any) -> Any:
+        return found if self.stream is None else _device.from_native(found)
 
 
 def gemm(
@@ -38,13 +90,25 @@ def gemm(
     device: str = "cpu",
     dtype: str = "float32",
     threads: int | None = None,
-) -> FloatArray:
+    stream: Any = None,
+) -> Any:
     """norm(residual + activation(x @ weight.T + bias)); every part but the product is optional.
 
     x [rows, in_features], weight [out_features, in_features], residual [rows, out_features].
     activation: none, gelu (erf), gelu_tanh, relu, silu, tanh, sigmoid.
     """
-    return _operators(device, dtype, threads).gemm(x, weight, bias, activation, residual, norm)
+    call = _Call(x, x, device, dtype, threads, stream)
+    return call.result(
+        call.operators.gemm(
+            call.stream,
+            call.put("x", x),
+            call.put("weight", weight),
+            call.put("bias", bias),
+            activation,
+            call.put("residual", residual),
+            call.put_norm(norm),
+        )
+    )
 
 
 def feed_forward(
@@ -58,9 +122,21 @@ def feed_forward(
     device: str = "cpu",
     dtype: str = "float32",
     threads: int | None = None,
-) -> FloatArray:
+    stream: Any = None,
+) -> Any:
     """norm(residual + down(activation(up(x)))); `up` and `down` are (weight, bias)."""
-    return _operators(device, dtype, threads).feed_forward(x, up, down, activation, residual, norm)
+    call = _Call(x, x, device, dtype, threads, stream)
+    return call.result(
+        call.operators.feed_forward(
+            call.stream,
+            call.put("x", x),
+            call.put_pair("up", up),
+            call.put_pair("down", down),
+            activation,
+            call.put("residual", residual),
+            call.put_norm(norm),
+        )
+    )
 
 
 def attention(
@@ -82,7 +158,8 @@ def attention(
     device: str = "cpu",
     dtype: str = "float32",
     threads: int | None = None,
-) -> FloatArray:
+    stream: Any = None,
+) -> Any:
     """Variable-length attention over packed rows; returns [Tq, num_heads * head_dim].
 
     q [Tq, num_heads * head_dim], k and v [Tk, num_kv_heads * head_dim]
@@ -95,29 +172,47 @@ def attention(
     bidirectional half of the buckets are for keys to the right of the query; False: all are for
                   those to the left, and keys to the right count as distance 0
     """
-    head_dim = np.shape(q)[-1] // num_heads
-    return _operators(device, dtype, threads).attention(
-        q,
-        k,
-        v,
-        cu_seqlens_q,
-        cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k,
-        num_heads,
-        num_kv_heads or num_heads,
-        head_dim**-0.5 if scale is None else scale,
-        causal,
-        *window,
-        alibi_slopes,
-        bucket_table,
-        max_distance,
-        bidirectional,
+    call = _Call(q, q, device, dtype, threads, stream)
+    head_dim = (shape_of(q) if is_device_array(q) else np.shape(q))[-1] // num_heads
+    offsets_q = call.put("cu_seqlens_q", cu_seqlens_q)
+    offsets_k = offsets_q if cu_seqlens_k is None else call.put("cu_seqlens_k", cu_seqlens_k)
+    return call.result(
+        call.operators.attention(
+            call.stream,
+            call.put("q", q),
+            call.put("k", k),
+            call.put("v", v),
+            offsets_q,
+            offsets_k,
+            num_heads,
+            num_kv_heads or num_heads,
+            head_dim**-0.5 if scale is None else scale,
+            causal,
+            *window,
+            call.put("alibi_slopes", alibi_slopes),
+            call.put("bucket_table", bucket_table),
+            max_distance,
+            bidirectional,
+        )
     )
 
 
 def _norm(
-    kind: str, x: Any, norm: Norm, residual: Any, device: str, dtype: str, threads: int | None
-) -> FloatArray:
-    return _operators(device, dtype, threads).norm(x, norm, residual, kind)
+    kind: str,
+    x: Any,
+    norm: Norm,
+    residual: Any,
+    device: str,
+    dtype: str,
+    threads: int | None,
+    stream: Any,
+) -> Any:
+    call = _Call(x, x, device, dtype, threads, stream)
+    return call.result(
+        call.operators.norm(
+            call.stream, call.put("x", x), call.put_norm(norm), call.put("residual", residual), kind
+        )
+    )
 
 
 def layer_norm(
@@ -130,9 +225,10 @@ def layer_norm(
     device: str = "cpu",
     dtype: str = "float32",
     threads: int | None = None,
-) -> FloatArray:
+    stream: Any = None,
+) -> Any:
     """LayerNorm(x + residual) over the last axis of x [rows, hidden_size]."""
-    return _norm("layer", x, (gamma, beta, eps), residual, device, dtype, threads)
+    return _norm("layer", x, (gamma, beta, eps), residual, device, dtype, threads, stream)
 
 
 def rms_norm(
@@ -144,9 +240,10 @@ def rms_norm(
     device: str = "cpu",
     dtype: str = "float32",
     threads: int | None = None,
-) -> FloatArray:
+    stream: Any = None,
+) -> Any:
     """RMSNorm(x + residual) over the last axis of x [rows, hidden_size]."""
-    return _norm("rms", x, (gamma, None, eps), residual, device, dtype, threads)
+    return _norm("rms", x, (gamma, None, eps), residual, device, dtype, threads, stream)
 
 
 def embed(
@@ -163,13 +260,26 @@ def embed(
     device: str = "cpu",
     dtype: str = "float32",
     threads: int | None = None,
-) -> FloatArray:
+    stream: Any = None,
+) -> Any:
     """norm(word[ids] + position[pos + position_offset] + type[type_ids]); tables [n, hidden_size].
 
     Positions count from each sequence's own start unless `position_ids` [T] are given.
     """
-    return _operators(device, dtype, threads).embed(
-        ids, cu_seqlens, word, position, type, type_ids, position_ids, position_offset, norm
+    call = _Call(ids, word, device, dtype, threads, stream)
+    return call.result(
+        call.operators.embed(
+            call.stream,
+            call.put("ids", ids),
+            call.put("cu_seqlens", cu_seqlens),
+            call.put("word", word),
+            call.put("position", position),
+            call.put("type", type),
+            call.put("type_ids", type_ids),
+            call.put("position_ids", position_ids),
+            position_offset,
+            call.put_norm(norm),
+        )
     )
 
 
@@ -182,9 +292,19 @@ def pool(
     device: str = "cpu",
     dtype: str = "float32",
     threads: int | None = None,
-) -> FloatArray:
+    stream: Any = None,
+) -> Any:
     """One row for each sequence of x [T, hidden_size]: cls, mean, max, last or mean_sqrt.
 
     `normalize` scales rows to length 1. An empty sequence gives zeros.
     """
-    return _operators(device, dtype, threads).pool(x, cu_seqlens, pooling, normalize)
+    call = _Call(x, x, device, dtype, threads, stream)
+    return call.result(
+        call.operators.pool(
+            call.stream,
+            call.put("x", x),
+            call.put("cu_seqlens", cu_seqlens),
+            pooling,
+            normalize,
+        )
+    )

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from packhorse.device import is_device_array, shape_of
+
 Int32Array = npt.NDArray[np.int32]
 TokenSequence = Sequence[int] | npt.NDArray[np.integer[Any]]
 
@@ -19,6 +21,11 @@ def as_int32(name: str, values: Any) -> Int32Array:
 
     Raises ValueError for other than one dimension, other than integers, and integers beyond int32.
     """
+    if is_device_array(values):
+        raise ValueError(
+            f"{name} lies on a device, expected host memory: a batch on a device is "
+            "PackedTokens(ids, cu_seqlens) with all its arrays there"
+        )
     array = np.asarray(values)
     if array.ndim != 1:
         raise ValueError(f"{name} has shape {array.shape}, expected one dimension")
@@ -40,9 +47,12 @@ class PackedTokens:
     position_ids  int32[T] or None (0, 1, ... from each sequence's own start)
 
     Integer arrays of other kinds are converted. The contents are checked when a session runs them.
+
+    All four may also be arrays of a CUDA device, int32 and contiguous: whatever has `__dlpack__` or
+    `__cuda_array_interface__`. They stay where they are, and as they are given.
     """
 
-    __slots__ = ("cu_seqlens", "ids", "position_ids", "type_ids")
+    __slots__ = ("cu_seqlens", "ids", "on_device", "position_ids", "type_ids")
 
     def __init__(
         self,
@@ -51,28 +61,45 @@ class PackedTokens:
         type_ids: Any = None,
         position_ids: Any = None,
     ) -> None:
-        self.ids = as_int32("ids", ids)
-        self.cu_seqlens = as_int32("cu_seqlens", cu_seqlens)
-        self.type_ids = None if type_ids is None else as_int32("type_ids", type_ids)
-        self.position_ids = None if position_ids is None else as_int32("position_ids", position_ids)
-        for name, array in (("type_ids", self.type_ids), ("position_ids", self.position_ids)):
-            if array is not None and array.size != self.ids.size:
-                raise ValueError(f"{name} has {array.size} elements, ids has {self.ids.size}")
-        if self.cu_seqlens.size == 0:
+        given = {
+            "ids": ids,
+            "cu_seqlens": cu_seqlens,
+            "type_ids": type_ids,
+            "position_ids": position_ids,
+        }
+        there = {name: is_device_array(a) for name, a in given.items() if a is not None}
+        self.on_device = any(there.values())
+        if not self.on_device:
+            given = {name: None if a is None else as_int32(name, a) for name, a in given.items()}
+        elif not all(there.values()):
+            here = ", ".join(name for name in there if not there[name])
+            raise ValueError(
+                f"{', '.join(name for name in there if there[name])} on a device, but {here} in "
+                "host memory; expected all in one place"
+            )
+        self.ids, self.cu_seqlens = given["ids"], given["cu_seqlens"]
+        self.type_ids, self.position_ids = given["type_ids"], given["position_ids"]
+        for name in there:
+            shape = shape_of(given[name])
+            if len(shape) != 1:
+                raise ValueError(f"{name} has shape {shape}, expected one dimension")
+            if name != "cu_seqlens" and shape[0] != self.num_tokens:
+                raise ValueError(f"{name} has {shape[0]} elements, ids has {self.num_tokens}")
+        if self.num_sequences < 0:
             raise ValueError("cu_seqlens is empty, expected B + 1 elements, the first of them 0")
 
     @property
     def num_tokens(self) -> int:
-        return int(self.ids.size)
+        return int(shape_of(self.ids)[0])
 
     @property
     def num_sequences(self) -> int:
-        return int(self.cu_seqlens.size) - 1
+        return int(shape_of(self.cu_seqlens)[0]) - 1
 
     @property
     def lengths(self) -> Int32Array:
-        """int32[B]"""
-        return np.diff(self.cu_seqlens)
+        """int32[B], of a batch in host memory."""
+        return np.diff(as_int32("cu_seqlens", self.cu_seqlens))
 
     def __repr__(self) -> str:
         return f"PackedTokens({self.num_tokens} tokens in {self.num_sequences} sequences)"

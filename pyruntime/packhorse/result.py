@@ -3,18 +3,52 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from packhorse.packing import Int32Array
+from packhorse._device import DeviceArray
 
 FloatArray = npt.NDArray[np.float32]
+Array = TypeVar("Array", FloatArray, DeviceArray)
 
 OUTPUT_NAMES = ("hidden", "embedding", "pooled")
 
 
-class RunResult:
+class _Outputs(Generic[Array]):
+    __slots__ = ("_arrays", "cu_seqlens")
+    _arrays: dict[str, Array]
+
+    def __init__(self, arrays: dict[str, Array], cu_seqlens: Any) -> None:
+        self._arrays = arrays
+        self.cu_seqlens = cu_seqlens
+
+    def _get(self, name: str) -> Array:
+        if name not in self._arrays:
+            raise AttributeError(
+                f"output '{name}' was not computed; ask for it: outputs={[*self._arrays, name]}"
+            )
+        return self._arrays[name]
+
+    @property
+    def hidden(self) -> Array:
+        return self._get("hidden")
+
+    @property
+    def embedding(self) -> Array:
+        return self._get("embedding")
+
+    @property
+    def pooled(self) -> Array:
+        return self._get("pooled")
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in self._arrays.items())
+        return f"{type(self).__name__}({shapes})"
+
+
+class RunResult(_Outputs[FloatArray]):
     """Host arrays that the caller owns. Only outputs that were asked for are here.
 
     hidden     float32[T, hidden_size]  last hidden state, token by token
@@ -23,30 +57,7 @@ class RunResult:
     cu_seqlens int32[B+1]               where each sequence begins in `hidden`
     """
 
-    __slots__ = ("_arrays", "cu_seqlens")
-
-    def __init__(self, arrays: dict[str, FloatArray], cu_seqlens: Int32Array) -> None:
-        self._arrays = arrays
-        self.cu_seqlens = cu_seqlens
-
-    def _get(self, name: str) -> FloatArray:
-        if name not in self._arrays:
-            raise AttributeError(
-                f"output '{name}' was not computed; ask for it: outputs={[*self._arrays, name]}"
-            )
-        return self._arrays[name]
-
-    @property
-    def hidden(self) -> FloatArray:
-        return self._get("hidden")
-
-    @property
-    def embedding(self) -> FloatArray:
-        return self._get("embedding")
-
-    @property
-    def pooled(self) -> FloatArray:
-        return self._get("pooled")
+    __slots__ = ()
 
     def unpack(self) -> list[FloatArray]:
         """One view `[n_i, hidden_size]` of `hidden` for each sequence."""
@@ -54,6 +65,36 @@ class RunResult:
         offsets = self.cu_seqlens.tolist()
         return [hidden[begin:end] for begin, end in pairwise(offsets)]
 
+
+class DeviceResult(_Outputs[DeviceArray]):
+    """Arrays that stay on the device. Only outputs that were asked for are here.
+
+    hidden     [T, hidden_size], in the session's dtype
+    embedding  float32[B, hidden_size]
+    pooled     [B, hidden_size], in the session's dtype
+    cu_seqlens as it came in
+
+    Together they lease one of the session's output slots, until the last of them, and of what
+    consumers made of them without a copy, is gone or released.
+    """
+
+    __slots__ = ()
+
+    def check(self) -> None:
+        """Waits for the run. Raises ValueError naming what the device found wrong in its batch."""
+        for array in self._arrays.values():
+            array.check()
+
+    def release(self) -> None:
+        """Releases every array."""
+        for array in self._arrays.values():
+            array.release()
+
+    def __enter__(self) -> DeviceResult:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.release()
+
     def __repr__(self) -> str:
-        shapes = ", ".join(f"{name} {array.shape}" for name, array in self._arrays.items())
-        return f"RunResult({shapes})"
+        return f"DeviceResult({', '.join(f'{name} {a}' for name, a in self._arrays.items())})"

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict, overload
 
 import numpy as np
 
 from packhorse import _session
+from packhorse.arguments import Batch, as_batch, import_batch, output_arrays, output_names
+from packhorse.device import stream_handle
 from packhorse.memory import MemoryPlan
 from packhorse.packing import Int32Array, PackedTokens, TokenSequence, as_int32, pack
-from packhorse.result import OUTPUT_NAMES, FloatArray, RunResult
+from packhorse.result import OUTPUT_NAMES, DeviceResult, FloatArray, RunResult
 
-Batch = PackedTokens | Sequence[TokenSequence] | tuple[Any, Any]
 ModelPath = str | PathLike[str]
 
 
@@ -25,15 +26,7 @@ class _Options(TypedDict):
     max_sequences: int
     threads: int | None
     memory_limit: int | None
-
-
-def _as_batch(batch: Batch) -> PackedTokens:
-    if isinstance(batch, PackedTokens):
-        return batch
-    # A tuple of two arrays is (ids, cu_seqlens); anything else holds sequences.
-    if isinstance(batch, tuple) and len(batch) == 2 and all(np.ndim(part) == 1 for part in batch):
-        return PackedTokens(*batch)
-    return pack(batch)
+    output_slots: int
 
 
 class Session:
@@ -61,6 +54,7 @@ class Session:
         max_sequences: int = 256,
         threads: int | None = None,
         memory_limit: int | None = None,
+        output_slots: int = 2,
     ) -> Session:
         """Loads a converted folder or a Hugging Face model folder.
 
@@ -70,6 +64,7 @@ class Session:
         max_sequences  sequences of the largest batch
         threads        CPU workers; None: all cores this process may use
         memory_limit   bytes that weights and arena together may take; None: no limit
+        output_slots   results that may stay on the device at once; on the CPU none are planned
 
         Raises ValueError (the model cannot be read or is not supported, by name), MemoryError (the
         plan exceeds the limit or the machine), RuntimeError (no such device or dtype here).
@@ -86,6 +81,7 @@ class Session:
             "max_sequences": max_sequences,
             "threads": threads,
             "memory_limit": memory_limit,
+            "output_slots": output_slots,
         }
         native = _session.NativeSession.load(
             json.dumps(model.spec),
@@ -121,23 +117,93 @@ class Session:
     def max_sequences(self) -> int:
         return self._options["max_sequences"]
 
+    @overload
+    def run(
+        self,
+        batch: Batch,
+        outputs: Sequence[str] = ...,
+        out: Mapping[str, FloatArray] | None = ...,
+        *,
+        stream: Any = ...,
+        on_device: None = ...,
+    ) -> Any: ...
+    @overload
+    def run(
+        self,
+        batch: Batch,
+        outputs: Sequence[str] = ...,
+        out: None = ...,
+        *,
+        stream: Any = ...,
+        on_device: Literal[True],
+    ) -> DeviceResult: ...
+    @overload
+    def run(
+        self,
+        batch: Batch,
+        outputs: Sequence[str] = ...,
+        out: Mapping[str, FloatArray] | None = ...,
+        *,
+        stream: Any = ...,
+        on_device: Literal[False],
+    ) -> RunResult: ...
     def run(
         self,
         batch: Batch,
         outputs: Sequence[str] = ("hidden",),
         out: Mapping[str, FloatArray] | None = None,
-    ) -> RunResult:
+        *,
+        stream: Any = None,
+        on_device: bool | None = None,
+    ) -> Any:
         """Runs one batch: `PackedTokens`, a list of id sequences, or `(ids, cu_seqlens)`.
 
-        outputs  any of "hidden", "embedding", "pooled"; what is not asked for is not computed
-        out      arrays to write into, by output name: float32, C-contiguous, of the exact shape
+        outputs    any of "hidden", "embedding", "pooled"; what is not asked for is not computed
+        out        arrays to write into, by output name: float32, C-contiguous, of the exact shape
+        stream     a CUDA stream: the run comes after what it has been asked so far, and what it is
+                   asked from now on comes after the run. A handle, or an object of cuda.core,
+                   PyTorch or CuPy. None: batches on the device say themselves when they are
+                   complete, and results say it to their consumers
+        on_device  whether results stay on the device (`DeviceResult`) or come to the host
+                   (`RunResult`). None: on the device if the batch is there and there is no `out`
 
-        Raises ValueError naming the array, what was found and what was expected.
+        Raises ValueError naming the array, what was found and what was expected. What is wrong in a
+        batch on the device is raised when its results are read or checked. RuntimeError: all
+        output slots are in use.
         """
-        packed = _as_batch(batch)
-        arrays = self._output_arrays(outputs, out or {}, packed.num_tokens, packed.num_sequences)
-        self._run_into(packed, arrays)
+        packed = as_batch(batch)
+        names = output_names(outputs, out or ())
+        handle = stream_handle(stream)
+        if on_device is None:
+            on_device = packed.on_device and out is None
+        if on_device and out is not None:
+            raise ValueError("out has host arrays to write into, on_device=True wants none")
+        if on_device:
+            return self._run_to_device(packed, names, handle)
+        arrays = output_arrays(
+            names, out or {}, packed.num_tokens, packed.num_sequences, self.hidden_size
+        )
+        if packed.on_device:
+            views, _owner = import_batch(self._native, packed, handle)
+            self._native.run_from_device(
+                views, handle, *(arrays.get(name) for name in OUTPUT_NAMES)
+            )
+        else:
+            self._native.wait_for(handle)
+            self._run_into(packed, arrays)
         return RunResult(arrays, packed.cu_seqlens)
+
+    def _run_to_device(
+        self, packed: PackedTokens, names: Sequence[str], stream: int
+    ) -> DeviceResult:
+        if packed.on_device:
+            views, owner = import_batch(self._native, packed, stream)
+            arrays = self._native.run_on_device(views, owner, names, stream)
+        else:
+            arrays = self._native.run_to_device(
+                packed.ids, packed.cu_seqlens, packed.type_ids, packed.position_ids, names, stream
+            )
+        return DeviceResult(arrays, packed.cu_seqlens)
 
     def run_many(
         self, sequences: Iterable[TokenSequence], outputs: Sequence[str] = ("hidden",)
@@ -150,7 +216,8 @@ class Session:
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([row.size for row in rows], out=offsets[1:])
         cu_seqlens = as_int32("cu_seqlens", offsets)
-        arrays = self._output_arrays(outputs, {}, int(offsets[-1]), len(rows))
+        names = output_names(outputs)
+        arrays = output_arrays(names, {}, int(offsets[-1]), len(rows), self.hidden_size)
         for first, last in self._split(rows):
             tokens = slice(int(offsets[first]), int(offsets[last]))
             part = {
@@ -185,44 +252,6 @@ class Session:
             *(arrays.get(name) for name in OUTPUT_NAMES),
         )
 
-    def _output_arrays(
-        self,
-        outputs: Sequence[str],
-        given: Mapping[str, FloatArray],
-        num_tokens: int,
-        num_sequences: int,
-    ) -> dict[str, FloatArray]:
-        if isinstance(outputs, str):
-            outputs = (outputs,)
-        for name in (*outputs, *given):
-            if name not in OUTPUT_NAMES:
-                raise ValueError(f"unknown output '{name}', known: {', '.join(OUTPUT_NAMES)}")
-        arrays = {}
-        for name in dict.fromkeys((*outputs, *given)):
-            shape = (num_tokens if name == "hidden" else num_sequences, self.hidden_size)
-            array = given.get(name)
-            if array is None:
-                array = np.empty(shape, np.float32)
-            elif (
-                not isinstance(array, np.ndarray)
-                or array.dtype != np.float32
-                or array.shape != shape
-                or not array.flags.c_contiguous
-                or not array.flags.writeable
-            ):
-                found = (
-                    f"{array.dtype}{list(array.shape)}, contiguous: {array.flags.c_contiguous}, "
-                    f"writeable: {array.flags.writeable}"
-                    if isinstance(array, np.ndarray)
-                    else type(array).__name__
-                )
-                raise ValueError(
-                    f"out['{name}'] is {found}; expected a writeable C-contiguous "
-                    f"float32{list(shape)} array"
-                )
-            arrays[name] = array
-        return arrays
-
     def __repr__(self) -> str:
         return (
             f"Session({self.config.get('family')}, hidden_size={self.hidden_size}, "
@@ -239,6 +268,7 @@ def plan_memory(
     max_sequences: int = 256,
     threads: int | None = None,
     memory_limit: int | None = None,
+    output_slots: int = 2,
 ) -> MemoryPlan:
     """The plan that `Session.load` would have, without reading any weights.
 
@@ -250,6 +280,13 @@ def plan_memory(
         model = resolve_model(model).spec
     return MemoryPlan.from_native(
         _session.plan_memory(
-            json.dumps(model), device, dtype, max_tokens, max_sequences, threads, memory_limit
+            json.dumps(model),
+            device,
+            dtype,
+            max_tokens,
+            max_sequences,
+            threads,
+            memory_limit,
+            output_slots,
         )
     )

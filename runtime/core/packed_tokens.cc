@@ -58,18 +58,22 @@ void check_offsets(std::span<const int32_t> cu_seqlens, int64_t num_tokens) {
   }
 }
 
-void check(const PackedTokens& batch, const PackedLimits& limits) {
-  check_offsets(batch.cu_seqlens, batch.num_tokens());
-  if (batch.num_tokens() > limits.max_tokens) {
+void check_capacity(int64_t num_tokens, int64_t num_sequences, const PackedLimits& limits) {
+  if (num_tokens > limits.max_tokens) {
     throw InvalidArgument(
-        concat("the batch has ", batch.num_tokens(),
+        concat("the batch has ", num_tokens,
                " tokens; the session is planned for max_tokens = ", limits.max_tokens));
   }
-  if (batch.num_sequences() > limits.max_sequences) {
+  if (num_sequences > limits.max_sequences) {
     throw InvalidArgument(
-        concat("the batch has ", batch.num_sequences(),
+        concat("the batch has ", num_sequences,
                " sequences; the session is planned for max_sequences = ", limits.max_sequences));
   }
+}
+
+void check(const PackedTokens& batch, const PackedLimits& limits) {
+  check_offsets(batch.cu_seqlens, batch.num_tokens());
+  check_capacity(batch.num_tokens(), batch.num_sequences(), limits);
   check_range("ids", batch.ids, "vocab_size", limits.vocab_size);
   if (!batch.type_ids.empty()) {
     check_size("type_ids", batch.type_ids, batch.num_tokens());

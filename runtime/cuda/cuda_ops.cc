@@ -3,7 +3,6 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -13,6 +12,8 @@
 #include "cuda/attention.h"
 #include "cuda/attention_sm80.h"
 #include "cuda/check.h"
+#include "cuda/device.h"
+#include "cuda/device_io.h"
 #include "cuda/device_memory.h"
 #include "cuda/embedding.h"
 #include "cuda/gate.h"
@@ -21,6 +22,7 @@
 #include "cuda/norm.h"
 #include "cuda/pool.h"
 #include "cuda/rotate.h"
+#include "cuda/stream.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
@@ -28,81 +30,6 @@ namespace cuda {
 namespace {
 
 constexpr int64_t kMultiple = 8;  // elements of a 16-byte access
-
-// Whether the build has the kernels that only Hopper can run.
-#ifdef PACKHORSE_CUDA_SM90
-constexpr bool kBuiltForSm90 = true;
-#else
-constexpr bool kBuiltForSm90 = false;
-#endif
-
-std::string version_text(int version) { return concat(version / 1000, ".", version % 1000 / 10); }
-
-std::string device_list(int count) {
-  std::string list;
-  for (int i = 0; i < count; ++i) {
-    cudaDeviceProp properties;
-    CUDA_CHECK(cudaGetDeviceProperties(&properties, i));
-    list += concat(i == 0 ? "" : ", ", "cuda:", i, " (", properties.name, ")");
-  }
-  return list;
-}
-
-int attribute(cudaDeviceAttr name, int device) {
-  int value = 0;
-  CUDA_CHECK(cudaDeviceGetAttribute(&value, name, device));
-  return value;
-}
-
-// Throws unless `device` exists and can run our kernels; says whether it can run the sm_90 ones.
-bool check_device(int device) {
-  int driver = 0;
-  int runtime = 0;
-  CUDA_CHECK(cudaDriverGetVersion(&driver));
-  CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
-  if (driver == 0) {
-    throw RuntimeError(concat("device 'cuda:", device,
-                              "': no NVIDIA driver on this machine; install one for CUDA ",
-                              version_text(runtime), " or newer, or use device 'cpu'"));
-  }
-  int count = 0;
-  const cudaError_t error = cudaGetDeviceCount(&count);
-  if (error == cudaErrorInsufficientDriver) {
-    cudaGetLastError();
-    throw RuntimeError(concat("device 'cuda:", device,
-                              "': the NVIDIA driver is too old: it runs CUDA ",
-                              version_text(driver), ", this build needs ", version_text(runtime)));
-  }
-  if (error != cudaErrorNoDevice) CUDA_CHECK(error);
-  cudaGetLastError();
-  if (device < 0 || device >= count) {
-    throw RuntimeError(concat("device 'cuda:", device, "' does not exist: ",
-                              count == 0 ? "the driver shows no device" : "found ",
-                              device_list(count)));
-  }
-  const int major = attribute(cudaDevAttrComputeCapabilityMajor, device);
-  const int minor = attribute(cudaDevAttrComputeCapabilityMinor, device);
-  if (major < 8) {
-    throw RuntimeError(concat("device 'cuda:", device, "' has compute capability ", major, ".",
-                              minor, ", 8.0 is needed"));
-  }
-  return kBuiltForSm90 && major == 9 && minor == 0;
-}
-
-enum class Kernels : uint8_t { kSm90, kPortable, kByteTransformer };
-
-// What the environment asks for, else the best that the device can run.
-Kernels choose_kernels(const char* variable, bool sm90_capable, bool has_bytetransformer) {
-  const char* value = std::getenv(variable);
-  const std::string choice = value == nullptr ? "" : value;
-  if (choice.empty()) return sm90_capable ? Kernels::kSm90 : Kernels::kPortable;
-  if (choice == "portable") return Kernels::kPortable;
-  if (choice == "bytetransformer" && has_bytetransformer) return Kernels::kByteTransformer;
-  if (choice == "sm90" && sm90_capable) return Kernels::kSm90;
-  throw RuntimeError(concat(variable, "=", choice, ": expected 'portable'",
-                            has_bytetransformer ? ", 'bytetransformer'" : "",
-                            sm90_capable ? " or 'sm90'" : " (this device or build has no 'sm90')"));
-}
 
 void check_vectors(const char* op, const char* name, const TensorView& view) {
   if (!view || view.columns() == 0) return;
@@ -124,40 +51,13 @@ int32_t to_int32(const char* op, const char* name, int64_t value) {
   return static_cast<int32_t>(value);
 }
 
-class Stream {
- public:
-  Stream() { CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
-  ~Stream() {
-    cudaStreamSynchronize(stream_);
-    cudaStreamDestroy(stream_);
-  }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  operator cudaStream_t() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
-class Event {
- public:
-  Event() { CUDA_CHECK(cudaEventCreate(&event_)); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  operator cudaEvent_t() const { return event_; }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
 class CudaOps final : public Ops {
  public:
   CudaOps(int device, bool sm90_capable)
       : device_(device),
         gemm_kernels_(choose_kernels("PACKHORSE_GEMM", sm90_capable, false)),
         attention_kernels_(choose_kernels("PACKHORSE_ATTENTION", sm90_capable, true)),
-        sm_count_(attribute(cudaDevAttrMultiProcessorCount, device)),
+        sm_count_(sm_count(device)),
         counters_(device, 256) {
     prepare_attention_sm80();
     CUDA_CHECK(cudaMemsetAsync(counters_.data(), 0, counters_.bytes(), stream_));
@@ -230,6 +130,8 @@ class CudaOps final : public Ops {
     CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start, end));
     return milliseconds;
   }
+
+  DeviceIo* device_io() override { return &io_; }
 
   size_t linear_bytes(int64_t in_features, int64_t out_features, DType dtype) const override {
     return static_cast<size_t>(in_features * out_features) * size_of(dtype);
@@ -486,18 +388,12 @@ class CudaOps final : public Ops {
   PinnedMemory status_{sizeof(DeviceStatus)};
   UploadRing uploads_;
   DownloadBuffer downloads_;
-  Stream stream_;  // last: destroyed, and so synchronised, before what its work uses
+  Stream stream_;  // destroyed, and so synchronised, before what its work uses
+  CudaDeviceIo io_{device_, stream_};
 };
 
 }  // namespace
 }  // namespace cuda
-
-int cuda_device_count() {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError();
-  return 0;
-}
 
 std::unique_ptr<Ops> make_cuda_ops(int device_index) {
   const bool sm90_capable = cuda::check_device(device_index);

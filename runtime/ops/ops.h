@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "ops/args.h"
+#include "ops/device_io.h"
 #include "packhorse/export.h"
 
 namespace packhorse {
@@ -59,6 +60,9 @@ class PACKHORSE_API Ops {
 
   /// Milliseconds that the device spends on what `work` asks for.
   virtual double elapsed_ms(const std::function<void()>& work);
+
+  /// Arrays and streams of others; null where the device's memory is the host's.
+  virtual DeviceIo* device_io() { return nullptr; }
 
   // Weights. The layout of a linear layer is the backend's own.
   virtual size_t linear_bytes(int64_t in_features, int64_t out_features, DType dtype) const = 0;

@@ -41,6 +41,10 @@ struct PackedLimits {
 /// Checks offsets alone: as `check` does.
 PACKHORSE_API void check_offsets(std::span<const int32_t> cu_seqlens, int64_t num_tokens);
 
+/// Checks the sizes of a batch against the plan: as `check` does.
+PACKHORSE_API void check_capacity(int64_t num_tokens, int64_t num_sequences,
+                                  const PackedLimits& limits);
+
 /// Checks a batch once, at the door. Throws InvalidArgument naming the array, the index, what was
 /// found and what was expected.
 PACKHORSE_API void check(const PackedTokens& batch, const PackedLimits& limits);

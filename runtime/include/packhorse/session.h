@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "packhorse/device_array.h"
 #include "packhorse/error.h"
 #include "packhorse/export.h"
 #include "packhorse/memory_plan.h"
@@ -24,6 +25,7 @@ struct SessionOptions {
   int64_t max_sequences = 256;         // B of the largest batch
   int threads = 0;                     // CPU worker threads; 0: all cores this process may use
   std::optional<size_t> memory_limit;  // bytes, weights + arena; exceeded: OutOfMemory at load
+  int output_slots = 2;  // results that may stay on the device at once; none are planned on the CPU
 };
 
 /// Where a run writes, in host memory owned by the caller. A null pointer: not wanted, not
@@ -32,6 +34,22 @@ struct RunOutputs {
   float* hidden = nullptr;     // [T, hidden_size] last hidden state
   float* embedding = nullptr;  // [B, hidden_size] pooled and normalised as the spec says
   float* pooled = nullptr;     // [B, hidden_size] the pooler head; the spec must have one
+};
+
+/// Which outputs stay on the device.
+struct DeviceOutputSet {
+  bool hidden = false;
+  bool embedding = false;
+  bool pooled = false;
+};
+
+/// Null where not wanted. `hidden` and `pooled` are of the session's dtype, `embedding` is float32;
+/// shapes as RunOutputs. Together they lease one of `output_slots`, until the last is gone; they
+/// keep the session alive.
+struct DeviceOutputs {
+  std::shared_ptr<DeviceArray> hidden;
+  std::shared_ptr<DeviceArray> embedding;
+  std::shared_ptr<DeviceArray> pooled;
 };
 
 /// A loaded model. Movable between threads; `run` may be called from many threads at once (calls
@@ -47,6 +65,27 @@ class PACKHORSE_API Session {
 
   /// Runs one batch. Throws InvalidArgument (batch not acceptable), RuntimeError.
   virtual void run(const PackedTokens& batch, const RunOutputs& outputs) = 0;
+
+  /// Results that stay on the device; the host does not wait. The run comes after what `stream` has
+  /// been asked so far, and what `stream` is asked from now on comes after the run. Throws as `run`
+  /// does, and RuntimeError where no output slot is free. On the CPU: InvalidArgument.
+  virtual DeviceOutputs run_on_device(const PackedTokens& batch, const DeviceOutputSet& wanted,
+                                      StreamHandle stream = 0) = 0;
+  /// Runs a batch that lies on the device, which checks it there: the host sees shapes alone. A
+  /// batch that is not acceptable is brought into range, and reported by `read` and `check` of its
+  /// results. The arrays must be complete on `stream`, or on the session's own, `this->stream()`.
+  /// `owner` keeps them alive, and is let go by a later call when they have been read; null: the
+  /// caller keeps them until then.
+  virtual DeviceOutputs run_on_device(const DeviceTokens& batch, const DeviceOutputSet& wanted,
+                                      StreamHandle stream = 0,
+                                      std::shared_ptr<const void> owner = nullptr) = 0;
+  /// The same with outputs in host memory: throws what is wrong with the batch itself.
+  virtual void run(const DeviceTokens& batch, const RunOutputs& outputs,
+                   StreamHandle stream = 0) = 0;
+  /// The session's stream; 0 on the CPU. Work may be asked to precede the session's on it.
+  virtual StreamHandle stream() const = 0;
+  /// What the session is asked from now on runs after what `stream` has been asked so far.
+  virtual void wait_for(StreamHandle stream) = 0;
 
   /// Milliseconds on the device from ids to the last hidden state: one number for each of
   /// `samples`, each the mean of `launches` runs asked for back to back. Without copies to and from

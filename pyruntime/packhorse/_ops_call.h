@@ -1,0 +1,378 @@
+// What one call of an operator puts on the device and takes from it.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/format.h"
+#include "ops/backend.h"
+#include "ops/ops.h"
+#include "packhorse/error.h"
+#include "packhorse/packed_tokens.h"
+
+namespace packhorse {
+
+namespace py = pybind11;
+
+using FloatArray = py::array_t<float, py::array::c_style | py::array::forcecast>;
+using IntArray = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
+
+/// A row-major array that lies on the device.
+struct DeviceView {
+  uintptr_t pointer;
+  std::vector<int64_t> shape;
+  std::string dtype;
+};
+
+using Floats = std::variant<DeviceView, FloatArray>;
+using Ints = std::variant<DeviceView, IntArray>;
+using Norm = std::tuple<Floats, std::optional<Floats>, float>;  // gamma, beta, eps
+using Linear = std::tuple<Floats, std::optional<Floats>>;       // weight, bias
+
+/// Ops that calls and results share; one at a time.
+struct SharedOps {
+  std::unique_ptr<Ops> ops;
+  std::mutex mutex;
+};
+
+template <class Array>
+std::vector<int64_t> shape_of(const std::variant<DeviceView, Array>& array) {
+  if (const auto* view = std::get_if<DeviceView>(&array)) return view->shape;
+  const Array& host = std::get<Array>(array);
+  return {host.shape(), host.shape() + host.ndim()};
+}
+
+template <class Array>
+int64_t size_of_vector(const char* name, const std::variant<DeviceView, Array>& array) {
+  const std::vector<int64_t> shape = shape_of(array);
+  if (shape.size() == 1) return shape[0];
+  throw InvalidArgument(concat(name, " has ", shape.size(), " dimensions, expected 1"));
+}
+
+inline std::pair<int64_t, int64_t> shape_of_matrix(const char* name, const Floats& array) {
+  const std::vector<int64_t> shape = shape_of(array);
+  if (shape.size() == 2) return {shape[0], shape[1]};
+  throw InvalidArgument(concat(name, " has ", shape.size(), " dimensions, expected 2"));
+}
+
+/// A result that stays on the device. It is complete: the call has waited for it.
+class OwnedArray final : public DeviceArray {
+ public:
+  OwnedArray(std::shared_ptr<SharedOps> shared, std::unique_ptr<DeviceMemory> memory,
+             const TensorView& view, StreamHandle stream)
+      : DeviceArray(shared->ops->device(), view, stream),
+        shared_(std::move(shared)),
+        memory_(std::move(memory)),
+        readers_(*shared_->ops->device_io()) {
+    if (stream != 0) readers_.add(stream);
+  }
+  ~OwnedArray() override {
+    readers_.finish();
+    readers_.wait();
+  }
+
+  void make_ready_on(StreamHandle stream) override { readers_.add(stream); }
+  void check() override {}
+  void read(float* to) override {
+    if (view().size() == 0) return;
+    const std::lock_guard lock(shared_->mutex);
+    Ops& ops = *shared_->ops;
+    const size_t bytes = static_cast<size_t>(view().size()) * sizeof(float);
+    const auto converted = ops.allocate(bytes);
+    const TensorView rows(converted->data(), DType::kFloat32, view().rows(), view().columns());
+    ops.cast({.x = view(), .out = rows});
+    ops.download(to, rows.data, bytes);
+    ops.synchronize();
+  }
+
+ private:
+  std::shared_ptr<SharedOps> shared_;
+  std::unique_ptr<DeviceMemory> memory_;
+  Readers readers_;
+};
+
+/// One call. Its arrays lie all on the host, or all on the device: offsets may lie on the host even
+/// then. Matrices on the device are of the operators' dtype, vectors float32, ids int32.
+class Call {
+ public:
+  /// `stream`: null for arrays on the host; 0: no stream to be ordered with.
+  Call(std::shared_ptr<SharedOps> shared, DType dtype, std::optional<StreamHandle> stream)
+      : shared_(std::move(shared)),
+        lock_(shared_->mutex),
+        ops_(*shared_->ops),
+        dtype_(dtype),
+        on_device_(stream.has_value()),
+        stream_(stream.value_or(0)) {
+    if (stream_ != 0) device_io().order(stream_, device_io().stream());
+  }
+
+  void* allocate(size_t bytes) {
+    memory_.push_back(ops_.allocate(bytes));
+    return memory_.back()->data();
+  }
+
+  TensorView matrix(int64_t rows, int64_t columns, DType dtype) {
+    const auto elements = static_cast<size_t>(rows * columns);
+    return TensorView(allocate(elements * size_of(dtype)), dtype, rows, columns);
+  }
+
+  TensorView result(int64_t rows, int64_t columns) { return matrix(rows, columns, dtype_); }
+
+  /// A matrix in the operators' dtype.
+  TensorView put(const char* name, const Floats& array) {
+    const auto [rows, columns] = shape_of_matrix(name, array);
+    if (const DeviceView* view = on_device(name, array)) {
+      return TensorView(address(name, *view, dtype_), dtype_, rows, columns);
+    }
+    const TensorView host = matrix(rows, columns, DType::kFloat32);
+    upload(host.data, std::get<FloatArray>(array));
+    if (dtype_ == DType::kFloat32) return host;
+    const TensorView converted = matrix(rows, columns, dtype_);
+    ops_.cast({.x = host, .out = converted});
+    return converted;
+  }
+  TensorView put(const char* name, const std::optional<Floats>& array) {
+    return array ? put(name, *array) : TensorView();
+  }
+
+  /// Float32 values of any shape.
+  const float* put_floats(const char* name, const Floats& array) {
+    if (const DeviceView* view = on_device(name, array)) {
+      return static_cast<const float*>(address(name, *view, DType::kFloat32));
+    }
+    const auto& host = std::get<FloatArray>(array);
+    void* data = allocate(static_cast<size_t>(host.nbytes()));
+    upload(data, host);
+    return static_cast<const float*>(data);
+  }
+
+  const float* put_vector(const char* name, const std::optional<Floats>& array, int64_t size) {
+    if (!array) return nullptr;
+    if (shape_of(*array) != std::vector<int64_t>{size}) {
+      throw InvalidArgument(concat(name, ": expected a vector of ", size));
+    }
+    return put_floats(name, *array);
+  }
+
+  LinearWeight put_linear(const char* name, const Linear& layer) {
+    const auto& [weight, bias] = layer;
+    LinearWeight result;
+    std::tie(result.out_features, result.in_features) = shape_of_matrix(name, weight);
+    result.dtype = dtype_;
+    void* packed = allocate(ops_.linear_bytes(result.in_features, result.out_features, dtype_));
+    if (on_device(name, weight) != nullptr) {
+      device_io().pack_linear(put(name, weight), dtype_, packed);
+    } else {
+      ops_.pack_linear(std::get<FloatArray>(weight).data(), result.in_features, result.out_features,
+                       dtype_, packed);
+    }
+    result.data = packed;
+    result.bias = put_vector("bias", bias, result.out_features);
+    return result;
+  }
+
+  NormWeight put_norm(const std::optional<Norm>& norm, NormKind kind, int64_t size) {
+    if (!norm) return {};
+    const auto& [gamma, beta, eps] = *norm;
+    return {.kind = kind,
+            .gamma = put_vector("gamma", gamma, size),
+            .beta = put_vector("beta", beta, size),
+            .eps = eps};
+  }
+
+  BatchView put_batch(const Ints& cu_seqlens, int64_t tokens) {
+    if (std::holds_alternative<DeviceView>(cu_seqlens)) {
+      return load({}, cu_seqlens, {}, {}, {.max_seqlen = tokens}, tokens).batch;
+    }
+    const auto& host = std::get<IntArray>(cu_seqlens);
+    const PackedTokens batch{.ids = {},
+                             .cu_seqlens = {host.data(), static_cast<size_t>(host.size())},
+                             .type_ids = {},
+                             .position_ids = {}};
+    check_offsets(batch.cu_seqlens, tokens);
+    return {.num_tokens = tokens,
+            .num_sequences = batch.num_sequences(),
+            .max_seqlen = batch.max_seqlen(),
+            .cu_seqlens = static_cast<const int32_t*>(put_ints(host))};
+  }
+
+  struct Tokens {
+    BatchView batch;
+    const int32_t* ids = nullptr;
+    const int32_t* type_ids = nullptr;
+    const int32_t* position_ids = nullptr;
+  };
+
+  /// `limits` without sizes, which are those of the batch.
+  Tokens put_tokens(const Ints& ids, const Ints& cu_seqlens, const std::optional<Ints>& type_ids,
+                    const std::optional<Ints>& position_ids, PackedLimits limits) {
+    const int64_t tokens = size_of_vector("ids", ids);
+    if (on_device("ids", ids) != nullptr) {
+      return load(ids, cu_seqlens, type_ids, position_ids, limits, tokens);
+    }
+    const auto span = [&](const char* name, const std::optional<Ints>& array) {
+      if (!array) return std::span<const int32_t>();
+      on_device(name, *array);
+      const auto& host = std::get<IntArray>(*array);
+      return std::span<const int32_t>(host.data(), static_cast<size_t>(host.size()));
+    };
+    const PackedTokens packed{.ids = span("ids", ids),
+                              .cu_seqlens = span("cu_seqlens", cu_seqlens),
+                              .type_ids = span("type_ids", type_ids),
+                              .position_ids = span("position_ids", position_ids)};
+    limits.max_tokens = tokens;
+    limits.max_sequences = packed.num_sequences();
+    check(packed, limits);
+    const auto put = [&](const std::optional<Ints>& array) {
+      return array ? put_ints(std::get<IntArray>(*array)) : nullptr;
+    };
+    return {put_batch(cu_seqlens, tokens), put(ids), put(type_ids), put(position_ids)};
+  }
+
+  /// The result of a call, in a buffer of the call's own.
+  py::object get(TensorView rows) {
+    if (on_device_) {
+      ops_.synchronize();
+      for (const Loaded& batch : loaded_) {
+        check_finding(batch.finding(), 1, batch.tokens, batch.limits);
+      }
+      auto array = std::make_unique<std::shared_ptr<DeviceArray>>(
+          std::make_shared<OwnedArray>(shared_, take_memory_of(rows), rows, stream_));
+      py::capsule capsule(array.get(), "DeviceArray", [](PyObject* self) {
+        delete static_cast<std::shared_ptr<DeviceArray>*>(
+            PyCapsule_GetPointer(self, "DeviceArray"));
+      });
+      array.release();
+      return capsule;
+    }
+    if (rows.dtype != DType::kFloat32) {
+      const TensorView converted = matrix(rows.rows(), rows.columns(), DType::kFloat32);
+      ops_.cast({.x = rows, .out = converted});
+      rows = converted;
+    }
+    FloatArray host({rows.rows(), rows.columns()});
+    ops_.download(host.mutable_data(), rows.data, static_cast<size_t>(host.nbytes()));
+    ops_.synchronize();
+    return host;
+  }
+
+ private:
+  struct Loaded {
+    std::unique_ptr<DeviceMemory> memory;
+    int64_t tokens;
+    PackedLimits limits;
+    const InputFinding& finding() const { return *static_cast<InputFinding*>(memory->data()); }
+  };
+
+  DeviceIo& device_io() {
+    if (DeviceIo* io = ops_.device_io()) return *io;
+    throw InvalidArgument(concat("device '", name_of(ops_.device()),
+                                 "' takes arrays in host memory, without a stream"));
+  }
+
+  /// Where an array lies on the device; null where it lies on the host, as the others then do.
+  template <class Array>
+  const DeviceView* on_device(const char* name, const std::variant<DeviceView, Array>& array) {
+    const auto* view = std::get_if<DeviceView>(&array);
+    if ((view != nullptr) == on_device_) return view;
+    throw InvalidArgument(concat(name, view == nullptr ? " is in host memory" : " is on a device",
+                                 ", the first argument is not: expected all in one place"));
+  }
+
+  void* address(const char* name, const DeviceView& view, DType dtype) {
+    if (view.dtype != name_of(dtype)) {
+      throw InvalidArgument(concat(name, " is ", view.dtype, ", expected ", name_of(dtype)));
+    }
+    auto* data = reinterpret_cast<void*>(view.pointer);
+    if (data != nullptr) device_io().check_pointer(name, data);
+    return data;
+  }
+
+  template <class Array>
+  void upload(void* to, const Array& array) {
+    ops_.upload(to, array.data(), static_cast<size_t>(array.nbytes()));
+  }
+
+  const int32_t* put_ints(const IntArray& array) {
+    void* data = allocate(static_cast<size_t>(array.nbytes()));
+    upload(data, array);
+    return static_cast<const int32_t*>(data);
+  }
+
+  /// A batch on the device: checked there, and reported by `get`.
+  Tokens load(const std::optional<Ints>& ids, const Ints& cu_seqlens,
+              const std::optional<Ints>& type_ids, const std::optional<Ints>& position_ids,
+              PackedLimits limits, int64_t tokens) {
+    const auto from = [&](const char* name, const std::optional<Ints>& array) -> const int32_t* {
+      if (!array) return nullptr;
+      const DeviceView* view = on_device(name, *array);
+      if (size_of_vector(name, *array) != tokens) {
+        throw InvalidArgument(concat(name, ": expected a vector of ", tokens));
+      }
+      return static_cast<const int32_t*>(address(name, *view, DType::kInt32));
+    };
+    const auto to = [&](const int32_t* array, int64_t size) {
+      return array == nullptr
+                 ? nullptr
+                 : static_cast<int32_t*>(allocate(static_cast<size_t>(size) * sizeof(int32_t)));
+    };
+    LoadBatchArgs args;
+    args.from.num_tokens = limits.max_tokens = tokens;
+    args.from.num_sequences = limits.max_sequences = size_of_vector("cu_seqlens", cu_seqlens) - 1;
+    if (args.from.num_sequences < 0) throw InvalidArgument("cu_seqlens is empty");
+    const DeviceView* offsets = on_device("cu_seqlens", cu_seqlens);
+    args.from.cu_seqlens =
+        static_cast<const int32_t*>(address("cu_seqlens", *offsets, DType::kInt32));
+    args.from.ids = from("ids", ids);
+    args.from.type_ids = from("type_ids", type_ids);
+    args.from.position_ids = from("position_ids", position_ids);
+    args.limits = limits;
+    args.cu_seqlens = to(args.from.cu_seqlens, limits.max_sequences + 1);
+    args.counts = to(args.from.cu_seqlens, 2);
+    args.ids = to(args.from.ids, tokens);
+    args.type_ids = to(args.from.type_ids, tokens);
+    args.position_ids = to(args.from.position_ids, tokens);
+    args.run = 1;
+    Loaded& loaded =
+        loaded_.emplace_back(device_io().allocate_shared(sizeof(InputFinding)), tokens, limits);
+    args.finding = static_cast<InputFinding*>(loaded.memory->data());
+    device_io().load_batch(args);
+    return {{.num_tokens = tokens,
+             .num_sequences = limits.max_sequences,
+             .max_seqlen = std::min(tokens, limits.max_seqlen),
+             .cu_seqlens = args.cu_seqlens},
+            args.ids,
+            args.type_ids,
+            args.position_ids};
+  }
+
+  std::unique_ptr<DeviceMemory> take_memory_of(const TensorView& rows) {
+    for (auto& memory : memory_) {
+      if (memory != nullptr && memory->data() == rows.data) return std::move(memory);
+    }
+    return nullptr;
+  }
+
+  std::shared_ptr<SharedOps> shared_;
+  std::lock_guard<std::mutex> lock_;
+  Ops& ops_;
+  DType dtype_;
+  bool on_device_;
+  StreamHandle stream_;
+  std::vector<std::unique_ptr<DeviceMemory>> memory_;
+  std::vector<Loaded> loaded_;
+};
+
+}  // namespace packhorse

@@ -1,0 +1,84 @@
+#include "cuda/device.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdlib>
+
+#include "cuda/check.h"
+#include "cuda/cuda_ops.h"
+#include "packhorse/error.h"
+
+namespace packhorse {
+namespace cuda {
+namespace {
+
+std::string device_list(int count) {
+  std::string list;
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp properties;
+    CUDA_CHECK(cudaGetDeviceProperties(&properties, i));
+    list += concat(i == 0 ? "" : ", ", "cuda:", i, " (", properties.name, ")");
+  }
+  return list;
+}
+
+int attribute(cudaDeviceAttr name, int device) {
+  int value = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&value, name, device));
+  return value;
+}
+
+}  // namespace
+
+bool check_device(int device) {
+  const std::string name = concat("device 'cuda:", device, "'");
+  int driver = 0;
+  int runtime = 0;
+  CUDA_CHECK(cudaDriverGetVersion(&driver));
+  CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (driver == 0 || error == cudaErrorInsufficientDriver) {
+    cudaGetLastError();
+    throw RuntimeError(concat(name, ": ", driver_problem(driver, runtime)));
+  }
+  if (error != cudaErrorNoDevice) CUDA_CHECK(error);
+  cudaGetLastError();
+  if (device < 0 || device >= count) {
+    throw RuntimeError(
+        concat(name, " does not exist: ", count == 0 ? "the driver shows no device" : "found ",
+               device_list(count)));
+  }
+  const int major = attribute(cudaDevAttrComputeCapabilityMajor, device);
+  const int minor = attribute(cudaDevAttrComputeCapabilityMinor, device);
+  if (major < 8) {
+    throw RuntimeError(
+        concat(name, " has compute capability ", major, ".", minor, ", 8.0 is needed"));
+  }
+  return kBuiltForSm90 && major == 9 && minor == 0;
+}
+
+int sm_count(int device) { return attribute(cudaDevAttrMultiProcessorCount, device); }
+
+Kernels choose_kernels(const char* variable, bool sm90_capable, bool has_bytetransformer) {
+  const char* value = std::getenv(variable);
+  const std::string choice = value == nullptr ? "" : value;
+  if (choice.empty()) return sm90_capable ? Kernels::kSm90 : Kernels::kPortable;
+  if (choice == "portable") return Kernels::kPortable;
+  if (choice == "bytetransformer" && has_bytetransformer) return Kernels::kByteTransformer;
+  if (choice == "sm90" && sm90_capable) return Kernels::kSm90;
+  throw RuntimeError(concat(variable, "=", choice, ": expected 'portable'",
+                            has_bytetransformer ? ", 'bytetransformer'" : "",
+                            sm90_capable ? " or 'sm90'" : " (this device or build has no 'sm90')"));
+}
+
+}  // namespace cuda
+
+int cuda_device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();
+  return 0;
+}
+
+}  // namespace packhorse

@@ -1,0 +1,117 @@
+#include "cuda/device_io.h"
+
+#include "cuda/check.h"
+#include "cuda/device_memory.h"
+#include "cuda/pool.h"
+#include "cuda/stream.h"
+
+namespace packhorse::cuda {
+namespace {
+
+// CUDA gives the handles 1 and 2 the meaning that DLPack does.
+cudaStream_t to_stream(StreamHandle handle) { return reinterpret_cast<cudaStream_t>(handle); }
+
+class CudaEvent final : public DeviceEvent {
+ public:
+  explicit CudaEvent(int device) : device_(device) {}
+
+  void record(StreamHandle stream) override {
+    const DeviceGuard guard(device_);
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    CUDA_CHECK(cudaStreamIsCapturing(to_stream(stream), &capture));
+    if (capture != cudaStreamCaptureStatusNone) {
+      throw RuntimeError("a stream that a CUDA graph is being captured from cannot take part");
+    }
+    CUDA_CHECK(cudaEventRecord(event_, to_stream(stream)));
+  }
+  void make_wait(StreamHandle stream) override {
+    const DeviceGuard guard(device_);
+    CUDA_CHECK(cudaStreamWaitEvent(to_stream(stream), event_, 0));
+  }
+  bool is_done() const override {
+    const DeviceGuard guard(device_);
+    const cudaError_t status = cudaEventQuery(event_);
+    if (status == cudaErrorNotReady) {
+      cudaGetLastError();
+      return false;
+    }
+    CUDA_CHECK(status);
+    return true;
+  }
+  void synchronize() override {
+    const DeviceGuard guard(device_);
+    CUDA_CHECK(cudaEventSynchronize(event_));
+  }
+
+ private:
+  int device_;
+  Event event_{cudaEventDisableTiming};
+};
+
+class SharedMemory final : public DeviceMemory {
+ public:
+  explicit SharedMemory(size_t bytes) : memory_(bytes) {
+    data_ = memory_.data();
+    bytes_ = bytes;
+  }
+
+ private:
+  PinnedMemory memory_;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceEvent> CudaDeviceIo::make_event() {
+  const DeviceGuard guard(device_);
+  return std::make_unique<CudaEvent>(device_);
+}
+
+void CudaDeviceIo::synchronize_device() {
+  const DeviceGuard guard(device_);
+  CUDA_CHECK(cudaDeviceSynchronize());
+}
+
+std::unique_ptr<DeviceMemory> CudaDeviceIo::allocate_shared(size_t bytes) {
+  const DeviceGuard guard(device_);
+  return std::make_unique<SharedMemory>(bytes);
+}
+
+void CudaDeviceIo::check_pointer(const char* name, const void* data) const {
+  const DeviceGuard guard(device_);
+  cudaPointerAttributes attributes;
+  CUDA_CHECK(cudaPointerGetAttributes(&attributes, data));
+  if (attributes.type == cudaMemoryTypeManaged) return;
+  if (attributes.type != cudaMemoryTypeDevice) {
+    throw InvalidArgument(concat(name, " is host memory, expected memory of cuda:", device_));
+  }
+  if (attributes.device != device_) {
+    throw InvalidArgument(
+        concat(name, " lies on cuda:", attributes.device, ", expected cuda:", device_));
+  }
+}
+
+void CudaDeviceIo::load_batch(const LoadBatchArgs& args) {
+  const DeviceGuard guard(device_);
+  launch_load_batch(args, stream_);
+}
+
+void CudaDeviceIo::copy_rows(const TensorView& from, const TensorView& to,
+                             const int32_t* row_count) {
+  const DeviceGuard guard(device_);
+  launch_copy_rows(from, to, row_count, stream_);
+}
+
+void CudaDeviceIo::clear_empty(const int32_t* cu_seqlens, const TensorView& rows) {
+  const DeviceGuard guard(device_);
+  launch_clear_empty(cu_seqlens, rows, stream_);
+}
+
+void CudaDeviceIo::pack_linear(const TensorView& weight, DType dtype, void* packed) {
+  const DeviceGuard guard(device_);
+  CastArgs cast;
+  cast.x = weight;
+  cast.out = TensorView(packed, dtype, weight.rows(), weight.columns());
+  launch_cast(cast, stream_);
+}
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,127 @@
+// Batches that come from the device, and results that stay there.
+#include <algorithm>
+
+#include "cuda/check.h"
+#include "cuda/device_io.h"
+
+namespace packhorse::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kTokensOfBlock = 4 * kThreads;
+
+/// The first finding of a run stays.
+__device__ void report(InputFinding* finding, uint32_t run, InputFinding::Code code, int64_t index,
+                       int32_t found, int32_t before) {
+  const uint32_t seen = *const_cast<volatile uint32_t*>(&finding->run);
+  if (seen == run || atomicCAS_system(&finding->run, seen, run) != seen) return;
+  finding->code = code;
+  finding->index = static_cast<int32_t>(index);
+  finding->found = found;
+  finding->before = before;
+}
+
+__device__ void load_ids(const LoadBatchArgs& args, const int32_t* from, int32_t* to, int64_t limit,
+                         InputFinding::Code code, int64_t token) {
+  if (from == nullptr) return;
+  const int32_t id = from[token];
+  if (id < 0 || id >= limit) report(args.finding, args.run, code, token, id, 0);
+  to[token] = min(max(id, 0), static_cast<int32_t>(limit) - 1);
+}
+
+__device__ void load_offsets(const LoadBatchArgs& args) {
+  const auto tokens = static_cast<int32_t>(args.from.num_tokens);
+  const int64_t sequences = args.from.num_sequences;
+  const int64_t size = args.limits.max_sequences + 1;
+  // Copied before they are checked: what was checked stays what it was.
+  for (int64_t i = threadIdx.x; i < size; i += kThreads) {
+    args.cu_seqlens[i] = i <= sequences ? args.from.cu_seqlens[i] : tokens;
+  }
+  __syncthreads();
+  bool bad = false;
+  const auto expect = [&](bool good, InputFinding::Code code, int64_t index, int32_t found,
+                          int32_t before) {
+    if (good) return;
+    bad = true;
+    report(args.finding, args.run, code, index, found, before);
+  };
+  for (int64_t i = threadIdx.x; i <= sequences; i += kThreads) {
+    const int32_t offset = args.cu_seqlens[i];
+    const int32_t before = i == 0 ? 0 : args.cu_seqlens[i - 1];
+    if (i == 0) expect(offset == 0, InputFinding::kFirstOffset, i, offset, 0);
+    if (i > 0) expect(offset >= before, InputFinding::kDecreasingOffset, i, offset, before);
+    if (i == sequences) expect(offset == tokens, InputFinding::kLastOffset, i, offset, before);
+    expect(int64_t{offset} - before <= args.limits.max_seqlen, InputFinding::kLength, i, offset,
+           before);
+  }
+  bad = __syncthreads_or(bad);
+  if (bad) {
+    for (int64_t i = threadIdx.x; i < size; i += kThreads) args.cu_seqlens[i] = 0;
+  }
+  if (threadIdx.x == 0) {
+    args.counts[0] = bad ? 0 : tokens;
+    args.counts[1] = bad ? 0 : static_cast<int32_t>(sequences);
+  }
+}
+
+// One block has the offsets, the others the tokens.
+__global__ void __launch_bounds__(kThreads)
+    load_batch_kernel(const __grid_constant__ LoadBatchArgs args) {
+  if (blockIdx.x == 0) return load_offsets(args);
+  const int64_t begin = int64_t{blockIdx.x - 1} * kTokensOfBlock;
+  const int64_t end = min(begin + kTokensOfBlock, args.from.num_tokens);
+  const DeviceTokens& from = args.from;
+  for (int64_t t = begin + threadIdx.x; t < end; t += kThreads) {
+    load_ids(args, from.ids, args.ids, args.limits.vocab_size, InputFinding::kIds, t);
+    load_ids(args, from.type_ids, args.type_ids, args.limits.type_vocab_size,
+             InputFinding::kTypeIds, t);
+    load_ids(args, from.position_ids, args.position_ids, args.limits.num_positions,
+             InputFinding::kPositionIds, t);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    copy_rows_kernel(const int4* from, int4* to, int64_t row_size, int64_t rows,
+                     const int32_t* row_count) {
+  const int64_t valid = min(rows, int64_t{*row_count}) * row_size;
+  const int64_t size = rows * row_size;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < size;
+       i += int64_t{gridDim.x} * kThreads) {
+    to[i] = i < valid ? from[i] : int4{};
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    clear_empty_kernel(const int32_t* cu_seqlens, unsigned char* rows, int64_t row_bytes) {
+  const int64_t row = blockIdx.x;
+  if (cu_seqlens[row] != cu_seqlens[row + 1]) return;
+  for (int64_t i = threadIdx.x; i < row_bytes; i += kThreads) rows[row * row_bytes + i] = 0;
+}
+
+}  // namespace
+
+void launch_load_batch(const LoadBatchArgs& args, cudaStream_t stream) {
+  const int64_t blocks = 1 + (args.from.num_tokens + kTokensOfBlock - 1) / kTokensOfBlock;
+  load_batch_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+void launch_copy_rows(const TensorView& from, const TensorView& to, const int32_t* row_count,
+                      cudaStream_t stream) {
+  if (from.size() == 0) return;
+  const auto row_size = from.columns() * static_cast<int64_t>(size_of(from.dtype)) / 16;
+  const int64_t blocks = (from.rows() * row_size + kThreads - 1) / kThreads;
+  copy_rows_kernel<<<static_cast<unsigned>(std::min<int64_t>(blocks, 4096)), kThreads, 0, stream>>>(
+      from.as<const int4>(), to.as<int4>(), row_size, from.rows(), row_count);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+void launch_clear_empty(const int32_t* cu_seqlens, const TensorView& rows, cudaStream_t stream) {
+  if (rows.rows() == 0) return;
+  clear_empty_kernel<<<static_cast<unsigned>(rows.rows()), kThreads, 0, stream>>>(
+      cu_seqlens, rows.as<unsigned char>(),
+      rows.columns() * static_cast<int64_t>(size_of(rows.dtype)));
+  CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace packhorse::cuda

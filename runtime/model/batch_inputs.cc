@@ -1,0 +1,80 @@
+#include "model/batch_inputs.h"
+
+#include <algorithm>
+
+namespace packhorse {
+
+BatchInputs::BatchInputs(const Capacity& capacity, const PackedLimits& limits, int32_t* buffer,
+                         Ops& ops)
+    : layout_(capacity),
+      limits_(limits),
+      buffer_(buffer),
+      ops_(ops),
+      host_(static_cast<size_t>(layout_.size)) {}
+
+EncoderInputs BatchInputs::upload(const PackedTokens& tokens) {
+  const int64_t num_tokens = tokens.num_tokens();
+  int32_t* const host = host_.data();
+  host[layout_.counts] = static_cast<int32_t>(num_tokens);
+  host[layout_.counts + 1] = static_cast<int32_t>(tokens.num_sequences());
+  int32_t* const offsets = host + layout_.cu_seqlens;
+  std::copy(tokens.cu_seqlens.begin(), tokens.cu_seqlens.end(), offsets);
+  // A recording sees max_sequences of them: those past the batch are empty.
+  std::fill(offsets + tokens.cu_seqlens.size(), offsets + limits_.max_sequences + 1,
+            static_cast<int32_t>(num_tokens));
+  int64_t end = layout_.ids;
+  const auto copy = [&](std::span<const int32_t> values, int64_t at) {
+    if (values.empty()) return;
+    std::copy(values.begin(), values.end(), host + at);
+    end = at + num_tokens;
+  };
+  copy(tokens.ids, layout_.ids);
+  copy(tokens.type_ids, layout_.type_ids);
+  copy(tokens.position_ids, layout_.position_ids);
+  ops_.upload(buffer_, host, static_cast<size_t>(end) * sizeof(int32_t));
+
+  EncoderInputs inputs = on_device(!tokens.type_ids.empty(), !tokens.position_ids.empty());
+  inputs.batch.num_tokens = num_tokens;
+  inputs.batch.num_sequences = tokens.num_sequences();
+  inputs.batch.max_seqlen = tokens.max_seqlen();
+  return inputs;
+}
+
+EncoderInputs BatchInputs::load(const DeviceTokens& tokens, uint32_t run, InputFinding* finding) {
+  LoadBatchArgs args;
+  args.from = tokens;
+  args.limits = limits_;
+  args.counts = buffer_ + layout_.counts;
+  args.cu_seqlens = buffer_ + layout_.cu_seqlens;
+  args.ids = buffer_ + layout_.ids;
+  args.type_ids = buffer_ + layout_.type_ids;
+  args.position_ids = buffer_ + layout_.position_ids;
+  args.run = run;
+  args.finding = finding;
+  ops_.device_io()->load_batch(args);
+  EncoderInputs inputs =
+      bounds(tokens.num_tokens, tokens.num_sequences, tokens.type_ids != nullptr);
+  if (tokens.position_ids != nullptr) inputs.position_ids = args.position_ids;
+  return inputs;
+}
+
+EncoderInputs BatchInputs::bounds(int64_t num_tokens, int64_t num_sequences,
+                                  bool has_type_ids) const {
+  EncoderInputs inputs = on_device(has_type_ids, false);
+  inputs.batch.num_tokens = num_tokens;
+  inputs.batch.num_sequences = num_sequences;
+  inputs.batch.max_seqlen = std::min(num_tokens, limits_.max_seqlen);
+  inputs.batch.counts = counts();
+  return inputs;
+}
+
+EncoderInputs BatchInputs::on_device(bool has_type_ids, bool has_position_ids) const {
+  EncoderInputs inputs;
+  inputs.batch.cu_seqlens = buffer_ + layout_.cu_seqlens;
+  inputs.ids = buffer_ + layout_.ids;
+  if (has_type_ids) inputs.type_ids = buffer_ + layout_.type_ids;
+  if (has_position_ids) inputs.position_ids = buffer_ + layout_.position_ids;
+  return inputs;
+}
+
+}  // namespace packhorse

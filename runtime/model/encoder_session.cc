@@ -1,0 +1,313 @@
+#include "model/encoder_session.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "core/format.h"
+#include "model/batch_inputs.h"
+#include "model/encoder.h"
+#include "model/encoder_outputs.h"
+#include "model/output_slots.h"
+#include "model/recordings.h"
+#include "model/session_memory.h"
+#include "model/shared_weights.h"
+#include "model/weights.h"
+#include "ops/backend.h"
+
+namespace packhorse {
+namespace {
+
+class EncoderSession final : public Session, public std::enable_shared_from_this<EncoderSession> {
+ public:
+  EncoderSession(const std::string& spec_json, const WeightSource& source,
+                 const SessionOptions& options)
+      : options_(options),
+        spec_json_(spec_json),
+        spec_(parse_spec(spec_json)),
+        ops_(make_ops(options.device, {.threads = options.threads})),
+        io_(ops_->device_io()),
+        limits_{.max_tokens = options.max_tokens,
+                .max_sequences = options.max_sequences,
+                .max_seqlen = spec_.max_seqlen,
+                .vocab_size = spec_.vocab_size,
+                .type_vocab_size = std::max<int64_t>(1, spec_.type_vocab_size),
+                .num_positions = spec_.num_positions - spec_.position_offset},
+        process_(getpid()) {
+    ops_->check_dtype(options_.dtype);
+    plan_ = count_memory(spec_, options_, *ops_);
+    weights_ = load_shared_weights(spec_, spec_json_, options_, *ops_, plan_.weights, source);
+    arena_memory_ = ops_->allocate(plan_.arena.bytes);
+    Arena arena(arena_memory_->data(), plan_.arena);
+    const SessionBuffers buffers = take_session_buffers(spec_, options_, *ops_, arena);
+    buffers_ = buffers.encoder;
+    inputs_ = std::make_unique<BatchInputs>(Capacity{options.max_tokens, options.max_sequences},
+                                            limits_, buffers_.inputs, *ops_);
+    outputs_ = std::make_unique<EncoderOutputs>(spec_, *weights_, buffers_, *ops_);
+    slots_ = std::make_unique<OutputSlots>(buffers.slots, *ops_);
+    if (io_ != nullptr) finding_ = io_->allocate_shared(sizeof(InputFinding));
+    warm_up();
+    recordings_.record(
+        *ops_, options_.max_tokens, spec_.max_seqlen, [this](const Recordings::Bounds& bounds) {
+          EncoderInputs inputs =
+              inputs_->bounds(bounds.num_tokens, options_.max_sequences, bounds.has_type_ids);
+          inputs.batch.max_seqlen = bounds.max_seqlen;
+          encode(spec_, *weights_, inputs, buffers_, *ops_);
+        });
+  }
+
+  // What stays on the device is not waited for by its run.
+  ~EncoderSession() override {
+    try {
+      ops_->synchronize();
+    } catch (...) {
+      // The device is lost, or this is a process forked from the one that had it.
+    }
+  }
+
+  void run(const PackedTokens& tokens, const RunOutputs& outputs) override {
+    check_run(outputs.pooled != nullptr);
+    check(tokens, limits_);
+    const std::lock_guard lock(mutex_);
+    outputs_->read(encode_batch(inputs_->upload(tokens)), outputs);
+    ops_->synchronize();
+  }
+
+  void run(const DeviceTokens& tokens, const RunOutputs& outputs, StreamHandle stream) override {
+    check_run(outputs.pooled != nullptr);
+    check_on_device(tokens);
+    const std::lock_guard lock(mutex_);
+    wait_for(stream);
+    const uint32_t run = ++device_runs_;
+    auto* finding = static_cast<InputFinding*>(finding_->data());
+    outputs_->read(encode_batch(inputs_->load(tokens, run, finding)), outputs);
+    ops_->synchronize();
+    check_finding(*finding, run, tokens.num_tokens, limits_);
+  }
+
+  DeviceOutputs run_on_device(const PackedTokens& tokens, const DeviceOutputSet& wanted,
+                              StreamHandle stream) override {
+    check_run(wanted.pooled);
+    check(tokens, limits_);
+    device_io();
+    const std::lock_guard lock(mutex_);
+    const auto lease = slots_->lease(shared_from_this());
+    wait_for(stream);
+    return keep_outputs(encode_batch(inputs_->upload(tokens)), wanted, lease, stream, 0);
+  }
+
+  DeviceOutputs run_on_device(const DeviceTokens& tokens, const DeviceOutputSet& wanted,
+                              StreamHandle stream, std::shared_ptr<const void> owner) override {
+    check_run(wanted.pooled);
+    check_on_device(tokens);
+    // Let go of after the lock: an owner may be anything, another session's result too.
+    std::vector<std::shared_ptr<const void>> read;
+    const std::lock_guard lock(mutex_);
+    while (!being_read_.empty() && being_read_.front().first->is_done()) {
+      read.push_back(std::move(being_read_.front().second));
+      being_read_.pop_front();
+    }
+    const auto lease = slots_->lease(shared_from_this());
+    wait_for(stream);
+    const uint32_t run = ++device_runs_;
+    const EncoderInputs inputs = inputs_->load(tokens, run, lease->finding());
+    if (owner != nullptr) {
+      auto& [event, kept] = being_read_.emplace_back(io_->make_event(), std::move(owner));
+      event->record(io_->stream());
+    }
+    return keep_outputs(encode_batch(inputs), wanted, lease, stream, run);
+  }
+
+  StreamHandle stream() const override { return io_ == nullptr ? 0 : io_->stream(); }
+
+  void wait_for(StreamHandle stream) override {
+    if (stream != 0) device_io().order(stream, io_->stream());
+  }
+
+  std::vector<double> time_encoder(const PackedTokens& tokens, int samples, int launches) override {
+    check_run(false);
+    check(tokens, limits_);
+    const std::lock_guard lock(mutex_);
+    const EncoderInputs inputs = inputs_->upload(tokens);
+    std::vector<double> times;
+    for (int i = 0; i < samples; ++i) {
+      const double total = ops_->elapsed_ms([&] {
+        for (int launch = 0; launch < launches; ++launch) encode_batch(inputs);
+      });
+      times.push_back(total / launches);
+    }
+    return times;
+  }
+
+  const MemoryPlan& memory_plan() const override { return plan_; }
+  const SessionOptions& options() const override { return options_; }
+  const std::string& spec_json() const override { return spec_json_; }
+  int64_t hidden_size() const override { return spec_.hidden_size; }
+  bool has_pooler() const override { return spec_.pooler.has_value(); }
+
+ private:
+  class Array final : public DeviceArray {
+   public:
+    Array(std::shared_ptr<EncoderSession> session, std::shared_ptr<OutputLease> lease,
+          const TensorView& view, StreamHandle stream, uint32_t run, int64_t num_tokens)
+        : DeviceArray(session->options_.device, view, stream),
+          session_(std::move(session)),
+          lease_(std::move(lease)),
+          run_(run),
+          num_tokens_(num_tokens) {}
+
+    void make_ready_on(StreamHandle stream) override {
+      session_->check_process();
+      lease_->make_ready_on(stream);
+    }
+    void read(float* to) override {
+      session_->check_process();
+      {
+        const std::lock_guard lock(session_->mutex_);
+        session_->outputs_->read_back(view(), to);
+        session_->ops_->synchronize();
+      }
+      check_finding(*lease_->finding(), run_, num_tokens_, session_->limits_);
+    }
+    void check() override {
+      session_->check_process();
+      lease_->wait();
+      check_finding(*lease_->finding(), run_, num_tokens_, session_->limits_);
+    }
+
+   private:
+    std::shared_ptr<EncoderSession> session_;
+    std::shared_ptr<OutputLease> lease_;
+    uint32_t run_;
+    int64_t num_tokens_;
+  };
+
+  // fork() copies neither the worker threads nor the device context.
+  void check_process() const {
+    if (getpid() == process_) return;
+    throw RuntimeError(concat("this session was loaded in process ", process_,
+                              " and cannot run in process ", getpid(),
+                              ", forked from it: load a session after the fork"));
+  }
+
+  void check_run(bool wants_pooled) const {
+    check_process();
+    if (wants_pooled && !spec_.pooler) {
+      throw InvalidArgument("output 'pooled' was asked for, but this model has no pooler head");
+    }
+  }
+
+  DeviceIo& device_io() const {
+    if (io_ != nullptr) return *io_;
+    throw InvalidArgument(concat("this session runs on ", name_of(options_.device),
+                                 ": batches and outputs are in host memory, without a stream"));
+  }
+
+  void check_on_device(const DeviceTokens& tokens) const {
+    const DeviceIo& io = device_io();
+    check_capacity(tokens.num_tokens, tokens.num_sequences, limits_);
+    if (tokens.cu_seqlens == nullptr || tokens.num_sequences < 0) {
+      throw InvalidArgument("cu_seqlens is empty; expected B + 1 offsets, at least [0]");
+    }
+    if (tokens.ids == nullptr && tokens.num_tokens > 0) throw InvalidArgument("ids are missing");
+    const auto check_pointer = [&](const char* name, const int32_t* data) {
+      if (data != nullptr) io.check_pointer(name, data);
+    };
+    check_pointer("cu_seqlens", tokens.cu_seqlens);
+    if (tokens.num_tokens == 0) return;
+    check_pointer("ids", tokens.ids);
+    check_pointer("type_ids", tokens.type_ids);
+    check_pointer("position_ids", tokens.position_ids);
+  }
+
+  // One token through everything: kernels made at first use are made now, not in a caller's run.
+  void warm_up() {
+    const std::array<int32_t, 1> ids = {0};
+    const std::array<int32_t, 2> cu_seqlens = {0, 1};
+    const DeviceOutputSet all = {.hidden = true, .embedding = true, .pooled = has_pooler()};
+    std::vector<float> rows(static_cast<size_t>(3 * spec_.hidden_size));
+    float* const row = rows.data();
+    run({.ids = ids, .cu_seqlens = cu_seqlens, .type_ids = {}, .position_ids = {}},
+        {.hidden = row,
+         .embedding = row + spec_.hidden_size,
+         .pooled = all.pooled ? row + 2 * spec_.hidden_size : nullptr});
+    if (io_ == nullptr) return;
+    // What the run above has left is a batch on the device.
+    const EncoderInputs left = inputs_->bounds(1, 1, false);
+    const DeviceTokens tokens = {
+        .ids = left.ids, .cu_seqlens = left.batch.cu_seqlens, .num_tokens = 1, .num_sequences = 1};
+    inputs_->load(tokens, 0, static_cast<InputFinding*>(finding_->data()));
+    outputs_->write(exact(left.batch), inputs_->counts(), all,
+                    {buffers_.hidden, buffers_.embedding, buffers_.pooled});
+    ops_->synchronize();
+  }
+
+  // The host's numbers are those of the batch itself.
+  static BatchView exact(BatchView batch) {
+    batch.counts = nullptr;
+    return batch;
+  }
+
+  // Fills buffers_.hidden; returns the batch as the outputs see it.
+  BatchView encode_batch(const EncoderInputs& inputs) {
+    const BatchView& batch = inputs.batch;
+    if (inputs.position_ids != nullptr ||
+        !recordings_.launch({batch.num_tokens, batch.max_seqlen, inputs.type_ids != nullptr})) {
+      encode(spec_, *weights_, inputs, buffers_, *ops_);
+    }
+    return exact(batch);
+  }
+
+  DeviceOutputs keep_outputs(const BatchView& batch, const DeviceOutputSet& wanted,
+                             const std::shared_ptr<OutputLease>& lease, StreamHandle stream,
+                             uint32_t run) {
+    const OutputSlot& to = lease->buffers();
+    outputs_->write(batch, inputs_->counts(), wanted, to);
+    lease->complete();
+    if (stream != 0) lease->make_ready_on(stream);
+    const auto array = [&](bool is_wanted, const TensorView& view, int64_t rows) {
+      return is_wanted ? std::make_shared<Array>(shared_from_this(), lease, view.first_rows(rows),
+                                                 stream, run, batch.num_tokens)
+                       : nullptr;
+    };
+    return {.hidden = array(wanted.hidden, to.hidden, batch.num_tokens),
+            .embedding = array(wanted.embedding, to.embedding, batch.num_sequences),
+            .pooled = array(wanted.pooled, to.pooled, batch.num_sequences)};
+  }
+
+  SessionOptions options_;
+  std::string spec_json_;
+  Spec spec_;
+  std::unique_ptr<Ops> ops_;
+  DeviceIo* io_;  // of ops_; null on the CPU
+  MemoryPlan plan_;
+  std::shared_ptr<const ModelWeights> weights_;
+  std::unique_ptr<DeviceMemory> arena_memory_;
+  EncoderBuffers buffers_;
+  std::unique_ptr<BatchInputs> inputs_;
+  std::unique_ptr<EncoderOutputs> outputs_;
+  Recordings recordings_;
+  PackedLimits limits_;
+  std::unique_ptr<OutputSlots> slots_;
+  std::unique_ptr<DeviceMemory> finding_;  // of runs whose outputs go to the host
+  uint32_t device_runs_ = 0;
+  /// Batches on the device, until it has read them.
+  std::deque<std::pair<std::unique_ptr<DeviceEvent>, std::shared_ptr<const void>>> being_read_;
+  std::mutex mutex_;  // one run at a time: the arena is the session's own
+  pid_t process_;
+};
+
+}  // namespace
+
+std::shared_ptr<Session> make_encoder_session(const std::string& spec_json,
+                                              const WeightSource& source,
+                                              const SessionOptions& options) {
+  return std::make_shared<EncoderSession>(spec_json, source, options);
+}
+
+}  // namespace packhorse

@@ -1,0 +1,36 @@
+#include "model/session_memory.h"
+
+#include "core/format.h"
+#include "model/weights.h"
+
+namespace packhorse {
+
+SessionBuffers take_session_buffers(const Spec& spec, const SessionOptions& options, Ops& ops,
+                                    Arena& arena) {
+  const Capacity capacity = {options.max_tokens, options.max_sequences};
+  SessionBuffers buffers;
+  buffers.slots =
+      take_output_slots(spec, capacity, options.dtype, options.output_slots, ops, arena);
+  buffers.encoder = take_buffers(spec, capacity, options.dtype, ops, arena);
+  return buffers;
+}
+
+MemoryPlan count_memory(const Spec& spec, const SessionOptions& options, Ops& ops) {
+  MemoryPlan plan;
+  const std::optional<size_t> limit = options.memory_limit;
+  try {
+    plan.weights = plan_weights(spec, options.dtype, ops, limit);
+    Arena arena(limit ? std::optional<size_t>(*limit - plan.weights.bytes) : std::nullopt);
+    take_session_buffers(spec, options, ops, arena);
+    plan.arena = arena.plan();
+  } catch (const OutOfMemory& error) {
+    if (!limit) throw;
+    throw OutOfMemory(concat(error.message(), " (memory_limit is ", *limit,
+                             " bytes, of which the weights take ", plan.weights.bytes,
+                             "; lower max_tokens, max_sequences or output_slots, or raise "
+                             "memory_limit)"));
+  }
+  return plan;
+}
+
+}  // namespace packhorse
