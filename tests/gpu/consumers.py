@@ -1,4 +1,4 @@
-"""What the tests of device arrays share: a small model, batches, and the libraries that make batches
+"""What the tests of device arrays share: a small model, batches, and the libraries that make them
 on the device and take results there, each behind the same names."""
 
 from __future__ import annotations
