@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import packhorse
 import pytest
@@ -23,3 +27,25 @@ def test_device() -> None:
             ops.gemm(x, x, device=device, dtype=dtype)
     with pytest.raises(ValueError, match="unknown device 'cuda:-1'"):
         ops.gemm(x, x, device="cuda:-1")
+
+
+def test_no_device() -> None:
+    """Without a device, a driver or a CUDA backend: imported, and said, and the CPU works."""
+    code = (
+        "import numpy, packhorse; from packhorse import ops\n"
+        "assert all(name == 'cpu' for name in packhorse.available_devices())\n"
+        "try: ops.gemm(numpy.ones((8, 8)), numpy.ones((8, 8)), device='cuda', dtype='float16')\n"
+        "except RuntimeError as error: print(error)"
+    )
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=hidden, capture_output=True, text=True, check=True
+    )
+    assert any(
+        text in found.stdout
+        for text in (
+            "does not exist: the driver shows no device",
+            "no NVIDIA driver on this machine; install one for CUDA",
+            "no CUDA backend (build with PACKHORSE_CUDA=ON)",
+        )
+    ), found.stdout

@@ -1,0 +1,132 @@
+"""What the tests of device arrays share: a small model, batches, and the libraries that make them
+on the device and take results there, each behind the same names."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from dlpack_producer import Interface, Producer
+from gpu_support import DEVICE
+from models import random_sequences
+from packhorse import DeviceArray, PackedTokens, Session, pack
+
+# JAX would take most of the device's memory for itself.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
+class PyTorch:
+    def put(self, values: Any) -> Any:
+        return torch.as_tensor(np.asarray(values, np.int32), device="cuda")
+
+    def take(self, array: Any) -> npt.NDArray[np.float32]:
+        return torch.from_dlpack(array).float().cpu().numpy()
+
+
+class CuPy:
+    def __init__(self) -> None:
+        self.cupy = pytest.importorskip("cupy")
+
+    def put(self, values: Any) -> Any:
+        return self.cupy.asarray(values, np.int32)
+
+    def take(self, array: Any) -> npt.NDArray[np.float32]:
+        host: npt.NDArray[np.float32] = self.cupy.from_dlpack(array).astype(np.float32).get()
+        return host
+
+
+class CuPyInterface(CuPy):
+    """CuPy by the CUDA array interface, in and out."""
+
+    def put(self, values: Any) -> Any:
+        array = super().put(values)
+        found = array.__cuda_array_interface__
+        interface = Interface(found["data"][0], found["shape"], stream=found["stream"])
+        interface.owner = array  # type: ignore[attr-defined]
+        return interface
+
+    def take(self, array: Any) -> npt.NDArray[np.float32]:
+        host: npt.NDArray[np.float32] = self.cupy.asarray(array).astype(np.float32).get()
+        return host
+
+
+class Jax:
+    def __init__(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.jax = pytest.importorskip("jax")
+            import jax.dlpack
+            import jax.numpy
+
+            if not any(device.platform == "gpu" for device in self.jax.devices()):
+                pytest.skip("JAX sees no GPU")
+            self.numpy, self.dlpack = jax.numpy, jax.dlpack
+
+    def put(self, values: Any) -> Any:
+        return self.numpy.asarray(np.asarray(values, np.int32))
+
+    def take(self, array: Any) -> npt.NDArray[np.float32]:
+        if 0 in array.shape:  # JAX imports no empty arrays
+            return array.numpy()  # type: ignore[no-any-return]
+        return np.asarray(self.dlpack.from_dlpack(array).astype(np.float32))
+
+
+class Strict(PyTorch):
+    """The protocol to the letter, and the older of its capsules."""
+
+    def put(self, values: Any) -> Any:
+        array = super().put(values)
+        torch.cuda.synchronize()
+        producer = Producer(array.data_ptr(), tuple(array.shape), version=(0, 8))
+        producer.owner = array  # type: ignore[attr-defined]
+        return producer
+
+
+CONSUMERS = {
+    "torch": PyTorch,
+    "cupy": CuPy,
+    "cupy-interface": CuPyInterface,
+    "jax": Jax,
+    "strict": Strict,
+}
+
+TORCH = PyTorch()
+
+OUTPUTS = ["hidden", "embedding", "pooled"]
+LENGTHS = [[40, 0, 3, 130, 1, 64], [1], [0, 0, 5, 0], [300], [7] * 20]
+BATCH = pack(random_sequences(LENGTHS[0]))
+
+
+def load(folder: Path, dtype: str = "float16", **options: Any) -> Session:
+    sizes = {"max_tokens": 512, "max_sequences": 32}
+    return Session.load(folder, DEVICE, dtype, **{**sizes, **options})
+
+
+def on_device(batch: PackedTokens, library: Any = TORCH) -> PackedTokens:
+    arrays = (batch.ids, batch.cu_seqlens, batch.type_ids, batch.position_ids)
+    return PackedTokens(*(None if array is None else library.put(array) for array in arrays))
+
+
+def bits(result: Any) -> bytes:
+    arrays = (getattr(result, name) for name in OUTPUTS)
+    host = (a.numpy() if isinstance(a, DeviceArray) else a for a in arrays)
+    return b"".join(a.tobytes() for a in host)
+
+
+def variants(lengths: list[int]) -> list[PackedTokens]:
+    """Without and with type and position ids: recorded and eager."""
+    plain = pack(random_sequences(lengths))
+    types = np.arange(plain.num_tokens) % 2
+    positions = np.arange(plain.num_tokens) % 300
+    return [
+        plain,
+        PackedTokens(plain.ids, plain.cu_seqlens, types),
+        PackedTokens(plain.ids, plain.cu_seqlens, None, positions),
+        PackedTokens(plain.ids, plain.cu_seqlens, types, positions),
+    ]
