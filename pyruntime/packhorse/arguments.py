@@ -22,7 +22,7 @@ def as_batch(batch: Batch) -> PackedTokens:
     if (
         isinstance(batch, tuple)
         and len(batch) == 2
-        and all(is_device_array(part) or np.ndim(part) == 1 for part in batch)
+        and (is_device_array(batch[0]) or all(np.ndim(part) == 1 for part in batch))
     ):
         return PackedTokens(*batch)
     return pack(batch)

@@ -1,9 +1,10 @@
 #include "cuda/device_io.h"
 
+#include <utility>
+
 #include "cuda/check.h"
 #include "cuda/device_memory.h"
 #include "cuda/pool.h"
-#include "cuda/stream.h"
 
 namespace packhorse::cuda {
 namespace {
@@ -13,7 +14,9 @@ cudaStream_t to_stream(StreamHandle handle) { return reinterpret_cast<cudaStream
 
 class CudaEvent final : public DeviceEvent {
  public:
-  explicit CudaEvent(int device) : device_(device) {}
+  CudaEvent(int device, std::shared_ptr<EventPool> pool)
+      : device_(device), pool_(std::move(pool)), event_(pool_->take()) {}
+  ~CudaEvent() override { pool_->put(std::move(event_)); }
 
   void record(StreamHandle stream) override {
     const DeviceGuard guard(device_);
@@ -22,15 +25,15 @@ class CudaEvent final : public DeviceEvent {
     if (capture != cudaStreamCaptureStatusNone) {
       throw RuntimeError("a stream that a CUDA graph is being captured from cannot take part");
     }
-    CUDA_CHECK(cudaEventRecord(event_, to_stream(stream)));
+    CUDA_CHECK(cudaEventRecord(*event_, to_stream(stream)));
   }
   void make_wait(StreamHandle stream) override {
     const DeviceGuard guard(device_);
-    CUDA_CHECK(cudaStreamWaitEvent(to_stream(stream), event_, 0));
+    CUDA_CHECK(cudaStreamWaitEvent(to_stream(stream), *event_, 0));
   }
   bool is_done() const override {
     const DeviceGuard guard(device_);
-    const cudaError_t status = cudaEventQuery(event_);
+    const cudaError_t status = cudaEventQuery(*event_);
     if (status == cudaErrorNotReady) {
       cudaGetLastError();
       return false;
@@ -40,12 +43,13 @@ class CudaEvent final : public DeviceEvent {
   }
   void synchronize() override {
     const DeviceGuard guard(device_);
-    CUDA_CHECK(cudaEventSynchronize(event_));
+    CUDA_CHECK(cudaEventSynchronize(*event_));
   }
 
  private:
   int device_;
-  Event event_{cudaEventDisableTiming};
+  std::shared_ptr<EventPool> pool_;
+  std::unique_ptr<Event> event_;
 };
 
 class SharedMemory final : public DeviceMemory {
@@ -61,9 +65,23 @@ class SharedMemory final : public DeviceMemory {
 
 }  // namespace
 
+std::unique_ptr<Event> EventPool::take() {
+  const std::lock_guard lock(mutex_);
+  if (free_.empty()) return std::make_unique<Event>(cudaEventDisableTiming);
+  std::unique_ptr<Event> event = std::move(free_.back());
+  free_.pop_back();
+  return event;
+}
+
+// Streams that wait for it wait for what it marked when they were asked to.
+void EventPool::put(std::unique_ptr<Event> event) {
+  const std::lock_guard lock(mutex_);
+  free_.push_back(std::move(event));
+}
+
 std::unique_ptr<DeviceEvent> CudaDeviceIo::make_event() {
   const DeviceGuard guard(device_);
-  return std::make_unique<CudaEvent>(device_);
+  return std::make_unique<CudaEvent>(device_, events_);
 }
 
 void CudaDeviceIo::synchronize_device() {

@@ -3,6 +3,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "cuda/stream.h"
 #include "ops/ops.h"
 
 namespace packhorse::cuda {
@@ -13,6 +18,17 @@ void launch_copy_rows(const TensorView& from, const TensorView& to, const int32_
                       cudaStream_t stream);
 /// Contiguous rows of a 16-bit or 32-bit dtype.
 void launch_clear_empty(const int32_t* cu_seqlens, const TensorView& rows, cudaStream_t stream);
+
+/// Events without timing, used again: a run takes several.
+class EventPool {
+ public:
+  std::unique_ptr<Event> take();
+  void put(std::unique_ptr<Event> event);
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Event>> free_;
+};
 
 class CudaDeviceIo final : public DeviceIo {
  public:
@@ -31,6 +47,7 @@ class CudaDeviceIo final : public DeviceIo {
  private:
   int device_;
   cudaStream_t stream_;
+  std::shared_ptr<EventPool> events_ = std::make_shared<EventPool>();
 };
 
 }  // namespace packhorse::cuda

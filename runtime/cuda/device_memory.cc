@@ -41,7 +41,8 @@ CudaMemory::CudaMemory(int device, size_t bytes) {
     throw OutOfMemory(concat("cuda:", device, " has too little memory: ", in_mebibytes(bytes),
                              " needed in one piece, ", in_mebibytes(free), " free of ",
                              in_mebibytes(total),
-                             "; lower max_tokens or max_sequences, or take a smaller model"));
+                             "; lower max_tokens, max_sequences or output_slots, or take a smaller "
+                             "model"));
   }
   CUDA_CHECK(error);
 }

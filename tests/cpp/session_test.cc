@@ -105,3 +105,23 @@ TEST(session_refuses_weights_by_name) {
   poisoned.values["layers.0.attention.key.weight"][30] = std::numeric_limits<float>::quiet_NaN();
   CHECK_THROWS_WITH(load(poisoned), "'layers.0.attention.key.weight' holds nan at element 30");
 }
+
+TEST(sessions_on_the_cpu_have_no_device_arrays) {
+  const TinyWeights weights;
+  const auto session = Session::load(tiny_spec().dump(), *weights.source(), small_options());
+  const Batch batch{{1, 2, 3}, {0, 3}};
+  const DeviceTokens there = {.ids = batch.ids.data(),
+                              .cu_seqlens = batch.cu_seqlens.data(),
+                              .num_tokens = 3,
+                              .num_sequences = 1};
+  const char* message = "runs on cpu: batches and outputs are in host memory";
+  CHECK(session->stream() == 0);
+  session->wait_for(0);
+  CHECK_THROWS_WITH(session->wait_for(1), message);
+  CHECK_THROWS_WITH(session->run_on_device(batch.view(), {.hidden = true}), message);
+  CHECK_THROWS_WITH(session->run_on_device(there, {.hidden = true}), message);
+  CHECK_THROWS_WITH(session->run(there, RunOutputs()), message);
+  SessionOptions options = small_options();
+  options.output_slots = -1;
+  CHECK_THROWS_WITH(plan_memory(tiny_spec().dump(), options), "output_slots is -1");
+}

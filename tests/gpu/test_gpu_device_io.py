@@ -76,9 +76,11 @@ def test_nothing(session: Session, library: Any) -> None:
 @pytest.mark.parametrize("kernels", ["sm90", "portable"], indirect=True)
 def test_kernels_and_dtypes(kernels: str, dtype: str, folder: Path) -> None:
     session = load(folder, dtype)
-    expected = session.run(BATCH, outputs=OUTPUTS)
+    for batch in variants(LENGTHS[0]):
+        expected = session.run(batch, outputs=OUTPUTS)
+        with session.run(on_device(batch), outputs=OUTPUTS) as result:
+            assert bits(result) == bits(expected)
     with session.run(on_device(BATCH), outputs=OUTPUTS) as result:
-        assert bits(result) == bits(expected)
         hidden = torch.from_dlpack(result.hidden)
         assert hidden.dtype == getattr(torch, dtype)
         assert hidden.is_contiguous()

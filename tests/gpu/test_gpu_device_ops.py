@@ -124,9 +124,14 @@ def test_refusals(precision: Precision, random: torch.Generator) -> None:
     ids = torch.full((16,), 64, dtype=torch.int32, device="cuda")
     one = torch.tensor([0, 16], dtype=torch.int32, device="cuda")
     host = np.ones((16, WIDTH), np.float32)
+    on = precision.options()
     cases: list[tuple[Any, type[Exception], str]] = [
         (lambda: ops.gemm(x, host), ValueError, "weight is in host memory, the first argument"),
-        (lambda: ops.gemm(host, x), ValueError, "weight lies on a device, the first argument does"),
+        (
+            lambda: ops.gemm(host, x, **on),
+            ValueError,
+            "weight lies on a device, the first argument does",
+        ),
         (lambda: ops.gemm(x.float(), x.float()), RuntimeError, "float16 or bfloat16"),
         (lambda: ops.gemm(x, x.to(other)), ValueError, "weight is b?float16, expected b?float16"),
         (lambda: ops.gemm(x, x.T), ValueError, "weight is not contiguous"),
