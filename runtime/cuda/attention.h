@@ -26,6 +26,8 @@ struct AttentionParams {
   int64_t k_row_stride = 0;
   int64_t v_row_stride = 0;
   int64_t out_row_stride = 0;
+  // Offsets and counts are read while the stream's previous kernel may still run (cuda/launch.cuh):
+  // that one must not write them.
   const int32_t* cu_seqlens_q = nullptr;  // [num_sequences + 1], device
   const int32_t* cu_seqlens_k = nullptr;  // [num_sequences + 1], device
   /// Null, or {T, B} in device memory: B, at most num_sequences, is then the real number of
@@ -49,7 +51,8 @@ struct AttentionParams {
 };
 
 /// Whether `launch_attention_sm90` takes these arguments: fp16 or bf16, head_dim a multiple of 8 up
-/// to 256, row strides multiples of 8 elements and pointers of 16 bytes (the copy engine's rules).
+/// to 256, row strides multiples of 8 elements and pointers of 16 bytes (the copy engine's rules);
+/// a bucketed term of at most 256 buckets and a max_distance of at most 1024.
 bool attention_sm90_supported(const AttentionParams& params);
 
 /// Bytes of workspace. It must be zero before the first launch that uses it; every launch leaves it

@@ -126,8 +126,11 @@ struct Softmax {
       row_top = fmaxf(row_top, __shfl_xor_sync(~0u, row_top, 2));
       row_top = fmaxf(row_top, maximum[r]);
       // A row that has seen no key keeps -inf; subtracting 0 then leaves exp2(-inf) = 0.
-      offset[r] = row_top == -INFINITY ? 0.0f : __fmul_rn(row_top, scale);
-      rescale[r] = exp2_approx(__fmaf_rn(maximum[r], scale, -offset[r]));
+      const float base = row_top == -INFINITY ? 0.0f : row_top;
+      offset[r] = __fmul_rn(base, scale);
+      // Exactly 1 where the maximum stays: a tile that a row does not see, which kernels of larger
+      // query tiles meet more of, then leaves its bits alone.
+      rescale[r] = exp2_approx(__fmul_rn(__fadd_rn(maximum[r], -base), scale));
       maximum[r] = row_top;
     }
     float partial[4] = {0.0f, 0.0f, 0.0f, 0.0f};

@@ -13,6 +13,14 @@ constexpr int kLeastBlocks = kThreads == 512 ? 1
                              : kVectors < 4  ? 5
                                              : 4;
 
+#ifndef EMB_ROWS
+#define EMB_ROWS 1
+#endif
+template <int kThreads, int kVectors>
+constexpr int kGroupRows = kThreads == 32 && kVectors <= 3 ? EMB_ROWS : 1;
+template <int kThreads, int kVectors>
+constexpr int kManyBlocks = kGroupRows<kThreads, kVectors> == 2 ? (kVectors == 3 ? 5 : 6) : kLeastBlocks<kThreads, kVectors>;
+
 // Tokens that a group of a large batch goes through: looking up where a token's rows lie is a chain
 // of dependent loads, which the lanes of a warp do for as many tokens together.
 int tokens_of_group(int64_t tokens) { return tokens >= 16384 ? 8 : 4; }
@@ -88,15 +96,24 @@ __device__ void load_sources(Sources<T, kThreads, kVectors>& sources, const Embe
   sources.load(2, table_row<T>(args.type, ids.type), columns);
 }
 
+/// Brings gamma and beta into the L2 cache, a block once.
+__device__ void prefetch_weight(const NormWeight& weight, int columns) {
+  constexpr int kLine = 32;  // floats of a cache line
+  for (const float* from : {weight.gamma, weight.beta}) {
+    const int column = static_cast<int>(threadIdx.x) * kLine;
+    if (from == nullptr || column >= columns) continue;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from + column));
+  }
+}
+
 // For small batches: a group per token, and everything that does not depend on something else is
 // asked for at once.
 template <class T, int kThreads, int kVectors>
-__global__ void __launch_bounds__(kBlockThreads<kThreads>)
+__global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads, kVectors>)
     embed_few_kernel(const __grid_constant__ EmbedArgs args, DeviceStatus* status) {
   __shared__ float scratch[64];
-  using RowType = Sources<T, kThreads, kVectors>;
   const int columns = static_cast<int>(args.out.shape[1]);
-  const WeightInRegisters<RowType, kVectors> weight(args.norm, columns);
+  prefetch_weight(args.norm, columns);
   wait_for_previous_kernel();
   let_next_kernel_start();
   const int64_t token = int64_t{blockIdx.x} * kBlockGroups<kThreads> + threadIdx.x / kThreads;
@@ -118,19 +135,22 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>)
     }
   }
   ids.check(args, token, status);
-  RowType row[1];
-  load_sources<T, kThreads, kVectors>(row[0], args, ids, columns);
+  Sources<T, kThreads, kVectors> sources;
+  load_sources<T, kThreads, kVectors>(sources, args, ids, columns);
+  SummedRow<T, kThreads, kVectors, 3> row[1];
+  row[0].set(sources);
   T* out = static_cast<T*>(args.out.data) + token * args.out.row_stride;
-  normalize_rows<kThreads, kVectors>(row, args.norm, weight, columns, scratch,
+  normalize_rows<kThreads, kVectors>(row, args.norm, WeightInMemory(args.norm), columns, scratch,
                                      [&](int, int column, const float (&value)[kVectorSize]) {
                                        store_vector(out + column, value);
                                      });
 }
 
 template <class T, int kThreads, int kVectors>
-__global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads, kVectors>)
+__global__ void __launch_bounds__(kBlockThreads<kThreads>, kManyBlocks<kThreads, kVectors>)
     embed_kernel(const __grid_constant__ EmbedArgs args, int tokens, DeviceStatus* status) {
-  __shared__ float scratch[2][64];
+  constexpr int kRows = kGroupRows<kThreads, kVectors>;
+  __shared__ float scratch[2][kRows * 64];
   wait_for_previous_kernel();
   let_next_kernel_start();
   const TokenCounts counts(args.batch);
@@ -143,22 +163,26 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads
   TokenIds ids;
   if (lane < here) ids.look_up(args, first + lane, counts.sequences, status);
 
-  Sources<T, kThreads, kVectors> sources;
-  load_sources<T, kThreads, kVectors>(sources, args, ids.of_lane(0), columns);
-  for (int token = 0; token < here; ++token) {
-    SummedRow<T, kThreads, kVectors, 3> row[1];
-    row[0].set(sources);
-    // The next token's rows are on their way while this one is normalised.
-    if (token + 1 < here) {
-      load_sources<T, kThreads, kVectors>(sources, args, ids.of_lane(token + 1), columns);
+  for (int token = 0; token < here; token += kRows) {
+    SummedRow<T, kThreads, kVectors, 3> rows[kRows];
+    {
+      Sources<T, kThreads, kVectors> sources[kRows];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        // Past the last token the last one again, not stored.
+        load_sources<T, kThreads, kVectors>(sources[r], args,
+                                            ids.of_lane(min(token + r, here - 1)), columns);
+      }
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) rows[r].set(sources[r]);
     }
     T* out = static_cast<T*>(args.out.data) + (first + token) * args.out.row_stride;
     // Every other turn has scratch of its own: the last turn's may still be read.
-    normalize_rows<kThreads, kVectors>(row, args.norm, WeightInMemory{args.norm}, columns,
-                                       scratch[token % 2],
-                                       [&](int, int column, const float (&value)[kVectorSize]) {
-                                         store_vector(out + column, value);
-                                       });
+    normalize_rows<kThreads, kVectors>(
+        rows, args.norm, WeightInMemory(args.norm), columns, scratch[token / kRows % 2],
+        [&](int r, int column, const float (&value)[kVectorSize]) {
+          if (token + r < here) store_vector(out + r * args.out.row_stride + column, value);
+        });
   }
 }
 
@@ -193,11 +217,11 @@ void launch_embed(const EmbedArgs& args, DeviceStatus* status, cudaStream_t stre
   if (tokens == 0) return;
   dispatch_dtype(args.out.dtype, [&]<class T>() {
     dispatch_row(args.out.shape[1], [&]<int kThreads, int kVectors>() {
-      if constexpr (kVectors == 0) {
+      if constexpr (kVectors == 0 || kVectors > 4) {
         launch_kernel(embed_folded_kernel<T>, dim3(static_cast<unsigned>(tokens)), kFoldThreads, 0,
                       stream, args, status);
       } else {
-        const bool few = tokens <= kFewRows;
+        const bool few = tokens * args.out.shape[1] <= kFewElements;
         const int group = few ? 1 : tokens_of_group(tokens);
         const int block = group * kBlockGroups<kThreads>;
         const dim3 blocks(static_cast<unsigned>((tokens + block - 1) / block));

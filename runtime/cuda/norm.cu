@@ -7,12 +7,15 @@ namespace {
 
 // Rows that a group of a large batch works on at once: twice the loads on their way, half the reads
 // of gamma and beta. A block of 512 threads with two tensors to read has no registers for it.
-template <int kThreads, bool kResidual>
-constexpr int kGroupRows = kThreads == 512 && kResidual ? 1 : 2;
+template <int kThreads, int kVectors, bool kResidual>
+constexpr int kGroupRows = kThreads == 512 && (kResidual || kVectors > 4) ? 1 : 2;
 
 // Blocks that a multiprocessor must have room for: registers are capped to that.
-template <int kThreads>
-constexpr int kLeastBlocks = kThreads < 512 ? 1 : 2;
+template <int kThreads, int kVectors>
+constexpr int kLeastBlocks = kThreads == 512 && kVectors <= 4 ? 2 : 1;
+
+// Elements up to which reading gamma and beta ahead of the rows pays for its registers.
+constexpr int64_t kAheadElements = 12 << 20;
 
 __device__ int64_t row_count(const NormParams& params) {
   return params.row_count == nullptr ? params.rows : *params.row_count;
@@ -30,23 +33,17 @@ __device__ T* out_row(const NormParams& params, int64_t row) {
   return static_cast<T*>(params.out) + row * params.out_stride;
 }
 
-// One pass over memory: a row is read once, normalised in registers and written once. Of a small
-// batch (kFew) a group has one row, and its gamma and beta ahead of it.
-template <class T, int kThreads, int kVectors, bool kResidual, bool kFew>
-__global__ void __launch_bounds__(kBlockThreads<kThreads>, kFew ? 1 : kLeastBlocks<kThreads>)
+// One pass over memory: a row is read once, normalised in registers and written once. With kAhead,
+// gamma and beta are in registers before the previous kernel ends.
+template <class T, int kThreads, int kVectors, bool kResidual, int kRows, bool kAhead>
+__global__ void __launch_bounds__(kBlockThreads<kThreads>,
+                                  kAhead ? 1 : kLeastBlocks<kThreads, kVectors>)
     norm_kernel(const __grid_constant__ NormParams params) {
-  constexpr int kRows = kFew ? 1 : kGroupRows<kThreads, kResidual>;
   using RowType = Row<T, kThreads, kVectors, kResidual ? 2 : 1>;
-  using Weight = std::conditional_t<kFew, WeightInRegisters<RowType, kVectors>, WeightInMemory>;
+  using Weight = std::conditional_t<kAhead, WeightInRegisters<RowType, kVectors>, WeightInMemory>;
   __shared__ float scratch[kRows * 64];
   const int columns = static_cast<int>(params.columns);
-  const Weight weight = [&] {
-    if constexpr (kFew) {
-      return Weight(params.weight, columns);
-    } else {
-      return Weight{params.weight};
-    }
-  }();
+  const Weight weight(params.weight, columns);
   const int64_t count = row_count(params);
   wait_for_previous_kernel();
   let_next_kernel_start();
@@ -97,19 +94,21 @@ void launch_norm(const NormParams& params, cudaStream_t stream) {
         launch_kernel(norm_folded_kernel<T>, dim3(static_cast<unsigned>(params.rows)), kFoldThreads,
                       0, stream, params);
       } else {
-        const auto launch = [&]<bool kResidual, bool kFew>() {
-          constexpr int kRows = kFew ? 1 : kGroupRows<kThreads, kResidual>;
+        const auto launch = [&]<bool kResidual, int kRows, bool kAhead>() {
           constexpr int kBlockRows = kBlockGroups<kThreads> * kRows;
-          launch_kernel(norm_kernel<T, kThreads, kVectors, kResidual, kFew>,
+          launch_kernel(norm_kernel<T, kThreads, kVectors, kResidual, kRows, kAhead>,
                         dim3(static_cast<unsigned>((params.rows + kBlockRows - 1) / kBlockRows)),
                         kBlockThreads<kThreads>, 0, stream, params);
         };
         const auto launch_size = [&]<bool kResidual>() {
-          if (params.rows <= kFewRows) {
-            launch.template operator()<kResidual, true>();
-          } else {
-            launch.template operator()<kResidual, false>();
+          const int64_t elements = params.rows * params.columns;
+          if constexpr (kVectors <= 4) {
+            if (elements <= kFewElements) return launch.template operator()<kResidual, 1, true>();
           }
+          if constexpr (kThreads == 32) {
+            if (elements <= kAheadElements) return launch.template operator()<kResidual, 2, true>();
+          }
+          launch.template operator()<kResidual, kGroupRows<kThreads, kVectors, kResidual>, false>();
         };
         if (params.residual != nullptr) {
           launch_size.template operator()<true>();

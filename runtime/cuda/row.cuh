@@ -150,6 +150,7 @@ struct SummedRow {
 /// gamma and beta of the columns that a thread holds, read when they are needed.
 struct WeightInMemory {
   const NormWeight& weight;
+  __device__ explicit WeightInMemory(const NormWeight& weight, int = 0) : weight(weight) {}
   __device__ void get(int, int column, float (&gamma)[kVectorSize],
                       float (&beta)[kVectorSize]) const {
     if (weight.gamma != nullptr) load_vector(gamma, weight.gamma + column);
@@ -157,7 +158,7 @@ struct WeightInMemory {
   }
 };
 
-/// The same, read ahead: for small batches, where one more trip to memory is what counts.
+/// The same, read ahead: for smaller batches, where one more trip to memory is what counts.
 template <class RowType, int kVectors>
 struct WeightInRegisters {
   float gamma[kVectors][kVectorSize];
@@ -170,7 +171,7 @@ struct WeightInRegisters {
 #pragma unroll
       for (int i = 0; i < kVectorSize; ++i) gamma[v][i] = beta[v][i] = 0;
       if (column >= columns) continue;
-      WeightInMemory{weight}.get(v, column, gamma[v], beta[v]);
+      WeightInMemory(weight).get(v, column, gamma[v], beta[v]);
     }
   }
   __device__ void get(int vector, int, float (&to_gamma)[kVectorSize],
@@ -295,7 +296,7 @@ __device__ void fold_row(int columns, Load load, const NormWeight& weight, T* ou
 
 /// How rows of `columns` elements are spread, by the width alone: calls launch.operator()<threads
 /// of a row, vectors of a thread>(). A warp takes a row of up to 1024 elements (no barrier at all),
-/// a block of 128 or 512 threads a longer one; <kFoldThreads, 0> asks for folding (over 16384).
+/// a block of 128 or 512 threads a longer one; <kFoldThreads, 0> asks for folding (over 32768).
 template <class Launch>
 void dispatch_row(int64_t columns, Launch launch) {
   const auto spread = [&]<int kThreads, int kFirst>(int64_t vectors) {
@@ -315,6 +316,8 @@ void dispatch_row(int64_t columns, Launch launch) {
   if (vectors <= 128) return spread.template operator()<32, 1>(vectors);
   if (vectors <= 512) return spread.template operator()<128, 2>(vectors);
   if (vectors <= 2048) return spread.template operator()<512, 2>(vectors);
+  if (vectors <= 3072) return launch.template operator()<512, 6>();
+  if (vectors <= 4096) return launch.template operator()<512, 8>();
   launch.template operator()<kFoldThreads, 0>();
 }
 
@@ -324,8 +327,8 @@ inline constexpr int kBlockThreads = kThreads == 32 ? 128 : kThreads;
 template <int kThreads>
 inline constexpr int kBlockGroups = kBlockThreads<kThreads> / kThreads;
 
-/// Rows of a batch that is a matter of latency: with a group for each they run all at once.
-inline constexpr int64_t kFewRows = 2048;
+/// Elements of a batch that is a matter of latency: with a group for each row they run all at once.
+inline constexpr int64_t kFewElements = 3 << 20;
 
 /// Calls launch.operator()<T>() for the two dtypes that CUDA computes in.
 template <class Launch>

@@ -151,9 +151,11 @@ def test_buckets(
 
 
 @pytest.mark.parametrize("head_dim", [32, 64, 128, 256])
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("causal", "window"), [(False, (-1, -1)), (True, (-1, -1)), (False, (100, 30))]
+)
 def test_bits_do_not_depend_on_the_batch(
-    precision: Precision, random: Generator, head_dim: int, causal: bool
+    precision: Precision, random: Generator, head_dim: int, causal: bool, window: tuple[int, int]
 ) -> None:
     """Alone, in other batches and places; so many that other kernels are taken."""
     lengths = [1, 64, 128, 129, 300, 2049]
@@ -165,7 +167,12 @@ def test_bits_do_not_depend_on_the_batch(
         ]
         for length in {*lengths, *company}
     }
-    options: dict[str, Any] = {"num_heads": heads, "causal": causal, **precision.options()}
+    options: dict[str, Any] = {
+        "num_heads": heads,
+        "causal": causal,
+        "window": window,
+        **precision.options(),
+    }
 
     def run(batch: Lengths) -> list[bytes]:
         q, k, v = (np.concatenate([rows[length][i] for length in batch]) for i in range(3))

@@ -161,9 +161,7 @@ def test_many_and_far_buckets(
     precision: Precision, device: str, rng: Random, num_buckets: int, max_distance: int
 ) -> None:
     table = rng.normal(0, 1, (num_buckets, 2)).astype(np.float32)
-    check(
-        precision, device, rng, [5], [1400], bucket_table=table, max_distance=max_distance
-    )
+    check(precision, device, rng, [5], [1400], bucket_table=table, max_distance=max_distance)
 
 
 def test_neighbours_do_not_leak(precision: Precision, device: str, rng: Random) -> None:
