@@ -59,7 +59,7 @@ def weight_shapes(spec: Spec, stacks: Collection[str] = ()) -> Shapes:
     stacks: which of STACKS the file has instead of the single layers.
     """
     hidden, norm = spec["hidden_size"], spec["norm"]
-    embedding: int = spec["embedding_size"] if "embedding_size" in spec else hidden
+    embedding: int = spec.get("embedding_size") or hidden
     norm_bias = norm.get("bias", norm["kind"] == "layer")
     shapes: Shapes = {"embeddings.word": (spec["vocab_size"], embedding)}
     if spec["positions"]["kind"] == "learned":
