@@ -89,6 +89,13 @@ void attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& po
     whole.table_stride = args.num_heads;
   }
 
+  if (args.term.kind == ScoreTermKind::kDisentangled) {
+    whole.slots = args.term.slots + args.term.slot_limit;
+    whole.slot_limit = args.term.slot_limit;
+    whole.position_stride =
+        (args.term.position_keys ? args.term.position_keys : args.term.position_queries).row_stride;
+  }
+
   // Longest first, so that no thread starts a long task when the others are done. The query tiles
   // of a sequence go from the last to the first: under a causal mask the last is the longest.
   const auto sequences = static_cast<int32_t>(args.queries.num_sequences);
@@ -130,6 +137,8 @@ void attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& po
     part.first_position = part.keys - queries + tile * kQueryTile;
     if (args.term.kind == ScoreTermKind::kAlibi) part.slope = args.term.slopes + head;
     if (args.term.kind == ScoreTermKind::kBucketed) part.table = args.term.table + head;
+    if (args.term.position_keys) part.position_keys = at(args.term.position_keys, 0, head);
+    if (args.term.position_queries) part.position_queries = at(args.term.position_queries, 0, head);
     part.scratch = scratch.tiles + worker * scratch.tile_floats;
     kernel(part);
   });

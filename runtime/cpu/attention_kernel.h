@@ -24,7 +24,12 @@ struct TileScratch {
         scores(values + kKeyTile * d),
         maximum(scores + kKeyTile * 32),
         denominator(maximum + kQueryTile),
-        term(denominator + kQueryTile) {}
+        term(denominator + kQueryTile),
+        positions(term + kTileDistances),
+        of_queries(positions + kTileDistances * d),
+        of_keys(of_queries + kTileDistances * 32),
+        packed(of_keys + kKeyTile * kTileDistances),
+        slots(reinterpret_cast<int32_t*>(packed + kQueryTile * d)) {}
 
   float* queries;      // [d, kQueryTile], scaled
   float* sums;         // [d, kQueryTile] of exp(scores) V so far
@@ -33,8 +38,17 @@ struct TileScratch {
   float* scores;       // [kKeyTile, kGroup]
   float* maximum;      // [kQueryTile] of each query's scores so far
   float* denominator;  // [kQueryTile] sum of exp(scores) so far
-  float* term;         // [kQueryTile + kKeyTile] by query - key + kKeyTile - 1
+  float* term;         // [kTileDistances] by query - key + kKeyTile - 1
+  float* positions;    // [kTileDistances, d], rows of a position table
+  float* of_queries;   // [kTileDistances, kGroup], queries times position keys
+  float* of_keys;      // [kKeyTile, kTileDistances], keys times position queries
+  float* packed;       // [d, kQueryTile], position queries, scaled
+  int32_t* slots;      // [kTileDistances] as `term`, counted from the first one used
 };
+
+static inline int clamp(int64_t value, int limit) {
+  return static_cast<int>(value < 0 ? 0 : value > limit ? limit : value);
+}
 
 // float32 rows of a tile, d elements each.
 struct Rows {
@@ -42,22 +56,28 @@ struct Rows {
   int64_t stride;
 };
 
+// to[head_dim, kQueryTile] = up to kQueryTile rows, scaled and transposed.
+template <class T>
+static void pack_scaled(const AttentionTile& task, const T* from, int64_t stride, int rows,
+                        float* to) {
+  const Vec factor = splat(task.scale * kLog2E);
+  for (int row = 0; row < rows; row += kWidth) {
+    for (int c = 0; c < task.head_dim; c += kWidth) {
+      Vec lanes[kWidth];
+      for (int i = 0; i < kWidth; ++i) {
+        lanes[i] = row + i < rows ? load(from + (row + i) * stride + c) * factor : Vec{};
+      }
+      transpose(lanes);
+      for (int i = 0; i < kWidth; ++i) store(to + (c + i) * kQueryTile + row, lanes[i]);
+    }
+  }
+}
+
 template <class T>
 static void pack_queries(const AttentionTile& task, TileScratch& scratch) {
-  const Vec factor = splat(task.scale * kLog2E);
+  pack_scaled(task, static_cast<const T*>(task.q), task.q_stride, task.queries, scratch.queries);
+  for (int i = 0; i < kQueryTile * task.head_dim; i += kWidth) store(scratch.sums + i, Vec{});
   for (int query = 0; query < task.queries; query += kWidth) {
-    for (int c = 0; c < task.head_dim; c += kWidth) {
-      Vec rows[kWidth];
-      for (int i = 0; i < kWidth; ++i) {
-        const T* from = static_cast<const T*>(task.q) + (query + i) * task.q_stride + c;
-        rows[i] = query + i < task.queries ? load(from) * factor : Vec{};
-      }
-      transpose(rows);
-      for (int i = 0; i < kWidth; ++i) {
-        store(scratch.queries + (c + i) * kQueryTile + query, rows[i]);
-        store(scratch.sums + (c + i) * kQueryTile + query, Vec{});
-      }
-    }
     store(scratch.maximum + query, splat(-kInfinity));
     store(scratch.denominator + query, Vec{});
   }
@@ -107,10 +127,11 @@ static void fill_term(const AttentionTile& task, int64_t first_key, float* term)
   }
 }
 
-// scores[keys, queries] for `count` keys, then for fewer until `keys` are done.
+// scores[keys, queries], rows `stride` apart, for `count` keys, then for fewer until `keys` are
+// done.
 template <int vectors, int count = kAtOnce>
 static inline void multiply_keys(const float* queries, Rows keys, int rows, int head_dim,
-                                 float* scores) {
+                                 float* scores, int stride = kGroup) {
   int row = 0;
   for (; row + count <= rows; row += count) {
     const float* key = keys.first + row * keys.stride;
@@ -125,14 +146,14 @@ static inline void multiply_keys(const float* queries, Rows keys, int rows, int 
     }
     for (int i = 0; i < count; ++i) {
       for (int v = 0; v < vectors; ++v) {
-        store(scores + (row + i) * kGroup + v * kWidth, sums[i][v]);
+        store(scores + (row + i) * stride + v * kWidth, sums[i][v]);
       }
     }
   }
   if constexpr (count > 1) {
     if (row < rows) {
       multiply_keys<vectors, count / 2>(queries, {keys.first + row * keys.stride, keys.stride},
-                                        rows - row, head_dim, scores + row * kGroup);
+                                        rows - row, head_dim, scores + row * stride, stride);
     }
   }
 }
@@ -162,6 +183,63 @@ static inline void multiply_values(const float* weights, Rows values, int rows, 
         store(sums + (c + i) * kQueryTile + v * kWidth, sum[i][v]);
       }
     }
+  }
+}
+
+// What a pair of tiles needs of the position tables: the slots that its distances use, from `first`
+// on, and what its keys make of them.
+struct Relative {
+  Rows position_keys = {nullptr, 0};  // [count, d]
+  int count = 0;
+};
+
+template <class T>
+static Relative prepare_relative(const AttentionTile& task, TileScratch& scratch, int64_t first_key,
+                                 int rows, Rows keys) {
+  const int64_t nearest = task.first_position - first_key;
+  const auto slot_at = [&](int64_t distance) {
+    const int64_t limit = task.slot_limit;
+    return task.slots[distance < -limit ? -limit : distance > limit ? limit : distance];
+  };
+  const int32_t first = slot_at(nearest - (rows - 1));
+  const int32_t last = slot_at(nearest + task.queries - 1);
+  for (int i = 0; i < kTileDistances; ++i) {
+    // Lanes without a query, and rows without a key, read some slot or other.
+    const int32_t slot = slot_at(i - (kKeyTile - 1) + nearest);
+    scratch.slots[i] = (slot < first ? first : slot > last ? last : slot) - first;
+  }
+  Relative relative;
+  relative.count = last - first + 1;
+  const int64_t begin = first * task.position_stride;
+  if (task.position_keys != nullptr) {
+    relative.position_keys =
+        as_floats(static_cast<const T*>(task.position_keys) + begin, task.position_stride,
+                  relative.count, task.head_dim, scratch.positions);
+  }
+  if (task.position_queries == nullptr) return relative;
+  const T* from = static_cast<const T*>(task.position_queries) + begin;
+  for (int slot = 0; slot < relative.count; slot += kQueryTile) {
+    float* const packed = scratch.packed;
+    const int count = clamp(relative.count - slot, kQueryTile);
+    pack_scaled(task, from + slot * task.position_stride, task.position_stride, count, packed);
+    for (int lane = 0; lane < count; lane += kWidth) {
+      multiply_keys<1>(packed + lane, keys, rows, task.head_dim, scratch.of_keys + slot + lane,
+                       kTileDistances);
+    }
+  }
+  return relative;
+}
+
+// Adds the relative terms. `slots` points at the distance of query 0 and key 0; the other two,
+// where not null, at query 0 and at key 0.
+static inline void add_relative(float* scores, int rows, const int32_t* slots,
+                                const float* of_queries, const float* of_keys) {
+  for (int row = 0; row < rows; ++row) {
+    const IntVec slot = load_int(slots - row);
+    Vec score = load(scores + row * kGroup);
+    if (of_queries != nullptr) score += gather(of_queries, slot * kGroup + lane_numbers());
+    if (of_keys != nullptr) score += gather(of_keys + row * kTileDistances, slot);
+    store(scores + row * kGroup, score);
   }
 }
 
@@ -221,14 +299,10 @@ static inline Vec soften(float* scores, int rows, float* maximum, float* denomin
   return factor;
 }
 
-static inline int clamp(int64_t value, int limit) {
-  return static_cast<int>(value < 0 ? 0 : value > limit ? limit : value);
-}
-
 // A group of queries, from `query` on, over one tile of `count` keys.
 template <int vectors>
 static void attend(const AttentionTile& task, TileScratch& scratch, int query, int64_t first_key,
-                   int count, Rows keys, Rows values, bool with_term) {
+                   int count, Rows keys, Rows values, bool with_term, const Relative& relative) {
   // Keys that any of the queries sees: [begin, end) of the tile.
   const int64_t offset = task.first_position + query - first_key;
   const int64_t last = offset + vectors * kWidth - 1;
@@ -239,10 +313,21 @@ static void attend(const AttentionTile& task, TileScratch& scratch, int query, i
   values.first += begin * values.stride;
   const int rows = end - begin;
   multiply_keys<vectors>(scratch.queries + query, keys, rows, task.head_dim, scratch.scores);
+  const bool has_queries = relative.position_keys.first != nullptr;
+  if (has_queries) {
+    multiply_keys<vectors>(scratch.queries + query, relative.position_keys, relative.count,
+                           task.head_dim, scratch.of_queries);
+  }
   const bool all_visible = last - task.left <= begin && offset + task.right >= end - 1;
   Vec factor[vectors];
   for (int v = 0; v < vectors; ++v) {
     const int at = query + v * kWidth;
+    if (relative.count > 0) {
+      add_relative(
+          scratch.scores + v * kWidth, rows, scratch.slots + at - begin + kKeyTile - 1,
+          has_queries ? scratch.of_queries + v * kWidth : nullptr,
+          task.position_queries != nullptr ? scratch.of_keys + begin * kTileDistances : nullptr);
+    }
     if (with_term || !all_visible) {
       const float* term = with_term ? scratch.term + at - begin + kKeyTile - 1 : nullptr;
       adjust_scores(scratch.scores + v * kWidth, rows, term, offset + v * kWidth - begin, task);
@@ -291,11 +376,13 @@ static void attention(const AttentionTile& task) {
     const Rows keys = as_floats(k, task.k_stride, count, task.head_dim, scratch.keys);
     const Rows values = as_floats(v, task.v_stride, count, task.head_dim, scratch.values);
     if (with_term) fill_term(task, key, scratch.term);
+    Relative relative;
+    if (task.slots != nullptr) relative = prepare_relative<T>(task, scratch, key, count, keys);
     for (int query = 0; query < task.queries; query += kGroup) {
       if (query + kWidth < task.queries) {
-        attend<2>(task, scratch, query, key, count, keys, values, with_term);
+        attend<2>(task, scratch, query, key, count, keys, values, with_term, relative);
       } else {
-        attend<1>(task, scratch, query, key, count, keys, values, with_term);
+        attend<1>(task, scratch, query, key, count, keys, values, with_term, relative);
       }
     }
   }

@@ -104,14 +104,25 @@ struct AttentionTile {
   const int32_t* bucket_starts = nullptr;  // [side_buckets] smallest distance of each bucket
   int side_buckets = 0;                    // of one direction
   bool bidirectional = true;               // keys to the right have buckets of their own
-  float* scratch = nullptr;                // attention_scratch_floats(head_dim)
+  // Added to a score, if slots is not null: scale * (query . position_keys[s] + key .
+  // position_queries[s]), s = slots[clamp(i - j, -limit, limit)]; each table may be null.
+  const void* position_keys = nullptr;  // this head's columns, position_stride apart
+  const void* position_queries = nullptr;
+  int64_t position_stride = 0;
+  const int32_t* slots = nullptr;  // at distance 0
+  int64_t slot_limit = 0;
+  float* scratch = nullptr;  // attention_scratch_floats(head_dim)
 };
 
+/// Distances between the queries and the keys of a pair of tiles, and so the slots that they use.
+inline constexpr int kTileDistances = kQueryTile + kKeyTile;
+
 /// Floats of an AttentionTile's scratch: queries and sums, keys and values, scores, maxima and
-/// denominators, score terms.
+/// denominators, score terms; for relative terms rows of the position tables, what queries and
+/// keys make of them, and slots.
 inline constexpr int64_t attention_scratch_floats(int64_t head_dim) {
-  return (2 * kQueryTile + 2 * kKeyTile) * head_dim + 32 * kKeyTile + 2 * kQueryTile + kQueryTile +
-         kKeyTile;
+  return (3 * kQueryTile + 2 * kKeyTile + kTileDistances) * head_dim + 32 * kKeyTile +
+         2 * kQueryTile + 2 * kTileDistances + 32 * kTileDistances + kKeyTile * kTileDistances;
 }
 
 struct Kernels {

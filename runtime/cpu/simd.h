@@ -34,6 +34,26 @@ static inline Vec load(const float* from) {
   return value;
 }
 
+static inline IntVec load_int(const int32_t* from) {
+  IntVec value;
+  __builtin_memcpy(&value, from, sizeof(value));
+  return value;
+}
+
+// from[index] of each lane.
+static inline Vec gather(const float* from, IntVec index) {
+#if defined(__AVX512F__)
+  // The form without a mask reads an undefined register, which GCC warns of.
+  return _mm512_mask_i32gather_ps(Vec{}, 0xffff, (__m512i)index, from, 4);
+#elif defined(__AVX2__)
+  return _mm256_i32gather_ps(from, (__m256i)index, 4);
+#else
+  Vec value;
+  for (int i = 0; i < kWidth; ++i) value[i] = from[index[i]];
+  return value;
+#endif
+}
+
 static inline void store(float* to, Vec value) { __builtin_memcpy(to, &value, sizeof(value)); }
 
 // a * b + c, rounded once where the instruction set has that.

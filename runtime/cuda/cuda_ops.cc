@@ -71,14 +71,7 @@ class CudaOps final : public Ops {
                               ": CUDA runs float16 or bfloat16"));
   }
 
-  bool supports(Feature feature) const override {
-    switch (feature) {
-      case Feature::kGatedFeedForward:
-      case Feature::kRotateHeads:
-        return true;
-    }
-    return false;
-  }
+  bool supports(Feature feature) const override { return feature != Feature::kDisentangled; }
 
   std::unique_ptr<DeviceMemory> allocate(size_t bytes) override {
     return std::make_unique<CudaMemory>(device_, bytes);
@@ -232,6 +225,10 @@ class CudaOps final : public Ops {
     for (auto [name, view] :
          {std::pair{"q", &args.q}, {"k", &args.k}, {"v", &args.v}, {"out", &args.out}}) {
       check_vectors(op, name, *view);
+    }
+    if (args.term.kind == ScoreTermKind::kDisentangled) {
+      throw RuntimeError(
+          concat("attention: a disentangled term is not supported on ", name_of(device())));
     }
     if (args.head_dim > 256) {
       throw InvalidArgument(concat("attention: head_dim ", args.head_dim, " is over 256"));

@@ -132,9 +132,13 @@ class Encoding {
     args.num_heads = static_cast<int32_t>(spec_.num_heads);
     args.num_kv_heads = static_cast<int32_t>(spec_.num_kv_heads);
     args.head_dim = static_cast<int32_t>(head_dim);
-    args.scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
+    // Each disentangled term counts as much as the product of contents.
+    const int terms = 1 + (spec_.content_to_position ? 1 : 0) + (spec_.position_to_content ? 1 : 0);
+    args.scale = 1.0f / std::sqrt(static_cast<float>(terms * spec_.head_dim));
     args.mask = mask_of(spec_, local);
     args.term = weights_.score_term;
+    args.term.position_keys = layer.position_keys;
+    args.term.position_queries = layer.position_queries;
     args.workspace = buffers_.attention_workspace;
     if (spec_.rope || spec_.qk_norm) rotate_heads(layer, local, args);
     ops_.attention(args);

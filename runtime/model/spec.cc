@@ -17,6 +17,7 @@ constexpr int64_t kMaxHeads = int64_t{1} << 12;
 constexpr int64_t kMaxHeadDim = int64_t{1} << 12;
 constexpr int64_t kMaxBuckets = 2048;
 constexpr int64_t kMaxDistance = int64_t{1} << 24;
+constexpr int64_t kMaxRelativeDistance = int64_t{1} << 14;  // as a table has rows for each
 
 Activation parse_activation(Fields& fields) {
   return fields.choice<Activation>("activation", {{"gelu", Activation::kGelu},
@@ -120,11 +121,34 @@ void parse_rope(Fields fields, Spec& spec) {
 }
 
 void parse_score_term(Fields fields, Spec& spec) {
-  spec.score_term = fields.choice<ScoreTermKind>(
-      "kind", {{"alibi", ScoreTermKind::kAlibi}, {"bucketed", ScoreTermKind::kBucketed}});
+  spec.score_term =
+      fields.choice<ScoreTermKind>("kind", {{"alibi", ScoreTermKind::kAlibi},
+                                            {"bucketed", ScoreTermKind::kBucketed},
+                                            {"disentangled", ScoreTermKind::kDisentangled}});
   if (spec.score_term == ScoreTermKind::kBucketed) {
     spec.num_buckets = fields.integer("buckets", 4, kMaxBuckets);
     spec.max_distance = fields.integer("max_distance", spec.num_buckets / 4 + 1, kMaxDistance);
+  }
+  if (spec.disentangled()) {
+    spec.num_buckets = fields.integer("buckets", 0, kMaxBuckets, 0);
+    if (spec.num_buckets == 2 || spec.num_buckets % 2 != 0) {
+      throw InvalidArgument(concat("spec: 'attention.score_term.buckets' is ", spec.num_buckets,
+                                   ", expected 0 or an even number from 4 on"));
+    }
+    spec.max_distance =
+        fields.integer("max_distance", spec.num_buckets / 2 + 2, kMaxRelativeDistance);
+    spec.content_to_position = fields.boolean("content_to_position");
+    spec.position_to_content = fields.boolean("position_to_content");
+    if (!spec.content_to_position && !spec.position_to_content) {
+      throw InvalidArgument("spec: 'attention.score_term' is disentangled, but has neither term");
+    }
+    spec.shared_projections = fields.boolean("shared_projections");
+    spec.relative_norm = fields.boolean("norm");
+    if (spec.num_heads != spec.num_kv_heads) {
+      throw InvalidArgument(
+          "spec: a disentangled 'attention.score_term' needs 'num_kv_heads' "
+          "equal to 'num_heads'");
+    }
   }
   fields.done();
 }

@@ -53,8 +53,12 @@ struct Spec {
   std::vector<bool> local_layers;  // [num_layers] whether a layer has the window
   std::optional<RopeSpec> rope;
   ScoreTermKind score_term = ScoreTermKind::kNone;
-  int64_t num_buckets = 0;
+  int64_t num_buckets = 0;  // disentangled: of each direction, 0 for one of each distance
   int64_t max_distance = 0;
+  bool content_to_position = false;  // disentangled: which of its terms there are
+  bool position_to_content = false;
+  bool shared_projections = false;  // disentangled: positions go through the layers of the content
+  bool relative_norm = false;       // disentangled: whether the table of positions has a norm
   bool qk_norm = false;
   bool qkv_bias = true;
   bool attention_output_bias = true;
@@ -70,7 +74,10 @@ struct Spec {
 
   bool gated() const { return feed_forward_kind == FeedForwardKind::kGated; }
   bool pre_norm() const { return norm_placement == NormPlacement::kPre; }
+  bool disentangled() const { return score_term == ScoreTermKind::kDisentangled; }
   int64_t num_weight_sets() const;
+  /// Rows of the table of relative positions.
+  int64_t num_relative() const { return 2 * (num_buckets > 0 ? num_buckets : max_distance); }
 };
 
 /// Parses and validates the JSON text. Throws InvalidArgument naming the field, what was found and

@@ -22,6 +22,8 @@ void check_supported(const Spec& spec, const Ops& ops) {
   };
   require(spec.gated(), Feature::kGatedFeedForward, "'ffn.kind' \"gated\"");
   require(spec.rope.has_value(), Feature::kRotateHeads, "'attention.rope'");
+  require(spec.disentangled(), Feature::kDisentangled,
+          "'attention.score_term.kind' \"disentangled\"");
   require(spec.qk_norm, Feature::kRotateHeads, "'attention.qk_norm'");
 }
 
@@ -99,6 +101,12 @@ class WeightBuilder {
       weights.score_term.num_buckets = static_cast<int32_t>(spec_.num_buckets);
       weights.score_term.max_distance = static_cast<int32_t>(spec_.max_distance);
     }
+    if (spec_.disentangled()) {
+      const RelativeSlots relative = relative_slots(spec_.num_buckets, spec_.max_distance);
+      weights.score_term.slots = constants("relative_slots", relative.slots);
+      weights.score_term.slot_limit = relative.limit;
+      load_relative_table();
+    }
     if (!spec_.rope) return;
     const RopeSpec& rope = *spec_.rope;
     weights.rope_frequencies =
@@ -127,6 +135,16 @@ class WeightBuilder {
     layer.attention_output =
         linear(name + "output", {{name + "output", whole(spec_.hidden_size)}}, spec_.hidden_size,
                heads(queries, 0), queries * padded, spec_.attention_output_bias);
+    if (spec_.content_to_position) {
+      const std::string from = spec_.shared_projections ? "key" : "position_key";
+      layer.position_keys = projected_positions(name + "position_keys", name + from,
+                                                heads(queries, 0), spec_.qkv_bias);
+    }
+    if (spec_.position_to_content) {
+      const std::string from = spec_.shared_projections ? "query" : "position_query";
+      layer.position_queries = projected_positions(name + "position_queries", name + from,
+                                                   heads(queries, 0), spec_.qkv_bias);
+    }
     if (!spec_.pre_norm() || spec_.first_attention_norm || index > 0) {
       layer.attention_norm = norm(name + "norm", spec_.hidden_size);
     }
@@ -178,10 +196,72 @@ class WeightBuilder {
     return result;
   }
 
-  const float* constants(const std::string& name, const std::vector<float>& values) {
-    auto* data = arena_.take_array<float>(name, values.size());
-    if (reader_ != nullptr) ops_.upload(data, values.data(), values.size() * sizeof(float));
+  template <class T>
+  const T* constants(const std::string& name, const std::vector<T>& values) {
+    auto* data = arena_.take_array<T>(name, values.size());
+    if (reader_ != nullptr) ops_.upload(data, values.data(), values.size() * sizeof(T));
     return data;
+  }
+
+  // Positions that are projected by every layer: memory of the load alone.
+  void load_relative_table() {
+    if (reader_ == nullptr) return;
+    const int64_t rows = spec_.num_relative();
+    const int64_t hidden_size = spec_.hidden_size;
+    const std::string name = "relative_embeddings";
+    std::vector<float> values(static_cast<size_t>(rows * hidden_size));
+    const TensorView source = reader_->require(name, rows, hidden_size);
+    reader_->read_rows(name, source, 0, rows, values.data());
+    check_range(name, values.data(), values.size());
+    relative_memory_ = ops_.allocate(values.size() * size_of(dtype_));
+    relative_ = TensorView(relative_memory_->data(), dtype_, rows, hidden_size);
+    std::vector<char> converted(values.size() * size_of(dtype_));
+    from_float32(values.data(), dtype_, converted.data(), values.size());
+    ops_.upload(relative_.data, converted.data(), converted.size());
+    if (!spec_.relative_norm) return;
+    std::vector<float> parameters = reader_->read_vector("relative_norm.weight", hidden_size);
+    const std::vector<float> beta = reader_->read_vector("relative_norm.bias", hidden_size);
+    parameters.insert(parameters.end(), beta.begin(), beta.end());
+    const auto memory = ops_.allocate(parameters.size() * sizeof(float));
+    auto* data = static_cast<float*>(memory->data());
+    ops_.upload(data, parameters.data(), parameters.size() * sizeof(float));
+    NormWeight weight;
+    weight.eps = spec_.norm_eps;
+    weight.gamma = data;
+    weight.beta = data + hidden_size;
+    ops_.norm({.x = relative_, .residual = {}, .norm = weight, .out = relative_});
+    ops_.synchronize();
+  }
+
+  // [num_relative, H d]: the table of positions through one dense layer.
+  TensorView projected_positions(const std::string& name, const std::string& layer,
+                                 const Spread& heads, bool bias) {
+    const int64_t rows = spec_.num_relative();
+    const int64_t columns = spec_.num_heads * heads.stride;
+    const size_t bytes = static_cast<size_t>(rows * columns) * size_of(dtype_);
+    const TensorView result(arena_.take(name, bytes), dtype_, rows, columns);
+    if (reader_ == nullptr) return result;
+    Arena counting(std::nullopt);
+    const auto lay_out = [&](Arena& arena, const TensorReader* reader) {
+      WeightBuilder builder(spec_, dtype_, ops_, arena, reader);
+      return builder.linear(layer, {{layer, heads}}, columns, whole(spec_.hidden_size),
+                            spec_.hidden_size, bias);
+    };
+    lay_out(counting, nullptr);
+    const PlannedAllocation plan = counting.plan();
+    const auto memory = ops_.allocate(plan.bytes);
+    Arena carving(memory->data(), plan);
+    const LinearWeight weight = lay_out(carving, reader_);
+    const auto workspace =
+        ops_.allocate(ops_.linear_workspace(rows, spec_.hidden_size, columns, dtype_));
+    ops_.linear({.x = relative_,
+                 .weight = weight,
+                 .residual = {},
+                 .norm = {},
+                 .out = result,
+                 .workspace = workspace->data()});
+    ops_.synchronize();
+    return result;
   }
 
   const float* vector(const std::string& name, int64_t size) {
@@ -316,6 +396,8 @@ class WeightBuilder {
   Arena& arena_;
   const TensorReader* reader_;
   std::vector<float> staging_;
+  std::unique_ptr<DeviceMemory> relative_memory_;
+  TensorView relative_;  // [num_relative, hidden_size]
 };
 
 }  // namespace

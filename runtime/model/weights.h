@@ -17,7 +17,9 @@ struct LayerWeights {
       qkv;  // query, key and value fused: [(num_heads + 2 num_kv_heads) padded_head_dim, E]
   LinearWeight attention_output;
   NormWeight attention_norm;  // none in the first layer of some pre-norm models
-  NormWeight query_norm;      // of each head; where the spec has qk_norm
+  TensorView position_keys;   // [num_relative, H d], of disentangled attention: made at load
+  TensorView position_queries;
+  NormWeight query_norm;  // of each head; where the spec has qk_norm
   NormWeight key_norm;
   LinearWeight up;  // with the gate, where the spec has one: see FeedForwardArgs
   LinearWeight down;

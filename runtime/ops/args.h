@@ -121,7 +121,7 @@ struct AttentionMask {
 };
 
 /// A term added to the scaled scores, computed inside the kernel.
-enum class ScoreTermKind : uint8_t { kNone, kAlibi, kBucketed };
+enum class ScoreTermKind : uint8_t { kNone, kAlibi, kBucketed, kDisentangled };
 struct ScoreTerm {
   ScoreTermKind kind = ScoreTermKind::kNone;
   const float* slopes = nullptr;  // kAlibi: [H]; adds -slope[h] * |i - j|
@@ -131,6 +131,13 @@ struct ScoreTerm {
   /// kBucketed: half of the buckets are for keys right of the query (encoders); if not, all are for
   /// the distance to the left, and keys to the right are at distance 0 (decoders).
   bool bidirectional = true;
+  /// kDisentangled (He et al., DeBERTa, arXiv 2006.03654): adds (q_i . position_keys[s] +
+  /// k_j . position_queries[s]) * scale for s = slots[i - j], distances beyond the limit counting
+  /// as the limit. Either table may be empty.
+  TensorView position_keys;        // [num_slots, H * d]
+  TensorView position_queries;     // [num_slots, H * d]
+  const int32_t* slots = nullptr;  // [2 slot_limit + 1] from distance -slot_limit on; never falling
+  int32_t slot_limit = 0;
 };
 
 /// Variable-length attention; queries and keys have offsets of their own, so that q_len new tokens

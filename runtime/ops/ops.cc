@@ -190,6 +190,17 @@ void Ops::attention(const AttentionArgs& args) {
                     term.bidirectional ? "a quarter" : "half", " of them (found ",
                     term.max_distance, ")"));
   }
+  if (args.term.kind == ScoreTermKind::kDisentangled) {
+    for (auto [name, table] : {std::pair{"position_keys", &args.term.position_keys},
+                               {"position_queries", &args.term.position_queries}}) {
+      if (!*table) continue;
+      check_matrix(op, name, *table, table->rows(), q_columns);
+      check_dtype_is(op, name, *table, args.q.dtype);
+    }
+    if (args.term.slots == nullptr || args.num_heads != args.num_kv_heads) {
+      fail(op, "a disentangled term needs slots, and as many key heads as query heads");
+    }
+  }
   if (args.q.rows() > 0) do_attention(args);
 }
 

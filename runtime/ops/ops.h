@@ -36,7 +36,7 @@ class PACKHORSE_API Recording {
 };
 
 /// What not every backend has.
-enum class Feature : uint8_t { kGatedFeedForward, kRotateHeads };
+enum class Feature : uint8_t { kGatedFeedForward, kRotateHeads, kDisentangled };
 
 class PACKHORSE_API Ops {
  public:

@@ -242,6 +242,62 @@ CASES = (
         pooling="last",
         normalize=True,
     ),
+    Case(
+        "deberta-v3",
+        "deberta-v2",
+        config={
+            "relative_attention": True,
+            "position_buckets": 32,
+            "norm_rel_ebd": "layer_norm",
+            "share_att_key": True,
+            "pos_att_type": ["p2c", "c2p"],
+            "position_biased_input": False,
+            "max_position_embeddings": 310,
+        },
+        pooler=None,
+        pooling="mean",
+        lengths=(17, 1, 300, 2, 129, 64),
+    ),
+    Case(
+        "deberta-v2-own-projections",
+        "deberta-v2",
+        config={
+            "relative_attention": True,
+            "max_relative_positions": 40,
+            "pos_att_type": "c2p|p2c",
+            "type_vocab_size": 2,
+            "hidden_size": 42,
+            "num_attention_heads": 3,
+        },
+        pooler=None,
+        layout="masked_lm",
+    ),
+    Case(
+        "deberta-v2-c2p",
+        "deberta-v2",
+        config={
+            "relative_attention": True,
+            "position_buckets": 6,
+            "max_relative_positions": 20,
+            "pos_att_type": ["c2p"],
+            "share_att_key": True,
+            "position_biased_input": False,
+        },
+        pooler=None,
+    ),
+    Case(
+        "deberta-v2-p2c",
+        "deberta-v2",
+        config={
+            "relative_attention": True,
+            "position_buckets": 64,
+            "max_relative_positions": 90,
+            "pos_att_type": ["p2c"],
+            "position_biased_input": False,
+            "num_attention_heads": 1,
+        },
+        pooler=None,
+    ),
 )
 
 # Two layers of width 32, under the names that most configs use.
@@ -282,7 +338,18 @@ RENAMED = {
 
 
 # Linear layers whose outputs meet in a score.
-QUERIES_AND_KEYS = ("query", "key", "q_lin", "k_lin", "attn.q", "attn.k", "q_proj", "k_proj")
+QUERIES_AND_KEYS = (  # also of positions
+    "query_proj",
+    "key_proj",
+    "query",
+    "key",
+    "q_lin",
+    "k_lin",
+    "attn.q",
+    "attn.k",
+    "q_proj",
+    "k_proj",
+)
 
 
 def randomise(model: nn.Module) -> None:

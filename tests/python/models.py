@@ -43,6 +43,16 @@ _NORM = {"kind": "layer", "placement": "pre", "eps": 1e-6}
 _MASK = {"mask": "bidirectional"}
 _ROPE = {"theta": 1000.0}
 
+_DISENTANGLED = {
+    "kind": "disentangled",
+    "buckets": 64,
+    "max_distance": 100,
+    "content_to_position": True,
+    "position_to_content": True,
+    "shared_projections": True,
+    "norm": True,
+}
+
 # What specs may ask for beyond a BERT: changes to `tiny_spec`.
 SPEC_OPTIONS: dict[str, Spec] = {
     "narrow-embeddings": {"embedding_size": 21},
@@ -81,6 +91,33 @@ SPEC_OPTIONS: dict[str, Spec] = {
         "max_seqlen": 300,
         "attention": {**_MASK, "score_term": {"kind": "alibi"}},
     },
+    "disentangled": {"head_dim": 10, "attention": {**_MASK, "score_term": _DISENTANGLED}},
+    "disentangled-of-each-distance": {
+        "attention": {
+            **_MASK,
+            "score_term": {
+                **_DISENTANGLED,
+                "buckets": 0,
+                "max_distance": 150,
+                "shared_projections": False,
+                "norm": False,
+            },
+        },
+    },
+    "content-to-position-alone": {
+        "num_heads": 1,
+        "attention": {
+            "mask": "causal",
+            "score_term": {**_DISENTANGLED, "position_to_content": False, "max_distance": 1000},
+        },
+    },
+    "position-to-content-alone": {
+        "attention": {
+            **_MASK,
+            "local": {"window": 70, "layers": [0]},
+            "score_term": {**_DISENTANGLED, "content_to_position": False, "buckets": 4},
+        },
+    },
     "buckets": {
         "attention": {
             **_MASK,
@@ -106,7 +143,9 @@ def random_tensors(spec: Mapping[str, Any], seed: int = 0) -> Tensors:
     random = np.random.default_rng(seed)
     tensors: Tensors = {}
     for name, shape in weight_shapes(with_defaults(spec)).items():
-        if "norm." in name:
+        if name == "relative_embeddings":
+            values = random.normal(0, 1, shape)
+        elif "norm." in name:
             values = random.normal(1.0 if name.endswith("weight") else 0.0, 0.2, shape)
         elif name in ("embeddings.word", "embeddings.position", "embeddings.type"):
             values = random.normal(0, 1, shape)

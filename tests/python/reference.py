@@ -73,6 +73,20 @@ def t5_bucket(
     return bucket + side * (bidirectional & (distance > 0))
 
 
+def relative_slot(distance: Array, buckets: int, max_distance: int) -> npt.NDArray[np.int64]:
+    """Row of DeBERTa's table for query minus key position (He et al. 2021, and their code): exact
+    to half of the buckets, then logarithmic; without buckets one row for each distance."""
+    span = buckets or max_distance
+    bucket = np.abs(distance)
+    if buckets:
+        middle = buckets // 2
+        far = np.log(np.maximum(bucket, middle) / middle) / math.log((max_distance - 1) / middle)
+        # The small term keeps distances that sit exactly on a boundary on its lower side.
+        log = middle + np.ceil(far * (middle - 1) - 1e-6).astype(np.int64)
+        bucket = np.where(bucket <= middle, bucket, log)
+    return np.clip(span + np.sign(distance) * bucket, 0, 2 * span - 1)
+
+
 def attention(
     q: Any,
     k: Any,
@@ -88,8 +102,15 @@ def attention(
     bucket_table: Any = None,
     max_distance: int = 128,
     bidirectional: bool = True,
+    buckets: int = 0,
+    position_keys: Any = None,
+    position_queries: Any = None,
 ) -> Array:
-    """One sequence and head at a time; a query that sees no key gives zeros."""
+    """One sequence and head at a time; a query that sees no key gives zeros.
+
+    position_keys, position_queries [slots, H d]: disentangled attention, with relative_slot of
+    `buckets` and `max_distance`.
+    """
     rows, columns = q.shape
     head_dim = columns // num_heads
     q, k, v = (_f64(x).reshape(len(x), x.shape[1] // head_dim, head_dim) for x in (q, k, v))
@@ -106,12 +127,21 @@ def attention(
             visible &= distance <= window[1]
         for h in range(num_heads):
             g = h // (num_heads // num_kv_heads)
-            scores = q[queries, h] @ k[keys, g].T * (head_dim**-0.5 if scale is None else scale)
+            scores = q[queries, h] @ k[keys, g].T
+            head = slice(h * head_dim, (h + 1) * head_dim)
+            slot = relative_slot(-distance, buckets, max_distance)
+            if position_keys is not None:
+                by_slot = q[queries, h] @ _f64(position_keys)[:, head].T
+                scores += np.take_along_axis(by_slot, slot, axis=1)
+            if position_queries is not None:
+                by_slot = k[keys, g] @ _f64(position_queries)[:, head].T
+                scores += np.take_along_axis(by_slot, slot.T, axis=1).T
+            scores *= head_dim**-0.5 if scale is None else scale
             if alibi_slopes is not None:
                 scores -= alibi_slopes[h] * np.abs(distance)
             if bucket_table is not None:
-                buckets = t5_bucket(distance, len(bucket_table), max_distance, bidirectional)
-                scores += _f64(bucket_table)[buckets, h]
+                rows_of = t5_bucket(distance, len(bucket_table), max_distance, bidirectional)
+                scores += _f64(bucket_table)[rows_of, h]
             scores = np.where(visible, scores, -np.inf)
             largest = scores.max(-1, keepdims=True, initial=-1e300)
             weights = np.exp(scores - largest)

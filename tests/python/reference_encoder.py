@@ -69,6 +69,15 @@ def encoder(
     if term.get("kind") == "bucketed":
         options["bucket_table"] = tensors["relative_bias"]
         options["max_distance"] = term["max_distance"]
+    relative = term if term.get("kind") == "disentangled" else {}
+    if relative:
+        options |= {"buckets": relative.get("buckets", 0), "max_distance": relative["max_distance"]}
+        terms = 1 + relative["content_to_position"] + relative["position_to_content"]
+        options["scale"] = (terms * spec["head_dim"]) ** -0.5
+        table = tensors["relative_embeddings"]
+        if relative["norm"]:
+            parameters = (tensors[f"relative_norm.{name}"] for name in ("weight", "bias"))
+            table = reference.layer_norm(table, *parameters, spec["norm"]["eps"])
     for i, index in enumerate(spec.get("layer_weights", range(spec["num_layers"]))):
         local = i in attention.get("local", {}).get("layers", [])
         window = attention["local"]["window"] if local else -1
@@ -78,6 +87,11 @@ def encoder(
         q, k, v = (dense(f"{block}.{name}", y) for name in ("query", "key", "value"))
         q = _rotated(spec, tensors, q, f"{block}.query_norm.weight", local, at)
         k = _rotated(spec, tensors, k, f"{block}.key_norm.weight", local, at)
+        own = "" if relative.get("shared_projections") else "position_"
+        if relative.get("content_to_position"):
+            options["position_keys"] = dense(f"{block}.{own}key", table)
+        if relative.get("position_to_content"):
+            options["position_queries"] = dense(f"{block}.{own}query", table)
         context = reference.attention(
             q, k, v, cu_seqlens, cu_seqlens, spec["num_heads"], spec["num_kv_heads"],
             window=(window, right), **options,

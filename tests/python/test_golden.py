@@ -118,3 +118,9 @@ def test_minilm_tokens(minilm: Path) -> None:
     batch = packhorse.pack(ids)
     np.testing.assert_array_equal(batch.ids, golden["ids"])
     np.testing.assert_array_equal(batch.cu_seqlens, golden["cu_seqlens"])
+
+
+def test_table_of_models_is_complete() -> None:
+    """docs/models.md, written by tools/model_table.py."""
+    page = (GOLDEN.parents[1] / "docs" / "models.md").read_text()
+    assert [path.name for path in FOLDERS if f" {path.name} | cpu | float32 |" not in page] == []

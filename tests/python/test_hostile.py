@@ -16,6 +16,15 @@ from packhorse import PackedTokens, Session
 
 NORM = {"kind": "layer", "placement": "post", "eps": 1e-12}
 MASK = {"mask": "bidirectional"}
+RELATIVE = {
+    "kind": "disentangled",
+    "buckets": 4,
+    "max_distance": 8,
+    "content_to_position": True,
+    "position_to_content": False,
+    "shared_projections": True,
+    "norm": False,
+}
 POSITIONS = {"kind": "learned", "count": 300, "offset": 0}
 
 
@@ -199,6 +208,13 @@ SPECS: list[tuple[dict[str, Any], str]] = [
     ({"attention": {**MASK, "local": {"window": -1, "layers": []}}}, "local.window' is -1"),
     ({"attention": {**MASK, "local": {"window": 1, "layers": [2]}}}, "local.layers' is 2"),
     ({"attention": {**MASK, "score_term": {"kind": "alibi", "slope": 1}}}, "term.slope' is not"),
+    ({"attention": {**MASK, "score_term": {**RELATIVE, "buckets": 5}}}, "term.buckets' is 5"),
+    ({"attention": {**MASK, "score_term": {**RELATIVE, "max_distance": 3}}}, "distance' is 3"),
+    (
+        {"attention": {**MASK, "score_term": {**RELATIVE, "content_to_position": False}}},
+        "disentangled, but has neither term",
+    ),
+    ({"num_kv_heads": 2, "attention": {**MASK, "score_term": RELATIVE}}, "equal to 'num_heads'"),
     ({"layer_weights": [0]}, "'layer_weights' is .0., expected one number for each"),
     ({"layer_weights": "all"}, "'layer_weights' is \"all\", expected a list"),
     ({"embedding_size": 0}, "'embedding_size' is 0"),

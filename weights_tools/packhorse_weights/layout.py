@@ -39,6 +39,12 @@ def _layer_shapes(spec: Spec, first: bool) -> tuple[Shapes, dict[str, bool]]:
     def add(name: str, shape: tuple[int, ...], has_bias: bool) -> None:
         shapes[name], bias[name] = shape, has_bias
 
+    term = attention.get("score_term", {})
+    if term.get("kind") == "disentangled" and not term["shared_projections"]:
+        if term["content_to_position"]:
+            add("attention.position_key", (queries, hidden), qkv_bias)
+        if term["position_to_content"]:
+            add("attention.position_query", (queries, hidden), qkv_bias)
     if attention.get("qk_norm", False):
         add("attention.query_norm", (spec["head_dim"],), False)
         add("attention.key_norm", (spec["head_dim"],), False)
@@ -59,7 +65,7 @@ def weight_shapes(spec: Spec, stacks: Collection[str] = ()) -> Shapes:
     stacks: which of STACKS the file has instead of the single layers.
     """
     hidden, norm = spec["hidden_size"], spec["norm"]
-    embedding: int = spec["embedding_size"] if "embedding_size" in spec else hidden
+    embedding: int = spec.get("embedding_size") or hidden
     norm_bias = norm.get("bias", norm["kind"] == "layer")
     shapes: Shapes = {"embeddings.word": (spec["vocab_size"], embedding)}
     if spec["positions"]["kind"] == "learned":
@@ -79,6 +85,11 @@ def weight_shapes(spec: Spec, stacks: Collection[str] = ()) -> Shapes:
     score_term = spec["attention"].get("score_term", {})
     if score_term.get("kind") == "bucketed":
         shapes["relative_bias"] = (score_term["buckets"], spec["num_heads"])
+    if score_term.get("kind") == "disentangled":
+        span = score_term.get("buckets", 0) or score_term["max_distance"]
+        shapes["relative_embeddings"] = (2 * span, hidden)
+        if score_term["norm"]:
+            layer("relative_norm", (hidden,))
     for i in range(num_weight_sets(spec)):
         parts, bias = _layer_shapes(spec, first=i == 0)
         for stack in stacks:

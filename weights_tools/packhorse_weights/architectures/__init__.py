@@ -9,6 +9,7 @@ from __future__ import annotations
 from packhorse_weights.architectures import (
     albert,
     bert,
+    deberta_v2,
     decoder,
     distilbert,
     electra,
@@ -34,6 +35,7 @@ FAMILIES: tuple[Architecture, ...] = (
     modernbert.ARCHITECTURE,
     nomic_bert.ARCHITECTURE,
     gte.ARCHITECTURE,
+    deberta_v2.ARCHITECTURE,
     decoder.ARCHITECTURE,
 )
 

@@ -1,11 +1,6 @@
 """NomicBERT (Nussbaum et al. 2024): post-norm, rotary positions, SwiGLU, biases in norms only."""
 
-from packhorse_weights.architectures.base import (
-    ACTIVATIONS,
-    Architecture,
-    encoder_spec,
-    rope_theta,
-)
+from packhorse_weights.architectures.base import Architecture, encoder_spec, rope_theta
 from packhorse_weights.config import Config
 from packhorse_weights.layout import Spec
 
@@ -20,6 +15,7 @@ FIELDS = {
     "rotary_emb_base": "rope_theta",
     "activation_function": "hidden_act",
 }
+TRAINED_LENGTH = 2048
 # What the published code could also do, and the values that mean what is done here.
 FIXED = {
     "prenorm": (),
@@ -36,24 +32,27 @@ FIXED = {
     "rotary_emb_interleaved": (),
     "rotary_emb_scale_base": (),
     "rotary_emb_fraction": (1, 1.0),
-    "max_trained_positions": (2048,),
+    "max_trained_positions": (TRAINED_LENGTH,),
     "scale_attn_by_inverse_layer_idx": (),
-    "head_dim": (),
 }
 
 
+# Gated activations by the names of the published code.
+_GATES = {"swiglu": "silu", "geglu": "gelu"}
+
+
 def spec(model_type: str, config: Config) -> Spec:
-    hidden = config.renamed(FIELDS).integer("hidden_size")
-    heads = config.renamed(FIELDS).integer("num_attention_heads")
     for name, harmless in FIXED.items():
-        config.refuse(name, *harmless, *([hidden // heads] if name == "head_dim" else []))
+        config.refuse(name, *harmless)
     config = config.renamed(FIELDS)
+    activation = config.fields.get("hidden_act", "silu")
+    fields = {**config.fields, "hidden_act": _GATES.get(activation, activation)}
+    config = Config(fields, config.where)
     result = encoder_spec(model_type, config)
     positions = result["max_seqlen"]
     if config.fields.get("rotary_scaling_factor") is not None:
-        # Frequencies would change from one sequence to the next beyond the trained length.
-        positions = min(positions, 2048)
-    activations = {**ACTIVATIONS, "swiglu": "silu", "geglu": "gelu"}
+        # Beyond the trained length frequencies would change from one sequence to the next.
+        positions = min(positions, TRAINED_LENGTH)
     return result | {
         "max_seqlen": positions,
         "positions": {"kind": "none"},
@@ -63,12 +62,7 @@ def spec(model_type: str, config: Config) -> Spec:
             "output_bias": False,
             "rope": {"theta": rope_theta(config, 1000.0)},
         },
-        "ffn": {
-            "kind": "gated",
-            "activation": config.choice("hidden_act", activations, "silu"),
-            "up_bias": False,
-            "down_bias": False,
-        },
+        "ffn": {**result["ffn"], "kind": "gated", "up_bias": False, "down_bias": False},
     }
 
 

@@ -1,0 +1,74 @@
+"""Writes the table of docs/models.md: every tiny model of tests/golden on every device and dtype.
+
+    python tools/model_table.py            this machine's devices; rows of others are kept
+
+Needs packhorse installed (or on PYTHONPATH) and pytest. Errors are those that the tests assert on:
+the largest absolute difference from transformers' float32 over all hidden states of the batch.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import packhorse
+from packhorse_weights import resolve_model
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "models.md"
+HEADER = ("| family | model | device | dtype | error |", "|---|---|---|---|---|")
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+def measure(folder: Path, device: str, dtype: str) -> str | None:
+    """The error, or why it does not run; None where the device has no such dtype."""
+    golden = np.load(folder / "golden.npz")
+    batch = packhorse.PackedTokens(golden["ids"], golden["cu_seqlens"], golden["type_ids"])
+    try:
+        packhorse.plan_memory(ROOT / "tests" / "golden" / "bert-gelu", device, dtype)
+    except RuntimeError:
+        return None
+    try:
+        session = packhorse.Session.load(
+            folder, device, dtype, max_tokens=golden["ids"].size, max_sequences=16
+        )
+    except (RuntimeError, ValueError) as error:
+        return f"refused: {error}".split(" is not supported")[0]
+    return f"{np.abs(session.run(batch).hidden - golden['hidden']).max():.1e}"
+
+
+def rows(page: str) -> dict[tuple[str, str, str], tuple[str, str]]:
+    """(model, device, dtype) -> (family, error), as the page has them."""
+    row = re.compile(r"^\| (.+?) \| (.+?) \| (.+?) \| (b?float\d+) \| (.+?) \|$", re.M)
+    return {(found[2], found[3], found[4]): (found[1], found[5]) for found in row.finditer(page)}
+
+
+def main() -> None:
+    page = PAGE.read_text()
+    table = rows(page)
+    folders = sorted(path.parent for path in (ROOT / "tests" / "golden").glob("*/golden.npz"))
+    names = {folder.name for folder in folders}
+    table = {key: value for key, value in table.items() if key[0] in names}
+    for folder in folders:
+        family = resolve_model(folder).spec["family"]
+        for name in packhorse.available_devices():
+            device = name.split(":")[0]
+            for dtype in DTYPES:
+                error = measure(folder, name, dtype)
+                if error is not None:
+                    table[folder.name, device, dtype] = (str(family), error)
+                    print(json.dumps([folder.name, device, dtype, error]), file=sys.stderr)
+    ordered = sorted(table.items(), key=lambda row: (row[1][0], row[0]))
+    lines = [
+        f"| {family} | {model} | {device} | {dtype} | {error} |"
+        for (model, device, dtype), (family, error) in ordered
+    ]
+    start = page.index(HEADER[0])
+    PAGE.write_text("\n".join([page[:start] + HEADER[0], HEADER[1], *lines]) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""DeBERTa v2 and v3 (He et al. 2021): content and relative positions meet apart in attention."""
+
+from packhorse_weights.architectures.base import Architecture, encoder_spec
+from packhorse_weights.architectures.bert import BUFFERS, ENCODER
+from packhorse_weights.config import Config
+from packhorse_weights.errors import CheckpointError
+from packhorse_weights.layout import Spec
+
+_TERMS = ("c2p", "p2c")
+
+
+def _terms(config: Config) -> list[str]:
+    """Which terms `pos_att_type` names, as a list or joined by bars."""
+    value = config.fields.get("pos_att_type") or []
+    terms = value.lower().split("|") if isinstance(value, str) else value
+    terms = [term.strip() if isinstance(term, str) else term for term in terms]
+    if not terms or any(term not in _TERMS for term in terms):
+        raise CheckpointError(
+            f"{config.where}: pos_att_type {value!r:.80} is not supported; supported: c2p, p2c"
+        )
+    return terms
+
+
+def spec(model_type: str, config: Config) -> Spec:
+    config.refuse("conv_kernel_size", 0)
+    if not config.boolean("relative_attention", False):
+        raise CheckpointError(f"{config.where}: relative_attention = false is not supported")
+    result = encoder_spec(model_type, config)
+    for name, expected in (("embedding_size", "hidden_size"), ("attention_head_size", "head_dim")):
+        config.refuse(name, result[expected])
+    norms = {part.strip() for part in str(config.fields.get("norm_rel_ebd", "none")).split("|")}
+    if norms - {"none", "layer_norm"}:
+        raise CheckpointError(f"{config.where}: norm_rel_ebd {sorted(norms)!r:.80}")
+    buckets = config.fields.get("position_buckets")
+    most = config.fields.get("max_relative_positions")
+    terms = _terms(config)
+    term = {
+        "kind": "disentangled",
+        "buckets": 0 if buckets in (None, -1) else config.integer("position_buckets"),
+        "max_distance": (
+            result["positions"]["count"]
+            if most in (None, -1, 0)
+            else config.integer("max_relative_positions")
+        ),
+        "content_to_position": "c2p" in terms,
+        "position_to_content": "p2c" in terms,
+        "shared_projections": config.boolean("share_att_key", False),
+        "norm": "layer_norm" in norms,
+    }
+    if not config.boolean("position_biased_input", True):
+        # Relative positions have no end; the trained length bounds a sequence all the same.
+        result["positions"] = {"kind": "none"}
+    return result | {
+        "type_vocab_size": config.integer("type_vocab_size", default=0, low=0),
+        "norm": {**result["norm"], "eps": config.number("layer_norm_eps", 1e-7)},
+        "attention": {"mask": "bidirectional", "score_term": term},
+    }
+
+
+ARCHITECTURE = Architecture(
+    classes={"deberta-v2": "DebertaV2"},
+    spec=spec,
+    names={
+        "embeddings.word": "embeddings.word_embeddings.weight",
+        "embeddings.position": "embeddings.position_embeddings.weight",
+        "embeddings.type": "embeddings.token_type_embeddings.weight",
+        "embeddings.norm": "embeddings.LayerNorm",
+        "relative_embeddings": "encoder.rel_embeddings.weight",
+        "relative_norm": "encoder.LayerNorm",
+        "layers.{i}.attention.query": "encoder.layer.{i}.attention.self.query_proj",
+        "layers.{i}.attention.key": "encoder.layer.{i}.attention.self.key_proj",
+        "layers.{i}.attention.value": "encoder.layer.{i}.attention.self.value_proj",
+        "layers.{i}.attention.position_key": "encoder.layer.{i}.attention.self.pos_key_proj",
+        "layers.{i}.attention.position_query": "encoder.layer.{i}.attention.self.pos_query_proj",
+        "layers.{i}.attention.output": "encoder.layer.{i}.attention.output.dense",
+        "layers.{i}.attention.norm": "encoder.layer.{i}.attention.output.LayerNorm",
+        "layers.{i}.ffn.up": "encoder.layer.{i}.intermediate.dense",
+        "layers.{i}.ffn.down": "encoder.layer.{i}.output.dense",
+        "layers.{i}.ffn.norm": "encoder.layer.{i}.output.LayerNorm",
+    },
+    encoder=ENCODER,
+    # Checkpoints carry a position table also where positions do not enter with the embeddings.
+    unused=(*BUFFERS, "embeddings.position_embeddings.weight"),
+)
