@@ -9,9 +9,10 @@ times them. The second prints the rows of kGemmTiles (runtime/cuda/gemm_config.h
 best, and what their choices cost against the best tile of each shape.
 
 Times are of CUDA graphs of many launches, each of which may set itself up while the one before
-finishes, as in the encoder: float16, the row count in device memory, activations in L2 (one buffer),
-weights not (they rotate through more than L2). All tiles of a shape take turns, medians over the
-rounds; cuBLAS adds a bias only. Sustained load is limited by power, so compare within a shape.
+finishes, as in the encoder: float16, the row count in device memory, activations in L2 (one
+buffer), weights not (they rotate through more than L2). All tiles of a shape take turns, medians
+over the rounds; cuBLAS adds a bias only. Sustained load is limited by power, so compare within a
+shape.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ class Case:
             self.ours(tile)
             out = self.out[: self.rows].clone()
             error = (out[:rows].double() - expected).abs() - 2.0**-11 * expected.abs()
-            if not error.max().item() <= 1.5e-4:
+            if not error.max().item() <= 2.5e-4:
                 raise AssertionError(f"tile {tile}: off by {error.max().item()}")
             if first is not None and not self.torch.equal(first, out):
                 raise AssertionError(f"tile {tile}: bits differ from tile 0")
@@ -276,8 +277,8 @@ def fit(file: Path, sm_count: int = 132) -> None:
         near = [s for s, us in shapes.items() if us.get(tile, 1e9) < 1.6 * min(us.values())]
         if not near:
             continue
-        us = np.array([shapes[s][tile] for s in near])
-        a = np.array([terms(tile, s) for s in near]) / us[:, None]
+        measured = np.array([shapes[s][tile] for s in near])
+        a = np.array([terms(tile, s) for s in near]) / measured[:, None]
         cost[tile] = non_negative(a, np.ones(len(near)))
         fixed, per_k, per_tile = cost[tile]
         print(f"tile {tile} {size[tile]}: {fixed:.2f}, {per_k:.5f}, {per_tile:.2f}")
