@@ -20,9 +20,10 @@ enum class GemmTile : uint8_t {
   kHalves64x64,
   kHalves64x128,
   kHalves128x128,
-  kHalves128x192,
+  kHalves128x256,
   k128x96,
-  k128x128
+  k128x128,
+  k128x192
 };
 
 /// What one tile costs, fitted to an H200's measurements (benchmarks/gemm_sweep.py):
@@ -37,23 +38,26 @@ struct GemmTileCost {
   const char* place;  // where it wins, and why the others lose there
 };
 
-inline constexpr std::array<GemmTileCost, 8> kGemmTiles = {{
-    {GemmTile::k64x16, 64, 16, 1.67, 0.00235, 0.34,
+inline constexpr std::array<GemmTileCost, 9> kGemmTiles = {{
+    {GemmTile::k64x16, 64, 16, 2.44, 0.00151, 0.20,
      "a few dozen rows of narrow outputs: most SMs get a part of the weight to stream"},
-    {GemmTile::kHalves64x32, 64, 32, 2.65, 0.00145, 0.77,
+    {GemmTile::kHalves64x32, 64, 32, 2.16, 0.00187, 0.83,
      "up to 256 rows of narrow outputs and long k"},
-    {GemmTile::kHalves64x64, 64, 64, 2.83, 0.00206, 0.67,
+    {GemmTile::kHalves64x64, 64, 64, 2.75, 0.00216, 0.66,
      "up to about 600 rows: larger tiles leave SMs without work, smaller ones load more"},
-    {GemmTile::kHalves64x128, 64, 128, 2.08, 0.00288, 1.34,
+    {GemmTile::kHalves64x128, 64, 128, 1.80, 0.00365, 1.06,
      "one wave where 64x64 needs two and 128x128 leaves a third of the SMs idle"},
-    {GemmTile::kHalves128x128, 128, 128, 1.65, 0.00608, 1.74,
+    {GemmTile::kHalves128x128, 128, 128, 1.25, 0.00639, 1.58,
      "one or two full waves: two warpgroups finish the last tile in half the time"},
-    {GemmTile::kHalves128x192, 128, 192, 0.43, 0.00916, 2.86,
-     "large n and k: a sixth fewer bytes loaded than 128x128, the epilogue hardly shows"},
-    {GemmTile::k128x96, 128, 96, 2.82, 0.00424, 0.90,
+    {GemmTile::kHalves128x256, 128, 256, 1.30, 0.01300, 3.00,
+     "one wave of wide outputs: three quarters of the bytes that 128x128 loads"},
+    {GemmTile::k128x96, 128, 96, 2.52, 0.00449, 0.75,
      "few waves, of which the last would be emptier with 128x128"},
-    {GemmTile::k128x128, 128, 128, 2.85, 0.00601, 0.94,
+    {GemmTile::k128x128, 128, 128, 2.41, 0.00632, 0.71,
      "most large shapes: the epilogue hides under the other warpgroup's products"},
+    {GemmTile::k128x192, 128, 192, 2.36, 0.00987, 0.67,
+     "wide outputs and many waves: a sixth fewer bytes loaded than 128x128, whose loads take as "
+     "long as its products"},
 }};
 
 inline const GemmTileCost& cost_of(GemmTile tile) { return kGemmTiles[static_cast<size_t>(tile)]; }
@@ -103,7 +107,7 @@ inline GemmConfig select_gemm(int64_t rows, int64_t n, int64_t k, bool counted, 
       config.tile = cost.tile;
     }
   }
-  const bool cut = 2 * n * k > kPanelBytes && config.tile != GemmTile::kHalves128x192;
+  const bool cut = 2 * n * k > kPanelBytes && config.tile != GemmTile::k128x192;
   config.panel = cut ? 8 : std::numeric_limits<int>::max();
   return config;
 }

@@ -36,13 +36,11 @@ struct GemmArgsSm90 {
   Activation activation;
 };
 
-template <class Element_, int tile_m, int tile_n, int k_boxes, int stages, bool ping_pong,
-          bool has_residual>
+template <class Element_, int tile_m, int tile_n, int k_boxes, bool ping_pong, bool has_residual>
 struct GemmTraits {
   using Element = Element_;
   static constexpr int kTileM = tile_m, kTileN = tile_n;
   static constexpr int kBoxes = k_boxes;  // boxes of 64 k in a stage
-  static constexpr int kStages = stages;
   static constexpr bool kPingPong = ping_pong;
   static constexpr bool kResidual = has_residual;
   // Large accumulators take registers from the producer's warpgroup; with small ones a block leaves
@@ -61,6 +59,18 @@ struct GemmTraits {
   static constexpr int kStoreBox = 16 * kStripe;
   static_assert(kRows % 64 == 0 && kColumns % 16 == 0);
 
+  // Stripes in the buffer at a time: all of them, except where stages need the room more.
+  static constexpr int kOutStripes = has_residual || kStripes < 3 ? kStripes
+                                     : kStripes % 2 == 0          ? kStripes / 2
+                                                                  : 1;
+
+  static constexpr int kWeightBytes = k_boxes * tile_n * 64 * 2;
+  static constexpr int kStageBytes = k_boxes * tile_m * 64 * 2 + kWeightBytes;
+  static constexpr int kOutBytes = 8 * kBlocks * kOutStripes * kStoreBox * 2;
+  static constexpr int kMostBytes = 232448;  // of shared memory for one block
+  static constexpr int kStages = (kMostBytes - kOutBytes - 1024) / kStageBytes;
+  static_assert(kStages >= 3);
+
   using Mma = decltype(cute::make_tiled_mma(
       cute::SM90::GMMA::ss_op_selector<Element, Element, float,
                                        cute::Shape<cute::_64, cute::Int<kColumns>, cute::_64>,
@@ -70,18 +80,16 @@ struct GemmTraits {
                                                  cute::Shape<cute::Int<rows>, cute::_64>{}));
 
   struct SharedStorage {
-    alignas(1024) Element a[stages][k_boxes][tile_m * 64];
-    alignas(1024) Element b[stages][k_boxes][tile_n * 64];
-    alignas(1024) Element out[8][kBlocks * kStripes][kStoreBox];  // of each warp
-    alignas(8) uint64_t full[stages];
-    uint64_t empty[stages];
+    alignas(1024) Element a[kStages][k_boxes][tile_m * 64];
+    alignas(1024) Element b[kStages][k_boxes][tile_n * 64];
+    alignas(1024) Element out[8][kBlocks * kOutStripes][kStoreBox];  // of each warp
+    alignas(8) uint64_t full[kStages];
+    uint64_t empty[kStages];
     uint64_t residual[8];
   };
-  static constexpr int kWeightBytes = k_boxes * tile_n * 64 * 2;
-  static constexpr int kStageBytes = k_boxes * tile_m * 64 * 2 + kWeightBytes;
   // The base of dynamic shared memory is aligned to 1024 bytes here.
   static constexpr int kSharedBytes = sizeof(SharedStorage);
-  static_assert(kSharedBytes <= 232448);
+  static_assert(kSharedBytes <= kMostBytes);
 };
 
 namespace sm90_gemm {
@@ -238,7 +246,7 @@ struct Consumer {
     return tile.n * Traits::kTileN + (Traits::kSplitColumns ? group * kColumns : 0);
   }
   __device__ Element* box(int stripe, int block) const {
-    return smem.out[warp][stripe * Traits::kBlocks + block];
+    return smem.out[warp][stripe % Traits::kOutStripes * Traits::kBlocks + block];
   }
 
   __device__ static void take_turn(int id) {
@@ -270,10 +278,8 @@ struct Consumer {
     const auto slice = mma.get_slice(threadIdx.x % 128);
     const int a_row = Traits::kPingPong || Traits::kSplitColumns ? 0 : group * Traits::kRows;
     const int b_row = Traits::kSplitColumns ? group * kColumns : 0;
-    bool ready = Barrier::try_wait(&smem.full[ring.index], ring.phase);
-    int previous = 0;
     auto block = [&](bool first) {
-      if (!ready) Barrier::wait(&smem.full[ring.index], ring.phase);
+      Barrier::wait(&smem.full[ring.index], ring.phase);
       warpgroup_fence_operand(acc);
       warpgroup_arrive();
       mma.accumulate_ = first ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One;
@@ -295,17 +301,15 @@ struct Consumer {
       warpgroup_fence_operand(acc);
     };
     block(true);
-    previous = ring.index;
-    ring.advance();
     for (int i = 1; i < blocks_k; ++i) {
-      ready = Barrier::try_wait(&smem.full[ring.index], ring.phase);
+      last = ring.index;
+      ring.advance();
       block(false);
       warpgroup_wait<1>();
-      if (lane == 0) Barrier::arrive(&smem.empty[previous]);
-      previous = ring.index;
-      ring.advance();
+      if (lane == 0) Barrier::arrive(&smem.empty[last]);
     }
-    last = previous;
+    last = ring.index;
+    ring.advance();
   }
 
   __device__ void load_bias(float2* bias, int column, int count) {
@@ -318,10 +322,27 @@ struct Consumer {
     }
   }
 
-  /// Bias, `function`, residual, rounding; into the buffer.
+  /// Has TMA take `count` finished stripes away.
+  __device__ void store(const Tile& tile, int first, int count) {
+    cute::tma_store_fence();
+    __syncwarp();
+    if (lane == 0) {
+      for (int s = first; s < first + count; ++s) {
+        for (int b = 0; b < Traits::kBlocks; ++b) {
+          cute::SM90_TMA_STORE_2D::copy(&args.out, box(s, b), column_of(tile) + s * kStripe,
+                                        row_of(tile) + 64 * b);
+        }
+      }
+      cute::tma_store_arrive();
+    }
+    __syncwarp();
+  }
+
+  /// Bias, `function`, residual, rounding; through the buffer to memory.
   template <class Accumulators, class Function>
-  __device__ void finish(const Accumulators& acc, float2* bias, int column,
+  __device__ void finish(const Accumulators& acc, float2* bias, const Tile& tile,
                          const Function& function) {
+    const int column = column_of(tile);
     // Lane l addresses row l % 16 of a 16 x 16 piece, 16-byte half l / 16; spans are swizzled.
     const int row = lane % 16;
     const int swizzle = kStripe == 64 ? row % 8 : kStripe == 32 ? row / 2 % 4 : row / 4 % 2;
@@ -329,6 +350,10 @@ struct Consumer {
     for (int s = 0; s < Traits::kStripes; ++s) {
       float2* stripe_bias = bias + (kBiasEarly ? s * (kStripe / 8) : 0);
       if (!kBiasEarly) load_bias(stripe_bias, column + s * kStripe, kStripe / 8);
+      if (!Traits::kResidual && s % Traits::kOutStripes == 0) {  // what was there has been read
+        if (lane == 0) cute::tma_store_wait<0>();
+        __syncwarp();
+      }
 #pragma unroll
       for (int b = 0; b < Traits::kBlocks; ++b) {
 #pragma unroll
@@ -364,32 +389,10 @@ struct Consumer {
           cute::SM90_U32x4_STSM_N::copy(packed[0], packed[1], packed[2], packed[3], *address);
         }
       }
-    }
-  }
-
-  template <class Accumulators>
-  __device__ void store(const Accumulators& acc, float2* bias, const Tile& tile) {
-    const int column = column_of(tile);
-    if constexpr (Traits::kResidual) {
-      Barrier::wait(&smem.residual[warp], residual_phase);
-      residual_phase ^= 1;
-    } else {
-      if (lane == 0) cute::tma_store_wait<0>();
-      __syncwarp();
-    }
-    with_activation(args.activation, [&](auto function) { finish(acc, bias, column, function); });
-    cute::tma_store_fence();
-    __syncwarp();
-    if (lane == 0) {
-      for (int s = 0; s < Traits::kStripes; ++s) {
-        for (int b = 0; b < Traits::kBlocks; ++b) {
-          cute::SM90_TMA_STORE_2D::copy(&args.out, box(s, b), column + s * kStripe,
-                                        row_of(tile) + 64 * b);
-        }
+      if ((s + 1) % Traits::kOutStripes == 0) {
+        store(tile, s + 1 - Traits::kOutStripes, Traits::kOutStripes);
       }
-      cute::tma_store_arrive();
     }
-    __syncwarp();
   }
 
   __device__ void run() {
@@ -416,7 +419,11 @@ struct Consumer {
       if (Traits::kPingPong && schedule(index + gridDim.x).valid) give_turn(2 - group);
       warpgroup_wait<0>();
       if (lane == 0) Barrier::arrive(&smem.empty[last]);
-      store(acc, bias, tile);
+      if constexpr (Traits::kResidual) {
+        Barrier::wait(&smem.residual[warp], residual_phase);
+        residual_phase ^= 1;
+      }
+      with_activation(args.activation, [&](auto function) { finish(acc, bias, tile, function); });
       index += kStep * gridDim.x;
       tile = schedule(index);
       if (Traits::kPingPong) ring.advance(blocks_k);
@@ -452,7 +459,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
     if (Traits::kResidual) cute::prefetch_tma_descriptor(&args.residual);
   }
   __syncthreads();
-  if (threadIdx.x >= 256) {
+  if (uniform(threadIdx.x / 128) == 2) {
     if (Traits::kMoveRegisters) cutlass::arch::warpgroup_reg_dealloc<40>();
     if (threadIdx.x < 256 + 32 && cute::elect_one_sync()) produce<Traits>(args, smem);
   } else {

@@ -7,29 +7,31 @@ namespace packhorse::cuda {
 
 template <class Element, bool has_residual>
 void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, cudaStream_t stream) {
-  const auto launch = [&]<int m, int n, int k_boxes, int stages, bool ping_pong>() {
-    launch_gemm_kernel<GemmTraits<Element, m, n, k_boxes, stages, ping_pong, has_residual>>(
-        p, config.panel, stream);
+  const auto launch = [&]<int m, int n, int k_boxes, bool ping_pong>() {
+    launch_gemm_kernel<GemmTraits<Element, m, n, k_boxes, ping_pong, has_residual>>(p, config.panel,
+                                                                                    stream);
   };
   switch (config.tile) {
 #ifndef PACKHORSE_CUDA_REDUCED
     case GemmTile::k64x16:
-      return launch.template operator()<64, 16, 2, 8, true>();
+      return launch.template operator()<64, 16, 2, true>();
     case GemmTile::kHalves64x32:
-      return launch.template operator()<64, 32, 2, 8, false>();
+      return launch.template operator()<64, 32, 2, false>();
     case GemmTile::kHalves64x128:
-      return launch.template operator()<64, 128, 1, 8, false>();
+      return launch.template operator()<64, 128, 1, false>();
     case GemmTile::kHalves128x128:
-      return launch.template operator()<128, 128, 1, 6, false>();
-    case GemmTile::kHalves128x192:
-      return launch.template operator()<128, 192, 1, 4, false>();
+      return launch.template operator()<128, 128, 1, false>();
+    case GemmTile::kHalves128x256:
+      return launch.template operator()<128, 256, 1, false>();
     case GemmTile::k128x96:
-      return launch.template operator()<128, 96, 1, 6, true>();
+      return launch.template operator()<128, 96, 1, true>();
+    case GemmTile::k128x192:
+      return launch.template operator()<128, 192, 1, true>();
 #endif
     case GemmTile::kHalves64x64:
-      return launch.template operator()<64, 64, 2, 6, false>();
+      return launch.template operator()<64, 64, 2, false>();
     case GemmTile::k128x128:
-      return launch.template operator()<128, 128, 1, 5, true>();
+      return launch.template operator()<128, 128, 1, true>();
     default:
       break;
   }

@@ -57,7 +57,7 @@ TEST(gemm_panels_cut_large_weights_only) {
   CHECK(select_gemm(4096, 3072, 768, false, kSms).panel > 3072);
   for (int64_t rows : {256, 1024, 8192}) {
     const GemmConfig config = select_gemm(rows, 8192, 8192, false, kSms);
-    CHECK(config.tile == GemmTile::kHalves128x192 ? config.panel > 8192 : config.panel == 8);
+    CHECK(config.tile == GemmTile::k128x192 ? config.panel > 8192 : config.panel == 8);
   }
 }
 
