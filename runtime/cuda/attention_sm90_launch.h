@@ -11,24 +11,10 @@
 #include "cuda/attention_sm90_kernel.cuh"
 #include "cuda/check.h"
 #include "cuda/launch.cuh"
+#include "cuda/tensor_map.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cuda {
-
-/// The driver's tensor-map encoder, found through the runtime so that nothing links libcuda.
-inline auto tensor_map_encoder() {
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-    CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                                cudaEnableDefault, &found));
-    if (found != cudaDriverEntryPointSuccess) {
-      throw RuntimeError("the CUDA driver has no cuTensorMapEncodeTiled: it must be 12.0 or newer");
-    }
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-  }();
-  return encode;
-}
 
 /// Ragged map (attention_sm90_kernel.cuh) of packed rows [tokens, heads * head_dim], in boxes of
 /// `box_rows` rows by `box_columns` columns of one head. Columns past head_dim read as zeros.

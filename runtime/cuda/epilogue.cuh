@@ -44,50 +44,61 @@ PACKHORSE_HOST_DEVICE float logistic2(float x) {
 #endif
 }
 
-/// x Phi(x), Phi the normal distribution function, as x / (1 + 2^(x Q(x^2))).
-PACKHORSE_HOST_DEVICE float gelu_erf(float x) {
-  const float u = fminf(x * x, 36.0f);
-  const float q = fmaf(fmaf(0.00101426465f, u, -0.106775731f), u, -2.30112123f);
-  return x * logistic2(x * q);
+/// x / (1 + 2^(x Q(x^2))), Q of ascending coefficients, x^2 up to 36.
+struct Gate {
+  float c0, c1, c2;
+  PACKHORSE_HOST_DEVICE float operator()(float x) const {
+    const float u = fminf(x * x, 36.0f);
+    return x * logistic2(x * fmaf(fmaf(c2, u, c1), u, c0));
+  }
+};
+/// scale / (1 + 2^(slope x)) + shift
+struct Squash {
+  float slope, scale, shift;
+  PACKHORSE_HOST_DEVICE float operator()(float x) const {
+    return fmaf(scale, logistic2(slope * x), shift);
+  }
+};
+
+/// x Phi(x), Phi the normal distribution function.
+PACKHORSE_HOST_DEVICE constexpr Gate gelu_erf() {
+  return {-2.30112123f, -0.106775731f, 0.00101426465f};
 }
+/// x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2: Q is exact.
+PACKHORSE_HOST_DEVICE constexpr Gate gelu_tanh() { return {-2.30220819f, -0.102943242f, 0.0f}; }
+/// x / (1 + exp(-x))
+PACKHORSE_HOST_DEVICE constexpr Gate silu() { return {-1.44269504f, 0.0f, 0.0f}; }
+PACKHORSE_HOST_DEVICE constexpr Squash sigmoid() { return {-1.44269504f, 1.0f, 0.0f}; }
+PACKHORSE_HOST_DEVICE constexpr Squash tanh_as_sigmoid() { return {-2.88539008f, 2.0f, -1.0f}; }
 
-/// x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, the same form with Q exact.
-PACKHORSE_HOST_DEVICE float gelu_tanh(float x) {
-  const float q = fmaf(-0.102943242f, x * x, -2.30220819f);
-  return x * logistic2(x * q);
-}
-
-/// 1 / (1 + exp(-x))
-PACKHORSE_HOST_DEVICE float sigmoid(float x) { return logistic2(-1.44269504f * x); }
-
-PACKHORSE_HOST_DEVICE float tanh_from_sigmoid(float x) {
-  return fmaf(2.0f, logistic2(-2.88539008f * x), -1.0f);
-}
-
-/// Applies one activation to `count` values. The switch stands outside the loop: it costs one
-/// uniform branch per fragment, and saves a kernel per activation.
-template <int count, class Values>
-PACKHORSE_HOST_DEVICE void activate(Values& values, Activation activation) {
-  auto each = [&](auto function) {
-    PACKHORSE_UNROLL
-    for (int i = 0; i < count; ++i) values[i] = function(values[i]);
-  };
+/// Calls `use` with a function of one float. It is instantiated once for each of the four forms,
+/// so that the branch stands outside of its loops.
+template <class Use>
+PACKHORSE_HOST_DEVICE void with_activation(Activation activation, Use&& use) {
   switch (activation) {
     case Activation::kNone:
-      return;
-    case Activation::kGelu:
-      return each([](float x) { return gelu_erf(x); });
-    case Activation::kGeluTanh:
-      return each([](float x) { return gelu_tanh(x); });
+      return use([](float x) { return x; });
     case Activation::kRelu:
-      return each([](float x) { return relu(x); });
+      return use([](float x) { return relu(x); });
+    case Activation::kGelu:
+    case Activation::kGeluTanh:
     case Activation::kSilu:
-      return each([](float x) { return x * sigmoid(x); });
+      return use(activation == Activation::kGelu   ? gelu_erf()
+                 : activation == Activation::kSilu ? silu()
+                                                   : gelu_tanh());
     case Activation::kTanh:
-      return each([](float x) { return tanh_from_sigmoid(x); });
     case Activation::kSigmoid:
-      return each([](float x) { return sigmoid(x); });
+      return use(activation == Activation::kTanh ? tanh_as_sigmoid() : sigmoid());
   }
+}
+
+/// Applies one activation to `count` values.
+template <int count, class Values>
+PACKHORSE_HOST_DEVICE void activate(Values& values, Activation activation) {
+  with_activation(activation, [&](auto function) {
+    PACKHORSE_UNROLL
+    for (int i = 0; i < count; ++i) values[i] = function(values[i]);
+  });
 }
 
 }  // namespace packhorse::cuda

@@ -1,6 +1,7 @@
 // Which GEMM kernel runs a shape: pure host functions, testable without a GPU.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -10,39 +11,53 @@
 
 namespace packhorse::cuda {
 
-/// Hopper kernels, by tile rows x columns of the output. All are ping-pong kernels without
-/// clusters: two warpgroups, each with a tile of its own, one multiplying while the other stores.
-enum class GemmTile : uint8_t { k64x32, k64x64, k64x128, k128x96, k128x128, k128x192 };
+/// Hopper kernels, by tile rows x columns of the output. In ping-pong kernels each of two
+/// warpgroups has a tile of its own, and one multiplies while the other stores; in cooperative ones
+/// (kHalves...) both work on one tile, by halves of its columns or rows.
+enum class GemmTile : uint8_t {
+  k64x16,
+  kHalves64x32,
+  kHalves64x64,
+  kHalves64x128,
+  kHalves128x128,
+  kHalves128x256,
+  k128x96,
+  k128x128,
+  k128x192
+};
 
-/// What one tile costs, fitted to an H200's measurements (benchmarks/results/gemm_h200_*.csv):
+/// What one tile costs, fitted to an H200's measurements (benchmarks/gemm_sweep.py):
 /// microseconds = fixed + waves (per_k k + per_tile), waves = tiles / SMs, rounded up.
 struct GemmTileCost {
   GemmTile tile;
   int m;
   int n;
-  double fixed;       // us: launch, first loads, last store
+  double fixed;       // us: first loads, last store, the handover between kernels
   double per_k;       // us per element of k
   double per_tile;    // us: the part of the epilogue that does not overlap
   const char* place;  // where it wins, and why the others lose there
 };
 
-inline constexpr std::array<GemmTileCost, 6> kGemmTiles = {{
-    {GemmTile::k64x32, 64, 32, 3.35, 0.00159, 0.08,
-     "up to 256 rows of narrow outputs: the only tile that gives most SMs a part of the weight to "
-     "stream; past one wave it loads 1.5 times the bytes of 64x64 for the same arithmetic"},
-    {GemmTile::k64x64, 64, 64, 2.99, 0.00208, 0.46,
-     "up to about 600 rows: larger tiles leave SMs without work, 64x32 loads more"},
-    {GemmTile::k64x128, 64, 128, 2.90, 0.00290, 1.20,
+inline constexpr std::array<GemmTileCost, 9> kGemmTiles = {{
+    {GemmTile::k64x16, 64, 16, 2.44, 0.00151, 0.20,
+     "a few dozen rows of narrow outputs: most SMs get a part of the weight to stream"},
+    {GemmTile::kHalves64x32, 64, 32, 2.16, 0.00187, 0.83,
+     "up to 256 rows of narrow outputs and long k"},
+    {GemmTile::kHalves64x64, 64, 64, 2.75, 0.00216, 0.66,
+     "up to about 600 rows: larger tiles leave SMs without work, smaller ones load more"},
+    {GemmTile::kHalves64x128, 64, 128, 1.80, 0.00365, 1.06,
      "one wave where 64x64 needs two and 128x128 leaves a third of the SMs idle"},
-    {GemmTile::k128x96, 128, 96, 3.46, 0.00412, 1.58,
-     "768 columns and few waves: eight whole tiles a row, where the last wave of 128x128 is a "
-     "third full; its 32-column epilogue steps cost more elsewhere"},
-    {GemmTile::k128x128, 128, 128, 3.61, 0.00549, 0.90,
-     "most large shapes. Lost to it in the sweep: 128x256 and 256x128 with both warpgroups on one "
-     "tile, which stop multiplying during every epilogue (3 to 15 % slower at k <= 1024); "
-     "clusters of two, which gain nothing while both operands stay in L2"},
-    {GemmTile::k128x192, 128, 192, 3.42, 0.00791, 4.84,
-     "large k: a sixth fewer bytes loaded than 128x128; at small k its epilogue shows"},
+    {GemmTile::kHalves128x128, 128, 128, 1.25, 0.00639, 1.58,
+     "one or two full waves: two warpgroups finish the last tile in half the time"},
+    {GemmTile::kHalves128x256, 128, 256, 1.30, 0.01300, 3.00,
+     "one wave of wide outputs: three quarters of the bytes that 128x128 loads"},
+    {GemmTile::k128x96, 128, 96, 2.52, 0.00449, 0.75,
+     "few waves, of which the last would be emptier with 128x128"},
+    {GemmTile::k128x128, 128, 128, 2.41, 0.00632, 0.71,
+     "most large shapes: the epilogue hides under the other warpgroup's products"},
+    {GemmTile::k128x192, 128, 192, 2.36, 0.00987, 0.67,
+     "wide outputs and many waves: a sixth fewer bytes loaded than 128x128, whose loads take as "
+     "long as its products"},
 }};
 
 inline const GemmTileCost& cost_of(GemmTile tile) { return kGemmTiles[static_cast<size_t>(tile)]; }
@@ -68,14 +83,25 @@ struct GemmConfig {
 /// but lost 13 to 16 % with 128x192.
 inline constexpr int64_t kPanelBytes = 32 << 20;
 
-/// The tile of the lowest predicted time. A residual takes registers that 128x192 does not have.
-/// The choice may depend on `rows`: every tile sums k in the same order, so bits do not change.
-inline GemmConfig select_gemm(int64_t rows, int64_t n, int64_t k, bool has_residual, int sm_count) {
+/// Predicted microseconds on average, where the launch serves the row counts of one graph: down
+/// to about two thirds of the most.
+inline double predict_counted(const GemmTileCost& cost, int64_t most_rows, int64_t n, int64_t k,
+                              int sm_count) {
+  double sum = 0;
+  for (int percent : {70, 76, 82, 88, 94, 100}) {
+    sum += predict(cost, std::max<int64_t>(1, most_rows * percent / 100), n, k, sm_count);
+  }
+  return sum / 6;
+}
+
+/// The tile of the lowest predicted time for `rows` or, if `counted`, for up to `rows`. The choice
+/// may depend on them: every tile sums k in the same order, so bits do not change.
+inline GemmConfig select_gemm(int64_t rows, int64_t n, int64_t k, bool counted, int sm_count) {
   GemmConfig config;
   double best = std::numeric_limits<double>::infinity();
   for (const GemmTileCost& cost : kGemmTiles) {
-    if (has_residual && cost.tile == GemmTile::k128x192) continue;
-    const double time = predict(cost, rows, n, k, sm_count);
+    const double time =
+        counted ? predict_counted(cost, rows, n, k, sm_count) : predict(cost, rows, n, k, sm_count);
     if (time < best) {
       best = time;
       config.tile = cost.tile;
@@ -87,10 +113,9 @@ inline GemmConfig select_gemm(int64_t rows, int64_t n, int64_t k, bool has_resid
 }
 
 /// The choice and every alternative with its predicted time, for logs and benchmarks.
-inline std::string explain_gemm(int64_t rows, int64_t n, int64_t k, bool has_residual,
-                                int sm_count) {
-  const GemmConfig config = select_gemm(rows, n, k, has_residual, sm_count);
-  std::string text = concat(rows, "x", n, "x", k, has_residual ? "+residual" : "", ":");
+inline std::string explain_gemm(int64_t rows, int64_t n, int64_t k, int sm_count) {
+  const GemmConfig config = select_gemm(rows, n, k, false, sm_count);
+  std::string text = concat(rows, "x", n, "x", k, ":");
   for (const GemmTileCost& cost : kGemmTiles) {
     text += concat(cost.tile == config.tile ? " *" : " ", cost.m, "x", cost.n, "=",
                    predict(cost, rows, n, k, sm_count), "us");

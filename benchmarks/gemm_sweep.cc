@@ -1,0 +1,34 @@
+// The Hopper GEMMs of every tile as C functions, for gemm_sweep.py, which compiles this file.
+#include <cstdio>
+#include <exception>
+
+#include "cuda/gemm.h"
+
+using namespace packhorse;
+using namespace packhorse::cuda;
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+EXPORT int tile_count() { return static_cast<int>(kGemmTiles.size()); }
+EXPORT int tile_rows(int tile) { return kGemmTiles.at(static_cast<size_t>(tile)).m; }
+EXPORT int tile_columns(int tile) { return kGemmTiles.at(static_cast<size_t>(tile)).n; }
+EXPORT int params_size() { return sizeof(GemmParams); }
+
+/// What the session's recording for up to p.rows rows would take.
+EXPORT int chosen_tile(const GemmParams& p) {
+  const bool counted = p.row_count != nullptr;
+  return static_cast<int>(select_gemm(p.rows, p.n, p.k, counted, p.sm_count).tile);
+}
+
+/// 0, or 1 after printing what went wrong.
+EXPORT int run_gemm(const GemmParams& p, int tile, cudaStream_t stream) {
+  try {
+    GemmConfig config = select_gemm(p.rows, p.n, p.k, false, p.sm_count);
+    config.tile = static_cast<GemmTile>(tile);
+    launch_gemm_sm90(p, config, stream);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

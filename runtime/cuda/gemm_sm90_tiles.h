@@ -1,0 +1,52 @@
+// The closed list of Hopper GEMM kernels of one dtype, instantiated by gemm_sm90_*.cu.
+#pragma once
+
+#include "cuda/gemm_sm90_launch.h"
+
+namespace packhorse::cuda {
+
+template <class Element, bool has_residual>
+void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, cudaStream_t stream) {
+  const auto launch = [&]<int m, int n, int k_boxes, bool ping_pong>() {
+    launch_gemm_kernel<GemmTraits<Element, m, n, k_boxes, ping_pong, has_residual>>(p, config.panel,
+                                                                                    stream);
+  };
+  switch (config.tile) {
+#ifndef PACKHORSE_CUDA_REDUCED
+    case GemmTile::k64x16:
+      return launch.template operator()<64, 16, 2, true>();
+    case GemmTile::kHalves64x32:
+      return launch.template operator()<64, 32, 2, false>();
+    case GemmTile::kHalves64x128:
+      return launch.template operator()<64, 128, 1, false>();
+    case GemmTile::kHalves128x128:
+      return launch.template operator()<128, 128, 1, false>();
+    case GemmTile::kHalves128x256:
+      return launch.template operator()<128, 256, 1, false>();
+    case GemmTile::k128x96:
+      return launch.template operator()<128, 96, 1, true>();
+    case GemmTile::k128x192:
+      return launch.template operator()<128, 192, 1, true>();
+#endif
+    case GemmTile::kHalves64x64:
+      return launch.template operator()<64, 64, 2, false>();
+    case GemmTile::k128x128:
+      return launch.template operator()<128, 128, 1, true>();
+    default:
+      break;
+  }
+  const GemmTileCost& cost = cost_of(config.tile);
+  throw RuntimeError(concat("this build has no GEMM kernel with tile ", cost.m, "x", cost.n));
+}
+
+template <class Element>
+void launch_gemm_dtype(const GemmParams& p, const GemmConfig& config, cudaStream_t stream) {
+  p.residual != nullptr ? launch_gemm_tile<Element, true>(p, config, stream)
+                        : launch_gemm_tile<Element, false>(p, config, stream);
+}
+extern template void launch_gemm_dtype<cutlass::half_t>(const GemmParams&, const GemmConfig&,
+                                                        cudaStream_t);
+extern template void launch_gemm_dtype<cutlass::bfloat16_t>(const GemmParams&, const GemmConfig&,
+                                                            cudaStream_t);
+
+}  // namespace packhorse::cuda

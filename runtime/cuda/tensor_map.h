@@ -1,0 +1,56 @@
+// Tensor maps: what TMA needs to know of a matrix in global memory.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "core/format.h"
+#include "cuda/check.h"
+#include "ops/args.h"
+#include "packhorse/error.h"
+
+namespace packhorse::cuda {
+
+/// The driver's tensor-map encoder, found through the runtime so that nothing links libcuda.
+inline auto tensor_map_encoder() {
+  static const auto encode = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                                cudaEnableDefault, &found));
+    if (found != cudaDriverEntryPointSuccess) {
+      throw RuntimeError("the CUDA driver has no cuTensorMapEncodeTiled: it must be 12.0 or newer");
+    }
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
+  }();
+  return encode;
+}
+
+/// Map of 16-bit [rows, columns], rows `stride` elements apart, in boxes whose width (16, 32 or 64
+/// columns) is the span of their swizzle. Reads past the matrix give zeros, writes nothing.
+inline CUtensorMap matrix_tensor_map(const void* data, DType dtype, int64_t rows, int64_t columns,
+                                     int64_t stride, int box_rows, int box_columns) {
+  const cuuint64_t extents[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(stride) * 2};
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(box_columns),
+                             static_cast<cuuint32_t>(box_rows)};
+  const cuuint32_t steps[2] = {1, 1};
+  CUtensorMap map;
+  const CUresult result = tensor_map_encoder()(
+      &map,
+      dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+      2, const_cast<void*>(data), extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      box_columns == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+      : box_columns == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                          : CU_TENSOR_MAP_SWIZZLE_32B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    throw RuntimeError(concat("cuTensorMapEncodeTiled failed with ", static_cast<int>(result),
+                              " for a matrix of ", rows, " x ", columns, ", rows ", stride,
+                              " elements apart"));
+  }
+  return map;
+}
+
+}  // namespace packhorse::cuda
