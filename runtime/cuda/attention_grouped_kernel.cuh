@@ -8,7 +8,7 @@
 // flash kernel's probabilities. Scores of masked tiles are neither written nor read.
 #pragma once
 
-#include "cuda/attention_sm80_kernel.cuh"
+#include "cuda/attention_sm80_scores.cuh"
 #include "cuda/grouped_scheduler.cuh"
 
 namespace packhorse::cuda {

@@ -2,8 +2,9 @@
 #include <limits>
 
 #include "cuda/attention_grouped_kernel.cuh"
+#include "cuda/attention_online_kernel.cuh"
+#include "cuda/attention_short_kernel.cuh"
 #include "cuda/attention_sm80.h"
-#include "cuda/attention_sm80_kernel.cuh"
 #include "cuda/check.h"
 #include "cuda/launch.cuh"
 

@@ -13,14 +13,6 @@ constexpr int kLeastBlocks = kThreads == 512 ? 1
                              : kVectors < 4  ? 5
                                              : 4;
 
-#ifndef EMB_ROWS
-#define EMB_ROWS 1
-#endif
-template <int kThreads, int kVectors>
-constexpr int kGroupRows = kThreads == 32 && kVectors <= 3 ? EMB_ROWS : 1;
-template <int kThreads, int kVectors>
-constexpr int kManyBlocks = kGroupRows<kThreads, kVectors> == 2 ? (kVectors == 3 ? 5 : 6) : kLeastBlocks<kThreads, kVectors>;
-
 // Tokens that a group of a large batch goes through: looking up where a token's rows lie is a chain
 // of dependent loads, which the lanes of a warp do for as many tokens together.
 int tokens_of_group(int64_t tokens) { return tokens >= 16384 ? 8 : 4; }
@@ -86,14 +78,19 @@ __device__ const T* table_row(const TensorView& table, int id) {
 }
 
 template <class T, int kThreads, int kVectors>
-using Sources = Row<T, kThreads, kVectors, 3>;
-
-template <class T, int kThreads, int kVectors>
-__device__ void load_sources(Sources<T, kThreads, kVectors>& sources, const EmbedArgs& args,
-                             const TokenIds& ids, int columns) {
+__device__ void embed_token(const EmbedArgs& args, int64_t token, const TokenIds& ids, int columns,
+                            float* scratch) {
+  Row<T, kThreads, kVectors, 3> sources;
   sources.load(0, table_row<T>(args.word, ids.word), columns);
   sources.load(1, table_row<T>(args.position, ids.position), columns);
   sources.load(2, table_row<T>(args.type, ids.type), columns);
+  SummedRow<T, kThreads, kVectors, 3> row[1];
+  row[0].set(sources);
+  T* out = static_cast<T*>(args.out.data) + token * args.out.row_stride;
+  normalize_rows<kThreads, kVectors>(row, args.norm, WeightInMemory(args.norm), columns, scratch,
+                                     [&](int, int column, const float (&value)[kVectorSize]) {
+                                       store_vector(out + column, value);
+                                     });
 }
 
 /// Brings gamma and beta into the L2 cache, a block once.
@@ -135,22 +132,13 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads
     }
   }
   ids.check(args, token, status);
-  Sources<T, kThreads, kVectors> sources;
-  load_sources<T, kThreads, kVectors>(sources, args, ids, columns);
-  SummedRow<T, kThreads, kVectors, 3> row[1];
-  row[0].set(sources);
-  T* out = static_cast<T*>(args.out.data) + token * args.out.row_stride;
-  normalize_rows<kThreads, kVectors>(row, args.norm, WeightInMemory(args.norm), columns, scratch,
-                                     [&](int, int column, const float (&value)[kVectorSize]) {
-                                       store_vector(out + column, value);
-                                     });
+  embed_token<T, kThreads, kVectors>(args, token, ids, columns, scratch);
 }
 
 template <class T, int kThreads, int kVectors>
-__global__ void __launch_bounds__(kBlockThreads<kThreads>, kManyBlocks<kThreads, kVectors>)
+__global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads, kVectors>)
     embed_kernel(const __grid_constant__ EmbedArgs args, int tokens, DeviceStatus* status) {
-  constexpr int kRows = kGroupRows<kThreads, kVectors>;
-  __shared__ float scratch[2][kRows * 64];
+  __shared__ float scratch[2][64];
   wait_for_previous_kernel();
   let_next_kernel_start();
   const TokenCounts counts(args.batch);
@@ -163,26 +151,10 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kManyBlocks<kThreads,
   TokenIds ids;
   if (lane < here) ids.look_up(args, first + lane, counts.sequences, status);
 
-  for (int token = 0; token < here; token += kRows) {
-    SummedRow<T, kThreads, kVectors, 3> rows[kRows];
-    {
-      Sources<T, kThreads, kVectors> sources[kRows];
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        // Past the last token the last one again, not stored.
-        load_sources<T, kThreads, kVectors>(sources[r], args,
-                                            ids.of_lane(min(token + r, here - 1)), columns);
-      }
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) rows[r].set(sources[r]);
-    }
-    T* out = static_cast<T*>(args.out.data) + (first + token) * args.out.row_stride;
+  for (int token = 0; token < here; ++token) {
     // Every other turn has scratch of its own: the last turn's may still be read.
-    normalize_rows<kThreads, kVectors>(
-        rows, args.norm, WeightInMemory(args.norm), columns, scratch[token / kRows % 2],
-        [&](int r, int column, const float (&value)[kVectorSize]) {
-          if (token + r < here) store_vector(out + r * args.out.row_stride + column, value);
-        });
+    embed_token<T, kThreads, kVectors>(args, first + token, ids.of_lane(token), columns,
+                                       scratch[token % 2]);
   }
 }
 
