@@ -344,6 +344,9 @@ class Call {
     args.ids = to(args.from.ids, tokens);
     args.type_ids = to(args.from.type_ids, tokens);
     args.position_ids = to(args.from.position_ids, tokens);
+    const uint32_t none = 0;
+    args.reported = static_cast<uint32_t*>(allocate(sizeof(none)));
+    ops_.upload(args.reported, &none, sizeof(none));
     args.run = 1;
     Loaded& loaded =
         loaded_.emplace_back(device_io().allocate_shared(sizeof(InputFinding)), tokens, limits);

@@ -10,22 +10,20 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kTokensOfBlock = 4 * kThreads;
 
-/// The first finding of a run stays.
-__device__ void report(InputFinding* finding, uint32_t run, InputFinding::Code code, int64_t index,
+/// The first finding of a run stays. Threads agree on it in device memory: few devices have atomics
+/// on the host's.
+__device__ void report(const LoadBatchArgs& args, InputFinding::Code code, int64_t index,
                        int32_t found, int32_t before) {
-  const uint32_t seen = *const_cast<volatile uint32_t*>(&finding->run);
-  if (seen == run || atomicCAS_system(&finding->run, seen, run) != seen) return;
-  finding->code = code;
-  finding->index = static_cast<int32_t>(index);
-  finding->found = found;
-  finding->before = before;
+  const uint32_t seen = *const_cast<volatile uint32_t*>(args.reported);
+  if (seen == args.run || atomicCAS(args.reported, seen, args.run) != seen) return;
+  *args.finding = {args.run, code, static_cast<int32_t>(index), found, before};
 }
 
 __device__ void load_ids(const LoadBatchArgs& args, const int32_t* from, int32_t* to, int64_t limit,
                          InputFinding::Code code, int64_t token) {
   if (from == nullptr) return;
   const int32_t id = from[token];
-  if (id < 0 || id >= limit) report(args.finding, args.run, code, token, id, 0);
+  if (id < 0 || id >= limit) report(args, code, token, id, 0);
   to[token] = min(max(id, 0), static_cast<int32_t>(limit) - 1);
 }
 
@@ -43,7 +41,7 @@ __device__ void load_offsets(const LoadBatchArgs& args) {
                           int32_t before) {
     if (good) return;
     bad = true;
-    report(args.finding, args.run, code, index, found, before);
+    report(args, code, index, found, before);
   };
   for (int64_t i = threadIdx.x; i <= sequences; i += kThreads) {
     const int32_t offset = args.cu_seqlens[i];

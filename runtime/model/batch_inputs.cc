@@ -45,6 +45,7 @@ EncoderInputs BatchInputs::load(const DeviceTokens& tokens, uint32_t run, InputF
   args.from = tokens;
   args.limits = limits_;
   args.counts = buffer_ + layout_.counts;
+  args.reported = reinterpret_cast<uint32_t*>(buffer_ + layout_.reported);
   args.cu_seqlens = buffer_ + layout_.cu_seqlens;
   args.ids = buffer_ + layout_.ids;
   args.type_ids = buffer_ + layout_.type_ids;

@@ -195,7 +195,8 @@ class Encoding {
 InputLayout::InputLayout(const Capacity& capacity) {
   const auto aligned = [](int64_t count) { return (count + 63) / 64 * 64; };
   counts = 0;
-  cu_seqlens = aligned(2);
+  reported = 2;
+  cu_seqlens = aligned(3);
   ids = cu_seqlens + aligned(capacity.max_sequences + 1);
   type_ids = ids + aligned(capacity.max_tokens);
   position_ids = type_ids + aligned(capacity.max_tokens);

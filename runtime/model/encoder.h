@@ -20,6 +20,7 @@ struct Capacity {
 struct InputLayout {
   explicit InputLayout(const Capacity& capacity);
   int64_t counts;        // [2] {T, B}
+  int64_t reported;      // [1] LoadBatchArgs::reported; 0 in what comes from the host
   int64_t cu_seqlens;    // [max_sequences + 1]
   int64_t ids;           // [max_tokens]
   int64_t type_ids;      // [max_tokens]

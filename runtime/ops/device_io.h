@@ -54,6 +54,7 @@ struct LoadBatchArgs {
   DeviceTokens from;
   PackedLimits limits;
   int32_t* counts = nullptr;      // {T, B}
+  uint32_t* reported = nullptr;   // the run that reported last: 0 before the first
   int32_t* cu_seqlens = nullptr;  // [limits.max_sequences + 1]; those past the batch are T
   int32_t* ids = nullptr;         // these where `from` has them
   int32_t* type_ids = nullptr;
