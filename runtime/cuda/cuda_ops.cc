@@ -288,6 +288,7 @@ class CudaOps final : public Ops {
     if (args.norm) norm_in_place(args.out, args.norm, args.row_count);
   }
 
+  void do_neighbours(const NeighboursArgs&) override { refuse("neighbours"); }
   void do_rotation(const RotationArgs&) override { refuse("rotation"); }
   void do_rotate_heads(const RotateHeadsArgs&) override { refuse("rotate_heads"); }
 
