@@ -112,6 +112,11 @@ class CpuOps final : public Ops {
     const Turn turn(*this);
     cpu::feed_forward(args, gemms_, kernels_, pool_);
   }
+  void do_neighbours(const NeighboursArgs& args) override {
+    check_dtype(args.x.dtype);
+    const Turn turn(*this);
+    cpu::neighbours(args, pool_);
+  }
   void do_rotation(const RotationArgs& args) override {
     const Turn turn(*this);
     cpu::rotation(args, pool_);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 
 namespace packhorse::cpu {
 namespace {
@@ -52,6 +53,27 @@ void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool) {
       }
       task.out = row_at(args.out, token);
       kernels.embed_row[index_of(args.out.dtype)](task);
+    }
+  });
+}
+
+void neighbours(const NeighboursArgs& args, ThreadPool& pool) {
+  const int32_t* cu_seqlens = args.batch.cu_seqlens;
+  const size_t bytes = static_cast<size_t>(args.x.columns()) * size_of(args.x.dtype);
+  for_rows(args.batch.num_tokens, pool, [&](int64_t first, int64_t end) {
+    const int32_t* next =
+        std::upper_bound(cu_seqlens, cu_seqlens + args.batch.num_sequences + 1, first);
+    for (int64_t token = first; token < end; ++token) {
+      while (*next <= token) ++next;
+      char* out = row_at(args.out, token);
+      for (int64_t from = token - args.width / 2; from <= token + args.width / 2; ++from) {
+        if (from >= next[-1] && from < *next) {
+          std::memcpy(out, row_at(args.x, from), bytes);
+        } else {
+          std::memset(out, 0, bytes);
+        }
+        out += bytes;
+      }
     }
   });
 }

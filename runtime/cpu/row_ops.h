@@ -1,4 +1,4 @@
-// Ops that treat each row, or each sequence, by itself: embed, rotate, norm, pool, cast.
+// Ops that treat each row, or each sequence, by itself: embed, copy, rotate, norm, pool, cast.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -12,6 +12,7 @@ inline int index_of(DType dtype) { return dtype == DType::kBFloat16 ? 1 : 0; }
 NormParams params_of(const NormWeight& norm);
 
 void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool);
+void neighbours(const NeighboursArgs& args, ThreadPool& pool);
 void rotation(const RotationArgs& args, ThreadPool& pool);
 void rotate_heads(const RotateHeadsArgs& args, const Kernels& kernels, ThreadPool& pool);
 void norm(const NormArgs& args, const Kernels& kernels, ThreadPool& pool);

@@ -71,7 +71,9 @@ class CudaOps final : public Ops {
                               ": CUDA runs float16 or bfloat16"));
   }
 
-  bool supports(Feature feature) const override { return feature != Feature::kDisentangled; }
+  bool supports(Feature feature) const override {
+    return feature == Feature::kGatedFeedForward || feature == Feature::kRotateHeads;
+  }
 
   std::unique_ptr<DeviceMemory> allocate(size_t bytes) override {
     return std::make_unique<CudaMemory>(device_, bytes);
@@ -206,6 +208,10 @@ class CudaOps final : public Ops {
     gemm("feed_forward", intermediate, args.down, Activation::kNone, args.residual, args.out,
          args.row_count);
     if (args.norm) norm_in_place(args.out, args.norm, args.row_count);
+  }
+
+  void do_neighbours(const NeighboursArgs&) override {
+    throw RuntimeError(concat("neighbours is not supported on ", name_of(device())));
   }
 
   void do_rotation(const RotationArgs& args) override {

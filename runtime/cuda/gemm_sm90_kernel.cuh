@@ -12,7 +12,6 @@
 
 #include <cuda.h>
 #include <cutlass/arch/barrier.h>
-#include <cutlass/arch/grid_dependency_control.h>
 #include <cutlass/arch/reg_reconfig.h>
 #include <cutlass/numeric_conversion.h>
 #include <cutlass/numeric_types.h>
@@ -24,6 +23,7 @@
 
 #include "cuda/epilogue.cuh"
 #include "cuda/gemm.h"
+#include "cuda/launch.cuh"
 
 namespace packhorse::cuda {
 
@@ -183,7 +183,7 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
       }
     }
   }
-  cutlass::arch::wait_on_dependent_grids();
+  wait_for_previous_kernel();
   const Schedule<Traits> schedule(args, exact_rows(args));
   if (!early) {
     tile = schedule(blockIdx.x);
@@ -399,7 +399,7 @@ struct Consumer {
     using namespace cute;
     constexpr int kStep = Traits::kPingPong ? 2 : 1;
     const int blocks_k = (args.k + 64 * Traits::kBoxes - 1) / (64 * Traits::kBoxes);
-    cutlass::arch::wait_on_dependent_grids();
+    wait_for_previous_kernel();
     const Schedule<Traits> schedule(args, exact_rows(args));
     int index = blockIdx.x;
     if (Traits::kPingPong && group == 1) {
@@ -450,7 +450,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
     }
     for (uint64_t& barrier : smem.residual) TxBarrier::init(&barrier, 1);
     cutlass::arch::fence_barrier_init();
-    cutlass::arch::launch_dependent_grids();
+    let_next_kernel_start();
   }
   if (threadIdx.x == 32) {
     cute::prefetch_tma_descriptor(&args.a);

@@ -43,10 +43,17 @@ class Encoding {
   void run() const {
     embed();
     rotations();
+    if (weights_.convolution) {
+      ops_.neighbours({.x = hidden_,
+                       .width = static_cast<int32_t>(spec_.convolution_width),
+                       .batch = batch_,
+                       .out = buffers_.neighbours.first_rows(batch_.num_tokens)});
+    }
     for (size_t i = 0; i < spec_.layer_weights.size(); ++i) {
       const LayerWeights& layer = weights_.layers[static_cast<size_t>(spec_.layer_weights[i])];
       attention_block(layer, spec_.local_layers[i]);
       feed_forward_block(layer);
+      if (i == 0 && weights_.convolution) convolve();
     }
     if (weights_.final_norm) {
       ops_.norm({.x = hidden_,
@@ -82,6 +89,18 @@ class Encoding {
                  .out = hidden_,
                  .row_count = batch_.counts,
                  .workspace = buffers_.embedding_workspace});
+  }
+
+  // hidden = norm(hidden + activation(convolution of what entered the first layer))
+  void convolve() const {
+    ops_.linear({.x = buffers_.neighbours.first_rows(batch_.num_tokens),
+                 .weight = *weights_.convolution,
+                 .activation = spec_.convolution_activation,
+                 .residual = hidden_,
+                 .norm = weights_.convolution_norm,
+                 .out = hidden_,
+                 .row_count = batch_.counts,
+                 .workspace = buffers_.convolution_workspace});
   }
 
   // Once for all layers.
@@ -224,6 +243,12 @@ EncoderBuffers take_buffers(const Spec& spec, const Capacity& capacity, DType dt
   if (has_local_theta(spec)) {
     buffers.local_rotation =
         take_matrix(arena, "local_rotation", tokens, spec.rope->dims, DType::kFloat32);
+  }
+  if (spec.convolution_width > 0) {
+    const int64_t columns = spec.convolution_width * hidden_size;
+    buffers.neighbours = take_matrix(arena, "neighbours", tokens, columns, dtype);
+    buffers.convolution_workspace = arena.take(
+        "convolution_workspace", ops.linear_workspace(tokens, columns, hidden_size, dtype));
   }
   if (spec.embedding_projection) {
     Arena::Scope embeddings(arena);

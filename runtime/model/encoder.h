@@ -38,6 +38,8 @@ struct EncoderBuffers {
   TensorView local_rotation;  // likewise, of layers with a window
   TensorView embedded;        // [T, embedding_size]; before the first layer
   void* embedding_workspace = nullptr;
+  TensorView neighbours;  // [T, width E] input of the convolution; until the first layer is done
+  void* convolution_workspace = nullptr;
   TensorView qkv;      // [T, (H + 2 Hkv) d]; used inside attention blocks
   TensorView context;  // [T, H d]; likewise
   void* attention_workspace = nullptr;

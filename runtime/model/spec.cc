@@ -15,6 +15,7 @@ constexpr int64_t kMaxIntermediate = int64_t{1} << 24;
 constexpr int64_t kMaxLayers = int64_t{1} << 14;
 constexpr int64_t kMaxHeads = int64_t{1} << 12;
 constexpr int64_t kMaxHeadDim = int64_t{1} << 12;
+constexpr int64_t kMaxConvolution = 255;
 constexpr int64_t kMaxBuckets = 2048;
 constexpr int64_t kMaxDistance = int64_t{1} << 24;
 constexpr int64_t kMaxRelativeDistance = int64_t{1} << 14;  // as a table has rows for each
@@ -156,6 +157,7 @@ void parse_score_term(Fields fields, Spec& spec) {
 void parse_attention(Fields fields, Spec& spec) {
   spec.causal = fields.choice<bool>("mask", {{"bidirectional", false}, {"causal", true}});
   spec.qkv_bias = fields.boolean("qkv_bias", true);
+  spec.key_bias = fields.boolean("key_bias", spec.qkv_bias);
   spec.attention_output_bias = fields.boolean("output_bias", true);
   spec.qk_norm = fields.boolean("qk_norm", false);
   spec.local_layers.resize(static_cast<size_t>(spec.num_layers));
@@ -179,6 +181,16 @@ void parse_feed_forward(Fields fields, Spec& spec) {
   spec.up_bias = fields.boolean("up_bias", true);
   spec.down_bias = fields.boolean("down_bias", true);
   fields.done();
+}
+
+void parse_convolution(Fields fields, Spec& spec) {
+  spec.convolution_width = fields.integer("width", 1, kMaxConvolution);
+  spec.convolution_activation = parse_activation(fields);
+  fields.done();
+  if (spec.convolution_width % 2 == 0 || spec.num_layers == 0) {
+    throw InvalidArgument(concat("spec: 'convolution.width' is ", spec.convolution_width, " with ",
+                                 spec.num_layers, " layers, expected an odd number and a layer"));
+  }
 }
 
 void parse_heads(Fields fields, Spec& spec) {
@@ -224,6 +236,7 @@ Spec parse_spec(const std::string& json_text) {
   parse_norm(fields.object("norm"), spec);
   parse_attention(fields.object("attention"), spec);
   parse_feed_forward(fields.object("ffn"), spec);
+  if (fields.has("convolution")) parse_convolution(fields.object("convolution"), spec);
   if (fields.has("heads")) parse_heads(fields.object("heads"), spec);
   parse_embedding(fields.object("embedding"), spec);
   fields.done();

@@ -61,7 +61,11 @@ struct Spec {
   bool relative_norm = false;       // disentangled: whether the table of positions has a norm
   bool qk_norm = false;
   bool qkv_bias = true;
+  bool key_bias = true;  // and of what makes keys of positions
   bool attention_output_bias = true;
+
+  int64_t convolution_width = 0;  // over what enters the first layer; 0: none
+  Activation convolution_activation = Activation::kNone;
 
   FeedForwardKind feed_forward_kind = FeedForwardKind::kPlain;
   Activation activation = Activation::kGelu;

@@ -1,5 +1,7 @@
 #include "model/tensor_reader.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "core/float_convert.h"
@@ -8,16 +10,19 @@
 
 namespace packhorse {
 
-TensorView TensorReader::require(const std::string& name, int64_t rows, int64_t columns) const {
+TensorView TensorReader::require(const std::string& name, int64_t rows, int64_t columns,
+                                 int64_t depth) const {
   const TensorView tensor = source_.find(name);
-  const std::string expected =
-      columns > 0 ? concat("[", rows, ", ", columns, "]") : concat("[", rows, "]");
+  const std::array<int64_t, 3> shape = {rows, columns, depth};
+  const int rank = columns == 0 ? 1 : depth == 0 ? 2 : 3;
+  std::string expected = concat("[", rows);
+  for (int i = 1; i < rank; ++i) expected += concat(", ", shape[static_cast<size_t>(i)]);
+  expected += "]";
   if (tensor.rank == 0) {
     throw InvalidArgument(concat("weights: tensor '", name, "' ", expected, " is missing"));
   }
   const bool same_shape =
-      columns > 0 ? tensor.rank == 2 && tensor.shape[0] == rows && tensor.shape[1] == columns
-                  : tensor.rank == 1 && tensor.shape[0] == rows;
+      tensor.rank == rank && std::equal(tensor.shape, tensor.shape + rank, shape.begin());
   const bool is_float = tensor.dtype == DType::kFloat32 || tensor.dtype == DType::kFloat16 ||
                         tensor.dtype == DType::kBFloat16;
   if (!same_shape || !is_float) {

@@ -16,8 +16,9 @@ class TensorReader {
   bool has(const std::string& name) const { return source_.find(name).rank != 0; }
 
   /// The tensor called `name`. Throws InvalidArgument unless it is there, of a float dtype and of
-  /// that shape (`columns` 0: a vector).
-  TensorView require(const std::string& name, int64_t rows, int64_t columns) const;
+  /// that shape: [rows] (`columns` 0), [rows, columns] (`depth` 0) or [rows, columns, depth].
+  TensorView require(const std::string& name, int64_t rows, int64_t columns,
+                     int64_t depth = 0) const;
 
   /// Rows [begin, begin + count) of `tensor` as float32 into `to`; gives the pages back. Throws
   /// InvalidArgument naming the first element that is NaN or Inf.

@@ -24,6 +24,7 @@ void check_supported(const Spec& spec, const Ops& ops) {
   require(spec.rope.has_value(), Feature::kRotateHeads, "'attention.rope'");
   require(spec.disentangled(), Feature::kDisentangled,
           "'attention.score_term.kind' \"disentangled\"");
+  require(spec.convolution_width > 0, Feature::kNeighbours, "'convolution'");
   require(spec.qk_norm, Feature::kRotateHeads, "'attention.qk_norm'");
 }
 
@@ -42,12 +43,14 @@ Spread whole(int64_t extent) { return {extent, extent, extent}; }
 struct Part {
   std::string name;  // without ".weight" / ".bias"
   Spread rows;
+  bool bias;
 };
 
-// A tensor of the source that may hold several parts, one after the other.
+// A tensor of the source that may hold several parts, one after the other, or head by head.
 struct Stack {
   std::vector<std::string> names;  // of what it holds
   std::string name;
+  bool by_head = false;
 };
 
 /// Lays the model out over an arena; with a reader it also fills what it lays out. One routine for
@@ -65,6 +68,10 @@ class WeightBuilder {
       build_attention(layer, i);
       build_feed_forward(layer, concat("layers.", i, ".ffn."));
       weights.layers.push_back(layer);
+    }
+    if (spec_.convolution_width > 0) {
+      weights.convolution = convolution("convolution");
+      weights.convolution_norm = norm("convolution.norm", spec_.hidden_size);
     }
     if (spec_.pre_norm()) weights.final_norm = norm("final_norm", spec_.hidden_size);
     if (spec_.pooler) {
@@ -126,24 +133,25 @@ class WeightBuilder {
     };
     const int64_t queries = spec_.num_heads;
     const int64_t keys = spec_.num_kv_heads;
-    const std::vector<Part> parts = {{name + "query", heads(queries, 0)},
-                                     {name + "key", heads(keys, queries)},
-                                     {name + "value", heads(keys, queries + keys)}};
-    layer.qkv = linear(name + "qkv", parts, (queries + 2 * keys) * padded, whole(spec_.hidden_size),
-                       spec_.hidden_size, spec_.qkv_bias,
-                       {{{name + "query", name + "key", name + "value"}, name + "qkv"}});
-    layer.attention_output =
-        linear(name + "output", {{name + "output", whole(spec_.hidden_size)}}, spec_.hidden_size,
-               heads(queries, 0), queries * padded, spec_.attention_output_bias);
+    const std::vector<Part> parts = {{name + "query", heads(queries, 0), spec_.qkv_bias},
+                                     {name + "key", heads(keys, queries), spec_.key_bias},
+                                     {name + "value", heads(keys, queries + keys), spec_.qkv_bias}};
+    const std::vector<std::string> names = {parts[0].name, parts[1].name, parts[2].name};
+    layer.qkv =
+        linear(name + "qkv", parts, (queries + 2 * keys) * padded, whole(spec_.hidden_size),
+               spec_.hidden_size, {{names, name + "qkv"}, {names, name + "qkv_by_head", true}});
+    layer.attention_output = linear(
+        name + "output", {{name + "output", whole(spec_.hidden_size), spec_.attention_output_bias}},
+        spec_.hidden_size, heads(queries, 0), queries * padded);
     if (spec_.content_to_position) {
       const std::string from = spec_.shared_projections ? "key" : "position_key";
-      layer.position_keys = projected_positions(name + "position_keys", name + from,
-                                                heads(queries, 0), spec_.qkv_bias);
+      layer.position_keys = projected_positions(name + "position_keys",
+                                                {name + from, heads(queries, 0), spec_.key_bias});
     }
     if (spec_.position_to_content) {
       const std::string from = spec_.shared_projections ? "query" : "position_query";
-      layer.position_queries = projected_positions(name + "position_queries", name + from,
-                                                   heads(queries, 0), spec_.qkv_bias);
+      layer.position_queries = projected_positions(
+          name + "position_queries", {name + from, heads(queries, 0), spec_.qkv_bias});
     }
     if (!spec_.pre_norm() || spec_.first_attention_norm || index > 0) {
       layer.attention_norm = norm(name + "norm", spec_.hidden_size);
@@ -160,16 +168,17 @@ class WeightBuilder {
     if (spec_.gated()) {
       const Spread gate = {inner, kGateBlock, 2 * kGateBlock, 0};
       const Spread up = {inner, kGateBlock, 2 * kGateBlock, kGateBlock};
-      layer.up = linear(name + "up", {{name + "gate", gate}, {name + "up", up}}, 2 * padded,
-                        whole(spec_.hidden_size), spec_.hidden_size, spec_.up_bias,
+      layer.up = linear(name + "up",
+                        {{name + "gate", gate, spec_.up_bias}, {name + "up", up, spec_.up_bias}},
+                        2 * padded, whole(spec_.hidden_size), spec_.hidden_size,
                         {{{name + "gate", name + "up"}, name + "gate_up"},
                          {{name + "up", name + "gate"}, name + "up_gate"}});
     } else {
-      layer.up = linear(name + "up", {{name + "up", whole(inner)}}, inner, whole(spec_.hidden_size),
-                        spec_.hidden_size, spec_.up_bias);
+      layer.up = linear(name + "up", {{name + "up", whole(inner), spec_.up_bias}}, inner,
+                        whole(spec_.hidden_size), spec_.hidden_size);
     }
-    layer.down = linear(name + "down", {{name + "down", whole(spec_.hidden_size)}},
-                        spec_.hidden_size, whole(inner), padded, spec_.down_bias);
+    layer.down = linear(name + "down", {{name + "down", whole(spec_.hidden_size), spec_.down_bias}},
+                        spec_.hidden_size, whole(inner), padded);
     layer.feed_forward_norm = norm(name + "norm", spec_.hidden_size);
   }
 
@@ -234,18 +243,17 @@ class WeightBuilder {
   }
 
   // [num_relative, H d]: the table of positions through one dense layer.
-  TensorView projected_positions(const std::string& name, const std::string& layer,
-                                 const Spread& heads, bool bias) {
+  TensorView projected_positions(const std::string& name, const Part& part) {
     const int64_t rows = spec_.num_relative();
-    const int64_t columns = spec_.num_heads * heads.stride;
+    const int64_t columns = spec_.num_heads * part.rows.stride;
     const size_t bytes = static_cast<size_t>(rows * columns) * size_of(dtype_);
     const TensorView result(arena_.take(name, bytes), dtype_, rows, columns);
     if (reader_ == nullptr) return result;
     Arena counting(std::nullopt);
     const auto lay_out = [&](Arena& arena, const TensorReader* reader) {
       WeightBuilder builder(spec_, dtype_, ops_, arena, reader);
-      return builder.linear(layer, {{layer, heads}}, columns, whole(spec_.hidden_size),
-                            spec_.hidden_size, bias);
+      return builder.linear(part.name, {part}, columns, whole(spec_.hidden_size),
+                            spec_.hidden_size);
     };
     lay_out(counting, nullptr);
     const PlannedAllocation plan = counting.plan();
@@ -296,13 +304,12 @@ class WeightBuilder {
   }
 
   LinearWeight linear(const std::string& name, Spread rows, Spread columns) {
-    return linear(name, {{name, rows}}, rows.extent, columns, columns.extent, true);
+    return linear(name, {{name, rows, true}}, rows.extent, columns, columns.extent);
   }
 
   // One layer of several parts. The source may hold them apart, or as one of `stacks`.
   LinearWeight linear(const std::string& name, const std::vector<Part>& parts, int64_t out_features,
-                      Spread columns, int64_t in_features, bool bias,
-                      const std::vector<Stack>& stacks = {}) {
+                      Spread columns, int64_t in_features, const std::vector<Stack>& stacks = {}) {
     LinearWeight result;
     result.dtype = dtype_;
     result.in_features = in_features;
@@ -318,38 +325,74 @@ class WeightBuilder {
       }
       ops_.pack_linear(staging_.data(), in_features, out_features, dtype_, packed);
     }
-    if (!bias) return result;
+    if (std::none_of(parts.begin(), parts.end(), [](const Part& part) { return part.bias; })) {
+      return result;
+    }
     std::vector<float> values(static_cast<size_t>(out_features));
-    if (reader_ != nullptr) {
-      for (const Part& part : parts) {
-        place(locate(part, parts, stacks, ".bias"), part.rows, {}, 1, values.data());
-      }
+    for (const Part& part : parts) {
+      if (reader_ == nullptr || !part.bias) continue;
+      place(locate(part, parts, stacks, ".bias"), part.rows, {}, 1, values.data());
     }
     result.bias = constants(name + ".bias", values);
     return result;
   }
 
-  // Where a part lies in the source: a tensor of so many rows, and the part's first.
+  // A convolution as a dense layer over neighbouring rows: [E, E, width] of the source, turned.
+  LinearWeight convolution(const std::string& name) {
+    const int64_t hidden_size = spec_.hidden_size;
+    const int64_t width = spec_.convolution_width;
+    LinearWeight result;
+    result.dtype = dtype_;
+    result.in_features = width * hidden_size;
+    result.out_features = hidden_size;
+    void* packed =
+        arena_.take(name + ".weight", ops_.linear_bytes(result.in_features, hidden_size, dtype_));
+    result.data = packed;
+    result.bias = vector(name + ".bias", hidden_size);
+    if (reader_ == nullptr) return result;
+    const TensorView source = reader_->require(name + ".weight", hidden_size, hidden_size, width);
+    std::vector<float> row(static_cast<size_t>(result.in_features));
+    staging_.clear();
+    for (int64_t out = 0; out < hidden_size; ++out) {
+      reader_->read_rows(name + ".weight", source, out, 1, row.data());
+      check_range(name + ".weight", row.data(), row.size());
+      for (int64_t at = 0; at < width; ++at) {
+        for (int64_t in = 0; in < hidden_size; ++in) {
+          staging_.push_back(row[static_cast<size_t>(in * width + at)]);
+        }
+      }
+    }
+    ops_.pack_linear(staging_.data(), result.in_features, hidden_size, dtype_, packed);
+    return result;
+  }
+
+  // Where a part lies in the source: a tensor of so many rows, the part's first, and how far apart
+  // its groups begin.
   struct Location {
     std::string name;
     int64_t rows;
     int64_t first;
+    int64_t step;
   };
 
   Location locate(const Part& part, const std::vector<Part>& parts,
                   const std::vector<Stack>& stacks, const char* suffix) const {
     for (const Stack& stack : stacks) {
       if (!reader_->has(stack.name + suffix)) continue;
-      Location found = {stack.name + suffix, 0, 0};
+      Location found = {stack.name + suffix, 0, 0, part.rows.size};
       for (const std::string& held : stack.names) {
+        const auto other = std::find_if(parts.begin(), parts.end(),
+                                        [&](const Part& one) { return one.name == held; });
         if (held == part.name) found.first = found.rows;
-        found.rows += std::find_if(parts.begin(), parts.end(), [&](const Part& other) {
-                        return other.name == held;
-                      })->rows.extent;
+        found.rows += other->rows.extent;
+      }
+      if (stack.by_head) {
+        found.first = found.first / part.rows.extent * part.rows.size;
+        found.step = part.rows.size * static_cast<int64_t>(stack.names.size());
       }
       return found;
     }
-    return {part.name + suffix, part.rows.extent, 0};
+    return {part.name + suffix, part.rows.extent, 0, part.rows.size};
   }
 
   // Spreads rows of the source over a matrix of `row_length` columns, leaving what lies between.
@@ -361,7 +404,8 @@ class WeightBuilder {
     std::vector<float> values(static_cast<size_t>(rows.size * width));
     for (int64_t begin = 0; begin < rows.extent; begin += rows.size) {
       const int64_t count = std::min(rows.size, rows.extent - begin);
-      reader_->read_rows(from.name, source, from.first + begin, count, values.data());
+      reader_->read_rows(from.name, source, from.first + begin / rows.size * from.step, count,
+                         values.data());
       if (columns.extent > 0) {
         check_range(from.name, values.data(), static_cast<size_t>(count * width));
       }

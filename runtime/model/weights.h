@@ -33,7 +33,9 @@ struct ModelWeights {
   NormWeight embedding_norm;
   std::optional<LinearWeight> embedding_projection;
   std::vector<LayerWeights> layers;  // distinct ones: spec.layer_weights says which runs when
-  NormWeight final_norm;             // of pre-norm models
+  std::optional<LinearWeight> convolution;  // [E, width * E]
+  NormWeight convolution_norm;
+  NormWeight final_norm;  // of pre-norm models
   ScoreTerm score_term;
   const float* rope_frequencies = nullptr;        // [dims / 2]
   const float* local_rope_frequencies = nullptr;  // likewise, of layers with a window

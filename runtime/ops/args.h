@@ -87,6 +87,15 @@ struct FeedForwardArgs {
   void* workspace = nullptr;  // Ops::feed_forward_workspace bytes
 };
 
+/// out[t] = x[t - width / 2], ..., x[t + width / 2] one after the other; zeros for what lies
+/// outside the sequence: the input of a convolution that a dense layer then computes.
+struct NeighboursArgs {
+  TensorView x;       // [T, E]
+  int32_t width = 0;  // odd
+  BatchView batch;
+  TensorView out;  // [T, width * E]
+};
+
 /// out[t] = the cosines, then the sines, of position(t) * frequencies[j]: what rotates the heads of
 /// a token in every layer. The product is rounded to float32, as models are trained.
 struct RotationArgs {

@@ -121,6 +121,19 @@ void Ops::feed_forward(const FeedForwardArgs& args) {
   if (args.x.rows() > 0) do_feed_forward(args);
 }
 
+void Ops::neighbours(const NeighboursArgs& args) {
+  const char* op = "neighbours";
+  check_compute_dtype(op, "x", args.x);
+  check_matrix(op, "x", args.x, args.batch.num_tokens, args.x.columns());
+  check_batch(op, "batch", args.batch, args.x.rows());
+  if (args.width < 1 || args.width % 2 == 0) {
+    fail(op, concat("width is ", args.width, ", expected an odd number"));
+  }
+  check_matrix(op, "out", args.out, args.x.rows(), args.width * args.x.columns());
+  check_dtype_is(op, "out", args.out, args.x.dtype);
+  if (args.x.rows() > 0) do_neighbours(args);
+}
+
 void Ops::rotation(const RotationArgs& args) {
   const char* op = "rotation";
   check_matrix(op, "out", args.out, args.batch.num_tokens, args.out.columns());

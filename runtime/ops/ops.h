@@ -36,7 +36,7 @@ class PACKHORSE_API Recording {
 };
 
 /// What not every backend has.
-enum class Feature : uint8_t { kGatedFeedForward, kRotateHeads, kDisentangled };
+enum class Feature : uint8_t { kGatedFeedForward, kRotateHeads, kDisentangled, kNeighbours };
 
 class PACKHORSE_API Ops {
  public:
@@ -86,6 +86,7 @@ class PACKHORSE_API Ops {
   void embed(const EmbedArgs& args);
   void linear(const LinearArgs& args);
   void feed_forward(const FeedForwardArgs& args);
+  void neighbours(const NeighboursArgs& args);
   void rotation(const RotationArgs& args);
   void rotate_heads(const RotateHeadsArgs& args);
   void attention(const AttentionArgs& args);
@@ -97,6 +98,7 @@ class PACKHORSE_API Ops {
   virtual void do_embed(const EmbedArgs& args) = 0;
   virtual void do_linear(const LinearArgs& args) = 0;
   virtual void do_feed_forward(const FeedForwardArgs& args) = 0;
+  virtual void do_neighbours(const NeighboursArgs& args) = 0;
   virtual void do_rotation(const RotationArgs& args) = 0;
   virtual void do_rotate_heads(const RotateHeadsArgs& args) = 0;
   virtual void do_attention(const AttentionArgs& args) = 0;

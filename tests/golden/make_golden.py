@@ -243,6 +243,32 @@ CASES = (
         normalize=True,
     ),
     Case(
+        "deberta",
+        "deberta",
+        config={
+            "relative_attention": True,
+            "pos_att_type": ["c2p", "p2c"],
+            "position_biased_input": False,
+            "max_position_embeddings": 120,
+        },
+        pooler=None,
+    ),
+    Case(
+        "deberta-odd",
+        "deberta",
+        config={
+            "relative_attention": True,
+            "max_relative_positions": 30,
+            "pos_att_type": "p2c",
+            "type_vocab_size": 2,
+            "hidden_size": 42,
+            "num_attention_heads": 3,
+            "hidden_act": "relu",
+        },
+        pooler=None,
+        layout="masked_lm",
+    ),
+    Case(
         "deberta-v3",
         "deberta-v2",
         config={
@@ -286,13 +312,15 @@ CASES = (
         pooler=None,
     ),
     Case(
-        "deberta-v2-p2c",
+        "deberta-v2-convolution",
         "deberta-v2",
         config={
             "relative_attention": True,
             "position_buckets": 64,
             "max_relative_positions": 90,
             "pos_att_type": ["p2c"],
+            "conv_kernel_size": 3,
+            "conv_act": "gelu",
             "position_biased_input": False,
             "num_attention_heads": 1,
         },
@@ -360,11 +388,17 @@ def randomise(model: nn.Module) -> None:
         parameter.data.copy_(values)
 
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Conv1d):
+            normal(module.weight, (module.in_channels * module.kernel_size[0]) ** -0.5)
+            normal(module.bias, 0.3)
+        elif isinstance(module, nn.Linear):
             gain = 2.0 if name.endswith(QUERIES_AND_KEYS) else 1.2
             normal(module.weight, gain / module.in_features**0.5)
             if module.bias is not None:
                 normal(module.bias, 0.3)
+        elif hasattr(module, "q_bias"):  # DeBERTa's, which no layer holds
+            normal(module.q_bias, 0.3)
+            normal(module.v_bias, 0.3)
         elif isinstance(module, nn.Embedding):
             normal(module.weight, 0.7)
         elif isinstance(module, nn.LayerNorm) or type(module).__name__.endswith("RMSNorm"):

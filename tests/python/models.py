@@ -118,6 +118,9 @@ SPEC_OPTIONS: dict[str, Spec] = {
             "score_term": {**_DISENTANGLED, "content_to_position": False, "buckets": 4},
         },
     },
+    "no-bias-of-keys": {"attention": {**_MASK, "key_bias": False}},
+    "convolution": {"convolution": {"width": 3, "activation": "tanh"}},
+    "wide-convolution": {"num_layers": 1, "convolution": {"width": 5, "activation": "gelu"}},
     "buckets": {
         "attention": {
             **_MASK,
@@ -150,7 +153,7 @@ def random_tensors(spec: Mapping[str, Any], seed: int = 0) -> Tensors:
         elif name in ("embeddings.word", "embeddings.position", "embeddings.type"):
             values = random.normal(0, 1, shape)
         else:
-            values = random.normal(0, 1.5 * shape[-1] ** -0.5, shape)
+            values = random.normal(0, 1.5 * float(np.prod(shape[1:])) ** -0.5, shape)
         tensors[name] = values.astype(np.float32)
     return tensors
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +36,20 @@ def _rotated(
     return heads.reshape(x.shape)
 
 
+def _convolution(
+    spec: Mapping[str, Any], tensors: Mapping[str, Array], x: Array, cu_seqlens: Any
+) -> Array:
+    """Over neighbouring tokens of a sequence, with zeros beyond its ends."""
+    width = spec["convolution"]["width"]
+    total = np.zeros(x.shape) + tensors["convolution.bias"]
+    for begin, end in itertools.pairwise(cu_seqlens):
+        around = np.pad(x[begin:end], ((width // 2, width // 2), (0, 0)))
+        for at in range(width if end > begin else 0):
+            rows = around[at : at + end - begin]
+            total[begin:end] += rows @ tensors["convolution.weight"][:, :, at].T
+    return reference.ACTIVATIONS[spec["convolution"]["activation"]](total)
+
+
 def encoder(
     spec: Mapping[str, Any],
     tensors: Mapping[str, Array],
@@ -62,6 +77,7 @@ def encoder(
     if "embedding_size" in spec:
         x = dense("embeddings.projection", x)
 
+    entered = x
     options: dict[str, Any] = {"causal": attention["mask"] == "causal"}
     term = attention.get("score_term", {})
     if term.get("kind") == "alibi":
@@ -106,6 +122,8 @@ def encoder(
             inner = dense(f"{block}.up", y, ffn["activation"])
         x = x + dense(f"{block}.down", inner)
         x = x if pre else norm(f"{block}.norm", x)
+        if i == 0 and "convolution" in spec:
+            x = norm("convolution.norm", x + _convolution(spec, tensors, entered, cu_seqlens))
     return norm("final_norm", x) if pre else x
 
 

@@ -27,7 +27,7 @@ SPECS: dict[str, dict[str, Any]] = {
         "ffn": {"kind": "gated", "activation": "gelu", "up_bias": False},
     },
     "buckets": SPEC_OPTIONS["buckets"],
-    "disentangled": SPEC_OPTIONS["disentangled"],
+    "disentangled": {**SPEC_OPTIONS["disentangled"], **SPEC_OPTIONS["convolution"]},
 }
 Sequences = list[np.ndarray]
 

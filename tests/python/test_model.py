@@ -52,7 +52,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 def as_seen(tensors: Tensors, precision: Precision) -> Tensors:
     """Matrices as the device rounds them; vectors stay float32."""
     return {
-        name: precision.round(values) if values.ndim == 2 else values
+        name: precision.round(values) if values.ndim > 1 else values
         for name, values in tensors.items()
     }
 

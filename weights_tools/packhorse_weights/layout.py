@@ -11,6 +11,7 @@ Shapes = dict[str, tuple[int, ...]]
 # Layers that a file may hold in one tensor, one above the other.
 STACKS = {
     "attention.qkv": ("attention.query", "attention.key", "attention.value"),
+    "attention.qkv_by_head": ("attention.query", "attention.key", "attention.value"),
     "ffn.gate_up": ("ffn.gate", "ffn.up"),
     "ffn.up_gate": ("ffn.up", "ffn.gate"),
 }
@@ -34,7 +35,8 @@ def _layer_shapes(spec: Spec, first: bool) -> tuple[Shapes, dict[str, bool]]:
         "attention.key": (keys, hidden),
         "attention.value": (keys, hidden),
     }
-    bias = dict.fromkeys(shapes, qkv_bias)
+    key_bias = attention.get("key_bias", qkv_bias)
+    bias = dict.fromkeys(shapes, qkv_bias) | {"attention.key": key_bias}
 
     def add(name: str, shape: tuple[int, ...], has_bias: bool) -> None:
         shapes[name], bias[name] = shape, has_bias
@@ -42,7 +44,7 @@ def _layer_shapes(spec: Spec, first: bool) -> tuple[Shapes, dict[str, bool]]:
     term = attention.get("score_term", {})
     if term.get("kind") == "disentangled" and not term["shared_projections"]:
         if term["content_to_position"]:
-            add("attention.position_key", (queries, hidden), qkv_bias)
+            add("attention.position_key", (queries, hidden), key_bias)
         if term["position_to_content"]:
             add("attention.position_query", (queries, hidden), qkv_bias)
     if attention.get("qk_norm", False):
@@ -94,10 +96,17 @@ def weight_shapes(spec: Spec, stacks: Collection[str] = ()) -> Shapes:
         parts, bias = _layer_shapes(spec, first=i == 0)
         for stack in stacks:
             rows = [parts.pop(part) for part in STACKS[stack]]
+            whole = all(bias[part] for part in STACKS[stack])
+            for part, shape in zip(STACKS[stack], rows, strict=True):
+                if bias[part] and not whole:  # those of the single layers
+                    shapes[f"layers.{i}.{part}.bias"] = shape[:1]
             parts = {stack: (sum(row[0] for row in rows), hidden), **parts}
-            bias[stack] = bias[STACKS[stack][0]]
+            bias[stack] = whole
         for part, shape in parts.items():
             layer(f"layers.{i}.{part}", shape, bias[part])
+    if "convolution" in spec:
+        layer("convolution", (hidden, hidden, spec["convolution"]["width"]))
+        layer("convolution.norm", (hidden,), norm_bias)
     if norm["placement"] == "pre":
         layer("final_norm", (hidden,), norm_bias)
     if "pooler" in spec.get("heads", {}):

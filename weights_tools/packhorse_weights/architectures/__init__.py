@@ -9,7 +9,7 @@ from __future__ import annotations
 from packhorse_weights.architectures import (
     albert,
     bert,
-    deberta_v2,
+    deberta,
     decoder,
     distilbert,
     electra,
@@ -35,7 +35,8 @@ FAMILIES: tuple[Architecture, ...] = (
     modernbert.ARCHITECTURE,
     nomic_bert.ARCHITECTURE,
     gte.ARCHITECTURE,
-    deberta_v2.ARCHITECTURE,
+    deberta.ARCHITECTURE,
+    deberta.FIRST_ARCHITECTURE,
     decoder.ARCHITECTURE,
 )
 
