@@ -23,8 +23,8 @@ EXPORT int chosen_tile(const GemmParams& p) {
 /// 0, or 1 after printing what went wrong.
 EXPORT int run_gemm(const GemmParams& p, int tile, cudaStream_t stream) {
   try {
-    GemmConfig config = select_gemm(p.rows, p.n, p.k, false, p.sm_count);
-    config.tile = static_cast<GemmTile>(tile);
+    const auto chosen = static_cast<GemmTile>(tile);
+    const GemmConfig config{chosen, panel_of(chosen, p.n, p.k)};
     launch_gemm_sm90(p, config, stream);
     return 0;
   } catch (const std::exception& error) {

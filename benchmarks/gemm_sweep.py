@@ -37,7 +37,7 @@ HERE = Path(__file__).resolve().parent
 RUNTIME = HERE.parent / "runtime"
 BUILD = HERE.parent / "build" / "benchmarks"
 KERNELS = ["gemm_sm90", "gemm_sm90_f16", "gemm_sm90_bf16"]
-COLUMNS = ["rows", "n", "k", "epilogue", "variant", "tile_rows", "tile_columns", "us", "chosen"]
+COLUMNS = ["rows", "n", "k", "epilogue", "variant", "tile_rows", "tile_columns", "us"]
 Shape = tuple[int, int, int, str]  # rows, n, k, epilogue
 LAYERS = [(tokens, 768) for tokens in (32, 128, 300, 581, 1151, 2567, 5283, 21769)]
 LAYERS += [(10308, 1024), (10191, 384)]
@@ -228,11 +228,11 @@ def sweep(cutlass: Path, seconds: float, out: Path) -> None:
             times = case.measure(seconds / len(SHAPES))
             chosen = str(case.chosen())
             cublas = times.pop("cublas")
-            writer.writerow([*shape, "cublas", "", "", f"{cublas:.2f}", ""])
+            writer.writerow([*shape, "cublas", "", "", f"{cublas:.2f}"])
             for name, us in times.items():
                 tile = int(name)
                 size = [library.tile_rows(tile), library.tile_columns(tile)]
-                writer.writerow([*shape, name, *size, f"{us:.2f}", int(name == chosen)])
+                writer.writerow([*shape, name, *size, f"{us:.2f}"])
             best = min(times, key=lambda name: times[name])
             print(
                 f"{shape}: cuBLAS {cublas:.1f} us, chosen tile {chosen} {times[chosen]:.1f}"
@@ -273,18 +273,15 @@ def fit(file: Path, sm_count: int = 132) -> None:
 
     cost: dict[int, Any] = {}
     for tile in sorted(size):
-        # What is far from the best is never chosen, and need not be predicted well.
-        near = [s for s, us in shapes.items() if us.get(tile, 1e9) < 1.6 * min(us.values())]
-        if not near:
-            continue
-        measured = np.array([shapes[s][tile] for s in near])
-        a = np.array([terms(tile, s) for s in near]) / measured[:, None]
-        cost[tile] = non_negative(a, np.ones(len(near)))
+        timed = [s for s, us in shapes.items() if tile in us]
+        measured = np.array([shapes[s][tile] for s in timed])
+        a = np.array([terms(tile, s) for s in timed]) / measured[:, None]
+        cost[tile] = non_negative(a, np.ones(len(timed)))
         fixed, per_k, per_tile = cost[tile]
         print(f"tile {tile} {size[tile]}: {fixed:.2f}, {per_k:.5f}, {per_tile:.2f}")
     lost = []
     for shape, us in shapes.items():
-        choice = min((t for t in us if t in cost), key=lambda t: float(cost[t] @ terms(t, shape)))
+        choice = min(us, key=lambda t: float(cost[t] @ terms(t, shape)))
         lost.append(us[choice] / min(us.values()) - 1)
         if lost[-1] > 0.02:
             best = min(us, key=lambda t: us[t])

@@ -35,8 +35,9 @@ struct GemmParams {
   DType dtype = DType::kFloat16;
   Activation activation = Activation::kNone;
   int32_t sm_count = 0;
-  /// Lets the sm_90 kernel set itself up while the stream's previous kernel drains (programmatic
-  /// dependent launch); it reads and writes only after that kernel has finished.
+  /// Lets the sm_90 kernel start while the stream's previous kernel finishes (programmatic
+  /// dependent launch). It reads the weight meanwhile, which that kernel must not write; everything
+  /// else only once that kernel has ended.
   bool overlap_previous = true;
 };
 

@@ -20,7 +20,6 @@ enum class GemmTile : uint8_t {
   kHalves64x64,
   kHalves64x128,
   kHalves128x128,
-  kHalves128x256,
   k128x96,
   k128x128,
   k128x192
@@ -38,26 +37,24 @@ struct GemmTileCost {
   const char* place;  // where it wins, and why the others lose there
 };
 
-inline constexpr std::array<GemmTileCost, 9> kGemmTiles = {{
-    {GemmTile::k64x16, 64, 16, 2.44, 0.00151, 0.20,
-     "a few dozen rows of narrow outputs: most SMs get a part of the weight to stream"},
-    {GemmTile::kHalves64x32, 64, 32, 2.16, 0.00187, 0.83,
-     "up to 256 rows of narrow outputs and long k"},
-    {GemmTile::kHalves64x64, 64, 64, 2.75, 0.00216, 0.66,
+inline constexpr std::array<GemmTileCost, 8> kGemmTiles = {{
+    {GemmTile::k64x16, 64, 16, 2.63, 0.00120, 0.13,
+     "up to 128 rows of narrow outputs: most SMs get a part of the weight to stream"},
+    {GemmTile::kHalves64x32, 64, 32, 2.41, 0.00173, 0.42, "up to 256 rows"},
+    {GemmTile::kHalves64x64, 64, 64, 2.49, 0.00231, 0.51,
      "up to about 600 rows: larger tiles leave SMs without work, smaller ones load more"},
-    {GemmTile::kHalves64x128, 64, 128, 1.80, 0.00365, 1.06,
+    {GemmTile::kHalves64x128, 64, 128, 1.62, 0.00321, 1.15,
      "one wave where 64x64 needs two and 128x128 leaves a third of the SMs idle"},
-    {GemmTile::kHalves128x128, 128, 128, 1.25, 0.00639, 1.58,
-     "one or two full waves: two warpgroups finish the last tile in half the time"},
-    {GemmTile::kHalves128x256, 128, 256, 1.30, 0.01300, 3.00,
-     "one wave of wide outputs: three quarters of the bytes that 128x128 loads"},
-    {GemmTile::k128x96, 128, 96, 2.52, 0.00449, 0.75,
+    {GemmTile::kHalves128x128, 128, 128, 1.13, 0.00581, 1.87,
+     "one or two full waves: two warpgroups finish the last tile in half the time. 128x256 by "
+     "halves loads three quarters of its bytes and won nowhere: its epilogue shows"},
+    {GemmTile::k128x96, 128, 96, 2.46, 0.00437, 0.83,
      "few waves, of which the last would be emptier with 128x128"},
-    {GemmTile::k128x128, 128, 128, 2.41, 0.00632, 0.71,
-     "most large shapes: the epilogue hides under the other warpgroup's products"},
-    {GemmTile::k128x192, 128, 192, 2.36, 0.00987, 0.67,
-     "wide outputs and many waves: a sixth fewer bytes loaded than 128x128, whose loads take as "
-     "long as its products"},
+    {GemmTile::k128x128, 128, 128, 2.39, 0.00576, 1.02,
+     "most large shapes: the epilogue hides under the other warpgroup's products. Its loads take "
+     "as long as these, at 64 bytes a cycle"},
+    {GemmTile::k128x192, 128, 192, 2.62, 0.00885, 1.21,
+     "wide outputs and many waves: a sixth fewer bytes loaded than with 128x128"},
 }};
 
 inline const GemmTileCost& cost_of(GemmTile tile) { return kGemmTiles[static_cast<size_t>(tile)]; }
@@ -78,20 +75,24 @@ struct GemmConfig {
 };
 
 /// Weights up to this size stay in L2 (50 to 60 MB) while the rows stream by, so that one panel
-/// spans all columns: panels of 8 tiles lost up to a third there, reading the rows again. Larger
-/// weights are cut into panels of 8 tiles, which gained a fifth with 128x128 and 128x96 at 8192^3
-/// but lost 13 to 16 % with 128x192.
+/// spans all columns. Larger weights are cut into panels of 8 tiles, which gained 12 % with 128x128
+/// at 8192^3 but lost 9 % with 128x192.
 inline constexpr int64_t kPanelBytes = 32 << 20;
+inline int panel_of(GemmTile tile, int64_t n, int64_t k) {
+  const bool cut = 2 * n * k > kPanelBytes && tile != GemmTile::k128x192;
+  return cut ? 8 : std::numeric_limits<int>::max();
+}
 
-/// Predicted microseconds on average, where the launch serves the row counts of one graph: down
-/// to about two thirds of the most.
+/// Predicted microseconds where the launch serves all row counts of a graph, from about two thirds
+/// of the most on: the mean over the middle of them. The most would be a poor guide, since a wave
+/// more or less at the end decides between tiles.
 inline double predict_counted(const GemmTileCost& cost, int64_t most_rows, int64_t n, int64_t k,
                               int sm_count) {
   double sum = 0;
-  for (int percent : {70, 76, 82, 88, 94, 100}) {
+  for (int percent : {76, 82, 88}) {
     sum += predict(cost, std::max<int64_t>(1, most_rows * percent / 100), n, k, sm_count);
   }
-  return sum / 6;
+  return sum / 3;
 }
 
 /// The tile of the lowest predicted time for `rows` or, if `counted`, for up to `rows`. The choice
@@ -107,8 +108,7 @@ inline GemmConfig select_gemm(int64_t rows, int64_t n, int64_t k, bool counted, 
       config.tile = cost.tile;
     }
   }
-  const bool cut = 2 * n * k > kPanelBytes && config.tile != GemmTile::k128x192;
-  config.panel = cut ? 8 : std::numeric_limits<int>::max();
+  config.panel = panel_of(config.tile, n, k);
   return config;
 }
 

@@ -21,8 +21,6 @@ void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, cudaStream_
       return launch.template operator()<64, 128, 1, false>();
     case GemmTile::kHalves128x128:
       return launch.template operator()<128, 128, 1, false>();
-    case GemmTile::kHalves128x256:
-      return launch.template operator()<128, 256, 1, false>();
     case GemmTile::k128x96:
       return launch.template operator()<128, 96, 1, true>();
     case GemmTile::k128x192:

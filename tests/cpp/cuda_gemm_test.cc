@@ -32,11 +32,13 @@ TEST(gemm_tiles_of_known_shapes) {
   const auto tile = [](int64_t rows, int64_t n, int64_t k) {
     return select_gemm(rows, n, k, false, kSms).tile;
   };
-  CHECK(tile(21769, 3072, 768) == GemmTile::k128x128);
+  CHECK(tile(21769, 3072, 768) == GemmTile::k128x192);
+  CHECK(tile(10308, 1024, 4096) == GemmTile::k128x128);
   CHECK(tile(5283, 3072, 768) == GemmTile::k128x128);
   CHECK(tile(1151, 768, 768) == GemmTile::kHalves64x128);
   CHECK(tile(1151, 768, 3072) == GemmTile::kHalves64x128);
   CHECK(tile(581, 768, 3072) == GemmTile::kHalves64x64);
+  CHECK(tile(128, 768, 3072) == GemmTile::k64x16);
 }
 
 TEST(gemm_of_counted_rows_is_judged_by_the_counts_it_will_see) {
