@@ -6,9 +6,9 @@
 //    when all before it are, so waiting for one kernel is waiting for all of them; it orders writes
 //    after earlier reads of a shared buffer as well.
 // 2. Only after that may it call let_next_kernel_start(). So when a kernel's first block starts,
-// all
-//    kernels but the one right before it are complete: ahead of its wait it may read what that one
-//    does not write. Weights are always of that kind.
+// the
+//    kernels before its predecessor are complete: ahead of its wait it may read what the
+//    predecessor does not write. Weights are always of that kind.
 //
 // Norms and attention read a batch's offsets and counts ahead of their wait: a kernel that writes
 // those must not come right before them. An embedding, a copy or a synchronisation in between will
