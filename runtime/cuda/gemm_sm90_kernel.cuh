@@ -184,6 +184,7 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
     }
   }
   wait_for_previous_kernel();
+  let_next_kernel_start();
   const Schedule<Traits> schedule(args, exact_rows(args));
   if (!early) {
     tile = schedule(blockIdx.x);
@@ -450,7 +451,6 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
     }
     for (uint64_t& barrier : smem.residual) TxBarrier::init(&barrier, 1);
     cutlass::arch::fence_barrier_init();
-    let_next_kernel_start();
   }
   if (threadIdx.x == 32) {
     cute::prefetch_tma_descriptor(&args.a);

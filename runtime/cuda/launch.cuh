@@ -5,10 +5,13 @@
 //    kernel writes or reads, and before it exits, empty blocks too. A kernel is then complete only
 //    when all before it are, so waiting for one kernel is waiting for all of them; it orders writes
 //    after earlier reads of a shared buffer as well.
-// 2. A GEMM calls let_next_kernel_start() at once, every other kernel only after its own wait. So
-//    when a kernel's first block starts, everything ahead of the nearest kernel before it that is
-//    no GEMM is complete. Ahead of its wait a kernel may read weights; attention also the offsets
-//    of its batch, which were there before the embedding ran.
+// 2. Only after that may it call let_next_kernel_start(). So when a kernel's first block starts, the
+//    kernels before its predecessor are complete: ahead of its wait it may read what the
+//    predecessor does not write. In a model, weights are always of that kind.
+//
+// Norms and attention read a batch's offsets and counts ahead of their wait: a kernel that writes
+// those must not come right before them. An embedding, a copy or a synchronisation in between will
+// do.
 //
 // A kernel launched without the attribute (or a copy) waits for all before it, and the two calls
 // do nothing.

@@ -101,7 +101,7 @@ void launch_norm(const NormParams& params, cudaStream_t stream) {
                         kBlockThreads<kThreads>, 0, stream, params);
         };
         const auto launch_size = [&]<bool kResidual>() {
-          const int64_t elements = params.rows * params.columns;
+          [[maybe_unused]] const int64_t elements = params.rows * params.columns;
           if constexpr (kVectors <= 4) {
             if (elements <= kFewElements) return launch.template operator()<kResidual, 1, true>();
           }
