@@ -178,6 +178,8 @@ class Call {
       ops_.pack_linear(std::get<FloatArray>(weight).data(), result.in_features, result.out_features,
                        dtype_, packed);
     }
+    // A GEMM may read its weight while the kernel before it, here that of the packing, still runs.
+    ops_.synchronize();
     result.data = packed;
     result.bias = put_vector("bias", bias, result.out_features);
     return result;
@@ -352,6 +354,8 @@ class Call {
         loaded_.emplace_back(device_io().allocate_shared(sizeof(InputFinding)), tokens, limits);
     args.finding = static_cast<InputFinding*>(loaded.memory->data());
     device_io().load_batch(args);
+    // Attention may read offsets while the kernel before it still runs.
+    ops_.synchronize();
     return {{.num_tokens = tokens,
              .num_sequences = limits.max_sequences,
              .max_seqlen = std::min(tokens, limits.max_seqlen),

@@ -1,12 +1,10 @@
 #include "model/weights.h"
 
-#include <algorithm>
-#include <cmath>
 #include <string>
-#include <utility>
 
 #include "core/float_convert.h"
 #include "core/format.h"
+#include "model/layer_packer.h"
 #include "model/positions.h"
 #include "model/tensor_reader.h"
 #include "packhorse/error.h"
@@ -28,37 +26,12 @@ void check_supported(const Spec& spec, const Ops& ops) {
   require(spec.qk_norm, Feature::kRotateHeads, "'attention.qk_norm'");
 }
 
-// How the rows or columns of a matrix are spread: groups of `size`, `stride` apart, the first at
-// `offset`. Heads are padded so, and gate and up lie in turn.
-struct Spread {
-  int64_t extent;  // in the source
-  int64_t size;
-  int64_t stride;
-  int64_t offset = 0;
-};
-
-Spread whole(int64_t extent) { return {extent, extent, extent}; }
-
-// Rows of a matrix of the source that go into a layer.
-struct Part {
-  std::string name;  // without ".weight" / ".bias"
-  Spread rows;
-  bool bias;
-};
-
-// A tensor of the source that may hold several parts, one after the other, or head by head.
-struct Stack {
-  std::vector<std::string> names;  // of what it holds
-  std::string name;
-  bool by_head = false;
-};
-
 /// Lays the model out over an arena; with a reader it also fills what it lays out. One routine for
 /// both, so that the plan cannot depart from the load.
-class WeightBuilder {
+class WeightBuilder : LayerPacker {
  public:
   WeightBuilder(const Spec& spec, DType dtype, Ops& ops, Arena& arena, const TensorReader* reader)
-      : spec_(spec), dtype_(dtype), ops_(ops), arena_(arena), reader_(reader) {}
+      : LayerPacker(dtype, ops, arena, reader), spec_(spec) {}
 
   void build(ModelWeights& weights) {
     build_embeddings(weights);
@@ -70,30 +43,31 @@ class WeightBuilder {
       weights.layers.push_back(layer);
     }
     if (spec_.convolution_width > 0) {
-      weights.convolution = convolution("convolution");
+      weights.convolution = convolution("convolution", spec_.hidden_size, spec_.convolution_width);
       weights.convolution_norm = norm("convolution.norm", spec_.hidden_size);
     }
     if (spec_.pre_norm()) weights.final_norm = norm("final_norm", spec_.hidden_size);
     if (spec_.pooler) {
-      weights.pooler = linear("pooler", whole(spec_.hidden_size), whole(spec_.hidden_size));
+      weights.pooler = dense("pooler", spec_.hidden_size, spec_.hidden_size);
     }
   }
 
  private:
   void build_embeddings(ModelWeights& weights) {
-    weights.word_table = table("embeddings.word", spec_.vocab_size);
+    weights.word_table = table("embeddings.word", spec_.vocab_size, spec_.embedding_size);
     if (spec_.position_kind == PositionKind::kLearned) {
-      weights.position_table = table("embeddings.position", spec_.num_positions);
+      weights.position_table =
+          table("embeddings.position", spec_.num_positions, spec_.embedding_size);
     }
     if (spec_.type_vocab_size > 0) {
-      weights.type_table = table("embeddings.type", spec_.type_vocab_size);
+      weights.type_table = table("embeddings.type", spec_.type_vocab_size, spec_.embedding_size);
     }
     if (spec_.embedding_norm) {
       weights.embedding_norm = norm("embeddings.norm", spec_.embedding_size);
     }
     if (spec_.embedding_projection) {
       weights.embedding_projection =
-          linear("embeddings.projection", whole(spec_.hidden_size), whole(spec_.embedding_size));
+          dense("embeddings.projection", spec_.hidden_size, spec_.embedding_size);
     }
   }
 
@@ -104,7 +78,7 @@ class WeightBuilder {
       weights.score_term.slopes = constants("alibi_slopes", alibi_slopes(spec_.num_heads));
     }
     if (spec_.score_term == ScoreTermKind::kBucketed) {
-      weights.score_term.table = bucket_table("relative_bias");
+      weights.score_term.table = matrix("relative_bias", spec_.num_buckets, spec_.num_heads);
       weights.score_term.num_buckets = static_cast<int32_t>(spec_.num_buckets);
       weights.score_term.max_distance = static_cast<int32_t>(spec_.max_distance);
     }
@@ -182,34 +156,17 @@ class WeightBuilder {
     layer.feed_forward_norm = norm(name + "norm", spec_.hidden_size);
   }
 
-  TensorView table(const std::string& name, int64_t rows) {
-    const int64_t columns = spec_.embedding_size;
-    const size_t row_bytes = static_cast<size_t>(columns) * size_of(dtype_);
-    TensorView result(arena_.take(name, static_cast<size_t>(rows) * row_bytes), dtype_, rows,
-                      columns);
-    if (reader_ == nullptr) return result;
-    const TensorView source = reader_->require(name, rows, columns);
-    // In pieces, so that a large vocabulary is never held twice.
-    const int64_t piece = std::max<int64_t>(1, (int64_t{1} << 18) / columns);
-    std::vector<float> values(static_cast<size_t>(piece * columns));
-    std::vector<char> converted(static_cast<size_t>(piece) * row_bytes);
-    for (int64_t row = 0; row < rows; row += piece) {
-      const int64_t count = std::min(piece, rows - row);
-      const size_t elements = static_cast<size_t>(count * columns);
-      reader_->read_rows(name, source, row, count, values.data());
-      check_range(name, values.data(), elements);
-      from_float32(values.data(), dtype_, converted.data(), elements);
-      ops_.upload(result.as<char>() + static_cast<size_t>(row) * row_bytes, converted.data(),
-                  elements * size_of(dtype_));
-    }
-    return result;
+  NormWeight norm(const std::string& name, int64_t size) {
+    return LayerPacker::norm(name, size, spec_.norm_kind, spec_.norm_eps, spec_.norm_bias);
   }
 
-  template <class T>
-  const T* constants(const std::string& name, const std::vector<T>& values) {
-    auto* data = arena_.take_array<T>(name, values.size());
-    if (reader_ != nullptr) ops_.upload(data, values.data(), values.size() * sizeof(T));
-    return data;
+  NormWeight head_norm(const std::string& name) {
+    return LayerPacker::norm(name, spec_.head_dim, NormKind::kRms, spec_.norm_eps, false);
+  }
+
+  LinearWeight dense(const std::string& name, int64_t out_features, int64_t in_features) {
+    return linear(name, {{name, whole(out_features), true}}, out_features, whole(in_features),
+                  in_features);
   }
 
   // Positions that are projected by every layer: memory of the load alone.
@@ -251,9 +208,8 @@ class WeightBuilder {
     if (reader_ == nullptr) return result;
     Arena counting(std::nullopt);
     const auto lay_out = [&](Arena& arena, const TensorReader* reader) {
-      WeightBuilder builder(spec_, dtype_, ops_, arena, reader);
-      return builder.linear(part.name, {part}, columns, whole(spec_.hidden_size),
-                            spec_.hidden_size);
+      return LayerPacker(dtype_, ops_, arena, reader)
+          .linear(part.name, {part}, columns, whole(spec_.hidden_size), spec_.hidden_size);
     };
     lay_out(counting, nullptr);
     const PlannedAllocation plan = counting.plan();
@@ -272,174 +228,7 @@ class WeightBuilder {
     return result;
   }
 
-  const float* vector(const std::string& name, int64_t size) {
-    return constants(name, reader_ != nullptr ? reader_->read_vector(name, size)
-                                              : std::vector<float>(static_cast<size_t>(size)));
-  }
-
-  const float* bucket_table(const std::string& name) {
-    std::vector<float> values(static_cast<size_t>(spec_.num_buckets * spec_.num_heads));
-    if (reader_ != nullptr) {
-      const TensorView source = reader_->require(name, spec_.num_buckets, spec_.num_heads);
-      reader_->read_rows(name, source, 0, spec_.num_buckets, values.data());
-    }
-    return constants(name, values);
-  }
-
-  NormWeight norm(const std::string& name, int64_t size) {
-    NormWeight result;
-    result.kind = spec_.norm_kind;
-    result.eps = spec_.norm_eps;
-    result.gamma = vector(name + ".weight", size);
-    if (spec_.norm_bias) result.beta = vector(name + ".bias", size);
-    return result;
-  }
-
-  NormWeight head_norm(const std::string& name) {
-    NormWeight result;
-    result.kind = NormKind::kRms;
-    result.eps = spec_.norm_eps;
-    result.gamma = vector(name + ".weight", spec_.head_dim);
-    return result;
-  }
-
-  LinearWeight linear(const std::string& name, Spread rows, Spread columns) {
-    return linear(name, {{name, rows, true}}, rows.extent, columns, columns.extent);
-  }
-
-  // One layer of several parts. The source may hold them apart, or as one of `stacks`.
-  LinearWeight linear(const std::string& name, const std::vector<Part>& parts, int64_t out_features,
-                      Spread columns, int64_t in_features, const std::vector<Stack>& stacks = {}) {
-    LinearWeight result;
-    result.dtype = dtype_;
-    result.in_features = in_features;
-    result.out_features = out_features;
-    void* packed =
-        arena_.take(name + ".weight", ops_.linear_bytes(in_features, out_features, dtype_));
-    result.data = packed;
-    if (reader_ != nullptr) {
-      staging_.assign(static_cast<size_t>(in_features * out_features), 0.0f);
-      for (const Part& part : parts) {
-        place(locate(part, parts, stacks, ".weight"), part.rows, columns, in_features,
-              staging_.data());
-      }
-      ops_.pack_linear(staging_.data(), in_features, out_features, dtype_, packed);
-    }
-    if (std::none_of(parts.begin(), parts.end(), [](const Part& part) { return part.bias; })) {
-      return result;
-    }
-    std::vector<float> values(static_cast<size_t>(out_features));
-    for (const Part& part : parts) {
-      if (reader_ == nullptr || !part.bias) continue;
-      place(locate(part, parts, stacks, ".bias"), part.rows, {}, 1, values.data());
-    }
-    result.bias = constants(name + ".bias", values);
-    return result;
-  }
-
-  // A convolution as a dense layer over neighbouring rows: [E, E, width] of the source, turned.
-  LinearWeight convolution(const std::string& name) {
-    const int64_t hidden_size = spec_.hidden_size;
-    const int64_t width = spec_.convolution_width;
-    LinearWeight result;
-    result.dtype = dtype_;
-    result.in_features = width * hidden_size;
-    result.out_features = hidden_size;
-    void* packed =
-        arena_.take(name + ".weight", ops_.linear_bytes(result.in_features, hidden_size, dtype_));
-    result.data = packed;
-    result.bias = vector(name + ".bias", hidden_size);
-    if (reader_ == nullptr) return result;
-    const TensorView source = reader_->require(name + ".weight", hidden_size, hidden_size, width);
-    std::vector<float> row(static_cast<size_t>(result.in_features));
-    staging_.clear();
-    for (int64_t out = 0; out < hidden_size; ++out) {
-      reader_->read_rows(name + ".weight", source, out, 1, row.data());
-      check_range(name + ".weight", row.data(), row.size());
-      for (int64_t at = 0; at < width; ++at) {
-        for (int64_t in = 0; in < hidden_size; ++in) {
-          staging_.push_back(row[static_cast<size_t>(in * width + at)]);
-        }
-      }
-    }
-    ops_.pack_linear(staging_.data(), result.in_features, hidden_size, dtype_, packed);
-    return result;
-  }
-
-  // Where a part lies in the source: a tensor of so many rows, the part's first, and how far apart
-  // its groups begin.
-  struct Location {
-    std::string name;
-    int64_t rows;
-    int64_t first;
-    int64_t step;
-  };
-
-  Location locate(const Part& part, const std::vector<Part>& parts,
-                  const std::vector<Stack>& stacks, const char* suffix) const {
-    for (const Stack& stack : stacks) {
-      if (!reader_->has(stack.name + suffix)) continue;
-      Location found = {stack.name + suffix, 0, 0, part.rows.size};
-      for (const std::string& held : stack.names) {
-        const auto other = std::find_if(parts.begin(), parts.end(),
-                                        [&](const Part& one) { return one.name == held; });
-        if (held == part.name) found.first = found.rows;
-        found.rows += other->rows.extent;
-      }
-      if (stack.by_head) {
-        found.first = found.first / part.rows.extent * part.rows.size;
-        found.step = part.rows.size * static_cast<int64_t>(stack.names.size());
-      }
-      return found;
-    }
-    return {part.name + suffix, part.rows.extent, 0, part.rows.size};
-  }
-
-  // Spreads rows of the source over a matrix of `row_length` columns, leaving what lies between.
-  // Without columns: over a vector.
-  void place(const Location& from, const Spread& rows, const Spread& columns, int64_t row_length,
-             float* to) {
-    const TensorView source = reader_->require(from.name, from.rows, columns.extent);
-    const int64_t width = std::max<int64_t>(1, columns.extent);
-    std::vector<float> values(static_cast<size_t>(rows.size * width));
-    for (int64_t begin = 0; begin < rows.extent; begin += rows.size) {
-      const int64_t count = std::min(rows.size, rows.extent - begin);
-      reader_->read_rows(from.name, source, from.first + begin / rows.size * from.step, count,
-                         values.data());
-      if (columns.extent > 0) {
-        check_range(from.name, values.data(), static_cast<size_t>(count * width));
-      }
-      float* row = to + (rows.offset + begin / rows.size * rows.stride) * row_length;
-      const float* value = values.data();
-      for (int64_t i = 0; i < count; ++i, row += row_length) {
-        if (columns.extent == 0) {
-          *row = *value++;
-          continue;
-        }
-        for (int64_t c = 0; c < columns.extent; c += columns.size, value += columns.size) {
-          std::copy_n(value, columns.size, row + c / columns.size * columns.stride);
-        }
-      }
-    }
-  }
-
-  // Only float16 has a smaller range than the formats weights are stored in.
-  void check_range(const std::string& name, const float* values, size_t count) const {
-    if (dtype_ != DType::kFloat16) return;
-    const float* found = std::find_if(values, values + count,
-                                      [](float value) { return std::abs(value) > 65504.0f; });
-    if (found != values + count) {
-      throw InvalidArgument(concat("weights: tensor '", name, "' holds ", *found,
-                                   ", beyond float16's 65504; load it as bfloat16"));
-    }
-  }
-
   const Spec& spec_;
-  const DType dtype_;
-  Ops& ops_;
-  Arena& arena_;
-  const TensorReader* reader_;
-  std::vector<float> staging_;
   std::unique_ptr<DeviceMemory> relative_memory_;
   TensorView relative_;  // [num_relative, hidden_size]
 };

@@ -1,0 +1,171 @@
+#include "model/layer_packer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/float_convert.h"
+#include "core/format.h"
+#include "packhorse/error.h"
+
+namespace packhorse {
+
+TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t columns) {
+  const size_t row_bytes = static_cast<size_t>(columns) * size_of(dtype_);
+  TensorView result(arena_.take(name, static_cast<size_t>(rows) * row_bytes), dtype_, rows,
+                    columns);
+  if (reader_ == nullptr) return result;
+  const TensorView source = reader_->require(name, rows, columns);
+  // In pieces, so that a large vocabulary is never held twice.
+  const int64_t piece = std::max<int64_t>(1, (int64_t{1} << 18) / columns);
+  std::vector<float> values(static_cast<size_t>(piece * columns));
+  std::vector<char> converted(static_cast<size_t>(piece) * row_bytes);
+  for (int64_t row = 0; row < rows; row += piece) {
+    const int64_t count = std::min(piece, rows - row);
+    const size_t elements = static_cast<size_t>(count * columns);
+    reader_->read_rows(name, source, row, count, values.data());
+    check_range(name, values.data(), elements);
+    from_float32(values.data(), dtype_, converted.data(), elements);
+    ops_.upload(result.as<char>() + static_cast<size_t>(row) * row_bytes, converted.data(),
+                elements * size_of(dtype_));
+  }
+  return result;
+}
+
+const float* LayerPacker::vector(const std::string& name, int64_t size) {
+  return constants(name, reader_ != nullptr ? reader_->read_vector(name, size)
+                                            : std::vector<float>(static_cast<size_t>(size)));
+}
+
+const float* LayerPacker::matrix(const std::string& name, int64_t rows, int64_t columns) {
+  std::vector<float> values(static_cast<size_t>(rows * columns));
+  if (reader_ != nullptr) {
+    const TensorView source = reader_->require(name, rows, columns);
+    reader_->read_rows(name, source, 0, rows, values.data());
+  }
+  return constants(name, values);
+}
+
+NormWeight LayerPacker::norm(const std::string& name, int64_t size, NormKind kind, float eps,
+                             bool bias) {
+  NormWeight result;
+  result.kind = kind;
+  result.eps = eps;
+  result.gamma = vector(name + ".weight", size);
+  if (bias) result.beta = vector(name + ".bias", size);
+  return result;
+}
+
+LinearWeight LayerPacker::linear(const std::string& name, const std::vector<Part>& parts,
+                                 int64_t out_features, Spread columns, int64_t in_features,
+                                 const std::vector<Stack>& stacks) {
+  LinearWeight result;
+  result.dtype = dtype_;
+  result.in_features = in_features;
+  result.out_features = out_features;
+  void* packed =
+      arena_.take(name + ".weight", ops_.linear_bytes(in_features, out_features, dtype_));
+  result.data = packed;
+  if (reader_ != nullptr) {
+    staging_.assign(static_cast<size_t>(in_features * out_features), 0.0f);
+    for (const Part& part : parts) {
+      place(locate(part, parts, stacks, ".weight"), part.rows, columns, in_features,
+            staging_.data());
+    }
+    ops_.pack_linear(staging_.data(), in_features, out_features, dtype_, packed);
+  }
+  if (std::none_of(parts.begin(), parts.end(), [](const Part& part) { return part.bias; })) {
+    return result;
+  }
+  std::vector<float> values(static_cast<size_t>(out_features));
+  for (const Part& part : parts) {
+    if (reader_ == nullptr || !part.bias) continue;
+    place(locate(part, parts, stacks, ".bias"), part.rows, {}, 1, values.data());
+  }
+  result.bias = constants(name + ".bias", values);
+  return result;
+}
+
+LinearWeight LayerPacker::convolution(const std::string& name, int64_t hidden_size, int64_t width) {
+  LinearWeight result;
+  result.dtype = dtype_;
+  result.in_features = width * hidden_size;
+  result.out_features = hidden_size;
+  void* packed =
+      arena_.take(name + ".weight", ops_.linear_bytes(result.in_features, hidden_size, dtype_));
+  result.data = packed;
+  result.bias = vector(name + ".bias", hidden_size);
+  if (reader_ == nullptr) return result;
+  const TensorView source = reader_->require(name + ".weight", hidden_size, hidden_size, width);
+  std::vector<float> row(static_cast<size_t>(result.in_features));
+  staging_.clear();
+  for (int64_t out = 0; out < hidden_size; ++out) {
+    reader_->read_rows(name + ".weight", source, out, 1, row.data());
+    check_range(name + ".weight", row.data(), row.size());
+    for (int64_t at = 0; at < width; ++at) {
+      for (int64_t in = 0; in < hidden_size; ++in) {
+        staging_.push_back(row[static_cast<size_t>(in * width + at)]);
+      }
+    }
+  }
+  ops_.pack_linear(staging_.data(), result.in_features, hidden_size, dtype_, packed);
+  return result;
+}
+
+LayerPacker::Location LayerPacker::locate(const Part& part, const std::vector<Part>& parts,
+                                          const std::vector<Stack>& stacks,
+                                          const char* suffix) const {
+  for (const Stack& stack : stacks) {
+    if (!reader_->has(stack.name + suffix)) continue;
+    Location found = {stack.name + suffix, 0, 0, part.rows.size};
+    for (const std::string& held : stack.names) {
+      const auto other = std::find_if(parts.begin(), parts.end(),
+                                      [&](const Part& one) { return one.name == held; });
+      if (held == part.name) found.first = found.rows;
+      found.rows += other->rows.extent;
+    }
+    if (stack.by_head) {
+      found.first = found.first / part.rows.extent * part.rows.size;
+      found.step = part.rows.size * static_cast<int64_t>(stack.names.size());
+    }
+    return found;
+  }
+  return {part.name + suffix, part.rows.extent, 0, part.rows.size};
+}
+
+void LayerPacker::place(const Location& from, const Spread& rows, const Spread& columns,
+                        int64_t row_length, float* to) {
+  const TensorView source = reader_->require(from.name, from.rows, columns.extent);
+  const int64_t width = std::max<int64_t>(1, columns.extent);
+  std::vector<float> values(static_cast<size_t>(rows.size * width));
+  for (int64_t begin = 0; begin < rows.extent; begin += rows.size) {
+    const int64_t count = std::min(rows.size, rows.extent - begin);
+    reader_->read_rows(from.name, source, from.first + begin / rows.size * from.step, count,
+                       values.data());
+    if (columns.extent > 0) {
+      check_range(from.name, values.data(), static_cast<size_t>(count * width));
+    }
+    float* row = to + (rows.offset + begin / rows.size * rows.stride) * row_length;
+    const float* value = values.data();
+    for (int64_t i = 0; i < count; ++i, row += row_length) {
+      if (columns.extent == 0) {
+        *row = *value++;
+        continue;
+      }
+      for (int64_t c = 0; c < columns.extent; c += columns.size, value += columns.size) {
+        std::copy_n(value, columns.size, row + c / columns.size * columns.stride);
+      }
+    }
+  }
+}
+
+void LayerPacker::check_range(const std::string& name, const float* values, size_t count) const {
+  if (dtype_ != DType::kFloat16) return;
+  const float* found =
+      std::find_if(values, values + count, [](float value) { return std::abs(value) > 65504.0f; });
+  if (found != values + count) {
+    throw InvalidArgument(concat("weights: tensor '", name, "' holds ", *found,
+                                 ", beyond float16's 65504; load it as bfloat16"));
+  }
+}
+
+}  // namespace packhorse

@@ -1,0 +1,93 @@
+// Lays single tensors and layers of a model out over an arena, and fills them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/arena.h"
+#include "model/tensor_reader.h"
+#include "ops/ops.h"
+
+namespace packhorse {
+
+/// How the rows or columns of a matrix are spread: groups of `size`, `stride` apart, the first at
+/// `offset`. Heads are padded so, and gate and up lie in turn.
+struct Spread {
+  int64_t extent;  // in the source
+  int64_t size;
+  int64_t stride;
+  int64_t offset = 0;
+};
+
+inline Spread whole(int64_t extent) { return {extent, extent, extent}; }
+
+/// Rows of a matrix of the source that go into a layer.
+struct Part {
+  std::string name;  // without ".weight" / ".bias"
+  Spread rows;
+  bool bias;
+};
+
+/// A tensor of the source that may hold several parts, one after the other, or head by head.
+struct Stack {
+  std::vector<std::string> names;  // of what it holds
+  std::string name;
+  bool by_head = false;
+};
+
+/// Every method takes its memory from the arena; without a reader that is all it does, so that the
+/// plan cannot depart from the load. Throws as TensorReader does, and InvalidArgument naming a
+/// tensor with a number beyond float16 where that is the dtype.
+class LayerPacker {
+ public:
+  LayerPacker(DType dtype, Ops& ops, Arena& arena, const TensorReader* reader)
+      : dtype_(dtype), ops_(ops), arena_(arena), reader_(reader) {}
+
+  TensorView table(const std::string& name, int64_t rows, int64_t columns);
+  /// float32, whatever the model's dtype.
+  const float* vector(const std::string& name, int64_t size);
+  const float* matrix(const std::string& name, int64_t rows, int64_t columns);
+  template <class T>
+  const T* constants(const std::string& name, const std::vector<T>& values) {
+    auto* data = arena_.take_array<T>(name, values.size());
+    if (reader_ != nullptr) ops_.upload(data, values.data(), values.size() * sizeof(T));
+    return data;
+  }
+
+  NormWeight norm(const std::string& name, int64_t size, NormKind kind, float eps, bool bias);
+  /// One layer of several parts. The source may hold them apart, or as one of `stacks`.
+  LinearWeight linear(const std::string& name, const std::vector<Part>& parts, int64_t out_features,
+                      Spread columns, int64_t in_features, const std::vector<Stack>& stacks = {});
+  /// A convolution as a dense layer over neighbouring rows: [E, E, width] of the source, turned.
+  LinearWeight convolution(const std::string& name, int64_t hidden_size, int64_t width);
+
+ protected:
+  void check_range(const std::string& name, const float* values, size_t count) const;
+
+  const DType dtype_;
+  Ops& ops_;
+  Arena& arena_;
+  const TensorReader* reader_;
+
+ private:
+  // Where a part lies in the source: a tensor of so many rows, the part's first, and how far apart
+  // its groups begin.
+  struct Location {
+    std::string name;
+    int64_t rows;
+    int64_t first;
+    int64_t step;
+  };
+
+  Location locate(const Part& part, const std::vector<Part>& parts,
+                  const std::vector<Stack>& stacks, const char* suffix) const;
+  // Spreads rows of the source over a matrix of `row_length` columns, leaving what lies between.
+  // Without columns: over a vector.
+  void place(const Location& from, const Spread& rows, const Spread& columns, int64_t row_length,
+             float* to);
+
+  std::vector<float> staging_;
+};
+
+}  // namespace packhorse
