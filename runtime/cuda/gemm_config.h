@@ -84,15 +84,17 @@ inline int panel_of(GemmTile tile, int64_t n, int64_t k) {
 }
 
 /// Predicted microseconds where the launch serves all row counts of a graph, from about two thirds
-/// of the most on: the mean over the middle of them. The most would be a poor guide, since a wave
-/// more or less at the end decides between tiles.
+/// of the most on: the mean over them. The most alone would be a poor guide, since a wave more or
+/// less at the end decides between tiles.
 inline double predict_counted(const GemmTileCost& cost, int64_t most_rows, int64_t n, int64_t k,
                               int sm_count) {
+  constexpr int kCounts = 12;
   double sum = 0;
-  for (int percent : {76, 82, 88}) {
-    sum += predict(cost, std::max<int64_t>(1, most_rows * percent / 100), n, k, sm_count);
+  for (int i = 1; i <= kCounts; ++i) {
+    const int64_t rows = most_rows * (2 * kCounts + i) / (3 * kCounts);
+    sum += predict(cost, std::max<int64_t>(1, rows), n, k, sm_count);
   }
-  return sum / 3;
+  return sum / kCounts;
 }
 
 /// The tile of the lowest predicted time for `rows` or, if `counted`, for up to `rows`. The choice
