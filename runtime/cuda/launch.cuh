@@ -5,9 +5,9 @@
 //    kernel writes or reads, and before it exits, empty blocks too. A kernel is then complete only
 //    when all before it are, so waiting for one kernel is waiting for all of them; it orders writes
 //    after earlier reads of a shared buffer as well.
-// 2. Only after that may it call let_next_kernel_start(). So when a kernel's first block starts, the
-//    kernels before its predecessor are complete: ahead of its wait it may read what the
-//    predecessor does not write. In a model, weights are always of that kind.
+// 2. Only after that may it call let_next_kernel_start(). So when a kernel's first block starts,
+//    those before its predecessor are complete: ahead of its wait it may read what the predecessor
+//    does not write. In a model, weights are always of that kind.
 //
 // Norms and attention read a batch's offsets and counts ahead of their wait: a kernel that writes
 // those must not come right before them. An embedding, a copy or a synchronisation in between will
