@@ -42,11 +42,12 @@ TEST(gemm_tiles_of_known_shapes) {
 }
 
 TEST(gemm_of_counted_rows_is_judged_by_the_counts_it_will_see) {
-  // 24 tiles of rows in the worst case make two waves; the usual 17 to 22 make one.
+  // Of the 17 to 24 tiles of rows, those up to 22 make one wave.
   const GemmTileCost& cost = cost_of(GemmTile::kHalves64x128);
   const double worst = predict(cost, 1536, 768, 768, kSms);
   CHECK(predict_counted(cost, 1536, 768, 768, kSms) < worst);
-  CHECK(predict_counted(cost, 64, 768, 768, kSms) == predict(cost, 64, 768, 768, kSms));
+  const double one_wave = predict(cost, 64, 768, 768, kSms);
+  CHECK(std::abs(predict_counted(cost, 64, 768, 768, kSms) - one_wave) < 1e-9);
 }
 
 TEST(gemm_table_is_in_the_order_of_its_tiles) {
