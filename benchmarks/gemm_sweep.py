@@ -65,15 +65,14 @@ class Params(ctypes.Structure):  # GemmParams
         ("dtype", ctypes.c_uint8),
         ("activation", ctypes.c_uint8),
         ("sm_count", ctypes.c_int32),
-        ("overlap_previous", ctypes.c_bool),
     )
 
 
 def build(cutlass: Path) -> ctypes.CDLL:
     BUILD.mkdir(parents=True, exist_ok=True)
     options = ["-std=c++20", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-Xcompiler=-fPIC"]
-    options += ["-gencode=arch=compute_90a,code=sm_90a", f"-I{cutlass}", f"-I{RUNTIME}"]
-    options.append(f"-I{RUNTIME / 'include'}")
+    options += ["-gencode=arch=compute_90a,code=sm_90a", "-DPACKHORSE_CUDA_SM90"]
+    options += [f"-I{path}" for path in (cutlass, RUNTIME, RUNTIME / "include")]
     sources = [RUNTIME / "cuda" / f"{name}.cu" for name in KERNELS] + [HERE / "gemm_sweep.cc"]
     objects = [BUILD / f"{source.stem}.o" for source in sources]
 
@@ -137,7 +136,6 @@ class Case:
             dtype=FLOAT16,
             activation=self.activation,
             sm_count=self.sm_count,
-            overlap_previous=True,
         )
 
     def chosen(self) -> int:

@@ -35,14 +35,11 @@ struct GemmParams {
   DType dtype = DType::kFloat16;
   Activation activation = Activation::kNone;
   int32_t sm_count = 0;
-  /// Lets the sm_90 kernel start while the stream's previous kernel finishes (programmatic
-  /// dependent launch). It reads the weight meanwhile, which that kernel must not write; everything
-  /// else only once that kernel has ended.
-  bool overlap_previous = true;
 };
 
 /// Asynchronous on `stream`; allocates nothing, needs no workspace, may be captured in a graph.
-/// Throws RuntimeError. For devices of compute capability 9.0 exactly.
+/// The weight must not be what the stream's previous kernel writes: it is read while that one
+/// finishes. Throws RuntimeError. For devices of compute capability 9.0 exactly.
 void launch_gemm_sm90(const GemmParams& params, cudaStream_t stream);
 /// With a kernel of the caller's choice (tuning, tests).
 void launch_gemm_sm90(const GemmParams& params, const GemmConfig& config, cudaStream_t stream);

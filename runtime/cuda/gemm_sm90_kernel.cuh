@@ -141,7 +141,7 @@ struct Schedule {
     const int in_panel = index - tiles_m * first_n;
     const int width = max(1, min(panel, tiles_n - first_n));
     const int m = in_panel / width;
-    return {m, first_n + in_panel - m * width, tiles_m > 0 && first_n < tiles_n};
+    return {m, first_n + in_panel - m * width, m < tiles_m && first_n < tiles_n};
   }
 };
 

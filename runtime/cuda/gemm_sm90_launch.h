@@ -6,6 +6,7 @@
 #include "cuda/check.h"
 #include "cuda/gemm.h"
 #include "cuda/gemm_sm90_kernel.cuh"
+#include "cuda/launch.cuh"
 #include "cuda/tensor_map.h"
 
 namespace packhorse::cuda {
@@ -36,17 +37,8 @@ void launch_gemm_kernel(const GemmParams& p, int panel, cudaStream_t stream) {
                                   Traits::kSharedBytes));
   const int tiles = (p.rows + Traits::kTileM - 1) / Traits::kTileM *
                     ((p.n + Traits::kTileN - 1) / Traits::kTileN);
-  cudaLaunchAttribute overlap;
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(std::min(tiles, p.sm_count)));
-  config.blockDim = dim3(Traits::kThreads);
-  config.dynamicSmemBytes = Traits::kSharedBytes;
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = p.overlap_previous ? 1 : 0;
-  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args));
+  launch_kernel(kernel, dim3(static_cast<unsigned>(std::min(tiles, p.sm_count))), Traits::kThreads,
+                Traits::kSharedBytes, stream, args);
 }
 
 }  // namespace packhorse::cuda
