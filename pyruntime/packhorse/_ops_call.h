@@ -247,9 +247,6 @@ class Call {
   py::object get(TensorView rows) {
     if (on_device_) {
       ops_.synchronize();
-      for (const Loaded& batch : loaded_) {
-        check_finding(batch.finding(), 1, batch.tokens, batch.limits);
-      }
       auto array = std::make_unique<std::shared_ptr<DeviceArray>>(
           std::make_shared<OwnedArray>(shared_, take_memory_of(rows), rows, stream_));
       py::capsule capsule(array.get(), "DeviceArray", [](PyObject* self) {
@@ -271,13 +268,6 @@ class Call {
   }
 
  private:
-  struct Loaded {
-    std::unique_ptr<DeviceMemory> memory;
-    int64_t tokens;
-    PackedLimits limits;
-    const InputFinding& finding() const { return *static_cast<InputFinding*>(memory->data()); }
-  };
-
   DeviceIo& device_io() {
     if (DeviceIo* io = ops_.device_io()) return *io;
     throw InvalidArgument(concat("device '", name_of(ops_.device()),
@@ -313,7 +303,7 @@ class Call {
     return static_cast<const int32_t*>(data);
   }
 
-  /// A batch on the device: checked there, and reported by `get`.
+  /// A batch on the device, which checks it.
   Tokens load(const std::optional<Ints>& ids, const Ints& cu_seqlens,
               const std::optional<Ints>& type_ids, const std::optional<Ints>& position_ids,
               PackedLimits limits, int64_t tokens) {
@@ -350,12 +340,12 @@ class Call {
     args.reported = static_cast<uint32_t*>(allocate(sizeof(none)));
     ops_.upload(args.reported, &none, sizeof(none));
     args.run = 1;
-    Loaded& loaded =
-        loaded_.emplace_back(device_io().allocate_shared(sizeof(InputFinding)), tokens, limits);
-    args.finding = static_cast<InputFinding*>(loaded.memory->data());
+    const auto shared = device_io().allocate_shared(sizeof(InputFinding));
+    args.finding = static_cast<InputFinding*>(shared->data());
     device_io().load_batch(args);
     // Attention may read offsets while the kernel before it still runs.
     ops_.synchronize();
+    check_finding(*args.finding, args.run, tokens, limits);
     return {{.num_tokens = tokens,
              .num_sequences = limits.max_sequences,
              .max_seqlen = std::min(tokens, limits.max_seqlen),
@@ -379,7 +369,6 @@ class Call {
   bool on_device_;
   StreamHandle stream_;
   std::vector<std::unique_ptr<DeviceMemory>> memory_;
-  std::vector<Loaded> loaded_;
 };
 
 }  // namespace packhorse

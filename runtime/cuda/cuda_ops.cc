@@ -97,14 +97,6 @@ class CudaOps final : public Ops {
     const cudaError_t error = cudaStreamSynchronize(stream_);
     downloads_.finish(error == cudaSuccess);
     CUDA_CHECK(error);
-    DeviceStatus& status = *device_status();
-    if (status.code == DeviceStatus::kFine) return;
-    const DeviceStatus found = std::exchange(status, DeviceStatus{});
-    const char* name = found.code == DeviceStatus::kWordId       ? "ids"
-                       : found.code == DeviceStatus::kPositionId ? "position"
-                                                                 : "type_ids";
-    throw InvalidArgument(concat("embed: ", name, "[", found.index, "] is ", found.found,
-                                 ", expected in [0, ", found.limit, ")"));
   }
 
   std::unique_ptr<Recording> record(const std::function<void()>& work) override {
@@ -173,7 +165,7 @@ class CudaOps final : public Ops {
       check_vectors("embed", name, *view);
     }
     const DeviceGuard guard(device_);
-    launch_embed(args, device_status(), stream_);
+    launch_embed(args, stream_);
   }
 
   void do_linear(const LinearArgs& args) override {
@@ -380,14 +372,11 @@ class CudaOps final : public Ops {
                                                            : PortableLimits{};
   }
 
-  DeviceStatus* device_status() { return reinterpret_cast<DeviceStatus*>(status_.data()); }
-
   int device_;
   Kernels gemm_kernels_;
   Kernels attention_kernels_;
   int sm_count_;
   CudaMemory counters_;  // for launch_attention_sm90: zero before and after every launch
-  PinnedMemory status_{sizeof(DeviceStatus)};
   UploadRing uploads_;
   DownloadBuffer downloads_;
   Stream stream_;  // destroyed, and so synchronised, before what its work uses

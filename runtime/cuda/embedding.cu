@@ -17,50 +17,26 @@ constexpr int kLeastBlocks = kThreads == 512 ? 1
 // of dependent loads, which the lanes of a warp do for as many tokens together.
 int tokens_of_group(int64_t tokens) { return tokens >= 16384 ? 8 : 4; }
 
-__device__ int clamp_id(int id, const TensorView& table, DeviceStatus::Code code, int64_t token,
-                        DeviceStatus* status) {
-  const int limit = static_cast<int>(table.shape[0]);
-  if (id >= 0 && id < limit) return id;
-  if (atomicCAS_system(&status->code, DeviceStatus::kFine, code) == DeviceStatus::kFine) {
-    status->index = static_cast<int>(token);
-    status->found = id;
-    status->limit = limit;
-  }
-  return min(max(id, 0), limit - 1);
-}
-
 /// The rows that make one token, by their index in the tables; of tables there are.
 struct TokenIds {
   int word = 0;
   int position = 0;
   int type = 0;
 
-  /// What the caller gave for `token`, not yet checked.
+  /// What the batch gives for `token`.
   __device__ void read(const EmbedArgs& args, int64_t token) {
     word = args.ids[token];
     if (args.type.data != nullptr && args.type_ids != nullptr) type = args.type_ids[token];
     if (args.position_ids != nullptr) position = args.position_ids[token];
   }
 
-  __device__ void check(const EmbedArgs& args, int64_t token, DeviceStatus* status) {
-    word = clamp_id(word, args.word, DeviceStatus::kWordId, token, status);
-    if (args.type.data != nullptr) {
-      type = clamp_id(type, args.type, DeviceStatus::kTypeId, token, status);
-    }
-    if (args.position.data != nullptr) {
-      position = clamp_id(position + static_cast<int>(args.position_offset), args.position,
-                          DeviceStatus::kPositionId, token, status);
-    }
-  }
-
   /// All of it, by one lane.
-  __device__ void look_up(const EmbedArgs& args, int64_t token, int sequences,
-                          DeviceStatus* status) {
+  __device__ void look_up(const EmbedArgs& args, int64_t token, int sequences) {
     read(args, token);
     if (args.position_ids == nullptr && args.position.data != nullptr) {
       position = position_in_sequence(args.batch, sequences, static_cast<int>(token));
     }
-    check(args, token, status);
+    position += static_cast<int>(args.position_offset);
   }
 
   /// Those of another lane.
@@ -107,7 +83,7 @@ __device__ void prefetch_weight(const NormWeight& weight, int columns) {
 // asked for at once.
 template <class T, int kThreads, int kVectors>
 __global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads, kVectors>)
-    embed_few_kernel(const __grid_constant__ EmbedArgs args, DeviceStatus* status) {
+    embed_few_kernel(const __grid_constant__ EmbedArgs args) {
   __shared__ float scratch[64];
   const int columns = static_cast<int>(args.out.shape[1]);
   prefetch_weight(args.norm, columns);
@@ -131,13 +107,13 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads
       ids.position = at - begin_of(warp_search(counts.sequences, at, begin_of));
     }
   }
-  ids.check(args, token, status);
+  ids.position += static_cast<int>(args.position_offset);
   embed_token<T, kThreads, kVectors>(args, token, ids, columns, scratch);
 }
 
 template <class T, int kThreads, int kVectors>
 __global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads, kVectors>)
-    embed_kernel(const __grid_constant__ EmbedArgs args, int tokens, DeviceStatus* status) {
+    embed_kernel(const __grid_constant__ EmbedArgs args, int tokens) {
   __shared__ float scratch[2][64];
   wait_for_previous_kernel();
   let_next_kernel_start();
@@ -149,7 +125,7 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads
   const int here = static_cast<int>(min(int64_t{tokens}, counts.tokens - first));
   const int lane = threadIdx.x % 32;
   TokenIds ids;
-  if (lane < here) ids.look_up(args, first + lane, counts.sequences, status);
+  if (lane < here) ids.look_up(args, first + lane, counts.sequences);
 
   for (int token = 0; token < here; ++token) {
     // Every other turn has scratch of its own: the last turn's may still be read.
@@ -160,7 +136,7 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads
 
 template <class T>
 __global__ void __launch_bounds__(kFoldThreads)
-    embed_folded_kernel(const __grid_constant__ EmbedArgs args, DeviceStatus* status) {
+    embed_folded_kernel(const __grid_constant__ EmbedArgs args) {
   __shared__ float scratch[64];
   wait_for_previous_kernel();
   let_next_kernel_start();
@@ -168,7 +144,7 @@ __global__ void __launch_bounds__(kFoldThreads)
   const int64_t token = blockIdx.x;
   if (token >= counts.tokens) return;
   TokenIds ids;
-  ids.look_up(args, token, counts.sequences, status);
+  ids.look_up(args, token, counts.sequences);
   const T* word = table_row<T>(args.word, ids.word);
   const T* position = table_row<T>(args.position, ids.position);
   const T* type = table_row<T>(args.type, ids.type);
@@ -184,14 +160,14 @@ __global__ void __launch_bounds__(kFoldThreads)
 
 }  // namespace
 
-void launch_embed(const EmbedArgs& args, DeviceStatus* status, cudaStream_t stream) {
+void launch_embed(const EmbedArgs& args, cudaStream_t stream) {
   const int64_t tokens = args.batch.num_tokens;
   if (tokens == 0) return;
   dispatch_dtype(args.out.dtype, [&]<class T>() {
     dispatch_row(args.out.shape[1], [&]<int kThreads, int kVectors>() {
       if constexpr (kVectors == 0 || kVectors > 4) {
         launch_kernel(embed_folded_kernel<T>, dim3(static_cast<unsigned>(tokens)), kFoldThreads, 0,
-                      stream, args, status);
+                      stream, args);
       } else {
         const bool few = tokens * args.out.shape[1] <= kFewElements;
         const int group = few ? 1 : tokens_of_group(tokens);
@@ -199,10 +175,10 @@ void launch_embed(const EmbedArgs& args, DeviceStatus* status, cudaStream_t stre
         const dim3 blocks(static_cast<unsigned>((tokens + block - 1) / block));
         if (few) {
           launch_kernel(embed_few_kernel<T, kThreads, kVectors>, blocks, kBlockThreads<kThreads>, 0,
-                        stream, args, status);
+                        stream, args);
         } else {
           launch_kernel(embed_kernel<T, kThreads, kVectors>, blocks, kBlockThreads<kThreads>, 0,
-                        stream, args, group, status);
+                        stream, args, group);
         }
       }
     });

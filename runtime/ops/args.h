@@ -44,6 +44,8 @@ struct NormWeight {
 };
 
 /// out[t] = norm(word[ids[t]] + position[pos(t) + position_offset] + type[type_ids[t]])
+///
+/// Callers have checked that ids and positions lie within their tables.
 struct EmbedArgs {
   const int32_t* ids = nullptr;           // [T]
   const int32_t* type_ids = nullptr;      // [T], or null: row 0 of `type`

@@ -95,6 +95,10 @@ void Ops::embed(const EmbedArgs& args) {
     check_matrix(op, name, *table, table->rows(), hidden_size);
     check_dtype_is(op, name, *table, args.word.dtype);
   }
+  if (args.position && (args.position_offset < 0 || args.position_offset > args.position.rows())) {
+    fail(op, concat("position_offset is ", args.position_offset, ", expected 0 to ",
+                    args.position.rows(), ", the rows of position"));
+  }
   if (tokens == 0) return;
   if (args.ids == nullptr) fail(op, concat("ids are missing for ", tokens, " tokens"));
   do_embed(args);

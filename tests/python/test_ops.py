@@ -207,6 +207,12 @@ def test_errors_name_what_does_not_fit(device: str, rng: Random) -> None:
             lambda: ops.embed([0, 1, 1], cu_seqlens, weight, position=np.ones((9, 7)), **on),
             r"position is .*expected \[9, 8\]",
         ),
+        (
+            lambda: ops.embed(
+                [0, 1, 1], cu_seqlens, weight, position=weight, position_offset=-1, **on
+            ),
+            "position_offset is -1, expected 0 to",
+        ),
         (lambda: ops.gemm(x, weight, device="tpu"), "unknown device 'tpu'"),
         (lambda: ops.gemm(x, weight, dtype="float64", **on), "unknown dtype 'float64'"),
     ]:
