@@ -59,7 +59,8 @@ class Session:
         """Loads a converted folder or a Hugging Face model folder.
 
         device         one of `available_devices()`
-        dtype          "float32" or "bfloat16": weights and activations; sums are float32
+        dtype          of weights and activations; sums are float32. "float32" or "bfloat16" on the
+                       CPU, "float16" or "bfloat16" on CUDA devices
         max_tokens     tokens of the largest batch that `run` takes
         max_sequences  sequences of the largest batch
         threads        CPU workers; None: all cores this process may use
