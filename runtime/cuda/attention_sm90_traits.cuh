@@ -2,12 +2,11 @@
 // barriers between producer and consumers (attention_sm90_kernel.cuh).
 #pragma once
 
-#include <cutlass/arch/barrier.h>
-
 #include <cute/atom/mma_traits_sm90_gmma.hpp>
 #include <cute/tensor.hpp>
 
 #include "cuda/attention_config.h"
+#include "cuda/pipeline_sm90.cuh"
 #include "cuda/varlen.cuh"
 #include "ops/args.h"
 
@@ -95,31 +94,6 @@ struct AttentionTraits {
 };
 
 namespace sm90 {
-
-using Barrier = cutlass::arch::ClusterBarrier;
-using TxBarrier = cutlass::arch::ClusterTransactionBarrier;
-
-/// Position in a ring of `stages` buffers.
-template <int stages>
-struct Ring {
-  int index = 0;
-  uint32_t phase = 0;
-  __device__ void advance() {
-    if (++index == stages) {
-      index = 0;
-      phase ^= 1;
-    }
-  }
-  __device__ void advance(int32_t count) {
-    const int32_t to = index + count;
-    index = to % stages;
-    phase ^= to / stages % 2;
-  }
-};
-
-/// A value that all lanes hold alike, in a form that the compiler knows to be so: what depends on
-/// it (loop counters, stages, wgmma descriptors) then stays in uniform registers.
-__device__ inline int32_t uniform(int32_t value) { return __shfl_sync(~0u, value, 0); }
 
 __device__ inline void named_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

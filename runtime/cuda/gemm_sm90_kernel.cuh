@@ -24,6 +24,7 @@
 #include "cuda/epilogue.cuh"
 #include "cuda/gemm.h"
 #include "cuda/launch.cuh"
+#include "cuda/pipeline_sm90.cuh"
 
 namespace packhorse::cuda {
 
@@ -94,29 +95,10 @@ struct GemmTraits {
 
 namespace sm90_gemm {
 
-using Barrier = cutlass::arch::ClusterBarrier;
-using TxBarrier = cutlass::arch::ClusterTransactionBarrier;
-
-/// A stage of the ring and the parity of its current use.
-template <int stages>
-struct Ring {
-  int index = 0;
-  uint32_t phase = 0;
-  __device__ void advance() {
-    if (++index == stages) {
-      index = 0;
-      phase ^= 1;
-    }
-  }
-  __device__ void advance(int count) {
-    const int to = index + count;
-    index = to % stages;
-    phase ^= to / stages % 2;
-  }
-};
-
-/// The same value in a form that the compiler knows to be uniform over the warp.
-__device__ inline int uniform(int value) { return __shfl_sync(~0u, value, 0); }
+using sm90::Barrier;
+using sm90::Ring;
+using sm90::TxBarrier;
+using sm90::uniform;
 
 struct Tile {
   int m, n;
