@@ -10,11 +10,6 @@ import numpy as np
 from packhorse.packing import Int32Array, TokenSequence, as_int32
 from packhorse.result import FloatArray
 
-_SCORES = {
-    "identity": lambda logits: logits,
-    "sigmoid": lambda logits: np.exp(-np.logaddexp(0, -logits)),
-}
-
 
 def check_scores(config: Mapping[str, Any]) -> None:
     """Raises ValueError naming what the model of this spec lacks for scoring pairs."""
@@ -32,11 +27,27 @@ def check_scores(config: Mapping[str, Any]) -> None:
             "score: the folder has no tokenizer.json that says how pairs are joined; run joined "
             'pairs with outputs=["logits"]'
         )
-    if classifier.get("score", "identity") not in _SCORES:
+    score = classifier.get("score", "identity")
+    if score not in ("identity", "sigmoid"):
         raise ValueError(
-            f"score: spec: 'heads.classifier.score' is {classifier['score']!r}, expected one of "
-            f"{', '.join(_SCORES)}"
+            f"score: spec: 'heads.classifier.score' is {score!r:.80}, expected \"identity\" or "
+            '"sigmoid"'
         )
+    if not _joins_pairs(config["pair"]):
+        raise ValueError(
+            f"score: spec: 'pair' is {config['pair']!r:.120}, expected 'tokens', ids with "
+            '"query" and "document" among them, and as many numbers in \'types\''
+        )
+
+
+def _joins_pairs(pair: Any) -> bool:
+    if not isinstance(pair, dict) or pair.keys() != {"tokens", "types"}:
+        return False
+    tokens, types = pair["tokens"], pair["types"]
+    if not isinstance(tokens, list) or not isinstance(types, list) or len(tokens) != len(types):
+        return False
+    texts = [token for token in tokens if type(token) is not int]
+    return texts == ["query", "document"] and all(type(kind) is int for kind in types)
 
 
 def join_pairs(
@@ -68,6 +79,7 @@ def join_pairs(
 
 def as_scores(config: Mapping[str, Any], logits: FloatArray) -> FloatArray:
     """float32[B] of logits [B, 1]."""
-    score = config["heads"]["classifier"].get("score", "identity")
-    found: FloatArray = _SCORES[score](logits[:, 0])
-    return found
+    scores: FloatArray = logits[:, 0]
+    if config["heads"]["classifier"].get("score") == "sigmoid":
+        scores = np.exp(-np.logaddexp(0, -scores))
+    return scores

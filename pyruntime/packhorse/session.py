@@ -221,7 +221,8 @@ class Session:
         query leaves no room.
         """
         check_scores(self.config)
-        longest = self.config.get("max_length") or self._native.max_seqlen
+        most = self._native.max_seqlen
+        longest = min(self.config.get("max_length", most), most)
         ids, types = join_pairs(self.config, longest, query, list(documents))
         has_types = self.config.get("type_vocab_size", 0) > 1
         result = self.run_many(ids, outputs=["logits"], type_ids=types if has_types else None)

@@ -236,3 +236,24 @@ def test_run_many_with_types(tmp_path: Path) -> None:
     assert not many.logits[3].any()
     with pytest.raises(ValueError, match="type_ids has 1 rows, sequences have 5"):
         session.run_many(rows, type_ids=[[0]])
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("pair", 7, "'pair' is 7"),
+        ("pair", {"tokens": [2, "query", 3], "types": [0, 0, 0]}, "expected 'tokens', ids with"),
+        ("pair", {"tokens": ["query", "document"], "types": [0]}, "expected 'tokens', ids with"),
+        ("pair", {"tokens": ["query", "document", True], "types": [0, 0, 0]}, "expected 'tokens'"),
+        ("score", "softmax", "'heads.classifier.score' is 'softmax', expected"),
+    ],
+)
+def test_hostile_specs_of_pairs(field: str, value: Any, message: str, tmp_path: Path) -> None:
+    source = with_tokenizer(edited(GOLDEN / "bert-reranker", tmp_path / "m"), TEMPLATE)
+    spec_file = convert(source, tmp_path / "converted") / "packhorse.json"
+    spec = json.loads(spec_file.read_text())
+    (spec["heads"]["classifier"] if field == "score" else spec)[field] = value
+    spec_file.write_text(json.dumps(spec))
+    session = packhorse.Session.load(tmp_path / "converted", max_tokens=64)
+    with pytest.raises(ValueError, match=message):
+        session.score(QUERY, DOCUMENTS)
