@@ -3,7 +3,8 @@
     python tools/model_table.py            this machine's devices; rows of others are kept
 
 Needs packhorse installed (or on PYTHONPATH) and pytest. Errors are those that the tests assert on:
-the largest absolute difference from transformers' float32 over all hidden states of the batch.
+the largest absolute difference from transformers' float32 over all logits of the batch or, where
+the model has no classifier, all hidden states.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def measure(folder: Path, device: str, dtype: str) -> str | None:
         )
     except (RuntimeError, ValueError) as error:
         return f"refused: {error}".split(" is not supported")[0]
-    return f"{np.abs(session.run(batch).hidden - golden['hidden']).max():.1e}"
+    output = "logits" if "logits" in golden else "hidden"
+    found = getattr(session.run(batch, outputs=[output]), output)
+    return f"{np.abs(found - golden[output]).max():.1e}"
 
 
 def rows(page: str) -> dict[tuple[str, str, str], tuple[str, str]]:

@@ -63,16 +63,24 @@ cdef extern from "packhorse/session.h" namespace "packhorse" nogil:
         float* hidden
         float* embedding
         float* pooled
+        float* logits
 
     cdef cppclass DeviceOutputSet:
         cpp_bool hidden
         cpp_bool embedding
         cpp_bool pooled
+        cpp_bool logits
 
     cdef cppclass DeviceOutputs:
         shared_ptr[CDeviceArray] hidden
         shared_ptr[CDeviceArray] embedding
         shared_ptr[CDeviceArray] pooled
+        shared_ptr[CDeviceArray] logits
+
+    cdef cppclass OutputShape:
+        string name
+        cpp_bool per_token
+        int64_t columns
 
     cdef cppclass CSession "packhorse::Session":
         @staticmethod
@@ -89,7 +97,8 @@ cdef extern from "packhorse/session.h" namespace "packhorse" nogil:
         vector[double] time_encoder(const CPackedTokens&, int, int) except +
         const CMemoryPlan& memory_plan()
         int64_t hidden_size()
-        cpp_bool has_pooler()
+        int64_t max_seqlen()
+        vector[OutputShape] outputs()
 
     CMemoryPlan c_plan_memory "packhorse::plan_memory"(const string&,
                                                        const SessionOptions&) except +

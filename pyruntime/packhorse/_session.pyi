@@ -12,7 +12,8 @@ Allocation = tuple[int, list[tuple[str, int, int]]]
 class NativeSession:
     hidden_size: int
     device_index: int
-    has_pooler: bool
+    max_seqlen: int
+    outputs: dict[str, tuple[bool, int]]
     @staticmethod
     def load(
         spec_json: str,
@@ -33,17 +34,13 @@ class NativeSession:
         cu_seqlens: npt.NDArray[np.int32],
         type_ids: npt.NDArray[np.int32] | None,
         position_ids: npt.NDArray[np.int32] | None,
-        hidden: npt.NDArray[np.float32] | None,
-        embedding: npt.NDArray[np.float32] | None,
-        pooled: npt.NDArray[np.float32] | None,
+        arrays: Mapping[str, npt.NDArray[np.float32]],
     ) -> None: ...
     def run_from_device(
         self,
         batch: tuple[int, ...],
         stream: int,
-        hidden: npt.NDArray[np.float32] | None,
-        embedding: npt.NDArray[np.float32] | None,
-        pooled: npt.NDArray[np.float32] | None,
+        arrays: Mapping[str, npt.NDArray[np.float32]],
     ) -> None: ...
     def run_to_device(
         self,

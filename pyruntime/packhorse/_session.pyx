@@ -94,26 +94,30 @@ cdef DeviceOutputSet _wanted(names) except *:
     wanted.hidden = "hidden" in names
     wanted.embedding = "embedding" in names
     wanted.pooled = "pooled" in names
+    wanted.logits = "logits" in names
     return wanted
 
 
 cdef dict _device_arrays(const DeviceOutputs& outputs):
     cdef DeviceArray array
     result = {}
-    for name in ("hidden", "embedding", "pooled"):
+    for name in ("hidden", "embedding", "pooled", "logits"):
         array = DeviceArray()
         array.array = (outputs.hidden if name == "hidden" else
-                       outputs.embedding if name == "embedding" else outputs.pooled)
+                       outputs.embedding if name == "embedding" else
+                       outputs.pooled if name == "pooled" else outputs.logits)
         if array.array.get() != NULL:
             result[name] = array
     return result
 
 
-cdef RunOutputs _host_outputs(hidden, embedding, pooled) except *:
+cdef RunOutputs _host_outputs(arrays) except *:
+    """{name: writable C-contiguous float32 array of the right size}"""
     cdef RunOutputs outputs
-    outputs.hidden = _pointer(hidden)
-    outputs.embedding = _pointer(embedding)
-    outputs.pooled = _pointer(pooled)
+    outputs.hidden = _pointer(arrays.get("hidden"))
+    outputs.embedding = _pointer(arrays.get("embedding"))
+    outputs.pooled = _pointer(arrays.get("pooled"))
+    outputs.logits = _pointer(arrays.get("logits"))
     return outputs
 
 
@@ -122,8 +126,9 @@ cdef class NativeSession:
 
     cdef shared_ptr[CSession] session
     cdef public int64_t hidden_size
+    cdef public int64_t max_seqlen
     cdef public int device_index  # of CUDA; -1 on the CPU
-    cdef public bint has_pooler
+    cdef public dict outputs  # {name: (whether per token, columns)}, what the model has
 
     @staticmethod
     def load(str spec_json, list files, dict names, tensors, device, dtype, max_tokens,
@@ -139,6 +144,8 @@ cdef class NativeSession:
         cdef cpp_map[string, TensorView] views
         cdef bint in_memory = tensors is not None
         cdef unique_ptr[WeightSource] source
+        cdef vector[OutputShape] shapes
+        cdef size_t i
         if in_memory:
             views = _views(tensors)
         with nogil:
@@ -151,23 +158,27 @@ cdef class NativeSession:
             result.session = CSession.load(spec, deref(source), options)
         result.device_index = options.device.index if deref(result.session).stream() else -1
         result.hidden_size = deref(result.session).hidden_size()
-        result.has_pooler = deref(result.session).has_pooler()
+        result.max_seqlen = deref(result.session).max_seqlen()
+        shapes = deref(result.session).outputs()
+        result.outputs = {
+            shapes[i].name.decode(): (shapes[i].per_token, shapes[i].columns)
+            for i in range(shapes.size())
+        }
         return result
 
     def run(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
-            const int32_t[::1] type_ids, const int32_t[::1] position_ids, hidden, embedding,
-            pooled):
-        """Outputs are writable C-contiguous float32 arrays of the right size, or None."""
+            const int32_t[::1] type_ids, const int32_t[::1] position_ids, arrays):
+        """Writes into `arrays`: see _host_outputs."""
         cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids)
-        cdef RunOutputs outputs = _host_outputs(hidden, embedding, pooled)
+        cdef RunOutputs outputs = _host_outputs(arrays)
         cdef shared_ptr[CSession] session = self.session
         with nogil:
             deref(session).run(batch, outputs)
 
-    def run_from_device(self, batch, uintptr_t stream, hidden, embedding, pooled):
+    def run_from_device(self, batch, uintptr_t stream, arrays):
         """`batch`: (ids, cu_seqlens, type_ids, position_ids, T, B), addresses of the device."""
         cdef CDeviceTokens tokens = _device_batch(batch)
-        cdef RunOutputs outputs = _host_outputs(hidden, embedding, pooled)
+        cdef RunOutputs outputs = _host_outputs(arrays)
         cdef shared_ptr[CSession] session = self.session
         with nogil:
             deref(session).run(tokens, outputs, stream)

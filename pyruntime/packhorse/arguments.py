@@ -10,7 +10,7 @@ import numpy as np
 from packhorse._session import NativeSession
 from packhorse.device import import_array, is_device_array
 from packhorse.packing import PackedTokens, TokenSequence, pack
-from packhorse.result import OUTPUT_NAMES, FloatArray
+from packhorse.result import FloatArray
 
 Batch = PackedTokens | Sequence[TokenSequence] | tuple[Any, Any]
 
@@ -50,27 +50,31 @@ def import_batch(
     return (*addresses, packed.num_tokens, packed.num_sequences), owners
 
 
-def output_names(outputs: Sequence[str], given: Iterable[str] = ()) -> list[str]:
+def output_names(
+    native: NativeSession, outputs: Sequence[str], given: Iterable[str] = ()
+) -> list[str]:
     if isinstance(outputs, str):
         outputs = (outputs,)
     names = list(dict.fromkeys((*outputs, *given)))
     for name in names:
-        if name not in OUTPUT_NAMES:
-            raise ValueError(f"unknown output '{name}', known: {', '.join(OUTPUT_NAMES)}")
+        if name not in native.outputs:
+            known = ", ".join(native.outputs)
+            raise ValueError(f"output '{name}' was asked for, but this model has: {known}")
     return names
 
 
 def output_arrays(
+    native: NativeSession,
     names: Iterable[str],
     given: Mapping[str, FloatArray],
     num_tokens: int,
     num_sequences: int,
-    hidden_size: int,
 ) -> dict[str, FloatArray]:
     """Host arrays to write into: those given, after a check, and new ones."""
     arrays = {}
     for name in names:
-        shape = (num_tokens if name == "hidden" else num_sequences, hidden_size)
+        per_token, columns = native.outputs[name]
+        shape = (num_tokens if per_token else num_sequences, columns)
         array = given.get(name)
         if array is None:
             array = np.empty(shape, np.float32)

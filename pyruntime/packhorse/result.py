@@ -13,8 +13,6 @@ from packhorse._device import DeviceArray
 FloatArray = npt.NDArray[np.float32]
 Array = TypeVar("Array", FloatArray, DeviceArray)
 
-OUTPUT_NAMES = ("hidden", "embedding", "pooled")
-
 
 class _Outputs(Generic[Array]):
     __slots__ = ("_arrays", "cu_seqlens")
@@ -43,6 +41,10 @@ class _Outputs(Generic[Array]):
     def pooled(self) -> Array:
         return self._get("pooled")
 
+    @property
+    def logits(self) -> Array:
+        return self._get("logits")
+
     def __repr__(self) -> str:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in self._arrays.items())
         return f"{type(self).__name__}({shapes})"
@@ -54,6 +56,7 @@ class RunResult(_Outputs[FloatArray]):
     hidden     float32[T, hidden_size]  last hidden state, token by token
     embedding  float32[B, hidden_size]  pooled and normalised as the checkpoint says
     pooled     float32[B, hidden_size]  the pooler head
+    logits     float32[B, num_labels]   the classifier; [T, num_labels] where it labels tokens
     cu_seqlens int32[B+1]               where each sequence begins in `hidden`
     """
 
@@ -72,6 +75,7 @@ class DeviceResult(_Outputs[DeviceArray]):
     hidden     [T, hidden_size], in the session's dtype
     embedding  float32[B, hidden_size]
     pooled     [B, hidden_size], in the session's dtype
+    logits     float32[B, num_labels] or, where the classifier labels tokens, [T, num_labels]
     cu_seqlens as it came in
 
     Together they lease one of the session's output slots, until the last of them, and of what

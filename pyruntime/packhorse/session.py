@@ -14,7 +14,8 @@ from packhorse.arguments import Batch, as_batch, import_batch, output_arrays, ou
 from packhorse.device import stream_handle
 from packhorse.memory import MemoryPlan
 from packhorse.packing import Int32Array, PackedTokens, TokenSequence, as_int32, pack
-from packhorse.result import OUTPUT_NAMES, DeviceResult, FloatArray, RunResult
+from packhorse.pairs import as_scores, check_scores, join_pairs
+from packhorse.result import DeviceResult, FloatArray, RunResult
 
 ModelPath = str | PathLike[str]
 
@@ -103,6 +104,11 @@ class Session:
         return self._native.hidden_size
 
     @property
+    def labels(self) -> list[str]:
+        """Of the columns of `logits`; empty where the model has no classifier."""
+        return list(self.config.get("heads", {}).get("classifier", {}).get("labels", ()))
+
+    @property
     def device(self) -> str:
         return self._options["device"]
 
@@ -159,7 +165,8 @@ class Session:
     ) -> Any:
         """Runs one batch: `PackedTokens`, a list of id sequences, or `(ids, cu_seqlens)`.
 
-        outputs    any of "hidden", "embedding", "pooled"; what is not asked for is not computed
+        outputs    any that the model has of "hidden", "embedding", "pooled", "logits"; what is not
+                   asked for is not computed
         out        arrays to write into, by output name: float32, C-contiguous, of the exact shape
         stream     a CUDA stream: the run comes after what it has been asked so far, and what it is
                    asked from now on comes after the run. A handle, or an object of cuda.core,
@@ -173,7 +180,7 @@ class Session:
         output slots are in use.
         """
         packed = as_batch(batch)
-        names = output_names(outputs, out or ())
+        names = output_names(self._native, outputs, out or ())
         handle = stream_handle(stream)
         if on_device is None:
             on_device = packed.on_device and out is None
@@ -182,13 +189,11 @@ class Session:
         if on_device:
             return self._run_to_device(packed, names, handle)
         arrays = output_arrays(
-            names, out or {}, packed.num_tokens, packed.num_sequences, self.hidden_size
+            self._native, names, out or {}, packed.num_tokens, packed.num_sequences
         )
         if packed.on_device:
             views, _owner = import_batch(self._native, packed, handle)
-            self._native.run_from_device(
-                views, handle, *(arrays.get(name) for name in OUTPUT_NAMES)
-            )
+            self._native.run_from_device(views, handle, arrays)
         else:
             self._native.wait_for(handle)
             self._run_into(packed, arrays)
@@ -206,10 +211,34 @@ class Session:
             )
         return DeviceResult(arrays, packed.cu_seqlens)
 
+    def score(self, query: TokenSequence, documents: Iterable[TokenSequence]) -> FloatArray:
+        """How well each document answers the query, by a cross-encoder: float32[len(documents)].
+
+        query, documents  token ids without special tokens. The pairs are joined as the model's
+                          tokenizer does; beyond its longest sequence the document is cut short
+
+        A score is the logit of the model's one label after what the checkpoint applies to it
+        (`heads.classifier.score` of the spec). Raises ValueError: the model scores no pairs, or the
+        query leaves no room.
+        """
+        check_scores(self.config)
+        most = self._native.max_seqlen
+        longest = min(self.config.get("max_length", most), most)
+        ids, types = join_pairs(self.config, longest, query, list(documents))
+        has_types = self.config.get("type_vocab_size", 0) > 1
+        result = self.run_many(ids, outputs=["logits"], type_ids=types if has_types else None)
+        return as_scores(self.config, result.logits)
+
     def run_many(
-        self, sequences: Iterable[TokenSequence], outputs: Sequence[str] = ("hidden",)
+        self,
+        sequences: Iterable[TokenSequence],
+        outputs: Sequence[str] = ("hidden",),
+        *,
+        type_ids: Sequence[TokenSequence] | None = None,
     ) -> RunResult:
         """Runs any number of id sequences, in as few batches as the plan allows, in order.
+
+        type_ids  one list or vector for each sequence, or None
 
         The result is that of one large batch, whatever the split.
         """
@@ -217,15 +246,18 @@ class Session:
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([row.size for row in rows], out=offsets[1:])
         cu_seqlens = as_int32("cu_seqlens", offsets)
-        names = output_names(outputs)
-        arrays = output_arrays(names, {}, int(offsets[-1]), len(rows), self.hidden_size)
+        if type_ids is not None and len(type_ids) != len(rows):
+            raise ValueError(f"type_ids has {len(type_ids)} rows, sequences have {len(rows)}")
+        names = output_names(self._native, outputs)
+        arrays = output_arrays(self._native, names, {}, int(offsets[-1]), len(rows))
         for first, last in self._split(rows):
             tokens = slice(int(offsets[first]), int(offsets[last]))
             part = {
-                name: array[tokens if name == "hidden" else slice(first, last)]
+                name: array[tokens if self._native.outputs[name][0] else slice(first, last)]
                 for name, array in arrays.items()
             }
-            self._run_into(pack(rows[first:last]), part)
+            types = None if type_ids is None else type_ids[first:last]
+            self._run_into(pack(rows[first:last], type_ids=types), part)
         return RunResult(arrays, cu_seqlens)
 
     def _split(self, rows: Sequence[Int32Array]) -> Iterator[tuple[int, int]]:
@@ -245,13 +277,7 @@ class Session:
             yield first, len(rows)
 
     def _run_into(self, batch: PackedTokens, arrays: Mapping[str, FloatArray]) -> None:
-        self._native.run(
-            batch.ids,
-            batch.cu_seqlens,
-            batch.type_ids,
-            batch.position_ids,
-            *(arrays.get(name) for name in OUTPUT_NAMES),
-        )
+        self._native.run(batch.ids, batch.cu_seqlens, batch.type_ids, batch.position_ids, arrays)
 
     def __repr__(self) -> str:
         return (

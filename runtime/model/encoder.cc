@@ -3,15 +3,17 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/heads.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
-namespace {
 
 TensorView take_matrix(Arena& arena, const char* name, int64_t rows, int64_t columns, DType dtype) {
   const size_t bytes = static_cast<size_t>(rows * columns) * size_of(dtype);
   return TensorView(arena.take(name, bytes), dtype, rows, columns);
 }
+
+namespace {
 
 bool has_local_theta(const Spec& spec) {
   return spec.rope && spec.rope->local_theta != spec.rope->theta;
@@ -280,12 +282,7 @@ EncoderBuffers take_buffers(const Spec& spec, const Capacity& capacity, DType dt
   {
     Arena::Scope results(arena);
     buffers.embedding = take_matrix(arena, "embedding", sequences, hidden_size, DType::kFloat32);
-    if (spec.pooler) {
-      buffers.first_token = take_matrix(arena, "first_token", sequences, hidden_size, dtype);
-      buffers.pooled = take_matrix(arena, "pooled", sequences, hidden_size, dtype);
-      buffers.pooler_workspace = arena.take(
-          "pooler_workspace", ops.linear_workspace(sequences, hidden_size, hidden_size, dtype));
-    }
+    take_head_buffers(spec, capacity, dtype, ops, arena, buffers);
     if (dtype != DType::kFloat32) {
       buffers.as_float32 = take_matrix(arena, "hidden_float32", std::max(tokens, sequences),
                                        hidden_size, DType::kFloat32);
@@ -300,36 +297,6 @@ void encode(const Spec& spec, const ModelWeights& weights, const EncoderInputs& 
     throw InvalidArgument("position_ids were given, but this model knows distances only");
   }
   Encoding(spec, weights, inputs, buffers, ops).run();
-}
-
-TensorView embed_sequences(const Spec& spec, const BatchView& batch, const EncoderBuffers& buffers,
-                           Ops& ops) {
-  const TensorView out = buffers.embedding.first_rows(batch.num_sequences);
-  ops.pool({.x = buffers.hidden.first_rows(batch.num_tokens),
-            .batch = batch,
-            .pooling = spec.pooling,
-            .normalize = spec.normalize,
-            .out = out});
-  return out;
-}
-
-TensorView pool_first_tokens(const Spec& spec, const ModelWeights& weights, const BatchView& batch,
-                             const EncoderBuffers& buffers, Ops& ops) {
-  const TensorView first_token = buffers.first_token.first_rows(batch.num_sequences);
-  const TensorView out = buffers.pooled.first_rows(batch.num_sequences);
-  ops.pool({.x = buffers.hidden.first_rows(batch.num_tokens),
-            .batch = batch,
-            .pooling = Pooling::kCls,
-            .normalize = false,
-            .out = first_token});
-  ops.linear({.x = first_token,
-              .weight = *weights.pooler,
-              .activation = *spec.pooler,
-              .residual = {},
-              .norm = {},
-              .out = out,
-              .workspace = buffers.pooler_workspace});
-  return out;
 }
 
 }  // namespace packhorse

@@ -1,4 +1,4 @@
-// The encoder, written once over the ops boundary: embeddings, layers, pooling, heads.
+// The encoder, written once over the ops boundary: embeddings and layers.
 #pragma once
 
 #include <cstdint>
@@ -46,11 +46,17 @@ struct EncoderBuffers {
   void* output_workspace = nullptr;        // of the linear layer after attention
   void* feed_forward_workspace = nullptr;  // used inside feed-forward blocks
   TensorView embedding;                    // [B, E] float32; after the last layer, like the rest
-  TensorView first_token;                  // [B, E]
+  TensorView head_input;                   // [B, E] first or mean tokens, for what is made of them
   TensorView pooled;                       // [B, E]
+  TensorView classifier_dense;             // [T or B, E], as the classifier is of
+  TensorView padded_logits;                // [T or B, padded_num_labels]
+  TensorView logits;                       // [T or B, num_labels] float32
   TensorView as_float32;                   // [max(T, B), E] float32, in 16-bit models
-  void* pooler_workspace = nullptr;
+  void* head_workspace = nullptr;          // of the linear layers of heads
 };
+
+/// Uninitialised, from the arena.
+TensorView take_matrix(Arena& arena, const char* name, int64_t rows, int64_t columns, DType dtype);
 
 /// Takes the buffers from the arena (count pass and carve pass alike).
 EncoderBuffers take_buffers(const Spec& spec, const Capacity& capacity, DType dtype, const Ops& ops,
@@ -67,14 +73,5 @@ struct EncoderInputs {
 /// Fills the first T rows of buffers.hidden with the last hidden state of the batch.
 void encode(const Spec& spec, const ModelWeights& weights, const EncoderInputs& inputs,
             const EncoderBuffers& buffers, Ops& ops);
-
-/// Pools buffers.hidden as the spec says into buffers.embedding; returns its first B rows.
-TensorView embed_sequences(const Spec& spec, const BatchView& batch, const EncoderBuffers& buffers,
-                           Ops& ops);
-
-/// The pooler head over each sequence's first token; returns [B, E] in the model's dtype. The spec
-/// must have a pooler.
-TensorView pool_first_tokens(const Spec& spec, const ModelWeights& weights, const BatchView& batch,
-                             const EncoderBuffers& buffers, Ops& ops);
 
 }  // namespace packhorse

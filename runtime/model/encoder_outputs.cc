@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "model/heads.h"
+
 namespace packhorse {
 
 void EncoderOutputs::read(const BatchView& batch, const RunOutputs& outputs) {
@@ -9,7 +11,10 @@ void EncoderOutputs::read(const BatchView& batch, const RunOutputs& outputs) {
   if (outputs.embedding != nullptr) {
     read_back(embed_sequences(spec_, batch, buffers_, ops_), outputs.embedding);
   }
-  if (outputs.pooled != nullptr) read_back(pool_heads(batch, buffers_), outputs.pooled);
+  if (outputs.pooled != nullptr || (outputs.logits != nullptr && classifies_pooled())) {
+    read_back(pool_heads(batch, buffers_), outputs.pooled);
+  }
+  if (outputs.logits != nullptr) read_back(logits(batch, nullptr, buffers_), outputs.logits);
 }
 
 void EncoderOutputs::read_back(TensorView rows, float* to) {
@@ -32,22 +37,39 @@ void EncoderOutputs::write(const BatchView& batch, const int32_t* counts,
   buffers.embedding = to.embedding;
   buffers.pooled = to.pooled;
   if (wanted.embedding) embed_sequences(spec_, batch, buffers, ops_);
-  if (wanted.pooled) pool_heads(batch, buffers);
+  buffers.logits = to.logits;
+  if (wanted.pooled || (wanted.logits && classifies_pooled())) pool_heads(batch, buffers);
+  if (wanted.logits) logits(batch, counts, buffers);
+}
+
+bool EncoderOutputs::classifies_pooled() const {
+  return spec_.classifier && spec_.classifier->input == ClassifierSpec::Input::kPooler;
 }
 
 // The pooler of nothing is nothing, as the embedding of an empty sequence is zeros.
 TensorView EncoderOutputs::pool_heads(const BatchView& batch, const EncoderBuffers& buffers) {
   const TensorView pooled = pool_first_tokens(spec_, weights_, batch, buffers, ops_);
+  clear_empty(batch, pooled);
+  return pooled;
+}
+
+TensorView EncoderOutputs::logits(const BatchView& batch, const int32_t* counts,
+                                  const EncoderBuffers& buffers) {
+  const TensorView found = classify(spec_, weights_, batch, counts, buffers, ops_);
+  if (!spec_.classifier->per_token()) clear_empty(batch, found);
+  return found;
+}
+
+void EncoderOutputs::clear_empty(const BatchView& batch, const TensorView& rows) {
   if (DeviceIo* io = ops_.device_io()) {
-    io->clear_empty(batch.cu_seqlens, pooled);
-    return pooled;
+    io->clear_empty(batch.cu_seqlens, rows);
+    return;
   }
-  const size_t row_bytes = static_cast<size_t>(pooled.columns()) * size_of(pooled.dtype);
+  const size_t row_bytes = static_cast<size_t>(rows.columns()) * size_of(rows.dtype);
   for (int64_t b = 0; b < batch.num_sequences; ++b) {
     if (batch.cu_seqlens[b] != batch.cu_seqlens[b + 1]) continue;
-    std::memset(pooled.as<char>() + static_cast<size_t>(b) * row_bytes, 0, row_bytes);
+    std::memset(rows.as<char>() + static_cast<size_t>(b) * row_bytes, 0, row_bytes);
   }
-  return pooled;
 }
 
 }  // namespace packhorse

@@ -25,7 +25,10 @@ class EncoderOutputs {
              const OutputSlot& to);
 
  private:
+  bool classifies_pooled() const;
   TensorView pool_heads(const BatchView& batch, const EncoderBuffers& buffers);
+  TensorView logits(const BatchView& batch, const int32_t* counts, const EncoderBuffers& buffers);
+  void clear_empty(const BatchView& batch, const TensorView& rows);
 
   const Spec& spec_;
   const ModelWeights& weights_;

@@ -71,7 +71,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   }
 
   void run(const PackedTokens& tokens, const RunOutputs& outputs) override {
-    check_run(outputs.pooled != nullptr);
+    check_run(outputs.pooled != nullptr, outputs.logits != nullptr);
     check(tokens, limits_);
     const std::lock_guard lock(mutex_);
     outputs_->read(encode_batch(inputs_->upload(tokens)), outputs);
@@ -79,7 +79,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   }
 
   void run(const DeviceTokens& tokens, const RunOutputs& outputs, StreamHandle stream) override {
-    check_run(outputs.pooled != nullptr);
+    check_run(outputs.pooled != nullptr, outputs.logits != nullptr);
     check_on_device(tokens);
     const std::lock_guard lock(mutex_);
     wait_for(stream);
@@ -92,7 +92,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
 
   DeviceOutputs run_on_device(const PackedTokens& tokens, const DeviceOutputSet& wanted,
                               StreamHandle stream) override {
-    check_run(wanted.pooled);
+    check_run(wanted.pooled, wanted.logits);
     check(tokens, limits_);
     device_io();
     const std::lock_guard lock(mutex_);
@@ -103,7 +103,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
 
   DeviceOutputs run_on_device(const DeviceTokens& tokens, const DeviceOutputSet& wanted,
                               StreamHandle stream, std::shared_ptr<const void> owner) override {
-    check_run(wanted.pooled);
+    check_run(wanted.pooled, wanted.logits);
     check_on_device(tokens);
     // Let go of after the lock: an owner may be anything, another session's result too.
     std::vector<std::shared_ptr<const void>> read;
@@ -130,7 +130,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   }
 
   std::vector<double> time_encoder(const PackedTokens& tokens, int samples, int launches) override {
-    check_run(false);
+    check_run(false, false);
     check(tokens, limits_);
     const std::lock_guard lock(mutex_);
     const EncoderInputs inputs = inputs_->upload(tokens);
@@ -148,7 +148,16 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   const SessionOptions& options() const override { return options_; }
   const std::string& spec_json() const override { return spec_json_; }
   int64_t hidden_size() const override { return spec_.hidden_size; }
-  bool has_pooler() const override { return spec_.pooler.has_value(); }
+  int64_t max_seqlen() const override { return spec_.max_seqlen; }
+  std::vector<OutputShape> outputs() const override {
+    std::vector<OutputShape> shapes = {{"hidden", true, spec_.hidden_size},
+                                       {"embedding", false, spec_.hidden_size}};
+    if (spec_.pooler) shapes.push_back({"pooled", false, spec_.hidden_size});
+    if (spec_.classifier) {
+      shapes.push_back({"logits", spec_.classifier->per_token(), spec_.classifier->num_labels});
+    }
+    return shapes;
+  }
 
  private:
   class Array final : public DeviceArray {
@@ -195,11 +204,19 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
                               ", forked from it: load a session after the fork"));
   }
 
-  void check_run(bool wants_pooled) const {
+  void check_run(bool wants_pooled, bool wants_logits) const {
     check_process();
-    if (wants_pooled && !spec_.pooler) {
-      throw InvalidArgument("output 'pooled' was asked for, but this model has no pooler head");
+    check_output("pooled", wants_pooled, spec_.pooler.has_value());
+    check_output("logits", wants_logits, spec_.classifier.has_value());
+  }
+
+  void check_output(const char* name, bool wanted, bool there) const {
+    if (!wanted || there) return;
+    std::string known;
+    for (const OutputShape& shape : outputs()) {
+      known += concat(known.empty() ? "" : ", ", shape.name);
     }
+    throw InvalidArgument(concat("output '", name, "' was asked for, but this model has: ", known));
   }
 
   DeviceIo& device_io() const {
@@ -229,13 +246,18 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   void warm_up() {
     const std::array<int32_t, 1> ids = {0};
     const std::array<int32_t, 2> cu_seqlens = {0, 1};
-    const DeviceOutputSet all = {.hidden = true, .embedding = true, .pooled = has_pooler()};
-    std::vector<float> rows(static_cast<size_t>(3 * spec_.hidden_size));
+    const DeviceOutputSet all = {.hidden = true,
+                                 .embedding = true,
+                                 .pooled = spec_.pooler.has_value(),
+                                 .logits = spec_.classifier.has_value()};
+    const int64_t num_labels = all.logits ? spec_.classifier->num_labels : 0;
+    std::vector<float> rows(static_cast<size_t>(3 * spec_.hidden_size + num_labels));
     float* const row = rows.data();
     run({.ids = ids, .cu_seqlens = cu_seqlens, .type_ids = {}, .position_ids = {}},
         {.hidden = row,
          .embedding = row + spec_.hidden_size,
-         .pooled = all.pooled ? row + 2 * spec_.hidden_size : nullptr});
+         .pooled = all.pooled ? row + 2 * spec_.hidden_size : nullptr,
+         .logits = all.logits ? row + 3 * spec_.hidden_size : nullptr});
     if (io_ == nullptr) return;
     // What the run above has left is a batch on the device.
     const EncoderInputs left = inputs_->bounds(1, 1, false);
@@ -243,7 +265,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
         .ids = left.ids, .cu_seqlens = left.batch.cu_seqlens, .num_tokens = 1, .num_sequences = 1};
     inputs_->load(tokens, 0, static_cast<InputFinding*>(finding_->data()));
     outputs_->write(exact(left.batch), inputs_->counts(), all,
-                    {buffers_.hidden, buffers_.embedding, buffers_.pooled});
+                    {buffers_.hidden, buffers_.embedding, buffers_.pooled, buffers_.logits});
     ops_->synchronize();
   }
 
@@ -275,9 +297,13 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
                                                  stream, run, batch.num_tokens)
                        : nullptr;
     };
-    return {.hidden = array(wanted.hidden, to.hidden, batch.num_tokens),
-            .embedding = array(wanted.embedding, to.embedding, batch.num_sequences),
-            .pooled = array(wanted.pooled, to.pooled, batch.num_sequences)};
+    return {
+        .hidden = array(wanted.hidden, to.hidden, batch.num_tokens),
+        .embedding = array(wanted.embedding, to.embedding, batch.num_sequences),
+        .pooled = array(wanted.pooled, to.pooled, batch.num_sequences),
+        .logits = array(wanted.logits, to.logits,
+                        spec_.classifier && spec_.classifier->per_token() ? batch.num_tokens
+                                                                          : batch.num_sequences)};
   }
 
   SessionOptions options_;

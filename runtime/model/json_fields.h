@@ -1,6 +1,7 @@
 // Typed access to the JSON of a spec, with errors that name the field.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
@@ -77,6 +78,18 @@ class Fields {
       result.push_back(item.get<int32_t>());
     }
     return result;
+  }
+
+  /// The length of a list of texts, from 1 to `most`.
+  int64_t count_texts(const char* name, int64_t most) {
+    const Json& value = get(name);
+    const bool texts = value.is_array() && std::all_of(value.begin(), value.end(),
+                                                       [](auto& item) { return item.is_string(); });
+    const auto count = static_cast<int64_t>(value.size());
+    if (!texts || count < 1 || count > most) {
+      fail(name, value, concat("a list of 1 to ", most, " texts").c_str());
+    }
+    return count;
   }
 
   template <class T>

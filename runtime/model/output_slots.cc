@@ -12,15 +12,21 @@ std::vector<OutputSlot> take_output_slots(const Spec& spec, const Capacity& capa
   std::vector<OutputSlot> slots;
   if (ops.device_io() == nullptr) return slots;
   for (int i = 0; i < count; ++i) {
-    const auto take = [&](const char* name, int64_t rows, DType type) {
-      const auto elements = static_cast<size_t>(rows * spec.hidden_size);
+    const auto take = [&](const char* name, int64_t rows, int64_t columns, DType type) {
+      const auto elements = static_cast<size_t>(rows * columns);
       void* data = arena.take(concat("output_", i, "_", name), elements * size_of(type));
-      return TensorView(data, type, rows, spec.hidden_size);
+      return TensorView(data, type, rows, columns);
     };
+    const int64_t width = spec.hidden_size;
     OutputSlot& slot = slots.emplace_back();
-    slot.hidden = take("hidden", capacity.max_tokens, dtype);
-    slot.embedding = take("embedding", capacity.max_sequences, DType::kFloat32);
-    if (spec.pooler) slot.pooled = take("pooled", capacity.max_sequences, dtype);
+    slot.hidden = take("hidden", capacity.max_tokens, width, dtype);
+    slot.embedding = take("embedding", capacity.max_sequences, width, DType::kFloat32);
+    if (spec.pooler) slot.pooled = take("pooled", capacity.max_sequences, width, dtype);
+    if (spec.classifier) {
+      slot.logits = take(
+          "logits", spec.classifier->per_token() ? capacity.max_tokens : capacity.max_sequences,
+          spec.classifier->num_labels, DType::kFloat32);
+    }
   }
   return slots;
 }

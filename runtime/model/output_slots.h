@@ -17,6 +17,7 @@ struct OutputSlot {
   TensorView hidden;     // [T, E]
   TensorView embedding;  // [B, E] float32
   TensorView pooled;     // [B, E], of models with a pooler
+  TensorView logits;     // [T or B, num_labels] float32, of models with a classifier
 };
 
 /// Takes the slots from the arena (count pass and carve pass alike); none where `ops` computes in

@@ -15,6 +15,7 @@ constexpr int64_t kMaxIntermediate = int64_t{1} << 24;
 constexpr int64_t kMaxLayers = int64_t{1} << 14;
 constexpr int64_t kMaxHeads = int64_t{1} << 12;
 constexpr int64_t kMaxHeadDim = int64_t{1} << 12;
+constexpr int64_t kMaxLabels = int64_t{1} << 20;
 constexpr int64_t kMaxConvolution = 255;
 constexpr int64_t kMaxBuckets = 2048;
 constexpr int64_t kMaxDistance = int64_t{1} << 24;
@@ -193,12 +194,37 @@ void parse_convolution(Fields fields, Spec& spec) {
   }
 }
 
+void parse_classifier(Fields fields, Spec& spec) {
+  using Input = ClassifierSpec::Input;
+  ClassifierSpec classifier;
+  classifier.input = fields.choice<Input>("input", {{"pooler", Input::kPooler},
+                                                    {"cls", Input::kCls},
+                                                    {"mean", Input::kMean},
+                                                    {"tokens", Input::kTokens}});
+  if (classifier.input == Input::kPooler && !spec.pooler) {
+    throw InvalidArgument(
+        "spec: 'heads.classifier.input' is \"pooler\", but there is no 'heads.pooler'");
+  }
+  classifier.num_labels = fields.count_texts("labels", kMaxLabels);
+  if (fields.has("dense")) {
+    Fields dense = fields.object("dense");
+    classifier.dense = parse_activation(dense);
+    classifier.dense_bias = dense.boolean("bias", true);
+    classifier.dense_norm = dense.boolean("norm", false);
+    dense.done();
+  }
+  fields.ignore("score");
+  fields.done();
+  spec.classifier = classifier;
+}
+
 void parse_heads(Fields fields, Spec& spec) {
   if (fields.has("pooler")) {
     Fields pooler = fields.object("pooler");
     spec.pooler = pooler.choice<Activation>("activation", {{"tanh", Activation::kTanh}});
     pooler.done();
   }
+  if (fields.has("classifier")) parse_classifier(fields.object("classifier"), spec);
   fields.done();
 }
 
@@ -229,6 +255,7 @@ Spec parse_spec(const std::string& json_text) {
   }
   fields.ignore("family");
   fields.ignore("max_length");
+  fields.ignore("pair");
 
   Spec spec;
   parse_sizes(fields, spec);

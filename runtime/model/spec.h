@@ -23,6 +23,18 @@ struct RopeSpec {
   float factor = 1;
 };
 
+/// Labels of each sequence, read off the pooler head or off its pooled tokens, or of each token.
+struct ClassifierSpec {
+  enum class Input : uint8_t { kPooler, kCls, kMean, kTokens };
+  Input input = Input::kCls;
+  int64_t num_labels = 0;
+  std::optional<Activation> dense;  // activation of a dense layer before, where there is one
+  bool dense_bias = true;
+  bool dense_norm = false;  // after the activation; of the model's kind
+
+  bool per_token() const { return input == Input::kTokens; }
+};
+
 struct Spec {
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
@@ -73,6 +85,7 @@ struct Spec {
   bool down_bias = true;
 
   std::optional<Activation> pooler;  // activation of the pooler head, where there is one
+  std::optional<ClassifierSpec> classifier;
   Pooling pooling = Pooling::kCls;
   bool normalize = false;
 

@@ -12,6 +12,10 @@
 namespace packhorse {
 namespace {
 
+int64_t round_up(int64_t size, int64_t multiple) {
+  return (size + multiple - 1) / multiple * multiple;
+}
+
 void check_supported(const Spec& spec, const Ops& ops) {
   const auto require = [&](bool wanted, Feature feature, const char* what) {
     if (!wanted || ops.supports(feature)) return;
@@ -50,6 +54,7 @@ class WeightBuilder : LayerPacker {
     if (spec_.pooler) {
       weights.pooler = dense("pooler", spec_.hidden_size, spec_.hidden_size);
     }
+    if (spec_.classifier) build_classifier(weights, *spec_.classifier);
   }
 
  private:
@@ -156,6 +161,18 @@ class WeightBuilder : LayerPacker {
     layer.feed_forward_norm = norm(name + "norm", spec_.hidden_size);
   }
 
+  void build_classifier(ModelWeights& weights, const ClassifierSpec& classifier) {
+    const Spread inputs = whole(spec_.hidden_size);
+    if (classifier.dense) {
+      weights.classifier_dense =
+          linear("classifier.dense", {{"classifier.dense", inputs, classifier.dense_bias}},
+                 spec_.hidden_size, inputs, spec_.hidden_size);
+    }
+    if (classifier.dense_norm) weights.classifier_norm = norm("classifier.norm", spec_.hidden_size);
+    weights.classifier = linear("classifier", {{"classifier", whole(classifier.num_labels), true}},
+                                padded_num_labels(spec_, ops_), inputs, spec_.hidden_size);
+  }
+
   NormWeight norm(const std::string& name, int64_t size) {
     return LayerPacker::norm(name, size, spec_.norm_kind, spec_.norm_eps, spec_.norm_bias);
   }
@@ -236,13 +253,16 @@ class WeightBuilder : LayerPacker {
 }  // namespace
 
 int64_t padded_head_dim(const Spec& spec, const Ops& ops) {
-  const int64_t multiple = ops.head_dim_multiple();
-  return (spec.head_dim + multiple - 1) / multiple * multiple;
+  return round_up(spec.head_dim, ops.head_dim_multiple());
+}
+
+int64_t padded_num_labels(const Spec& spec, const Ops& ops) {
+  return round_up(spec.classifier->num_labels, ops.head_dim_multiple());
 }
 
 int64_t padded_intermediate_size(const Spec& spec) {
   if (!spec.gated()) return spec.intermediate_size;
-  return (spec.intermediate_size + kGateBlock - 1) / kGateBlock * kGateBlock;
+  return round_up(spec.intermediate_size, kGateBlock);
 }
 
 PlannedAllocation plan_weights(const Spec& spec, DType dtype, Ops& ops,

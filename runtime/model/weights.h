@@ -40,6 +40,9 @@ struct ModelWeights {
   const float* rope_frequencies = nullptr;        // [dims / 2]
   const float* local_rope_frequencies = nullptr;  // likewise, of layers with a window
   std::optional<LinearWeight> pooler;
+  std::optional<LinearWeight> classifier_dense;  // [E, E]
+  NormWeight classifier_norm;
+  std::optional<LinearWeight> classifier;  // [padded_num_labels, E]
 
   std::unique_ptr<DeviceMemory> memory;
   PlannedAllocation plan;
@@ -50,6 +53,9 @@ int64_t padded_head_dim(const Spec& spec, const Ops& ops);
 
 /// Width of the feed-forward block as stored: padded with zeros where it is gated.
 int64_t padded_intermediate_size(const Spec& spec);
+
+/// Labels of the classifier as stored: padded with zeros to what the device's kernels want.
+int64_t padded_num_labels(const Spec& spec, const Ops& ops);
 
 /// What the weights will take, without reading any. Throws OutOfMemory over `limit` (bytes), and
 /// RuntimeError naming what the spec asks for and the device lacks.

@@ -77,6 +77,18 @@ TEST(session_pools) {
   for (const float value : pooled) CHECK(std::abs(value) <= 1);
 }
 
+TEST(session_names_the_outputs_that_a_model_has) {
+  const TinyWeights weights;
+  const auto session = Session::load(tiny_spec().dump(), *weights.source(), small_options());
+  std::string names;
+  for (const OutputShape& shape : session->outputs()) names += shape.name + " ";
+  CHECK(names == "hidden embedding pooled ");
+  std::vector<float> logits(2);
+  const Batch batch{{1}, {0, 1}};
+  CHECK_THROWS_WITH(session->run(batch.view(), {.logits = logits.data()}),
+                    "'logits' was asked for, but this model has: hidden, embedding, pooled");
+}
+
 TEST(session_plans_before_loading) {
   const TinyWeights weights;
   SessionOptions options = small_options();

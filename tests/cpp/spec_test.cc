@@ -102,6 +102,8 @@ TEST(spec_refuses_by_name) {
   CHECK_THROWS_WITH(parse_spec(with("/ffn/kind", "moe")), "\"plain\", \"gated\"");
   CHECK_THROWS_WITH(parse_spec(with("/ffn/activation", "selu")), "\"gelu_tanh\"");
   CHECK_THROWS_WITH(parse_spec(with("/heads/mlm", 1)), "'heads.mlm' is not known");
+  CHECK_THROWS_WITH(parse_spec(with("/heads/classifier", {{"input", "cls"}, {"labels", {1}}})),
+                    "'heads.classifier.labels' is [1]");
   CHECK_THROWS_WITH(parse_spec(with("/embedding/normalize", 1)), "expected true or false");
   Json missing = tiny_spec();
   missing.erase("ffn");

@@ -23,9 +23,24 @@ class Case:
     normalize: bool = False
     lengths: tuple[int, ...] = LENGTHS
     pooling_as_text: bool = False  # the newer form of the Pooling config
+    head: str | None = None  # sequence, tokens, answers: what the model is for, with its labels
 
 
-CASES = (
+def classifier(
+    name: str,
+    model_type: str,
+    head: str,
+    config: dict[str, Any] | None = None,
+    labels: tuple[str, ...] = ("yes", "no"),
+) -> Case:
+    """One layer and a head of transformers on it."""
+    names = {"id2label": dict(enumerate(labels)), "label2id": {n: i for i, n in enumerate(labels)}}
+    depth = {"n_layers": 1} if model_type == "distilbert" else {"num_hidden_layers": 1}
+    fields = depth | names | (config or {})
+    return Case(name, model_type, config=fields, head=head, lengths=(17, 1, 40, 2))
+
+
+CASES: tuple[Case, ...] = (
     Case("bert-gelu", pooling="mean", normalize=True),
     Case("bert-gelu-new", config={"hidden_act": "gelu_new"}, pooling="cls", pooling_as_text=True),
     Case("bert-relu", config={"hidden_act": "relu"}, pooling="max"),
@@ -290,6 +305,81 @@ CASES = (
         },
         pooler=None,
     ),
+)
+_THREE = ("negative", "neutral", "positive")
+_ONE = ("relevance",)
+_ENTITIES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG", "B-MISC", "I-MISC")
+_MANY = tuple(f"class {i}" for i in range(45))
+_DEBERTA = {
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "share_att_key": True,
+    "position_buckets": 16,
+    "max_relative_positions": 60,
+    "position_biased_input": False,
+    "pooler_hidden_size": 32,
+}
+_FIRST_DEBERTA = {"relative_attention": True, "pos_att_type": ["c2p"], "pooler_hidden_size": 32}
+_ODD = {"hidden_size": 40, "num_attention_heads": 5, "intermediate_size": 53}
+_WINDOWS = {"layer_types": ["sliding_attention"], "local_attention": 24}
+CASES += (
+    classifier("bert-sequence", "bert", "sequence", _ODD, _THREE),
+    classifier(
+        "bert-reranker",
+        "bert",
+        "sequence",
+        {
+            "sentence_transformers": {
+                "activation_fn": "torch.nn.modules.linear.Identity",
+                "version": "5.0.0",
+            }
+        },
+        _ONE,
+    ),
+    classifier("bert-tokens", "bert", "tokens", _ODD, _ENTITIES),
+    classifier("bert-answers", "bert", "answers"),
+    classifier("roberta-sequence", "roberta", "sequence", labels=_MANY),
+    classifier("roberta-tokens", "roberta", "tokens", labels=_ENTITIES),
+    classifier("roberta-answers", "roberta", "answers"),
+    classifier("xlm-roberta-reranker", "xlm-roberta", "sequence", _ODD, _ONE),
+    classifier("camembert-tokens", "camembert", "tokens", labels=_ENTITIES),
+    classifier("distilbert-sequence", "distilbert", "sequence"),
+    classifier("distilbert-tokens", "distilbert", "tokens", labels=_ENTITIES),
+    classifier("distilbert-answers", "distilbert", "answers"),
+    classifier("electra-sequence", "electra", "sequence", {"embedding_size": 24}, _THREE),
+    classifier("electra-tokens", "electra", "tokens", {"embedding_size": 32}, _THREE),
+    classifier("albert-sequence", "albert", "sequence", {"embedding_size": 16}, _THREE),
+    classifier("albert-answers", "albert", "answers", {"embedding_size": 16}),
+    classifier("mpnet-sequence", "mpnet", "sequence", labels=_ONE),
+    classifier("mpnet-tokens", "mpnet", "tokens", labels=_THREE),
+    classifier("deberta-sequence", "deberta", "sequence", _FIRST_DEBERTA, _THREE),
+    classifier(
+        "deberta-v3-sequence",
+        "deberta-v2",
+        "sequence",
+        _DEBERTA | {"pooler_hidden_act": "tanh"},
+        _THREE,
+    ),
+    classifier("deberta-v3-tokens", "deberta-v2", "tokens", _DEBERTA, _ENTITIES),
+    classifier("modernbert-sequence", "modernbert", "sequence", _WINDOWS, _THREE),
+    classifier(
+        "modernbert-reranker",
+        "modernbert",
+        "sequence",
+        _WINDOWS
+        | {
+            "classifier_pooling": "mean",
+            "classifier_activation": "silu",
+            "classifier_bias": True,
+            "norm_bias": True,
+        },
+        _ONE,
+    ),
+    classifier("modernbert-tokens", "modernbert", "tokens", _WINDOWS, _ENTITIES),
+    classifier("modernbert-answers", "modernbert", "answers", _WINDOWS),
+    classifier("nomic-bert-sequence", "nomic_bert", "sequence", labels=_THREE),
+    classifier("gte-reranker", "gte", "sequence", labels=_ONE),
+    classifier("gte-tokens", "gte", "tokens", labels=_THREE),
 )
 
 # Two layers of width 32, under the names that most configs use.

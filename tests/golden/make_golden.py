@@ -12,6 +12,7 @@ Each tiny model is a folder as users have them, with golden.npz beside it:
     hidden                      [T, hidden_size] last_hidden_state
     pooled                      [B, hidden_size] pooler_output, where the files hold a pooler
     embedding                   [B, hidden_size] as the folder's pooling files say
+    logits                      [B, num_labels], or [T, num_labels] of models that label tokens
 
 Every sequence was run alone, so without padding, in float32 with eager attention. The weights are
 larger than a trained model's, the norms far from identity: so a wrong activation, position, type,
@@ -40,6 +41,11 @@ NAMES = {  # a pooling mode of ours -> its flag in sentence-transformers' Poolin
     "max": "pooling_mode_max_tokens",
     "mean_sqrt": "pooling_mode_mean_sqrt_len_tokens",
     "last": "pooling_mode_lasttoken",
+}
+HEADS = {
+    "sequence": transformers.AutoModelForSequenceClassification,
+    "tokens": transformers.AutoModelForTokenClassification,
+    "answers": transformers.AutoModelForQuestionAnswering,
 }
 
 
@@ -104,9 +110,10 @@ def run(
     pooler: bool,
     mode: str,
     normalize: bool,
+    model: nn.Module | None = None,
 ) -> dict[str, np.ndarray]:
-    """Runs each (ids, type_ids) alone; the arrays of golden.npz."""
-    ids, types, hidden, pooled, embedding = [], [], [], [], []
+    """Runs each (ids, type_ids) alone; the arrays of golden.npz. `model`: with a head."""
+    ids, types, hidden, pooled, embedding, logits = [], [], [], [], [], []
     has_types = "token_type_ids" in inspect.signature(encoder.forward).parameters
     for one_ids, one_types in sequences:
         inputs = {"input_ids": torch.tensor(one_ids)[None]}
@@ -119,6 +126,12 @@ def run(
         embedding.append(pool(hidden[-1], mode, normalize))
         if pooler:
             pooled.append(output.pooler_output[0])
+        if model is not None:
+            output = model(**inputs)
+            if "start_logits" in output:
+                logits.append(torch.stack([output.start_logits[0], output.end_logits[0]], 1))
+            else:  # [1, num_labels] or [1, n, num_labels]
+                logits.append(output.logits.reshape(-1, output.logits.shape[-1]))
     lengths = [0, *(len(one) for one in ids)]
     arrays = {
         "ids": np.concatenate(ids).astype(np.int32),
@@ -129,6 +142,8 @@ def run(
     }
     if pooler:
         arrays["pooled"] = torch.stack(pooled).numpy()
+    if logits:
+        arrays["logits"] = torch.cat(logits).numpy()
     return arrays
 
 
@@ -168,7 +183,7 @@ def save(folder: Path, case: Case, model: nn.Module, encoder: nn.Module) -> None
         encoder.config.architectures = ["BertForPreTraining"]
         encoder.config.save_pretrained(folder)
         torch.save(state, folder / "pytorch_model.bin")
-    elif case.layout in ("masked_lm", "causal_lm"):
+    elif case.head or case.layout in ("masked_lm", "causal_lm"):
         model.save_pretrained(folder)
     else:
         size = "60KB" if case.layout == "sharded" else "1GB"
@@ -200,8 +215,12 @@ def random_sequences(
 
 def make(case: Case, sequences: list[tuple[np.ndarray, np.ndarray]]) -> None:
     config = config_of(case)
-    if case.layout == "masked_lm":
-        model: Any = transformers.AutoModelForMaskedLM.from_config(config)
+    if case.head:
+        model: Any = HEADS[case.head].from_config(config)
+        encoder = model.base_model
+        pooler = getattr(encoder, "pooler", None) is not None
+    elif case.layout == "masked_lm":
+        model = transformers.AutoModelForMaskedLM.from_config(config)
         encoder, pooler = model.base_model, False
     elif case.layout == "causal_lm":
         model = transformers.AutoModelForCausalLM.from_config(config)
@@ -220,7 +239,8 @@ def make(case: Case, sequences: list[tuple[np.ndarray, np.ndarray]]) -> None:
     save(folder, case, model, encoder)
     write_pooling(folder, case)
     mode = case.pooling or ("cls" if pooler else "mean")
-    arrays = run(encoder.float(), sequences, pooler, mode, case.normalize)
+    head = model if case.head else None
+    arrays = run(encoder.float(), sequences, pooler, mode, case.normalize, head)
     np.savez_compressed(folder / "golden.npz", **arrays)
     print(f"{case.name}: {sum(f.stat().st_size for f in folder.rglob('*') if f.is_file())} bytes")
 

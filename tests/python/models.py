@@ -53,6 +53,18 @@ _DISENTANGLED = {
     "norm": True,
 }
 
+
+def classifier(input: str, labels: int, **fields: Any) -> Spec:
+    """`heads` with a classifier beside the pooler."""
+    names = [f"label {i}" for i in range(labels)]
+    return {
+        "heads": {
+            "pooler": {"activation": "tanh"},
+            "classifier": {"input": input, "labels": names, **fields},
+        }
+    }
+
+
 # What specs may ask for beyond a BERT: changes to `tiny_spec`.
 SPEC_OPTIONS: dict[str, Spec] = {
     "narrow-embeddings": {"embedding_size": 21},
@@ -121,6 +133,16 @@ SPEC_OPTIONS: dict[str, Spec] = {
     "no-bias-of-keys": {"attention": {**_MASK, "key_bias": False}},
     "convolution": {"convolution": {"width": 3, "activation": "tanh"}},
     "wide-convolution": {"num_layers": 1, "convolution": {"width": 5, "activation": "gelu"}},
+    "classifier-of-pooler": classifier("pooler", 3),
+    "classifier-of-first-tokens": classifier("cls", 1, dense={"activation": "tanh"}),
+    "classifier-of-means": {
+        **classifier("mean", 45, dense={"activation": "silu", "bias": False, "norm": True}),
+        "norm": {**_NORM, "bias": False},
+    },
+    "classifier-of-tokens": classifier("tokens", 17),
+    "classifier-of-tokens-with-a-layer": classifier(
+        "tokens", 2, dense={"activation": "gelu", "norm": True}
+    ),
     "buckets": {
         "attention": {
             **_MASK,

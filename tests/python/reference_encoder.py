@@ -132,3 +132,24 @@ def pooler(tensors: Mapping[str, Array], hidden: Array, cu_seqlens: Any) -> Arra
     first = reference.pool(hidden, cu_seqlens, "cls")
     out = reference.linear(first, tensors["pooler.weight"], tensors["pooler.bias"], "tanh")
     return out * (np.diff(cu_seqlens) > 0)[:, None]
+
+
+def classifier(
+    spec: Mapping[str, Any], tensors: Mapping[str, Array], hidden: Array, cu_seqlens: Any
+) -> Array:
+    """Logits [T, num_labels] or [B, num_labels]; zeros for an empty sequence."""
+    head = spec["heads"]["classifier"]
+    if head["input"] == "tokens":
+        x = hidden
+    elif head["input"] == "pooler":
+        x = pooler(tensors, hidden, cu_seqlens)
+    else:
+        x = reference.pool(hidden, cu_seqlens, head["input"])
+    if "dense" in head:
+        bias = tensors.get("classifier.dense.bias")
+        x = reference.linear(
+            x, tensors["classifier.dense.weight"], bias, head["dense"]["activation"]
+        )
+        x = _norm(spec, tensors, "classifier.norm", x)
+    out = reference.linear(x, tensors["classifier.weight"], tensors["classifier.bias"])
+    return out if head["input"] == "tokens" else out * (np.diff(cu_seqlens) > 0)[:, None]

@@ -31,7 +31,7 @@ def test_convert_keeps_every_value(folder: Path, tmp_path: Path) -> None:
     spec = json.loads((tmp_path / "out" / "packhorse.json").read_text())
     written = read_safetensors(tmp_path / "out" / "model.safetensors")
     assert spec == source.spec
-    stacks = [stack for stack in STACKS if f"layers.1.{stack}.weight" in written]
+    stacks = [stack for stack in STACKS if f"layers.0.{stack}.weight" in written]
     assert {name: tensor.shape for name, tensor in written.items()} == weight_shapes(spec, stacks)
     for ours, theirs in source.names.items():
         assert written[ours].dtype == source.tensors[theirs].dtype

@@ -15,6 +15,7 @@ from packhorse_weights import convert
 GOLDEN = Path(__file__).parents[1] / "golden"
 FOLDERS = sorted(path.parent for path in GOLDEN.glob("*/golden.npz"))
 MAX_ABS_ERROR = 5e-5  # float32; transformers' own distance from float64 is up to 5e-6 here
+OUTPUTS = ("hidden", "embedding", "pooled", "logits")
 MIN_COSINE = 0.999  # bfloat16
 
 Arrays = Mapping[str, Any]
@@ -44,12 +45,11 @@ def run(model: Path, golden: Arrays, dtype: str = "float32") -> packhorse.RunRes
     tokens, sequences = golden["ids"].size, golden["cu_seqlens"].size - 1
     session = packhorse.Session.load(model, dtype=dtype, max_tokens=tokens, max_sequences=sequences)
     batch = packhorse.PackedTokens(golden["ids"], golden["cu_seqlens"], golden["type_ids"])
-    outputs = ["hidden", "embedding"] + ["pooled"] * ("pooled" in golden)
-    return session.run(batch, outputs=outputs)
+    return session.run(batch, outputs=[name for name in OUTPUTS if name in golden])
 
 
 def check_float32(found: packhorse.RunResult, golden: Arrays) -> None:
-    for name in ("hidden", "embedding", "pooled"):
+    for name in OUTPUTS:
         if name in golden:
             error = np.abs(getattr(found, name) - golden[name])
             assert error.shape == golden[name].shape
@@ -79,6 +79,8 @@ def test_converted_gives_the_same_bits(folder: Path, tmp_path: Path) -> None:
     in_place = run(folder, golden)
     np.testing.assert_array_equal(converted.hidden, in_place.hidden)
     np.testing.assert_array_equal(converted.embedding, in_place.embedding)
+    if "logits" in golden:
+        np.testing.assert_array_equal(converted.logits, in_place.logits)
 
 
 def test_float16_weights(tmp_path: Path) -> None:
@@ -92,7 +94,8 @@ def test_float16_weights(tmp_path: Path) -> None:
 def test_without_a_pooler() -> None:
     golden = np.load(GOLDEN / "bert-no-pooler" / "golden.npz")
     session = packhorse.Session.load(GOLDEN / "bert-no-pooler", max_tokens=512)
-    with pytest.raises(ValueError, match="pooler"):
+    missing = "'pooled' was asked for, but this model has: hidden, embedding$"
+    with pytest.raises(ValueError, match=missing):
         session.run((golden["ids"], golden["cu_seqlens"]), outputs=["pooled"])
     assert session.run((golden["ids"], golden["cu_seqlens"])).hidden.shape[1] == 32
 

@@ -175,6 +175,7 @@ def test_tensors_that_nothing_uses_are_ignored(device: str, tmp_path: Path) -> N
 
 # --- specs
 
+TOKENS = {"input": "tokens", "labels": ["a", "b"]}
 SPECS: list[tuple[dict[str, Any], str]] = [
     ({"format": 2}, "'format' is 2, this runtime reads format 1"),
     ({"format": None}, "'format' is missing"),
@@ -223,6 +224,13 @@ SPECS: list[tuple[dict[str, Any], str]] = [
     ({"ffn": {"kind": "plain", "activation": "mish"}}, "'ffn.activation' is \"mish\""),
     ({"heads": {"pooler": {"activation": "relu"}}}, "'heads.pooler.activation' is \"relu\""),
     ({"heads": {"lm": {}}}, "'heads.lm' is not known"),
+    ({"heads": {"classifier": {**TOKENS, "input": "pooler"}}}, "is \"pooler\", but there is no"),
+    ({"heads": {"classifier": {**TOKENS, "input": "last"}}}, "classifier.input' is \"last\""),
+    ({"heads": {"classifier": {**TOKENS, "labels": []}}}, "labels' is .., expected a list of 1 to"),
+    ({"heads": {"classifier": {**TOKENS, "labels": [1]}}}, "labels' is .1., expected a list of"),
+    ({"heads": {"classifier": {**TOKENS, "labels": 3}}}, "labels' is 3, expected a list of"),
+    ({"heads": {"classifier": {**TOKENS, "bias": True}}}, "'heads.classifier.bias' is not known"),
+    ({"heads": {"classifier": {**TOKENS, "dense": {"activation": "elu"}}}}, "activation' is"),
     ({"embedding": {"pooling": "median", "normalize": True}}, "'embedding.pooling' is \"median\""),
     ({"embedding": {"pooling": "mean", "normalize": 1}}, "'embedding.normalize' is 1, expected"),
     ({"embedding": {"pooling": "mean"}}, "'embedding.normalize' is missing"),

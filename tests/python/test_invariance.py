@@ -8,26 +8,49 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Precision
-from models import SPEC_OPTIONS, random_sequences, random_tensors, tiny_spec, write_model
+from models import (
+    SPEC_OPTIONS,
+    classifier,
+    random_sequences,
+    random_tensors,
+    tiny_spec,
+    write_model,
+)
 from packhorse import RunResult, Session, ops
 
 POISON = 49  # an id whose row overflows in the embedding's LayerNorm
-OUTPUTS = ["hidden", "embedding", "pooled"]
+OUTPUTS = ["hidden", "embedding", "pooled", "logits"]
+TOKEN_LABELS = 17  # by which a classifier of tokens is told from one of sequences
 SPECS: dict[str, dict[str, Any]] = {
-    "tiny": {},
-    "odd": {"hidden_size": 78, "num_heads": 3, "intermediate_size": 133},  # heads of 26
-    "wide": {"hidden_size": 256, "intermediate_size": 512, "num_layers": 1},
+    "tiny": classifier("pooler", 3),
+    "odd": {
+        **classifier("tokens", TOKEN_LABELS),
+        "hidden_size": 78,
+        "num_heads": 3,
+        "intermediate_size": 133,
+    },  # heads of 26
+    "wide": {
+        **classifier("mean", 130, dense={"activation": "gelu", "norm": True}),
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_layers": 1,
+    },
     # Pre-norm, two kinds of windows and rotations, gated, shared layers, narrow embeddings.
     "modern": {
         **SPEC_OPTIONS["shared-layers"],
         **SPEC_OPTIONS["narrow-embeddings"],
         **SPEC_OPTIONS["rope-of-two-kinds"],
+        **classifier("tokens", TOKEN_LABELS, dense={"activation": "relu", "norm": True}),
         "norm": {"kind": "layer", "placement": "pre", "eps": 1e-6, "bias": False},
         "intermediate_size": 133,
         "ffn": {"kind": "gated", "activation": "gelu", "up_bias": False},
     },
-    "buckets": SPEC_OPTIONS["buckets"],
-    "disentangled": {**SPEC_OPTIONS["disentangled"], **SPEC_OPTIONS["convolution"]},
+    "buckets": {**SPEC_OPTIONS["buckets"], **classifier("cls", 1, dense={"activation": "tanh"})},
+    "disentangled": {
+        **SPEC_OPTIONS["disentangled"],
+        **SPEC_OPTIONS["convolution"],
+        **classifier("cls", 2),
+    },
 }
 Sequences = list[np.ndarray]
 
@@ -65,8 +88,11 @@ def alone(
 
 
 def bits(result: RunResult) -> list[tuple[bytes, ...]]:
-    """Of every sequence of a result: hidden, embedding, pooled."""
-    rows = zip(result.unpack(), result.embedding, result.pooled, strict=True)
+    """Of every sequence of a result: hidden, embedding, pooled, logits."""
+    logits = list(result.logits)
+    if result.logits.shape[1] == TOKEN_LABELS:
+        logits = np.split(result.logits, result.cu_seqlens[1:-1])
+    rows = zip(result.unpack(), result.embedding, result.pooled, logits, strict=True)
     return [tuple(part.tobytes() for part in parts) for parts in rows]
 
 

@@ -82,7 +82,9 @@ def test_odd_shapes(
     sequences = random_sequences([2, 130, 0, 1, 40])
     cu_seqlens = offsets([len(s) for s in sequences])
     ids = np.concatenate(sequences)
-    result = session.run((ids, cu_seqlens), outputs=["hidden", "embedding", "pooled"])
+    classifier = spec["heads"].get("classifier")
+    outputs = ["hidden", "embedding", "pooled"] + ["logits"] * (classifier is not None)
+    result = session.run((ids, cu_seqlens), outputs=outputs)
     seen = as_seen(tensors, precision)
     hidden = reference_encoder.encoder(spec, seen, ids, cu_seqlens)
     check_hidden(result.hidden, hidden, precision)
@@ -92,6 +94,12 @@ def test_odd_shapes(
     np.testing.assert_allclose(result.embedding, embedding, rtol=1e-5, atol=1e-5)
     pooled = reference_encoder.pooler(seen, result.hidden, cu_seqlens)
     precision.check(result.pooled, pooled)
+    if classifier is not None:
+        assert session.labels == classifier["labels"]
+        logits = reference_encoder.classifier(spec, seen, result.hidden, cu_seqlens)
+        precision.check(result.logits, logits, steps=2)
+        alone = session.run((ids, cu_seqlens), outputs=["logits"])  # without what it is made of
+        np.testing.assert_array_equal(alone.logits, result.logits)
 
 
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)

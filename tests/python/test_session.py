@@ -146,12 +146,12 @@ def test_out_writes_into_given_arrays(session: Session) -> None:
 
 
 def test_unknown_outputs_and_a_missing_pooler(session: Session, make_model: ModelMaker) -> None:
-    with pytest.raises(ValueError, match="unknown output 'logits', known: hidden, embedding"):
+    with pytest.raises(ValueError, match="'logits' was asked for.*: hidden, embedding, pooled"):
         session.run([[1]], outputs=["logits"])
-    with pytest.raises(ValueError, match="unknown output 'x'"):
+    with pytest.raises(ValueError, match="output 'x' was asked for"):
         session.run([[1]], out={"x": np.empty(1, np.float32)})
     bare = Session.load(make_model(heads=None), session.device, max_tokens=8)
-    with pytest.raises(ValueError, match="'pooled' was asked for, but this model has no pooler"):
+    with pytest.raises(ValueError, match="'pooled' was asked for, but.* has: hidden, embedding"):
         bare.run([[1]], outputs=["pooled"])
     assert bare.run([[1]], outputs=["embedding"]).embedding.shape == (1, 48)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from packhorse_weights.architectures import find_architecture
+from packhorse_weights.classifier import find_head, read_classifier, read_pair
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import child, read_json
@@ -148,10 +149,15 @@ def inspect_checkpoint(path: str | PathLike[str]) -> Checkpoint:
     has_pooler = pooler is not None and f"{prefix}{pooler}.weight" in tensors
     if (max_length := read_max_length(folder, spec["max_seqlen"])) is not None:
         spec["max_length"] = max_length
-    if has_pooler:
-        spec["heads"] = {"pooler": {"activation": family.pooler_activation}}
+    heads: Spec = {"pooler": {"activation": family.pooler_activation}} if has_pooler else {}
+    if (head := find_head(family, config, tensors)) is not None:
+        heads["classifier"] = read_classifier(head, config, has_pooler)
+        if heads["classifier"]["input"] != "tokens" and (pair := read_pair(folder)) is not None:
+            spec["pair"] = pair
+    if heads:
+        spec["heads"] = heads
     spec["embedding"] = read_embedding(root, has_pooler)
-    names = map_names(family, prefix, spec, tensors, str(files[0]))
+    names = map_names(family, prefix, spec, head.names if head else {}, tensors, str(files[0]))
     return Checkpoint(spec, names, tensors, files, format, folder, converted=False)
 
 

@@ -111,4 +111,10 @@ def weight_shapes(spec: Spec, stacks: Collection[str] = ()) -> Shapes:
         layer("final_norm", (hidden,), norm_bias)
     if "pooler" in spec.get("heads", {}):
         layer("pooler", (hidden, hidden))
+    if (classifier := spec.get("heads", {}).get("classifier")) is not None:
+        if (dense := classifier.get("dense")) is not None:
+            layer("classifier.dense", (hidden, hidden), dense.get("bias", True))
+            if dense.get("norm", False):
+                layer("classifier.norm", (hidden,), norm_bias)
+        layer("classifier", (len(classifier["labels"]), hidden))
     return shapes

@@ -34,14 +34,14 @@ def find_prefix(family: Architecture, tensors: Mapping[str, Tensor], where: str)
     return found[0]
 
 
-def _theirs(family: Architecture, prefix: str, ours: str, tensors: Mapping[str, Tensor]) -> str:
+def _theirs(names: Mapping[str, str], prefix: str, ours: str, tensors: Mapping[str, Tensor]) -> str:
     generic = re.sub(r"^layers\.\d+\.", "layers.{i}.", ours)
     layer = re.match(r"^layers\.(\d+)\.", ours)
     stem, suffix = generic, ""
-    if generic not in family.names:
+    if generic not in names:
         stem, dot, last = generic.rpartition(".")
         suffix = dot + last
-    theirs = prefix + family.names[stem].replace("{i}", layer[1] if layer else "")
+    theirs = prefix + names[stem].replace("{i}", layer[1] if layer else "")
     if suffix and theirs + suffix not in tensors:
         old = theirs + _OLD_SUFFIXES[suffix]
         return old if old in tensors else theirs + suffix
@@ -49,16 +49,26 @@ def _theirs(family: Architecture, prefix: str, ours: str, tensors: Mapping[str, 
 
 
 def map_names(
-    family: Architecture, prefix: str, spec: Spec, tensors: Mapping[str, Tensor], where: str
+    family: Architecture,
+    prefix: str,
+    spec: Spec,
+    head: Mapping[str, str],
+    tensors: Mapping[str, Tensor],
+    where: str,
 ) -> dict[str, str]:
-    """Ours -> theirs, for every tensor of the spec.
+    """Ours -> theirs, for every tensor of the spec; `head`: those beside the prefix.
 
     Raises CheckpointError: tensors are missing, have another shape than the config says, or belong
     to the encoder and are read by nothing (a variant that would silently compute something else).
     """
     stacks = [stack for stack in STACKS if f"layers.{{i}}.{stack}" in family.names]
     shapes = weight_shapes(spec, stacks)
-    names = {ours: _theirs(family, prefix, ours, tensors) for ours in shapes}
+    names = {
+        ours: _theirs(head, "", ours, tensors)
+        if ours.startswith("classifier.")
+        else _theirs(family.names, prefix, ours, tensors)
+        for ours in shapes
+    }
     missing = [theirs for theirs in names.values() if theirs not in tensors]
     if missing:
         raise CheckpointError(

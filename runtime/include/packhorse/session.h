@@ -34,6 +34,7 @@ struct RunOutputs {
   float* hidden = nullptr;     // [T, hidden_size] last hidden state
   float* embedding = nullptr;  // [B, hidden_size] pooled and normalised as the spec says
   float* pooled = nullptr;     // [B, hidden_size] the pooler head; the spec must have one
+  float* logits = nullptr;     // [B or T, num_labels] the classifier; the spec must have one
 };
 
 /// Which outputs stay on the device.
@@ -41,15 +42,24 @@ struct DeviceOutputSet {
   bool hidden = false;
   bool embedding = false;
   bool pooled = false;
+  bool logits = false;
 };
 
-/// Null where not wanted. `hidden` and `pooled` are of the session's dtype, `embedding` is float32;
+/// Null where not wanted. `hidden` and `pooled` are of the session's dtype, the others are float32;
 /// shapes as RunOutputs. Together they lease one of `output_slots`, until the last is gone; they
 /// keep the session alive.
 struct DeviceOutputs {
   std::shared_ptr<DeviceArray> hidden;
   std::shared_ptr<DeviceArray> embedding;
   std::shared_ptr<DeviceArray> pooled;
+  std::shared_ptr<DeviceArray> logits;
+};
+
+/// One output that a model has: [T, columns] where it is per token, else [B, columns].
+struct OutputShape {
+  std::string name;  // of RunOutputs
+  bool per_token = false;
+  int64_t columns = 0;
 };
 
 /// A loaded model. Movable between threads; `run` may be called from many threads at once (calls
@@ -97,7 +107,10 @@ class PACKHORSE_API Session {
   virtual const SessionOptions& options() const = 0;
   virtual const std::string& spec_json() const = 0;
   virtual int64_t hidden_size() const = 0;
-  virtual bool has_pooler() const = 0;
+  /// Tokens of the longest sequence that the model takes.
+  virtual int64_t max_seqlen() const = 0;
+  /// What may be asked of `run`.
+  virtual std::vector<OutputShape> outputs() const = 0;
 };
 
 /// The plan of a model that need not be loaded: no weights are read.

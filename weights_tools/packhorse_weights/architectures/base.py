@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from packhorse_weights.architectures.heads import Head
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.layout import Spec
@@ -48,6 +49,7 @@ class Architecture:
     unused: names that may stay unread all the same (buffers).
     pooler_activation: of the pooler head; the head exists where `names` has it and the checkpoint
         has its weights.
+    heads: how the name of a class in `architectures` ends -> the classifier that it has.
     accepts: which configs of its model types are meant, where two families share one.
     """
 
@@ -57,13 +59,14 @@ class Architecture:
     encoder: tuple[str, ...]
     unused: tuple[str, ...] = ()
     pooler_activation: str = "tanh"
+    heads: Mapping[str, Head] = field(default_factory=dict)
     accepts: Callable[[Config], bool] = any_config
 
 
 def refuse_variants(config: Config) -> None:
     """Refuses what turns any model of transformers into something else."""
-    for field in ("add_cross_attention", "quantization_config", "is_encoder_decoder"):
-        config.refuse(field)
+    for name in ("add_cross_attention", "quantization_config", "is_encoder_decoder"):
+        config.refuse(name)
     config.refuse("pruned_heads", {})
 
 

@@ -4,6 +4,7 @@ BGE, E5, GTE (the first ones), Snowflake Arctic Embed and many others are of thi
 """
 
 from packhorse_weights.architectures.base import Architecture, encoder_spec
+from packhorse_weights.architectures.heads import OF_POOLER
 from packhorse_weights.config import Config
 from packhorse_weights.layout import Spec
 
@@ -31,5 +32,10 @@ def spec(model_type: str, config: Config) -> Spec:
 
 
 ARCHITECTURE = Architecture(
-    classes={"bert": "Bert"}, spec=spec, names=NAMES, encoder=ENCODER, unused=BUFFERS
+    classes={"bert": "Bert"},
+    spec=spec,
+    names=NAMES,
+    encoder=ENCODER,
+    unused=BUFFERS,
+    heads=OF_POOLER,
 )

@@ -2,6 +2,7 @@
 
 from packhorse_weights.architectures.base import ACTIVATIONS, Architecture, encoder_spec
 from packhorse_weights.architectures.bert import BUFFERS, ENCODER
+from packhorse_weights.architectures.heads import OF_TOKENS, Head, Options
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.layout import Spec
@@ -71,6 +72,20 @@ def spec(model_type: str, config: Config) -> Spec:
     }
 
 
+def _pooled_options(config: Config) -> Options:
+    config.refuse("pooler_hidden_size", config.fields["hidden_size"])
+    return {
+        "input": "cls",
+        "dense": {"activation": config.choice("pooler_hidden_act", ACTIVATIONS, "gelu")},
+    }
+
+
+HEADS = {
+    "ForSequenceClassification": Head(
+        _pooled_options, {"classifier.dense": "pooler.dense", "classifier": "classifier"}
+    ),
+    **OF_TOKENS,
+}
 NAMES = {
     "embeddings.word": "embeddings.word_embeddings.weight",
     "embeddings.position": "embeddings.position_embeddings.weight",
@@ -105,8 +120,18 @@ FIRST_NAMES = {
 UNUSED = (*BUFFERS, "embeddings.position_embeddings.weight")
 
 ARCHITECTURE = Architecture(
-    classes={"deberta-v2": "DebertaV2"}, spec=spec, names=NAMES, encoder=ENCODER, unused=UNUSED
+    classes={"deberta-v2": "DebertaV2"},
+    spec=spec,
+    names=NAMES,
+    encoder=ENCODER,
+    unused=UNUSED,
+    heads=HEADS,
 )
 FIRST_ARCHITECTURE = Architecture(
-    classes={"deberta": "Deberta"}, spec=spec, names=FIRST_NAMES, encoder=ENCODER, unused=UNUSED
+    classes={"deberta": "Deberta"},
+    spec=spec,
+    names=FIRST_NAMES,
+    encoder=ENCODER,
+    unused=UNUSED,
+    heads=HEADS,
 )

@@ -1,6 +1,7 @@
 """DistilBERT (Sanh et al. 2019): BERT without types and without a pooler."""
 
 from packhorse_weights.architectures.base import Architecture, encoder_spec
+from packhorse_weights.architectures.heads import OF_TOKENS, of_first_tokens
 from packhorse_weights.config import Config
 from packhorse_weights.layout import Spec
 
@@ -36,4 +37,8 @@ ARCHITECTURE = Architecture(
     },
     encoder=("embeddings.", "transformer."),
     unused=("embeddings.position_ids",),
+    heads={
+        "ForSequenceClassification": of_first_tokens("relu", "pre_classifier", "classifier"),
+        **OF_TOKENS,
+    },
 )

@@ -2,6 +2,7 @@
 
 from packhorse_weights.architectures.base import Architecture, encoder_spec
 from packhorse_weights.architectures.bert import BUFFERS, NAMES
+from packhorse_weights.architectures.heads import OF_TOKENS, of_first_tokens
 from packhorse_weights.config import Config
 from packhorse_weights.layout import Spec
 
@@ -22,4 +23,10 @@ ARCHITECTURE = Architecture(
     },
     encoder=("embeddings.", "embeddings_project.", "encoder."),
     unused=BUFFERS,
+    heads={
+        "ForSequenceClassification": of_first_tokens(
+            "gelu", "classifier.dense", "classifier.out_proj"
+        ),
+        **OF_TOKENS,
+    },
 )

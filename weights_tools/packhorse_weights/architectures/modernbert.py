@@ -8,6 +8,7 @@ from packhorse_weights.architectures.base import (
     rope_theta,
     sizes,
 )
+from packhorse_weights.architectures.heads import Head, Options
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.layout import Spec
@@ -72,6 +73,29 @@ def spec(model_type: str, config: Config) -> Spec:
     }
 
 
+def _dense(config: Config) -> Options:
+    return {
+        "activation": config.choice("classifier_activation", ACTIVATIONS, "gelu"),
+        "bias": config.boolean("classifier_bias", False),
+        "norm": True,
+    }
+
+
+def _sequence_options(config: Config) -> Options:
+    pooling = config.choice("classifier_pooling", {"cls": "cls", "mean": "mean"}, "cls")
+    return {"input": pooling, "dense": _dense(config)}
+
+
+def _token_options(config: Config) -> Options:
+    return {"input": "tokens", "dense": _dense(config)}
+
+
+_HEAD = {
+    "classifier.dense": "head.dense",
+    "classifier.norm": "head.norm",
+    "classifier": "classifier",
+}
+
 ARCHITECTURE = Architecture(
     classes={"modernbert": "ModernBert"},
     spec=spec,
@@ -87,4 +111,9 @@ ARCHITECTURE = Architecture(
         "final_norm": "final_norm",
     },
     encoder=("embeddings.", "layers.", "final_norm."),
+    heads={
+        "ForSequenceClassification": Head(_sequence_options, _HEAD),
+        "ForTokenClassification": Head(_token_options, _HEAD),
+        "ForQuestionAnswering": Head(_token_options, _HEAD, labels=("start", "end")),
+    },
 )

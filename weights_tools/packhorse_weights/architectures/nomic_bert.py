@@ -1,6 +1,7 @@
 """NomicBERT (Nussbaum et al. 2024): post-norm, rotary positions, SwiGLU, biases in norms only."""
 
 from packhorse_weights.architectures.base import Architecture, encoder_spec, rope_theta
+from packhorse_weights.architectures.heads import OF_POOLER
 from packhorse_weights.config import Config
 from packhorse_weights.layout import Spec
 
@@ -83,4 +84,5 @@ ARCHITECTURE = Architecture(
         "pooler": "pooler.dense",
     },
     encoder=("embeddings.", "emb_ln.", "encoder.", "pooler."),
+    heads=OF_POOLER,
 )

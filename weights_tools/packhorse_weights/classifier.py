@@ -1,0 +1,107 @@
+"""The classifier of a checkpoint: which there is, its labels, how pairs are scored with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from packhorse_weights.architectures.base import Architecture
+from packhorse_weights.architectures.heads import Head
+from packhorse_weights.config import Config
+from packhorse_weights.errors import CheckpointError
+from packhorse_weights.files import read_json
+from packhorse_weights.tensor import Tensor
+
+_MAX_LABELS = 1 << 20
+# Classes of torch, as sentence-transformers' CrossEncoder names them in a config.
+_SCORES = {
+    "torch.nn.modules.activation.Sigmoid": "sigmoid",
+    "torch.nn.modules.linear.Identity": "identity",
+}
+
+
+def find_head(family: Architecture, config: Config, tensors: Mapping[str, Tensor]) -> Head | None:
+    """The head of the class that the config names, where the checkpoint has its weights."""
+    classes = config.fields.get("architectures")
+    name = str(classes[0]) if isinstance(classes, list) and classes else ""
+    for ending, head in family.heads.items():
+        if name.endswith(ending) and f"{head.names['classifier']}.weight" in tensors:
+            return head
+    return None
+
+
+def _labels(config: Config) -> list[str]:
+    names = config.fields.get("id2label")
+    if names is None:
+        count = config.integer("num_labels", default=2, high=_MAX_LABELS)
+        return [f"LABEL_{i}" for i in range(count)]
+    if not isinstance(names, dict) or names.keys() != {str(i) for i in range(len(names))}:
+        raise CheckpointError(
+            f"{config.where}: id2label {names!r:.80}: expected a name for each number from 0 on"
+        )
+    return [str(names[str(i)]) for i in range(len(names))]
+
+
+def read_classifier(head: Head, config: Config, has_pooler: bool) -> dict[str, Any]:
+    """`heads.classifier` of the spec.
+
+    `score` is what sentence-transformers' CrossEncoder applies to the logit of a single label: what
+    the config names, in either form, else a sigmoid.
+    """
+    options = head.options(config)
+    if options["input"] == "pooler" and not has_pooler:
+        raise CheckpointError(f"{config.where}: a classifier on a pooler, but there is no pooler")
+    classifier = {**options, "labels": list(head.labels) or _labels(config)}
+    if options["input"] != "tokens" and len(classifier["labels"]) == 1:
+        older = config.fields.get("sbert_ce_default_activation_function")
+        section = config.section("sentence_transformers")
+        named = Config({"activation_fn": older, **section.fields}, section.where)
+        if named.fields["activation_fn"] is None:
+            classifier["score"] = "sigmoid"
+        else:
+            classifier["score"] = named.choice("activation_fn", _SCORES, "")
+    return classifier
+
+
+def _processor(value: object) -> dict[str, Any]:
+    """The post-processor that puts special tokens in; others may stand beside it in a sequence."""
+    known = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")
+    whole = value if isinstance(value, dict) else {}
+    parts = whole.get("processors") if whole.get("type") == "Sequence" else [whole]
+    dicts = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    return next((part for part in dicts if part.get("type") in known), {})
+
+
+def read_pair(folder: Path) -> dict[str, Any] | None:
+    """`pair` of the spec, from tokenizer.json: None where there is none or it joins no pairs."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        return None
+    processor = _processor(read_json(path).get("post_processor"))
+    if not processor:
+        return None
+    try:
+        if processor["type"] == "TemplateProcessing":
+            special = processor["special_tokens"]
+            texts = {"A": ["query"], "B": ["document"]}
+            parts: list[tuple[Any, int]] = []
+            for part in processor["pair"]:
+                ((kind, fields),) = part.items()
+                name = fields["id"]
+                ids = texts[name] if kind == "Sequence" else special[name]["ids"]
+                parts += [(one, fields["type_id"]) for one in ids]
+        else:
+            cls, sep = processor["cls"][1], processor["sep"][1]
+            if processor["type"] == "BertProcessing":
+                parts = [(cls, 0), ("query", 0), (sep, 0), ("document", 1), (sep, 1)]
+            else:
+                parts = [(one, 0) for one in (cls, "query", sep, sep, "document", sep)]
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        raise CheckpointError(f"{path}: post_processor {processor!r:.120} is not usable") from None
+    tokens = [token for token, _ in parts]
+    if [token for token in tokens if isinstance(token, str)] != ["query", "document"]:
+        return None  # not made for pairs
+    if any(type(one) not in (int, str) or type(kind) is not int for one, kind in parts):
+        raise CheckpointError(f"{path}: post_processor {processor!r:.120} is not usable")
+    return {"tokens": tokens, "types": [kind for _, kind in parts]}
