@@ -106,9 +106,9 @@ long resident_kib() {
 }
 
 TEST(safetensors_data_survives_release_and_deletion) {
-  constexpr size_t kBytes = 1 << 20;
+  constexpr size_t kBytes = 1 << 24;
   auto file = std::make_unique<TemporaryFile>(
-      safetensors("{" + tensor("t", "I8", "1048576", "0,1048576") + "}", kBytes));
+      safetensors("{" + tensor("t", "I8", "16777216", "0,16777216") + "}", kBytes));
   const auto source = open_safetensors({file->path()});
   file.reset();
   const TensorView view = source->find("t");
@@ -118,7 +118,8 @@ TEST(safetensors_data_survives_release_and_deletion) {
     CHECK(wrong == 0);
     const long before = resident_kib();
     source->release(view.data, kBytes);
-    CHECK(before - resident_kib() >= 1000);  // nearly all of 1024
+    // Of 16384; the rest is for what else the process may hold more of by now.
+    CHECK(before - resident_kib() >= 12000);
   }
   int elsewhere = 5;
   source->release(&elsewhere, sizeof(elsewhere));
