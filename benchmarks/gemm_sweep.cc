@@ -16,8 +16,7 @@ EXPORT int params_size() { return sizeof(GemmParams); }
 
 /// What the session's recording for up to p.rows rows would take.
 EXPORT int chosen_tile(const GemmParams& p) {
-  const bool counted = p.row_count != nullptr;
-  return static_cast<int>(select_gemm(p.rows, p.n, p.k, counted, p.sm_count).tile);
+  return static_cast<int>(select_gemm(shape_of(p), p.sm_count).tile);
 }
 
 /// 0, or 1 after printing what went wrong.

@@ -91,10 +91,10 @@ def build(cutlass: Path) -> ctypes.CDLL:
 
 def bucket_of(rows: int) -> int:
     """The row count of the session's recording that serves `rows`."""
-    step = 16
-    while 3 * step // 2 < rows:
-        step *= 2
-    return step if step >= rows else 3 * step // 2
+    size = 16
+    while size < rows:
+        size += size if size < 128 else 2 ** (size.bit_length() - 1) // 8
+    return size
 
 
 class Case:

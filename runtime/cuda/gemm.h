@@ -37,6 +37,15 @@ struct GemmParams {
   int32_t sm_count = 0;
 };
 
+/// What the choice of a kernel knows of a launch.
+inline GemmShape shape_of(const GemmParams& params) {
+  return {.rows = params.rows,
+          .n = params.n,
+          .k = params.k,
+          .counted = params.row_count != nullptr,
+          .activated = params.activation != Activation::kNone};
+}
+
 /// Asynchronous on `stream`; allocates nothing, needs no workspace, may be captured in a graph.
 /// The weight must not be what the stream's previous kernel writes: it is read while that one
 /// finishes. Throws RuntimeError. For devices of compute capability 9.0 exactly.

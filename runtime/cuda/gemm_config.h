@@ -26,7 +26,8 @@ enum class GemmTile : uint8_t {
 };
 
 /// What one tile costs, fitted to an H200's measurements (benchmarks/gemm_sweep.py):
-/// microseconds = fixed + waves (per_k k + per_tile), waves = tiles / SMs, rounded up.
+/// microseconds = fixed + waves (per_k k + per_tile), waves = tiles / SMs, rounded up; an
+/// activation adds to per_tile where it cannot hide, as seen inside an encoder.
 struct GemmTileCost {
   GemmTile tile;
   int m;
@@ -34,37 +35,50 @@ struct GemmTileCost {
   double fixed;       // us: first loads, last store, the handover between kernels
   double per_k;       // us per element of k
   double per_tile;    // us: the part of the epilogue that does not overlap
+  double activation;  // us more of it
   const char* place;  // where it wins, and why the others lose there
 };
 
 inline constexpr std::array<GemmTileCost, 8> kGemmTiles = {{
-    {GemmTile::k64x16, 64, 16, 2.63, 0.00120, 0.13,
+    {GemmTile::k64x16, 64, 16, 2.63, 0.00120, 0.13, 0,
      "up to 128 rows of narrow outputs: most SMs get a part of the weight to stream"},
-    {GemmTile::kHalves64x32, 64, 32, 2.41, 0.00173, 0.42, "up to 256 rows"},
-    {GemmTile::kHalves64x64, 64, 64, 2.49, 0.00231, 0.51,
+    {GemmTile::kHalves64x32, 64, 32, 2.41, 0.00173, 0.42, 0, "up to 256 rows"},
+    {GemmTile::kHalves64x64, 64, 64, 2.49, 0.00231, 0.51, 0,
      "up to about 600 rows: larger tiles leave SMs without work, smaller ones load more"},
-    {GemmTile::kHalves64x128, 64, 128, 1.62, 0.00321, 1.15,
+    {GemmTile::kHalves64x128, 64, 128, 1.62, 0.00321, 1.15, 0,
      "one wave where 64x64 needs two and 128x128 leaves a third of the SMs idle"},
-    {GemmTile::kHalves128x128, 128, 128, 1.13, 0.00581, 1.87,
+    {GemmTile::kHalves128x128, 128, 128, 1.13, 0.00581, 1.87, 0,
      "one or two full waves: two warpgroups finish the last tile in half the time. 128x256 by "
      "halves loads three quarters of its bytes and won nowhere: its epilogue shows"},
-    {GemmTile::k128x96, 128, 96, 2.46, 0.00437, 0.83,
+    {GemmTile::k128x96, 128, 96, 2.46, 0.00437, 0.83, 0,
      "few waves, of which the last would be emptier with 128x128"},
-    {GemmTile::k128x128, 128, 128, 2.39, 0.00576, 1.02,
+    {GemmTile::k128x128, 128, 128, 2.39, 0.00576, 1.02, 0,
      "most large shapes: the epilogue hides under the other warpgroup's products. Its loads take "
      "as long as these, at 64 bytes a cycle"},
-    {GemmTile::k128x192, 128, 192, 2.62, 0.00885, 1.21,
-     "wide outputs and many waves: a sixth fewer bytes loaded than with 128x128"},
+    {GemmTile::k128x192, 128, 192, 2.62, 0.00885, 1.21, 2.0,
+     "wide outputs and many waves: a sixth fewer bytes loaded than with 128x128. An activation "
+     "waits "
+     "there for stores: stages leave the tile a buffer of 64 columns only"},
 }};
 
 inline const GemmTileCost& cost_of(GemmTile tile) { return kGemmTiles[static_cast<size_t>(tile)]; }
 
-/// Predicted microseconds.
-inline double predict(const GemmTileCost& cost, int64_t rows, int64_t n, int64_t k, int sm_count) {
-  const int64_t tiles = ((rows + cost.m - 1) / cost.m) * ((n + cost.n - 1) / cost.n);
+/// What decides between tiles, beside the number of SMs.
+struct GemmShape {
+  int64_t rows;
+  int64_t n;
+  int64_t k;
+  bool counted = false;    // `rows` are the most of a recorded graph
+  bool activated = false;  // with an activation
+};
+
+/// Predicted microseconds for exactly `shape.rows`.
+inline double predict(const GemmTileCost& cost, const GemmShape& shape, int sm_count) {
+  const int64_t tiles = ((shape.rows + cost.m - 1) / cost.m) * ((shape.n + cost.n - 1) / cost.n);
   const int64_t waves = (tiles + sm_count - 1) / sm_count;
+  const double per_tile = cost.per_tile + (shape.activated ? cost.activation : 0);
   return cost.fixed +
-         static_cast<double>(waves) * (cost.per_k * static_cast<double>(k) + cost.per_tile);
+         static_cast<double>(waves) * (cost.per_k * static_cast<double>(shape.k) + per_tile);
 }
 
 struct GemmConfig {
@@ -83,44 +97,44 @@ inline int panel_of(GemmTile tile, int64_t n, int64_t k) {
   return cut ? 8 : std::numeric_limits<int>::max();
 }
 
-/// Predicted microseconds where the launch serves all row counts of a graph, from about two thirds
-/// of the most on: the mean over them. The most alone would be a poor guide, since a wave more or
-/// less at the end decides between tiles.
-inline double predict_counted(const GemmTileCost& cost, int64_t most_rows, int64_t n, int64_t k,
-                              int sm_count) {
-  constexpr int kCounts = 12;
+/// Predicted microseconds where the launch serves all row counts of a recorded graph, from about
+/// eight ninths of the most on: the mean over them. The most alone would be a poor guide, since a
+/// wave more or less at the end decides between tiles.
+inline double predict_counted(const GemmTileCost& cost, GemmShape shape, int sm_count) {
+  constexpr int kCounts = 8;
+  const int64_t most = shape.rows;
   double sum = 0;
   for (int i = 1; i <= kCounts; ++i) {
-    const int64_t rows = most_rows * (2 * kCounts + i) / (3 * kCounts);
-    sum += predict(cost, std::max<int64_t>(1, rows), n, k, sm_count);
+    shape.rows = std::max<int64_t>(1, most * (8 * kCounts + i) / (9 * kCounts));
+    sum += predict(cost, shape, sm_count);
   }
   return sum / kCounts;
 }
 
-/// The tile of the lowest predicted time for `rows` or, if `counted`, for up to `rows`. The choice
-/// may depend on them: every tile sums k in the same order, so bits do not change.
-inline GemmConfig select_gemm(int64_t rows, int64_t n, int64_t k, bool counted, int sm_count) {
+/// The tile of the lowest predicted time. The choice may depend on the rows: every tile sums k in
+/// the same order, so bits do not change.
+inline GemmConfig select_gemm(const GemmShape& shape, int sm_count) {
   GemmConfig config;
   double best = std::numeric_limits<double>::infinity();
   for (const GemmTileCost& cost : kGemmTiles) {
     const double time =
-        counted ? predict_counted(cost, rows, n, k, sm_count) : predict(cost, rows, n, k, sm_count);
+        shape.counted ? predict_counted(cost, shape, sm_count) : predict(cost, shape, sm_count);
     if (time < best) {
       best = time;
       config.tile = cost.tile;
     }
   }
-  config.panel = panel_of(config.tile, n, k);
+  config.panel = panel_of(config.tile, shape.n, shape.k);
   return config;
 }
 
 /// The choice and every alternative with its predicted time, for logs and benchmarks.
-inline std::string explain_gemm(int64_t rows, int64_t n, int64_t k, int sm_count) {
-  const GemmConfig config = select_gemm(rows, n, k, false, sm_count);
-  std::string text = concat(rows, "x", n, "x", k, ":");
+inline std::string explain_gemm(const GemmShape& shape, int sm_count) {
+  const GemmConfig config = select_gemm(shape, sm_count);
+  std::string text = concat(shape.rows, "x", shape.n, "x", shape.k, ":");
   for (const GemmTileCost& cost : kGemmTiles) {
     text += concat(cost.tile == config.tile ? " *" : " ", cost.m, "x", cost.n, "=",
-                   predict(cost, rows, n, k, sm_count), "us");
+                   predict(cost, shape, sm_count), "us");
   }
   return text;
 }

@@ -9,9 +9,7 @@ void launch_gemm_sm90(const GemmParams& params, const GemmConfig& config, cudaSt
 }
 
 void launch_gemm_sm90(const GemmParams& params, cudaStream_t stream) {
-  const bool counted = params.row_count != nullptr;
-  launch_gemm_sm90(params, select_gemm(params.rows, params.n, params.k, counted, params.sm_count),
-                   stream);
+  launch_gemm_sm90(params, select_gemm(shape_of(params), params.sm_count), stream);
 }
 
 }  // namespace packhorse::cuda

@@ -56,7 +56,7 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
     }
   }
   wait_for_previous_kernel();
-  let_next_kernel_start();
+  if (Traits::kNextEarly) let_next_kernel_start();
   const Schedule<Traits> schedule(args, exact_rows(args));
   if (!early) {
     tile = schedule(blockIdx.x);
@@ -85,7 +85,10 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
     }
     index += gridDim.x;
     tile = schedule(index);
-    if (!tile.valid) return;
+    if (!tile.valid) {
+      if (!Traits::kNextEarly) let_next_kernel_start();
+      return;
+    }
     block_k = 0;
   }
 }

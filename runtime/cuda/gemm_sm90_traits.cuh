@@ -30,6 +30,9 @@ struct GemmTraits {
   // room for blocks of the kernels before and after.
   static constexpr bool kMoveRegisters = tile_m * tile_n / (ping_pong ? 128 : 256) > 64;
   static constexpr int kThreads = 256 + (kMoveRegisters ? 128 : 32);
+  // The next kernel's blocks, which wait for this one, come early where a launch is over in a few
+  // microseconds; beside longer ones they cost more than they gain.
+  static constexpr bool kNextEarly = tile_m < 128;
 
   // A warpgroup's part of a tile.
   static constexpr bool kSplitColumns = !ping_pong && tile_m == 64;

@@ -52,13 +52,13 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     slots_ = std::make_unique<OutputSlots>(buffers.slots, *ops_);
     if (io_ != nullptr) finding_ = io_->allocate_shared(sizeof(InputFinding));
     warm_up();
-    recordings_.record(
-        *ops_, options_.max_tokens, spec_.max_seqlen, [this](const Recordings::Bounds& bounds) {
-          EncoderInputs inputs =
-              inputs_->bounds(bounds.num_tokens, options_.max_sequences, bounds.has_type_ids);
-          inputs.batch.max_seqlen = bounds.max_seqlen;
-          encode(spec_, *weights_, inputs, buffers_, *ops_);
-        });
+    recordings_.record(*ops_, options_.max_tokens, spec_.max_seqlen, spec_.type_vocab_size > 0,
+                       [this](const Recordings::Bounds& bounds) {
+                         EncoderInputs inputs = inputs_->bounds(
+                             bounds.num_tokens, options_.max_sequences, bounds.has_type_ids);
+                         inputs.batch.max_seqlen = bounds.max_seqlen;
+                         encode(spec_, *weights_, inputs, buffers_, *ops_);
+                       });
   }
 
   // What stays on the device is not waited for by its run.
@@ -278,8 +278,9 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   // Fills buffers_.hidden; returns the batch as the outputs see it.
   BatchView encode_batch(const EncoderInputs& inputs) {
     const BatchView& batch = inputs.batch;
+    const bool has_type_ids = inputs.type_ids != nullptr && spec_.type_vocab_size > 0;
     if (inputs.position_ids != nullptr ||
-        !recordings_.launch({batch.num_tokens, batch.max_seqlen, inputs.type_ids != nullptr})) {
+        !recordings_.launch({batch.num_tokens, batch.max_seqlen, has_type_ids})) {
       encode(spec_, *weights_, inputs, buffers_, *ops_);
     }
     return exact(batch);

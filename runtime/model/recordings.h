@@ -1,6 +1,6 @@
-// The encoder recorded for bucket after bucket of token counts: 16, 24, 32, 48, ... Each recording
-// serves every batch up to its size, because kernels read the exact counts on the device. Of a
-// bucket there is one for short sequences only, and one for any.
+// The encoder recorded for bucket after bucket of token counts: 16, 32, 64, 128, 144, 160, ... Each
+// recording serves every batch up to its size, because kernels read the exact counts on the device.
+// Of a bucket there is one for short sequences only, and one for any.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ class Recordings {
     int64_t max_seqlen = 0;
     bool has_type_ids = false;
   };
-  /// Records `encode` for every bucket up to max_tokens, with and without type ids. Nothing where
-  /// the device gains nothing by it.
-  void record(Ops& ops, int64_t max_tokens, int64_t max_seqlen,
+  /// Records `encode` for every bucket up to max_tokens, without and, where the model takes
+  /// them, with type ids. Nothing where the device gains nothing by it.
+  void record(Ops& ops, int64_t max_tokens, int64_t max_seqlen, bool takes_type_ids,
               const std::function<void(const Bounds&)>& encode);
   /// Runs the smallest that holds such a batch; false where there is none.
   bool launch(const Bounds& batch);

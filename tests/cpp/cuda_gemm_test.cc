@@ -15,12 +15,15 @@ TEST(gemm_tile_never_predicted_slower_than_another) {
   for (int64_t rows : {1, 16, 63, 64, 65, 581, 4096, 65536}) {
     for (int64_t n : {8, 384, 768, 3072, 12288}) {
       for (int64_t k : {8, 768, 12288}) {
-        const GemmTileCost& exact = cost_of(select_gemm(rows, n, k, false, kSms).tile);
-        const GemmTileCost& counted = cost_of(select_gemm(rows, n, k, true, kSms).tile);
-        for (const GemmTileCost& cost : kGemmTiles) {
-          CHECK(predict(exact, rows, n, k, kSms) <= predict(cost, rows, n, k, kSms));
-          CHECK(predict_counted(counted, rows, n, k, kSms) <=
-                predict_counted(cost, rows, n, k, kSms));
+        for (bool activated : {false, true}) {
+          const GemmShape one = {rows, n, k, false, activated},
+                          many = {rows, n, k, true, activated};
+          const GemmTileCost& exact = cost_of(select_gemm(one, kSms).tile);
+          const GemmTileCost& counted = cost_of(select_gemm(many, kSms).tile);
+          for (const GemmTileCost& cost : kGemmTiles) {
+            CHECK(predict(exact, one, kSms) <= predict(cost, one, kSms));
+            CHECK(predict_counted(counted, many, kSms) <= predict_counted(cost, many, kSms));
+          }
         }
       }
     }
@@ -29,10 +32,11 @@ TEST(gemm_tile_never_predicted_slower_than_another) {
 
 TEST(gemm_tiles_of_known_shapes) {
   // Measured winners, H200.
-  const auto tile = [](int64_t rows, int64_t n, int64_t k) {
-    return select_gemm(rows, n, k, false, kSms).tile;
+  const auto tile = [](int64_t rows, int64_t n, int64_t k, bool activated = false) {
+    return select_gemm({rows, n, k, false, activated}, kSms).tile;
   };
-  CHECK(tile(21769, 3072, 768) == GemmTile::k128x192);
+  CHECK(tile(21769, 2304, 768) == GemmTile::k128x192);
+  CHECK(tile(10191, 1536, 384, true) != GemmTile::k128x192);
   CHECK(tile(10308, 1024, 4096) == GemmTile::k128x128);
   CHECK(tile(5283, 3072, 768) == GemmTile::k128x128);
   CHECK(tile(1151, 768, 768) == GemmTile::kHalves64x128);
@@ -42,12 +46,12 @@ TEST(gemm_tiles_of_known_shapes) {
 }
 
 TEST(gemm_of_counted_rows_is_judged_by_the_counts_it_will_see) {
-  // Of the 17 to 24 tiles of rows, those up to 22 make one wave.
+  // Of the 22 to 24 tiles of rows, those up to 22 make one wave.
   const GemmTileCost& cost = cost_of(GemmTile::kHalves64x128);
-  const double worst = predict(cost, 1536, 768, 768, kSms);
-  CHECK(predict_counted(cost, 1536, 768, 768, kSms) < worst);
-  const double one_wave = predict(cost, 64, 768, 768, kSms);
-  CHECK(std::abs(predict_counted(cost, 64, 768, 768, kSms) - one_wave) < 1e-9);
+  const double worst = predict(cost, {1536, 768, 768}, kSms);
+  CHECK(predict_counted(cost, {1536, 768, 768}, kSms) < worst);
+  const double one_wave = predict(cost, {64, 768, 768}, kSms);
+  CHECK(std::abs(predict_counted(cost, {64, 768, 768}, kSms) - one_wave) < 1e-9);
 }
 
 TEST(gemm_table_is_in_the_order_of_its_tiles) {
@@ -57,15 +61,15 @@ TEST(gemm_table_is_in_the_order_of_its_tiles) {
 }
 
 TEST(gemm_panels_cut_large_weights_only) {
-  CHECK(select_gemm(4096, 3072, 768, false, kSms).panel > 3072);
+  CHECK(select_gemm({4096, 3072, 768}, kSms).panel > 3072);
   for (int64_t rows : {256, 1024, 8192}) {
-    const GemmConfig config = select_gemm(rows, 8192, 8192, false, kSms);
+    const GemmConfig config = select_gemm({rows, 8192, 8192}, kSms);
     CHECK(config.tile == GemmTile::k128x192 ? config.panel > 8192 : config.panel == 8);
   }
 }
 
 TEST(gemm_choice_is_printable) {
-  const std::string text = explain_gemm(4096, 768, 768, kSms);
+  const std::string text = explain_gemm({4096, 768, 768}, kSms);
   CHECK(text.find("4096x768x768:") == 0);
   CHECK(text.find(" *") != text.npos);
   CHECK(text.find("128x192=") != text.npos);

@@ -20,7 +20,7 @@ from test_gpu_models import as_seen, check_hidden
 
 SPEC = tiny_spec(hidden_size=64, num_heads=2, intermediate_size=128)
 MAX_TOKENS, MAX_SEQUENCES = 640, 24
-BUCKETS = [16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 640]
+BUCKETS = [16, 32, 64, 128, 144, 192, 256, 288, 384, 512, 576, 640]
 OUTPUTS = ["hidden", "embedding", "pooled"]
 
 
