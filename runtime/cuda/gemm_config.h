@@ -53,8 +53,9 @@ inline constexpr std::array<GemmTileCost, 8> kGemmTiles = {{
     {GemmTile::k128x96, 128, 96, 2.46, 0.00437, 0.83, 0,
      "few waves, of which the last would be emptier with 128x128"},
     {GemmTile::k128x128, 128, 128, 2.39, 0.00576, 1.02, 0,
-     "most large shapes: the epilogue hides under the other warpgroup's products. Its loads take "
-     "as long as these, at 64 bytes a cycle"},
+     "most large shapes: the epilogue hides under the other warpgroup's products. Shared memory "
+     "takes "
+     "a quarter longer than these"},
     {GemmTile::k128x192, 128, 192, 2.62, 0.00885, 1.21, 2.0,
      "wide outputs and many waves: a sixth fewer bytes loaded than with 128x128. An activation "
      "waits "
