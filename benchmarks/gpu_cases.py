@@ -28,6 +28,7 @@ class Model:
     num_heads: int
     max_tokens: int  # what its session is loaded for: above every workload's
     max_sequences: int
+    max_length: int = 512  # of the checkpoints; BERT-base has a workload beyond theirs
 
     @property
     def spec(self) -> Json:
@@ -37,7 +38,7 @@ class Model:
             num_layers=self.num_layers,
             num_heads=self.num_heads,
             intermediate_size=4 * self.hidden_size,
-            positions={"kind": "learned", "count": 1024, "offset": 0},
+            positions={"kind": "learned", "count": self.max_length, "offset": 0},
         )
 
     def flop(self, lengths: list[int]) -> int:
@@ -47,7 +48,7 @@ class Model:
         return self.num_layers * (products + scores)
 
 
-BASE = Model("BERT-base", 12, 768, 12, 24576, 64)
+BASE = Model("BERT-base", 12, 768, 12, 24576, 64, max_length=1024)
 LARGE = Model("BERT-large", 24, 1024, 16, 12288, 32)
 MINILM = Model("MiniLM", 6, 384, 12, 12288, 64)
 
