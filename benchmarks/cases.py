@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from packhorse.text import TextTokenizer
 from packhorse_weights.safetensors_file import write_safetensors
 from packhorse_weights.tensor import Tensor
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
-from sample import load_tokenizer, read_passages
+from sample import read_passages
 
 Batch = list[list[int]]  # token ids, one list a sequence
 
@@ -41,10 +42,9 @@ CASES = (
 
 
 def make_batches(case: Case, tokenizer_folder: Path) -> list[Batch]:
-    tokenizer = load_tokenizer(tokenizer_folder, case.max_length)
-    passages = read_passages(case.batch_size * case.num_batches)
-    encodings = tokenizer.encode_batch([passage.text for passage in passages])
-    rows = [encoding.ids for encoding in encodings]
+    texts = [passage.text for passage in read_passages(case.batch_size * case.num_batches)]
+    tokens = TextTokenizer.load(tokenizer_folder).encode(texts, case.max_length)
+    rows = [ids.tolist() for ids in tokens.ids]
     return [rows[i : i + case.batch_size] for i in range(0, len(rows), case.batch_size)]
 
 

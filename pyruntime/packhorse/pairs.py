@@ -11,27 +11,37 @@ from packhorse.packing import Int32Array, TokenSequence, as_int32
 from packhorse.result import FloatArray
 
 
+def classifier_of(config: Mapping[str, Any], what: str) -> Mapping[str, Any]:
+    """The classifier of a spec. Raises ValueError, on behalf of `what`, where there is none."""
+    classifier: Mapping[str, Any] | None = config.get("heads", {}).get("classifier")
+    if classifier is None:
+        raise ValueError(f"{what}: this model has no classifier")
+    return classifier
+
+
 def check_scores(config: Mapping[str, Any]) -> None:
     """Raises ValueError naming what the model of this spec lacks for scoring pairs."""
-    classifier = config.get("heads", {}).get("classifier")
-    if classifier is None:
-        raise ValueError("score: this model has no classifier")
+    classifier = classifier_of(config, "score")
     if classifier["input"] == "tokens" or len(classifier["labels"]) != 1:
         kind = "each token" if classifier["input"] == "tokens" else "a sequence"
         raise ValueError(
             f"score: this model gives {kind} {len(classifier['labels'])} labels, expected one "
             "label for a sequence"
         )
-    if "pair" not in config:
-        raise ValueError(
-            "score: the folder has no tokenizer.json that says how pairs are joined; run joined "
-            'pairs with outputs=["logits"]'
-        )
     score = classifier.get("score", "identity")
     if score not in ("identity", "sigmoid"):
         raise ValueError(
             f"score: spec: 'heads.classifier.score' is {score!r:.80}, expected \"identity\" or "
             '"sigmoid"'
+        )
+
+
+def check_pair(config: Mapping[str, Any]) -> None:
+    """Raises ValueError where this spec does not say how pairs are joined."""
+    if "pair" not in config:
+        raise ValueError(
+            "score: the folder has no tokenizer.json that says how pairs are joined; run joined "
+            'pairs with outputs=["logits"]'
         )
     if not _joins_pairs(config["pair"]):
         raise ValueError(
@@ -50,24 +60,45 @@ def _joins_pairs(pair: Any) -> bool:
     return texts == ["query", "document"] and all(type(kind) is int for kind in types)
 
 
+def _kept(query: int, document: int, room: int, truncation: str) -> tuple[int, int]:
+    """How many tokens of each text stay where there is room for `room` in all."""
+    if query + document <= room:
+        return query, document
+    if truncation == "only_second":
+        return query, room - query
+    # As tokens fall one by one off the longer text: halves, unless one fits into its half.
+    half = room // 2
+    if query <= document:
+        kept = min(query, half)
+        return kept, room - kept
+    kept = min(document, half)
+    return room - kept, kept
+
+
 def join_pairs(
     config: Mapping[str, Any],
     max_length: int,
     query: TokenSequence,
     documents: Sequence[TokenSequence],
+    truncation: str,
 ) -> tuple[list[Int32Array], list[Int32Array]]:
-    """(ids, type ids) of each pair. What exceeds `max_length` is cut off the document's end."""
+    """(ids, type ids) of each pair, cut to `max_length` as `Session.score` says."""
+    if truncation not in ("longest_first", "only_second"):
+        raise ValueError(f"truncation {truncation!r:.80} is not longest_first or only_second")
     pair = config["pair"]
-    texts = {"query": as_int32("query", query)}
-    room = max_length - (len(pair["tokens"]) - 2) - texts["query"].size
-    if room < 0:
+    whole = as_int32("query", query)
+    special = len(pair["tokens"]) - 2
+    room = max_length - special
+    if room < (whole.size if truncation == "only_second" else 0):
         raise ValueError(
-            f"query has {texts['query'].size} tokens, a pair at most {max_length} with "
-            f"{len(pair['tokens']) - 2} special tokens"
+            f"query has {whole.size} tokens, a pair at most {max_length} with {special} special "
+            "tokens"
         )
     ids, types = [], []
-    for i, document in enumerate(documents):
-        texts["document"] = as_int32(f"documents[{i}]", document)[:room]
+    for i, tokens in enumerate(documents):
+        document = as_int32(f"documents[{i}]", tokens)
+        query_size, document_size = _kept(whole.size, document.size, room, truncation)
+        texts = {"query": whole[:query_size], "document": document[:document_size]}
         parts = [
             texts[token] if isinstance(token, str) else np.array([token], np.int32)
             for token in pair["tokens"]
@@ -77,9 +108,12 @@ def join_pairs(
     return ids, types
 
 
+def sigmoid(x: FloatArray) -> FloatArray:
+    result: FloatArray = np.exp(-np.logaddexp(0, -x))
+    return result
+
+
 def as_scores(config: Mapping[str, Any], logits: FloatArray) -> FloatArray:
     """float32[B] of logits [B, 1]."""
     scores: FloatArray = logits[:, 0]
-    if config["heads"]["classifier"].get("score") == "sigmoid":
-        scores = np.exp(-np.logaddexp(0, -scores))
-    return scores
+    return sigmoid(scores) if config["heads"]["classifier"].get("score") == "sigmoid" else scores

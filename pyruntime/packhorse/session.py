@@ -14,7 +14,7 @@ from packhorse.arguments import Batch, as_batch, import_batch, output_arrays, ou
 from packhorse.device import stream_handle
 from packhorse.memory import MemoryPlan
 from packhorse.packing import Int32Array, PackedTokens, TokenSequence, as_int32, pack
-from packhorse.pairs import as_scores, check_scores, join_pairs
+from packhorse.pairs import as_scores, check_pair, check_scores, join_pairs
 from packhorse.result import DeviceResult, FloatArray, RunResult
 
 ModelPath = str | PathLike[str]
@@ -107,6 +107,11 @@ class Session:
     def labels(self) -> list[str]:
         """Of the columns of `logits`; empty where the model has no classifier."""
         return list(self.config.get("heads", {}).get("classifier", {}).get("labels", ()))
+
+    @property
+    def max_seqlen(self) -> int:
+        """Tokens of the longest sequence that the model can take."""
+        return self._native.max_seqlen
 
     @property
     def device(self) -> str:
@@ -211,20 +216,29 @@ class Session:
             )
         return DeviceResult(arrays, packed.cu_seqlens)
 
-    def score(self, query: TokenSequence, documents: Iterable[TokenSequence]) -> FloatArray:
+    def score(
+        self,
+        query: TokenSequence,
+        documents: Iterable[TokenSequence],
+        *,
+        truncation: Literal["longest_first", "only_second"] = "longest_first",
+    ) -> FloatArray:
         """How well each document answers the query, by a cross-encoder: float32[len(documents)].
 
         query, documents  token ids without special tokens. The pairs are joined as the model's
-                          tokenizer does; beyond its longest sequence the document is cut short
+                          tokenizer does
+        truncation        of pairs beyond the model's longest sequence: tokens are cut off the end
+                          of the longer text, one by one, or of the document alone
 
         A score is the logit of the model's one label after what the checkpoint applies to it
         (`heads.classifier.score` of the spec). Raises ValueError: the model scores no pairs, or the
         query leaves no room.
         """
         check_scores(self.config)
+        check_pair(self.config)
         most = self._native.max_seqlen
         longest = min(self.config.get("max_length", most), most)
-        ids, types = join_pairs(self.config, longest, query, list(documents))
+        ids, types = join_pairs(self.config, longest, query, list(documents), truncation)
         has_types = self.config.get("type_vocab_size", 0) > 1
         result = self.run_many(ids, outputs=["logits"], type_ids=types if has_types else None)
         return as_scores(self.config, result.logits)

@@ -214,6 +214,7 @@ void parse_classifier(Fields fields, Spec& spec) {
     dense.done();
   }
   fields.ignore("score");
+  fields.ignore("problem");
   fields.done();
   spec.classifier = classifier;
 }

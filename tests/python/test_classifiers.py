@@ -11,6 +11,9 @@ import numpy as np
 import packhorse
 import pytest
 from checkpoints import GOLDEN, edited
+from hypothesis import given
+from hypothesis import strategies as st
+from packhorse.pairs import join_pairs
 from packhorse_weights import CheckpointError, convert, resolve_model
 
 IDENTITY = "torch.nn.modules.linear.Identity"
@@ -181,11 +184,29 @@ def test_long_documents_are_cut(tmp_path: Path) -> None:
     folder = with_tokenizer(edited(GOLDEN / "bert-reranker", tmp_path / "m"), TEMPLATE)
     (folder / "tokenizer_config.json").write_text('{"model_max_length": 12}')
     session = packhorse.Session.load(folder, max_tokens=200)
-    found = session.score(QUERY, [list(range(20, 60)), list(range(20, 26))])
-    assert found[0] == found[1]  # 12 - 3 special tokens - 3 of the query = 6
-    assert session.score(range(9), [[20]]) == session.score(range(9), [[]])
+    score = partial(session.score, truncation="only_second")
+    for found in (session.score, score):
+        long, cut = found(QUERY, [list(range(20, 60)), list(range(20, 26))])
+        assert long == cut  # 12 - 3 special tokens - 3 of the query = 6
+    assert score(range(9), [[20]]) == score(range(9), [[]])
     with pytest.raises(ValueError, match="query has 10 tokens, a pair at most 12 with 3 special"):
-        session.score(range(10), [[20]])
+        score(range(10), [[20]])
+    assert session.score(range(10), [[20]]) == session.score(range(8), [[20]])
+    assert session.score(range(10), [range(20, 30)]) == session.score(range(4), [range(20, 25)])
+    with pytest.raises(ValueError, match="truncation 'only_first' is not longest_first or"):
+        session.score(QUERY, [[20]], truncation="only_first")  # type: ignore[arg-type]
+
+
+@given(st.integers(0, 12), st.integers(0, 12), st.integers(1, 12))
+def test_pairs_are_cut_as_tokenizers_does(query: int, document: int, room: int) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.enable_truncation(room)
+    expected = tokenizer.encode("a " * query, "b " * document).ids
+    pair = {"tokens": ["query", "document"], "types": [0, 0]}
+    (found,), _ = join_pairs({"pair": pair}, room, [0] * query, [[1] * document], "longest_first")
+    assert found.tolist() == expected
 
 
 def test_models_that_score_nothing(tmp_path: Path) -> None:

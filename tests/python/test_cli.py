@@ -93,6 +93,7 @@ LINES = [
     "w5 " * 30,
     "w99",
 ]
+CUT = "packhorse: lines cut short at 120 tokens: 1\n"
 
 
 def expected(model: Path, lines: list[str], length: int = 120) -> Any:
@@ -171,7 +172,7 @@ def test_inspect_errors(cli: Cli, tmp_path: Path) -> None:
 
 def test_embed_npy(cli: Cli, model: Path, text: Path, tmp_path: Path, vectors: Any) -> None:
     out = tmp_path / "vectors.npy"
-    assert cli("embed", model, text, "-o", out) == (0, "", "")
+    assert cli("embed", model, text, "-o", out) == (0, "", CUT)
     found = np.load(out)
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found, vectors)
@@ -179,13 +180,13 @@ def test_embed_npy(cli: Cli, model: Path, text: Path, tmp_path: Path, vectors: A
 
 def test_embed_jsonl(cli: Cli, model: Path, text: Path, tmp_path: Path, vectors: Any) -> None:
     shown = cli("embed", model, text)
-    assert (shown.status, shown.err) == (0, "")
+    assert (shown.status, shown.err) == (0, CUT)
     rows = [json.loads(line) for line in shown.out.splitlines()]
     assert [row["index"] for row in rows] == list(range(len(LINES)))
     found = np.array([row["embedding"] for row in rows], np.float32)
     np.testing.assert_array_equal(found, vectors)  # the text form loses nothing
 
-    assert cli("embed", model, text, "-o", tmp_path / "vectors.jsonl") == (0, "", "")
+    assert cli("embed", model, text, "-o", tmp_path / "vectors.jsonl") == (0, "", CUT)
     assert (tmp_path / "vectors.jsonl").read_text() == shown.out
     assert cli("embed", model, text, "-o", tmp_path / "x.npy", "--format", "jsonl").status == 0
     assert (tmp_path / "x.npy").read_text() == shown.out
@@ -207,7 +208,7 @@ def test_embed_in_chunks(
     ending: str,
 ) -> None:
     """More text than is held at a time; and a last line without an end."""
-    monkeypatch.setattr("packhorse.cli.embedding._CHUNK_BYTES", 8)
+    monkeypatch.setattr("packhorse.cli.lines._CHUNK_BYTES", 8)
     path, out = tmp_path / "lines.txt", tmp_path / "v.npy"
     path.write_bytes(ending.join(LINES * 3).encode())
     assert cli("embed", model, path, "-o", out, "--max-tokens", "130").status == 0

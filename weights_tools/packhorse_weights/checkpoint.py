@@ -105,7 +105,7 @@ def _read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path], Format]:
     )
 
 
-def _model_folder(folder: Path) -> Path:
+def model_folder(folder: Path) -> Path:
     """Where config.json lies: sentence-transformers may keep the transformer in a subfolder."""
     for kind, path in read_modules(folder)[:1]:
         if kind == "Transformer" and (path / "config.json").is_file():
@@ -133,7 +133,7 @@ def inspect_checkpoint(path: str | PathLike[str]) -> Checkpoint:
         same = {name: name for name in tensors}
         return Checkpoint(spec, same, tensors, [weights], "safetensors", root, converted=True)
 
-    folder = _model_folder(root)
+    folder = model_folder(root)
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder}: no config.json and no packhorse.json")
     config = Config(read_json(folder / "config.json"), str(folder / "config.json"))
@@ -151,7 +151,7 @@ def inspect_checkpoint(path: str | PathLike[str]) -> Checkpoint:
         spec["max_length"] = max_length
     heads: Spec = {"pooler": {"activation": family.pooler_activation}} if has_pooler else {}
     if (head := find_head(family, config, tensors)) is not None:
-        heads["classifier"] = read_classifier(head, config, has_pooler)
+        heads["classifier"] = read_classifier(head, config, has_pooler, root)
         if heads["classifier"]["input"] != "tokens" and (pair := read_pair(folder)) is not None:
             spec["pair"] = pair
     if heads:

@@ -19,6 +19,11 @@ _SCORES = {
     "torch.nn.modules.activation.Sigmoid": "sigmoid",
     "torch.nn.modules.linear.Identity": "identity",
 }
+_PROBLEMS = {
+    "single_label_classification": "single_label",
+    "multi_label_classification": "multi_label",
+    "regression": "regression",
+}
 
 
 def find_head(family: Architecture, config: Config, tensors: Mapping[str, Tensor]) -> Head | None:
@@ -43,25 +48,35 @@ def _labels(config: Config) -> list[str]:
     return [str(names[str(i)]) for i in range(len(names))]
 
 
-def read_classifier(head: Head, config: Config, has_pooler: bool) -> dict[str, Any]:
+def read_classifier(head: Head, config: Config, has_pooler: bool, root: Path) -> dict[str, Any]:
     """`heads.classifier` of the spec.
 
     `score` is what sentence-transformers' CrossEncoder applies to the logit of a single label: what
-    the config names, in either form, else a sigmoid.
+    its own config in the folder `root` names, or the model's, in either form, else a sigmoid.
     """
     options = head.options(config)
     if options["input"] == "pooler" and not has_pooler:
         raise CheckpointError(f"{config.where}: a classifier on a pooler, but there is no pooler")
     classifier = {**options, "labels": list(head.labels) or _labels(config)}
-    if options["input"] != "tokens" and len(classifier["labels"]) == 1:
-        older = config.fields.get("sbert_ce_default_activation_function")
-        section = config.section("sentence_transformers")
-        named = Config({"activation_fn": older, **section.fields}, section.where)
-        if named.fields["activation_fn"] is None:
-            classifier["score"] = "sigmoid"
-        else:
-            classifier["score"] = named.choice("activation_fn", _SCORES, "")
+    if options["input"] != "tokens":
+        if config.fields.get("problem_type") is not None:
+            classifier["problem"] = config.choice("problem_type", _PROBLEMS, "")
+        if len(classifier["labels"]) == 1:
+            classifier["score"] = _score(config, root)
     return classifier
+
+
+def _score(config: Config, root: Path) -> str:
+    path = root / "config_sentence_transformers.json"
+    older = config.fields.get("sbert_ce_default_activation_function")
+    for named in (
+        Config(read_json(path) if path.is_file() else {}, str(path)),
+        config.section("sentence_transformers"),
+        Config({"activation_fn": older}, config.where),
+    ):
+        if named.fields.get("activation_fn") is not None:
+            return named.choice("activation_fn", _SCORES, "")
+    return "sigmoid"
 
 
 def _processor(value: object) -> dict[str, Any]:

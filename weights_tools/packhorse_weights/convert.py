@@ -13,7 +13,7 @@ from packhorse_weights.errors import CheckpointError
 from packhorse_weights.safetensors_file import Progress, write_safetensors
 from packhorse_weights.tensor import WEIGHT_DTYPES
 
-# Everything that a tokenizer needs, and the licence that the weights came under.
+# Everything that text needs on its way to ids, and the licence that the weights came under.
 _TRAVELLING = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -23,6 +23,8 @@ _TRAVELLING = (
     "vocab.json",
     "merges.txt",
     "sentencepiece.bpe.model",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
     "LICENSE",
     "LICENSE.txt",
     "NOTICE",
@@ -72,9 +74,11 @@ def convert(
     scratch.mkdir()
     try:
         write_safetensors(scratch / "model.safetensors", tensors, dtypes, progress)
+        root = Path(src) if Path(src).is_dir() else Path(src).parent
         for name in _TRAVELLING:
-            if (checkpoint.folder / name).is_file():
-                shutil.copyfile(checkpoint.folder / name, scratch / name)
+            for folder in (root, checkpoint.folder):  # the latter wins
+                if (folder / name).is_file():
+                    shutil.copyfile(folder / name, scratch / name)
         text = json.dumps(checkpoint.spec, indent=2) + "\n"
         (scratch / "packhorse.json").write_text(text, encoding="utf-8")
         if destination.exists() and any(destination.iterdir()):

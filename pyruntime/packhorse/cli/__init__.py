@@ -1,4 +1,4 @@
-"""The command `packhorse`: convert, inspect, embed, bench.
+"""The command `packhorse`: convert, inspect, embed, score, classify, bench.
 
 Typer and rich are an optional extra: the library itself never imports this package.
 """
@@ -10,10 +10,6 @@ from typing import NoReturn
 
 EXIT_FAILURE = 1  # the command was understood and failed
 EXIT_USAGE = 2  # wrong arguments, or a package that the command needs is missing
-
-
-class MissingPackageError(Exception):
-    """A package of an optional extra is not installed; the message says which and how to get it."""
 
 
 def _fail(message: str, status: int) -> NoReturn:
@@ -36,7 +32,9 @@ def main() -> None:
         )
     try:
         app()
-    except MissingPackageError as error:
+    except ModuleNotFoundError as error:
+        if error.name != "tokenizers":
+            raise
         _fail(str(error), EXIT_USAGE)
     except OSError as error:
         named = error.filename is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,10 +18,15 @@ app = typer.Typer(
 )
 
 Model = Annotated[Path, typer.Argument(help="A converted or Hugging Face model folder.")]
-ComputeDtype = Annotated[str, typer.Option(help="Compute in float32 or bfloat16.")]
+ComputeDtype = Annotated[str, typer.Option(help="Compute in float32, bfloat16; on a GPU float16.")]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Tokens of the largest batch.")]
 MaxSequences = Annotated[int, typer.Option(min=1, help="Sequences of the largest batch.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; by default all cores.")]
+Device = Annotated[str, typer.Option(help="cpu, or cuda where the build has it.")]
+File = Annotated[Path, typer.Argument(help="Text, one per line, UTF-8; - is stdin.")]
+TextMaxTokens = Annotated[
+    int | None, typer.Option(min=1, help="Tokens of the largest batch; by default 8192 or more.")
+]
 MaxLength = Annotated[
     int | None, typer.Option(min=1, help="Tokens of the longest sequence; by default the model's.")
 ]
@@ -41,6 +46,18 @@ def _root(
     ] = False,
 ) -> None:
     pass
+
+
+def _load_options(
+    device: str, dtype: str, max_length: int | None, threads: int | None, max_tokens: int | None
+) -> dict[str, Any]:
+    return {
+        "device": device,
+        "dtype": dtype,
+        "max_length": max_length,
+        "threads": threads,
+        "max_tokens": max_tokens,
+    }
 
 
 @app.command()
@@ -78,7 +95,7 @@ def inspect(
 @app.command()
 def embed(
     model: Model,
-    file: Annotated[Path, typer.Argument(help="Text, one per line, UTF-8; - is stdin.")],
+    file: File,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write; by default stdout.")
     ] = None,
@@ -86,16 +103,71 @@ def embed(
         str | None,
         typer.Option(help="npy or jsonl; by default what the name of the output says, or jsonl."),
     ] = None,
+    prompt: Annotated[str | None, typer.Option(help="Text to put before every line.")] = None,
+    prompt_name: Annotated[
+        str | None, typer.Option(help="The model's prompt of this name.")
+    ] = None,
+    truncate_dim: Annotated[
+        int | None, typer.Option(min=1, help="Only the first dimensions (Matryoshka).")
+    ] = None,
+    output_dtype: Annotated[
+        str, typer.Option(help="float32, float16, binary or ubinary (packed bits).")
+    ] = "float32",
+    device: Device = "cpu",
     dtype: ComputeDtype = "float32",
     max_length: MaxLength = None,
     threads: Threads = None,
-    max_tokens: MaxTokens = 8192,
+    max_tokens: TextMaxTokens = None,
 ) -> None:
     """Embed each line of a text: one vector per line, in order."""
     from packhorse.cli import embedding
 
-    options = {"dtype": dtype, "threads": threads, "max_tokens": max_tokens}
-    embedding.embed_file(model, file, output, format, max_length, options)
+    if output_dtype in ("int8", "uint8"):
+        raise ValueError(f"output dtype {output_dtype} needs ranges: TextModel.embed takes them")
+    load = _load_options(device, dtype, max_length, threads, max_tokens)
+    options = {
+        "prompt": prompt,
+        "prompt_name": prompt_name,
+        "truncate_dim": truncate_dim,
+        "dtype": output_dtype,
+    }
+    embedding.embed_file(model, file, output, format, load, options)
+
+
+@app.command()
+def score(
+    model: Model,
+    query: Annotated[str, typer.Argument(help="What the lines should answer.")],
+    file: File,
+    device: Device = "cpu",
+    dtype: ComputeDtype = "float32",
+    max_length: MaxLength = None,
+    threads: Threads = None,
+    max_tokens: TextMaxTokens = None,
+) -> None:
+    """Score each line of a text against a query, by a cross-encoder: a line of JSON each."""
+    from packhorse.cli import labelling
+
+    load = _load_options(device, dtype, max_length, threads, max_tokens)
+    labelling.score_file(model, query, file, load)
+
+
+@app.command()
+def classify(
+    model: Model,
+    file: File,
+    top_k: Annotated[int, typer.Option(min=1, help="How many labels of each line.")] = 1,
+    device: Device = "cpu",
+    dtype: ComputeDtype = "float32",
+    max_length: MaxLength = None,
+    threads: Threads = None,
+    max_tokens: TextMaxTokens = None,
+) -> None:
+    """Label each line of a text, or find the entities in it: a line of JSON each."""
+    from packhorse.cli import labelling
+
+    load = _load_options(device, dtype, max_length, threads, max_tokens)
+    labelling.classify_file(model, file, top_k, load)
 
 
 @app.command()

@@ -11,8 +11,8 @@ import packhorse_weights
 from rich.console import Console
 
 from packhorse import Session, pack, plan_memory
-from packhorse.cli.embedding import longest_sequence
 from packhorse.cli.tables import show_rows
+from packhorse.text.settings import longest_sequence
 
 _BATCHES = 16  # different ones, taken in turn
 

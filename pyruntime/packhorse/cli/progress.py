@@ -14,9 +14,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+Report = Callable[[int, int | None], None]
+
 
 @contextmanager
-def byte_progress(what: str) -> Iterator[Callable[[int, int | None], None]]:
+def byte_progress(what: str) -> Iterator[Report]:
     """Yields report(bytes done, bytes in total or None where that is not known)."""
     console = Console(stderr=True)
     columns = (TextColumn(what), BarColumn(), DownloadColumn(), TimeRemainingColumn())

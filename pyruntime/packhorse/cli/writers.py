@@ -5,31 +5,34 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
+from packhorse import TextModel
+
 FORMATS = ("npy", "jsonl")
 
 
 class NpyWriter:
-    """A .npy file of float32[rows, columns]. Valid after `__exit__`, also after an error."""
+    """A .npy file of rows like those of `like`. Valid after `__exit__`, also after an error."""
 
-    def __init__(self, path: Path, columns: int) -> None:
+    def __init__(self, path: Path, like: NDArray[Any]) -> None:
         self._file = path.open("wb")
-        self._columns, self._rows = columns, 0
+        self._dtype = like.dtype.newbyteorder("<")
+        self._columns, self._rows = like.shape[1], 0
         self._write_header()
 
     def _write_header(self) -> None:
         # NumPy leaves room in the header for the first dimension to grow in place.
         shape = (self._rows, self._columns)
-        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        header = {"descr": self._dtype.str, "fortran_order": False, "shape": shape}
         npy_format.write_array_header_1_0(self._file, header)
 
-    def append(self, rows: NDArray[np.float32]) -> None:
-        self._file.write(np.ascontiguousarray(rows, "<f4").data)
+    def append(self, rows: NDArray[Any]) -> None:
+        self._file.write(np.ascontiguousarray(rows, self._dtype).data)
         self._rows += len(rows)
 
     def __enter__(self) -> NpyWriter:
@@ -51,7 +54,7 @@ class JsonlWriter:
             self._file = self._stack.enter_context(path.open("w", encoding="utf-8"))
         self._rows = 0
 
-    def append(self, rows: NDArray[np.float32]) -> None:
+    def append(self, rows: NDArray[Any]) -> None:
         if not np.isfinite(rows).all():
             raise ValueError("an embedding is not finite, which JSON cannot hold: use --format npy")
         for row in rows.tolist():
@@ -82,8 +85,17 @@ def check_output(path: Path | None, format: str | None) -> str:
     return format
 
 
-def open_writer(path: Path | None, format: str, columns: int) -> Writer:
-    """A writer of rows of `columns` values, as a context manager; see `check_output`."""
+def open_writer(path: Path | None, format: str, like: NDArray[Any]) -> Writer:
+    """A writer of rows like those of `like`, as a context manager; see `check_output`."""
     if format == "npy" and path is not None:
-        return NpyWriter(path, columns)
+        return NpyWriter(path, like)
     return JsonlWriter(path)
+
+
+def note_truncated(model: TextModel) -> None:
+    """Says on stderr how many lines were cut, if any."""
+    if model.num_truncated:
+        print(
+            f"packhorse: lines cut short at {model.max_length} tokens: {model.num_truncated}",
+            file=sys.stderr,
+        )

@@ -1,0 +1,131 @@
+"""Embeddings of texts, and what becomes of them: fewer dimensions, length 1, smaller types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from packhorse.result import FloatArray
+from packhorse.text.runner import Progress, TextRunner, as_texts
+from packhorse.text.settings import choose_prompt
+
+DTYPES = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
+
+
+def scale_to_length_1(embeddings: FloatArray) -> FloatArray:
+    """Rows divided by their Euclidean lengths; those shorter than 1e-12, by that."""
+    lengths = np.sqrt(np.square(embeddings).sum(axis=-1, keepdims=True))
+    scaled: FloatArray = embeddings / np.maximum(lengths, np.float32(1e-12))
+    return scaled
+
+
+def quantize_embeddings(
+    embeddings: FloatArray, dtype: str, ranges: npt.ArrayLike | None = None
+) -> npt.NDArray[Any]:
+    """`embeddings` [N, dims] in a smaller type, as sentence-transformers' function of this name.
+
+    "float32", "float16"  the nearest values
+    "uint8"               floor(255 (x - low) / (high - low)), within 0 and 255
+    "int8"                the same, less 128
+    "ubinary"             [N, ceil(dims / 8)] uint8: a bit for each x > 0, the first one highest
+    "binary"              the same less 128, int8
+
+    ranges  of uint8 and int8: (low, high) of each dimension, [2, dims]. None: those of `embeddings`
+            themselves, of which there must be two at least
+
+    Raises ValueError.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype {dtype!r:.80} is not one of {', '.join(DTYPES)}")
+    embeddings = np.asarray(embeddings)
+    if embeddings.ndim != 2 or not np.issubdtype(embeddings.dtype, np.floating):
+        raise ValueError(
+            f"embeddings are {embeddings.dtype}{list(embeddings.shape)}, expected floats [N, dims]"
+        )
+    if ranges is not None and dtype not in ("int8", "uint8"):
+        raise ValueError(f"dtype {dtype!r} takes no ranges")
+    if dtype in ("float32", "float16"):
+        return embeddings.astype(dtype, copy=False)
+    if dtype in ("binary", "ubinary"):
+        bits: npt.NDArray[np.uint8] = np.packbits(embeddings > 0, axis=-1)
+        return bits if dtype == "ubinary" else (bits ^ 0x80).view(np.int8)
+    low, high = _ranges(embeddings, ranges)
+    steps = (high - low) / np.float32(255)
+    steps[steps == 0] = 1
+    levels: npt.NDArray[np.uint8] = np.clip(np.floor((embeddings - low) / steps), 0, 255).astype(
+        np.uint8
+    )
+    return levels if dtype == "uint8" else (levels ^ 0x80).view(np.int8)
+
+
+def _ranges(embeddings: FloatArray, ranges: npt.ArrayLike | None) -> FloatArray:
+    count, dims = embeddings.shape
+    if ranges is None:
+        if count == 0:
+            return np.zeros((2, dims), np.float32)
+        if count == 1:
+            raise ValueError(
+                "one embedding has no ranges: give ranges=np.stack([e.min(0), e.max(0)]) of "
+                "representative embeddings e"
+            )
+        return np.stack([embeddings.min(axis=0), embeddings.max(axis=0)]).astype(np.float32)
+    given = np.asarray(ranges, np.float32)
+    if given.shape != (2, dims) or not (given[0] <= given[1]).all():
+        raise ValueError(
+            f"ranges have shape {given.shape}, expected (2, {dims}): the lowest and the highest "
+            "value of each dimension"
+        )
+    return given
+
+
+class Embedding(TextRunner):
+    def embed(
+        self,
+        texts: str | Iterable[str],
+        *,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        truncate_dim: int | None = None,
+        normalize: bool | None = None,
+        dtype: str = "float32",
+        ranges: npt.ArrayLike | None = None,
+        max_length: int | None = None,
+        truncation: bool = True,
+        progress: Progress | None = None,
+    ) -> npt.NDArray[Any]:
+        """Embeddings [texts, dims]; [dims] of a single str.
+
+        prompt        goes before every text; "": none
+        prompt_name   of one of `self.prompts`. Neither: the model's default one, where it has one
+        truncate_dim  only the first dimensions, of models trained for that (Matryoshka)
+        normalize     to length 1, after that; None: where the model does
+        dtype         "float32", "float16", "int8", "uint8", "binary" or "ubinary", with `ranges` as
+                      `quantize_embeddings` says
+        """
+        size = self.session.hidden_size
+        if truncate_dim is not None and not 1 <= truncate_dim <= size:
+            raise ValueError(f"truncate_dim {truncate_dim} is not between 1 and {size}")
+        if normalize is None:
+            own = self.session.config.get("embedding", {}).get("normalize", False)
+            normalize = own and truncate_dim is not None  # what is cut no longer has length 1
+        before = choose_prompt(self.tokenizer.config, prompt, prompt_name)
+        # Where ranges are not given, they are those of all embeddings.
+        late = dtype in ("int8", "uint8") and ranges is None
+
+        def finish(rows: FloatArray) -> npt.NDArray[Any]:
+            rows = rows[:, :truncate_dim]
+            rows = scale_to_length_1(rows) if normalize else rows
+            return rows if late else quantize_embeddings(rows, dtype, ranges)
+
+        parts = [finish(np.empty((0, size), np.float32))]  # checks dtype and ranges, too
+        for _, _, result in self._run(
+            as_texts(texts), "embedding", max_length, truncation, progress, prompt=before
+        ):
+            parts.append(finish(result.embedding))
+        found = np.concatenate(parts)
+        if late:
+            found = quantize_embeddings(found, dtype)
+        return found[0] if isinstance(texts, str) else found

@@ -1,0 +1,40 @@
+"""What a model's files and the caller say about a text: how long it may be, what goes before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from packhorse_weights.text import TextConfig
+
+
+def longest_sequence(config: Mapping[str, Any], wanted: int | None) -> int:
+    """Where to truncate: as wanted, or as a valid spec says. Raises ValueError for too much."""
+    positions = config["positions"]
+    limit = int(config.get("max_seqlen") or positions["count"] - positions.get("offset", 0))
+    if wanted is None:
+        wanted = config.get("max_length", limit)
+        if type(wanted) is not int or wanted < 1:
+            raise ValueError(f"spec: 'max_length' is {wanted!r:.80}, expected a positive integer")
+        return min(wanted, limit)
+    if not 1 <= wanted <= limit:
+        raise ValueError(
+            f"max_length {wanted} is not between 1 and the model's longest sequence, {limit}"
+        )
+    return wanted
+
+
+def choose_prompt(config: TextConfig, prompt: str | None, name: str | None) -> str:
+    """The prompt itself, or the model's of this name, or its default one, or none."""
+    if prompt is not None:
+        if name is not None:
+            raise ValueError("give either a prompt or a prompt_name, not both")
+        return prompt
+    name = config.default_prompt_name if name is None else name
+    if name is None:
+        return ""
+    if name not in config.prompts:
+        known = ", ".join(config.prompts) or "none"
+        raise ValueError(f"prompt_name {name!r:.80} is not one of this model's: {known}")
+    return config.prompts[name]

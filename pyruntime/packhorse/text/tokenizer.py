@@ -1,0 +1,171 @@
+"""Text to token ids, by a model's own tokenizer.json and the package tokenizers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from packhorse.packing import Int32Array
+
+if TYPE_CHECKING:
+    from packhorse_weights.text import TextConfig
+    from tokenizers import Encoding, Tokenizer
+
+Text = str | tuple[str, str]
+STRATEGIES = ("longest_first", "only_first", "only_second")
+
+
+class Tokens(NamedTuple):
+    """Of each text or pair, special tokens included.
+
+    encodings  those of the package tokenizers, with offsets in characters, where asked for
+    """
+
+    ids: list[Int32Array]
+    type_ids: list[Int32Array]
+    encodings: list[Encoding]
+
+
+def _load(config: TextConfig) -> Tokenizer:
+    try:
+        from tokenizers import Tokenizer, normalizers
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "text needs the package tokenizers, which is not installed: "
+            "pip install 'packhorse[text]'",
+            name="tokenizers",
+        ) from None
+    try:
+        tokenizer = Tokenizer.from_file(str(config.tokenizer_file))
+    except Exception as error:  # the package raises nothing narrower
+        raise ValueError(f"{config.tokenizer_file}: {error}") from None
+    normalizer = tokenizer.normalizer
+    if isinstance(normalizer, normalizers.BertNormalizer):
+        for name, value in config.normalizer.items():
+            setattr(normalizer, name, value)
+    if config.lower_case:
+        steps = [normalizers.Lowercase(), *([normalizer] if normalizer is not None else [])]
+        tokenizer.normalizer = normalizers.Sequence(steps)
+    tokenizer.no_padding()
+    return tokenizer
+
+
+class TextTokenizer:
+    """Any number of threads may use one."""
+
+    def __init__(self, config: TextConfig) -> None:
+        """Raises ModuleNotFoundError (no package tokenizers) and ValueError (a file not usable)."""
+        self.config = config
+        self._tokenizer = _load(config)
+        truncation = self._tokenizer.truncation or {}
+        self._side: str = config.truncation_side or truncation.get("direction", "right")
+        self._lock = threading.Lock()  # how to truncate is state of the tokenizer
+        self._num_truncated = 0
+        self._check_added_tokens(config)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> TextTokenizer:
+        """Of the model folder at `path`. Raises as the constructor, ValueError for no such file."""
+        from packhorse_weights.text import read_text_config
+
+        return cls(read_text_config(path))
+
+    @property
+    def num_truncated(self) -> int:
+        """How many texts and pairs have been cut short so far."""
+        return self._num_truncated
+
+    def _check_added_tokens(self, config: TextConfig) -> None:
+        ends = self._tokenizer.encode("").tokens
+        for flag, token, found in (
+            ("add_bos_token", config.begin_token, ends[:1]),
+            ("add_eos_token", config.end_token, ends[-1:]),
+        ):
+            if token is not None and found != [token]:
+                raise ValueError(
+                    f"{config.tokenizer_file}: tokenizer_config.json says {flag}, but the "
+                    f"post_processor does not add {token!r}"
+                )
+
+    def encode(
+        self,
+        texts: Sequence[Text],
+        max_length: int | None,
+        *,
+        truncation: bool | str = True,
+        offsets: bool = False,
+        prompt: str = "",
+        first: int = 0,
+    ) -> Tokens:
+        """Tokens of `texts`, each a text or a pair of texts.
+
+        max_length  most tokens of one, special tokens included; None: no limit
+        truncation  True or "longest_first": what exceeds it is cut off, token by token off the
+                    longer text of a pair; "only_first", "only_second": off this one; False: it is
+                    an error
+        offsets     whether to keep the encodings
+        prompt      goes before each text, or before the first of a pair
+        first       number of the first text, for messages
+
+        Raises ValueError naming the text.
+        """
+        rows = [self._check(text, i, prompt) for i, text in enumerate(texts, first)]
+        if max_length is not None:
+            pairs = any(isinstance(row, tuple) for row in rows)
+            special = self._tokenizer.num_special_tokens_to_add(pairs)
+            if max_length <= special:
+                raise ValueError(
+                    f"max_length {max_length} leaves no room beside {special} special tokens"
+                )
+        encodings = self._encode(rows, max_length, truncation, offsets)
+        if max_length is not None and truncation is False:
+            for i, encoding in enumerate(encodings, first):
+                if len(encoding) > max_length:
+                    raise ValueError(
+                        f"texts[{i}] has {len(encoding)} tokens, max_length is {max_length}, and "
+                        "truncation=False"
+                    )
+        return Tokens(
+            [np.array(encoding.ids, np.int32) for encoding in encodings],
+            [np.array(encoding.type_ids, np.int32) for encoding in encodings],
+            encodings if offsets else [],
+        )
+
+    def _encode(
+        self, rows: Sequence[Text], max_length: int | None, truncation: bool | str, offsets: bool
+    ) -> list[Encoding]:
+        strategy = "longest_first" if truncation is True else truncation
+        if strategy not in (False, *STRATEGIES):
+            raise ValueError(
+                f"truncation {truncation!r:.80} is not True, False or one of "
+                f"{', '.join(STRATEGIES)}"
+            )
+        tokenizer = self._tokenizer
+        encode = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
+        with self._lock:
+            if max_length is None or strategy is False:
+                tokenizer.no_truncation()
+            else:
+                tokenizer.enable_truncation(max_length, strategy=strategy, direction=self._side)
+            try:
+                encodings: list[Encoding] = encode(list(rows))
+            except Exception as error:  # the package raises nothing narrower
+                raise ValueError(f"{error} (max_length {max_length}, {strategy})") from None
+            self._num_truncated += sum(
+                len(encoding) == max_length and bool(encoding.overflowing) for encoding in encodings
+            )
+        return encodings
+
+    @staticmethod
+    def _check(text: object, i: int, prompt: str) -> Text:
+        if isinstance(text, str):
+            return prompt + text
+        if isinstance(text, list | tuple) and len(text) == 2:
+            one, two = text
+            if isinstance(one, str) and isinstance(two, str):
+                return prompt + one, two
+        raise ValueError(f"texts[{i}] is {text!r:.80}, expected a text or a pair of texts")

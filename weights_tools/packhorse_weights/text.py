@@ -1,0 +1,128 @@
+"""What a model folder says about text: its tokenizer, and the settings and prompts around it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from packhorse_weights.checkpoint import model_folder
+from packhorse_weights.config import Config
+from packhorse_weights.errors import CheckpointError
+from packhorse_weights.files import read_json
+
+# Of tokenizer_config.json -> of the BertNormalizer of tokenizer.json. In transformers the first
+# wins, in classes made for a family of models.
+_GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
+_NORMALIZER = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+# Of a Transformer module of sentence-transformers: what changes how it turns text into tokens.
+_UNSUPPORTED = ("query_length", "document_length", "query_expansion")
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """Settings, as far as the files have them."""
+
+    tokenizer_file: Path
+    normalizer: dict[str, bool | None]  # fields that a BertNormalizer must have
+    lower_case: bool  # lower-case every text first, as sentence-transformers does
+    truncation_side: str | None  # "left" or "right"; None: as tokenizer.json says
+    type_ids: bool  # whether the model is given any
+    begin_token: str | None  # that the tokenizer must put before a text
+    end_token: str | None  # and after it
+    prompts: dict[str, str]
+    default_prompt_name: str | None
+
+
+def _find_tokenizer(folder: Path, root: Path) -> Path:
+    folders = list(dict.fromkeys((folder, root)))
+    for path in (place / "tokenizer.json" for place in folders):
+        if path.is_file():
+            return path
+    there = sorted({path.name for place in folders for path in place.iterdir() if path.is_file()})
+    raise CheckpointError(
+        f"no tokenizer.json in {' or '.join(map(str, folders))}, found: "
+        f"{', '.join(there[:20]) or 'nothing'}. Where the folder has another form of tokenizer, "
+        "transformers writes this one: "
+        f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+    )
+
+
+def _added_token(config: Config, flag: str, name: str) -> str | None:
+    if not config.boolean(flag, default=False):
+        return None
+    value = config.fields.get(name)
+    token = value.get("content") if isinstance(value, dict) else value
+    return token if isinstance(token, str) else None
+
+
+def _normalizer(config: Config) -> dict[str, bool | None]:
+    if config.fields.get("tokenizer_class") in _GENERIC_CLASSES:
+        return {}
+    given = {theirs: ours for theirs, ours in _NORMALIZER.items() if theirs in config.fields}
+    return {
+        ours: None if config.fields[theirs] is None else config.boolean(theirs, default=False)
+        for theirs, ours in given.items()
+    }
+
+
+def _optional(folder: Path, name: str) -> Config:
+    path = folder / name
+    return Config(read_json(path) if path.is_file() else {}, str(path))
+
+
+def _prompts(config: Config) -> tuple[dict[str, str], str | None]:
+    found = config.section("prompts").fields
+    prompts = {name: text for name, text in found.items() if text is not None}
+    for name, text in prompts.items():
+        if not isinstance(text, str):
+            raise CheckpointError(f"{config.where}: prompts: {name!r:.80} is {text!r:.80}, no text")
+    default = config.fields.get("default_prompt_name")
+    if default is not None and default not in found:
+        raise CheckpointError(
+            f"{config.where}: default_prompt_name {default!r:.80} is not one of "
+            f"{', '.join(found) or 'no prompts'}"
+        )
+    return prompts, default if default in prompts else None
+
+
+def _lower_case(config: Config) -> bool:
+    """From sentence_bert_config.json, whose other settings must be such as change nothing."""
+    for name in _UNSUPPORTED:
+        config.refuse(name)
+    config.refuse("processing_kwargs", {})
+    modalities: Any = config.section("modality_config").fields
+    if modalities and "text" not in modalities:
+        raise CheckpointError(f"{config.where}: modality_config {modalities!r:.80} has no text")
+    return config.boolean("do_lower_case", default=False)
+
+
+def read_text_config(path: str | PathLike[str]) -> TextConfig:
+    """The settings of the model at `path`, as `inspect_checkpoint` takes it.
+
+    Raises CheckpointError: no tokenizer.json, or settings that are not supported.
+    """
+    path = Path(path)
+    root = path if path.is_dir() else path.parent
+    folder = model_folder(root)
+    tokenizer_file = _find_tokenizer(folder, root)
+    settings = _optional(tokenizer_file.parent, "tokenizer_config.json")
+    names = settings.fields.get("model_input_names")
+    prompts, default = _prompts(_optional(root, "config_sentence_transformers.json"))
+    side = settings.choice("truncation_side", {"left": "left", "right": "right", "": ""}, "")
+    return TextConfig(
+        tokenizer_file,
+        _normalizer(settings),
+        _lower_case(_optional(folder, "sentence_bert_config.json")),
+        side or None,
+        not isinstance(names, list) or "token_type_ids" in names,
+        _added_token(settings, "add_bos_token", "bos_token"),
+        _added_token(settings, "add_eos_token", "eos_token"),
+        prompts,
+        default,
+    )
