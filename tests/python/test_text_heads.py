@@ -1,0 +1,275 @@
+"""TextModel: scores, labels, entities and answers, beside those of the usual libraries."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import packhorse
+import pytest
+from checkpoints import GOLDEN
+from text_cases import CLASSIFIERS, PAIRS, RERANKERS, TEXTS, TOKEN_CLASSIFIERS
+from tiny_tokenizer import make_tokenizer, with_tokenizer
+
+pytest.importorskip("tokenizers")
+
+EXPECTED = json.loads((GOLDEN / "text.json").read_text())
+TOLERANCE = 5e-6  # of float32 logits whose sums are some units
+
+
+def load(case: Any, folder: Path, **options: Any) -> packhorse.TextModel:
+    model, pair, config = case
+    return packhorse.TextModel.load(with_tokenizer(GOLDEN / model, folder, pair, config), **options)
+
+
+def check_labels(found: list[Any], expected: list[Any]) -> None:
+    assert [one["label"] for one in found] == [one["label"] for one in expected]
+    scores = [one["score"] for one in expected]
+    np.testing.assert_allclose([one["score"] for one in found], scores, atol=TOLERANCE)
+
+
+# --- score
+
+
+@pytest.mark.parametrize("name", RERANKERS)
+def test_scores_as_cross_encoder(name: str, tmp_path: Path) -> None:
+    model = load(RERANKERS[name], tmp_path / "m", max_tokens=80, max_sequences=2)
+    found = model.score_pairs(pair for pair in PAIRS)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, EXPECTED["scores"][name], atol=TOLERANCE)
+    assert model.num_truncated == 3
+    for (query, document), score in zip(PAIRS, found, strict=True):
+        assert model.score(query, [document]) == [score]
+
+
+def test_score(tmp_path: Path) -> None:
+    model = load(RERANKERS["bert"], tmp_path / "m")
+    documents = [document for _, document in PAIRS]
+    calls: list[Any] = []
+    found = model.score("who", documents, progress=lambda *done: calls.append(done))
+    assert calls == [(6, 6)]
+    np.testing.assert_array_equal(found, model.score_pairs([("who", one) for one in documents]))
+    np.testing.assert_array_equal(found, model.score("who", iter(documents)))
+    assert model.score("who", []).shape == (0,)
+    # As the session joins and cuts ids.
+    tokenizer = make_tokenizer()
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in ("who", *documents)]
+    np.testing.assert_array_equal(model.session.score(ids[0], ids[1:]), found)
+
+
+def test_score_truncation(tmp_path: Path) -> None:
+    model = load(RERANKERS["bert"], tmp_path / "m")
+    query, document = "the cat " * 10, "dog " * 30
+    cut = model.score(query, [document], truncation="only_second")
+    assert cut == model.score(query, ["dog " * 17])
+    assert cut != model.score(query, [document])
+    with pytest.raises(ValueError, match=r"texts\[0\] has 53 tokens, max_length is 40"):
+        model.score(query, [document], truncation=False)
+    with pytest.raises(ValueError, match=r"too short .*\(max_length 20, only_second\)"):
+        model.score(query, [document], truncation="only_second", max_length=20)
+    assert model.score(query, [document], truncation=False, max_length=60).shape == (1,)
+
+
+def test_score_takes_the_models_prompt(tmp_path: Path) -> None:
+    folder = with_tokenizer(GOLDEN / "bert-reranker", tmp_path / "m")
+    plain = packhorse.TextModel.load(folder)
+    config = {
+        "prompts": {"ask": "what is "},
+        "default_prompt_name": "ask",
+        "activation_fn": "torch.nn.modules.activation.Sigmoid",  # wins over config.json's
+    }
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(config))
+    logit = plain.score("what is paris", ["a cat"])
+    found = packhorse.TextModel.load(folder).score("paris", ["a cat"])
+    np.testing.assert_allclose(found, 1 / (1 + np.exp(-logit)), rtol=1e-6)
+
+
+# --- classify
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_labels_as_transformers(name: str, tmp_path: Path) -> None:
+    model = load(CLASSIFIERS[name], tmp_path / "m", max_tokens=80, max_sequences=2)
+    expected = EXPECTED["labels"][name]
+    for texts, kind in ((TEXTS, "texts"), (PAIRS, "pairs")):
+        found = model.classify(texts, top_k=None)
+        for text, labels, right in zip(texts, found, expected[kind], strict=True):
+            if text[1:] != ("",):  # the pipeline takes this for a text alone
+                check_labels(labels, right)
+    best = model.classify(list(TEXTS))
+    check_labels(best, expected["best"])
+    assert model.classify(TEXTS[0]) == best[0]
+    assert model.classify(TEXTS[0], top_k=2) == model.classify(TEXTS, top_k=None)[0][:2]
+    assert model.classify([]) == []
+
+
+def test_converted(tmp_path: Path) -> None:
+    """What was the classifier for, and all that text needs, go along."""
+    from packhorse_weights import convert
+
+    model = load(CLASSIFIERS["bert-multi"], tmp_path / "m")
+    converted = packhorse.TextModel.load(convert(tmp_path / "m", tmp_path / "converted"))
+    assert converted.max_length == 40
+    assert converted.classify(TEXTS, top_k=None) == model.classify(TEXTS, top_k=None)
+    assert converted.session.config["heads"]["classifier"]["problem"] == "multi_label"
+
+
+# --- classify_tokens
+
+
+@pytest.mark.parametrize("name", TOKEN_CLASSIFIERS)
+@pytest.mark.parametrize("strategy", ["none", "simple"])
+def test_entities_as_transformers(name: str, strategy: str, tmp_path: Path) -> None:
+    model = load(TOKEN_CLASSIFIERS[name], tmp_path / "m", max_tokens=80, max_sequences=2)
+    found = model.classify_tokens(iter(TEXTS), aggregation_strategy=strategy)
+    expected = EXPECTED["entities"][name][strategy]
+    assert [len(entities) for entities in found] == [len(entities) for entities in expected]
+    for text, entities, right in zip(TEXTS, found, expected, strict=True):
+        for entity, its in zip(entities, right, strict=True):
+            # Theirs is made of tokens, ours is the text itself.
+            assert entity.pop("word") == text[entity["start"] : entity["end"]]
+            assert its.pop("word")
+            np.testing.assert_allclose(entity.pop("score"), its.pop("score"), atol=TOLERANCE)
+            assert entity == its
+    assert sum(map(len, found)) > 20
+    assert model.classify_tokens("") == []
+    alone = model.classify_tokens(TEXTS[3], aggregation_strategy=strategy)
+    assert alone == model.classify_tokens(TEXTS, aggregation_strategy=strategy)[3]
+
+
+def test_ignored_labels(tmp_path: Path) -> None:
+    model = load(TOKEN_CLASSIFIERS["bert"], tmp_path / "m")
+    tokens = model.classify_tokens(TEXTS[2], ignore_labels=())
+    tokenizer = make_tokenizer()
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    assert len(tokens) == len(tokenizer.encode(TEXTS[2], add_special_tokens=False).ids)
+    names = {entity["entity"] for entity in tokens}
+    some = model.classify_tokens(TEXTS[2], ignore_labels=list(names)[:1])
+    assert {entity["entity"] for entity in some} == names - set(list(names)[:1])
+
+
+# --- answer
+
+
+def expected_answers(
+    model: packhorse.TextModel, question: str, context: str, length: int, stride: int, longest: int
+) -> dict[tuple[int, int], float]:
+    """Probability of every span of characters: windows and spans one by one, in float64."""
+    tokenizer = make_tokenizer()
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    asked = tokenizer.encode(question, add_special_tokens=False)
+    told = tokenizer.encode(context, add_special_tokens=False)
+    words = [told.word_to_chars(word) for word in told.word_ids]
+    before = [2, *asked.ids, 3]
+    room = length - len(before) - 1
+    found: dict[tuple[int, int], float] = {}
+    first = 0
+    while True:
+        part = told.ids[first : first + room]
+        types = [0] * len(before) + [1] * (len(part) + 1)
+        batch = packhorse.pack([[*before, *part, 3]], type_ids=[types])
+        logits = model.session.run(batch, outputs=["logits"]).logits.astype(np.float64)
+        keep = np.r_[0, len(before) : len(before) + len(part)]
+        powers = np.exp(logits[keep])
+        start, end = (powers / powers.sum(axis=0)).T
+        none = float(start[0] * end[0])
+        found[0, 0] = min(found.get((0, 0), none), none)
+        for i in range(len(part)):
+            for j in range(i, min(i + longest, len(part))):
+                span = words[first + i][0], words[first + j][1]
+                found[span] = max(found.get(span, 0), float(start[1 + i] * end[1 + j]))
+        if first + room >= len(told.ids):
+            return found
+        first += room - stride
+
+
+@pytest.mark.parametrize("name", ["bert-answers"])
+@pytest.mark.parametrize(("length", "stride", "longest"), [(40, 10, 15), (20, 3, 2), (13, 0, 4)])
+def test_answers(name: str, length: int, stride: int, longest: int, tmp_path: Path) -> None:
+    model = load((name, "bert", {}), tmp_path / "m", max_tokens=60, max_sequences=3)
+    questions = ["Who sat?", "Where is Paris?", "what", "who"]
+    contexts = [
+        "Mark sat on the mat, and the dogs were singing in Paris. " * 6,
+        "the cat's mat",
+        "",
+        "dogs",
+    ]
+    options = {"max_length": length, "stride": stride, "max_answer_length": longest}
+    found = model.answer(questions, contexts, top_k=3, **options)
+    for question, context, answers in zip(questions, contexts, found, strict=True):
+        right = expected_answers(model, question, context, length, stride, longest)
+        none = right.pop((0, 0))
+        best = sorted(right.values(), reverse=True)
+        assert 1 <= len(answers) <= 3
+        for answer in answers:
+            assert answer["answer"] == context[answer["start"] : answer["end"]]
+            score = right.get((answer["start"], answer["end"]), none)
+            np.testing.assert_allclose(answer["score"], score, rtol=1e-5)
+        np.testing.assert_allclose(answers[0]["score"], best[0] if best else none, rtol=1e-5)
+        allowed = model.answer(question, context, top_k=9999, allow_none=True, **options)
+        (nothing,) = (answer for answer in allowed if not answer["answer"])
+        np.testing.assert_allclose(nothing["score"], none, rtol=1e-5)
+        assert model.answer(question, context, **options) == answers[0]
+
+
+def test_answer_windows(tmp_path: Path) -> None:
+    model = load(("bert-answers", "bert", {}), tmp_path / "m")
+    context = "the cat sat on the mat " * 10
+    with pytest.raises(ValueError, match=r"texts\[1\]: the question has 38 tokens with special"):
+        model.answer(["who", "who " * 35], [context] * 2)
+    with pytest.raises(ValueError, match="both str, or both iterables"):
+        model.answer("who", [context])
+    with pytest.raises(ValueError, match="zip"):
+        model.answer(["who"], [context] * 2)
+    with pytest.raises(ValueError, match="top_k 0"):
+        model.answer("who", context, top_k=0)
+    assert model.answer([], []) == []
+
+
+# --- what a model has not
+
+
+@pytest.mark.parametrize(
+    ("model", "call", "message"),
+    [
+        ("bert-gelu", lambda m: m.score("a", ["b"]), "score: this model has no classifier"),
+        ("bert-gelu", lambda m: m.classify("a"), "classify: this model has no classifier"),
+        ("bert-gelu", lambda m: m.answer("a", "b"), "answer: this model has no classifier"),
+        ("bert-gelu", lambda m: m.classify_tokens("a"), "classify_tokens: this model has no clas"),
+        ("bert-sequence", lambda m: m.score("a", ["b"]), "a sequence 3 labels, expected one"),
+        ("bert-sequence", lambda m: m.answer("a", "b"), "its labels are 'negative, neutral, pos"),
+        ("bert-sequence", lambda m: m.classify_tokens("a"), "labels texts, not tokens"),
+        ("bert-sequence", lambda m: m.classify("a", top_k=0), "top_k is 0"),
+        ("bert-tokens", lambda m: m.classify("a"), "labels tokens, not texts"),
+        ("bert-tokens", lambda m: m.answer("a", "b"), "does not answer questions"),
+        ("bert-tokens", lambda m: m.classify_tokens([("a", "b")]), "is a pair, expected a text"),
+        ("bert-tokens", lambda m: m.classify_tokens("a", aggregation_strategy="max"), "'max'"),
+        ("bert-reranker", lambda m: m.score("a", "b"), "documents is one str"),
+        ("bert-reranker", lambda m: m.score("a", [7]), r"texts\[0\] is \('a', 7\), expected"),
+    ],
+)
+def test_refused(model: str, call: Any, message: str, tmp_path: Path) -> None:
+    loaded = packhorse.TextModel.load(with_tokenizer(GOLDEN / model, tmp_path / "m"))
+    with pytest.raises(ValueError, match=message):
+        call(loaded)
+
+
+def test_problems_of_hostile_specs(tmp_path: Path) -> None:
+    from packhorse_weights import CheckpointError, convert
+
+    folder = with_tokenizer(
+        GOLDEN / "bert-sequence", tmp_path / "m", config={"problem_type": "ranking"}
+    )
+    with pytest.raises(CheckpointError, match="problem_type 'ranking' is not supported; supp"):
+        packhorse.TextModel.load(folder)
+    load(CLASSIFIERS["bert-multi"], tmp_path / "good")
+    spec_file = convert(tmp_path / "good", tmp_path / "converted") / "packhorse.json"
+    spec_file.write_text(spec_file.read_text().replace("multi_label", "many"))
+    with pytest.raises(ValueError, match="'heads.classifier.problem' is 'many', expected"):
+        packhorse.TextModel.load(tmp_path / "converted").classify("a")
