@@ -16,6 +16,7 @@ import packhorse
 import pytest
 from packhorse.cli import main
 from packhorse_weights import convert, inspect_checkpoint
+from tiny_tokenizer import with_tokenizer
 
 for needed in ("typer", "rich", "tokenizers"):
     pytest.importorskip(needed)
@@ -252,6 +253,64 @@ def test_embed_errors(cli: Cli, model: Path, text: Path, tmp_path: Path) -> None
     assert failed(cli("embed", tmp_path / "broken", text), "tokenizer.json")
 
 
+def test_embed_options(cli: Cli, model: Path, text: Path, tmp_path: Path, vectors: Any) -> None:
+    out = tmp_path / "v.npy"
+    options = ("--truncate-dim", "9", "--output-dtype", "ubinary")
+    assert cli("embed", model, text, "-o", out, *options).status == 0
+    np.testing.assert_array_equal(np.load(out), np.packbits(vectors[:, :9] > 0, axis=1))
+    assert cli("embed", model, text, "-o", out, "--output-dtype", "float16").status == 0
+    np.testing.assert_array_equal(np.load(out), vectors.astype(np.float16))
+    shown = cli("embed", model, "-", "--output-dtype", "binary", "--prompt", "w7 ", stdin=b"w8\n")
+    (vector,) = expected(model, ["w7 w8"])
+    bits = np.packbits(vector > 0).astype(int) - 128
+    assert json.loads(shown.out) == {"index": 0, "embedding": bits.tolist()}
+    assert failed(cli("embed", model, text, "--output-dtype", "int8"), "needs ranges")
+    assert failed(cli("embed", model, text, "--prompt-name", "q"), "'q' is not one of")
+    assert failed(cli("embed", model, text, "--truncate-dim", "33"), "between 1 and 32")
+
+
+# --- score, classify
+
+
+def test_score(cli: Cli, text: Path, tmp_path: Path) -> None:
+    reranker = with_tokenizer(GOLDEN / "bert-reranker", tmp_path / "m")
+    lines = ["the cat", "", "dogs", "a mat " * 30]
+    text.write_text("\n".join(lines))
+    shown = cli("score", reranker, "who", text)
+    assert (shown.status, shown.err) == (0, "packhorse: lines cut short at 40 tokens: 1\n")
+    rows = [json.loads(line) for line in shown.out.splitlines()]
+    scores = packhorse.TextModel.load(reranker).score("who", lines)
+    assert rows == [{"index": i, "score": score} for i, score in enumerate(scores.tolist())]
+    classifier = with_tokenizer(GOLDEN / "bert-sequence", tmp_path / "c")
+    assert failed(cli("score", classifier, "who", text), "3 labels")
+
+
+def test_classify(cli: Cli, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packhorse.cli.lines._CHUNK_BYTES", 8)
+    lines = ["the cat", "", "dogs \u00e9", "a mat"]
+    text.write_text("\n".join(lines), encoding="utf-8")
+    folder = with_tokenizer(GOLDEN / "bert-sequence", tmp_path / "c")
+    model = packhorse.TextModel.load(folder)
+    shown = cli("classify", folder, text)
+    assert (shown.status, shown.err) == (0, "")
+    rows = [json.loads(line) for line in shown.out.splitlines()]
+    assert rows == [{"index": i, **label} for i, label in enumerate(model.classify(lines))]
+    rows = [
+        json.loads(line)
+        for line in cli("classify", folder, text, "--top-k", 2).out.split("\n")[:-1]
+    ]
+    labels = model.classify(lines, top_k=2)
+    assert rows == [{"index": i, "labels": its} for i, its in enumerate(labels)]
+    assert failed(cli("classify", BERT, text), "no tokenizer.json")
+
+    folder = with_tokenizer(GOLDEN / "bert-tokens", tmp_path / "t")
+    entities = packhorse.TextModel.load(folder).classify_tokens(
+        lines, aggregation_strategy="simple"
+    )
+    rows = [json.loads(line) for line in cli("classify", folder, text).out.splitlines()]
+    assert rows == [{"index": i, "entities": its} for i, its in enumerate(entities)]
+
+
 # --- bench and the rest
 
 
@@ -265,7 +324,7 @@ def test_bench(cli: Cli, model: Path) -> None:
 
 def test_help_and_usage(cli: Cli) -> None:
     assert cli("--version").out == f"packhorse {packhorse.__version__}\n"
-    for command in ("convert", "inspect", "embed", "bench"):
+    for command in ("convert", "inspect", "embed", "score", "classify", "bench"):
         assert command in cli("--help").out
         assert cli(command, "--help").status == 0
         assert cli(command).status == 2
