@@ -102,6 +102,8 @@ def test_normalizer_as_the_tokenizers_class_has_it(folder: Path) -> None:
 
 def test_truncation_side(folder: Path) -> None:
     assert tokens(folder, "the cat sat", 4) == ["[CLS]", "the", "cat", "[SEP]"]
+    add_tokenizer(folder, truncation_side=None)
+    assert tokens(folder, "the cat sat", 4) == ["[CLS]", "the", "cat", "[SEP]"]
     add_tokenizer(folder, truncation_side="left")
     assert tokens(folder, "the cat sat", 4) == ["[CLS]", "cat", "sat", "[SEP]"]
     tokenizer = make_tokenizer()
@@ -140,6 +142,12 @@ def test_added_tokens(folder: Path) -> None:
         ("sentence_bert_config.json", {"modality_config": {"message": {}}}, "has no text"),
         ("config_sentence_transformers.json", {"prompts": {"a": 7}}, "prompts: 'a' is 7, no text"),
         ("config_sentence_transformers.json", {"prompts": ["a"]}, "prompts: expected an object"),
+        (
+            "config_sentence_transformers.json",
+            {"default_prompt_name": []},
+            "is not one of no prompts",
+        ),
+        ("tokenizer_config.json", {"do_lower_case": 1}, "do_lower_case: expected true or false"),
         (
             "config_sentence_transformers.json",
             {"default_prompt_name": "a", "prompts": PROMPTS},

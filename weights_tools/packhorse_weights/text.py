@@ -83,7 +83,7 @@ def _prompts(config: Config) -> tuple[dict[str, str], str | None]:
         if not isinstance(text, str):
             raise CheckpointError(f"{config.where}: prompts: {name!r:.80} is {text!r:.80}, no text")
     default = config.fields.get("default_prompt_name")
-    if default is not None and default not in found:
+    if default is not None and (not isinstance(default, str) or default not in found):
         raise CheckpointError(
             f"{config.where}: default_prompt_name {default!r:.80} is not one of "
             f"{', '.join(found) or 'no prompts'}"
@@ -114,12 +114,14 @@ def read_text_config(path: str | PathLike[str]) -> TextConfig:
     settings = _optional(tokenizer_file.parent, "tokenizer_config.json")
     names = settings.fields.get("model_input_names")
     prompts, default = _prompts(_optional(root, "config_sentence_transformers.json"))
-    side = settings.choice("truncation_side", {"left": "left", "right": "right", "": ""}, "")
+    side = settings.fields.get("truncation_side")
+    if side is not None:
+        side = settings.choice("truncation_side", {"left": "left", "right": "right"}, "")
     return TextConfig(
         tokenizer_file,
         _normalizer(settings),
         _lower_case(_optional(folder, "sentence_bert_config.json")),
-        side or None,
+        side,
         not isinstance(names, list) or "token_type_ids" in names,
         _added_token(settings, "add_bos_token", "bos_token"),
         _added_token(settings, "add_eos_token", "eos_token"),

@@ -122,7 +122,7 @@ class Embedding(TextRunner):
 
         parts = [finish(np.empty((0, size), np.float32))]  # checks dtype and ranges, too
         for _, _, result in self._run(
-            as_texts(texts), "embedding", max_length, truncation, progress, prompt=before
+            as_texts(texts), ["embedding"], max_length, truncation, progress, prompt=before
         ):
             parts.append(finish(result.embedding))
         found = np.concatenate(parts)

@@ -100,7 +100,7 @@ class TokenClassifying(TextRunner):
             )
         found: list[list[Entity]] = []
         for chunk, tokens, result in self._run(
-            as_texts(texts), "logits", max_length, truncation, progress, offsets=True
+            as_texts(texts), ["logits"], max_length, truncation, progress, offsets=True
         ):
             rows = np.split(result.logits, result.cu_seqlens[1:-1])
             for text, encoding, logits in zip(chunk, tokens.encodings, rows, strict=True):

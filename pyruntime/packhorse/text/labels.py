@@ -78,7 +78,9 @@ class Classifying(TextRunner):
             raise ValueError(f"top_k is {top_k}, expected a positive number or None")
         classifier = check_classifier(self.session.config)
         found: list[Any] = []
-        for _, _, result in self._run(as_texts(texts), "logits", max_length, truncation, progress):
+        for _, _, result in self._run(
+            as_texts(texts), ["logits"], max_length, truncation, progress
+        ):
             scores = probabilities(classifier, result.logits)
             best = best_labels(self.labels, scores, top_k)
             found += [row[0] for row in best] if top_k == 1 else best

@@ -89,7 +89,7 @@ class TextRunner:
     def _run(
         self,
         texts: Iterable[Text],
-        output: str,
+        outputs: Sequence[str],
         max_length: int | None,
         truncation: bool | str,
         progress: Progress | None,
@@ -98,7 +98,7 @@ class TextRunner:
         offsets: bool = False,
         total: int | None = None,
     ) -> Iterator[tuple[list[Text], Tokens, RunResult]]:
-        """Yields (texts, their tokens, one output of the session) of each chunk of `texts`.
+        """Yields (texts, their tokens, outputs of the session) of each chunk of `texts`, in order.
 
         total  number of texts, where `texts` does not know it
         """
@@ -113,13 +113,16 @@ class TextRunner:
 
         done = 0
         for chunk, tokens in prepare_ahead(texts, self.session.max_sequences, tokenize):
-            result = self._run_tokens(tokens.ids, tokens.type_ids, output)
+            result = self._run_tokens(tokens.ids, tokens.type_ids, outputs)
             done += len(chunk)
             if progress is not None:
                 progress(done, total)
             yield chunk, tokens, result
 
     def _run_tokens(
-        self, ids: Sequence[Int32Array], type_ids: Sequence[Int32Array], output: str
+        self, ids: Sequence[Int32Array], type_ids: Sequence[Int32Array], outputs: Sequence[str]
     ) -> RunResult:
-        return self.session.run_many(ids, [output], type_ids=type_ids if self._has_types else None)
+        return self.session.run_many(ids, outputs, type_ids=type_ids if self._has_types else None)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.session!r}, max_length={self.max_length})"

@@ -55,7 +55,7 @@ class Scoring(TextRunner):
         check_scores(config)
         prompt = choose_prompt(self.tokenizer.config, None, None)
         runs = self._run(
-            pairs, "logits", max_length, truncation, progress, prompt=prompt, total=total
+            pairs, ["logits"], max_length, truncation, progress, prompt=prompt, total=total
         )
         parts = [as_scores(config, result.logits) for _, _, result in runs]
         return np.concatenate([np.empty(0, np.float32), *parts])

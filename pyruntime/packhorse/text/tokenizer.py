@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -52,6 +52,14 @@ def _load(config: TextConfig) -> Tokenizer:
         tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.no_padding()
     return tokenizer
+
+
+def _fails(encode: Callable[[list[Text]], object], text: Text) -> bool:
+    try:
+        encode([text])
+    except Exception:
+        return True
+    return False
 
 
 class TextTokenizer:
@@ -121,7 +129,7 @@ class TextTokenizer:
                 raise ValueError(
                     f"max_length {max_length} leaves no room beside {special} special tokens"
                 )
-        encodings = self._encode(rows, max_length, truncation, offsets)
+        encodings = self._encode(rows, max_length, truncation, offsets, first)
         if max_length is not None and truncation is False:
             for i, encoding in enumerate(encodings, first):
                 if len(encoding) > max_length:
@@ -136,7 +144,12 @@ class TextTokenizer:
         )
 
     def _encode(
-        self, rows: Sequence[Text], max_length: int | None, truncation: bool | str, offsets: bool
+        self,
+        rows: Sequence[Text],
+        max_length: int | None,
+        truncation: bool | str,
+        offsets: bool,
+        first: int,
     ) -> list[Encoding]:
         strategy = "longest_first" if truncation is True else truncation
         if strategy not in (False, *STRATEGIES):
@@ -154,7 +167,10 @@ class TextTokenizer:
             try:
                 encodings: list[Encoding] = encode(list(rows))
             except Exception as error:  # the package raises nothing narrower
-                raise ValueError(f"{error} (max_length {max_length}, {strategy})") from None
+                number = first + next(i for i, row in enumerate(rows) if _fails(encode, row))
+                raise ValueError(
+                    f"texts[{number}]: {error} (max_length {max_length}, {strategy})"
+                ) from None
             self._num_truncated += sum(
                 len(encoding) == max_length and bool(encoding.overflowing) for encoding in encodings
             )

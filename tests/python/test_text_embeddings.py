@@ -1,0 +1,110 @@
+"""Embeddings of texts, and what becomes of them after the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import packhorse
+import pytest
+from checkpoints import GOLDEN
+from packhorse.text import quantize_embeddings
+from text_cases import MINILM_TEXTS, PROMPTS, TEXTS
+from tiny_tokenizer import with_tokenizer
+
+pytest.importorskip("tokenizers")
+
+CASES = [*TEXTS, "dog", "a cat", *(f"{'mat ' * i}at" for i in range(20))]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> packhorse.TextModel:
+    """It normalises."""
+    folder = with_tokenizer(GOLDEN / "bert-gelu", tmp_path_factory.mktemp("text") / "model")
+    return packhorse.TextModel.load(folder)
+
+
+@pytest.fixture(scope="module")
+def golden() -> Any:
+    return np.load(GOLDEN / "text.npz")
+
+
+def test_minilm_as_sentence_transformers(minilm: Path, golden: Any) -> None:
+    model = packhorse.TextModel.load(minilm)
+    assert model.max_length == 256
+    texts = list(MINILM_TEXTS)
+    for found, name in (
+        (model.embed(texts), "plain"),
+        (model.embed(texts, prompt=PROMPTS["query"]), "query"),
+        (model.embed(texts, truncate_dim=50), "short"),
+    ):
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, golden[name], atol=1e-6, rtol=0)
+
+
+def test_dimensions_and_length(model: packhorse.TextModel, tmp_path: Path) -> None:
+    rows = model.embed(CASES).astype(np.float64)
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)  # by the model
+    cut = rows[:, :5]
+    unit = cut / np.linalg.norm(cut, axis=1, keepdims=True)
+    found = model.embed(CASES, truncate_dim=5)
+    np.testing.assert_allclose(found, unit, rtol=1e-6, atol=1e-7)
+    np.testing.assert_array_equal(model.embed(CASES[2], truncate_dim=5), found[2])
+    found = model.embed(CASES, truncate_dim=5, normalize=False)
+    np.testing.assert_array_equal(found, cut.astype(np.float32))
+    assert model.embed(CASES, truncate_dim=32).shape == (len(CASES), 32)
+    for dim in (0, 33, -1):
+        with pytest.raises(ValueError, match=f"truncate_dim {dim} is not between 1 and 32"):
+            model.embed(CASES, truncate_dim=dim)
+
+    folder = with_tokenizer(GOLDEN / "bert-sequence", tmp_path / "other")
+    other = packhorse.TextModel.load(folder)  # does not normalise
+    rows = other.embed(CASES).astype(np.float64)
+    assert (np.linalg.norm(rows, axis=1) > 2).all()
+    np.testing.assert_array_equal(other.embed(CASES, truncate_dim=5), rows[:, :5].astype("f4"))
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    np.testing.assert_allclose(other.embed(CASES, normalize=True), unit, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8", "uint8", "binary", "ubinary"])
+def test_dtypes(model: packhorse.TextModel, dtype: str) -> None:
+    rows = model.embed(CASES, truncate_dim=12)
+    found = model.embed(iter(CASES), truncate_dim=12, dtype=dtype)
+    np.testing.assert_array_equal(found, quantize_embeddings(rows, dtype))
+    assert found.shape == (len(CASES), 2 if dtype.endswith("binary") else 12)
+    assert model.embed([], truncate_dim=12, dtype=dtype).shape == (0, *found.shape[1:])
+    assert model.embed([], truncate_dim=12, dtype=dtype).dtype == found.dtype
+    if dtype.endswith("int8"):
+        ranges = np.stack([rows.min(0), rows.max(0)])
+        one = model.embed(CASES[5], truncate_dim=12, dtype=dtype, ranges=ranges)
+        np.testing.assert_array_equal(one, found[5])
+
+
+def test_quantize_as_sentence_transformers(golden: Any) -> None:
+    some, ranges = golden["some"], golden["ranges"]
+    for kind in ("int8", "uint8", "binary", "ubinary"):
+        found = quantize_embeddings(some, kind)
+        assert found.dtype == golden[kind].dtype
+        np.testing.assert_array_equal(found, golden[kind])
+    for kind in ("int8", "uint8"):
+        found = quantize_embeddings(some, kind, ranges)
+        np.testing.assert_array_equal(found, golden[f"{kind}_ranges"])
+    np.testing.assert_array_equal(quantize_embeddings(some, "float16"), some.astype(np.float16))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ranges", "message"),
+    [
+        ("int4", None, "dtype 'int4' is not one of float32, float16, int8"),
+        ("int8", None, "one embedding has no ranges"),
+        ("int8", np.zeros((2, 31)), r"ranges have shape \(2, 31\), expected \(2, 32\)"),
+        ("uint8", np.stack([np.ones(32), np.zeros(32)]), "the lowest and the highest"),
+        ("binary", np.zeros((2, 32)), "dtype 'binary' takes no ranges"),
+    ],
+)
+def test_dtype_errors(model: packhorse.TextModel, dtype: str, ranges: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        model.embed(["a"], dtype=dtype, ranges=ranges)
+    with pytest.raises(ValueError, match=r"embeddings are int64\[3\], expected floats \[N, dims\]"):
+        quantize_embeddings(np.arange(3), "int8")  # type: ignore[arg-type]
