@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -167,10 +168,21 @@ def test_default_prompt(tmp_path: Path, model: packhorse.TextModel) -> None:
 
 
 def test_threads_with_other_lengths(model: packhorse.TextModel) -> None:
-    lengths = [5, 40, 17, 40, 9, 120] * 4
-    rows = {length: expected(model, CASES, length) for length in set(lengths)}
-    with ThreadPoolExecutor(4) as pool:
-        for length, found in zip(
-            lengths, pool.map(lambda n: model.embed(CASES, max_length=n), lengths), strict=True
-        ):
-            np.testing.assert_array_equal(found, rows[length])
+    rows = {length: expected(model, CASES, length) for length in (5, 9, 17, 40)}
+    text, interval = "mat " * 50, sys.getswitchinterval()
+
+    def lengths_of(length: int) -> set[int]:
+        return {len(model.tokenizer.encode([text], length).ids[0]) for _ in range(300)}
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(lengths_of, rows)) == [{length} for length in rows]
+            for found, right in zip(
+                pool.map(lambda length: model.embed(CASES, max_length=length), rows),
+                rows.values(),
+                strict=True,
+            ):
+                np.testing.assert_array_equal(found, right)
+    finally:
+        sys.setswitchinterval(interval)

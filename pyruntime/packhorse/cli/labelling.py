@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ def _each_line(
         for fields in find(lines):
             print(json.dumps({"index": number, **fields}, ensure_ascii=False))
             number += 1
+        sys.stdout.flush()
     note_truncated(model)
 
 

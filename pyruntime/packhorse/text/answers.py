@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from packhorse.packing import Int32Array
 from packhorse.pairs import classifier_of
@@ -87,19 +88,22 @@ def find_answers(
     found: dict[tuple[int, int], float] = {}
     none = 1.0
     for window, rows in zip(windows, logits, strict=True):
-        of_context = np.zeros(len(rows), bool)
-        of_context[window.context] = True
-        considered = of_context.copy()
-        considered[:1] = True
+        considered = np.zeros(len(rows), bool)
+        considered[window.context] = considered[:1] = True
         start, end = softmax(np.where(considered[:, None], rows, -np.inf).T)
         none = min(none, float(start[0] * end[0]))
-        spans = np.outer(start[of_context], end[of_context])
-        spans = np.tril(np.triu(spans), max_answer_length - 1)
+        start, end = start[window.context], end[window.context]
+        if not len(start):
+            continue
+        # spans[i, n]: from token i over n more ones; past the end of the window below 0.
+        ends = np.pad(end, (0, max_answer_length - 1), constant_values=-1)
+        spans = start[:, None] * sliding_window_view(ends, max_answer_length)
         best = np.argsort(-spans, axis=None, kind="stable")[:top_k]
-        for first, last in zip(*np.unravel_index(best, spans.shape), strict=True):
-            if first <= last < first + max_answer_length:
-                span = _characters(encoding, window.first + int(first), window.first + int(last))
-                found[span] = max(found.get(span, 0.0), float(spans[first, last]))
+        for i, more in zip(*np.unravel_index(best, spans.shape), strict=True):
+            if i + more < len(start):
+                first = window.first + int(i)
+                span = _characters(encoding, first, first + int(more))
+                found[span] = max(found.get(span, 0.0), float(spans[i, more]))
     answers: list[Answer] = [
         {"score": score, "start": begin, "end": end, "answer": context[begin:end]}
         for (begin, end), score in found.items()
