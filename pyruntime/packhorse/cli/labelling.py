@@ -41,12 +41,10 @@ def classify_file(model: Path, file: Path, top_k: int, load: dict[str, Any]) -> 
     """Prints the labels of each line of `file` ("-": stdin), or the entities in it."""
     with open_lines(file, "classifying") as chunks:
         loaded = TextModel.load(model, **load)
+        classifier = loaded.session.config.get("heads", {}).get("classifier", {})
 
         def find(lines: list[str]) -> list[dict[str, Any]]:
-            if (
-                loaded.session.config.get("heads", {}).get("classifier", {}).get("input")
-                == "tokens"
-            ):
+            if classifier.get("input") == "tokens":
                 found = loaded.classify_tokens(lines, aggregation_strategy="simple")
                 return [{"entities": entities} for entities in found]
             if top_k == 1:
