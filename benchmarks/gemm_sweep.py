@@ -273,8 +273,10 @@ def fit(file: Path, sm_count: int = 132) -> None:
     for tile in sorted(size):
         timed = [s for s, us in shapes.items() if tile in us]
         measured = np.array([shapes[s][tile] for s in timed])
+        # Where a tile is far from the best, its time decides little.
+        weight = np.array([min(shapes[s].values()) for s in timed]) / measured
         a = np.array([terms(tile, s) for s in timed]) / measured[:, None]
-        cost[tile] = non_negative(a, np.ones(len(timed)))
+        cost[tile] = non_negative(a * weight[:, None], weight)
         fixed, per_k, per_tile = cost[tile]
         print(f"tile {tile} {size[tile]}: {fixed:.2f}, {per_k:.5f}, {per_tile:.2f}")
     lost = []

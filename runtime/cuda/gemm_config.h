@@ -16,8 +16,8 @@ namespace packhorse::cuda {
 /// (kHalves...) both work on one tile, by halves of its columns or rows.
 enum class GemmTile : uint8_t {
   k64x16,
-  kHalves64x32,
-  kHalves64x64,
+  k64x32,
+  k64x64,
   kHalves64x128,
   kHalves128x128,
   k128x96,
@@ -40,26 +40,26 @@ struct GemmTileCost {
 };
 
 inline constexpr std::array<GemmTileCost, 8> kGemmTiles = {{
-    {GemmTile::k64x16, 64, 16, 2.63, 0.00120, 0.13, 0,
-     "up to 128 rows of narrow outputs: most SMs get a part of the weight to stream"},
-    {GemmTile::kHalves64x32, 64, 32, 2.41, 0.00173, 0.42, 0, "up to 256 rows"},
-    {GemmTile::kHalves64x64, 64, 64, 2.49, 0.00231, 0.51, 0,
-     "up to about 600 rows: larger tiles leave SMs without work, smaller ones load more"},
-    {GemmTile::kHalves64x128, 64, 128, 1.62, 0.00321, 1.15, 0,
+    {GemmTile::k64x16, 64, 16, 1.67, 0.00118, 0.13, 0,
+     "k far larger than n and up to 128 rows: most SMs get a part of the weight to stream"},
+    {GemmTile::k64x32, 64, 32, 1.52, 0.00137, 0.25, 0, "up to 300 rows of narrow outputs"},
+    {GemmTile::k64x64, 64, 64, 1.05, 0.00203, 0.47, 0,
+     "up to about 600 rows: larger tiles leave SMs without work, smaller ones load more. By "
+     "halves (64x32 too) both warpgroups read all rows of the tile: 5 to 25 % slower"},
+    {GemmTile::kHalves64x128, 64, 128, 0.46, 0.00310, 1.17, 0,
      "one wave where 64x64 needs two and 128x128 leaves a third of the SMs idle"},
-    {GemmTile::kHalves128x128, 128, 128, 1.13, 0.00581, 1.87, 0,
+    {GemmTile::kHalves128x128, 128, 128, 0.09, 0.00611, 1.81, 0,
      "one or two full waves: two warpgroups finish the last tile in half the time. 128x256 by "
      "halves loads three quarters of its bytes and won nowhere: its epilogue shows"},
-    {GemmTile::k128x96, 128, 96, 2.46, 0.00437, 0.83, 0,
-     "few waves, of which the last would be emptier with 128x128"},
-    {GemmTile::k128x128, 128, 128, 2.39, 0.00576, 1.02, 0,
+    {GemmTile::k128x96, 128, 96, 1.17, 0.00470, 0.89, 0,
+     "few waves, of which the last would be emptier with 128x128. per_k is by hand, 5 % above the "
+     "fit, which is drawn down by small launches at higher clocks"},
+    {GemmTile::k128x128, 128, 128, 1.13, 0.00612, 0.96, 0,
      "most large shapes: the epilogue hides under the other warpgroup's products. Shared memory "
-     "takes "
-     "a quarter longer than these"},
-    {GemmTile::k128x192, 128, 192, 2.62, 0.00885, 1.21, 2.0,
+     "takes a quarter longer than these"},
+    {GemmTile::k128x192, 128, 192, 0.98, 0.00935, 1.24, 2.0,
      "wide outputs and many waves: a sixth fewer bytes loaded than with 128x128. An activation "
-     "waits "
-     "there for stores: stages leave the tile a buffer of 64 columns only"},
+     "waits for stores there: the stages leave room for 64 columns of the tile"},
 }};
 
 inline const GemmTileCost& cost_of(GemmTile tile) { return kGemmTiles[static_cast<size_t>(tile)]; }

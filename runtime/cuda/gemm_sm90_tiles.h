@@ -15,8 +15,8 @@ void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, cudaStream_
 #ifndef PACKHORSE_CUDA_REDUCED
     case GemmTile::k64x16:
       return launch.template operator()<64, 16, 2, true>();
-    case GemmTile::kHalves64x32:
-      return launch.template operator()<64, 32, 2, false>();
+    case GemmTile::k64x32:
+      return launch.template operator()<64, 32, 2, true>();
     case GemmTile::kHalves64x128:
       return launch.template operator()<64, 128, 1, false>();
     case GemmTile::kHalves128x128:
@@ -26,8 +26,8 @@ void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, cudaStream_
     case GemmTile::k128x192:
       return launch.template operator()<128, 192, 1, true>();
 #endif
-    case GemmTile::kHalves64x64:
-      return launch.template operator()<64, 64, 2, false>();
+    case GemmTile::k64x64:
+      return launch.template operator()<64, 64, 2, true>();
     case GemmTile::k128x128:
       return launch.template operator()<128, 128, 1, true>();
     default:
