@@ -152,6 +152,7 @@ class Encoding {
     // Each disentangled term counts as much as the product of contents.
     const int terms = 1 + (spec_.content_to_position ? 1 : 0) + (spec_.position_to_content ? 1 : 0);
     args.scale = 1.0f / std::sqrt(static_cast<float>(terms * spec_.head_dim));
+    if (spec_.rope) args.scale *= spec_.rope->attention_factor * spec_.rope->attention_factor;
     args.mask = mask_of(spec_, local);
     args.term = weights_.score_term;
     args.term.position_keys = layer.position_keys;

@@ -96,7 +96,9 @@ class WeightBuilder : LayerPacker {
     if (!spec_.rope) return;
     const RopeSpec& rope = *spec_.rope;
     weights.rope_frequencies =
-        constants("rope_frequencies", rope_frequencies(rope.theta, rope.dims, rope.factor));
+        constants("rope_frequencies", rope.frequencies.empty()
+                                          ? rope_frequencies(rope.theta, rope.dims, rope.factor)
+                                          : rope.frequencies);
     weights.local_rope_frequencies = weights.rope_frequencies;
     if (rope.local_theta != rope.theta) {
       weights.local_rope_frequencies = constants(
