@@ -129,7 +129,7 @@ def modernbert(batch: int, max_length: int) -> Case:
     )
 
 
-CASES = (modernbert(16, 512), modernbert(16, 2048), modernbert(16, 8192))
+CASES = (modernbert(16, 512), modernbert(16, 8192))
 
 
 def measure(case: Case, folder: Path) -> Json:

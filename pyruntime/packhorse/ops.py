@@ -177,9 +177,9 @@ def _gated(
             raise ValueError(f"bias of {name} has shape {bias.shape}, expected a vector of {rows}")
     if np.ndim(down[0]) != 2 or np.shape(down[0])[1] != rows:
         raise ValueError(f"down has shape {np.shape(down[0])}, expected {rows} columns")
-    bias = None if gate[1] is None and up[1] is None else in_turn(biases)
+    both = None if gate[1] is None and up[1] is None else in_turn(biases)
     weights = [np.asarray(gate[0]), np.asarray(up[0])]
-    return (in_turn(weights), bias), (np.pad(down[0], [(0, 0), (0, more)]), down[1])
+    return (in_turn(weights), both), (np.pad(down[0], [(0, 0), (0, more)]), down[1])
 
 
 def project_heads(

@@ -140,6 +140,7 @@ class CudaOps final : public Ops {
     });
   }
 
+  int64_t width_multiple() const override { return kMultiple; }
   int64_t head_dim_multiple() const override { return kMultiple; }
   bool interleaves_heads() const override { return true; }
   int64_t rotation_columns(int64_t) const override { return 1; }  // the position

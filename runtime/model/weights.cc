@@ -28,6 +28,14 @@ void check_supported(const Spec& spec, const Ops& ops) {
           "'attention.score_term.kind' \"disentangled\"");
   require(spec.convolution_width > 0, Feature::kNeighbours, "'convolution'");
   require(spec.qk_norm, Feature::kRotateHeads, "'attention.qk_norm'");
+  const auto check_width = [&](const char* name, int64_t width) {
+    if (width % ops.width_multiple() == 0) return;
+    throw InvalidArgument(concat("spec: '", name, "' is ", width, ", ", name_of(ops.device()),
+                                 " needs multiples of ", ops.width_multiple(), ": use cpu"));
+  };
+  check_width("hidden_size", spec.hidden_size);
+  check_width("embedding_size", spec.embedding_size);
+  check_width("intermediate_size", padded_intermediate_size(spec));
 }
 
 /// Lays the model out over an arena; with a reader it also fills what it lays out. One routine for

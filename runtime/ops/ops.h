@@ -69,6 +69,8 @@ class PACKHORSE_API Ops {
   /// `weight`: host float32 [out_features, in_features]; `packed`: linear_bytes of device memory.
   virtual void pack_linear(const float* weight, int64_t in_features, int64_t out_features,
                            DType dtype, void* packed) = 0;
+  /// What the widths of a model have to be a multiple of.
+  virtual int64_t width_multiple() const { return 1; }
   /// Head sizes are zero-padded to a multiple of this when weights are loaded.
   virtual int64_t head_dim_multiple() const = 0;
   /// Whether columns that are rotated together are to lie side by side in the heads of queries and

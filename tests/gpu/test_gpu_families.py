@@ -87,9 +87,10 @@ def test_project_heads(
         case = Projection(precision, random, lengths, heads, norms)
         expected = case.expected(positions(case.cu_seqlens))
         # Portable kernels, and those with norms, round in between.
-        precision.check(case.run(), expected, steps=4)
+        steps = 4 if kernels == "sm90" else 6
+        precision.check(case.run(), expected, steps)
         far = np.random.default_rng(0).integers(0, 130_000, len(case.x)).astype(np.int32)
-        precision.check(case.run(position_ids=far), case.expected(far), steps=4)
+        precision.check(case.run(position_ids=far), case.expected(far), steps)
 
 
 @pytest.mark.parametrize("norms", [False, True])
@@ -155,16 +156,17 @@ class GatedBlock:
 def test_gated_feed_forward(
     kernels: str, precision: Precision, random: Generator, activation: str
 ) -> None:
+    steps = 3 if kernels == "sm90" else 8  # gate and up are rounded before they meet
     sizes = [(0, 8, 8), (1, 32, 75), (67, 40, 136), (300, 312, 1200), (1500, 768, 1152)]
     for rows, hidden, inner in sizes:
         block = GatedBlock(precision, random, hidden, inner)
         x = precision.normal(random, rows, hidden)
         expected = block.expected(x, activation)
-        precision.check(block.run(x, activation), expected, steps=3)
+        precision.check(block.run(x, activation), expected, steps)
         gamma, beta, eps = block.norm
         norm = (to_host(gamma), to_host(beta), eps)
         actual = block.run(x, activation, residual=to_host(x), norm=norm)
-        precision.check(actual, layer_norm(x + expected, *block.norm), steps=5)
+        precision.check(actual, layer_norm(x + expected, *block.norm), steps + 2)
 
 
 def test_gates_without_biases(kernels: str, precision: Precision, random: Generator) -> None:
@@ -174,7 +176,8 @@ def test_gates_without_biases(kernels: str, precision: Precision, random: Genera
     layers = {"up": (to_host(up), None), "down": (to_host(down), None)}
     gate_layer = (to_host(gate), None)
     actual = ops.feed_forward(to_host(x), **layers, gate=gate_layer, **precision.options())
-    precision.check(actual, linear(linear(x, gate, None, "gelu") * linear(x, up), down), steps=3)
+    expected = linear(linear(x, gate, None, "gelu") * linear(x, up), down)
+    precision.check(actual, expected, steps=3 if kernels == "sm90" else 8)
 
 
 @pytest.mark.parametrize(("hidden", "inner"), [(24, 40), (312, 600), (768, 1152), (1024, 3072)])

@@ -31,13 +31,13 @@ SPECS: dict[str, dict[str, Any]] = {
         },
         "ffn": {"kind": "gated", "activation": "gelu", "up_bias": False, "down_bias": False},
     },
-    "Qwen3": {
+    "decoder": {
         "hidden_size": 256,
         "num_heads": 4,
         "num_kv_heads": 2,
         "head_dim": 128,
         "intermediate_size": 400,
-        "norm": {"kind": "rms", "placement": "pre", "eps": 1e-6},
+        "norm": {"kind": "layer", "placement": "pre", "eps": 1e-6},
         "attention": {"mask": "causal", "qk_norm": True, "rope": {"theta": 1e6}},
         "ffn": {"kind": "gated", "activation": "silu", "up_bias": False, "down_bias": False},
     },

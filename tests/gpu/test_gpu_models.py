@@ -203,8 +203,9 @@ def test_golden(folder: Path, precision: Precision) -> None:
     sizes = ["hidden_size", "embedding_size"]
     if spec["ffn"]["kind"] == "plain":  # gated ones are padded
         sizes.append("intermediate_size")
-    if any(spec.get(name, 0) % 8 for name in sizes):
-        with pytest.raises(ValueError, match="multiples of 8"):
+    odd = [name for name in sizes if spec.get(name, 0) % 8]
+    if odd:
+        with pytest.raises(ValueError, match=f"spec: '{odd[0]}' is .* needs multiples of 8"):
             Session.load(folder, DEVICE, precision.name, max_tokens=512)
         return
     session = Session.load(folder, DEVICE, precision.name, max_tokens=512)

@@ -100,7 +100,7 @@ def rope(config: Config, default_theta: float, head_dim: int) -> Rope:
 
 
 def _positive(config: Config, name: str, default: float | None = None) -> float:
-    value = config.fields.get(name)
+    value: Any = config.fields.get(name)
     if value is None and default is not None:
         return default
     if type(value) not in (int, float) or not 0 < value <= _HIGH:
@@ -133,7 +133,8 @@ def _llama3(config: Config, powers: Floats, trained: int) -> Floats:
     ramp = (np.float32(trained) / lengths - np.float32(low)) / np.float32(high - low)
     between = (1 - ramp) * plain / np.float32(factor) + ramp * plain
     slow = np.where(lengths > trained / low, plain / np.float32(factor), between)
-    return np.where(lengths < trained / high, plain, slow).astype(np.float32)
+    result: Floats = np.where(lengths < trained / high, plain, slow).astype(np.float32)
+    return result
 
 
 def _yarn(config: Config, powers: Floats, trained: int, theta: float, factor: float) -> Floats:
