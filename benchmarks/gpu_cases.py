@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import packhorse
@@ -137,7 +137,18 @@ ORIGINAL_WORKLOADS = tuple(
 )
 
 
-def random_weights(model: Model) -> dict[str, Tensor]:
+class Loadable(Protocol):
+    """What a session is loaded from."""
+
+    @property
+    def spec(self) -> Json: ...
+    @property
+    def max_tokens(self) -> int: ...
+    @property
+    def max_sequences(self) -> int: ...
+
+
+def random_weights(model: Loadable) -> dict[str, Tensor]:
     """float16 on the GPU, by the names of docs/weights.md: activations stay near 1, attention is
     far from uniform, norms are not the identity."""
     generator = torch.Generator("cuda").manual_seed(0)
@@ -152,7 +163,7 @@ def random_weights(model: Model) -> dict[str, Tensor]:
     return tensors
 
 
-def load_session(model: Model, weights: dict[str, Tensor], folder: Path) -> packhorse.Session:
+def load_session(model: Loadable, weights: dict[str, Tensor], folder: Path) -> packhorse.Session:
     """The model in float16 on the first GPU, by way of a folder."""
     write_model(folder, model.spec, {name: x.cpu().numpy() for name, x in weights.items()})
     return packhorse.Session.load(

@@ -78,10 +78,11 @@ class Operators {
   }
 
   py::object feed_forward(Stream stream, const Floats& x, const Linear& up, const Linear& down,
-                          const std::string& activation, const std::optional<Floats>& residual,
-                          const std::optional<Norm>& norm) {
+                          const std::string& activation, bool gated,
+                          const std::optional<Floats>& residual, const std::optional<Norm>& norm) {
     Call call(shared_, dtype_, stream);
     FeedForwardArgs args;
+    args.gated = gated;
     args.x = call.put("x", x);
     args.up = call.put_linear("up", up);
     args.down = call.put_linear("down", down);
@@ -90,8 +91,53 @@ class Operators {
     args.norm = call.put_norm(norm, NormKind::kLayer, args.down.out_features);
     args.out = call.result(args.x.rows(), args.down.out_features);
     args.workspace = call.allocate(ops().feed_forward_workspace(
-        args.x.rows(), args.up.in_features, args.up.out_features, false, dtype_));
+        args.x.rows(), args.up.in_features, args.down.in_features, gated, dtype_));
     ops().feed_forward(args);
+    return call.get(args.out);
+  }
+
+  bool interleaves_heads() { return ops().interleaves_heads(); }
+
+  // Rows of weights and columns of the result are in the device's order (interleaves_heads).
+  py::object project_heads(const Floats& x, const Floats& weight, const std::optional<Floats>& bias,
+                           const Ints& cu_seqlens, const std::optional<IntArray>& position_ids,
+                           int num_heads, int num_kv_heads, int head_dim,
+                           const std::optional<Floats>& frequencies,
+                           const std::optional<Norm>& q_norm, const std::optional<Norm>& k_norm) {
+    Call call(shared_, dtype_, std::nullopt);
+    LinearArgs args;
+    args.x = call.put("x", x);
+    args.weight = call.put_linear("weight", {weight, bias});
+    args.out = call.result(args.x.rows(), args.weight.out_features);
+    args.workspace = call.allocate(ops().linear_workspace(args.x.rows(), args.weight.in_features,
+                                                          args.weight.out_features, dtype_));
+    RotateHeadsArgs heads;
+    heads.num_heads = num_heads;
+    heads.num_kv_heads = num_kv_heads;
+    heads.head_dim = heads.model_dim = head_dim;
+    heads.q = args.out.column_slice(0, int64_t{num_heads} * head_dim);
+    heads.k = args.out.column_slice(heads.q.columns(), int64_t{num_kv_heads} * head_dim);
+    heads.q_norm = call.put_norm(q_norm, NormKind::kRms, head_dim);
+    heads.k_norm = call.put_norm(k_norm, NormKind::kRms, head_dim);
+    if (frequencies) {
+      RotationArgs rotation;
+      rotation.dims = static_cast<int32_t>(2 * size_of_vector("frequencies", *frequencies));
+      rotation.frequencies = call.put_floats("frequencies", *frequencies);
+      rotation.batch = call.put_batch(cu_seqlens, args.x.rows());
+      if (position_ids) {
+        if (position_ids->ndim() != 1 || position_ids->size() != args.x.rows()) {
+          throw InvalidArgument(concat("position_ids: expected a vector of ", args.x.rows()));
+        }
+        rotation.position_ids = call.put_ints(*position_ids);
+      }
+      rotation.out =
+          call.matrix(args.x.rows(), ops().rotation_columns(rotation.dims), DType::kFloat32);
+      ops().rotation(rotation);
+      heads.rotation = rotation.out;
+      heads.frequencies = rotation.frequencies;
+      heads.dims = rotation.dims;
+    }
+    ops().project_heads(args, heads);
     return call.get(args.out);
   }
 
@@ -215,6 +261,8 @@ PYBIND11_MODULE(_ops, module) {
       .def("wait_for", &Operators::wait_for)
       .def("gemm", &Operators::gemm)
       .def("feed_forward", &Operators::feed_forward)
+      .def_property_readonly("interleaves_heads", &Operators::interleaves_heads)
+      .def("project_heads", &Operators::project_heads)
       .def("attention", &Operators::attention)
       .def("norm", &Operators::norm)
       .def("embed", &Operators::embed)

@@ -158,6 +158,12 @@ class Call {
     return static_cast<const float*>(data);
   }
 
+  const int32_t* put_ints(const IntArray& array) {
+    void* data = allocate(static_cast<size_t>(array.nbytes()));
+    upload(data, array);
+    return static_cast<const int32_t*>(data);
+  }
+
   const float* put_vector(const char* name, const std::optional<Floats>& array, int64_t size) {
     if (!array) return nullptr;
     if (shape_of(*array) != std::vector<int64_t>{size}) {
@@ -295,12 +301,6 @@ class Call {
   template <class Array>
   void upload(void* to, const Array& array) {
     ops_.upload(to, array.data(), static_cast<size_t>(array.nbytes()));
-  }
-
-  const int32_t* put_ints(const IntArray& array) {
-    void* data = allocate(static_cast<size_t>(array.nbytes()));
-    upload(data, array);
-    return static_cast<const int32_t*>(data);
   }
 
   /// A batch on the device, which checks it.

@@ -116,6 +116,7 @@ def feed_forward(
     up: tuple[Any, Any],
     down: tuple[Any, Any],
     *,
+    gate: tuple[Any, Any] | None = None,
     activation: str = "gelu",
     residual: Any = None,
     norm: Norm | None = None,
@@ -124,8 +125,15 @@ def feed_forward(
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
-    """norm(residual + down(activation(up(x)))); `up` and `down` are (weight, bias)."""
+    """norm(residual + down(activation(up(x)))); `up` and `down` are (weight, bias).
+
+    With `gate`, (weight, bias) as `up`: down(activation(gate(x)) * up(x)); of host arrays alone.
+    """
     call = _Call(x, x, device, dtype, threads, stream)
+    if gate is not None:
+        if call.stream is not None:
+            raise ValueError("gate is for arrays on the host, the first argument lies on a device")
+        up, down = _gated(gate, up, down)
     return call.result(
         call.operators.feed_forward(
             call.stream,
@@ -133,10 +141,104 @@ def feed_forward(
             call.put_pair("up", up),
             call.put_pair("down", down),
             activation,
+            gate is not None,
             call.put("residual", residual),
             call.put_norm(norm),
         )
     )
+
+
+_GATE_BLOCK = 16  # kGateBlock of runtime/ops/activation.h
+
+
+def _gated(
+    gate: tuple[Any, Any], up: tuple[Any, Any], down: tuple[Any, Any]
+) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """Up and down as FeedForwardArgs wants them: rows of gate and up in turn, padded by zeros."""
+    if np.shape(gate[0]) != np.shape(up[0]) or np.ndim(up[0]) != 2:
+        raise ValueError(
+            f"gate has shape {np.shape(gate[0])}, expected that of up, {np.shape(up[0])}"
+        )
+    rows = len(up[0])
+    more = -rows % _GATE_BLOCK
+
+    def in_turn(parts: list[Any]) -> Any:
+        blocks = [
+            np.pad(part, [(0, more), *[(0, 0)] * (np.ndim(part) - 1)]).reshape(
+                -1, _GATE_BLOCK, *np.shape(part)[1:]
+            )
+            for part in parts
+        ]
+        return np.stack(blocks, 1).reshape(2 * (rows + more), *np.shape(parts[0])[1:])
+
+    biases = [np.zeros(rows, np.float32) if b is None else np.asarray(b) for b in (gate[1], up[1])]
+    for name, bias in zip(("gate", "up"), biases, strict=True):
+        if bias.shape != (rows,):
+            raise ValueError(f"bias of {name} has shape {bias.shape}, expected a vector of {rows}")
+    if np.ndim(down[0]) != 2 or np.shape(down[0])[1] != rows:
+        raise ValueError(f"down has shape {np.shape(down[0])}, expected {rows} columns")
+    both = None if gate[1] is None and up[1] is None else in_turn(biases)
+    weights = [np.asarray(gate[0]), np.asarray(up[0])]
+    return (in_turn(weights), both), (np.pad(down[0], [(0, 0), (0, more)]), down[1])
+
+
+def project_heads(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    cu_seqlens: Any,
+    *,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    frequencies: Any = None,
+    position_ids: Any = None,
+    query_norm: tuple[Any, float] | None = None,
+    key_norm: tuple[Any, float] | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    threads: int | None = None,
+) -> FloatArray:
+    """x @ weight.T + bias, heads of queries, keys and values, ready for attention; host arrays.
+
+    weight [(num_heads + 2 num_kv_heads) * head_dim, in_features]; the result
+    [T, (num_heads + 2 num_kv_heads) * head_dim]. In queries and keys
+    query_norm   (gamma [head_dim], eps): RMS norm of each head, likewise key_norm; and then
+    frequencies  [dims / 2], dims even and at most head_dim: columns j and j + dims / 2 of each head
+                 are rotated by position * frequencies[j] (RoPE)
+    Positions count from each sequence's own start unless `position_ids` [T] are given.
+    """
+    operators = _operators(device, dtype, threads)
+    kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    rows, heads = len(weight), num_heads + 2 * kv_heads
+    if num_heads <= 0 or kv_heads <= 0 or rows % heads:
+        raise ValueError(f"weight has {rows} rows, expected a multiple of {heads} heads")
+    head_dim = rows // heads
+    order = np.arange(head_dim)  # of a head's columns on the device
+    if frequencies is not None and operators.interleaves_heads:
+        dims = 2 * len(frequencies)
+        order[:dims] = order[:dims].reshape(2, -1).T.reshape(-1)
+    rotated = [h * head_dim + order for h in range(num_heads + kv_heads)]
+    columns = np.concatenate([*rotated, np.arange(len(rotated) * head_dim, rows)])
+
+    def norm(given: tuple[Any, float] | None) -> Norm | None:
+        return None if given is None else (np.asarray(given[0])[order], None, given[1])
+
+    found: FloatArray = operators.project_heads(
+        x,
+        np.asarray(weight)[columns],
+        None if bias is None else np.asarray(bias)[columns],
+        cu_seqlens,
+        position_ids,
+        num_heads,
+        kv_heads,
+        head_dim,
+        frequencies,
+        norm(query_norm),
+        norm(key_norm),
+    )
+    result = np.empty_like(found)
+    result[:, columns] = found
+    return result
 
 
 def attention(

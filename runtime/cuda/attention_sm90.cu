@@ -60,9 +60,11 @@ void launch_attention_sm90(const AttentionParams& p, cudaStream_t stream) {
                kAttentionMaxTermDistance, "; found ", name_of(p.dtype), ", head_dim ", p.head_dim,
                ", ", p.term.num_buckets, " buckets, distance ", p.term.max_distance));
   }
+  const bool narrow = is_narrow_window(attention_head_tile(p.head_dim), p.mask.window_left,
+                                       p.mask.causal ? 0 : p.mask.window_right);
   const AttentionConfig config =
       select_attention(p.head_dim, p.num_heads, p.num_tokens_q, p.max_seqlen_k,
-                       p.term.kind != ScoreTermKind::kNone, p.sm_count);
+                       p.term.kind != ScoreTermKind::kNone, p.sm_count, narrow);
   const bool launched = p.dtype == DType::kFloat16
                             ? launch_attention_config<cutlass::half_t>(config, p, stream)
                             : launch_attention_config<cutlass::bfloat16_t>(config, p, stream);

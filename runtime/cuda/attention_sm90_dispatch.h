@@ -18,6 +18,9 @@ template <class E, int d>
 struct AttentionPlanTraits<E, d, AttentionPlan::kManyBlocks>
     : AttentionTraits<E, d, 1, attention_kv_tile(d), 2, 2, 3, false> {};
 template <class E, int d>
+struct AttentionPlanTraits<E, d, AttentionPlan::kWindow>
+    : AttentionTraits<E, d, 1, attention_kv_tile(d, true), 3, 2, 3, false> {};
+template <class E, int d>
 struct AttentionPlanTraits<E, d, AttentionPlan::kPingPong>
     : AttentionTraits<E, d, d <= 64 ? 3 : 2, attention_kv_tile(d), d == 32 ? 3 : 2,
                       d == 256 ? 1 : 2, 1, true> {};
@@ -40,6 +43,10 @@ bool launch_attention_plan(AttentionPlan plan, const AttentionParams& params, cu
     case AttentionPlan::kManyBlocks:
       if constexpr (head_tile <= 64)
         return launch(AttentionPlanTraits<Element, head_tile, AttentionPlan::kManyBlocks>{});
+      break;
+    case AttentionPlan::kWindow:
+      if constexpr (head_tile <= 64)
+        return launch(AttentionPlanTraits<Element, head_tile, AttentionPlan::kWindow>{});
       break;
     case AttentionPlan::kPingPong:
       return launch(AttentionPlanTraits<Element, head_tile, AttentionPlan::kPingPong>{});

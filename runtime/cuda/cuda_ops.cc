@@ -71,8 +71,9 @@ class CudaOps final : public Ops {
                               ": CUDA runs float16 or bfloat16"));
   }
 
-  // Gated blocks and rotated heads have kernels, but nothing has compared their models on a device.
-  bool supports(Feature) const override { return false; }
+  bool supports(Feature feature) const override {
+    return feature == Feature::kGatedFeedForward || feature == Feature::kRotateHeads;
+  }
 
   std::unique_ptr<DeviceMemory> allocate(size_t bytes) override {
     return std::make_unique<CudaMemory>(device_, bytes);
@@ -139,14 +140,18 @@ class CudaOps final : public Ops {
     });
   }
 
+  int64_t width_multiple() const override { return kMultiple; }
   int64_t head_dim_multiple() const override { return kMultiple; }
+  bool interleaves_heads() const override { return true; }
+  int64_t rotation_columns(int64_t) const override { return 1; }  // the position
 
   size_t linear_workspace(int64_t, int64_t, int64_t, DType) const override { return 0; }
 
   size_t feed_forward_workspace(int64_t rows, int64_t, int64_t intermediate_size, bool gated,
                                 DType dtype) const override {
-    // Gate and up, then their product.
-    return static_cast<size_t>(rows * intermediate_size) * size_of(dtype) * (gated ? 3 : 1);
+    // The portable kernels write gate and up, then their product.
+    const int parts = gated && gemm_kernels_ != Kernels::kSm90 ? 3 : 1;
+    return static_cast<size_t>(rows * intermediate_size) * size_of(dtype) * parts;
   }
 
   size_t attention_workspace(int64_t num_tokens, int64_t, int64_t max_seqlen, int64_t num_heads,
@@ -170,8 +175,25 @@ class CudaOps final : public Ops {
 
   void do_linear(const LinearArgs& args) override {
     const DeviceGuard guard(device_);
-    gemm("linear", args.x, args.weight, args.activation, args.residual, args.out, args.row_count);
+    gemm(gemm_params("linear", args.x, args.weight, args.activation, args.residual, args.out,
+                     args.row_count));
     if (args.norm) norm_in_place(args.out, args.norm, args.row_count);
+  }
+
+  void do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads) override {
+    if (gemm_kernels_ != Kernels::kSm90 || heads.q_norm || heads.k_norm) {
+      do_linear(args);
+      return do_rotate_heads(heads);
+    }
+    const DeviceGuard guard(device_);
+    GemmParams params = gemm_params("project_heads", args.x, args.weight, args.activation,
+                                    args.residual, args.out, args.row_count);
+    params.rotation.positions = static_cast<const float*>(heads.rotation.data);
+    params.rotation.frequencies = heads.frequencies;
+    params.rotation.dims = heads.dims;
+    params.rotation.head_dim = heads.head_dim;
+    params.rotation.columns = (heads.num_heads + heads.num_kv_heads) * heads.head_dim;
+    gemm(params);
   }
 
   void do_feed_forward(const FeedForwardArgs& args) override {
@@ -179,10 +201,14 @@ class CudaOps final : public Ops {
     const DType dtype = args.x.dtype;
     const int64_t rows = args.x.rows();
     if (args.workspace == nullptr) throw InvalidArgument("feed_forward: workspace is missing");
-    TensorView intermediate(args.workspace, dtype, rows, args.up.out_features);
-    gemm("feed_forward", args.x, args.up, args.gated ? Activation::kNone : args.activation, {},
-         intermediate, args.row_count);
-    if (args.gated) {
+    const bool fused = args.gated && gemm_kernels_ == Kernels::kSm90;
+    TensorView intermediate(args.workspace, dtype, rows, args.up.out_features / (fused ? 2 : 1));
+    GemmParams up = gemm_params("feed_forward", args.x, args.up,
+                                args.gated && !fused ? Activation::kNone : args.activation, {},
+                                intermediate, args.row_count);
+    up.gated = fused;
+    gemm(up);
+    if (args.gated && !fused) {
       GateParams gate;
       gate.x = intermediate.data;
       gate.rows = rows;
@@ -196,8 +222,8 @@ class CudaOps final : public Ops {
       launch_gate(gate, stream_);
       intermediate = TensorView(end, dtype, rows, gate.columns);
     }
-    gemm("feed_forward", intermediate, args.down, Activation::kNone, args.residual, args.out,
-         args.row_count);
+    gemm(gemm_params("feed_forward", intermediate, args.down, Activation::kNone, args.residual,
+                     args.out, args.row_count));
     if (args.norm) norm_in_place(args.out, args.norm, args.row_count);
   }
 
@@ -211,7 +237,9 @@ class CudaOps final : public Ops {
   }
 
   void do_rotate_heads(const RotateHeadsArgs& args) override {
-    check_compute("rotate_heads", args.q.dtype);
+    if (args.head_dim > 256) {
+      throw InvalidArgument(concat("rotate_heads: head_dim ", args.head_dim, " is over 256"));
+    }
     const DeviceGuard guard(device_);
     launch_rotate_heads(args, stream_);
   }
@@ -310,8 +338,9 @@ class CudaOps final : public Ops {
     }
   }
 
-  void gemm(const char* op, const TensorView& x, const LinearWeight& weight, Activation activation,
-            const TensorView& residual, const TensorView& out, const int32_t* row_count) {
+  GemmParams gemm_params(const char* op, const TensorView& x, const LinearWeight& weight,
+                         Activation activation, const TensorView& residual, const TensorView& out,
+                         const int32_t* row_count) const {
     check_compute(op, x.dtype);
     check_vectors(op, "x", x);
     check_vectors(op, "residual", residual);
@@ -332,6 +361,10 @@ class CudaOps final : public Ops {
     params.dtype = x.dtype;
     params.activation = activation;
     params.sm_count = sm_count_;
+    return params;
+  }
+
+  void gemm(const GemmParams& params) {
     if constexpr (kBuiltForSm90) {
       if (gemm_kernels_ == Kernels::kSm90) return launch_gemm_sm90(params, stream_);
     }

@@ -10,7 +10,20 @@
 
 namespace packhorse::cuda {
 
+/// Turns pairs of neighbouring columns, as RotateHeadsArgs says.
+struct GemmRotation {
+  const float* positions = nullptr;    // [rows], or null: no rotation
+  const float* frequencies = nullptr;  // [dims / 2]
+  int32_t dims = 0;                    // columns of a head that are rotated
+  int32_t head_dim = 0;                // a multiple of 8
+  int32_t columns = 0;                 // of the output, that belong to such heads
+};
+
 /// out[r, n] = residual[r, n] + activation(sum_k a[r, k] * weight[n, k] + bias[n])
+///
+/// On Hopper, alone of these: with `gated`, kGateBlock columns of the product are the gate, as many
+/// are what it is for, and so on in turn, and out = activation(gate) * other, half as wide; with a
+/// rotation, pairs of columns are turned. Both before anything is rounded.
 ///
 /// 16-bit `a`, `weight`, `residual`, `out` of one dtype; float32 accumulation, bias and activation.
 /// n, k and the leading dimensions are multiples of 8, pointers of 16 bytes (TMA and 16-byte
@@ -34,6 +47,8 @@ struct GemmParams {
   int32_t k = 0;
   DType dtype = DType::kFloat16;
   Activation activation = Activation::kNone;
+  bool gated = false;  // n, of the weight, is then a multiple of 2 kGateBlock
+  GemmRotation rotation;
   int32_t sm_count = 0;
 };
 
@@ -43,7 +58,9 @@ inline GemmShape shape_of(const GemmParams& params) {
           .n = params.n,
           .k = params.k,
           .counted = params.row_count != nullptr,
-          .activated = params.activation != Activation::kNone};
+          // That of a gate is of half the columns, and hides.
+          .activated = params.activation != Activation::kNone && !params.gated,
+          .least_columns = params.gated ? 2 * kGateBlock : 0};
 }
 
 /// Asynchronous on `stream`; allocates nothing, needs no workspace, may be captured in a graph.

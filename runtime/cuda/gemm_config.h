@@ -71,6 +71,7 @@ struct GemmShape {
   int64_t k;
   bool counted = false;    // `rows` are the most of a recorded graph
   bool activated = false;  // with an activation
+  int least_columns = 0;   // of a tile: narrower ones have no such kernel
 };
 
 /// Predicted microseconds for exactly `shape.rows`.
@@ -118,6 +119,7 @@ inline GemmConfig select_gemm(const GemmShape& shape, int sm_count) {
   GemmConfig config;
   double best = std::numeric_limits<double>::infinity();
   for (const GemmTileCost& cost : kGemmTiles) {
+    if (cost.n < shape.least_columns) continue;
     const double time =
         shape.counted ? predict_counted(cost, shape, sm_count) : predict(cost, shape, sm_count);
     if (time < best) {

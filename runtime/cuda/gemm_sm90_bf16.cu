@@ -1,8 +1,4 @@
 #include "cuda/gemm_sm90_tiles.h"
 
-namespace packhorse::cuda {
-
-template void launch_gemm_dtype<cutlass::bfloat16_t>(const GemmParams&, const GemmConfig&,
-                                                     cudaStream_t);
-
-}  // namespace packhorse::cuda
+PACKHORSE_INSTANTIATE_GEMM(cutlass::bfloat16_t, kPlain);
+PACKHORSE_INSTANTIATE_GEMM(cutlass::bfloat16_t, kResidual);

@@ -8,6 +8,7 @@
 #include <cute/arch/copy_sm90_tma.hpp>
 
 #include "cuda/epilogue.cuh"
+#include "cuda/gemm_sm90_epilogue.cuh"
 #include "cuda/gemm_sm90_traits.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/pipeline_sm90.cuh"
@@ -37,6 +38,7 @@ struct Consumer {
   Ring<Traits::kStages> ring;
   uint32_t residual_phase = 0;
   int last = 0;  // the stage that the last wgmmas of a tile read
+  TileRotation<Traits> rotation;
 
   __device__ Consumer(const GemmArgsSm90& args, Storage& smem) : args(args), smem(smem) {}
 
@@ -131,7 +133,8 @@ struct Consumer {
     if (lane == 0) {
       for (int s = first; s < first + count; ++s) {
         for (int b = 0; b < Traits::kBlocks; ++b) {
-          cute::SM90_TMA_STORE_2D::copy(&args.out, box(s, b), column_of(tile) + s * kStripe,
+          cute::SM90_TMA_STORE_2D::copy(&args.out, box(s, b),
+                                        column_of(tile) / Traits::kFolds + s * kStripe,
                                         row_of(tile) + 64 * b);
         }
       }
@@ -144,14 +147,16 @@ struct Consumer {
   template <class Accumulators, class Function>
   __device__ void finish(const Accumulators& acc, float2* bias, const Tile& tile,
                          const Function& function) {
+    constexpr int kStripePairs = Traits::kFolds * kStripe / 8;  // of a lane's bias
     const int column = column_of(tile);
     // Lane l addresses row l % 16 of a 16 x 16 piece, 16-byte half l / 16; spans are swizzled.
     const int row = lane % 16;
     const int swizzle = kStripe == 64 ? row % 8 : kStripe == 32 ? row / 2 % 4 : row / 4 % 2;
 #pragma unroll
     for (int s = 0; s < Traits::kStripes; ++s) {
-      float2* stripe_bias = bias + (kBiasEarly ? s * (kStripe / 8) : 0);
-      if (!kBiasEarly) load_bias(stripe_bias, column + s * kStripe, kStripe / 8);
+      float2* stripe_bias = bias + (kBiasEarly ? s * kStripePairs : 0);
+      if (!kBiasEarly) load_bias(stripe_bias, column + s * 8 * kStripePairs, kStripePairs);
+      rotation.load_stripe(args.rotation, column + s * kStripe);
       if (!Traits::kResidual && s % Traits::kOutStripes == 0) {  // what was there has been read
         if (lane == 0) cute::tma_store_wait<0>();
         __syncwarp();
@@ -163,12 +168,8 @@ struct Consumer {
           auto* address = reinterpret_cast<cute::uint128_t*>(box(s, b) + row * kStripe +
                                                              ((g * 2 + lane / 16) ^ swizzle) * 8);
           float values[8];
-#pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            const float2 pair = stripe_bias[g * 2 + i / 4];
-            values[i] =
-                function(acc(s * (kStripe / 2) + g * 8 + i, b, 0) + (i % 2 == 0 ? pair.x : pair.y));
-          }
+          finish_piece<Traits>(values, acc, s, g, b, stripe_bias, function);
+          rotation.turn(values, g, b);
           uint32_t packed[4];
           if constexpr (Traits::kResidual) {
             cute::SM75_U32x4_LDSM_N::copy(*address, packed[0], packed[1], packed[2], packed[3]);
@@ -213,8 +214,9 @@ struct Consumer {
     while (tile.valid) {
       auto acc =
           partition_fragment_C(typename Traits::Mma{}, Shape<Int<Traits::kRows>, Int<kColumns>>{});
-      float2 bias[kBiasEarly ? kColumns / 8 : kStripe / 8];
+      float2 bias[kBiasEarly ? kColumns / 8 : Traits::kFolds * kStripe / 8];
       if (kBiasEarly) load_bias(bias, column_of(tile), kColumns / 8);
+      rotation.load_rows(args.rotation, row_of(tile), args.rows);
       // Turns keep a warpgroup from waiting for a stage's use after next: parities repeat.
       if (Traits::kPingPong && index != blockIdx.x) take_turn(1 + group);
       multiply(acc, blocks_k);
@@ -225,7 +227,11 @@ struct Consumer {
         Barrier::wait(&smem.residual[warp], residual_phase);
         residual_phase ^= 1;
       }
-      with_activation(args.activation, [&](auto function) { finish(acc, bias, tile, function); });
+      if constexpr (Traits::kRotated) {
+        finish(acc, bias, tile, [](float x) { return x; });
+      } else {
+        with_activation(args.activation, [&](auto function) { finish(acc, bias, tile, function); });
+      }
       index += kStep * gridDim.x;
       tile = schedule(index);
       if (Traits::kPingPong) ring.advance(blocks_k);

@@ -1,20 +1,24 @@
-// The closed list of Hopper GEMM kernels of one dtype, instantiated by gemm_sm90_*.cu.
+// The closed list of Hopper GEMM kernels of one dtype and epilogue, instantiated by gemm_sm90_*.cu.
 #pragma once
 
 #include "cuda/gemm_sm90_launch.h"
 
 namespace packhorse::cuda {
 
-template <class Element, bool has_residual>
+template <class Element, GemmEpilogue epilogue>
 void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, cudaStream_t stream) {
   const auto launch = [&]<int m, int n, int k_boxes, bool ping_pong>() {
-    launch_gemm_kernel<GemmTraits<Element, m, n, k_boxes, ping_pong, has_residual>>(p, config.panel,
-                                                                                    stream);
+    launch_gemm_kernel<GemmTraits<Element, m, n, k_boxes, ping_pong, epilogue>>(p, config.panel,
+                                                                                stream);
   };
   switch (config.tile) {
 #ifndef PACKHORSE_CUDA_REDUCED
     case GemmTile::k64x16:
-      return launch.template operator()<64, 16, 2, true>();
+      if constexpr (epilogue == GemmEpilogue::kGated) {
+        break;
+      } else {
+        return launch.template operator()<64, 16, 2, true>();
+      }
     case GemmTile::k64x32:
       return launch.template operator()<64, 32, 2, true>();
     case GemmTile::kHalves64x128:
@@ -37,14 +41,9 @@ void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, cudaStream_
   throw RuntimeError(concat("this build has no GEMM kernel with tile ", cost.m, "x", cost.n));
 }
 
-template <class Element>
-void launch_gemm_dtype(const GemmParams& p, const GemmConfig& config, cudaStream_t stream) {
-  p.residual != nullptr ? launch_gemm_tile<Element, true>(p, config, stream)
-                        : launch_gemm_tile<Element, false>(p, config, stream);
-}
-extern template void launch_gemm_dtype<cutlass::half_t>(const GemmParams&, const GemmConfig&,
-                                                        cudaStream_t);
-extern template void launch_gemm_dtype<cutlass::bfloat16_t>(const GemmParams&, const GemmConfig&,
-                                                            cudaStream_t);
-
 }  // namespace packhorse::cuda
+
+#define PACKHORSE_INSTANTIATE_GEMM(element, epilogue)                                  \
+  template void                                                                        \
+  packhorse::cuda::launch_gemm_tile<element, packhorse::cuda::GemmEpilogue::epilogue>( \
+      const packhorse::cuda::GemmParams&, const packhorse::cuda::GemmConfig&, cudaStream_t)

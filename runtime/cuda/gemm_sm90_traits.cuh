@@ -6,9 +6,12 @@
 #include <cute/atom/mma_traits_sm90_gmma.hpp>
 #include <cute/tensor.hpp>
 
-#include "ops/args.h"
+#include "cuda/gemm.h"
 
 namespace packhorse::cuda {
+
+/// What happens to a tile on its way out, beside bias and activation.
+enum class GemmEpilogue : uint8_t { kPlain, kResidual, kGated, kRotated };
 
 struct GemmArgsSm90 {
   CUtensorMap a, weight, residual, out;
@@ -17,15 +20,19 @@ struct GemmArgsSm90 {
   int32_t rows, n, k;
   int32_t panel;  // tile columns that are finished, all rows long, before the next ones begin
   Activation activation;
+  GemmRotation rotation;
 };
 
-template <class Element_, int tile_m, int tile_n, int k_boxes, bool ping_pong, bool has_residual>
+template <class Element_, int tile_m, int tile_n, int k_boxes, bool ping_pong,
+          GemmEpilogue epilogue>
 struct GemmTraits {
   using Element = Element_;
   static constexpr int kTileM = tile_m, kTileN = tile_n;
   static constexpr int kBoxes = k_boxes;  // boxes of 64 k in a stage
   static constexpr bool kPingPong = ping_pong;
-  static constexpr bool kResidual = has_residual;
+  static constexpr bool kResidual = epilogue == GemmEpilogue::kResidual;
+  static constexpr bool kGated = epilogue == GemmEpilogue::kGated;
+  static constexpr bool kRotated = epilogue == GemmEpilogue::kRotated;
   // Large accumulators take registers from the producer's warpgroup; with small ones a block leaves
   // room for blocks of the kernels before and after.
   static constexpr bool kMoveRegisters = tile_m * tile_n / (ping_pong ? 128 : 256) > 64;
@@ -38,17 +45,19 @@ struct GemmTraits {
   static constexpr bool kSplitColumns = !ping_pong && tile_m == 64;
   static constexpr int kRows = ping_pong || kSplitColumns ? tile_m : tile_m / 2;
   static constexpr int kColumns = kSplitColumns ? tile_n / 2 : tile_n;
-  static constexpr int kBlocks = kRows / 64;  // wgmma blocks, one above the other
+  static constexpr int kBlocks = kRows / 64;     // wgmma blocks, one above the other
+  static constexpr int kFolds = kGated ? 2 : 1;  // columns of the product for one of the output
+  static constexpr int kOutColumns = kColumns / kFolds;
   // What a warp stores at once: 16 rows, one swizzle span wide.
-  static constexpr int kStripe = kColumns % 64 == 0 ? 64 : kColumns % 32 == 0 ? 32 : 16;
-  static constexpr int kStripes = kColumns / kStripe;
+  static constexpr int kStripe = kOutColumns % 64 == 0 ? 64 : kOutColumns % 32 == 0 ? 32 : 16;
+  static constexpr int kStripes = kOutColumns / kStripe;
   static constexpr int kStoreBox = 16 * kStripe;
-  static_assert(kRows % 64 == 0 && kColumns % 16 == 0);
+  static_assert(kRows % 64 == 0 && kOutColumns % 16 == 0 && kColumns % 16 == 0);
 
   // Stripes in the buffer at a time: all of them, except where stages need the room more.
-  static constexpr int kOutStripes = has_residual || kStripes < 3 ? kStripes
-                                     : kStripes % 2 == 0          ? kStripes / 2
-                                                                  : 1;
+  static constexpr int kOutStripes = kResidual || kStripes < 3 ? kStripes
+                                     : kStripes % 2 == 0       ? kStripes / 2
+                                                               : 1;
 
   static constexpr int kWeightBytes = k_boxes * tile_n * 64 * 2;
   static constexpr int kStageBytes = k_boxes * tile_m * 64 * 2 + kWeightBytes;

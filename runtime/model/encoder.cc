@@ -108,12 +108,15 @@ class Encoding {
   // Once for all layers.
   void rotations() const {
     if (!spec_.rope) return;
+    const auto dims = static_cast<int32_t>(spec_.rope->dims);
     ops_.rotation({.frequencies = weights_.rope_frequencies,
+                   .dims = dims,
                    .position_ids = inputs_.position_ids,
                    .batch = batch_,
                    .out = buffers_.rotation.first_rows(batch_.num_tokens)});
     if (!has_local_theta(spec_)) return;
     ops_.rotation({.frequencies = weights_.local_rope_frequencies,
+                   .dims = dims,
                    .position_ids = inputs_.position_ids,
                    .batch = batch_,
                    .out = buffers_.local_rotation.first_rows(batch_.num_tokens)});
@@ -136,13 +139,6 @@ class Encoding {
     const int64_t head_dim = padded_head_dim(spec_, ops_);
     const int64_t query_columns = spec_.num_heads * head_dim;
     const int64_t kv_columns = spec_.num_kv_heads * head_dim;
-    ops_.linear({.x = block_input(layer.attention_norm),
-                 .weight = layer.qkv,
-                 .residual = {},
-                 .norm = {},
-                 .out = qkv,
-                 .row_count = batch_.counts,
-                 .workspace = buffers_.output_workspace});
     AttentionArgs args;
     args.q = qkv.column_slice(0, query_columns);
     args.k = qkv.column_slice(query_columns, kv_columns);
@@ -156,12 +152,13 @@ class Encoding {
     // Each disentangled term counts as much as the product of contents.
     const int terms = 1 + (spec_.content_to_position ? 1 : 0) + (spec_.position_to_content ? 1 : 0);
     args.scale = 1.0f / std::sqrt(static_cast<float>(terms * spec_.head_dim));
+    if (spec_.rope) args.scale *= spec_.rope->attention_factor * spec_.rope->attention_factor;
     args.mask = mask_of(spec_, local);
     args.term = weights_.score_term;
     args.term.position_keys = layer.position_keys;
     args.term.position_queries = layer.position_queries;
     args.workspace = buffers_.attention_workspace;
-    if (spec_.rope || spec_.qk_norm) rotate_heads(layer, local, args);
+    project_heads(layer, local, qkv, args);
     ops_.attention(args);
     ops_.linear({.x = context,
                  .weight = layer.attention_output,
@@ -172,9 +169,17 @@ class Encoding {
                  .workspace = buffers_.output_workspace});
   }
 
-  void rotate_heads(const LayerWeights& layer, bool local, const AttentionArgs& attention) const {
-    const TensorView& rotation =
-        local && has_local_theta(spec_) ? buffers_.local_rotation : buffers_.rotation;
+  // qkv = heads of queries, keys and values
+  void project_heads(const LayerWeights& layer, bool local, const TensorView& qkv,
+                     const AttentionArgs& attention) const {
+    const LinearArgs projection{.x = block_input(layer.attention_norm),
+                                .weight = layer.qkv,
+                                .residual = {},
+                                .norm = {},
+                                .out = qkv,
+                                .row_count = batch_.counts,
+                                .workspace = buffers_.output_workspace};
+    if (!spec_.rope && !spec_.qk_norm) return ops_.linear(projection);
     RotateHeadsArgs args;
     args.q = attention.q;
     args.k = attention.k;
@@ -184,9 +189,15 @@ class Encoding {
     args.model_dim = static_cast<int32_t>(spec_.head_dim);
     args.q_norm = layer.query_norm;
     args.k_norm = layer.key_norm;
-    if (spec_.rope) args.rotation = rotation.first_rows(batch_.num_tokens);
+    if (spec_.rope) {
+      const bool own = local && has_local_theta(spec_);
+      const TensorView& rotation = own ? buffers_.local_rotation : buffers_.rotation;
+      args.rotation = rotation.first_rows(batch_.num_tokens);
+      args.frequencies = own ? weights_.local_rope_frequencies : weights_.rope_frequencies;
+      args.dims = static_cast<int32_t>(spec_.rope->dims);
+    }
     args.row_count = batch_.counts;
-    ops_.rotate_heads(args);
+    ops_.project_heads(projection, args);
   }
 
   void feed_forward_block(const LayerWeights& layer) const {
@@ -240,11 +251,12 @@ EncoderBuffers take_buffers(const Spec& spec, const Capacity& capacity, DType dt
     buffers.normed = take_matrix(arena, "normed", tokens, hidden_size, dtype);
   }
   if (spec.rope) {
-    buffers.rotation = take_matrix(arena, "rotation", tokens, spec.rope->dims, DType::kFloat32);
+    buffers.rotation = take_matrix(arena, "rotation", tokens, ops.rotation_columns(spec.rope->dims),
+                                   DType::kFloat32);
   }
   if (has_local_theta(spec)) {
-    buffers.local_rotation =
-        take_matrix(arena, "local_rotation", tokens, spec.rope->dims, DType::kFloat32);
+    buffers.local_rotation = take_matrix(arena, "local_rotation", tokens,
+                                         ops.rotation_columns(spec.rope->dims), DType::kFloat32);
   }
   if (spec.convolution_width > 0) {
     const int64_t columns = spec.convolution_width * hidden_size;

@@ -34,7 +34,7 @@ struct EncoderBuffers {
   int32_t* inputs = nullptr;  // as InputLayout says
   TensorView hidden;          // [T, E]
   TensorView normed;          // [T, E] what a pre-norm block computes from
-  TensorView rotation;        // [T, rope.dims] float32
+  TensorView rotation;        // [T, Ops::rotation_columns] float32
   TensorView local_rotation;  // likewise, of layers with a window
   TensorView embedded;        // [T, embedding_size]; before the first layer
   void* embedding_workspace = nullptr;

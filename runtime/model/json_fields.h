@@ -57,6 +57,19 @@ class Fields {
     return has(name) ? positive_number(name) : otherwise;
   }
 
+  /// A list of `count` numbers.
+  std::vector<float> positive_numbers(const char* name, int64_t count) {
+    const Json& value = get(name);
+    const auto good = [](const Json& item) {
+      return item.is_number() && item.get<double>() > 0 && std::isfinite(item.get<float>());
+    };
+    if (!value.is_array() || static_cast<int64_t>(value.size()) != count ||
+        !std::all_of(value.begin(), value.end(), good)) {
+      fail(name, value, concat("a list of ", count, " positive numbers").c_str());
+    }
+    return value.get<std::vector<float>>();
+  }
+
   bool boolean(const char* name) {
     const Json& value = get(name);
     if (!value.is_boolean()) fail(name, value, "true or false");

@@ -36,6 +36,14 @@ const float* LayerPacker::vector(const std::string& name, int64_t size) {
                                             : std::vector<float>(static_cast<size_t>(size)));
 }
 
+const float* LayerPacker::spread_vector(const std::string& name, const Spread& spread) {
+  std::vector<float> values(static_cast<size_t>(spread.extent));
+  if (reader_ != nullptr) {
+    place({name, spread.extent, 0, spread.size}, spread, {}, 1, values.data());
+  }
+  return constants(name, values);
+}
+
 const float* LayerPacker::matrix(const std::string& name, int64_t rows, int64_t columns) {
   std::vector<float> values(static_cast<size_t>(rows * columns));
   if (reader_ != nullptr) {
@@ -144,9 +152,10 @@ void LayerPacker::place(const Location& from, const Spread& rows, const Spread& 
     if (columns.extent > 0) {
       check_range(from.name, values.data(), static_cast<size_t>(count * width));
     }
-    float* row = to + (rows.offset + begin / rows.size * rows.stride) * row_length;
+    float* group = to + (rows.offset + begin / rows.size * rows.stride) * row_length;
     const float* value = values.data();
-    for (int64_t i = 0; i < count; ++i, row += row_length) {
+    for (int64_t i = 0; i < count; ++i) {
+      float* row = group + rows.place(i) * row_length;
       if (columns.extent == 0) {
         *row = *value++;
         continue;

@@ -18,6 +18,14 @@ struct Spread {
   int64_t size;
   int64_t stride;
   int64_t offset = 0;
+  /// Rows alone: of the first `paired` of a group the two halves lie in turn.
+  int64_t paired = 0;
+
+  /// Where row i of a group goes.
+  int64_t place(int64_t i) const {
+    if (i >= paired) return i;
+    return i < paired / 2 ? 2 * i : 2 * i - paired + 1;
+  }
 };
 
 inline Spread whole(int64_t extent) { return {extent, extent, extent}; }
@@ -47,6 +55,8 @@ class LayerPacker {
   TensorView table(const std::string& name, int64_t rows, int64_t columns);
   /// float32, whatever the model's dtype.
   const float* vector(const std::string& name, int64_t size);
+  /// [spread.extent], placed as rows are.
+  const float* spread_vector(const std::string& name, const Spread& spread);
   const float* matrix(const std::string& name, int64_t rows, int64_t columns);
   template <class T>
   const T* constants(const std::string& name, const std::vector<T>& values) {

@@ -110,11 +110,21 @@ void parse_norm(Fields fields, Spec& spec) {
 
 void parse_rope(Fields fields, Spec& spec) {
   RopeSpec rope;
-  rope.theta = fields.positive_number("theta");
-  rope.local_theta = fields.positive_number("local_theta", rope.theta);
   rope.dims = fields.integer("dims", 2, spec.head_dim, spec.head_dim);
-  rope.factor = fields.positive_number("factor", 1.0f);
+  if (fields.has("frequencies")) {
+    rope.frequencies = fields.positive_numbers("frequencies", rope.dims / 2);
+  } else {
+    rope.theta = fields.positive_number("theta");
+    rope.local_theta = fields.positive_number("local_theta", rope.theta);
+    rope.factor = fields.positive_number("factor", 1.0f);
+  }
+  rope.attention_factor = fields.positive_number("attention_factor", 1.0f);
   fields.done();
+  if (rope.attention_factor != 1.0f && rope.dims != spec.head_dim) {
+    throw InvalidArgument(concat("spec: 'attention.rope.attention_factor' is ",
+                                 rope.attention_factor, ", but only ", rope.dims, " of ",
+                                 spec.head_dim, " columns are rotated"));
+  }
   if (rope.dims % 2 != 0) {
     throw InvalidArgument(
         concat("spec: 'attention.rope.dims' is ", rope.dims, ", expected an even number"));

@@ -15,8 +15,10 @@ enum class PositionKind : uint8_t { kNone, kLearned };
 enum class FeedForwardKind : uint8_t { kPlain, kGated };
 
 /// Rotary position embedding of queries and keys; frequency j is
-/// theta^(-2 j / dims) / factor.
+/// theta^(-2 j / dims) / factor, where none are given.
 struct RopeSpec {
+  std::vector<float> frequencies;  // [dims / 2], or empty
+  float attention_factor = 1;      // of queries and of keys
   float theta = 0;
   float local_theta = 0;  // of layers with a window
   int64_t dims = 0;       // leading columns of a head that are rotated

@@ -28,6 +28,14 @@ void check_supported(const Spec& spec, const Ops& ops) {
           "'attention.score_term.kind' \"disentangled\"");
   require(spec.convolution_width > 0, Feature::kNeighbours, "'convolution'");
   require(spec.qk_norm, Feature::kRotateHeads, "'attention.qk_norm'");
+  const auto check_width = [&](const char* name, int64_t width) {
+    if (width % ops.width_multiple() == 0) return;
+    throw InvalidArgument(concat("spec: '", name, "' is ", width, ", ", name_of(ops.device()),
+                                 " needs multiples of ", ops.width_multiple(), ": use cpu"));
+  };
+  check_width("hidden_size", spec.hidden_size);
+  check_width("embedding_size", spec.embedding_size);
+  check_width("intermediate_size", padded_intermediate_size(spec));
 }
 
 /// Lays the model out over an arena; with a reader it also fills what it lays out. One routine for
@@ -96,7 +104,9 @@ class WeightBuilder : LayerPacker {
     if (!spec_.rope) return;
     const RopeSpec& rope = *spec_.rope;
     weights.rope_frequencies =
-        constants("rope_frequencies", rope_frequencies(rope.theta, rope.dims, rope.factor));
+        constants("rope_frequencies", rope.frequencies.empty()
+                                          ? rope_frequencies(rope.theta, rope.dims, rope.factor)
+                                          : rope.frequencies);
     weights.local_rope_frequencies = weights.rope_frequencies;
     if (rope.local_theta != rope.theta) {
       weights.local_rope_frequencies = constants(
@@ -107,13 +117,14 @@ class WeightBuilder : LayerPacker {
   void build_attention(LayerWeights& layer, int64_t index) {
     const std::string name = concat("layers.", index, ".attention.");
     const int64_t padded = padded_head_dim(spec_, ops_);
-    const auto heads = [&](int64_t count, int64_t before) {
-      return Spread{count * spec_.head_dim, spec_.head_dim, padded, before * padded};
+    const auto heads = [&](int64_t count, int64_t before, int64_t paired = 0) {
+      return Spread{count * spec_.head_dim, spec_.head_dim, padded, before * padded, paired};
     };
+    const int64_t paired = paired_columns();
     const int64_t queries = spec_.num_heads;
     const int64_t keys = spec_.num_kv_heads;
-    const std::vector<Part> parts = {{name + "query", heads(queries, 0), spec_.qkv_bias},
-                                     {name + "key", heads(keys, queries), spec_.key_bias},
+    const std::vector<Part> parts = {{name + "query", heads(queries, 0, paired), spec_.qkv_bias},
+                                     {name + "key", heads(keys, queries, paired), spec_.key_bias},
                                      {name + "value", heads(keys, queries + keys), spec_.qkv_bias}};
     const std::vector<std::string> names = {parts[0].name, parts[1].name, parts[2].name};
     layer.qkv =
@@ -124,13 +135,13 @@ class WeightBuilder : LayerPacker {
         spec_.hidden_size, heads(queries, 0), queries * padded);
     if (spec_.content_to_position) {
       const std::string from = spec_.shared_projections ? "key" : "position_key";
-      layer.position_keys = projected_positions(name + "position_keys",
-                                                {name + from, heads(queries, 0), spec_.key_bias});
+      layer.position_keys = projected_positions(
+          name + "position_keys", {name + from, heads(queries, 0, paired), spec_.key_bias});
     }
     if (spec_.position_to_content) {
       const std::string from = spec_.shared_projections ? "query" : "position_query";
       layer.position_queries = projected_positions(
-          name + "position_queries", {name + from, heads(queries, 0), spec_.qkv_bias});
+          name + "position_queries", {name + from, heads(queries, 0, paired), spec_.qkv_bias});
     }
     if (!spec_.pre_norm() || spec_.first_attention_norm || index > 0) {
       layer.attention_norm = norm(name + "norm", spec_.hidden_size);
@@ -178,7 +189,17 @@ class WeightBuilder : LayerPacker {
   }
 
   NormWeight head_norm(const std::string& name) {
-    return LayerPacker::norm(name, spec_.head_dim, NormKind::kRms, spec_.norm_eps, false);
+    NormWeight result;
+    result.kind = NormKind::kRms;
+    result.eps = spec_.norm_eps;
+    const Spread head{spec_.head_dim, spec_.head_dim, spec_.head_dim, 0, paired_columns()};
+    result.gamma = spread_vector(name + ".weight", head);
+    return result;
+  }
+
+  // Columns of a head of queries or keys whose halves lie in turn.
+  int64_t paired_columns() const {
+    return spec_.rope && ops_.interleaves_heads() ? spec_.rope->dims : 0;
   }
 
   LinearWeight dense(const std::string& name, int64_t out_features, int64_t in_features) {

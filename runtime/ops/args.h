@@ -98,18 +98,19 @@ struct NeighboursArgs {
   TensorView out;  // [T, width * E]
 };
 
-/// out[t] = the cosines, then the sines, of position(t) * frequencies[j]: what rotates the heads of
-/// a token in every layer. The product is rounded to float32, as models are trained.
+/// What rotates the heads of a token in every layer, by the angles position(t) * frequencies[j].
+/// That product is rounded to float32, as models are trained.
 struct RotationArgs {
-  const float* frequencies = nullptr;     // [dims / 2]
+  const float* frequencies = nullptr;  // [dims / 2]
+  int32_t dims = 0;
   const int32_t* position_ids = nullptr;  // [T], or null: 0, 1, ... from the sequence's start
   BatchView batch;
-  TensorView out;  // [T, dims] float32
+  TensorView out;  // [T, Ops::rotation_columns(dims)] float32, in the backend's own layout
 };
 
 /// What happens to queries and keys before they meet, in place: each head's RMS norm, if any, then
 /// the rotation of its columns j and j + dims / 2 by angle j (RoPE, Su et al., arXiv 2104.09864, in
-/// the half-split form).
+/// the half-split form); of columns 2 j and 2 j + 1 where Ops::interleaves_heads().
 struct RotateHeadsArgs {
   TensorView q;  // [T, num_heads * head_dim]; rows may be strided (a slice of fused QKV)
   TensorView k;  // [T, num_kv_heads * head_dim]
@@ -119,7 +120,9 @@ struct RotateHeadsArgs {
   int32_t model_dim = 0;  // of the model: the rest of each head is zero, and stays so
   NormWeight q_norm;      // of [model_dim], or none
   NormWeight k_norm;      // likewise
-  TensorView rotation;    // [T, dims] of RotationArgs, or empty
+  TensorView rotation;    // RotationArgs::out, or empty; then with its frequencies and dims
+  const float* frequencies = nullptr;
+  int32_t dims = 0;
   const int32_t* row_count = nullptr;
 };
 

@@ -60,6 +60,18 @@ void check_result(const char* op, const TensorView& residual, const TensorView& 
   }
 }
 
+void check_head_dim(const char* op, int64_t head_dim, int64_t multiple) {
+  if (head_dim > 0 && head_dim % multiple == 0) return;
+  fail(op, concat("head_dim ", head_dim, " is not a positive multiple of ", multiple,
+                  ", as this device needs"));
+}
+
+void check_linear(const char* op, const LinearArgs& args) {
+  check_compute_dtype(op, "x", args.x);
+  check_weight(op, "weight", args.weight, args.x.columns(), args.x.dtype);
+  check_result(op, args.residual, args.out, args.x.rows(), args.weight.out_features, args.x.dtype);
+}
+
 void check_batch(const char* op, const char* name, const BatchView& batch, int64_t rows) {
   if (batch.num_tokens != rows) {
     fail(op, concat(name, " has ", batch.num_tokens, " tokens, the tensor ", rows, " rows"));
@@ -105,10 +117,7 @@ void Ops::embed(const EmbedArgs& args) {
 }
 
 void Ops::linear(const LinearArgs& args) {
-  const char* op = "linear";
-  check_compute_dtype(op, "x", args.x);
-  check_weight(op, "weight", args.weight, args.x.columns(), args.x.dtype);
-  check_result(op, args.residual, args.out, args.x.rows(), args.weight.out_features, args.x.dtype);
+  check_linear("linear", args);
   if (args.x.rows() > 0) do_linear(args);
 }
 
@@ -140,33 +149,38 @@ void Ops::neighbours(const NeighboursArgs& args) {
 
 void Ops::rotation(const RotationArgs& args) {
   const char* op = "rotation";
-  check_matrix(op, "out", args.out, args.batch.num_tokens, args.out.columns());
+  if (args.dims <= 0 || args.dims % 2 != 0 || args.frequencies == nullptr) {
+    fail(op, concat("dims is ", args.dims, ", expected two for each frequency"));
+  }
+  check_matrix(op, "out", args.out, args.batch.num_tokens, rotation_columns(args.dims));
   check_dtype_is(op, "out", args.out, DType::kFloat32);
   check_batch(op, "batch", args.batch, args.out.rows());
-  if (args.out.columns() % 2 != 0 || args.frequencies == nullptr) {
-    fail(op, concat("out has ", args.out.columns(), " columns, expected two for each frequency"));
-  }
   if (args.out.rows() > 0) do_rotation(args);
 }
 
-void Ops::rotate_heads(const RotateHeadsArgs& args) {
-  const char* op = "rotate_heads";
-  check_compute_dtype(op, "q", args.q);
-  check_matrix(op, "q", args.q, args.q.rows(), int64_t{args.num_heads} * args.head_dim);
-  check_matrix(op, "k", args.k, args.q.rows(), int64_t{args.num_kv_heads} * args.head_dim);
-  check_dtype_is(op, "k", args.k, args.q.dtype);
-  if (args.model_dim <= 0 || args.model_dim > args.head_dim) {
-    fail(op, concat("model_dim is ", args.model_dim, ", expected 1 to head_dim ", args.head_dim));
+void Ops::project_heads(const LinearArgs& args, const RotateHeadsArgs& heads) {
+  const char* op = "project_heads";
+  const int64_t rows = args.x.rows();
+  check_head_dim(op, heads.head_dim, head_dim_multiple());
+  check_linear(op, args);
+  check_matrix(op, "q", heads.q, rows, int64_t{heads.num_heads} * heads.head_dim);
+  check_matrix(op, "k", heads.k, rows, int64_t{heads.num_kv_heads} * heads.head_dim);
+  const char* out = args.out.as<char>();
+  if (heads.q.data != out ||
+      heads.k.data != out + static_cast<size_t>(heads.q.columns()) * size_of(args.out.dtype)) {
+    fail(op, "q and k are not the first columns of out");
   }
-  if (args.rotation) {
-    check_matrix(op, "rotation", args.rotation, args.q.rows(), args.rotation.columns());
-    check_dtype_is(op, "rotation", args.rotation, DType::kFloat32);
-    if (args.rotation.columns() > args.model_dim || args.rotation.columns() % 2 != 0) {
-      fail(op, concat("rotation has ", args.rotation.columns(),
-                      " columns, expected an even number up to ", args.model_dim));
+  if (heads.model_dim <= 0 || heads.model_dim > heads.head_dim) {
+    fail(op, concat("model_dim is ", heads.model_dim, ", expected 1 to head_dim ", heads.head_dim));
+  }
+  if (heads.rotation) {
+    check_matrix(op, "rotation", heads.rotation, rows, rotation_columns(heads.dims));
+    check_dtype_is(op, "rotation", heads.rotation, DType::kFloat32);
+    if (heads.dims <= 0 || heads.dims > heads.model_dim || heads.dims % 2 != 0) {
+      fail(op, concat("dims is ", heads.dims, ", expected an even number up to ", heads.model_dim));
     }
   }
-  if (args.q.rows() > 0) do_rotate_heads(args);
+  if (rows > 0) do_project_heads(args, heads);
 }
 
 void Ops::attention(const AttentionArgs& args) {
@@ -175,10 +189,7 @@ void Ops::attention(const AttentionArgs& args) {
     fail(op, concat("num_heads ", args.num_heads, " is not a multiple of num_kv_heads ",
                     args.num_kv_heads));
   }
-  if (args.head_dim <= 0 || args.head_dim % head_dim_multiple() != 0) {
-    fail(op, concat("head_dim ", args.head_dim, " is not a positive multiple of ",
-                    head_dim_multiple(), ", as this device needs"));
-  }
+  check_head_dim(op, args.head_dim, head_dim_multiple());
   const int64_t q_columns = int64_t{args.num_heads} * args.head_dim;
   const int64_t kv_columns = int64_t{args.num_kv_heads} * args.head_dim;
   check_compute_dtype(op, "q", args.q);

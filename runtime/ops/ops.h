@@ -69,8 +69,15 @@ class PACKHORSE_API Ops {
   /// `weight`: host float32 [out_features, in_features]; `packed`: linear_bytes of device memory.
   virtual void pack_linear(const float* weight, int64_t in_features, int64_t out_features,
                            DType dtype, void* packed) = 0;
+  /// What the widths of a model have to be a multiple of.
+  virtual int64_t width_multiple() const { return 1; }
   /// Head sizes are zero-padded to a multiple of this when weights are loaded.
   virtual int64_t head_dim_multiple() const = 0;
+  /// Whether columns that are rotated together are to lie side by side in the heads of queries and
+  /// keys: weights are then laid out so. Scores, sums over all columns, do not change by it.
+  virtual bool interleaves_heads() const { return false; }
+  /// Columns of RotationArgs::out.
+  virtual int64_t rotation_columns(int64_t dims) const { return dims; }
 
   // Scratch that an op needs for at most `rows` rows; the caller plans it in its arena.
   virtual size_t linear_workspace(int64_t rows, int64_t in_features, int64_t out_features,
@@ -88,7 +95,9 @@ class PACKHORSE_API Ops {
   void feed_forward(const FeedForwardArgs& args);
   void neighbours(const NeighboursArgs& args);
   void rotation(const RotationArgs& args);
-  void rotate_heads(const RotateHeadsArgs& args);
+  /// linear, then what `heads` says happens to q and k, columns of args.out. One op, so that a
+  /// backend may rotate what it has not rounded yet.
+  void project_heads(const LinearArgs& args, const RotateHeadsArgs& heads);
   void attention(const AttentionArgs& args);
   void norm(const NormArgs& args);
   void pool(const PoolArgs& args);
@@ -101,6 +110,10 @@ class PACKHORSE_API Ops {
   virtual void do_neighbours(const NeighboursArgs& args) = 0;
   virtual void do_rotation(const RotationArgs& args) = 0;
   virtual void do_rotate_heads(const RotateHeadsArgs& args) = 0;
+  virtual void do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads) {
+    do_linear(args);
+    do_rotate_heads(heads);
+  }
   virtual void do_attention(const AttentionArgs& args) = 0;
   virtual void do_norm(const NormArgs& args) = 0;
   virtual void do_pool(const PoolArgs& args) = 0;

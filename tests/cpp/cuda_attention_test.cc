@@ -16,10 +16,24 @@ TEST(attention_head_tile_is_the_smallest_that_holds_the_head) {
   CHECK(attention_head_tile(264) == 0);
 }
 
-TEST(attention_key_tile_depends_on_the_head_tile_alone) {
-  // The batch must never choose it: it orders a row's sums. One number per head tile, by type.
+TEST(attention_key_tile_depends_on_the_layer_alone) {
+  // The batch must never choose it: it orders a row's sums. One number per head tile and kind of
+  // window, by type.
   CHECK(attention_kv_tile(64) == 128);
+  CHECK(attention_kv_tile(64, true) == 64);
   CHECK(attention_kv_tile(256) == 64);
+}
+
+TEST(attention_narrow_windows_have_a_plan_of_their_own) {
+  CHECK(is_narrow_window(64, 64, 64) && is_narrow_window(32, 256, 0));
+  CHECK(!is_narrow_window(64, -1, 64) && !is_narrow_window(64, 64, -1));
+  CHECK(!is_narrow_window(64, 4095, 0) && !is_narrow_window(128, 64, 64));
+  for (const int longest : {1, 100, 8192}) {
+    const auto plan = [&](bool term) {
+      return select_attention(64, 12, longest, longest, term, kSms, true).plan;
+    };
+    CHECK(plan(false) == AttentionPlan::kWindow && plan(true) == AttentionPlan::kTerm);
+  }
 }
 
 TEST(attention_plans_of_known_shapes) {

@@ -90,6 +90,14 @@ TEST(spec_refuses_by_name) {
                     "'attention.rope.dims' is 3, expected an even number");
   CHECK_THROWS_WITH(parse_spec(with("/attention/rope", {{"theta", 1e4}, {"dims", 10}})),
                     "'attention.rope.dims' is 10");
+  CHECK_THROWS_WITH(parse_spec(with("/attention/rope", {{"frequencies", {1.0, 0.5}}})),
+                    "'attention.rope.frequencies' is [1.0,0.5], expected a list of");
+  CHECK_THROWS_WITH(
+      parse_spec(with("/attention/rope", {{"frequencies", {1.0}}, {"dims", 2}, {"theta", 1e4}})),
+      "'attention.rope.theta' is not known");
+  CHECK_THROWS_WITH(
+      parse_spec(with("/attention/rope", {{"theta", 1e4}, {"dims", 2}, {"attention_factor", 2}})),
+      "'attention.rope.attention_factor' is 2, but only 2 of");
   CHECK_THROWS_WITH(parse_spec(with("/attention/rope", {{"theta", 1e4}, {"scaling", 1}})),
                     "'attention.rope.scaling' is not known");
   CHECK_THROWS_WITH(parse_spec(with("/attention/local", {{"window", 8}, {"layers", {2}}})),

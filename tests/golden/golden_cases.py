@@ -214,6 +214,60 @@ CASES: tuple[Case, ...] = (
         pooling="mean",
     ),
     Case(
+        "llama-linear",
+        "llama",
+        config={"rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}},
+        pooler=None,
+    ),
+    Case(
+        "llama-llama3",
+        "llama",
+        config={
+            "head_dim": 32,
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 100.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+        },
+        pooler=None,
+    ),
+    Case(
+        "qwen2-yarn",
+        "qwen2",
+        config={
+            "num_key_value_heads": 2,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 100.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 50,
+                "beta_fast": 8,
+            },
+        },
+        pooler=None,
+    ),
+    Case(
+        "mistral-longrope",
+        "mistral",
+        config={
+            "num_key_value_heads": 2,
+            "sliding_window": None,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 100.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 128,
+                "short_factor": [1.0, 1.1, 1.5, 3.0],
+                "long_factor": [1.0, 2.0, 4.0, 8.0],
+            },
+        },
+        pooler=None,
+    ),
+    Case(
         "mistral",
         "mistral",
         config={"num_key_value_heads": 2, "sliding_window": 16},

@@ -96,6 +96,17 @@ def linear(
     return ACTIVATIONS[activation](F.linear(x, weight, bias))
 
 
+def rotated(heads: Tensor, positions: Any, frequencies: Any) -> Tensor:
+    """heads [T, H, d] with columns j and j + dims / 2 turned by position * frequencies[j]."""
+    at = torch.as_tensor(positions, device="cuda").float()
+    # Rounded to float32, as models are trained.
+    angles = (at[:, None] * torch.as_tensor(frequencies, device="cuda")).double()[:, None]
+    dims = 2 * angles.shape[-1]
+    a, b = heads[..., :dims].chunk(2, -1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([a * cos - b * sin, b * cos + a * sin, heads[..., dims:]], -1)
+
+
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor | None = None, eps: float = 1e-12) -> Tensor:
     return F.layer_norm(x, (x.shape[1],), gamma, beta, eps)
 

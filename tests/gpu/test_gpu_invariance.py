@@ -18,6 +18,29 @@ SPECS: dict[str, dict[str, Any]] = {
     "tiny": {},
     "heads-of-26": {"hidden_size": 312, "num_heads": 12, "intermediate_size": 600},
     "BERT-base": {"hidden_size": 768, "num_heads": 12, "intermediate_size": 3072},
+    "ModernBERT": {
+        "hidden_size": 384,
+        "num_heads": 6,
+        "num_layers": 3,
+        "intermediate_size": 600,
+        "norm": {"kind": "layer", "placement": "pre", "eps": 1e-5, "bias": False},
+        "attention": {
+            "mask": "bidirectional",
+            "local": {"window": 64, "layers": [1, 2]},
+            "rope": {"theta": 160000.0, "local_theta": 10000.0},
+        },
+        "ffn": {"kind": "gated", "activation": "gelu", "up_bias": False, "down_bias": False},
+    },
+    "decoder": {
+        "hidden_size": 256,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 128,
+        "intermediate_size": 400,
+        "norm": {"kind": "layer", "placement": "pre", "eps": 1e-6},
+        "attention": {"mask": "causal", "qk_norm": True, "rope": {"theta": 1e6}},
+        "ffn": {"kind": "gated", "activation": "silu", "up_bias": False, "down_bias": False},
+    },
 }
 LENGTHS = [3, 65, 1, 130, 17, 64, 2, 1000, 129, 128, 5]
 Bits = tuple[bytes, ...]  # of one sequence: hidden, embedding, pooled

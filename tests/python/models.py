@@ -95,6 +95,12 @@ SPEC_OPTIONS: dict[str, Spec] = {
             "local": {"window": 20, "layers": [1]},
         },
     },
+    "rope-of-given-frequencies": {
+        "attention": {
+            **_MASK,
+            "rope": {"frequencies": [1, 0.5, 0.3, 0.01, 1e-3, 1e-5], "attention_factor": 1.3},
+        }
+    },
     "qk-norm": {"head_dim": 10, "num_kv_heads": 2, "attention": {**_MASK, "qk_norm": True}},
     "qk-norm-and-rope": {"attention": {"mask": "causal", "qk_norm": True, "rope": _ROPE}},
     "alibi": {

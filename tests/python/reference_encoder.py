@@ -21,6 +21,14 @@ def _norm(spec: Mapping[str, Any], tensors: Mapping[str, Array], name: str, x: A
     return reference.layer_norm(x, gamma, beta, spec["norm"]["eps"])
 
 
+def _frequencies(spec: Mapping[str, Any], rope: Mapping[str, Any], local: bool) -> Array:
+    if "frequencies" in rope:
+        return np.array(rope["frequencies"], np.float32)
+    theta = rope.get("local_theta", rope["theta"]) if local else rope["theta"]
+    dims = rope.get("dims", spec["head_dim"])
+    return reference.rope_frequencies(theta, dims, rope.get("factor", 1))
+
+
 def _rotated(
     spec: Mapping[str, Any], tensors: Mapping[str, Array], x: Array, norm: str, local: bool, at: Any
 ) -> Array:
@@ -29,10 +37,8 @@ def _rotated(
     if spec["attention"].get("qk_norm"):
         heads = reference.rms_norm(heads, tensors[norm], spec["norm"]["eps"])
     if rope := spec["attention"].get("rope"):
-        theta = rope.get("local_theta", rope["theta"]) if local else rope["theta"]
-        dims = rope.get("dims", spec["head_dim"])
-        frequencies = reference.rope_frequencies(theta, dims, rope.get("factor", 1))
-        heads = reference.rotate(heads, at, frequencies)
+        heads = reference.rotate(heads, at, _frequencies(spec, rope, local))
+        heads = heads * rope.get("attention_factor", 1)
     return heads.reshape(x.shape)
 
 

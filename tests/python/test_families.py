@@ -281,8 +281,25 @@ def test_published_configs(name: str) -> None:
         ("gte", {"rope_scaling": {"type": "ntk", "factor": 2, "mixed_b": 0.3}}, "mixed_b"),
         ("gte", {"logn_attention_scale": True}, "logn_attention_scale"),
         ("gte", {"layer_norm_type": "rms_norm"}, "layer_norm_type"),
-        ("qwen2", {"rope_parameters": {"rope_type": "llama3"}}, "rope_type = 'llama3'"),
-        ("qwen2", {"rope_scaling": {"type": "yarn"}}, "rope_scaling"),
+        ("qwen2", {"rope_parameters": {"rope_type": "dynamic"}}, "rope_type = 'dynamic'"),
+        ("qwen2", {"rope_parameters": {"rope_type": "linear"}}, "factor: expected a positive"),
+        ("qwen2", {"rope_parameters": {"full_attention": {}}}, "full_attention is not known"),
+        (
+            "qwen2",
+            {"rope_parameters": None, "rope_scaling": {"type": "yarn"}},
+            "original_max_position_embeddings: expected a whole number",
+        ),
+        (
+            "qwen2",
+            {
+                "rope_parameters": {
+                    "rope_type": "longrope",
+                    "original_max_position_embeddings": 9,
+                    "short_factor": [1, 2],
+                }
+            },
+            "short_factor: expected a list of 4 numbers",
+        ),
         ("qwen2", {"num_key_value_heads": None}, "num_key_value_heads"),
         ("qwen2", {"layer_types": ["sliding_attention"] * 2}, "without a sliding_window"),
         ("mistral", {"is_causal": False}, "is_causal"),

@@ -104,6 +104,83 @@ def test_feed_forward(
     precision.check(actual, reference.layer_norm(x + expected, *norm), steps=3)
 
 
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "silu", "tanh"])
+@pytest.mark.parametrize(
+    ("rows", "hidden", "inner"), [(0, 8, 8), (1, 32, 1), (67, 33, 131), (150, 48, 192)]
+)
+def test_gated_feed_forward(
+    on: Any,
+    precision: Precision,
+    rng: Random,
+    rows: int,
+    hidden: int,
+    inner: int,
+    activation: str,
+) -> None:
+    x = normal(rng, precision, rows, hidden)
+    gate, up = (
+        (normal(rng, precision, inner, hidden, scale=hidden**-0.5), rng.normal(0, 1, inner))
+        for _ in range(2)
+    )
+    down = (normal(rng, precision, hidden, inner, scale=inner**-0.5), rng.normal(0, 1, hidden))
+    product = reference.linear(x, *gate, activation) * reference.linear(x, *up)
+    actual = ops.feed_forward(x, up, down, gate=gate, activation=activation, **on)
+    precision.check(actual, reference.linear(product, *down), steps=3)
+    product = reference.linear(x, gate[0], None, activation) * reference.linear(x, up[0])
+    bare = [(weight, None) for weight, _ in (up, down, gate)]
+    actual = ops.feed_forward(x, *bare[:2], gate=bare[2], activation=activation, **on)
+    precision.check(actual, reference.linear(product, down[0]), steps=3)
+
+
+# --- heads of queries, keys and values
+
+
+@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize(
+    ("hidden", "heads", "kv_heads", "head_dim", "dims"),
+    [(8, 1, 1, 16, 2), (33, 3, 1, 32, 32), (48, 4, 2, 48, 14), (40, 2, 2, 64, 64)],
+)
+def test_project_heads(
+    on: Any,
+    precision: Precision,
+    rng: Random,
+    lengths: list[int],
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    dims: int,
+    norms: bool,
+) -> None:
+    cu_seqlens = offsets(lengths)
+    x = normal(rng, precision, cu_seqlens[-1], hidden)
+    rows = (heads + 2 * kv_heads) * head_dim
+    weight = normal(rng, precision, rows, hidden, scale=hidden**-0.5)
+    bias = rng.normal(0, 1, rows).astype(np.float32)
+    frequencies = reference.rope_frequencies(100.0, dims)
+    options: dict[str, Any] = {"num_heads": heads, "num_kv_heads": kv_heads}
+    q, k, v = np.split(
+        reference.linear(x, weight, bias).reshape(len(x), rows // head_dim, head_dim),
+        [heads, heads + kv_heads],
+        axis=1,
+    )
+    if norms:
+        gammas = [rng.normal(1, 0.2, head_dim).astype(np.float32) for _ in range(2)]
+        options |= {"query_norm": (gammas[0], 1e-6), "key_norm": (gammas[1], 1e-6)}
+        q, k = reference.rms_norm(q, gammas[0]), reference.rms_norm(k, gammas[1])
+    own = reference.positions(cu_seqlens)
+    far = rng.integers(0, 10_000, len(x)).astype(np.int32)
+    for at, more in ((own, {}), (far, {"position_ids": far}), (None, {})):
+        turned = (
+            [q, k] if at is None else [reference.rotate(one, at, frequencies) for one in (q, k)]
+        )
+        if at is not None:
+            more["frequencies"] = frequencies
+        actual = ops.project_heads(x, weight, bias, cu_seqlens, **options, **more, **on)
+        precision.check(actual, np.concatenate([*turned, v], 1).reshape(len(x), rows), steps=3)
+
+
 # --- norms, embeddings, pooling
 
 
@@ -189,6 +266,24 @@ def test_errors_name_what_does_not_fit(device: str, rng: Random) -> None:
         (
             lambda: ops.feed_forward(x, (weight, None), (weight, None), **on),
             "down takes 8 features, the input has 4",
+        ),
+        (
+            lambda: ops.feed_forward(x, (weight, None), (weight.T, None), gate=(x, None), **on),
+            r"gate has shape \(3, 8\), expected that of up, \(4, 8\)",
+        ),
+        (
+            lambda: ops.feed_forward(x, (weight, None), (weight, None), gate=(weight, None), **on),
+            r"down has shape \(4, 8\), expected 4 columns",
+        ),
+        (
+            lambda: ops.feed_forward(
+                x, (weight, None), (weight.T, None), gate=(weight, np.ones(3)), **on
+            ),
+            "bias of gate has shape .* expected a vector of 4",
+        ),
+        (
+            lambda: ops.project_heads(x, weight, None, cu_seqlens, num_heads=1, **on),
+            "weight has 4 rows, expected a multiple of 3 heads",
         ),
         (lambda: ops.layer_norm(x, np.ones(7), **on), "gamma: expected a vector of 8"),
         (lambda: ops.layer_norm(x, np.ones(8), residual=weight, **on), "residual"),

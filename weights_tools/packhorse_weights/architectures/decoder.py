@@ -5,9 +5,9 @@ from packhorse_weights.architectures.base import (
     Architecture,
     local_layers,
     refuse_variants,
-    rope_theta,
     sizes,
 )
+from packhorse_weights.architectures.rope import rope
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.layout import Spec
@@ -43,10 +43,12 @@ def spec(model_type: str, config: Config) -> Spec:
         raise CheckpointError(
             f"{config.where}: a sliding_window with is_causal = false is not supported"
         )
+    rotation = rope(config, 10000.0, result["head_dim"])
+    longest = config.integer("max_position_embeddings")
     return {
         **result,
         "type_vocab_size": 0,
-        "max_seqlen": config.integer("max_position_embeddings"),
+        "max_seqlen": min(longest, rotation.longest or longest),
         "positions": {"kind": "none"},
         "norm": {
             "kind": "rms",
@@ -60,7 +62,7 @@ def spec(model_type: str, config: Config) -> Spec:
             "output_bias": bias and model_type != "qwen2",
             "qk_norm": model_type == "qwen3",
             **window,
-            "rope": {"theta": rope_theta(config, 10000.0)},
+            "rope": rotation.spec,
         },
         "ffn": {
             "kind": "gated",

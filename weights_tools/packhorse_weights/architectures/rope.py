@@ -1,0 +1,165 @@
+"""Scaled rotary positions: what transformers makes of `rope_parameters` or `rope_scaling`.
+
+linear   frequencies divided by a factor (Chen et al., arXiv 2306.15595)
+llama3   low frequencies divided by a factor, high ones kept, a ramp in between (Llama 3.1)
+yarn     likewise, by rotations within the trained length, and scores scaled (arXiv 2309.00071)
+longrope each frequency divided by a factor of its own (arXiv 2402.13753); those of sequences within
+         the trained length: others would change them from one sequence to the next
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from packhorse_weights.config import Config
+from packhorse_weights.errors import CheckpointError
+
+Floats = npt.NDArray[np.float32]
+
+_HIGH = 1e12
+_ALWAYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+_FIELDS = {
+    "default": set(),
+    "linear": {"factor"},
+    "llama3": {
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position_embeddings",
+    },
+    "yarn": {
+        "factor",
+        "beta_fast",
+        "beta_slow",
+        "attention_factor",
+        "mscale",
+        "mscale_all_dim",
+        "truncate",
+        "original_max_position_embeddings",
+    },
+    "longrope": {
+        "factor",
+        "short_factor",
+        "long_factor",
+        "attention_factor",
+        "original_max_position_embeddings",
+    },
+}
+
+
+class Rope(NamedTuple):
+    spec: dict[str, Any]  # `attention.rope`
+    longest: int | None = None  # sequence that it is for, where there is a limit
+
+
+def rope(config: Config, default_theta: float, head_dim: int) -> Rope:
+    """The rotation of a decoder's config.json, in either form. Raises CheckpointError."""
+    config.refuse("partial_rotary_factor", 1, 1.0)
+    scaling = config.section("rope_parameters")
+    if not scaling.fields:
+        scaling = config.section("rope_scaling")
+    scaling.refuse("partial_rotary_factor", 1, 1.0)
+    kind = scaling.fields.get("rope_type", scaling.fields.get("type", "default"))
+    if not isinstance(kind, str) or kind not in _FIELDS:
+        raise CheckpointError(
+            f"{scaling.where}: rope_type = {kind!r:.80} is not supported; "
+            f"supported: {', '.join(_FIELDS)}"
+        )
+    if unknown := scaling.fields.keys() - _ALWAYS - _FIELDS[kind]:
+        raise CheckpointError(f"{scaling.where}: {min(unknown)} is not known of {kind}")
+    theta = scaling.number("rope_theta", config.number("rope_theta", default_theta, _HIGH), _HIGH)
+    if kind == "default":
+        return Rope({"theta": theta})
+    if kind == "linear":
+        return Rope({"theta": theta, "factor": _positive(scaling, "factor")})
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    powers = (np.float64(theta) ** exponents.astype(np.float64)).astype(np.float32)
+    trained = scaling.integer("original_max_position_embeddings")
+    if kind == "llama3":
+        return Rope({"frequencies": _listed(_llama3(scaling, powers, trained))})
+    factor = scaling.fields.get("factor")
+    if factor is None:
+        factor = config.integer("max_position_embeddings") / trained
+    else:
+        factor = _positive(scaling, "factor")
+    if kind == "yarn":
+        frequencies = _yarn(scaling, powers, trained, theta, factor)
+        scale = _yarn_scale(scaling, factor)
+    else:
+        frequencies = np.float32(1) / (_factors(scaling, "short_factor", len(powers)) * powers)
+        scale = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0
+    if scaling.fields.get("attention_factor") is not None:
+        scale = _positive(scaling, "attention_factor")
+    spec = {"frequencies": _listed(frequencies), "attention_factor": scale}
+    return Rope(spec, trained if kind == "longrope" else None)
+
+
+def _positive(config: Config, name: str, default: float | None = None) -> float:
+    value: Any = config.fields.get(name)
+    if value is None and default is not None:
+        return default
+    if type(value) not in (int, float) or not 0 < value <= _HIGH:
+        raise CheckpointError(
+            f"{config.where}: {name}: expected a positive number, found {value!r:.80}"
+        )
+    return float(value)
+
+
+def _factors(config: Config, name: str, count: int) -> Floats:
+    values = config.fields.get(name)
+    if not isinstance(values, list) or len(values) != count:
+        raise CheckpointError(f"{config.where}: {name}: expected a list of {count} numbers")
+    fields: Mapping[str, Any] = {str(i): value for i, value in enumerate(values)}
+    one = Config(fields, f"{config.where}: {name}")
+    return np.array([_positive(one, str(i)) for i in range(count)], np.float32)
+
+
+def _listed(frequencies: Floats) -> list[float]:
+    return [float(one) for one in frequencies]
+
+
+def _llama3(config: Config, powers: Floats, trained: int) -> Floats:
+    factor = _positive(config, "factor")
+    low, high = (_positive(config, name) for name in ("low_freq_factor", "high_freq_factor"))
+    if high <= low:
+        raise CheckpointError(f"{config.where}: high_freq_factor {high} is not over {low}")
+    plain = np.float32(1) / powers
+    lengths = np.float32(2 * math.pi) / plain  # of a whole turn
+    ramp = (np.float32(trained) / lengths - np.float32(low)) / np.float32(high - low)
+    between = (1 - ramp) * plain / np.float32(factor) + ramp * plain
+    slow = np.where(lengths > trained / low, plain / np.float32(factor), between)
+    result: Floats = np.where(lengths < trained / high, plain, slow).astype(np.float32)
+    return result
+
+
+def _yarn(config: Config, powers: Floats, trained: int, theta: float, factor: float) -> Floats:
+    dims = 2 * len(powers)
+
+    def column(rotations: float) -> float:
+        """Where a frequency makes so many turns within the trained length."""
+        return dims * math.log(trained / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+
+    first = column(_positive(config, "beta_fast", 32.0))
+    last = column(_positive(config, "beta_slow", 1.0))
+    if config.boolean("truncate", True):
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, dims - 1)
+    last = last + 0.001 if first == last else last
+    ramp = np.clip((np.arange(len(powers), dtype=np.float32) - first) / (last - first), 0, 1)
+    kept = 1 - ramp.astype(np.float32)
+    slowed = np.float32(1) / (np.float32(factor) * powers)
+    result: Floats = (slowed * (1 - kept) + kept / powers).astype(np.float32)
+    return result
+
+
+def _yarn_scale(config: Config, factor: float) -> float:
+    def scale(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    weights = [config.number(name, 0.0, 1e6) for name in ("mscale", "mscale_all_dim")]
+    return scale(weights[0]) / scale(weights[1]) if all(weights) else scale(1.0)
