@@ -142,6 +142,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "intermediate_size": 75,
         "ffn": {"kind": "gated", "activation": "gelu", "up_bias": False, "down_bias": False},
     },
+    "jina": {**SPEC_OPTIONS["alibi"], "ffn": {"kind": "gated", "activation": "gelu"}},
     **{
         name: changes
         for name, changes in SPEC_OPTIONS.items()

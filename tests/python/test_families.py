@@ -283,6 +283,7 @@ def test_published_configs(name: str) -> None:
         ("gte", {"layer_norm_type": "rms_norm"}, "layer_norm_type"),
         ("qwen2", {"rope_parameters": {"rope_type": "dynamic"}}, "rope_type = 'dynamic'"),
         ("qwen2", {"rope_parameters": {"rope_type": "linear"}}, "factor: expected a positive"),
+        ("qwen2-yarn", {"rope_scaling": {"type": "linear", "factor": 2}}, "rope_scaling = "),
         ("qwen2", {"rope_parameters": {"full_attention": {}}}, "full_attention is not known"),
         (
             "qwen2",
@@ -312,6 +313,25 @@ def test_refused(folder: str, changes: dict[str, Any], message: str, tmp_path: P
     model = edited(GOLDEN / folder, tmp_path / "m", lambda config: config.update(changes))
     with pytest.raises(CheckpointError, match=message):
         resolve_model(model)
+
+
+def test_scaled_rotations_in_the_older_form(tmp_path: Path) -> None:
+    def older(config: dict[str, Any]) -> None:
+        scaling = config.pop("rope_parameters")
+        config["rope_theta"] = scaling.pop("rope_theta")
+        config["rope_scaling"] = scaling | {"type": scaling.pop("rope_type")}
+
+    for name in ("llama-linear", "llama-llama3", "qwen2-yarn", "mistral-longrope"):
+        folder = edited(GOLDEN / name, tmp_path / name, older)
+        assert resolve_model(folder).spec == resolve_model(GOLDEN / name).spec
+
+
+def test_long_rope_ends_at_the_trained_length(tmp_path: Path) -> None:
+    def longer(config: dict[str, Any]) -> None:
+        config["max_position_embeddings"] = 500
+
+    folder = edited(GOLDEN / "mistral-longrope", tmp_path / "m", longer)
+    assert resolve_model(folder).spec["max_seqlen"] == 128
 
 
 def test_decoders_that_see_everything(tmp_path: Path) -> None:

@@ -61,7 +61,9 @@ def rope(config: Config, default_theta: float, head_dim: int) -> Rope:
     """The rotation of a decoder's config.json, in either form. Raises CheckpointError."""
     config.refuse("partial_rotary_factor", 1, 1.0)
     scaling = config.section("rope_parameters")
-    if not scaling.fields:
+    if scaling.fields:
+        config.refuse("rope_scaling")
+    else:
         scaling = config.section("rope_scaling")
     scaling.refuse("partial_rotary_factor", 1, 1.0)
     kind = scaling.fields.get("rope_type", scaling.fields.get("type", "default"))
