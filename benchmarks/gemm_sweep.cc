@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <exception>
 
-#include "cuda/gemm.h"
+#include "cuda/gemm/gemm.h"
 
 using namespace packhorse;
 using namespace packhorse::cuda;

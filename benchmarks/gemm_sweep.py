@@ -5,7 +5,7 @@
 
 The first needs a Hopper GPU, PyTorch and nvcc; DIR holds CUTLASS's headers. It compiles the kernels
 of this tree into build/benchmarks/, checks each against float64 and all against each other, and
-times them. The second prints the rows of kGemmTiles (runtime/cuda/gemm_config.h) that fit a file
+times them. The second prints the rows of kGemmTiles (runtime/cuda/gemm/gemm_config.h) that fit a file
 best, and what their choices cost against the best tile of each shape.
 
 Times are of CUDA graphs of many launches, each of which may set itself up while the one before
@@ -36,7 +36,10 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 RUNTIME = HERE.parent / "runtime"
 BUILD = HERE.parent / "build" / "benchmarks"
-KERNELS = ["gemm_sm90", "gemm_sm90_f16", "gemm_sm90_bf16"]
+KERNELS = ["gemm_sm90"]
+KERNELS += [
+    f"gemm_sm90_{kind}{dtype}" for kind in ("", "gated_", "rotated_") for dtype in ("f16", "bf16")
+]
 COLUMNS = ["rows", "n", "k", "epilogue", "variant", "tile_rows", "tile_columns", "us"]
 Shape = tuple[int, int, int, str]  # rows, n, k, epilogue
 LAYERS = [(tokens, 768) for tokens in (32, 128, 300, 581, 1151, 2567, 5283, 21769)]
@@ -46,6 +49,16 @@ for tokens, width in LAYERS:
     SHAPES += [(tokens, 3 * width, width, "bias"), (tokens, width, width, "residual")]
     SHAPES += [(tokens, 4 * width, width, "gelu"), (tokens, width, 4 * width, "residual")]
 FLOAT16, GELU = 1, 1  # DType, Activation
+
+
+class Rotation(ctypes.Structure):  # GemmRotation
+    _fields_ = (
+        ("positions", ctypes.c_void_p),
+        ("frequencies", ctypes.c_void_p),
+        ("dims", ctypes.c_int32),
+        ("head_dim", ctypes.c_int32),
+        ("columns", ctypes.c_int32),
+    )
 
 
 class Params(ctypes.Structure):  # GemmParams
@@ -64,6 +77,8 @@ class Params(ctypes.Structure):  # GemmParams
         ("k", ctypes.c_int32),
         ("dtype", ctypes.c_uint8),
         ("activation", ctypes.c_uint8),
+        ("gated", ctypes.c_bool),
+        ("rotation", Rotation),
         ("sm_count", ctypes.c_int32),
     )
 
@@ -73,7 +88,9 @@ def build(cutlass: Path) -> ctypes.CDLL:
     options = ["-std=c++20", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-Xcompiler=-fPIC"]
     options += ["-gencode=arch=compute_90a,code=sm_90a", "-DPACKHORSE_CUDA_SM90"]
     options += [f"-I{path}" for path in (cutlass, RUNTIME, RUNTIME / "include")]
-    sources = [RUNTIME / "cuda" / f"{name}.cu" for name in KERNELS] + [HERE / "gemm_sweep.cc"]
+    sources = [RUNTIME / "cuda" / "gemm" / f"{name}.cu" for name in KERNELS] + [
+        HERE / "gemm_sweep.cc"
+    ]
     objects = [BUILD / f"{source.stem}.o" for source in sources]
 
     def compile_one(source: Path, to: Path) -> None:

@@ -1,4 +1,4 @@
-"""Fits the quadratic of runtime/cuda/epilogue.cuh (needs NumPy only).
+"""Fits the quadratic of runtime/cuda/gemm/epilogue.cuh (needs NumPy only).
 
 gelu(x) = x Phi(x), and Phi(x) = 1 / (1 + 2^(x Q(x^2))) for Q(u) = -log2(Phi(x) / Phi(-x)) / x. A
 quadratic in u replaces Q; its coefficients minimise the largest absolute error of gelu (Lawson's

@@ -4,7 +4,7 @@
 
 #include "cuda/check.h"
 #include "cuda/device_memory.h"
-#include "cuda/pool.h"
+#include "cuda/rows/pool.h"
 
 namespace packhorse::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // The part of Hopper attention that needs no GPU: which kernel runs a batch.
-#include "cuda/attention_config.h"
+#include "cuda/attention/attention_config.h"
 #include "test.h"
 
 namespace packhorse::cuda {

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <limits>
 
-#include "cuda/epilogue.cuh"
-#include "cuda/gemm_config.h"
+#include "cuda/gemm/epilogue.cuh"
+#include "cuda/gemm/gemm_config.h"
 #include "test.h"
 
 namespace packhorse::cuda {

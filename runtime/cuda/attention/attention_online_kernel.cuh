@@ -1,0 +1,111 @@
+// The general portable attention kernel: any length, a running maximum and sum over tiles of keys
+// (FlashAttention-2, arXiv 2307.08691). A block owns 64 queries, or 128.
+#pragma once
+
+#include "cuda/attention/attention_sm80_scores.cuh"
+
+namespace packhorse::cuda {
+
+/// Four warps, each with kGroups groups of 16 queries. Two groups use every key and value read from
+/// shared memory twice, but leave a short sequence's slab half empty. The bits are the same.
+template <int kDim, int kGroups>
+struct OnlineTraits {
+  static constexpr int kThreads = 128;
+  static constexpr int kRows = 64 * kGroups;
+  static constexpr int kKeys = kDim <= 128 ? 64 : 32;  // keys of a tile
+  static constexpr int kSlab = kRows * kPitch<kDim>;
+  static constexpr int kTile = kKeys * kPitch<kDim>;
+  static constexpr size_t kSharedBytes = (kSlab + 4 * kTile) * 2;
+};
+
+template <class T, int kDim, int kGroups>
+__global__ void __launch_bounds__(OnlineTraits<kDim, kGroups>::kThreads)
+    online_attention_kernel(const __grid_constant__ PortableParams params) {
+  using Traits = OnlineTraits<kDim, kGroups>;
+  constexpr int kKeys = Traits::kKeys;
+  extern __shared__ __align__(16) unsigned char shared[];
+  T* const queries = reinterpret_cast<T*>(shared);
+  T* const tiles = queries + Traits::kSlab;
+  const auto keys_at = [&](int tile) { return tiles + tile % 2 * Traits::kTile; };
+  const auto values_at = [&](int tile) { return tiles + (2 + tile % 2) * Traits::kTile; };
+
+  QueryTile slab;
+  const bool found = find_slab<Traits::kRows>(params, slab);
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  if (!found) return;
+  const Sequence& sequence = slab.sequence;
+  const KeyTiles range(slab, params.window, Traits::kRows, kKeys);
+  const int head_dim = params.args.head_dim;
+  const int warp_row = static_cast<int>(threadIdx.x) / 32 * (16 * kGroups);
+  const int position = sequence.k_length - sequence.q_length + slab.row + warp_row;
+  T* const warp_queries = queries + warp_row * kPitch<kDim>;
+
+  // One group of copies per tile of keys or values, an empty one past the last: tile t's keys and
+  // values are here when all but the two latest groups are.
+  const auto fetch = [&](bool values, int tile) {
+    if (tile < range.end) {
+      const int key = tile * kKeys;
+      copy_tile_async<kKeys, kDim, Traits::kThreads>(
+          values ? values_at(tile) : keys_at(tile),
+          values ? params.v<T>(slab, key) : params.k<T>(slab, key),
+          values ? params.args.v_row_stride : params.args.k_row_stride, sequence.k_length - key,
+          head_dim);
+    }
+    cute::cp_async_fence();
+  };
+  copy_tile_async<Traits::kRows, kDim, Traits::kThreads>(
+      queries, params.q<T>(slab), params.args.q_row_stride, sequence.q_length - slab.row, head_dim);
+  fetch(false, range.begin);
+  fetch(true, range.begin);
+
+  float output[kGroups][kDim / 8][4] = {};
+  float2 maxima[kGroups];
+  float2 sums[kGroups] = {};
+#pragma unroll
+  for (float2& maximum : maxima) maximum = {-INFINITY, -INFINITY};
+  for (int tile = range.begin; tile < range.end; ++tile) {
+    const int key = tile * kKeys;
+    fetch(false, tile + 1);
+    cute::cp_async_wait<2>();
+    __syncthreads();
+    float scores[kGroups][kKeys / 8][4] = {};
+    accumulate_scores<T, kDim, kKeys, kGroups>(scores, warp_queries, keys_at(tile));
+    const bool all_visible = sees_all(params, slab, Traits::kRows, key, kKeys);
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      finish_scores(scores[g], params, slab.head, sequence.k_length, position + g * 16, key,
+                    all_visible);
+      const float2 here = row_maxima(scores[g]);
+      const float2 highest = {fmaxf(maxima[g].x, here.x), fmaxf(maxima[g].y, here.y)};
+      const float2 shrink = {highest.x == -INFINITY ? 1 : fast_exp2(maxima[g].x - highest.x),
+                             highest.y == -INFINITY ? 1 : fast_exp2(maxima[g].y - highest.y)};
+      maxima[g] = highest;
+      sums[g] = {sums[g].x * shrink.x, sums[g].y * shrink.y};
+#pragma unroll
+      for (float (&block)[4] : output[g]) {
+        block[0] *= shrink.x;
+        block[1] *= shrink.x;
+        block[2] *= shrink.y;
+        block[3] *= shrink.y;
+      }
+      exponentiate(scores[g], highest, sums[g]);
+    }
+
+    fetch(true, tile + 1);
+    cute::cp_async_wait<2>();
+    __syncthreads();
+    accumulate_output<T, kDim, kKeys, kGroups>(output, scores, values_at(tile));
+  }
+  cute::cp_async_wait<0>();
+  __syncthreads();  // the queries' room becomes the staging of the output
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    const float2 factors = {inverse_or_zero(quad_sum(sums[g].x)),
+                            inverse_or_zero(quad_sum(sums[g].y))};
+    store_output<T, kDim>(params, slab, warp_row + g * 16, output[g], factors,
+                          warp_queries + g * 16 * kPitch<kDim>);
+  }
+}
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,76 @@
+// Host side of Hopper attention: what it takes, and which kernel runs it.
+#include <cutlass/numeric_types.h>
+
+#include "core/format.h"
+#include "cuda/attention/attention.h"
+#include "cuda/attention/attention_config.h"
+#include "packhorse/error.h"
+
+namespace packhorse::cuda {
+
+template <class Element, int head_tile>  // attention_sm90_dispatch.h
+bool launch_attention_plan(AttentionPlan plan, const AttentionParams& params, cudaStream_t stream);
+
+namespace {
+
+template <class Element>
+bool launch_attention_config(const AttentionConfig& config, const AttentionParams& params,
+                             cudaStream_t stream) {
+  switch (config.head_tile) {
+#ifndef PACKHORSE_CUDA_REDUCED
+    case 32:
+      return launch_attention_plan<Element, 32>(config.plan, params, stream);
+    case 96:
+      return launch_attention_plan<Element, 96>(config.plan, params, stream);
+    case 128:
+      return launch_attention_plan<Element, 128>(config.plan, params, stream);
+    case 256:
+      return launch_attention_plan<Element, 256>(config.plan, params, stream);
+#endif
+    case 64:
+      return launch_attention_plan<Element, 64>(config.plan, params, stream);
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+bool attention_sm90_supported(const AttentionParams& p) {
+  const auto aligned = [](const void* data, int64_t row_stride) {
+    return reinterpret_cast<uintptr_t>(data) % 16 == 0 && row_stride % 8 == 0;
+  };
+  return (p.dtype == DType::kFloat16 || p.dtype == DType::kBFloat16) && p.head_dim >= 8 &&
+         p.head_dim <= 256 && p.head_dim % 8 == 0 && aligned(p.q, p.q_row_stride) &&
+         aligned(p.k, p.k_row_stride) && aligned(p.v, p.v_row_stride) &&
+         aligned(p.out, p.out_row_stride) &&
+         (p.term.kind != ScoreTermKind::kBucketed ||
+          (p.term.num_buckets <= 256 && p.term.max_distance <= kAttentionMaxTermDistance));
+}
+
+size_t attention_sm90_workspace(const AttentionParams&) { return sizeof(int32_t); }
+
+void launch_attention_sm90(const AttentionParams& p, cudaStream_t stream) {
+  if (p.num_tokens_q == 0) return;
+  if (!attention_sm90_supported(p)) {
+    throw RuntimeError(
+        concat("attention on Hopper takes fp16 or bf16, a head_dim that is a "
+               "multiple of 8 up to 256, 16-byte aligned rows and a term of at most "
+               "256 buckets and a distance of ",
+               kAttentionMaxTermDistance, "; found ", name_of(p.dtype), ", head_dim ", p.head_dim,
+               ", ", p.term.num_buckets, " buckets, distance ", p.term.max_distance));
+  }
+  const bool narrow = is_narrow_window(attention_head_tile(p.head_dim), p.mask.window_left,
+                                       p.mask.causal ? 0 : p.mask.window_right);
+  const AttentionConfig config =
+      select_attention(p.head_dim, p.num_heads, p.num_tokens_q, p.max_seqlen_k,
+                       p.term.kind != ScoreTermKind::kNone, p.sm_count, narrow);
+  const bool launched = p.dtype == DType::kFloat16
+                            ? launch_attention_config<cutlass::half_t>(config, p, stream)
+                            : launch_attention_config<cutlass::bfloat16_t>(config, p, stream);
+  if (!launched) {
+    throw RuntimeError(concat("this build has no attention kernel for ", describe(config)));
+  }
+}
+
+}  // namespace packhorse::cuda

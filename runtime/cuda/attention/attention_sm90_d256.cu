@@ -1,0 +1,6 @@
+// Hopper attention kernels of head tile 256.
+#include "cuda/attention/attention_sm90_dispatch.h"
+
+#ifndef PACKHORSE_CUDA_REDUCED
+PACKHORSE_INSTANTIATE_ATTENTION(256);
+#endif

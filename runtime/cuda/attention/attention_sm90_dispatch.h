@@ -1,0 +1,65 @@
+// The closed list of Hopper attention kernels: which traits a plan has at a head tile.
+#pragma once
+
+#include "cuda/attention/attention_config.h"
+#include "cuda/attention/attention_sm90_launch.h"
+
+namespace packhorse::cuda {
+
+/// Warpgroups, key/value stages, Q stages, blocks per SM. What fits registers and shared memory:
+/// three warpgroups have 160 registers a thread, two 240, four blocks of one 96.
+template <class Element, int head_tile, AttentionPlan plan>
+struct AttentionPlanTraits;
+
+template <class E, int d>
+struct AttentionPlanTraits<E, d, AttentionPlan::kSingleTile>
+    : AttentionTraits<E, d, 1, attention_kv_tile(d), 1, 2, 4, false, false, true> {};
+template <class E, int d>
+struct AttentionPlanTraits<E, d, AttentionPlan::kManyBlocks>
+    : AttentionTraits<E, d, 1, attention_kv_tile(d), 2, 2, 3, false> {};
+template <class E, int d>
+struct AttentionPlanTraits<E, d, AttentionPlan::kWindow>
+    : AttentionTraits<E, d, 1, attention_kv_tile(d, true), 3, 2, 3, false> {};
+template <class E, int d>
+struct AttentionPlanTraits<E, d, AttentionPlan::kPingPong>
+    : AttentionTraits<E, d, d <= 64 ? 3 : 2, attention_kv_tile(d), d == 32 ? 3 : 2,
+                      d == 256 ? 1 : 2, 1, true> {};
+template <class E, int d>
+struct AttentionPlanTraits<E, d, AttentionPlan::kTerm>
+    : AttentionTraits<E, d, 2, attention_kv_tile(d), 2, 1, 1, true, true> {};
+
+/// False: this build has no such kernel. Compiled side by side, in attention_sm90_d{32,...}.cu.
+template <class Element, int head_tile>
+bool launch_attention_plan(AttentionPlan plan, const AttentionParams& params, cudaStream_t stream) {
+  const auto launch = [&](auto traits) {
+    launch_attention_kernel<decltype(traits)>(params, stream);
+    return true;
+  };
+  switch (plan) {
+    case AttentionPlan::kSingleTile:
+      if constexpr (head_tile <= 64)
+        return launch(AttentionPlanTraits<Element, head_tile, AttentionPlan::kSingleTile>{});
+      break;
+    case AttentionPlan::kManyBlocks:
+      if constexpr (head_tile <= 64)
+        return launch(AttentionPlanTraits<Element, head_tile, AttentionPlan::kManyBlocks>{});
+      break;
+    case AttentionPlan::kWindow:
+      if constexpr (head_tile <= 64)
+        return launch(AttentionPlanTraits<Element, head_tile, AttentionPlan::kWindow>{});
+      break;
+    case AttentionPlan::kPingPong:
+      return launch(AttentionPlanTraits<Element, head_tile, AttentionPlan::kPingPong>{});
+    case AttentionPlan::kTerm:
+      return launch(AttentionPlanTraits<Element, head_tile, AttentionPlan::kTerm>{});
+  }
+  return false;
+}
+
+}  // namespace packhorse::cuda
+
+#define PACKHORSE_INSTANTIATE_ATTENTION(head_tile)                                            \
+  template bool packhorse::cuda::launch_attention_plan<cutlass::half_t, head_tile>(           \
+      packhorse::cuda::AttentionPlan, const packhorse::cuda::AttentionParams&, cudaStream_t); \
+  template bool packhorse::cuda::launch_attention_plan<cutlass::bfloat16_t, head_tile>(       \
+      packhorse::cuda::AttentionPlan, const packhorse::cuda::AttentionParams&, cudaStream_t)

@@ -1,0 +1,155 @@
+// Fused variable-length attention for Hopper: the design of FlashAttention-3 (arXiv 2407.08608,
+// sections 3.1 and 3.2) over packed sequences. A persistent grid takes (sequence, head, query tile)
+// units from a list; a producer warp streams Q, K and V through shared memory by TMA; every
+// consumer warpgroup owns 64 query rows, keeps its probabilities in registers as the A operand of
+// the second wgmma and, where registers allow, computes the next scores while the previous values
+// are summed.
+//
+// Packed boundaries cost nothing: the tensor maps are "ragged". A row is addressed by two
+// coordinates, x = kRaggedRows - length + row and y = begin + length, both of one row stride, with
+// a third whose stride takes kRaggedRows back (addresses wrap at 2^64). x reaches the map's extent
+// exactly at the sequence's end, so the copy engine reads zeros beyond it and writes nothing there:
+// a neighbour's NaN never enters, and no store needs a predicate.
+#pragma once
+
+#include <cutlass/arch/barrier.h>
+#include <cutlass/arch/reg_reconfig.h>
+
+#include <cute/arch/copy_sm90_tma.hpp>
+
+#include "cuda/attention/attention_sm90_consumer.cuh"
+#include "cuda/attention/attention_sm90_traits.cuh"
+#include "cuda/launch.cuh"
+
+namespace packhorse::cuda {
+
+namespace sm90 {
+
+template <class Traits>
+__device__ void load_tile(const CUtensorMap* map, uint64_t* full, typename Traits::Element* smem,
+                          int rows, int32_t head, RaggedRow row) {
+  for (int box = 0; box < Traits::kBoxes; ++box) {
+    cute::SM90_TMA_LOAD_5D::copy(map, full,
+                                 static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL),
+                                 smem + box * rows * Traits::kBoxColumns, box * Traits::kBoxColumns,
+                                 head, row.x, row.y, int32_t{kRaggedRows});
+  }
+}
+
+template <class Traits>
+__device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedStorage& smem) {
+  constexpr int kRows = Traits::kTileRows;
+  constexpr uint32_t kKvBytes = sizeof(smem.k[0]);
+  const bool first_lane = threadIdx.x % 32 == 0;
+  Ring<Traits::kQStages> q;
+  Ring<Traits::kKvStages> kv;
+  const int32_t total = smem.tiles.num_tiles();
+  int32_t index = blockIdx.x;
+  QueryTile tile;
+  if (index < total) tile = smem.tiles.find(index, args.batch, kRows, args.descending);
+  // Up to here only the batch's offsets were read, which the previous kernel does not write. All
+  // that consumers do follows from loads issued below.
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  while (index < total) {
+    int32_t taken = 0;  // looked at after this tile's loads: the counter is a long way off
+    if (first_lane && args.next_tile != nullptr) taken = atomicAdd(args.next_tile, 1);
+    const KeyTiles keys(tile, args.window, kRows, Traits::kKvTile);
+    if (cute::elect_one_sync()) {
+      const Sequence& s = tile.sequence;
+      const int groups = min(Traits::kConsumers, (s.q_length - tile.row + 63) / 64);
+
+      Barrier::wait(&smem.q_empty[q.index], q.phase ^ 1);
+      smem.tile[q.index] = tile;
+      if (keys.count() == 0) {
+        Barrier::arrive(&smem.q_full[q.index]);
+      } else {
+        TxBarrier::arrive_and_expect_tx(&smem.q_full[q.index], groups * sizeof(smem.q[0][0]));
+        for (int g = 0; g < groups; ++g) {
+          load_tile<Traits>(&args.q, &smem.q_full[q.index], smem.q[q.index][g], 64, tile.head,
+                            RaggedRow(s.q_begin, s.q_length, tile.row + 64 * g));
+        }
+      }
+
+      // The consumers read K0, K1, V0, K2, V1, ..., so this is the order of the loads.
+      const int32_t kv_head = tile.head / args.q_heads_per_kv_head;
+      Ring<Traits::kKvStages> k = kv, v = kv;
+      for (int32_t t = keys.end; t >= keys.begin; --t) {
+        if (t > keys.begin) {
+          Barrier::wait(&smem.k_empty[k.index], k.phase ^ 1);
+          TxBarrier::arrive_and_expect_tx(&smem.k_full[k.index], kKvBytes);
+          load_tile<Traits>(&args.k, &smem.k_full[k.index], smem.k[k.index], Traits::kKvTile,
+                            kv_head, RaggedRow(s.k_begin, s.k_length, (t - 1) * Traits::kKvTile));
+          k.advance();
+        }
+        if (t < keys.end) {
+          Barrier::wait(&smem.v_empty[v.index], v.phase ^ 1);
+          TxBarrier::arrive_and_expect_tx(&smem.v_full[v.index], kKvBytes);
+          load_tile<Traits>(&args.v, &smem.v_full[v.index], smem.v[v.index], Traits::kKvTile,
+                            kv_head, RaggedRow(s.k_begin, s.k_length, t * Traits::kKvTile));
+          v.advance();
+        }
+      }
+    }
+    __syncwarp();
+    q.advance();
+    kv.advance(keys.count());
+    if (args.next_tile == nullptr) {
+      index += gridDim.x;
+    } else {
+      // Every block takes until nothing is left, so this is the launch's last take.
+      if (first_lane && taken == total - 1) *args.next_tile = 0;
+      index = gridDim.x + __shfl_sync(~0u, taken, 0);
+    }
+    if (index < total) tile = smem.tiles.find(index, args.batch, kRows, args.descending);
+  }
+  if (cute::elect_one_sync()) {
+    Barrier::wait(&smem.q_empty[q.index], q.phase ^ 1);
+    smem.tile[q.index].head = -1;
+    Barrier::arrive(&smem.q_full[q.index]);
+  }
+}
+
+}  // namespace sm90
+
+template <class Traits>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
+    attention_sm90_kernel(const __grid_constant__ AttentionArgsSm90 args) {
+  extern __shared__ __align__(1024) uint8_t raw_smem[];
+  auto& smem = *reinterpret_cast<typename Traits::SharedStorage*>(raw_smem);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Traits::kQStages; ++i) {
+      sm90::Barrier::init(&smem.q_full[i], 1);
+      sm90::Barrier::init(&smem.q_empty[i], Traits::kConsumers);
+    }
+    for (int i = 0; i < Traits::kKvStages; ++i) {
+      sm90::Barrier::init(&smem.k_full[i], 1);
+      sm90::Barrier::init(&smem.k_empty[i], 4 * Traits::kConsumers);
+      sm90::Barrier::init(&smem.v_full[i], 1);
+      sm90::Barrier::init(&smem.v_empty[i], 4 * Traits::kConsumers);
+    }
+    cutlass::arch::fence_barrier_init();
+    cute::prefetch_tma_descriptor(&args.q);
+    cute::prefetch_tma_descriptor(&args.k);
+    cute::prefetch_tma_descriptor(&args.v);
+    cute::prefetch_tma_descriptor(&args.out);
+  }
+  if constexpr (Traits::kTerm) {
+    if (args.term.kind == ScoreTermKind::kBucketed) sm90::fill_buckets(smem.buckets, args.term);
+  }
+  smem.tiles.build(args.batch, Traits::kTileRows, Traits::kThreads);
+
+  if (threadIdx.x >= 128 * Traits::kConsumers) {
+    if constexpr (Traits::kMoveRegisters) {
+      cutlass::arch::warpgroup_reg_dealloc<Traits::kProducerRegisters>();
+    }
+    if (threadIdx.x < 128 * Traits::kConsumers + 32) sm90::produce<Traits>(args, smem);
+  } else {
+    if constexpr (Traits::kMoveRegisters) {
+      cutlass::arch::warpgroup_reg_alloc<Traits::kConsumerRegisters>();
+    }
+    sm90::Consumer<Traits>(args, smem).run();
+  }
+}
+
+}  // namespace packhorse::cuda

@@ -1,4 +1,0 @@
-// Hopper attention kernels of head tile 64.
-#include "cuda/attention_sm90_dispatch.h"
-
-PACKHORSE_INSTANTIATE_ATTENTION(64);

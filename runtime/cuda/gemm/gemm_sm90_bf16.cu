@@ -1,0 +1,4 @@
+#include "cuda/gemm/gemm_sm90_tiles.h"
+
+PACKHORSE_INSTANTIATE_GEMM(cutlass::bfloat16_t, kPlain);
+PACKHORSE_INSTANTIATE_GEMM(cutlass::bfloat16_t, kResidual);

@@ -1,0 +1,246 @@
+// The consumer warpgroups of a Hopper GEMM: products, then bias, activation, residual and store.
+#pragma once
+
+#include <cutlass/numeric_conversion.h>
+#include <cutlass/numeric_types.h>
+
+#include <cute/arch/copy_sm90.hpp>
+#include <cute/arch/copy_sm90_tma.hpp>
+
+#include "cuda/gemm/epilogue.cuh"
+#include "cuda/gemm/gemm_sm90_epilogue.cuh"
+#include "cuda/gemm/gemm_sm90_traits.cuh"
+#include "cuda/launch.cuh"
+#include "cuda/pipeline_sm90.cuh"
+
+namespace packhorse::cuda::sm90_gemm {
+
+using sm90::Barrier;
+using sm90::Ring;
+using sm90::TxBarrier;
+using sm90::uniform;
+
+template <class Traits>
+struct Consumer {
+  using Element = typename Traits::Element;
+  using Storage = typename Traits::SharedStorage;
+  static constexpr int kColumns = Traits::kColumns;
+  static constexpr int kStripe = Traits::kStripe;
+  static constexpr int kBoxes = Traits::kBlocks * Traits::kStripes;
+  // Bias in registers during the mainloop, where the accumulators leave room.
+  static constexpr bool kBiasEarly = Traits::kRows * kColumns / 128 + kColumns / 4 <= 200;
+
+  const GemmArgsSm90& args;
+  Storage& smem;
+  const int group = uniform(threadIdx.x / 128);
+  const int warp = uniform(threadIdx.x / 32);
+  const int lane = threadIdx.x % 32;
+  Ring<Traits::kStages> ring;
+  uint32_t residual_phase = 0;
+  int last = 0;  // the stage that the last wgmmas of a tile read
+  TileRotation<Traits> rotation;
+
+  __device__ Consumer(const GemmArgsSm90& args, Storage& smem) : args(args), smem(smem) {}
+
+  __device__ int row_of(const Tile& tile) const {
+    const int part = Traits::kPingPong || Traits::kSplitColumns ? 0 : group * Traits::kRows;
+    return tile.m * Traits::kTileM + part + warp % 4 * 16;
+  }
+  __device__ int column_of(const Tile& tile) const {
+    return tile.n * Traits::kTileN + (Traits::kSplitColumns ? group * kColumns : 0);
+  }
+  __device__ Element* box(int stripe, int block) const {
+    return smem.out[warp][stripe % Traits::kOutStripes * Traits::kBlocks + block];
+  }
+
+  __device__ static void take_turn(int id) {
+    asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory");
+  }
+  __device__ static void give_turn(int id) {
+    asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory");
+  }
+
+  /// By one lane, once the stores of the tile before have read the buffer.
+  __device__ void load_residual(const Tile& tile) {
+    cute::tma_store_wait<0>();
+    TxBarrier::arrive_and_expect_tx(&smem.residual[warp],
+                                    kBoxes * Traits::kStoreBox * sizeof(Element));
+    for (int s = 0; s < Traits::kStripes; ++s) {
+      for (int b = 0; b < Traits::kBlocks; ++b) {
+        cute::SM90_TMA_LOAD_2D::copy(&args.residual, &smem.residual[warp],
+                                     static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL),
+                                     box(s, b), column_of(tile) + s * kStripe,
+                                     row_of(tile) + 64 * b);
+      }
+    }
+  }
+
+  template <class Accumulators>
+  __device__ void multiply(Accumulators& acc, int blocks_k) {
+    using namespace cute;
+    typename Traits::Mma mma;
+    const auto slice = mma.get_slice(threadIdx.x % 128);
+    const int a_row = Traits::kPingPong || Traits::kSplitColumns ? 0 : group * Traits::kRows;
+    const int b_row = Traits::kSplitColumns ? group * kColumns : 0;
+    auto block = [&](bool first) {
+      Barrier::wait(&smem.full[ring.index], ring.phase);
+      warpgroup_fence_operand(acc);
+      warpgroup_arrive();
+      mma.accumulate_ = first ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One;
+      CUTE_UNROLL
+      for (int i = 0; i < Traits::kBoxes; ++i) {
+        const Tensor sa = make_tensor(make_smem_ptr(&smem.a[ring.index][i][a_row * 64]),
+                                      typename Traits::template BoxLayout<Traits::kRows>{});
+        const Tensor sb = make_tensor(make_smem_ptr(&smem.b[ring.index][i][b_row * 64]),
+                                      typename Traits::template BoxLayout<kColumns>{});
+        const Tensor a = slice.partition_fragment_A(sa);
+        const Tensor b = slice.partition_fragment_B(sb);
+        CUTE_UNROLL
+        for (int j = 0; j < 4; ++j) {
+          cute::gemm(mma, a(_, _, j), b(_, _, j), acc);
+          mma.accumulate_ = GMMA::ScaleOut::One;
+        }
+      }
+      warpgroup_commit_batch();
+      warpgroup_fence_operand(acc);
+    };
+    block(true);
+    for (int i = 1; i < blocks_k; ++i) {
+      last = ring.index;
+      ring.advance();
+      block(false);
+      warpgroup_wait<1>();
+      if (lane == 0) Barrier::arrive(&smem.empty[last]);
+    }
+    last = ring.index;
+    ring.advance();
+  }
+
+  __device__ void load_bias(float2* bias, int column, int count) {
+    for (int j = 0; j < count; ++j) bias[j] = {};
+    if (args.bias == nullptr) return;
+#pragma unroll
+    for (int j = 0; j < count; ++j) {
+      const int at = column + 8 * j + lane % 4 * 2;
+      if (at < args.n) bias[j] = __ldg(reinterpret_cast<const float2*>(args.bias + at));
+    }
+  }
+
+  /// Has TMA take `count` finished stripes away.
+  __device__ void store(const Tile& tile, int first, int count) {
+    cute::tma_store_fence();
+    __syncwarp();
+    if (lane == 0) {
+      for (int s = first; s < first + count; ++s) {
+        for (int b = 0; b < Traits::kBlocks; ++b) {
+          cute::SM90_TMA_STORE_2D::copy(&args.out, box(s, b),
+                                        column_of(tile) / Traits::kFolds + s * kStripe,
+                                        row_of(tile) + 64 * b);
+        }
+      }
+      cute::tma_store_arrive();
+    }
+    __syncwarp();
+  }
+
+  /// Bias, `function`, residual, rounding; through the buffer to memory.
+  template <class Accumulators, class Function>
+  __device__ void finish(const Accumulators& acc, float2* bias, const Tile& tile,
+                         const Function& function) {
+    constexpr int kStripePairs = Traits::kFolds * kStripe / 8;  // of a lane's bias
+    const int column = column_of(tile);
+    // Lane l addresses row l % 16 of a 16 x 16 piece, 16-byte half l / 16; spans are swizzled.
+    const int row = lane % 16;
+    const int swizzle = kStripe == 64 ? row % 8 : kStripe == 32 ? row / 2 % 4 : row / 4 % 2;
+#pragma unroll
+    for (int s = 0; s < Traits::kStripes; ++s) {
+      float2* stripe_bias = bias + (kBiasEarly ? s * kStripePairs : 0);
+      if (!kBiasEarly) load_bias(stripe_bias, column + s * 8 * kStripePairs, kStripePairs);
+      rotation.load_stripe(args.rotation, column + s * kStripe);
+      if (!Traits::kResidual && s % Traits::kOutStripes == 0) {  // what was there has been read
+        if (lane == 0) cute::tma_store_wait<0>();
+        __syncwarp();
+      }
+#pragma unroll
+      for (int b = 0; b < Traits::kBlocks; ++b) {
+#pragma unroll
+        for (int g = 0; g < kStripe / 16; ++g) {
+          auto* address = reinterpret_cast<cute::uint128_t*>(box(s, b) + row * kStripe +
+                                                             ((g * 2 + lane / 16) ^ swizzle) * 8);
+          float values[8];
+          finish_piece<Traits>(values, acc, s, g, b, stripe_bias, function);
+          rotation.turn(values, g, b);
+          uint32_t packed[4];
+          if constexpr (Traits::kResidual) {
+            cute::SM75_U32x4_LDSM_N::copy(*address, packed[0], packed[1], packed[2], packed[3]);
+            cutlass::NumericArrayConverter<float, Element, 2> widen;
+#pragma unroll
+            for (int q = 0; q < 4; ++q) {
+              const auto pair =
+                  widen(reinterpret_cast<const cutlass::Array<Element, 2>&>(packed[q]));
+              values[2 * q] += pair[0];
+              values[2 * q + 1] += pair[1];
+            }
+          }
+          cutlass::NumericArrayConverter<Element, float, 2> narrow;
+#pragma unroll
+          for (int q = 0; q < 4; ++q) {
+            const auto pair =
+                narrow(reinterpret_cast<const cutlass::Array<float, 2>&>(values[2 * q]));
+            packed[q] = reinterpret_cast<const uint32_t&>(pair);
+          }
+          cute::SM90_U32x4_STSM_N::copy(packed[0], packed[1], packed[2], packed[3], *address);
+        }
+      }
+      if ((s + 1) % Traits::kOutStripes == 0) {
+        store(tile, s + 1 - Traits::kOutStripes, Traits::kOutStripes);
+      }
+    }
+  }
+
+  __device__ void run() {
+    using namespace cute;
+    constexpr int kStep = Traits::kPingPong ? 2 : 1;
+    const int blocks_k = (args.k + 64 * Traits::kBoxes - 1) / (64 * Traits::kBoxes);
+    wait_for_previous_kernel();
+    const Schedule<Traits> schedule(args, exact_rows(args));
+    int index = blockIdx.x;
+    if (Traits::kPingPong && group == 1) {
+      index += gridDim.x;
+      ring.advance(blocks_k);
+    }
+    Tile tile = schedule(index);
+    if (Traits::kResidual && tile.valid && lane == 0) load_residual(tile);
+    while (tile.valid) {
+      auto acc =
+          partition_fragment_C(typename Traits::Mma{}, Shape<Int<Traits::kRows>, Int<kColumns>>{});
+      float2 bias[kBiasEarly ? kColumns / 8 : Traits::kFolds * kStripe / 8];
+      if (kBiasEarly) load_bias(bias, column_of(tile), kColumns / 8);
+      rotation.load_rows(args.rotation, row_of(tile), args.rows);
+      // Turns keep a warpgroup from waiting for a stage's use after next: parities repeat.
+      if (Traits::kPingPong && index != blockIdx.x) take_turn(1 + group);
+      multiply(acc, blocks_k);
+      if (Traits::kPingPong && schedule(index + gridDim.x).valid) give_turn(2 - group);
+      warpgroup_wait<0>();
+      if (lane == 0) Barrier::arrive(&smem.empty[last]);
+      if constexpr (Traits::kResidual) {
+        Barrier::wait(&smem.residual[warp], residual_phase);
+        residual_phase ^= 1;
+      }
+      if constexpr (Traits::kRotated) {
+        finish(acc, bias, tile, [](float x) { return x; });
+      } else {
+        with_activation(args.activation, [&](auto function) { finish(acc, bias, tile, function); });
+      }
+      index += kStep * gridDim.x;
+      tile = schedule(index);
+      if (Traits::kPingPong) ring.advance(blocks_k);
+      if (Traits::kResidual && tile.valid && lane == 0) load_residual(tile);
+      __syncwarp();
+    }
+    // Shared memory must outlive the stores that read it.
+    if (lane == 0) tma_store_wait<0>();
+  }
+};
+
+}  // namespace packhorse::cuda::sm90_gemm

@@ -1,0 +1,78 @@
+// What Hopper GEMMs do to a tile before it is rounded: the gate of a feed-forward block, the
+// rotation of heads.
+//
+// A piece is 16 rows by 16 columns, eight values to a lane: value i is of row lane / 4 + i / 2 % 2
+// * 8 and of column lane % 4 * 2 + i / 4 * 8 + i % 2.
+#pragma once
+
+#include "cuda/gemm/gemm_sm90_traits.cuh"
+#include "cuda/rows/rotation.cuh"
+
+namespace packhorse::cuda::sm90_gemm {
+
+/// Piece g of stripe s and block b: bias and `function` or, gated, the product of two pieces.
+/// `bias`: of the stripe.
+template <class Traits, class Accumulators, class Function>
+__device__ void finish_piece(float (&values)[8], const Accumulators& acc, int s, int g, int b,
+                             const float2* bias, const Function& function) {
+  const auto with_bias = [&](int piece, int i) {  // of the product, counted in the stripe
+    const float2 pair = bias[piece * 2 + i / 4];
+    return acc(s * Traits::kFolds * (Traits::kStripe / 2) + piece * 8 + i, b, 0) +
+           (i % 2 == 0 ? pair.x : pair.y);
+  };
+  static_assert(kGateBlock == 16, "the gate is one piece, the next what it is for");
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    values[i] = function(with_bias(Traits::kFolds * g, i));
+    if constexpr (Traits::kGated) values[i] *= with_bias(2 * g + 1, i);
+  }
+}
+
+/// The rotation of a warpgroup's part of a tile: columns 2 j and 2 j + 1 are one lane's, so that
+/// any tile serves any head. Nothing in kernels that do not rotate.
+template <class Traits>
+struct TileRotation {
+  float position[Traits::kBlocks][2];
+  float frequency[Traits::kStripe / 8];
+  bool turns;
+
+  __device__ void load_rows(const GemmRotation& rotation, int first_row, int rows) {
+    if constexpr (Traits::kRotated) {
+#pragma unroll
+      for (int i = 0; i < 2 * Traits::kBlocks; ++i) {
+        const int row = first_row + i / 2 * 64 + i % 2 * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
+        position[i / 2][i % 2] = row < rows ? rotation.positions[row] : 0.0f;
+      }
+    }
+  }
+
+  /// A frequency of 0 leaves a pair as it is.
+  __device__ void load_stripe(const GemmRotation& rotation, int column) {
+    if constexpr (Traits::kRotated) {
+      turns = column < rotation.columns;
+      if (!turns) return;
+      int in_head = column % rotation.head_dim;
+#pragma unroll
+      for (int j = 0; j < Traits::kStripe / 8; ++j) {
+        const int at = in_head + static_cast<int>(threadIdx.x) % 4 * 2;
+        const bool turned = column + 8 * j < rotation.columns && at < rotation.dims;
+        frequency[j] = turned ? __ldg(rotation.frequencies + at / 2) : 0.0f;
+        in_head += 8;
+        if (in_head >= rotation.head_dim) in_head -= rotation.head_dim;
+      }
+    }
+  }
+
+  __device__ void turn(float (&values)[8], int g, int b) const {
+    if constexpr (Traits::kRotated) {
+      if (!turns) return;
+#pragma unroll
+      for (int q = 0; q < 4; ++q) {
+        rotate(values[2 * q], values[2 * q + 1],
+               cos_sin(position[b][q % 2], frequency[2 * g + q / 2]));
+      }
+    }
+  }
+};
+
+}  // namespace packhorse::cuda::sm90_gemm

@@ -1,0 +1,3 @@
+#include "cuda/gemm/gemm_sm90_tiles.h"
+
+PACKHORSE_INSTANTIATE_GEMM(cutlass::bfloat16_t, kGated);

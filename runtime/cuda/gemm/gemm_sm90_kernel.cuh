@@ -1,0 +1,128 @@
+// One Hopper GEMM: a producer warp streams both operands through shared memory by TMA, two consumer
+// warpgroups multiply (wgmma) and finish tiles of the output.
+//
+// Ping-pong kernels give each warpgroup tiles of its own: one multiplies while the other applies
+// bias, activation and residual. Cooperative kernels split one tile: half the epilogue at the end
+// of a launch that has one tile per multiprocessor. Either way k is summed in order, 16 at a time.
+//
+// A warpgroup has a shared buffer for its whole tile. The residual comes into it by TMA during the
+// mainloop, the epilogue works in place (ldmatrix, stmatrix) and TMA takes the result away, so that
+// nothing inside a tile waits; each warp handles its own 16-row boxes and synchronises with none.
+#pragma once
+
+#include <cutlass/arch/barrier.h>
+#include <cutlass/arch/reg_reconfig.h>
+
+#include <cute/arch/copy_sm90_tma.hpp>
+
+#include "cuda/gemm/gemm_sm90_consumer.cuh"
+
+namespace packhorse::cuda {
+
+namespace sm90_gemm {
+
+template <class Traits>
+__device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage& smem) {
+  constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+  constexpr int kBlock = 64 * Traits::kBoxes;  // k of a stage
+  const int blocks_k = (args.k + kBlock - 1) / kBlock;
+  auto load = [&](const CUtensorMap& map, auto* to, int stage, int block_k, int row) {
+    for (int box = 0; box < Traits::kBoxes; ++box) {
+      cute::SM90_TMA_LOAD_2D::copy(&map, &smem.full[stage], kHint, to[stage][box],
+                                   block_k * kBlock + 64 * box, row);
+    }
+  };
+
+  // The weight does not depend on the kernel before. Where it is one panel, the first tile's place
+  // does not depend on the row count either: its weights come while that kernel finishes.
+  const Schedule<Traits> most(args, args.rows);
+  Tile tile = most(blockIdx.x);
+  const bool early = most.panel == most.tiles_n;
+  const int ahead = min(blocks_k, Traits::kStages);
+  auto load_weights = [&] {
+    for (int i = 0; i < ahead; ++i) {
+      TxBarrier::expect_transaction(&smem.full[i], Traits::kWeightBytes);
+      load(args.weight, smem.b, i, i, tile.n * Traits::kTileN);
+    }
+  };
+  if (early) {
+    load_weights();
+    // What the stages cannot hold goes to L2, a share by each block of a tile column.
+    for (int i = ahead + tile.m; i < blocks_k; i += most.tiles_m) {
+      for (int box = 0; box < Traits::kBoxes; ++box) {
+        cute::SM90_TMA_LOAD_2D::PREFETCH::copy(&args.weight, i * kBlock + 64 * box,
+                                               tile.n * Traits::kTileN);
+      }
+    }
+  }
+  wait_for_previous_kernel();
+  if (Traits::kNextEarly) let_next_kernel_start();
+  const Schedule<Traits> schedule(args, exact_rows(args));
+  if (!early) {
+    tile = schedule(blockIdx.x);
+    if (!tile.valid) return;
+    load_weights();
+  }
+  for (int i = 0; i < ahead; ++i) {
+    TxBarrier::arrive_and_expect_tx(&smem.full[i], Traits::kStageBytes - Traits::kWeightBytes);
+    load(args.a, smem.a, i, i, tile.m * Traits::kTileM);
+  }
+  if (!schedule(blockIdx.x).valid) {  // shared memory must outlive the copies into it
+    for (int i = 0; i < ahead; ++i) Barrier::wait(&smem.full[i], 0);
+    return;
+  }
+
+  Ring<Traits::kStages> ring;
+  ring.advance(ahead);
+  int block_k = ahead;
+  for (int index = blockIdx.x;;) {
+    for (; block_k < blocks_k; ++block_k) {
+      Barrier::wait(&smem.empty[ring.index], ring.phase ^ 1);
+      TxBarrier::arrive_and_expect_tx(&smem.full[ring.index], Traits::kStageBytes);
+      load(args.a, smem.a, ring.index, block_k, tile.m * Traits::kTileM);
+      load(args.weight, smem.b, ring.index, block_k, tile.n * Traits::kTileN);
+      ring.advance();
+    }
+    index += gridDim.x;
+    tile = schedule(index);
+    if (!tile.valid) {
+      if (!Traits::kNextEarly) let_next_kernel_start();
+      return;
+    }
+    block_k = 0;
+  }
+}
+
+}  // namespace sm90_gemm
+
+template <class Traits>
+__global__ void __launch_bounds__(Traits::kThreads, 1)
+    gemm_sm90_kernel(const __grid_constant__ GemmArgsSm90 args) {
+  extern __shared__ __align__(1024) char shared[];
+  auto& smem = *reinterpret_cast<typename Traits::SharedStorage*>(shared);
+  using namespace sm90_gemm;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Traits::kStages; ++i) {
+      TxBarrier::init(&smem.full[i], 1);
+      Barrier::init(&smem.empty[i], Traits::kPingPong ? 4 : 8);  // warps that read a stage
+    }
+    for (uint64_t& barrier : smem.residual) TxBarrier::init(&barrier, 1);
+    cutlass::arch::fence_barrier_init();
+  }
+  if (threadIdx.x == 32) {
+    cute::prefetch_tma_descriptor(&args.a);
+    cute::prefetch_tma_descriptor(&args.weight);
+    cute::prefetch_tma_descriptor(&args.out);
+    if (Traits::kResidual) cute::prefetch_tma_descriptor(&args.residual);
+  }
+  __syncthreads();
+  if (uniform(threadIdx.x / 128) == 2) {
+    if (Traits::kMoveRegisters) cutlass::arch::warpgroup_reg_dealloc<40>();
+    if (threadIdx.x < 256 + 32 && cute::elect_one_sync()) produce<Traits>(args, smem);
+  } else {
+    if (Traits::kMoveRegisters) cutlass::arch::warpgroup_reg_alloc<232>();
+    Consumer<Traits>(args, smem).run();
+  }
+}
+
+}  // namespace packhorse::cuda

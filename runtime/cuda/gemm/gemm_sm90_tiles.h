@@ -1,0 +1,49 @@
+// The closed list of Hopper GEMM kernels of one dtype and epilogue, instantiated by gemm_sm90_*.cu.
+#pragma once
+
+#include "cuda/gemm/gemm_sm90_launch.h"
+
+namespace packhorse::cuda {
+
+template <class Element, GemmEpilogue epilogue>
+void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, cudaStream_t stream) {
+  const auto launch = [&]<int m, int n, int k_boxes, bool ping_pong>() {
+    launch_gemm_kernel<GemmTraits<Element, m, n, k_boxes, ping_pong, epilogue>>(p, config.panel,
+                                                                                stream);
+  };
+  switch (config.tile) {
+#ifndef PACKHORSE_CUDA_REDUCED
+    case GemmTile::k64x16:
+      if constexpr (epilogue == GemmEpilogue::kGated) {
+        break;
+      } else {
+        return launch.template operator()<64, 16, 2, true>();
+      }
+    case GemmTile::k64x32:
+      return launch.template operator()<64, 32, 2, true>();
+    case GemmTile::kHalves64x128:
+      return launch.template operator()<64, 128, 1, false>();
+    case GemmTile::kHalves128x128:
+      return launch.template operator()<128, 128, 1, false>();
+    case GemmTile::k128x96:
+      return launch.template operator()<128, 96, 1, true>();
+    case GemmTile::k128x192:
+      return launch.template operator()<128, 192, 1, true>();
+#endif
+    case GemmTile::k64x64:
+      return launch.template operator()<64, 64, 2, true>();
+    case GemmTile::k128x128:
+      return launch.template operator()<128, 128, 1, true>();
+    default:
+      break;
+  }
+  const GemmTileCost& cost = cost_of(config.tile);
+  throw RuntimeError(concat("this build has no GEMM kernel with tile ", cost.m, "x", cost.n));
+}
+
+}  // namespace packhorse::cuda
+
+#define PACKHORSE_INSTANTIATE_GEMM(element, epilogue)                                  \
+  template void                                                                        \
+  packhorse::cuda::launch_gemm_tile<element, packhorse::cuda::GemmEpilogue::epilogue>( \
+      const packhorse::cuda::GemmParams&, const packhorse::cuda::GemmConfig&, cudaStream_t)

@@ -1,4 +1,0 @@
-#include "cuda/gemm_sm90_tiles.h"
-
-PACKHORSE_INSTANTIATE_GEMM(cutlass::bfloat16_t, kPlain);
-PACKHORSE_INSTANTIATE_GEMM(cutlass::bfloat16_t, kResidual);

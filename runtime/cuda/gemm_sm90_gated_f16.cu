@@ -1,3 +1,0 @@
-#include "cuda/gemm_sm90_tiles.h"
-
-PACKHORSE_INSTANTIATE_GEMM(cutlass::half_t, kGated);
