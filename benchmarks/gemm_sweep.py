@@ -5,8 +5,8 @@
 
 The first needs a Hopper GPU, PyTorch and nvcc; DIR holds CUTLASS's headers. It compiles the kernels
 of this tree into build/benchmarks/, checks each against float64 and all against each other, and
-times them. The second prints the rows of kGemmTiles (runtime/cuda/gemm/gemm_config.h) that fit a file
-best, and what their choices cost against the best tile of each shape.
+times them. The second prints the rows of kGemmTiles (runtime/cuda/gemm/gemm_config.h) that fit a
+file best, and what their choices cost against the best tile of each shape.
 
 Times are of CUDA graphs of many launches, each of which may set itself up while the one before
 finishes, as in the encoder: float16, the row count in device memory, activations in L2 (one
