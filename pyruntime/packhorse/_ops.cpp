@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "model/positions.h"
 #include "packhorse/_ops_call.h"
 
 namespace packhorse {
@@ -146,7 +147,8 @@ class Operators {
                        int num_kv_heads, float scale, bool causal, int window_left,
                        int window_right, const std::optional<Floats>& alibi_slopes,
                        const std::optional<Floats>& bucket_table, int max_distance,
-                       bool bidirectional) {
+                       bool bidirectional, const std::optional<Floats>& position_keys,
+                       const std::optional<Floats>& position_queries, int buckets) {
     Call call(shared_, dtype_, stream);
     AttentionArgs args;
     args.q = call.put("q", q);
@@ -172,6 +174,8 @@ class Operators {
       args.term.max_distance = max_distance;
       args.term.bidirectional = bidirectional;
       args.term.table = call.put_floats("bucket_table", *bucket_table);
+    } else if (position_keys || position_queries) {
+      put_disentangled(call, args.term, position_keys, position_queries, buckets, max_distance);
     }
     args.out = call.result(args.q.rows(), args.q.columns());
     args.workspace = call.allocate(
@@ -179,6 +183,32 @@ class Operators {
                                   num_heads, args.head_dim, dtype_));
     ops().attention(args);
     return call.get(args.out);
+  }
+
+  static void put_disentangled(Call& call, ScoreTerm& term,
+                               const std::optional<Floats>& position_keys,
+                               const std::optional<Floats>& position_queries, int buckets,
+                               int max_distance) {
+    if (buckets < 0 || buckets == 2 || buckets % 2 != 0 || max_distance < 1 ||
+        (buckets > 0 && max_distance < buckets / 2 + 2)) {
+      throw InvalidArgument(concat("buckets ", buckets, ", max_distance ", max_distance,
+                                   ": expected 0 or an even number from 4 on, and a distance of at "
+                                   "least half of it and 2"));
+    }
+    const int64_t slots = 2 * int64_t{buckets > 0 ? buckets : max_distance};
+    const auto put = [&](const char* name, const std::optional<Floats>& table) {
+      const TensorView rows = call.put(name, table);
+      if (rows && rows.rows() != slots) {
+        throw InvalidArgument(concat(name, " has ", rows.rows(), " rows, expected ", slots));
+      }
+      return rows;
+    };
+    const RelativeSlots relative = relative_slots(buckets, max_distance);
+    term.kind = ScoreTermKind::kDisentangled;
+    term.position_keys = put("position_keys", position_keys);
+    term.position_queries = put("position_queries", position_queries);
+    term.slots = call.put_constants(relative.slots);
+    term.slot_limit = relative.limit;
   }
 
   py::object norm(Stream stream, const Floats& x, const Norm& norm,

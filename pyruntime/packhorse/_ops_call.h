@@ -172,6 +172,12 @@ class Call {
     return put_floats(name, *array);
   }
 
+  const int32_t* put_constants(const std::vector<int32_t>& values) {
+    void* data = allocate(values.size() * sizeof(int32_t));
+    ops_.upload(data, values.data(), values.size() * sizeof(int32_t));
+    return static_cast<const int32_t*>(data);
+  }
+
   LinearWeight put_linear(const char* name, const Linear& layer) {
     const auto& [weight, bias] = layer;
     LinearWeight result;

@@ -257,6 +257,9 @@ def attention(
     bucket_table: Any = None,
     max_distance: int = 128,
     bidirectional: bool = True,
+    position_keys: Any = None,
+    position_queries: Any = None,
+    buckets: int = 0,
     device: str = "cpu",
     dtype: str = "float32",
     threads: int | None = None,
@@ -273,6 +276,11 @@ def attention(
     bucket_table  [num_buckets, num_heads]: adds T5's relative term, buckets up to max_distance
     bidirectional half of the buckets are for keys to the right of the query; False: all are for
                   those to the left, and keys to the right count as distance 0
+    position_keys, position_queries
+                  [slots, num_heads * head_dim], either may be missing: adds DeBERTa's terms, query
+                  times position key and key times position query, scaled as q.k. One slot for each
+                  distance up to max_distance, or `buckets` to a side, from half of them on growing
+                  like the logarithm of the distance; slots are twice that many
     """
     call = _Call(q, q, device, dtype, threads, stream)
     head_dim = (shape_of(q) if is_device_array(q) else np.shape(q))[-1] // num_heads
@@ -295,6 +303,9 @@ def attention(
             call.put("bucket_table", bucket_table),
             max_distance,
             bidirectional,
+            call.put("position_keys", position_keys),
+            call.put("position_queries", position_queries),
+            buckets,
         )
     )
 

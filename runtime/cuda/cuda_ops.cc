@@ -10,6 +10,7 @@
 
 #include "core/format.h"
 #include "cuda/attention/attention.h"
+#include "cuda/attention/attention_disentangled.h"
 #include "cuda/attention/attention_sm80.h"
 #include "cuda/check.h"
 #include "cuda/device.h"
@@ -19,6 +20,7 @@
 #include "cuda/graph.h"
 #include "cuda/rows/embedding.h"
 #include "cuda/rows/gate.h"
+#include "cuda/rows/neighbours.h"
 #include "cuda/rows/norm.h"
 #include "cuda/rows/pool.h"
 #include "cuda/rows/rotate.h"
@@ -71,9 +73,7 @@ class CudaOps final : public Ops {
                               ": CUDA runs float16 or bfloat16"));
   }
 
-  bool supports(Feature feature) const override {
-    return feature == Feature::kGatedFeedForward || feature == Feature::kRotateHeads;
-  }
+  bool supports(Feature) const override { return true; }
 
   std::unique_ptr<DeviceMemory> allocate(size_t bytes) override {
     return std::make_unique<CudaMemory>(device_, bytes);
@@ -227,8 +227,12 @@ class CudaOps final : public Ops {
     if (args.norm) norm_in_place(args.out, args.norm, args.row_count);
   }
 
-  void do_neighbours(const NeighboursArgs&) override {
-    throw RuntimeError(concat("neighbours is not supported on ", name_of(device())));
+  void do_neighbours(const NeighboursArgs& args) override {
+    check_compute("neighbours", args.x.dtype);
+    check_vectors("neighbours", "x", args.x);
+    check_vectors("neighbours", "out", args.out);
+    const DeviceGuard guard(device_);
+    launch_neighbours(args, stream_);
   }
 
   void do_rotation(const RotationArgs& args) override {
@@ -251,12 +255,15 @@ class CudaOps final : public Ops {
          {std::pair{"q", &args.q}, {"k", &args.k}, {"v", &args.v}, {"out", &args.out}}) {
       check_vectors(op, name, *view);
     }
-    if (args.term.kind == ScoreTermKind::kDisentangled) {
-      throw RuntimeError(
-          concat("attention: a disentangled term is not supported on ", name_of(device())));
+    const bool disentangled = args.term.kind == ScoreTermKind::kDisentangled;
+    if (disentangled) {
+      check_vectors(op, "position_keys", args.term.position_keys);
+      check_vectors(op, "position_queries", args.term.position_queries);
     }
-    if (args.head_dim > 256) {
-      throw InvalidArgument(concat("attention: head_dim ", args.head_dim, " is over 256"));
+    const int widest = disentangled ? kDisentangledHeadDim : 256;
+    if (args.head_dim > widest) {
+      throw InvalidArgument(concat("attention: head_dim ", args.head_dim, " is over ", widest,
+                                   disentangled ? ", the most with a disentangled term" : ""));
     }
     AttentionParams params;
     params.q = args.q.data;
@@ -284,6 +291,13 @@ class CudaOps final : public Ops {
     params.dtype = args.q.dtype;
     params.sm_count = sm_count_;
     const DeviceGuard guard(device_);
+    if constexpr (kBuiltForSm90) {
+      if (disentangled && attention_kernels_ == Kernels::kSm90 &&
+          args.head_dim <= kDisentangledSm90HeadDim) {
+        return launch_attention_disentangled_sm90(params, stream_);
+      }
+    }
+    if (disentangled) return launch_attention_disentangled(params, stream_);
     if constexpr (kBuiltForSm90) {
       // A score term of very many or very far buckets is left to the portable kernels.
       if (attention_kernels_ == Kernels::kSm90 && attention_sm90_supported(params)) {

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "packhorse/export.h"
+
 namespace packhorse {
 
 /// theta^(-2 j / dims) / factor for j < dims / 2; in float32, as the models were trained.
@@ -22,6 +24,6 @@ struct RelativeSlots {
   std::vector<int32_t> slots;  // [2 limit + 1]
   int32_t limit = 0;
 };
-RelativeSlots relative_slots(int64_t num_buckets, int64_t max_distance);
+PACKHORSE_API RelativeSlots relative_slots(int64_t num_buckets, int64_t max_distance);
 
 }  // namespace packhorse

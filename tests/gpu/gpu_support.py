@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F  # noqa: N812
-from reference import t5_bucket
+from reference import relative_slot, t5_bucket
 from torch import Tensor
 
 DEVICE = "cuda:0"
@@ -134,6 +134,29 @@ def _term(
     return table[buckets.cuda()[distance + far]].permute(2, 0, 1)
 
 
+def _disentangled(
+    qh: Tensor,
+    kh: Tensor,
+    distance: Tensor,
+    position_keys: Tensor | None,
+    position_queries: Tensor | None,
+    buckets: int,
+    max_distance: int,
+) -> Tensor | float:
+    """DeBERTa's terms of the scores, unscaled: [H, queries, keys]."""
+    slot = torch.from_numpy(relative_slot(-distance.cpu().numpy(), buckets, max_distance)).cuda()
+    slots = slot.expand(len(qh), -1, -1)
+    heads = (len(qh), qh.shape[2])
+    total: Tensor | float = 0.0
+    if position_keys is not None:
+        by_slot = torch.einsum("hid,shd->his", qh, position_keys.unflatten(1, heads))
+        total = total + by_slot.gather(2, slots)
+    if position_queries is not None:
+        by_slot = torch.einsum("hjd,shd->hjs", kh, position_queries.unflatten(1, heads))
+        total = total + by_slot.gather(2, slots.mT).mT
+    return total
+
+
 def attention(
     q: Tensor,
     k: Tensor,
@@ -149,6 +172,9 @@ def attention(
     bucket_table: Tensor | None = None,
     max_distance: int = 128,
     bidirectional: bool = True,
+    position_keys: Tensor | None = None,
+    position_queries: Tensor | None = None,
+    buckets: int = 0,
 ) -> Tensor:
     """Sequence after sequence, as many query rows at once as give 2^27 scores."""
     head_dim = q.shape[1] // num_heads
@@ -172,6 +198,10 @@ def attention(
             position = torch.arange(begin, end, device="cuda") + kv_len - q_len
             distance = torch.arange(kv_len, device="cuda") - position[:, None]
             scores = qh @ kh.transpose(1, 2)
+            if position_keys is not None or position_queries is not None:
+                scores += _disentangled(
+                    qh, kh, distance, position_keys, position_queries, buckets, max_distance
+                )
             scores *= head_dim**-0.5 if scale is None else scale
             scores += _term(distance, alibi_slopes, bucket_table, max_distance, bidirectional)
             visible = distance <= 0 if causal else torch.ones_like(distance, dtype=torch.bool)

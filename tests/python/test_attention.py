@@ -221,3 +221,32 @@ def test_errors(device: str, head_dim_multiple: int) -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             call()
+
+
+@pytest.mark.parametrize(("buckets", "max_distance"), [(256, 512), (4, 4), (32, 90), (0, 7)])
+@pytest.mark.parametrize("terms", [["keys", "queries"], ["keys"], ["queries"]])
+def test_disentangled(
+    precision: Precision,
+    device: str,
+    rng: Random,
+    terms: list[str],
+    buckets: int,
+    max_distance: int,
+) -> None:
+    slots = 2 * (buckets or max_distance)
+    options: dict[str, Any] = {
+        f"position_{name}": precision.round(rng.normal(0, 1, (slots, 64))) for name in terms
+    }
+    options |= {"buckets": buckets, "max_distance": max_distance, "scale": 0.1}
+    check(precision, device, rng, [65, 1, 0, 300], **options)
+    check(precision, device, rng, [3, 1], [150, 40], **options)
+
+
+def test_disentangled_sizes_that_do_not_suit(device: str) -> None:
+    rows = np.ones((4, 32), np.float32)
+    for buckets, message in [(8, "position_keys has 4 rows, expected 16"), (2, "buckets 2, max")]:
+        with pytest.raises(ValueError, match=message):
+            ops.attention(
+                rows, rows, rows, [0, 4], num_heads=1, position_keys=rows, buckets=buckets,
+                device=device,
+            )  # fmt: skip

@@ -76,20 +76,7 @@ __global__ void __launch_bounds__(OnlineTraits<kDim, kGroups>::kThreads)
     for (int g = 0; g < kGroups; ++g) {
       finish_scores(scores[g], params, slab.head, sequence.k_length, position + g * 16, key,
                     all_visible);
-      const float2 here = row_maxima(scores[g]);
-      const float2 highest = {fmaxf(maxima[g].x, here.x), fmaxf(maxima[g].y, here.y)};
-      const float2 shrink = {highest.x == -INFINITY ? 1 : fast_exp2(maxima[g].x - highest.x),
-                             highest.y == -INFINITY ? 1 : fast_exp2(maxima[g].y - highest.y)};
-      maxima[g] = highest;
-      sums[g] = {sums[g].x * shrink.x, sums[g].y * shrink.y};
-#pragma unroll
-      for (float (&block)[4] : output[g]) {
-        block[0] *= shrink.x;
-        block[1] *= shrink.x;
-        block[2] *= shrink.y;
-        block[3] *= shrink.y;
-      }
-      exponentiate(scores[g], highest, sums[g]);
+      update_softmax(scores[g], output[g], maxima[g], sums[g]);
     }
 
     fetch(true, tile + 1);

@@ -138,11 +138,7 @@ void launch_attention_sm80(const AttentionParams& params, cudaStream_t stream,
     throw InvalidArgument(concat("attention: workspace of ", params.workspace_bytes, " bytes, ",
                                  workspace, " needed"));
   }
-  const auto window_side = [](int32_t limit) { return limit < 0 ? kUnlimitedWindow : limit; };
-  PortableParams portable{params, {}, {}};
-  portable.window = {
-      std::min(window_side(params.mask.window_left), kUnlimitedWindow),
-      params.mask.causal ? 0 : std::min(window_side(params.mask.window_right), kUnlimitedWindow)};
+  PortableParams portable{params, key_window(params.mask), {}};
   dispatch_kernel(params.dtype, params.head_dim, [&]<class T, int kDim>() {
     int32_t covered = -1;  // sequences up to this length have had their kernel
     if constexpr (kDim <= kGroupedHeadDim) {

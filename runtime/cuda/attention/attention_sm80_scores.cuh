@@ -6,8 +6,10 @@
 // sequence's own length alone, so that no row's bits depend on its neighbours.
 #pragma once
 
+#include <algorithm>
+
 #include "cuda/attention/attention.h"
-#include "cuda/attention/mma_sm80.cuh"
+#include "cuda/attention/attention_sm80_softmax.cuh"
 #include "cuda/attention/relative_bucket.cuh"
 #include "cuda/attention/varlen.cuh"
 #include "cuda/launch.cuh"
@@ -59,6 +61,13 @@ struct PortableParams {
   }
 };
 
+inline KeyWindow key_window(const AttentionMask& mask) {
+  const auto side = [](int32_t limit) {
+    return limit < 0 ? kUnlimitedWindow : std::min(limit, kUnlimitedWindow);
+  };
+  return {side(mask.window_left), mask.causal ? 0 : side(mask.window_right)};
+}
+
 /// Slots of `rows` queries that hold every slab of a batch: sequence b's slabs begin at slot
 /// q_begin / rows + b, which never overlap, so a block finds its slab by a search alone.
 inline int64_t slab_slots(const AttentionParams& args, int rows) {
@@ -80,19 +89,45 @@ __device__ bool find_slab(const PortableParams& params, QueryTile& slab) {
   return slab.row < slab.sequence.q_length && params.lengths.contain(slab.sequence.k_length);
 }
 
-/// Turns a tile of q.k into scores in units of log2(e): scaled, with the additive term, -infinity
-/// where masked. `position` is that of the tile's first query among the keys, `key` the first key.
+/// To units of log2(e).
+template <int kBlocks>
+__device__ void scale_scores(float (&scores)[kBlocks][4], float scale) {
+#pragma unroll
+  for (int n = 0; n < kBlocks; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) scores[n][e] *= scale * kLog2e;
+  }
+}
+
+/// -infinity where masked. `position` is that of the tile's first query among the keys, `key` the
+/// first key.
+template <int kBlocks>
+__device__ void mask_scores(float (&scores)[kBlocks][4], KeyWindow window, int k_length,
+                            int position, int key) {
+  const AccumulatorPlace place;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int p = position + place.row + half * 8;
+    const int low = p - window.left;
+    const int high = min(k_length - 1, p + window.right);
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n) {
+#pragma unroll
+      for (int e = 2 * half; e < 2 * half + 2; ++e) {
+        const int at = key + n * 8 + place.column + e % 2;
+        if (at < low || at > high) scores[n][e] = -INFINITY;
+      }
+    }
+  }
+}
+
+/// Turns a tile of q.k into scores: scaled, with the additive term, masked.
 template <int kBlocks>
 __device__ void finish_scores(float (&scores)[kBlocks][4], const PortableParams& params, int head,
                               int k_length, int position, int key, bool all_visible) {
   const AccumulatorPlace place;
-  const float scale = params.args.scale * kLog2e;
   const ScoreTerm& term = params.args.term;
-#pragma unroll
-  for (int n = 0; n < kBlocks; ++n) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) scores[n][e] *= scale;
-  }
+  scale_scores(scores, params.args.scale);
   if (term.kind != ScoreTermKind::kNone) {
     const float slope = term.kind == ScoreTermKind::kAlibi ? term.slopes[head] * -kLog2e : 0;
 #pragma unroll
@@ -109,21 +144,7 @@ __device__ void finish_scores(float (&scores)[kBlocks][4], const PortableParams&
       }
     }
   }
-  if (all_visible) return;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int p = position + place.row + half * 8;
-    const int low = p - params.window.left;
-    const int high = min(k_length - 1, p + params.window.right);
-#pragma unroll
-    for (int n = 0; n < kBlocks; ++n) {
-#pragma unroll
-      for (int e = 2 * half; e < 2 * half + 2; ++e) {
-        const int at = key + n * 8 + place.column + e % 2;
-        if (at < low || at > high) scores[n][e] = -INFINITY;
-      }
-    }
-  }
+  if (!all_visible) mask_scores(scores, params.window, k_length, position, key);
 }
 
 /// Whether every query of a slab of `rows` sees every key of [key, key + keys).
@@ -135,35 +156,6 @@ __device__ inline bool sees_all(const PortableParams& params, const QueryTile& s
   return key >= last - params.window.left &&
          key + keys - 1 <= min(s.k_length - 1, first + params.window.right);
 }
-
-/// The maxima of this thread's two rows over a tile, the same in all lanes of a quad.
-template <int kBlocks>
-__device__ float2 row_maxima(const float (&scores)[kBlocks][4]) {
-  float2 maxima = {-INFINITY, -INFINITY};
-#pragma unroll
-  for (int n = 0; n < kBlocks; ++n) {
-    maxima.x = fmaxf(maxima.x, fmaxf(scores[n][0], scores[n][1]));
-    maxima.y = fmaxf(maxima.y, fmaxf(scores[n][2], scores[n][3]));
-  }
-  return {quad_max(maxima.x), quad_max(maxima.y)};
-}
-
-/// scores = 2^(scores - maxima); the sums of this thread's own elements of its two rows are added
-/// to `sums`. A row that sees no key has maximum -infinity, and zeros come out.
-template <int kBlocks>
-__device__ void exponentiate(float (&scores)[kBlocks][4], float2 maxima, float2& sums) {
-  const float base[2] = {maxima.x == -INFINITY ? 0 : maxima.x,
-                         maxima.y == -INFINITY ? 0 : maxima.y};
-#pragma unroll
-  for (int n = 0; n < kBlocks; ++n) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) scores[n][e] = fast_exp2(scores[n][e] - base[e / 2]);
-    sums.x += scores[n][0] + scores[n][1];
-    sums.y += scores[n][2] + scores[n][3];
-  }
-}
-
-__device__ inline float inverse_or_zero(float sum) { return sum == 0 ? 0 : 1 / sum; }
 
 /// Writes this warp's 16 rows of the slab's output, scaled by `factors`, through `staging` (16 x
 /// kPitch<kDim> elements of the warp's own) so that the stores are 16 bytes wide.

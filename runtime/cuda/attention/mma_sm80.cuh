@@ -87,11 +87,26 @@ __device__ Fragment pack_a(const float (&left)[4], const float (&right)[4]) {
           pack(right[2], right[3])};
 }
 
-/// Starts copying kRows rows of kColumns elements; rows from `rows` on and columns from `columns`
-/// on become zeros and are not read.
-template <int kRows, int kColumns, int kThreads, class T>
-__device__ void copy_tile_async(T* tile, const T* from, int64_t stride, int rows, int columns) {
-  constexpr int kAcross = kColumns / kVectorSize;
+/// Rows of a tile in shared memory, kPitch<kColumns_> apart.
+template <int kColumns_>
+struct PaddedRows {
+  static constexpr int kColumns = kColumns_;
+  __device__ static int offset(int row, int column) { return row * kPitch<kColumns> + column; }
+};
+
+/// Starts copying 16 bytes; zeros, and nothing is read, where not `inside`.
+template <class T>
+__device__ void copy_vector_async(T* to, const T* from, bool inside) {
+  using Bits = cute::uint128_t;
+  cute::SM80_CP_ASYNC_CACHEGLOBAL_ZFILL<Bits>::copy(*reinterpret_cast<const Bits*>(from),
+                                                    *reinterpret_cast<Bits*>(to), inside);
+}
+
+/// Starts copying kRows rows; rows from `rows` on and columns from `columns` on become zeros and
+/// are not read.
+template <int kRows, class Layout, int kThreads, class T>
+__device__ void copy_rows_async(T* tile, const T* from, int64_t stride, int rows, int columns) {
+  constexpr int kAcross = Layout::kColumns / kVectorSize;
   static_assert(kRows * kAcross % kThreads == 0);
 #pragma unroll
   for (int i = 0; i < kRows * kAcross / kThreads; ++i) {
@@ -99,11 +114,14 @@ __device__ void copy_tile_async(T* tile, const T* from, int64_t stride, int rows
     const int row = at / kAcross;
     const int column = at % kAcross * kVectorSize;
     const bool inside = row < rows && column < columns;
-    using Bits = cute::uint128_t;
-    cute::SM80_CP_ASYNC_CACHEGLOBAL_ZFILL<Bits>::copy(
-        *reinterpret_cast<const Bits*>(inside ? from + row * stride + column : from),
-        *reinterpret_cast<Bits*>(tile + row * kPitch<kColumns> + column), inside);
+    copy_vector_async(tile + Layout::offset(row, column),
+                      inside ? from + row * stride + column : from, inside);
   }
+}
+
+template <int kRows, int kColumns, int kThreads, class T>
+__device__ void copy_tile_async(T* tile, const T* from, int64_t stride, int rows, int columns) {
+  copy_rows_async<kRows, PaddedRows<kColumns>, kThreads>(tile, from, stride, rows, columns);
 }
 
 /// Maximum and sum over the four lanes that share an accumulator's rows.

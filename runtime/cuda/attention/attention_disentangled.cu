@@ -1,0 +1,18 @@
+#include "cuda/attention/attention_disentangled.h"
+#include "cuda/attention/attention_disentangled_kernel.cuh"
+
+namespace packhorse::cuda {
+
+void launch_attention_disentangled(const AttentionParams& params, cudaStream_t stream) {
+  dispatch_dtype(params.dtype, [&]<class T>() {
+    const auto launch = [&]<int kDim>() {
+      launch_disentangled<DisentangledTraits<kDim>>(disentangled_attention_kernel<T, kDim>, params,
+                                                    stream);
+    };
+    if (params.head_dim <= 32) return launch.template operator()<32>();
+    if (params.head_dim <= 64) return launch.template operator()<64>();
+    launch.template operator()<128>();
+  });
+}
+
+}  // namespace packhorse::cuda

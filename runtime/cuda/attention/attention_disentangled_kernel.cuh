@@ -1,0 +1,234 @@
+// Disentangled attention (He et al., DeBERTa, arXiv 2006.03654) for compute capability 8.0 and up:
+// scores (q_i . k_j + q_i . pk[s] + k_j . pq[s]) * scale, where the slot s hangs on i - j alone.
+//
+// A tile of 64 keys meets a tile of queries at `rows + 63` distances, so each of the two further
+// products is one with as many rows of its table, the tile's band. From one key tile to the next
+// the band moves by 64 rows: bands are rings in shared memory that take in 64 rows a tile. What the
+// products give for (distance, query) and for (key, distance) is stored at (query, key), in the
+// operands' dtype: the skew costs 16-bit stores, and is read back in the layout of the scores.
+// Neither a row of scores nor a product with a whole table ever exists in memory.
+#pragma once
+
+#include <cute/numeric/integral_constant.hpp>
+
+#include "cuda/attention/attention_disentangled_bands.cuh"
+
+namespace packhorse::cuda {
+
+/// A block has 64 queries, a warp 16 of them.
+template <int kDim>
+struct DisentangledTraits {
+  static constexpr int kThreads = 128;
+  static constexpr int kRows = 64;
+  static constexpr int kKeys = 64;
+  static constexpr int kBand = kRows + kKeys;  // rows of a band
+  static constexpr int kTile = kKeys * kPitch<kDim>;
+  static constexpr int kStaged = kRows * kPitch<kKeys>;  // of one term
+  static_assert(kRows * kPitch<kDim> <= 2 * kStaged);    // there queries arrive and results leave
+  static constexpr int kBlocksPerSm = kDim > 64 ? 1 : 3;
+  static constexpr size_t kSharedBytes = 2 * (2 * kTile + 2 * kBand * kPitch<kDim> + 2 * kStaged);
+};
+
+/// staged[query, key] = q . pk for this warp's 16 queries, given as A operands; `band` is the
+/// warp's first row of 80, the largest key first.
+template <class T, int kDim, class Row>
+__device__ void stage_query_terms(T* staged, const Fragment (&queries)[kDim / 16], Row band) {
+  constexpr int kPitchKeys = kPitch<64>;
+  const AccumulatorPlace place;
+  T* const base = staged + place.column * (kPitchKeys + 1) + 63 - place.row;
+#pragma unroll
+  for (int block = 0; block < 5; ++block) {
+    float product[2][4] = {};  // [distances, queries]
+    const T* const rows = band(16 * block);
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) {
+      // The A operand of 16 queries is also two B operands of 8.
+      const Fragment a = load_a<kDim>(rows, 0, k * 16);
+      mma<T>(product[0], a, queries[k].x[0], queries[k].x[2]);
+      mma<T>(product[1], a, queries[k].x[1], queries[k].x[3]);
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; e += 2) {
+        const auto pair = Element<T>::pair(product[n][e], product[n][e + 1]);
+#pragma unroll
+        for (int x = 0; x < 2; ++x) {
+          const int query = 8 * n + place.column + x;
+          const int distance = place.row + 4 * e;
+          // The first and the last block are two halves of one square.
+          if (block == 0 && query > distance) continue;
+          if (block == 4 && query <= distance) continue;
+          base[(8 * n + x) * (kPitchKeys + 1) - 16 * block - 4 * e] = x == 0 ? pair.x : pair.y;
+        }
+      }
+    }
+  }
+}
+
+/// staged[query, key] = k . pq for a warp's 16 keys, the rows of `keys`; `band` is its first row of
+/// 80, the smallest query first, and `staged` at its first key. Only `count` queries are there.
+template <class T, int kDim, class Row>
+__device__ void stage_key_terms(T* staged, const T* keys, Row band, int count) {
+  constexpr int kPitchKeys = kPitch<64>;
+  const AccumulatorPlace place;
+  Fragment a[kDim / 16];
+#pragma unroll
+  for (int k = 0; k < kDim / 16; ++k) a[k] = load_a<kDim>(keys, 0, k * 16);
+#pragma unroll
+  for (int block = 0; block < 5; ++block) {
+    if (16 * block - 15 >= count) break;
+    float product[2][4] = {};  // [keys, distances]
+    const T* const rows = band(16 * block);
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) {
+      const Fragment b = load_b<kDim>(rows, 0, k * 16);
+      mma<T>(product[0], a[k], b.x[0], b.x[1]);
+      mma<T>(product[1], a[k], b.x[2], b.x[3]);
+    }
+    // Query, of place.row's key: 16 block + 8 n + place.column + x + place.row + 4 e - 15.
+    const int first = 16 * block + place.column + place.row - 15;
+    T* const base = staged + first * kPitchKeys + place.row;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; e += 2) {
+        const auto pair = Element<T>::pair(product[n][e], product[n][e + 1]);
+#pragma unroll
+        for (int x = 0; x < 2; ++x) {
+          const int query = first + 8 * n + x + 4 * e;
+          if (block == 0 && query < 0) continue;
+          if (block == 4 && query >= 64) continue;
+          base[(8 * n + x + 4 * e) * kPitchKeys + 4 * e] = x == 0 ? pair.x : pair.y;
+        }
+      }
+    }
+  }
+}
+
+template <class T, int kDim>
+__global__ void __launch_bounds__(DisentangledTraits<kDim>::kThreads,
+                                  DisentangledTraits<kDim>::kBlocksPerSm)
+    disentangled_attention_kernel(const __grid_constant__ DisentangledParams given) {
+  using Traits = DisentangledTraits<kDim>;
+  const PortableParams& params = given.portable;
+  constexpr int kKeys = Traits::kKeys;
+  constexpr int kBand = Traits::kBand;
+  extern __shared__ __align__(16) unsigned char shared[];
+  T* const keys = reinterpret_cast<T*>(shared);
+  T* const values = keys + Traits::kTile;
+  T* const key_band = values + Traits::kTile;
+  T* const query_band = key_band + kBand * kPitch<kDim>;
+  T* const staged_queries = query_band + kBand * kPitch<kDim>;
+  T* const staged_keys = staged_queries + Traits::kStaged;
+
+  QueryTile slab;
+  const bool found = find_slab<Traits::kRows>(params, slab);
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  if (!found) return;
+  const Sequence& sequence = slab.sequence;
+  const KeyTiles range(slab, params.window, Traits::kRows, kKeys);
+  const int head_dim = params.args.head_dim;
+  const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;  // its queries, and its keys
+  const int count = min(Traits::kRows, sequence.q_length - slab.row);
+  const bool has_rows = warp_row < count;
+  const int first_position = sequence.k_length - sequence.q_length + slab.row;
+  const bool of_queries = given.term.position_keys.data != nullptr;
+  const bool of_keys = given.term.position_queries.data != nullptr;
+  const Bands<T> bands(given.term, slab, head_dim, Traits::kRows);
+  // `rows` of the rings from row `first` on, where distance `from` comes first.
+  const auto fetch_bands = [&](auto rows, int first, int from) {
+    bands.template fetch<decltype(rows)::value, Traits::kThreads, PaddedRows<kDim>>(
+        key_band + first * kPitch<kDim>, query_band + first * kPitch<kDim>, from);
+  };
+  const auto fetch = [&](T* to, const T* from, int64_t stride, int tile) {
+    copy_tile_async<kKeys, kDim, Traits::kThreads>(to, from, stride,
+                                                   sequence.k_length - tile * kKeys, head_dim);
+  };
+  const auto fetch_keys = [&](int tile) {
+    fetch(keys, params.k<T>(slab, tile * kKeys), params.args.k_row_stride, tile);
+  };
+
+  Fragment queries[kDim / 16];
+  if (range.count() > 0) {
+    copy_tile_async<Traits::kRows, kDim, Traits::kThreads>(
+        staged_queries, params.q<T>(slab), params.args.q_row_stride, count, head_dim);
+    fetch_keys(range.begin);
+    fetch_bands(cute::Int<kBand>{}, 0, first_position - range.begin * kKeys - (kKeys - 1));
+    cute::cp_async_fence();
+    cute::cp_async_wait<0>();
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) {
+      queries[k] = load_a<kDim>(staged_queries, warp_row, k * 16);
+    }
+  }
+
+  float output[1][kDim / 8][4] = {};
+  float2 maximum = {-INFINITY, -INFINITY};
+  float2 sum = {};
+  int turn = 0;  // the ring's row of the band's first row
+  for (int tile = range.begin; tile < range.end; ++tile) {
+    const int key = tile * kKeys;
+    cute::cp_async_wait<0>();
+    __syncthreads();  // keys and bands are here; values and staged terms are used up
+    fetch(values, params.v<T>(slab, key), params.args.v_row_stride, tile);
+    cute::cp_async_fence();
+    // 16 rows of a band from one that is a multiple of 16 lie together.
+    const auto in_ring = [&](const T* band) {
+      return [=](int row) {
+        const int at = turn + row;
+        return band + (at < kBand ? at : at - kBand) * kPitch<kDim>;
+      };
+    };
+
+    float scores[1][kKeys / 8][4] = {};
+    if (has_rows) {
+#pragma unroll
+      for (int k = 0; k < kDim / 16; ++k) {
+#pragma unroll
+        for (int n = 0; n < kKeys / 16; ++n) {
+          const Fragment b = load_b<kDim>(keys, n * 16, k * 16);
+          mma<T>(scores[0][2 * n], queries[k], b.x[0], b.x[1]);
+          mma<T>(scores[0][2 * n + 1], queries[k], b.x[2], b.x[3]);
+        }
+      }
+    }
+    if (of_keys && key + warp_row < sequence.k_length) {
+      const auto ring = in_ring(query_band);
+      stage_key_terms<T, kDim>(
+          staged_keys + warp_row, keys + warp_row * kPitch<kDim>,
+          [&](int row) { return ring(kKeys - 16 - warp_row + row); }, count);
+    }
+    if (of_queries && has_rows) {
+      const auto ring = in_ring(key_band);
+      stage_query_terms<T, kDim>(staged_queries + warp_row * kPitch<kKeys>, queries,
+                                 [&](int row) { return ring(warp_row + row); });
+    }
+    cute::cp_async_wait<0>();
+    __syncthreads();  // values and staged terms are here; keys and the band's last rows are used up
+    if (tile + 1 < range.end) {
+      turn = turn >= kKeys ? turn - kKeys : turn - kKeys + kBand;
+      fetch_keys(tile + 1);
+      fetch_bands(cute::Int<kKeys>{}, turn, first_position - key - kKeys - (kKeys - 1));
+      cute::cp_async_fence();
+    }
+    if (!has_rows) continue;
+    if (of_queries) add_staged<kKeys>(scores[0], staged_queries + warp_row * kPitch<kKeys>);
+    if (of_keys) add_staged<kKeys>(scores[0], staged_keys + warp_row * kPitch<kKeys>);
+    scale_scores(scores[0], params.args.scale);
+    if (!sees_all(params, slab, Traits::kRows, key, kKeys)) {
+      mask_scores(scores[0], params.window, sequence.k_length, first_position + warp_row, key);
+    }
+    update_softmax(scores[0], output[0], maximum, sum);
+    accumulate_output<T, kDim, kKeys, 1>(output, scores, values);
+  }
+  __syncthreads();  // the room of staged terms becomes the staging of the output
+  if (!has_rows) return;
+  const float2 factors = {inverse_or_zero(quad_sum(sum.x)), inverse_or_zero(quad_sum(sum.y))};
+  store_output<T, kDim>(params, slab, warp_row, output[0], factors,
+                        staged_queries + warp_row * kPitch<kDim>);
+}
+
+}  // namespace packhorse::cuda
