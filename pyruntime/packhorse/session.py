@@ -189,7 +189,7 @@ class Session:
                    complete, and results say it to their consumers
         on_device  whether results stay on the device (`DeviceResult`) or come to the host
                    (`RunResult`). None: on the device if the batch is there and there is no `out`
-        rows       of "predictions": numbers of tokens of the whole batch, ascending, in host memory;
+        rows       of "predictions": numbers of tokens in the whole batch, ascending, on the host;
                    at most `max_predictions`
 
         Raises ValueError naming the array, what was found and what was expected. What is wrong in a

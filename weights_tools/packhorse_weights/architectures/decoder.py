@@ -7,6 +7,7 @@ from packhorse_weights.architectures.base import (
     refuse_variants,
     sizes,
 )
+from packhorse_weights.architectures.heads import Head
 from packhorse_weights.architectures.rope import rope
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
@@ -92,4 +93,10 @@ ARCHITECTURE = Architecture(
         "final_norm": "norm",
     },
     encoder=("embed_tokens.", "layers.", "norm."),
+    heads={
+        "ForSequenceClassification": Head(
+            lambda config: {"input": "last", "bias": False}, {"classifier": "score"}
+        ),
+        "ForTokenClassification": Head(lambda config: {"input": "tokens"}, {"classifier": "score"}),
+    },
 )
