@@ -109,6 +109,11 @@ class Session:
         return self._native.hidden_size
 
     @property
+    def outputs(self) -> dict[str, tuple[bool, int]]:
+        """What may be asked of `run`: (whether for each token, columns) by name."""
+        return dict(self._native.outputs)
+
+    @property
     def labels(self) -> list[str]:
         """Of the columns of `logits`; empty where the model has no classifier."""
         return list(self.config.get("heads", {}).get("classifier", {}).get("labels", ()))
@@ -204,7 +209,7 @@ class Session:
         if on_device and out is not None:
             raise ValueError("out has host arrays to write into, on_device=True wants none")
         if ("predictions" in names) != (rows is not None):
-            raise ValueError("\"predictions\" are of rows: ask for both, or for neither")
+            raise ValueError('"predictions" are of rows: ask for both, or for neither')
         wanted = None if rows is None else as_int32("rows", rows)
         if on_device:
             return self._run_to_device(packed, wanted, names, handle)

@@ -69,7 +69,9 @@ void sparse_pool(const SparsePoolArgs& args, GemmSet& gemms, const Kernels& kern
     const int64_t columns = std::min(scratch.panel, args.out.columns() - begin);
     float* logits = scratch.logits + worker * kBlockRows * scratch.panel;
     float* largest = scratch.largest + worker * scratch.panel;
-    const auto out_of = [&](int64_t b) { return args.out.as<float>() + b * args.out.columns() + begin; };
+    const auto out_of = [&](int64_t b) {
+      return args.out.as<float>() + b * args.out.columns() + begin;
+    };
     Gemm::Block block;
     block.weight = args.weight.data;
     block.bias = args.weight.bias;

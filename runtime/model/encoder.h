@@ -14,18 +14,19 @@ namespace packhorse {
 /// Where each input of a batch lies in one buffer of int32: one copy takes them to the device.
 struct InputLayout {
   explicit InputLayout(const Capacity& capacity);
-  int64_t counts;        // [2] {T, B}
-  int64_t reported;      // [1] LoadBatchArgs::reported; 0 in what comes from the host
-  int64_t cu_seqlens;    // [max_sequences + 1]
+  int64_t counts;           // [2] {T, B}
+  int64_t reported;         // [1] LoadBatchArgs::reported; 0 in what comes from the host
+  int64_t cu_seqlens;       // [max_sequences + 1]
   int64_t prediction_rows;  // [max_predictions]
-  int64_t ids;           // [max_tokens]
-  int64_t type_ids;      // [max_tokens]
-  int64_t position_ids;  // [max_tokens]
+  int64_t ids;              // [max_tokens]
+  int64_t type_ids;         // [max_tokens]
+  int64_t position_ids;     // [max_tokens]
   int64_t size;
 };
 
 /// Where a batch lives on the device during a run. T = max_tokens, B = max_sequences, M =
-/// max_predictions, E = hidden size. Buffers whose lifetimes are apart share bytes; those that a spec has no use for are empty.
+/// max_predictions, E = hidden size. Buffers whose lifetimes are apart share bytes; those that a
+/// spec has no use for are empty.
 struct EncoderBuffers {
   int32_t* inputs = nullptr;  // as InputLayout says
   TensorView hidden;          // [T, E]

@@ -21,9 +21,8 @@ class HeadBuffers {
   // Every head has scratch of its own, in the same bytes.
   void take() {
     take_outputs();
-    const bool pools =
-        spec_.pooler || !spec_.embedding_dense.empty() ||
-        (spec_.classifier && !spec_.classifier->per_token());
+    const bool pools = spec_.pooler || !spec_.embedding_dense.empty() ||
+                       (spec_.classifier && !spec_.classifier->per_token());
     if (pools) buffers_.head_input = matrix("head_input", sequences(), spec_.hidden_size);
     count_workspaces();
     if (workspace_ > 0 || any_) buffers_.head_workspace = arena_.take("head_workspace", workspace_);
@@ -93,9 +92,7 @@ class HeadBuffers {
     }
   }
 
-  int64_t classifier_rows() const {
-    return spec_.classifier->per_token() ? tokens() : sequences();
-  }
+  int64_t classifier_rows() const { return spec_.classifier->per_token() ? tokens() : sequences(); }
 
   void take_embedding() {
     const Arena::Scope scope(arena_);
@@ -117,18 +114,16 @@ class HeadBuffers {
   void take_masked_lm() {
     const Arena::Scope scope(arena_);
     const int64_t predictions = capacity_.max_predictions;
-    buffers_.masked_lm_dense =
-        matrix("masked_lm_dense", vocabulary_rows(), spec_.embedding_size);
+    buffers_.masked_lm_dense = matrix("masked_lm_dense", vocabulary_rows(), spec_.embedding_size);
     if (predictions > 0) {
       buffers_.prediction_input = matrix("prediction_input", predictions, spec_.hidden_size);
       buffers_.padded_predictions =
           matrix("padded_predictions", predictions, padded(spec_.vocab_size));
     }
     if (spec_.masked_lm->sparse) {
-      buffers_.sparse_workspace =
-          arena_.take("sparse_workspace",
-                      ops_.sparse_pool_workspace(tokens(), spec_.embedding_size,
-                                                 padded(spec_.vocab_size), dtype_));
+      buffers_.sparse_workspace = arena_.take(
+          "sparse_workspace", ops_.sparse_pool_workspace(tokens(), spec_.embedding_size,
+                                                         padded(spec_.vocab_size), dtype_));
     }
   }
 

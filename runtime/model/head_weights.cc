@@ -40,14 +40,12 @@ class HeadPacker : LayerPacker {
 
   void build_masked_lm(ModelWeights& weights, const MaskedLmSpec& head) {
     const int64_t width = spec_.embedding_size;
-    weights.masked_lm_dense =
-        dense("masked_lm.dense", width, spec_.hidden_size, head.dense_bias);
+    weights.masked_lm_dense = dense("masked_lm.dense", width, spec_.hidden_size, head.dense_bias);
     weights.masked_lm_norm = norm("masked_lm.norm", width);
     // As wide as the tables, which take no padding.
-    weights.masked_lm_decoder =
-        linear("masked_lm.decoder",
-               {{"masked_lm.decoder", whole(spec_.vocab_size), head.decoder_bias}},
-               padded_features(spec_.vocab_size, ops_), whole(width), width);
+    weights.masked_lm_decoder = linear(
+        "masked_lm.decoder", {{"masked_lm.decoder", whole(spec_.vocab_size), head.decoder_bias}},
+        padded_features(spec_.vocab_size, ops_), whole(width), width);
   }
 
   NormWeight norm(const std::string& name, int64_t size) {

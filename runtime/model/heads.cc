@@ -26,8 +26,7 @@ void Heads::project(const TensorView& x, const LinearWeight& weight, const Tenso
 // [B, E] in the model's dtype.
 TensorView Heads::pool(Pooling pooling) const {
   const TensorView out = buffers_.head_input.first_rows(batch_.num_sequences);
-  ops_.pool(
-      {.x = hidden(), .batch = batch_, .pooling = pooling, .normalize = false, .out = out});
+  ops_.pool({.x = hidden(), .batch = batch_, .pooling = pooling, .normalize = false, .out = out});
   return out;
 }
 
@@ -103,7 +102,8 @@ void Heads::logits(const TensorView& pooled, const TensorView& out) const {
 }
 
 void Heads::token_weights(const TensorView& out) const {
-  project(hidden(), *weights_.token_weights, buffers_.padded_token_weights.first_rows(batch_.num_tokens),
+  project(hidden(), *weights_.token_weights,
+          buffers_.padded_token_weights.first_rows(batch_.num_tokens),
           out.first_rows(batch_.num_tokens), Activation::kRelu, false, true);
 }
 

@@ -1,5 +1,5 @@
-// What is made of the last hidden state: embeddings, the pooler, the classifier, vectors and weights
-// of tokens, and what a masked language model says about the vocabulary.
+// What is made of the last hidden state: embeddings, the pooler, the classifier, vectors and
+// weights of tokens, and what a masked language model says about the vocabulary.
 #pragma once
 
 #include "model/encoder.h"

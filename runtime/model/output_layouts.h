@@ -19,7 +19,7 @@ enum class OutputRows : uint8_t { kTokens, kSequences, kPredictions };
 
 struct OutputLayout {
   OutputRows per = OutputRows::kTokens;
-  int64_t columns = 0;    // 0: the model has no such output
+  int64_t columns = 0;     // 0: the model has no such output
   bool is_float32 = true;  // or of the model's dtype, as long as it is on the device
 
   bool exists() const { return columns > 0; }

@@ -43,10 +43,10 @@ struct ModelWeights {
   std::optional<LinearWeight> classifier_dense;  // [E, E]
   NormWeight classifier_norm;
   // From here on out_features are padded_features.
-  std::optional<LinearWeight> classifier;        // [num_labels, E]
-  std::optional<LinearWeight> token_weights;     // [1, E]
-  std::optional<LinearWeight> vectors;           // [size, E]
-  std::vector<LinearWeight> embedding_dense;     // [size, E or padded size before]
+  std::optional<LinearWeight> classifier;         // [num_labels, E]
+  std::optional<LinearWeight> token_weights;      // [1, E]
+  std::optional<LinearWeight> vectors;            // [size, E]
+  std::vector<LinearWeight> embedding_dense;      // [size, E or padded size before]
   std::optional<LinearWeight> masked_lm_decoder;  // [vocab_size, embedding_size]
   std::optional<LinearWeight> masked_lm_dense;    // [embedding_size, E], not padded
   NormWeight masked_lm_norm;

@@ -26,8 +26,8 @@ void check_matrix(const char* op, const char* name, const TensorView& view, int6
 
 void check_contiguous(const char* op, const char* name, const TensorView& view) {
   if (view.row_stride == view.columns() || view.rows() <= 1) return;
-  fail(op, concat(name, " has rows ", view.row_stride, " elements apart, expected ",
-                  view.columns()));
+  fail(op,
+       concat(name, " has rows ", view.row_stride, " elements apart, expected ", view.columns()));
 }
 
 void check_dtype_is(const char* op, const char* name, const TensorView& view, DType expected) {

@@ -43,7 +43,7 @@ def needs_bfloat16() -> None:
 
 def run(model: Path, golden: Arrays, dtype: str = "float32") -> packhorse.RunResult:
     tokens, sequences = golden["ids"].size, golden["cu_seqlens"].size - 1
-    rows = golden["prediction_rows"] if "prediction_rows" in golden else None
+    rows = golden.get("prediction_rows")
     session = packhorse.Session.load(
         model,
         dtype=dtype,

@@ -157,7 +157,8 @@ __global__ void __launch_bounds__(256) cast_kernel(const __grid_constant__ CastA
 
 // A warp has a row.
 template <class From, class To>
-__global__ void __launch_bounds__(256) cast_unit_rows_kernel(const __grid_constant__ CastArgs args) {
+__global__ void __launch_bounds__(256)
+    cast_unit_rows_kernel(const __grid_constant__ CastArgs args) {
   wait_for_previous_kernel();
   let_next_kernel_start();
   const int64_t row = int64_t{blockIdx.x} * 8 + threadIdx.x / 32;

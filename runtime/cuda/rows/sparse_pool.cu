@@ -21,8 +21,8 @@ __device__ void raise(float* to, float value) {
 // The larger; NaN if either is.
 __device__ float max_or_nan(float a, float b) { return a > b || a != a ? a : b; }
 
-// A thread has eight columns of 32 rows. Sequences end within a block, and reach over several: their
-// parts meet in `out`.
+// A thread has eight columns of 32 rows. Sequences end within a block, and reach over several:
+// their parts meet in `out`.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     sparse_chunk_kernel(const __grid_constant__ SparseChunk chunk) {
@@ -96,8 +96,8 @@ void launch_sparse_chunk(const SparseChunk& chunk, cudaStream_t stream) {
 
 void launch_sparse_weights(float* out, int64_t size, cudaStream_t stream) {
   if (size == 0) return;
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>((size + kThreads - 1) / kThreads,
-                                                              int64_t{1} << 16));
+  const auto blocks =
+      static_cast<unsigned>(std::min<int64_t>((size + kThreads - 1) / kThreads, int64_t{1} << 16));
   launch_kernel(sparse_weights_kernel, dim3(blocks), kThreads, 0, stream, out, size);
 }
 

@@ -7,9 +7,9 @@
 
 namespace packhorse::cuda {
 
-/// Rows whose logits exist at one time: few enough that they stay in the L2 cache or near it, enough
-/// to fill the machine. What they are divided into does not show: a row's logits and a maximum do
-/// not depend on it.
+/// Rows whose logits exist at one time: few enough that they stay in the L2 cache or near it,
+/// enough to fill the machine. What they are divided into does not show: a row's logits and a
+/// maximum do not depend on it.
 inline constexpr int64_t kSparsePoolRows = 512;
 
 /// Rows [first_row, first_row + rows) of a batch.
