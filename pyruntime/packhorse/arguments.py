@@ -59,7 +59,8 @@ def output_names(
     for name in names:
         if name not in native.outputs:
             known = ", ".join(native.outputs)
-            raise ValueError(f"output '{name}' was asked for, but this model has: {known}")
+            hint = "; load it with max_predictions over 0" if name == "predictions" else ""
+            raise ValueError(f"output '{name}' was asked for, but this model has: {known}{hint}")
     return names
 
 

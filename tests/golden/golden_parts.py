@@ -4,6 +4,7 @@ last hidden state or of a masked language model's logits."""
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def write_dense(folder: Path, arrays: Arrays, hidden: torch.Tensor) -> None:
     save_file(state(first), folder / "2_Dense" / "model.safetensors")
     torch.save(state(second), folder / "3_Dense" / "pytorch_model.bin")
     bounds = arrays["cu_seqlens"]
-    means = torch.stack([hidden[a:b].mean(0) for a, b in zip(bounds, bounds[1:], strict=False)])
+    means = torch.stack([hidden[a:b].mean(0) for a, b in pairwise(bounds)])
     arrays["embedding"] = nn.functional.normalize(second(first(means).tanh())).numpy()
 
 
@@ -110,7 +111,7 @@ def write_splade(folder: Path, arrays: Arrays) -> None:
     bounds = arrays["cu_seqlens"]
     logits = torch.from_numpy(arrays["logits"])
     weights = logits.relu().log1p()
-    rows = [weights[a:b].max(0).values for a, b in zip(bounds, bounds[1:], strict=False)]
+    rows = [weights[a:b].max(0).values for a, b in pairwise(bounds)]
     arrays["sparse"] = torch.stack(rows).numpy()
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import packhorse
 import pytest
+import reference
 import reference_heads
 from cases import offsets
 from conftest import Precision
@@ -18,7 +21,7 @@ from models import (
     tiny_spec,
     write_model,
 )
-from packhorse import Session, pack, plan_memory
+from packhorse import Session, ops, pack, plan_memory
 from test_model import as_seen
 
 LENGTHS = ([2, 130, 0, 1, 64, 40], [1] * 9, [64, 64], [200], [0, 0], [])
@@ -137,7 +140,7 @@ def test_predictions_are_of_rows_and_planned(tiny_model: Path, tmp_path: Path) -
     with pytest.raises(ValueError, match="rows of one batch: use run"):
         session.run_many([[1]], outputs=["predictions"])
     without = Session.load(folder, max_tokens=64)
-    with pytest.raises(ValueError, match="'predictions' was asked for.*: hidden, embedding$"):
+    with pytest.raises(ValueError, match="asked for.*: hidden, embedding; load it with max_pred"):
         without.run(batch, outputs=["predictions"], rows=[0])
     with pytest.raises(ValueError, match=r"max_predictions is 1, but this model has no"):
         Session.load(tiny_model, max_tokens=64, max_predictions=1)
@@ -210,3 +213,55 @@ def test_batches_of_many_splits(tmp_path: Path) -> None:
     whole = Session.load(folder, max_tokens=64).run(pack(rows), names)
     for name in names:
         np.testing.assert_array_equal(getattr(small, name), getattr(whole, name))
+
+
+def test_sparse_pool(precision: Precision, device: str) -> None:
+    """Every way that sequences may lie across blocks of rows, and panels that are not full."""
+    random = np.random.default_rng(0)
+    options = {"device": device, "dtype": precision.name}
+    for k, n in ((8, 8), (48, 200), (64, 193), (33, 1000)):
+        weight, bias = random.normal(0, k**-0.5, (n, k)), random.normal(0, 0.3, n)
+        for lengths in ([1], [63, 1, 1, 0, 64, 130], [0, 5, 0], [], [300]):
+            cu_seqlens = offsets(lengths)
+            x = random.normal(0, 1, (cu_seqlens[-1], k))
+            for b in (bias, None):
+                found = ops.sparse_pool(x, weight, cu_seqlens, bias=b, **options)
+                logits = reference.linear(precision.round(x), precision.round(weight), b)
+                expected = [
+                    np.log1p(np.maximum(logits[i:j], 0).max(0, initial=0))
+                    for i, j in itertools.pairwise(cu_seqlens)
+                ]
+                precision.check(found, np.reshape(expected, (-1, n)))
+
+
+def test_not_a_number_stays_in_its_sequence(device: str) -> None:
+    x = np.ones((6, 8))
+    x[4] = np.nan
+    found = ops.sparse_pool(x, np.eye(8), [0, 3, 6], device=device)
+    np.testing.assert_allclose(found[0], np.log(2), rtol=1e-6)
+    assert np.isnan(found[1]).all()
+
+
+def test_sparse_entries() -> None:
+    rows = np.array([[0, 0.5, 0, 2], [0, 0, 0, 0]], np.float32)
+    (ids, weights), empty = packhorse.sparse_entries(rows)
+    assert ids.tolist() == [1, 3]
+    assert weights.tolist() == [0.5, 2]
+    assert [part.size for part in empty] == [0, 0]
+
+
+def test_lexical_weights() -> None:
+    weights = np.array([[9.0], [0.5], [0.7], [0.0], [0.6]], np.float32)
+    found = packhorse.lexical_weights([2, 7, 8, 9, 7], weights, special={2})
+    assert found == pytest.approx({7: 0.6, 8: 0.7})
+    with pytest.raises(ValueError, match="token_weights has 5 numbers, ids has 1"):
+        packhorse.lexical_weights([1], weights)
+
+
+def test_late_interaction() -> None:
+    query = np.array([[1, 0], [0, 1]], np.float32)
+    document = np.array([[0.5, 0.1], [0.2, 0.9], [0.6, 0]], np.float32)
+    assert packhorse.late_interaction(query, document) == pytest.approx(1.5)
+    assert packhorse.late_interaction(query, document[:0]) == 0
+    with pytest.raises(ValueError, match=r"query is \(2, 2\) and document \(3,\)"):
+        packhorse.late_interaction(query, document[:, 0])

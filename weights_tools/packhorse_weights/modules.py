@@ -3,6 +3,7 @@ BGE-M3's layers."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,10 +26,13 @@ _ACTIVATIONS = {
 }
 _TRANSFORMERS = ("Transformer", "MLMTransformer")
 _KNOWN = (*_TRANSFORMERS, "Pooling", "Dense", "Normalize", "SpladePooling", "MultiVectorMask")
-_ORDERS = (
-    "Transformer, Pooling, any number of Dense, Normalize; or, a vector for each token, "
-    "Transformer, Dense, Normalize; or MLMTransformer, SpladePooling"
-)
+# What a model gives -> the orders of modules that say so.
+_ORDERS = {
+    "no embedding": "(Transformer)?",
+    "one vector": "Transformer Pooling( Dense)*( Normalize)?",
+    "a vector for each token": "Transformer Dense( Normalize)?( MultiVectorMask)?",
+    "a sparse vector": "Transformer SpladePooling",
+}
 
 
 @dataclass
@@ -65,29 +69,37 @@ def _read_layer(path: Path, prefix: str) -> dict[str, Tensor]:
     return layer
 
 
-def _dense(folder: Path, where: str) -> tuple[Config, dict[str, Tensor], str]:
-    """(config, tensors, activation) of one Dense module."""
+def _read_dense(folder: Path, inputs: str) -> tuple[dict[str, Tensor], str]:
+    """(tensors, activation) of a Dense module whose input and output are `inputs`."""
     config = Config(read_json(folder / "config.json"), str(folder / "config.json"))
     config.refuse("use_residual")
-    config.refuse("module_input_name", "sentence_embedding", "token_embeddings")
-    config.refuse("module_output_name", config.fields.get("module_input_name"))
+    for name in ("module_input_name", "module_output_name"):
+        config.refuse(name, inputs)
     activation = config.choice(
         "activation_function", _ACTIVATIONS, "torch.nn.modules.activation.Tanh"
     )
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (folder / name).is_file():
-            tensors = _read_layer(folder / name, "linear.")
-            return config, tensors, activation
-    raise CheckpointError(f"{folder}: no model.safetensors or pytorch_model.bin, as {where} says")
+            return _read_layer(folder / name, "linear."), activation
+    raise CheckpointError(f"{folder}: no model.safetensors or pytorch_model.bin")
 
 
-def _inputs(config: Config, kind: str) -> None:
-    """Refuses a Dense module of something else than where it stands says."""
-    config.refuse("module_input_name", kind)
-    if kind == "token_embeddings":
-        return
-    # Absent: sentence embeddings.
-    config.refuse("module_output_name", kind)
+def _read_pooled(paths: list[Path], result: Modules) -> None:
+    """Pooling, then dense layers."""
+    result.embedding = {"pooling": pooling_mode(paths[0] / "config.json")}
+    for i, path in enumerate(paths[1:]):
+        layer, activation = _read_dense(path, "sentence_embedding")
+        result.add(f"embedding.dense.{i}", str(path / "linear"), layer)
+        options = {"size": layer["weight"].shape[0], "bias": "bias" in layer}
+        dense = options | ({"activation": activation} if activation else {})
+        result.embedding.setdefault("dense", []).append(dense)
+
+
+def _read_vectors(path: Path, result: Modules) -> None:
+    layer, activation = _read_dense(path, "token_embeddings")
+    if activation:
+        raise CheckpointError(f"{path}: an activation of token vectors is not supported")
+    result.add("vectors", str(path / "linear"), layer)
 
 
 def _read_splade(path: Path, result: Modules) -> None:
@@ -97,19 +109,21 @@ def _read_splade(path: Path, result: Modules) -> None:
     result.sparse = True
 
 
-def _read_token_layer(path: Path, where: str, result: Modules) -> None:
-    config, tensors, activation = _dense(path, where)
-    if activation:
-        raise CheckpointError(f"{config.where}: an activation of token vectors is not supported")
-    result.add("vectors", f"{path.name}/linear", tensors)
-
-
 def _read_layers(root: Path, folder: Path, result: Modules) -> None:
     """Layers that checkpoints hold beside the model: BGE-M3's."""
     for name, ours in (("sparse_linear.pt", "token_weights"), ("colbert_linear.pt", "vectors")):
         paths = [place / name for place in (root, folder) if (place / name).is_file()]
         if paths:
             result.add(ours, name.removesuffix(".pt"), _read_layer(paths[0], ""))
+
+
+def _read_colbert(config: Config, tensors: Mapping[str, Tensor], result: Modules) -> None:
+    """The layer that ColBERT's own checkpoints keep among the model's tensors."""
+    classes = config.fields.get("architectures")
+    is_colbert = isinstance(classes, list) and "colbert" in str(classes[:1]).lower()
+    if is_colbert and "linear.weight" in tensors and "vectors" not in result.names:
+        layer = {n: tensors[f"linear.{n}"] for n in ("weight", "bias") if f"linear.{n}" in tensors}
+        result.add("vectors", "linear", layer)
 
 
 def read_parts(
@@ -125,46 +139,29 @@ def read_parts(
     """
     modules = read_modules(root)
     where = str(root / "modules.json")
-    kinds = ["Transformer" if kind in _TRANSFORMERS else kind for kind, _ in modules]
     for kind, _ in modules:
         if kind not in _KNOWN:
             raise CheckpointError(
                 f"{where}: the module {kind!r:.80} is not supported; supported: {', '.join(_KNOWN)}"
             )
+    kinds = ["Transformer" if kind in _TRANSFORMERS else kind for kind, _ in modules]
+    orders = [name for name, order in _ORDERS.items() if re.fullmatch(order, " ".join(kinds))]
+    if not orders:
+        raise CheckpointError(
+            f"{where}: modules {kinds!r:.120}; expected {', or '.join(_ORDERS.values())}, in this "
+            "order"
+        )
     result = Modules({"pooling": "cls" if has_pooler else "mean", "normalize": False})
-    normalize = kinds[-1:] == ["Normalize"]
-    middle = [kind for kind in kinds if kind not in ("Normalize", "MultiVectorMask")]
-    paths = [path for _, path in modules]
-    if middle[:2] == ["Transformer", "Pooling"] and set(middle[2:]) <= {"Dense"}:
-        expected = [*middle, *["Normalize"] * normalize]
-        result.embedding = {"pooling": pooling_mode(paths[1] / "config.json")}
-        if layers := paths[2 : len(middle)]:
-            result.embedding["dense"] = []
-        for i, path in enumerate(layers):
-            dense, layer, activation = _dense(path, where)
-            _inputs(dense, "sentence_embedding")
-            result.add(f"embedding.dense.{i}", f"{path.name}/linear", layer)
-            result.embedding["dense"].append(
-                {"size": layer["weight"].shape[0], "bias": "bias" in layer}
-                | ({"activation": activation} if activation else {})
-            )
-        result.embedding["normalize"] = normalize
-    elif middle == ["Transformer", "Dense"]:
-        expected = kinds
-        _read_token_layer(paths[1], where, result)
-    elif middle == ["Transformer", "SpladePooling"]:
-        expected = middle
-        _read_splade(paths[1], result)
-    else:
-        expected = middle if middle in ([], ["Transformer"]) else [""]
-    if kinds != expected:
-        raise CheckpointError(f"{where}: modules {kinds!r:.120}; expected {_ORDERS}, in this order")
+    paths = [path for kind, path in modules if kind in ("Pooling", "Dense", "SpladePooling")]
+    if orders[0] == "one vector":
+        _read_pooled(paths, result)
+        result.embedding["normalize"] = kinds[-1] == "Normalize"
+    if orders[0] == "a vector for each token":
+        _read_vectors(paths[0], result)
+    if orders[0] == "a sparse vector":
+        _read_splade(paths[0], result)
     _read_layers(root, folder, result)
-    classes = config.fields.get("architectures")
-    is_colbert = isinstance(classes, list) and "colbert" in str(classes[:1]).lower()
-    if is_colbert and "linear.weight" in tensors and "vectors" not in result.names:
-        layer = {n: tensors[f"linear.{n}"] for n in ("weight", "bias") if f"linear.{n}" in tensors}
-        result.add("vectors", "linear", layer)
+    _read_colbert(config, tensors, result)
     for ours, theirs in result.names.items():
         has_bias = f"{theirs}.bias" in result.tensors
         if ours == "vectors":
