@@ -109,6 +109,11 @@ class Session:
         return self._native.hidden_size
 
     @property
+    def embedding_size(self) -> int:
+        """Columns of `embedding`."""
+        return self._native.outputs["embedding"][1]
+
+    @property
     def outputs(self) -> dict[str, tuple[bool, int]]:
         """What may be asked of `run`: (whether for each token, columns) by name."""
         return dict(self._native.outputs)

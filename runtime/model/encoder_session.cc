@@ -149,6 +149,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   const SessionOptions& options() const override { return options_; }
   const std::string& spec_json() const override { return spec_json_; }
   int64_t hidden_size() const override { return spec_.hidden_size; }
+  int64_t embedding_size() const override { return spec_.embedding_columns(); }
   int64_t max_seqlen() const override { return spec_.max_seqlen; }
   std::vector<OutputShape> outputs() const override {
     std::vector<OutputShape> shapes;

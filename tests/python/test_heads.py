@@ -62,6 +62,7 @@ def test_outputs(
         found = session.run((ids, cu_seqlens), outputs=names, rows=rows)
         expected = reference_heads.outputs(spec, seen, found.hidden, cu_seqlens, rows)
         assert {"hidden", *expected} == set(names)
+        assert session.embedding_size == expected["embedding"].shape[1]
         for name, values in expected.items():
             assert getattr(found, name).shape == values.shape
             precision.check(getattr(found, name), values, steps=4)

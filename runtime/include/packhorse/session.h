@@ -121,6 +121,8 @@ class PACKHORSE_API Session {
   virtual const SessionOptions& options() const = 0;
   virtual const std::string& spec_json() const = 0;
   virtual int64_t hidden_size() const = 0;
+  /// Columns of `embedding`.
+  virtual int64_t embedding_size() const = 0;
   /// Tokens of the longest sequence that the model takes.
   virtual int64_t max_seqlen() const = 0;
   /// What may be asked of `run`.

@@ -1,6 +1,7 @@
 """DeBERTa (He et al. 2020, 2021), v1 to v3: contents meet relative positions in attention."""
 
-from packhorse_weights.architectures.base import ACTIVATIONS, Architecture, encoder_spec
+from packhorse_weights.activations import ACTIVATIONS
+from packhorse_weights.architectures.base import Architecture, encoder_spec
 from packhorse_weights.architectures.bert import BUFFERS, ENCODER
 from packhorse_weights.architectures.heads import BERT_LM, OF_TOKENS, Head, Options
 from packhorse_weights.config import Config

@@ -1,7 +1,7 @@
 """Decoders as embedders: Qwen2, Qwen3, Llama, Mistral and models of their shape."""
 
+from packhorse_weights.activations import ACTIVATIONS
 from packhorse_weights.architectures.base import (
-    ACTIVATIONS,
     Architecture,
     local_layers,
     refuse_variants,

@@ -1,7 +1,7 @@
 """ModernBERT (Warner et al. 2024): pre-norm, rotary positions, gated, most layers see a window."""
 
+from packhorse_weights.activations import ACTIVATIONS
 from packhorse_weights.architectures.base import (
-    ACTIVATIONS,
     Architecture,
     local_layers,
     refuse_variants,
