@@ -17,9 +17,24 @@ from test_gpu_models import GOLDEN, as_seen
 
 OUTPUTS = ("embedding", "token_weights", "vectors", "sparse", "predictions")
 # Whose families and sizes run on the device.
-FOLDERS = ("bert-own-decoder", "roberta-predictions", "distilbert-predictions", "bge-m3",
-           "electra-predictions", "albert-predictions", "mpnet-predictions", "bert-splade",
-           "distilbert-splade", "bert-dense", "bert-colbert")  # fmt: skip
+FOLDERS = (
+    "bert-own-decoder",
+    "roberta-predictions",
+    "distilbert-predictions",
+    "electra-predictions",
+    "albert-predictions",
+    "mpnet-predictions",
+    "modernbert-predictions",
+    "modernbert-own-decoder",
+    "nomic-bert-predictions",
+    "gte-predictions",
+    "bert-splade",
+    "distilbert-splade",
+    "bert-dense",
+    "bert-colbert",
+    "modernbert-colbert",
+    "bge-m3",
+)
 
 
 def sized(changes: dict[str, Any]) -> dict[str, Any]:

@@ -229,7 +229,7 @@ SPECS: list[tuple[dict[str, Any], str]] = [
     ({"heads": {"classifier": {**TOKENS, "labels": []}}}, "labels' is .., expected a list of 1 to"),
     ({"heads": {"classifier": {**TOKENS, "labels": [1]}}}, "labels' is .1., expected a list of"),
     ({"heads": {"classifier": {**TOKENS, "labels": 3}}}, "labels' is 3, expected a list of"),
-    ({"heads": {"classifier": {**TOKENS, "biases": True}}}, "'heads.classifier.biases' is not known"),
+    ({"heads": {"classifier": {**TOKENS, "biased": 1}}}, "'heads.classifier.biased' is not known"),
     ({"heads": {"classifier": {**TOKENS, "dense": {"activation": "elu"}}}}, "activation' is"),
     ({"embedding": {"pooling": "median", "normalize": True}}, "'embedding.pooling' is \"median\""),
     ({"embedding": {"pooling": "mean", "normalize": 1}}, "'embedding.normalize' is 1, expected"),
