@@ -25,7 +25,7 @@ class HeadBuffers {
                        (spec_.classifier && !spec_.classifier->per_token());
     if (pools) buffers_.head_input = matrix("head_input", sequences(), spec_.hidden_size);
     count_workspaces();
-    if (workspace_ > 0 || any_) buffers_.head_workspace = arena_.take("head_workspace", workspace_);
+    if (workspace_ > 0) buffers_.head_workspace = arena_.take("head_workspace", workspace_);
     if (!spec_.embedding_dense.empty()) take_embedding();
     if (spec_.classifier) take_classifier();
     if (spec_.token_weights) {
@@ -66,7 +66,6 @@ class HeadBuffers {
   }
 
   void count(int64_t rows, int64_t in_features, int64_t out_features) {
-    any_ = true;
     workspace_ =
         std::max(workspace_, ops_.linear_workspace(rows, in_features, out_features, dtype_));
   }
@@ -134,7 +133,6 @@ class HeadBuffers {
   Arena& arena_;
   EncoderBuffers& buffers_;
   size_t workspace_ = 0;
-  bool any_ = false;
 };
 
 }  // namespace
