@@ -343,7 +343,7 @@ class CudaOps final : public Ops {
       x.data = args.x.as<char>() +
                static_cast<size_t>(chunk.first_row * args.x.row_stride) * size_of(args.x.dtype);
       const TensorView logits(args.workspace, args.x.dtype, chunk.rows, chunk.stride);
-      gemm(op, x, args.weight, Activation::kNone, {}, logits, nullptr);
+      gemm(gemm_params(op, x, args.weight, Activation::kNone, {}, logits, nullptr));
       launch_sparse_chunk(chunk, stream_);
     }
     launch_sparse_weights(chunk.out, args.out.size(), stream_);
