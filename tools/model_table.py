@@ -3,8 +3,8 @@
     python tools/model_table.py            this machine's devices; rows of others are kept
 
 Needs packhorse installed (or on PYTHONPATH) and pytest. Errors are those that the tests assert on:
-the largest absolute difference from transformers' float32 over all logits of the batch or, where
-the model has no classifier, all hidden states.
+the largest absolute difference from transformers' float32 over all numbers of the batch, of the
+first that a model has of OUTPUTS.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "models.md"
 HEADER = ("| family | model | device | dtype | error |", "|---|---|---|---|---|")
 DTYPES = ("float32", "float16", "bfloat16")
+OUTPUTS = ("sparse", "predictions", "vectors", "logits")  # else "hidden", or "embedding" if dense
 
 
 def measure(folder: Path, device: str, dtype: str) -> str | None:
@@ -32,14 +33,22 @@ def measure(folder: Path, device: str, dtype: str) -> str | None:
         packhorse.plan_memory(ROOT / "tests" / "golden" / "bert-gelu", device, dtype)
     except RuntimeError:
         return None
+    rows = golden.get("prediction_rows")
     try:
         session = packhorse.Session.load(
-            folder, device, dtype, max_tokens=golden["ids"].size, max_sequences=16
+            folder,
+            device,
+            dtype,
+            max_tokens=golden["ids"].size,
+            max_sequences=16,
+            max_predictions=0 if rows is None else rows.size,
         )
     except (RuntimeError, ValueError) as error:
         return f"refused: {error}".split(" is not supported")[0]
-    output = "logits" if "logits" in golden else "hidden"
-    found = getattr(session.run(batch, outputs=[output]), output)
+    last = "embedding" if "dense" in session.config["embedding"] else "hidden"
+    output = next((name for name in OUTPUTS if name in golden), last)
+    rows = rows if output == "predictions" else None
+    found = getattr(session.run(batch, outputs=[output], rows=rows), output)
     return f"{np.abs(found - golden[output]).max():.1e}"
 
 

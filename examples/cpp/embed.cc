@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
     const std::vector<int32_t> cu_seqlens = {0, 5, 5, 7};
     const packhorse::PackedTokens batch{ids, cu_seqlens, {}, {}};
 
-    const auto width = static_cast<size_t>(session->hidden_size());
+    const auto width = static_cast<size_t>(session->embedding_size());
     std::vector<float> embedding(static_cast<size_t>(batch.num_sequences()) * width);
     session->run(batch, {.hidden = nullptr, .embedding = embedding.data(), .pooled = nullptr});
 

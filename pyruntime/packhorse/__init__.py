@@ -13,6 +13,7 @@ from packhorse._session import version as _version
 from packhorse.memory import MemoryPlan
 from packhorse.packing import PackedTokens, pack
 from packhorse.result import DeviceResult, RunResult
+from packhorse.retrieval import late_interaction, lexical_weights, sparse_entries
 from packhorse.session import Session, plan_memory
 from packhorse.text import TextModel
 
@@ -27,6 +28,9 @@ __all__ = [
     "Session",
     "TextModel",
     "available_devices",
+    "late_interaction",
+    "lexical_weights",
     "pack",
     "plan_memory",
+    "sparse_entries",
 ]

@@ -5,6 +5,12 @@ from libcpp.memory cimport shared_ptr
 from libcpp.string cimport string
 
 
+cdef extern from "<span>" namespace "std" nogil:
+    cdef cppclass Int32Span "std::span<const int32_t>":
+        Int32Span()
+        Int32Span(const int32_t*, size_t)
+
+
 cdef extern from "packhorse/types.h" namespace "packhorse" nogil:
     cdef cppclass DType:
         pass
@@ -42,6 +48,7 @@ cdef extern from "packhorse/device_array.h" namespace "packhorse" nogil:
         const int32_t* position_ids
         int64_t num_tokens
         int64_t num_sequences
+        Int32Span prediction_rows
 
 
 cdef extern from "packhorse/_dlpack.h" namespace "packhorse::dlpack":

@@ -266,6 +266,20 @@ class Operators {
     return call.get(args.out);
   }
 
+  py::object sparse_pool(Stream stream, const Floats& x, const Floats& weight,
+                         const std::optional<Floats>& bias, const Ints& cu_seqlens) {
+    Call call(shared_, dtype_, stream);
+    SparsePoolArgs args;
+    args.x = call.put("x", x);
+    args.weight = call.put_linear("weight", {weight, bias});
+    args.batch = call.put_batch(cu_seqlens, args.x.rows());
+    args.out = call.matrix(args.batch.num_sequences, args.weight.out_features, DType::kFloat32);
+    args.workspace = call.allocate(ops().sparse_pool_workspace(
+        args.x.rows(), args.weight.in_features, args.weight.out_features, dtype_));
+    ops().sparse_pool(args);
+    return call.get(args.out);
+  }
+
  private:
   Ops& ops() { return *shared_->ops; }
 
@@ -296,5 +310,6 @@ PYBIND11_MODULE(_ops, module) {
       .def("attention", &Operators::attention)
       .def("norm", &Operators::norm)
       .def("embed", &Operators::embed)
-      .def("pool", &Operators::pool);
+      .def("pool", &Operators::pool)
+      .def("sparse_pool", &Operators::sparse_pool);
 }

@@ -7,13 +7,7 @@ from libcpp.optional cimport optional
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from packhorse._device cimport CDeviceArray, CDeviceTokens, Device, DType, TensorView
-
-
-cdef extern from "<span>" namespace "std" nogil:
-    cdef cppclass Int32Span "std::span<const int32_t>":
-        Int32Span()
-        Int32Span(const int32_t*, size_t)
+from packhorse._device cimport CDeviceArray, CDeviceTokens, Device, DType, Int32Span, TensorView
 
 
 cdef extern from "packhorse/packed_tokens.h" namespace "packhorse" nogil:
@@ -22,6 +16,7 @@ cdef extern from "packhorse/packed_tokens.h" namespace "packhorse" nogil:
         Int32Span cu_seqlens
         Int32Span type_ids
         Int32Span position_ids
+        Int32Span prediction_rows
 
 
 cdef extern from "packhorse/memory_plan.h" namespace "packhorse" nogil:
@@ -58,24 +53,22 @@ cdef extern from "packhorse/session.h" namespace "packhorse" nogil:
         int threads
         optional[size_t] memory_limit
         int output_slots
+        int64_t max_predictions
+
+    cdef cppclass OutputNames "decltype(packhorse::kOutputNames)":
+        size_t size()
+        const char* operator[](size_t)
+
+    const OutputNames kOutputNames
 
     cdef cppclass RunOutputs:
-        float* hidden
-        float* embedding
-        float* pooled
-        float* logits
+        float*& operator[](size_t)
 
     cdef cppclass DeviceOutputSet:
-        cpp_bool hidden
-        cpp_bool embedding
-        cpp_bool pooled
-        cpp_bool logits
+        cpp_bool& operator[](size_t)
 
     cdef cppclass DeviceOutputs:
-        shared_ptr[CDeviceArray] hidden
-        shared_ptr[CDeviceArray] embedding
-        shared_ptr[CDeviceArray] pooled
-        shared_ptr[CDeviceArray] logits
+        shared_ptr[CDeviceArray]& operator[](size_t)
 
     cdef cppclass OutputShape:
         string name

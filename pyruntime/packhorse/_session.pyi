@@ -27,6 +27,7 @@ class NativeSession:
         threads: int | None,
         memory_limit: int | None,
         output_slots: int,
+        max_predictions: int,
     ) -> NativeSession: ...
     def run(
         self,
@@ -34,11 +35,13 @@ class NativeSession:
         cu_seqlens: npt.NDArray[np.int32],
         type_ids: npt.NDArray[np.int32] | None,
         position_ids: npt.NDArray[np.int32] | None,
+        rows: npt.NDArray[np.int32] | None,
         arrays: Mapping[str, npt.NDArray[np.float32]],
     ) -> None: ...
     def run_from_device(
         self,
         batch: tuple[int, ...],
+        rows: npt.NDArray[np.int32] | None,
         stream: int,
         arrays: Mapping[str, npt.NDArray[np.float32]],
     ) -> None: ...
@@ -48,12 +51,14 @@ class NativeSession:
         cu_seqlens: npt.NDArray[np.int32],
         type_ids: npt.NDArray[np.int32] | None,
         position_ids: npt.NDArray[np.int32] | None,
+        rows: npt.NDArray[np.int32] | None,
         outputs: Sequence[str],
         stream: int,
     ) -> dict[str, DeviceArray]: ...
     def run_on_device(
         self,
         batch: tuple[int, ...],
+        rows: npt.NDArray[np.int32] | None,
         owner: Any,
         outputs: Sequence[str],
         stream: int,
@@ -79,6 +84,7 @@ def plan_memory(
     threads: int | None,
     memory_limit: int | None,
     output_slots: int,
+    max_predictions: int,
 ) -> tuple[Allocation, Allocation]: ...
 def available_devices() -> list[str]: ...
 def version() -> str: ...

@@ -16,7 +16,7 @@ cdef Int32Span _span(const int32_t[::1] values):
 
 
 cdef SessionOptions _options(device, dtype, max_tokens, max_sequences, threads,
-                             memory_limit, output_slots) except *:
+                             memory_limit, output_slots, max_predictions) except *:
     cdef SessionOptions options
     options.device = parse_device(device.encode())
     options.dtype = parse_dtype(dtype.encode())
@@ -24,6 +24,7 @@ cdef SessionOptions _options(device, dtype, max_tokens, max_sequences, threads,
     options.max_sequences = max_sequences
     options.threads = 0 if threads is None else threads
     options.output_slots = output_slots
+    options.max_predictions = max_predictions
     if memory_limit is not None:
         if memory_limit < 0:
             raise ValueError(f"memory_limit is {memory_limit}, expected bytes from 0 on")
@@ -65,12 +66,14 @@ cdef float* _pointer(array) except? NULL:
 
 
 cdef CPackedTokens _host_batch(const int32_t[::1] ids, const int32_t[::1] cu_seqlens,
-                               const int32_t[::1] type_ids, const int32_t[::1] position_ids):
+                               const int32_t[::1] type_ids, const int32_t[::1] position_ids,
+                               const int32_t[::1] rows):
     cdef CPackedTokens batch
     batch.ids = _span(ids)
     batch.cu_seqlens = _span(cu_seqlens)
     batch.type_ids = _span(type_ids)
     batch.position_ids = _span(position_ids)
+    batch.prediction_rows = _span(rows)
     return batch
 
 
@@ -78,7 +81,7 @@ cdef const int32_t* _address(value) except? NULL:
     return <const int32_t*> <uintptr_t> value
 
 
-cdef CDeviceTokens _device_batch(batch) except *:
+cdef CDeviceTokens _device_batch(batch, const int32_t[::1] rows) except *:
     """(ids, cu_seqlens, type_ids, position_ids, T, B): addresses, 0 where there is none."""
     cdef CDeviceTokens tokens
     tokens.ids = _address(batch[0])
@@ -86,38 +89,36 @@ cdef CDeviceTokens _device_batch(batch) except *:
     tokens.type_ids = _address(batch[2])
     tokens.position_ids = _address(batch[3])
     tokens.num_tokens, tokens.num_sequences = batch[4], batch[5]
+    tokens.prediction_rows = _span(rows)
     return tokens
 
 
 cdef DeviceOutputSet _wanted(names) except *:
     cdef DeviceOutputSet wanted
-    wanted.hidden = "hidden" in names
-    wanted.embedding = "embedding" in names
-    wanted.pooled = "pooled" in names
-    wanted.logits = "logits" in names
+    cdef size_t i
+    for i in range(kOutputNames.size()):
+        wanted[i] = kOutputNames[i].decode() in names
     return wanted
 
 
-cdef dict _device_arrays(const DeviceOutputs& outputs):
+cdef dict _device_arrays(DeviceOutputs& outputs):
     cdef DeviceArray array
+    cdef size_t i
     result = {}
-    for name in ("hidden", "embedding", "pooled", "logits"):
-        array = DeviceArray()
-        array.array = (outputs.hidden if name == "hidden" else
-                       outputs.embedding if name == "embedding" else
-                       outputs.pooled if name == "pooled" else outputs.logits)
-        if array.array.get() != NULL:
-            result[name] = array
+    for i in range(kOutputNames.size()):
+        if outputs[i].get() != NULL:
+            array = DeviceArray()
+            array.array = outputs[i]
+            result[kOutputNames[i].decode()] = array
     return result
 
 
 cdef RunOutputs _host_outputs(arrays) except *:
     """{name: writable C-contiguous float32 array of the right size}"""
     cdef RunOutputs outputs
-    outputs.hidden = _pointer(arrays.get("hidden"))
-    outputs.embedding = _pointer(arrays.get("embedding"))
-    outputs.pooled = _pointer(arrays.get("pooled"))
-    outputs.logits = _pointer(arrays.get("logits"))
+    cdef size_t i
+    for i in range(kOutputNames.size()):
+        outputs[i] = _pointer(arrays.get(kOutputNames[i].decode()))
     return outputs
 
 
@@ -132,12 +133,12 @@ cdef class NativeSession:
 
     @staticmethod
     def load(str spec_json, list files, dict names, tensors, device, dtype, max_tokens,
-             max_sequences, threads, memory_limit, output_slots):
+             max_sequences, threads, memory_limit, output_slots, max_predictions):
         """Weights come from `tensors` ({name: (array, dtype)}) or, if None, safetensors `files`;
         `names` maps ours to theirs."""
         cdef NativeSession result = NativeSession()
         cdef SessionOptions options = _options(device, dtype, max_tokens, max_sequences, threads,
-                                               memory_limit, output_slots)
+                                               memory_limit, output_slots, max_predictions)
         cdef string spec = spec_json.encode()
         cdef vector[string] paths = [str(path).encode() for path in files]
         cdef cpp_map[string, string] theirs = {a.encode(): b.encode() for a, b in names.items()}
@@ -167,27 +168,28 @@ cdef class NativeSession:
         return result
 
     def run(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
-            const int32_t[::1] type_ids, const int32_t[::1] position_ids, arrays):
-        """Writes into `arrays`: see _host_outputs."""
-        cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids)
+            const int32_t[::1] type_ids, const int32_t[::1] position_ids,
+            const int32_t[::1] rows, arrays):
+        """Writes into `arrays`: see _host_outputs. `rows`: that predictions are of, or None."""
+        cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids, rows)
         cdef RunOutputs outputs = _host_outputs(arrays)
         cdef shared_ptr[CSession] session = self.session
         with nogil:
             deref(session).run(batch, outputs)
 
-    def run_from_device(self, batch, uintptr_t stream, arrays):
+    def run_from_device(self, batch, const int32_t[::1] rows, uintptr_t stream, arrays):
         """`batch`: (ids, cu_seqlens, type_ids, position_ids, T, B), addresses of the device."""
-        cdef CDeviceTokens tokens = _device_batch(batch)
+        cdef CDeviceTokens tokens = _device_batch(batch, rows)
         cdef RunOutputs outputs = _host_outputs(arrays)
         cdef shared_ptr[CSession] session = self.session
         with nogil:
             deref(session).run(tokens, outputs, stream)
 
     def run_to_device(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
-                      const int32_t[::1] type_ids, const int32_t[::1] position_ids, outputs,
-                      uintptr_t stream):
+                      const int32_t[::1] type_ids, const int32_t[::1] position_ids,
+                      const int32_t[::1] rows, outputs, uintptr_t stream):
         """{name: DeviceArray} of the names in `outputs`."""
-        cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids)
+        cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids, rows)
         cdef DeviceOutputSet wanted = _wanted(outputs)
         cdef shared_ptr[CSession] session = self.session
         cdef DeviceOutputs results
@@ -195,9 +197,9 @@ cdef class NativeSession:
             results = deref(session).run_on_device(batch, wanted, stream)
         return _device_arrays(results)
 
-    def run_on_device(self, batch, owner, outputs, uintptr_t stream):
+    def run_on_device(self, batch, const int32_t[::1] rows, owner, outputs, uintptr_t stream):
         """From device to device; `owner` keeps the batch, and is kept until it has been read."""
-        cdef CDeviceTokens tokens = _device_batch(batch)
+        cdef CDeviceTokens tokens = _device_batch(batch, rows)
         cdef DeviceOutputSet wanted = _wanted(outputs)
         cdef shared_ptr[CSession] session = self.session
         cdef shared_ptr[const void] held = hold(owner)
@@ -219,7 +221,7 @@ cdef class NativeSession:
     def time_encoder(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
                      int samples, int launches=10):
         """Milliseconds on the device, one mean of `launches` runs for each sample."""
-        cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, None, None)
+        cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, None, None, None)
         cdef vector[double] times
         cdef shared_ptr[CSession] session = self.session
         with nogil:
@@ -231,9 +233,9 @@ cdef class NativeSession:
 
 
 def plan_memory(str spec_json, device, dtype, max_tokens, max_sequences, threads, memory_limit,
-                output_slots):
+                output_slots, max_predictions):
     cdef SessionOptions options = _options(device, dtype, max_tokens, max_sequences, threads,
-                                           memory_limit, output_slots)
+                                           memory_limit, output_slots, max_predictions)
     cdef string spec = spec_json.encode()
     cdef CMemoryPlan plan
     with nogil:

@@ -59,7 +59,8 @@ def output_names(
     for name in names:
         if name not in native.outputs:
             known = ", ".join(native.outputs)
-            raise ValueError(f"output '{name}' was asked for, but this model has: {known}")
+            hint = "; load it with max_predictions over 0" if name == "predictions" else ""
+            raise ValueError(f"output '{name}' was asked for, but this model has: {known}{hint}")
     return names
 
 
@@ -69,12 +70,15 @@ def output_arrays(
     given: Mapping[str, FloatArray],
     num_tokens: int,
     num_sequences: int,
+    num_rows: int = 0,
 ) -> dict[str, FloatArray]:
-    """Host arrays to write into: those given, after a check, and new ones."""
+    """Host arrays to write into: those given, after a check, and new ones. `num_rows`: of
+    predictions."""
     arrays = {}
     for name in names:
         per_token, columns = native.outputs[name]
-        shape = (num_tokens if per_token else num_sequences, columns)
+        num = num_rows if name == "predictions" else num_tokens if per_token else num_sequences
+        shape = (num, columns)
         array = given.get(name)
         if array is None:
             array = np.empty(shape, np.float32)

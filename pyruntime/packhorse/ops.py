@@ -421,3 +421,31 @@ def pool(
             normalize,
         )
     )
+
+
+def sparse_pool(
+    x: Any,
+    weight: Any,
+    cu_seqlens: Any,
+    *,
+    bias: Any = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    threads: int | None = None,
+    stream: Any = None,
+) -> Any:
+    """log(1 + max(0, x weight^T + bias)), its largest over each sequence: [B, N] of x [T, K] and
+    weight [N, K], as SPLADE weighs a vocabulary. No [T, N] array is made on the way.
+
+    An empty sequence gives zeros.
+    """
+    call = _Call(x, x, device, dtype, threads, stream)
+    return call.result(
+        call.operators.sparse_pool(
+            call.stream,
+            call.put("x", x),
+            call.put("weight", weight),
+            call.put("bias", bias),
+            call.put("cu_seqlens", cu_seqlens),
+        )
+    )

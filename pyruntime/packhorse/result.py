@@ -45,6 +45,22 @@ class _Outputs(Generic[Array]):
     def logits(self) -> Array:
         return self._get("logits")
 
+    @property
+    def token_weights(self) -> Array:
+        return self._get("token_weights")
+
+    @property
+    def vectors(self) -> Array:
+        return self._get("vectors")
+
+    @property
+    def sparse(self) -> Array:
+        return self._get("sparse")
+
+    @property
+    def predictions(self) -> Array:
+        return self._get("predictions")
+
     def __repr__(self) -> str:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in self._arrays.items())
         return f"{type(self).__name__}({shapes})"
@@ -54,9 +70,14 @@ class RunResult(_Outputs[FloatArray]):
     """Host arrays that the caller owns. Only outputs that were asked for are here.
 
     hidden     float32[T, hidden_size]  last hidden state, token by token
-    embedding  float32[B, hidden_size]  pooled and normalised as the checkpoint says
+    embedding  float32[B, columns]      pooled, through dense layers and normalised as the
+                                        checkpoint says
     pooled     float32[B, hidden_size]  the pooler head
     logits     float32[B, num_labels]   the classifier; [T, num_labels] where it labels tokens
+    vectors    float32[T, size]         a vector of each token, for late interaction
+    token_weights float32[T, 1]         of each token, for lexical matching
+    sparse     float32[B, vocab_size]   of each entry of the vocabulary; nearly all are zero
+    predictions float32[rows, vocab_size]  logits of the masked language model
     cu_seqlens int32[B+1]               where each sequence begins in `hidden`
     """
 
@@ -73,9 +94,8 @@ class DeviceResult(_Outputs[DeviceArray]):
     """Arrays that stay on the device. Only outputs that were asked for are here.
 
     hidden     [T, hidden_size], in the session's dtype
-    embedding  float32[B, hidden_size]
     pooled     [B, hidden_size], in the session's dtype
-    logits     float32[B, num_labels] or, where the classifier labels tokens, [T, num_labels]
+    the others float32, of the shapes that `RunResult` has
     cu_seqlens as it came in
 
     Together they lease one of the session's output slots, until the last of them, and of what

@@ -28,6 +28,7 @@ class _Options(TypedDict):
     threads: int | None
     memory_limit: int | None
     output_slots: int
+    max_predictions: int
 
 
 class Session:
@@ -56,6 +57,7 @@ class Session:
         threads: int | None = None,
         memory_limit: int | None = None,
         output_slots: int = 2,
+        max_predictions: int = 0,
     ) -> Session:
         """Loads a converted folder or a Hugging Face model folder.
 
@@ -67,6 +69,8 @@ class Session:
         threads        CPU workers; None: all cores this process may use
         memory_limit   bytes that weights and arena together may take; None: no limit
         output_slots   results that may stay on the device at once; on the CPU none are planned
+        max_predictions  rows of the largest batch that a masked language model predicts; with 0 its
+                       head is not loaded
 
         Raises ValueError (the model cannot be read or is not supported, by name), MemoryError (the
         plan exceeds the limit or the machine), RuntimeError (no such device or dtype here).
@@ -84,6 +88,7 @@ class Session:
             "threads": threads,
             "memory_limit": memory_limit,
             "output_slots": output_slots,
+            "max_predictions": max_predictions,
         }
         native = _session.NativeSession.load(
             json.dumps(model.spec),
@@ -102,6 +107,16 @@ class Session:
     @property
     def hidden_size(self) -> int:
         return self._native.hidden_size
+
+    @property
+    def embedding_size(self) -> int:
+        """Columns of `embedding`."""
+        return self._native.outputs["embedding"][1]
+
+    @property
+    def outputs(self) -> dict[str, tuple[bool, int]]:
+        """What may be asked of `run`: (whether for each token, columns) by name."""
+        return dict(self._native.outputs)
 
     @property
     def labels(self) -> list[str]:
@@ -138,6 +153,7 @@ class Session:
         *,
         stream: Any = ...,
         on_device: None = ...,
+        rows: Any = ...,
     ) -> Any: ...
     @overload
     def run(
@@ -148,6 +164,7 @@ class Session:
         *,
         stream: Any = ...,
         on_device: Literal[True],
+        rows: Any = ...,
     ) -> DeviceResult: ...
     @overload
     def run(
@@ -158,6 +175,7 @@ class Session:
         *,
         stream: Any = ...,
         on_device: Literal[False],
+        rows: Any = ...,
     ) -> RunResult: ...
     def run(
         self,
@@ -167,11 +185,13 @@ class Session:
         *,
         stream: Any = None,
         on_device: bool | None = None,
+        rows: Any = None,
     ) -> Any:
         """Runs one batch: `PackedTokens`, a list of id sequences, or `(ids, cu_seqlens)`.
 
-        outputs    any that the model has of "hidden", "embedding", "pooled", "logits"; what is not
-                   asked for is not computed
+        outputs    any that the model has of "hidden", "embedding", "pooled", "logits",
+                   "token_weights", "vectors", "sparse", "predictions" (`RunResult` says what they
+                   are); what is not asked for is not computed
         out        arrays to write into, by output name: float32, C-contiguous, of the exact shape
         stream     a CUDA stream: the run comes after what it has been asked so far, and what it is
                    asked from now on comes after the run. A handle, or an object of cuda.core,
@@ -179,6 +199,8 @@ class Session:
                    complete, and results say it to their consumers
         on_device  whether results stay on the device (`DeviceResult`) or come to the host
                    (`RunResult`). None: on the device if the batch is there and there is no `out`
+        rows       of "predictions": numbers of tokens in the whole batch, ascending, on the host;
+                   at most `max_predictions`
 
         Raises ValueError naming the array, what was found and what was expected. What is wrong in a
         batch on the device is raised when its results are read or checked. RuntimeError: all
@@ -191,28 +213,38 @@ class Session:
             on_device = packed.on_device and out is None
         if on_device and out is not None:
             raise ValueError("out has host arrays to write into, on_device=True wants none")
+        if ("predictions" in names) != (rows is not None):
+            raise ValueError('"predictions" are of rows: ask for both, or for neither')
+        wanted = None if rows is None else as_int32("rows", rows)
         if on_device:
-            return self._run_to_device(packed, names, handle)
+            return self._run_to_device(packed, wanted, names, handle)
+        num_rows = 0 if wanted is None else wanted.size
         arrays = output_arrays(
-            self._native, names, out or {}, packed.num_tokens, packed.num_sequences
+            self._native, names, out or {}, packed.num_tokens, packed.num_sequences, num_rows
         )
         if packed.on_device:
             views, _owner = import_batch(self._native, packed, handle)
-            self._native.run_from_device(views, handle, arrays)
+            self._native.run_from_device(views, wanted, handle, arrays)
         else:
             self._native.wait_for(handle)
-            self._run_into(packed, arrays)
+            self._run_into(packed, arrays, wanted)
         return RunResult(arrays, packed.cu_seqlens)
 
     def _run_to_device(
-        self, packed: PackedTokens, names: Sequence[str], stream: int
+        self, packed: PackedTokens, rows: Int32Array | None, names: Sequence[str], stream: int
     ) -> DeviceResult:
         if packed.on_device:
             views, owner = import_batch(self._native, packed, stream)
-            arrays = self._native.run_on_device(views, owner, names, stream)
+            arrays = self._native.run_on_device(views, rows, owner, names, stream)
         else:
             arrays = self._native.run_to_device(
-                packed.ids, packed.cu_seqlens, packed.type_ids, packed.position_ids, names, stream
+                packed.ids,
+                packed.cu_seqlens,
+                packed.type_ids,
+                packed.position_ids,
+                rows,
+                names,
+                stream,
             )
         return DeviceResult(arrays, packed.cu_seqlens)
 
@@ -263,6 +295,8 @@ class Session:
         if type_ids is not None and len(type_ids) != len(rows):
             raise ValueError(f"type_ids has {len(type_ids)} rows, sequences have {len(rows)}")
         names = output_names(self._native, outputs)
+        if "predictions" in names:
+            raise ValueError('"predictions" are of rows of one batch: use run')
         arrays = output_arrays(self._native, names, {}, int(offsets[-1]), len(rows))
         for first, last in self._split(rows):
             tokens = slice(int(offsets[first]), int(offsets[last]))
@@ -290,8 +324,15 @@ class Session:
         if first < len(rows):
             yield first, len(rows)
 
-    def _run_into(self, batch: PackedTokens, arrays: Mapping[str, FloatArray]) -> None:
-        self._native.run(batch.ids, batch.cu_seqlens, batch.type_ids, batch.position_ids, arrays)
+    def _run_into(
+        self,
+        batch: PackedTokens,
+        arrays: Mapping[str, FloatArray],
+        rows: Int32Array | None = None,
+    ) -> None:
+        self._native.run(
+            batch.ids, batch.cu_seqlens, batch.type_ids, batch.position_ids, rows, arrays
+        )
 
     def __repr__(self) -> str:
         return (
@@ -310,6 +351,7 @@ def plan_memory(
     threads: int | None = None,
     memory_limit: int | None = None,
     output_slots: int = 2,
+    max_predictions: int = 0,
 ) -> MemoryPlan:
     """The plan that `Session.load` would have, without reading any weights.
 
@@ -329,5 +371,6 @@ def plan_memory(
             threads,
             memory_limit,
             output_slots,
+            max_predictions,
         )
     )

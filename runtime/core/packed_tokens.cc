@@ -71,6 +71,21 @@ void check_capacity(int64_t num_tokens, int64_t num_sequences, const PackedLimit
   }
 }
 
+void check_prediction_rows(std::span<const int32_t> rows, int64_t num_tokens,
+                           const PackedLimits& limits) {
+  if (static_cast<int64_t>(rows.size()) > limits.max_predictions) {
+    throw InvalidArgument(
+        concat("prediction_rows holds ", rows.size(),
+               " rows; the session is planned for max_predictions = ", limits.max_predictions));
+  }
+  check_range("prediction_rows", rows, "tokens of the batch", num_tokens);
+  for (size_t i = 1; i < rows.size(); ++i) {
+    if (rows[i] > rows[i - 1]) continue;
+    throw InvalidArgument(concat("prediction_rows[", i, "] = ", rows[i], " after ", rows[i - 1],
+                                 "; expected each row once, in ascending order"));
+  }
+}
+
 void check(const PackedTokens& batch, const PackedLimits& limits) {
   check_offsets(batch.cu_seqlens, batch.num_tokens());
   check_capacity(batch.num_tokens(), batch.num_sequences(), limits);
@@ -83,6 +98,7 @@ void check(const PackedTokens& batch, const PackedLimits& limits) {
     check_size("position_ids", batch.position_ids, batch.num_tokens());
     check_range("position_ids", batch.position_ids, "num_positions", limits.num_positions);
   }
+  check_prediction_rows(batch.prediction_rows, batch.num_tokens(), limits);
   if (batch.max_seqlen() > limits.max_seqlen) {
     for (size_t i = 1; i < batch.cu_seqlens.size(); ++i) {
       const int64_t length = batch.cu_seqlens[i] - batch.cu_seqlens[i - 1];

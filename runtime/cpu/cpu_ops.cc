@@ -10,6 +10,7 @@
 #include "cpu/kernels.h"
 #include "cpu/linear.h"
 #include "cpu/row_ops.h"
+#include "cpu/sparse_pool.h"
 #include "cpu/thread_pool.h"
 #include "packhorse/error.h"
 
@@ -88,6 +89,9 @@ class CpuOps final : public Ops {
                              DType) const override {
     return cpu::attention_workspace(num_sequences, head_dim, pool_.threads());
   }
+  size_t sparse_pool_workspace(int64_t, int64_t in_features, int64_t, DType dtype) const override {
+    return cpu::sparse_pool_workspace(in_features, dtype, pool_.threads());
+  }
 
  private:
   // One op at a time: the pool, the kernels and oneDNN's scratch are used by one caller.
@@ -140,6 +144,11 @@ class CpuOps final : public Ops {
     check_dtype(args.x.dtype);
     const Turn turn(*this);
     cpu::pool_sequences(args, kernels_, pool_);
+  }
+  void do_sparse_pool(const SparsePoolArgs& args) override {
+    check_dtype(args.x.dtype);
+    const Turn turn(*this);
+    cpu::sparse_pool(args, gemms_, kernels_, pool_);
   }
   void do_cast(const CastArgs& args) override {
     check_dtype(args.x.dtype);

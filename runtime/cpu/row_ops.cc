@@ -180,10 +180,21 @@ void pool_sequences(const PoolArgs& args, const Kernels& kernels, ThreadPool& po
 }
 
 void cast(const CastArgs& args, const Kernels& kernels, ThreadPool& pool) {
-  const auto kernel = kernels.cast[index_of(args.x.dtype)][index_of(args.out.dtype)];
+  const int from = index_of(args.x.dtype);
+  const int to = index_of(args.out.dtype);
   for_rows(args.x.rows(), pool, [&](int64_t first, int64_t end) {
     for (int64_t row = first; row < end; ++row) {
-      kernel({row_at(args.x, row), row_at(args.out, row), args.x.columns()});
+      if (args.normalize) {  // a sequence of one row
+        PoolRows task;
+        task.x = row_at(args.x, row);
+        task.out = row_at(args.out, row);
+        task.rows = 1;
+        task.columns = args.x.columns();
+        task.normalize = true;
+        kernels.pool_rows[from][to](task);
+        continue;
+      }
+      kernels.cast[from][to]({row_at(args.x, row), row_at(args.out, row), args.x.columns()});
     }
   });
 }

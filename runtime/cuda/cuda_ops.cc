@@ -24,6 +24,7 @@
 #include "cuda/rows/norm.h"
 #include "cuda/rows/pool.h"
 #include "cuda/rows/rotate.h"
+#include "cuda/rows/sparse_pool.h"
 #include "cuda/stream.h"
 #include "packhorse/error.h"
 
@@ -158,6 +159,11 @@ class CudaOps final : public Ops {
                              int64_t head_dim, DType) const override {
     if (attention_kernels_ == Kernels::kSm90) return 0;
     return attention_sm80_workspace(num_tokens, max_seqlen, num_heads, head_dim, portable_limits());
+  }
+
+  size_t sparse_pool_workspace(int64_t rows, int64_t, int64_t out_features,
+                               DType dtype) const override {
+    return static_cast<size_t>(std::min(rows, kSparsePoolRows) * out_features) * size_of(dtype);
   }
 
  private:
@@ -327,6 +333,34 @@ class CudaOps final : public Ops {
     check_vectors("pool", "out", args.out);
     const DeviceGuard guard(device_);
     launch_pool(args, stream_);
+  }
+
+  void do_sparse_pool(const SparsePoolArgs& args) override {
+    const char* op = "sparse_pool";
+    if (args.workspace == nullptr && args.x.rows() > 0) {
+      throw InvalidArgument("sparse_pool: workspace is missing");
+    }
+    SparseChunk chunk;
+    chunk.logits = args.workspace;
+    chunk.stride = args.weight.out_features;
+    chunk.cu_seqlens = args.batch.cu_seqlens;
+    chunk.num_sequences = to_int32(op, "num_sequences", args.batch.num_sequences);
+    chunk.out = args.out.as<float>();
+    chunk.columns = args.out.columns();
+    chunk.dtype = args.x.dtype;
+    const DeviceGuard guard(device_);
+    const size_t bytes = static_cast<size_t>(args.out.size()) * sizeof(float);
+    CUDA_CHECK(cudaMemsetAsync(chunk.out, 0, bytes, stream_));
+    for (; chunk.first_row < args.x.rows(); chunk.first_row += kSparsePoolRows) {
+      chunk.rows = std::min(kSparsePoolRows, args.x.rows() - chunk.first_row);
+      TensorView x = args.x.first_rows(chunk.rows);
+      x.data = args.x.as<char>() +
+               static_cast<size_t>(chunk.first_row * args.x.row_stride) * size_of(args.x.dtype);
+      const TensorView logits(args.workspace, args.x.dtype, chunk.rows, chunk.stride);
+      gemm(gemm_params(op, x, args.weight, Activation::kNone, {}, logits, nullptr));
+      launch_sparse_chunk(chunk, stream_);
+    }
+    launch_sparse_weights(chunk.out, args.out.size(), stream_);
   }
 
   void do_cast(const CastArgs& args) override {

@@ -28,6 +28,8 @@ EncoderInputs BatchInputs::upload(const PackedTokens& tokens) {
     std::copy(values.begin(), values.end(), host + at);
     end = at + num_tokens;
   };
+  std::copy(tokens.prediction_rows.begin(), tokens.prediction_rows.end(),
+            host + layout_.prediction_rows);
   copy(tokens.ids, layout_.ids);
   copy(tokens.type_ids, layout_.type_ids);
   copy(tokens.position_ids, layout_.position_ids);
@@ -37,6 +39,7 @@ EncoderInputs BatchInputs::upload(const PackedTokens& tokens) {
   inputs.batch.num_tokens = num_tokens;
   inputs.batch.num_sequences = tokens.num_sequences();
   inputs.batch.max_seqlen = tokens.max_seqlen();
+  inputs.num_predictions = static_cast<int64_t>(tokens.prediction_rows.size());
   return inputs;
 }
 
@@ -53,9 +56,12 @@ EncoderInputs BatchInputs::load(const DeviceTokens& tokens, uint32_t run, InputF
   args.run = run;
   args.finding = finding;
   ops_.device_io()->load_batch(args);
+  ops_.upload(buffer_ + layout_.prediction_rows, tokens.prediction_rows.data(),
+              tokens.prediction_rows.size_bytes());
   EncoderInputs inputs =
       bounds(tokens.num_tokens, tokens.num_sequences, tokens.type_ids != nullptr);
   if (tokens.position_ids != nullptr) inputs.position_ids = args.position_ids;
+  inputs.num_predictions = static_cast<int64_t>(tokens.prediction_rows.size());
   return inputs;
 }
 
@@ -73,6 +79,7 @@ EncoderInputs BatchInputs::on_device(bool has_type_ids, bool has_position_ids) c
   EncoderInputs inputs;
   inputs.batch.cu_seqlens = buffer_ + layout_.cu_seqlens;
   inputs.ids = buffer_ + layout_.ids;
+  inputs.prediction_rows = buffer_ + layout_.prediction_rows;
   if (has_type_ids) inputs.type_ids = buffer_ + layout_.type_ids;
   if (has_position_ids) inputs.position_ids = buffer_ + layout_.position_ids;
   return inputs;

@@ -229,7 +229,8 @@ InputLayout::InputLayout(const Capacity& capacity) {
   counts = 0;
   reported = 2;
   cu_seqlens = aligned(3);
-  ids = cu_seqlens + aligned(capacity.max_sequences + 1);
+  prediction_rows = cu_seqlens + aligned(capacity.max_sequences + 1);
+  ids = prediction_rows + aligned(capacity.max_predictions);
   type_ids = ids + aligned(capacity.max_tokens);
   position_ids = type_ids + aligned(capacity.max_tokens);
   size = position_ids + aligned(capacity.max_tokens);
@@ -293,7 +294,6 @@ EncoderBuffers take_buffers(const Spec& spec, const Capacity& capacity, DType dt
   }
   {
     Arena::Scope results(arena);
-    buffers.embedding = take_matrix(arena, "embedding", sequences, hidden_size, DType::kFloat32);
     take_head_buffers(spec, capacity, dtype, ops, arena, buffers);
     if (dtype != DType::kFloat32) {
       buffers.as_float32 = take_matrix(arena, "hidden_float32", std::max(tokens, sequences),

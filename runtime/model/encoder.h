@@ -4,32 +4,29 @@
 #include <cstdint>
 
 #include "core/arena.h"
+#include "model/output_layouts.h"
 #include "model/spec.h"
 #include "model/weights.h"
 #include "ops/ops.h"
 
 namespace packhorse {
 
-/// Largest batch that the buffers hold.
-struct Capacity {
-  int64_t max_tokens = 0;
-  int64_t max_sequences = 0;
-};
-
 /// Where each input of a batch lies in one buffer of int32: one copy takes them to the device.
 struct InputLayout {
   explicit InputLayout(const Capacity& capacity);
-  int64_t counts;        // [2] {T, B}
-  int64_t reported;      // [1] LoadBatchArgs::reported; 0 in what comes from the host
-  int64_t cu_seqlens;    // [max_sequences + 1]
-  int64_t ids;           // [max_tokens]
-  int64_t type_ids;      // [max_tokens]
-  int64_t position_ids;  // [max_tokens]
+  int64_t counts;           // [2] {T, B}
+  int64_t reported;         // [1] LoadBatchArgs::reported; 0 in what comes from the host
+  int64_t cu_seqlens;       // [max_sequences + 1]
+  int64_t prediction_rows;  // [max_predictions]
+  int64_t ids;              // [max_tokens]
+  int64_t type_ids;         // [max_tokens]
+  int64_t position_ids;     // [max_tokens]
   int64_t size;
 };
 
-/// Where a batch lives on the device during a run. T = max_tokens, B = max_sequences, E = hidden
-/// size. Buffers whose lifetimes are apart share bytes; those that a spec has no use for are empty.
+/// Where a batch lives on the device during a run. T = max_tokens, B = max_sequences, M =
+/// max_predictions, E = hidden size. Buffers whose lifetimes are apart share bytes; those that a
+/// spec has no use for are empty.
 struct EncoderBuffers {
   int32_t* inputs = nullptr;  // as InputLayout says
   TensorView hidden;          // [T, E]
@@ -45,14 +42,20 @@ struct EncoderBuffers {
   void* attention_workspace = nullptr;
   void* output_workspace = nullptr;        // of the linear layer after attention
   void* feed_forward_workspace = nullptr;  // used inside feed-forward blocks
-  TensorView embedding;                    // [B, E] float32; after the last layer, like the rest
-  TensorView head_input;                   // [B, E] first or mean tokens, for what is made of them
-  TensorView pooled;                       // [B, E]
-  TensorView classifier_dense;             // [T or B, E], as the classifier is of
-  TensorView padded_logits;                // [T or B, padded_num_labels]
-  TensorView logits;                       // [T or B, num_labels] float32
-  TensorView as_float32;                   // [max(T, B), E] float32, in 16-bit models
-  void* head_workspace = nullptr;          // of the linear layers of heads
+  // After the last layer. Columns that were padded_... are those of padded_features.
+  OutputBuffers outputs;                    // `hidden` is the one above
+  TensorView head_input;                    // [B, E] pooled tokens, for what is made of them
+  std::vector<TensorView> embedding_dense;  // [B, padded size] of each layer
+  TensorView classifier_dense;              // [T or B, E], as the classifier is of
+  TensorView padded_logits;                 // [T or B, padded num_labels]
+  TensorView padded_token_weights;          // [T, padded 1]
+  TensorView padded_vectors;                // [T, padded size]
+  TensorView masked_lm_dense;               // [T, or M without `sparse`, embedding_size]
+  TensorView prediction_input;              // [M, E]
+  TensorView padded_predictions;            // [M, padded vocab_size]
+  void* sparse_workspace = nullptr;
+  TensorView as_float32;           // [max(T, B), E] float32, in 16-bit models
+  void* head_workspace = nullptr;  // of the linear layers of heads
 };
 
 /// Uninitialised, from the arena.
@@ -68,6 +71,8 @@ struct EncoderInputs {
   const int32_t* ids = nullptr;
   const int32_t* type_ids = nullptr;
   const int32_t* position_ids = nullptr;
+  const int32_t* prediction_rows = nullptr;  // [num_predictions]
+  int64_t num_predictions = 0;
 };
 
 /// Fills the first T rows of buffers.hidden with the last hidden state of the batch.

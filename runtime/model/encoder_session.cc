@@ -29,7 +29,8 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
                  const SessionOptions& options)
       : options_(options),
         spec_json_(spec_json),
-        spec_(parse_spec(spec_json)),
+        spec_(parse_spec_for(options, spec_json)),
+        layouts_(output_layouts(spec_, capacity_of(options))),
         ops_(make_ops(options.device, {.threads = options.threads})),
         io_(ops_->device_io()),
         limits_{.max_tokens = options.max_tokens,
@@ -37,7 +38,8 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
                 .max_seqlen = spec_.max_seqlen,
                 .vocab_size = spec_.vocab_size,
                 .type_vocab_size = std::max<int64_t>(1, spec_.type_vocab_size),
-                .num_positions = spec_.num_positions - spec_.position_offset},
+                .num_positions = spec_.num_positions - spec_.position_offset,
+                .max_predictions = spec_.masked_lm ? options.max_predictions : 0},
         process_(getpid()) {
     ops_->check_dtype(options_.dtype);
     plan_ = count_memory(spec_, options_, *ops_);
@@ -46,9 +48,8 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     Arena arena(arena_memory_->data(), plan_.arena);
     const SessionBuffers buffers = take_session_buffers(spec_, options_, *ops_, arena);
     buffers_ = buffers.encoder;
-    inputs_ = std::make_unique<BatchInputs>(Capacity{options.max_tokens, options.max_sequences},
-                                            limits_, buffers_.inputs, *ops_);
-    outputs_ = std::make_unique<EncoderOutputs>(spec_, *weights_, buffers_, *ops_);
+    inputs_ = std::make_unique<BatchInputs>(capacity_of(options), limits_, buffers_.inputs, *ops_);
+    outputs_ = std::make_unique<EncoderOutputs>(spec_, *weights_, buffers_, layouts_, *ops_);
     slots_ = std::make_unique<OutputSlots>(buffers.slots, *ops_);
     if (io_ != nullptr) finding_ = io_->allocate_shared(sizeof(InputFinding));
     warm_up();
@@ -71,7 +72,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   }
 
   void run(const PackedTokens& tokens, const RunOutputs& outputs) override {
-    check_run(outputs.pooled != nullptr, outputs.logits != nullptr);
+    check_run(outputs);
     check(tokens, limits_);
     const std::lock_guard lock(mutex_);
     outputs_->read(encode_batch(inputs_->upload(tokens)), outputs);
@@ -79,7 +80,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   }
 
   void run(const DeviceTokens& tokens, const RunOutputs& outputs, StreamHandle stream) override {
-    check_run(outputs.pooled != nullptr, outputs.logits != nullptr);
+    check_run(outputs);
     check_on_device(tokens);
     const std::lock_guard lock(mutex_);
     wait_for(stream);
@@ -92,7 +93,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
 
   DeviceOutputs run_on_device(const PackedTokens& tokens, const DeviceOutputSet& wanted,
                               StreamHandle stream) override {
-    check_run(wanted.pooled, wanted.logits);
+    check_run(wanted);
     check(tokens, limits_);
     device_io();
     const std::lock_guard lock(mutex_);
@@ -103,7 +104,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
 
   DeviceOutputs run_on_device(const DeviceTokens& tokens, const DeviceOutputSet& wanted,
                               StreamHandle stream, std::shared_ptr<const void> owner) override {
-    check_run(wanted.pooled, wanted.logits);
+    check_run(wanted);
     check_on_device(tokens);
     // Let go of after the lock: an owner may be anything, another session's result too.
     std::vector<std::shared_ptr<const void>> read;
@@ -130,7 +131,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   }
 
   std::vector<double> time_encoder(const PackedTokens& tokens, int samples, int launches) override {
-    check_run(false, false);
+    check_run(DeviceOutputSet());
     check(tokens, limits_);
     const std::lock_guard lock(mutex_);
     const EncoderInputs inputs = inputs_->upload(tokens);
@@ -148,13 +149,14 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   const SessionOptions& options() const override { return options_; }
   const std::string& spec_json() const override { return spec_json_; }
   int64_t hidden_size() const override { return spec_.hidden_size; }
+  int64_t embedding_size() const override { return spec_.embedding_columns(); }
   int64_t max_seqlen() const override { return spec_.max_seqlen; }
   std::vector<OutputShape> outputs() const override {
-    std::vector<OutputShape> shapes = {{"hidden", true, spec_.hidden_size},
-                                       {"embedding", false, spec_.hidden_size}};
-    if (spec_.pooler) shapes.push_back({"pooled", false, spec_.hidden_size});
-    if (spec_.classifier) {
-      shapes.push_back({"logits", spec_.classifier->per_token(), spec_.classifier->num_labels});
+    std::vector<OutputShape> shapes;
+    for (size_t i = 0; i < kOutputNames.size(); ++i) {
+      if (!layouts_[i].exists()) continue;
+      shapes.push_back(
+          {kOutputNames[i], layouts_[i].per == OutputRows::kTokens, layouts_[i].columns});
     }
     return shapes;
   }
@@ -204,14 +206,16 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
                               ", forked from it: load a session after the fork"));
   }
 
-  void check_run(bool wants_pooled, bool wants_logits) const {
+  // `wanted`: null pointers or false for outputs that are not.
+  template <class Value>
+  void check_run(const PerOutput<Value>& wanted) const {
     check_process();
-    check_output("pooled", wants_pooled, spec_.pooler.has_value());
-    check_output("logits", wants_logits, spec_.classifier.has_value());
+    for (size_t i = 0; i < kOutputNames.size(); ++i) {
+      if (wanted[i] && !layouts_[i].exists()) refuse_output(kOutputNames[i]);
+    }
   }
 
-  void check_output(const char* name, bool wanted, bool there) const {
-    if (!wanted || there) return;
+  [[noreturn]] void refuse_output(const char* name) const {
     std::string known;
     for (const OutputShape& shape : outputs()) {
       known += concat(known.empty() ? "" : ", ", shape.name);
@@ -235,6 +239,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     const auto check_pointer = [&](const char* name, const int32_t* data) {
       if (data != nullptr) io.check_pointer(name, data);
     };
+    check_prediction_rows(tokens.prediction_rows, tokens.num_tokens, limits_);
     check_pointer("cu_seqlens", tokens.cu_seqlens);
     if (tokens.num_tokens == 0) return;
     check_pointer("ids", tokens.ids);
@@ -246,70 +251,74 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   void warm_up() {
     const std::array<int32_t, 1> ids = {0};
     const std::array<int32_t, 2> cu_seqlens = {0, 1};
-    const DeviceOutputSet all = {.hidden = true,
-                                 .embedding = true,
-                                 .pooled = spec_.pooler.has_value(),
-                                 .logits = spec_.classifier.has_value()};
-    const int64_t num_labels = all.logits ? spec_.classifier->num_labels : 0;
-    std::vector<float> rows(static_cast<size_t>(3 * spec_.hidden_size + num_labels));
-    float* const row = rows.data();
-    run({.ids = ids, .cu_seqlens = cu_seqlens, .type_ids = {}, .position_ids = {}},
-        {.hidden = row,
-         .embedding = row + spec_.hidden_size,
-         .pooled = all.pooled ? row + 2 * spec_.hidden_size : nullptr,
-         .logits = all.logits ? row + 3 * spec_.hidden_size : nullptr});
+    const bool predicts = layouts_.predictions.exists();
+    DeviceOutputSet all;
+    std::array<std::vector<float>, kOutputNames.size()> rows;
+    RunOutputs outputs;
+    for (size_t i = 0; i < kOutputNames.size(); ++i) {
+      all[i] = layouts_[i].exists();
+      rows[i].resize(static_cast<size_t>(layouts_[i].columns));
+      if (all[i]) outputs[i] = rows[i].data();
+    }
+    const std::span<const int32_t> row(ids.data(), predicts ? 1 : 0);
+    run({.ids = ids,
+         .cu_seqlens = cu_seqlens,
+         .type_ids = {},
+         .position_ids = {},
+         .prediction_rows = row},
+        outputs);
     if (io_ == nullptr) return;
     // What the run above has left is a batch on the device.
     const EncoderInputs left = inputs_->bounds(1, 1, false);
-    const DeviceTokens tokens = {
-        .ids = left.ids, .cu_seqlens = left.batch.cu_seqlens, .num_tokens = 1, .num_sequences = 1};
-    inputs_->load(tokens, 0, static_cast<InputFinding*>(finding_->data()));
-    outputs_->write(exact(left.batch), inputs_->counts(), all,
-                    {buffers_.hidden, buffers_.embedding, buffers_.pooled, buffers_.logits});
+    const DeviceTokens tokens = {.ids = left.ids,
+                                 .cu_seqlens = left.batch.cu_seqlens,
+                                 .num_tokens = 1,
+                                 .num_sequences = 1,
+                                 .prediction_rows = row};
+    const EncoderInputs loaded =
+        inputs_->load(tokens, 0, static_cast<InputFinding*>(finding_->data()));
+    outputs_->write(exact(loaded), inputs_->counts(), all, buffers_.outputs);
     ops_->synchronize();
   }
 
   // The host's numbers are those of the batch itself.
-  static BatchView exact(BatchView batch) {
-    batch.counts = nullptr;
-    return batch;
+  static EncoderInputs exact(EncoderInputs inputs) {
+    inputs.batch.counts = nullptr;
+    return inputs;
   }
 
   // Fills buffers_.hidden; returns the batch as the outputs see it.
-  BatchView encode_batch(const EncoderInputs& inputs) {
+  EncoderInputs encode_batch(const EncoderInputs& inputs) {
     const BatchView& batch = inputs.batch;
     const bool has_type_ids = inputs.type_ids != nullptr && spec_.type_vocab_size > 0;
     if (inputs.position_ids != nullptr ||
         !recordings_.launch({batch.num_tokens, batch.max_seqlen, has_type_ids})) {
       encode(spec_, *weights_, inputs, buffers_, *ops_);
     }
-    return exact(batch);
+    return exact(inputs);
   }
 
-  DeviceOutputs keep_outputs(const BatchView& batch, const DeviceOutputSet& wanted,
+  DeviceOutputs keep_outputs(const EncoderInputs& inputs, const DeviceOutputSet& wanted,
                              const std::shared_ptr<OutputLease>& lease, StreamHandle stream,
                              uint32_t run) {
-    const OutputSlot& to = lease->buffers();
-    outputs_->write(batch, inputs_->counts(), wanted, to);
+    const OutputBuffers& to = lease->buffers();
+    outputs_->write(inputs, inputs_->counts(), wanted, to);
     lease->complete();
     if (stream != 0) lease->make_ready_on(stream);
-    const auto array = [&](bool is_wanted, const TensorView& view, int64_t rows) {
-      return is_wanted ? std::make_shared<Array>(shared_from_this(), lease, view.first_rows(rows),
-                                                 stream, run, batch.num_tokens)
-                       : nullptr;
-    };
-    return {
-        .hidden = array(wanted.hidden, to.hidden, batch.num_tokens),
-        .embedding = array(wanted.embedding, to.embedding, batch.num_sequences),
-        .pooled = array(wanted.pooled, to.pooled, batch.num_sequences),
-        .logits = array(wanted.logits, to.logits,
-                        spec_.classifier && spec_.classifier->per_token() ? batch.num_tokens
-                                                                          : batch.num_sequences)};
+    DeviceOutputs results;
+    for (size_t i = 0; i < kOutputNames.size(); ++i) {
+      if (!wanted[i]) continue;
+      results[i] = std::make_shared<Array>(shared_from_this(), lease,
+                                           to[i].first_rows(outputs_->rows_of(i, inputs)), stream,
+                                           run, inputs.batch.num_tokens);
+    }
+    return results;
   }
 
   SessionOptions options_;
   std::string spec_json_;
   Spec spec_;
+  PerOutput<OutputLayout> layouts_;
   std::unique_ptr<Ops> ops_;
   DeviceIo* io_;  // of ops_; null on the CPU
   MemoryPlan plan_;

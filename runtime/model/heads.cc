@@ -1,111 +1,144 @@
 #include "model/heads.h"
 
-#include <algorithm>
+#include <cstring>
 
 namespace packhorse {
-namespace {
+
+void Heads::dense(const TensorView& x, const LinearWeight& weight, const TensorView& out,
+                  Activation activation, const NormWeight& norm) const {
+  ops_.linear({.x = x,
+               .weight = weight,
+               .activation = activation,
+               .residual = {},
+               .norm = norm,
+               .out = out,
+               .workspace = buffers_.head_workspace});
+}
+
+void Heads::project(const TensorView& x, const LinearWeight& weight, const TensorView& padded,
+                    const TensorView& out, Activation activation, bool normalize,
+                    bool per_token) const {
+  dense(x, weight, padded, activation);
+  if (per_token && counts_ != nullptr) ops_.device_io()->copy_rows(padded, padded, counts_);
+  ops_.cast({.x = padded.column_slice(0, out.columns()), .out = out, .normalize = normalize});
+}
 
 // [B, E] in the model's dtype.
-TensorView pool_for_head(Pooling pooling, const BatchView& batch, const EncoderBuffers& buffers,
-                         Ops& ops) {
-  const TensorView out = buffers.head_input.first_rows(batch.num_sequences);
-  ops.pool({.x = buffers.hidden.first_rows(batch.num_tokens),
-            .batch = batch,
-            .pooling = pooling,
-            .normalize = false,
-            .out = out});
+TensorView Heads::pool(Pooling pooling) const {
+  const TensorView out = buffers_.head_input.first_rows(batch_.num_sequences);
+  ops_.pool({.x = hidden(), .batch = batch_, .pooling = pooling, .normalize = false, .out = out});
   return out;
 }
 
-}  // namespace
-
-void take_head_buffers(const Spec& spec, const Capacity& capacity, DType dtype, const Ops& ops,
-                       Arena& arena, EncoderBuffers& buffers) {
-  if (!spec.pooler && !spec.classifier) return;
-  const int64_t sequences = capacity.max_sequences;
-  const int64_t hidden_size = spec.hidden_size;
-  size_t workspace = 0;
-  if (spec.pooler || !spec.classifier->per_token()) {
-    buffers.head_input = take_matrix(arena, "head_input", sequences, hidden_size, dtype);
+void Heads::clear_empty(const TensorView& rows) const {
+  if (DeviceIo* io = ops_.device_io()) {
+    io->clear_empty(batch_.cu_seqlens, rows);
+    return;
   }
-  if (spec.pooler) {
-    buffers.pooled = take_matrix(arena, "pooled", sequences, hidden_size, dtype);
-    workspace = ops.linear_workspace(sequences, hidden_size, hidden_size, dtype);
+  const size_t row_bytes = static_cast<size_t>(rows.columns()) * size_of(rows.dtype);
+  for (int64_t b = 0; b < batch_.num_sequences; ++b) {
+    if (batch_.cu_seqlens[b] != batch_.cu_seqlens[b + 1]) continue;
+    std::memset(rows.as<char>() + static_cast<size_t>(b) * row_bytes, 0, row_bytes);
   }
-  if (spec.classifier) {
-    const int64_t rows = spec.classifier->per_token() ? capacity.max_tokens : sequences;
-    const int64_t labels = spec.classifier->num_labels;
-    const int64_t padded = padded_num_labels(spec, ops);
-    if (spec.classifier->dense) {
-      buffers.classifier_dense = take_matrix(arena, "classifier_dense", rows, hidden_size, dtype);
-    }
-    buffers.padded_logits = take_matrix(arena, "padded_logits", rows, padded, dtype);
-    buffers.logits = take_matrix(arena, "logits", rows, labels, DType::kFloat32);
-    workspace = std::max({workspace, ops.linear_workspace(rows, hidden_size, hidden_size, dtype),
-                          ops.linear_workspace(rows, hidden_size, padded, dtype)});
-  }
-  buffers.head_workspace = arena.take("head_workspace", workspace);
 }
 
-TensorView embed_sequences(const Spec& spec, const BatchView& batch, const EncoderBuffers& buffers,
-                           Ops& ops) {
-  const TensorView out = buffers.embedding.first_rows(batch.num_sequences);
-  ops.pool({.x = buffers.hidden.first_rows(batch.num_tokens),
-            .batch = batch,
-            .pooling = spec.pooling,
-            .normalize = spec.normalize,
-            .out = out});
-  return out;
+void Heads::embedding(const TensorView& out) const {
+  const TensorView rows = out.first_rows(batch_.num_sequences);
+  if (spec_.embedding_dense.empty()) {
+    ops_.pool({.x = hidden(),
+               .batch = batch_,
+               .pooling = spec_.pooling,
+               .normalize = spec_.normalize,
+               .out = rows});
+    return;
+  }
+  TensorView x = pool(spec_.pooling);
+  const size_t layers = spec_.embedding_dense.size();
+  for (size_t i = 0; i < layers; ++i) {
+    const TensorView to = buffers_.embedding_dense[i].first_rows(batch_.num_sequences);
+    dense(x, weights_.embedding_dense[i], to, spec_.embedding_dense[i].activation);
+    x = to;
+  }
+  ops_.cast({.x = x.column_slice(0, rows.columns()), .out = rows, .normalize = spec_.normalize});
+  clear_empty(rows);
 }
 
-TensorView pool_first_tokens(const Spec& spec, const ModelWeights& weights, const BatchView& batch,
-                             const EncoderBuffers& buffers, Ops& ops) {
-  const TensorView out = buffers.pooled.first_rows(batch.num_sequences);
-  ops.linear({.x = pool_for_head(Pooling::kCls, batch, buffers, ops),
-              .weight = *weights.pooler,
-              .activation = *spec.pooler,
-              .residual = {},
-              .norm = {},
-              .out = out,
-              .workspace = buffers.head_workspace});
-  return out;
+void Heads::pooled(const TensorView& out) const {
+  const TensorView rows = out.first_rows(batch_.num_sequences);
+  dense(pool(Pooling::kCls), *weights_.pooler, rows, *spec_.pooler);
+  clear_empty(rows);
 }
 
-TensorView classify(const Spec& spec, const ModelWeights& weights, const BatchView& batch,
-                    const int32_t* counts, const EncoderBuffers& buffers, Ops& ops) {
+void Heads::logits(const TensorView& pooled, const TensorView& out) const {
   using Input = ClassifierSpec::Input;
-  const ClassifierSpec& classifier = *spec.classifier;
-  const int64_t rows = classifier.per_token() ? batch.num_tokens : batch.num_sequences;
-  TensorView x =
-      classifier.per_token() ? buffers.hidden.first_rows(rows)
-      : classifier.input == Input::kPooler
-          ? buffers.pooled.first_rows(rows)
-          : pool_for_head(classifier.input == Input::kMean ? Pooling::kMean : Pooling::kCls, batch,
-                          buffers, ops);
+  const ClassifierSpec& classifier = *spec_.classifier;
+  const bool per_token = classifier.per_token();
+  const int64_t rows = per_token ? batch_.num_tokens : batch_.num_sequences;
+  const auto input = [&] {
+    switch (classifier.input) {
+      case Input::kTokens:
+        return hidden();
+      case Input::kPooler:
+        return pooled.first_rows(rows);
+      case Input::kMean:
+        return pool(Pooling::kMean);
+      case Input::kLast:
+        return pool(Pooling::kLast);
+      case Input::kCls:
+        break;
+    }
+    return pool(Pooling::kCls);
+  };
+  TensorView x = input();
   if (classifier.dense) {
-    const TensorView dense = buffers.classifier_dense.first_rows(rows);
-    ops.linear({.x = x,
-                .weight = *weights.classifier_dense,
-                .activation = *classifier.dense,
-                .residual = {},
-                .norm = weights.classifier_norm,
-                .out = dense,
-                .workspace = buffers.head_workspace});
-    x = dense;
+    const TensorView to = buffers_.classifier_dense.first_rows(rows);
+    dense(x, *weights_.classifier_dense, to, *classifier.dense, weights_.classifier_norm);
+    x = to;
   }
-  const TensorView padded = buffers.padded_logits.first_rows(rows);
-  ops.linear({.x = x,
-              .weight = *weights.classifier,
-              .residual = {},
-              .norm = {},
-              .out = padded,
-              .workspace = buffers.head_workspace});
-  if (classifier.per_token() && counts != nullptr) {
-    ops.device_io()->copy_rows(padded, padded, counts);
-  }
-  const TensorView logits = buffers.logits.first_rows(rows);
-  ops.cast({.x = padded.column_slice(0, classifier.num_labels), .out = logits});
-  return logits;
+  const TensorView found = out.first_rows(rows);
+  project(x, *weights_.classifier, buffers_.padded_logits.first_rows(rows), found,
+          Activation::kNone, false, per_token);
+  if (!per_token) clear_empty(found);
+}
+
+void Heads::token_weights(const TensorView& out) const {
+  project(hidden(), *weights_.token_weights,
+          buffers_.padded_token_weights.first_rows(batch_.num_tokens),
+          out.first_rows(batch_.num_tokens), Activation::kRelu, false, true);
+}
+
+void Heads::vectors(const TensorView& out) const {
+  project(hidden(), *weights_.vectors, buffers_.padded_vectors.first_rows(batch_.num_tokens),
+          out.first_rows(batch_.num_tokens), Activation::kNone, spec_.vectors->normalize, true);
+}
+
+TensorView Heads::masked_lm_dense(const TensorView& x) const {
+  const TensorView out = buffers_.masked_lm_dense.first_rows(x.rows());
+  dense(x, *weights_.masked_lm_dense, out, spec_.masked_lm->activation, weights_.masked_lm_norm);
+  return out;
+}
+
+void Heads::sparse(const TensorView& out) const {
+  ops_.sparse_pool({.x = masked_lm_dense(hidden()),
+                    .weight = *weights_.masked_lm_decoder,
+                    .batch = batch_,
+                    .out = out.first_rows(batch_.num_sequences),
+                    .workspace = buffers_.sparse_workspace});
+}
+
+void Heads::predictions(const TensorView& out) const {
+  const int64_t rows = inputs_.num_predictions;
+  // A table of hidden states: rows are ascending, and so no more than the batch has tokens.
+  EmbedArgs gather;
+  gather.ids = inputs_.prediction_rows;
+  gather.word = hidden();
+  gather.batch = batch_;
+  gather.batch.num_tokens = rows;
+  gather.out = buffers_.prediction_input.first_rows(rows);
+  ops_.embed(gather);
+  project(masked_lm_dense(gather.out), *weights_.masked_lm_decoder,
+          buffers_.padded_predictions.first_rows(rows), out.first_rows(rows), Activation::kNone,
+          false, true);
 }
 
 }  // namespace packhorse

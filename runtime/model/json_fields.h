@@ -117,6 +117,15 @@ class Fields {
   }
 
   Fields object(const char* name) { return Fields(get(name), path_ + name + "."); }
+  std::vector<Fields> objects(const char* name) {
+    const Json& value = get(name);
+    if (!value.is_array()) fail(name, value, "a list of objects");
+    std::vector<Fields> result;
+    for (const Json& item : value) {
+      result.emplace_back(item, concat(path_, name, "[", result.size(), "]."));
+    }
+    return result;
+  }
   void ignore(const char* name) { read_.insert(name); }
 
   void done() const {

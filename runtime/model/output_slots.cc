@@ -7,35 +7,33 @@
 
 namespace packhorse {
 
-std::vector<OutputSlot> take_output_slots(const Spec& spec, const Capacity& capacity, DType dtype,
-                                          int count, Ops& ops, Arena& arena) {
-  std::vector<OutputSlot> slots;
+std::vector<OutputBuffers> take_output_slots(const Spec& spec, const Capacity& capacity,
+                                             DType dtype, int count, Ops& ops, Arena& arena) {
+  std::vector<OutputBuffers> slots;
   if (ops.device_io() == nullptr) return slots;
+  const PerOutput<OutputLayout> layouts = output_layouts(spec, capacity);
   for (int i = 0; i < count; ++i) {
-    const auto take = [&](const char* name, int64_t rows, int64_t columns, DType type) {
-      const auto elements = static_cast<size_t>(rows * columns);
-      void* data = arena.take(concat("output_", i, "_", name), elements * size_of(type));
-      return TensorView(data, type, rows, columns);
-    };
-    const int64_t width = spec.hidden_size;
-    OutputSlot& slot = slots.emplace_back();
-    slot.hidden = take("hidden", capacity.max_tokens, width, dtype);
-    slot.embedding = take("embedding", capacity.max_sequences, width, DType::kFloat32);
-    if (spec.pooler) slot.pooled = take("pooled", capacity.max_sequences, width, dtype);
-    if (spec.classifier) {
-      slot.logits = take(
-          "logits", spec.classifier->per_token() ? capacity.max_tokens : capacity.max_sequences,
-          spec.classifier->num_labels, DType::kFloat32);
+    OutputBuffers& slot = slots.emplace_back();
+    for (size_t output = 0; output < kOutputNames.size(); ++output) {
+      const OutputLayout& layout = layouts[output];
+      if (!layout.exists()) continue;
+      const DType type = layout.is_float32 ? DType::kFloat32 : dtype;
+      const int64_t rows =
+          layout.rows(capacity.max_tokens, capacity.max_sequences, capacity.max_predictions);
+      const auto elements = static_cast<size_t>(rows * layout.columns);
+      void* data =
+          arena.take(concat("output_", i, "_", kOutputNames[output]), elements * size_of(type));
+      slot[output] = TensorView(data, type, rows, layout.columns);
     }
   }
   return slots;
 }
 
-OutputSlots::OutputSlots(const std::vector<OutputSlot>& slots, Ops& ops) : io_(ops.device_io()) {
+OutputSlots::OutputSlots(const std::vector<OutputBuffers>& slots, Ops& ops) : io_(ops.device_io()) {
   if (slots.empty()) return;
   findings_ = io_->allocate_shared(slots.size() * sizeof(InputFinding));
   auto* finding = static_cast<InputFinding*>(findings_->data());
-  for (const OutputSlot& buffers : slots) {
+  for (const OutputBuffers& buffers : slots) {
     slots_.push_back(std::make_unique<Slot>(buffers, finding++, *io_));
   }
 }

@@ -6,30 +6,22 @@
 #include <vector>
 
 #include "core/arena.h"
-#include "model/encoder.h"
+#include "model/output_layouts.h"
 #include "model/spec.h"
 #include "ops/ops.h"
 
 namespace packhorse {
 
-/// Where one run's results stay. T = max_tokens, B = max_sequences, E = hidden size.
-struct OutputSlot {
-  TensorView hidden;     // [T, E]
-  TensorView embedding;  // [B, E] float32
-  TensorView pooled;     // [B, E], of models with a pooler
-  TensorView logits;     // [T or B, num_labels] float32, of models with a classifier
-};
-
 /// Takes the slots from the arena (count pass and carve pass alike); none where `ops` computes in
 /// the host's memory.
-std::vector<OutputSlot> take_output_slots(const Spec& spec, const Capacity& capacity, DType dtype,
-                                          int count, Ops& ops, Arena& arena);
+std::vector<OutputBuffers> take_output_slots(const Spec& spec, const Capacity& capacity,
+                                             DType dtype, int count, Ops& ops, Arena& arena);
 
 class OutputLease;
 
 class OutputSlots {
  public:
-  OutputSlots(const std::vector<OutputSlot>& slots, Ops& ops);
+  OutputSlots(const std::vector<OutputBuffers>& slots, Ops& ops);
   ~OutputSlots();
   OutputSlots(const OutputSlots&) = delete;
   OutputSlots& operator=(const OutputSlots&) = delete;
@@ -41,9 +33,9 @@ class OutputSlots {
  private:
   friend class OutputLease;
   struct Slot {
-    Slot(const OutputSlot& output_slot, InputFinding* input_finding, DeviceIo& io)
-        : buffers(output_slot), finding(input_finding), readers(io) {}
-    OutputSlot buffers;
+    Slot(const OutputBuffers& outputs, InputFinding* input_finding, DeviceIo& io)
+        : buffers(outputs), finding(input_finding), readers(io) {}
+    OutputBuffers buffers;
     InputFinding* finding;
     Readers readers;
     bool leased = false;
@@ -62,7 +54,7 @@ class OutputLease {
   OutputLease(const OutputLease&) = delete;
   OutputLease& operator=(const OutputLease&) = delete;
 
-  const OutputSlot& buffers() const { return slot_.buffers; }
+  const OutputBuffers& buffers() const { return slot_.buffers; }
   /// Of the run that has the lease, where its number is that run's.
   InputFinding* finding() const { return slot_.finding; }
   /// The results are complete when the device's stream comes to where it is now.

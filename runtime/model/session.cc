@@ -21,6 +21,10 @@ void check_options(const SessionOptions& options) {
   };
   positive("max_tokens", options.max_tokens);
   positive("max_sequences", options.max_sequences);
+  if (options.max_predictions < 0 || options.max_predictions > options.max_tokens) {
+    throw InvalidArgument(concat("max_predictions is ", options.max_predictions,
+                                 ", expected 0 to max_tokens ", options.max_tokens));
+  }
   if (options.output_slots < 0 || options.output_slots > 64) {
     throw InvalidArgument(concat("output_slots is ", options.output_slots, ", expected 0 to 64"));
   }
@@ -55,7 +59,7 @@ std::shared_ptr<Session> Session::load(const std::string& spec_json, const Weigh
 
 MemoryPlan plan_memory(const std::string& spec_json, const SessionOptions& options) {
   check_options(options);
-  const Spec spec = parse_spec(spec_json);
+  const Spec spec = parse_spec_for(options, spec_json);
   const auto ops = make_ops(options.device, {.threads = options.threads});
   ops->check_dtype(options.dtype);
   return count_memory(spec, options, *ops);

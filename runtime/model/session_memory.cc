@@ -5,9 +5,20 @@
 
 namespace packhorse {
 
+Spec parse_spec_for(const SessionOptions& options, const std::string& spec_json) {
+  Spec spec = parse_spec(spec_json);
+  const bool has_head = spec.masked_lm.has_value();
+  if (has_head && options.max_predictions == 0 && !spec.masked_lm->sparse) spec.masked_lm.reset();
+  if (!has_head && options.max_predictions > 0) {
+    throw InvalidArgument(concat("max_predictions is ", options.max_predictions,
+                                 ", but this model has no 'heads.masked_lm': expected 0"));
+  }
+  return spec;
+}
+
 SessionBuffers take_session_buffers(const Spec& spec, const SessionOptions& options, Ops& ops,
                                     Arena& arena) {
-  const Capacity capacity = {options.max_tokens, options.max_sequences};
+  const Capacity capacity = capacity_of(options);
   SessionBuffers buffers;
   buffers.slots =
       take_output_slots(spec, capacity, options.dtype, options.output_slots, ops, arena);

@@ -1,6 +1,7 @@
 // The memory that a session takes, counted and carved by one routine.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "core/arena.h"
@@ -13,9 +14,17 @@
 namespace packhorse {
 
 struct SessionBuffers {
-  std::vector<OutputSlot> slots;  // first: their bytes are nobody else's
+  std::vector<OutputBuffers> slots;  // first: their bytes are nobody else's
   EncoderBuffers encoder;
 };
+
+/// The model as a session with these options needs it: without heads that nobody can ask for.
+/// Throws as parse_spec does.
+Spec parse_spec_for(const SessionOptions& options, const std::string& spec_json);
+
+inline Capacity capacity_of(const SessionOptions& options) {
+  return {options.max_tokens, options.max_sequences, options.max_predictions};
+}
 
 /// Takes the buffers from the arena (count pass and carve pass alike).
 SessionBuffers take_session_buffers(const Spec& spec, const SessionOptions& options, Ops& ops,

@@ -29,6 +29,11 @@ Activation parse_activation(Fields& fields) {
                                                   {"tanh", Activation::kTanh}});
 }
 
+// Of layers that need not have one.
+Activation parse_activation_or_none(Fields& fields) {
+  return fields.has("activation") ? parse_activation(fields) : Activation::kNone;
+}
+
 // Which weights each layer runs with. Every set up to the highest must be used: a gap would leave
 // weights that nothing reads.
 void parse_layer_weights(Fields& fields, Spec& spec) {
@@ -210,6 +215,7 @@ void parse_classifier(Fields fields, Spec& spec) {
   classifier.input = fields.choice<Input>("input", {{"pooler", Input::kPooler},
                                                     {"cls", Input::kCls},
                                                     {"mean", Input::kMean},
+                                                    {"last", Input::kLast},
                                                     {"tokens", Input::kTokens}});
   if (classifier.input == Input::kPooler && !spec.pooler) {
     throw InvalidArgument(
@@ -223,10 +229,30 @@ void parse_classifier(Fields fields, Spec& spec) {
     classifier.dense_norm = dense.boolean("norm", false);
     dense.done();
   }
+  classifier.bias = fields.boolean("bias", true);
   fields.ignore("score");
   fields.ignore("problem");
   fields.done();
   spec.classifier = classifier;
+}
+
+void parse_masked_lm(Fields fields, Spec& spec) {
+  MaskedLmSpec head;
+  head.activation = parse_activation(fields);
+  head.dense_bias = fields.boolean("dense_bias", true);
+  head.decoder_bias = fields.boolean("decoder_bias", true);
+  head.sparse = fields.boolean("sparse", false);
+  fields.done();
+  spec.masked_lm = head;
+}
+
+void parse_vectors(Fields fields, Spec& spec) {
+  VectorsSpec vectors;
+  vectors.size = fields.integer("size", 1, kMaxHidden);
+  vectors.bias = fields.boolean("bias", false);
+  vectors.normalize = fields.boolean("normalize", true);
+  fields.done();
+  spec.vectors = vectors;
 }
 
 void parse_heads(Fields fields, Spec& spec) {
@@ -236,6 +262,9 @@ void parse_heads(Fields fields, Spec& spec) {
     pooler.done();
   }
   if (fields.has("classifier")) parse_classifier(fields.object("classifier"), spec);
+  if (fields.has("masked_lm")) parse_masked_lm(fields.object("masked_lm"), spec);
+  if (fields.has("vectors")) parse_vectors(fields.object("vectors"), spec);
+  spec.token_weights = fields.boolean("token_weights", false);
   fields.done();
 }
 
@@ -245,6 +274,16 @@ void parse_embedding(Fields fields, Spec& spec) {
                                                     {"max", Pooling::kMax},
                                                     {"last", Pooling::kLast},
                                                     {"mean_sqrt", Pooling::kMeanSqrt}});
+  if (fields.has("dense")) {
+    for (Fields dense : fields.objects("dense")) {
+      EmbeddingDenseSpec layer;
+      layer.size = dense.integer("size", 1, kMaxHidden);
+      layer.bias = dense.boolean("bias", true);
+      layer.activation = parse_activation_or_none(dense);
+      dense.done();
+      spec.embedding_dense.push_back(layer);
+    }
+  }
   spec.normalize = fields.boolean("normalize");
   fields.done();
 }

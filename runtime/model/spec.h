@@ -27,14 +27,38 @@ struct RopeSpec {
 
 /// Labels of each sequence, read off the pooler head or off its pooled tokens, or of each token.
 struct ClassifierSpec {
-  enum class Input : uint8_t { kPooler, kCls, kMean, kTokens };
+  enum class Input : uint8_t { kPooler, kCls, kMean, kLast, kTokens };
   Input input = Input::kCls;
   int64_t num_labels = 0;
   std::optional<Activation> dense;  // activation of a dense layer before, where there is one
   bool dense_bias = true;
   bool dense_norm = false;  // after the activation; of the model's kind
+  bool bias = true;
 
   bool per_token() const { return input == Input::kTokens; }
+};
+
+/// Logits over the vocabulary: decoder(norm(activation(dense(x)))), the norm of the model's kind,
+/// both as wide as the embedding tables.
+struct MaskedLmSpec {
+  Activation activation = Activation::kGelu;
+  bool dense_bias = true;
+  bool decoder_bias = true;
+  bool sparse = false;  // whether the model is for sparse vectors
+};
+
+/// A vector of each token.
+struct VectorsSpec {
+  int64_t size = 0;
+  bool bias = false;
+  bool normalize = true;
+};
+
+/// A dense layer after pooling.
+struct EmbeddingDenseSpec {
+  int64_t size = 0;
+  bool bias = true;
+  Activation activation = Activation::kNone;
 };
 
 struct Spec {
@@ -88,13 +112,21 @@ struct Spec {
 
   std::optional<Activation> pooler;  // activation of the pooler head, where there is one
   std::optional<ClassifierSpec> classifier;
+  std::optional<MaskedLmSpec> masked_lm;
+  std::optional<VectorsSpec> vectors;
+  bool token_weights = false;
   Pooling pooling = Pooling::kCls;
+  std::vector<EmbeddingDenseSpec> embedding_dense;
   bool normalize = false;
 
   bool gated() const { return feed_forward_kind == FeedForwardKind::kGated; }
   bool pre_norm() const { return norm_placement == NormPlacement::kPre; }
   bool disentangled() const { return score_term == ScoreTermKind::kDisentangled; }
   int64_t num_weight_sets() const;
+  /// Columns of the pooled embedding.
+  int64_t embedding_columns() const {
+    return embedding_dense.empty() ? hidden_size : embedding_dense.back().size;
+  }
   /// Rows of the table of relative positions.
   int64_t num_relative() const { return 2 * (num_buckets > 0 ? num_buckets : max_distance); }
 };

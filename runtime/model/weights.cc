@@ -4,6 +4,7 @@
 
 #include "core/float_convert.h"
 #include "core/format.h"
+#include "model/head_weights.h"
 #include "model/layer_packer.h"
 #include "model/positions.h"
 #include "model/tensor_reader.h"
@@ -59,10 +60,7 @@ class WeightBuilder : LayerPacker {
       weights.convolution_norm = norm("convolution.norm", spec_.hidden_size);
     }
     if (spec_.pre_norm()) weights.final_norm = norm("final_norm", spec_.hidden_size);
-    if (spec_.pooler) {
-      weights.pooler = dense("pooler", spec_.hidden_size, spec_.hidden_size);
-    }
-    if (spec_.classifier) build_classifier(weights, *spec_.classifier);
+    build_heads(spec_, *this, weights);
   }
 
  private:
@@ -172,18 +170,6 @@ class WeightBuilder : LayerPacker {
     layer.feed_forward_norm = norm(name + "norm", spec_.hidden_size);
   }
 
-  void build_classifier(ModelWeights& weights, const ClassifierSpec& classifier) {
-    const Spread inputs = whole(spec_.hidden_size);
-    if (classifier.dense) {
-      weights.classifier_dense =
-          linear("classifier.dense", {{"classifier.dense", inputs, classifier.dense_bias}},
-                 spec_.hidden_size, inputs, spec_.hidden_size);
-    }
-    if (classifier.dense_norm) weights.classifier_norm = norm("classifier.norm", spec_.hidden_size);
-    weights.classifier = linear("classifier", {{"classifier", whole(classifier.num_labels), true}},
-                                padded_num_labels(spec_, ops_), inputs, spec_.hidden_size);
-  }
-
   NormWeight norm(const std::string& name, int64_t size) {
     return LayerPacker::norm(name, size, spec_.norm_kind, spec_.norm_eps, spec_.norm_bias);
   }
@@ -277,8 +263,8 @@ int64_t padded_head_dim(const Spec& spec, const Ops& ops) {
   return round_up(spec.head_dim, ops.head_dim_multiple());
 }
 
-int64_t padded_num_labels(const Spec& spec, const Ops& ops) {
-  return round_up(spec.classifier->num_labels, ops.head_dim_multiple());
+int64_t padded_features(int64_t features, const Ops& ops) {
+  return round_up(features, ops.head_dim_multiple());
 }
 
 int64_t padded_intermediate_size(const Spec& spec) {

@@ -42,7 +42,14 @@ struct ModelWeights {
   std::optional<LinearWeight> pooler;
   std::optional<LinearWeight> classifier_dense;  // [E, E]
   NormWeight classifier_norm;
-  std::optional<LinearWeight> classifier;  // [padded_num_labels, E]
+  // From here on out_features are padded_features.
+  std::optional<LinearWeight> classifier;         // [num_labels, E]
+  std::optional<LinearWeight> token_weights;      // [1, E]
+  std::optional<LinearWeight> vectors;            // [size, E]
+  std::vector<LinearWeight> embedding_dense;      // [size, E or padded size before]
+  std::optional<LinearWeight> masked_lm_decoder;  // [vocab_size, embedding_size]
+  std::optional<LinearWeight> masked_lm_dense;    // [embedding_size, E], not padded
+  NormWeight masked_lm_norm;
 
   std::unique_ptr<DeviceMemory> memory;
   PlannedAllocation plan;
@@ -54,8 +61,8 @@ int64_t padded_head_dim(const Spec& spec, const Ops& ops);
 /// Width of the feed-forward block as stored: padded with zeros where it is gated.
 int64_t padded_intermediate_size(const Spec& spec);
 
-/// Labels of the classifier as stored: padded with zeros to what the device's kernels want.
-int64_t padded_num_labels(const Spec& spec, const Ops& ops);
+/// Features of a head as stored: padded with zeros to what the device's kernels want.
+int64_t padded_features(int64_t features, const Ops& ops);
 
 /// What the weights will take, without reading any. Throws OutOfMemory over `limit` (bytes), and
 /// RuntimeError naming what the spec asks for and the device lacks.

@@ -191,10 +191,24 @@ struct PoolArgs {
   TensorView out;  // [B, E], dtype of x or float32
 };
 
-/// out = x in out's dtype.
+/// out[b, n] = log(1 + max(0, the largest x[t] . weight[n] + bias[n] of the rows t of sequence b)):
+/// how much a sequence is about each entry of the vocabulary (SPLADE, Formal et al., arXiv
+/// 2109.10086). An empty sequence gives zeros. What lies between is never there for all rows: no
+/// [T, N] tensor.
+struct SparsePoolArgs {
+  TensorView x;         // [T, K], contiguous
+  LinearWeight weight;  // out_features at least N: those from N on are not asked for
+  BatchView batch;
+  TensorView out;             // [B, N] float32, contiguous
+  void* workspace = nullptr;  // Ops::sparse_pool_workspace bytes
+};
+
+/// out = x in out's dtype, rows divided by their Euclidean norm if `normalize` (by 1e-12 where it
+/// is less).
 struct CastArgs {
   TensorView x;
   TensorView out;
+  bool normalize = false;
 };
 
 }  // namespace packhorse

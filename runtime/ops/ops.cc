@@ -24,6 +24,12 @@ void check_matrix(const char* op, const char* name, const TensorView& view, int6
   fail(op, concat(name, " is ", view.describe(), ", expected [", rows, ", ", columns, "]"));
 }
 
+void check_contiguous(const char* op, const char* name, const TensorView& view) {
+  if (view.row_stride == view.columns() || view.rows() <= 1) return;
+  fail(op,
+       concat(name, " has rows ", view.row_stride, " elements apart, expected ", view.columns()));
+}
+
 void check_dtype_is(const char* op, const char* name, const TensorView& view, DType expected) {
   if (view.dtype != expected) {
     fail(op, concat(name, " is ", name_of(view.dtype), ", expected ", name_of(expected)));
@@ -248,6 +254,23 @@ void Ops::pool(const PoolArgs& args) {
   check_matrix(op, "out", args.out, args.batch.num_sequences, args.x.columns());
   if (args.out.dtype != DType::kFloat32) check_dtype_is(op, "out", args.out, args.x.dtype);
   if (args.batch.num_sequences > 0) do_pool(args);
+}
+
+void Ops::sparse_pool(const SparsePoolArgs& args) {
+  const char* op = "sparse_pool";
+  check_compute_dtype(op, "x", args.x);
+  check_matrix(op, "x", args.x, args.batch.num_tokens, args.x.columns());
+  check_contiguous(op, "x", args.x);
+  check_batch(op, "batch", args.batch, args.x.rows());
+  check_weight(op, "weight", args.weight, args.x.columns(), args.x.dtype);
+  check_matrix(op, "out", args.out, args.batch.num_sequences, args.out.columns());
+  check_contiguous(op, "out", args.out);
+  check_dtype_is(op, "out", args.out, DType::kFloat32);
+  if (args.out.columns() > args.weight.out_features) {
+    fail(op, concat("out has ", args.out.columns(), " columns, weight gives ",
+                    args.weight.out_features));
+  }
+  if (args.out.size() > 0) do_sparse_pool(args);
 }
 
 void Ops::cast(const CastArgs& args) {

@@ -88,6 +88,8 @@ class PACKHORSE_API Ops {
   /// `max_seqlen` bounds one sequence's keys, `num_tokens` the queries of the batch.
   virtual size_t attention_workspace(int64_t num_tokens, int64_t num_sequences, int64_t max_seqlen,
                                      int64_t num_heads, int64_t head_dim, DType dtype) const = 0;
+  virtual size_t sparse_pool_workspace(int64_t rows, int64_t in_features, int64_t out_features,
+                                       DType dtype) const = 0;
 
   // Ops. Throw InvalidArgument where the arguments do not fit together.
   void embed(const EmbedArgs& args);
@@ -101,6 +103,7 @@ class PACKHORSE_API Ops {
   void attention(const AttentionArgs& args);
   void norm(const NormArgs& args);
   void pool(const PoolArgs& args);
+  void sparse_pool(const SparsePoolArgs& args);
   void cast(const CastArgs& args);
 
  private:
@@ -117,6 +120,7 @@ class PACKHORSE_API Ops {
   virtual void do_attention(const AttentionArgs& args) = 0;
   virtual void do_norm(const NormArgs& args) = 0;
   virtual void do_pool(const PoolArgs& args) = 0;
+  virtual void do_sparse_pool(const SparsePoolArgs& args) = 0;
   virtual void do_cast(const CastArgs& args) = 0;
 };
 

@@ -1,6 +1,7 @@
 // The whole path in C++, mostly so that the sanitizers see it; numbers are checked in Python.
 #include "packhorse/session.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -10,6 +11,7 @@
 #include "tiny_model.h"
 
 using namespace packhorse;
+using packhorse::test::spec_of_all_heads;
 using packhorse::test::tiny_spec;
 using packhorse::test::TinyWeights;
 
@@ -87,6 +89,42 @@ TEST(session_names_the_outputs_that_a_model_has) {
   const Batch batch{{1}, {0, 1}};
   CHECK_THROWS_WITH(session->run(batch.view(), {.logits = logits.data()}),
                     "'logits' was asked for, but this model has: hidden, embedding, pooled");
+}
+
+TEST(session_runs_every_head) {
+  const TinyWeights weights;
+  SessionOptions options = small_options();
+  options.max_predictions = 4;
+  const auto session = Session::load(spec_of_all_heads().dump(), *weights.source(), options);
+  CHECK(session->embedding_size() == 5);
+  const std::vector<OutputShape> shapes = session->outputs();
+  CHECK(shapes.size() == kOutputNames.size());
+  const std::vector<int32_t> rows = {0, 3, 89};
+  std::vector<int32_t> ids(90);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i % 50);
+  const Batch batch{ids, {0, 30, 60, 60, 90}};
+  PackedTokens view = batch.view();
+  view.prediction_rows = rows;
+  RunOutputs outputs;
+  std::vector<std::vector<float>> values;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    CHECK(shapes[i].name == kOutputNames[i]);
+    const size_t count = shapes[i].name == "predictions" ? 3 : shapes[i].per_token ? 90 : 4;
+    values.emplace_back(count * static_cast<size_t>(shapes[i].columns), NAN);
+  }
+  for (size_t i = 0; i < shapes.size(); ++i) outputs[i] = values[i].data();
+  session->run(view, outputs);
+  for (const std::vector<float>& output : values) {
+    for (const float value : output) CHECK(std::isfinite(value));
+  }
+  // The second row is of the first sequence: none of its predictions is above the sparse vector.
+  for (size_t i = 0; i < 50; ++i) {
+    CHECK(std::log1p(std::max(0.0f, values[7][50 + i])) <= values[6][i] + 1e-6f);
+    CHECK(values[6][100 + i] == 0);  // of the empty sequence
+  }
+  const std::vector<int32_t> twice = {3, 3};
+  view.prediction_rows = twice;
+  CHECK_THROWS_WITH(session->run(view, outputs), "expected each row once, in ascending order");
 }
 
 TEST(session_plans_before_loading) {

@@ -109,6 +109,8 @@ TEST(spec_refuses_by_name) {
                     "'attention.score_term.max_distance' is 8");
   CHECK_THROWS_WITH(parse_spec(with("/ffn/kind", "moe")), "\"plain\", \"gated\"");
   CHECK_THROWS_WITH(parse_spec(with("/ffn/activation", "selu")), "\"gelu_tanh\"");
+  CHECK_THROWS_WITH(parse_spec(with("/heads/masked_lm", {{"activation", "elu"}})),
+                    "'heads.masked_lm.activation' is \"elu\"");
   CHECK_THROWS_WITH(parse_spec(with("/heads/mlm", 1)), "'heads.mlm' is not known");
   CHECK_THROWS_WITH(parse_spec(with("/heads/classifier", {{"input", "cls"}, {"labels", {1}}})),
                     "'heads.classifier.labels' is [1]");

@@ -25,7 +25,18 @@ inline nlohmann::json tiny_spec() {
     "embedding": {"pooling": "mean", "normalize": true}})");
 }
 
-/// Random weights of `tiny_spec`, by name; `source` borrows them.
+/// The same with every head.
+inline nlohmann::json spec_of_all_heads() {
+  nlohmann::json spec = tiny_spec();
+  spec["heads"]["classifier"] = {{"input", "last"}, {"labels", {"a", "b", "c"}}};
+  spec["heads"]["masked_lm"] = {{"activation", "gelu"}, {"sparse", true}};
+  spec["heads"]["vectors"] = {{"size", 11}, {"bias", true}};
+  spec["heads"]["token_weights"] = true;
+  spec["embedding"]["dense"] = {{{"size", 21}, {"activation", "tanh"}}, {{"size", 5}}};
+  return spec;
+}
+
+/// Random weights of both, by name; `source` borrows them.
 class TinyWeights {
  public:
   TinyWeights() {
@@ -44,6 +55,14 @@ class TinyWeights {
       norm(layer + ".ffn.norm");
     }
     linear("pooler", 24, 24);
+    linear("classifier", 3, 24);
+    linear("masked_lm.dense", 24, 24);
+    norm("masked_lm.norm");
+    linear("masked_lm.decoder", 50, 24);
+    linear("vectors", 11, 24);
+    linear("token_weights", 1, 24);
+    linear("embedding.dense.0", 21, 24);
+    linear("embedding.dense.1", 5, 21);
   }
 
   std::map<std::string, std::vector<float>> values;

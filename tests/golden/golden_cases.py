@@ -24,6 +24,8 @@ class Case:
     lengths: tuple[int, ...] = LENGTHS
     pooling_as_text: bool = False  # the newer form of the Pooling config
     head: str | None = None  # sequence, tokens, answers: what the model is for, with its labels
+    # predictions, splade, dense, colbert, pylate, bge-m3: what golden_parts.py adds
+    part: str | None = None
 
 
 def classifier(
@@ -434,6 +436,63 @@ CASES += (
     classifier("nomic-bert-sequence", "nomic_bert", "sequence", labels=_THREE),
     classifier("gte-reranker", "gte", "sequence", labels=_ONE),
     classifier("gte-tokens", "gte", "tokens", labels=_THREE),
+)
+
+
+def masked_lm(
+    name: str, model_type: str, config: dict[str, Any] | None = None, part: str = "predictions"
+) -> Case:
+    """One layer and the head over the vocabulary."""
+    depth = {"n_layers": 1} if model_type == "distilbert" else {"num_hidden_layers": 1}
+    fields = depth | (config or {})
+    lengths = (17, 1, 40, 2)
+    return Case(name, model_type, fields, "masked_lm", pooler=None, lengths=lengths, part=part)
+
+
+_OWN_DECODER = {"tie_word_embeddings": False}
+CASES += (
+    classifier("qwen2-tokens", "qwen2", "tokens", {"num_key_value_heads": 2}, _THREE),
+    classifier(
+        "qwen3-reranker", "qwen3", "sequence", {"num_key_value_heads": 2, "head_dim": 8}, _ONE
+    ),
+    classifier("mistral-sequence", "mistral", "sequence", {"num_key_value_heads": 2}, _THREE),
+    masked_lm("bert-predictions", "bert", _ODD | {"hidden_act": "relu"}),
+    masked_lm("bert-own-decoder", "bert", _OWN_DECODER | {"vocab_size": 101}),
+    masked_lm("roberta-predictions", "roberta", {"hidden_act": "relu"}),
+    masked_lm("distilbert-predictions", "distilbert", {"activation": "relu"}),
+    masked_lm("electra-predictions", "electra", {"embedding_size": 24}),
+    masked_lm("albert-predictions", "albert", {"embedding_size": 16}),
+    masked_lm("mpnet-predictions", "mpnet"),
+    masked_lm("modernbert-predictions", "modernbert", _WINDOWS),
+    masked_lm(
+        "modernbert-own-decoder",
+        "modernbert",
+        _WINDOWS | _OWN_DECODER | {"classifier_bias": True, "decoder_bias": False},
+    ),
+    masked_lm("nomic-bert-predictions", "nomic_bert"),
+    masked_lm("gte-predictions", "gte"),
+    masked_lm("deberta-v3-predictions", "deberta-v2", _DEBERTA),
+    masked_lm("bert-splade", "bert", {"vocab_size": 500}, part="splade"),
+    masked_lm("distilbert-splade", "distilbert", part="splade"),
+    Case("bert-dense", pooler=False, lengths=(17, 1, 40, 2), part="dense"),
+    Case("bert-colbert", pooler=False, lengths=(17, 1, 40, 2), part="colbert"),
+    Case(
+        "modernbert-colbert",
+        "modernbert",
+        _WINDOWS | {"num_hidden_layers": 1},
+        pooler=None,
+        lengths=(17, 1, 40, 2),
+        part="pylate",
+    ),
+    Case(
+        "bge-m3",
+        "xlm-roberta",
+        pooling="cls",
+        normalize=True,
+        pooler=False,
+        lengths=(17, 1, 40, 2),
+        part="bge-m3",
+    ),
 )
 
 # Two layers of width 32, under the names that most configs use.

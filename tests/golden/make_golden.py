@@ -13,6 +13,8 @@ Each tiny model is a folder as users have them, with golden.npz beside it:
     pooled                      [B, hidden_size] pooler_output, where the files hold a pooler
     embedding                   [B, hidden_size] as the folder's pooling files say
     logits                      [B, num_labels], or [T, num_labels] of models that label tokens
+    prediction_rows, predictions  numbers of tokens, and what a masked language model says of them
+    sparse, vectors, token_weights  as docs/models.md says, of models that have them
 
 Every sequence was run alone, so without padding, in float32 with eager attention. The weights are
 larger than a trained model's, the norms far from identity: so a wrong activation, position, type,
@@ -32,6 +34,7 @@ import numpy as np
 import torch
 import transformers
 from golden_cases import CASES, DEFAULTS, DEFAULTS_OF, RENAMED, Case
+from golden_parts import add_parts
 from torch import nn
 
 HERE = Path(__file__).parent
@@ -239,8 +242,10 @@ def make(case: Case, sequences: list[tuple[np.ndarray, np.ndarray]]) -> None:
     save(folder, case, model, encoder)
     write_pooling(folder, case)
     mode = case.pooling or ("cls" if pooler else "mean")
-    head = model if case.head else None
+    predicts = case.part in ("predictions", "splade")
+    head = model if case.head or predicts else None
     arrays = run(encoder.float(), sequences, pooler, mode, case.normalize, head)
+    add_parts(case, folder, arrays)
     np.savez_compressed(folder / "golden.npz", **arrays)
     print(f"{case.name}: {sum(f.stat().st_size for f in folder.rglob('*') if f.is_file())} bytes")
 

@@ -145,6 +145,7 @@ SPEC_OPTIONS: dict[str, Spec] = {
         **classifier("mean", 45, dense={"activation": "silu", "bias": False, "norm": True}),
         "norm": {**_NORM, "bias": False},
     },
+    "classifier-of-last-tokens": classifier("last", 3, bias=False),
     "classifier-of-tokens": classifier("tokens", 17),
     "classifier-of-tokens-with-a-layer": classifier(
         "tokens", 2, dense={"activation": "gelu", "norm": True}
@@ -153,6 +154,37 @@ SPEC_OPTIONS: dict[str, Spec] = {
         "attention": {
             **_MASK,
             "score_term": {"kind": "bucketed", "buckets": 12, "max_distance": 40},
+        }
+    },
+}
+
+_SPARSE = {"heads": {"masked_lm": {"activation": "gelu", "sparse": True}}}
+
+# Heads beside classifiers: changes to `tiny_spec`.
+HEAD_OPTIONS: dict[str, Spec] = {
+    "masked-lm": {"heads": {"masked_lm": {"activation": "tanh"}}},
+    "masked-lm-of-narrow-embeddings": {
+        "embedding_size": 24,
+        "heads": {"masked_lm": {"activation": "gelu", "dense_bias": False, "decoder_bias": False}},
+    },
+    "sparse": _SPARSE,
+    "sparse-of-many": {**_SPARSE, "vocab_size": 1001, "norm": {**_NORM, "bias": False}},
+    "token-weights": {"heads": {"token_weights": True}},
+    "vectors": {"heads": {"vectors": {"size": 20}}},
+    "long-vectors": {"heads": {"vectors": {"size": 130, "bias": True, "normalize": False}}},
+    "three-outputs": {"heads": {"token_weights": True, "vectors": {"size": 48, "bias": True}}},
+    "dense-after-pooling": {
+        "embedding": {
+            "pooling": "mean",
+            "dense": [{"size": 21, "activation": "tanh"}, {"size": 13, "bias": False}],
+            "normalize": True,
+        }
+    },
+    "wide-after-pooling": {
+        "embedding": {
+            "pooling": "last",
+            "dense": [{"size": 100, "activation": "relu"}],
+            "normalize": False,
         }
     },
 }

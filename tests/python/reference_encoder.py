@@ -12,7 +12,9 @@ from models import with_defaults
 from reference import Array
 
 
-def _norm(spec: Mapping[str, Any], tensors: Mapping[str, Array], name: str, x: Array) -> Array:
+def norm_by_name(
+    spec: Mapping[str, Any], tensors: Mapping[str, Array], name: str, x: Array
+) -> Array:
     gamma, beta = tensors.get(f"{name}.weight"), tensors.get(f"{name}.bias")
     if gamma is None:
         return x
@@ -73,7 +75,7 @@ def encoder(
         return reference.linear(x, weight, bias, activation)
 
     def norm(name: str, x: Array) -> Array:
-        return _norm(spec, tensors, name, x)
+        return norm_by_name(spec, tensors, name, x)
 
     at = reference.positions(cu_seqlens) if position_ids is None else np.asarray(position_ids)
     tables = (tensors.get(f"embeddings.{name}") for name in ("word", "position", "type"))
@@ -156,6 +158,6 @@ def classifier(
         x = reference.linear(
             x, tensors["classifier.dense.weight"], bias, head["dense"]["activation"]
         )
-        x = _norm(spec, tensors, "classifier.norm", x)
-    out = reference.linear(x, tensors["classifier.weight"], tensors["classifier.bias"])
+        x = norm_by_name(spec, tensors, "classifier.norm", x)
+    out = reference.linear(x, tensors["classifier.weight"], tensors.get("classifier.bias"))
     return out if head["input"] == "tokens" else out * (np.diff(cu_seqlens) > 0)[:, None]

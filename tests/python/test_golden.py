@@ -14,7 +14,16 @@ from packhorse_weights import convert
 GOLDEN = Path(__file__).parents[1] / "golden"
 FOLDERS = sorted(path.parent for path in GOLDEN.glob("*/golden.npz"))
 MAX_ABS_ERROR = 5e-5  # float32; transformers' own distance from float64 is up to 5e-6 here
-OUTPUTS = ("hidden", "embedding", "pooled", "logits")
+OUTPUTS = (
+    "hidden",
+    "embedding",
+    "pooled",
+    "logits",
+    "token_weights",
+    "vectors",
+    "sparse",
+    "predictions",
+)
 MIN_COSINE = 0.999  # bfloat16
 
 Arrays = Mapping[str, Any]
@@ -34,9 +43,16 @@ def needs_bfloat16() -> None:
 
 def run(model: Path, golden: Arrays, dtype: str = "float32") -> packhorse.RunResult:
     tokens, sequences = golden["ids"].size, golden["cu_seqlens"].size - 1
-    session = packhorse.Session.load(model, dtype=dtype, max_tokens=tokens, max_sequences=sequences)
+    rows = golden.get("prediction_rows")
+    session = packhorse.Session.load(
+        model,
+        dtype=dtype,
+        max_tokens=tokens,
+        max_sequences=sequences,
+        max_predictions=0 if rows is None else rows.size,
+    )
     batch = packhorse.PackedTokens(golden["ids"], golden["cu_seqlens"], golden["type_ids"])
-    return session.run(batch, outputs=[name for name in OUTPUTS if name in golden])
+    return session.run(batch, outputs=[name for name in OUTPUTS if name in golden], rows=rows)
 
 
 def check_float32(found: packhorse.RunResult, golden: Arrays) -> None:
@@ -68,10 +84,9 @@ def test_converted_gives_the_same_bits(folder: Path, tmp_path: Path) -> None:
     golden = np.load(folder / "golden.npz")
     converted = run(convert(folder, tmp_path / "converted"), golden)
     in_place = run(folder, golden)
-    np.testing.assert_array_equal(converted.hidden, in_place.hidden)
-    np.testing.assert_array_equal(converted.embedding, in_place.embedding)
-    if "logits" in golden:
-        np.testing.assert_array_equal(converted.logits, in_place.logits)
+    for name in OUTPUTS:
+        if name in golden:
+            np.testing.assert_array_equal(getattr(converted, name), getattr(in_place, name))
 
 
 def test_float16_weights(tmp_path: Path) -> None:

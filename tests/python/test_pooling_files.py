@@ -63,8 +63,12 @@ def test_refused_pooling(config: dict[str, Any], message: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("kinds", "message"),
     [
-        (("Transformer", "Pooling", "Dense", "Normalize"), "'Dense' is not supported"),
+        (("Transformer", "Pooling", "LSTM", "Normalize"), "'LSTM' is not supported"),
         (("WordEmbeddings", "Pooling"), "'WordEmbeddings'"),
+        (("Transformer", "Pooling", "Normalize", "Dense"), "in this order"),
+        (("Transformer", "Dense", "Pooling"), "in this order"),
+        (("Transformer", "Dense", "Dense"), "in this order"),
+        (("MLMTransformer", "SpladePooling", "Normalize"), "in this order"),
         (("Pooling", "Transformer"), "in this order"),
         (("Transformer", "Normalize", "Pooling"), "in this order"),
     ],

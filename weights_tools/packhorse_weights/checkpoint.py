@@ -13,10 +13,12 @@ from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import child, read_json
 from packhorse_weights.layout import Spec
+from packhorse_weights.modules import read_parts
 from packhorse_weights.naming import find_prefix, map_names
-from packhorse_weights.pooling import read_embedding, read_max_length, read_modules
+from packhorse_weights.pooling import read_max_length, read_modules
 from packhorse_weights.safetensors_file import read_safetensors
 from packhorse_weights.tensor import WEIGHT_DTYPES, Tensor, cast
+from packhorse_weights.vocabulary import read_masked_lm
 
 Format = Literal["safetensors", "torch"]
 _TORCH_SUFFIXES = (".bin", ".pt", ".pth")
@@ -40,6 +42,7 @@ class Checkpoint:
     format: Format
     folder: Path  # of config.json and the tokenizer
     converted: bool  # packhorse.json and our names
+    elsewhere: bool = False  # whether some tensors lie in other files than `files`
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ def _read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path], Format]:
 def model_folder(folder: Path) -> Path:
     """Where config.json lies: sentence-transformers may keep the transformer in a subfolder."""
     for kind, path in read_modules(folder)[:1]:
-        if kind == "Transformer" and (path / "config.json").is_file():
+        if kind in ("Transformer", "MLMTransformer") and (path / "config.json").is_file():
             return path
     return folder
 
@@ -154,11 +157,21 @@ def inspect_checkpoint(path: str | PathLike[str]) -> Checkpoint:
         heads["classifier"] = read_classifier(head, config, has_pooler, root)
         if heads["classifier"]["input"] != "tokens" and (pair := read_pair(folder)) is not None:
             spec["pair"] = pair
+    parts = read_parts(root, folder, config, tensors, has_pooler)
+    layers = {**(head.names if head else {}), **parts.names}
+    heads |= parts.heads
+    if (masked_lm := read_masked_lm(family, prefix, config, tensors)) is not None:
+        heads["masked_lm"] = masked_lm[0] | ({"sparse": True} if parts.sparse else {})
+        layers |= masked_lm[1]
+    elif parts.sparse:
+        raise CheckpointError(f"{root}: SpladePooling, but no head of a masked language model")
     if heads:
         spec["heads"] = heads
-    spec["embedding"] = read_embedding(root, has_pooler)
-    names = map_names(family, prefix, spec, head.names if head else {}, tensors, str(files[0]))
-    return Checkpoint(spec, names, tensors, files, format, folder, converted=False)
+    spec["embedding"] = parts.embedding
+    elsewhere = bool(parts.tensors.keys() - tensors.keys())
+    tensors = {**tensors, **parts.tensors}
+    names = map_names(family, prefix, spec, layers, tensors, str(files[0]))
+    return Checkpoint(spec, names, tensors, files, format, folder, False, elsewhere)
 
 
 def resolve_model(path: str | PathLike[str]) -> ModelFiles:
@@ -166,7 +179,7 @@ def resolve_model(path: str | PathLike[str]) -> ModelFiles:
     checkpoint = inspect_checkpoint(path)
     used = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
     readable = all(tensor.dtype in WEIGHT_DTYPES for tensor in used.values())
-    if checkpoint.format == "safetensors" and readable:
+    if checkpoint.format == "safetensors" and readable and not checkpoint.elsewhere:
         return ModelFiles(checkpoint.spec, checkpoint.files, checkpoint.names, None)
     tensors: dict[str, Tensor] = {}
     for name, tensor in used.items():

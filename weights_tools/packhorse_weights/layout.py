@@ -116,5 +116,18 @@ def weight_shapes(spec: Spec, stacks: Collection[str] = ()) -> Shapes:
             layer("classifier.dense", (hidden, hidden), dense.get("bias", True))
             if dense.get("norm", False):
                 layer("classifier.norm", (hidden,), norm_bias)
-        layer("classifier", (len(classifier["labels"]), hidden))
+        layer("classifier", (len(classifier["labels"]), hidden), classifier.get("bias", True))
+    if spec.get("heads", {}).get("token_weights", False):
+        layer("token_weights", (1, hidden))
+    if (vectors := spec.get("heads", {}).get("vectors")) is not None:
+        layer("vectors", (vectors["size"], hidden), vectors.get("bias", False))
+    if (masked_lm := spec.get("heads", {}).get("masked_lm")) is not None:
+        layer("masked_lm.dense", (embedding, hidden), masked_lm.get("dense_bias", True))
+        layer("masked_lm.norm", (embedding,), norm_bias)
+        decoder_bias = masked_lm.get("decoder_bias", True)
+        layer("masked_lm.decoder", (spec["vocab_size"], embedding), decoder_bias)
+    before = hidden
+    for i, dense in enumerate(spec.get("embedding", {}).get("dense", ())):
+        layer(f"embedding.dense.{i}", (dense["size"], before), dense.get("bias", True))
+        before = dense["size"]
     return shapes

@@ -65,7 +65,7 @@ def map_names(
     shapes = weight_shapes(spec, stacks)
     names = {
         ours: _theirs(head, "", ours, tensors)
-        if ours.startswith("classifier.")
+        if ours in head or ours.rpartition(".")[0] in head
         else _theirs(family.names, prefix, ours, tensors)
         for ours in shapes
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import child, read_bytes, read_json
@@ -46,7 +45,8 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
     ]
 
 
-def _pooling_mode(path: Path) -> str:
+def pooling_mode(path: Path) -> str:
+    """`embedding.pooling` of the spec, from the config of a Pooling module."""
     config = read_json(path)
     modes = config.get("pooling_mode")
     if modes is None:
@@ -70,38 +70,6 @@ def _pooling_mode(path: Path) -> str:
             f"{path}: pooling mode {mode!r:.80} is not supported; supported: {known}"
         )
     return ours
-
-
-def read_embedding(folder: Path, has_pooler: bool) -> dict[str, Any]:
-    """The `embedding` part of the spec.
-
-    Without files that say how, nobody trained the model to give embeddings. The first token then
-    stands for the sequence where a pooler was trained on it, the mean of all where none was; never
-    normalised, so that nothing is added that the model does not say.
-    """
-    modules = read_modules(folder)
-    kinds = [kind for kind, _ in modules]
-    for kind in kinds:
-        if kind not in ("Transformer", "Pooling", "Normalize"):
-            raise CheckpointError(
-                f"{folder / 'modules.json'}: the module {kind!r:.80} is not supported; supported: "
-                "Transformer, Pooling, Normalize"
-            )
-    if kinds and kinds not in (
-        ["Transformer"],
-        ["Transformer", "Pooling"],
-        ["Transformer", "Pooling", "Normalize"],
-    ):
-        raise CheckpointError(
-            f"{folder / 'modules.json'}: modules {kinds!r:.80}; expected Transformer, Pooling, "
-            "Normalize, in this order"
-        )
-    if "Pooling" not in kinds:
-        return {"pooling": "cls" if has_pooler else "mean", "normalize": False}
-    return {
-        "pooling": _pooling_mode(modules[1][1] / "config.json"),
-        "normalize": "Normalize" in kinds,
-    }
 
 
 def read_max_length(folder: Path, max_seqlen: int) -> int | None:

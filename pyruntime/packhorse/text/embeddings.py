@@ -105,7 +105,7 @@ class Embedding(TextRunner):
         dtype         "float32", "float16", "int8", "uint8", "binary" or "ubinary", with `ranges` as
                       `quantize_embeddings` says
         """
-        size = self.session.hidden_size
+        size = self.session.embedding_size
         if truncate_dim is not None and not 1 <= truncate_dim <= size:
             raise ValueError(f"truncate_dim {truncate_dim} is not between 1 and {size}")
         if normalize is None:

@@ -155,6 +155,27 @@ __global__ void __launch_bounds__(256) cast_kernel(const __grid_constant__ CastA
   }
 }
 
+// A warp has a row.
+template <class From, class To>
+__global__ void __launch_bounds__(256)
+    cast_unit_rows_kernel(const __grid_constant__ CastArgs args) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int64_t row = int64_t{blockIdx.x} * 8 + threadIdx.x / 32;
+  if (row >= args.x.shape[0]) return;
+  const From* from = static_cast<const From*>(args.x.data) + row * args.x.row_stride;
+  To* to = static_cast<To*>(args.out.data) + row * args.out.row_stride;
+  float squares = 0;
+  for (int64_t i = threadIdx.x % 32; i < args.x.shape[1]; i += 32) {
+    const float value = to_float(from[i]);
+    squares += value * value;
+  }
+  const float divisor = fmaxf(sqrtf(warp_sum(squares)), 1e-12f);
+  for (int64_t i = threadIdx.x % 32; i < args.x.shape[1]; i += 32) {
+    to[i] = Element<To>::from(to_float(from[i]) / divisor);
+  }
+}
+
 bool takes_vectors(const TensorView& view) {
   return view.shape[1] % kVectorSize == 0 && view.row_stride % kVectorSize == 0 &&
          reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
@@ -162,6 +183,11 @@ bool takes_vectors(const TensorView& view) {
 
 template <class From, class To>
 void launch_cast_to(CastArgs args, cudaStream_t stream) {
+  if (args.normalize) {
+    const auto blocks = static_cast<unsigned>((args.x.shape[0] + 7) / 8);
+    launch_kernel(cast_unit_rows_kernel<From, To>, dim3(blocks), 256, 0, stream, args);
+    return;
+  }
   // Contiguous tensors are one long row: no division worth mentioning, and longer vectors.
   const int64_t size = args.x.shape[0] * args.x.shape[1];
   if (args.x.row_stride == args.x.shape[1] && args.out.row_stride == args.out.shape[1]) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "packhorse/export.h"
 #include "packhorse/types.h"
@@ -20,6 +21,7 @@ struct DeviceTokens {
   const int32_t* position_ids = nullptr;  // [num_tokens] or null
   int64_t num_tokens = 0;
   int64_t num_sequences = 0;
+  std::span<const int32_t> prediction_rows = {};  // in host memory
 };
 
 /// A result in the device's memory. The memory is another run's again when the last DeviceArray of

@@ -14,6 +14,7 @@ namespace packhorse {
 /// cu_seqlens   int32[B+1]  prefix sum of the lengths: first 0, last T, never decreasing
 /// type_ids     int32[T] or empty (all zero)
 /// position_ids int32[T] or empty (0, 1, ... from each sequence's own start)
+/// prediction_rows int32[M], ascending: tokens that `predictions` are of
 ///
 /// T = 0, B = 0 and sequences of length 0 are legal.
 struct PACKHORSE_API PackedTokens {
@@ -21,6 +22,7 @@ struct PACKHORSE_API PackedTokens {
   std::span<const int32_t> cu_seqlens;
   std::span<const int32_t> type_ids;
   std::span<const int32_t> position_ids;
+  std::span<const int32_t> prediction_rows = {};
 
   int64_t num_tokens() const { return static_cast<int64_t>(ids.size()); }
   int64_t num_sequences() const { return static_cast<int64_t>(cu_seqlens.size()) - 1; }
@@ -36,6 +38,7 @@ struct PackedLimits {
   int64_t vocab_size = 0;  // ids in [0, vocab_size)
   int64_t type_vocab_size = 0;
   int64_t num_positions = 0;  // position_ids in [0, num_positions)
+  int64_t max_predictions = 0;
 };
 
 /// Checks offsets alone: as `check` does.
@@ -44,6 +47,10 @@ PACKHORSE_API void check_offsets(std::span<const int32_t> cu_seqlens, int64_t nu
 /// Checks the sizes of a batch against the plan: as `check` does.
 PACKHORSE_API void check_capacity(int64_t num_tokens, int64_t num_sequences,
                                   const PackedLimits& limits);
+
+/// Checks PackedTokens::prediction_rows alone: as `check` does.
+PACKHORSE_API void check_prediction_rows(std::span<const int32_t> rows, int64_t num_tokens,
+                                         const PackedLimits& limits);
 
 /// Checks a batch once, at the door. Throws InvalidArgument naming the array, the index, what was
 /// found and what was expected.

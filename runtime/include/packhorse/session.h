@@ -1,6 +1,7 @@
 // The public C++ API: load a model once, run packed batches on it from any thread.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -26,38 +27,51 @@ struct SessionOptions {
   int threads = 0;                     // CPU worker threads; 0: all cores this process may use
   std::optional<size_t> memory_limit;  // bytes, weights + arena; exceeded: OutOfMemory at load
   int output_slots = 2;  // results that may stay on the device at once; none are planned on the CPU
+  /// Rows of the largest PackedTokens::prediction_rows. 0: what only `predictions` needs of a model
+  /// is not loaded.
+  int64_t max_predictions = 0;
+};
+
+/// Names of the members of PerOutput, in order.
+inline constexpr std::array<const char*, 8> kOutputNames = {
+    "hidden", "embedding", "pooled", "logits", "token_weights", "vectors", "sparse", "predictions"};
+
+/// Something for each output that a model may have. T = tokens, B = sequences of the batch; what
+/// the spec must have is in docs/spec.md.
+template <class Value>
+struct PerOutput {
+  Value hidden{};         // [T, hidden_size] last hidden state
+  Value embedding{};      // [B, embedding columns] pooled and normalised as the spec says
+  Value pooled{};         // [B, hidden_size] the pooler head
+  Value logits{};         // [B or T, num_labels] the classifier
+  Value token_weights{};  // [T, 1] how much each token counts in lexical matching
+  Value vectors{};        // [T, size] of each token, for late interaction
+  Value sparse{};       // [B, vocab_size] log(1 + the largest of the sequence's predictions, or 0)
+  Value predictions{};  // [prediction_rows, vocab_size] logits of the masked language model
+
+  Value& operator[](size_t i) {
+    const std::array<Value*, kOutputNames.size()> values = {
+        &hidden, &embedding, &pooled, &logits, &token_weights, &vectors, &sparse, &predictions};
+    return *values[i];
+  }
+  const Value& operator[](size_t i) const { return const_cast<PerOutput&>(*this)[i]; }
 };
 
 /// Where a run writes, in host memory owned by the caller. A null pointer: not wanted, not
 /// computed.
-struct RunOutputs {
-  float* hidden = nullptr;     // [T, hidden_size] last hidden state
-  float* embedding = nullptr;  // [B, hidden_size] pooled and normalised as the spec says
-  float* pooled = nullptr;     // [B, hidden_size] the pooler head; the spec must have one
-  float* logits = nullptr;     // [B or T, num_labels] the classifier; the spec must have one
-};
+using RunOutputs = PerOutput<float*>;
 
 /// Which outputs stay on the device.
-struct DeviceOutputSet {
-  bool hidden = false;
-  bool embedding = false;
-  bool pooled = false;
-  bool logits = false;
-};
+using DeviceOutputSet = PerOutput<bool>;
 
-/// Null where not wanted. `hidden` and `pooled` are of the session's dtype, the others are float32;
-/// shapes as RunOutputs. Together they lease one of `output_slots`, until the last is gone; they
-/// keep the session alive.
-struct DeviceOutputs {
-  std::shared_ptr<DeviceArray> hidden;
-  std::shared_ptr<DeviceArray> embedding;
-  std::shared_ptr<DeviceArray> pooled;
-  std::shared_ptr<DeviceArray> logits;
-};
+/// Null where not wanted. `hidden` and `pooled` are of the session's dtype, the others are float32.
+/// Together they lease one of `output_slots`, until the last is gone; they keep the session alive.
+using DeviceOutputs = PerOutput<std::shared_ptr<DeviceArray>>;
 
-/// One output that a model has: [T, columns] where it is per token, else [B, columns].
+/// One output that a model has: [T, columns] where it is per token, else [B, columns]; of
+/// `predictions` [prediction_rows, columns].
 struct OutputShape {
-  std::string name;  // of RunOutputs
+  std::string name;  // of kOutputNames
   bool per_token = false;
   int64_t columns = 0;
 };
@@ -107,6 +121,8 @@ class PACKHORSE_API Session {
   virtual const SessionOptions& options() const = 0;
   virtual const std::string& spec_json() const = 0;
   virtual int64_t hidden_size() const = 0;
+  /// Columns of `embedding`.
+  virtual int64_t embedding_size() const = 0;
   /// Tokens of the longest sequence that the model takes.
   virtual int64_t max_seqlen() const = 0;
   /// What may be asked of `run`.

@@ -2,7 +2,7 @@
 
 from packhorse_weights.architectures.base import Architecture, encoder_spec
 from packhorse_weights.architectures.bert import BUFFERS, ENCODER
-from packhorse_weights.architectures.heads import OF_POOLER
+from packhorse_weights.architectures.heads import OF_POOLER, masked_lm
 from packhorse_weights.config import Config
 from packhorse_weights.layout import Spec
 
@@ -42,4 +42,7 @@ ARCHITECTURE = Architecture(
     encoder=ENCODER,
     unused=BUFFERS,
     heads=OF_POOLER,
+    masked_lm=masked_lm(
+        "predictions.dense", "predictions.LayerNorm", "predictions.decoder", "predictions.bias"
+    ),
 )

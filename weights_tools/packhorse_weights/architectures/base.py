@@ -6,26 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from packhorse_weights.architectures.heads import Head
+from packhorse_weights.activations import ACTIVATIONS
+from packhorse_weights.architectures.heads import Head, MaskedLm
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.layout import Spec
-
-# `hidden_act` of transformers -> `ffn.activation` of the spec. gelu_new, gelu_fast and their
-# relatives are one function, the tanh approximation, written differently.
-ACTIVATIONS: Mapping[str, str] = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_accurate": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_python_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-    "tanh": "tanh",
-}
 
 _MAX_LAYERS = 4096
 _MAX_THETA = 1e12
@@ -50,6 +35,7 @@ class Architecture:
     pooler_activation: of the pooler head; the head exists where `names` has it and the checkpoint
         has its weights.
     heads: how the name of a class in `architectures` ends -> the classifier that it has.
+    masked_lm: the head of its masked language model.
     accepts: which configs of its model types are meant, where two families share one.
     """
 
@@ -60,6 +46,7 @@ class Architecture:
     unused: tuple[str, ...] = ()
     pooler_activation: str = "tanh"
     heads: Mapping[str, Head] = field(default_factory=dict)
+    masked_lm: MaskedLm | None = None
     accepts: Callable[[Config], bool] = any_config
 
 

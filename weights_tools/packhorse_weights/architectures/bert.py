@@ -4,7 +4,7 @@ BGE, E5, GTE (the first ones), Snowflake Arctic Embed and many others are of thi
 """
 
 from packhorse_weights.architectures.base import Architecture, encoder_spec
-from packhorse_weights.architectures.heads import OF_POOLER
+from packhorse_weights.architectures.heads import BERT_LM, OF_POOLER
 from packhorse_weights.config import Config
 from packhorse_weights.layout import Spec
 
@@ -38,4 +38,5 @@ ARCHITECTURE = Architecture(
     encoder=ENCODER,
     unused=BUFFERS,
     heads=OF_POOLER,
+    masked_lm=BERT_LM,
 )

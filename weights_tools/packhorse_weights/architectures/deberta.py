@@ -1,8 +1,9 @@
 """DeBERTa (He et al. 2020, 2021), v1 to v3: contents meet relative positions in attention."""
 
-from packhorse_weights.architectures.base import ACTIVATIONS, Architecture, encoder_spec
+from packhorse_weights.activations import ACTIVATIONS
+from packhorse_weights.architectures.base import Architecture, encoder_spec
 from packhorse_weights.architectures.bert import BUFFERS, ENCODER
-from packhorse_weights.architectures.heads import OF_TOKENS, Head, Options
+from packhorse_weights.architectures.heads import BERT_LM, OF_TOKENS, Head, Options
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.layout import Spec
@@ -126,6 +127,7 @@ ARCHITECTURE = Architecture(
     encoder=ENCODER,
     unused=UNUSED,
     heads=HEADS,
+    masked_lm=BERT_LM,
 )
 FIRST_ARCHITECTURE = Architecture(
     classes={"deberta": "Deberta"},
@@ -134,4 +136,5 @@ FIRST_ARCHITECTURE = Architecture(
     encoder=ENCODER,
     unused=UNUSED,
     heads=HEADS,
+    masked_lm=BERT_LM,
 )

@@ -1,12 +1,13 @@
 """Decoders as embedders: Qwen2, Qwen3, Llama, Mistral and models of their shape."""
 
+from packhorse_weights.activations import ACTIVATIONS
 from packhorse_weights.architectures.base import (
-    ACTIVATIONS,
     Architecture,
     local_layers,
     refuse_variants,
     sizes,
 )
+from packhorse_weights.architectures.heads import Head
 from packhorse_weights.architectures.rope import rope
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
@@ -92,4 +93,10 @@ ARCHITECTURE = Architecture(
         "final_norm": "norm",
     },
     encoder=("embed_tokens.", "layers.", "norm."),
+    heads={
+        "ForSequenceClassification": Head(
+            lambda config: {"input": "last", "bias": False}, {"classifier": "score"}
+        ),
+        "ForTokenClassification": Head(lambda config: {"input": "tokens"}, {"classifier": "score"}),
+    },
 )

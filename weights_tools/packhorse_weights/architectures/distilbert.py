@@ -1,7 +1,7 @@
 """DistilBERT (Sanh et al. 2019): BERT without types and without a pooler."""
 
 from packhorse_weights.architectures.base import Architecture, encoder_spec
-from packhorse_weights.architectures.heads import OF_TOKENS, of_first_tokens
+from packhorse_weights.architectures.heads import OF_TOKENS, masked_lm, of_first_tokens
 from packhorse_weights.config import Config
 from packhorse_weights.layout import Spec
 
@@ -41,4 +41,7 @@ ARCHITECTURE = Architecture(
         "ForSequenceClassification": of_first_tokens("relu", "pre_classifier", "classifier"),
         **OF_TOKENS,
     },
+    masked_lm=masked_lm(
+        "vocab_transform", "vocab_layer_norm", "vocab_projector", field="activation"
+    ),
 )

@@ -2,7 +2,7 @@
 
 from packhorse_weights.architectures.base import Architecture, encoder_spec
 from packhorse_weights.architectures.bert import BUFFERS, NAMES
-from packhorse_weights.architectures.heads import OF_TOKENS, of_first_tokens
+from packhorse_weights.architectures.heads import OF_TOKENS, masked_lm, of_first_tokens
 from packhorse_weights.config import Config
 from packhorse_weights.layout import Spec
 
@@ -29,4 +29,10 @@ ARCHITECTURE = Architecture(
         ),
         **OF_TOKENS,
     },
+    masked_lm=masked_lm(
+        "generator_predictions.dense",
+        "generator_predictions.LayerNorm",
+        "generator_lm_head",
+        field=None,
+    ),
 )

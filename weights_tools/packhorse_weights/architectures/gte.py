@@ -6,7 +6,7 @@ Snowflake Arctic Embed m v2.0 is of this family.
 from typing import Any
 
 from packhorse_weights.architectures.base import Architecture, encoder_spec, rope_theta
-from packhorse_weights.architectures.heads import OF_POOLER
+from packhorse_weights.architectures.heads import OF_POOLER, masked_lm
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.layout import Spec
@@ -59,4 +59,5 @@ ARCHITECTURE = Architecture(
     encoder=("embeddings.", "encoder.", "pooler."),
     unused=("embeddings.position_ids",),
     heads=OF_POOLER,
+    masked_lm=masked_lm("lm_head.dense", "lm_head.norm", "lm_head.decoder", field=None),
 )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from packhorse_weights.activations import ACTIVATIONS
 from packhorse_weights.config import Config
 
 Options = dict[str, Any]
@@ -33,6 +34,42 @@ def of_first_tokens(activation: str, dense: str, classifier: str) -> Head:
     )
 
 
+@dataclass(frozen=True)
+class MaskedLm:
+    """decoder(norm(activation(dense(x)))), over the vocabulary.
+
+    options: config -> `heads.masked_lm` of the spec.
+    names: our name of a layer -> theirs, whole.
+    bias: where the decoder's bias may lie instead of beside its weight.
+    """
+
+    options: Callable[[Config], Options]
+    names: Mapping[str, str]
+    bias: str | None = None
+
+
+def masked_lm(
+    dense: str, norm: str, decoder: str, bias: str | None = None, field: str | None = "hidden_act"
+) -> MaskedLm:
+    """`field`: of the config, with the activation; None: always GELU."""
+    names = {"masked_lm.dense": dense, "masked_lm.norm": norm, "masked_lm.decoder": decoder}
+
+    def options(config: Config) -> Options:
+        return {"activation": config.choice(field, ACTIVATIONS, "gelu") if field else "gelu"}
+
+    return MaskedLm(options, names, bias)
+
+
+_OF_BERT = "cls.predictions"
+BERT_LM = masked_lm(
+    f"{_OF_BERT}.transform.dense",
+    f"{_OF_BERT}.transform.LayerNorm",
+    f"{_OF_BERT}.decoder",
+    f"{_OF_BERT}.bias",
+)
+ROBERTA_LM = masked_lm(
+    "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias", field=None
+)
 POOLED = Head(lambda config: {"input": "pooler"}, {"classifier": "classifier"})
 TOKENS = Head(lambda config: {"input": "tokens"}, {"classifier": "classifier"})
 ANSWERS = Head(

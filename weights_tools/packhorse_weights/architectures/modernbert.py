@@ -1,14 +1,14 @@
 """ModernBERT (Warner et al. 2024): pre-norm, rotary positions, gated, most layers see a window."""
 
+from packhorse_weights.activations import ACTIVATIONS
 from packhorse_weights.architectures.base import (
-    ACTIVATIONS,
     Architecture,
     local_layers,
     refuse_variants,
     rope_theta,
     sizes,
 )
-from packhorse_weights.architectures.heads import Head, Options
+from packhorse_weights.architectures.heads import Head, MaskedLm, Options
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.layout import Spec
@@ -90,6 +90,14 @@ def _token_options(config: Config) -> Options:
     return {"input": "tokens", "dense": _dense(config)}
 
 
+def _masked_lm_options(config: Config) -> Options:
+    return {
+        "activation": config.choice("classifier_activation", ACTIVATIONS, "gelu"),
+        "dense_bias": config.boolean("classifier_bias", False),
+        "decoder_bias": config.boolean("decoder_bias", True),
+    }
+
+
 _HEAD = {
     "classifier.dense": "head.dense",
     "classifier.norm": "head.norm",
@@ -116,4 +124,12 @@ ARCHITECTURE = Architecture(
         "ForTokenClassification": Head(_token_options, _HEAD),
         "ForQuestionAnswering": Head(_token_options, _HEAD, labels=("start", "end")),
     },
+    masked_lm=MaskedLm(
+        _masked_lm_options,
+        {
+            "masked_lm.dense": "head.dense",
+            "masked_lm.norm": "head.norm",
+            "masked_lm.decoder": "decoder",
+        },
+    ),
 )

@@ -2,7 +2,7 @@
 
 from packhorse_weights.architectures.base import Architecture, encoder_spec
 from packhorse_weights.architectures.bert import BUFFERS, ENCODER
-from packhorse_weights.architectures.heads import ROBERTA
+from packhorse_weights.architectures.heads import ROBERTA, ROBERTA_LM
 from packhorse_weights.config import Config
 from packhorse_weights.layout import Spec
 
@@ -41,4 +41,5 @@ ARCHITECTURE = Architecture(
     encoder=ENCODER,
     unused=BUFFERS,
     heads=ROBERTA,
+    masked_lm=ROBERTA_LM,
 )

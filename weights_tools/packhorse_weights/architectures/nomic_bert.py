@@ -1,7 +1,7 @@
 """NomicBERT (Nussbaum et al. 2024): post-norm, rotary positions, SwiGLU, biases in norms only."""
 
 from packhorse_weights.architectures.base import Architecture, encoder_spec, rope_theta
-from packhorse_weights.architectures.heads import OF_POOLER
+from packhorse_weights.architectures.heads import OF_POOLER, masked_lm
 from packhorse_weights.config import Config
 from packhorse_weights.layout import Spec
 
@@ -67,6 +67,8 @@ def spec(model_type: str, config: Config) -> Spec:
     }
 
 
+_PREDICTIONS = "cls.predictions"
+
 ARCHITECTURE = Architecture(
     classes={"nomic_bert": "NomicBert"},
     spec=spec,
@@ -85,4 +87,10 @@ ARCHITECTURE = Architecture(
     },
     encoder=("embeddings.", "emb_ln.", "encoder.", "pooler."),
     heads=OF_POOLER,
+    masked_lm=masked_lm(
+        f"{_PREDICTIONS}.transform.dense",
+        f"{_PREDICTIONS}.transform.layer_norm",
+        f"{_PREDICTIONS}.decoder",
+        f"{_PREDICTIONS}.bias",
+    ),
 )

@@ -1,0 +1,117 @@
+#include "cpu/sparse_pool.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "cpu/workspace.h"
+
+namespace packhorse::cpu {
+namespace {
+
+struct Scratch {
+  Scratch(Workspace& workspace, int64_t in_features, DType dtype, int threads)
+      : panel(panel_width(dtype)),
+        last_rows(workspace.take(kBlockRows * in_features * static_cast<int64_t>(size_of(dtype)))),
+        logits(workspace.take<float>(threads * kBlockRows * panel)),
+        largest(workspace.take<float>(threads * panel)) {}
+
+  int64_t panel;
+  std::byte* last_rows;  // [64, in_features] of a batch whose rows do not fill a block
+  float* logits;         // [threads, 64, panel]
+  float* largest;        // [threads, panel]
+};
+
+// The larger; NaN if either is.
+float max_or_nan(float a, float b) { return a > b || a != a ? a : b; }
+
+void weigh(float* row, int64_t columns) {
+  // Hardly any are above zero.
+  for (int64_t i = 0; i < columns; ++i) {
+    if (!(row[i] <= 0)) {
+      row[i] = std::log1p(row[i]);
+    } else {
+      row[i] = 0;
+    }
+  }
+}
+
+}  // namespace
+
+size_t sparse_pool_workspace(int64_t in_features, DType dtype, int threads) {
+  Workspace workspace;
+  Scratch(workspace, in_features, dtype, threads);
+  return workspace.bytes();
+}
+
+void sparse_pool(const SparsePoolArgs& args, GemmSet& gemms, const Kernels& kernels,
+                 ThreadPool& pool) {
+  const int64_t in_features = args.weight.in_features;
+  const int64_t rows = args.x.rows();
+  const size_t row_bytes = static_cast<size_t>(in_features) * size_of(args.x.dtype);
+  Workspace workspace(args.workspace);
+  const Scratch scratch(workspace, in_features, args.x.dtype, pool.threads());
+  const GemmShape shape = {in_features,     args.weight.out_features, args.x.dtype,
+                           DType::kFloat32, Activation::kNone,        args.weight.bias != nullptr};
+  const Gemm& gemm = gemms.get(shape);
+
+  const int64_t whole = rows / kBlockRows * kBlockRows;
+  if (whole < rows) {
+    const size_t there = static_cast<size_t>(rows - whole) * row_bytes;
+    std::memcpy(scratch.last_rows, args.x.as<char>() + static_cast<size_t>(whole) * row_bytes,
+                there);
+    std::memset(scratch.last_rows + there, 0, kBlockRows * row_bytes - there);
+  }
+  const int32_t* cu_seqlens = args.batch.cu_seqlens;
+  const int64_t panels = (args.out.columns() + scratch.panel - 1) / scratch.panel;
+  pool.parallel_for(panels, [&](int64_t panel, int worker) {
+    const int64_t begin = panel * scratch.panel;
+    const int64_t columns = std::min(scratch.panel, args.out.columns() - begin);
+    float* logits = scratch.logits + worker * kBlockRows * scratch.panel;
+    float* largest = scratch.largest + worker * scratch.panel;
+    const auto out_of = [&](int64_t b) {
+      return args.out.as<float>() + b * args.out.columns() + begin;
+    };
+    Gemm::Block block;
+    block.weight = args.weight.data;
+    block.bias = args.weight.bias;
+    block.out_stride = std::min(scratch.panel, args.weight.out_features - begin);
+    // Where column 0 would be: only this panel's columns are written.
+    block.out = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(logits) -
+                                        static_cast<uintptr_t>(begin) * sizeof(float));
+    block.out_rows = kBlockRows;
+    block.worker = worker;
+    for (int64_t b = 0; b < args.batch.num_sequences; ++b) {
+      if (cu_seqlens[b] == cu_seqlens[b + 1]) std::fill_n(out_of(b), columns, 0.0f);
+    }
+    int64_t sequence = 0;
+    for (int64_t first = 0; first < rows; first += kBlockRows) {
+      const int64_t end = std::min(rows, first + kBlockRows);
+      block.rows = end - first;
+      block.x = first < whole ? args.x.as<char>() + static_cast<size_t>(first) * row_bytes
+                              : static_cast<const void*>(scratch.last_rows);
+      gemm.run_panel(block, panel);
+      for (int64_t row = first; row < end;) {
+        while (cu_seqlens[sequence + 1] <= row) ++sequence;
+        const int64_t last = std::min<int64_t>(end, cu_seqlens[sequence + 1]);
+        const bool starts = cu_seqlens[sequence] == row;
+        float* out = out_of(sequence);
+        PoolRows task;
+        task.x = logits + (row - first) * block.out_stride;
+        task.out = starts ? out : largest;
+        task.x_stride = block.out_stride;
+        task.rows = last - row;
+        task.columns = columns;
+        task.take_max = true;
+        kernels.pool_rows[0][0](task);
+        if (!starts) {
+          for (int64_t i = 0; i < columns; ++i) out[i] = max_or_nan(out[i], largest[i]);
+        }
+        if (last == cu_seqlens[sequence + 1]) weigh(out, columns);
+        row = last;
+      }
+    }
+  });
+}
+
+}  // namespace packhorse::cpu

@@ -1,0 +1,145 @@
+#include <algorithm>
+#include <string>
+
+#include "core/format.h"
+#include "model/heads.h"
+
+namespace packhorse {
+namespace {
+
+class HeadBuffers {
+ public:
+  HeadBuffers(const Spec& spec, const Capacity& capacity, DType dtype, const Ops& ops, Arena& arena,
+              EncoderBuffers& buffers)
+      : spec_(spec),
+        capacity_(capacity),
+        dtype_(dtype),
+        ops_(ops),
+        arena_(arena),
+        buffers_(buffers) {}
+
+  // Every head has scratch of its own, in the same bytes.
+  void take() {
+    take_outputs();
+    const bool pools = spec_.pooler || !spec_.embedding_dense.empty() ||
+                       (spec_.classifier && !spec_.classifier->per_token());
+    if (pools) buffers_.head_input = matrix("head_input", sequences(), spec_.hidden_size);
+    count_workspaces();
+    if (workspace_ > 0) buffers_.head_workspace = arena_.take("head_workspace", workspace_);
+    if (!spec_.embedding_dense.empty()) take_embedding();
+    if (spec_.classifier) take_classifier();
+    if (spec_.token_weights) {
+      const Arena::Scope scope(arena_);
+      buffers_.padded_token_weights = matrix("padded_token_weights", tokens(), padded(1));
+    }
+    if (spec_.vectors) {
+      const Arena::Scope scope(arena_);
+      buffers_.padded_vectors = matrix("padded_vectors", tokens(), padded(spec_.vectors->size));
+    }
+    if (spec_.masked_lm) take_masked_lm();
+  }
+
+ private:
+  int64_t tokens() const { return capacity_.max_tokens; }
+  int64_t sequences() const { return capacity_.max_sequences; }
+  int64_t padded(int64_t features) const { return padded_features(features, ops_); }
+  // Rows of the masked language model.
+  int64_t vocabulary_rows() const {
+    return spec_.masked_lm->sparse ? tokens() : capacity_.max_predictions;
+  }
+
+  TensorView matrix(const std::string& name, int64_t rows, int64_t columns) {
+    return take_matrix(arena_, name.c_str(), rows, columns, dtype_);
+  }
+
+  // Beside `hidden`, which is there.
+  void take_outputs() {
+    const PerOutput<OutputLayout> layouts = output_layouts(spec_, capacity_);
+    buffers_.outputs.hidden = buffers_.hidden;
+    for (size_t i = 1; i < kOutputNames.size(); ++i) {
+      const OutputLayout& layout = layouts[i];
+      if (!layout.exists()) continue;
+      buffers_.outputs[i] = take_matrix(
+          arena_, kOutputNames[i], layout.rows(tokens(), sequences(), capacity_.max_predictions),
+          layout.columns, layout.is_float32 ? DType::kFloat32 : dtype_);
+    }
+  }
+
+  void count(int64_t rows, int64_t in_features, int64_t out_features) {
+    workspace_ =
+        std::max(workspace_, ops_.linear_workspace(rows, in_features, out_features, dtype_));
+  }
+
+  void count_workspaces() {
+    const int64_t hidden_size = spec_.hidden_size;
+    if (spec_.pooler) count(sequences(), hidden_size, hidden_size);
+    int64_t features = hidden_size;
+    for (const EmbeddingDenseSpec& layer : spec_.embedding_dense) {
+      count(sequences(), features, padded(layer.size));
+      features = padded(layer.size);
+    }
+    if (spec_.classifier) {
+      const int64_t rows = classifier_rows();
+      if (spec_.classifier->dense) count(rows, hidden_size, hidden_size);
+      count(rows, hidden_size, padded(spec_.classifier->num_labels));
+    }
+    if (spec_.token_weights) count(tokens(), hidden_size, padded(1));
+    if (spec_.vectors) count(tokens(), hidden_size, padded(spec_.vectors->size));
+    if (spec_.masked_lm) {
+      count(vocabulary_rows(), hidden_size, spec_.embedding_size);
+      count(capacity_.max_predictions, spec_.embedding_size, padded(spec_.vocab_size));
+    }
+  }
+
+  int64_t classifier_rows() const { return spec_.classifier->per_token() ? tokens() : sequences(); }
+
+  void take_embedding() {
+    const Arena::Scope scope(arena_);
+    for (size_t i = 0; i < spec_.embedding_dense.size(); ++i) {
+      buffers_.embedding_dense.push_back(matrix(concat("embedding_dense_", i), sequences(),
+                                                padded(spec_.embedding_dense[i].size)));
+    }
+  }
+
+  void take_classifier() {
+    const Arena::Scope scope(arena_);
+    const int64_t rows = classifier_rows();
+    if (spec_.classifier->dense) {
+      buffers_.classifier_dense = matrix("classifier_dense", rows, spec_.hidden_size);
+    }
+    buffers_.padded_logits = matrix("padded_logits", rows, padded(spec_.classifier->num_labels));
+  }
+
+  void take_masked_lm() {
+    const Arena::Scope scope(arena_);
+    const int64_t predictions = capacity_.max_predictions;
+    buffers_.masked_lm_dense = matrix("masked_lm_dense", vocabulary_rows(), spec_.embedding_size);
+    if (predictions > 0) {
+      buffers_.prediction_input = matrix("prediction_input", predictions, spec_.hidden_size);
+      buffers_.padded_predictions =
+          matrix("padded_predictions", predictions, padded(spec_.vocab_size));
+    }
+    if (spec_.masked_lm->sparse) {
+      buffers_.sparse_workspace = arena_.take(
+          "sparse_workspace", ops_.sparse_pool_workspace(tokens(), spec_.embedding_size,
+                                                         padded(spec_.vocab_size), dtype_));
+    }
+  }
+
+  const Spec& spec_;
+  const Capacity& capacity_;
+  const DType dtype_;
+  const Ops& ops_;
+  Arena& arena_;
+  EncoderBuffers& buffers_;
+  size_t workspace_ = 0;
+};
+
+}  // namespace
+
+void take_head_buffers(const Spec& spec, const Capacity& capacity, DType dtype, const Ops& ops,
+                       Arena& arena, EncoderBuffers& buffers) {
+  HeadBuffers(spec, capacity, dtype, ops, arena, buffers).take();
+}
+
+}  // namespace packhorse

@@ -1,0 +1,79 @@
+#include "model/head_weights.h"
+
+#include "core/format.h"
+
+namespace packhorse {
+namespace {
+
+class HeadPacker : LayerPacker {
+ public:
+  HeadPacker(const Spec& spec, const LayerPacker& packer) : LayerPacker(packer), spec_(spec) {}
+
+  void build(ModelWeights& weights) {
+    const int64_t hidden_size = spec_.hidden_size;
+    if (spec_.pooler) weights.pooler = dense("pooler", hidden_size, hidden_size);
+    if (spec_.classifier) build_classifier(weights, *spec_.classifier);
+    if (spec_.token_weights) weights.token_weights = padded("token_weights", 1, hidden_size, true);
+    if (spec_.vectors) {
+      weights.vectors = padded("vectors", spec_.vectors->size, hidden_size, spec_.vectors->bias);
+    }
+    if (spec_.masked_lm) build_masked_lm(weights, *spec_.masked_lm);
+    int64_t features = hidden_size;
+    for (size_t i = 0; i < spec_.embedding_dense.size(); ++i) {
+      const EmbeddingDenseSpec& layer = spec_.embedding_dense[i];
+      weights.embedding_dense.push_back(
+          padded(concat("embedding.dense.", i), layer.size, features, layer.bias));
+      features = layer.size;
+    }
+  }
+
+ private:
+  void build_classifier(ModelWeights& weights, const ClassifierSpec& classifier) {
+    if (classifier.dense) {
+      weights.classifier_dense =
+          dense("classifier.dense", spec_.hidden_size, spec_.hidden_size, classifier.dense_bias);
+    }
+    if (classifier.dense_norm) weights.classifier_norm = norm("classifier.norm", spec_.hidden_size);
+    weights.classifier =
+        padded("classifier", classifier.num_labels, spec_.hidden_size, classifier.bias);
+  }
+
+  void build_masked_lm(ModelWeights& weights, const MaskedLmSpec& head) {
+    const int64_t width = spec_.embedding_size;
+    weights.masked_lm_dense = dense("masked_lm.dense", width, spec_.hidden_size, head.dense_bias);
+    weights.masked_lm_norm = norm("masked_lm.norm", width);
+    // As wide as the tables, which take no padding.
+    weights.masked_lm_decoder = linear(
+        "masked_lm.decoder", {{"masked_lm.decoder", whole(spec_.vocab_size), head.decoder_bias}},
+        padded_features(spec_.vocab_size, ops_), whole(width), width);
+  }
+
+  NormWeight norm(const std::string& name, int64_t size) {
+    return LayerPacker::norm(name, size, spec_.norm_kind, spec_.norm_eps, spec_.norm_bias);
+  }
+
+  LinearWeight dense(const std::string& name, int64_t out_features, int64_t in_features,
+                     bool bias = true) {
+    return linear(name, {{name, whole(out_features), bias}}, out_features, whole(in_features),
+                  in_features);
+  }
+
+  // Of what may be any number of features: those that are hidden sizes are not padded.
+  LinearWeight padded(const std::string& name, int64_t out_features, int64_t in_features,
+                      bool bias) {
+    const int64_t columns =
+        in_features == spec_.hidden_size ? in_features : padded_features(in_features, ops_);
+    return linear(name, {{name, whole(out_features), bias}}, padded_features(out_features, ops_),
+                  whole(in_features), columns);
+  }
+
+  const Spec& spec_;
+};
+
+}  // namespace
+
+void build_heads(const Spec& spec, const LayerPacker& packer, ModelWeights& weights) {
+  HeadPacker(spec, packer).build(weights);
+}
+
+}  // namespace packhorse

@@ -1,0 +1,132 @@
+"""What golden models have beside an encoder: layers in files of their own, and outputs made of the
+last hidden state or of a masked language model's logits."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from golden_cases import Case
+from safetensors.torch import save_file
+from torch import nn
+
+IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
+Arrays = dict[str, np.ndarray]
+
+
+def linear(in_features: int, out_features: int, bias: bool, seed: int) -> nn.Linear:
+    generator = torch.Generator().manual_seed(seed)
+    layer = nn.Linear(in_features, out_features, bias)
+    layer.weight.data = torch.randn(layer.weight.shape, generator=generator) / in_features**0.5
+    if bias:
+        layer.bias.data = torch.randn(out_features, generator=generator) * 0.3
+    return layer
+
+
+def write_modules(folder: Path, modules: list[tuple[str, str, dict[str, Any]]]) -> None:
+    """(class, folder, config) of each module after the transformer."""
+    rows = [("sentence_transformers.models.Transformer", "", {}), *modules]
+    if modules[0][1].endswith("SpladePooling"):
+        rows[0] = ("sentence_transformers.sparse_encoder.models.MLMTransformer", "", {})
+    listed = [
+        {"idx": i, "name": str(i), "path": path, "type": kind}
+        for i, (kind, path, _) in enumerate(rows)
+    ]
+    (folder / "modules.json").write_text(json.dumps(listed, indent=2))
+    for _, path, config in modules:
+        (folder / path).mkdir(exist_ok=True)
+        if config:
+            (folder / path / "config.json").write_text(json.dumps(config, indent=2))
+
+
+def dense_config(layer: nn.Linear, activation: str) -> dict[str, Any]:
+    return {
+        "in_features": layer.in_features,
+        "out_features": layer.out_features,
+        "bias": layer.bias is not None,
+        "activation_function": activation,
+    }
+
+
+def state(layer: nn.Linear, prefix: str = "linear.") -> dict[str, torch.Tensor]:
+    return {prefix + name: value for name, value in layer.state_dict().items()}
+
+
+def write_dense(folder: Path, arrays: Arrays, hidden: torch.Tensor) -> None:
+    """Mean pooling, then tanh of a layer, another layer, and length 1."""
+    first, second = linear(hidden.shape[1], 21, True, 1), linear(21, 13, False, 2)
+    models = "sentence_transformers.models."
+    pooling = {"pooling_mode_mean_tokens": True}
+    write_modules(
+        folder,
+        [
+            (models + "Pooling", "1_Pooling", pooling),
+            (models + "Dense", "2_Dense", dense_config(first, TANH)),
+            (models + "Dense", "3_Dense", dense_config(second, IDENTITY)),
+            (models + "Normalize", "4_Normalize", {}),
+        ],
+    )
+    save_file(state(first), folder / "2_Dense" / "model.safetensors")
+    torch.save(state(second), folder / "3_Dense" / "pytorch_model.bin")
+    bounds = arrays["cu_seqlens"]
+    means = torch.stack([hidden[a:b].mean(0) for a, b in pairwise(bounds)])
+    arrays["embedding"] = nn.functional.normalize(second(first(means).tanh())).numpy()
+
+
+def write_vectors(folder: Path, part: str, arrays: Arrays, hidden: torch.Tensor) -> None:
+    layer = linear(hidden.shape[1], 20, False, 3)
+    if part == "colbert":  # as the first ColBERT checkpoints: in the model's own file
+        from safetensors.torch import load_file
+
+        tensors = load_file(folder / "model.safetensors")
+        tensors = {f"bert.{name}": value for name, value in tensors.items()}
+        save_file(tensors | state(layer), folder / "model.safetensors", {"format": "pt"})
+        config = json.loads((folder / "config.json").read_text())
+        config["architectures"] = ["HF_ColBERT"]
+        (folder / "config.json").write_text(json.dumps(config, indent=2))
+    else:
+        write_modules(
+            folder, [("pylate.models.Dense.Dense", "1_Dense", dense_config(layer, IDENTITY))]
+        )
+        save_file(state(layer), folder / "1_Dense" / "model.safetensors")
+    arrays["vectors"] = nn.functional.normalize(layer(hidden)).numpy()
+
+
+def write_bge_m3(folder: Path, arrays: Arrays, hidden: torch.Tensor) -> None:
+    weights, vectors = linear(hidden.shape[1], 1, True, 4), linear(hidden.shape[1], 32, True, 5)
+    torch.save(state(weights, ""), folder / "sparse_linear.pt")
+    torch.save(state(vectors, ""), folder / "colbert_linear.pt")
+    arrays["token_weights"] = weights(hidden).relu().numpy()
+    arrays["vectors"] = nn.functional.normalize(vectors(hidden)).numpy()
+
+
+def write_splade(folder: Path, arrays: Arrays) -> None:
+    kind = "sentence_transformers.sparse_encoder.models.SpladePooling"
+    config = {"pooling_strategy": "max", "activation_function": "relu"}
+    write_modules(folder, [(kind, "1_SpladePooling", config)])
+    bounds = arrays["cu_seqlens"]
+    logits = torch.from_numpy(arrays["logits"])
+    weights = logits.relu().log1p()
+    rows = [weights[a:b].max(0).values for a, b in pairwise(bounds)]
+    arrays["sparse"] = torch.stack(rows).numpy()
+
+
+@torch.no_grad()
+def add_parts(case: Case, folder: Path, arrays: Arrays) -> None:
+    """Writes the files of `case.part`, and what it gives into `arrays`."""
+    hidden = torch.from_numpy(arrays["hidden"])
+    if case.part == "dense":
+        write_dense(folder, arrays, hidden)
+    elif case.part in ("colbert", "pylate"):
+        write_vectors(folder, case.part, arrays, hidden)
+    elif case.part == "bge-m3":
+        write_bge_m3(folder, arrays, hidden)
+    if case.part == "splade":
+        write_splade(folder, arrays)
+    if case.part in ("predictions", "splade"):
+        rows = np.arange(2, len(hidden), 3, dtype=np.int32)
+        arrays["prediction_rows"], arrays["predictions"] = rows, arrays.pop("logits")[rows]

@@ -1,0 +1,64 @@
+"""What the heads beside classifiers should give, by the spec: NumPy in float64."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import reference
+from reference import Array
+from reference_encoder import norm_by_name
+
+
+def _dense(tensors: Mapping[str, Array], name: str, x: Array, activation: str = "none") -> Array:
+    return reference.linear(x, tensors[f"{name}.weight"], tensors.get(f"{name}.bias"), activation)
+
+
+def _unit(x: Array) -> Array:
+    return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+
+
+def embedding(
+    spec: Mapping[str, Any], tensors: Mapping[str, Array], hidden: Array, cu_seqlens: Any
+) -> Array:
+    options = spec["embedding"]
+    x = reference.pool(hidden, cu_seqlens, options["pooling"])
+    for i, layer in enumerate(options.get("dense", ())):
+        x = _dense(tensors, f"embedding.dense.{i}", x, layer.get("activation", "none"))
+    x = _unit(x) if options["normalize"] else x
+    return x * (np.diff(cu_seqlens) > 0)[:, None]
+
+
+def predictions(spec: Mapping[str, Any], tensors: Mapping[str, Array], hidden: Array) -> Array:
+    """Of a masked language model, for every row of `hidden`."""
+    x = _dense(tensors, "masked_lm.dense", hidden, spec["heads"]["masked_lm"]["activation"])
+    return _dense(tensors, "masked_lm.decoder", norm_by_name(spec, tensors, "masked_lm.norm", x))
+
+
+def outputs(
+    spec: Mapping[str, Any],
+    tensors: Mapping[str, Array],
+    hidden: Any,
+    cu_seqlens: Any,
+    rows: Any,
+) -> dict[str, Array]:
+    """Every output that the spec has and that is made of `hidden` [T, hidden_size]."""
+    hidden = np.asarray(hidden, np.float64)
+    heads = spec.get("heads", {})
+    found = {"embedding": embedding(spec, tensors, hidden, cu_seqlens)}
+    if heads.get("token_weights"):
+        found["token_weights"] = _dense(tensors, "token_weights", hidden, "relu")
+    if "vectors" in heads:
+        vectors = _dense(tensors, "vectors", hidden)
+        found["vectors"] = _unit(vectors) if heads["vectors"].get("normalize", True) else vectors
+    if "masked_lm" in heads:
+        logits = predictions(spec, tensors, hidden)
+        found["predictions"] = logits[rows]
+        if heads["masked_lm"].get("sparse"):
+            found["sparse"] = np.zeros((len(cu_seqlens) - 1, logits.shape[1]))
+            for i, (begin, end) in enumerate(itertools.pairwise(cu_seqlens)):
+                if end > begin:
+                    found["sparse"][i] = np.log1p(np.maximum(logits[begin:end].max(0), 0))
+    return found

@@ -1,0 +1,172 @@
+"""What stands on the model in files of its own: sentence-transformers' modules, ColBERT's and
+BGE-M3's layers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from packhorse_weights.config import Config
+from packhorse_weights.errors import CheckpointError
+from packhorse_weights.files import read_json
+from packhorse_weights.layout import Spec
+from packhorse_weights.pooling import pooling_mode, read_modules
+from packhorse_weights.safetensors_file import read_safetensors
+from packhorse_weights.tensor import Tensor
+
+# Classes of torch, as Dense modules name them -> ours; None: no activation.
+_ACTIVATIONS = {
+    "torch.nn.modules.linear.Identity": "",
+    "torch.nn.modules.activation.Tanh": "tanh",
+    "torch.nn.modules.activation.ReLU": "relu",
+    "torch.nn.modules.activation.GELU": "gelu",
+    "torch.nn.modules.activation.SiLU": "silu",
+}
+_TRANSFORMERS = ("Transformer", "MLMTransformer")
+_KNOWN = (*_TRANSFORMERS, "Pooling", "Dense", "Normalize", "SpladePooling", "MultiVectorMask")
+# What a model gives -> the orders of modules that say so.
+_ORDERS = {
+    "no embedding": "(Transformer)?",
+    "one vector": "Transformer Pooling( Dense)*( Normalize)?",
+    "a vector for each token": "Transformer Dense( Normalize)?( MultiVectorMask)?",
+    "a sparse vector": "Transformer SpladePooling",
+}
+
+
+@dataclass
+class Modules:
+    """embedding, heads: of the spec. names: ours of a layer -> theirs, whole, of `tensors`."""
+
+    embedding: Spec
+    heads: Spec = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    sparse: bool = False  # whether the model is for sparse vectors
+
+    def add(self, ours: str, theirs: str, tensors: Mapping[str, Tensor]) -> None:
+        """A dense layer of a file of its own."""
+        self.names[ours] = theirs
+        self.tensors |= {f"{theirs}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def _read_layer(path: Path, prefix: str) -> dict[str, Tensor]:
+    """{"weight", "bias" if any} of the only layer in a file, named prefix + these there."""
+    if path.suffix == ".safetensors":
+        tensors = read_safetensors(path)
+    else:
+        from packhorse_weights.torch_file import read_torch  # zipfile is slow to import
+
+        tensors = read_torch(path)
+    layer = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    weight = layer.get("weight")
+    if layer.keys() - {"weight", "bias"} or weight is None or len(weight.shape) != 2:
+        raise CheckpointError(
+            f"{path}: holds {', '.join(sorted(tensors)) or 'nothing'}; expected {prefix}weight of "
+            f"two dimensions and at most {prefix}bias beside it"
+        )
+    return layer
+
+
+def _read_dense(folder: Path, inputs: str) -> tuple[dict[str, Tensor], str]:
+    """(tensors, activation) of a Dense module whose input and output are `inputs`."""
+    config = Config(read_json(folder / "config.json"), str(folder / "config.json"))
+    config.refuse("use_residual")
+    for name in ("module_input_name", "module_output_name"):
+        config.refuse(name, inputs)
+    activation = config.choice(
+        "activation_function", _ACTIVATIONS, "torch.nn.modules.activation.Tanh"
+    )
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if (folder / name).is_file():
+            return _read_layer(folder / name, "linear."), activation
+    raise CheckpointError(f"{folder}: no model.safetensors or pytorch_model.bin")
+
+
+def _read_pooled(paths: list[Path], result: Modules) -> None:
+    """Pooling, then dense layers."""
+    result.embedding = {"pooling": pooling_mode(paths[0] / "config.json")}
+    for i, path in enumerate(paths[1:]):
+        layer, activation = _read_dense(path, "sentence_embedding")
+        result.add(f"embedding.dense.{i}", str(path / "linear"), layer)
+        options = {"size": layer["weight"].shape[0], "bias": "bias" in layer}
+        dense = options | ({"activation": activation} if activation else {})
+        result.embedding.setdefault("dense", []).append(dense)
+
+
+def _read_vectors(path: Path, result: Modules) -> None:
+    layer, activation = _read_dense(path, "token_embeddings")
+    if activation:
+        raise CheckpointError(f"{path}: an activation of token vectors is not supported")
+    result.add("vectors", str(path / "linear"), layer)
+
+
+def _read_splade(path: Path, result: Modules) -> None:
+    config = Config(read_json(path / "config.json"), str(path / "config.json"))
+    config.choice("pooling_strategy", {"max": "max"}, "max")
+    config.choice("activation_function", {"relu": "relu"}, "relu")
+    result.sparse = True
+
+
+def _read_layers(root: Path, folder: Path, result: Modules) -> None:
+    """Layers that checkpoints hold beside the model: BGE-M3's."""
+    for name, ours in (("sparse_linear.pt", "token_weights"), ("colbert_linear.pt", "vectors")):
+        paths = [place / name for place in (root, folder) if (place / name).is_file()]
+        if paths:
+            result.add(ours, name.removesuffix(".pt"), _read_layer(paths[0], ""))
+
+
+def _read_colbert(config: Config, tensors: Mapping[str, Tensor], result: Modules) -> None:
+    """The layer that ColBERT's own checkpoints keep among the model's tensors."""
+    classes = config.fields.get("architectures")
+    is_colbert = isinstance(classes, list) and "colbert" in str(classes[:1]).lower()
+    if is_colbert and "linear.weight" in tensors and "vectors" not in result.names:
+        layer = {n: tensors[f"linear.{n}"] for n in ("weight", "bias") if f"linear.{n}" in tensors}
+        result.add("vectors", "linear", layer)
+
+
+def read_parts(
+    root: Path, folder: Path, config: Config, tensors: Mapping[str, Tensor], has_pooler: bool
+) -> Modules:
+    """What stands on the model of `folder`, whose own files hold `tensors`.
+
+    Without files that say how, nobody trained the model to give embeddings. The first token then
+    stands for the sequence where a pooler was trained on it, the mean of all where none was; never
+    normalised, so that nothing is added that the model does not say.
+
+    Raises CheckpointError for modules, an order of them or options that are not supported.
+    """
+    modules = read_modules(root)
+    where = str(root / "modules.json")
+    for kind, _ in modules:
+        if kind not in _KNOWN:
+            raise CheckpointError(
+                f"{where}: the module {kind!r:.80} is not supported; supported: {', '.join(_KNOWN)}"
+            )
+    kinds = ["Transformer" if kind in _TRANSFORMERS else kind for kind, _ in modules]
+    orders = [name for name, order in _ORDERS.items() if re.fullmatch(order, " ".join(kinds))]
+    if not orders:
+        raise CheckpointError(
+            f"{where}: modules {kinds!r:.120}; expected {', or '.join(_ORDERS.values())}, in this "
+            "order"
+        )
+    result = Modules({"pooling": "cls" if has_pooler else "mean", "normalize": False})
+    paths = [path for kind, path in modules if kind in ("Pooling", "Dense", "SpladePooling")]
+    if orders[0] == "one vector":
+        _read_pooled(paths, result)
+        result.embedding["normalize"] = kinds[-1] == "Normalize"
+    if orders[0] == "a vector for each token":
+        _read_vectors(paths[0], result)
+    if orders[0] == "a sparse vector":
+        _read_splade(paths[0], result)
+    _read_layers(root, folder, result)
+    _read_colbert(config, tensors, result)
+    for ours, theirs in result.names.items():
+        has_bias = f"{theirs}.bias" in result.tensors
+        if ours == "vectors":
+            size = result.tensors[f"{theirs}.weight"].shape[0]
+            result.heads["vectors"] = {"size": size, "bias": has_bias, "normalize": True}
+        if ours == "token_weights":
+            result.heads["token_weights"] = True
+    return result
