@@ -32,6 +32,27 @@ static inline Vec gelu_tanh(Vec x) {
   return x * sigmoid(cubic * splat(1.5957691216057308f));
 }
 
+// body(the function of vectors).
+template <class Body>
+static inline void with_activation(Activation activation, Body body) {
+  switch (activation) {
+    case Activation::kNone:
+      return body([](Vec x) { return x; });
+    case Activation::kGelu:
+      return body([](Vec x) { return gelu(x); });
+    case Activation::kGeluTanh:
+      return body([](Vec x) { return gelu_tanh(x); });
+    case Activation::kRelu:
+      return body([](Vec x) { return x < Vec{} ? Vec{} : x; });
+    case Activation::kSilu:
+      return body([](Vec x) { return x * sigmoid(x); });
+    case Activation::kTanh:
+      return body([](Vec x) { return sigmoid(x + x) * splat(2.0f) - splat(1.0f); });
+    case Activation::kSigmoid:
+      return body([](Vec x) { return sigmoid(x); });
+  }
+}
+
 template <class T, class F>
 static inline void gate_rows_by(const GateRows& task, F activation) {
   for (int64_t row = 0; row < task.rows; ++row) {
@@ -47,21 +68,5 @@ static inline void gate_rows_by(const GateRows& task, F activation) {
 
 template <class T>
 static void gate_rows(const GateRows& task) {
-  switch (task.activation) {
-    case Activation::kNone:
-      return gate_rows_by<T>(task, [](Vec x) { return x; });
-    case Activation::kGelu:
-      return gate_rows_by<T>(task, gelu);
-    case Activation::kGeluTanh:
-      return gate_rows_by<T>(task, gelu_tanh);
-    case Activation::kRelu:
-      return gate_rows_by<T>(task, [](Vec x) { return x < Vec{} ? Vec{} : x; });
-    case Activation::kSilu:
-      return gate_rows_by<T>(task, [](Vec x) { return x * sigmoid(x); });
-    case Activation::kTanh:
-      return gate_rows_by<T>(task,
-                             [](Vec x) { return sigmoid(x + x) * splat(2.0f) - splat(1.0f); });
-    case Activation::kSigmoid:
-      return gate_rows_by<T>(task, sigmoid);
-  }
+  with_activation(task.activation, [&](auto f) { gate_rows_by<T>(task, f); });
 }

@@ -10,7 +10,8 @@ SessionBuffers take_session_buffers(const Spec& spec, const SessionOptions& opti
   const Capacity capacity = {options.max_tokens, options.max_sequences};
   SessionBuffers buffers;
   buffers.slots =
-      take_output_slots(spec, capacity, options.dtype, options.output_slots, ops, arena);
+      take_output_slots(spec, capacity, ops.activation_dtype(options.dtype),
+                        options.output_slots, ops, arena);
   buffers.encoder = take_buffers(spec, capacity, options.dtype, ops, arena);
   return buffers;
 }
