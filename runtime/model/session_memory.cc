@@ -9,9 +9,8 @@ SessionBuffers take_session_buffers(const Spec& spec, const SessionOptions& opti
                                     Arena& arena) {
   const Capacity capacity = {options.max_tokens, options.max_sequences};
   SessionBuffers buffers;
-  buffers.slots =
-      take_output_slots(spec, capacity, ops.activation_dtype(options.dtype),
-                        options.output_slots, ops, arena);
+  buffers.slots = take_output_slots(spec, capacity, ops.activation_dtype(options.dtype),
+                                    options.output_slots, ops, arena);
   buffers.encoder = take_buffers(spec, capacity, options.dtype, ops, arena);
   return buffers;
 }

@@ -39,7 +39,7 @@ def quantize_weight(tensor: Tensor, name: str) -> tuple[Tensor, Tensor]:
 
 
 def quantize_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a model, under our names, with the quantised ones in place and their scales."""
+    """The tensors of a model, under our names: quantised where they are to be, with scales."""
     result: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if is_quantizable(name, tensor.shape):
