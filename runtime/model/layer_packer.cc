@@ -39,7 +39,7 @@ const float* LayerPacker::vector(const std::string& name, int64_t size) {
 const float* LayerPacker::spread_vector(const std::string& name, const Spread& spread) {
   std::vector<float> values(static_cast<size_t>(spread.extent));
   if (reader_ != nullptr) {
-    place({name, spread.extent, 0, spread.size}, spread, {}, 1, values.data());
+    place_vector({name, spread.extent, 0, spread.size}, spread, values.data());
   }
   return constants(name, values);
 }
