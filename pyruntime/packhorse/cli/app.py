@@ -18,9 +18,7 @@ app = typer.Typer(
 )
 
 Model = Annotated[Path, typer.Argument(help="A converted or Hugging Face model folder.")]
-ComputeDtype = Annotated[
-    str, typer.Option(help="float32, bfloat16, int8; on a GPU 16 bits.")
-]
+ComputeDtype = Annotated[str, typer.Option(help="float32, bfloat16, int8; on a GPU 16 bits.")]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Tokens of the largest batch.")]
 MaxSequences = Annotated[int, typer.Option(min=1, help="Sequences of the largest batch.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; by default all cores.")]
