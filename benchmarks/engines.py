@@ -38,7 +38,7 @@ class Engine:
 
 def packhorse_engines(folder: Path, _cache: Path, threads: int) -> Iterator[Engine]:
     """Packhorse, and Packhorse with next to no attention: the difference is what that costs."""
-    for dtype in ("float32", "bfloat16"):
+    for dtype in ("float32", "bfloat16", "int8"):
         load = partial(packhorse.Session.load, folder, dtype=dtype, threads=threads)
         try:
             session = load()

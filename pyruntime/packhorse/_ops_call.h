@@ -112,7 +112,8 @@ class Call {
       : shared_(std::move(shared)),
         lock_(shared_->mutex),
         ops_(*shared_->ops),
-        dtype_(dtype),
+        weight_dtype_(dtype),
+        dtype_(ops_.activation_dtype(dtype)),
         on_device_(stream.has_value()),
         stream_(stream.value_or(0)) {
     if (stream_ != 0) device_io().order(stream_, device_io().stream());
@@ -182,13 +183,14 @@ class Call {
     const auto& [weight, bias] = layer;
     LinearWeight result;
     std::tie(result.out_features, result.in_features) = shape_of_matrix(name, weight);
-    result.dtype = dtype_;
-    void* packed = allocate(ops_.linear_bytes(result.in_features, result.out_features, dtype_));
+    result.dtype = weight_dtype_;
+    void* packed =
+        allocate(ops_.linear_bytes(result.in_features, result.out_features, weight_dtype_));
     if (on_device(name, weight) != nullptr) {
       device_io().pack_linear(put(name, weight), dtype_, packed);
     } else {
       ops_.pack_linear(std::get<FloatArray>(weight).data(), result.in_features, result.out_features,
-                       dtype_, packed);
+                       weight_dtype_, packed);
     }
     // A GEMM may read its weight while the kernel before it, here that of the packing, still runs.
     ops_.synchronize();
@@ -371,7 +373,8 @@ class Call {
   std::shared_ptr<SharedOps> shared_;
   std::lock_guard<std::mutex> lock_;
   Ops& ops_;
-  DType dtype_;
+  DType weight_dtype_;
+  DType dtype_;  // of matrices
   bool on_device_;
   StreamHandle stream_;
   std::vector<std::unique_ptr<DeviceMemory>> memory_;

@@ -62,8 +62,9 @@ class Session:
         """Loads a converted folder or a Hugging Face model folder.
 
         device         one of `available_devices()`
-        dtype          of weights and activations; sums are float32. "float32" or "bfloat16" on the
-                       CPU, "float16" or "bfloat16" on CUDA devices
+        dtype          of weights and activations; sums are float32. "float32", "bfloat16" or
+                       "int8" (dense layers alone, quantised as they are loaded; the rest float32)
+                       on the CPU, "float16" or "bfloat16" on CUDA devices
         max_tokens     tokens of the largest batch that `run` takes
         max_sequences  sequences of the largest batch
         threads        CPU workers; None: all cores this process may use

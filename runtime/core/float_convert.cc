@@ -1,5 +1,6 @@
 #include "core/float_convert.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/format.h"
@@ -42,6 +43,9 @@ void to_float32(const void* from, DType dtype, float* to, size_t count) {
       return widen<float16_to_float32>(from, to, count);
     case DType::kBFloat16:
       return widen<bfloat16_to_float32>(from, to, count);
+    case DType::kInt8:
+      std::copy_n(static_cast<const int8_t*>(from), count, to);
+      return;
     default:
       refuse(dtype);
   }

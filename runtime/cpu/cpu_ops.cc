@@ -6,9 +6,11 @@
 #include "core/format.h"
 #include "cpu/attention.h"
 #include "cpu/gemm.h"
+#include "cpu/gemm_int8.h"
 #include "cpu/host_memory.h"
 #include "cpu/kernels.h"
 #include "cpu/linear.h"
+#include "cpu/linear_int8.h"
 #include "cpu/row_ops.h"
 #include "cpu/sparse_pool.h"
 #include "cpu/thread_pool.h"
@@ -40,7 +42,7 @@ class CpuOps final : public Ops {
   Device device() const override { return {DeviceType::kCpu, 0}; }
 
   void check_dtype(DType dtype) const override {
-    if (dtype == DType::kFloat32) return;
+    if (dtype == DType::kFloat32 || dtype == DType::kInt8) return;
     if (dtype == DType::kBFloat16) {
       if (features_.bfloat16) return;
       throw RuntimeError(
@@ -48,7 +50,11 @@ class CpuOps final : public Ops {
           "ONEDNN_MAX_CPU_ISA hides): use float32");
     }
     throw RuntimeError(concat("dtype ", name_of(dtype), " is not supported on the CPU: use float32",
-                              features_.bfloat16 ? " or bfloat16" : ""));
+                              features_.bfloat16 ? ", bfloat16" : "", " or int8"));
+  }
+  DType activation_dtype(DType dtype) const override {
+    // bfloat16 would halve what is moved, but rounding to it costs more than that is worth here.
+    return dtype == DType::kInt8 ? DType::kFloat32 : dtype;
   }
 
   bool supports(Feature) const override { return true; }
@@ -66,22 +72,40 @@ class CpuOps final : public Ops {
 
   size_t linear_bytes(int64_t in_features, int64_t out_features, DType dtype) const override {
     check_dtype(dtype);
+    if (dtype == DType::kInt8) return cpu::packed_int8_bytes(in_features, out_features);
     return cpu::packed_bytes(in_features, out_features, dtype);
   }
   void pack_linear(const float* weight, int64_t in_features, int64_t out_features, DType dtype,
                    void* packed) override {
     check_dtype(dtype);
     const Turn turn(*this);
-    cpu::pack_weight(weight, in_features, out_features, dtype, packed, pool_);
+    if (dtype == DType::kInt8) {
+      cpu::pack_int8_weight(weight, in_features, out_features, packed, pool_);
+    } else {
+      cpu::pack_weight(weight, in_features, out_features, dtype, packed, pool_);
+    }
+  }
+  void pack_quantized(const int8_t* weight, const float* scales, int64_t in_features,
+                      int64_t out_features, void* packed) override {
+    const Turn turn(*this);
+    cpu::pack_int8_weight(weight, scales, in_features, out_features, packed, pool_);
   }
   int64_t head_dim_multiple() const override { return 16; }
 
   size_t linear_workspace(int64_t rows, int64_t in_features, int64_t out_features,
                           DType dtype) const override {
+    if (dtype == DType::kInt8) {
+      return cpu::linear_int8_workspace(rows, in_features, out_features, activation_dtype(dtype),
+                                        pool_.threads());
+    }
     return cpu::linear_workspace(rows, in_features, out_features, dtype, pool_.threads());
   }
   size_t feed_forward_workspace(int64_t rows, int64_t hidden_size, int64_t intermediate_size,
                                 bool gated, DType dtype) const override {
+    if (dtype == DType::kInt8) {
+      return cpu::feed_forward_int8_workspace(rows, hidden_size, intermediate_size, gated,
+                                              activation_dtype(dtype), pool_.threads());
+    }
     return cpu::feed_forward_workspace(rows, hidden_size, intermediate_size, gated, dtype,
                                        pool_.threads());
   }
@@ -109,12 +133,20 @@ class CpuOps final : public Ops {
   void do_linear(const LinearArgs& args) override {
     check_dtype(args.x.dtype);
     const Turn turn(*this);
-    cpu::linear(args, gemms_, kernels_, pool_);
+    if (args.weight.dtype == DType::kInt8) {
+      cpu::linear_int8(args, gemms_, kernels_, pool_);
+    } else {
+      cpu::linear(args, gemms_, kernels_, pool_);
+    }
   }
   void do_feed_forward(const FeedForwardArgs& args) override {
     check_dtype(args.x.dtype);
     const Turn turn(*this);
-    cpu::feed_forward(args, gemms_, kernels_, pool_);
+    if (args.up.dtype == DType::kInt8) {
+      cpu::feed_forward_int8(args, gemms_, kernels_, pool_);
+    } else {
+      cpu::feed_forward(args, gemms_, kernels_, pool_);
+    }
   }
   void do_neighbours(const NeighboursArgs& args) override {
     check_dtype(args.x.dtype);

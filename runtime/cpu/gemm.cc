@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/format.h"
+#include "cpu/gemm_int8.h"
 #include "cpu/gemm_kernel.h"
 #include "packhorse/error.h"
 
@@ -42,6 +43,7 @@ CpuFeatures cpu_features() {
     features.isa = Isa::kAvx2;
   }
   features.bfloat16 = has(dnnl::cpu_isa::avx512_core_bf16);
+  features.vnni = has(dnnl::cpu_isa::avx512_core_vnni) || has(dnnl::cpu_isa::avx2_vnni);
   return features;
 }
 
@@ -58,7 +60,7 @@ OneThreadScope::~OneThreadScope() {
   if (before_ != 1) omp_set_num_threads(before_);
 }
 
-int64_t panel_width(DType dtype) { return dtype == DType::kBFloat16 ? 192 : 64; }
+int64_t panel_width(DType dtype) { return dtype == DType::kFloat32 ? 64 : 192; }
 
 int64_t panel_count(int64_t out_features, DType dtype) {
   return (out_features + panel_width(dtype) - 1) / panel_width(dtype);
@@ -72,8 +74,9 @@ size_t packed_bytes(int64_t in_features, int64_t out_features, DType dtype) {
 void pack_weight(const float* weight, int64_t in_features, int64_t out_features, DType dtype,
                  void* packed, ThreadPool& pool) {
   const PackedLayout layout(in_features, out_features, dtype);
-  pool.parallel_for(layout.panels,
-                    [&](int64_t panel, int) { pack_panel(layout, weight, panel, packed); });
+  pool.parallel_for(layout.panels, [&](int64_t panel, int) {
+    pack_panel(layout, weight, DType::kFloat32, panel, packed);
+  });
 }
 
 namespace {
@@ -115,7 +118,7 @@ class Probe {
       x[i + 2 * half] = 1;
     }
     for (int64_t panel = 0; panel < layout.panels; ++panel) {
-      pack_panel(layout, weight.data(), panel, packed_.data());
+      pack_panel(layout, weight.data(), DType::kFloat32, panel, packed_.data());
     }
     const memory::dims dims = {kRows, shape.in_features};
     memory from({dims, memory::data_type::f32, memory::format_tag::ab}, engine(), x.data());
@@ -322,6 +325,12 @@ GemmSet::~GemmSet() = default;
 const Gemm& GemmSet::get(const GemmShape& shape) {
   std::unique_ptr<Gemm>& gemm = gemms_[shape];
   if (gemm == nullptr) gemm = std::make_unique<OneDnnGemm>(shape, *workers_);
+  return *gemm;
+}
+
+const Int8Gemm& GemmSet::get_int8(int64_t in_features, int64_t out_features) {
+  std::unique_ptr<Int8Gemm>& gemm = int8_gemms_[{in_features, out_features}];
+  if (gemm == nullptr) gemm = std::make_unique<Int8Gemm>(in_features, out_features, *workers_);
   return *gemm;
 }
 

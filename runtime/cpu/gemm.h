@@ -1,4 +1,5 @@
-// Dense layers through oneDNN's matmul: the only use of oneDNN (gemm.cc, gemm_kernel.cc).
+// Dense layers through oneDNN's matmul: the only use of oneDNN (gemm.cc, gemm_int8.cc,
+// gemm_kernel.cc).
 //
 // oneDNN may choose another kernel, or another order of summation, when the number of rows changes.
 // So rows are always given in blocks of a few fixed sizes, and columns in panels of a width that
@@ -12,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <tuple>
+#include <utility>
 
 #include "cpu/thread_pool.h"
 #include "ops/args.h"
@@ -21,15 +23,16 @@ namespace packhorse::cpu {
 /// Rows of one block: the unit in which rows are given.
 inline constexpr int64_t kBlockRows = 64;
 
-/// Blocks that one call of Gemm::run should take where there are plenty: bfloat16 kernels are so
-/// fast that reading the weights for each 64 rows would slow them down.
-inline constexpr int64_t blocks_at_once(DType dtype) { return dtype == DType::kBFloat16 ? 4 : 1; }
+/// Blocks that one call should take where there are plenty: 16-bit and integer kernels are so fast
+/// that reading the weights for each 64 rows would slow them down.
+inline constexpr int64_t blocks_at_once(DType dtype) { return dtype == DType::kFloat32 ? 1 : 4; }
 
 /// Instruction sets, as oneDNN sees this machine; its variable ONEDNN_MAX_CPU_ISA caps them.
 enum class Isa { kSse41, kAvx2, kAvx512 };
 struct CpuFeatures {
   Isa isa = Isa::kSse41;
   bool bfloat16 = false;  // AVX512-BF16, which every processor with AMX-BF16 has too
+  bool vnni = false;      // sums of products of bytes in 32 bits, without a step of 16
 };
 CpuFeatures cpu_features();
 
@@ -100,6 +103,7 @@ class Gemm {
 };
 
 struct GemmWorkers;
+class Int8Gemm;
 
 /// The kernels of every layer shape met so far, made when first asked for.
 class GemmSet {
@@ -108,10 +112,12 @@ class GemmSet {
   ~GemmSet();
   /// Not thread-safe. Throws RuntimeError when oneDNN has no kernel for the shape.
   const Gemm& get(const GemmShape& shape);
+  const Int8Gemm& get_int8(int64_t in_features, int64_t out_features);
 
  private:
   std::unique_ptr<GemmWorkers> workers_;
   std::map<GemmShape, std::unique_ptr<Gemm>> gemms_;
+  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Int8Gemm>> int8_gemms_;
 };
 
 }  // namespace packhorse::cpu

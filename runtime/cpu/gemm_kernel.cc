@@ -44,13 +44,25 @@ const dnnl::engine& engine() {
 }
 
 memory::data_type type_of(DType dtype) {
-  return dtype == DType::kBFloat16 ? memory::data_type::bf16 : memory::data_type::f32;
+  switch (dtype) {
+    case DType::kBFloat16:
+      return memory::data_type::bf16;
+    case DType::kInt8:
+      return memory::data_type::s8;
+    case DType::kUInt8:
+      return memory::data_type::u8;
+    case DType::kInt32:
+      return memory::data_type::s32;
+    default:
+      return memory::data_type::f32;
+  }
 }
 
 dnnl::matmul::primitive_desc describe(const GemmShape& shape, int64_t rows, int64_t columns,
                                       const memory::desc* weight) {
   const memory::dims weight_dims = {shape.in_features, columns};
-  const memory::desc x({rows, shape.in_features}, type_of(shape.dtype), memory::format_tag::ab);
+  const DType x_dtype = shape.dtype == DType::kInt8 ? DType::kUInt8 : shape.dtype;
+  const memory::desc x({rows, shape.in_features}, type_of(x_dtype), memory::format_tag::ab);
   const memory::desc any(weight_dims, type_of(shape.dtype), memory::format_tag::any);
   const memory::desc bias =
       shape.bias ? memory::desc({1, columns}, memory::data_type::f32, memory::format_tag::ab)
@@ -69,7 +81,8 @@ dnnl::matmul::primitive_desc describe(const GemmShape& shape, int64_t rows, int6
 
 PackedLayout::PackedLayout(int64_t in_features, int64_t out_features, DType dtype)
     : panels(panel_count(out_features, dtype)), columns(panel_width(dtype)) {
-  const GemmShape shape = {in_features, out_features, dtype, DType::kFloat32};
+  const DType sums = dtype == DType::kInt8 ? DType::kInt32 : DType::kFloat32;
+  const GemmShape shape = {in_features, out_features, dtype, sums};
   last_columns = out_features - (panels - 1) * columns;
   const auto last_panel = describe(shape, kBlockRows, last_columns);
   if (!last_panel) {
@@ -81,13 +94,16 @@ PackedLayout::PackedLayout(int64_t in_features, int64_t out_features, DType dtyp
   bytes = static_cast<size_t>(panels - 1) * full.get_size() + last.get_size();
 }
 
-void pack_panel(const PackedLayout& layout, const float* weight, int64_t panel, void* packed) {
+void pack_panel(const PackedLayout& layout, const void* weight, DType from_dtype, int64_t panel,
+                void* packed) {
   const bool last = panel + 1 == layout.panels;
   const int64_t in_features = layout.last.get_dims()[0];
   const memory::desc plain({in_features, last ? layout.last_columns : layout.columns},
-                           memory::data_type::f32, memory::format_tag::ba);
+                           type_of(from_dtype), memory::format_tag::ba);
+  const auto begin =
+      static_cast<size_t>(panel * layout.columns * in_features) * size_of(from_dtype);
   // oneDNN takes no pointer to const, but only reads this one.
-  memory from(plain, engine(), const_cast<float*>(weight) + panel * layout.columns * in_features);
+  memory from(plain, engine(), const_cast<char*>(static_cast<const char*>(weight)) + begin);
   memory to(last ? layout.last : layout.full, engine(),
             static_cast<char*>(packed) + static_cast<size_t>(panel) * layout.full.get_size());
   dnnl::stream stream(engine());

@@ -1,5 +1,5 @@
-// What gemm.cc is built from: oneDNN's descriptions of matmuls, packed weights, one runnable
-// kernel. Included by gemm.cc alone, so that no other file sees oneDNN.
+// What gemm.cc and gemm_int8.cc are built from: oneDNN's descriptions of matmuls, packed weights,
+// one runnable kernel. Included by those alone, so that no other file sees oneDNN.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ const dnnl::engine& engine();
 dnnl::memory::data_type type_of(DType dtype);
 
 /// The matmul of `rows` rows and `columns` of the shape's out_features; empty if there is none.
-/// Without `weight` oneDNN chooses the layout of the weight.
+/// Without `weight` oneDNN chooses the layout of the weight. int8: x is of unsigned bytes.
 dnnl::matmul::primitive_desc describe(const GemmShape& shape, int64_t rows, int64_t columns,
                                       const dnnl::memory::desc* weight = nullptr);
 
@@ -33,8 +33,10 @@ struct PackedLayout {
   size_t bytes;
 };
 
-/// Packs one panel of a float32 [out_features, in_features] matrix into its place in `packed`.
-void pack_panel(const PackedLayout& layout, const float* weight, int64_t panel, void* packed);
+/// Packs one panel of an [out_features, in_features] matrix of dtype `from` into its place in
+/// `packed`.
+void pack_panel(const PackedLayout& layout, const void* weight, DType from, int64_t panel,
+                void* packed);
 
 /// What each worker needs to run any kernel.
 struct GemmWorkers {

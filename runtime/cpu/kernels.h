@@ -66,6 +66,33 @@ struct GateRows {
   Activation activation = Activation::kNone;
 };
 
+/// values = round((x - offset) / scale) with offset the smallest element of the row and scale such
+/// that the largest gives `levels`. A row with NaN or Inf: scale and offset are NaN.
+struct QuantizeRows {
+  const void* x = nullptr;
+  int64_t x_stride = 0;
+  int64_t rows = 0, columns = 0;
+  float levels = 0;
+  uint8_t* values = nullptr;  // [rows, columns], contiguous
+  float* scales = nullptr;    // [rows]
+  float* offsets = nullptr;   // [rows]
+};
+
+/// out = activation(sums * scale of the row * scale of the column + offset of the row * sum of the
+/// column + bias).
+struct DequantizeRows {
+  const int32_t* sums = nullptr;  // [rows, columns], contiguous
+  const float* scales = nullptr;  // [rows]
+  const float* offsets = nullptr;
+  const float* weight_scales = nullptr;  // [columns]
+  const float* weight_sums = nullptr;
+  const float* bias = nullptr;  // or null
+  void* out = nullptr;
+  int64_t out_stride = 0;
+  int64_t rows = 0, columns = 0;
+  Activation activation = Activation::kNone;
+};
+
 /// RMS norm, if gamma is not null, of the first model_dim columns of each head of one token, then
 /// rotation of columns j and j + pairs by cosines[j] and sines[j].
 struct RotateRow {
@@ -131,6 +158,8 @@ struct Kernels {
   void (*pool_rows[2][2])(const PoolRows&);  // [dtype of x][dtype of out]
   void (*cast[2][2])(const CastElements&);   // [from][to]
   void (*gate_rows[2])(const GateRows&);
+  void (*quantize_rows[2])(const QuantizeRows&);      // [dtype of x]
+  void (*dequantize_rows[2])(const DequantizeRows&);  // [dtype of out]
   void (*rotate_row[2])(const RotateRow&);
   void (*attention[2])(const AttentionTile&);
 };

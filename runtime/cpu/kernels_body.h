@@ -13,6 +13,8 @@ namespace packhorse::cpu::PACKHORSE_ISA {
 //
 #include "cpu/row_kernels.h"
 //
+#include "cpu/int8_kernels.h"
+//
 #include "cpu/head_kernels.h"
 //
 #include "cpu/attention_kernel.h"
@@ -31,6 +33,8 @@ const Kernels PACKHORSE_KERNELS = {
     .cast = {{isa::cast<float, float>, isa::cast<float, bfloat16>},
              {isa::cast<bfloat16, float>, isa::cast<bfloat16, bfloat16>}},
     .gate_rows = {isa::gate_rows<float>, isa::gate_rows<bfloat16>},
+    .quantize_rows = {isa::quantize_rows<float>, isa::quantize_rows<bfloat16>},
+    .dequantize_rows = {isa::dequantize_rows<float>, isa::dequantize_rows<bfloat16>},
     .rotate_row = {isa::rotate_row<float>, isa::rotate_row<bfloat16>},
     .attention = {isa::attention<float>, isa::attention<bfloat16>},
 };

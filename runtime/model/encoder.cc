@@ -236,8 +236,9 @@ InputLayout::InputLayout(const Capacity& capacity) {
   size = position_ids + aligned(capacity.max_tokens);
 }
 
-EncoderBuffers take_buffers(const Spec& spec, const Capacity& capacity, DType dtype, const Ops& ops,
-                            Arena& arena) {
+EncoderBuffers take_buffers(const Spec& spec, const Capacity& capacity, DType model_dtype,
+                            const Ops& ops, Arena& arena) {
+  const DType dtype = ops.activation_dtype(model_dtype);
   const int64_t tokens = capacity.max_tokens;
   const int64_t sequences = capacity.max_sequences;
   const int64_t hidden_size = spec.hidden_size;
@@ -282,15 +283,15 @@ EncoderBuffers take_buffers(const Spec& spec, const Capacity& capacity, DType dt
                                            spec.num_heads, head_dim, dtype));
     buffers.output_workspace =
         arena.take("linear_workspace",
-                   std::max(ops.linear_workspace(tokens, hidden_size, qkv_columns, dtype),
-                            ops.linear_workspace(tokens, query_columns, hidden_size, dtype)));
+                   std::max(ops.linear_workspace(tokens, hidden_size, qkv_columns, model_dtype),
+                            ops.linear_workspace(tokens, query_columns, hidden_size, model_dtype)));
   }
   {
     Arena::Scope feed_forward_block(arena);
     buffers.feed_forward_workspace =
         arena.take("feed_forward_workspace",
                    ops.feed_forward_workspace(tokens, hidden_size, padded_intermediate_size(spec),
-                                              spec.gated(), dtype));
+                                              spec.gated(), model_dtype));
   }
   {
     Arena::Scope results(arena);

@@ -62,8 +62,8 @@ struct EncoderBuffers {
 TensorView take_matrix(Arena& arena, const char* name, int64_t rows, int64_t columns, DType dtype);
 
 /// Takes the buffers from the arena (count pass and carve pass alike).
-EncoderBuffers take_buffers(const Spec& spec, const Capacity& capacity, DType dtype, const Ops& ops,
-                            Arena& arena);
+EncoderBuffers take_buffers(const Spec& spec, const Capacity& capacity, DType model_dtype,
+                            const Ops& ops, Arena& arena);
 
 /// A batch on the device; type_ids and position_ids are null where it brings none.
 struct EncoderInputs {

@@ -39,7 +39,7 @@ const float* LayerPacker::vector(const std::string& name, int64_t size) {
 const float* LayerPacker::spread_vector(const std::string& name, const Spread& spread) {
   std::vector<float> values(static_cast<size_t>(spread.extent));
   if (reader_ != nullptr) {
-    place({name, spread.extent, 0, spread.size}, spread, {}, 1, values.data());
+    place_vector({name, spread.extent, 0, spread.size}, spread, values.data());
   }
   return constants(name, values);
 }
@@ -67,30 +67,50 @@ LinearWeight LayerPacker::linear(const std::string& name, const std::vector<Part
                                  int64_t out_features, Spread columns, int64_t in_features,
                                  const std::vector<Stack>& stacks) {
   LinearWeight result;
-  result.dtype = dtype_;
+  result.dtype = name.starts_with("layers.") ? block_dtype_ : dtype_;
   result.in_features = in_features;
   result.out_features = out_features;
   void* packed =
-      arena_.take(name + ".weight", ops_.linear_bytes(in_features, out_features, dtype_));
+      arena_.take(name + ".weight", ops_.linear_bytes(in_features, out_features, result.dtype));
   result.data = packed;
-  if (reader_ != nullptr) {
-    staging_.assign(static_cast<size_t>(in_features * out_features), 0.0f);
-    for (const Part& part : parts) {
-      place(locate(part, parts, stacks, ".weight"), part.rows, columns, in_features,
-            staging_.data());
-    }
-    ops_.pack_linear(staging_.data(), in_features, out_features, dtype_, packed);
-  }
+  if (reader_ != nullptr) pack(result, parts, columns, stacks, packed);
   if (std::none_of(parts.begin(), parts.end(), [](const Part& part) { return part.bias; })) {
     return result;
   }
   std::vector<float> values(static_cast<size_t>(out_features));
   for (const Part& part : parts) {
     if (reader_ == nullptr || !part.bias) continue;
-    place(locate(part, parts, stacks, ".bias"), part.rows, {}, 1, values.data());
+    place_vector(locate(part, parts, stacks, ".bias"), part.rows, values.data());
   }
   result.bias = constants(name + ".bias", values);
   return result;
+}
+
+void LayerPacker::pack(const LinearWeight& weight, const std::vector<Part>& parts,
+                       const Spread& columns, const std::vector<Stack>& stacks, void* packed) {
+  const int64_t in_features = weight.in_features;
+  const int64_t out_features = weight.out_features;
+  staging_.assign(static_cast<size_t>(in_features * out_features), 0.0f);
+  const bool quantized =
+      weight.dtype == DType::kInt8 &&
+      reader_->is_quantized(locate(parts.front(), parts, stacks, ".weight").name);
+  for (const Part& part : parts) {
+    const Location from = locate(part, parts, stacks, ".weight");
+    const TensorView source = quantized
+                                  ? reader_->require_quantized(from.name, from.rows, columns.extent)
+                                  : reader_->require(from.name, from.rows, columns.extent);
+    place(source, from, part.rows, columns, in_features, staging_.data());
+  }
+  if (!quantized) {
+    ops_.pack_linear(staging_.data(), in_features, out_features, weight.dtype, packed);
+    return;
+  }
+  std::vector<float> scales(static_cast<size_t>(out_features));
+  for (const Part& part : parts) {
+    place_vector(locate(part, parts, stacks, ".weight_scale"), part.rows, scales.data());
+  }
+  const std::vector<int8_t> values(staging_.begin(), staging_.end());
+  ops_.pack_quantized(values.data(), scales.data(), in_features, out_features, packed);
 }
 
 LinearWeight LayerPacker::convolution(const std::string& name, int64_t hidden_size, int64_t width) {
@@ -140,9 +160,12 @@ LayerPacker::Location LayerPacker::locate(const Part& part, const std::vector<Pa
   return {part.name + suffix, part.rows.extent, 0, part.rows.size};
 }
 
-void LayerPacker::place(const Location& from, const Spread& rows, const Spread& columns,
-                        int64_t row_length, float* to) {
-  const TensorView source = reader_->require(from.name, from.rows, columns.extent);
+void LayerPacker::place_vector(const Location& from, const Spread& rows, float* to) {
+  place(reader_->require(from.name, from.rows, 0), from, rows, {}, 1, to);
+}
+
+void LayerPacker::place(const TensorView& source, const Location& from, const Spread& rows,
+                        const Spread& columns, int64_t row_length, float* to) {
   const int64_t width = std::max<int64_t>(1, columns.extent);
   std::vector<float> values(static_cast<size_t>(rows.size * width));
   for (int64_t begin = 0; begin < rows.extent; begin += rows.size) {

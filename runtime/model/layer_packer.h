@@ -49,8 +49,13 @@ struct Stack {
 /// tensor with a number beyond float16 where that is the dtype.
 class LayerPacker {
  public:
+  /// `dtype`: of the model. One of int8 has its blocks' dense layers in it, the rest in floats.
   LayerPacker(DType dtype, Ops& ops, Arena& arena, const TensorReader* reader)
-      : dtype_(dtype), ops_(ops), arena_(arena), reader_(reader) {}
+      : dtype_(ops.activation_dtype(dtype)),
+        block_dtype_(dtype),
+        ops_(ops),
+        arena_(arena),
+        reader_(reader) {}
 
   TensorView table(const std::string& name, int64_t rows, int64_t columns);
   /// float32, whatever the model's dtype.
@@ -76,6 +81,7 @@ class LayerPacker {
   void check_range(const std::string& name, const float* values, size_t count) const;
 
   const DType dtype_;
+  const DType block_dtype_;  // of dense layers under "layers."
   Ops& ops_;
   Arena& arena_;
   const TensorReader* reader_;
@@ -94,8 +100,13 @@ class LayerPacker {
                   const std::vector<Stack>& stacks, const char* suffix) const;
   // Spreads rows of the source over a matrix of `row_length` columns, leaving what lies between.
   // Without columns: over a vector.
-  void place(const Location& from, const Spread& rows, const Spread& columns, int64_t row_length,
-             float* to);
+  void place(const TensorView& source, const Location& from, const Spread& rows,
+             const Spread& columns, int64_t row_length, float* to);
+  void place_vector(const Location& from, const Spread& rows, float* to);
+
+  // Fills staging_ and packs it.
+  void pack(const LinearWeight& weight, const std::vector<Part>& parts, const Spread& columns,
+            const std::vector<Stack>& stacks, void* packed);
 
   std::vector<float> staging_;
 };

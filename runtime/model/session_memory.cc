@@ -20,8 +20,8 @@ SessionBuffers take_session_buffers(const Spec& spec, const SessionOptions& opti
                                     Arena& arena) {
   const Capacity capacity = capacity_of(options);
   SessionBuffers buffers;
-  buffers.slots =
-      take_output_slots(spec, capacity, options.dtype, options.output_slots, ops, arena);
+  buffers.slots = take_output_slots(spec, capacity, ops.activation_dtype(options.dtype),
+                                    options.output_slots, ops, arena);
   buffers.encoder = take_buffers(spec, capacity, options.dtype, ops, arena);
   return buffers;
 }

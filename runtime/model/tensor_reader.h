@@ -19,6 +19,13 @@ class TensorReader {
   /// that shape: [rows] (`columns` 0), [rows, columns] (`depth` 0) or [rows, columns, depth].
   TensorView require(const std::string& name, int64_t rows, int64_t columns,
                      int64_t depth = 0) const;
+  /// Likewise of a matrix of int8.
+  TensorView require_quantized(const std::string& name, int64_t rows, int64_t columns) const;
+
+  /// Whether the tensor is there, quantised.
+  bool is_quantized(const std::string& name) const {
+    return source_.find(name).dtype == DType::kInt8;
+  }
 
   /// Rows [begin, begin + count) of `tensor` as float32 into `to`; gives the pages back. Throws
   /// InvalidArgument naming the first element that is NaN or Inf.

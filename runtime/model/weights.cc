@@ -232,7 +232,7 @@ class WeightBuilder : LayerPacker {
     if (reader_ == nullptr) return result;
     Arena counting(std::nullopt);
     const auto lay_out = [&](Arena& arena, const TensorReader* reader) {
-      return LayerPacker(dtype_, ops_, arena, reader)
+      return LayerPacker(block_dtype_, ops_, arena, reader)
           .linear(part.name, {part}, columns, whole(spec_.hidden_size), spec_.hidden_size);
     };
     lay_out(counting, nullptr);
@@ -241,7 +241,7 @@ class WeightBuilder : LayerPacker {
     Arena carving(memory->data(), plan);
     const LinearWeight weight = lay_out(carving, reader_);
     const auto workspace =
-        ops_.allocate(ops_.linear_workspace(rows, spec_.hidden_size, columns, dtype_));
+        ops_.allocate(ops_.linear_workspace(rows, spec_.hidden_size, columns, block_dtype_));
     ops_.linear({.x = relative_,
                  .weight = weight,
                  .residual = {},

@@ -29,7 +29,7 @@ enum class Pooling : uint8_t { kCls, kMean, kMax, kLast, kMeanSqrt };
 struct LinearWeight {
   int64_t in_features = 0;
   int64_t out_features = 0;
-  DType dtype = DType::kFloat32;
+  DType dtype = DType::kFloat32;  // of x, too; int8: x is of Ops::activation_dtype
   const void* data = nullptr;
   const float* bias = nullptr;  // [out_features] or null
 };

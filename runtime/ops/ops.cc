@@ -44,13 +44,14 @@ void check_compute_dtype(const char* op, const char* name, const TensorView& vie
   }
 }
 
+// `expected`: what activations beside such a weight are in.
 void check_weight(const char* op, const char* name, const LinearWeight& weight, int64_t in_features,
-                  DType dtype) {
+                  DType dtype, DType expected) {
   if (weight.data == nullptr || weight.out_features <= 0) fail(op, concat(name, " is missing"));
   if (weight.in_features != in_features) {
     fail(op, concat(name, " takes ", weight.in_features, " features, the input has ", in_features));
   }
-  if (weight.dtype != dtype) {
+  if (dtype != expected) {
     fail(op, concat(name, " is ", name_of(weight.dtype), ", the input is ", name_of(dtype)));
   }
 }
@@ -72,9 +73,9 @@ void check_head_dim(const char* op, int64_t head_dim, int64_t multiple) {
                   ", as this device needs"));
 }
 
-void check_linear(const char* op, const LinearArgs& args) {
+void check_linear(const char* op, const LinearArgs& args, DType expected) {
   check_compute_dtype(op, "x", args.x);
-  check_weight(op, "weight", args.weight, args.x.columns(), args.x.dtype);
+  check_weight(op, "weight", args.weight, args.x.columns(), args.x.dtype, expected);
   check_result(op, args.residual, args.out, args.x.rows(), args.weight.out_features, args.x.dtype);
 }
 
@@ -90,6 +91,10 @@ void check_batch(const char* op, const char* name, const BatchView& batch, int64
 }  // namespace
 
 std::unique_ptr<Recording> Ops::record(const std::function<void()>&) { return nullptr; }
+
+void Ops::pack_quantized(const int8_t*, const float*, int64_t, int64_t, void*) {
+  throw RuntimeError(concat("dtype int8 is not supported on ", name_of(device())));
+}
 
 double Ops::elapsed_ms(const std::function<void()>& work) {
   synchronize();
@@ -123,19 +128,24 @@ void Ops::embed(const EmbedArgs& args) {
 }
 
 void Ops::linear(const LinearArgs& args) {
-  check_linear("linear", args);
+  check_linear("linear", args, activation_dtype(args.weight.dtype));
   if (args.x.rows() > 0) do_linear(args);
 }
 
 void Ops::feed_forward(const FeedForwardArgs& args) {
   const char* op = "feed_forward";
   check_compute_dtype(op, "x", args.x);
-  check_weight(op, "up", args.up, args.x.columns(), args.x.dtype);
+  const DType expected = activation_dtype(args.up.dtype);
+  check_weight(op, "up", args.up, args.x.columns(), args.x.dtype, expected);
   if (args.gated && args.up.out_features % (2 * kGateBlock) != 0) {
     fail(op, concat("a gated up has ", args.up.out_features, " features, expected a multiple of ",
                     2 * kGateBlock));
   }
-  check_weight(op, "down", args.down, args.up.out_features / (args.gated ? 2 : 1), args.x.dtype);
+  check_weight(op, "down", args.down, args.up.out_features / (args.gated ? 2 : 1), args.x.dtype,
+               expected);
+  if (args.up.dtype != args.down.dtype) {
+    fail(op, concat("up is ", name_of(args.up.dtype), ", down is ", name_of(args.down.dtype)));
+  }
   check_result(op, args.residual, args.out, args.x.rows(), args.down.out_features, args.x.dtype);
   if (args.x.rows() > 0) do_feed_forward(args);
 }
@@ -168,7 +178,7 @@ void Ops::project_heads(const LinearArgs& args, const RotateHeadsArgs& heads) {
   const char* op = "project_heads";
   const int64_t rows = args.x.rows();
   check_head_dim(op, heads.head_dim, head_dim_multiple());
-  check_linear(op, args);
+  check_linear(op, args, activation_dtype(args.weight.dtype));
   check_matrix(op, "q", heads.q, rows, int64_t{heads.num_heads} * heads.head_dim);
   check_matrix(op, "k", heads.k, rows, int64_t{heads.num_kv_heads} * heads.head_dim);
   const char* out = args.out.as<char>();

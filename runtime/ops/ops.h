@@ -43,8 +43,10 @@ class PACKHORSE_API Ops {
   virtual ~Ops() = default;
 
   virtual Device device() const = 0;
-  /// Throws RuntimeError saying what the device lacks for this dtype.
+  /// Throws RuntimeError saying what the device lacks for this dtype of a model.
   virtual void check_dtype(DType dtype) const = 0;
+  /// What activations, tables and heads of a model of this dtype are in: itself, unless int8.
+  virtual DType activation_dtype(DType dtype) const { return dtype; }
   /// Whether the device has kernels for it: asked before a model is loaded.
   virtual bool supports(Feature feature) const = 0;
 
@@ -69,6 +71,9 @@ class PACKHORSE_API Ops {
   /// `weight`: host float32 [out_features, in_features]; `packed`: linear_bytes of device memory.
   virtual void pack_linear(const float* weight, int64_t in_features, int64_t out_features,
                            DType dtype, void* packed) = 0;
+  /// The same of an int8 layer that is quantised already: `scales` [out_features].
+  virtual void pack_quantized(const int8_t* weight, const float* scales, int64_t in_features,
+                              int64_t out_features, void* packed);
   /// What the widths of a model have to be a multiple of.
   virtual int64_t width_multiple() const { return 1; }
   /// Head sizes are zero-padded to a multiple of this when weights are loaded.

@@ -56,14 +56,18 @@ def device(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="session", params=PRECISIONS, ids=lambda precision: precision.name)
-def precision(request: pytest.FixtureRequest, device: str) -> Precision:
-    chosen: Precision = request.param
+def available(chosen: Precision, device: str) -> Precision:
+    """Skips the test where the device does not have it."""
     try:
         packhorse.plan_memory(tiny_spec(), device=device, dtype=chosen.name)
     except RuntimeError as error:
         pytest.skip(str(error))
     return chosen
+
+
+@pytest.fixture(scope="session", params=PRECISIONS, ids=lambda precision: precision.name)
+def precision(request: pytest.FixtureRequest, device: str) -> Precision:
+    return available(request.param, device)
 
 
 @pytest.fixture

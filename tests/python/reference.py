@@ -46,6 +46,25 @@ def linear(x: Any, weight: Any, bias: Any = None, activation: str = "none") -> A
     return ACTIVATIONS[activation](product if bias is None else product + _f64(bias))
 
 
+def quantize_weight(weight: Any) -> tuple[Array, Array]:
+    """(q, scale of each row): integers from -127 to 127, in float32 steps as the runtime rounds."""
+    weight = np.asarray(weight, np.float32)
+    scale = np.abs(weight).max(-1) / np.float32(127)
+    return np.rint(weight / np.where(scale > 0, scale, 1)[:, None]), scale
+
+
+def int8_linear(
+    x: Any, weight: Any, bias: Any = None, activation: str = "none", levels: int = 255
+) -> Array:
+    """Rows of x as low + step * q with whole q from 0 to `levels`; sums of integers."""
+    q, scale = quantize_weight(weight)
+    low = _f64(x).min(-1, keepdims=True)
+    step = (_f64(x).max(-1, keepdims=True) - low) / levels
+    rows = np.rint((_f64(x) - low) / np.where(step > 0, step, 1))
+    product = (rows @ _f64(q).T * step + low * q.sum(-1)) * scale
+    return ACTIVATIONS[activation](product if bias is None else product + _f64(bias))
+
+
 def layer_norm(x: Any, gamma: Any, beta: Any = None, eps: float = 1e-12) -> Array:
     centred = _f64(x) - _f64(x).mean(-1, keepdims=True)
     scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + eps) * _f64(gamma)

@@ -127,6 +127,13 @@ def test_convert(cli: Cli, tmp_path: Path) -> None:
     assert {t.dtype for t in inspect_checkpoint(out).tensors.values()} == {"float32"}
 
 
+def test_convert_quantized(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert cli("convert", BERT, out, "--quantize", "int8").status == 0
+    assert inspect_checkpoint(out).tensors["layers.0.ffn.up.weight"].dtype == "int8"
+    assert failed(cli("convert", BERT, tmp_path / "m", "--quantize", "int3"), "'int3' is not one")
+
+
 def test_convert_errors(cli: Cli, tmp_path: Path) -> None:
     assert failed(cli("convert", tmp_path / "none", tmp_path / "out"), "none: no such file")
     assert failed(cli("convert", tmp_path, tmp_path / "out"), "no config.json")
@@ -309,6 +316,41 @@ def test_classify(cli: Cli, text: Path, tmp_path: Path, monkeypatch: pytest.Monk
     )
     rows = [json.loads(line) for line in cli("classify", folder, text).out.splitlines()]
     assert rows == [{"index": i, "entities": its} for i, its in enumerate(entities)]
+
+
+# --- evaluate
+
+
+def test_evaluate(cli: Cli, model: Path, text: Path, tmp_path: Path) -> None:
+    text.write_text("\n".join(f"w{i} w{3 * i % 97 + 3} w{7 * i % 90 + 3}" for i in range(3, 60)))
+    same = cli("evaluate", model, "--dtype", "float32", "--file", text)
+    assert same.status == 0
+    assert same.out.count("1.00000") == 8
+    quantized = tmp_path / "quantized"
+    convert(model, quantized, quantize="int8")
+    found = cli("evaluate", quantized, "--reference", model, "--file", text, "--count", 50)
+    assert found.status == 0
+    assert "texts" in found.out
+    smallest = next(line for line in found.out.splitlines() if "smallest" in line)
+    assert 0.99 < float(smallest.split()[-1]) < 1
+    assert failed(cli("evaluate", quantized, "--file", text), "load this model with dtype int8")
+    text.write_text("w3\n\n")
+    assert failed(cli("evaluate", model, "--file", text), "1 texts, expected at least 2")
+
+
+def test_comparison_of_embeddings() -> None:
+    """By hand: the second text turns by 60 degrees, and lies nearest to the third then."""
+    from packhorse.cli.evaluation import compare
+
+    reference = np.array([[1, 0], [0.98, 0.2], [0, 1], [-1, 0.1]], np.float32)
+    turned = reference.copy()
+    turned[1] = reference[1] @ [[0.5, 3**0.5 / 2], [-(3**0.5) / 2, 0.5]]
+    turned[2] *= 2
+    found = compare(turned, reference)
+    assert found["cosine, smallest"] == pytest.approx(0.5, abs=1e-6)
+    assert found["cosine, mean"] == pytest.approx(3.5 / 4, abs=1e-6)
+    assert found["nearest neighbour the same"] == 0.75
+    assert found["of the 3 nearest the same"] == 1
 
 
 # --- bench and the rest

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Precision
+from conftest import PRECISIONS, Precision, available
 from models import (
     SPEC_OPTIONS,
     classifier,
@@ -53,6 +53,13 @@ SPECS: dict[str, dict[str, Any]] = {
     },
 }
 Sequences = list[np.ndarray]
+
+
+@pytest.fixture(
+    scope="module", params=[*PRECISIONS, Precision("int8", 0)], ids=lambda precision: precision.name
+)
+def precision(request: pytest.FixtureRequest, device: str) -> Precision:
+    return available(request.param, device)
 
 
 @pytest.fixture(scope="module", params=SPECS)

@@ -15,7 +15,8 @@ import packhorse
 import pytest
 
 SUITES = [
-    str(Path(__file__).with_name(f"test_{name}.py")) for name in ("invariance", "ops", "attention")
+    str(Path(__file__).with_name(f"test_{name}.py"))
+    for name in ("invariance", "ops", "attention", "int8")
 ]
 
 pytestmark = pytest.mark.skipif(

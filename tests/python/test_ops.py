@@ -316,6 +316,6 @@ def test_errors_name_what_does_not_fit(device: str, rng: Random) -> None:
 
 
 def test_dtypes_that_no_operator_computes_in(device: str) -> None:
-    for dtype in ("int32", "int8", "bool"):
+    for dtype in ("int32", "uint8", "bool"):
         with pytest.raises((ValueError, RuntimeError), match=dtype):
             ops.gemm(np.ones((1, 1)), np.ones((1, 1)), device=device, dtype=dtype)

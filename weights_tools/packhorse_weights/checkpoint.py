@@ -16,6 +16,7 @@ from packhorse_weights.layout import Spec
 from packhorse_weights.modules import read_parts
 from packhorse_weights.naming import find_prefix, map_names
 from packhorse_weights.pooling import read_max_length, read_modules
+from packhorse_weights.quantize import QUANTIZED_DTYPES
 from packhorse_weights.safetensors_file import read_safetensors
 from packhorse_weights.tensor import WEIGHT_DTYPES, Tensor, cast
 from packhorse_weights.vocabulary import read_masked_lm
@@ -43,6 +44,11 @@ class Checkpoint:
     folder: Path  # of config.json and the tokenizer
     converted: bool  # packhorse.json and our names
     elsewhere: bool = False  # whether some tensors lie in other files than `files`
+
+    @property
+    def is_quantized(self) -> bool:
+        """Converted with `quantize`: for sessions of that dtype."""
+        return self.converted and any(tensor.dtype == "int8" for tensor in self.tensors.values())
 
 
 @dataclass(frozen=True)
@@ -178,7 +184,8 @@ def resolve_model(path: str | PathLike[str]) -> ModelFiles:
     """What a session needs to load the model at `path`: see `inspect_checkpoint`, `ModelFiles`."""
     checkpoint = inspect_checkpoint(path)
     used = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
-    readable = all(tensor.dtype in WEIGHT_DTYPES for tensor in used.values())
+    known = (*WEIGHT_DTYPES, *QUANTIZED_DTYPES) if checkpoint.is_quantized else WEIGHT_DTYPES
+    readable = all(tensor.dtype in known for tensor in used.values())
     if checkpoint.format == "safetensors" and readable and not checkpoint.elsewhere:
         return ModelFiles(checkpoint.spec, checkpoint.files, checkpoint.names, None)
     tensors: dict[str, Tensor] = {}

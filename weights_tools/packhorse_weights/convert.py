@@ -10,6 +10,7 @@ from pathlib import Path
 
 from packhorse_weights.checkpoint import inspect_checkpoint
 from packhorse_weights.errors import CheckpointError
+from packhorse_weights.quantize import QUANTIZED_DTYPES, quantize_tensors
 from packhorse_weights.safetensors_file import Progress, write_safetensors
 from packhorse_weights.tensor import WEIGHT_DTYPES
 
@@ -50,23 +51,36 @@ def convert(
     dtype: str | None = None,
     progress: Progress | None = None,
     overwrite: bool = False,
+    quantize: str | None = None,
 ) -> Path:
     """Converts the model at `src` (see `inspect_checkpoint`) into the folder `dst`.
 
-    dtype: "float32", "float16" or "bfloat16"; None keeps each tensor's own. progress is called
-    with (bytes written, bytes in total). `dst` appears whole or not at all; an existing folder is
-    replaced only with `overwrite`, and only where it was written by this function. Returns `dst`.
+    dtype: "float32", "float16" or "bfloat16"; None keeps each tensor's own. quantize: "int8" stores
+    the dense layers of the blocks so, for sessions with dtype="int8" (docs/weights.md). progress
+    is called with (bytes written, bytes in total). `dst` appears whole or not at all; an existing
+    folder is replaced only with `overwrite`, and only where it was written by this function.
+    Returns `dst`.
     """
     if dtype not in (None, *WEIGHT_DTYPES):
         raise CheckpointError(f"dtype {dtype!r} is not one of {', '.join(WEIGHT_DTYPES)}")
+    if quantize not in (None, *QUANTIZED_DTYPES):
+        raise CheckpointError(f"quantize {quantize!r} is not one of {', '.join(QUANTIZED_DTYPES)}")
     destination = Path(dst)
     _check_destination(destination, overwrite)
     checkpoint = inspect_checkpoint(src)
     tensors = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
+    if checkpoint.is_quantized:
+        raise CheckpointError(f"{src}: is quantised already; convert the model that it came from")
     dtypes = {
         name: dtype or (tensor.dtype if tensor.dtype in WEIGHT_DTYPES else "float32")
         for name, tensor in tensors.items()
     }
+    if quantize is not None:
+        plain, tensors = tensors, quantize_tensors(tensors)
+        dtypes = {
+            name: dtypes[name] if plain.get(name) is tensor else tensor.dtype
+            for name, tensor in tensors.items()
+        }
     destination.parent.mkdir(parents=True, exist_ok=True)
     # Beside the destination, so that the rename stays within one file system.
     scratch = destination.parent / f".{destination.name}.{os.getpid()}.partial"

@@ -1,4 +1,4 @@
-"""The command `packhorse`: convert, inspect, embed, score, classify, bench.
+"""The command `packhorse`: convert, inspect, embed, score, classify, evaluate, bench.
 
 Typer and rich are an optional extra: the library itself never imports this package.
 """

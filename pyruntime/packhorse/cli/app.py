@@ -18,7 +18,7 @@ app = typer.Typer(
 )
 
 Model = Annotated[Path, typer.Argument(help="A converted or Hugging Face model folder.")]
-ComputeDtype = Annotated[str, typer.Option(help="Compute in float32, bfloat16; on a GPU float16.")]
+ComputeDtype = Annotated[str, typer.Option(help="float32, bfloat16, int8; on a GPU 16 bits.")]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Tokens of the largest batch.")]
 MaxSequences = Annotated[int, typer.Option(min=1, help="Sequences of the largest batch.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; by default all cores.")]
@@ -70,12 +70,15 @@ def convert(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a folder converted before.")
     ] = False,
+    quantize: Annotated[
+        str | None, typer.Option(help="int8: store the blocks' dense layers so, for dtype int8.")
+    ] = None,
 ) -> None:
     """Write a model as packhorse.json and model.safetensors, with its tokenizer."""
     import packhorse_weights
 
     with byte_progress("converting") as report:
-        packhorse_weights.convert(src, dst, dtype, report, overwrite)
+        packhorse_weights.convert(src, dst, dtype, report, overwrite, quantize)
     print(dst)
 
 
@@ -168,6 +171,28 @@ def classify(
 
     load = _load_options(device, dtype, max_length, threads, max_tokens)
     labelling.classify_file(model, file, top_k, load)
+
+
+@app.command()
+def evaluate(
+    model: Model,
+    dtype: ComputeDtype = "int8",
+    file: Annotated[
+        Path | None,
+        typer.Option(help="Text, one per line, UTF-8; by default Python's documentation."),
+    ] = None,
+    reference: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the float32 model, where MODEL is stored quantised."),
+    ] = None,
+    count: Annotated[int, typer.Option(min=2, help="Texts at most.")] = 2000,
+    max_length: MaxLength = None,
+    threads: Threads = None,
+) -> None:
+    """Compare embeddings in a dtype with those in float32, on real text."""
+    from packhorse.cli import evaluation
+
+    evaluation.run(model, reference or model, dtype, file, count, max_length, threads)
 
 
 @app.command()

@@ -1,0 +1,156 @@
+#include "cpu/gemm_int8.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "core/format.h"
+#include "packhorse/error.h"
+
+namespace packhorse::cpu {
+namespace {
+
+constexpr std::array<int64_t, 4> kRowCounts = {Int8Gemm::kMostRows, kBlockRows, 32, 16};
+
+size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+void check_in_features(int64_t in_features) {
+  constexpr int64_t kMost = (int64_t{1} << 31) / (255 * 127);
+  if (in_features > kMost) {
+    throw InvalidArgument(
+        concat("dtype int8: a layer of ", in_features, " in_features, expected at most ", kMost));
+  }
+}
+
+// scale and q of one row.
+float quantize_row(const float* row, int64_t size, int8_t* to) {
+  float most = 0;
+  for (int64_t i = 0; i < size; ++i) most = std::max(most, std::abs(row[i]));
+  const float scale = most / 127.0f;
+  for (int64_t i = 0; i < size; ++i) {
+    const float q = scale > 0 ? std::nearbyint(row[i] / scale) : 0.0f;
+    to[i] = static_cast<int8_t>(std::clamp(q, -127.0f, 127.0f));
+  }
+  return scale;
+}
+
+// `row(n, to)` writes q of output feature n and returns its scale.
+template <class Row>
+void pack(int64_t in_features, int64_t out_features, void* packed, ThreadPool& pool, Row row) {
+  const PackedLayout layout(in_features, out_features, DType::kInt8);
+  const Int8Weight parts(packed, layout.bytes, out_features);
+  auto* scales = const_cast<float*>(parts.scales);
+  auto* sums = const_cast<float*>(parts.sums);
+  std::vector<int8_t> weight(static_cast<size_t>(in_features * out_features));
+  pool.parallel_for(layout.panels, [&](int64_t panel, int) {
+    const int64_t begin = panel * layout.columns;
+    for (int64_t n = begin; n < std::min(begin + layout.columns, out_features); ++n) {
+      int8_t* q = weight.data() + n * in_features;
+      scales[n] = row(n, q);
+      int64_t sum = 0;
+      for (int64_t i = 0; i < in_features; ++i) sum += q[i];
+      sums[n] = scales[n] * static_cast<float>(sum);
+    }
+    pack_panel(layout, weight.data(), DType::kInt8, panel, packed);
+  });
+}
+
+}  // namespace
+
+int int8_levels() {
+  static const int levels = cpu_features().vnni ? 255 : 127;
+  return levels;
+}
+
+Int8Weight::Int8Weight(const void* packed, size_t panel_bytes, int64_t out_features)
+    : panels(packed),
+      scales(
+          reinterpret_cast<const float*>(static_cast<const char*>(packed) + aligned(panel_bytes))),
+      sums(scales + out_features) {}
+
+size_t packed_int8_bytes(int64_t in_features, int64_t out_features) {
+  check_in_features(in_features);
+  return aligned(packed_bytes(in_features, out_features, DType::kInt8)) +
+         2 * static_cast<size_t>(out_features) * sizeof(float);
+}
+
+void pack_int8_weight(const float* weight, int64_t in_features, int64_t out_features, void* packed,
+                      ThreadPool& pool) {
+  pack(in_features, out_features, packed, pool, [&](int64_t n, int8_t* to) {
+    return quantize_row(weight + n * in_features, in_features, to);
+  });
+}
+
+void pack_int8_weight(const int8_t* weight, const float* scales, int64_t in_features,
+                      int64_t out_features, void* packed, ThreadPool& pool) {
+  pack(in_features, out_features, packed, pool, [&](int64_t n, int8_t* to) {
+    std::copy_n(weight + n * in_features, in_features, to);
+    return scales[n];
+  });
+}
+
+Int8Gemm::Int8Gemm(int64_t in_features, int64_t out_features, GemmWorkers& workers)
+    : layout_(in_features, out_features, DType::kInt8),
+      in_features_(in_features),
+      workers_(workers) {
+  for (const int64_t rows : kRowCounts) make(rows);
+  check_exact();
+}
+
+void Int8Gemm::make(int64_t rows) {
+  const auto kernel = [&](int64_t columns, const dnnl::memory::desc& weight) {
+    const GemmShape shape = {in_features_, columns, DType::kInt8, DType::kInt32};
+    const auto desc = describe(shape, rows, columns, &weight);
+    if (!desc) {
+      throw RuntimeError(concat("oneDNN has no int8 matmul of ", in_features_, " x ", columns,
+                                " features and ", rows, " rows on this CPU"));
+    }
+    return Kernel(desc, workers_);
+  };
+  Kernels made = {rows, std::nullopt, kernel(layout_.last_columns, layout_.last)};
+  if (layout_.panels > 1) made.full = kernel(layout_.columns, layout_.full);
+  kernels_.push_back(std::move(made));
+}
+
+void Int8Gemm::run(const uint8_t* x, int64_t rows, const void* panels, int64_t panel, int32_t* sums,
+                   int worker) const {
+  const bool last = panel + 1 == layout_.panels;
+  const char* weight =
+      static_cast<const char*>(panels) + static_cast<size_t>(panel) * layout_.full.get_size();
+  while (rows > 0) {
+    const size_t smallest = rows > 32 ? 1 : rows > 16 ? 2 : 3;
+    Kernels& best = kernels_[rows >= kMostRows ? 0 : smallest];
+    Kernel& kernel = last ? *best.last : *best.full;
+    kernel.run(x, weight, nullptr, sums, worker, workers_);
+    x += best.rows * in_features_;
+    sums += best.rows * columns(panel);
+    rows -= best.rows;
+  }
+}
+
+// The largest products there are, in the last panel of each kernel: no sum may saturate.
+void Int8Gemm::check_exact() const {
+  const int64_t columns = layout_.last_columns;
+  std::vector<int8_t> weight(static_cast<size_t>(in_features_ * columns), 127);
+  std::fill(weight.begin(), weight.begin() + in_features_ * (columns / 2), int8_t{-127});
+  const PackedLayout layout(in_features_, columns, DType::kInt8);
+  std::vector<std::byte> packed(layout.bytes);
+  pack_panel(layout, weight.data(), DType::kInt8, 0, packed.data());
+  const std::vector<uint8_t> x(static_cast<size_t>(in_features_ * kMostRows),
+                               static_cast<uint8_t>(int8_levels()));
+  std::vector<int32_t> sums(static_cast<size_t>(columns * kMostRows));
+  const auto expected = static_cast<int32_t>(in_features_ * int8_levels() * 127);
+  for (Kernels& kernels : kernels_) {
+    kernels.last->run(x.data(), packed.data(), nullptr, sums.data(), 0, workers_);
+    for (int64_t i = 0; i < kernels.rows * columns; ++i) {
+      const int32_t sum = sums[static_cast<size_t>(i)];
+      if (sum == (i % columns < columns / 2 ? -expected : expected)) continue;
+      throw RuntimeError(concat("oneDNN's int8 matmul of ", in_features_, " x ", columns,
+                                " features is not exact on this CPU: found ", sum, ", expected ",
+                                expected));
+    }
+  }
+}
+
+}  // namespace packhorse::cpu

@@ -1,0 +1,49 @@
+"""Weights as int8: the dense layers of the blocks, each output feature with a scale of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from packhorse_weights.errors import CheckpointError
+from packhorse_weights.tensor import WEIGHT_DTYPES, Tensor, to_float32
+
+QUANTIZED_DTYPES = ("int8",)
+SCALE_SUFFIX = "_scale"  # of the tensor's name
+_MOST = 127  # -128 is left out: symmetric
+
+
+def is_quantizable(name: str, shape: tuple[int, ...]) -> bool:
+    """Embeddings, norms, biases, what comes before and after the blocks stay in floats."""
+    return name.startswith("layers.") and len(shape) == 2
+
+
+def quantize_weight(tensor: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """int8 [out, in] and float32 scales [out]: scale = max |w| / 127 of the row, q = w / scale.
+
+    Rounded to nearest, ties to even; the runtime does the same when it quantises at load. Raises
+    CheckpointError for a tensor that is not of floats, or not finite.
+    """
+    if tensor.dtype not in (*WEIGHT_DTYPES, "float64"):
+        raise CheckpointError(f"tensor {name!r} is {tensor.dtype}; expected a float dtype")
+    values = to_float32(tensor)
+    most = np.abs(values).max(axis=1, initial=0)
+    if not math.isfinite(float(most.sum(dtype=np.float64))):
+        raise CheckpointError(f"tensor {name!r} holds NaN or Inf, which int8 cannot")
+    scales = (most / np.float32(_MOST)).astype(np.float32)
+    divisors = np.where(scales > 0, scales, np.float32(np.inf))  # rows of zeros stay zeros
+    quantized = np.clip(np.rint(values / divisors[:, None]), -_MOST, _MOST)
+    return Tensor(quantized.astype(np.int8), "int8"), Tensor(scales, "float32")
+
+
+def quantize_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a model, under our names: quantised where they are to be, with scales."""
+    result: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if is_quantizable(name, tensor.shape):
+            result[name], result[name + SCALE_SUFFIX] = quantize_weight(tensor, name)
+        else:
+            result[name] = tensor
+    return result
