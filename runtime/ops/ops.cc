@@ -272,7 +272,8 @@ void Ops::sparse_pool(const SparsePoolArgs& args) {
   check_matrix(op, "x", args.x, args.batch.num_tokens, args.x.columns());
   check_contiguous(op, "x", args.x);
   check_batch(op, "batch", args.batch, args.x.rows());
-  check_weight(op, "weight", args.weight, args.x.columns(), args.x.dtype);
+  check_weight(op, "weight", args.weight, args.x.columns(), args.x.dtype,
+               activation_dtype(args.weight.dtype));
   check_matrix(op, "out", args.out, args.batch.num_sequences, args.out.columns());
   check_contiguous(op, "out", args.out);
   check_dtype_is(op, "out", args.out, DType::kFloat32);
