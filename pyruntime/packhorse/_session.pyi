@@ -25,6 +25,7 @@ class NativeSession:
         max_tokens: int,
         max_sequences: int,
         threads: int | None,
+        pin_threads: bool,
         memory_limit: int | None,
         output_slots: int,
     ) -> NativeSession: ...
@@ -77,6 +78,7 @@ def plan_memory(
     max_tokens: int,
     max_sequences: int,
     threads: int | None,
+    pin_threads: bool,
     memory_limit: int | None,
     output_slots: int,
 ) -> tuple[Allocation, Allocation]: ...

@@ -16,13 +16,14 @@ cdef Int32Span _span(const int32_t[::1] values):
 
 
 cdef SessionOptions _options(device, dtype, max_tokens, max_sequences, threads,
-                             memory_limit, output_slots) except *:
+                             pin_threads, memory_limit, output_slots) except *:
     cdef SessionOptions options
     options.device = parse_device(device.encode())
     options.dtype = parse_dtype(dtype.encode())
     options.max_tokens = max_tokens
     options.max_sequences = max_sequences
     options.threads = 0 if threads is None else threads
+    options.pin_threads = pin_threads
     options.output_slots = output_slots
     if memory_limit is not None:
         if memory_limit < 0:
@@ -132,12 +133,12 @@ cdef class NativeSession:
 
     @staticmethod
     def load(str spec_json, list files, dict names, tensors, device, dtype, max_tokens,
-             max_sequences, threads, memory_limit, output_slots):
+             max_sequences, threads, pin_threads, memory_limit, output_slots):
         """Weights come from `tensors` ({name: (array, dtype)}) or, if None, safetensors `files`;
         `names` maps ours to theirs."""
         cdef NativeSession result = NativeSession()
         cdef SessionOptions options = _options(device, dtype, max_tokens, max_sequences, threads,
-                                               memory_limit, output_slots)
+                                               pin_threads, memory_limit, output_slots)
         cdef string spec = spec_json.encode()
         cdef vector[string] paths = [str(path).encode() for path in files]
         cdef cpp_map[string, string] theirs = {a.encode(): b.encode() for a, b in names.items()}
@@ -230,10 +231,10 @@ cdef class NativeSession:
         return _plan(deref(self.session).memory_plan())
 
 
-def plan_memory(str spec_json, device, dtype, max_tokens, max_sequences, threads, memory_limit,
-                output_slots):
+def plan_memory(str spec_json, device, dtype, max_tokens, max_sequences, threads, pin_threads,
+                memory_limit, output_slots):
     cdef SessionOptions options = _options(device, dtype, max_tokens, max_sequences, threads,
-                                           memory_limit, output_slots)
+                                           pin_threads, memory_limit, output_slots)
     cdef string spec = spec_json.encode()
     cdef CMemoryPlan plan
     with nogil:

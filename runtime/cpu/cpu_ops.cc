@@ -10,7 +10,7 @@
 #include "cpu/kernels.h"
 #include "cpu/linear.h"
 #include "cpu/row_ops.h"
-#include "cpu/thread_pool.h"
+#include "cpu/shared_pools.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
@@ -33,7 +33,8 @@ class CpuOps final : public Ops {
   explicit CpuOps(const BackendOptions& options)
       : features_(cpu::cpu_features()),
         kernels_(kernels_for(features_.isa)),
-        pool_(options.threads, cpu::use_one_thread),
+        shared_pool_(cpu::shared_pool(options.threads, options.pin_threads)),
+        pool_(*shared_pool_),
         gemms_(pool_.threads()) {}
 
   Device device() const override { return {DeviceType::kCpu, 0}; }
@@ -90,7 +91,7 @@ class CpuOps final : public Ops {
   }
 
  private:
-  // One op at a time: the pool, the kernels and oneDNN's scratch are used by one caller.
+  // One op at a time: the kernels and oneDNN's scratch are used by one caller.
   struct Turn {
     explicit Turn(CpuOps& ops) : lock(ops.mutex_) {}
     std::lock_guard<std::mutex> lock;
@@ -150,7 +151,8 @@ class CpuOps final : public Ops {
 
   const cpu::CpuFeatures features_;
   const cpu::Kernels& kernels_;
-  cpu::ThreadPool pool_;
+  const std::shared_ptr<cpu::ThreadPool> shared_pool_;
+  cpu::ThreadPool& pool_;
   cpu::GemmSet gemms_;
   std::mutex mutex_;
 };

@@ -1,10 +1,8 @@
 #include "cpu/thread_pool.h"
 
 #include <immintrin.h>
-#include <sched.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <system_error>
 #include <utility>
 
@@ -36,27 +34,19 @@ uint32_t wait_for_change(const std::atomic<uint32_t>& state, uint32_t seen) {
 
 }  // namespace
 
-int available_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) {
-    // More cores than a cpu_set_t holds.
-    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  }
-  return std::max(1, CPU_COUNT(&set));
-}
-
-ThreadPool::ThreadPool(int threads, std::function<void()> on_start)
-    : threads_(threads == 0 ? available_cores() : threads),
+ThreadPool::ThreadPool(int threads, std::shared_ptr<std::mutex> turn,
+                       std::function<void(int worker)> on_start)
+    : threads_(threads),
       owner_(getpid()),
+      turn_(std::move(turn)),
       workers_(std::make_unique<std::vector<std::thread>>()) {
-  if (threads < 0 || threads > static_cast<int>(kJoined)) {
-    throw InvalidArgument(concat("threads is ", threads, ", expected 0 (all cores) to ", kJoined));
+  if (threads < 1 || threads > static_cast<int>(kJoined)) {
+    throw InvalidArgument(concat("threads is ", threads, ", expected 1 to ", kJoined));
   }
   try {
     for (int worker = 1; worker < threads_; ++worker) {
       workers_->emplace_back([this, worker, on_start] {
-        on_start();
+        on_start(worker);
         work(worker);
       });
     }
@@ -90,19 +80,19 @@ void ThreadPool::run(const Loop& loop) {
                               " and is used in its fork ", getpid(),
                               ", which has none of its threads: load the session after fork()"));
   }
+  if (threads_ == 1 || loop.count <= 1) {
+    for (int64_t index = 0; index < loop.count; ++index) loop.call(loop.context, index, 0);
+    return;
+  }
+  const std::lock_guard turn(*turn_);
   loop_ = loop;
   error_ = nullptr;
   next_.store(0, std::memory_order_relaxed);
-  const bool shared = threads_ > 1 && loop.count > 1;
-  if (shared) {
-    state_.fetch_add(kEpoch | kOpen, std::memory_order_release);
-    state_.notify_all();
-  }
+  state_.fetch_add(kEpoch | kOpen, std::memory_order_release);
+  state_.notify_all();
   claim(0);
-  if (shared) {
-    uint32_t state = state_.fetch_sub(kOpen, std::memory_order_acq_rel) - kOpen;
-    while ((state & kJoined) != 0) state = wait_for_change(state_, state);
-  }
+  uint32_t state = state_.fetch_sub(kOpen, std::memory_order_acq_rel) - kOpen;
+  while ((state & kJoined) != 0) state = wait_for_change(state_, state);
   if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
