@@ -1,6 +1,8 @@
 #include "cpu/cpu_ops.h"
 
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <mutex>
 
 #include "core/format.h"
@@ -63,6 +65,10 @@ class CpuOps final : public Ops {
     if (bytes > 0) std::memcpy(host_to, device_from, bytes);
   }
   void synchronize() override {}
+
+  void for_each(int64_t count, const std::function<void(int64_t)>& body) override {
+    pool_.parallel_for(count, [&](int64_t i, int) { body(i); });
+  }
 
   size_t linear_bytes(int64_t in_features, int64_t out_features, DType dtype) const override {
     check_dtype(dtype);

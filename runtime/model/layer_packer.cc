@@ -8,6 +8,21 @@
 #include "packhorse/error.h"
 
 namespace packhorse {
+namespace {
+
+// Elements of a piece: few enough to stay in a core's cache on the way, and never to hold a large
+// tensor twice.
+constexpr int64_t kPiece = int64_t{1} << 15;
+
+// One row of the source over a row of a matrix; without columns, one element.
+void spread_row(const float* values, const Spread& columns, float* to) {
+  if (columns.extent == 0) *to = *values;
+  for (int64_t c = 0; c < columns.extent; c += columns.size, values += columns.size) {
+    std::copy_n(values, columns.size, to + c / columns.size * columns.stride);
+  }
+}
+
+}  // namespace
 
 TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t columns) {
   const size_t row_bytes = static_cast<size_t>(columns) * size_of(dtype_);
@@ -15,19 +30,16 @@ TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t col
                     columns);
   if (reader_ == nullptr) return result;
   const TensorView source = reader_->require(name, rows, columns);
-  // In pieces, so that a large vocabulary is never held twice.
-  const int64_t piece = std::max<int64_t>(1, (int64_t{1} << 18) / columns);
-  std::vector<float> values(static_cast<size_t>(piece * columns));
-  std::vector<char> converted(static_cast<size_t>(piece) * row_bytes);
-  for (int64_t row = 0; row < rows; row += piece) {
-    const int64_t count = std::min(piece, rows - row);
-    const size_t elements = static_cast<size_t>(count * columns);
+  for_each_piece(rows, columns, [&](int64_t row, int64_t count) {
+    const auto elements = static_cast<size_t>(count * columns);
+    std::vector<float> values(elements);
+    std::vector<char> converted(elements * size_of(dtype_));
     reader_->read_rows(name, source, row, count, values.data());
     check_range(name, values.data(), elements);
     from_float32(values.data(), dtype_, converted.data(), elements);
     ops_.upload(result.as<char>() + static_cast<size_t>(row) * row_bytes, converted.data(),
-                elements * size_of(dtype_));
-  }
+                converted.size());
+  });
   return result;
 }
 
@@ -74,12 +86,21 @@ LinearWeight LayerPacker::linear(const std::string& name, const std::vector<Part
       arena_.take(name + ".weight", ops_.linear_bytes(in_features, out_features, dtype_));
   result.data = packed;
   if (reader_ != nullptr) {
-    staging_.assign(static_cast<size_t>(in_features * out_features), 0.0f);
-    for (const Part& part : parts) {
-      place(locate(part, parts, stacks, ".weight"), part.rows, columns, in_features,
-            staging_.data());
+    const Location only = locate(parts[0], parts, stacks, ".weight");
+    if (parts.size() == 1 && only.rows == out_features && columns.extent == in_features) {
+      pack_whole(only.name, out_features, in_features, packed);
+    } else {
+      int64_t placed = 0;
+      for (const Part& part : parts) placed += part.rows.extent * columns.extent;
+      staging_.resize(static_cast<size_t>(in_features * out_features));
+      // What lies between the parts is zeros.
+      if (placed < in_features * out_features) std::fill(staging_.begin(), staging_.end(), 0.0f);
+      for (const Part& part : parts) {
+        place(locate(part, parts, stacks, ".weight"), part.rows, columns, in_features,
+              staging_.data());
+      }
+      ops_.pack_linear(staging_.data(), in_features, out_features, dtype_, packed);
     }
-    ops_.pack_linear(staging_.data(), in_features, out_features, dtype_, packed);
   }
   if (std::none_of(parts.begin(), parts.end(), [](const Part& part) { return part.bias; })) {
     return result;
@@ -140,31 +161,55 @@ LayerPacker::Location LayerPacker::locate(const Part& part, const std::vector<Pa
   return {part.name + suffix, part.rows.extent, 0, part.rows.size};
 }
 
+void LayerPacker::pack_whole(const std::string& name, int64_t rows, int64_t columns, void* packed) {
+  const TensorView source = reader_->require(name, rows, columns);
+  const bool in_place = source.dtype == DType::kFloat32 &&
+                        reinterpret_cast<uintptr_t>(source.data) % alignof(float) == 0;
+  if (!in_place) {
+    staging_.resize(static_cast<size_t>(rows * columns));
+    place({name, rows, 0, 0}, whole(rows), whole(columns), columns, staging_.data());
+    return ops_.pack_linear(staging_.data(), columns, rows, dtype_, packed);
+  }
+  for_each_piece(rows, columns, [&](int64_t begin, int64_t count) {
+    const float* values = source.as<float>() + begin * columns;
+    reader_->check_finite(name, source, begin, count, values);
+    check_range(name, values, static_cast<size_t>(count * columns));
+  });
+  ops_.pack_linear(source.as<float>(), columns, rows, dtype_, packed);
+  reader_->release(source, 0, rows);
+}
+
 void LayerPacker::place(const Location& from, const Spread& rows, const Spread& columns,
                         int64_t row_length, float* to) {
   const TensorView source = reader_->require(from.name, from.rows, columns.extent);
   const int64_t width = std::max<int64_t>(1, columns.extent);
-  std::vector<float> values(static_cast<size_t>(rows.size * width));
-  for (int64_t begin = 0; begin < rows.extent; begin += rows.size) {
-    const int64_t count = std::min(rows.size, rows.extent - begin);
-    reader_->read_rows(from.name, source, from.first + begin / rows.size * from.step, count,
-                       values.data());
-    if (columns.extent > 0) {
-      check_range(from.name, values.data(), static_cast<size_t>(count * width));
-    }
-    float* group = to + (rows.offset + begin / rows.size * rows.stride) * row_length;
-    const float* value = values.data();
-    for (int64_t i = 0; i < count; ++i) {
-      float* row = group + rows.place(i) * row_length;
-      if (columns.extent == 0) {
-        *row = *value++;
-        continue;
+  for_each_piece(rows.extent, width, [&](int64_t begin, int64_t count) {
+    std::vector<float> values(static_cast<size_t>(count * width));
+    // Groups of rows that lie together in the source.
+    for (int64_t row = begin; row < begin + count;) {
+      const int64_t group = row / rows.size;
+      const int64_t in_group = row % rows.size;
+      const int64_t together = std::min(rows.size - in_group, begin + count - row);
+      reader_->read_rows(from.name, source, from.first + group * from.step + in_group, together,
+                         values.data());
+      if (columns.extent > 0) {
+        check_range(from.name, values.data(), static_cast<size_t>(together * width));
       }
-      for (int64_t c = 0; c < columns.extent; c += columns.size, value += columns.size) {
-        std::copy_n(value, columns.size, row + c / columns.size * columns.stride);
+      float* group_rows = to + (rows.offset + group * rows.stride) * row_length;
+      for (int64_t i = 0; i < together; ++i) {
+        spread_row(values.data() + i * width, columns,
+                   group_rows + rows.place(in_group + i) * row_length);
       }
+      row += together;
     }
-  }
+  });
+}
+
+void LayerPacker::for_each_piece(int64_t rows, int64_t columns,
+                                 const std::function<void(int64_t, int64_t)>& body) {
+  const int64_t piece = std::max<int64_t>(1, kPiece / columns);
+  ops_.for_each((rows + piece - 1) / piece,
+                [&](int64_t i) { body(i * piece, std::min(piece, rows - i * piece)); });
 }
 
 void LayerPacker::check_range(const std::string& name, const float* values, size_t count) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -92,10 +93,15 @@ class LayerPacker {
 
   Location locate(const Part& part, const std::vector<Part>& parts,
                   const std::vector<Stack>& stacks, const char* suffix) const;
+  // A matrix that is one tensor of the source: from where it lies, if that is float32.
+  void pack_whole(const std::string& name, int64_t rows, int64_t columns, void* packed);
   // Spreads rows of the source over a matrix of `row_length` columns, leaving what lies between.
   // Without columns: over a vector.
   void place(const Location& from, const Spread& rows, const Spread& columns, int64_t row_length,
              float* to);
+  // body(first row, rows), in parallel.
+  void for_each_piece(int64_t rows, int64_t columns,
+                      const std::function<void(int64_t, int64_t)>& body);
 
   std::vector<float> staging_;
 };

@@ -85,6 +85,10 @@ void check_batch(const char* op, const char* name, const BatchView& batch, int64
 
 std::unique_ptr<Recording> Ops::record(const std::function<void()>&) { return nullptr; }
 
+void Ops::for_each(int64_t count, const std::function<void(int64_t)>& body) {
+  for (int64_t i = 0; i < count; ++i) body(i);
+}
+
 double Ops::elapsed_ms(const std::function<void()>& work) {
   synchronize();
   const auto start = std::chrono::steady_clock::now();
