@@ -85,33 +85,56 @@ LinearWeight LayerPacker::linear(const std::string& name, const std::vector<Part
   void* packed =
       arena_.take(name + ".weight", ops_.linear_bytes(in_features, out_features, dtype_));
   result.data = packed;
-  if (reader_ != nullptr) {
-    const Location only = locate(parts[0], parts, stacks, ".weight");
-    if (parts.size() == 1 && only.rows == out_features && columns.extent == in_features) {
-      pack_whole(only.name, out_features, in_features, packed);
-    } else {
-      int64_t placed = 0;
-      for (const Part& part : parts) placed += part.rows.extent * columns.extent;
-      staging_.resize(static_cast<size_t>(in_features * out_features));
-      // What lies between the parts is zeros.
-      if (placed < in_features * out_features) std::fill(staging_.begin(), staging_.end(), 0.0f);
-      for (const Part& part : parts) {
-        place(locate(part, parts, stacks, ".weight"), part.rows, columns, in_features,
-              staging_.data());
-      }
-      ops_.pack_linear(staging_.data(), in_features, out_features, dtype_, packed);
-    }
-  }
+  if (reader_ != nullptr) pack(result, parts, columns, stacks, packed);
   if (std::none_of(parts.begin(), parts.end(), [](const Part& part) { return part.bias; })) {
     return result;
   }
   std::vector<float> values(static_cast<size_t>(out_features));
   for (const Part& part : parts) {
     if (reader_ == nullptr || !part.bias) continue;
-    place(locate(part, parts, stacks, ".bias"), part.rows, {}, 1, values.data());
+    place_vector(locate(part, parts, stacks, ".bias"), part.rows, values.data());
   }
   result.bias = constants(name + ".bias", values);
   return result;
+}
+
+void LayerPacker::pack(const LinearWeight& weight, const std::vector<Part>& parts,
+                       const Spread& columns, const std::vector<Stack>& stacks, void* packed) {
+  const int64_t in_features = weight.in_features;
+  const int64_t out_features = weight.out_features;
+  const Location first = locate(parts.front(), parts, stacks, ".weight");
+  if (first.rows == out_features && parts.front().rows.extent == out_features &&
+      columns.extent == in_features && pack_in_place(weight, first.name, packed)) {
+    return;
+  }
+  int64_t placed = 0;
+  for (const Part& part : parts) placed += part.rows.extent * columns.extent;
+  staging_.resize(static_cast<size_t>(in_features * out_features));
+  // What lies between the parts is zeros.
+  if (placed < in_features * out_features) std::fill(staging_.begin(), staging_.end(), 0.0f);
+  for (const Part& part : parts) {
+    const Location from = locate(part, parts, stacks, ".weight");
+    const TensorView source = reader_->require(from.name, from.rows, columns.extent);
+    place(source, from, part.rows, columns, in_features, staging_.data());
+  }
+  ops_.pack_linear(staging_.data(), in_features, out_features, weight.dtype, packed);
+}
+
+bool LayerPacker::pack_in_place(const LinearWeight& weight, const std::string& name, void* packed) {
+  const TensorView source = reader_->require(name, weight.out_features, weight.in_features);
+  if (source.dtype != DType::kFloat32 ||
+      reinterpret_cast<uintptr_t>(source.data) % alignof(float) != 0) {
+    return false;
+  }
+  const auto* values = source.as<const float>();
+  for_each_piece(weight.out_features, weight.in_features, [&](int64_t row, int64_t count) {
+    const float* piece = values + row * weight.in_features;
+    reader_->check_finite(name, source, row, count, piece);
+    check_range(name, piece, static_cast<size_t>(count * weight.in_features));
+  });
+  ops_.pack_linear(values, weight.in_features, weight.out_features, weight.dtype, packed);
+  reader_->release(source, 0, weight.out_features);
+  return true;
 }
 
 LinearWeight LayerPacker::convolution(const std::string& name, int64_t hidden_size, int64_t width) {
@@ -161,27 +184,12 @@ LayerPacker::Location LayerPacker::locate(const Part& part, const std::vector<Pa
   return {part.name + suffix, part.rows.extent, 0, part.rows.size};
 }
 
-void LayerPacker::pack_whole(const std::string& name, int64_t rows, int64_t columns, void* packed) {
-  const TensorView source = reader_->require(name, rows, columns);
-  const bool in_place = source.dtype == DType::kFloat32 &&
-                        reinterpret_cast<uintptr_t>(source.data) % alignof(float) == 0;
-  if (!in_place) {
-    staging_.resize(static_cast<size_t>(rows * columns));
-    place({name, rows, 0, 0}, whole(rows), whole(columns), columns, staging_.data());
-    return ops_.pack_linear(staging_.data(), columns, rows, dtype_, packed);
-  }
-  for_each_piece(rows, columns, [&](int64_t begin, int64_t count) {
-    const float* values = source.as<float>() + begin * columns;
-    reader_->check_finite(name, source, begin, count, values);
-    check_range(name, values, static_cast<size_t>(count * columns));
-  });
-  ops_.pack_linear(source.as<float>(), columns, rows, dtype_, packed);
-  reader_->release(source, 0, rows);
+void LayerPacker::place_vector(const Location& from, const Spread& rows, float* to) {
+  place(reader_->require(from.name, from.rows, 0), from, rows, {}, 1, to);
 }
 
-void LayerPacker::place(const Location& from, const Spread& rows, const Spread& columns,
-                        int64_t row_length, float* to) {
-  const TensorView source = reader_->require(from.name, from.rows, columns.extent);
+void LayerPacker::place(const TensorView& source, const Location& from, const Spread& rows,
+                        const Spread& columns, int64_t row_length, float* to) {
   const int64_t width = std::max<int64_t>(1, columns.extent);
   for_each_piece(rows.extent, width, [&](int64_t begin, int64_t count) {
     std::vector<float> values(static_cast<size_t>(count * width));

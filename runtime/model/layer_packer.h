@@ -93,12 +93,17 @@ class LayerPacker {
 
   Location locate(const Part& part, const std::vector<Part>& parts,
                   const std::vector<Stack>& stacks, const char* suffix) const;
-  // A matrix that is one tensor of the source: from where it lies, if that is float32.
-  void pack_whole(const std::string& name, int64_t rows, int64_t columns, void* packed);
   // Spreads rows of the source over a matrix of `row_length` columns, leaving what lies between.
   // Without columns: over a vector.
-  void place(const Location& from, const Spread& rows, const Spread& columns, int64_t row_length,
-             float* to);
+  void place(const TensorView& source, const Location& from, const Spread& rows,
+             const Spread& columns, int64_t row_length, float* to);
+  void place_vector(const Location& from, const Spread& rows, float* to);
+
+  // Packs the parts, by way of staging_.
+  void pack(const LinearWeight& weight, const std::vector<Part>& parts, const Spread& columns,
+            const std::vector<Stack>& stacks, void* packed);
+  // Packs one tensor of the source from where it lies; false if it is not float32 there.
+  bool pack_in_place(const LinearWeight& weight, const std::string& name, void* packed);
   // body(first row, rows), in parallel.
   void for_each_piece(int64_t rows, int64_t columns,
                       const std::function<void(int64_t, int64_t)>& body);
