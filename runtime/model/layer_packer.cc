@@ -51,7 +51,7 @@ const float* LayerPacker::vector(const std::string& name, int64_t size) {
 const float* LayerPacker::spread_vector(const std::string& name, const Spread& spread) {
   std::vector<float> values(static_cast<size_t>(spread.extent));
   if (reader_ != nullptr) {
-    place({name, spread.extent, 0, spread.size}, spread, {}, 1, values.data());
+    place_vector({name, spread.extent, 0, spread.size}, spread, values.data());
   }
   return constants(name, values);
 }
@@ -103,7 +103,8 @@ void LayerPacker::pack(const LinearWeight& weight, const std::vector<Part>& part
   const int64_t in_features = weight.in_features;
   const int64_t out_features = weight.out_features;
   const Location first = locate(parts.front(), parts, stacks, ".weight");
-  if (first.rows == out_features && parts.front().rows.extent == out_features &&
+  const Spread& rows = parts.front().rows;
+  if (first.rows == out_features && rows.extent == out_features && rows.paired == 0 &&
       columns.extent == in_features && pack_in_place(weight, first.name, packed)) {
     return;
   }
