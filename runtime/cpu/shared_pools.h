@@ -2,7 +2,8 @@
 //
 // Loops on more than one thread take turns, whichever pool they are of, so that never more threads
 // compute than the largest of the counts asked for. Two sessions that run at once from two threads
-// of the caller pass the turn at the loops of their operators; who waits for it sleeps. A loop on
+// of the caller pass the turn on between and inside the loops of their operators, at the earliest
+// after a millisecond if both want it; who waits for it sleeps. A loop on
 // one thread runs on its caller alone and waits for nobody: sessions of `threads` = 1 that run at
 // once use as many cores as there are callers. Sessions loaded by threads of different affinity
 // masks (the nodes of a NUMA machine, say) have nothing in common, not even the turn.

@@ -13,6 +13,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "cpu/turn.h"
+
 namespace packhorse::cpu {
 
 /// Each worker claims the next index until none is left. The calling thread is worker 0, so one
@@ -21,8 +23,7 @@ class ThreadPool {
  public:
   /// `turn`: held by the loop that runs, of this pool or of any that shares it. `on_start` runs
   /// first on every worker thread, workers 1 to threads - 1.
-  ThreadPool(int threads, std::shared_ptr<std::mutex> turn,
-             std::function<void(int worker)> on_start);
+  ThreadPool(int threads, std::shared_ptr<Turn> turn, std::function<void(int worker)> on_start);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -31,9 +32,10 @@ class ThreadPool {
 
   /// Calls body(index, worker) for every index in [0, count), worker in [0, threads()), and returns
   /// when all calls have returned. The first exception ends the loop early and is thrown here.
-  /// Any number of callers: they wait for the turn, but for loops that run on the caller alone (one
-  /// thread, or one index). `body` must not call this. Throws RuntimeError in a forked child, where
-  /// the workers do not exist.
+  /// Any number of callers: they wait for the turn, and a long loop lets others go on between two
+  /// of its indices. Loops that run on the caller alone (one thread, or one index) never wait.
+  /// `body` must not call this. Throws RuntimeError in a forked child, where the workers do not
+  /// exist.
   template <class Body>
   void parallel_for(int64_t count, Body&& body) {
     run({[](void* context, int64_t index, int worker) {
@@ -56,7 +58,7 @@ class ThreadPool {
 
   const int threads_;
   const pid_t owner_;
-  const std::shared_ptr<std::mutex> turn_;
+  const std::shared_ptr<Turn> turn_;
   Loop loop_;
   std::exception_ptr error_;
   std::mutex error_mutex_;

@@ -4,7 +4,6 @@
 #include <barrier>
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -18,7 +17,7 @@ namespace {
 
 TEST(thread_pool_calls_every_index_once) {
   for (int threads : {1, 2, 5}) {
-    cpu::ThreadPool pool(threads, std::make_shared<std::mutex>(), [](int) {});
+    cpu::ThreadPool pool(threads, std::make_shared<cpu::Turn>(), [](int) {});
     CHECK(pool.threads() == threads);
     for (int round = 0; round < 300; ++round) {
       std::vector<std::atomic<int>> calls(static_cast<size_t>(round));
@@ -33,7 +32,7 @@ TEST(thread_pool_calls_every_index_once) {
 }
 
 TEST(thread_pool_carries_exceptions_and_goes_on) {
-  cpu::ThreadPool pool(3, std::make_shared<std::mutex>(), [](int) {});
+  cpu::ThreadPool pool(3, std::make_shared<cpu::Turn>(), [](int) {});
   for (int round = 0; round < 50; ++round) {
     CHECK_THROWS_AS(RuntimeError,
                     pool.parallel_for(100,
@@ -90,6 +89,28 @@ TEST(shared_pools_take_turns) {
   for (std::thread& caller : callers) caller.join();
   CHECK(most >= 2 && most <= 3);
   CHECK(thrown == 200);
+}
+
+TEST(a_long_loop_lets_others_go_on) {
+  const auto pool = cpu::shared_pool(2, false);
+  std::atomic<bool> other_done = false;
+  std::atomic<int> calls = 0;
+  std::thread other;
+  constexpr int kIndices = 20000;  // of 1 ms each, unless the other comes to its end
+  pool->parallel_for(kIndices, [&](int64_t index, int) {
+    if (index == 0) {
+      other = std::thread([&] {
+        for (int i = 0; i < 50; ++i) pool->parallel_for(2, [](int64_t, int) {});
+        other_done = true;
+      });
+    }
+    if (!other_done) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    // Nothing is skipped or done twice where a loop goes on after a pause.
+    ++calls;
+    if (index == kIndices - 1) CHECK(other_done);
+  });
+  CHECK(calls == kIndices);
+  other.join();
 }
 
 TEST(one_thread_waits_for_nobody) {
