@@ -66,9 +66,9 @@ class Session:
                        CPU, "float16" or "bfloat16" on CUDA devices
         max_tokens     tokens of the largest batch that `run` takes
         max_sequences  sequences of the largest batch
-        threads        CPU threads, the caller's own among them; None: all cores it may use. Sessions
-                       of a process share their threads and take turns on them; with 1 a session
-                       runs on its caller alone
+        threads        CPU threads, the caller's own among them; None: all cores it may use.
+                       Sessions of a process share their threads and take turns on them; with 1 a
+                       session runs on its caller alone
         pin_threads    whether each CPU worker stays on one core of the affinity mask; the caller's
                        own thread is left alone
         memory_limit   bytes that weights and arena together may take; None: no limit

@@ -1,4 +1,4 @@
-"""The threads of the process: shared by its sessions, asleep between runs, on the cores asked for."""
+"""Threads of the process: shared by its sessions, asleep between runs, on the cores asked for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def on_cpu(device: str) -> None:
 
 
 def task_ids() -> set[int]:
-    return {int(name) for name in os.listdir("/proc/self/task")}
+    return {int(task.name) for task in Path("/proc/self/task").iterdir()}
 
 
 def new_tasks(before: set[int]) -> set[int]:
