@@ -51,6 +51,7 @@ cdef extern from "packhorse/session.h" namespace "packhorse" nogil:
         int64_t max_tokens
         int64_t max_sequences
         int threads
+        cpp_bool pin_threads
         optional[size_t] memory_limit
         int output_slots
         int64_t max_predictions

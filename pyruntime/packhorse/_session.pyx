@@ -16,13 +16,14 @@ cdef Int32Span _span(const int32_t[::1] values):
 
 
 cdef SessionOptions _options(device, dtype, max_tokens, max_sequences, threads,
-                             memory_limit, output_slots, max_predictions) except *:
+                             pin_threads, memory_limit, output_slots, max_predictions) except *:
     cdef SessionOptions options
     options.device = parse_device(device.encode())
     options.dtype = parse_dtype(dtype.encode())
     options.max_tokens = max_tokens
     options.max_sequences = max_sequences
     options.threads = 0 if threads is None else threads
+    options.pin_threads = pin_threads
     options.output_slots = output_slots
     options.max_predictions = max_predictions
     if memory_limit is not None:
@@ -133,12 +134,13 @@ cdef class NativeSession:
 
     @staticmethod
     def load(str spec_json, list files, dict names, tensors, device, dtype, max_tokens,
-             max_sequences, threads, memory_limit, output_slots, max_predictions):
+             max_sequences, threads, pin_threads, memory_limit, output_slots, max_predictions):
         """Weights come from `tensors` ({name: (array, dtype)}) or, if None, safetensors `files`;
         `names` maps ours to theirs."""
         cdef NativeSession result = NativeSession()
         cdef SessionOptions options = _options(device, dtype, max_tokens, max_sequences, threads,
-                                               memory_limit, output_slots, max_predictions)
+                                               pin_threads, memory_limit, output_slots,
+                                               max_predictions)
         cdef string spec = spec_json.encode()
         cdef vector[string] paths = [str(path).encode() for path in files]
         cdef cpp_map[string, string] theirs = {a.encode(): b.encode() for a, b in names.items()}
@@ -232,10 +234,11 @@ cdef class NativeSession:
         return _plan(deref(self.session).memory_plan())
 
 
-def plan_memory(str spec_json, device, dtype, max_tokens, max_sequences, threads, memory_limit,
-                output_slots, max_predictions):
+def plan_memory(str spec_json, device, dtype, max_tokens, max_sequences, threads, pin_threads,
+                memory_limit, output_slots, max_predictions):
     cdef SessionOptions options = _options(device, dtype, max_tokens, max_sequences, threads,
-                                           memory_limit, output_slots, max_predictions)
+                                           pin_threads, memory_limit, output_slots,
+                                           max_predictions)
     cdef string spec = spec_json.encode()
     cdef CMemoryPlan plan
     with nogil:

@@ -26,6 +26,7 @@ class _Options(TypedDict):
     max_tokens: int
     max_sequences: int
     threads: int | None
+    pin_threads: bool
     memory_limit: int | None
     output_slots: int
     max_predictions: int
@@ -55,6 +56,7 @@ class Session:
         max_tokens: int = 8192,
         max_sequences: int = 256,
         threads: int | None = None,
+        pin_threads: bool = False,
         memory_limit: int | None = None,
         output_slots: int = 2,
         max_predictions: int = 0,
@@ -67,7 +69,11 @@ class Session:
                        on the CPU, "float16" or "bfloat16" on CUDA devices
         max_tokens     tokens of the largest batch that `run` takes
         max_sequences  sequences of the largest batch
-        threads        CPU workers; None: all cores this process may use
+        threads        CPU threads, the caller's own among them; None: all cores it may use.
+                       Sessions of a process share their threads and take turns on them; with 1 a
+                       session runs on its caller alone
+        pin_threads    whether each CPU worker stays on one core of the affinity mask; the caller's
+                       own thread is left alone
         memory_limit   bytes that weights and arena together may take; None: no limit
         output_slots   results that may stay on the device at once; on the CPU none are planned
         max_predictions  rows of the largest batch that a masked language model predicts; with 0 its
@@ -87,6 +93,7 @@ class Session:
             "max_tokens": max_tokens,
             "max_sequences": max_sequences,
             "threads": threads,
+            "pin_threads": pin_threads,
             "memory_limit": memory_limit,
             "output_slots": output_slots,
             "max_predictions": max_predictions,
@@ -350,6 +357,7 @@ def plan_memory(
     max_tokens: int = 8192,
     max_sequences: int = 256,
     threads: int | None = None,
+    pin_threads: bool = False,
     memory_limit: int | None = None,
     output_slots: int = 2,
     max_predictions: int = 0,
@@ -370,6 +378,7 @@ def plan_memory(
             max_tokens,
             max_sequences,
             threads,
+            pin_threads,
             memory_limit,
             output_slots,
             max_predictions,

@@ -1,6 +1,8 @@
 #include "cpu/cpu_ops.h"
 
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <mutex>
 
 #include "core/format.h"
@@ -12,8 +14,8 @@
 #include "cpu/linear.h"
 #include "cpu/linear_int8.h"
 #include "cpu/row_ops.h"
+#include "cpu/shared_pools.h"
 #include "cpu/sparse_pool.h"
-#include "cpu/thread_pool.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
@@ -36,7 +38,8 @@ class CpuOps final : public Ops {
   explicit CpuOps(const BackendOptions& options)
       : features_(cpu::cpu_features()),
         kernels_(kernels_for(features_.isa)),
-        pool_(options.threads, cpu::use_one_thread),
+        shared_pool_(cpu::shared_pool(options.threads, options.pin_threads)),
+        pool_(*shared_pool_),
         gemms_(pool_.threads()) {}
 
   Device device() const override { return {DeviceType::kCpu, 0}; }
@@ -69,6 +72,10 @@ class CpuOps final : public Ops {
     if (bytes > 0) std::memcpy(host_to, device_from, bytes);
   }
   void synchronize() override {}
+
+  void for_each(int64_t count, const std::function<void(int64_t)>& body) override {
+    pool_.parallel_for(count, [&](int64_t i, int) { body(i); });
+  }
 
   size_t linear_bytes(int64_t in_features, int64_t out_features, DType dtype) const override {
     check_dtype(dtype);
@@ -118,7 +125,7 @@ class CpuOps final : public Ops {
   }
 
  private:
-  // One op at a time: the pool, the kernels and oneDNN's scratch are used by one caller.
+  // One op at a time: the kernels and oneDNN's scratch are used by one caller.
   struct Turn {
     explicit Turn(CpuOps& ops) : lock(ops.mutex_) {}
     std::lock_guard<std::mutex> lock;
@@ -191,7 +198,8 @@ class CpuOps final : public Ops {
 
   const cpu::CpuFeatures features_;
   const cpu::Kernels& kernels_;
-  cpu::ThreadPool pool_;
+  const std::shared_ptr<cpu::ThreadPool> shared_pool_;
+  cpu::ThreadPool& pool_;
   cpu::GemmSet gemms_;
   std::mutex mutex_;
 };

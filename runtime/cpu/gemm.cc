@@ -4,7 +4,6 @@
 #include <array>
 #include <cstring>
 #include <optional>
-#include <random>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -87,27 +86,30 @@ namespace {
 class Probe {
  public:
   Probe(const GemmShape& shape, const PackedLayout& layout, GemmWorkers& workers)
-      : shape_(shape),
+      : rows(kBlockRows * blocks_at_once(shape.dtype)),
+        shape_(shape),
         bias_(static_cast<size_t>(shape.out_features)),
         packed_(layout.bytes),
-        x_(static_cast<size_t>(kRows) * x_row_bytes()),
+        x_(static_cast<size_t>(rows) * x_row_bytes()),
         reversed_(x_.size()),
-        out_(static_cast<size_t>(kRows) * row_bytes()),
+        out_(static_cast<size_t>(rows * row_bytes())),
         tile_(Gemm::tile_bytes(shape.dtype)) {
     const auto in_features = static_cast<size_t>(shape.in_features);
-    std::minstd_rand random(1);
+    // A plain congruential generator, of which only the upper bits are used: millions are drawn.
+    uint32_t state = 1;
+    const auto draw_bits = [&] { return state = state * 1664525u + 1013904223u; };
     const auto draw = [&] {
-      return static_cast<float>(random()) / static_cast<float>(random.max()) - 0.5f;
+      return static_cast<float>(static_cast<int32_t>(draw_bits())) * 0x1p-32f;
     };
     std::vector<float> weight(in_features * bias_.size());
-    std::vector<float> x(in_features * static_cast<size_t>(kRows));
+    std::vector<float> x(in_features * static_cast<size_t>(rows));
     // The second half repeats the weights of the first with inputs of the other sign; then one
     // feature takes the bias away.
     const size_t half = (in_features - 1) / 2;
     for (size_t n = 0; n < bias_.size(); ++n) {
       float* row = weight.data() + n * in_features;
       for (size_t k = 0; k < half; ++k) row[k] = row[half + k] = draw();
-      bias_[n] = static_cast<float>(random() % 255) / 256.0f;  // exact in bfloat16
+      bias_[n] = static_cast<float>(draw_bits() >> 24) / 256.0f;  // exact in bfloat16
       row[2 * half] = shape.bias ? -bias_[n] : 0;
     }
     for (size_t i = 0; i < x.size(); i += in_features) {
@@ -120,49 +122,49 @@ class Probe {
     for (int64_t panel = 0; panel < layout.panels; ++panel) {
       pack_panel(layout, weight.data(), DType::kFloat32, panel, packed_.data());
     }
-    const memory::dims dims = {kRows, shape.in_features};
+    const memory::dims dims = {rows, shape.in_features};
     memory from({dims, memory::data_type::f32, memory::format_tag::ab}, engine(), x.data());
     memory to({dims, type_of(shape.dtype), memory::format_tag::ab}, engine(), x_.data());
     dnnl::reorder(from, to).execute(workers.streams[0], from, to);
-    for (int64_t i = 0; i < kRows; ++i) {
-      std::memcpy(reversed_.data() + static_cast<size_t>(kRows - 1 - i) * x_row_bytes(),
+    for (int64_t i = 0; i < rows; ++i) {
+      std::memcpy(reversed_.data() + static_cast<size_t>(rows - 1 - i) * x_row_bytes(),
                   x_.data() + static_cast<size_t>(i) * x_row_bytes(), x_row_bytes());
     }
   }
 
   // Sets what all kernels have to give.
   void set_reference(const Gemm& gemm) {
-    run(gemm, x_.data(), kRows);
+    run(gemm, x_.data(), rows);
     reference_ = out_;
   }
 
-  // Whether the first `rows` rows come out as the reference, in either order.
-  bool agrees(const Gemm& gemm, int64_t rows) {
-    run(gemm, x_.data(), rows);
-    if (!std::equal(out_.begin(), out_.begin() + rows * row_bytes(), reference_.begin())) {
+  // Whether the first `count` rows come out as the reference, in either order.
+  bool agrees(const Gemm& gemm, int64_t count) {
+    run(gemm, x_.data(), count);
+    if (!std::equal(out_.begin(), out_.begin() + count * row_bytes(), reference_.begin())) {
       return false;
     }
-    run(gemm, reversed_.data() + static_cast<size_t>(kRows - rows) * x_row_bytes(), rows);
-    for (int64_t i = 0; i < rows; ++i) {
+    run(gemm, reversed_.data() + static_cast<size_t>(rows - count) * x_row_bytes(), count);
+    for (int64_t i = 0; i < count; ++i) {
       const auto found = out_.begin() + i * row_bytes();
-      const auto expected = reference_.begin() + (rows - 1 - i) * row_bytes();
+      const auto expected = reference_.begin() + (count - 1 - i) * row_bytes();
       if (!std::equal(found, found + row_bytes(), expected)) return false;
     }
     return true;
   }
 
-  static constexpr int64_t kRows = kBlockRows * 4;
+  const int64_t rows;  // as many as are ever given at once
 
  private:
-  void run(const Gemm& gemm, const std::byte* x, int64_t rows) {
+  void run(const Gemm& gemm, const std::byte* x, int64_t count) {
     Gemm::Block block;
     block.x = x;
-    block.rows = rows;
+    block.rows = count;
     block.weight = packed_.data();
     block.bias = shape_.bias ? bias_.data() : nullptr;
     block.out = out_.data();
     block.out_stride = shape_.out_features;
-    block.out_rows = rows;
+    block.out_rows = count;
     block.tile = tile_.data();
     gemm.run(block);
   }
@@ -294,7 +296,7 @@ class OneDnnGemm final : public Gemm {
     Probe probe(shape_, layout_, workers_);
     if (usable_[0]) probe.set_reference(*this);
     const auto agrees = [&](int64_t rows) { return probe.agrees(*this, rows); };
-    if (!usable_[0] || !agrees(Probe::kRows)) {
+    if (!usable_[0] || !agrees(probe.rows)) {
       throw RuntimeError(concat("oneDNN's ", name_of(shape_.dtype), " matmul of ",
                                 shape_.in_features, " x ", shape_.out_features,
                                 " features does not treat all rows of a block alike on this CPU"));

@@ -1,10 +1,8 @@
 #include "cpu/thread_pool.h"
 
 #include <immintrin.h>
-#include <sched.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <system_error>
 #include <utility>
 
@@ -15,7 +13,8 @@ namespace packhorse::cpu {
 namespace {
 
 // state_ = epoch << 16 | open << 15 | joined. A worker joins only while the loop is open and leaves
-// when no index is left, so that the caller never waits for a worker that is still asleep.
+// when no index is left or the turn is over, so that the caller never waits for a worker that is
+// still asleep.
 constexpr uint32_t kJoined = 0x7fff;
 constexpr uint32_t kOpen = 0x8000;
 constexpr uint32_t kEpoch = 0x10000;
@@ -36,27 +35,19 @@ uint32_t wait_for_change(const std::atomic<uint32_t>& state, uint32_t seen) {
 
 }  // namespace
 
-int available_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) {
-    // More cores than a cpu_set_t holds.
-    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  }
-  return std::max(1, CPU_COUNT(&set));
-}
-
-ThreadPool::ThreadPool(int threads, std::function<void()> on_start)
-    : threads_(threads == 0 ? available_cores() : threads),
+ThreadPool::ThreadPool(int threads, std::shared_ptr<Turn> turn,
+                       std::function<void(int worker)> on_start)
+    : threads_(threads),
       owner_(getpid()),
+      turn_(std::move(turn)),
       workers_(std::make_unique<std::vector<std::thread>>()) {
-  if (threads < 0 || threads > static_cast<int>(kJoined)) {
-    throw InvalidArgument(concat("threads is ", threads, ", expected 0 (all cores) to ", kJoined));
+  if (threads < 1 || threads > static_cast<int>(kJoined)) {
+    throw InvalidArgument(concat("threads is ", threads, ", expected 1 to ", kJoined));
   }
   try {
     for (int worker = 1; worker < threads_; ++worker) {
       workers_->emplace_back([this, worker, on_start] {
-        on_start();
+        on_start(worker);
         work(worker);
       });
     }
@@ -90,20 +81,24 @@ void ThreadPool::run(const Loop& loop) {
                               " and is used in its fork ", getpid(),
                               ", which has none of its threads: load the session after fork()"));
   }
-  loop_ = loop;
-  error_ = nullptr;
-  next_.store(0, std::memory_order_relaxed);
-  const bool shared = threads_ > 1 && loop.count > 1;
-  if (shared) {
+  if (threads_ == 1 || loop.count <= 1) {
+    for (int64_t index = 0; index < loop.count; ++index) loop.call(loop.context, index, 0);
+    return;
+  }
+  int64_t next = 0;
+  do {
+    const TurnScope turn(*turn_);
+    loop_ = loop;
+    error_ = nullptr;
+    next_.store(next, std::memory_order_relaxed);
     state_.fetch_add(kEpoch | kOpen, std::memory_order_release);
     state_.notify_all();
-  }
-  claim(0);
-  if (shared) {
+    claim(0);
     uint32_t state = state_.fetch_sub(kOpen, std::memory_order_acq_rel) - kOpen;
     while ((state & kJoined) != 0) state = wait_for_change(state_, state);
-  }
-  if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
+    if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
+    next = next_.load(std::memory_order_relaxed);
+  } while (next < loop.count);
 }
 
 void ThreadPool::work(int worker) {
@@ -125,11 +120,11 @@ void ThreadPool::work(int worker) {
 
 void ThreadPool::claim(int worker) {
   try {
-    while (true) {
+    do {
       const int64_t index = next_.fetch_add(1, std::memory_order_relaxed);
       if (index >= loop_.count) return;
       loop_.call(loop_.context, index, worker);
-    }
+    } while (!turn_->is_over());
   } catch (...) {
     next_.store(loop_.count, std::memory_order_relaxed);
     const std::lock_guard<std::mutex> lock(error_mutex_);

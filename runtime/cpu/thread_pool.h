@@ -13,17 +13,17 @@
 #include <type_traits>
 #include <vector>
 
-namespace packhorse::cpu {
+#include "cpu/turn.h"
 
-/// Cores that this process may run on (its affinity mask), at least 1.
-int available_cores();
+namespace packhorse::cpu {
 
 /// Each worker claims the next index until none is left. The calling thread is worker 0, so one
 /// thread means no worker thread at all. Idle workers spin for some microseconds, then sleep.
 class ThreadPool {
  public:
-  /// threads = 0: all cores this process may use. `on_start` runs first on every worker thread.
-  ThreadPool(int threads, std::function<void()> on_start);
+  /// `turn`: held by the loop that runs, of this pool or of any that shares it. `on_start` runs
+  /// first on every worker thread, workers 1 to threads - 1.
+  ThreadPool(int threads, std::shared_ptr<Turn> turn, std::function<void(int worker)> on_start);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -32,8 +32,10 @@ class ThreadPool {
 
   /// Calls body(index, worker) for every index in [0, count), worker in [0, threads()), and returns
   /// when all calls have returned. The first exception ends the loop early and is thrown here.
-  /// One caller at a time; `body` must not call this. Throws RuntimeError in a forked child, where
-  /// the workers do not exist.
+  /// Any number of callers: they wait for the turn, and a long loop lets others go on between two
+  /// of its indices. Loops that run on the caller alone (one thread, or one index) never wait.
+  /// `body` must not call this. Throws RuntimeError in a forked child, where the workers do not
+  /// exist.
   template <class Body>
   void parallel_for(int64_t count, Body&& body) {
     run({[](void* context, int64_t index, int worker) {
@@ -56,6 +58,7 @@ class ThreadPool {
 
   const int threads_;
   const pid_t owner_;
+  const std::shared_ptr<Turn> turn_;
   Loop loop_;
   std::exception_ptr error_;
   std::mutex error_mutex_;

@@ -8,6 +8,21 @@
 #include "packhorse/error.h"
 
 namespace packhorse {
+namespace {
+
+// Elements of a piece: few enough to stay in a core's cache on the way, and never to hold a large
+// tensor twice.
+constexpr int64_t kPiece = int64_t{1} << 15;
+
+// One row of the source over a row of a matrix; without columns, one element.
+void spread_row(const float* values, const Spread& columns, float* to) {
+  if (columns.extent == 0) *to = *values;
+  for (int64_t c = 0; c < columns.extent; c += columns.size, values += columns.size) {
+    std::copy_n(values, columns.size, to + c / columns.size * columns.stride);
+  }
+}
+
+}  // namespace
 
 TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t columns) {
   const size_t row_bytes = static_cast<size_t>(columns) * size_of(dtype_);
@@ -15,19 +30,16 @@ TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t col
                     columns);
   if (reader_ == nullptr) return result;
   const TensorView source = reader_->require(name, rows, columns);
-  // In pieces, so that a large vocabulary is never held twice.
-  const int64_t piece = std::max<int64_t>(1, (int64_t{1} << 18) / columns);
-  std::vector<float> values(static_cast<size_t>(piece * columns));
-  std::vector<char> converted(static_cast<size_t>(piece) * row_bytes);
-  for (int64_t row = 0; row < rows; row += piece) {
-    const int64_t count = std::min(piece, rows - row);
-    const size_t elements = static_cast<size_t>(count * columns);
+  for_each_piece(rows, columns, [&](int64_t row, int64_t count) {
+    const auto elements = static_cast<size_t>(count * columns);
+    std::vector<float> values(elements);
+    std::vector<char> converted(elements * size_of(dtype_));
     reader_->read_rows(name, source, row, count, values.data());
     check_range(name, values.data(), elements);
     from_float32(values.data(), dtype_, converted.data(), elements);
     ops_.upload(result.as<char>() + static_cast<size_t>(row) * row_bytes, converted.data(),
-                elements * size_of(dtype_));
-  }
+                converted.size());
+  });
   return result;
 }
 
@@ -90,10 +102,18 @@ void LayerPacker::pack(const LinearWeight& weight, const std::vector<Part>& part
                        const Spread& columns, const std::vector<Stack>& stacks, void* packed) {
   const int64_t in_features = weight.in_features;
   const int64_t out_features = weight.out_features;
-  staging_.assign(static_cast<size_t>(in_features * out_features), 0.0f);
-  const bool quantized =
-      weight.dtype == DType::kInt8 &&
-      reader_->is_quantized(locate(parts.front(), parts, stacks, ".weight").name);
+  const Location first = locate(parts.front(), parts, stacks, ".weight");
+  const bool quantized = weight.dtype == DType::kInt8 && reader_->is_quantized(first.name);
+  const Spread& rows = parts.front().rows;
+  if (!quantized && first.rows == out_features && rows.extent == out_features && rows.paired == 0 &&
+      columns.extent == in_features && pack_in_place(weight, first.name, packed)) {
+    return;
+  }
+  int64_t placed = 0;
+  for (const Part& part : parts) placed += part.rows.extent * columns.extent;
+  staging_.resize(static_cast<size_t>(in_features * out_features));
+  // What lies between the parts is zeros.
+  if (placed < in_features * out_features) std::fill(staging_.begin(), staging_.end(), 0.0f);
   for (const Part& part : parts) {
     const Location from = locate(part, parts, stacks, ".weight");
     const TensorView source = quantized
@@ -111,6 +131,23 @@ void LayerPacker::pack(const LinearWeight& weight, const std::vector<Part>& part
   }
   const std::vector<int8_t> values(staging_.begin(), staging_.end());
   ops_.pack_quantized(values.data(), scales.data(), in_features, out_features, packed);
+}
+
+bool LayerPacker::pack_in_place(const LinearWeight& weight, const std::string& name, void* packed) {
+  const TensorView source = reader_->require(name, weight.out_features, weight.in_features);
+  if (source.dtype != DType::kFloat32 ||
+      reinterpret_cast<uintptr_t>(source.data) % alignof(float) != 0) {
+    return false;
+  }
+  const auto* values = source.as<const float>();
+  for_each_piece(weight.out_features, weight.in_features, [&](int64_t row, int64_t count) {
+    const float* piece = values + row * weight.in_features;
+    reader_->check_finite(name, source, row, count, piece);
+    check_range(name, piece, static_cast<size_t>(count * weight.in_features));
+  });
+  ops_.pack_linear(values, weight.in_features, weight.out_features, weight.dtype, packed);
+  reader_->release(source, 0, weight.out_features);
+  return true;
 }
 
 LinearWeight LayerPacker::convolution(const std::string& name, int64_t hidden_size, int64_t width) {
@@ -167,27 +204,33 @@ void LayerPacker::place_vector(const Location& from, const Spread& rows, float* 
 void LayerPacker::place(const TensorView& source, const Location& from, const Spread& rows,
                         const Spread& columns, int64_t row_length, float* to) {
   const int64_t width = std::max<int64_t>(1, columns.extent);
-  std::vector<float> values(static_cast<size_t>(rows.size * width));
-  for (int64_t begin = 0; begin < rows.extent; begin += rows.size) {
-    const int64_t count = std::min(rows.size, rows.extent - begin);
-    reader_->read_rows(from.name, source, from.first + begin / rows.size * from.step, count,
-                       values.data());
-    if (columns.extent > 0) {
-      check_range(from.name, values.data(), static_cast<size_t>(count * width));
-    }
-    float* group = to + (rows.offset + begin / rows.size * rows.stride) * row_length;
-    const float* value = values.data();
-    for (int64_t i = 0; i < count; ++i) {
-      float* row = group + rows.place(i) * row_length;
-      if (columns.extent == 0) {
-        *row = *value++;
-        continue;
+  for_each_piece(rows.extent, width, [&](int64_t begin, int64_t count) {
+    std::vector<float> values(static_cast<size_t>(count * width));
+    // Groups of rows that lie together in the source.
+    for (int64_t row = begin; row < begin + count;) {
+      const int64_t group = row / rows.size;
+      const int64_t in_group = row % rows.size;
+      const int64_t together = std::min(rows.size - in_group, begin + count - row);
+      reader_->read_rows(from.name, source, from.first + group * from.step + in_group, together,
+                         values.data());
+      if (columns.extent > 0) {
+        check_range(from.name, values.data(), static_cast<size_t>(together * width));
       }
-      for (int64_t c = 0; c < columns.extent; c += columns.size, value += columns.size) {
-        std::copy_n(value, columns.size, row + c / columns.size * columns.stride);
+      float* group_rows = to + (rows.offset + group * rows.stride) * row_length;
+      for (int64_t i = 0; i < together; ++i) {
+        spread_row(values.data() + i * width, columns,
+                   group_rows + rows.place(in_group + i) * row_length);
       }
+      row += together;
     }
-  }
+  });
+}
+
+void LayerPacker::for_each_piece(int64_t rows, int64_t columns,
+                                 const std::function<void(int64_t, int64_t)>& body) {
+  const int64_t piece = std::max<int64_t>(1, kPiece / columns);
+  ops_.for_each((rows + piece - 1) / piece,
+                [&](int64_t i) { body(i * piece, std::min(piece, rows - i * piece)); });
 }
 
 void LayerPacker::check_range(const std::string& name, const float* values, size_t count) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -104,9 +105,14 @@ class LayerPacker {
              const Spread& columns, int64_t row_length, float* to);
   void place_vector(const Location& from, const Spread& rows, float* to);
 
-  // Fills staging_ and packs it.
+  // Packs the parts, by way of staging_.
   void pack(const LinearWeight& weight, const std::vector<Part>& parts, const Spread& columns,
             const std::vector<Stack>& stacks, void* packed);
+  // Packs one tensor of the source from where it lies; false if it is not float32 there.
+  bool pack_in_place(const LinearWeight& weight, const std::string& name, void* packed);
+  // body(first row, rows), in parallel.
+  void for_each_piece(int64_t rows, int64_t columns,
+                      const std::function<void(int64_t, int64_t)>& body);
 
   std::vector<float> staging_;
 };

@@ -32,6 +32,12 @@ class TensorReader {
   void read_rows(const std::string& name, const TensorView& tensor, int64_t begin, int64_t count,
                  float* to) const;
 
+  /// What read_rows does to rows that are float32 in the source, in two parts: for a reader of the
+  /// tensor itself. `values` are the rows' elements.
+  void check_finite(const std::string& name, const TensorView& tensor, int64_t begin, int64_t count,
+                    const float* values) const;
+  void release(const TensorView& tensor, int64_t begin, int64_t count) const;
+
   /// A whole vector.
   std::vector<float> read_vector(const std::string& name, int64_t size) const;
 

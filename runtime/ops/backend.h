@@ -10,7 +10,8 @@
 namespace packhorse {
 
 struct BackendOptions {
-  int threads = 0;  // CPU workers; 0: all cores this process may use
+  int threads = 0;  // of the CPU, the caller's own among them; 0: all cores it may use
+  bool pin_threads = false;
 };
 
 /// Throws RuntimeError when the build or the machine has no such device.

@@ -92,6 +92,10 @@ void check_batch(const char* op, const char* name, const BatchView& batch, int64
 
 std::unique_ptr<Recording> Ops::record(const std::function<void()>&) { return nullptr; }
 
+void Ops::for_each(int64_t count, const std::function<void(int64_t)>& body) {
+  for (int64_t i = 0; i < count; ++i) body(i);
+}
+
 void Ops::pack_quantized(const int8_t*, const float*, int64_t, int64_t, void*) {
   throw RuntimeError(concat("dtype int8 is not supported on ", name_of(device())));
 }

@@ -66,6 +66,10 @@ class PACKHORSE_API Ops {
   /// Arrays and streams of others; null where the device's memory is the host's.
   virtual DeviceIo* device_io() { return nullptr; }
 
+  /// body(i) for every i in [0, count): host work in independent pieces, spread over the threads of
+  /// the backend where it has any. Throws the first exception of a body.
+  virtual void for_each(int64_t count, const std::function<void(int64_t)>& body);
+
   // Weights. The layout of a linear layer is the backend's own.
   virtual size_t linear_bytes(int64_t in_features, int64_t out_features, DType dtype) const = 0;
   /// `weight`: host float32 [out_features, in_features]; `packed`: linear_bytes of device memory.

@@ -22,6 +22,9 @@ ComputeDtype = Annotated[str, typer.Option(help="float32, bfloat16, int8; on a G
 MaxTokens = Annotated[int, typer.Option(min=1, help="Tokens of the largest batch.")]
 MaxSequences = Annotated[int, typer.Option(min=1, help="Sequences of the largest batch.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; by default all cores.")]
+PinThreads = Annotated[
+    bool, typer.Option("--pin-threads", help="Keep each CPU worker on one core.")
+]
 Device = Annotated[str, typer.Option(help="cpu, or cuda where the build has it.")]
 File = Annotated[Path, typer.Argument(help="Text, one per line, UTF-8; - is stdin.")]
 TextMaxTokens = Annotated[
@@ -49,13 +52,19 @@ def _root(
 
 
 def _load_options(
-    device: str, dtype: str, max_length: int | None, threads: int | None, max_tokens: int | None
+    device: str,
+    dtype: str,
+    max_length: int | None,
+    threads: int | None,
+    pin_threads: bool,
+    max_tokens: int | None,
 ) -> dict[str, Any]:
     return {
         "device": device,
         "dtype": dtype,
         "max_length": max_length,
         "threads": threads,
+        "pin_threads": pin_threads,
         "max_tokens": max_tokens,
     }
 
@@ -120,6 +129,7 @@ def embed(
     dtype: ComputeDtype = "float32",
     max_length: MaxLength = None,
     threads: Threads = None,
+    pin_threads: PinThreads = False,
     max_tokens: TextMaxTokens = None,
 ) -> None:
     """Embed each line of a text: one vector per line, in order."""
@@ -127,7 +137,7 @@ def embed(
 
     if output_dtype in ("int8", "uint8"):
         raise ValueError(f"output dtype {output_dtype} needs ranges: TextModel.embed takes them")
-    load = _load_options(device, dtype, max_length, threads, max_tokens)
+    load = _load_options(device, dtype, max_length, threads, pin_threads, max_tokens)
     options = {
         "prompt": prompt,
         "prompt_name": prompt_name,
@@ -146,12 +156,13 @@ def score(
     dtype: ComputeDtype = "float32",
     max_length: MaxLength = None,
     threads: Threads = None,
+    pin_threads: PinThreads = False,
     max_tokens: TextMaxTokens = None,
 ) -> None:
     """Score each line of a text against a query, by a cross-encoder: a line of JSON each."""
     from packhorse.cli import labelling
 
-    load = _load_options(device, dtype, max_length, threads, max_tokens)
+    load = _load_options(device, dtype, max_length, threads, pin_threads, max_tokens)
     labelling.score_file(model, query, file, load)
 
 
@@ -164,12 +175,13 @@ def classify(
     dtype: ComputeDtype = "float32",
     max_length: MaxLength = None,
     threads: Threads = None,
+    pin_threads: PinThreads = False,
     max_tokens: TextMaxTokens = None,
 ) -> None:
     """Label each line of a text, or find the entities in it: a line of JSON each."""
     from packhorse.cli import labelling
 
-    load = _load_options(device, dtype, max_length, threads, max_tokens)
+    load = _load_options(device, dtype, max_length, threads, pin_threads, max_tokens)
     labelling.classify_file(model, file, top_k, load)
 
 
@@ -202,9 +214,10 @@ def bench(
     max_length: MaxLength = None,
     sequences: Annotated[int, typer.Option(min=1, help="Sequences of each batch.")] = 32,
     threads: Threads = None,
+    pin_threads: PinThreads = False,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure.")] = 5.0,
 ) -> None:
     """Measure tokens per second on batches of uneven lengths."""
     from packhorse.cli import benchmark
 
-    benchmark.run(model, dtype, max_length, sequences, threads, seconds)
+    benchmark.run(model, dtype, max_length, sequences, threads, pin_threads, seconds)

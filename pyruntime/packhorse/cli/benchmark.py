@@ -23,6 +23,7 @@ def run(
     max_length: int | None,
     sequences: int,
     threads: int | None,
+    pin_threads: bool,
     seconds: float,
 ) -> None:
     """Prints what was measured. Ids are random; lengths are uniform from 1 to the longest.
@@ -33,7 +34,12 @@ def run(
     plan_memory(spec, dtype=dtype)  # checks the spec: its fields may be relied on from here
     longest = longest_sequence(spec, max_length)
     session = Session.load(
-        model, dtype=dtype, threads=threads, max_tokens=sequences * longest, max_sequences=sequences
+        model,
+        dtype=dtype,
+        threads=threads,
+        pin_threads=pin_threads,
+        max_tokens=sequences * longest,
+        max_sequences=sequences,
     )
     random = np.random.default_rng(0)
     batches = []

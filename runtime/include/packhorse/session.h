@@ -22,9 +22,10 @@ namespace packhorse {
 struct SessionOptions {
   Device device;
   DType dtype = DType::kFloat32;
-  int64_t max_tokens = 8192;           // T of the largest batch
-  int64_t max_sequences = 256;         // B of the largest batch
-  int threads = 0;                     // CPU worker threads; 0: all cores this process may use
+  int64_t max_tokens = 8192;    // T of the largest batch
+  int64_t max_sequences = 256;  // B of the largest batch
+  int threads = 0;              // CPU threads, the caller's own among them; 0: all cores it may use
+  bool pin_threads = false;     // each CPU worker stays on one core of the affinity mask
   std::optional<size_t> memory_limit;  // bytes, weights + arena; exceeded: OutOfMemory at load
   int output_slots = 2;  // results that may stay on the device at once; none are planned on the CPU
   /// Rows of the largest PackedTokens::prediction_rows. 0: what only `predictions` needs of a model

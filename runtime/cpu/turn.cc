@@ -1,0 +1,35 @@
+#include "cpu/turn.h"
+
+namespace packhorse::cpu {
+namespace {
+
+// Long beside the cost of handing over, short beside the time that a person notices.
+constexpr auto kSlice = std::chrono::milliseconds(1);
+
+}  // namespace
+
+void Turn::take() {
+  std::unique_lock lock(mutex_);
+  const auto me = std::this_thread::get_id();
+  const bool goes_on = holder_ == me && Clock::now() < end_;
+  if (taken_ || !(goes_on || queue_.empty())) {
+    std::condition_variable turn_comes;
+    queue_.push_back(&turn_comes);
+    ++waiting_;
+    turn_comes.wait(lock, [&] { return !taken_ && queue_.front() == &turn_comes; });
+    queue_.pop_front();
+    --waiting_;
+  }
+  taken_ = true;
+  if (!goes_on) end_ = Clock::now() + kSlice;
+  holder_ = me;
+}
+
+void Turn::release() {
+  const std::lock_guard lock(mutex_);
+  taken_ = false;
+  // Under the lock: the one that waits takes its condition variable with it.
+  if (!queue_.empty()) queue_.front()->notify_one();
+}
+
+}  // namespace packhorse::cpu
