@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <string>
 #include <utility>
 
@@ -18,6 +17,7 @@
 #include "cuda/device_memory.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/graph.h"
+#include "cuda/params.h"
 #include "cuda/rows/embedding.h"
 #include "cuda/rows/gate.h"
 #include "cuda/rows/neighbours.h"
@@ -31,28 +31,6 @@
 namespace packhorse {
 namespace cuda {
 namespace {
-
-constexpr int64_t kMultiple = 8;  // elements of a 16-byte access
-
-void check_vectors(const char* op, const char* name, const TensorView& view) {
-  if (!view || view.columns() == 0) return;
-  if (view.columns() % kMultiple == 0 && view.row_stride % kMultiple == 0 &&
-      reinterpret_cast<uintptr_t>(view.data) % 16 == 0) {
-    return;
-  }
-  throw InvalidArgument(concat(op, ": ", name, " is ", view.describe(), " with rows ",
-                               view.row_stride, " elements apart at address ", view.data,
-                               ": CUDA needs columns and strides that are multiples of ", kMultiple,
-                               " and an address that is one of 16"));
-}
-
-int32_t to_int32(const char* op, const char* name, int64_t value) {
-  if (value > std::numeric_limits<int32_t>::max()) {
-    throw InvalidArgument(concat(op, ": ", name, " is ", value, ", at most ",
-                                 std::numeric_limits<int32_t>::max(), " are supported"));
-  }
-  return static_cast<int32_t>(value);
-}
 
 class CudaOps final : public Ops {
  public:
@@ -182,7 +160,7 @@ class CudaOps final : public Ops {
   void do_linear(const LinearArgs& args) override {
     const DeviceGuard guard(device_);
     gemm(gemm_params("linear", args.x, args.weight, args.activation, args.residual, args.out,
-                     args.row_count));
+                     args.row_count, sm_count_));
     if (args.norm) norm_in_place(args.out, args.norm, args.row_count);
   }
 
@@ -193,7 +171,7 @@ class CudaOps final : public Ops {
     }
     const DeviceGuard guard(device_);
     GemmParams params = gemm_params("project_heads", args.x, args.weight, args.activation,
-                                    args.residual, args.out, args.row_count);
+                                    args.residual, args.out, args.row_count, sm_count_);
     params.rotation.positions = static_cast<const float*>(heads.rotation.data);
     params.rotation.frequencies = heads.frequencies;
     params.rotation.dims = heads.dims;
@@ -211,7 +189,7 @@ class CudaOps final : public Ops {
     TensorView intermediate(args.workspace, dtype, rows, args.up.out_features / (fused ? 2 : 1));
     GemmParams up = gemm_params("feed_forward", args.x, args.up,
                                 args.gated && !fused ? Activation::kNone : args.activation, {},
-                                intermediate, args.row_count);
+                                intermediate, args.row_count, sm_count_);
     up.gated = fused;
     gemm(up);
     if (args.gated && !fused) {
@@ -229,7 +207,7 @@ class CudaOps final : public Ops {
       intermediate = TensorView(end, dtype, rows, gate.columns);
     }
     gemm(gemm_params("feed_forward", intermediate, args.down, Activation::kNone, args.residual,
-                     args.out, args.row_count));
+                     args.out, args.row_count, sm_count_));
     if (args.norm) norm_in_place(args.out, args.norm, args.row_count);
   }
 
@@ -255,47 +233,13 @@ class CudaOps final : public Ops {
   }
 
   void do_attention(const AttentionArgs& args) override {
-    const char* op = "attention";
-    check_compute(op, args.q.dtype);
-    for (auto [name, view] :
-         {std::pair{"q", &args.q}, {"k", &args.k}, {"v", &args.v}, {"out", &args.out}}) {
-      check_vectors(op, name, *view);
-    }
     const bool disentangled = args.term.kind == ScoreTermKind::kDisentangled;
-    if (disentangled) {
-      check_vectors(op, "position_keys", args.term.position_keys);
-      check_vectors(op, "position_queries", args.term.position_queries);
-    }
     const int widest = disentangled ? kDisentangledHeadDim : 256;
     if (args.head_dim > widest) {
       throw InvalidArgument(concat("attention: head_dim ", args.head_dim, " is over ", widest,
                                    disentangled ? ", the most with a disentangled term" : ""));
     }
-    AttentionParams params;
-    params.q = args.q.data;
-    params.k = args.k.data;
-    params.v = args.v.data;
-    params.out = args.out.data;
-    params.q_row_stride = args.q.row_stride;
-    params.k_row_stride = args.k.row_stride;
-    params.v_row_stride = args.v.row_stride;
-    params.out_row_stride = args.out.row_stride;
-    params.cu_seqlens_q = args.queries.cu_seqlens;
-    params.cu_seqlens_k = args.keys.cu_seqlens;
-    params.counts = args.queries.counts;
-    params.num_sequences = to_int32(op, "num_sequences", args.queries.num_sequences);
-    params.num_tokens_q = to_int32(op, "num_tokens", args.queries.num_tokens);
-    params.num_tokens_k = to_int32(op, "num_tokens", args.keys.num_tokens);
-    params.max_seqlen_q = to_int32(op, "max_seqlen", args.queries.max_seqlen);
-    params.max_seqlen_k = to_int32(op, "max_seqlen", args.keys.max_seqlen);
-    params.num_heads = args.num_heads;
-    params.num_kv_heads = args.num_kv_heads;
-    params.head_dim = args.head_dim;
-    params.scale = args.scale;
-    params.mask = args.mask;
-    params.term = args.term;
-    params.dtype = args.q.dtype;
-    params.sm_count = sm_count_;
+    AttentionParams params = attention_params(args, sm_count_);
     const DeviceGuard guard(device_);
     if constexpr (kBuiltForSm90) {
       if (disentangled && attention_kernels_ == Kernels::kSm90 &&
@@ -324,7 +268,7 @@ class CudaOps final : public Ops {
 
   void do_norm(const NormArgs& args) override {
     const DeviceGuard guard(device_);
-    norm_rows("norm", args);
+    launch_norm(norm_params(args), stream_);
   }
 
   void do_pool(const PoolArgs& args) override {
@@ -357,7 +301,7 @@ class CudaOps final : public Ops {
       x.data = args.x.as<char>() +
                static_cast<size_t>(chunk.first_row * args.x.row_stride) * size_of(args.x.dtype);
       const TensorView logits(args.workspace, args.x.dtype, chunk.rows, chunk.stride);
-      gemm(gemm_params(op, x, args.weight, Activation::kNone, {}, logits, nullptr));
+      gemm(gemm_params(op, x, args.weight, Activation::kNone, {}, logits, nullptr, sm_count_));
       launch_sparse_chunk(chunk, stream_);
     }
     launch_sparse_weights(chunk.out, args.out.size(), stream_);
@@ -366,12 +310,6 @@ class CudaOps final : public Ops {
   void do_cast(const CastArgs& args) override {
     const DeviceGuard guard(device_);
     launch_cast(args, stream_);
-  }
-
-  void check_compute(const char* op, DType dtype) const {
-    if (dtype == DType::kFloat16 || dtype == DType::kBFloat16) return;
-    throw InvalidArgument(
-        concat(op, ": found ", name_of(dtype), ", CUDA runs float16 or bfloat16"));
   }
 
   // Sends `bytes` of host memory through the upload ring: send(slot, offset, bytes) per slotful.
@@ -384,32 +322,6 @@ class CudaOps final : public Ops {
       send(slot, offset, size);
       uploads_.release(stream_);
     }
-  }
-
-  GemmParams gemm_params(const char* op, const TensorView& x, const LinearWeight& weight,
-                         Activation activation, const TensorView& residual, const TensorView& out,
-                         const int32_t* row_count) const {
-    check_compute(op, x.dtype);
-    check_vectors(op, "x", x);
-    check_vectors(op, "residual", residual);
-    check_vectors(op, "out", out);
-    GemmParams params;
-    params.a = x.data;
-    params.lda = x.row_stride;
-    params.weight = weight.data;
-    params.bias = weight.bias;
-    params.residual = residual.data;
-    params.ldr = residual.row_stride;
-    params.out = out.data;
-    params.ldo = out.row_stride;
-    params.rows = to_int32(op, "rows", x.rows());
-    params.row_count = row_count;
-    params.n = to_int32(op, "out_features", weight.out_features);
-    params.k = to_int32(op, "in_features", weight.in_features);
-    params.dtype = x.dtype;
-    params.activation = activation;
-    params.sm_count = sm_count_;
-    return params;
   }
 
   void gemm(const GemmParams& params) {
@@ -425,27 +337,7 @@ class CudaOps final : public Ops {
     args.out = rows;
     args.norm = weight;
     args.row_count = row_count;
-    norm_rows("norm", args);
-  }
-
-  void norm_rows(const char* op, const NormArgs& args) {
-    check_compute(op, args.x.dtype);
-    check_vectors(op, "x", args.x);
-    check_vectors(op, "residual", args.residual);
-    check_vectors(op, "out", args.out);
-    NormParams params;
-    params.x = args.x.data;
-    params.x_stride = args.x.row_stride;
-    params.residual = args.residual.data;
-    params.residual_stride = args.residual.row_stride;
-    params.out = args.out.data;
-    params.out_stride = args.out.row_stride;
-    params.weight = args.norm;
-    params.rows = to_int32(op, "rows", args.x.rows());
-    params.columns = args.x.columns();
-    params.row_count = args.row_count;
-    params.dtype = args.x.dtype;
-    launch_norm(params, stream_);
+    launch_norm(norm_params(args), stream_);
   }
 
   PortableLimits portable_limits() const {

@@ -1,0 +1,122 @@
+#include "cuda/params.h"
+
+#include <limits>
+#include <utility>
+
+#include "core/format.h"
+#include "packhorse/error.h"
+
+namespace packhorse::cuda {
+
+void check_compute(const char* op, DType dtype) {
+  if (dtype == DType::kFloat16 || dtype == DType::kBFloat16) return;
+  throw InvalidArgument(concat(op, ": found ", name_of(dtype), ", CUDA runs float16 or bfloat16"));
+}
+
+void check_vectors(const char* op, const char* name, const TensorView& view) {
+  if (!view || view.columns() == 0) return;
+  if (view.columns() % kMultiple == 0 && view.row_stride % kMultiple == 0 &&
+      reinterpret_cast<uintptr_t>(view.data) % 16 == 0) {
+    return;
+  }
+  throw InvalidArgument(concat(op, ": ", name, " is ", view.describe(), " with rows ",
+                               view.row_stride, " elements apart at address ", view.data,
+                               ": CUDA needs columns and strides that are multiples of ", kMultiple,
+                               " and an address that is one of 16"));
+}
+
+int32_t to_int32(const char* op, const char* name, int64_t value) {
+  if (value > std::numeric_limits<int32_t>::max()) {
+    throw InvalidArgument(concat(op, ": ", name, " is ", value, ", at most ",
+                                 std::numeric_limits<int32_t>::max(), " are supported"));
+  }
+  return static_cast<int32_t>(value);
+}
+
+GemmParams gemm_params(const char* op, const TensorView& x, const LinearWeight& weight,
+                       Activation activation, const TensorView& residual, const TensorView& out,
+                       const int32_t* row_count, int sm_count) {
+  check_compute(op, x.dtype);
+  check_vectors(op, "x", x);
+  check_vectors(op, "residual", residual);
+  check_vectors(op, "out", out);
+  GemmParams params;
+  params.a = x.data;
+  params.lda = x.row_stride;
+  params.weight = weight.data;
+  params.bias = weight.bias;
+  params.residual = residual.data;
+  params.ldr = residual.row_stride;
+  params.out = out.data;
+  params.ldo = out.row_stride;
+  params.rows = to_int32(op, "rows", x.rows());
+  params.row_count = row_count;
+  params.n = to_int32(op, "out_features", weight.out_features);
+  params.k = to_int32(op, "in_features", weight.in_features);
+  params.dtype = x.dtype;
+  params.activation = activation;
+  params.sm_count = sm_count;
+  return params;
+}
+
+AttentionParams attention_params(const AttentionArgs& args, int sm_count) {
+  const char* op = "attention";
+  check_compute(op, args.q.dtype);
+  for (auto [name, view] : {std::pair{"q", &args.q},
+                            {"k", &args.k},
+                            {"v", &args.v},
+                            {"out", &args.out},
+                            {"position_keys", &args.term.position_keys},
+                            {"position_queries", &args.term.position_queries}}) {
+    check_vectors(op, name, *view);
+  }
+  AttentionParams params;
+  params.q = args.q.data;
+  params.k = args.k.data;
+  params.v = args.v.data;
+  params.out = args.out.data;
+  params.q_row_stride = args.q.row_stride;
+  params.k_row_stride = args.k.row_stride;
+  params.v_row_stride = args.v.row_stride;
+  params.out_row_stride = args.out.row_stride;
+  params.cu_seqlens_q = args.queries.cu_seqlens;
+  params.cu_seqlens_k = args.keys.cu_seqlens;
+  params.counts = args.queries.counts;
+  params.num_sequences = to_int32(op, "num_sequences", args.queries.num_sequences);
+  params.num_tokens_q = to_int32(op, "num_tokens", args.queries.num_tokens);
+  params.num_tokens_k = to_int32(op, "num_tokens", args.keys.num_tokens);
+  params.max_seqlen_q = to_int32(op, "max_seqlen", args.queries.max_seqlen);
+  params.max_seqlen_k = to_int32(op, "max_seqlen", args.keys.max_seqlen);
+  params.num_heads = args.num_heads;
+  params.num_kv_heads = args.num_kv_heads;
+  params.head_dim = args.head_dim;
+  params.scale = args.scale;
+  params.mask = args.mask;
+  params.term = args.term;
+  params.dtype = args.q.dtype;
+  params.sm_count = sm_count;
+  return params;
+}
+
+NormParams norm_params(const NormArgs& args) {
+  const char* op = "norm";
+  check_compute(op, args.x.dtype);
+  check_vectors(op, "x", args.x);
+  check_vectors(op, "residual", args.residual);
+  check_vectors(op, "out", args.out);
+  NormParams params;
+  params.x = args.x.data;
+  params.x_stride = args.x.row_stride;
+  params.residual = args.residual.data;
+  params.residual_stride = args.residual.row_stride;
+  params.out = args.out.data;
+  params.out_stride = args.out.row_stride;
+  params.weight = args.norm;
+  params.rows = to_int32(op, "rows", args.x.rows());
+  params.columns = args.x.columns();
+  params.row_count = args.row_count;
+  params.dtype = args.x.dtype;
+  return params;
+}
+
+}  // namespace packhorse::cuda
