@@ -205,7 +205,7 @@ def test_golden(folder: Path, precision: Precision) -> None:
         with pytest.raises(ValueError, match=f"spec: '{odd[0]}' is .* needs multiples of 8"):
             Session.load(folder, DEVICE, precision.name, max_tokens=512)
         return
-    session = Session.load(folder, DEVICE, precision.name, max_tokens=512)
+    session = Session.load(folder, DEVICE, precision.name, max_tokens=1024)
     found = session.run(batch, outputs=["embedding"]).embedding
     expected = golden["embedding"]
     norms = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
