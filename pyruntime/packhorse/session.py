@@ -149,6 +149,11 @@ class Session:
         return self._options["max_tokens"]
 
     @property
+    def max_predictions(self) -> int:
+        """Rows of the largest batch that a masked language model predicts."""
+        return self._options["max_predictions"]
+
+    @property
     def max_sequences(self) -> int:
         return self._options["max_sequences"]
 

@@ -35,6 +35,7 @@ class TextConfig:
     type_ids: bool  # whether the model is given any
     begin_token: str | None  # that the tokenizer must put before a text
     end_token: str | None  # and after it
+    mask_token: str | None  # what a masked language model fills in
     prompts: dict[str, str]
     default_prompt_name: str | None
 
@@ -54,8 +55,10 @@ def _find_tokenizer(folder: Path, root: Path) -> Path:
 
 
 def _added_token(config: Config, flag: str, name: str) -> str | None:
-    if not config.boolean(flag, default=False):
-        return None
+    return _token(config, name) if config.boolean(flag, default=False) else None
+
+
+def _token(config: Config, name: str) -> str | None:
     value = config.fields.get(name)
     token = value.get("content") if isinstance(value, dict) else value
     return token if isinstance(token, str) else None
@@ -125,6 +128,7 @@ def read_text_config(path: str | PathLike[str]) -> TextConfig:
         not isinstance(names, list) or "token_type_ids" in names,
         _added_token(settings, "add_bos_token", "bos_token"),
         _added_token(settings, "add_eos_token", "eos_token"),
+        _token(settings, "mask_token"),
         prompts,
         default,
     )

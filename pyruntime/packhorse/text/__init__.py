@@ -4,6 +4,7 @@ from packhorse.text.answers import Answer
 from packhorse.text.embeddings import quantize_embeddings
 from packhorse.text.entities import Entity
 from packhorse.text.labels import Label
+from packhorse.text.masks import Word
 from packhorse.text.model import TextModel
 from packhorse.text.tokenizer import TextTokenizer, Tokens
 
@@ -14,5 +15,6 @@ __all__ = [
     "TextModel",
     "TextTokenizer",
     "Tokens",
+    "Word",
     "quantize_embeddings",
 ]

@@ -6,10 +6,14 @@ from packhorse.text.answers import Answering
 from packhorse.text.embeddings import Embedding
 from packhorse.text.entities import TokenClassifying
 from packhorse.text.labels import Classifying
+from packhorse.text.masks import MaskFilling
+from packhorse.text.retrieval import Retrieval
 from packhorse.text.scores import Scoring
 
 
-class TextModel(Embedding, Scoring, Classifying, TokenClassifying, Answering):
+class TextModel(
+    Embedding, Retrieval, Scoring, Classifying, TokenClassifying, Answering, MaskFilling
+):
     """A session and the tokenizer of its model. Made by `load`.
 
     Texts may be any iterable, generators included, of any number: they are tokenized in chunks,

@@ -87,6 +87,19 @@ class TextTokenizer:
         """How many texts and pairs have been cut short so far."""
         return self._num_truncated
 
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Of the tokens that stand for no text: those that tokenizer.json calls special."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return frozenset(i for i, token in added.items() if token.special)
+
+    def id_of(self, token: str) -> int | None:
+        found: int | None = self._tokenizer.token_to_id(token)
+        return found
+
+    def token_of(self, token_id: int) -> str:
+        return self._tokenizer.id_to_token(token_id) or ""
+
     def _check_added_tokens(self, config: TextConfig) -> None:
         ends = self._tokenizer.encode("").tokens
         for flag, token, found in (

@@ -1,0 +1,90 @@
+"""Vectors of texts for sparse and late-interaction retrieval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from packhorse.packing import Int32Array
+from packhorse.result import FloatArray
+from packhorse.retrieval import lexical_weights, sparse_entries
+from packhorse.text.runner import Progress, TextRunner, as_texts
+from packhorse.text.settings import choose_prompt
+
+SparseVector = tuple[Int32Array, FloatArray]
+
+
+class Retrieval(TextRunner):
+    def embed_sparse(
+        self,
+        texts: str | Iterable[str],
+        *,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        max_length: int | None = None,
+        truncation: bool = True,
+        progress: Progress | None = None,
+    ) -> list[SparseVector]:
+        """(token ids, weights) of each text, ids ascending, weights above zero.
+
+        Of SPLADE models, which weigh the whole vocabulary, and of those like BGE-M3, which weigh a
+        text's own tokens: of a token that comes more than once the largest weight counts, special
+        tokens do not. Other models: ValueError. Prompts as in `embed`.
+        """
+        known = self.session.outputs
+        if "sparse" not in known and "token_weights" not in known:
+            raise ValueError(
+                f"embed_sparse: this model has no sparse vectors, only {', '.join(known)}"
+            )
+        output = "sparse" if "sparse" in known else "token_weights"
+        before = choose_prompt(self.tokenizer.config, prompt, prompt_name)
+        special = self.tokenizer.special_ids
+        found: list[SparseVector] = []
+        for _, tokens, result in self._run(
+            as_texts(texts),
+            [output],
+            max_length,
+            truncation,
+            progress,
+            prompt=before,
+            offsets=output == "token_weights",
+        ):
+            if output == "sparse":
+                found += sparse_entries(result.sparse)
+                continue
+            weights = np.split(result.token_weights, result.cu_seqlens[1:-1])
+            for ids, of_text, encoding in zip(tokens.ids, weights, tokens.encodings, strict=True):
+                own = np.array(encoding.special_tokens_mask) == 0
+                words = lexical_weights(ids[own], of_text[own], special)
+                order = np.array(sorted(words), np.int32)
+                found.append((order, np.array([words[i] for i in order.tolist()], np.float32)))
+        return found
+
+    def embed_tokens(
+        self,
+        texts: str | Iterable[str],
+        *,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        max_length: int | None = None,
+        truncation: bool = True,
+        progress: Progress | None = None,
+    ) -> list[FloatArray]:
+        """A vector of length 1 for each token of each text: [tokens, size], special tokens too.
+
+        For late interaction (`packhorse.late_interaction`), of models that have such vectors: those
+        of ColBERT's kind and BGE-M3. Other models: ValueError. Prompts as in `embed`.
+        """
+        known = self.session.outputs
+        if "vectors" not in known:
+            raise ValueError(
+                f"embed_tokens: this model has no vectors of tokens, only {', '.join(known)}"
+            )
+        before = choose_prompt(self.tokenizer.config, prompt, prompt_name)
+        found: list[FloatArray] = []
+        for _, _, result in self._run(
+            as_texts(texts), ["vectors"], max_length, truncation, progress, prompt=before
+        ):
+            found += np.split(result.vectors, result.cu_seqlens[1:-1])
+        return found
