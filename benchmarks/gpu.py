@@ -34,6 +34,7 @@ from gpu_cases import (
     WORKLOADS,
     Model,
     Workload,
+    command,
     load_session,
     random_weights,
 )
@@ -267,7 +268,7 @@ def main() -> None:
     date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     result = {
         "date": date,
-        "command": " ".join(["python", *sys.argv]),
+        "command": command(),
         "machine": {
             "device": device,
             "multiprocessors": torch.cuda.get_device_properties(0).multi_processor_count,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -76,6 +77,16 @@ class Workload:
         cu_seqlens = np.cumsum([0, *self.lengths()], dtype=np.int32)
         ids = np.random.default_rng(1).integers(0, 30522, cu_seqlens[-1]).astype(np.int32)
         return ids, cu_seqlens
+
+
+def command() -> str:
+    """The running one, without where its result goes."""
+    words = [
+        word
+        for before, word in pairwise(["python", *sys.argv])
+        if before != "--out" and not word.startswith("--out")
+    ]
+    return " ".join(["python", *words])
 
 
 def uniform_lengths(batch: int, longest: int) -> list[int]:

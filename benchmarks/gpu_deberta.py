@@ -14,7 +14,6 @@ import datetime
 import json
 import re
 import statistics
-import sys
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any
 import packhorse
 import torch
 from gpu import HERE, OURS, interleave, table, time_on_gpu, versions
-from gpu_cases import BASE, Workload, load_session, random_weights
+from gpu_cases import BASE, Workload, command, load_session, random_weights
 from torch_encoders import Batch
 from transformers import DebertaV2Config, DebertaV2Model, __version__
 
@@ -130,7 +129,7 @@ def main() -> None:
     date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     result = {
         "date": date,
-        "command": " ".join(["python", *sys.argv]),
+        "command": command(),
         "machine": {"device": device},
         "versions": {**versions(), "transformers": __version__},
         "rows": rows,

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from gpu import OURS, Timer, interleave, table, time_on_gpu, versions
-from gpu_cases import Json, load_session, random_weights, uniform_lengths
+from gpu_cases import Json, command, load_session, random_weights, uniform_lengths
 from gpu_receipt import driver_version
 from torch import Tensor
 from torch_encoders import Batch, capture, forget_compiled
@@ -217,7 +217,7 @@ def main() -> None:
     date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     result = {
         "date": date,
-        "command": " ".join(["python", *sys.argv]),
+        "command": command(),
         "machine": {"device": device, "driver": driver_version()},
         "versions": versions(),
         "method": METHOD,

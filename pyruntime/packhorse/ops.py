@@ -16,67 +16,15 @@ arguments do not fit together, and RuntimeError where the device cannot do the d
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from packhorse import _device, _ops
-from packhorse._ops import Operators
-from packhorse.device import dtype_of, import_array, is_device_array, shape_of, stream_handle
+from packhorse.device import is_device_array, shape_of
+from packhorse.operator_call import Norm, OperatorCall, shared_operators
 
 FloatArray = npt.NDArray[np.float32]
-Norm = tuple[Any, Any, float]
-
-
-@lru_cache(maxsize=16)
-def _operators(device: str, dtype: str, threads: int | None) -> Operators:
-    return Operators(device, dtype, threads or 0)
-
-
-class _Call:
-    """Where one call runs, and its arrays as the runtime takes them."""
-
-    def __init__(
-        self, first: Any, matrix: Any, device: str, dtype: str, threads: int | None, stream: Any
-    ) -> None:
-        """`first` lies where all do; `matrix` has their dtype."""
-        self._owners: list[Any] = []
-        self.stream: int | None = None
-        if not is_device_array(first):
-            if stream is not None:
-                raise ValueError("stream is for arrays on a device, the first argument is not")
-            self.operators = _operators(device, dtype, threads)
-            return
-        self.stream = stream_handle(stream)
-        if hasattr(first, "__dlpack_device__"):
-            self._index = int(first.__dlpack_device__()[1])
-        else:  # the CUDA array interface does not say
-            self._index = int(device.partition(":")[2] or 0)
-        self.operators = _operators(f"cuda:{self._index}", dtype_of(matrix), threads)
-
-    def put(self, name: str, array: Any) -> Any:
-        if array is None or not is_device_array(array):
-            return array
-        if self.stream is None:
-            raise ValueError(f"{name} lies on a device, the first argument does not")
-        own = self.operators
-        view = import_array(name, array, self._index, self.stream or own.stream, own.wait_for)
-        self._owners.append(view.owner)
-        return _ops.DeviceView(view.pointer, view.shape, view.dtype)
-
-    def put_pair(self, name: str, layer: tuple[Any, Any]) -> tuple[Any, Any]:
-        return self.put(name, layer[0]), self.put("bias", layer[1])
-
-    def put_norm(self, norm: Norm | None) -> Norm | None:
-        if norm is None:
-            return None
-        gamma, beta, eps = norm
-        return self.put("gamma", gamma), self.put("beta", beta), eps
-
-    def result(self, found: Any) -> Any:
-        return found if self.stream is None else _device.from_native(found)
 
 
 def gemm(
@@ -97,7 +45,7 @@ def gemm(
     x [rows, in_features], weight [out_features, in_features], residual [rows, out_features].
     activation: none, gelu (erf), gelu_tanh, relu, silu, tanh, sigmoid.
     """
-    call = _Call(x, x, device, dtype, threads, stream)
+    call = OperatorCall(x, x, device, dtype, threads, stream)
     return call.result(
         call.operators.gemm(
             call.stream,
@@ -129,7 +77,7 @@ def feed_forward(
 
     With `gate`, (weight, bias) as `up`: down(activation(gate(x)) * up(x)); of host arrays alone.
     """
-    call = _Call(x, x, device, dtype, threads, stream)
+    call = OperatorCall(x, x, device, dtype, threads, stream)
     if gate is not None:
         if call.stream is not None:
             raise ValueError("gate is for arrays on the host, the first argument lies on a device")
@@ -207,7 +155,7 @@ def project_heads(
                  are rotated by position * frequencies[j] (RoPE)
     Positions count from each sequence's own start unless `position_ids` [T] are given.
     """
-    operators = _operators(device, dtype, threads)
+    operators = shared_operators(device, dtype, threads)
     kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     rows, heads = len(weight), num_heads + 2 * kv_heads
     if num_heads <= 0 or kv_heads <= 0 or rows % heads:
@@ -282,7 +230,7 @@ def attention(
                   distance up to max_distance, or `buckets` to a side, from half of them on growing
                   like the logarithm of the distance; slots are twice that many
     """
-    call = _Call(q, q, device, dtype, threads, stream)
+    call = OperatorCall(q, q, device, dtype, threads, stream)
     head_dim = (shape_of(q) if is_device_array(q) else np.shape(q))[-1] // num_heads
     offsets_q = call.put("cu_seqlens_q", cu_seqlens_q)
     offsets_k = offsets_q if cu_seqlens_k is None else call.put("cu_seqlens_k", cu_seqlens_k)
@@ -320,7 +268,7 @@ def _norm(
     threads: int | None,
     stream: Any,
 ) -> Any:
-    call = _Call(x, x, device, dtype, threads, stream)
+    call = OperatorCall(x, x, device, dtype, threads, stream)
     return call.result(
         call.operators.norm(
             call.stream, call.put("x", x), call.put_norm(norm), call.put("residual", residual), kind
@@ -379,7 +327,7 @@ def embed(
 
     Positions count from each sequence's own start unless `position_ids` [T] are given.
     """
-    call = _Call(ids, word, device, dtype, threads, stream)
+    call = OperatorCall(ids, word, device, dtype, threads, stream)
     return call.result(
         call.operators.embed(
             call.stream,
@@ -411,7 +359,7 @@ def pool(
 
     `normalize` scales rows to length 1. An empty sequence gives zeros.
     """
-    call = _Call(x, x, device, dtype, threads, stream)
+    call = OperatorCall(x, x, device, dtype, threads, stream)
     return call.result(
         call.operators.pool(
             call.stream,
@@ -439,7 +387,7 @@ def sparse_pool(
 
     An empty sequence gives zeros.
     """
-    call = _Call(x, x, device, dtype, threads, stream)
+    call = OperatorCall(x, x, device, dtype, threads, stream)
     return call.result(
         call.operators.sparse_pool(
             call.stream,

@@ -99,10 +99,6 @@ struct Chain {
   void finish(int64_t first_row, int64_t rows, const float* result) const;
 };
 
-char* row_at(const TensorView& view, int64_t row) {
-  return view.as<char>() + static_cast<size_t>(row * view.row_stride) * size_of(view.dtype);
-}
-
 // The rows of a block, in place where they can be read as the kernel wants; else copied, once for
 // all panels that a worker takes in a row.
 const void* Chain::input(int64_t block, int64_t readable, int worker) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cpu/gemm_int8.h"
+#include "cpu/linear.h"
 #include "cpu/row_ops.h"
 #include "cpu/workspace.h"
 
@@ -97,10 +98,6 @@ struct Layer {
 
   explicit operator bool() const { return gemm != nullptr; }
 };
-
-char* row_at(const TensorView& view, int64_t row) {
-  return view.as<char>() + static_cast<size_t>(row * view.row_stride) * size_of(view.dtype);
-}
 
 // One op: x through `up`, if there is one, then through `last`, into out.
 struct Chain {

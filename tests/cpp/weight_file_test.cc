@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <memory>
@@ -22,9 +23,9 @@ namespace {
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& content) {
-    char name[] = "/tmp/packhorse-test-XXXXXX";
-    close(mkstemp(name));
-    path_ = name;
+    static int count = 0;
+    const std::string name = concat("packhorse-test-", getpid(), "-", count++);
+    path_ = (std::filesystem::temp_directory_path() / name).string();
     std::ofstream(path_, std::ios::binary) << content;
   }
   ~TemporaryFile() { std::remove(path_.c_str()); }

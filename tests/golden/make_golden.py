@@ -33,7 +33,8 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from golden_cases import CASES, DEFAULTS, DEFAULTS_OF, RENAMED, Case
+from golden_cases import DEFAULTS, DEFAULTS_OF, MODELS, RENAMED, Case
+from golden_heads import MODELS_WITH_HEADS
 from golden_parts import add_parts
 from torch import nn
 
@@ -284,7 +285,7 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     # Drawn for every case, so that each gets the same whichever are made.
     generator = np.random.default_rng(2026)
-    drawn = [(one, random_sequences(one, generator)) for one in CASES]
+    drawn = [(one, random_sequences(one, generator)) for one in MODELS + MODELS_WITH_HEADS]
     for one, its_sequences in drawn:
         if not arguments.names or one.name in arguments.names:
             make(one, its_sequences)

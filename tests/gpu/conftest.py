@@ -18,7 +18,7 @@ from typing import Any
 
 import packhorse
 import pytest
-from packhorse import ops
+from packhorse import operator_call
 from packhorse._ops import Operators
 
 HERE = Path(__file__).resolve().parent
@@ -84,7 +84,7 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
         for name in ("PACKHORSE_ATTENTION", "PACKHORSE_GEMM"):
             patch.setenv(name, request.param)
         # Operators read the choice when they are made: those of the other kernels do not serve.
-        patch.setattr(ops, "_operators", lru_cache(make))
+        patch.setattr(operator_call, "shared_operators", lru_cache(make))
         yield request.param
 
 

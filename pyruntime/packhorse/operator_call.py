@@ -1,0 +1,61 @@
+"""What one call of an operator (packhorse.ops) does before and after it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from packhorse import _device, _ops
+from packhorse._ops import Operators
+from packhorse.device import dtype_of, import_array, is_device_array, stream_handle
+
+Norm = tuple[Any, Any, float]
+
+
+@lru_cache(maxsize=16)
+def shared_operators(device: str, dtype: str, threads: int | None) -> Operators:
+    return Operators(device, dtype, threads or 0)
+
+
+class OperatorCall:
+    """Where one call runs, and its arrays as the runtime takes them."""
+
+    def __init__(
+        self, first: Any, matrix: Any, device: str, dtype: str, threads: int | None, stream: Any
+    ) -> None:
+        """`first` lies where all do; `matrix` has their dtype."""
+        self._owners: list[Any] = []
+        self.stream: int | None = None
+        if not is_device_array(first):
+            if stream is not None:
+                raise ValueError("stream is for arrays on a device, the first argument is not")
+            self.operators = shared_operators(device, dtype, threads)
+            return
+        self.stream = stream_handle(stream)
+        if hasattr(first, "__dlpack_device__"):
+            self._index = int(first.__dlpack_device__()[1])
+        else:  # the CUDA array interface does not say
+            self._index = int(device.partition(":")[2] or 0)
+        self.operators = shared_operators(f"cuda:{self._index}", dtype_of(matrix), threads)
+
+    def put(self, name: str, array: Any) -> Any:
+        if array is None or not is_device_array(array):
+            return array
+        if self.stream is None:
+            raise ValueError(f"{name} lies on a device, the first argument does not")
+        own = self.operators
+        view = import_array(name, array, self._index, self.stream or own.stream, own.wait_for)
+        self._owners.append(view.owner)
+        return _ops.DeviceView(view.pointer, view.shape, view.dtype)
+
+    def put_pair(self, name: str, layer: tuple[Any, Any]) -> tuple[Any, Any]:
+        return self.put(name, layer[0]), self.put("bias", layer[1])
+
+    def put_norm(self, norm: Norm | None) -> Norm | None:
+        if norm is None:
+            return None
+        gamma, beta, eps = norm
+        return self.put("gamma", gamma), self.put("beta", beta), eps
+
+    def result(self, found: Any) -> Any:
+        return found if self.stream is None else _device.from_native(found)
