@@ -48,6 +48,11 @@ SHAPES: list[Shape] = [(8192, 8192, 8192, "bias")]
 for tokens, width in LAYERS:
     SHAPES += [(tokens, 3 * width, width, "bias"), (tokens, width, width, "residual")]
     SHAPES += [(tokens, 4 * width, width, "gelu"), (tokens, width, 4 * width, "residual")]
+PRODUCTS = [(512, 3072, 768), (16, 12288, 12288)]
+for tokens in (4096, 32768):
+    PRODUCTS += [(tokens, 2304, 768), (tokens, 768, 768), (tokens, 3072, 768), (tokens, 768, 3072)]
+PRODUCTS += [(32768, 3072, 1024), (32768, 4096, 1024), (32768, 1024, 4096)]
+SHAPES += [(*product, epilogue) for product in PRODUCTS for epilogue in ("bias", "gelu")]
 FLOAT16, GELU = 1, 1  # DType, Activation
 
 

@@ -10,18 +10,14 @@ measured: METHOD below, which is also in the file.
 from __future__ import annotations
 
 import argparse
-import datetime
 import gc
-import json
 import os
-import re
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,14 +30,11 @@ from gpu_cases import (
     WORKLOADS,
     Model,
     Workload,
-    command,
     load_session,
     random_weights,
 )
-from gpu_receipt import driver_version
+from gpu_results import origin, result_of, table, write
 from torch_encoders import VARLEN, Batch, Encoder, capture, forget_compiled
-
-HERE = Path(__file__).resolve().parent
 
 Json = dict[str, Any]
 Timer = Callable[[int], list[float]]  # repeats -> milliseconds of each
@@ -183,11 +176,6 @@ class Bench:
         }
 
 
-def table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def markdown(result: Json) -> str:
     speed, accuracy = [], []
     for row in result["rows"]:
@@ -207,12 +195,9 @@ def markdown(result: Json) -> str:
         ours, theirs = row["milliseconds"][OURS], row["original_milliseconds"]
         cells = [f"{ours:.3f}", f"{theirs:.3f}", f"{theirs / ours:.2f}"]
         original.append([row["name"], str(row["tokens"]), *cells])
-    machine, versions = result["machine"], result["versions"]
     return "\n\n".join(
         [
-            f"{machine['device']}, driver {machine['driver']}; "
-            + ", ".join(f"{name} {number}" for name, number in versions.items())
-            + f"; {result['date']}; `{result['command']}`.",
+            origin(result),
             "Milliseconds, float16 (in brackets: how many times faster Packhorse's GPU time is).",
             table(["", "tokens", OURS, "TFLOP/s", "`run`, wall", *PEERS], speed),
             "Largest absolute error of hidden states, against PyTorch in float32.",
@@ -222,16 +207,6 @@ def markdown(result: Json) -> str:
             result["method"],
         ]
     )
-
-
-def versions() -> dict[str, str]:
-    found = {"packhorse": packhorse.__version__, "python": sys.version.split()[0]}
-    for name in ("torch", "triton", "numpy"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return {**found, "CUDA of torch": str(torch.version.cuda)}
 
 
 def main() -> None:
@@ -264,30 +239,15 @@ def main() -> None:
             gc.collect()
             torch.cuda.empty_cache()
 
-    device = torch.cuda.get_device_name(0)
-    date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    result = {
-        "date": date,
-        "command": command(),
-        "machine": {
-            "device": device,
-            "multiprocessors": torch.cuda.get_device_properties(0).multi_processor_count,
-            "driver": driver_version(),
-            "cores": len(os.sched_getaffinity(0)),
-        },
-        "versions": versions(),
-        "method": METHOD.format(rounds=rounds),
-        "original": ORIGINAL,
-        "seconds": time.perf_counter() - start,
-        "rows": rows,
-        "original_rows": original_rows,
-    }
-    name = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
-    path = arguments.out or HERE / "results" / f"gpu_{name}_{date}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    result = result_of(
+        method=METHOD.format(rounds=rounds),
+        original=ORIGINAL,
+        seconds=time.perf_counter() - start,
+        rows=rows,
+        original_rows=original_rows,
+    )
     print(markdown(result))
-    print(f"\nWritten to {path}")
+    write(result, "gpu", arguments.out)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +14,6 @@ from packhorse_weights.layout import weight_shapes
 from torch import Tensor
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "python"))
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tools"))
 from models import tiny_spec, with_defaults, write_model
 
 Json = dict[str, Any]
@@ -77,16 +75,6 @@ class Workload:
         cu_seqlens = np.cumsum([0, *self.lengths()], dtype=np.int32)
         ids = np.random.default_rng(1).integers(0, 30522, cu_seqlens[-1]).astype(np.int32)
         return ids, cu_seqlens
-
-
-def command() -> str:
-    """The running one, without where its result goes."""
-    words = [
-        word
-        for before, word in pairwise(["python", *sys.argv])
-        if before != "--out" and not word.startswith("--out")
-    ]
-    return " ".join(["python", *words])
 
 
 def uniform_lengths(batch: int, longest: int) -> list[int]:

@@ -10,9 +10,6 @@ benchmarks/results/); how it is measured: METHOD of gpu.py.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
-import re
 import statistics
 import tempfile
 from functools import partial
@@ -21,10 +18,11 @@ from typing import Any
 
 import packhorse
 import torch
-from gpu import HERE, OURS, interleave, table, time_on_gpu, versions
-from gpu_cases import BASE, Workload, command, load_session, random_weights
+from gpu import OURS, interleave, time_on_gpu
+from gpu_cases import BASE, Workload, load_session, random_weights
+from gpu_results import result_of, table, write
 from torch_encoders import Batch
-from transformers import DebertaV2Config, DebertaV2Model, __version__
+from transformers import DebertaV2Config, DebertaV2Model
 
 EAGER = "transformers, eager"
 BERT = "BERT-base, Packhorse"
@@ -125,21 +123,9 @@ def main() -> None:
     rounds = 2 if arguments.quick else 5
     rows = [measure(case, session, bert, exact, half, rounds) for case in chosen]
 
-    device = torch.cuda.get_device_name(0)
-    date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    result = {
-        "date": date,
-        "command": command(),
-        "machine": {"device": device},
-        "versions": {**versions(), "transformers": __version__},
-        "rows": rows,
-    }
-    name = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
-    path = arguments.out or HERE / "results" / f"gpu_deberta_{name}_{date}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    result = result_of(rows=rows)
     print(markdown(rows))
-    print(f"\nWritten to {path}")
+    write(result, "gpu_deberta", arguments.out)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ A family is one more entry of CASES.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import statistics
 import sys
 import tempfile
@@ -24,14 +22,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu import OURS, Timer, interleave, table, time_on_gpu, versions
-from gpu_cases import Json, command, load_session, random_weights, uniform_lengths
-from gpu_receipt import driver_version
+from gpu import OURS, Timer, interleave, time_on_gpu
+from gpu_cases import Json, load_session, random_weights, uniform_lengths
+from gpu_results import origin, result_of, table, write
 from torch import Tensor
 from torch_encoders import Batch, capture, forget_compiled
 from torch_modernbert import PACKED_ATTENTION, ModernBert
 
-HERE = Path(__file__).resolve().parent
 ROUNDS = 5
 
 METHOD = f"""\
@@ -192,9 +189,7 @@ def markdown(result: Json) -> str:
                 ]
             )
     header = ["", "tokens", "engine", "ms", f"{OURS} is faster", "largest error", "relative error"]
-    machine = result["machine"]
-    where = f"{machine['device']}, driver {machine['driver']}; {result['date']}."
-    return "\n\n".join([where, table(header, cells), result["method"]])
+    return "\n\n".join([origin(result), table(header, cells), result["method"]])
 
 
 def main() -> None:
@@ -213,22 +208,9 @@ def main() -> None:
             rows.append(measure(case, Path(folder)))
         torch.cuda.empty_cache()
         print(f"{time.perf_counter() - start:4.0f} s  {case.name}", file=sys.stderr)
-    device = torch.cuda.get_device_name(0)
-    date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    result = {
-        "date": date,
-        "command": command(),
-        "machine": {"device": device, "driver": driver_version()},
-        "versions": versions(),
-        "method": METHOD,
-        "rows": rows,
-    }
-    chip = device.lower().removeprefix("nvidia ").replace(" ", "-")
-    path = arguments.out or HERE / "results" / f"gpu_families_{chip}_{date}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    result = result_of(method=METHOD, rows=rows)
     print(markdown(result))
-    print(f"\nWritten to {path}")
+    write(result, "gpu_families", arguments.out)
 
 
 if __name__ == "__main__":
