@@ -64,7 +64,7 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
     load_weights();
   }
   for (int i = 0; i < ahead; ++i) {
-    TxBarrier::arrive_and_expect_tx(&smem.full[i], Traits::kStageBytes - Traits::kWeightBytes);
+    TxBarrier::arrive_and_expect_tx(&smem.full[i], args.a_bytes);
     load(args.a, smem.a, i, i, tile.m * Traits::kTileM);
   }
   if (!schedule(blockIdx.x).valid) {  // shared memory must outlive the copies into it
@@ -78,7 +78,7 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
   for (int index = blockIdx.x;;) {
     for (; block_k < blocks_k; ++block_k) {
       Barrier::wait(&smem.empty[ring.index], ring.phase ^ 1);
-      TxBarrier::arrive_and_expect_tx(&smem.full[ring.index], Traits::kStageBytes);
+      TxBarrier::arrive_and_expect_tx(&smem.full[ring.index], args.a_bytes + Traits::kWeightBytes);
       load(args.a, smem.a, ring.index, block_k, tile.m * Traits::kTileM);
       load(args.weight, smem.b, ring.index, block_k, tile.n * Traits::kTileN);
       ring.advance();

@@ -18,7 +18,8 @@ struct GemmArgsSm90 {
   const float* bias;         // or null
   const int32_t* row_count;  // or null: rows
   int32_t rows, n, k;
-  int32_t panel;  // tile columns that are finished, all rows long, before the next ones begin
+  int32_t a_bytes;  // of a stage
+  int32_t panel;    // tile columns that are finished, all rows long, before the next ones begin
   Activation activation;
   GemmRotation rotation;
 };
@@ -59,8 +60,9 @@ struct GemmTraits {
                                      : kStripes % 2 == 0       ? kStripes / 2
                                                                : 1;
 
-  static constexpr int kWeightBytes = k_boxes * tile_n * 64 * 2;
-  static constexpr int kStageBytes = k_boxes * tile_m * 64 * 2 + kWeightBytes;
+  static constexpr int kRowBytes = k_boxes * 64 * 2;  // of a stage
+  static constexpr int kWeightBytes = tile_n * kRowBytes;
+  static constexpr int kStageBytes = tile_m * kRowBytes + kWeightBytes;
   static constexpr int kOutBytes = 8 * kBlocks * kOutStripes * kStoreBox * 2;
   static constexpr int kMostBytes = 232448;  // of shared memory for one block
   static constexpr int kStages = (kMostBytes - kOutBytes - 1024) / kStageBytes;
