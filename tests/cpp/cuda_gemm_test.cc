@@ -43,6 +43,7 @@ TEST(gemm_tiles_of_known_shapes) {
   CHECK(tile(1151, 768, 3072) == GemmTile::kHalves64x128);
   CHECK(tile(581, 768, 3072) == GemmTile::k64x64);
   CHECK(tile(128, 768, 3072) == GemmTile::k64x16);
+  CHECK(tile(16, 12288, 12288) == GemmTile::k64x32);  // as long as its weights take to come
 }
 
 TEST(gemm_of_counted_rows_is_judged_by_the_counts_it_will_see) {

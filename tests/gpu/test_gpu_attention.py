@@ -205,6 +205,25 @@ def test_neighbours_do_not_leak(precision: Precision, random: Generator, head_di
             assert not np.isfinite(actual[own]).any()
 
 
+@pytest.mark.parametrize("head_dim", [32, 64, 128])
+@pytest.mark.parametrize(("longest", "window"), [(128, -1), (200, -1), (200, 30)])
+def test_earlier_tiles_do_not_leak(
+    precision: Precision, random: Generator, longest: int, window: int, head_dim: int
+) -> None:
+    """So many tiles that each block has several: what shared memory still holds of long sequences
+    full of NaN stays out of the short ones that follow."""
+    lengths = [longest] * 150 + [int(n) for n in np.random.default_rng(0).integers(1, 70, 150)]
+    cu_seqlens = offsets(lengths)
+    shape = (int(cu_seqlens[-1]), 6 * head_dim)
+    q, k, v = (to_host(precision.normal(random, *shape)) for _ in "qkv")
+    options: dict[str, Any] = {"num_heads": 6, "window": (window, window), **precision.options()}
+    clean = ops.attention(q, k, v, cu_seqlens, **options)
+    for rows in (q, k, v):
+        rows[: cu_seqlens[150]] = np.nan
+    actual = ops.attention(q, k, v, cu_seqlens, **options)
+    assert actual[cu_seqlens[150] :].tobytes() == clean[cu_seqlens[150] :].tobytes()
+
+
 def test_large_scores(precision: Precision) -> None:
     """Softmax subtracts the largest score: no overflow for scores in the thousands."""
     q = np.full((3, 32), 30.0, np.float32)

@@ -96,9 +96,10 @@ struct Consumer {
     warpgroup_commit_batch();
   }
 
-  /// out += probabilities of the first `columns` keys times their values; asynchronous.
-  template <int columns, class Probabilities, class Out>
-  __device__ void issue_values(Probabilities& p, Out& out) {
+  /// out += probabilities of the first `columns` keys times their values; asynchronous. `partial`:
+  /// values past the first `keys` were not copied.
+  template <int columns, bool partial = false, class Probabilities, class Out>
+  __device__ void issue_values(Probabilities& p, Out& out, int32_t keys = columns) {
     using namespace cute;
     MmaPv mma;
     const auto slice = mma.get_slice(thread);
@@ -109,7 +110,9 @@ struct Consumer {
     warpgroup_fence_operand(p);
     warpgroup_arrive();
     CUTE_UNROLL
-    for (int i = 0; i < columns / 16; ++i) cute::gemm(mma, p(_, _, i), b(_, _, i), out);
+    for (int i = 0; i < columns / 16; ++i) {
+      if (!partial || i == 0 || 16 * i < keys) cute::gemm(mma, p(_, _, i), b(_, _, i), out);
+    }
     warpgroup_commit_batch();
   }
 
@@ -162,7 +165,7 @@ struct Consumer {
       rescale_rows(out, rescale);
     }
     Barrier::wait(&smem.v_full[v.index], v.phase);
-    issue_values<columns>(p, out);
+    issue_values<columns, first>(p, out, k_length - t * kKvTile);
     warpgroup_wait<0>();
     warpgroup_fence_operand(out);
     release(&smem.v_empty[v.index]);

@@ -25,21 +25,32 @@ namespace packhorse::cuda {
 
 namespace sm90 {
 
+/// Rows of a tile that a load copies: all of them, or those up to the sequence's end in small
+/// boxes. The rest of the tile's shared memory keeps what it holds.
+__device__ inline int32_t copied_rows(int32_t left, int32_t rows) {
+  return min(rows, (left + kPartRows - 1) / kPartRows * kPartRows);
+}
+
+/// The first `copied` of `rows` rows.
 template <class Traits>
-__device__ void load_tile(const CUtensorMap* map, uint64_t* full, typename Traits::Element* smem,
-                          int rows, int32_t head, RaggedRow row) {
+__device__ void load_tile(const TileMap& map, uint64_t* full, typename Traits::Element* smem,
+                          int rows, int32_t copied, int32_t head, RaggedRow row) {
+  const bool whole = copied == rows;
   for (int box = 0; box < Traits::kBoxes; ++box) {
-    cute::SM90_TMA_LOAD_5D::copy(map, full,
-                                 static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL),
-                                 smem + box * rows * Traits::kBoxColumns, box * Traits::kBoxColumns,
-                                 head, row.x, row.y, int32_t{kRaggedRows});
+    for (int32_t i = 0; i < copied; i += whole ? rows : kPartRows) {
+      cute::SM90_TMA_LOAD_5D::copy(whole ? &map.whole : &map.part, full,
+                                   static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL),
+                                   smem + (box * rows + i) * Traits::kBoxColumns,
+                                   box * Traits::kBoxColumns, head, row.x + i, row.y,
+                                   int32_t{kRaggedRows});
+    }
   }
 }
 
 template <class Traits>
 __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedStorage& smem) {
   constexpr int kRows = Traits::kTileRows;
-  constexpr uint32_t kKvBytes = sizeof(smem.k[0]);
+  constexpr uint32_t kRowBytes = sizeof(smem.k[0]) / Traits::kKvTile;
   const bool first_lane = threadIdx.x % 32 == 0;
   Ring<Traits::kQStages> q;
   Ring<Traits::kKvStages> kv;
@@ -64,30 +75,35 @@ __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedSt
       if (keys.count() == 0) {
         Barrier::arrive(&smem.q_full[q.index]);
       } else {
-        TxBarrier::arrive_and_expect_tx(&smem.q_full[q.index], groups * sizeof(smem.q[0][0]));
+        const int32_t left = s.q_length - tile.row;
+        TxBarrier::arrive_and_expect_tx(&smem.q_full[q.index],
+                                        copied_rows(left, 64 * groups) * kRowBytes);
         for (int g = 0; g < groups; ++g) {
-          load_tile<Traits>(&args.q, &smem.q_full[q.index], smem.q[q.index][g], 64, tile.head,
+          load_tile<Traits>(args.q, &smem.q_full[q.index], smem.q[q.index][g], 64,
+                            copied_rows(left - 64 * g, 64), tile.head,
                             RaggedRow(s.q_begin, s.q_length, tile.row + 64 * g));
         }
       }
 
-      // The consumers read K0, K1, V0, K2, V1, ..., so this is the order of the loads.
       const int32_t kv_head = tile.head / args.q_heads_per_kv_head;
+      const auto load_keys = [&](const TileMap& map, uint64_t* full, uint64_t* empty, auto& to,
+                                 Ring<Traits::kKvStages>& stage, int32_t t, bool all) {
+        const int32_t first = t * Traits::kKvTile;
+        const int32_t copied =
+            all ? Traits::kKvTile : copied_rows(s.k_length - first, Traits::kKvTile);
+        Barrier::wait(&empty[stage.index], stage.phase ^ 1);
+        TxBarrier::arrive_and_expect_tx(&full[stage.index], copied * kRowBytes);
+        load_tile<Traits>(map, &full[stage.index], to[stage.index], Traits::kKvTile, copied,
+                          kv_head, RaggedRow(s.k_begin, s.k_length, first));
+        stage.advance();
+      };
+      // The consumers read K0, K1, V0, K2, V1, ..., so this is the order of the loads. What K holds
+      // beyond the sequence is masked; V is zero there if overlapped consumers multiply by it.
       Ring<Traits::kKvStages> k = kv, v = kv;
       for (int32_t t = keys.end; t >= keys.begin; --t) {
-        if (t > keys.begin) {
-          Barrier::wait(&smem.k_empty[k.index], k.phase ^ 1);
-          TxBarrier::arrive_and_expect_tx(&smem.k_full[k.index], kKvBytes);
-          load_tile<Traits>(&args.k, &smem.k_full[k.index], smem.k[k.index], Traits::kKvTile,
-                            kv_head, RaggedRow(s.k_begin, s.k_length, (t - 1) * Traits::kKvTile));
-          k.advance();
-        }
+        if (t > keys.begin) load_keys(args.k, smem.k_full, smem.k_empty, smem.k, k, t - 1, false);
         if (t < keys.end) {
-          Barrier::wait(&smem.v_empty[v.index], v.phase ^ 1);
-          TxBarrier::arrive_and_expect_tx(&smem.v_full[v.index], kKvBytes);
-          load_tile<Traits>(&args.v, &smem.v_full[v.index], smem.v[v.index], Traits::kKvTile,
-                            kv_head, RaggedRow(s.k_begin, s.k_length, t * Traits::kKvTile));
-          v.advance();
+          load_keys(args.v, smem.v_full, smem.v_empty, smem.v, v, t, Traits::kOverlap);
         }
       }
     }
@@ -129,9 +145,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
       sm90::Barrier::init(&smem.v_empty[i], 4 * Traits::kConsumers);
     }
     cutlass::arch::fence_barrier_init();
-    cute::prefetch_tma_descriptor(&args.q);
-    cute::prefetch_tma_descriptor(&args.k);
-    cute::prefetch_tma_descriptor(&args.v);
+    for (const TileMap* map : {&args.q, &args.k, &args.v}) {
+      cute::prefetch_tma_descriptor(&map->whole);
+      cute::prefetch_tma_descriptor(&map->part);
+    }
     cute::prefetch_tma_descriptor(&args.out);
   }
   if constexpr (Traits::kTerm) {

@@ -54,9 +54,12 @@ void launch_attention_kernel(const AttentionParams& p, cudaStream_t stream) {
     return window < 0 ? kUnlimitedWindow : std::min(window, kUnlimitedWindow);
   };
   AttentionArgsSm90 args{};
-  args.q = map(p.q, p.q_row_stride, p.num_heads, 64);
-  args.k = map(p.k, p.k_row_stride, p.num_kv_heads, Traits::kKvTile);
-  args.v = map(p.v, p.v_row_stride, p.num_kv_heads, Traits::kKvTile);
+  const auto tile_map = [&](const void* data, int64_t stride, int heads, int rows) {
+    return TileMap{map(data, stride, heads, rows), map(data, stride, heads, kPartRows)};
+  };
+  args.q = tile_map(p.q, p.q_row_stride, p.num_heads, 64);
+  args.k = tile_map(p.k, p.k_row_stride, p.num_kv_heads, Traits::kKvTile);
+  args.v = tile_map(p.v, p.v_row_stride, p.num_kv_heads, Traits::kKvTile);
   args.out = map(p.out, p.out_row_stride, p.num_heads, 64);
   args.window = {limit(p.mask.window_left), limit(p.mask.window_right)};
   if (p.mask.causal) args.window.right = 0;

@@ -27,7 +27,8 @@ enum class GemmTile : uint8_t {
 
 /// What one tile costs, fitted to an H200's measurements (benchmarks/gemm_sweep.py):
 /// microseconds = fixed + waves (per_k k + per_tile), waves = tiles / SMs, rounded up; an
-/// activation adds to per_tile where it cannot hide, as seen inside an encoder.
+/// activation adds to per_tile where it cannot hide, as seen inside an encoder. Few rows of large
+/// weights take as long as these take to come (kWeightBytes...).
 struct GemmTileCost {
   GemmTile tile;
   int m;
@@ -74,13 +75,21 @@ struct GemmShape {
   int least_columns = 0;   // of a tile: narrower ones have no such kernel
 };
 
+/// What memory gives of weights in a microsecond: at most, and to one SM.
+inline constexpr double kWeightBytesPerUs = 4.1e6;
+inline constexpr double kWeightBytesPerUsAndSm = 35e3;
+
 /// Predicted microseconds for exactly `shape.rows`.
 inline double predict(const GemmTileCost& cost, const GemmShape& shape, int sm_count) {
   const int64_t tiles = ((shape.rows + cost.m - 1) / cost.m) * ((shape.n + cost.n - 1) / cost.n);
   const int64_t waves = (tiles + sm_count - 1) / sm_count;
   const double per_tile = cost.per_tile + (shape.activated ? cost.activation : 0);
-  return cost.fixed +
-         static_cast<double>(waves) * (cost.per_k * static_cast<double>(shape.k) + per_tile);
+  const double computing = cost.fixed + static_cast<double>(waves) *
+                                            (cost.per_k * static_cast<double>(shape.k) + per_tile);
+  const auto busy = static_cast<double>(std::min<int64_t>(tiles, sm_count));
+  const double streaming = 2.0 * static_cast<double>(shape.n * shape.k) /
+                           std::min(kWeightBytesPerUs, busy * kWeightBytesPerUsAndSm);
+  return std::max(computing, streaming);
 }
 
 struct GemmConfig {
