@@ -1,6 +1,7 @@
 // What the producer and the consumers of Hopper kernels share: barriers, places in rings of stages.
 #pragma once
 
+#include <cuda.h>
 #include <cutlass/arch/barrier.h>
 
 #include <cstdint>
@@ -27,6 +28,20 @@ struct Ring {
     phase ^= to / stages % 2;
   }
 };
+
+/// The same rows in boxes of a whole tile and in small ones, for tiles that are not full: rows that
+/// the copy engine finds beyond the end, and fills with zeros, cost it more than rows that are
+/// there.
+struct TileMap {
+  CUtensorMap whole, part;
+};
+constexpr int kPartRows = 16;
+
+/// How many rows of a tile are copied where `left` are there. The rest of its shared memory keeps
+/// what it holds.
+__device__ inline int32_t copied_rows(int32_t left, int32_t rows) {
+  return left >= rows ? rows : (left + kPartRows - 1) / kPartRows * kPartRows;
+}
 
 /// A value that all lanes hold alike, in a form that the compiler knows to be so: what depends on
 /// it (loop counters, stages, wgmma descriptors) then stays in uniform registers.

@@ -25,12 +25,6 @@ namespace packhorse::cuda {
 
 namespace sm90 {
 
-/// Rows of a tile that a load copies: all of them, or those up to the sequence's end in small
-/// boxes. The rest of the tile's shared memory keeps what it holds.
-__device__ inline int32_t copied_rows(int32_t left, int32_t rows) {
-  return min(rows, (left + kPartRows - 1) / kPartRows * kPartRows);
-}
-
 /// The first `copied` of `rows` rows.
 template <class Traits>
 __device__ void load_tile(const TileMap& map, uint64_t* full, typename Traits::Element* smem,
@@ -145,7 +139,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
       sm90::Barrier::init(&smem.v_empty[i], 4 * Traits::kConsumers);
     }
     cutlass::arch::fence_barrier_init();
-    for (const TileMap* map : {&args.q, &args.k, &args.v}) {
+    for (const sm90::TileMap* map : {&args.q, &args.k, &args.v}) {
       cute::prefetch_tma_descriptor(&map->whole);
       cute::prefetch_tma_descriptor(&map->part);
     }

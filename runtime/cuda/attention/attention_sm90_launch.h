@@ -55,7 +55,7 @@ void launch_attention_kernel(const AttentionParams& p, cudaStream_t stream) {
   };
   AttentionArgsSm90 args{};
   const auto tile_map = [&](const void* data, int64_t stride, int heads, int rows) {
-    return TileMap{map(data, stride, heads, rows), map(data, stride, heads, kPartRows)};
+    return sm90::TileMap{map(data, stride, heads, rows), map(data, stride, heads, sm90::kPartRows)};
   };
   args.q = tile_map(p.q, p.q_row_stride, p.num_heads, 64);
   args.k = tile_map(p.k, p.k_row_stride, p.num_kv_heads, Traits::kKvTile);

@@ -14,17 +14,8 @@ namespace packhorse::cuda {
 
 constexpr int32_t kRaggedRows = 1 << 30;
 
-/// Rows of a box where a tile is not full.
-constexpr int kPartRows = 16;
-
-/// The same rows in boxes of a whole tile and in small ones: rows that the copy engine finds beyond
-/// the end, and fills with zeros, take it about twice as long as rows that are there.
-struct TileMap {
-  CUtensorMap whole, part;
-};
-
 struct AttentionArgsSm90 {
-  TileMap q, k, v;
+  sm90::TileMap q, k, v;
   CUtensorMap out;
   VarlenBatch batch;
   KeyWindow window;

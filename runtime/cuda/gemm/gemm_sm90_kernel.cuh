@@ -23,13 +23,27 @@ namespace sm90_gemm {
 
 template <class Traits>
 __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage& smem) {
-  constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+  using Element = typename Traits::Element;
   constexpr int kBlock = 64 * Traits::kBoxes;  // k of a stage
   const int blocks_k = (args.k + kBlock - 1) / kBlock;
-  auto load = [&](const CUtensorMap& map, auto* to, int stage, int block_k, int row) {
+  auto load_box = [&](const CUtensorMap& map, Element* to, int stage, int k, int row) {
+    constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+    cute::SM90_TMA_LOAD_2D::copy(&map, &smem.full[stage], kHint, to, k, row);
+  };
+  auto load_weight = [&](int stage, int block_k, int tile_n) {
     for (int box = 0; box < Traits::kBoxes; ++box) {
-      cute::SM90_TMA_LOAD_2D::copy(&map, &smem.full[stage], kHint, to[stage][box],
-                                   block_k * kBlock + 64 * box, row);
+      load_box(args.weight, smem.b[stage][box], stage, block_k * kBlock + 64 * box,
+               tile_n * Traits::kTileN);
+    }
+  };
+  // Rows beyond the last are not copied; products of what is there instead are never stored.
+  auto load_rows = [&](int stage, int block_k, int tile_m, int copied) {
+    const bool whole = copied == Traits::kTileM;
+    for (int box = 0; box < Traits::kBoxes; ++box) {
+      for (int i = 0; i < copied; i += whole ? Traits::kTileM : sm90::kPartRows) {
+        load_box(whole ? args.a.whole : args.a.part, smem.a[stage][box] + 64 * i, stage,
+                 block_k * kBlock + 64 * box, tile_m * Traits::kTileM + i);
+      }
     }
   };
 
@@ -42,7 +56,7 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
   auto load_weights = [&] {
     for (int i = 0; i < ahead; ++i) {
       TxBarrier::expect_transaction(&smem.full[i], Traits::kWeightBytes);
-      load(args.weight, smem.b, i, i, tile.n * Traits::kTileN);
+      load_weight(i, i, tile.n);
     }
   };
   if (early) {
@@ -57,15 +71,20 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
   }
   wait_for_previous_kernel();
   if (Traits::kNextEarly) let_next_kernel_start();
-  const Schedule<Traits> schedule(args, exact_rows(args));
+  const int rows = exact_rows(args);
+  const Schedule<Traits> schedule(args, rows);
+  auto rows_to_copy = [&] {
+    return sm90::copied_rows(max(0, rows - tile.m * Traits::kTileM), Traits::kTileM);
+  };
   if (!early) {
     tile = schedule(blockIdx.x);
     if (!tile.valid) return;
     load_weights();
   }
+  int copied = rows_to_copy();
   for (int i = 0; i < ahead; ++i) {
-    TxBarrier::arrive_and_expect_tx(&smem.full[i], args.a_bytes);
-    load(args.a, smem.a, i, i, tile.m * Traits::kTileM);
+    TxBarrier::arrive_and_expect_tx(&smem.full[i], copied * Traits::kRowBytes);
+    load_rows(i, i, tile.m, copied);
   }
   if (!schedule(blockIdx.x).valid) {  // shared memory must outlive the copies into it
     for (int i = 0; i < ahead; ++i) Barrier::wait(&smem.full[i], 0);
@@ -78,9 +97,10 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
   for (int index = blockIdx.x;;) {
     for (; block_k < blocks_k; ++block_k) {
       Barrier::wait(&smem.empty[ring.index], ring.phase ^ 1);
-      TxBarrier::arrive_and_expect_tx(&smem.full[ring.index], args.a_bytes + Traits::kWeightBytes);
-      load(args.a, smem.a, ring.index, block_k, tile.m * Traits::kTileM);
-      load(args.weight, smem.b, ring.index, block_k, tile.n * Traits::kTileN);
+      TxBarrier::arrive_and_expect_tx(&smem.full[ring.index],
+                                      copied * Traits::kRowBytes + Traits::kWeightBytes);
+      load_rows(ring.index, block_k, tile.m, copied);
+      load_weight(ring.index, block_k, tile.n);
       ring.advance();
     }
     index += gridDim.x;
@@ -89,6 +109,7 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
       if (!Traits::kNextEarly) let_next_kernel_start();
       return;
     }
+    copied = rows_to_copy();
     block_k = 0;
   }
 }
@@ -110,7 +131,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
     cutlass::arch::fence_barrier_init();
   }
   if (threadIdx.x == 32) {
-    cute::prefetch_tma_descriptor(&args.a);
+    cute::prefetch_tma_descriptor(&args.a.whole);
+    cute::prefetch_tma_descriptor(&args.a.part);
     cute::prefetch_tma_descriptor(&args.weight);
     cute::prefetch_tma_descriptor(&args.out);
     if (Traits::kResidual) cute::prefetch_tma_descriptor(&args.residual);

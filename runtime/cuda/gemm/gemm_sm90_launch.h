@@ -17,12 +17,9 @@ void launch_gemm_kernel(const GemmParams& p, int panel, cudaStream_t stream) {
                        int box_columns) {
     return matrix_tensor_map(data, p.dtype, rows, columns, stride, box_rows, box_columns);
   };
-  // Of a tile that the rows do not fill only these are copied. What shared memory holds in the
-  // others goes into products that are never stored.
-  const int a_rows = std::min(Traits::kTileM, (p.rows + 7) / 8 * 8);
   GemmArgsSm90 args{};
-  args.a = map(p.a, p.rows, p.k, p.lda, a_rows, 64);
-  args.a_bytes = a_rows * Traits::kRowBytes;
+  args.a = {map(p.a, p.rows, p.k, p.lda, Traits::kTileM, 64),
+            map(p.a, p.rows, p.k, p.lda, sm90::kPartRows, 64)};
   args.weight = map(p.weight, p.n, p.k, p.k, Traits::kTileN, 64);
   args.out = map(p.out, p.rows, p.n / Traits::kFolds, p.ldo, 16, Traits::kStripe);
   if (Traits::kResidual) {

@@ -7,6 +7,7 @@
 #include <cute/tensor.hpp>
 
 #include "cuda/gemm/gemm.h"
+#include "cuda/pipeline_sm90.cuh"
 
 namespace packhorse::cuda {
 
@@ -14,12 +15,12 @@ namespace packhorse::cuda {
 enum class GemmEpilogue : uint8_t { kPlain, kResidual, kGated, kRotated };
 
 struct GemmArgsSm90 {
-  CUtensorMap a, weight, residual, out;
+  sm90::TileMap a;
+  CUtensorMap weight, residual, out;
   const float* bias;         // or null
   const int32_t* row_count;  // or null: rows
   int32_t rows, n, k;
-  int32_t a_bytes;  // of a stage
-  int32_t panel;    // tile columns that are finished, all rows long, before the next ones begin
+  int32_t panel;  // tile columns that are finished, all rows long, before the next ones begin
   Activation activation;
   GemmRotation rotation;
 };
