@@ -6,8 +6,10 @@ namespace packhorse::cuda {
 void launch_attention_disentangled(const AttentionParams& params, cudaStream_t stream) {
   dispatch_dtype(params.dtype, [&]<class T>() {
     const auto launch = [&]<int kDim>() {
-      launch_disentangled<DisentangledTraits<kDim>>(disentangled_attention_kernel<T, kDim>, params,
-                                                    stream);
+      using Traits = DisentangledTraits<kDim>;
+      const dim3 grid(static_cast<unsigned>(slab_slots(params, Traits::kRows)),
+                      static_cast<unsigned>(params.num_heads));
+      launch_disentangled<Traits>(disentangled_attention_kernel<T, kDim>, grid, params, stream);
     };
     if (params.head_dim <= 32) return launch.template operator()<32>();
     if (params.head_dim <= 64) return launch.template operator()<64>();

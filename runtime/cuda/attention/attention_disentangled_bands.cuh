@@ -14,9 +14,9 @@ struct DisentangledParams {
   ScoreTerm term;
 };
 
-/// A block for each tile of queries and head.
+/// `grid` has a block for each tile of queries and head.
 template <class Traits>
-void launch_disentangled(void (*kernel)(DisentangledParams), const AttentionParams& args,
+void launch_disentangled(void (*kernel)(DisentangledParams), dim3 grid, const AttentionParams& args,
                          cudaStream_t stream) {
   if (args.num_tokens_q == 0 || args.num_sequences == 0) return;
   DisentangledParams params{{args, key_window(args.mask), {0, std::numeric_limits<int32_t>::max()}},
@@ -24,8 +24,6 @@ void launch_disentangled(void (*kernel)(DisentangledParams), const AttentionPara
   params.portable.args.term = {};
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(Traits::kSharedBytes)));
-  const dim3 grid(static_cast<unsigned>(slab_slots(args, Traits::kRows)),
-                  static_cast<unsigned>(args.num_heads));
   launch_kernel(kernel, grid, Traits::kThreads, Traits::kSharedBytes, stream, params);
 }
 

@@ -5,7 +5,9 @@ namespace packhorse::cuda {
 
 void launch_attention_disentangled_sm90(const AttentionParams& params, cudaStream_t stream) {
   dispatch_dtype(params.dtype, [&]<class T>() {
-    launch_disentangled<DisentangledSm90<T>>(disentangled_attention_sm90_kernel<T>, params, stream);
+    using Traits = DisentangledSm90<T>;
+    const dim3 grid(static_cast<unsigned>(slab_slots(params, Traits::kRows) * params.num_heads));
+    launch_disentangled<Traits>(disentangled_attention_sm90_kernel<T>, grid, params, stream);
   });
 }
 

@@ -88,12 +88,19 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
   extern __shared__ __align__(1024) unsigned char raw[];
   auto& shared = *reinterpret_cast<typename Traits::Shared*>(raw);
 
+  // The longest sequences first, so that no long tile starts when the others are done. The list
+  // lies where the first positions will.
   const AttentionParams& args = params.args;
-  QueryTile slab;
-  const bool found = find_slab<Traits::kRows>(params, slab);
-  wait_for_previous_kernel();
-  let_next_kernel_start();
-  if (!found) return;
+  const VarlenBatch batch{args.cu_seqlens_q,  args.cu_seqlens_k, args.counts,
+                          args.num_sequences, args.num_heads,    1};
+  auto& tiles = *reinterpret_cast<TileList*>(&shared);
+  static_assert(sizeof(TileList) <= sizeof(shared));
+  tiles.build(batch, Traits::kRows, kThreads);
+  const auto index = static_cast<int32_t>(blockIdx.x);
+  const bool found = index < tiles.num_tiles();
+  QueryTile slab{};
+  if (found) slab = tiles.find(index, batch, Traits::kRows, args.mask.causal);
+  __syncthreads();
   const Sequence& sequence = slab.sequence;
   const KeyTiles range(slab, params.window, Traits::kRows, kKeys);
   const int head_dim = args.head_dim;
@@ -148,14 +155,21 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
     });
   };
 
+  // The tables are made of weights: they come while the kernel before ends.
+  if (range.count() > 0) {
+    fetch_chunk(shared.position_keys[0], shared.position_queries[0], range.begin, 0);
+    fetch_chunk(shared.position_keys[1], shared.position_queries[1], range.begin, 1);
+    fetch_chunk(shared.values, shared.position_queries[2], range.begin, 2);
+  }
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  if (!found) return;
+
   Fragment queries[4];
   if (range.count() > 0) {
     copy_tile_async<Traits::kRows, kKeys, kThreads>(shared.staged_keys[0], params.q<T>(slab),
                                                     args.q_row_stride, count, head_dim);
     fetch_keys(range.begin);
-    fetch_chunk(shared.position_keys[0], shared.position_queries[0], range.begin, 0);
-    fetch_chunk(shared.position_keys[1], shared.position_queries[1], range.begin, 1);
-    fetch_chunk(shared.values, shared.position_queries[2], range.begin, 2);
     cute::cp_async_fence();
     wait_for_copies();
 #pragma unroll
