@@ -288,10 +288,10 @@ EncoderBuffers take_buffers(const Spec& spec, const Capacity& capacity, DType mo
   }
   {
     Arena::Scope feed_forward_block(arena);
-    buffers.feed_forward_workspace =
-        arena.take("feed_forward_workspace",
-                   ops.feed_forward_workspace(tokens, hidden_size, padded_intermediate_size(spec),
-                                              spec.gated(), model_dtype));
+    buffers.feed_forward_workspace = arena.take(
+        "feed_forward_workspace",
+        ops.feed_forward_workspace(tokens, hidden_size, padded_intermediate_size(spec, ops),
+                                   spec.gated(), model_dtype));
   }
   {
     Arena::Scope results(arena);

@@ -36,7 +36,6 @@ void check_supported(const Spec& spec, const Ops& ops) {
   };
   check_width("hidden_size", spec.hidden_size);
   check_width("embedding_size", spec.embedding_size);
-  check_width("intermediate_size", padded_intermediate_size(spec));
 }
 
 /// Lays the model out over an arena; with a reader it also fills what it lays out. One routine for
@@ -152,7 +151,7 @@ class WeightBuilder : LayerPacker {
 
   void build_feed_forward(LayerWeights& layer, const std::string& name) {
     const int64_t inner = spec_.intermediate_size;
-    const int64_t padded = padded_intermediate_size(spec_);
+    const int64_t padded = padded_intermediate_size(spec_, ops_);
     if (spec_.gated()) {
       const Spread gate = {inner, kGateBlock, 2 * kGateBlock, 0};
       const Spread up = {inner, kGateBlock, 2 * kGateBlock, kGateBlock};
@@ -162,7 +161,7 @@ class WeightBuilder : LayerPacker {
                         {{{name + "gate", name + "up"}, name + "gate_up"},
                          {{name + "up", name + "gate"}, name + "up_gate"}});
     } else {
-      layer.up = linear(name + "up", {{name + "up", whole(inner), spec_.up_bias}}, inner,
+      layer.up = linear(name + "up", {{name + "up", whole(inner), spec_.up_bias}}, padded,
                         whole(spec_.hidden_size), spec_.hidden_size);
     }
     layer.down = linear(name + "down", {{name + "down", whole(spec_.hidden_size), spec_.down_bias}},
@@ -242,6 +241,8 @@ class WeightBuilder : LayerPacker {
     const LinearWeight weight = lay_out(carving, reader_);
     const auto workspace =
         ops_.allocate(ops_.linear_workspace(rows, spec_.hidden_size, columns, block_dtype_));
+    // A GEMM may read its weight while the kernel before it, here that of the packing, still runs.
+    ops_.synchronize();
     ops_.linear({.x = relative_,
                  .weight = weight,
                  .residual = {},
@@ -267,9 +268,8 @@ int64_t padded_features(int64_t features, const Ops& ops) {
   return round_up(features, ops.head_dim_multiple());
 }
 
-int64_t padded_intermediate_size(const Spec& spec) {
-  if (!spec.gated()) return spec.intermediate_size;
-  return round_up(spec.intermediate_size, kGateBlock);
+int64_t padded_intermediate_size(const Spec& spec, const Ops& ops) {
+  return round_up(spec.intermediate_size, spec.gated() ? kGateBlock : ops.width_multiple());
 }
 
 PlannedAllocation plan_weights(const Spec& spec, DType dtype, Ops& ops,

@@ -58,8 +58,9 @@ struct ModelWeights {
 /// Size of one head as stored: zero-padded to what the device's kernels want.
 int64_t padded_head_dim(const Spec& spec, const Ops& ops);
 
-/// Width of the feed-forward block as stored: padded with zeros where it is gated.
-int64_t padded_intermediate_size(const Spec& spec);
+/// Width of the feed-forward block as stored: zero-padded to blocks of a gate, or to what the
+/// device's kernels want.
+int64_t padded_intermediate_size(const Spec& spec, const Ops& ops);
 
 /// Features of a head as stored: padded with zeros to what the device's kernels want.
 int64_t padded_features(int64_t features, const Ops& ops);

@@ -78,7 +78,7 @@ class PACKHORSE_API Ops {
   /// The same of an int8 layer that is quantised already: `scales` [out_features].
   virtual void pack_quantized(const int8_t* weight, const float* scales, int64_t in_features,
                               int64_t out_features, void* packed);
-  /// What the widths of a model have to be a multiple of.
+  /// What the widths of a model have to be a multiple of; that of feed-forward blocks is padded.
   virtual int64_t width_multiple() const { return 1; }
   /// Head sizes are zero-padded to a multiple of this when weights are loaded.
   virtual int64_t head_dim_multiple() const = 0;
