@@ -141,6 +141,7 @@ class CudaOps final : public Ops {
 
   size_t sparse_pool_workspace(int64_t rows, int64_t, int64_t out_features,
                                DType dtype) const override {
+    if (gemm_kernels_ == Kernels::kSm90) return 0;
     return static_cast<size_t>(std::min(rows, kSparsePoolRows) * out_features) * size_of(dtype);
   }
 
@@ -280,6 +281,28 @@ class CudaOps final : public Ops {
   }
 
   void do_sparse_pool(const SparsePoolArgs& args) override {
+    const DeviceGuard guard(device_);
+    const size_t bytes = static_cast<size_t>(args.out.size()) * sizeof(float);
+    CUDA_CHECK(cudaMemsetAsync(args.out.data, 0, bytes, stream_));
+    gemm_kernels_ == Kernels::kSm90 ? pool_in_gemm(args) : pool_chunks(args);
+    launch_sparse_weights(args.out.as<float>(), args.out.size(), stream_);
+  }
+
+  // Largest logits into zeros.
+  void pool_in_gemm(const SparsePoolArgs& args) {
+    if constexpr (kBuiltForSm90) {
+      const char* op = "sparse_pool";
+      GemmParams params =
+          gemm_params(op, args.x, args.weight, Activation::kNone, {}, {}, nullptr, sm_count_);
+      params.pool.out = args.out.as<float>();
+      params.pool.cu_seqlens = args.batch.cu_seqlens;
+      params.pool.num_sequences = to_int32(op, "num_sequences", args.batch.num_sequences);
+      params.pool.columns = to_int32(op, "columns", args.out.columns());
+      launch_gemm_pooled_sm90(params, stream_);
+    }
+  }
+
+  void pool_chunks(const SparsePoolArgs& args) {
     const char* op = "sparse_pool";
     if (args.workspace == nullptr && args.x.rows() > 0) {
       throw InvalidArgument("sparse_pool: workspace is missing");
@@ -292,9 +315,6 @@ class CudaOps final : public Ops {
     chunk.out = args.out.as<float>();
     chunk.columns = args.out.columns();
     chunk.dtype = args.x.dtype;
-    const DeviceGuard guard(device_);
-    const size_t bytes = static_cast<size_t>(args.out.size()) * sizeof(float);
-    CUDA_CHECK(cudaMemsetAsync(chunk.out, 0, bytes, stream_));
     for (; chunk.first_row < args.x.rows(); chunk.first_row += kSparsePoolRows) {
       chunk.rows = std::min(kSparsePoolRows, args.x.rows() - chunk.first_row);
       TensorView x = args.x.first_rows(chunk.rows);
@@ -304,7 +324,6 @@ class CudaOps final : public Ops {
       gemm(gemm_params(op, x, args.weight, Activation::kNone, {}, logits, nullptr, sm_count_));
       launch_sparse_chunk(chunk, stream_);
     }
-    launch_sparse_weights(chunk.out, args.out.size(), stream_);
   }
 
   void do_cast(const CastArgs& args) override {

@@ -19,6 +19,15 @@ struct GemmRotation {
   int32_t columns = 0;                 // of the output, that belong to such heads
 };
 
+/// Rows pooled over sequences instead of stored.
+struct GemmPool {
+  float* out = nullptr;  // [num_sequences, columns], contiguous; null: no pooling
+  const int32_t* cu_seqlens =
+      nullptr;  // [num_sequences + 1], device memory; at most rows at the end
+  int32_t num_sequences = 0;
+  int32_t columns = 0;  // at most n: those after them are not asked for
+};
+
 /// out[r, n] = residual[r, n] + activation(sum_k a[r, k] * weight[n, k] + bias[n])
 ///
 /// On Hopper, alone of these: with `gated`, kGateBlock columns of the product are the gate, as many
@@ -49,6 +58,7 @@ struct GemmParams {
   Activation activation = Activation::kNone;
   bool gated = false;  // n, of the weight, is then a multiple of 2 kGateBlock
   GemmRotation rotation;
+  GemmPool pool;
   int32_t sm_count = 0;
 };
 
@@ -69,7 +79,12 @@ inline GemmShape shape_of(const GemmParams& params) {
 void launch_gemm_sm90(const GemmParams& params, cudaStream_t stream);
 /// With a kernel of the caller's choice (tuning, tests).
 void launch_gemm_sm90(const GemmParams& params, const GemmConfig& config, cudaStream_t stream);
-/// The same function for compute capability 8.0 and up.
+/// pool.out[s, n] = max(pool.out[s, n], sum_k a[r, k] * weight[n, k] + bias[n]) over the rows r of
+/// sequence s, in float32: no [rows, n] is ever stored. pool.out is 0 or more before; a NaN stays.
+/// A maximum does not depend on order, so neither do bits. `residual`, `out`, `activation`, `gated`
+/// and `rotation` are not used; else as launch_gemm_sm90.
+void launch_gemm_pooled_sm90(const GemmParams& params, cudaStream_t stream);
+/// launch_gemm_sm90 for compute capability 8.0 and up.
 void launch_gemm_sm80(const GemmParams& params, cudaStream_t stream);
 
 }  // namespace packhorse::cuda

@@ -9,6 +9,7 @@
 
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/gemm_sm90_epilogue.cuh"
+#include "cuda/gemm/gemm_sm90_pool.cuh"
 #include "cuda/gemm/gemm_sm90_traits.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/pipeline_sm90.cuh"
@@ -28,7 +29,8 @@ struct Consumer {
   static constexpr int kStripe = Traits::kStripe;
   static constexpr int kBoxes = Traits::kBlocks * Traits::kStripes;
   // Bias in registers during the mainloop, where the accumulators leave room.
-  static constexpr bool kBiasEarly = Traits::kRows * kColumns / 128 + kColumns / 4 <= 200;
+  static constexpr bool kBiasEarly =
+      !Traits::kPooled && Traits::kRows * kColumns / 128 + kColumns / 4 <= 200;
 
   const GemmArgsSm90& args;
   Storage& smem;
@@ -227,7 +229,9 @@ struct Consumer {
         Barrier::wait(&smem.residual[warp], residual_phase);
         residual_phase ^= 1;
       }
-      if constexpr (Traits::kRotated) {
+      if constexpr (Traits::kPooled) {
+        pool_tile<Traits>(args, acc, row_of(tile), column_of(tile));
+      } else if constexpr (Traits::kRotated) {
         finish(acc, bias, tile, [](float x) { return x; });
       } else {
         with_activation(args.activation, [&](auto function) { finish(acc, bias, tile, function); });

@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
     cute::prefetch_tma_descriptor(&args.a.whole);
     cute::prefetch_tma_descriptor(&args.a.part);
     cute::prefetch_tma_descriptor(&args.weight);
-    cute::prefetch_tma_descriptor(&args.out);
+    if (!Traits::kPooled) cute::prefetch_tma_descriptor(&args.out);
     if (Traits::kResidual) cute::prefetch_tma_descriptor(&args.residual);
   }
   __syncthreads();

@@ -21,7 +21,9 @@ void launch_gemm_kernel(const GemmParams& p, int panel, cudaStream_t stream) {
   args.a = {map(p.a, p.rows, p.k, p.lda, Traits::kTileM, 64),
             map(p.a, p.rows, p.k, p.lda, sm90::kPartRows, 64)};
   args.weight = map(p.weight, p.n, p.k, p.k, Traits::kTileN, 64);
-  args.out = map(p.out, p.rows, p.n / Traits::kFolds, p.ldo, 16, Traits::kStripe);
+  if (!Traits::kPooled) {
+    args.out = map(p.out, p.rows, p.n / Traits::kFolds, p.ldo, 16, Traits::kStripe);
+  }
   if (Traits::kResidual) {
     args.residual = map(p.residual, p.rows, p.n, p.ldr, 16, Traits::kStripe);
   }
@@ -33,6 +35,7 @@ void launch_gemm_kernel(const GemmParams& p, int panel, cudaStream_t stream) {
   args.panel = panel;
   args.activation = p.activation;
   args.rotation = p.rotation;
+  args.pool = p.pool;
 
   auto* kernel = gemm_sm90_kernel<Traits>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -12,7 +12,7 @@
 namespace packhorse::cuda {
 
 /// What happens to a tile on its way out, beside bias and activation.
-enum class GemmEpilogue : uint8_t { kPlain, kResidual, kGated, kRotated };
+enum class GemmEpilogue : uint8_t { kPlain, kResidual, kGated, kRotated, kPooled };
 
 struct GemmArgsSm90 {
   sm90::TileMap a;
@@ -23,6 +23,7 @@ struct GemmArgsSm90 {
   int32_t panel;  // tile columns that are finished, all rows long, before the next ones begin
   Activation activation;
   GemmRotation rotation;
+  GemmPool pool;
 };
 
 template <class Element_, int tile_m, int tile_n, int k_boxes, bool ping_pong,
@@ -35,6 +36,7 @@ struct GemmTraits {
   static constexpr bool kResidual = epilogue == GemmEpilogue::kResidual;
   static constexpr bool kGated = epilogue == GemmEpilogue::kGated;
   static constexpr bool kRotated = epilogue == GemmEpilogue::kRotated;
+  static constexpr bool kPooled = epilogue == GemmEpilogue::kPooled;  // no tile is stored
   // Large accumulators take registers from the producer's warpgroup; with small ones a block leaves
   // room for blocks of the kernels before and after.
   static constexpr bool kMoveRegisters = tile_m * tile_n / (ping_pong ? 128 : 256) > 64;
@@ -53,7 +55,7 @@ struct GemmTraits {
   // What a warp stores at once: 16 rows, one swizzle span wide.
   static constexpr int kStripe = kOutColumns % 64 == 0 ? 64 : kOutColumns % 32 == 0 ? 32 : 16;
   static constexpr int kStripes = kOutColumns / kStripe;
-  static constexpr int kStoreBox = 16 * kStripe;
+  static constexpr int kStoreBox = kPooled ? 1 : 16 * kStripe;
   static_assert(kRows % 64 == 0 && kOutColumns % 16 == 0 && kColumns % 16 == 0);
 
   // Stripes in the buffer at a time: all of them, except where stages need the room more.

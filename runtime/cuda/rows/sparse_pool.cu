@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "cuda/launch.cuh"
+#include "cuda/rows/raise.cuh"
 #include "cuda/rows/row.cuh"
 #include "cuda/rows/sparse_pool.h"
 
@@ -10,16 +11,6 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kBlockRows = 32;
 constexpr int kInFlight = 8;  // rows that a thread asks for before it looks at one
-
-// Non-negative numbers are ordered as their bits are, and a NaN without sign is above all.
-__device__ void raise(float* to, float value) {
-  if (value <= 0) return;
-  const int bits = value == value ? __float_as_int(value) : 0x7fffffff;
-  atomicMax(reinterpret_cast<int*>(to), bits);
-}
-
-// The larger; NaN if either is.
-__device__ float max_or_nan(float a, float b) { return a > b || a != a ? a : b; }
 
 // A thread has eight columns of 32 rows. Sequences end within a block, and reach over several:
 // their parts meet in `out`.
@@ -66,7 +57,7 @@ __global__ void __launch_bounds__(kThreads)
       float value[kVectorSize];
       unpack<T>(value, bits[i]);
 #pragma unroll
-      for (int j = 0; j < kVectorSize; ++j) largest[j] = max_or_nan(value[j], largest[j]);
+      for (int j = 0; j < kVectorSize; ++j) largest[j] = max_nan(value[j], largest[j]);
     }
   }
   flush();

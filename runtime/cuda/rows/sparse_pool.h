@@ -1,4 +1,5 @@
-// The maximum of logits over sequences, chunk by chunk of a batch's rows.
+// The maximum of logits over sequences, chunk by chunk of a batch's rows: for devices whose GEMM
+// does not pool. And what follows it.
 #pragma once
 
 #include <cuda_runtime_api.h>
