@@ -21,9 +21,8 @@ struct GemmRotation {
 
 /// Rows pooled over sequences instead of stored.
 struct GemmPool {
-  float* out = nullptr;  // [num_sequences, columns], contiguous; null: no pooling
-  const int32_t* cu_seqlens =
-      nullptr;  // [num_sequences + 1], device memory; at most rows at the end
+  float* out = nullptr;                 // [num_sequences, columns], contiguous
+  const int32_t* cu_seqlens = nullptr;  // [num_sequences + 1], the last at most `rows`
   int32_t num_sequences = 0;
   int32_t columns = 0;  // at most n: those after them are not asked for
 };
