@@ -1,8 +1,10 @@
-"""Fits the quadratic of runtime/cuda/gemm/epilogue.cuh (needs NumPy only).
+"""Fits the exponents of runtime/cuda/gemm/epilogue.cuh (needs NumPy only).
 
-gelu(x) = x Phi(x), and Phi(x) = 1 / (1 + 2^(x Q(x^2))) for Q(u) = -log2(Phi(x) / Phi(-x)) / x. A
-quadratic in u replaces Q; its coefficients minimise the largest absolute error of gelu (Lawson's
-reweighted least squares in float64, linearised around the exact Q).
+gelu(x) = x Phi(x) = max(x, 0) - t Phi(-t) with t = |x|, and Phi(-t) = 2^P(t). A quartic replaces P,
+for the normal distribution function Phi and for its form by tanh. Its highest coefficient is the
+largest, and so the best, with which P still falls to where the power is zero in float32; the others
+minimise the largest absolute error of gelu (Lawson's reweighted least squares in float64,
+linearised around the exact P).
 """
 
 from __future__ import annotations
@@ -13,41 +15,41 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
-DEGREE = 2
-LIMIT = 36.0  # u stays below: Q turns around at u = 53, and 2^-29 there leaves x itself
+LIMIT = 16.0  # t stays below
+HIGHEST = {"erf": 0.0025, "tanh": -0.0043}
 
 
-def gelu_error(x: Array, tail: Array, coefficients: Array) -> Array:
-    """Approximation minus gelu at -x, where tail = Phi(-x); at +x it is the same."""
-    q = np.polynomial.polynomial.polyval(np.minimum(x * x, LIMIT), coefficients)
-    return np.asarray(x * tail - x / (1 + np.exp2(-x * q)))
-
-
-def fit(points: int = 8001, rounds: int = 400) -> tuple[float, Array]:
-    """Largest error and the coefficients of Q, lowest first."""
-    x = np.linspace(1e-3, 8, points)
-    tail = np.array([0.5 * math.erfc(v / math.sqrt(2)) for v in x])
-    target = np.log2(tail) - np.log2(1 - tail)
-    slope = x * tail * (1 - tail)  # of gelu in the exponent
-    u = np.minimum(x * x, LIMIT)
-    basis = np.stack([x * u**power for power in range(DEGREE + 1)], axis=1)
-    weight = np.ones(points)
-    best: tuple[float, Array] = (math.inf, np.zeros(DEGREE + 1))
+def fit(tail: Array, t: Array, highest: float, rounds: int = 1000) -> tuple[float, Array]:
+    """Largest error and the coefficients of P, ascending; tail = Phi(-t)."""
+    target = np.log2(tail) - highest * t**4
+    slope = t * tail * math.log(2)  # of gelu in the exponent
+    basis = np.stack([t**power for power in range(4)], axis=1)
+    weight = np.ones_like(t)
+    best: tuple[float, Array] = (math.inf, np.zeros(5))
     for _ in range(rounds):
         scale = slope * weight
-        coefficients = np.linalg.lstsq(basis * scale[:, None], target * scale, rcond=None)[0]
-        error = np.abs(gelu_error(x, tail, coefficients))
+        solved = np.linalg.lstsq(basis * scale[:, None], target * scale, rcond=None)[0]
+        coefficients = np.array([*solved, highest], np.float32).astype(np.float64)
+        power = np.exp2(np.polynomial.polynomial.polyval(t, coefficients))
+        error = np.abs(t * tail - t * power)
         if error.max() < best[0]:
-            best = (float(error.max()), np.asarray(coefficients, np.float64))
+            best = (float(error.max()), coefficients)
         weight *= (error / error.max() + 1e-3) ** 0.15
         weight /= weight.max()
     return best
 
 
 def main() -> None:
-    error, coefficients = fit()
-    print(f"largest error {error:.2e}")
-    print("  ", ", ".join(f"{np.float32(a):.9g}f" for a in coefficients))
+    t = np.linspace(0, 8, 8001)
+    erf = np.array([0.5 * math.erfc(v / math.sqrt(2)) for v in t])
+    tanh = 1 / (1 + np.exp(math.sqrt(8 / math.pi) * (t + 0.044715 * t**3)))
+    for name, tail in (("erf", erf), ("tanh", tanh)):
+        error, coefficients = fit(tail, t, HIGHEST[name])
+        exponent = np.polynomial.polynomial.polyval(np.linspace(0, LIMIT, 1001), coefficients)
+        if exponent[-1] >= -126 or (np.diff(exponent) >= 0).any():
+            raise SystemExit(f"{name}: the exponent does not fall to where the power is zero")
+        print(f"{name}: largest error {error:.2e}")
+        print("  ", ", ".join(f"{a:.9g}f" for a in coefficients))
 
 
 if __name__ == "__main__":
