@@ -20,6 +20,8 @@ LENGTHS: dict[str, Lengths] = {
     **BATCHES,
     "tile-edges": [127, 128, 129, 191, 192, 193, 255, 256, 257],
     "many-short": [int(n) for n in np.random.default_rng(0).integers(0, 129, 90)],
+    "one-warp-of-sequences": [*mixed_lengths(30, 1500), 0, 129],
+    "one-more": mixed_lengths(33, 300),
     "many": mixed_lengths(64, 600),
     "long": [4096, 1, 0, 777],
 }

@@ -49,6 +49,8 @@ __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedSt
   Ring<Traits::kQStages> q;
   Ring<Traits::kKvStages> kv;
   const int32_t total = smem.tiles.num_tiles();
+  // No block takes a second tile where every tile has a block.
+  int32_t* const next_tile = total <= static_cast<int32_t>(gridDim.x) ? nullptr : args.next_tile;
   int32_t index = blockIdx.x;
   QueryTile tile;
   if (index < total) tile = smem.tiles.find(index, args.batch, kRows, args.descending);
@@ -58,7 +60,7 @@ __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedSt
   let_next_kernel_start();
   while (index < total) {
     int32_t taken = 0;  // looked at after this tile's loads: the counter is a long way off
-    if (first_lane && args.next_tile != nullptr) taken = atomicAdd(args.next_tile, 1);
+    if (first_lane && next_tile != nullptr) taken = atomicAdd(next_tile, 1);
     const KeyTiles keys(tile, args.window, kRows, Traits::kKvTile);
     if (cute::elect_one_sync()) {
       const Sequence& s = tile.sequence;
@@ -104,11 +106,11 @@ __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedSt
     __syncwarp();
     q.advance();
     kv.advance(keys.count());
-    if (args.next_tile == nullptr) {
+    if (next_tile == nullptr) {
       index += gridDim.x;
     } else {
       // Every block takes until nothing is left, so this is the launch's last take.
-      if (first_lane && taken == total - 1) *args.next_tile = 0;
+      if (first_lane && taken == total - 1) *next_tile = 0;
       index = gridDim.x + __shfl_sync(~0u, taken, 0);
     }
     if (index < total) tile = smem.tiles.find(index, args.batch, kRows, args.descending);
@@ -127,6 +129,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
     attention_sm90_kernel(const __grid_constant__ AttentionArgsSm90 args) {
   extern __shared__ __align__(1024) uint8_t raw_smem[];
   auto& smem = *reinterpret_cast<typename Traits::SharedStorage*>(raw_smem);
+  constexpr int kProducer = 128 * Traits::kConsumers;  // its first thread
+  const bool produces = threadIdx.x >= kProducer && threadIdx.x < kProducer + 32;
+  // The producer's share of a short batch, asked for together with the batch's size.
+  Sequence mine{};
+  const int lane = threadIdx.x % 32;
+  if (produces && lane < args.batch.num_sequences) mine = args.batch.sequence(lane);
   if (threadIdx.x == 0) {
     for (int i = 0; i < Traits::kQStages; ++i) {
       sm90::Barrier::init(&smem.q_full[i], 1);
@@ -148,13 +156,19 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
   if constexpr (Traits::kTerm) {
     if (args.term.kind == ScoreTermKind::kBucketed) sm90::fill_buckets(smem.buckets, args.term);
   }
-  smem.tiles.build(args.batch, Traits::kTileRows, Traits::kThreads);
+  const int32_t sequences = args.batch.size();
+  if (sequences > TileList::kFewSequences) {
+    smem.tiles.build(args.batch, Traits::kTileRows, Traits::kThreads);
+  } else {
+    if (produces) smem.tiles.build_by_warp(mine, sequences, args.batch, Traits::kTileRows);
+    __syncthreads();  // barriers are ready
+  }
 
-  if (threadIdx.x >= 128 * Traits::kConsumers) {
+  if (threadIdx.x >= kProducer) {
     if constexpr (Traits::kMoveRegisters) {
       cutlass::arch::warpgroup_reg_dealloc<Traits::kProducerRegisters>();
     }
-    if (threadIdx.x < 128 * Traits::kConsumers + 32) sm90::produce<Traits>(args, smem);
+    if (produces) sm90::produce<Traits>(args, smem);
   } else {
     if constexpr (Traits::kMoveRegisters) {
       cutlass::arch::warpgroup_reg_alloc<Traits::kConsumerRegisters>();

@@ -54,6 +54,14 @@ struct VarlenBatch {
     const int32_t q = cu_seqlens_q[index], k = cu_seqlens_k[index];
     return {q, cu_seqlens_q[index + 1] - q, k, cu_seqlens_k[index + 1] - k};
   }
+
+  /// Sequences there are.
+  __device__ int32_t size() const {
+    return counts == nullptr ? num_sequences : min(num_sequences, counts[1]);
+  }
+  __device__ int32_t tiles_in(int32_t q_length, int tile_rows) const {
+    return (q_length + tile_rows - 1) / tile_rows * num_heads;
+  }
 };
 
 /// The batch's tiles in the order in which blocks take them, built by every block for itself in
@@ -69,8 +77,42 @@ struct TileList {
   int32_t num_sequences;
   int32_t sequences_per_entry;
 
-  __device__ static int32_t tiles_of(int32_t q_length, int tile_rows, int num_heads) {
-    return (q_length + tile_rows - 1) / tile_rows * num_heads;
+  /// Up to this many sequences the list is better built by one warp: no barriers.
+  static constexpr int kFewSequences = 32;
+
+  /// Of the first `count` sequences, of which each lane of the warp has one. In the batch's order
+  /// where every tile has a block.
+  __device__ void build_by_warp(Sequence mine, int32_t count, const VarlenBatch& batch,
+                                int tile_rows) {
+    const int lane = threadIdx.x % 32;
+    if (lane >= count) mine = {};
+    const int32_t tiles = batch.tiles_in(mine.q_length, tile_rows);
+    const int32_t total = __reduce_add_sync(~0u, tiles);
+    int rank = lane;
+    if (total > static_cast<int32_t>(gridDim.x)) {
+      const int32_t key = mine.q_length > 0 ? mine.k_length : -1;
+      rank = 0;
+      for (int other = 0; other < 32; ++other) {
+        const int32_t its = __shfl_sync(~0u, key, other);
+        rank += its > key || (its == key && other < lane);
+      }
+    }
+    sequences[lane] = mine;
+    order[rank] = lane;
+    ends[rank] = tiles;
+    for (int i = 32 + lane; i < kEntries; i += 32) ends[i] = total;
+    if (lane == 0) {
+      num_sequences = count;
+      sequences_per_entry = 1;
+    }
+    __syncwarp();
+    int32_t end = ends[lane];
+    for (int step = 1; step < 32; step *= 2) {
+      const int32_t below = __shfl_up_sync(~0u, end, step);
+      if (lane >= step) end += below;
+    }
+    ends[lane] = end;
+    __syncwarp();
   }
 
   /// All `threads` threads of the block call this; ends with a block barrier.
@@ -115,7 +157,7 @@ struct TileList {
         for (int step = 1; step < lanes; step *= 2) rank += __shfl_xor_sync(~0u, rank, step);
         if (i < n && tid % lanes == 0) {
           order[rank] = i;
-          ends[rank] = tiles_of(sequences[i].q_length, tile_rows, batch.num_heads);
+          ends[rank] = batch.tiles_in(sequences[i].q_length, tile_rows);
         }
       }
     } else {
@@ -123,8 +165,7 @@ struct TileList {
         int32_t tiles = 0;
         const int32_t last = min(n, (i + 1) * run);
         for (int32_t s = i * run; s < last; ++s) {
-          tiles += tiles_of(batch.cu_seqlens_q[s + 1] - batch.cu_seqlens_q[s], tile_rows,
-                            batch.num_heads);
+          tiles += batch.tiles_in(batch.cu_seqlens_q[s + 1] - batch.cu_seqlens_q[s], tile_rows);
         }
         ends[i] = tiles;
       }
@@ -167,8 +208,8 @@ struct TileList {
         const int32_t mine = base + lane;
         int32_t tiles = 0;
         if (mine < num_sequences) {
-          tiles = tiles_of(batch.cu_seqlens_q[mine + 1] - batch.cu_seqlens_q[mine], tile_rows,
-                           batch.num_heads);
+          tiles =
+              batch.tiles_in(batch.cu_seqlens_q[mine + 1] - batch.cu_seqlens_q[mine], tile_rows);
         }
         int32_t inclusive = tiles;
         for (int step = 1; step < 32; step *= 2) {
