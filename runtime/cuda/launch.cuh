@@ -9,9 +9,9 @@
 //    those before its predecessor are complete: ahead of its wait it may read what the predecessor
 //    does not write. In a model, weights are always of that kind.
 //
-// Norms and attention read a batch's offsets and counts ahead of their wait: a kernel that writes
-// those must not come right before them. An embedding, a copy or a synchronisation in between will
-// do.
+// GEMMs, norms and attention read a batch's offsets and counts ahead of their wait: a kernel that
+// writes those must not come right before them. An embedding, a copy or a synchronisation in
+// between will do.
 //
 // A kernel launched without the attribute (or a copy) waits for all before it, and the two calls
 // do nothing.

@@ -204,8 +204,9 @@ struct Consumer {
     using namespace cute;
     constexpr int kStep = Traits::kPingPong ? 2 : 1;
     const int blocks_k = (args.k + 64 * Traits::kBoxes - 1) / (64 * Traits::kBoxes);
+    const int rows = exact_rows(args);
     wait_for_previous_kernel();
-    const Schedule<Traits> schedule(args, exact_rows(args));
+    const Schedule<Traits> schedule(args, rows);
     int index = blockIdx.x;
     if (Traits::kPingPong && group == 1) {
       index += gridDim.x;

@@ -47,6 +47,7 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
     }
   };
 
+  const int rows = exact_rows(args);  // on its way while the weights are asked for
   // The weight does not depend on the kernel before. Where it is one panel, the first tile's place
   // does not depend on the row count either: its weights come while that kernel finishes.
   const Schedule<Traits> most(args, args.rows);
@@ -71,7 +72,6 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
   }
   wait_for_previous_kernel();
   if (Traits::kNextEarly) let_next_kernel_start();
-  const int rows = exact_rows(args);
   const Schedule<Traits> schedule(args, rows);
   auto rows_to_copy = [&] {
     return sm90::copied_rows(max(0, rows - tile.m * Traits::kTileM), Traits::kTileM);
