@@ -15,7 +15,10 @@ def classifier_of(config: Mapping[str, Any], what: str) -> Mapping[str, Any]:
     """The classifier of a spec. Raises ValueError, on behalf of `what`, where there is none."""
     classifier: Mapping[str, Any] | None = config.get("heads", {}).get("classifier")
     if classifier is None:
-        raise ValueError(f"{what}: this model has no classifier")
+        raise ValueError(
+            f"{what}: this model has no classifier"
+            + ("; a generative reranker is loaded with reranker=" if what == "score" else "")
+        )
     return classifier
 
 
@@ -38,6 +41,8 @@ def check_scores(config: Mapping[str, Any]) -> None:
 
 def check_pair(config: Mapping[str, Any]) -> None:
     """Raises ValueError where this spec does not say how pairs are joined."""
+    if "template" in config:
+        raise ValueError("score: this model reads pairs in a template of text: TextModel.score")
     if "pair" not in config:
         raise ValueError(
             "score: the folder has no tokenizer.json that says how pairs are joined; run joined "

@@ -60,6 +60,7 @@ class Session:
         memory_limit: int | None = None,
         output_slots: int = 2,
         max_predictions: int = 0,
+        reranker: str | Mapping[str, Any] | None = None,
     ) -> Session:
         """Loads a converted folder or a Hugging Face model folder.
 
@@ -78,6 +79,8 @@ class Session:
         output_slots   results that may stay on the device at once; on the CPU none are planned
         max_predictions  rows of the largest batch that a masked language model predicts; with 0 its
                        head is not loaded
+        reranker       of language models that score pairs by "yes" and "no": the template that they
+                       read a pair in, by its name or its fields (docs/text.md)
 
         Raises ValueError (the model cannot be read or is not supported, by name), MemoryError (the
         plan exceeds the limit or the machine), RuntimeError (no such device or dtype here).
@@ -85,7 +88,7 @@ class Session:
         # Imported late: what runs models need not know how checkpoints look.
         from packhorse_weights import resolve_model
 
-        model = resolve_model(path)
+        model = resolve_model(path, reranker)
         tensors = model.tensors
         options: _Options = {
             "device": device,

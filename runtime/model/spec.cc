@@ -306,6 +306,7 @@ Spec parse_spec(const std::string& json_text) {
   fields.ignore("family");
   fields.ignore("max_length");
   fields.ignore("pair");
+  fields.ignore("template");
 
   Spec spec;
   parse_sizes(fields, spec);

@@ -149,4 +149,28 @@ MODELS_WITH_HEADS: tuple[Case, ...] = (
         lengths=(17, 1, 40, 2),
         part="bge-m3",
     ),
+    Case(
+        "qwen3-answers",
+        "qwen3",
+        {
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "num_hidden_layers": 1,
+            "tie_word_embeddings": True,
+        },
+        "causal_lm",
+        pooler=None,
+        lengths=(17, 1, 40, 2),
+        part="answers",
+    ),
+    Case(
+        "llama-answers",
+        "llama",
+        {"num_key_value_heads": 2, "num_hidden_layers": 1},
+        "causal_lm",
+        pooler=None,
+        bfloat16=True,
+        lengths=(17, 1, 40, 2),
+        part="answers",
+    ),
 )

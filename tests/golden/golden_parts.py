@@ -127,6 +127,8 @@ def add_parts(case: Case, folder: Path, arrays: Arrays) -> None:
         write_bge_m3(folder, arrays, hidden)
     if case.part == "splade":
         write_splade(folder, arrays)
+    if case.part == "answers":  # what a reranker of its kind is made of
+        arrays["last_logits"] = arrays.pop("logits")[arrays["cu_seqlens"][1:] - 1]
     if case.part in ("predictions", "splade"):
         rows = np.arange(2, len(hidden), 3, dtype=np.int32)
         arrays["prediction_rows"], arrays["predictions"] = rows, arrays.pop("logits")[rows]

@@ -15,6 +15,7 @@ Each tiny model is a folder as users have them, with golden.npz beside it:
     logits                      [B, num_labels], or [T, num_labels] of models that label tokens
     prediction_rows, predictions  numbers of tokens, and what a masked language model says of them
     sparse, vectors, token_weights  as docs/models.md says, of models that have them
+    last_logits                 [B, vocab_size] of a causal language model, after the last token
 
 Every sequence was run alone, so without padding, in float32 with eager attention. The weights are
 larger than a trained model's, the norms far from identity: so a wrong activation, position, type,
@@ -236,16 +237,18 @@ def make(case: Case, sequences: list[tuple[np.ndarray, np.ndarray]]) -> None:
     model.eval()
     randomise(model)
     if case.bfloat16:
-        model.to(torch.bfloat16)
+        for parameter in model.parameters():  # not the frequencies of a rotation
+            parameter.data = parameter.data.to(torch.bfloat16)
 
     folder = HERE / case.name
     folder.mkdir(exist_ok=True)
     save(folder, case, model, encoder)
     write_pooling(folder, case)
     mode = case.pooling or ("cls" if pooler else "mean")
-    predicts = case.part in ("predictions", "splade")
+    predicts = case.part in ("predictions", "splade", "answers")
     head = model if case.head or predicts else None
-    arrays = run(encoder.float(), sequences, pooler, mode, case.normalize, head)
+    model.float()
+    arrays = run(encoder, sequences, pooler, mode, case.normalize, head)
     add_parts(case, folder, arrays)
     np.savez_compressed(folder / "golden.npz", **arrays)
     print(f"{case.name}: {sum(f.stat().st_size for f in folder.rglob('*') if f.is_file())} bytes")

@@ -3,8 +3,9 @@
     pip install torch transformers sentence-transformers
     python tests/golden/make_text_golden.py FOLDER      (of all-MiniLM-L6-v2)
 
-text.json   scores of CrossEncoder.predict, results of the pipelines text-classification and
-            token-classification, each text or pair by itself, of tiny models with a tiny tokenizer
+text.json   scores of CrossEncoder.predict and of generative rerankers, results of the pipelines
+            text-classification and token-classification, each text or pair by itself, of tiny
+            models with a tiny tokenizer
 text.npz    embeddings of SentenceTransformer.encode, and quantize_embeddings of some of them
 Made with the versions that text.json names.
 """
@@ -75,6 +76,29 @@ def embeddings_of(minilm: str) -> dict[str, Any]:
     }
 
 
+@torch.no_grad()
+def answers_of(folder: Path, instruction: str | None) -> list[float]:
+    """P("yes") of each pair, as the model card of Qwen3-Reranker computes it."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    texts = cases.TEMPLATE
+    no, yes = (tokenizer.convert_tokens_to_ids(texts[name]) for name in ("no", "yes"))
+    before, after = (
+        tokenizer.encode(texts[name], add_special_tokens=False) for name in ("prefix", "suffix")
+    )
+    found = []
+    for query, document in cases.PAIRS:
+        asked = texts["instruction"] if instruction is None else instruction
+        body = tokenizer(
+            f"of: {asked} who: {query} what: {document}",
+            truncation="longest_first",
+            max_length=tokenizer.model_max_length - len(before) - len(after),
+        )["input_ids"]
+        logits = model(torch.tensor([before + body + after])).logits[0, -1]
+        found.append(float(logits[[no, yes]].log_softmax(0)[1].exp()))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("minilm")
@@ -101,6 +125,10 @@ def main() -> None:
                 else:
                     result = (labels_of if kind == "labels" else entities_of)(folder)
                 found[kind][name] = result
+        found["answers"] = {}
+        for name, (model, config, instruction) in cases.ANSWERS.items():
+            folder = with_tokenizer(HERE / model, Path(scratch) / name, "bert", config)
+            found["answers"][name] = answers_of(folder, instruction)
     (HERE / "text.json").write_text(json.dumps(found, separators=(",", ":")) + "\n")
     np.savez_compressed(HERE / "text.npz", **embeddings_of(minilm))
 

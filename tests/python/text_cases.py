@@ -28,6 +28,23 @@ RERANKERS = {
     "xlm-roberta": ("xlm-roberta-reranker", "roberta", NO_TYPES),
     "modernbert": ("modernbert-reranker", "bert", NO_TYPES),
 }
+# Of a generative reranker, and name -> (golden model, changes to config.json, instruction).
+TEMPLATE = {
+    "prefix": "the dog said what is not at {query}. ",
+    "text": "of: {instruction} who: {query} what: {document}",
+    "suffix": "! was it? ",
+    "instruction": "when is a cat in {document}",
+    "yes": "and",
+    "no": "not",
+}
+ANSWERS = {
+    "qwen3": (
+        "qwen3-answers",
+        {"tokenizer": {**NO_TYPES["tokenizer"], "model_max_length": 80}},
+        None,
+    ),
+    "llama": ("llama-answers", NO_TYPES, "mark"),
+}
 CLASSIFIERS = {
     "bert": ("bert-sequence", "bert", {}),
     "bert-single": ("bert-sequence", "bert", {"problem_type": "single_label_classification"}),

@@ -10,12 +10,14 @@ Nothing in a checkpoint is executed: pickles are interpreted by a closed list of
 from packhorse_weights.checkpoint import Checkpoint, ModelFiles, inspect_checkpoint, resolve_model
 from packhorse_weights.convert import convert
 from packhorse_weights.errors import CheckpointError
+from packhorse_weights.reranker import Reranker
 from packhorse_weights.tensor import Tensor
 
 __all__ = [
     "Checkpoint",
     "CheckpointError",
     "ModelFiles",
+    "Reranker",
     "Tensor",
     "convert",
     "inspect_checkpoint",

@@ -5,31 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Literal
 
 from packhorse_weights.architectures import find_architecture
-from packhorse_weights.classifier import find_head, read_classifier, read_pair
+from packhorse_weights.classifier import find_head, read_classifier, read_pair, read_score
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import child, read_json
+from packhorse_weights.files import read_json
 from packhorse_weights.layout import Spec
 from packhorse_weights.modules import read_parts
 from packhorse_weights.naming import find_prefix, map_names
 from packhorse_weights.pooling import read_max_length, read_modules
 from packhorse_weights.quantize import QUANTIZED_DTYPES
+from packhorse_weights.reranker import (
+    Reranker,
+    answer_tokens,
+    answer_weight,
+    read_reranker,
+    scores_sequences,
+    texts_of,
+)
 from packhorse_weights.safetensors_file import read_safetensors
 from packhorse_weights.tensor import WEIGHT_DTYPES, Tensor, cast
 from packhorse_weights.vocabulary import read_masked_lm
-
-Format = Literal["safetensors", "torch"]
-_TORCH_SUFFIXES = (".bin", ".pt", ".pth")
-# In order of preference: safetensors can be mapped by the runtime itself.
-_WEIGHT_FILES = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
+from packhorse_weights.weight_files import Format, read_file, read_weights
 
 
 @dataclass(frozen=True)
@@ -67,53 +65,6 @@ class ModelFiles:
     tensors: dict[str, Tensor] | None
 
 
-def _read_file(path: Path) -> tuple[dict[str, Tensor], Format]:
-    if path.suffix in _TORCH_SUFFIXES:
-        from packhorse_weights.torch_file import read_torch  # zipfile is slow to import
-
-        return read_torch(path), "torch"
-    return read_safetensors(path), "safetensors"
-
-
-def _read_shards(index: Path) -> tuple[dict[str, Tensor], list[Path], Format]:
-    """The tensors of all shards. Each must lie where the index says, and nowhere else."""
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{index}: expected a weight_map of tensor names to files")
-    suffixes = _TORCH_SUFFIXES if ".bin." in index.name else (".safetensors",)
-    paths = {name: child(index.parent, file, str(index)) for name, file in weight_map.items()}
-    tensors: dict[str, Tensor] = {}
-    format: Format = "safetensors"
-    files = sorted(set(paths.values()))
-    for path in files:
-        if path.suffix not in suffixes or not path.is_file():
-            raise CheckpointError(f"{index}: shard {path.name!r:.120} is missing")
-        shard, format = _read_file(path)
-        expected = {name for name, its in paths.items() if its == path}
-        if differing := sorted(expected ^ shard.keys()):
-            raise CheckpointError(
-                f"{path}: the shard and {index.name} disagree on {len(differing)} tensors, first "
-                f"{differing[0]!r:.120}"
-            )
-        tensors |= shard
-    return tensors, files, format
-
-
-def _read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path], Format]:
-    for name in _WEIGHT_FILES:
-        path = folder / name
-        if path.is_file():
-            if name.endswith(".json"):
-                return _read_shards(path)
-            tensors, format = _read_file(path)
-            return tensors, [path], format
-    there = ", ".join(sorted(path.name for path in folder.iterdir())[:20])
-    raise CheckpointError(
-        f"{folder}: no weights; expected {', '.join(_WEIGHT_FILES[:-1])} or {_WEIGHT_FILES[-1]}, "
-        f"found: {there or 'nothing'}"
-    )
-
-
 def model_folder(folder: Path) -> Path:
     """Where config.json lies: sentence-transformers may keep the transformer in a subfolder."""
     for kind, path in read_modules(folder)[:1]:
@@ -122,12 +73,16 @@ def model_folder(folder: Path) -> Path:
     return folder
 
 
-def inspect_checkpoint(path: str | PathLike[str]) -> Checkpoint:
+def inspect_checkpoint(path: str | PathLike[str], reranker: Reranker | None = None) -> Checkpoint:
     """Opens a model folder, or one weight file (.safetensors, .bin, .pt) beside its config.json.
 
     Converted folders, Hugging Face folders and sentence-transformers folders are known. Tensors are
-    views of the files: nothing is loaded. Raises CheckpointError with the reason, and
-    FileNotFoundError where there is nothing at `path`.
+    views of the files: nothing is loaded.
+
+    reranker: the template in which a generative reranker reads pairs, by its name or its fields
+    (docs/text.md).
+
+    Raises CheckpointError with the reason, and FileNotFoundError where there is nothing at `path`.
     """
     path = Path(path)
     if not path.exists():
@@ -139,6 +94,8 @@ def inspect_checkpoint(path: str | PathLike[str]) -> Checkpoint:
         if not weights.is_file():
             raise CheckpointError(f"{root}: packhorse.json, but no model.safetensors")
         tensors = read_safetensors(weights)
+        if reranker is not None:
+            raise CheckpointError(f"{root}: converted already: a reranker is said when converting")
         same = {name: name for name in tensors}
         return Checkpoint(spec, same, tensors, [weights], "safetensors", root, converted=True)
 
@@ -148,9 +105,9 @@ def inspect_checkpoint(path: str | PathLike[str]) -> Checkpoint:
     config = Config(read_json(folder / "config.json"), str(folder / "config.json"))
     model_type, family = find_architecture(config)
     if path.is_dir():
-        tensors, files, format = _read_weights(folder)
+        tensors, files, format = read_weights(folder)
     else:
-        (tensors, format), files = _read_file(path), [path]
+        (tensors, format), files = read_file(path), [path]
 
     spec = family.spec(model_type, config)
     prefix = find_prefix(family, tensors, str(files[0]))
@@ -164,6 +121,20 @@ def inspect_checkpoint(path: str | PathLike[str]) -> Checkpoint:
         if heads["classifier"]["input"] != "tokens" and (pair := read_pair(folder)) is not None:
             spec["pair"] = pair
     parts = read_parts(root, folder, config, tensors, has_pooler)
+    if reranker is not None or parts.answers is not None:
+        template = read_reranker(reranker)
+        spec["template"] = texts_of(template)
+        spec.pop("pair", None)
+        if not scores_sequences(heads.get("classifier")):
+            tokens = answer_tokens(template, folder, config, parts.answers)
+            weight = answer_weight(family, prefix, config, tensors, tokens)
+            parts.add("classifier", f"{family.lm_head} of answers", {"weight": weight})
+            heads["classifier"] = {
+                "input": "last",
+                "bias": False,
+                "labels": [str(template["yes"])],
+                "score": read_score(config, root),
+            }
     layers = {**(head.names if head else {}), **parts.names}
     heads |= parts.heads
     if (masked_lm := read_masked_lm(family, prefix, config, tensors)) is not None:
@@ -180,9 +151,9 @@ def inspect_checkpoint(path: str | PathLike[str]) -> Checkpoint:
     return Checkpoint(spec, names, tensors, files, format, folder, False, elsewhere)
 
 
-def resolve_model(path: str | PathLike[str]) -> ModelFiles:
+def resolve_model(path: str | PathLike[str], reranker: Reranker | None = None) -> ModelFiles:
     """What a session needs to load the model at `path`: see `inspect_checkpoint`, `ModelFiles`."""
-    checkpoint = inspect_checkpoint(path)
+    checkpoint = inspect_checkpoint(path, reranker)
     used = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
     known = (*WEIGHT_DTYPES, *QUANTIZED_DTYPES) if checkpoint.is_quantized else WEIGHT_DTYPES
     readable = all(tensor.dtype in known for tensor in used.values())

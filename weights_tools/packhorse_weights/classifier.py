@@ -28,10 +28,8 @@ _PROBLEMS = {
 
 def find_head(family: Architecture, config: Config, tensors: Mapping[str, Tensor]) -> Head | None:
     """The head of the class that the config names, where the checkpoint has its weights."""
-    classes = config.fields.get("architectures")
-    name = str(classes[0]) if isinstance(classes, list) and classes else ""
     for ending, head in family.heads.items():
-        if name.endswith(ending) and f"{head.names['classifier']}.weight" in tensors:
+        if config.class_name.endswith(ending) and f"{head.names['classifier']}.weight" in tensors:
             return head
     return None
 
@@ -49,11 +47,7 @@ def _labels(config: Config) -> list[str]:
 
 
 def read_classifier(head: Head, config: Config, has_pooler: bool, root: Path) -> dict[str, Any]:
-    """`heads.classifier` of the spec.
-
-    `score` is what sentence-transformers' CrossEncoder applies to the logit of a single label: what
-    its own config in the folder `root` names, or the model's, in either form, else a sigmoid.
-    """
+    """`heads.classifier` of the spec."""
     options = head.options(config)
     if options["input"] == "pooler" and not has_pooler:
         raise CheckpointError(f"{config.where}: a classifier on a pooler, but there is no pooler")
@@ -62,11 +56,14 @@ def read_classifier(head: Head, config: Config, has_pooler: bool, root: Path) ->
         if config.fields.get("problem_type") is not None:
             classifier["problem"] = config.choice("problem_type", _PROBLEMS, "")
         if len(classifier["labels"]) == 1:
-            classifier["score"] = _score(config, root)
+            classifier["score"] = read_score(config, root)
     return classifier
 
 
-def _score(config: Config, root: Path) -> str:
+def read_score(config: Config, root: Path) -> str:
+    """`heads.classifier.score`: what sentence-transformers' CrossEncoder applies to the logit of a
+    single label: what its own config in the folder `root` names, or the model's, in either form,
+    else a sigmoid."""
     path = root / "config_sentence_transformers.json"
     older = config.fields.get("sbert_ce_default_activation_function")
     for named in (

@@ -21,6 +21,12 @@ class Config:
         usual = {names[name]: value for name, value in self.fields.items() if name in names}
         return Config({**self.fields, **usual}, self.where)
 
+    @property
+    def class_name(self) -> str:
+        """Of transformers, that the checkpoint was written by; "" where nothing says it."""
+        classes = self.fields.get("architectures")
+        return str(classes[0]) if isinstance(classes, list) and classes else ""
+
     def section(self, name: str) -> Config:
         """A field that holds fields; empty where it is absent."""
         value = self.fields.get(name)

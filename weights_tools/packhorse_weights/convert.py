@@ -11,6 +11,7 @@ from pathlib import Path
 from packhorse_weights.checkpoint import inspect_checkpoint
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.quantize import QUANTIZED_DTYPES, quantize_tensors
+from packhorse_weights.reranker import Reranker
 from packhorse_weights.safetensors_file import Progress, write_safetensors
 from packhorse_weights.tensor import WEIGHT_DTYPES
 
@@ -52,8 +53,9 @@ def convert(
     progress: Progress | None = None,
     overwrite: bool = False,
     quantize: str | None = None,
+    reranker: Reranker | None = None,
 ) -> Path:
-    """Converts the model at `src` (see `inspect_checkpoint`) into the folder `dst`.
+    """Converts the model at `src` (it and `reranker`: see `inspect_checkpoint`) into `dst`.
 
     dtype: "float32", "float16" or "bfloat16"; None keeps each tensor's own. quantize: "int8" stores
     the dense layers of the blocks so, for sessions with dtype="int8" (docs/weights.md). progress
@@ -67,7 +69,7 @@ def convert(
         raise CheckpointError(f"quantize {quantize!r} is not one of {', '.join(QUANTIZED_DTYPES)}")
     destination = Path(dst)
     _check_destination(destination, overwrite)
-    checkpoint = inspect_checkpoint(src)
+    checkpoint = inspect_checkpoint(src, reranker)
     tensors = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
     if checkpoint.is_quantized:
         raise CheckpointError(f"{src}: is quantised already; convert the model that it came from")

@@ -25,13 +25,22 @@ _ACTIVATIONS = {
     "torch.nn.modules.activation.SiLU": "silu",
 }
 _TRANSFORMERS = ("Transformer", "MLMTransformer")
-_KNOWN = (*_TRANSFORMERS, "Pooling", "Dense", "Normalize", "SpladePooling", "MultiVectorMask")
+_KNOWN = (
+    *_TRANSFORMERS,
+    "Pooling",
+    "Dense",
+    "Normalize",
+    "SpladePooling",
+    "MultiVectorMask",
+    "LogitScore",
+)
 # What a model gives -> the orders of modules that say so.
 _ORDERS = {
     "no embedding": "(Transformer)?",
     "one vector": "Transformer Pooling( Dense)*( Normalize)?",
     "a vector for each token": "Transformer Dense( Normalize)?( MultiVectorMask)?",
     "a sparse vector": "Transformer SpladePooling",
+    "a score": "Transformer LogitScore",
 }
 
 
@@ -44,6 +53,7 @@ class Modules:
     names: dict[str, str] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     sparse: bool = False  # whether the model is for sparse vectors
+    answers: list[int] | None = None  # tokens whose logits make a score: yes, and no if any
 
     def add(self, ours: str, theirs: str, tensors: Mapping[str, Tensor]) -> None:
         """A dense layer of a file of its own."""
@@ -109,6 +119,15 @@ def _read_splade(path: Path, result: Modules) -> None:
     result.sparse = True
 
 
+def _read_logit_score(path: Path, model: Config, result: Modules) -> None:
+    config = Config(read_json(path / "config.json"), str(path / "config.json"))
+    config.refuse("module_input_name", "causal_logits")
+    most = model.integer("vocab_size") - 1
+    result.answers = [config.integer("true_token_id", low=0, high=most)]
+    if config.fields.get("false_token_id") is not None:
+        result.answers.append(config.integer("false_token_id", low=0, high=most))
+
+
 def _read_layers(root: Path, folder: Path, result: Modules) -> None:
     """Layers that checkpoints hold beside the model: BGE-M3's."""
     for name, ours in (("sparse_linear.pt", "token_weights"), ("colbert_linear.pt", "vectors")):
@@ -119,8 +138,7 @@ def _read_layers(root: Path, folder: Path, result: Modules) -> None:
 
 def _read_colbert(config: Config, tensors: Mapping[str, Tensor], result: Modules) -> None:
     """The layer that ColBERT's own checkpoints keep among the model's tensors."""
-    classes = config.fields.get("architectures")
-    is_colbert = isinstance(classes, list) and "colbert" in str(classes[:1]).lower()
+    is_colbert = "colbert" in config.class_name.lower()
     if is_colbert and "linear.weight" in tensors and "vectors" not in result.names:
         layer = {n: tensors[f"linear.{n}"] for n in ("weight", "bias") if f"linear.{n}" in tensors}
         result.add("vectors", "linear", layer)
@@ -152,7 +170,7 @@ def read_parts(
             "order"
         )
     result = Modules({"pooling": "cls" if has_pooler else "mean", "normalize": False})
-    paths = [path for kind, path in modules if kind in ("Pooling", "Dense", "SpladePooling")]
+    paths = [path for kind, path in modules[1:] if kind not in ("Normalize", "MultiVectorMask")]
     if orders[0] == "one vector":
         _read_pooled(paths, result)
         result.embedding["normalize"] = kinds[-1] == "Normalize"
@@ -160,6 +178,8 @@ def read_parts(
         _read_vectors(paths[0], result)
     if orders[0] == "a sparse vector":
         _read_splade(paths[0], result)
+    if orders[0] == "a score":
+        _read_logit_score(paths[0], config, result)
     _read_layers(root, folder, result)
     _read_colbert(config, tensors, result)
     for ours, theirs in result.names.items():

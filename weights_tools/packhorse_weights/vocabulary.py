@@ -19,9 +19,7 @@ def read_masked_lm(
     As in transformers, the decoder is the word table unless the config says that it is not.
     """
     head = family.masked_lm
-    classes = config.fields.get("architectures")
-    name = str(classes[0]) if isinstance(classes, list) and classes else ""
-    if head is None or not name.endswith(("ForMaskedLM", "ForPreTraining")):
+    if head is None or not config.class_name.endswith(("ForMaskedLM", "ForPreTraining")):
         return None
     names = dict(head.names)
     if f"{names['masked_lm.dense']}.weight" not in tensors:

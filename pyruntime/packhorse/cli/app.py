@@ -30,6 +30,10 @@ File = Annotated[Path, typer.Argument(help="Text, one per line, UTF-8; - is stdi
 TextMaxTokens = Annotated[
     int | None, typer.Option(min=1, help="Tokens of the largest batch; by default 8192 or more.")
 ]
+Reranker = Annotated[
+    str | None,
+    typer.Option(help="Template of a generative reranker: qwen3, or a JSON file with its fields."),
+]
 MaxLength = Annotated[
     int | None, typer.Option(min=1, help="Tokens of the longest sequence; by default the model's.")
 ]
@@ -69,6 +73,15 @@ def _load_options(
     }
 
 
+def _template(reranker: str | None) -> Any:
+    """The name of a template, or the fields in a file."""
+    if reranker is None or not reranker.endswith(".json"):
+        return reranker
+    from packhorse_weights.files import read_json
+
+    return read_json(Path(reranker))
+
+
 @app.command()
 def convert(
     src: Annotated[Path, typer.Argument(help="Model folder, or a weight file beside config.json.")],
@@ -82,12 +95,14 @@ def convert(
     quantize: Annotated[
         str | None, typer.Option(help="int8: store the blocks' dense layers so, for dtype int8.")
     ] = None,
+    reranker: Reranker = None,
 ) -> None:
     """Write a model as packhorse.json and model.safetensors, with its tokenizer."""
     import packhorse_weights
 
+    template = _template(reranker)
     with byte_progress("converting") as report:
-        packhorse_weights.convert(src, dst, dtype, report, overwrite, quantize)
+        packhorse_weights.convert(src, dst, dtype, report, overwrite, quantize, template)
     print(dst)
 
 
@@ -152,6 +167,10 @@ def score(
     model: Model,
     query: Annotated[str, typer.Argument(help="What the lines should answer.")],
     file: File,
+    instruction: Annotated[
+        str | None, typer.Option(help="What makes a line a good one, for generative rerankers.")
+    ] = None,
+    reranker: Reranker = None,
     device: Device = "cpu",
     dtype: ComputeDtype = "float32",
     max_length: MaxLength = None,
@@ -163,7 +182,7 @@ def score(
     from packhorse.cli import labelling
 
     load = _load_options(device, dtype, max_length, threads, pin_threads, max_tokens)
-    labelling.score_file(model, query, file, load)
+    labelling.score_file(model, query, file, instruction, load | {"reranker": _template(reranker)})
 
 
 @app.command()

@@ -25,16 +25,19 @@ def _each_line(
     note_truncated(model)
 
 
-def score_file(model: Path, query: str, file: Path, load: dict[str, Any]) -> None:
+def score_file(
+    model: Path, query: str, file: Path, instruction: str | None, load: dict[str, Any]
+) -> None:
     """Prints how well each line of `file` ("-": stdin) answers the query."""
     with open_lines(file, "scoring") as chunks:
         loaded = TextModel.load(model, **load)
-        loaded.score(query, [])  # whether the model scores at all
-        _each_line(
-            loaded,
-            chunks,
-            lambda lines: [{"score": value} for value in loaded.score(query, lines).tolist()],
-        )
+
+        def find(lines: list[str]) -> list[dict[str, Any]]:
+            found = loaded.score(query, lines, instruction=instruction)
+            return [{"score": value} for value in found.tolist()]
+
+        find([])  # whether the model scores at all
+        _each_line(loaded, chunks, find)
 
 
 def classify_file(model: Path, file: Path, top_k: int, load: dict[str, Any]) -> None:

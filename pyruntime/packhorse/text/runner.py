@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from os import PathLike
 from typing import Any, TypeVar
 
@@ -11,7 +11,7 @@ from packhorse.result import RunResult
 from packhorse.session import Session, plan_memory
 from packhorse.text.settings import longest_sequence
 from packhorse.text.streaming import prepare_ahead
-from packhorse.text.tokenizer import Text, TextTokenizer, Tokens
+from packhorse.text.tokenizer import NO_FRAME, Frame, Text, TextTokenizer, Tokens
 
 Progress = Callable[[int, int | None], object]
 Self = TypeVar("Self", bound="TextRunner")
@@ -42,25 +42,29 @@ class TextRunner:
         *,
         max_length: int | None = None,
         max_tokens: int | None = None,
+        reranker: str | Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Self:
         """Loads a converted or Hugging Face folder that has a tokenizer.json.
 
         max_length  where to cut texts; None: as the model's files say
         max_tokens  tokens of the largest batch; None: 8192, or `max_length` where that is more
-        options     others of `Session.load`
+        reranker    as in `Session.load`
+        options     others of it
 
         Raises as `Session.load`; ValueError also for a tokenizer that is missing or not usable,
         ModuleNotFoundError without the package tokenizers.
         """
         from packhorse_weights import inspect_checkpoint
 
-        spec = inspect_checkpoint(path).spec
+        spec = inspect_checkpoint(path, reranker).spec
         plan_memory(spec, device, dtype, max_tokens=1, max_sequences=1)  # checks the spec
         tokenizer = TextTokenizer.load(path)
         if max_tokens is None:
             max_tokens = max(8192, longest_sequence(spec, max_length))
-        session = Session.load(path, device, dtype, max_tokens=max_tokens, **options)
+        session = Session.load(
+            path, device, dtype, max_tokens=max_tokens, reranker=reranker, **options
+        )
         return cls(session, tokenizer, max_length)
 
     @property
@@ -96,10 +100,12 @@ class TextRunner:
         *,
         prompt: str = "",
         offsets: bool = False,
+        frame: Frame = NO_FRAME,
         total: int | None = None,
     ) -> Iterator[tuple[list[Text], Tokens, RunResult]]:
         """Yields (texts, their tokens, outputs of the session) of each chunk of `texts`, in order.
 
+        frame  what stands around the tokens of each text
         total  number of texts, where `texts` does not know it
         """
         longest = self.max_length if max_length is None else self._longest(max_length)
@@ -108,7 +114,13 @@ class TextRunner:
 
         def tokenize(chunk: Sequence[Text], first: int) -> Tokens:
             return self.tokenizer.encode(
-                chunk, longest, truncation=truncation, offsets=offsets, prompt=prompt, first=first
+                chunk,
+                longest,
+                truncation=truncation,
+                offsets=offsets,
+                prompt=prompt,
+                frame=frame,
+                first=first,
             )
 
         done = 0

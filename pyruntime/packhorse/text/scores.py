@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Iterator, Sized
 
 import numpy as np
 
@@ -10,6 +10,18 @@ from packhorse.pairs import as_scores, check_scores
 from packhorse.result import FloatArray
 from packhorse.text.runner import Progress, TextRunner
 from packhorse.text.settings import choose_prompt
+from packhorse.text.template import Template, find_template
+from packhorse.text.tokenizer import NO_FRAME, Text
+
+Pairs = Iterable[tuple[str, str]]
+
+
+def _written(template: Template, pairs: Pairs, instruction: str) -> Iterator[str]:
+    for i, pair in enumerate(pairs):
+        if not isinstance(pair, tuple | list) or [type(text) for text in pair] != [str, str]:
+            raise ValueError(f"texts[{i}] is {pair!r:.80}, expected a query and a document")
+        query, document = pair
+        yield template.write(query, document, instruction)
 
 
 class Scoring(TextRunner):
@@ -18,6 +30,7 @@ class Scoring(TextRunner):
         query: str,
         documents: Iterable[str],
         *,
+        instruction: str | None = None,
         max_length: int | None = None,
         truncation: bool | str = True,
         progress: Progress | None = None,
@@ -27,26 +40,34 @@ class Scoring(TextRunner):
             raise ValueError("documents is one str, expected an iterable of them")
         pairs = ((query, document) for document in documents)
         total = len(documents) if isinstance(documents, Sized) else None
-        return self._score(pairs, total, max_length, truncation, progress)
+        return self._score(pairs, total, instruction, max_length, truncation, progress)
 
     def score_pairs(
         self,
-        pairs: Iterable[tuple[str, str]],
+        pairs: Pairs,
         *,
+        instruction: str | None = None,
         max_length: int | None = None,
         truncation: bool | str = True,
         progress: Progress | None = None,
     ) -> FloatArray:
         """Of each (query, document), what sentence-transformers' CrossEncoder predicts: float32[N].
 
-        That is the logit of the model's one label, after the activation that the checkpoint names.
+        That is the logit of the model's one label, after the activation that the checkpoint names;
+        of a generative reranker, the probability of "yes" among "yes" and "no".
+
+        instruction  what makes a document a good one, for generative rerankers; None: the model's
+                     default prompt, else its template's. Their texts are cut at the end; what the
+                     template puts around them stays
         """
-        return self._score(pairs, None, max_length, truncation, progress)
+        total = len(pairs) if isinstance(pairs, Sized) else None
+        return self._score(pairs, total, instruction, max_length, truncation, progress)
 
     def _score(
         self,
-        pairs: Iterable[tuple[str, str]],
+        pairs: Pairs,
         total: int | None,
+        instruction: str | None,
         max_length: int | None,
         truncation: bool | str,
         progress: Progress | None,
@@ -54,8 +75,30 @@ class Scoring(TextRunner):
         config = self.session.config
         check_scores(config)
         prompt = choose_prompt(self.tokenizer.config, None, None)
+        template = find_template(config)
+        texts: Iterable[Text] = pairs
+        frame = NO_FRAME
+        if template is not None:
+            if not isinstance(truncation, bool):
+                raise ValueError(
+                    f"truncation {truncation!r:.80}: a text in a template is cut at its end: "
+                    "True or False"
+                )
+            if instruction is None:
+                instruction = prompt or template.instruction
+            texts = _written(template, pairs, instruction)
+            prompt, frame = "", template.frame(self.tokenizer)
+        elif instruction is not None:
+            raise ValueError("instruction: this model reads pairs without one")
         runs = self._run(
-            pairs, ["logits"], max_length, truncation, progress, prompt=prompt, total=total
+            texts,
+            ["logits"],
+            max_length,
+            truncation,
+            progress,
+            prompt=prompt,
+            frame=frame,
+            total=total,
         )
         parts = [as_scores(config, result.logits) for _, _, result in runs]
         return np.concatenate([np.empty(0, np.float32), *parts])

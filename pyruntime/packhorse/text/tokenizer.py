@@ -19,6 +19,20 @@ Text = str | tuple[str, str]
 STRATEGIES = ("longest_first", "only_first", "only_second")
 
 
+class Frame(NamedTuple):
+    """Tokens that stand before and after those of a text, special ones included."""
+
+    before: Int32Array
+    after: Int32Array
+
+    @property
+    def size(self) -> int:
+        return self.before.size + self.after.size
+
+
+NO_FRAME = Frame(np.empty(0, np.int32), np.empty(0, np.int32))
+
+
 class Tokens(NamedTuple):
     """Of each text or pair, special tokens included.
 
@@ -100,6 +114,12 @@ class TextTokenizer:
     def token_of(self, token_id: int) -> str:
         return self._tokenizer.id_to_token(token_id) or ""
 
+    def plain_ids(self, text: str) -> Int32Array:
+        """Tokens of a text that is not cut, without those that the tokenizer adds."""
+        with self._lock:
+            self._tokenizer.no_truncation()
+            return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
+
     def _check_added_tokens(self, config: TextConfig) -> None:
         ends = self._tokenizer.encode("").tokens
         for flag, token, found in (
@@ -120,6 +140,7 @@ class TextTokenizer:
         truncation: bool | str = True,
         offsets: bool = False,
         prompt: str = "",
+        frame: Frame = NO_FRAME,
         first: int = 0,
     ) -> Tokens:
         """Tokens of `texts`, each a text or a pair of texts.
@@ -130,6 +151,7 @@ class TextTokenizer:
                     an error
         offsets     whether to keep the encodings
         prompt      goes before each text, or before the first of a pair
+        frame       goes around the tokens of each; offsets and encodings are without it
         first       number of the first text, for messages
 
         Raises ValueError naming the text.
@@ -137,22 +159,29 @@ class TextTokenizer:
         rows = [self._check(text, i, prompt) for i, text in enumerate(texts, first)]
         if max_length is not None:
             pairs = any(isinstance(row, tuple) for row in rows)
-            special = self._tokenizer.num_special_tokens_to_add(pairs)
+            special = self._tokenizer.num_special_tokens_to_add(pairs) + frame.size
             if max_length <= special:
                 raise ValueError(
                     f"max_length {max_length} leaves no room beside {special} special tokens"
+                    + (" and those of the template" if frame.size else "")
                 )
-        encodings = self._encode(rows, max_length, truncation, offsets, first)
+        room = None if max_length is None else max_length - frame.size
+        encodings = self._encode(rows, room, truncation, offsets, first)
         if max_length is not None and truncation is False:
             for i, encoding in enumerate(encodings, first):
-                if len(encoding) > max_length:
+                if (size := len(encoding) + frame.size) > max_length:
                     raise ValueError(
-                        f"texts[{i}] has {len(encoding)} tokens, max_length is {max_length}, and "
+                        f"texts[{i}] has {size} tokens, max_length is {max_length}, and "
                         "truncation=False"
                     )
+        ids = [np.array(encoding.ids, np.int32) for encoding in encodings]
+        types = [np.array(encoding.type_ids, np.int32) for encoding in encodings]
+        if frame.size:
+            ids = [np.concatenate([frame.before, row, frame.after]) for row in ids]
+            types = [np.pad(row, (frame.before.size, frame.after.size)) for row in types]
         return Tokens(
-            [np.array(encoding.ids, np.int32) for encoding in encodings],
-            [np.array(encoding.type_ids, np.int32) for encoding in encodings],
+            ids,
+            types,
             encodings if offsets else [],
         )
 

@@ -36,6 +36,7 @@ class Architecture:
         has its weights.
     heads: how the name of a class in `architectures` ends -> the classifier that it has.
     masked_lm: the head of its masked language model.
+    lm_head: the layer over the vocabulary of its causal language model, whole.
     accepts: which configs of its model types are meant, where two families share one.
     """
 
@@ -47,6 +48,7 @@ class Architecture:
     pooler_activation: str = "tanh"
     heads: Mapping[str, Head] = field(default_factory=dict)
     masked_lm: MaskedLm | None = None
+    lm_head: str | None = None
     accepts: Callable[[Config], bool] = any_config
 
 

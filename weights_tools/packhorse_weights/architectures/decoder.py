@@ -99,4 +99,5 @@ ARCHITECTURE = Architecture(
         ),
         "ForTokenClassification": Head(lambda config: {"input": "tokens"}, {"classifier": "score"}),
     },
+    lm_head="lm_head",
 )

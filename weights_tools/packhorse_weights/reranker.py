@@ -1,0 +1,160 @@
+"""Rerankers that are language models: a pair is written in a template, and the score is what the
+model says of "yes" and "no" after it.
+
+A checkpoint of this kind does not say so itself: whoever loads it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from packhorse_weights.architectures.base import Architecture
+from packhorse_weights.config import Config
+from packhorse_weights.errors import CheckpointError
+from packhorse_weights.files import read_json
+from packhorse_weights.layout import Spec
+from packhorse_weights.tensor import Tensor, to_float32
+
+# A name, or the fields of a template (docs/text.md).
+Reranker = str | Mapping[str, Any]
+
+TEMPLATES: Mapping[str, Mapping[str, Any]] = {
+    "qwen3": {
+        "prefix": (
+            "<|im_start|>system\nJudge whether the Document meets the requirements based on the "
+            'Query and the Instruct provided. Note that the answer can only be "yes" or "no".'
+            "<|im_end|>\n<|im_start|>user\n"
+        ),
+        "text": "<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}",
+        "suffix": "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+        "instruction": (
+            "Given a web search query, retrieve relevant passages that answer the query"
+        ),
+        "yes": "yes",
+        "no": "no",
+    },
+}
+_TEXTS = ("prefix", "text", "suffix", "instruction")  # of the spec
+_OPTIONAL = {"prefix": "", "suffix": "", "instruction": "", "no": None}
+
+
+def read_reranker(reranker: Reranker | None) -> dict[str, Any]:
+    """All fields of a template. Raises CheckpointError for one that is not usable."""
+    if reranker is None:
+        raise CheckpointError(
+            "LogitScore: this model reads pairs in a template, and chat templates are not read: "
+            f"say which one, reranker={', '.join(map(repr, TEMPLATES))} or its fields"
+        )
+    if isinstance(reranker, str):
+        if reranker not in TEMPLATES:
+            raise CheckpointError(
+                f"reranker {reranker!r:.80} is not known; known: {', '.join(TEMPLATES)}; or give "
+                "the fields of its template"
+            )
+        reranker = TEMPLATES[reranker]
+    fields = {**_OPTIONAL, **reranker}
+    if unknown := fields.keys() - {*_TEXTS, "yes", "no"}:
+        raise CheckpointError(f"reranker: {min(unknown)!r:.80} is not a field of a template")
+    for name in _TEXTS:
+        if not isinstance(fields.get(name), str):
+            raise CheckpointError(f"reranker: {name!r} is {fields.get(name)!r:.80}, expected text")
+    for place in ("{query}", "{document}"):
+        if fields["text"].count(place) != 1:
+            raise CheckpointError(f"reranker: 'text' is {fields['text']!r:.80}: expected {place}")
+    for name in ("yes", "no"):
+        token = fields.get(name)
+        if type(token) not in (int, str) and not (name == "no" and token is None):
+            raise CheckpointError(
+                f"reranker: {name!r} is {token!r:.80}, expected a token or its id"
+            )
+    return fields
+
+
+def _token_id(token: int | str, folder: Path, vocab_size: int) -> int:
+    """Of an entry of the vocabulary, spelled as tokenizer.json has it."""
+    found: Any = token
+    if isinstance(token, str):
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise CheckpointError(f"{folder}: no tokenizer.json that says the id of {token!r:.80}")
+        tokenizer = read_json(path)
+        model, added = tokenizer.get("model"), tokenizer.get("added_tokens")
+        vocabulary = model.get("vocab") if isinstance(model, dict) else None
+        if isinstance(vocabulary, list):  # of (token, score)
+            vocabulary = {row[0]: i for i, row in enumerate(vocabulary) if isinstance(row, list)}
+        found = vocabulary.get(token) if isinstance(vocabulary, dict) else None
+        for one in added if isinstance(added, list) else ():
+            if isinstance(one, dict) and one.get("content") == token:
+                found = one.get("id")
+    if type(found) is not int or not 0 <= found < vocab_size:
+        raise CheckpointError(
+            f"reranker: the token {token!r:.80} is not one of the {vocab_size} of {folder}"
+        )
+    return found
+
+
+def answer_tokens(
+    fields: Mapping[str, Any], folder: Path, config: Config, known: list[int] | None
+) -> list[int]:
+    """Ids of the template's "yes" and, where it has one, "no".
+
+    known: what the folder itself says they are, if anything.
+    """
+    tokens = [fields["yes"]] if fields["no"] is None else [fields["yes"], fields["no"]]
+    found = [_token_id(token, folder, config.integer("vocab_size")) for token in tokens]
+    if known is not None and found != known:
+        raise CheckpointError(
+            f"{folder}: reranker: the tokens {tokens!r:.80} are {found}, LogitScore has {known}"
+        )
+    return found
+
+
+def texts_of(fields: Mapping[str, Any]) -> Spec:
+    """`template` of the spec."""
+    return {name: fields[name] for name in _TEXTS}
+
+
+def scores_sequences(classifier: Mapping[str, Any] | None) -> bool:
+    """Whether a checkpoint has been made a classifier already: then its template is all to add."""
+    return (
+        classifier is not None
+        and classifier["input"] != "tokens"
+        and len(classifier["labels"]) == 1
+    )
+
+
+def answer_weight(
+    family: Architecture,
+    prefix: str,
+    config: Config,
+    tensors: Mapping[str, Tensor],
+    tokens: list[int],
+) -> Tensor:
+    """[1, E], of a causal language model whose last token's logits of `tokens` make the score.
+
+    That is the logit of the first less that of the second: P(yes) of the two is its sigmoid. So one
+    row is kept of the layer over the vocabulary: their difference, in float32.
+    """
+    if family.lm_head is None or not config.class_name.endswith("ForCausalLM"):
+        raise CheckpointError(
+            f"{config.where}: reranker: expected a causal language model or a classifier with one "
+            f"label, found {config.class_name!r:.80}"
+        )
+    name = f"{family.lm_head}.weight"
+    if name not in tensors:
+        if not config.boolean("tie_word_embeddings", False):
+            raise CheckpointError(
+                f"{config.where}: reranker: no tensor {name}, and tie_word_embeddings is not true"
+            )
+        name = f"{prefix}{family.names['embeddings.word']}"
+    table = tensors[name]
+    expected = (config.integer("vocab_size"), config.integer("hidden_size"))
+    if table.shape != expected:
+        raise CheckpointError(
+            f"{config.where}: tensor {name} has shape {list(table.shape)}, config.json says "
+            f"{list(expected)}"
+        )
+    rows = [to_float32(Tensor(table.data[i : i + 1], table.dtype)) for i in tokens]
+    return Tensor(rows[0] - rows[1] if len(rows) == 2 else rows[0].copy(), "float32")
