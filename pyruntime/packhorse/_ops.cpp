@@ -35,7 +35,8 @@ Pooling parse_pooling(const std::string& name) {
                           {"mean", Pooling::kMean},
                           {"max", Pooling::kMax},
                           {"last", Pooling::kLast},
-                          {"mean_sqrt", Pooling::kMeanSqrt}});
+                          {"mean_sqrt", Pooling::kMeanSqrt},
+                          {"weighted_mean", Pooling::kWeightedMean}});
 }
 
 // The first argument of every operator: null for arrays on the host, for those on the device the

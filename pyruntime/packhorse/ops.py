@@ -355,7 +355,8 @@ def pool(
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
-    """One row for each sequence of x [T, hidden_size]: cls, mean, max, last or mean_sqrt.
+    """One row for each sequence of x [T, hidden_size]: cls, mean, max, last, mean_sqrt (the sum by
+    the root of the length) or weighted_mean (token i counts i + 1 times).
 
     `normalize` scales rows to length 1. An empty sequence gives zeros.
     """

@@ -47,6 +47,7 @@ struct PoolRows {
   int64_t rows = 0, columns = 0;
   float factor = 1;  // of the sum
   bool take_max = false;
+  bool weigh_rows = false;  // row i counts i + 1 times in the sum
   bool normalize = false;
 };
 

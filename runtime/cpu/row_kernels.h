@@ -104,6 +104,8 @@ struct PooledRow {
       if (task.take_max) {
         const IntVec stays = (value > next) | (value != value);  // NaN stays
         value = stays ? value : next;
+      } else if (task.weigh_rows) {
+        value += next * splat(static_cast<float>(i + 1));
       } else {
         value += next;
       }

@@ -170,6 +170,10 @@ void pool_sequences(const PoolArgs& args, const Kernels& kernels, ThreadPool& po
         case Pooling::kMeanSqrt:
           task.factor = 1.0f / std::sqrt(static_cast<float>(length));
           break;
+        case Pooling::kWeightedMean:
+          task.factor = 2.0f / (static_cast<float>(length) * static_cast<float>(length + 1));
+          task.weigh_rows = true;
+          break;
         case Pooling::kMax:
           task.take_max = true;
           break;

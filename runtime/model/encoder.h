@@ -45,7 +45,8 @@ struct EncoderBuffers {
   // After the last layer. Columns that were padded_... are those of padded_features.
   OutputBuffers outputs;                    // `hidden` is the one above
   TensorView head_input;                    // [B, E] pooled tokens, for what is made of them
-  std::vector<TensorView> embedding_dense;  // [B, padded size] of each layer
+  TensorView embedding_input;               // [B, pooled_columns], for layers after pooling
+  std::vector<TensorView> embedding_dense;  // [B, padded size] of each of them
   TensorView classifier_dense;              // [T or B, E], as the classifier is of
   TensorView padded_logits;                 // [T or B, padded num_labels]
   TensorView padded_token_weights;          // [T, padded 1]

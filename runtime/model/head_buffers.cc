@@ -21,8 +21,7 @@ class HeadBuffers {
   // Every head has scratch of its own, in the same bytes.
   void take() {
     take_outputs();
-    const bool pools = spec_.pooler || !spec_.embedding_dense.empty() ||
-                       (spec_.classifier && !spec_.classifier->per_token());
+    const bool pools = spec_.pooler || (spec_.classifier && !spec_.classifier->per_token());
     if (pools) buffers_.head_input = matrix("head_input", sequences(), spec_.hidden_size);
     count_workspaces();
     if (workspace_ > 0) buffers_.head_workspace = arena_.take("head_workspace", workspace_);
@@ -73,11 +72,8 @@ class HeadBuffers {
   void count_workspaces() {
     const int64_t hidden_size = spec_.hidden_size;
     if (spec_.pooler) count(sequences(), hidden_size, hidden_size);
-    int64_t features = hidden_size;
-    for (const EmbeddingDenseSpec& layer : spec_.embedding_dense) {
-      count(sequences(), features, padded(layer.size));
-      features = padded(layer.size);
-    }
+    const std::vector<int64_t> columns = embedding_dense_columns(spec_, ops_);
+    for (size_t i = 1; i < columns.size(); ++i) count(sequences(), columns[i - 1], columns[i]);
     if (spec_.classifier) {
       const int64_t rows = classifier_rows();
       if (spec_.classifier->dense) count(rows, hidden_size, hidden_size);
@@ -95,9 +91,11 @@ class HeadBuffers {
 
   void take_embedding() {
     const Arena::Scope scope(arena_);
-    for (size_t i = 0; i < spec_.embedding_dense.size(); ++i) {
-      buffers_.embedding_dense.push_back(matrix(concat("embedding_dense_", i), sequences(),
-                                                padded(spec_.embedding_dense[i].size)));
+    const std::vector<int64_t> columns = embedding_dense_columns(spec_, ops_);
+    buffers_.embedding_input = matrix("embedding_input", sequences(), columns[0]);
+    for (size_t i = 1; i < columns.size(); ++i) {
+      buffers_.embedding_dense.push_back(
+          matrix(concat("embedding_dense_", i - 1), sequences(), columns[i]));
     }
   }
 

@@ -13,18 +13,12 @@ class HeadPacker : LayerPacker {
     const int64_t hidden_size = spec_.hidden_size;
     if (spec_.pooler) weights.pooler = dense("pooler", hidden_size, hidden_size);
     if (spec_.classifier) build_classifier(weights, *spec_.classifier);
-    if (spec_.token_weights) weights.token_weights = padded("token_weights", 1, hidden_size, true);
+    if (spec_.token_weights) weights.token_weights = padded("token_weights", 1, true);
     if (spec_.vectors) {
-      weights.vectors = padded("vectors", spec_.vectors->size, hidden_size, spec_.vectors->bias);
+      weights.vectors = padded("vectors", spec_.vectors->size, spec_.vectors->bias);
     }
     if (spec_.masked_lm) build_masked_lm(weights, *spec_.masked_lm);
-    int64_t features = hidden_size;
-    for (size_t i = 0; i < spec_.embedding_dense.size(); ++i) {
-      const EmbeddingDenseSpec& layer = spec_.embedding_dense[i];
-      weights.embedding_dense.push_back(
-          padded(concat("embedding.dense.", i), layer.size, features, layer.bias));
-      features = layer.size;
-    }
+    build_embedding(weights);
   }
 
  private:
@@ -34,8 +28,25 @@ class HeadPacker : LayerPacker {
           dense("classifier.dense", spec_.hidden_size, spec_.hidden_size, classifier.dense_bias);
     }
     if (classifier.dense_norm) weights.classifier_norm = norm("classifier.norm", spec_.hidden_size);
-    weights.classifier =
-        padded("classifier", classifier.num_labels, spec_.hidden_size, classifier.bias);
+    weights.classifier = padded("classifier", classifier.num_labels, classifier.bias);
+  }
+
+  void build_embedding(ModelWeights& weights) {
+    const std::vector<int64_t> columns = embedding_dense_columns(spec_, ops_);
+    int64_t features = spec_.pooled_columns();
+    for (size_t i = 0; i < spec_.embedding_dense.size(); ++i) {
+      const EmbeddingDenseSpec& layer = spec_.embedding_dense[i];
+      const auto build = [&](const std::string& name, bool bias) {
+        return linear(name, {{name, whole(layer.size), bias}}, columns[i + 1], whole(features),
+                      columns[i]);
+      };
+      const std::string name = concat("embedding.dense.", i);
+      EmbeddingDense built = {build(name, layer.bias), {}};
+      if (layer.residual && layer.size != features)
+        built.residual = build(name + ".residual", false);
+      weights.embedding_dense.push_back(built);
+      features = layer.size;
+    }
   }
 
   void build_masked_lm(ModelWeights& weights, const MaskedLmSpec& head) {
@@ -58,13 +69,10 @@ class HeadPacker : LayerPacker {
                   in_features);
   }
 
-  // Of what may be any number of features: those that are hidden sizes are not padded.
-  LinearWeight padded(const std::string& name, int64_t out_features, int64_t in_features,
-                      bool bias) {
-    const int64_t columns =
-        in_features == spec_.hidden_size ? in_features : padded_features(in_features, ops_);
+  // Of hidden states, to any number of features.
+  LinearWeight padded(const std::string& name, int64_t out_features, bool bias) {
     return linear(name, {{name, whole(out_features), bias}}, padded_features(out_features, ops_),
-                  whole(in_features), columns);
+                  whole(spec_.hidden_size), spec_.hidden_size);
   }
 
   const Spec& spec_;

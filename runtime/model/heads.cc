@@ -5,11 +5,11 @@
 namespace packhorse {
 
 void Heads::dense(const TensorView& x, const LinearWeight& weight, const TensorView& out,
-                  Activation activation, const NormWeight& norm) const {
+                  Activation activation, const NormWeight& norm, const TensorView& residual) const {
   ops_.linear({.x = x,
                .weight = weight,
                .activation = activation,
-               .residual = {},
+               .residual = residual,
                .norm = norm,
                .out = out,
                .workspace = buffers_.head_workspace});
@@ -26,8 +26,23 @@ void Heads::project(const TensorView& x, const LinearWeight& weight, const Tenso
 // [B, E] in the model's dtype.
 TensorView Heads::pool(Pooling pooling) const {
   const TensorView out = buffers_.head_input.first_rows(batch_.num_sequences);
-  ops_.pool({.x = hidden(), .batch = batch_, .pooling = pooling, .normalize = false, .out = out});
+  pool(pooling, out);
   return out;
+}
+
+void Heads::pool(Pooling pooling, const TensorView& out, bool normalize) const {
+  ops_.pool(
+      {.x = hidden(), .batch = batch_, .pooling = pooling, .normalize = normalize, .out = out});
+}
+
+// The poolings of the spec, side by side.
+void Heads::pool_all(const TensorView& out) const {
+  const int64_t width = spec_.hidden_size;
+  int64_t column = 0;
+  for (const Pooling pooling : spec_.poolings) {
+    pool(pooling, out.column_slice(column, width));
+    column += width;
+  }
 }
 
 void Heads::clear_empty(const TensorView& rows) const {
@@ -45,18 +60,21 @@ void Heads::clear_empty(const TensorView& rows) const {
 void Heads::embedding(const TensorView& out) const {
   const TensorView rows = out.first_rows(batch_.num_sequences);
   if (spec_.embedding_dense.empty()) {
-    ops_.pool({.x = hidden(),
-               .batch = batch_,
-               .pooling = spec_.pooling,
-               .normalize = spec_.normalize,
-               .out = rows});
+    if (spec_.poolings.size() == 1) return pool(spec_.poolings[0], rows, spec_.normalize);
+    pool_all(rows);
+    if (spec_.normalize) ops_.cast({.x = rows, .out = rows, .normalize = true});
     return;
   }
-  TensorView x = pool(spec_.pooling);
+  TensorView x = buffers_.embedding_input.first_rows(batch_.num_sequences);
+  pool_all(x);
   const size_t layers = spec_.embedding_dense.size();
   for (size_t i = 0; i < layers; ++i) {
+    const EmbeddingDenseSpec& layer = spec_.embedding_dense[i];
+    const EmbeddingDense& weight = weights_.embedding_dense[i];
     const TensorView to = buffers_.embedding_dense[i].first_rows(batch_.num_sequences);
-    dense(x, weights_.embedding_dense[i], to, spec_.embedding_dense[i].activation);
+    if (weight.residual) dense(x, *weight.residual, to);
+    const TensorView residual = weight.residual ? to : x;
+    dense(x, weight.layer, to, layer.activation, {}, layer.residual ? residual : TensorView{});
     x = to;
   }
   ops_.cast({.x = x.column_slice(0, rows.columns()), .out = rows, .normalize = spec_.normalize});

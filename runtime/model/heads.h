@@ -39,9 +39,12 @@ class Heads {
  private:
   TensorView hidden() const { return buffers_.hidden.first_rows(batch_.num_tokens); }
   TensorView pool(Pooling pooling) const;
+  void pool(Pooling pooling, const TensorView& out, bool normalize = false) const;
+  void pool_all(const TensorView& out) const;
   TensorView masked_lm_dense(const TensorView& x) const;
   void dense(const TensorView& x, const LinearWeight& weight, const TensorView& out,
-             Activation activation = Activation::kNone, const NormWeight& norm = {}) const;
+             Activation activation = Activation::kNone, const NormWeight& norm = {},
+             const TensorView& residual = {}) const;
   // One dense layer of each row, into float32 of as many columns as `out` has.
   void project(const TensorView& x, const LinearWeight& weight, const TensorView& padded,
                const TensorView& out, Activation activation, bool normalize, bool per_token) const;

@@ -107,13 +107,20 @@ class Fields {
 
   template <class T>
   T choice(const char* name, std::initializer_list<std::pair<const char*, T>> choices) {
+    return choose(name, get(name), choices);
+  }
+  /// One of them, or a list of 1 to `most`.
+  template <class T>
+  std::vector<T> choices(const char* name, size_t most,
+                         std::initializer_list<std::pair<const char*, T>> choices) {
     const Json& value = get(name);
-    std::string known;
-    for (const auto& [text, result] : choices) {
-      if (value.is_string() && value.get_ref<const std::string&>() == text) return result;
-      known += concat(known.empty() ? "" : ", ", "\"", text, "\"");
+    if (!value.is_array()) return {choose(name, value, choices)};
+    if (value.empty() || value.size() > most) {
+      fail(name, value, concat("a list of 1 to ", most).c_str());
     }
-    fail(name, value, concat("one of ", known).c_str());
+    std::vector<T> result;
+    for (const Json& item : value) result.push_back(choose(name, item, choices));
+    return result;
   }
 
   Fields object(const char* name) { return Fields(get(name), path_ + name + "."); }
@@ -138,6 +145,16 @@ class Fields {
   }
 
  private:
+  template <class T>
+  T choose(const char* name, const Json& value,
+           std::initializer_list<std::pair<const char*, T>> choices) const {
+    std::string known;
+    for (const auto& [text, result] : choices) {
+      if (value.is_string() && value.get_ref<const std::string&>() == text) return result;
+      known += concat(known.empty() ? "" : ", ", "\"", text, "\"");
+    }
+    fail(name, value, concat("one of ", known).c_str());
+  }
   [[noreturn]] void fail(const char* name, const Json& found, const char* expected) const {
     throw InvalidArgument(
         concat("spec: '", path_, name, "' is ", found.dump(), ", expected ", expected));

@@ -17,6 +17,7 @@ constexpr int64_t kMaxHeads = int64_t{1} << 12;
 constexpr int64_t kMaxHeadDim = int64_t{1} << 12;
 constexpr int64_t kMaxLabels = int64_t{1} << 20;
 constexpr int64_t kMaxConvolution = 255;
+constexpr size_t kMaxPoolings = 16;
 constexpr int64_t kMaxBuckets = 2048;
 constexpr int64_t kMaxDistance = int64_t{1} << 24;
 constexpr int64_t kMaxRelativeDistance = int64_t{1} << 14;  // as a table has rows for each
@@ -269,16 +270,20 @@ void parse_heads(Fields fields, Spec& spec) {
 }
 
 void parse_embedding(Fields fields, Spec& spec) {
-  spec.pooling = fields.choice<Pooling>("pooling", {{"cls", Pooling::kCls},
-                                                    {"mean", Pooling::kMean},
-                                                    {"max", Pooling::kMax},
-                                                    {"last", Pooling::kLast},
-                                                    {"mean_sqrt", Pooling::kMeanSqrt}});
+  spec.poolings = fields.choices<Pooling>("pooling", kMaxPoolings,
+                                          {{"cls", Pooling::kCls},
+                                           {"mean", Pooling::kMean},
+                                           {"max", Pooling::kMax},
+                                           {"last", Pooling::kLast},
+                                           {"mean_sqrt", Pooling::kMeanSqrt},
+                                           {"weighted_mean", Pooling::kWeightedMean}});
+  fields.ignore("include_prompt");
   if (fields.has("dense")) {
     for (Fields dense : fields.objects("dense")) {
       EmbeddingDenseSpec layer;
       layer.size = dense.integer("size", 1, kMaxHidden);
       layer.bias = dense.boolean("bias", true);
+      layer.residual = dense.boolean("residual", false);
       layer.activation = parse_activation_or_none(dense);
       dense.done();
       spec.embedding_dense.push_back(layer);

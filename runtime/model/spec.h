@@ -58,6 +58,7 @@ struct VectorsSpec {
 struct EmbeddingDenseSpec {
   int64_t size = 0;
   bool bias = true;
+  bool residual = false;  // adds its input, through a layer of its own where the sizes differ
   Activation activation = Activation::kNone;
 };
 
@@ -115,7 +116,7 @@ struct Spec {
   std::optional<MaskedLmSpec> masked_lm;
   std::optional<VectorsSpec> vectors;
   bool token_weights = false;
-  Pooling pooling = Pooling::kCls;
+  std::vector<Pooling> poolings = {Pooling::kCls};  // one beside the other
   std::vector<EmbeddingDenseSpec> embedding_dense;
   bool normalize = false;
 
@@ -125,8 +126,10 @@ struct Spec {
   int64_t num_weight_sets() const;
   /// Columns of the pooled embedding.
   int64_t embedding_columns() const {
-    return embedding_dense.empty() ? hidden_size : embedding_dense.back().size;
+    return embedding_dense.empty() ? pooled_columns() : embedding_dense.back().size;
   }
+  /// Of all poolings together.
+  int64_t pooled_columns() const { return hidden_size * static_cast<int64_t>(poolings.size()); }
   /// Rows of the table of relative positions.
   int64_t num_relative() const { return 2 * (num_buckets > 0 ? num_buckets : max_distance); }
 };

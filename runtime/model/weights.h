@@ -26,6 +26,12 @@ struct LayerWeights {
   NormWeight feed_forward_norm;
 };
 
+/// A dense layer after pooling.
+struct EmbeddingDense {
+  LinearWeight layer;
+  std::optional<LinearWeight> residual;  // of its input, where the sizes differ
+};
+
 struct ModelWeights {
   TensorView word_table;
   TensorView position_table;
@@ -46,7 +52,7 @@ struct ModelWeights {
   std::optional<LinearWeight> classifier;         // [num_labels, E]
   std::optional<LinearWeight> token_weights;      // [1, E]
   std::optional<LinearWeight> vectors;            // [size, E]
-  std::vector<LinearWeight> embedding_dense;      // [size, E or padded size before]
+  std::vector<EmbeddingDense> embedding_dense;    // see embedding_dense_columns
   std::optional<LinearWeight> masked_lm_decoder;  // [vocab_size, embedding_size]
   std::optional<LinearWeight> masked_lm_dense;    // [embedding_size, E], not padded
   NormWeight masked_lm_norm;
@@ -64,6 +70,10 @@ int64_t padded_intermediate_size(const Spec& spec, const Ops& ops);
 
 /// Features of a head as stored: padded with zeros to what the device's kernels want.
 int64_t padded_features(int64_t features, const Ops& ops);
+
+/// Columns as stored of what enters the first dense layer after pooling, and of what leaves each:
+/// padded_features, but for what comes from pooling, and what is added to its input.
+std::vector<int64_t> embedding_dense_columns(const Spec& spec, const Ops& ops);
 
 /// What the weights will take, without reading any. Throws OutOfMemory over `limit` (bytes), and
 /// RuntimeError naming what the spec asks for and the device lacks.

@@ -23,7 +23,9 @@ struct BatchView {
 };
 
 enum class NormKind : uint8_t { kLayer, kRms };
-enum class Pooling : uint8_t { kCls, kMean, kMax, kLast, kMeanSqrt };
+/// kMeanSqrt: the sum by the root of the length. kWeightedMean: row i of a sequence counts i + 1
+/// times.
+enum class Pooling : uint8_t { kCls, kMean, kMax, kLast, kMeanSqrt, kWeightedMean };
 
 /// A dense layer in the backend's own layout, made by Ops::pack_linear.
 struct LinearWeight {
@@ -204,7 +206,7 @@ struct SparsePoolArgs {
 };
 
 /// out = x in out's dtype, rows divided by their Euclidean norm if `normalize` (by 1e-12 where it
-/// is less).
+/// is less). `out` may be x.
 struct CastArgs {
   TensorView x;
   TensorView out;

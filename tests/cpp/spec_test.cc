@@ -20,7 +20,7 @@ TEST(spec_is_read) {
   CHECK(spec.position_offset == 2);
   CHECK(spec.activation == Activation::kGelu);
   CHECK(spec.pooler == Activation::kTanh);
-  CHECK(spec.pooling == Pooling::kMean);
+  CHECK(spec.poolings == std::vector{Pooling::kMean});
   CHECK(spec.normalize);
 }
 

@@ -25,7 +25,8 @@ class Case:
     lengths: tuple[int, ...] = LENGTHS
     pooling_as_text: bool = False  # the newer form of the Pooling config
     head: str | None = None  # sequence, tokens, answers: what the model is for, with its labels
-    # predictions, splade, dense, colbert, pylate, bge-m3, answers: what golden_parts.py adds
+    # predictions, splade, dense, poolings, residual, colbert, pylate, bge-m3, answers: what
+    # golden_parts.py adds
     part: str | None = None
 
 

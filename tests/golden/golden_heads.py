@@ -131,6 +131,15 @@ MODELS_WITH_HEADS: tuple[Case, ...] = (
     masked_lm("bert-splade", "bert", {"vocab_size": 500}, part="splade"),
     masked_lm("distilbert-splade", "distilbert", part="splade"),
     Case("bert-dense", pooler=False, lengths=(17, 1, 40, 2), part="dense"),
+    Case("bert-poolings", config=_ODD, pooler=False, lengths=(17, 1, 40, 2), part="poolings"),
+    Case(
+        "modernbert-residual",
+        "modernbert",
+        _ODD | _WINDOWS | {"num_hidden_layers": 1},
+        pooler=None,
+        lengths=(17, 1, 40, 2),
+        part="residual",
+    ),
     Case("bert-colbert", pooler=False, lengths=(17, 1, 40, 2), part="colbert"),
     Case(
         "modernbert-colbert",

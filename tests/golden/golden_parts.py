@@ -77,6 +77,50 @@ def write_dense(folder: Path, arrays: Arrays, hidden: torch.Tensor) -> None:
     arrays["embedding"] = nn.functional.normalize(second(first(means).tanh())).numpy()
 
 
+POOLINGS = ("weightedmean", "max", "cls")
+
+
+def write_residual(folder: Path, part: str, arrays: Arrays, hidden: torch.Tensor) -> None:
+    """Several poolings, with `part` "residual" dense layers that add their inputs, and length 1:
+    the modules of sentence-transformers, as it writes and runs them."""
+    from sentence_transformers.base.modules import Dense
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+
+    width = hidden.shape[1]
+    modules: list[Any] = [Pooling(width, POOLINGS)]
+    if part == "residual":
+        sizes = (3 * width, 3 * width, 21, 21)
+        for i, (before, size) in enumerate(pairwise(sizes)):
+            own = linear(before, size, i != 1, 10 + i)
+            activation = nn.Tanh() if i == 0 else nn.Identity()
+            bias = None if own.bias is None else own.bias.data
+            dense = Dense(before, size, own.bias is not None, activation, own.weight.data, bias)
+            dense.use_residual = True
+            if before != size:
+                dense.residual = linear(before, size, False, 20 + i)
+            modules.append(dense)
+    modules.append(Normalize())
+    paths = [f"{i}_{type(module).__name__}" for i, module in enumerate(modules, 1)]
+    models = "sentence_transformers.models."
+    write_modules(
+        folder,
+        [
+            (models + type(module).__name__, path, {})
+            for module, path in zip(modules, paths, strict=True)
+        ],
+    )
+    for module, path in zip(modules, paths, strict=True):
+        module.save(str(folder / path))
+    rows = []
+    for a, b in pairwise(arrays["cu_seqlens"]):
+        features: dict[str, Any] = {"token_embeddings": hidden[a:b][None]}
+        features["attention_mask"] = torch.ones(1, int(b - a), dtype=torch.int64)
+        for module in modules:
+            features = module(features)
+        rows.append(features["sentence_embedding"][0])
+    arrays["embedding"] = torch.stack(rows).numpy()
+
+
 def write_vectors(folder: Path, part: str, arrays: Arrays, hidden: torch.Tensor) -> None:
     layer = linear(hidden.shape[1], 20, False, 3)
     if part == "colbert":  # as the first ColBERT checkpoints: in the model's own file
@@ -121,6 +165,8 @@ def add_parts(case: Case, folder: Path, arrays: Arrays) -> None:
     hidden = torch.from_numpy(arrays["hidden"])
     if case.part == "dense":
         write_dense(folder, arrays, hidden)
+    elif case.part in ("poolings", "residual"):
+        write_residual(folder, case.part, arrays, hidden)
     elif case.part in ("colbert", "pylate"):
         write_vectors(folder, case.part, arrays, hidden)
     elif case.part == "bge-m3":

@@ -33,7 +33,7 @@ GEMM_SHAPES = [
 HIDDEN_SIZES = [1, 8, 33, 64, 312, 768, 1023]
 
 ACTIVATIONS = ["none", "gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid"]
-POOLINGS = ["cls", "mean", "max", "last", "mean_sqrt"]
+POOLINGS = ["cls", "mean", "max", "last", "mean_sqrt", "weighted_mean"]
 
 
 def mixed_lengths(count: int, longest: int, seed: int = 0) -> list[int]:

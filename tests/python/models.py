@@ -180,6 +180,32 @@ HEAD_OPTIONS: dict[str, Spec] = {
             "normalize": True,
         }
     },
+    "several-poolings": {
+        "embedding": {"pooling": ["weighted_mean", "cls", "max"], "normalize": True},
+    },
+    "several-poolings-as-they-are": {
+        "embedding": {"pooling": ["last", "mean_sqrt"], "normalize": False},
+    },
+    "residual-after-pooling": {
+        "embedding": {
+            "pooling": "weighted_mean",
+            "dense": [
+                {"size": 48, "activation": "tanh", "residual": True},
+                {"size": 21, "activation": "relu", "residual": True},
+                {"size": 21, "bias": False, "residual": True},
+            ],
+            "normalize": True,
+        }
+    },
+    "residual-of-several-poolings": {
+        "hidden_size": 40,
+        "num_heads": 4,
+        "embedding": {
+            "pooling": ["mean", "max"],
+            "dense": [{"size": 80, "residual": True}, {"size": 40, "residual": True}],
+            "normalize": False,
+        },
+    },
     "wide-after-pooling": {
         "embedding": {
             "pooling": "last",

@@ -201,6 +201,7 @@ def pool(x: Any, cu_seqlens: Any, pooling: str = "mean", normalize: bool = False
         "max": lambda rows: rows.max(0),
         "mean": lambda rows: rows.mean(0),
         "mean_sqrt": lambda rows: rows.sum(0) / math.sqrt(len(rows)),
+        "weighted_mean": lambda rows: np.average(rows, 0, 1.0 + np.arange(len(rows))),
     }
     out = np.zeros((len(cu_seqlens) - 1, x.shape[1]))
     for b, (begin, end) in enumerate(itertools.pairwise(cu_seqlens)):

@@ -24,9 +24,15 @@ def embedding(
     spec: Mapping[str, Any], tensors: Mapping[str, Array], hidden: Array, cu_seqlens: Any
 ) -> Array:
     options = spec["embedding"]
-    x = reference.pool(hidden, cu_seqlens, options["pooling"])
+    poolings = options["pooling"]
+    poolings = [poolings] if isinstance(poolings, str) else poolings
+    x = np.concatenate([reference.pool(hidden, cu_seqlens, pooling) for pooling in poolings], 1)
     for i, layer in enumerate(options.get("dense", ())):
-        x = _dense(tensors, f"embedding.dense.{i}", x, layer.get("activation", "none"))
+        name, before = f"embedding.dense.{i}", x
+        x = _dense(tensors, name, x, layer.get("activation", "none"))
+        if layer.get("residual") and f"{name}.residual.weight" in tensors:
+            before = _dense(tensors, f"{name}.residual", before)
+        x = x + before if layer.get("residual") else x
     x = _unit(x) if options["normalize"] else x
     return x * (np.diff(cu_seqlens) > 0)[:, None]
 

@@ -37,6 +37,15 @@ def test_specs() -> None:
         "dense": dense,
         "normalize": True,
     }
+    assert resolve_model(GOLDEN / "modernbert-residual").spec["embedding"] == {
+        "pooling": ["weighted_mean", "max", "cls"],
+        "dense": [
+            {"size": 120, "bias": True, "residual": True, "activation": "tanh"},
+            {"size": 21, "bias": False, "residual": True},
+            {"size": 21, "bias": True, "residual": True},
+        ],
+        "normalize": True,
+    }
     vectors = {"size": 20, "bias": False, "normalize": True}
     for name in ("bert-colbert", "modernbert-colbert"):
         assert heads_of(GOLDEN / name) == {"vectors": vectors}
@@ -56,7 +65,7 @@ def test_specs() -> None:
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
-        ("2_Dense/config.json", {"use_residual": True}, "use_residual = True is not supported"),
+        ("2_Dense/config.json", {"use_residual": True}, "expected residual.weight of two dim"),
         ("2_Dense/config.json", {"activation_function": "torch.nn.X"}, "'torch.nn.X' is not supp"),
         ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "module_input_name"),
         ("3_Dense/config.json", {"module_output_name": "other"}, "module_output_name = 'other'"),
@@ -73,8 +82,8 @@ def test_layers_that_are_not_there_or_not_alone(tmp_path: Path) -> None:
     file = folder / "2_Dense" / "model.safetensors"
     tensor = Tensor(np.zeros((21, 33), np.float32), "float32")
     for tensors, message in (
-        ({"linear.weight": tensor, "linear.extra": tensor}, "holds linear.extra, linear.weight"),
-        ({"weights": tensor}, "holds weights; expected linear.weight of two dimensions"),
+        ({"linear.weight": tensor, "linear.extra": tensor}, "also holds linear.extra"),
+        ({"weights": tensor}, "expected linear.weight of two dimensions, beside: weights"),
         ({"linear.weight": tensor}, r"2_Dense/linear.weight has shape \[21, 33\].*\[21, 32\]"),
     ):
         write_safetensors(file, tensors)

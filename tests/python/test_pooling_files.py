@@ -35,9 +35,14 @@ def with_pooling(
         ({"pooling_mode_mean_sqrt_len_tokens": True}, "mean_sqrt"),
         ({"pooling_mode": "lasttoken"}, "last"),
         ({"pooling_mode": ["mean"]}, "mean"),
+        ({"pooling_mode_weightedmean_tokens": True}, "weighted_mean"),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, ["cls", "mean"]),
+        ({"pooling_mode": ["mean", "max", "lasttoken"]}, ["mean", "max", "last"]),
+        ({"pooling_mode_mean_tokens": False}, "mean"),
+        ({}, "mean"),
     ],
 )
-def test_pooling(config: dict[str, Any], pooling: str, tmp_path: Path) -> None:
+def test_pooling(config: dict[str, Any], pooling: Any, tmp_path: Path) -> None:
     folder = with_pooling(edited(BERT, tmp_path / "m"), config)
     assert resolve_model(folder).spec["embedding"] == {"pooling": pooling, "normalize": False}
 
@@ -45,13 +50,10 @@ def test_pooling(config: dict[str, Any], pooling: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, "cls, mean"),
-        ({"pooling_mode": ["mean", "max"]}, "concatenation"),
-        ({"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
         ({"pooling_mode": "attention"}, "attention"),
-        ({"pooling_mode_mean_tokens": False}, "no pooling mode"),
-        ({"pooling_mode": []}, "no pooling mode"),
-        ({"pooling_mode": "mean", "include_prompt": False}, "include_prompt"),
+        ({"pooling_mode": ["mean", 7]}, "pooling mode 7 is not supported; supported: cls, mean"),
+        ({"pooling_mode": []}, r"pooling_mode \[\]: expected a mode or a list"),
+        ({"pooling_mode": "mean", "include_prompt": 7}, "include_prompt: expected true or false"),
     ],
 )
 def test_refused_pooling(config: dict[str, Any], message: str, tmp_path: Path) -> None:

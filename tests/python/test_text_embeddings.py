@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +109,15 @@ def test_dtype_errors(model: packhorse.TextModel, dtype: str, ranges: Any, messa
         model.embed(["a"], dtype=dtype, ranges=ranges)
     with pytest.raises(ValueError, match=r"embeddings are int64\[3\], expected floats \[N, dims\]"):
         quantize_embeddings(np.arange(3), "int8")  # type: ignore[arg-type]
+
+
+def test_prompts_that_pooling_leaves_out(tmp_path: Path) -> None:
+    """Without a prompt such a model is like any other."""
+    folder = with_tokenizer(GOLDEN / "bert-relu", tmp_path / "m")
+    plain = packhorse.TextModel.load(folder).embed(CASES)
+    config = {"pooling_mode": "max", "include_prompt": False}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
+    model = packhorse.TextModel.load(folder)
+    np.testing.assert_array_equal(model.embed(CASES), plain)
+    with pytest.raises(ValueError, match=r"embed: .* leaves the prompt out \(include_prompt = fal"):
+        model.embed(CASES, prompt="query: ")

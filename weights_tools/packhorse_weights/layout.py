@@ -126,8 +126,12 @@ def weight_shapes(spec: Spec, stacks: Collection[str] = ()) -> Shapes:
         layer("masked_lm.norm", (embedding,), norm_bias)
         decoder_bias = masked_lm.get("decoder_bias", True)
         layer("masked_lm.decoder", (spec["vocab_size"], embedding), decoder_bias)
-    before = hidden
-    for i, dense in enumerate(spec.get("embedding", {}).get("dense", ())):
+    options = spec.get("embedding", {})
+    poolings = options.get("pooling")
+    before = hidden * (len(poolings) if isinstance(poolings, list) else 1)
+    for i, dense in enumerate(options.get("dense", ())):
         layer(f"embedding.dense.{i}", (dense["size"], before), dense.get("bias", True))
+        if dense.get("residual", False) and dense["size"] != before:
+            layer(f"embedding.dense.{i}.residual", (dense["size"], before), False)
         before = dense["size"]
     return shapes

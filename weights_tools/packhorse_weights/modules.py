@@ -9,21 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from packhorse_weights.config import Config
+from packhorse_weights.dense import read_dense, refuse_rest, take_layer
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
 from packhorse_weights.layout import Spec
-from packhorse_weights.pooling import pooling_mode, read_modules
-from packhorse_weights.safetensors_file import read_safetensors
+from packhorse_weights.pooling import read_modules, read_pooling
 from packhorse_weights.tensor import Tensor
+from packhorse_weights.weight_files import read_file
 
-# Classes of torch, as Dense modules name them -> ours; None: no activation.
-_ACTIVATIONS = {
-    "torch.nn.modules.linear.Identity": "",
-    "torch.nn.modules.activation.Tanh": "tanh",
-    "torch.nn.modules.activation.ReLU": "relu",
-    "torch.nn.modules.activation.GELU": "gelu",
-    "torch.nn.modules.activation.SiLU": "silu",
-}
 _TRANSFORMERS = ("Transformer", "MLMTransformer")
 _KNOWN = (
     *_TRANSFORMERS,
@@ -61,55 +54,28 @@ class Modules:
         self.tensors |= {f"{theirs}.{name}": tensor for name, tensor in tensors.items()}
 
 
-def _read_layer(path: Path, prefix: str) -> dict[str, Tensor]:
-    """{"weight", "bias" if any} of the only layer in a file, named prefix + these there."""
-    if path.suffix == ".safetensors":
-        tensors = read_safetensors(path)
-    else:
-        from packhorse_weights.torch_file import read_torch  # zipfile is slow to import
-
-        tensors = read_torch(path)
-    layer = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
-    weight = layer.get("weight")
-    if layer.keys() - {"weight", "bias"} or weight is None or len(weight.shape) != 2:
-        raise CheckpointError(
-            f"{path}: holds {', '.join(sorted(tensors)) or 'nothing'}; expected {prefix}weight of "
-            f"two dimensions and at most {prefix}bias beside it"
-        )
-    return layer
-
-
-def _read_dense(folder: Path, inputs: str) -> tuple[dict[str, Tensor], str]:
-    """(tensors, activation) of a Dense module whose input and output are `inputs`."""
-    config = Config(read_json(folder / "config.json"), str(folder / "config.json"))
-    config.refuse("use_residual")
-    for name in ("module_input_name", "module_output_name"):
-        config.refuse(name, inputs)
-    activation = config.choice(
-        "activation_function", _ACTIVATIONS, "torch.nn.modules.activation.Tanh"
-    )
-    for name in ("model.safetensors", "pytorch_model.bin"):
-        if (folder / name).is_file():
-            return _read_layer(folder / name, "linear."), activation
-    raise CheckpointError(f"{folder}: no model.safetensors or pytorch_model.bin")
-
-
 def _read_pooled(paths: list[Path], result: Modules) -> None:
     """Pooling, then dense layers."""
-    result.embedding = {"pooling": pooling_mode(paths[0] / "config.json")}
+    result.embedding = read_pooling(paths[0] / "config.json")
     for i, path in enumerate(paths[1:]):
-        layer, activation = _read_dense(path, "sentence_embedding")
-        result.add(f"embedding.dense.{i}", str(path / "linear"), layer)
-        options = {"size": layer["weight"].shape[0], "bias": "bias" in layer}
-        dense = options | ({"activation": activation} if activation else {})
-        result.embedding.setdefault("dense", []).append(dense)
+        dense = read_dense(path, "sentence_embedding")
+        result.add(f"embedding.dense.{i}", str(path / "linear"), dense.layer)
+        if dense.residual:
+            result.add(f"embedding.dense.{i}.residual", str(path / "residual"), dense.residual)
+        options = {"size": dense.layer["weight"].shape[0], "bias": "bias" in dense.layer}
+        if dense.has_residual:
+            options["residual"] = True
+        if dense.activation:
+            options["activation"] = dense.activation
+        result.embedding.setdefault("dense", []).append(options)
 
 
 def _read_vectors(path: Path, result: Modules) -> None:
-    layer, activation = _read_dense(path, "token_embeddings")
-    if activation:
-        raise CheckpointError(f"{path}: an activation of token vectors is not supported")
-    result.add("vectors", str(path / "linear"), layer)
+    dense = read_dense(path, "token_embeddings")
+    if dense.activation or dense.has_residual:
+        what = "an activation" if dense.activation else "use_residual"
+        raise CheckpointError(f"{path}: {what} of token vectors is not supported")
+    result.add("vectors", str(path / "linear"), dense.layer)
 
 
 def _read_splade(path: Path, result: Modules) -> None:
@@ -133,7 +99,9 @@ def _read_layers(root: Path, folder: Path, result: Modules) -> None:
     for name, ours in (("sparse_linear.pt", "token_weights"), ("colbert_linear.pt", "vectors")):
         paths = [place / name for place in (root, folder) if (place / name).is_file()]
         if paths:
-            result.add(ours, name.removesuffix(".pt"), _read_layer(paths[0], ""))
+            tensors = read_file(paths[0])[0]
+            result.add(ours, name.removesuffix(".pt"), take_layer(tensors, "", paths[0]))
+            refuse_rest(tensors, paths[0])
 
 
 def _read_colbert(config: Config, tensors: Mapping[str, Tensor], result: Modules) -> None:

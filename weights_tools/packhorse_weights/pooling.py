@@ -5,26 +5,28 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import child, read_bytes, read_json
+from packhorse_weights.layout import Spec
 
-# Names of sentence-transformers -> ours; None: not supported.
-_MODES: dict[str, str | None] = {
+# Names of sentence-transformers -> ours.
+_MODES = {
     "cls": "cls",
     "mean": "mean",
     "max": "max",
     "lasttoken": "last",
     "mean_sqrt_len_tokens": "mean_sqrt",
-    "weightedmean": None,
+    "weightedmean": "weighted_mean",
 }
-# The older form: one flag for each mode.
+# The older form: one flag for each mode, in the order in which several are put together.
 _FLAGS = {
     "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
-    "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_mean_tokens": "mean",
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
 }
 
 
@@ -45,31 +47,28 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
     ]
 
 
-def pooling_mode(path: Path) -> str:
-    """`embedding.pooling` of the spec, from the config of a Pooling module."""
-    config = read_json(path)
-    modes = config.get("pooling_mode")
+def read_pooling(path: Path) -> Spec:
+    """`embedding.pooling` of the spec, and `include_prompt` where it is false, from the config of a
+    Pooling module."""
+    config = Config(read_json(path), str(path))
+    modes = config.fields.get("pooling_mode")
     if modes is None:
-        modes = [mode for flag, mode in _FLAGS.items() if config.get(flag) is True]
+        # Without any sentence-transformers takes the mean.
+        modes = [mode for flag, mode in _FLAGS.items() if config.fields.get(flag) is True]
+        modes = modes or ["mean"]
     elif isinstance(modes, str):
         modes = [modes]
-    if config.get("include_prompt") is False:
-        raise CheckpointError(f"{path}: include_prompt = false is not supported")
     if not isinstance(modes, list) or not modes:
-        raise CheckpointError(f"{path}: no pooling mode is set")
-    if len(modes) > 1:
-        raise CheckpointError(
-            f"{path}: a concatenation of pooling modes ({', '.join(map(str, modes))}) is not "
-            "supported"
-        )
-    mode = modes[0]
-    ours = _MODES.get(mode) if isinstance(mode, str) else None
-    if ours is None:
-        known = ", ".join(name for name, value in _MODES.items() if value)
-        raise CheckpointError(
-            f"{path}: pooling mode {mode!r:.80} is not supported; supported: {known}"
-        )
-    return ours
+        raise CheckpointError(f"{path}: pooling_mode {modes!r:.80}: expected a mode or a list")
+    for mode in modes:
+        if not isinstance(mode, str) or mode not in _MODES:
+            raise CheckpointError(
+                f"{path}: pooling mode {mode!r:.80} is not supported; "
+                f"supported: {', '.join(_MODES)}"
+            )
+    ours = [_MODES[mode] for mode in modes]
+    whole = {} if config.boolean("include_prompt", True) else {"include_prompt": False}
+    return {"pooling": ours if len(ours) > 1 else ours[0], **whole}
 
 
 def read_max_length(folder: Path, max_seqlen: int) -> int | None:

@@ -112,6 +112,11 @@ class Embedding(TextRunner):
             own = self.session.config.get("embedding", {}).get("normalize", False)
             normalize = own and truncate_dim is not None  # what is cut no longer has length 1
         before = choose_prompt(self.tokenizer.config, prompt, prompt_name)
+        if before and not self.session.config.get("embedding", {}).get("include_prompt", True):
+            raise ValueError(
+                "embed: this model's pooling leaves the prompt out (include_prompt = false), which "
+                'is not supported: pool output "hidden" of the session, or embed with prompt=""'
+            )
         # Where ranges are not given, they are those of all embeddings.
         late = dtype in ("int8", "uint8") and ranges is None
 

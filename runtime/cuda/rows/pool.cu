@@ -20,11 +20,13 @@ __device__ int64_t sequence_count(const BatchView& batch) {
 // The larger; NaN if either is, as in PyTorch.
 __device__ float max_or_nan(float a, float b) { return a > b || a != a ? a : b; }
 
+// `weight`: of a sum's term.
 template <bool kMax>
-__device__ void combine(float (&to)[kVectorSize], const float (&from)[kVectorSize]) {
+__device__ void combine(float (&to)[kVectorSize], const float (&from)[kVectorSize],
+                        float weight = 1) {
 #pragma unroll
   for (int i = 0; i < kVectorSize; ++i) {
-    to[i] = kMax ? max_or_nan(to[i], from[i]) : to[i] + from[i];
+    to[i] = kMax ? max_or_nan(to[i], from[i]) : to[i] + weight * from[i];
   }
 }
 
@@ -44,6 +46,7 @@ __global__ void __launch_bounds__(kAcross* kDown)
   const int length = end - begin;
   if (args.pooling == Pooling::kCls) end = min(end, begin + 1);
   if (args.pooling == Pooling::kLast) begin = max(begin, end - 1);
+  const bool weighted = args.pooling == Pooling::kWeightedMean;
 
   const int across = threadIdx.x % kAcross;
   const int down = threadIdx.x / kAcross;
@@ -63,10 +66,11 @@ __global__ void __launch_bounds__(kAcross* kDown)
       }
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {
-        if (first + i * kDown >= end) break;
+        const int row = first + i * kDown;
+        if (row >= end) break;
         float more[kVectorSize];
         unpack<T>(more, bits[i]);
-        combine<kMax>(value, more);
+        combine<kMax>(value, more, weighted ? static_cast<float>(row - begin + 1) : 1.0f);
       }
     }
   }
@@ -83,6 +87,7 @@ __global__ void __launch_bounds__(kAcross* kDown)
   if (down != 0 || !inside) return;
   float divisor = 1;
   if (args.pooling == Pooling::kMean) divisor = static_cast<float>(length);
+  if (weighted) divisor = 0.5f * static_cast<float>(length) * static_cast<float>(length + 1);
   if (args.pooling == Pooling::kMeanSqrt) divisor = sqrtf(static_cast<float>(length));
 #pragma unroll
   for (float& x : value) x = length <= 0 ? 0.0f : x / divisor;
