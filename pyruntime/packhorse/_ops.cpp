@@ -268,15 +268,18 @@ class Operators {
   }
 
   py::object sparse_pool(Stream stream, const Floats& x, const Floats& weight,
-                         const std::optional<Floats>& bias, const Ints& cu_seqlens) {
+                         const std::optional<Floats>& bias, const Ints& cu_seqlens, bool sum,
+                         bool twice) {
     Call call(shared_, dtype_, stream);
     SparsePoolArgs args;
+    args.sum = sum;
+    args.twice = twice;
     args.x = call.put("x", x);
     args.weight = call.put_linear("weight", {weight, bias});
     args.batch = call.put_batch(cu_seqlens, args.x.rows());
     args.out = call.matrix(args.batch.num_sequences, args.weight.out_features, DType::kFloat32);
     args.workspace = call.allocate(ops().sparse_pool_workspace(
-        args.x.rows(), args.weight.in_features, args.weight.out_features, dtype_));
+        args.x.rows(), args.weight.in_features, args.weight.out_features, args.sum, dtype_));
     ops().sparse_pool(args);
     return call.get(args.out);
   }

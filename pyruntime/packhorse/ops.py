@@ -378,6 +378,8 @@ def sparse_pool(
     cu_seqlens: Any,
     *,
     bias: Any = None,
+    sum: bool = False,
+    twice: bool = False,
     device: str = "cpu",
     dtype: str = "float32",
     threads: int | None = None,
@@ -386,7 +388,7 @@ def sparse_pool(
     """log(1 + max(0, x weight^T + bias)), its largest over each sequence: [B, N] of x [T, K] and
     weight [N, K], as SPLADE weighs a vocabulary. No [T, N] array is made on the way.
 
-    An empty sequence gives zeros.
+    `sum` adds them up instead; `twice` takes log(1 + that) of each. An empty sequence gives zeros.
     """
     call = OperatorCall(x, x, device, dtype, threads, stream)
     return call.result(
@@ -396,5 +398,7 @@ def sparse_pool(
             call.put("weight", weight),
             call.put("bias", bias),
             call.put("cu_seqlens", cu_seqlens),
+            sum,
+            twice,
         )
     )

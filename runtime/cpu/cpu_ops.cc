@@ -120,7 +120,8 @@ class CpuOps final : public Ops {
                              DType) const override {
     return cpu::attention_workspace(num_sequences, head_dim, pool_.threads());
   }
-  size_t sparse_pool_workspace(int64_t, int64_t in_features, int64_t, DType dtype) const override {
+  size_t sparse_pool_workspace(int64_t, int64_t in_features, int64_t, bool,
+                               DType dtype) const override {
     return cpu::sparse_pool_workspace(in_features, dtype, pool_.threads());
   }
 

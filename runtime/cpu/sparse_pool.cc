@@ -25,15 +25,11 @@ struct Scratch {
 // The larger; NaN if either is.
 float max_or_nan(float a, float b) { return a > b || a != a ? a : b; }
 
-void weigh(float* row, int64_t columns) {
-  // Hardly any are above zero.
-  for (int64_t i = 0; i < columns; ++i) {
-    if (!(row[i] <= 0)) {
-      row[i] = std::log1p(row[i]);
-    } else {
-      row[i] = 0;
-    }
-  }
+// Hardly any logit is above zero.
+float weight_of(float logit, bool twice) {
+  if (logit <= 0) return 0;
+  const float weight = std::log1p(logit);
+  return twice ? std::log1p(weight) : weight;
 }
 
 }  // namespace
@@ -96,6 +92,15 @@ void sparse_pool(const SparsePoolArgs& args, GemmSet& gemms, const Kernels& kern
         const int64_t last = std::min<int64_t>(end, cu_seqlens[sequence + 1]);
         const bool starts = cu_seqlens[sequence] == row;
         float* out = out_of(sequence);
+        if (args.sum) {
+          // One by one: a sum of sums would depend on where blocks end.
+          if (starts) std::fill_n(out, columns, 0.0f);
+          for (; row < last; ++row) {
+            const float* logit = logits + (row - first) * block.out_stride;
+            for (int64_t i = 0; i < columns; ++i) out[i] += weight_of(logit[i], args.twice);
+          }
+          continue;
+        }
         PoolRows task;
         task.x = logits + (row - first) * block.out_stride;
         task.out = starts ? out : largest;
@@ -107,7 +112,9 @@ void sparse_pool(const SparsePoolArgs& args, GemmSet& gemms, const Kernels& kern
         if (!starts) {
           for (int64_t i = 0; i < columns; ++i) out[i] = max_or_nan(out[i], largest[i]);
         }
-        if (last == cu_seqlens[sequence + 1]) weigh(out, columns);
+        if (last == cu_seqlens[sequence + 1]) {
+          for (int64_t i = 0; i < columns; ++i) out[i] = weight_of(out[i], args.twice);
+        }
         row = last;
       }
     }

@@ -139,9 +139,9 @@ class CudaOps final : public Ops {
     return attention_sm80_workspace(num_tokens, max_seqlen, num_heads, head_dim, portable_limits());
   }
 
-  size_t sparse_pool_workspace(int64_t rows, int64_t, int64_t out_features,
+  size_t sparse_pool_workspace(int64_t rows, int64_t, int64_t out_features, bool sum,
                                DType dtype) const override {
-    if (gemm_kernels_ == Kernels::kSm90) return 0;
+    if (pools_in_gemm(sum)) return 0;
     return static_cast<size_t>(std::min(rows, kSparsePoolRows) * out_features) * size_of(dtype);
   }
 
@@ -284,11 +284,16 @@ class CudaOps final : public Ops {
     const DeviceGuard guard(device_);
     const size_t bytes = static_cast<size_t>(args.out.size()) * sizeof(float);
     CUDA_CHECK(cudaMemsetAsync(args.out.data, 0, bytes, stream_));
-    gemm_kernels_ == Kernels::kSm90 ? pool_in_gemm(args) : pool_chunks(args);
-    launch_sparse_weights(args.out.as<float>(), args.out.size(), stream_);
+    pools_in_gemm(args.sum) ? pool_in_gemm(args) : pool_chunks(args);
+    if (!args.sum) {
+      launch_sparse_weights(args.out.as<float>(), args.out.size(), args.twice, stream_);
+    }
   }
 
-  // Largest logits into zeros.
+  // Maxima alone: sums are made in the order of the rows, which tiles do not keep.
+  bool pools_in_gemm(bool sum) const { return gemm_kernels_ == Kernels::kSm90 && !sum; }
+
+  // Into zeros: the largest logits.
   void pool_in_gemm(const SparsePoolArgs& args) {
     if constexpr (kBuiltForSm90) {
       const char* op = "sparse_pool";
@@ -322,7 +327,11 @@ class CudaOps final : public Ops {
                static_cast<size_t>(chunk.first_row * args.x.row_stride) * size_of(args.x.dtype);
       const TensorView logits(args.workspace, args.x.dtype, chunk.rows, chunk.stride);
       gemm(gemm_params(op, x, args.weight, Activation::kNone, {}, logits, nullptr, sm_count_));
-      launch_sparse_chunk(chunk, stream_);
+      if (args.sum) {
+        launch_sparse_sum(chunk, args.twice, stream_);
+      } else {
+        launch_sparse_chunk(chunk, stream_);
+      }
     }
   }
 

@@ -118,8 +118,9 @@ class HeadBuffers {
           matrix("padded_predictions", predictions, padded(spec_.vocab_size));
     }
     if (spec_.masked_lm->sparse) {
-      const size_t bytes = ops_.sparse_pool_workspace(tokens(), spec_.embedding_size,
-                                                      padded(spec_.vocab_size), dtype_);
+      const size_t bytes =
+          ops_.sparse_pool_workspace(tokens(), spec_.embedding_size, padded(spec_.vocab_size),
+                                     spec_.masked_lm->sparse_sum, dtype_);
       if (bytes > 0) buffers_.sparse_workspace = arena_.take("sparse_workspace", bytes);
     }
   }

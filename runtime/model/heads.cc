@@ -140,6 +140,8 @@ void Heads::sparse(const TensorView& out) const {
   ops_.sparse_pool({.x = masked_lm_dense(hidden()),
                     .weight = *weights_.masked_lm_decoder,
                     .batch = batch_,
+                    .sum = spec_.masked_lm->sparse_sum,
+                    .twice = spec_.masked_lm->sparse_twice,
                     .out = out.first_rows(batch_.num_sequences),
                     .workspace = buffers_.sparse_workspace});
 }

@@ -44,7 +44,9 @@ struct MaskedLmSpec {
   Activation activation = Activation::kGelu;
   bool dense_bias = true;
   bool decoder_bias = true;
-  bool sparse = false;  // whether the model is for sparse vectors
+  bool sparse = false;        // whether the model is for sparse vectors
+  bool sparse_sum = false;    // as SparsePoolArgs
+  bool sparse_twice = false;  // likewise
 };
 
 /// A vector of each token.

@@ -193,14 +193,17 @@ struct PoolArgs {
   TensorView out;  // [B, E], dtype of x or float32
 };
 
-/// out[b, n] = log(1 + max(0, the largest x[t] . weight[n] + bias[n] of the rows t of sequence b)):
-/// how much a sequence is about each entry of the vocabulary (SPLADE, Formal et al., arXiv
-/// 2109.10086). An empty sequence gives zeros. What lies between is never there for all rows: no
-/// [T, N] tensor.
+/// out[b, n] = the largest, or with `sum` the sum, of log(1 + max(0, x[t] . weight[n] + bias[n]))
+/// over the rows t of sequence b: how much a sequence is about each entry of the vocabulary
+/// (SPLADE, Formal et al., arXiv 2107.05720 and 2109.10086). With `twice` the logarithm is taken
+/// twice. An empty sequence gives zeros. What lies between is never there for all rows: no [T, N]
+/// tensor. Rows are summed in their order.
 struct SparsePoolArgs {
   TensorView x;         // [T, K], contiguous
   LinearWeight weight;  // out_features at least N: those from N on are not asked for
   BatchView batch;
+  bool sum = false;
+  bool twice = false;
   TensorView out;             // [B, N] float32, contiguous
   void* workspace = nullptr;  // Ops::sparse_pool_workspace bytes
 };

@@ -98,7 +98,7 @@ class PACKHORSE_API Ops {
   virtual size_t attention_workspace(int64_t num_tokens, int64_t num_sequences, int64_t max_seqlen,
                                      int64_t num_heads, int64_t head_dim, DType dtype) const = 0;
   virtual size_t sparse_pool_workspace(int64_t rows, int64_t in_features, int64_t out_features,
-                                       DType dtype) const = 0;
+                                       bool sum, DType dtype) const = 0;
 
   // Ops. Throw InvalidArgument where the arguments do not fit together.
   void embed(const EmbedArgs& args);

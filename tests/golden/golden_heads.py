@@ -130,6 +130,8 @@ MODELS_WITH_HEADS: tuple[Case, ...] = (
     masked_lm("deberta-v3-predictions", "deberta-v2", _DEBERTA),
     masked_lm("bert-splade", "bert", {"vocab_size": 500}, part="splade"),
     masked_lm("distilbert-splade", "distilbert", part="splade"),
+    masked_lm("bert-splade-sum", "bert", _ODD, part="splade-sum"),
+    masked_lm("distilbert-splade-logs", "distilbert", part="splade-logs"),
     Case("bert-dense", pooler=False, lengths=(17, 1, 40, 2), part="dense"),
     Case("bert-poolings", config=_ODD, pooler=False, lengths=(17, 1, 40, 2), part="poolings"),
     Case(

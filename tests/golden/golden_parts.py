@@ -148,14 +148,19 @@ def write_bge_m3(folder: Path, arrays: Arrays, hidden: torch.Tensor) -> None:
     arrays["vectors"] = nn.functional.normalize(vectors(hidden)).numpy()
 
 
-def write_splade(folder: Path, arrays: Arrays) -> None:
+def write_splade(folder: Path, part: str, arrays: Arrays) -> None:
+    from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+    options = {"splade-sum": ("sum", "relu"), "splade-logs": ("sum", "log1p_relu")}
+    module = SpladePooling(*options.get(part, ("max", "relu"))).eval()
     kind = "sentence_transformers.sparse_encoder.models.SpladePooling"
-    config = {"pooling_strategy": "max", "activation_function": "relu"}
-    write_modules(folder, [(kind, "1_SpladePooling", config)])
-    bounds = arrays["cu_seqlens"]
-    logits = torch.from_numpy(arrays["logits"])
-    weights = logits.relu().log1p()
-    rows = [weights[a:b].max(0).values for a, b in pairwise(bounds)]
+    write_modules(folder, [(kind, "1_SpladePooling", {})])
+    module.save(str(folder / "1_SpladePooling"))
+    rows = []
+    for a, b in pairwise(arrays["cu_seqlens"]):
+        logits = torch.from_numpy(arrays["logits"][a:b])[None].clone()  # pooled in place
+        features = {"token_embeddings": logits, "attention_mask": torch.ones(1, int(b - a))}
+        rows.append(module(features)["sentence_embedding"][0])
     arrays["sparse"] = torch.stack(rows).numpy()
 
 
@@ -171,10 +176,11 @@ def add_parts(case: Case, folder: Path, arrays: Arrays) -> None:
         write_vectors(folder, case.part, arrays, hidden)
     elif case.part == "bge-m3":
         write_bge_m3(folder, arrays, hidden)
-    if case.part == "splade":
-        write_splade(folder, arrays)
+    is_splade = case.part is not None and case.part.startswith("splade")
+    if is_splade:
+        write_splade(folder, case.part, arrays)
     if case.part == "answers":  # what a reranker of its kind is made of
         arrays["last_logits"] = arrays.pop("logits")[arrays["cu_seqlens"][1:] - 1]
-    if case.part in ("predictions", "splade"):
+    if case.part == "predictions" or is_splade:
         rows = np.arange(2, len(hidden), 3, dtype=np.int32)
         arrays["prediction_rows"], arrays["predictions"] = rows, arrays.pop("logits")[rows]

@@ -246,7 +246,7 @@ def make(case: Case, sequences: list[tuple[np.ndarray, np.ndarray]]) -> None:
     save(folder, case, model, encoder)
     write_pooling(folder, case)
     mode = case.pooling or ("cls" if pooler else "mean")
-    predicts = case.part in ("predictions", "splade", "answers")
+    predicts = str(case.part).startswith(("predictions", "splade", "answers"))
     head = model if case.head or predicts else None
     model.float()
     arrays = run(encoder, sequences, pooler, mode, case.normalize, head)

@@ -160,6 +160,11 @@ SPEC_OPTIONS: dict[str, Spec] = {
 
 _SPARSE = {"heads": {"masked_lm": {"activation": "gelu", "sparse": True}}}
 
+
+def sparse(**options: Any) -> Spec:
+    return {"heads": {"masked_lm": {**_SPARSE["heads"]["masked_lm"], **options}}}
+
+
 # Heads beside classifiers: changes to `tiny_spec`.
 HEAD_OPTIONS: dict[str, Spec] = {
     "masked-lm": {"heads": {"masked_lm": {"activation": "tanh"}}},
@@ -169,6 +174,12 @@ HEAD_OPTIONS: dict[str, Spec] = {
     },
     "sparse": _SPARSE,
     "sparse-of-many": {**_SPARSE, "vocab_size": 1001, "norm": {**_NORM, "bias": False}},
+    "sparse-sum": sparse(sparse_pooling="sum"),
+    "sparse-sum-of-logs-of-logs": {
+        **sparse(sparse_pooling="sum", sparse_logs=2),
+        "vocab_size": 401,
+    },
+    "sparse-logs-of-logs": sparse(sparse_pooling="max", sparse_logs=2),
     "token-weights": {"heads": {"token_weights": True}},
     "vectors": {"heads": {"vectors": {"size": 20}}},
     "long-vectors": {"heads": {"vectors": {"size": 130, "bias": True, "normalize": False}}},

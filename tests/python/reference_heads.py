@@ -43,6 +43,17 @@ def predictions(spec: Mapping[str, Any], tensors: Mapping[str, Array], hidden: A
     return _dense(tensors, "masked_lm.decoder", norm_by_name(spec, tensors, "masked_lm.norm", x))
 
 
+def sparse(logits: Array, cu_seqlens: Any, sum: bool = False, twice: bool = False) -> Array:
+    weights = np.log1p(np.maximum(logits, 0))
+    weights = np.log1p(weights) if twice else weights
+    found = np.zeros((len(cu_seqlens) - 1, logits.shape[1]))
+    for i, (begin, end) in enumerate(itertools.pairwise(cu_seqlens)):
+        if end > begin:
+            rows = weights[begin:end]
+            found[i] = rows.sum(0) if sum else rows.max(0)
+    return found
+
+
 def outputs(
     spec: Mapping[str, Any],
     tensors: Mapping[str, Array],
@@ -63,8 +74,10 @@ def outputs(
         logits = predictions(spec, tensors, hidden)
         found["predictions"] = logits[rows]
         if heads["masked_lm"].get("sparse"):
-            found["sparse"] = np.zeros((len(cu_seqlens) - 1, logits.shape[1]))
-            for i, (begin, end) in enumerate(itertools.pairwise(cu_seqlens)):
-                if end > begin:
-                    found["sparse"][i] = np.log1p(np.maximum(logits[begin:end].max(0), 0))
+            found["sparse"] = sparse(
+                logits,
+                cu_seqlens,
+                heads["masked_lm"].get("sparse_pooling") == "sum",
+                heads["masked_lm"].get("sparse_logs") == 2,
+            )
     return found

@@ -54,6 +54,12 @@ def test_specs() -> None:
         "vectors": {"size": 32, "bias": True, "normalize": True},
     }
     assert heads_of(GOLDEN / "bert-splade") == {"masked_lm": {"activation": "gelu", "sparse": True}}
+    assert heads_of(GOLDEN / "distilbert-splade-logs")["masked_lm"] == {
+        "activation": "gelu",
+        "sparse": True,
+        "sparse_pooling": "sum",
+        "sparse_logs": 2,
+    }
     assert heads_of(GOLDEN / "modernbert-own-decoder")["masked_lm"] == {
         "activation": "gelu",
         "dense_bias": True,
@@ -97,8 +103,8 @@ def test_layers_that_are_not_there_or_not_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"pooling_strategy": "sum"}, "pooling_strategy 'sum' is not supported"),
-        ({"activation_function": "log1p_relu"}, "activation_function 'log1p_relu'"),
+        ({"pooling_strategy": "mean"}, "pooling_strategy 'mean' is not supported"),
+        ({"activation_function": "gelu"}, "activation_function 'gelu'"),
     ],
 )
 def test_refused_sparse_vectors(change: dict[str, Any], message: str, tmp_path: Path) -> None:

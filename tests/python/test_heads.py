@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -225,14 +224,13 @@ def test_sparse_pool(precision: Precision, device: str) -> None:
         for lengths in ([1], [63, 1, 1, 0, 64, 130], [0, 5, 0], [], [300]):
             cu_seqlens = offsets(lengths)
             x = random.normal(0, 1, (cu_seqlens[-1], k))
-            for b in (bias, None):
-                found = ops.sparse_pool(x, weight, cu_seqlens, bias=b, **options)
+            for b, sum, twice in ((bias, False, False), (None, True, False), (bias, True, True)):
+                how = {"bias": b, "sum": sum, "twice": twice}
+                found = ops.sparse_pool(x, weight, cu_seqlens, **how, **options)
                 logits = reference.linear(precision.round(x), precision.round(weight), b)
-                expected = [
-                    np.log1p(np.maximum(logits[i:j], 0).max(0, initial=0))
-                    for i, j in itertools.pairwise(cu_seqlens)
-                ]
-                precision.check(found, np.reshape(expected, (-1, n)))
+                expected = reference_heads.sparse(logits, cu_seqlens, sum, twice)
+                # Logits of many rows, each rounded to the precision, are in a sum.
+                precision.check(found, expected, steps=4 if sum else 1)
 
 
 def test_not_a_number_stays_in_its_sequence(device: str) -> None:
@@ -240,6 +238,9 @@ def test_not_a_number_stays_in_its_sequence(device: str) -> None:
     x[4] = np.nan
     found = ops.sparse_pool(x, np.eye(8), [0, 3, 6], device=device)
     np.testing.assert_allclose(found[0], np.log(2), rtol=1e-6)
+    assert np.isnan(found[1]).all()
+    found = ops.sparse_pool(x, np.eye(8), [0, 3, 6], sum=True, device=device)
+    np.testing.assert_allclose(found[0], 3 * np.log(2), rtol=1e-6)
     assert np.isnan(found[1]).all()
 
 

@@ -138,7 +138,7 @@ def inspect_checkpoint(path: str | PathLike[str], reranker: Reranker | None = No
     layers = {**(head.names if head else {}), **parts.names}
     heads |= parts.heads
     if (masked_lm := read_masked_lm(family, prefix, config, tensors)) is not None:
-        heads["masked_lm"] = masked_lm[0] | ({"sparse": True} if parts.sparse else {})
+        heads["masked_lm"] = masked_lm[0] | parts.sparse
         layers |= masked_lm[1]
     elif parts.sparse:
         raise CheckpointError(f"{root}: SpladePooling, but no head of a masked language model")

@@ -45,7 +45,7 @@ class Modules:
     heads: Spec = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    sparse: bool = False  # whether the model is for sparse vectors
+    sparse: Spec = field(default_factory=dict)  # of `heads.masked_lm`, for sparse vectors
     answers: list[int] | None = None  # tokens whose logits make a score: yes, and no if any
 
     def add(self, ours: str, theirs: str, tensors: Mapping[str, Tensor]) -> None:
@@ -80,9 +80,13 @@ def _read_vectors(path: Path, result: Modules) -> None:
 
 def _read_splade(path: Path, result: Modules) -> None:
     config = Config(read_json(path / "config.json"), str(path / "config.json"))
-    config.choice("pooling_strategy", {"max": "max"}, "max")
-    config.choice("activation_function", {"relu": "relu"}, "relu")
-    result.sparse = True
+    pooling = config.choice("pooling_strategy", {"max": "max", "sum": "sum"}, "max")
+    logs = config.choice("activation_function", {"relu": "1", "log1p_relu": "2"}, "relu")
+    result.sparse = {
+        "sparse": True,
+        **({"sparse_pooling": pooling} if pooling != "max" else {}),
+        **({"sparse_logs": 2} if logs == "2" else {}),
+    }
 
 
 def _read_logit_score(path: Path, model: Config, result: Modules) -> None:

@@ -28,7 +28,10 @@ struct SparseChunk {
 
 /// out = max(out, logits of the sequence's rows); `out` is zeros before the first chunk. NaN wins.
 void launch_sparse_chunk(const SparseChunk& chunk, cudaStream_t stream);
-/// out = log(1 + out)
-void launch_sparse_weights(float* out, int64_t size, cudaStream_t stream);
+/// out += log(1 + max(0, logits)) of the sequence's rows, one after the other, or with `twice` the
+/// logarithm of 1 + that; `out` is zeros before the first chunk.
+void launch_sparse_sum(const SparseChunk& chunk, bool twice, cudaStream_t stream);
+/// out = log(1 + out), or with `twice` that of it
+void launch_sparse_weights(float* out, int64_t size, bool twice, cudaStream_t stream);
 
 }  // namespace packhorse::cuda
