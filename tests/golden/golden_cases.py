@@ -226,6 +226,15 @@ MODELS: tuple[Case, ...] = (
         pooler=None,
     ),
     Case(
+        "llama-dynamic",
+        "llama",
+        config={
+            "num_key_value_heads": 2,
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 2.5},
+        },
+        pooler=None,
+    ),
+    Case(
         "qwen2-yarn",
         "qwen2",
         config={

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import packhorse
 import pytest
-import reference_encoder
-from cases import offsets
 from checkpoints import GOLDEN, edited
-from models import random_sequences, random_tensors, with_defaults
-from packhorse_weights import CheckpointError, Tensor, resolve_model
+from packhorse_weights import CheckpointError, resolve_model
 from packhorse_weights.architectures import find_architecture
-from packhorse_weights.architectures.jina_bert import ARCHITECTURE as JINA
 from packhorse_weights.config import Config
-from packhorse_weights.safetensors_file import write_safetensors
 
 
 def spec_of(config: dict[str, Any]) -> dict[str, Any]:
@@ -281,7 +274,8 @@ def test_published_configs(name: str) -> None:
         ("gte", {"rope_scaling": {"type": "ntk", "factor": 2, "mixed_b": 0.3}}, "mixed_b"),
         ("gte", {"logn_attention_scale": True}, "logn_attention_scale"),
         ("gte", {"layer_norm_type": "rms_norm"}, "layer_norm_type"),
-        ("qwen2", {"rope_parameters": {"rope_type": "dynamic"}}, "rope_type = 'dynamic'"),
+        ("qwen2", {"rope_parameters": {"rope_type": "dynamic"}}, "factor: expected a positive"),
+        ("qwen2", {"rope_parameters": {"rope_type": "proportional"}}, "rope_type = 'proportional'"),
         ("qwen2", {"rope_parameters": {"rope_type": "linear"}}, "factor: expected a positive"),
         ("qwen2-yarn", {"rope_scaling": {"type": "linear", "factor": 2}}, "rope_scaling = "),
         ("qwen2", {"rope_parameters": {"full_attention": {}}}, "full_attention is not known"),
@@ -321,7 +315,13 @@ def test_scaled_rotations_in_the_older_form(tmp_path: Path) -> None:
         config["rope_theta"] = scaling.pop("rope_theta")
         config["rope_scaling"] = scaling | {"type": scaling.pop("rope_type")}
 
-    for name in ("llama-linear", "llama-llama3", "qwen2-yarn", "mistral-longrope"):
+    for name in (
+        "llama-linear",
+        "llama-dynamic",
+        "llama-llama3",
+        "qwen2-yarn",
+        "mistral-longrope",
+    ):
         folder = edited(GOLDEN / name, tmp_path / name, older)
         assert resolve_model(folder).spec == resolve_model(GOLDEN / name).spec
 
@@ -332,6 +332,14 @@ def test_long_rope_ends_at_the_trained_length(tmp_path: Path) -> None:
 
     folder = edited(GOLDEN / "mistral-longrope", tmp_path / "m", longer)
     assert resolve_model(folder).spec["max_seqlen"] == 128
+
+
+def test_dynamic_rope_ends_at_the_trained_length() -> None:
+    session = packhorse.Session.load(GOLDEN / "llama-dynamic", max_tokens=200)
+    assert session.config["attention"]["rope"] == {"theta": 100.0}
+    assert session.run([range(5, 100)] * 2).hidden.shape == (190, 32)
+    with pytest.raises(ValueError, match="121 tokens.*120"):
+        session.run([[5] * 121])
 
 
 def test_decoders_that_see_everything(tmp_path: Path) -> None:
@@ -363,52 +371,3 @@ def test_shared_layers_are_loaded_once() -> None:
     assert all(name.startswith("layers.0.") for name in layers)
     elements = 30000 * 128 + 514 * 128 + 128 * 4096 + 4 * 4096**2 + 2 * 4096 * 16384
     assert 4 * elements <= plan.bytes < 4.02 * elements
-
-
-@pytest.mark.parametrize("activation", ["geglu", "reglu"])
-def test_jina_v2(activation: str, tmp_path: Path) -> None:
-    """transformers has no class for it: the reference is its formula."""
-    config = {
-        "model_type": "bert",
-        "architectures": ["JinaBertForMaskedLM"],
-        "vocab_size": 50,
-        "hidden_size": 36,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 3,
-        "intermediate_size": 43,
-        "max_position_embeddings": 300,
-        "type_vocab_size": 2,
-        "layer_norm_eps": 1e-12,
-        "hidden_act": "gelu",
-        "position_embedding_type": "alibi",
-        "feed_forward_type": activation,
-    }
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    spec = spec_of(config)
-    tensors = random_tensors(spec)
-    stored = dict(tensors)
-    for i in range(2):
-        gate, up = (stored.pop(f"layers.{i}.ffn.{name}.weight") for name in ("gate", "up"))
-        stored[f"layers.{i}.ffn.gate_up.weight"] = np.concatenate([gate, up])
-    theirs = {}
-    for ours, values in stored.items():
-        generic = ours.replace("layers.0.", "layers.{i}.").replace("layers.1.", "layers.{i}.")
-        stem, _, suffix = generic.rpartition(".")
-        name = JINA.names.get(generic) or f"{JINA.names[stem]}.{suffix}"
-        layer = ours.split(".")[1] if ours.startswith("layers.") else ""
-        theirs["bert." + name.replace("{i}", layer)] = Tensor(values, "float32")
-    write_safetensors(tmp_path / "model.safetensors", theirs)
-
-    sequences = random_sequences([5, 1, 130, 64])
-    session = packhorse.Session.load(tmp_path, max_tokens=256)
-    found = session.run(sequences).hidden
-    cu_seqlens = offsets([len(s) for s in sequences])
-    expected = reference_encoder.encoder(
-        with_defaults(spec), tensors, np.concatenate(sequences), cu_seqlens
-    )
-    assert np.abs(found - expected).max() <= 5e-5
-    with pytest.raises(ValueError, match="knows distances only"):
-        session.run(packhorse.PackedTokens([1, 2], [0, 2], position_ids=[1, 2]))
-    config["feed_forward_type"] = "original"
-    with pytest.raises(CheckpointError, match="alibi with feed_forward_type 'original'"):
-        spec_of(config)

@@ -117,7 +117,7 @@ def inspect_checkpoint(path: str | PathLike[str], reranker: Reranker | None = No
         spec["max_length"] = max_length
     heads: Spec = {"pooler": {"activation": family.pooler_activation}} if has_pooler else {}
     if (head := find_head(family, config, tensors)) is not None:
-        heads["classifier"] = read_classifier(head, config, has_pooler, root)
+        heads["classifier"] = read_classifier(head, config, tensors, has_pooler, root)
         if heads["classifier"]["input"] != "tokens" and (pair := read_pair(folder)) is not None:
             spec["pair"] = pair
     parts = read_parts(root, folder, config, tensors, has_pooler)

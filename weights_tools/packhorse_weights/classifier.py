@@ -34,10 +34,11 @@ def find_head(family: Architecture, config: Config, tensors: Mapping[str, Tensor
     return None
 
 
-def _labels(config: Config) -> list[str]:
+def _labels(config: Config, rows: int) -> list[str]:
+    """Names of labels; `rows`: how many the layer has, where the config says nothing."""
     names = config.fields.get("id2label")
     if names is None:
-        count = config.integer("num_labels", default=2, high=_MAX_LABELS)
+        count = config.integer("num_labels", default=rows, high=_MAX_LABELS)
         return [f"LABEL_{i}" for i in range(count)]
     if not isinstance(names, dict) or names.keys() != {str(i) for i in range(len(names))}:
         raise CheckpointError(
@@ -46,12 +47,16 @@ def _labels(config: Config) -> list[str]:
     return [str(names[str(i)]) for i in range(len(names))]
 
 
-def read_classifier(head: Head, config: Config, has_pooler: bool, root: Path) -> dict[str, Any]:
+def read_classifier(
+    head: Head, config: Config, tensors: Mapping[str, Tensor], has_pooler: bool, root: Path
+) -> dict[str, Any]:
     """`heads.classifier` of the spec."""
     options = head.options(config)
     if options["input"] == "pooler" and not has_pooler:
         raise CheckpointError(f"{config.where}: a classifier on a pooler, but there is no pooler")
-    classifier = {**options, "labels": list(head.labels) or _labels(config)}
+    rows = tensors[f"{head.names['classifier']}.weight"].shape[:1]
+    labels = list(head.labels) or _labels(config, *rows)
+    classifier = {**options, "labels": labels}
     if options["input"] != "tokens":
         if config.fields.get("problem_type") is not None:
             classifier["problem"] = config.choice("problem_type", _PROBLEMS, "")

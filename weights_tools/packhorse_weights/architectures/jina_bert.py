@@ -2,6 +2,7 @@
 
 from packhorse_weights.architectures.base import Architecture, encoder_spec
 from packhorse_weights.architectures.bert import BUFFERS, ENCODER, NAMES
+from packhorse_weights.architectures.heads import BERT_LM, OF_POOLER
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.layout import Spec
@@ -46,5 +47,7 @@ ARCHITECTURE = Architecture(
     },
     encoder=ENCODER,
     unused=BUFFERS,
+    heads=OF_POOLER,
+    masked_lm=BERT_LM,
     accepts=has_alibi,
 )

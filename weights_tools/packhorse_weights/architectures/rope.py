@@ -3,6 +3,8 @@
 linear   frequencies divided by a factor (Chen et al., arXiv 2306.15595)
 llama3   low frequencies divided by a factor, high ones kept, a ramp in between (Llama 3.1)
 yarn     likewise, by rotations within the trained length, and scores scaled (arXiv 2309.00071)
+dynamic  theta grows with the longest sequence of a batch beyond the trained length (NTK-aware
+         scaling): within it, to which sequences are held here, plain rotation
 longrope each frequency divided by a factor of its own (arXiv 2402.13753); those of sequences within
          the trained length: others would change them from one sequence to the next
 """
@@ -26,6 +28,7 @@ _ALWAYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 _FIELDS = {
     "default": set(),
     "linear": {"factor"},
+    "dynamic": {"factor"},
     "llama3": {
         "factor",
         "low_freq_factor",
@@ -77,6 +80,9 @@ def rope(config: Config, default_theta: float, head_dim: int) -> Rope:
     theta = scaling.number("rope_theta", config.number("rope_theta", default_theta, _HIGH), _HIGH)
     if kind == "default":
         return Rope({"theta": theta})
+    if kind == "dynamic":
+        _positive(scaling, "factor")
+        return Rope({"theta": theta}, config.integer("max_position_embeddings"))
     if kind == "linear":
         return Rope({"theta": theta, "factor": _positive(scaling, "factor")})
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
