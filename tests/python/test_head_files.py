@@ -100,6 +100,30 @@ def test_layers_that_are_not_there_or_not_alone(tmp_path: Path) -> None:
         resolve_model(folder)
 
 
+def test_length_of_vectors(tmp_path: Path) -> None:
+    """PyLate's have length 1 anyway, others where a module makes them so."""
+    dense, mask = "sentence_transformers.base.modules.Dense", "x.MultiVectorMask"
+    for i, (types, normalize) in enumerate(
+        (
+            (["pylate.models.Dense.Dense"], True),
+            ([dense], False),
+            ([dense, mask], False),
+            ([dense, "x.Normalize", mask], True),
+        )
+    ):
+        folder = copied("modernbert-colbert", tmp_path / str(i))
+        modules = json.loads((folder / "modules.json").read_text())[:1]
+        modules += [{"type": kind, "path": "1_Dense"} for kind in types[:1]]
+        modules += [{"type": kind, "path": kind} for kind in types[1:]]
+        (folder / "modules.json").write_text(json.dumps(modules))
+        assert heads_of(folder)["vectors"]["normalize"] is normalize
+    (folder / "x.Normalize").mkdir()
+    config = {"module_input_name": "sentence_embedding"}
+    (folder / "x.Normalize" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="module_input_name = 'sentence_embedding' is not su"):
+        resolve_model(folder)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -142,7 +166,7 @@ def test_a_linear_layer_alone_makes_no_vectors(tmp_path: Path) -> None:
 
 
 def test_tied_decoders(tmp_path: Path) -> None:
-    """The word table, whatever lies in the file, unless the config says that they are apart."""
+    """The word table, unless the file has a decoder or the config says that they are apart."""
     word = "bert.embeddings.word_embeddings.weight"
     names = resolve_model(GOLDEN / "bert-predictions").names
     assert names["masked_lm.decoder.weight"] == word
@@ -154,7 +178,8 @@ def test_tied_decoders(tmp_path: Path) -> None:
         config["tie_word_embeddings"] = True
 
     folder = edited(GOLDEN / "bert-own-decoder", tmp_path / "tied", tie)
-    assert resolve_model(folder).names["masked_lm.decoder.weight"] == word
+    found = resolve_model(folder).names["masked_lm.decoder.weight"]
+    assert found == "cls.predictions.decoder.weight"
 
     def untie(config: dict[str, Any]) -> None:
         config["tie_word_embeddings"] = False

@@ -7,7 +7,13 @@ from os import PathLike
 from pathlib import Path
 
 from packhorse_weights.architectures import find_architecture
-from packhorse_weights.classifier import find_head, read_classifier, read_pair, read_score
+from packhorse_weights.classifier import (
+    find_head,
+    read_classifier,
+    read_pair,
+    read_score,
+    refuse_padding_at_the_end,
+)
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
@@ -26,6 +32,7 @@ from packhorse_weights.reranker import (
 )
 from packhorse_weights.safetensors_file import read_safetensors
 from packhorse_weights.tensor import WEIGHT_DTYPES, Tensor, cast
+from packhorse_weights.transformer_module import config_overrides
 from packhorse_weights.vocabulary import read_masked_lm
 from packhorse_weights.weight_files import Format, read_file, read_weights
 
@@ -67,9 +74,10 @@ class ModelFiles:
 
 def model_folder(folder: Path) -> Path:
     """Where config.json lies: sentence-transformers may keep the transformer in a subfolder."""
-    for kind, path in read_modules(folder)[:1]:
-        if kind in ("Transformer", "MLMTransformer") and (path / "config.json").is_file():
-            return path
+    for module in read_modules(folder)[:1]:
+        is_model = module.kind in ("Transformer", "MLMTransformer")
+        if is_model and (module.path / "config.json").is_file():
+            return module.path
     return folder
 
 
@@ -102,7 +110,8 @@ def inspect_checkpoint(path: str | PathLike[str], reranker: Reranker | None = No
     folder = model_folder(root)
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder}: no config.json and no packhorse.json")
-    config = Config(read_json(folder / "config.json"), str(folder / "config.json"))
+    fields = read_json(folder / "config.json") | config_overrides(folder)
+    config = Config(fields, str(folder / "config.json"))
     model_type, family = find_architecture(config)
     if path.is_dir():
         tensors, files, format = read_weights(folder)
@@ -118,6 +127,8 @@ def inspect_checkpoint(path: str | PathLike[str], reranker: Reranker | None = No
     heads: Spec = {"pooler": {"activation": family.pooler_activation}} if has_pooler else {}
     if (head := find_head(family, config, tensors)) is not None:
         heads["classifier"] = read_classifier(head, config, tensors, has_pooler, root)
+        if heads["classifier"]["input"] == "last":
+            refuse_padding_at_the_end(config, folder)
         if heads["classifier"]["input"] != "tokens" and (pair := read_pair(folder)) is not None:
             spec["pair"] = pair
     parts = read_parts(root, folder, config, tensors, has_pooler)

@@ -90,6 +90,25 @@ def _processor(value: object) -> dict[str, Any]:
     return next((part for part in dicts if part.get("type") in known), {})
 
 
+def refuse_padding_at_the_end(config: Config, folder: Path) -> None:
+    """Where the tokenizer ends texts with the padding token, transformers' classes of decoders take
+    the token before for the last one."""
+    path = folder / "tokenizer.json"
+    padding = config.fields.get("pad_token_id")
+    processor = _processor(read_json(path).get("post_processor")) if path.is_file() else {}
+    for kind in ("single", "pair"):
+        try:
+            ((name, fields),) = processor[kind][-1].items()
+            ids = processor["special_tokens"][fields["id"]]["ids"] if name == "SpecialToken" else []
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+            continue  # of another kind; where it matters, it is looked at again
+        if padding is not None and ids[-1:] == [padding]:
+            raise CheckpointError(
+                f"{path}: texts end with the token {padding}, pad_token_id of {config.where}: a "
+                "classifier on the last token that is no padding is not supported"
+            )
+
+
 def read_pair(folder: Path) -> dict[str, Any] | None:
     """`pair` of the spec, from tokenizer.json: None where there is none or it joins no pairs."""
     path = folder / "tokenizer.json"

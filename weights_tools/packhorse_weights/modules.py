@@ -45,6 +45,7 @@ class Modules:
     heads: Spec = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    normalize_vectors: bool = True
     sparse: Spec = field(default_factory=dict)  # of `heads.masked_lm`, for sparse vectors
     answers: list[int] | None = None  # tokens whose logits make a score: yes, and no if any
 
@@ -62,12 +63,18 @@ def _read_pooled(paths: list[Path], result: Modules) -> None:
         result.add(f"embedding.dense.{i}", str(path / "linear"), dense.layer)
         if dense.residual:
             result.add(f"embedding.dense.{i}.residual", str(path / "residual"), dense.residual)
-        options = {"size": dense.layer["weight"].shape[0], "bias": "bias" in dense.layer}
+        options: Spec = {"size": dense.layer["weight"].shape[0], "bias": "bias" in dense.layer}
         if dense.has_residual:
             options["residual"] = True
         if dense.activation:
             options["activation"] = dense.activation
         result.embedding.setdefault("dense", []).append(options)
+
+
+def _check_normalize(path: Path, inputs: str) -> None:
+    config = Config(read_json(path) if path.is_file() else {}, str(path))
+    for name in ("module_input_name", "module_output_name"):
+        config.refuse(name, inputs)
 
 
 def _read_vectors(path: Path, result: Modules) -> None:
@@ -129,12 +136,13 @@ def read_parts(
     """
     modules = read_modules(root)
     where = str(root / "modules.json")
-    for kind, _ in modules:
-        if kind not in _KNOWN:
+    for module in modules:
+        if module.kind not in _KNOWN:
             raise CheckpointError(
-                f"{where}: the module {kind!r:.80} is not supported; supported: {', '.join(_KNOWN)}"
+                f"{where}: the module {module.kind!r:.80} is not supported; "
+                f"supported: {', '.join(_KNOWN)}"
             )
-    kinds = ["Transformer" if kind in _TRANSFORMERS else kind for kind, _ in modules]
+    kinds = ["Transformer" if one.kind in _TRANSFORMERS else one.kind for one in modules]
     orders = [name for name, order in _ORDERS.items() if re.fullmatch(order, " ".join(kinds))]
     if not orders:
         raise CheckpointError(
@@ -142,12 +150,19 @@ def read_parts(
             "order"
         )
     result = Modules({"pooling": "cls" if has_pooler else "mean", "normalize": False})
-    paths = [path for kind, path in modules[1:] if kind not in ("Normalize", "MultiVectorMask")]
+    paths = [one.path for one in modules[1:] if one.kind not in ("Normalize", "MultiVectorMask")]
+    inputs = "token_embeddings" if orders[0] == "a vector for each token" else "sentence_embedding"
+    for one in modules:
+        if one.kind == "Normalize":
+            _check_normalize(one.path / "config.json", inputs)
+    # PyLate brings vectors to length 1 without a module for it.
+    normalize = "Normalize" in kinds or any(one.package == "pylate" for one in modules)
     if orders[0] == "one vector":
         _read_pooled(paths, result)
-        result.embedding["normalize"] = kinds[-1] == "Normalize"
+        result.embedding["normalize"] = normalize
     if orders[0] == "a vector for each token":
         _read_vectors(paths[0], result)
+        result.normalize_vectors = normalize
     if orders[0] == "a sparse vector":
         _read_splade(paths[0], result)
     if orders[0] == "a score":
@@ -158,7 +173,8 @@ def read_parts(
         has_bias = f"{theirs}.bias" in result.tensors
         if ours == "vectors":
             size = result.tensors[f"{theirs}.weight"].shape[0]
-            result.heads["vectors"] = {"size": size, "bias": has_bias, "normalize": True}
+            options = {"size": size, "bias": has_bias, "normalize": result.normalize_vectors}
+            result.heads["vectors"] = options
         if ours == "token_weights":
             result.heads["token_weights"] = True
     return result

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import child, read_bytes, read_json
 from packhorse_weights.layout import Spec
+from packhorse_weights.transformer_module import transformer_settings
 
 # Names of sentence-transformers -> ours.
 _MODES = {
@@ -30,8 +32,14 @@ _FLAGS = {
 }
 
 
-def read_modules(folder: Path) -> list[tuple[str, Path]]:
-    """(kind, folder) of each module of modules.json in order; empty where there is no such file."""
+class Module(NamedTuple):
+    kind: str  # the name of its class
+    path: Path
+    package: str  # that the class is of
+
+
+def read_modules(folder: Path) -> list[Module]:
+    """Of modules.json, in order; empty where there is no such file."""
     path = folder / "modules.json"
     if not path.is_file():
         return []
@@ -41,9 +49,11 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
         raise CheckpointError(f"{path}: not valid JSON: {error}") from None
     if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
         raise CheckpointError(f"{path}: expected a list of modules")
+    types = [str(m.get("type")) for m in modules]
+    paths = [child(folder, m.get("path"), str(path)) for m in modules]
     return [
-        (str(m.get("type")).rpartition(".")[2], child(folder, m.get("path"), str(path)))
-        for m in modules
+        Module(name.rpartition(".")[2], its_path, name.partition(".")[0])
+        for name, its_path in zip(types, paths, strict=True)
     ]
 
 
@@ -73,10 +83,7 @@ def read_pooling(path: Path) -> Spec:
 
 def read_max_length(folder: Path, max_seqlen: int) -> int | None:
     """Where a tokenizer should truncate, special tokens included; None where nothing says so."""
-    found: list[object] = [
-        read_json(path).get("max_seq_length")
-        for path in sorted(folder.glob("sentence_*_config.json"))
-    ]
+    found: list[object] = [transformer_settings(folder).fields.get("max_seq_length")]
     tokenizer = folder / "tokenizer_config.json"
     if tokenizer.is_file():
         found.append(read_json(tokenizer).get("model_max_length"))

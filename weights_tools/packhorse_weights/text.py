@@ -11,6 +11,7 @@ from packhorse_weights.checkpoint import model_folder
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
+from packhorse_weights.transformer_module import transformer_settings
 
 # Of tokenizer_config.json -> of the BertNormalizer of tokenizer.json. In transformers the first
 # wins, in classes made for a family of models.
@@ -123,7 +124,7 @@ def read_text_config(path: str | PathLike[str]) -> TextConfig:
     return TextConfig(
         tokenizer_file,
         _normalizer(settings),
-        _lower_case(_optional(folder, "sentence_bert_config.json")),
+        _lower_case(transformer_settings(folder)),
         side,
         not isinstance(names, list) or "token_type_ids" in names,
         _added_token(settings, "add_bos_token", "bos_token"),

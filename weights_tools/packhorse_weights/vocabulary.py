@@ -16,7 +16,8 @@ def read_masked_lm(
     """(`heads.masked_lm` of the spec, ours of a layer or tensor -> theirs, whole); None where the
     class that the config names has no such head, or the checkpoint none of its weights.
 
-    As in transformers, the decoder is the word table unless the config says that it is not.
+    As in transformers, the decoder is the word table unless the config says that it is not, or the
+    checkpoint has another one.
     """
     head = family.masked_lm
     if head is None or not config.class_name.endswith(("ForMaskedLM", "ForPreTraining")):
@@ -25,10 +26,9 @@ def read_masked_lm(
     if f"{names['masked_lm.dense']}.weight" not in tensors:
         return None
     decoder = names.pop("masked_lm.decoder")
+    tied = config.boolean("tie_word_embeddings", True) and f"{decoder}.weight" not in tensors
     names["masked_lm.decoder.weight"] = (
-        f"{prefix}{family.names['embeddings.word']}"
-        if config.boolean("tie_word_embeddings", True)
-        else f"{decoder}.weight"
+        f"{prefix}{family.names['embeddings.word']}" if tied else f"{decoder}.weight"
     )
     stored = f"{decoder}.bias" in tensors or head.bias is None
     names["masked_lm.decoder.bias"] = f"{decoder}.bias" if stored else str(head.bias)

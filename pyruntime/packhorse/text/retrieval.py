@@ -71,7 +71,8 @@ class Retrieval(TextRunner):
         truncation: bool = True,
         progress: Progress | None = None,
     ) -> list[FloatArray]:
-        """A vector of length 1 for each token of each text: [tokens, size], special tokens too.
+        """A vector for each token of each text: [tokens, size], special tokens too; of length 1
+        where the model makes them so.
 
         For late interaction (`packhorse.late_interaction`), of models that have such vectors: those
         of ColBERT's kind and BGE-M3. Other models: ValueError. Prompts as in `embed`.

@@ -11,7 +11,7 @@ LAYER = "encoder.albert_layer_groups.{i}.albert_layers.0"
 
 def spec(model_type: str, config: Config) -> Spec:
     config.refuse("inner_group_num", 1)
-    result = encoder_spec(model_type, config)
+    result = encoder_spec(model_type, config, activation="gelu_new")
     layers = result["num_layers"]
     groups = config.integer("num_hidden_groups", default=1, high=layers)
     return result | {
@@ -43,6 +43,10 @@ ARCHITECTURE = Architecture(
     unused=BUFFERS,
     heads=OF_POOLER,
     masked_lm=masked_lm(
-        "predictions.dense", "predictions.LayerNorm", "predictions.decoder", "predictions.bias"
+        "predictions.dense",
+        "predictions.LayerNorm",
+        "predictions.decoder",
+        "predictions.bias",
+        default="gelu_new",
     ),
 )

@@ -79,12 +79,17 @@ def sizes(family: str, config: Config) -> Spec:
     }
 
 
-def encoder_spec(family: str, config: Config, position_offset: int = 0) -> Spec:
+def encoder_spec(
+    family: str, config: Config, position_offset: int = 0, activation: str = "gelu"
+) -> Spec:
     """The spec of a post-norm encoder with learned positions.
+
+    activation: of its feed-forward blocks, where the config says nothing.
 
     Raises CheckpointError where the config asks for anything that the spec does not say.
     """
     refuse_variants(config)
+    activation = config.choice("hidden_act", ACTIVATIONS, activation)
     config.refuse("is_decoder")
     config.refuse("position_embedding_type", "absolute")
     positions = config.integer("max_position_embeddings", low=position_offset + 1)
@@ -99,7 +104,7 @@ def encoder_spec(family: str, config: Config, position_offset: int = 0) -> Spec:
             "eps": config.number("layer_norm_eps", 1e-12),
         },
         "attention": {"mask": "bidirectional"},
-        "ffn": {"kind": "plain", "activation": config.choice("hidden_act", ACTIVATIONS, "gelu")},
+        "ffn": {"kind": "plain", "activation": activation},
     }
 
 

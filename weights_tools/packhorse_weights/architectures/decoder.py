@@ -13,6 +13,8 @@ from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.layout import Spec
 
+_DEFAULT_WINDOW = 4096  # null: none
+
 
 def _window(model_type: str, config: Config, spec: Spec) -> dict[str, object]:
     """`attention.local`: Mistral's window is in all layers, Qwen's in the upper ones if at all."""
@@ -20,6 +22,8 @@ def _window(model_type: str, config: Config, spec: Spec) -> dict[str, object]:
     layers = range(spec["num_layers"])
     if model_type.startswith("qwen"):
         layers = layers[config.integer("max_window_layers", default=28, low=0) :]
+    if model_type != "llama" and "sliding_window" not in config.fields:
+        config = Config({**config.fields, "sliding_window": _DEFAULT_WINDOW}, config.where)
     if config.fields.get("sliding_window") is None or not used or model_type == "llama":
         if "sliding_attention" in (config.fields.get("layer_types") or ()):
             raise CheckpointError(f"{config.where}: layer_types without a sliding_window")

@@ -49,13 +49,19 @@ class MaskedLm:
 
 
 def masked_lm(
-    dense: str, norm: str, decoder: str, bias: str | None = None, field: str | None = "hidden_act"
+    dense: str,
+    norm: str,
+    decoder: str,
+    bias: str | None = None,
+    field: str | None = "hidden_act",
+    default: str = "gelu",
 ) -> MaskedLm:
-    """`field`: of the config, with the activation; None: always GELU."""
+    """`field`: of the config, with the activation, `default` where it is absent; None: always
+    GELU."""
     names = {"masked_lm.dense": dense, "masked_lm.norm": norm, "masked_lm.decoder": decoder}
 
     def options(config: Config) -> Options:
-        return {"activation": config.choice(field, ACTIVATIONS, "gelu") if field else "gelu"}
+        return {"activation": config.choice(field, ACTIVATIONS, default) if field else "gelu"}
 
     return MaskedLm(options, names, bias)
 

@@ -1,0 +1,55 @@
+"""What sentence-transformers keeps beside a model: settings of its Transformer module."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from packhorse_weights.config import Config
+from packhorse_weights.errors import CheckpointError
+from packhorse_weights.files import read_json
+
+# Arguments, by both of their names, and those that change nothing here: where and how a model or a
+# tokenizer is loaded.
+_MODEL = ("model_args", "model_kwargs")
+_TOKENIZER = ("tokenizer_args", "processor_kwargs")
+_CONFIG = ("config_args", "config_kwargs")
+_HARMLESS = {
+    "add_pooling_layer",
+    "attn_implementation",
+    "device_map",
+    "dtype",
+    "low_cpu_mem_usage",
+    "padding_side",
+    "torch_dtype",
+    "trust_remote_code",
+    "use_fast",
+    "use_safetensors",
+}
+
+
+def transformer_settings(folder: Path) -> Config:
+    """Of sentence_bert_config.json, or of its older names; empty where there is none.
+
+    Raises CheckpointError for arguments that would make another model or other tokens.
+    """
+    paths = sorted(folder.glob("sentence_*_config.json"))
+    path = next((path for path in paths if path.name == "sentence_bert_config.json"), None)
+    path = path or next(iter(paths), folder / "sentence_bert_config.json")
+    config = Config(read_json(path) if path.is_file() else {}, str(path))
+    for name in (*_MODEL, *_TOKENIZER):
+        if unknown := config.section(name).fields.keys() - _HARMLESS:
+            raise CheckpointError(f"{path}: {name}: {min(unknown)!r:.80} is not supported")
+    text = config.section("modality_config").section("text")
+    text.refuse("method", "forward")
+    text.refuse("method_output_name", "last_hidden_state", "logits")
+    return config
+
+
+def config_overrides(folder: Path) -> dict[str, Any]:
+    """Fields of config.json that the module sets anew."""
+    settings = transformer_settings(folder)
+    fields: dict[str, Any] = {}
+    for name in _CONFIG:
+        fields |= settings.section(name).fields
+    return {name: value for name, value in fields.items() if name not in _HARMLESS}
