@@ -50,7 +50,7 @@ struct EncoderBuffers {
   TensorView classifier_dense;              // [T or B, E], as the classifier is of
   TensorView padded_logits;                 // [T or B, padded num_labels]
   TensorView padded_token_weights;          // [T, padded 1]
-  TensorView padded_vectors;                // [T, padded size]
+  std::vector<TensorView> vectors_dense;    // [T, padded size] of each layer
   TensorView masked_lm_dense;               // [T, or M without `sparse`, embedding_size]
   TensorView prediction_input;              // [M, E]
   TensorView padded_predictions;            // [M, padded vocab_size]

@@ -33,7 +33,9 @@ class HeadBuffers {
     }
     if (spec_.vectors) {
       const Arena::Scope scope(arena_);
-      buffers_.padded_vectors = matrix("padded_vectors", tokens(), padded(spec_.vectors->size));
+      take_dense("vectors_", tokens(),
+                 dense_columns(spec_.hidden_size, spec_.vectors->layers, ops_),
+                 buffers_.vectors_dense);
     }
     if (spec_.masked_lm) take_masked_lm();
   }
@@ -49,6 +51,19 @@ class HeadBuffers {
 
   TensorView matrix(const std::string& name, int64_t rows, int64_t columns) {
     return take_matrix(arena_, name.c_str(), rows, columns, dtype_);
+  }
+
+  std::vector<int64_t> embedding_columns() const {
+    return dense_columns(spec_.pooled_columns(), spec_.embedding_dense, ops_);
+  }
+  void take_dense(const char* name, int64_t rows, const std::vector<int64_t>& columns,
+                  std::vector<TensorView>& buffers) {
+    for (size_t i = 1; i < columns.size(); ++i) {
+      buffers.push_back(matrix(concat(name, i - 1), rows, columns[i]));
+    }
+  }
+  void count_dense(int64_t rows, const std::vector<int64_t>& columns) {
+    for (size_t i = 1; i < columns.size(); ++i) count(rows, columns[i - 1], columns[i]);
   }
 
   // Beside `hidden`, which is there.
@@ -72,15 +87,16 @@ class HeadBuffers {
   void count_workspaces() {
     const int64_t hidden_size = spec_.hidden_size;
     if (spec_.pooler) count(sequences(), hidden_size, hidden_size);
-    const std::vector<int64_t> columns = embedding_dense_columns(spec_, ops_);
-    for (size_t i = 1; i < columns.size(); ++i) count(sequences(), columns[i - 1], columns[i]);
+    count_dense(sequences(), embedding_columns());
     if (spec_.classifier) {
       const int64_t rows = classifier_rows();
       if (spec_.classifier->dense) count(rows, hidden_size, hidden_size);
       count(rows, hidden_size, padded(spec_.classifier->num_labels));
     }
     if (spec_.token_weights) count(tokens(), hidden_size, padded(1));
-    if (spec_.vectors) count(tokens(), hidden_size, padded(spec_.vectors->size));
+    if (spec_.vectors) {
+      count_dense(tokens(), dense_columns(hidden_size, spec_.vectors->layers, ops_));
+    }
     if (spec_.masked_lm) {
       count(vocabulary_rows(), hidden_size, spec_.embedding_size);
       count(capacity_.max_predictions, spec_.embedding_size, padded(spec_.vocab_size));
@@ -91,12 +107,9 @@ class HeadBuffers {
 
   void take_embedding() {
     const Arena::Scope scope(arena_);
-    const std::vector<int64_t> columns = embedding_dense_columns(spec_, ops_);
+    const std::vector<int64_t> columns = embedding_columns();
     buffers_.embedding_input = matrix("embedding_input", sequences(), columns[0]);
-    for (size_t i = 1; i < columns.size(); ++i) {
-      buffers_.embedding_dense.push_back(
-          matrix(concat("embedding_dense_", i - 1), sequences(), columns[i]));
-    }
+    take_dense("embedding_dense_", sequences(), columns, buffers_.embedding_dense);
   }
 
   void take_classifier() {

@@ -15,10 +15,14 @@ class HeadPacker : LayerPacker {
     if (spec_.classifier) build_classifier(weights, *spec_.classifier);
     if (spec_.token_weights) weights.token_weights = padded("token_weights", 1, true);
     if (spec_.vectors) {
-      weights.vectors = padded("vectors", spec_.vectors->size, spec_.vectors->bias);
+      const std::vector<DenseSpec>& layers = spec_.vectors->layers;
+      weights.vectors = build_dense(hidden_size, layers, [&](size_t i) {
+        return i + 1 < layers.size() ? concat("vectors.dense.", i) : std::string("vectors");
+      });
     }
     if (spec_.masked_lm) build_masked_lm(weights, *spec_.masked_lm);
-    build_embedding(weights);
+    weights.embedding_dense = build_dense(spec_.pooled_columns(), spec_.embedding_dense,
+                                          [](size_t i) { return concat("embedding.dense.", i); });
   }
 
  private:
@@ -31,22 +35,26 @@ class HeadPacker : LayerPacker {
     weights.classifier = padded("classifier", classifier.num_labels, classifier.bias);
   }
 
-  void build_embedding(ModelWeights& weights) {
-    const std::vector<int64_t> columns = embedding_dense_columns(spec_, ops_);
-    int64_t features = spec_.pooled_columns();
-    for (size_t i = 0; i < spec_.embedding_dense.size(); ++i) {
-      const EmbeddingDenseSpec& layer = spec_.embedding_dense[i];
+  // `name_of`: of layer i.
+  template <class NameOf>
+  std::vector<DenseWeights> build_dense(int64_t features, const std::vector<DenseSpec>& layers,
+                                        NameOf name_of) {
+    const std::vector<int64_t> columns = dense_columns(features, layers, ops_);
+    std::vector<DenseWeights> result;
+    for (size_t i = 0; i < layers.size(); ++i) {
+      const DenseSpec& layer = layers[i];
       const auto build = [&](const std::string& name, bool bias) {
         return linear(name, {{name, whole(layer.size), bias}}, columns[i + 1], whole(features),
                       columns[i]);
       };
-      const std::string name = concat("embedding.dense.", i);
-      EmbeddingDense built = {build(name, layer.bias), {}};
-      if (layer.residual && layer.size != features)
-        built.residual = build(name + ".residual", false);
-      weights.embedding_dense.push_back(built);
+      DenseWeights built = {build(name_of(i), layer.bias), {}};
+      if (layer.residual && layer.size != features) {
+        built.residual = build(name_of(i) + ".residual", false);
+      }
+      result.push_back(built);
       features = layer.size;
     }
+    return result;
   }
 
   void build_masked_lm(ModelWeights& weights, const MaskedLmSpec& head) {

@@ -19,6 +19,26 @@ void Heads::project(const TensorView& x, const LinearWeight& weight, const Tenso
                     const TensorView& out, Activation activation, bool normalize,
                     bool per_token) const {
   dense(x, weight, padded, activation);
+  finish(padded, out, normalize, per_token);
+}
+
+TensorView Heads::dense_layers(TensorView x, const std::vector<DenseSpec>& layers,
+                               const std::vector<DenseWeights>& weights,
+                               const std::vector<TensorView>& buffers) const {
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const TensorView to = buffers[i].first_rows(x.rows());
+    if (weights[i].residual) dense(x, *weights[i].residual, to);
+    const TensorView residual = weights[i].residual ? to : x;
+    dense(x, weights[i].layer, to, layers[i].activation, {},
+          layers[i].residual ? residual : TensorView{});
+    x = to;
+  }
+  return x;
+}
+
+// Into float32 of as many columns as `out` has.
+void Heads::finish(const TensorView& padded, const TensorView& out, bool normalize,
+                   bool per_token) const {
   if (per_token && counts_ != nullptr) ops_.device_io()->copy_rows(padded, padded, counts_);
   ops_.cast({.x = padded.column_slice(0, out.columns()), .out = out, .normalize = normalize});
 }
@@ -67,16 +87,7 @@ void Heads::embedding(const TensorView& out) const {
   }
   TensorView x = buffers_.embedding_input.first_rows(batch_.num_sequences);
   pool_all(x);
-  const size_t layers = spec_.embedding_dense.size();
-  for (size_t i = 0; i < layers; ++i) {
-    const EmbeddingDenseSpec& layer = spec_.embedding_dense[i];
-    const EmbeddingDense& weight = weights_.embedding_dense[i];
-    const TensorView to = buffers_.embedding_dense[i].first_rows(batch_.num_sequences);
-    if (weight.residual) dense(x, *weight.residual, to);
-    const TensorView residual = weight.residual ? to : x;
-    dense(x, weight.layer, to, layer.activation, {}, layer.residual ? residual : TensorView{});
-    x = to;
-  }
+  x = dense_layers(x, spec_.embedding_dense, weights_.embedding_dense, buffers_.embedding_dense);
   ops_.cast({.x = x.column_slice(0, rows.columns()), .out = rows, .normalize = spec_.normalize});
   clear_empty(rows);
 }
@@ -126,8 +137,9 @@ void Heads::token_weights(const TensorView& out) const {
 }
 
 void Heads::vectors(const TensorView& out) const {
-  project(hidden(), *weights_.vectors, buffers_.padded_vectors.first_rows(batch_.num_tokens),
-          out.first_rows(batch_.num_tokens), Activation::kNone, spec_.vectors->normalize, true);
+  const TensorView x =
+      dense_layers(hidden(), spec_.vectors->layers, weights_.vectors, buffers_.vectors_dense);
+  finish(x, out.first_rows(batch_.num_tokens), spec_.vectors->normalize, true);
 }
 
 TensorView Heads::masked_lm_dense(const TensorView& x) const {

@@ -45,6 +45,12 @@ class Heads {
   void dense(const TensorView& x, const LinearWeight& weight, const TensorView& out,
              Activation activation = Activation::kNone, const NormWeight& norm = {},
              const TensorView& residual = {}) const;
+  // What the last of several layers gives; `buffers` have a row at least for each of x.
+  TensorView dense_layers(TensorView x, const std::vector<DenseSpec>& layers,
+                          const std::vector<DenseWeights>& weights,
+                          const std::vector<TensorView>& buffers) const;
+  void finish(const TensorView& padded, const TensorView& out, bool normalize,
+              bool per_token) const;
   // One dense layer of each row, into float32 of as many columns as `out` has.
   void project(const TensorView& x, const LinearWeight& weight, const TensorView& padded,
                const TensorView& out, Activation activation, bool normalize, bool per_token) const;

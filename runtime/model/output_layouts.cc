@@ -13,7 +13,7 @@ PerOutput<OutputLayout> output_layouts(const Spec& spec, const Capacity& capacit
                       spec.classifier->num_labels};
   }
   if (spec.token_weights) layouts.token_weights = {kTokens, 1};
-  if (spec.vectors) layouts.vectors = {kTokens, spec.vectors->size};
+  if (spec.vectors) layouts.vectors = {kTokens, spec.vectors->size()};
   if (spec.masked_lm && spec.masked_lm->sparse) layouts.sparse = {kSequences, spec.vocab_size};
   if (spec.masked_lm && capacity.max_predictions > 0) {
     layouts.predictions = {kPredictions, spec.vocab_size};

@@ -251,10 +251,29 @@ void parse_masked_lm(Fields fields, Spec& spec) {
   spec.masked_lm = head;
 }
 
+DenseSpec parse_dense(Fields& fields, bool has_bias) {
+  DenseSpec layer;
+  layer.size = fields.integer("size", 1, kMaxHidden);
+  layer.bias = fields.boolean("bias", has_bias);
+  layer.residual = fields.boolean("residual", false);
+  layer.activation = parse_activation_or_none(fields);
+  return layer;
+}
+
+std::vector<DenseSpec> parse_dense_layers(Fields& fields) {
+  std::vector<DenseSpec> layers;
+  if (!fields.has("dense")) return layers;
+  for (Fields dense : fields.objects("dense")) {
+    layers.push_back(parse_dense(dense, true));
+    dense.done();
+  }
+  return layers;
+}
+
 void parse_vectors(Fields fields, Spec& spec) {
   VectorsSpec vectors;
-  vectors.size = fields.integer("size", 1, kMaxHidden);
-  vectors.bias = fields.boolean("bias", false);
+  vectors.layers = parse_dense_layers(fields);
+  vectors.layers.push_back(parse_dense(fields, false));
   vectors.normalize = fields.boolean("normalize", true);
   fields.done();
   spec.vectors = vectors;
@@ -282,17 +301,7 @@ void parse_embedding(Fields fields, Spec& spec) {
                                            {"mean_sqrt", Pooling::kMeanSqrt},
                                            {"weighted_mean", Pooling::kWeightedMean}});
   fields.ignore("include_prompt");
-  if (fields.has("dense")) {
-    for (Fields dense : fields.objects("dense")) {
-      EmbeddingDenseSpec layer;
-      layer.size = dense.integer("size", 1, kMaxHidden);
-      layer.bias = dense.boolean("bias", true);
-      layer.residual = dense.boolean("residual", false);
-      layer.activation = parse_activation_or_none(dense);
-      dense.done();
-      spec.embedding_dense.push_back(layer);
-    }
-  }
+  spec.embedding_dense = parse_dense_layers(fields);
   spec.normalize = fields.boolean("normalize");
   fields.done();
 }

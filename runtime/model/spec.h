@@ -49,19 +49,20 @@ struct MaskedLmSpec {
   bool sparse_twice = false;  // likewise
 };
 
-/// A vector of each token.
-struct VectorsSpec {
-  int64_t size = 0;
-  bool bias = false;
-  bool normalize = true;
-};
-
-/// A dense layer after pooling.
-struct EmbeddingDenseSpec {
+/// One of several dense layers, each on what the one before gives.
+struct DenseSpec {
   int64_t size = 0;
   bool bias = true;
   bool residual = false;  // adds its input, through a layer of its own where the sizes differ
   Activation activation = Activation::kNone;
+};
+
+/// A vector of each token.
+struct VectorsSpec {
+  std::vector<DenseSpec> layers;  // at least one
+  bool normalize = true;
+
+  int64_t size() const { return layers.back().size; }
 };
 
 struct Spec {
@@ -119,7 +120,7 @@ struct Spec {
   std::optional<VectorsSpec> vectors;
   bool token_weights = false;
   std::vector<Pooling> poolings = {Pooling::kCls};  // one beside the other
-  std::vector<EmbeddingDenseSpec> embedding_dense;
+  std::vector<DenseSpec> embedding_dense;           // after pooling
   bool normalize = false;
 
   bool gated() const { return feed_forward_kind == FeedForwardKind::kGated; }

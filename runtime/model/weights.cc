@@ -268,10 +268,10 @@ int64_t padded_features(int64_t features, const Ops& ops) {
   return round_up(features, ops.head_dim_multiple());
 }
 
-std::vector<int64_t> embedding_dense_columns(const Spec& spec, const Ops& ops) {
-  int64_t size = spec.pooled_columns();
+std::vector<int64_t> dense_columns(int64_t size, const std::vector<DenseSpec>& layers,
+                                   const Ops& ops) {
   std::vector<int64_t> columns = {size};
-  for (const EmbeddingDenseSpec& layer : spec.embedding_dense) {
+  for (const DenseSpec& layer : layers) {
     const bool same = layer.residual && layer.size == size;
     columns.push_back(same ? columns.back() : padded_features(layer.size, ops));
     size = layer.size;

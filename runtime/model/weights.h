@@ -26,8 +26,8 @@ struct LayerWeights {
   NormWeight feed_forward_norm;
 };
 
-/// A dense layer after pooling.
-struct EmbeddingDense {
+/// Of a DenseSpec.
+struct DenseWeights {
   LinearWeight layer;
   std::optional<LinearWeight> residual;  // of its input, where the sizes differ
 };
@@ -51,8 +51,8 @@ struct ModelWeights {
   // From here on out_features are padded_features.
   std::optional<LinearWeight> classifier;         // [num_labels, E]
   std::optional<LinearWeight> token_weights;      // [1, E]
-  std::optional<LinearWeight> vectors;            // [size, E]
-  std::vector<EmbeddingDense> embedding_dense;    // see embedding_dense_columns
+  std::vector<DenseWeights> vectors;              // of the spec's layers
+  std::vector<DenseWeights> embedding_dense;      // likewise
   std::optional<LinearWeight> masked_lm_decoder;  // [vocab_size, embedding_size]
   std::optional<LinearWeight> masked_lm_dense;    // [embedding_size, E], not padded
   NormWeight masked_lm_norm;
@@ -71,9 +71,10 @@ int64_t padded_intermediate_size(const Spec& spec, const Ops& ops);
 /// Features of a head as stored: padded with zeros to what the device's kernels want.
 int64_t padded_features(int64_t features, const Ops& ops);
 
-/// Columns as stored of what enters the first dense layer after pooling, and of what leaves each:
-/// padded_features, but for what comes from pooling, and what is added to its input.
-std::vector<int64_t> embedding_dense_columns(const Spec& spec, const Ops& ops);
+/// Columns as stored of what enters the first of these layers, `size`, and of what leaves each:
+/// padded_features, but for what is added to the layer's input.
+std::vector<int64_t> dense_columns(int64_t size, const std::vector<DenseSpec>& layers,
+                                   const Ops& ops);
 
 /// What the weights will take, without reading any. Throws OutOfMemory over `limit` (bytes), and
 /// RuntimeError naming what the spec asks for and the device lacks.

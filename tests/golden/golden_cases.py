@@ -25,8 +25,8 @@ class Case:
     lengths: tuple[int, ...] = LENGTHS
     pooling_as_text: bool = False  # the newer form of the Pooling config
     head: str | None = None  # sequence, tokens, answers: what the model is for, with its labels
-    # predictions, splade, splade-sum, splade-logs, dense, poolings, residual, colbert, pylate,
-    # bge-m3, answers: what golden_parts.py adds
+    # predictions, splade, splade-sum, splade-logs, dense, poolings, residual,
+    # residual-vectors, colbert, pylate, bge-m3, answers: what golden_parts.py adds
     part: str | None = None
 
 

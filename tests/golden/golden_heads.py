@@ -142,6 +142,13 @@ MODELS_WITH_HEADS: tuple[Case, ...] = (
         lengths=(17, 1, 40, 2),
         part="residual",
     ),
+    Case(
+        "bert-residual-vectors",
+        config=_ODD,
+        pooler=False,
+        lengths=(17, 1, 40, 2),
+        part="residual-vectors",
+    ),
     Case("bert-colbert", pooler=False, lengths=(17, 1, 40, 2), part="colbert"),
     Case(
         "modernbert-colbert",

@@ -80,35 +80,42 @@ def write_dense(folder: Path, arrays: Arrays, hidden: torch.Tensor) -> None:
 POOLINGS = ("weightedmean", "max", "cls")
 
 
-def write_residual(folder: Path, part: str, arrays: Arrays, hidden: torch.Tensor) -> None:
-    """Several poolings, with `part` "residual" dense layers that add their inputs, and length 1:
-    the modules of sentence-transformers, as it writes and runs them."""
+def residual_layers(sizes: tuple[int, ...], name: str) -> list[Any]:
+    """Dense modules of sentence-transformers that add their inputs, of the features `name`."""
     from sentence_transformers.base.modules import Dense
+
+    modules = []
+    for i, (before, size) in enumerate(pairwise(sizes)):
+        own = linear(before, size, i != 1, 10 + i)
+        activation = nn.Tanh() if i == 0 else nn.Identity()
+        bias = None if own.bias is None else own.bias.data
+        has_bias = own.bias is not None
+        dense = Dense(before, size, has_bias, activation, own.weight.data, bias, name)
+        dense.use_residual = True
+        if before != size:
+            dense.residual = linear(before, size, False, 20 + i)
+        modules.append(dense)
+    return modules
+
+
+def write_residual(folder: Path, part: str, arrays: Arrays, hidden: torch.Tensor) -> None:
+    """Modules of sentence-transformers, as it writes and runs them: several poolings, with `part`
+    "residual" layers that add their inputs, and length 1; or such layers on each token."""
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
     width = hidden.shape[1]
-    modules: list[Any] = [Pooling(width, POOLINGS)]
-    if part == "residual":
-        sizes = (3 * width, 3 * width, 21, 21)
-        for i, (before, size) in enumerate(pairwise(sizes)):
-            own = linear(before, size, i != 1, 10 + i)
-            activation = nn.Tanh() if i == 0 else nn.Identity()
-            bias = None if own.bias is None else own.bias.data
-            dense = Dense(before, size, own.bias is not None, activation, own.weight.data, bias)
-            dense.use_residual = True
-            if before != size:
-                dense.residual = linear(before, size, False, 20 + i)
-            modules.append(dense)
-    modules.append(Normalize())
-    paths = [f"{i}_{type(module).__name__}" for i, module in enumerate(modules, 1)]
-    models = "sentence_transformers.models."
-    write_modules(
-        folder,
-        [
-            (models + type(module).__name__, path, {})
-            for module, path in zip(modules, paths, strict=True)
-        ],
-    )
+    name = "token_embeddings" if part == "residual-vectors" else "sentence_embedding"
+    modules: list[Any] = []
+    if part != "residual-vectors":
+        modules = [Pooling(width, POOLINGS)]
+        width = 3 * width
+    if part != "poolings":
+        modules += residual_layers((width, width, 21, 21), name)
+    modules.append(Normalize(name))
+    kinds = [type(module).__name__ for module in modules]
+    paths = [f"{i}_{kind}" for i, kind in enumerate(kinds, 1)]
+    listed = [f"sentence_transformers.models.{kind}" for kind in kinds]
+    write_modules(folder, [(kind, path, {}) for kind, path in zip(listed, paths, strict=True)])
     for module, path in zip(modules, paths, strict=True):
         module.save(str(folder / path))
     rows = []
@@ -117,8 +124,11 @@ def write_residual(folder: Path, part: str, arrays: Arrays, hidden: torch.Tensor
         features["attention_mask"] = torch.ones(1, int(b - a), dtype=torch.int64)
         for module in modules:
             features = module(features)
-        rows.append(features["sentence_embedding"][0])
-    arrays["embedding"] = torch.stack(rows).numpy()
+        rows.append(features[name][0])
+    if part == "residual-vectors":
+        arrays["vectors"] = torch.cat(rows).numpy()
+    else:
+        arrays["embedding"] = torch.stack(rows).numpy()
 
 
 def write_vectors(folder: Path, part: str, arrays: Arrays, hidden: torch.Tensor) -> None:
@@ -170,7 +180,7 @@ def add_parts(case: Case, folder: Path, arrays: Arrays) -> None:
     hidden = torch.from_numpy(arrays["hidden"])
     if case.part == "dense":
         write_dense(folder, arrays, hidden)
-    elif case.part in ("poolings", "residual"):
+    elif case.part in ("poolings", "residual", "residual-vectors"):
         write_residual(folder, case.part, arrays, hidden)
     elif case.part in ("colbert", "pylate"):
         write_vectors(folder, case.part, arrays, hidden)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from packhorse_weights import CheckpointError, Tensor
-from packhorse_weights.checkpoint import _read_shards
 from packhorse_weights.safetensors_file import read_safetensors, write_safetensors
+from packhorse_weights.weight_files import _read_shards
 
 
 def write(path: Path, header: object, data: bytes = b"", length: int | None = None) -> Path:

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch_archive as t
 from packhorse_weights import CheckpointError
-from packhorse_weights.checkpoint import _read_shards
 from packhorse_weights.tensor import to_float32
 from packhorse_weights.torch_file import read_torch
 from packhorse_weights.torch_pickle import load_pickle
+from packhorse_weights.weight_files import _read_shards
 
 GOOD = t.tensor("0", 6, (2, 3))
 

@@ -183,6 +183,18 @@ HEAD_OPTIONS: dict[str, Spec] = {
     "token-weights": {"heads": {"token_weights": True}},
     "vectors": {"heads": {"vectors": {"size": 20}}},
     "long-vectors": {"heads": {"vectors": {"size": 130, "bias": True, "normalize": False}}},
+    "vectors-of-layers": {
+        "hidden_size": 40,
+        "num_heads": 4,
+        "heads": {
+            "vectors": {
+                "dense": [{"size": 40, "residual": True}, {"size": 70, "activation": "relu"}],
+                "size": 21,
+                "residual": True,
+                "activation": "tanh",
+            }
+        },
+    },
     "three-outputs": {"heads": {"token_weights": True, "vectors": {"size": 48, "bias": True}}},
     "dense-after-pooling": {
         "embedding": {

@@ -16,6 +16,14 @@ def _dense(tensors: Mapping[str, Array], name: str, x: Array, activation: str = 
     return reference.linear(x, tensors[f"{name}.weight"], tensors.get(f"{name}.bias"), activation)
 
 
+def _dense_of(tensors: Mapping[str, Array], name: str, layer: Mapping[str, Any], x: Array) -> Array:
+    out = _dense(tensors, name, x, layer.get("activation", "none"))
+    if not layer.get("residual"):
+        return out
+    own = f"{name}.residual"
+    return out + (_dense(tensors, own, x) if f"{own}.weight" in tensors else x)
+
+
 def _unit(x: Array) -> Array:
     return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
 
@@ -28,11 +36,7 @@ def embedding(
     poolings = [poolings] if isinstance(poolings, str) else poolings
     x = np.concatenate([reference.pool(hidden, cu_seqlens, pooling) for pooling in poolings], 1)
     for i, layer in enumerate(options.get("dense", ())):
-        name, before = f"embedding.dense.{i}", x
-        x = _dense(tensors, name, x, layer.get("activation", "none"))
-        if layer.get("residual") and f"{name}.residual.weight" in tensors:
-            before = _dense(tensors, f"{name}.residual", before)
-        x = x + before if layer.get("residual") else x
+        x = _dense_of(tensors, f"embedding.dense.{i}", layer, x)
     x = _unit(x) if options["normalize"] else x
     return x * (np.diff(cu_seqlens) > 0)[:, None]
 
@@ -68,7 +72,10 @@ def outputs(
     if heads.get("token_weights"):
         found["token_weights"] = _dense(tensors, "token_weights", hidden, "relu")
     if "vectors" in heads:
-        vectors = _dense(tensors, "vectors", hidden)
+        vectors = hidden
+        for i, layer in enumerate(heads["vectors"].get("dense", ())):
+            vectors = _dense_of(tensors, f"vectors.dense.{i}", layer, vectors)
+        vectors = _dense_of(tensors, "vectors", heads["vectors"], vectors)
         found["vectors"] = _unit(vectors) if heads["vectors"].get("normalize", True) else vectors
     if "masked_lm" in heads:
         logits = predictions(spec, tensors, hidden)

@@ -147,13 +147,23 @@ def test_sparse_vectors_need_a_masked_language_model(tmp_path: Path) -> None:
         resolve_model(folder)
 
 
-def test_activations_of_token_vectors_are_refused(tmp_path: Path) -> None:
+def test_layers_of_token_vectors(tmp_path: Path) -> None:
+    assert heads_of(GOLDEN / "bert-residual-vectors")["vectors"] == {
+        "dense": [
+            {"size": 40, "bias": True, "residual": True, "activation": "tanh"},
+            {"size": 21, "bias": False, "residual": True},
+        ],
+        "size": 21,
+        "bias": True,
+        "residual": True,
+        "normalize": True,
+    }
+
     def edit(config: dict[str, Any]) -> None:
         del config["activation_function"]  # tanh, then
 
     folder = copied("modernbert-colbert", tmp_path, "1_Dense/config.json", edit)
-    with pytest.raises(CheckpointError, match="activation of token vectors"):
-        resolve_model(folder)
+    assert heads_of(folder)["vectors"]["activation"] == "tanh"
 
 
 def test_a_linear_layer_alone_makes_no_vectors(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_refused_pooling(config: dict[str, Any], message: str, tmp_path: Path) -
         (("WordEmbeddings", "Pooling"), "'WordEmbeddings'"),
         (("Transformer", "Pooling", "Normalize", "Dense"), "in this order"),
         (("Transformer", "Dense", "Pooling"), "in this order"),
-        (("Transformer", "Dense", "Dense"), "in this order"),
+        (("Transformer", "Dense", "Normalize", "Dense"), "in this order"),
         (("MLMTransformer", "SpladePooling", "Normalize"), "in this order"),
         (("Pooling", "Transformer"), "in this order"),
         (("Transformer", "Normalize", "Pooling"), "in this order"),

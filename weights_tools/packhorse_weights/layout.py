@@ -80,6 +80,13 @@ def weight_shapes(spec: Spec, stacks: Collection[str] = ()) -> Shapes:
         if bias:
             shapes[f"{name}.bias"] = weight[:1]
 
+    def dense_layers(layers: list[tuple[str, Spec]], before: int) -> None:
+        for name, dense in layers:
+            layer(name, (dense["size"], before), dense.get("bias", True))
+            if dense.get("residual", False) and dense["size"] != before:
+                layer(f"{name}.residual", (dense["size"], before), False)
+            before = dense["size"]
+
     if norm.get("embeddings", True):
         layer("embeddings.norm", (embedding,), norm_bias)
     if "embedding_size" in spec:
@@ -120,7 +127,10 @@ def weight_shapes(spec: Spec, stacks: Collection[str] = ()) -> Shapes:
     if spec.get("heads", {}).get("token_weights", False):
         layer("token_weights", (1, hidden))
     if (vectors := spec.get("heads", {}).get("vectors")) is not None:
-        layer("vectors", (vectors["size"], hidden), vectors.get("bias", False))
+        layers = [(f"vectors.dense.{i}", one) for i, one in enumerate(vectors.get("dense", ()))]
+        dense_layers(layers, hidden)
+        before = layers[-1][1]["size"] if layers else hidden
+        dense_layers([("vectors", {"bias": False, **vectors})], before)
     if (masked_lm := spec.get("heads", {}).get("masked_lm")) is not None:
         layer("masked_lm.dense", (embedding, hidden), masked_lm.get("dense_bias", True))
         layer("masked_lm.norm", (embedding,), norm_bias)
@@ -128,10 +138,7 @@ def weight_shapes(spec: Spec, stacks: Collection[str] = ()) -> Shapes:
         layer("masked_lm.decoder", (spec["vocab_size"], embedding), decoder_bias)
     options = spec.get("embedding", {})
     poolings = options.get("pooling")
-    before = hidden * (len(poolings) if isinstance(poolings, list) else 1)
-    for i, dense in enumerate(options.get("dense", ())):
-        layer(f"embedding.dense.{i}", (dense["size"], before), dense.get("bias", True))
-        if dense.get("residual", False) and dense["size"] != before:
-            layer(f"embedding.dense.{i}.residual", (dense["size"], before), False)
-        before = dense["size"]
+    width = hidden * (len(poolings) if isinstance(poolings, list) else 1)
+    layers = [(f"embedding.dense.{i}", one) for i, one in enumerate(options.get("dense", ()))]
+    dense_layers(layers, width)
     return shapes

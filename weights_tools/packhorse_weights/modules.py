@@ -31,7 +31,7 @@ _KNOWN = (
 _ORDERS = {
     "no embedding": "(Transformer)?",
     "one vector": "Transformer Pooling( Dense)*( Normalize)?",
-    "a vector for each token": "Transformer Dense( Normalize)?( MultiVectorMask)?",
+    "a vector for each token": "Transformer( Dense)+( Normalize)?( MultiVectorMask)?",
     "a sparse vector": "Transformer SpladePooling",
     "a score": "Transformer LogitScore",
 }
@@ -45,7 +45,6 @@ class Modules:
     heads: Spec = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    normalize_vectors: bool = True
     sparse: Spec = field(default_factory=dict)  # of `heads.masked_lm`, for sparse vectors
     answers: list[int] | None = None  # tokens whose logits make a score: yes, and no if any
 
@@ -55,20 +54,29 @@ class Modules:
         self.tensors |= {f"{theirs}.{name}": tensor for name, tensor in tensors.items()}
 
 
-def _read_pooled(paths: list[Path], result: Modules) -> None:
-    """Pooling, then dense layers."""
-    result.embedding = read_pooling(paths[0] / "config.json")
-    for i, path in enumerate(paths[1:]):
-        dense = read_dense(path, "sentence_embedding")
-        result.add(f"embedding.dense.{i}", str(path / "linear"), dense.layer)
+def _read_dense_layers(paths: list[Path], inputs: str, names: list[str], to: Modules) -> list[Spec]:
+    """The layers of Dense modules, under our `names`."""
+    found: list[Spec] = []
+    for path, name in zip(paths, names, strict=True):
+        dense = read_dense(path, inputs)
+        to.add(name, str(path / "linear"), dense.layer)
         if dense.residual:
-            result.add(f"embedding.dense.{i}.residual", str(path / "residual"), dense.residual)
+            to.add(f"{name}.residual", str(path / "residual"), dense.residual)
         options: Spec = {"size": dense.layer["weight"].shape[0], "bias": "bias" in dense.layer}
         if dense.has_residual:
             options["residual"] = True
         if dense.activation:
             options["activation"] = dense.activation
-        result.embedding.setdefault("dense", []).append(options)
+        found.append(options)
+    return found
+
+
+def _read_pooled(paths: list[Path], result: Modules) -> None:
+    """Pooling, then dense layers."""
+    result.embedding = read_pooling(paths[0] / "config.json")
+    names = [f"embedding.dense.{i}" for i in range(len(paths) - 1)]
+    if layers := _read_dense_layers(paths[1:], "sentence_embedding", names, result):
+        result.embedding["dense"] = layers
 
 
 def _check_normalize(path: Path, inputs: str) -> None:
@@ -77,12 +85,11 @@ def _check_normalize(path: Path, inputs: str) -> None:
         config.refuse(name, inputs)
 
 
-def _read_vectors(path: Path, result: Modules) -> None:
-    dense = read_dense(path, "token_embeddings")
-    if dense.activation or dense.has_residual:
-        what = "an activation" if dense.activation else "use_residual"
-        raise CheckpointError(f"{path}: {what} of token vectors is not supported")
-    result.add("vectors", str(path / "linear"), dense.layer)
+def _read_vectors(paths: list[Path], normalize: bool, result: Modules) -> None:
+    names = [*(f"vectors.dense.{i}" for i in range(len(paths) - 1)), "vectors"]
+    *before, last = _read_dense_layers(paths, "token_embeddings", names, result)
+    first = {"dense": before} if before else {}
+    result.heads["vectors"] = {**first, **last, "normalize": normalize}
 
 
 def _read_splade(path: Path, result: Modules) -> None:
@@ -161,8 +168,7 @@ def read_parts(
         _read_pooled(paths, result)
         result.embedding["normalize"] = normalize
     if orders[0] == "a vector for each token":
-        _read_vectors(paths[0], result)
-        result.normalize_vectors = normalize
+        _read_vectors(paths, normalize, result)
     if orders[0] == "a sparse vector":
         _read_splade(paths[0], result)
     if orders[0] == "a score":
@@ -171,9 +177,9 @@ def read_parts(
     _read_colbert(config, tensors, result)
     for ours, theirs in result.names.items():
         has_bias = f"{theirs}.bias" in result.tensors
-        if ours == "vectors":
+        if ours == "vectors" and ours not in result.heads:
             size = result.tensors[f"{theirs}.weight"].shape[0]
-            options = {"size": size, "bias": has_bias, "normalize": result.normalize_vectors}
+            options = {"size": size, "bias": has_bias, "normalize": True}
             result.heads["vectors"] = options
         if ours == "token_weights":
             result.heads["token_weights"] = True
