@@ -4,36 +4,21 @@
 #include <string>
 
 #include "model/json_fields.h"
+#include "model/spec_heads.h"
 
 namespace packhorse {
 namespace {
 
 // Beyond any model, and low enough that no product of sizes overflows 64 bits.
 constexpr int64_t kMaxRows = int64_t{1} << 31;  // of an embedding table
-constexpr int64_t kMaxHidden = int64_t{1} << 20;
 constexpr int64_t kMaxIntermediate = int64_t{1} << 24;
 constexpr int64_t kMaxLayers = int64_t{1} << 14;
 constexpr int64_t kMaxHeads = int64_t{1} << 12;
 constexpr int64_t kMaxHeadDim = int64_t{1} << 12;
-constexpr int64_t kMaxLabels = int64_t{1} << 20;
 constexpr int64_t kMaxConvolution = 255;
-constexpr size_t kMaxPoolings = 16;
 constexpr int64_t kMaxBuckets = 2048;
 constexpr int64_t kMaxDistance = int64_t{1} << 24;
 constexpr int64_t kMaxRelativeDistance = int64_t{1} << 14;  // as a table has rows for each
-
-Activation parse_activation(Fields& fields) {
-  return fields.choice<Activation>("activation", {{"gelu", Activation::kGelu},
-                                                  {"gelu_tanh", Activation::kGeluTanh},
-                                                  {"relu", Activation::kRelu},
-                                                  {"silu", Activation::kSilu},
-                                                  {"tanh", Activation::kTanh}});
-}
-
-// Of layers that need not have one.
-Activation parse_activation_or_none(Fields& fields) {
-  return fields.has("activation") ? parse_activation(fields) : Activation::kNone;
-}
 
 // Which weights each layer runs with. Every set up to the highest must be used: a gap would leave
 // weights that nothing reads.
@@ -208,102 +193,6 @@ void parse_convolution(Fields fields, Spec& spec) {
     throw InvalidArgument(concat("spec: 'convolution.width' is ", spec.convolution_width, " with ",
                                  spec.num_layers, " layers, expected an odd number and a layer"));
   }
-}
-
-void parse_classifier(Fields fields, Spec& spec) {
-  using Input = ClassifierSpec::Input;
-  ClassifierSpec classifier;
-  classifier.input = fields.choice<Input>("input", {{"pooler", Input::kPooler},
-                                                    {"cls", Input::kCls},
-                                                    {"mean", Input::kMean},
-                                                    {"last", Input::kLast},
-                                                    {"tokens", Input::kTokens}});
-  if (classifier.input == Input::kPooler && !spec.pooler) {
-    throw InvalidArgument(
-        "spec: 'heads.classifier.input' is \"pooler\", but there is no 'heads.pooler'");
-  }
-  classifier.num_labels = fields.count_texts("labels", kMaxLabels);
-  if (fields.has("dense")) {
-    Fields dense = fields.object("dense");
-    classifier.dense = parse_activation(dense);
-    classifier.dense_bias = dense.boolean("bias", true);
-    classifier.dense_norm = dense.boolean("norm", false);
-    dense.done();
-  }
-  classifier.bias = fields.boolean("bias", true);
-  fields.ignore("score");
-  fields.ignore("problem");
-  fields.done();
-  spec.classifier = classifier;
-}
-
-void parse_masked_lm(Fields fields, Spec& spec) {
-  MaskedLmSpec head;
-  head.activation = parse_activation(fields);
-  head.dense_bias = fields.boolean("dense_bias", true);
-  head.decoder_bias = fields.boolean("decoder_bias", true);
-  head.sparse = fields.boolean("sparse", false);
-  if (fields.has("sparse_pooling")) {
-    head.sparse_sum = fields.choice<bool>("sparse_pooling", {{"max", false}, {"sum", true}});
-  }
-  head.sparse_twice = fields.integer("sparse_logs", 1, 2, 1) == 2;
-  fields.done();
-  spec.masked_lm = head;
-}
-
-DenseSpec parse_dense(Fields& fields, bool has_bias) {
-  DenseSpec layer;
-  layer.size = fields.integer("size", 1, kMaxHidden);
-  layer.bias = fields.boolean("bias", has_bias);
-  layer.residual = fields.boolean("residual", false);
-  layer.activation = parse_activation_or_none(fields);
-  return layer;
-}
-
-std::vector<DenseSpec> parse_dense_layers(Fields& fields) {
-  std::vector<DenseSpec> layers;
-  if (!fields.has("dense")) return layers;
-  for (Fields dense : fields.objects("dense")) {
-    layers.push_back(parse_dense(dense, true));
-    dense.done();
-  }
-  return layers;
-}
-
-void parse_vectors(Fields fields, Spec& spec) {
-  VectorsSpec vectors;
-  vectors.layers = parse_dense_layers(fields);
-  vectors.layers.push_back(parse_dense(fields, false));
-  vectors.normalize = fields.boolean("normalize", true);
-  fields.done();
-  spec.vectors = vectors;
-}
-
-void parse_heads(Fields fields, Spec& spec) {
-  if (fields.has("pooler")) {
-    Fields pooler = fields.object("pooler");
-    spec.pooler = pooler.choice<Activation>("activation", {{"tanh", Activation::kTanh}});
-    pooler.done();
-  }
-  if (fields.has("classifier")) parse_classifier(fields.object("classifier"), spec);
-  if (fields.has("masked_lm")) parse_masked_lm(fields.object("masked_lm"), spec);
-  if (fields.has("vectors")) parse_vectors(fields.object("vectors"), spec);
-  spec.token_weights = fields.boolean("token_weights", false);
-  fields.done();
-}
-
-void parse_embedding(Fields fields, Spec& spec) {
-  spec.poolings = fields.choices<Pooling>("pooling", kMaxPoolings,
-                                          {{"cls", Pooling::kCls},
-                                           {"mean", Pooling::kMean},
-                                           {"max", Pooling::kMax},
-                                           {"last", Pooling::kLast},
-                                           {"mean_sqrt", Pooling::kMeanSqrt},
-                                           {"weighted_mean", Pooling::kWeightedMean}});
-  fields.ignore("include_prompt");
-  spec.embedding_dense = parse_dense_layers(fields);
-  spec.normalize = fields.boolean("normalize");
-  fields.done();
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ import packhorse
 import pytest
 from packhorse.cli import main
 from packhorse_weights import convert, inspect_checkpoint
+from text_cases import TEMPLATE
 from tiny_tokenizer import with_tokenizer
 
 for needed in ("typer", "rich", "tokenizers"):
@@ -290,6 +291,22 @@ def test_score(cli: Cli, text: Path, tmp_path: Path) -> None:
     assert rows == [{"index": i, "score": score} for i, score in enumerate(scores.tolist())]
     classifier = with_tokenizer(GOLDEN / "bert-sequence", tmp_path / "c")
     assert failed(cli("score", classifier, "who", text), "3 labels")
+
+
+def test_score_in_a_template(cli: Cli, text: Path, tmp_path: Path) -> None:
+    folder = with_tokenizer(GOLDEN / "llama-answers", tmp_path / "m")
+    text.write_text("the cat\ndogs")
+    template = tmp_path / "template.json"
+    template.write_text(json.dumps(TEMPLATE))
+    model = packhorse.TextModel.load(folder, reranker=TEMPLATE)
+    scores = model.score("who", ["the cat", "dogs"], instruction="mark")
+    expected = [{"index": i, "score": score} for i, score in enumerate(scores.tolist())]
+    asked = ("who", text, "--instruction", "mark")
+    shown = cli("score", folder, *asked, "--reranker", template)
+    assert [json.loads(line) for line in shown.out.splitlines()] == expected
+    assert cli("convert", folder, tmp_path / "c", "--reranker", template).status == 0
+    assert cli("score", tmp_path / "c", *asked).out == shown.out
+    assert failed(cli("score", folder, "who", text, "--reranker", "qwen4"), "known: qwen3")
 
 
 def test_classify(cli: Cli, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

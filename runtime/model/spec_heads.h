@@ -1,0 +1,15 @@
+// The parts of a spec that say what is made of the last hidden state.
+#pragma once
+
+#include "model/json_fields.h"
+#include "model/spec.h"
+
+namespace packhorse {
+
+constexpr int64_t kMaxHidden = int64_t{1} << 20;
+
+Activation parse_activation(Fields& fields);
+void parse_heads(Fields fields, Spec& spec);
+void parse_embedding(Fields fields, Spec& spec);
+
+}  // namespace packhorse
