@@ -83,7 +83,7 @@ void Heads::embedding(const TensorView& out) const {
     if (spec_.poolings.size() == 1) return pool(spec_.poolings[0], rows, spec_.normalize);
     pool_all(rows);
     if (spec_.normalize) ops_.cast({.x = rows, .out = rows, .normalize = true});
-    return;
+    return clear_empty(rows);  // a batch refused on the device pools nothing
   }
   TensorView x = buffers_.embedding_input.first_rows(batch_.num_sequences);
   pool_all(x);
