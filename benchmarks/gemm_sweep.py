@@ -66,6 +66,15 @@ class Rotation(ctypes.Structure):  # GemmRotation
     )
 
 
+class Pool(ctypes.Structure):  # GemmPool
+    _fields_ = (
+        ("out", ctypes.c_void_p),
+        ("cu_seqlens", ctypes.c_void_p),
+        ("num_sequences", ctypes.c_int32),
+        ("columns", ctypes.c_int32),
+    )
+
+
 class Params(ctypes.Structure):  # GemmParams
     _fields_ = (
         ("a", ctypes.c_void_p),
@@ -84,6 +93,7 @@ class Params(ctypes.Structure):  # GemmParams
         ("activation", ctypes.c_uint8),
         ("gated", ctypes.c_bool),
         ("rotation", Rotation),
+        ("pool", Pool),
         ("sm_count", ctypes.c_int32),
     )
 
