@@ -25,7 +25,7 @@ inline constexpr int64_t kBlockRows = 64;
 
 /// Blocks that one call should take where there are plenty: 16-bit and integer kernels are so fast
 /// that reading the weights for each 64 rows would slow them down.
-inline constexpr int64_t blocks_at_once(DType dtype) { return dtype == DType::kFloat32 ? 1 : 4; }
+inline constexpr int64_t blocks_at_once(DType dtype) { return dtype == DType::kFloat32 ? 2 : 4; }
 
 /// Instruction sets, as oneDNN sees this machine; its variable ONEDNN_MAX_CPU_ISA caps them.
 enum class Isa { kSse41, kAvx2, kAvx512 };
