@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/cpu_profile.h"
 #include "cpu/kernels.h"
 
 namespace packhorse::cpu {
@@ -34,6 +35,7 @@ class FloatGemm final : public Gemm {
     task.in_features = shape_.in_features;
     task.columns = columns;
     task.activation = shape_.activation;
+    const CpuTimer timer(CpuPart::kProduct);
     multiply_(task);
   }
 

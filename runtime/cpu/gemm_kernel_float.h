@@ -14,7 +14,8 @@ static constexpr int kAhead = 8;
 // out[rows, kPanel] = x W^T + bias
 template <int rows>
 [[gnu::noinline]] static void multiply_tile(const float* x, int64_t x_stride, const float* weight,
-                          int64_t in_features, const Vec* bias, float* out, int64_t out_stride) {
+                                            int64_t in_features, const Vec* bias, float* out,
+                                            int64_t out_stride) {
   Vec sums[rows][2];
   for (int i = 0; i < rows; ++i) {
     sums[i][0] = bias[0];
@@ -71,8 +72,8 @@ static void multiply(const MultiplyRows& task) {
   const int64_t tiles = (task.rows + kTileRows - 1) / kTileRows;
   float tile[kTileRows * kPanel];
   for (int64_t begin = 0; begin < task.columns; begin += kPanel) {
-    const int columns = static_cast<int>(
-        task.columns - begin < kPanel ? task.columns - begin : int64_t{kPanel});
+    const int columns =
+        static_cast<int>(task.columns - begin < kPanel ? task.columns - begin : int64_t{kPanel});
     Vec bias[2] = {};
     for (int v = 0; v < 2 && task.bias != nullptr; ++v) {
       const int there = columns - v * kWidth;
@@ -89,9 +90,8 @@ static void multiply(const MultiplyRows& task) {
       multiply_rows(rows, x, task.x_stride, weight, task.in_features, bias, direct ? out : tile,
                     direct ? task.out_stride : int64_t{kPanel});
       if (!direct) {
-        with_activation(task.activation, [&](auto f) {
-          finish_tile(tile, rows, columns, out, task.out_stride, f);
-        });
+        with_activation(task.activation,
+                        [&](auto f) { finish_tile(tile, rows, columns, out, task.out_stride, f); });
       }
       row += rows;
     }
@@ -103,8 +103,8 @@ static void pack_columns(const PackColumns& task) {
   for (int64_t begin = 0; begin < task.columns; begin += kPanel) {
     float* to = task.packed + begin * task.in_features;
     for (int64_t k = 0; k < task.in_features; k += kWidth) {
-      const auto count = static_cast<int>(
-          task.in_features - k < kWidth ? task.in_features - k : int64_t{kWidth});
+      const auto count =
+          static_cast<int>(task.in_features - k < kWidth ? task.in_features - k : int64_t{kWidth});
       for (int v = 0; v < 2; ++v) {
         Vec lanes[kWidth];
         for (int i = 0; i < kWidth; ++i) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/cpu_profile.h"
 #include "cpu/row_ops.h"
 #include "cpu/workspace.h"
 
@@ -195,6 +196,7 @@ Gemm::Block Chain::call(const Layer& layer, int64_t rows, const Source& from, co
 }
 
 void Chain::finish(int64_t first_row, int64_t rows, const float* result) const {
+  const CpuTimer timer(CpuPart::kNorm);
   NormRows task;
   task.x = result;
   task.x_stride = out.columns();
@@ -218,6 +220,7 @@ void Chain::run_whole(int64_t first_row, int64_t rows, int worker) const {
     const Target to = {middle, features, scratch.worker_blocks * kBlockRows};
     up.gemm->run(call(up, rows, from, to, worker));
     if (gated) {
+      const CpuTimer timer(CpuPart::kOther);
       kernels.gate_rows[index_of(x.dtype)](
           {middle, middle, features, features / 2, rows, features / 2, gate});
     }
@@ -235,6 +238,7 @@ void Chain::run_up_panel(const Source& from, int64_t rows, int64_t panel, int64_
   std::byte* wide = scratch.split_up + i * scratch.up_bytes;
   up.gemm->run_panel(call(up, rows, from, {wide, features, kBlockRows}, worker), panel);
   if (!gated) return;
+  const CpuTimer timer(CpuPart::kOther);
   const int64_t width = panel_width(x.dtype);
   const int64_t begin = panel * width;
   const int64_t columns = std::min(width, features - begin) / 2;
