@@ -32,8 +32,7 @@ static inline Vec gelu(Vec x) {
 // 7, with that as a constraint.
 static inline Vec coarse_gelu(Vec x) {
   const Vec limit = splat(4.25f);
-  const Vec low = x < -limit ? -limit : x;
-  const Vec near = low > limit ? limit : low;
+  const Vec near = min(limit, max(-limit, x));
   const Vec square = near * near;
   Vec p = splat(-8.46062276e-10f);
   p = fma(p, square, splat(7.57097709e-08f));

@@ -67,8 +67,27 @@ static inline Vec fma(Vec a, Vec b, Vec c) {
 #endif
 }
 
-// b where either is NaN.
-static inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
+// b where either is NaN. One instruction each, which the compiler does not see in every place. (GCC
+// warns of an undefined register in the forms without a mask.)
+static inline Vec max(Vec a, Vec b) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_max_ps(0xffff, a, b);
+#elif defined(__AVX2__)
+  return _mm256_max_ps(a, b);
+#else
+  return _mm_max_ps(a, b);
+#endif
+}
+
+static inline Vec min(Vec a, Vec b) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_min_ps(0xffff, a, b);
+#elif defined(__AVX2__)
+  return _mm256_min_ps(a, b);
+#else
+  return _mm_min_ps(a, b);
+#endif
+}
 
 // bfloat16: the upper half of a float32; rounded to nearest even, NaNs stay NaNs.
 using HalfVec = bfloat16 __attribute__((vector_size(kWidth * 2)));
