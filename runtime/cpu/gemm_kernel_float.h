@@ -9,7 +9,7 @@ static constexpr int kPanel = 2 * kWidth;
 // With two vectors of weights and one element of x: 31 registers of 32, or 15 of 16.
 static constexpr int kTileRows = kWidth == 16 ? 14 : 6;
 // Steps ahead that weights are asked for: rows of a panel follow each other.
-static constexpr int kAhead = 8;
+static constexpr int kAhead = 16;
 
 // out[rows, kPanel] = x W^T + bias
 template <int rows>

@@ -5,9 +5,10 @@
 namespace packhorse::cpu {
 
 const Kernels& kernels_here() {
-  switch (cpu_features().isa) {
+  const CpuFeatures features = cpu_features();
+  switch (features.isa) {
     case Isa::kAvx512:
-      return kAvx512Kernels;
+      return features.bfloat16 ? kAvx512Bf16Kernels : kAvx512Kernels;
     case Isa::kAvx2:
       return kAvx2Kernels;
     case Isa::kSse41:

@@ -107,8 +107,8 @@ struct RotateRow {
   float* scratch = nullptr;  // [head_dim]
 };
 
-/// out = activation(x W^T + bias), float32, for any rows and columns: a sum's bits depend on its own
-/// row and column alone.
+/// out = activation(x W^T + bias), float32, for any rows and columns: a sum's bits depend on its
+/// own row and column alone.
 struct MultiplyRows {
   const float* x = nullptr;
   int64_t x_stride = 0;
@@ -192,6 +192,7 @@ struct Kernels {
 extern const Kernels kSse41Kernels;
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
+extern const Kernels kAvx512Bf16Kernels;
 
 /// Those of this machine, as far as oneDNN's variable ONEDNN_MAX_CPU_ISA allows.
 const Kernels& kernels_here();

@@ -99,10 +99,14 @@ static inline Vec load(const bfloat16* from) {
 }
 
 static inline void store(bfloat16* to, Vec value) {
+#if defined(__AVX512BF16__)  // which makes zeros of subnormal numbers
+  const __m256bh half = _mm512_cvtneps_pbh((__m512)value);
+#else
   const IntVec bits = (IntVec)value;
   const IntVec rounded = bits + 0x7fff + (bits >> 16 & 1);
   const IntVec quiet = bits | 0x400000;
   const HalfVec half = __builtin_convertvector((value != value ? quiet : rounded) >> 16, HalfVec);
+#endif
   __builtin_memcpy(to, &half, sizeof(half));
 }
 
