@@ -23,8 +23,8 @@ namespace packhorse::cpu {
 /// Rows of one block: the unit in which rows are given.
 inline constexpr int64_t kBlockRows = 64;
 
-/// Blocks that one call should take where there are plenty: 16-bit and integer kernels are so fast
-/// that reading the weights for each 64 rows would slow them down.
+/// Blocks that one call should take where there are plenty: reading the weights for each 64 rows
+/// would slow the kernels down, those of 16 bit and of bytes above all.
 inline constexpr int64_t blocks_at_once(DType dtype) { return dtype == DType::kFloat32 ? 2 : 4; }
 
 /// Instruction sets, as oneDNN sees this machine; its variable ONEDNN_MAX_CPU_ISA caps them.

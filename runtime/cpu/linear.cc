@@ -15,6 +15,16 @@ constexpr int64_t kNormRows = 8;
 
 int64_t block_count(int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
 
+// Of the inner rows of a part: they stay in the second-level cache, beside a panel of weights.
+constexpr int64_t kPartBytes = 1 << 20;
+
+int64_t blocks_of_part(DType dtype, int64_t up_features) {
+  const int64_t most = blocks_at_once(dtype);
+  if (dtype != DType::kFloat32 || up_features == 0) return most;
+  const auto block_bytes = kBlockRows * up_features * static_cast<int64_t>(sizeof(float));
+  return std::clamp<int64_t>(kPartBytes / block_bytes, 1, most);
+}
+
 // Fewer rows a thread, and every thread reading all weights costs more than what it takes to share
 // the columns out.
 constexpr int64_t kFewestRows = 24;
@@ -75,7 +85,7 @@ struct Scratch {
   // up_features: 0 for a linear layer, twice the intermediate size for a gated one.
   Scratch(Workspace& workspace, int64_t rows, int64_t in_features, int64_t up_features, bool gated,
           int64_t out_features, DType dtype, int threads)
-      : worker_blocks(std::min(blocks_at_once(dtype), block_count(rows))),
+      : worker_blocks(std::min(blocks_of_part(dtype, up_features), block_count(rows))),
         in_bytes(kBlockRows * in_features * size_of(dtype)),
         up_bytes(kBlockRows * up_features * size_of(dtype)),
         result_floats(kBlockRows * out_features),
