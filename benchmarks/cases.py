@@ -38,7 +38,7 @@ class Case:
 
 def make_case(model: str, batch_size: int, max_length: int) -> Case:
     """As many texts in a pass as make it long enough to time, fewer of the larger model."""
-    texts = 64 if model == MINILM else 16
+    texts = 32 if model == MINILM else 16
     return Case(model, batch_size, max_length, max(1, texts // batch_size))
 
 
