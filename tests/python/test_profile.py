@@ -46,6 +46,6 @@ def test_starts_from_zero_and_stops(tiny_model: Path) -> None:
 
 def test_an_error_ends_it_too(tiny_model: Path) -> None:
     session = packhorse.Session.load(tiny_model, threads=1)
-    with pytest.raises(ValueError), packhorse.cpu_profile() as parts:
+    with pytest.raises(ValueError, match="nonsense"), packhorse.cpu_profile() as parts:
         session.run([[1]], outputs=["nonsense"])
     assert parts["product"] == 0
