@@ -108,7 +108,7 @@ def plot(result: Json) -> str:
             parts += [*_panel(cases, dtype, f"{model}, {dtype}"), "</g>"]
     width, height = WIDTH * len(DTYPES), HEIGHT * len(models) + 30
     for i, (name, colour) in enumerate(COLOURS.items()):
-        x, y = width / 2 + (i - 2.5) * 130, height - 12
+        x, y = width - 120 * (len(COLOURS) - i), height - 12
         parts.append(f'<circle cx="{x:.1f}" cy="{y - 4:.1f}" r="4" fill="{colour}"/>')
         parts.append(_text(x + 9, y, name, "start"))
     machine = result["machine"]["processor"]
