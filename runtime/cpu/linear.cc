@@ -86,10 +86,10 @@ struct Scratch {
   Scratch(Workspace& workspace, int64_t rows, int64_t in_features, int64_t up_features, bool gated,
           int64_t out_features, DType dtype, int threads)
       : worker_blocks(std::min(blocks_of_part(dtype, up_features), block_count(rows))),
-        in_bytes(kBlockRows * in_features * size_of(dtype)),
+        in_bytes(dtype == DType::kFloat32 ? 0 : kBlockRows * in_features * size_of(dtype)),
         up_bytes(kBlockRows * up_features * size_of(dtype)),
         result_floats(kBlockRows * out_features),
-        tile_bytes(Gemm::tile_bytes(dtype)),
+        tile_bytes(dtype == DType::kFloat32 ? 0 : Gemm::tile_bytes(dtype)),
         staged(workspace.take<int64_t>(threads)),
         in(workspace.take(threads * in_bytes)),
         tile(workspace.take(threads * tile_bytes)),
@@ -107,11 +107,11 @@ struct Scratch {
 
   int64_t worker_blocks;  // that a worker takes at once
   int64_t in_bytes, up_bytes, result_floats, tile_bytes;
-  int64_t* staged;          // [threads] the first row that `in` holds, or -1
-  std::byte* in;            // [threads, 64, in_features]: rows that cannot be read in place
-  std::byte* tile;          // [threads, 64, panel]
-  std::byte* middle;        // [threads, worker_blocks, 64, up_features]
-  float* result;            // [threads, worker_blocks, 64, out_features] before residual and norm
+  int64_t* staged;    // [threads] the first row that `in` holds, or -1
+  std::byte* in;      // [threads, 64, in_features]: rows that cannot be read in place; not float32
+  std::byte* tile;    // [threads, 64, panel]; not float32
+  std::byte* middle;  // [threads, worker_blocks, 64, up_features]
+  float* result;      // [threads, worker_blocks, 64, out_features] before residual and norm
   std::byte* split_up;      // [split blocks, 64, up_features]
   std::byte* split_middle;  // [split blocks, 64, intermediate]: split_up, unless gated
   float* split_result;      // [split blocks, 64, out_features]
