@@ -19,6 +19,9 @@ from sample import read_passages
 Batch = list[list[int]]  # token ids, one list a sequence
 
 MINILM, BERT_BASE = "all-MiniLM-L6-v2", "BERT-base size, random weights"
+MODELS = {"minilm": MINILM, "bert-base": BERT_BASE}  # as the command line names them
+BATCH_SIZES = (1, 8, 32)
+MAX_LENGTHS = (64, 128, 256, 512)
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,10 @@ class Case:
         return f"{self.model}, {self.batch_size} x <= {self.max_length}"
 
 
-CASES = (
-    Case(MINILM, 32, 128, 4),
-    Case(MINILM, 32, 256, 3),
-    Case(MINILM, 1, 256, 64),
-    Case(BERT_BASE, 16, 128, 2),
-)
+def make_case(model: str, batch_size: int, max_length: int) -> Case:
+    """As many texts in a pass as make it long enough to time, fewer of the larger model."""
+    texts = 32 if model == MINILM else 16
+    return Case(model, batch_size, max_length, max(1, texts // batch_size))
 
 
 def make_batches(case: Case, tokenizer_folder: Path) -> list[Batch]:

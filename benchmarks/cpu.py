@@ -1,10 +1,11 @@
 """Times Packhorse and its peers on the CPU, side by side in one process, on real text.
 
-    python benchmarks/cpu.py [--threads 2] [--rounds 5]
+    python benchmarks/cpu.py [--threads 2] [--models minilm] [--batch-sizes 1 32] ...
 
 Every round times every engine once, one after the other, in an order that turns, so that whatever
 else the machine does meets all of them. Peers that are not installed are left out. Results go to
 benchmarks/results/, and as Markdown to the screen; benchmarks/README.md says how to read them.
+All cases take about a quarter of an hour on two cores.
 """
 
 from __future__ import annotations
@@ -15,14 +16,27 @@ import json
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import packhorse
-from cases import BERT_BASE, CASES, MINILM, Batch, Case, Sizes, make_batches, write_random_bert_base
-from engines import PACKHORSE, Engine, FloatArray
+from cases import (
+    BATCH_SIZES,
+    BERT_BASE,
+    MAX_LENGTHS,
+    MODELS,
+    Batch,
+    Case,
+    Sizes,
+    make_batches,
+    make_case,
+    write_random_bert_base,
+)
+from engines import Engine, FloatArray
+from figures import DTYPES, PACKHORSE
+from limits import measure_peaks, profile
 from peers import VERSIONED, installed, make_engines
 from report import markdown
 from rich.progress import Progress
@@ -30,6 +44,7 @@ from sample import find_model
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parent / "build" / "benchmarks"
+MOST_ROUNDS, A_MINUTE = 15, 60
 PAUSE = 0.02  # seconds: threads that spin on after a run have stopped by then
 # What decides which kernels run.
 ISA = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
@@ -49,22 +64,36 @@ def describe_machine() -> dict[str, Any]:
 
 
 def interleave(
-    engines: Sequence[Engine], batches: Sequence[Batch], rounds: int, progress: Progress, name: str
+    engines: Sequence[Engine],
+    batches: Sequence[Batch],
+    rounds: int,
+    seconds: float,
+    progress: Progress,
+    name: str,
 ) -> list[list[float]]:
-    """Seconds of one pass over the batches: [engine][round]."""
-    seconds: list[list[float]] = [[] for _ in engines]
-    task = progress.add_task(name, total=rounds * len(engines))
-    for round_ in range(rounds):
+    """Seconds of one pass over the batches: [engine][round].
+
+    At least `rounds`, or two where those take over a minute; more until `seconds` are over.
+    """
+    times: list[list[float]] = [[] for _ in engines]
+    task = progress.add_task(name, total=None)
+    begin = time.perf_counter()
+    round_ = 0
+    while round_ < MOST_ROUNDS:
+        elapsed = time.perf_counter() - begin
+        if round_ >= (rounds if elapsed < A_MINUTE else 2) and elapsed >= seconds:
+            break
         for step in range(len(engines)):
             i = (round_ + step) % len(engines)
             time.sleep(PAUSE)
-            engines[i].run(batches[0])  # its weights and code come back into the caches
+            engines[i].run(batches[0][:1])  # its weights and code come back into the caches
             start = time.perf_counter()
             for batch in batches:
                 engines[i].run(batch)
-            seconds[i].append(time.perf_counter() - start)
-            progress.advance(task)
-    return seconds
+            times[i].append(time.perf_counter() - start)
+        round_ += 1
+    progress.remove_task(task)
+    return times
 
 
 def compare(hidden: FloatArray, reference: FloatArray, batch: Batch) -> dict[str, float]:
@@ -82,79 +111,118 @@ def compare(hidden: FloatArray, reference: FloatArray, batch: Batch) -> dict[str
 
 
 def measure(
-    case: Case, folder: Path, engines: Sequence[Engine], rounds: int, progress: Progress
+    case: Case,
+    folder: Path,
+    engines: Sequence[Engine],
+    arguments: argparse.Namespace,
+    progress: Progress,
 ) -> tuple[dict[str, Any], str]:
     """The case as it goes into the result file, and the name of the reference."""
     batches = make_batches(case, folder)
     outputs = {
-        engine: np.asarray(engine.hidden(engine.run(batches[0]), batches[0]))
-        for engine in engines
-        if engine.hidden
+        engine: np.asarray(engine.hidden(engine.run(batches[0]), batches[0])) for engine in engines
     }
     # PyTorch in float32 where it is installed, Packhorse in float32 otherwise.
-    exact = [engine for engine in outputs if engine.dtype == "float32"]
+    exact = [engine for engine in engines if engine.dtype == "float32"] or list(engines)
     reference = next((one for one in exact if one.name == "PyTorch"), exact[0])
-    seconds = interleave(engines, batches, rounds, progress, case.name)
+    times = interleave(engines, batches, arguments.rounds, arguments.seconds, progress, case.name)
     lengths = [[len(row) for row in batch] for batch in batches]
-    result: dict[str, Any] = {
+    return {
         "name": case.name,
+        "model": case.model,
+        "batch_size": case.batch_size,
+        "max_length": case.max_length,
         "sequences": sum(map(len, lengths)),
         "tokens": sum(map(sum, lengths)),
         "padded_tokens": sum(len(one) * max(one) for one in lengths),
         "flop_per_token": Sizes.read(folder).flop_per_token,
-        "engines": [],
-    }
-    for engine, times in zip(engines, seconds, strict=True):
-        entry = {"name": engine.name, "dtype": engine.dtype, "is_encoder": engine in outputs}
-        if engine in outputs:
-            entry |= compare(outputs[engine], outputs[reference], batches[0])
-        result["engines"].append(entry | {"seconds": times})
-    return result, f"{reference.name} {reference.dtype}"
+        "engines": [
+            {
+                "name": engine.name,
+                "dtype": engine.dtype,
+                **compare(outputs[engine], outputs[reference], batches[0]),
+                "seconds": seconds,
+            }
+            for engine, seconds in zip(engines, times, strict=True)
+        ],
+        "profiles": {
+            engine.dtype: profile(engine, batches, arguments.threads)
+            for engine in engines
+            if engine.name == PACKHORSE
+        },
+    }, f"{reference.name} {reference.dtype}"
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--threads", type=int, default=2, help="of every engine")
+    parser.add_argument("--rounds", type=int, default=3, help="at least so many")
+    parser.add_argument("--seconds", type=float, default=10, help="of a case: rounds go on so long")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--batch-sizes", nargs="+", type=int, default=BATCH_SIZES, metavar="N")
+    parser.add_argument("--max-lengths", nargs="+", type=int, default=MAX_LENGTHS, metavar="N")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
+    parser.add_argument(
+        "--engines", nargs="+", metavar="NAME", help="Packhorse and these alone, as in the table"
+    )
+    return parser.parse_args()
+
+
+def run_model(
+    model: str, arguments: argparse.Namespace, progress: Progress, left_out: dict[str, str]
+) -> Iterator[tuple[dict[str, Any], str]]:
+    folder = find_model()
+    if model == BERT_BASE:
+        tokenizer, folder = folder, CACHE / "bert-base"
+        if not (folder / "config.json").is_file():
+            write_random_bert_base(folder, tokenizer)
+    task = progress.add_task(f"Preparing {model}", total=None)
+    engines, reasons = make_engines(folder, CACHE / f"{folder.name}-exports", arguments.threads)
+    left_out |= reasons
+    for name, reason in reasons.items():
+        progress.console.print(f"{name} left out: {reason}", markup=False)
+    progress.remove_task(task)
+    if not any(engine.name == PACKHORSE for engine in engines):
+        raise SystemExit("Packhorse itself cannot run")
+    wanted = arguments.engines and {PACKHORSE, *arguments.engines}
+    engines = [
+        engine
+        for engine in engines
+        if engine.dtype in arguments.dtypes and (not wanted or engine.name in wanted)
+    ]
+    for batch_size in arguments.batch_sizes:
+        for max_length in arguments.max_lengths:
+            case = make_case(model, batch_size, max_length)
+            yield measure(case, folder, engines, arguments, progress)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--threads", type=int, default=2, help="of every engine")
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
-
+    arguments = parse_arguments()
     machine = describe_machine()
-    minilm, bert_base = find_model(), CACHE / "bert-base"
-    if not (bert_base / "config.json").is_file():
-        write_random_bert_base(bert_base, minilm)
-    cases: list[dict[str, Any]] = []
-    left_out: dict[str, str] = {}
-    with Progress(transient=True) as progress:
-        for model, folder in ((MINILM, minilm), (BERT_BASE, bert_base)):
-            task = progress.add_task(f"Preparing {model}", total=None)
-            exports = CACHE / f"{folder.name}-exports"
-            engines, reasons = make_engines(folder, exports, arguments.threads)
-            left_out |= reasons
-            for name, reason in reasons.items():
-                progress.console.print(f"{name} left out: {reason}", markup=False)
-            progress.remove_task(task)
-            if not any(engine.name == PACKHORSE for engine in engines):
-                raise SystemExit("Packhorse itself cannot run")
-            for case in CASES:
-                if case.model == model:
-                    one, reference = measure(case, folder, engines, arguments.rounds, progress)
-                    cases.append(one)
-
     date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    result = {
+    result: dict[str, Any] = {
         "date": date,
         "machine": machine,
         "threads": arguments.threads,
-        "rounds": arguments.rounds,
         "versions": {"packhorse": packhorse.__version__} | installed(VERSIONED),
-        "reference": reference,
-        "left_out": left_out,
-        "cases": cases,
+        "left_out": {},
+        "peaks": measure_peaks(arguments.threads),
+        "cases": [],
     }
     name = re.sub(r"[^a-z0-9]+", "-", machine["processor"].lower()).strip("-")
     path = HERE / "results" / f"cpu_{name}_{machine['cores']}-cores_{date}.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    start = time.perf_counter()
+    with Progress(transient=True) as progress:
+        for model in arguments.models:
+            for case, reference in run_model(
+                MODELS[model], arguments, progress, result["left_out"]
+            ):
+                result["reference"] = reference
+                result["cases"].append(case)
+                # After every case: a long run that is cut off is not lost.
+                path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+                progress.console.print(f"{time.perf_counter() - start:4.0f} s  {case['name']}")
     print(markdown(result))
     print(f"\nWritten to {path}")
 

@@ -1,35 +1,21 @@
-"""A result file of benchmarks/cpu.py as Markdown: python benchmarks/report.py FILE."""
+"""A result file of benchmarks/cpu.py as Markdown, and as a plot.
+
+python benchmarks/report.py FILE [--plot FILE.svg]
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
-import statistics
-import sys
 from pathlib import Path
-from typing import Any
 
-from engines import ONE_TOKEN_SEQUENCES, PACKHORSE, PRODUCTS_ALONE
+from figures import DTYPES, PACKHORSE, Json, find, plot, ratio, tokens_per_second
 
-Json = dict[str, Any]
-
-
-def _find(case: Json, name: str, dtype: str) -> Json | None:
-    found = (one for one in case["engines"] if (one["name"], one["dtype"]) == (name, dtype))
-    return next(found, None)
-
-
-def tokens_per_second(case: Json, engine: Json) -> float:
-    return float(case["tokens"] / statistics.median(engine["seconds"]))
-
-
-def ratio(slower: Json, faster: Json) -> float:
-    """Median over the rounds: what disturbs the machine in one round disturbs both in it."""
-    pairs = zip(slower["seconds"], faster["seconds"], strict=True)
-    return float(statistics.median(one / other for one, other in pairs))
+PARTS = ("product", "attention", "norm", "quantize", "other", "waiting")
 
 
 def _cell(case: Json, name: str, dtype: str) -> str:
-    engine, ours = _find(case, name, dtype), _find(case, PACKHORSE, dtype)
+    engine, ours = find(case, name, dtype), find(case, PACKHORSE, dtype)
     if engine is None:
         return "-"
     text = f"{tokens_per_second(case, engine):,.0f}"
@@ -47,50 +33,57 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join([_row(header), rule, *map(_row, rows)])
 
 
-def speed(result: Json) -> str:
-    cases = result["cases"]
-    order = {"float32": 0, "bfloat16": 1, "int8": 2}
-    kinds = dict.fromkeys(
-        (engine["name"], engine["dtype"])
-        for case in cases
-        for engine in case["engines"]
-        if engine["is_encoder"]
-    )
-    header = ["tokens/s (how many times faster Packhorse is, same dtype)"]
-    header += [
-        f"{case['name']} ({case['tokens']:,} tokens, {case['tokens'] / case['padded_tokens']:.0%} "
-        "of padded)"
-        for case in cases
-    ]
-    rows = [
-        [f"{name} {dtype}", *(_cell(case, name, dtype) for case in cases)]
-        for name, dtype in sorted(kinds, key=lambda kind: order[kind[1]])
-    ]
+def speed(result: Json, model: str) -> str:
+    """A row for each case and dtype, a column for each engine."""
+    cases = [case for case in result["cases"] if case["model"] == model]
+    names = list(dict.fromkeys(engine["name"] for case in cases for engine in case["engines"]))
+    rows = []
+    for dtype in DTYPES:
+        for case in cases:
+            if find(case, PACKHORSE, dtype) is None:
+                continue
+            size = f"{dtype}, {case['batch_size']} x <= {case['max_length']}"
+            full = f"{case['tokens'] / case['padded_tokens']:.0%}"
+            cells = [_cell(case, name, dtype) for name in names]
+            best = best_ratio(case, dtype)
+            rows.append([size, full, *cells, f"{best:.2f}" if best else "-"])
+    header = [f"{model}, tokens/s", "full", *names, "Packhorse / best"]
     return _table(header, rows)
 
 
+def best_ratio(case: Json, dtype: str) -> float | None:
+    """How many times faster Packhorse is than the fastest peer."""
+    ours = find(case, PACKHORSE, dtype)
+    peers = [
+        engine
+        for engine in case["engines"]
+        if engine["dtype"] == dtype and engine["name"] != PACKHORSE
+    ]
+    if ours is None or not peers:
+        return None
+    return min(ratio(peer, ours) for peer in peers)
+
+
 def limits(result: Json) -> str:
-    """Shares of Packhorse's time."""
+    """Where Packhorse's time goes; of batches of 32, and of the usual length."""
     rows = []
     for case in result["cases"]:
-        for dtype in ("float32", "bfloat16", "int8"):
-            ours = _find(case, PACKHORSE, dtype)
-            flat = _find(case, ONE_TOKEN_SEQUENCES, dtype)
-            products = _find(case, PRODUCTS_ALONE, dtype)
-            if ours is None or flat is None or products is None:
-                continue
-            rate = tokens_per_second(case, products) * case["flop_per_token"] / 1e9
+        if case["batch_size"] != 32 and case["max_length"] != 256:
+            continue
+        for dtype, seconds in case["profiles"].items():
+            rate = case["tokens"] * case["flop_per_token"] / seconds["product"]
+            wall = seconds["wall"]
             rows.append(
                 [
                     f"{case['name']}, {dtype}",
-                    f"{rate:,.0f}",
-                    f"{ratio(products, ours):.0%}",
-                    f"{1 - ratio(flat, ours):.0%}",
+                    f"{rate / 1e9:,.0f}",
+                    f"{rate / result['peaks'][dtype]:.0%}",
+                    *(f"{seconds[part] / wall:.0%}" for part in PARTS),
                 ]
             )
-    return _table(
-        ["", "GFLOP/s of the products alone", "their share of the time", "attention's share"], rows
-    )
+    header = ["", "G(FL)OP/s of the products", "of the peak", *PARTS]
+    peaks = ", ".join(f"{dtype} {peak / 1e9:,.0f}" for dtype, peak in result["peaks"].items())
+    return f"Fastest large products, G(FL)OP/s: {peaks}.\n\n" + _table(header, rows)
 
 
 def accuracy(result: Json) -> str:
@@ -98,13 +91,12 @@ def accuracy(result: Json) -> str:
     worst: dict[tuple[str, str], tuple[float, float]] = {}
     for case in result["cases"]:
         for engine in case["engines"]:
-            if engine["is_encoder"]:
-                kind = (engine["name"], engine["dtype"])
-                error, cosine = worst.get(kind, (0.0, 1.0))
-                worst[kind] = (
-                    max(error, engine["max_abs_error"]),
-                    min(cosine, engine["min_cosine"]),
-                )
+            kind = (engine["name"], engine["dtype"])
+            error, cosine = worst.get(kind, (0.0, 1.0))
+            worst[kind] = (
+                max(error, engine["max_abs_error"]),
+                min(cosine, engine["min_cosine"]),
+            )
     rows = [
         [f"{name} {dtype}", f"{error:.1e}", f"{cosine:.5f}"]
         for (name, dtype), (error, cosine) in worst.items()
@@ -116,18 +108,31 @@ def accuracy(result: Json) -> str:
 def markdown(result: Json) -> str:
     machine = result["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    rounds = [len(one["seconds"]) for case in result["cases"] for one in case["engines"]]
+    models = dict.fromkeys(case["model"] for case in result["cases"])
     return "\n\n".join(
         [
             f"{machine['processor']}, {', '.join(machine['isa'])}; {result['threads']} threads on "
             f"{machine['cores']} cores; load before the run {machine['load_average']:.1f}; "
-            f"{result['date']}; medians of {result['rounds']} interleaved rounds.",
+            f"{result['date']}; medians of {min(rounds)} to {max(rounds)} interleaved rounds.",
             f"{versions}.",
-            speed(result),
+            *(speed(result, model) for model in models),
             limits(result),
             accuracy(result),
         ]
     )
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--plot", type=Path, metavar="SVG", help="write a plot, too")
+    arguments = parser.parse_args()
+    result = json.loads(arguments.file.read_text(encoding="utf-8"))
+    if arguments.plot:
+        arguments.plot.write_text(plot(result), encoding="utf-8")
+    print(markdown(result))
+
+
 if __name__ == "__main__":
-    print(markdown(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))))
+    main()

@@ -12,6 +12,7 @@ from packhorse._session import available_devices
 from packhorse._session import version as _version
 from packhorse.memory import MemoryPlan
 from packhorse.packing import PackedTokens, pack
+from packhorse.profile import cpu_profile
 from packhorse.result import DeviceResult, RunResult
 from packhorse.retrieval import late_interaction, lexical_weights, sparse_entries
 from packhorse.session import Session, plan_memory
@@ -28,6 +29,7 @@ __all__ = [
     "Session",
     "TextModel",
     "available_devices",
+    "cpu_profile",
     "late_interaction",
     "lexical_weights",
     "pack",

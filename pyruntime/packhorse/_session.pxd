@@ -5,6 +5,7 @@ from libcpp.map cimport map as cpp_map
 from libcpp.memory cimport shared_ptr, unique_ptr
 from libcpp.optional cimport optional
 from libcpp.string cimport string
+from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
 from packhorse._device cimport CDeviceArray, CDeviceTokens, Device, DType, Int32Span, TensorView
@@ -32,6 +33,11 @@ cdef extern from "packhorse/memory_plan.h" namespace "packhorse" nogil:
     cdef cppclass CMemoryPlan "packhorse::MemoryPlan":
         PlannedAllocation weights
         PlannedAllocation arena
+
+
+cdef extern from "packhorse/cpu_profile.h" namespace "packhorse" nogil:
+    void c_start_cpu_profile "packhorse::start_cpu_profile"()
+    vector[pair[string, double]] c_stop_cpu_profile "packhorse::stop_cpu_profile"()
 
 
 cdef extern from "packhorse/weight_source.h" namespace "packhorse" nogil:

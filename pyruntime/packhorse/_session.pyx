@@ -251,5 +251,13 @@ def available_devices():
     return [name.decode() for name in c_available_devices()]
 
 
+def start_cpu_profile():
+    c_start_cpu_profile()
+
+
+def stop_cpu_profile():
+    return {part.first.decode(): part.second for part in c_stop_cpu_profile()}
+
+
 def version():
     return c_version().decode()

@@ -3,8 +3,9 @@
 // Absolute error of all of these below 2e-7 for |x| <= 1, relative to x beyond.
 static inline Vec sigmoid(Vec x) {
   const Vec power = x * splat(-1.44269504088896340736f);
-  const Vec bounded = power > splat(126.0f) ? splat(126.0f) : power;
-  return splat(1.0f) / (splat(1.0f) + exp2(bounded));
+  const Vec limit = splat(126.0f);
+  const Vec value = splat(1.0f) / (splat(1.0f) + exp2(power > limit ? limit : power));
+  return power > limit ? Vec{} : value;  // not 1e-38, which 1e38 would make visible
 }
 
 // x Phi(x). For z = |x| / sqrt(2), erfc(z) = t exp(-z^2) q(t) with t = 1 / (1 + z / 2): a
@@ -31,8 +32,7 @@ static inline Vec gelu(Vec x) {
 // 7, with that as a constraint.
 static inline Vec coarse_gelu(Vec x) {
   const Vec limit = splat(4.25f);
-  const Vec low = x < -limit ? -limit : x;
-  const Vec near = low > limit ? limit : low;
+  const Vec near = min(limit, max(-limit, x));
   const Vec square = near * near;
   Vec p = splat(-8.46062276e-10f);
   p = fma(p, square, splat(7.57097709e-08f));

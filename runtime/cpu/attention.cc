@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/cpu_profile.h"
 #include "core/format.h"
 #include "cpu/workspace.h"
 #include "packhorse/error.h"
@@ -140,6 +141,7 @@ void attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& po
     if (args.term.position_keys) part.position_keys = at(args.term.position_keys, 0, head);
     if (args.term.position_queries) part.position_queries = at(args.term.position_queries, 0, head);
     part.scratch = scratch.tiles + worker * scratch.tile_floats;
+    const CpuTimer timer(CpuPart::kAttention);
     kernel(part);
   });
 }

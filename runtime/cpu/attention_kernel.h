@@ -76,7 +76,11 @@ static void pack_scaled(const AttentionTile& task, const T* from, int64_t stride
 template <class T>
 static void pack_queries(const AttentionTile& task, TileScratch& scratch) {
   pack_scaled(task, static_cast<const T*>(task.q), task.q_stride, task.queries, scratch.queries);
-  for (int i = 0; i < kQueryTile * task.head_dim; i += kWidth) store(scratch.sums + i, Vec{});
+  for (int c = 0; c < task.head_dim; ++c) {
+    for (int query = 0; query < task.queries; query += kWidth) {
+      store(scratch.sums + c * kQueryTile + query, Vec{});
+    }
+  }
   for (int query = 0; query < task.queries; query += kWidth) {
     store(scratch.maximum + query, splat(-kInfinity));
     store(scratch.denominator + query, Vec{});
@@ -127,13 +131,19 @@ static void fill_term(const AttentionTile& task, int64_t first_key, float* term)
   }
 }
 
-// scores[keys, queries], rows `stride` apart, for `count` keys, then for fewer until `keys` are
-// done.
+// scores[keys, queries], rows `stride` apart, `count` keys at a time. The last ones may overlap
+// those before, which gives the same scores again: chains of few sums would have to wait for each
+// step.
 template <int vectors, int count = kAtOnce>
 static inline void multiply_keys(const float* queries, Rows keys, int rows, int head_dim,
                                  float* scores, int stride = kGroup) {
-  int row = 0;
-  for (; row + count <= rows; row += count) {
+  if constexpr (count > 1) {
+    if (rows < count) {
+      return multiply_keys<vectors, count / 2>(queries, keys, rows, head_dim, scores, stride);
+    }
+  }
+  for (int done = 0; done < rows; done += count) {
+    const int row = done + count <= rows ? done : rows - count;
     const float* key = keys.first + row * keys.stride;
     Vec sums[count][vectors] = {};
     for (int c = 0; c < head_dim; ++c) {
@@ -148,12 +158,6 @@ static inline void multiply_keys(const float* queries, Rows keys, int rows, int 
       for (int v = 0; v < vectors; ++v) {
         store(scores + (row + i) * stride + v * kWidth, sums[i][v]);
       }
-    }
-  }
-  if constexpr (count > 1) {
-    if (row < rows) {
-      multiply_keys<vectors, count / 2>(queries, {keys.first + row * keys.stride, keys.stride},
-                                        rows - row, head_dim, scores + row * stride, stride);
     }
   }
 }

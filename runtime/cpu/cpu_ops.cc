@@ -21,23 +21,11 @@
 namespace packhorse {
 namespace {
 
-const cpu::Kernels& kernels_for(cpu::Isa isa) {
-  switch (isa) {
-    case cpu::Isa::kAvx512:
-      return cpu::kAvx512Kernels;
-    case cpu::Isa::kAvx2:
-      return cpu::kAvx2Kernels;
-    case cpu::Isa::kSse41:
-      break;
-  }
-  return cpu::kSse41Kernels;
-}
-
 class CpuOps final : public Ops {
  public:
   explicit CpuOps(const BackendOptions& options)
       : features_(cpu::cpu_features()),
-        kernels_(kernels_for(features_.isa)),
+        kernels_(cpu::kernels_here()),
         shared_pool_(cpu::shared_pool(options.threads, options.pin_threads)),
         pool_(*shared_pool_),
         gemms_(pool_.threads()) {}

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/format.h"
+#include "cpu/gemm_float.h"
 #include "cpu/gemm_int8.h"
 #include "cpu/gemm_kernel.h"
 #include "packhorse/error.h"
@@ -66,12 +67,16 @@ int64_t panel_count(int64_t out_features, DType dtype) {
 }
 
 size_t packed_bytes(int64_t in_features, int64_t out_features, DType dtype) {
+  if (dtype == DType::kFloat32) return packed_float_bytes(in_features, out_features);
   const OneThreadScope one_thread;
   return PackedLayout(in_features, out_features, dtype).bytes;
 }
 
 void pack_weight(const float* weight, int64_t in_features, int64_t out_features, DType dtype,
                  void* packed, ThreadPool& pool) {
+  if (dtype == DType::kFloat32) {
+    return pack_float_weight(weight, in_features, out_features, packed, pool);
+  }
   const PackedLayout layout(in_features, out_features, dtype);
   pool.parallel_for(layout.panels, [&](int64_t panel, int) {
     pack_panel(layout, weight, DType::kFloat32, panel, packed);
@@ -326,7 +331,10 @@ GemmSet::~GemmSet() = default;
 
 const Gemm& GemmSet::get(const GemmShape& shape) {
   std::unique_ptr<Gemm>& gemm = gemms_[shape];
-  if (gemm == nullptr) gemm = std::make_unique<OneDnnGemm>(shape, *workers_);
+  if (gemm == nullptr) {
+    gemm = shape.dtype == DType::kFloat32 ? make_float_gemm(shape)
+                                          : std::make_unique<OneDnnGemm>(shape, *workers_);
+  }
   return *gemm;
 }
 

@@ -1,5 +1,5 @@
-// Dense layers through oneDNN's matmul: the only use of oneDNN (gemm.cc, gemm_int8.cc,
-// gemm_kernel.cc).
+// Dense layers: float32 by our own kernel (gemm_float.cc), bfloat16 and int8 through oneDNN's
+// matmul, whose only use this is (gemm.cc, gemm_int8.cc, gemm_kernel.cc).
 //
 // oneDNN may choose another kernel, or another order of summation, when the number of rows changes.
 // So rows are always given in blocks of a few fixed sizes, and columns in panels of a width that
@@ -23,9 +23,9 @@ namespace packhorse::cpu {
 /// Rows of one block: the unit in which rows are given.
 inline constexpr int64_t kBlockRows = 64;
 
-/// Blocks that one call should take where there are plenty: 16-bit and integer kernels are so fast
-/// that reading the weights for each 64 rows would slow them down.
-inline constexpr int64_t blocks_at_once(DType dtype) { return dtype == DType::kFloat32 ? 1 : 4; }
+/// Blocks that one call should take where there are plenty: reading the weights for each 64 rows
+/// would slow the kernels down, those of 16 bit and of bytes above all.
+inline constexpr int64_t blocks_at_once(DType dtype) { return dtype == DType::kFloat32 ? 2 : 4; }
 
 /// Instruction sets, as oneDNN sees this machine; its variable ONEDNN_MAX_CPU_ISA caps them.
 enum class Isa { kSse41, kAvx2, kAvx512 };
@@ -80,7 +80,8 @@ struct GemmShape {
 class Gemm {
  public:
   struct Block {
-    const void* x = nullptr;  // [readable_rows(rows), in_features], contiguous
+    const void* x = nullptr;  // [readable_rows(rows), in_features]
+    int64_t x_stride = 0;     // elements between rows, or 0: contiguous
     int64_t rows = 0;         // at most kBlockRows, or a multiple of it (run only)
     const void* weight = nullptr;
     const float* bias = nullptr;
@@ -92,6 +93,8 @@ class Gemm {
   };
 
   virtual ~Gemm() = default;
+  /// Whether `rows` may be any number, and x_stride any but 0; neither changes a bit.
+  virtual bool takes_any_rows() const { return false; }
   /// The block size used for `rows` <= kBlockRows rows. x is read up to this row.
   virtual int64_t readable_rows(int64_t rows) const = 0;
   virtual void run(const Block& block) const = 0;

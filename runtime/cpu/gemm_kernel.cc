@@ -3,6 +3,7 @@
 #include <array>
 #include <optional>
 
+#include "core/cpu_profile.h"
 #include "core/format.h"
 #include "packhorse/error.h"
 
@@ -133,6 +134,7 @@ Kernel::Kernel(const dnnl::matmul::primitive_desc& desc, GemmWorkers& workers)
 
 void Kernel::run(const void* x, const void* weight, const float* bias, void* out, int worker,
                  GemmWorkers& workers) {
+  const CpuTimer timer(CpuPart::kProduct);
   const auto index = static_cast<size_t>(worker);
   Bound& bound = bound_[index];
   bound.x.set_data_handle(const_cast<void*>(x));

@@ -7,9 +7,14 @@ struct Extent {
   Vec low, high, poison;
 
   void take(Vec x) {
-    low = x < low ? x : low;
-    high = max(high, x);
+    low = min(x, low);
+    high = max(x, high);
     poison = fma(x, Vec{}, poison);
+  }
+  void take(const Extent& other) {
+    low = min(other.low, low);
+    high = max(other.high, high);
+    poison += other.poison;
   }
 };
 
@@ -25,7 +30,14 @@ static inline void quantize_row(const T* x, int64_t columns, float levels, uint8
     return lane_numbers() < splat_int(rest) ? value : splat(first[0]);
   };
   Extent extent = {splat(__builtin_inff()), splat(-__builtin_inff()), Vec{}};
-  for (int64_t c = 0; c < full; c += kWidth) extent.take(load(x + c));
+  // Four chains hide the latency of each.
+  Extent extents[4] = {extent, extent, extent, extent};
+  int64_t taken = 0;
+  for (; taken + 4 * kWidth <= full; taken += 4 * kWidth) {
+    for (int i = 0; i < 4; ++i) extents[i].take(load(x + taken + i * kWidth));
+  }
+  for (; taken < full; taken += kWidth) extent.take(load(x + taken));
+  for (const Extent& other : extents) extent.take(other);
   if (rest > 0) extent.take(tail());
   const float low = -max_lane(-extent.low);
   const float range = max_lane(extent.high) - low;

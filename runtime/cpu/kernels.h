@@ -107,6 +107,28 @@ struct RotateRow {
   float* scratch = nullptr;  // [head_dim]
 };
 
+/// out = activation(x W^T + bias), float32, for any rows and columns: a sum's bits depend on its
+/// own row and column alone.
+struct MultiplyRows {
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  const float* weight = nullptr;  // packed
+  const float* bias = nullptr;    // or null
+  float* out = nullptr;
+  int64_t out_stride = 0;
+  int64_t rows = 0, in_features = 0, columns = 0;
+  Activation activation = Activation::kNone;
+};
+
+/// packed = columns of W in the order that MultiplyRows reads. Columns may be packed, and read, in
+/// parts that begin at multiples of kPackedColumns.
+inline constexpr int64_t kPackedColumns = 32;
+struct PackColumns {
+  const float* weight = nullptr;  // [columns, in_features]
+  int64_t in_features = 0, columns = 0;
+  float* packed = nullptr;  // [in_features * columns up to the next multiple of kPackedColumns]
+};
+
 /// Queries of one attention tile and keys of one pass over it.
 inline constexpr int kQueryTile = 64;
 inline constexpr int kKeyTile = 128;
@@ -163,10 +185,16 @@ struct Kernels {
   void (*dequantize_rows[2])(const DequantizeRows&);  // [dtype of out]
   void (*rotate_row[2])(const RotateRow&);
   void (*attention[2])(const AttentionTile&);
+  void (*multiply)(const MultiplyRows&);
+  void (*pack_columns)(const PackColumns&);
 };
 
 extern const Kernels kSse41Kernels;
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
+extern const Kernels kAvx512Bf16Kernels;
+
+/// Those of this machine, as far as oneDNN's variable ONEDNN_MAX_CPU_ISA allows.
+const Kernels& kernels_here();
 
 }  // namespace packhorse::cpu

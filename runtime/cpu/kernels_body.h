@@ -18,6 +18,8 @@ namespace packhorse::cpu::PACKHORSE_ISA {
 #include "cpu/head_kernels.h"
 //
 #include "cpu/attention_kernel.h"
+//
+#include "cpu/gemm_kernel_float.h"
 }  // namespace packhorse::cpu::PACKHORSE_ISA
 
 namespace packhorse::cpu {
@@ -37,6 +39,8 @@ const Kernels PACKHORSE_KERNELS = {
     .dequantize_rows = {isa::dequantize_rows<float>, isa::dequantize_rows<bfloat16>},
     .rotate_row = {isa::rotate_row<float>, isa::rotate_row<bfloat16>},
     .attention = {isa::attention<float>, isa::attention<bfloat16>},
+    .multiply = isa::multiply,
+    .pack_columns = isa::pack_columns,
 };
 
 }  // namespace packhorse::cpu

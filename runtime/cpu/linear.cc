@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/cpu_profile.h"
 #include "cpu/row_ops.h"
 #include "cpu/workspace.h"
 
@@ -14,19 +15,81 @@ constexpr int64_t kNormRows = 8;
 
 int64_t block_count(int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
 
-// Blocks that are too few to give every thread one more.
-int64_t split_count(int64_t rows, int threads) { return block_count(rows) % threads; }
+// Of the inner rows of a part: they stay in the second-level cache, beside a panel of weights.
+constexpr int64_t kPartBytes = 1 << 20;
+
+int64_t blocks_of_part(DType dtype, int64_t up_features) {
+  const int64_t most = blocks_at_once(dtype);
+  if (dtype != DType::kFloat32 || up_features == 0) return most;
+  const auto block_bytes = kBlockRows * up_features * static_cast<int64_t>(sizeof(float));
+  return std::clamp<int64_t>(kPartBytes / block_bytes, 1, most);
+}
+
+// Fewer rows a thread, and every thread reading all weights costs more than what it takes to share
+// the columns out.
+constexpr int64_t kFewestRows = 24;
+
+// How the rows of a batch are dealt: in parts of whole rows, then in blocks that all threads split
+// by columns.
+class Partition {
+ public:
+  // `most`: rows of a part. any_rows: whether parts need not be blocks.
+  Partition(int64_t rows, int64_t most, bool any_rows, int threads) : rows_(rows) {
+    if (any_rows) {
+      if (threads > 1 && rows < threads * kFewestRows) {
+        split_ = block_count(rows);
+      } else {
+        whole_rows_ = rows;
+        parts_ = rows == 0 ? 0 : threads * ((rows + threads * most - 1) / (threads * most));
+      }
+      return;
+    }
+    // Blocks that are too few to give every thread one more are split. Full ones are dealt in equal
+    // parts; a partial one goes alone.
+    split_ = block_count(rows) % threads;
+    whole_rows_ = std::min(rows, (block_count(rows) - split_) * kBlockRows);
+    full_blocks_ = whole_rows_ / kBlockRows;
+    const int64_t per_thread = (full_blocks_ + threads - 1) / threads * kBlockRows;
+    full_parts_ = std::min(full_blocks_, threads * ((per_thread + most - 1) / most));
+    parts_ = full_parts_ + (whole_rows_ % kBlockRows != 0 ? 1 : 0);
+    whole_blocks_ = true;
+  }
+
+  int64_t parts() const { return parts_; }
+  int64_t first_row(int64_t part) const {
+    if (!whole_blocks_) return whole_rows_ * part / parts_;
+    if (part > full_parts_ || full_parts_ == 0) return part == 0 ? 0 : whole_rows_;
+    return (part * (full_blocks_ / full_parts_) + std::min(part, full_blocks_ % full_parts_)) *
+           kBlockRows;
+  }
+
+  int64_t split() const { return split_; }
+  int64_t first_split_row() const { return whole_rows_; }
+  int64_t first_row_of_split(int64_t block) const {
+    if (whole_blocks_) return std::min(rows_, whole_rows_ + block * kBlockRows);
+    return rows_ * block / split_;
+  }
+
+ private:
+  int64_t rows_;
+  int64_t whole_rows_ = 0;
+  int64_t parts_ = 0;
+  int64_t split_ = 0;
+  bool whole_blocks_ = false;
+  int64_t full_blocks_ = 0;
+  int64_t full_parts_ = 0;
+};
 
 // What a chain keeps between its steps: for each worker, and for the split blocks.
 struct Scratch {
   // up_features: 0 for a linear layer, twice the intermediate size for a gated one.
   Scratch(Workspace& workspace, int64_t rows, int64_t in_features, int64_t up_features, bool gated,
           int64_t out_features, DType dtype, int threads)
-      : worker_blocks(std::min(blocks_at_once(dtype), block_count(rows))),
-        in_bytes(kBlockRows * in_features * size_of(dtype)),
+      : worker_blocks(std::min(blocks_of_part(dtype, up_features), block_count(rows))),
+        in_bytes(dtype == DType::kFloat32 ? 0 : kBlockRows * in_features * size_of(dtype)),
         up_bytes(kBlockRows * up_features * size_of(dtype)),
         result_floats(kBlockRows * out_features),
-        tile_bytes(Gemm::tile_bytes(dtype)),
+        tile_bytes(dtype == DType::kFloat32 ? 0 : Gemm::tile_bytes(dtype)),
         staged(workspace.take<int64_t>(threads)),
         in(workspace.take(threads * in_bytes)),
         tile(workspace.take(threads * tile_bytes)),
@@ -44,11 +107,11 @@ struct Scratch {
 
   int64_t worker_blocks;  // that a worker takes at once
   int64_t in_bytes, up_bytes, result_floats, tile_bytes;
-  int64_t* staged;          // [threads] the block that `in` holds, or -1
-  std::byte* in;            // [threads, 64, in_features]: rows that cannot be read in place
-  std::byte* tile;          // [threads, 64, panel]
-  std::byte* middle;        // [threads, worker_blocks, 64, up_features]
-  float* result;            // [threads, worker_blocks, 64, out_features] before residual and norm
+  int64_t* staged;    // [threads] the first row that `in` holds, or -1
+  std::byte* in;      // [threads, 64, in_features]: rows that cannot be read in place; not float32
+  std::byte* tile;    // [threads, 64, panel]; not float32
+  std::byte* middle;  // [threads, worker_blocks, 64, up_features]
+  float* result;      // [threads, worker_blocks, 64, out_features] before residual and norm
   std::byte* split_up;      // [split blocks, 64, up_features]
   std::byte* split_middle;  // [split blocks, 64, intermediate]: split_up, unless gated
   float* split_result;      // [split blocks, 64, out_features]
@@ -87,26 +150,31 @@ struct Chain {
 
   bool finishes() const { return residual || norm; }
   bool contiguous() const { return x.row_stride == x.columns(); }
-  int64_t rows_of(int64_t block, int64_t blocks = 1) const {
-    return std::min(blocks * kBlockRows, x.rows() - block * kBlockRows);
-  }
-  const void* input(int64_t block, int64_t readable, int worker) const;
-  Target target(int64_t block, int64_t blocks, float* result) const;
-  Gemm::Block call(const Layer& layer, int64_t rows, const void* x, const Target& to,
+  // Rows of x, or of what `up` made of them, as a kernel reads them.
+  struct Source {
+    const void* data;
+    int64_t stride;
+  };
+  Source input(const Layer& layer, int64_t first_row, int64_t rows, int worker) const;
+  Target target(int64_t first_row, int64_t rows, float* result) const;
+  Gemm::Block call(const Layer& layer, int64_t rows, const Source& from, const Target& to,
                    int worker) const;
-  void run_whole(int64_t block, int64_t blocks, int worker) const;
-  void run_up_panel(int64_t block, const void* from, int64_t panel, int64_t i, int worker) const;
+  void run_whole(int64_t first_row, int64_t rows, int worker) const;
+  void run_up_panel(const Source& from, int64_t rows, int64_t panel, int64_t i, int worker) const;
   void finish(int64_t first_row, int64_t rows, const float* result) const;
 };
 
-// The rows of a block, in place where they can be read as the kernel wants; else copied, once for
-// all panels that a worker takes in a row.
-const void* Chain::input(int64_t block, int64_t readable, int worker) const {
-  const int64_t rows = rows_of(block);
-  const char* from = row_at(x, block * kBlockRows);
-  if (rows == readable && contiguous()) return from;
+// In place where they can be read as the kernel wants; else copied, once for all panels that a
+// worker takes in a row.
+Chain::Source Chain::input(const Layer& layer, int64_t first_row, int64_t rows, int worker) const {
+  const char* from = row_at(x, first_row);
+  const int64_t readable = rows <= kBlockRows ? layer.gemm->readable_rows(rows) : rows;
+  if (layer.gemm->takes_any_rows() || (rows == readable && contiguous())) {
+    return {from, x.row_stride};
+  }
   std::byte* to = scratch.in + worker * scratch.in_bytes;
-  if (scratch.staged[worker] == block) return to;
+  const Source copy = {to, x.columns()};
+  if (scratch.staged[worker] == first_row) return copy;
   const size_t bytes = static_cast<size_t>(x.columns()) * size_of(x.dtype);
   const size_t stride = static_cast<size_t>(x.row_stride) * size_of(x.dtype);
   for (int64_t i = 0; i < rows; ++i) {
@@ -114,18 +182,19 @@ const void* Chain::input(int64_t block, int64_t readable, int worker) const {
   }
   std::memset(to + static_cast<size_t>(rows) * bytes, 0,
               static_cast<size_t>(readable - rows) * bytes);
-  scratch.staged[worker] = block;
-  return to;
+  scratch.staged[worker] = first_row;
+  return copy;
 }
 
-Chain::Target Chain::target(int64_t block, int64_t blocks, float* result) const {
-  if (finishes()) return {result, out.columns(), blocks * kBlockRows};
-  return {row_at(out, block * kBlockRows), out.row_stride, rows_of(block, blocks)};
+Chain::Target Chain::target(int64_t first_row, int64_t rows, float* result) const {
+  if (finishes()) return {result, out.columns(), (rows + kBlockRows - 1) / kBlockRows * kBlockRows};
+  return {row_at(out, first_row), out.row_stride, rows};
 }
 
-Gemm::Block Chain::call(const Layer& layer, int64_t rows, const void* from, const Target& to,
+Gemm::Block Chain::call(const Layer& layer, int64_t rows, const Source& from, const Target& to,
                         int worker) const {
-  return {.x = from,
+  return {.x = from.data,
+          .x_stride = from.stride,
           .rows = rows,
           .weight = layer.weight->data,
           .bias = layer.weight->bias,
@@ -137,6 +206,7 @@ Gemm::Block Chain::call(const Layer& layer, int64_t rows, const void* from, cons
 }
 
 void Chain::finish(int64_t first_row, int64_t rows, const float* result) const {
+  const CpuTimer timer(CpuPart::kNorm);
   NormRows task;
   task.x = result;
   task.x_stride = out.columns();
@@ -152,36 +222,33 @@ void Chain::finish(int64_t first_row, int64_t rows, const float* result) const {
   kernels.norm_rows[0][index_of(out.dtype)](task);
 }
 
-// Several blocks at once are full ones of contiguous rows.
-void Chain::run_whole(int64_t block, int64_t blocks, int worker) const {
-  const Layer& first = up ? up : last;
-  const int64_t rows = rows_of(block, blocks);
-  const void* from = blocks == 1 ? input(block, first.gemm->readable_rows(rows), worker)
-                                 : row_at(x, block * kBlockRows);
+void Chain::run_whole(int64_t first_row, int64_t rows, int worker) const {
+  Source from = input(up ? up : last, first_row, rows, worker);
   if (up) {
     std::byte* middle = scratch.middle + worker * scratch.worker_blocks * scratch.up_bytes;
     const int64_t features = up.weight->out_features;
-    const Target to = {middle, features, blocks * kBlockRows};
+    const Target to = {middle, features, scratch.worker_blocks * kBlockRows};
     up.gemm->run(call(up, rows, from, to, worker));
     if (gated) {
+      const CpuTimer timer(CpuPart::kOther);
       kernels.gate_rows[index_of(x.dtype)](
           {middle, middle, features, features / 2, rows, features / 2, gate});
     }
-    from = middle;
+    from = {middle, last.weight->in_features};
   }
   float* result = scratch.result + worker * scratch.worker_blocks * scratch.result_floats;
-  last.gemm->run(call(last, rows, from, target(block, blocks, result), worker));
-  if (finishes()) finish(block * kBlockRows, rows, result);
+  last.gemm->run(call(last, rows, from, target(first_row, rows, result), worker));
+  if (finishes()) finish(first_row, rows, result);
 }
 
 // One panel of `up` for the i-th split block, gated where it lies: panels end between pairs.
-void Chain::run_up_panel(int64_t block, const void* from, int64_t panel, int64_t i,
+void Chain::run_up_panel(const Source& from, int64_t rows, int64_t panel, int64_t i,
                          int worker) const {
-  const int64_t rows = rows_of(block);
   const int64_t features = up.weight->out_features;
   std::byte* wide = scratch.split_up + i * scratch.up_bytes;
   up.gemm->run_panel(call(up, rows, from, {wide, features, kBlockRows}, worker), panel);
   if (!gated) return;
+  const CpuTimer timer(CpuPart::kOther);
   const int64_t width = panel_width(x.dtype);
   const int64_t begin = panel * width;
   const int64_t columns = std::min(width, features - begin) / 2;
@@ -194,35 +261,34 @@ void Chain::run_up_panel(int64_t block, const void* from, int64_t panel, int64_t
 void Chain::run() const {
   const int threads = pool.threads();
   const int64_t rows = x.rows();
-  const int64_t split = split_count(rows, threads);
-  const int64_t whole = block_count(rows) - split;
+  const bool any_rows = last.gemm->takes_any_rows();
+  const int64_t at_once = contiguous() || any_rows ? scratch.worker_blocks : 1;
+  const Partition partition(rows, at_once * kBlockRows, any_rows, threads);
   std::fill(scratch.staged, scratch.staged + threads, -1);
 
-  // Whole blocks are dealt in equal parts, as many at once as may be; a partial one goes alone.
-  const int64_t full = std::min(whole, rows / kBlockRows);
-  const int64_t at_once = contiguous() ? scratch.worker_blocks : 1;
-  const int64_t per_thread = (full + threads - 1) / threads;
-  const int64_t parts = std::min(full, threads * ((per_thread + at_once - 1) / at_once));
-  const auto first_of = [&](int64_t part) {
-    return part * (full / parts) + std::min(part, full % parts);
-  };
-  const auto result_of = [&](int64_t i) {
-    return scratch.split_result + i * scratch.result_floats;
-  };
   const Layer& first = up ? up : last;
   const int64_t panels = first.panels();
-  const int64_t whole_tasks = parts + whole - full;
-  pool.parallel_for(whole_tasks + split * panels, [&](int64_t task, int worker) {
-    if (task < parts) return run_whole(first_of(task), first_of(task + 1) - first_of(task), worker);
-    if (task < whole_tasks) return run_whole(full, 1, worker);
-    const int64_t i = (task - whole_tasks) / panels;
-    const int64_t block = whole + i;
-    const int64_t panel = (task - whole_tasks) % panels;
-    const int64_t block_rows = rows_of(block);
-    const void* from = input(block, first.gemm->readable_rows(block_rows), worker);
-    if (up) return run_up_panel(block, from, panel, i, worker);
-    const Target to = target(block, 1, result_of(i));
-    last.gemm->run_panel(call(last, block_rows, from, to, worker), panel);
+  const int64_t parts = partition.parts();
+  const int64_t split = partition.split();
+  // Of the i-th split block.
+  const auto split_rows = [&](int64_t i) {
+    return partition.first_row_of_split(i + 1) - partition.first_row_of_split(i);
+  };
+  const auto split_target = [&](int64_t i) {
+    return target(partition.first_row_of_split(i), split_rows(i),
+                  scratch.split_result + i * scratch.result_floats);
+  };
+  pool.parallel_for(parts + split * panels, [&](int64_t task, int worker) {
+    if (task < parts) {
+      const int64_t row = partition.first_row(task);
+      return run_whole(row, partition.first_row(task + 1) - row, worker);
+    }
+    const int64_t i = (task - parts) / panels;
+    const int64_t panel = (task - parts) % panels;
+    const int64_t block_rows = split_rows(i);
+    const Source from = input(first, partition.first_row_of_split(i), block_rows, worker);
+    if (up) return run_up_panel(from, block_rows, panel, i, worker);
+    last.gemm->run_panel(call(last, block_rows, from, split_target(i), worker), panel);
   });
   if (split == 0) return;
   if (up) {
@@ -230,18 +296,20 @@ void Chain::run() const {
     const int64_t middle_bytes = scratch.up_bytes / (gated ? 2 : 1);
     pool.parallel_for(split * last_panels, [&](int64_t task, int worker) {
       const int64_t i = task / last_panels;
-      const int64_t block = whole + i;
-      const Target to = target(block, 1, result_of(i));
-      const std::byte* from = scratch.split_middle + i * middle_bytes;
-      last.gemm->run_panel(call(last, rows_of(block), from, to, worker), task % last_panels);
+      const Source from = {scratch.split_middle + i * middle_bytes, last.weight->in_features};
+      last.gemm->run_panel(call(last, split_rows(i), from, split_target(i), worker),
+                           task % last_panels);
     });
   }
   if (!finishes()) return;
-  const int64_t first_row = whole * kBlockRows;
-  pool.parallel_for((rows - first_row + kNormRows - 1) / kNormRows, [&](int64_t task, int) {
-    const int64_t row = first_row + task * kNormRows;
-    finish(row, std::min(kNormRows, rows - row),
-           scratch.split_result + (row - first_row) * out.columns());
+  const int64_t tasks_of_block = kBlockRows / kNormRows;
+  pool.parallel_for(split * tasks_of_block, [&](int64_t task, int) {
+    const int64_t i = task / tasks_of_block;
+    const int64_t row = task % tasks_of_block * kNormRows;
+    const int64_t count = std::min(kNormRows, split_rows(i) - row);
+    if (count <= 0) return;
+    finish(partition.first_row_of_split(i) + row, count,
+           scratch.split_result + i * scratch.result_floats + row * out.columns());
   });
 }
 

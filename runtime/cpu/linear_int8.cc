@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/cpu_profile.h"
 #include "cpu/gemm_int8.h"
 #include "cpu/linear.h"
 #include "cpu/row_ops.h"
@@ -143,6 +144,7 @@ struct Chain {
 
 void Chain::quantize(const void* from, int64_t stride, int64_t rows, int64_t columns,
                      const Quantized& to) const {
+  const CpuTimer timer(CpuPart::kQuantize);
   kernels.quantize_rows[index_of(sizes.floats)]({from, stride, rows, columns,
                                                  static_cast<float>(int8_levels()), to.values,
                                                  to.scales, to.offsets});
@@ -154,6 +156,7 @@ void Chain::quantize_x(int64_t row, int64_t rows, const Quantized& to) const {
 
 void Chain::quantize_inner(std::byte* up_rows, int64_t rows, const Quantized& to) const {
   if (gated) {
+    const CpuTimer timer(CpuPart::kOther);
     kernels.gate_rows[index_of(sizes.floats)](
         {up_rows, up_rows, sizes.up_features, sizes.up_features, rows, sizes.inner_features, gate});
   }
@@ -165,6 +168,7 @@ void Chain::run_panel(const Layer& layer, const Quantized& from, int64_t rows, i
   int32_t* sums = scratch.sums + worker * Scratch::kSums;
   layer.gemm->run(from.values, rows, layer.parts.panels, panel, sums, worker);
   const int64_t begin = panel * panel_width(DType::kInt8);
+  const CpuTimer timer(CpuPart::kQuantize);
   kernels.dequantize_rows[index_of(to.dtype)](
       {sums, from.scales, from.offsets, layer.parts.scales + begin, layer.parts.sums + begin,
        layer.bias != nullptr ? layer.bias + begin : nullptr,
@@ -173,6 +177,7 @@ void Chain::run_panel(const Layer& layer, const Quantized& from, int64_t rows, i
 }
 
 void Chain::finish(int64_t first_row, int64_t rows, const float* result) const {
+  const CpuTimer timer(CpuPart::kNorm);
   NormRows task;
   task.x = result;
   task.x_stride = sizes.out_features;

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/cpu_profile.h"
+
 namespace packhorse::cpu {
 namespace {
 
@@ -20,8 +22,9 @@ char* row_at(const TensorView& view, int64_t row) {
 
 // Calls body(first, end) for slices of [0, rows).
 template <class Body>
-void for_rows(int64_t rows, ThreadPool& pool, Body body) {
+void for_rows(int64_t rows, ThreadPool& pool, Body body, CpuPart part = CpuPart::kOther) {
   pool.parallel_for((rows + kTaskRows - 1) / kTaskRows, [&](int64_t task, int) {
+    const CpuTimer timer(part);
     body(task * kTaskRows, std::min(rows, (task + 1) * kTaskRows));
   });
 }
@@ -127,26 +130,30 @@ void rotate_heads(const RotateHeadsArgs& args, const Kernels& kernels, ThreadPoo
 
 void norm(const NormArgs& args, const Kernels& kernels, ThreadPool& pool) {
   const int dtype = index_of(args.x.dtype);
-  for_rows(args.x.rows(), pool, [&](int64_t first, int64_t end) {
-    NormRows task;
-    task.x = row_at(args.x, first);
-    task.x_stride = args.x.row_stride;
-    if (args.residual) {
-      task.residual = row_at(args.residual, first);
-      task.residual_stride = args.residual.row_stride;
-    }
-    task.out = row_at(args.out, first);
-    task.out_stride = args.out.row_stride;
-    task.rows = end - first;
-    task.columns = args.x.columns();
-    task.norm = params_of(args.norm);
-    kernels.norm_rows[dtype][dtype](task);
-  });
+  for_rows(
+      args.x.rows(), pool,
+      [&](int64_t first, int64_t end) {
+        NormRows task;
+        task.x = row_at(args.x, first);
+        task.x_stride = args.x.row_stride;
+        if (args.residual) {
+          task.residual = row_at(args.residual, first);
+          task.residual_stride = args.residual.row_stride;
+        }
+        task.out = row_at(args.out, first);
+        task.out_stride = args.out.row_stride;
+        task.rows = end - first;
+        task.columns = args.x.columns();
+        task.norm = params_of(args.norm);
+        kernels.norm_rows[dtype][dtype](task);
+      },
+      CpuPart::kNorm);
 }
 
 void pool_sequences(const PoolArgs& args, const Kernels& kernels, ThreadPool& pool) {
   const auto kernel = kernels.pool_rows[index_of(args.x.dtype)][index_of(args.out.dtype)];
   pool.parallel_for(args.batch.num_sequences, [&](int64_t sequence, int) {
+    const CpuTimer timer(CpuPart::kOther);
     const int64_t first = args.batch.cu_seqlens[sequence];
     const int64_t length = args.batch.cu_seqlens[sequence + 1] - first;
     PoolRows task;

@@ -35,7 +35,7 @@ def run(isa: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("isa", ["AVX2", "SSE41"])
+@pytest.mark.parametrize("isa", ["AVX512_CORE", "AVX2", "SSE41"])
 def test_suites(isa: str) -> None:
     finished = run(isa, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", "cpu", *SUITES)
     assert finished.returncode == 0, finished.stdout[-4000:] + finished.stderr[-2000:]

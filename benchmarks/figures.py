@@ -1,0 +1,121 @@
+"""Figures of a result file of benchmarks/cpu.py, and their plot as SVG."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from html import escape
+from typing import Any
+
+Json = dict[str, Any]
+
+PACKHORSE = "Packhorse"
+DTYPES = ("float32", "bfloat16", "int8")
+
+# One panel for each model and dtype.
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 420, 250, 58, 34, 58
+# Told apart by everybody (Okabe and Ito's palette).
+COLOURS = {
+    PACKHORSE: "#d55e00",
+    "PyTorch": "#0072b2",
+    "onnxruntime": "#009e73",
+    "CTranslate2": "#cc79a7",
+    "OpenVINO": "#56b4e9",
+}
+
+
+def find(case: Json, name: str, dtype: str) -> Json | None:
+    found = (one for one in case["engines"] if (one["name"], one["dtype"]) == (name, dtype))
+    return next(found, None)
+
+
+def tokens_per_second(case: Json, engine: Json) -> float:
+    return float(case["tokens"] / statistics.median(engine["seconds"]))
+
+
+def ratio(slower: Json, faster: Json) -> float:
+    """Median over the rounds: what disturbs the machine in one round disturbs both in it."""
+    pairs = zip(slower["seconds"], faster["seconds"], strict=True)
+    return float(statistics.median(one / other for one, other in pairs))
+
+
+def _text(x: float, y: float, text: str, anchor: str = "middle", extra: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{extra}>{escape(text)}</text>'
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"/>'
+
+
+def _panel(cases: list[Json], dtype: str, title: str) -> list[str]:
+    """Tokens per second, logarithmic, over the cases; lines within a batch size."""
+    rates = {
+        name: [
+            tokens_per_second(case, engine) if (engine := find(case, name, dtype)) else None
+            for case in cases
+        ]
+        for name in COLOURS
+    }
+    there = [rate for values in rates.values() for rate in values if rate]
+    if not there:
+        return []
+    low, high = math.floor(math.log10(min(there))), math.ceil(math.log10(max(there)))
+    high = max(high, low + 1)
+    bottom, right = HEIGHT - BOTTOM, WIDTH - 12
+
+    def at_x(i: int) -> float:
+        return LEFT + (right - LEFT) * (i + 0.5) / len(cases)
+
+    def at_y(rate: float) -> float:
+        return bottom - (bottom - TOP) * (math.log10(rate) - low) / (high - low)
+
+    parts = [_text((LEFT + right) / 2, 20, title, extra=' font-weight="bold"')]
+    for decade in range(low, high + 1):
+        y = at_y(10.0**decade)
+        parts += [_line(LEFT, y, right, y, "#dddddd")]
+        parts += [_text(LEFT - 6, y + 4, f"{10**decade:,}", "end")]
+    for i, case in enumerate(cases):
+        parts.append(_text(at_x(i), bottom + 15, str(case["max_length"])))
+    batches = [case["batch_size"] for case in cases]
+    for batch in dict.fromkeys(batches):
+        first, count = batches.index(batch), batches.count(batch)
+        parts.append(
+            _text(at_x(first) / 2 + at_x(first + count - 1) / 2, bottom + 32, f"{batch} x")
+        )
+    for name, values in rates.items():
+        colour = COLOURS[name]
+        before: tuple[int, float] | None = None
+        for i, rate in enumerate(values):
+            if rate is None:
+                before = None
+                continue
+            x, y = at_x(i), at_y(rate)
+            if before and batches[before[0]] == batches[i]:
+                parts.append(_line(at_x(before[0]), at_y(before[1]), x, y, colour))
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
+            before = (i, rate)
+    return parts
+
+
+def plot(result: Json) -> str:
+    """An SVG: a row of panels for each model, a column for each dtype."""
+    models = list(dict.fromkeys(case["model"] for case in result["cases"]))
+    parts = []
+    for row, model in enumerate(models):
+        cases = [case for case in result["cases"] if case["model"] == model]
+        for column, dtype in enumerate(DTYPES):
+            parts.append(f'<g transform="translate({column * WIDTH} {row * HEIGHT})">')
+            parts += [*_panel(cases, dtype, f"{model}, {dtype}"), "</g>"]
+    width, height = WIDTH * len(DTYPES), HEIGHT * len(models) + 30
+    for i, (name, colour) in enumerate(COLOURS.items()):
+        x, y = width - 120 * (len(COLOURS) - i), height - 12
+        parts.append(f'<circle cx="{x:.1f}" cy="{y - 4:.1f}" r="4" fill="{colour}"/>')
+        parts.append(_text(x + 9, y, name, "start"))
+    machine = result["machine"]["processor"]
+    note = f"tokens/s by batch size and longest text; {machine}, {result['threads']} threads"
+    parts.append(_text(12, height - 12, note, "start"))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="11">'
+        f'<rect width="{width}" height="{height}" fill="white"/>' + "\n".join(parts) + "</svg>\n"
+    )

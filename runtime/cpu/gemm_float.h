@@ -1,0 +1,15 @@
+// Dense layers in float32, by our own kernel (gemm_kernel_float.h).
+#pragma once
+
+#include <memory>
+
+#include "cpu/gemm.h"
+
+namespace packhorse::cpu {
+
+size_t packed_float_bytes(int64_t in_features, int64_t out_features);
+void pack_float_weight(const float* weight, int64_t in_features, int64_t out_features, void* packed,
+                       ThreadPool& pool);
+std::unique_ptr<Gemm> make_float_gemm(const GemmShape& shape);
+
+}  // namespace packhorse::cpu

@@ -1,0 +1,122 @@
+// Dense layers in float32. Included by kernels_body.h.
+//
+// A tile of sums stays in registers over all input features, which are taken in order: a sum is the
+// same, to the bit, whatever rows and columns share its tile. Tiles are as tall as registers allow,
+// for a vector of weights serves every row of a tile: weights come from the second-level cache and
+// limit the rate of lower ones.
+
+static constexpr int kPanel = 2 * kWidth;
+// With two vectors of weights and one element of x: 31 registers of 32, or 15 of 16.
+static constexpr int kTileRows = kWidth == 16 ? 14 : 6;
+// Steps ahead that weights are asked for: rows of a panel follow each other.
+static constexpr int kAhead = 16;
+
+// out[rows, kPanel] = x W^T + bias
+template <int rows>
+[[gnu::noinline]] static void multiply_tile(const float* x, int64_t x_stride, const float* weight,
+                                            int64_t in_features, const Vec* bias, float* out,
+                                            int64_t out_stride) {
+  Vec sums[rows][2];
+  for (int i = 0; i < rows; ++i) {
+    sums[i][0] = bias[0];
+    sums[i][1] = bias[1];
+  }
+  for (int64_t k = 0; k < in_features; ++k, weight += kPanel) {
+    const Vec first = load(weight);
+    const Vec second = load(weight + kWidth);
+    for (int c = 0; c < kPanel; c += 16) __builtin_prefetch(weight + kAhead * kPanel + c);
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; ++i) {
+      const Vec element = splat(x[i * x_stride + k]);
+      sums[i][0] = fma(element, first, sums[i][0]);
+      sums[i][1] = fma(element, second, sums[i][1]);
+    }
+  }
+  for (int i = 0; i < rows; ++i) {
+    store(out + i * out_stride, sums[i][0]);
+    store(out + i * out_stride + kWidth, sums[i][1]);
+  }
+}
+
+template <int rows = kTileRows>
+static inline void multiply_rows(int count, const float* x, int64_t x_stride, const float* weight,
+                                 int64_t in_features, const Vec* bias, float* out,
+                                 int64_t out_stride) {
+  if constexpr (rows > 1) {
+    if (count < rows) {
+      return multiply_rows<rows - 1>(count, x, x_stride, weight, in_features, bias, out,
+                                     out_stride);
+    }
+  }
+  multiply_tile<rows>(x, x_stride, weight, in_features, bias, out, out_stride);
+}
+
+// out = f(tile) for the first `columns` of kPanel columns.
+template <class F>
+static inline void finish_tile(const float* tile, int rows, int columns, float* out, int64_t stride,
+                               F f) {
+  for (int i = 0; i < rows; ++i, tile += kPanel, out += stride) {
+    for (int c = 0; c < columns; c += kWidth) {
+      const Vec value = f(load(tile + c));
+      if (c + kWidth <= columns) {
+        store(out + c, value);
+      } else {
+        store_first(out + c, value, columns - c);
+      }
+    }
+  }
+}
+
+static void multiply(const MultiplyRows& task) {
+  // Tiles of equal height, give or take a row.
+  const int64_t tiles = (task.rows + kTileRows - 1) / kTileRows;
+  float tile[kTileRows * kPanel];
+  for (int64_t begin = 0; begin < task.columns; begin += kPanel) {
+    const int columns =
+        static_cast<int>(task.columns - begin < kPanel ? task.columns - begin : int64_t{kPanel});
+    Vec bias[2] = {};
+    for (int v = 0; v < 2 && task.bias != nullptr; ++v) {
+      const int there = columns - v * kWidth;
+      const float* from = task.bias + begin + v * kWidth;
+      if (there > 0) bias[v] = there >= kWidth ? load(from) : load_first(from, there);
+    }
+    const bool direct = columns == kPanel && task.activation == Activation::kNone;
+    const float* weight = task.weight + begin * task.in_features;
+    int64_t row = 0;
+    for (int64_t i = 0; i < tiles; ++i) {
+      const auto rows = static_cast<int>((task.rows - row) / (tiles - i));
+      const float* x = task.x + row * task.x_stride;
+      float* out = task.out + row * task.out_stride + begin;
+      multiply_rows(rows, x, task.x_stride, weight, task.in_features, bias, direct ? out : tile,
+                    direct ? task.out_stride : int64_t{kPanel});
+      if (!direct) {
+        with_activation(task.activation,
+                        [&](auto f) { finish_tile(tile, rows, columns, out, task.out_stride, f); });
+      }
+      row += rows;
+    }
+  }
+}
+
+// Panels of kPanel columns, each [in_features, kPanel]; zeros past the last column.
+static void pack_columns(const PackColumns& task) {
+  for (int64_t begin = 0; begin < task.columns; begin += kPanel) {
+    float* to = task.packed + begin * task.in_features;
+    for (int64_t k = 0; k < task.in_features; k += kWidth) {
+      const auto count =
+          static_cast<int>(task.in_features - k < kWidth ? task.in_features - k : int64_t{kWidth});
+      for (int v = 0; v < 2; ++v) {
+        Vec lanes[kWidth];
+        for (int i = 0; i < kWidth; ++i) {
+          const int64_t column = begin + v * kWidth + i;
+          const float* from = task.weight + column * task.in_features + k;
+          lanes[i] = column >= task.columns ? Vec{}
+                     : count == kWidth      ? load(from)
+                                            : load_first(from, count);
+        }
+        transpose(lanes);
+        for (int i = 0; i < count; ++i) store(to + (k + i) * kPanel + v * kWidth, lanes[i]);
+      }
+    }
+  }
+}
