@@ -1,8 +1,11 @@
-"""The receipt of the last run of tests/gpu on a GPU, and whether it still fits the code.
+"""Runs tests/gpu on a GPU and leaves a receipt; says whether the last one still fits the code.
 
-PACKHORSE_GPU_RECEIPT=1 pytest tests/gpu      writes tests/gpu/receipt.json
-python tools/gpu_receipt.py --check           prints a warning where it is missing or stale
-python tools/gpu_receipt.py                   prints the digest of the code as it is
+python tools/gpu_receipt.py --run       runs the tests, writes tests/gpu/receipt.json
+python tools/gpu_receipt.py --check     prints a warning where it is missing or stale
+python tools/gpu_receipt.py             prints the digest of the code as it is
+
+The first needs packhorse, PyTorch and transformers. Every file of tests has a process of its own,
+several at a time, which also shows what only works while nobody else uses the device.
 """
 
 from __future__ import annotations
@@ -10,16 +13,22 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+import os
 import subprocess
 import sys
+import tempfile
+import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
 RECEIPT = Path("tests/gpu/receipt.json")  # relative to the root, as are the folders
 COVERED = (Path("runtime"), Path("third_party"), Path("tests/gpu"))
 NOT_COVERED = (Path("runtime/cpu"),)
+ALONE = "test_gpu_session.py"  # looks at the memory that the device has left
 
 
 def covered_files(root: Path) -> Iterator[Path]:
@@ -58,19 +67,50 @@ def driver_version() -> str:
     return found.stdout.splitlines()[0].strip()
 
 
-def write(device: str, cuda: str, counts: dict[str, int], root: Path = ROOT) -> Path:
-    """counts: how many tests passed, failed and were skipped."""
-    receipt: dict[str, Any] = {
-        "device": device,
-        "cuda": cuda,
+def run_file(path: Path) -> Counter[str]:
+    """How many of a file's tests passed, failed and were skipped. Prints what failed."""
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", str(path), "-q", "--junitxml", str(report)]
+        done = subprocess.run(
+            [*command, "-p", "no:cacheprovider"], cwd=ROOT, capture_output=True, text=True
+        )
+        suites = ElementTree.parse(report).iter("testsuite") if report.exists() else ()
+        counts: Counter[str] = Counter()
+        for suite in suites:
+            failed = int(suite.attrib["failures"]) + int(suite.attrib["errors"])
+            skipped = int(suite.attrib["skipped"])
+            passed = int(suite.attrib["tests"]) - failed - skipped
+            counts.update(passed=passed, failed=failed, skipped=skipped)
+    if done.returncode:
+        counts["failed"] = max(1, counts["failed"])  # it may not have come to its tests
+        print(done.stdout, done.stderr)
+    print(f"{path.name}: {time.monotonic() - start:.0f} s, {dict(counts)}", flush=True)
+    return counts
+
+
+def run() -> int:
+    """Runs all tests, writes the receipt, returns how many failed."""
+    import torch
+
+    files = sorted((ROOT / "tests" / "gpu").glob("test_*.py"))
+    counts: Counter[str] = Counter()
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
+        for found in pool.map(run_file, [path for path in files if path.name != ALONE]):
+            counts += found
+    counts += run_file(ROOT / "tests" / "gpu" / ALONE)
+    receipt = {
+        "device": torch.cuda.get_device_name(0),
+        "cuda": str(torch.version.cuda),
         "driver": driver_version(),
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        **{name: counts.get(name, 0) for name in ("passed", "failed", "skipped")},
-        "digest": digest(root),
+        **{name: counts[name] for name in ("passed", "failed", "skipped")},
+        "digest": digest(),
     }
-    path = root / RECEIPT
-    path.write_text(json.dumps(receipt, indent=1) + "\n", encoding="utf-8")
-    return path
+    (ROOT / RECEIPT).write_text(json.dumps(receipt, indent=1) + "\n", encoding="utf-8")
+    print(f"{RECEIPT}: {dict(counts)}")
+    return counts["failed"]
 
 
 def warning(root: Path = ROOT) -> str | None:
@@ -93,6 +133,8 @@ def main() -> None:
     if sys.argv[1:] == ["--check"]:
         if (found := warning()) is not None:
             print(f"warning: {found}")
+    elif sys.argv[1:] == ["--run"]:
+        sys.exit(1 if run() else 0)
     elif sys.argv[1:]:
         sys.exit(__doc__)
     else:

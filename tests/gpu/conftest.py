@@ -1,16 +1,14 @@
 """What runs on a CUDA device, compared with PyTorch there.
 
 Without a device, or without PyTorch for it, test_device.py is all that is collected, and skipped.
-`pytest tests/gpu` with PACKHORSE_GPU_RECEIPT=1 leaves a receipt: see tools/gpu_receipt.py.
+tools/gpu_receipt.py runs all of it, and leaves a receipt.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +21,7 @@ from packhorse._ops import Operators
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path += [str(ROOT / "tests" / "python"), str(ROOT / "tools")]
+sys.path.append(str(ROOT / "tests" / "python"))
 
 CAN_RUN = "cuda:0" in packhorse.available_devices() and all(
     importlib.util.find_spec(name) for name in ("torch", "transformers")
@@ -39,31 +37,11 @@ if CAN_RUN:
 
     from gpu_support import PRECISIONS, Precision
 
-_outcomes: Counter[str] = Counter()
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("default"))
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if report.when == "call" or report.outcome != "passed":
-        _outcomes[report.outcome] += 1
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if not _outcomes["passed"] or os.environ.get("PACKHORSE_GPU_RECEIPT") != "1":
-        return
-    missing = set(HERE.glob("test_*.py")) - {item.path for item in session.items}
-    if missing:
-        print("\nno receipt, since these were not run:", *sorted(path.name for path in missing))
-        return
-    import gpu_receipt
-
-    device, cuda = torch.cuda.get_device_name(0), str(torch.version.cuda)
-    print(f"\nreceipt: {gpu_receipt.write(device, cuda, _outcomes)}")
 
 
 @pytest.fixture(scope="session", params=["float16", "bfloat16"])

@@ -216,6 +216,11 @@ def attention(
     return out
 
 
+def _weighted_mean(rows: Tensor) -> Tensor:
+    weights = torch.arange(1, len(rows) + 1, dtype=rows.dtype, device=rows.device)
+    return weights @ rows / weights.sum()
+
+
 def pool(x: Tensor, cu_seqlens: Sequence[int], pooling: str, normalize: bool = False) -> Tensor:
     choices: dict[str, Callable[[Tensor], Tensor]] = {
         "cls": lambda rows: rows[0],
@@ -223,6 +228,7 @@ def pool(x: Tensor, cu_seqlens: Sequence[int], pooling: str, normalize: bool = F
         "max": lambda rows: rows.amax(0),
         "mean": lambda rows: rows.mean(0),
         "mean_sqrt": lambda rows: rows.sum(0) / math.sqrt(len(rows)),
+        "weighted_mean": _weighted_mean,
     }
     out = x.new_zeros(len(cu_seqlens) - 1, x.shape[1])
     for b, (begin, end) in enumerate(pairwise(cu_seqlens)):

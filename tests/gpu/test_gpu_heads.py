@@ -60,7 +60,9 @@ def test_outputs(
             tolerance = 16 * precision.epsilon
             for name, values in expected.items():
                 found = getattr(there, name)
-                np.testing.assert_allclose(found, values, rtol=tolerance, atol=tolerance)
+                # Large columns are rounded before they cancel out in small ones.
+                size = max(1.0, float(np.sqrt(np.mean(values**2)))) if values.size else 1.0
+                np.testing.assert_allclose(found, values, rtol=tolerance, atol=tolerance * size)
             with session.run(on_device(batch), outputs=names, rows=rows) as result:
                 for name in names:
                     array = getattr(result, name)
