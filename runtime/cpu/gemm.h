@@ -76,13 +76,16 @@ struct GemmShape {
   bool operator<(const GemmShape& other) const { return key() < other.key(); }
 };
 
+/// Whether the kernels of a dtype take any number of rows, and rows apart; neither changes a bit.
+constexpr bool takes_any_rows(DType dtype) { return dtype == DType::kFloat32; }
+
 /// out = activation(x W^T + bias) for one block of rows, or several full ones.
 class Gemm {
  public:
   struct Block {
     const void* x = nullptr;  // [readable_rows(rows), in_features]
-    int64_t x_stride = 0;     // elements between rows, or 0: contiguous
-    int64_t rows = 0;         // at most kBlockRows, or a multiple of it (run only)
+    int64_t x_stride = 0;     // elements between rows; 0: contiguous, as where not takes_any_rows
+    int64_t rows = 0;         // at most kBlockRows, or a multiple of it (run), or takes_any_rows
     const void* weight = nullptr;
     const float* bias = nullptr;
     void* out = nullptr;     // [out_rows, out_features]
@@ -93,8 +96,6 @@ class Gemm {
   };
 
   virtual ~Gemm() = default;
-  /// Whether `rows` may be any number, and x_stride any but 0; neither changes a bit.
-  virtual bool takes_any_rows() const { return false; }
   /// The block size used for `rows` <= kBlockRows rows. x is read up to this row.
   virtual int64_t readable_rows(int64_t rows) const = 0;
   virtual void run(const Block& block) const = 0;

@@ -13,7 +13,6 @@ class FloatGemm final : public Gemm {
   explicit FloatGemm(const GemmShape& shape)
       : multiply_(kernels_here().multiply), shape_(shape), width_(panel_width(DType::kFloat32)) {}
 
-  bool takes_any_rows() const override { return true; }
   int64_t readable_rows(int64_t rows) const override { return rows; }
 
   void run(const Block& block) const override { run_columns(block, 0, shape_.out_features); }

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/cpu_profile.h"
+#include "cpu/partition.h"
 #include "cpu/row_ops.h"
 #include "cpu/workspace.h"
 
@@ -13,72 +14,15 @@ namespace {
 // Rows of one task of the norm after split blocks.
 constexpr int64_t kNormRows = 8;
 
-int64_t block_count(int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
-
 // Of the inner rows of a part: they stay in the second-level cache, beside a panel of weights.
 constexpr int64_t kPartBytes = 1 << 20;
 
 int64_t blocks_of_part(DType dtype, int64_t up_features) {
   const int64_t most = blocks_at_once(dtype);
-  if (dtype != DType::kFloat32 || up_features == 0) return most;
+  if (!takes_any_rows(dtype) || up_features == 0) return most;
   const auto block_bytes = kBlockRows * up_features * static_cast<int64_t>(sizeof(float));
   return std::clamp<int64_t>(kPartBytes / block_bytes, 1, most);
 }
-
-// Fewer rows a thread, and every thread reading all weights costs more than what it takes to share
-// the columns out.
-constexpr int64_t kFewestRows = 24;
-
-// How the rows of a batch are dealt: in parts of whole rows, then in blocks that all threads split
-// by columns.
-class Partition {
- public:
-  // `most`: rows of a part. any_rows: whether parts need not be blocks.
-  Partition(int64_t rows, int64_t most, bool any_rows, int threads) : rows_(rows) {
-    if (any_rows) {
-      if (threads > 1 && rows < threads * kFewestRows) {
-        split_ = block_count(rows);
-      } else {
-        whole_rows_ = rows;
-        parts_ = rows == 0 ? 0 : threads * ((rows + threads * most - 1) / (threads * most));
-      }
-      return;
-    }
-    // Blocks that are too few to give every thread one more are split. Full ones are dealt in equal
-    // parts; a partial one goes alone.
-    split_ = block_count(rows) % threads;
-    whole_rows_ = std::min(rows, (block_count(rows) - split_) * kBlockRows);
-    full_blocks_ = whole_rows_ / kBlockRows;
-    const int64_t per_thread = (full_blocks_ + threads - 1) / threads * kBlockRows;
-    full_parts_ = std::min(full_blocks_, threads * ((per_thread + most - 1) / most));
-    parts_ = full_parts_ + (whole_rows_ % kBlockRows != 0 ? 1 : 0);
-    whole_blocks_ = true;
-  }
-
-  int64_t parts() const { return parts_; }
-  int64_t first_row(int64_t part) const {
-    if (!whole_blocks_) return whole_rows_ * part / parts_;
-    if (part > full_parts_ || full_parts_ == 0) return part == 0 ? 0 : whole_rows_;
-    return (part * (full_blocks_ / full_parts_) + std::min(part, full_blocks_ % full_parts_)) *
-           kBlockRows;
-  }
-
-  int64_t split() const { return split_; }
-  int64_t first_split_row() const { return whole_rows_; }
-  int64_t first_row_of_split(int64_t block) const {
-    if (whole_blocks_) return std::min(rows_, whole_rows_ + block * kBlockRows);
-    return rows_ * block / split_;
-  }
-
- private:
-  int64_t rows_;
-  int64_t whole_rows_ = 0;
-  int64_t parts_ = 0;
-  int64_t split_ = 0;
-  bool whole_blocks_ = false;
-  int64_t full_blocks_ = 0;
-  int64_t full_parts_ = 0;
-};
 
 // What a chain keeps between its steps: for each worker, and for the split blocks.
 struct Scratch {
@@ -86,24 +30,20 @@ struct Scratch {
   Scratch(Workspace& workspace, int64_t rows, int64_t in_features, int64_t up_features, bool gated,
           int64_t out_features, DType dtype, int threads)
       : worker_blocks(std::min(blocks_of_part(dtype, up_features), block_count(rows))),
-        in_bytes(dtype == DType::kFloat32 ? 0 : kBlockRows * in_features * size_of(dtype)),
+        in_bytes(takes_any_rows(dtype) ? 0 : kBlockRows * in_features * size_of(dtype)),
         up_bytes(kBlockRows * up_features * size_of(dtype)),
         result_floats(kBlockRows * out_features),
-        tile_bytes(dtype == DType::kFloat32 ? 0 : Gemm::tile_bytes(dtype)),
+        tile_bytes(takes_any_rows(dtype) ? 0 : Gemm::tile_bytes(dtype)),
         staged(workspace.take<int64_t>(threads)),
         in(workspace.take(threads * in_bytes)),
         tile(workspace.take(threads * tile_bytes)),
         middle(workspace.take(threads * worker_blocks * up_bytes)),
         result(workspace.take<float>(threads * worker_blocks * result_floats)),
-        split_up(workspace.take(split_capacity(rows, threads) * up_bytes)),
-        split_middle(gated ? workspace.take(split_capacity(rows, threads) * up_bytes / 2)
+        split_up(workspace.take(Partition::split_capacity(rows, threads) * up_bytes)),
+        split_middle(gated ? workspace.take(Partition::split_capacity(rows, threads) * up_bytes / 2)
                            : split_up),
-        split_result(workspace.take<float>(split_capacity(rows, threads) * result_floats)) {}
-
-  // The most blocks that are split in any batch of up to `rows` rows.
-  static int64_t split_capacity(int64_t rows, int threads) {
-    return std::min<int64_t>(block_count(rows), threads - 1);
-  }
+        split_result(
+            workspace.take<float>(Partition::split_capacity(rows, threads) * result_floats)) {}
 
   int64_t worker_blocks;  // that a worker takes at once
   int64_t in_bytes, up_bytes, result_floats, tile_bytes;
@@ -169,7 +109,7 @@ struct Chain {
 Chain::Source Chain::input(const Layer& layer, int64_t first_row, int64_t rows, int worker) const {
   const char* from = row_at(x, first_row);
   const int64_t readable = rows <= kBlockRows ? layer.gemm->readable_rows(rows) : rows;
-  if (layer.gemm->takes_any_rows() || (rows == readable && contiguous())) {
+  if (takes_any_rows(x.dtype) || (rows == readable && contiguous())) {
     return {from, x.row_stride};
   }
   std::byte* to = scratch.in + worker * scratch.in_bytes;
@@ -261,7 +201,7 @@ void Chain::run_up_panel(const Source& from, int64_t rows, int64_t panel, int64_
 void Chain::run() const {
   const int threads = pool.threads();
   const int64_t rows = x.rows();
-  const bool any_rows = last.gemm->takes_any_rows();
+  const bool any_rows = takes_any_rows(x.dtype);
   const int64_t at_once = contiguous() || any_rows ? scratch.worker_blocks : 1;
   const Partition partition(rows, at_once * kBlockRows, any_rows, threads);
   std::fill(scratch.staged, scratch.staged + threads, -1);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/cpu_profile.h"
 #include "cpu/workspace.h"
 
 namespace packhorse::cpu {
@@ -12,12 +13,14 @@ namespace {
 struct Scratch {
   Scratch(Workspace& workspace, int64_t in_features, DType dtype, int threads)
       : panel(panel_width(dtype)),
-        last_rows(workspace.take(kBlockRows * in_features * static_cast<int64_t>(size_of(dtype)))),
+        last_rows(takes_any_rows(dtype) ? nullptr
+                                        : workspace.take(kBlockRows * in_features *
+                                                         static_cast<int64_t>(size_of(dtype)))),
         logits(workspace.take<float>(threads * kBlockRows * panel)),
         largest(workspace.take<float>(threads * panel)) {}
 
   int64_t panel;
-  std::byte* last_rows;  // [64, in_features] of a batch whose rows do not fill a block
+  std::byte* last_rows;  // [64, in_features] of rows that do not fill a block, or null
   float* logits;         // [threads, 64, panel]
   float* largest;        // [threads, panel]
 };
@@ -51,7 +54,7 @@ void sparse_pool(const SparsePoolArgs& args, GemmSet& gemms, const Kernels& kern
                            DType::kFloat32, Activation::kNone,        args.weight.bias != nullptr};
   const Gemm& gemm = gemms.get(shape);
 
-  const int64_t whole = rows / kBlockRows * kBlockRows;
+  const int64_t whole = scratch.last_rows == nullptr ? rows : rows / kBlockRows * kBlockRows;
   if (whole < rows) {
     const size_t there = static_cast<size_t>(rows - whole) * row_bytes;
     std::memcpy(scratch.last_rows, args.x.as<char>() + static_cast<size_t>(whole) * row_bytes,
@@ -87,6 +90,7 @@ void sparse_pool(const SparsePoolArgs& args, GemmSet& gemms, const Kernels& kern
       block.x = first < whole ? args.x.as<char>() + static_cast<size_t>(first) * row_bytes
                               : static_cast<const void*>(scratch.last_rows);
       gemm.run_panel(block, panel);
+      const CpuTimer timer(CpuPart::kOther);
       for (int64_t row = first; row < end;) {
         while (cu_seqlens[sequence + 1] <= row) ++sequence;
         const int64_t last = std::min<int64_t>(end, cu_seqlens[sequence + 1]);

@@ -55,10 +55,12 @@ void parse_masked_lm(Fields fields, Spec& spec) {
   head.dense_bias = fields.boolean("dense_bias", true);
   head.decoder_bias = fields.boolean("decoder_bias", true);
   head.sparse = fields.boolean("sparse", false);
-  if (fields.has("sparse_pooling")) {
-    head.sparse_sum = fields.choice<bool>("sparse_pooling", {{"max", false}, {"sum", true}});
+  if (head.sparse) {  // otherwise they are fields that nobody knows
+    if (fields.has("sparse_pooling")) {
+      head.sparse_sum = fields.choice<bool>("sparse_pooling", {{"max", false}, {"sum", true}});
+    }
+    head.sparse_twice = fields.integer("sparse_logs", 1, 2, 1) == 2;
   }
-  head.sparse_twice = fields.integer("sparse_logs", 1, 2, 1) == 2;
   fields.done();
   spec.masked_lm = head;
 }

@@ -79,20 +79,24 @@ TEST(cpu_linear_matches_float64) {
 
 TEST(cpu_linear_reads_and_writes_strided_rows) {
   const auto ops = make(2);
-  const Dense dense(*ops, 40, 30, DType::kFloat32, 11);
-  Matrix x = Matrix::random(100, 50, DType::kFloat32, 12);
-  Matrix out(100, 90, DType::kFloat32);
-  std::vector<std::byte> workspace(ops->linear_workspace(100, 40, 30, DType::kFloat32));
-  LinearArgs args;
-  args.x = x.view().column_slice(5, 40);
-  args.weight = dense.view;
-  args.out = out.view().column_slice(60, 30);
-  args.workspace = workspace.data();
-  ops->linear(args);
-  Matrix part(100, 30, DType::kFloat32);
-  part.set(columns_of(out, 0, 100, 60, 30));
-  CHECK(close(part, dense.apply(columns_of(x, 0, 100, 5, 40), Activation::kNone)));
-  for (float value : columns_of(out, 0, 100, 0, 60)) CHECK(value == 0);
+  for (DType dtype : dtypes()) {
+    const Dense dense(*ops, 40, 30, dtype, 11);
+    for (int64_t rows : {40, 100}) {
+      Matrix x = Matrix::random(rows, 50, dtype, 12);
+      Matrix out(rows, 90, dtype);
+      std::vector<std::byte> workspace(ops->linear_workspace(rows, 40, 30, dtype));
+      LinearArgs args;
+      args.x = x.view().column_slice(5, 40);
+      args.weight = dense.view;
+      args.out = out.view().column_slice(60, 30);
+      args.workspace = workspace.data();
+      ops->linear(args);
+      Matrix part(rows, 30, dtype);
+      part.set(columns_of(out, 0, rows, 60, 30));
+      CHECK(close(part, dense.apply(columns_of(x, 0, rows, 5, 40), Activation::kNone)));
+      for (float value : columns_of(out, 0, rows, 0, 60)) CHECK(value == 0);
+    }
+  }
 }
 
 TEST(cpu_feed_forward_matches_float64) {

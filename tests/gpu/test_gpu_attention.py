@@ -207,10 +207,18 @@ def test_neighbours_do_not_leak(precision: Precision, random: Generator, head_di
             assert not np.isfinite(actual[own]).any()
 
 
-@pytest.mark.parametrize("head_dim", [32, 64, 128])
-@pytest.mark.parametrize(("longest", "window"), [(128, -1), (200, -1), (200, 30)])
+@pytest.mark.parametrize("head_dim", [32, 64, 128, 256])
+@pytest.mark.parametrize(
+    ("longest", "window", "slopes"),
+    [(128, -1, None), (200, -1, None), (200, 30, None), (200, -1, 0.1)],
+)
 def test_earlier_tiles_do_not_leak(
-    precision: Precision, random: Generator, longest: int, window: int, head_dim: int
+    precision: Precision,
+    random: Generator,
+    longest: int,
+    window: int,
+    slopes: float | None,
+    head_dim: int,
 ) -> None:
     """So many tiles that each block has several: what shared memory still holds of long sequences
     full of NaN stays out of the short ones that follow."""
@@ -219,6 +227,8 @@ def test_earlier_tiles_do_not_leak(
     shape = (int(cu_seqlens[-1]), 6 * head_dim)
     q, k, v = (to_host(precision.normal(random, *shape)) for _ in "qkv")
     options: dict[str, Any] = {"num_heads": 6, "window": (window, window), **precision.options()}
+    if slopes is not None:
+        options["alibi_slopes"] = np.full(6, slopes, np.float32)
     clean = ops.attention(q, k, v, cu_seqlens, **options)
     for rows in (q, k, v):
         rows[: cu_seqlens[150]] = np.nan

@@ -1,4 +1,4 @@
-"""Sparse pooling: the largest logit of each sequence, wherever tiles of the product cut it."""
+"""Sparse pooling: the largest logit of each sequence, or the sum, wherever tiles cut it."""
 
 from __future__ import annotations
 
@@ -26,26 +26,45 @@ LENGTHS = {
 }
 
 
-def expected_weights(logits: Tensor, lengths: list[int]) -> Tensor:
-    rows = [part.clamp(min=0).amax(0) for part in logits.split(lengths) if len(part)]
+def expected_weights(
+    logits: Tensor, lengths: list[int], sum: bool = False, twice: bool = False
+) -> Tensor:
+    terms = logits.clamp(min=0).log1p()
+    if twice:
+        terms = terms.log1p()
+    rows = [part.sum(0) if sum else part.amax(0) for part in terms.split(lengths) if len(part)]
     weights = logits.new_zeros(len(lengths), logits.shape[1])
-    weights[[i for i, length in enumerate(lengths) if length]] = torch.stack(rows).log1p()
+    weights[[i for i, length in enumerate(lengths) if length]] = torch.stack(rows)
     return weights
 
 
+@pytest.mark.parametrize(("sum", "twice"), [(False, False), (False, True), (True, False)])
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 @pytest.mark.parametrize(("k", "n"), [(8, 8), (312, 200), (768, 1000)])
 def test_lengths(
-    precision: Precision, random: Generator, lengths: list[int], k: int, n: int
+    precision: Precision,
+    random: Generator,
+    lengths: list[int],
+    k: int,
+    n: int,
+    sum: bool,
+    twice: bool,
 ) -> None:
     cu_seqlens = offsets(lengths)
     x = precision.normal(random, int(cu_seqlens[-1]), k)
     weight, bias = precision.normal(random, n, k, scale=k**-0.5), vector(random, n, -1)
     for b in (bias, None):
         found = ops.sparse_pool(
-            to_host(x), to_host(weight), cu_seqlens, bias=to_host(b), **precision.options()
+            to_host(x),
+            to_host(weight),
+            cu_seqlens,
+            bias=to_host(b),
+            sum=sum,
+            twice=twice,
+            **precision.options(),
         )
-        precision.check(found, expected_weights(linear(x, weight, b), lengths))
+        expected = expected_weights(linear(x, weight, b), lengths, sum, twice)
+        precision.check(found, expected, steps=2 if sum else 1)
 
 
 def test_a_vocabulary(precision: Precision, random: Generator) -> None:

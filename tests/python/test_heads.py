@@ -185,6 +185,7 @@ def test_shared_weights_are_those_of_the_same_heads(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"heads": {"masked_lm": {}}}, "field 'heads.masked_lm.activation' is missing"),
+        ({"heads": {"masked_lm": {"activation": "gelu", "sparse_logs": 2}}}, "lm.sparse_logs"),
         ({"heads": {"masked_lm": {"activation": "elu"}}}, "'heads.masked_lm.activation' is"),
         ({"heads": {"masked_lm": {"activation": "gelu", "x": 1}}}, "'heads.masked_lm.x'"),
         ({"heads": {"vectors": {"size": 0}}}, "'heads.vectors.size' is 0"),

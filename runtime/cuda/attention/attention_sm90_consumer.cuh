@@ -37,8 +37,8 @@ struct Consumer {
 
   static constexpr int kHalfTile = kKvTile / 2;
 
-  /// Only a sequence's last tile is partial; where half of it is enough, the other half, all zeros,
-  /// would not change a bit.
+  /// Only a sequence's last tile is partial. Where half of it is enough, the other half is masked,
+  /// and its values may not have been copied.
   __device__ bool ends_in_half(const KeyTiles& keys) const {
     return k_length - (keys.end - 1) * kKvTile <= kHalfTile;
   }

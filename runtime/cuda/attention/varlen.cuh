@@ -66,7 +66,8 @@ struct VarlenBatch {
 
 /// The batch's tiles in the order in which blocks take them, built by every block for itself in
 /// shared memory: no metadata kernel, no metadata in memory. Up to kEntries sequences: one entry
-/// per sequence, longest first. More: one entry per run of neighbouring sequences.
+/// per sequence, longest first (in the batch's order where every tile has a block: build_by_warp).
+/// More: one entry per run of neighbouring sequences.
 struct TileList {
   static constexpr int kEntries = 256;
 

@@ -28,7 +28,7 @@ enum class GemmTile : uint8_t {
 /// What one tile costs, fitted to an H200's measurements (benchmarks/gemm_sweep.py):
 /// microseconds = fixed + waves (per_k k + per_tile), waves = tiles / SMs, rounded up; an
 /// activation adds to per_tile where it cannot hide, as seen inside an encoder. Few rows of large
-/// weights take as long as these take to come (kWeightBytes...).
+/// weights take as long as these take to come (kStreamedBytesPerUs, kStreamedBytesPerUsAndSm).
 struct GemmTileCost {
   GemmTile tile;
   int m;
@@ -76,8 +76,8 @@ struct GemmShape {
 };
 
 /// What memory gives of weights in a microsecond: at most, and to one SM.
-inline constexpr double kWeightBytesPerUs = 4.1e6;
-inline constexpr double kWeightBytesPerUsAndSm = 35e3;
+inline constexpr double kStreamedBytesPerUs = 4.1e6;
+inline constexpr double kStreamedBytesPerUsAndSm = 35e3;
 
 /// Predicted microseconds for exactly `shape.rows`.
 inline double predict(const GemmTileCost& cost, const GemmShape& shape, int sm_count) {
@@ -88,7 +88,7 @@ inline double predict(const GemmTileCost& cost, const GemmShape& shape, int sm_c
                                             (cost.per_k * static_cast<double>(shape.k) + per_tile);
   const auto busy = static_cast<double>(std::min<int64_t>(tiles, sm_count));
   const double streaming = 2.0 * static_cast<double>(shape.n * shape.k) /
-                           std::min(kWeightBytesPerUs, busy * kWeightBytesPerUsAndSm);
+                           std::min(kStreamedBytesPerUs, busy * kStreamedBytesPerUsAndSm);
   return std::max(computing, streaming);
 }
 

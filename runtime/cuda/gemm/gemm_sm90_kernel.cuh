@@ -36,7 +36,8 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
                tile_n * Traits::kTileN);
     }
   };
-  // Rows beyond the last are not copied; products of what is there instead are never stored.
+  // Rows beyond the last are not copied. Products of what is there instead are stored, if at all,
+  // in rows from the row count on, which nobody reads.
   auto load_rows = [&](int stage, int block_k, int tile_m, int copied) {
     const bool whole = copied == Traits::kTileM;
     for (int box = 0; box < Traits::kBoxes; ++box) {

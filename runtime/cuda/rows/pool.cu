@@ -2,6 +2,7 @@
 
 #include "cuda/launch.cuh"
 #include "cuda/rows/pool.h"
+#include "cuda/rows/raise.cuh"
 #include "cuda/rows/row.cuh"
 
 namespace packhorse::cuda {
@@ -17,16 +18,13 @@ __device__ int64_t sequence_count(const BatchView& batch) {
   return batch.counts == nullptr ? batch.num_sequences : batch.counts[1];
 }
 
-// The larger; NaN if either is, as in PyTorch.
-__device__ float max_or_nan(float a, float b) { return a > b || a != a ? a : b; }
-
 // `weight`: of a sum's term.
 template <bool kMax>
 __device__ void combine(float (&to)[kVectorSize], const float (&from)[kVectorSize],
                         float weight = 1) {
 #pragma unroll
   for (int i = 0; i < kVectorSize; ++i) {
-    to[i] = kMax ? max_or_nan(to[i], from[i]) : to[i] + weight * from[i];
+    to[i] = kMax ? max_nan(to[i], from[i]) : to[i] + weight * from[i];
   }
 }
 

@@ -1,0 +1,74 @@
+// How the rows of a batch are dealt to threads. Arithmetic alone, testable without a product.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cpu/gemm.h"
+
+namespace packhorse::cpu {
+
+inline int64_t block_count(int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
+
+// Fewer rows a thread, and every thread reading all weights costs more than what it takes to share
+// the columns out.
+inline constexpr int64_t kFewestRows = 24;
+
+// How the rows of a batch are dealt: in parts of whole rows, then in blocks that all threads split
+// by columns.
+class Partition {
+ public:
+  // `most`: rows of a part. any_rows: whether parts need not be blocks.
+  Partition(int64_t rows, int64_t most, bool any_rows, int threads) : rows_(rows) {
+    if (any_rows) {
+      if (threads > 1 && rows < threads * kFewestRows) {
+        split_ = block_count(rows);
+      } else {
+        whole_rows_ = rows;
+        parts_ = rows == 0 ? 0 : threads * ((rows + threads * most - 1) / (threads * most));
+      }
+      return;
+    }
+    // Blocks that are too few to give every thread one more are split. Full ones are dealt in equal
+    // parts; a partial one goes alone.
+    split_ = block_count(rows) % threads;
+    whole_rows_ = std::min(rows, (block_count(rows) - split_) * kBlockRows);
+    full_blocks_ = whole_rows_ / kBlockRows;
+    const int64_t per_thread = (full_blocks_ + threads - 1) / threads * kBlockRows;
+    full_parts_ = std::min(full_blocks_, threads * ((per_thread + most - 1) / most));
+    parts_ = full_parts_ + (whole_rows_ % kBlockRows != 0 ? 1 : 0);
+    whole_blocks_ = true;
+  }
+
+  int64_t parts() const { return parts_; }
+  int64_t first_row(int64_t part) const {
+    if (!whole_blocks_) return whole_rows_ * part / parts_;
+    if (part > full_parts_ || full_parts_ == 0) return part == 0 ? 0 : whole_rows_;
+    return (part * (full_blocks_ / full_parts_) + std::min(part, full_blocks_ % full_parts_)) *
+           kBlockRows;
+  }
+
+  int64_t split() const { return split_; }
+  // The most blocks that are split in any batch of up to `rows` rows.
+  static int64_t split_capacity(int64_t rows, int threads) {
+    // Of parts in whole rows up to threads * kFewestRows - 1 rows are split: in fewer blocks than
+    // there are threads, two of which are the closest case.
+    static_assert(2 * kFewestRows - 1 <= kBlockRows);
+    return std::min<int64_t>(block_count(rows), threads - 1);
+  }
+  int64_t first_row_of_split(int64_t block) const {
+    if (whole_blocks_) return std::min(rows_, whole_rows_ + block * kBlockRows);
+    return rows_ * block / split_;
+  }
+
+ private:
+  int64_t rows_;
+  int64_t whole_rows_ = 0;
+  int64_t parts_ = 0;
+  int64_t split_ = 0;
+  bool whole_blocks_ = false;
+  int64_t full_blocks_ = 0;
+  int64_t full_parts_ = 0;
+};
+
+}  // namespace packhorse::cpu
