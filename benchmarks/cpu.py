@@ -35,7 +35,7 @@ from cases import (
     write_random_bert_base,
 )
 from engines import Engine, FloatArray
-from figures import DTYPES, PACKHORSE
+from figures import COLOURS, DTYPES, PACKHORSE
 from limits import measure_peaks, profile
 from peers import VERSIONED, installed, make_engines
 from report import markdown
@@ -73,13 +73,14 @@ def interleave(
 ) -> list[list[float]]:
     """Seconds of one pass over the batches: [engine][round].
 
-    At least `rounds`, or two where those take over a minute; more until `seconds` are over.
+    At least `rounds`, or two where those take over a minute; more until `seconds` are over, up to
+    MOST_ROUNDS.
     """
     times: list[list[float]] = [[] for _ in engines]
     task = progress.add_task(name, total=None)
     begin = time.perf_counter()
     round_ = 0
-    while round_ < MOST_ROUNDS:
+    while round_ < max(MOST_ROUNDS, rounds):
         elapsed = time.perf_counter() - begin
         if round_ >= (rounds if elapsed < A_MINUTE else 2) and elapsed >= seconds:
             break
@@ -163,7 +164,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--max-lengths", nargs="+", type=int, default=MAX_LENGTHS, metavar="N")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
     parser.add_argument(
-        "--engines", nargs="+", metavar="NAME", help="Packhorse and these alone, as in the table"
+        "--engines", nargs="+", choices=list(COLOURS), help="Packhorse and these alone"
     )
     return parser.parse_args()
 
@@ -190,6 +191,8 @@ def run_model(
         for engine in engines
         if engine.dtype in arguments.dtypes and (not wanted or engine.name in wanted)
     ]
+    if not engines:
+        raise SystemExit(f"{model}: nothing here computes in {' or '.join(arguments.dtypes)}")
     for batch_size in arguments.batch_sizes:
         for max_length in arguments.max_lengths:
             case = make_case(model, batch_size, max_length)

@@ -4,7 +4,8 @@
 
 Needs packhorse installed (or on PYTHONPATH) and pytest. Errors are those that the tests assert on:
 the largest absolute difference from transformers' float32 over all numbers of the batch, of the
-first that a model has of OUTPUTS.
+first that a model has of OUTPUTS. Causal language models are loaded as rerankers: theirs is that of
+the difference of two tokens' logits.
 """
 
 from __future__ import annotations
@@ -22,12 +23,18 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "models.md"
 HEADER = ("| family | model | device | dtype | error |", "|---|---|---|---|---|")
 DTYPES = ("float32", "float16", "bfloat16")
-OUTPUTS = ("sparse", "predictions", "vectors", "logits")  # else "hidden", or "embedding" if dense
+# Else "embedding" where it is more than one pooling of "hidden", else "hidden".
+OUTPUTS = ("sparse", "predictions", "vectors", "logits")
+YES, NO = 61, 7  # any two
+RERANKER = {"text": "{query}{document}", "yes": YES, "no": NO}
 
 
 def measure(folder: Path, device: str, dtype: str) -> str | None:
     """The error, or why it does not run; None where the device has no such dtype."""
-    golden = np.load(folder / "golden.npz")
+    golden = dict(np.load(folder / "golden.npz"))
+    answers = golden.get("last_logits")
+    if answers is not None:
+        golden["logits"] = answers[:, [YES]] - answers[:, [NO]]
     batch = packhorse.PackedTokens(golden["ids"], golden["cu_seqlens"], golden["type_ids"])
     try:
         packhorse.plan_memory(ROOT / "tests" / "golden" / "bert-gelu", device, dtype)
@@ -42,10 +49,13 @@ def measure(folder: Path, device: str, dtype: str) -> str | None:
             max_tokens=golden["ids"].size,
             max_sequences=16,
             max_predictions=0 if rows is None else rows.size,
+            reranker=None if answers is None else RERANKER,
         )
     except (RuntimeError, ValueError) as error:
         return f"refused: {error}".split(" is not supported")[0]
-    last = "embedding" if "dense" in session.config["embedding"] else "hidden"
+    embedding = session.config["embedding"]
+    more = "dense" in embedding or isinstance(embedding["pooling"], list)
+    last = "embedding" if more else "hidden"
     output = next((name for name in OUTPUTS if name in golden), last)
     rows = rows if output == "predictions" else None
     found = getattr(session.run(batch, outputs=[output], rows=rows), output)

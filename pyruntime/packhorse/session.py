@@ -369,15 +369,19 @@ def plan_memory(
     memory_limit: int | None = None,
     output_slots: int = 2,
     max_predictions: int = 0,
+    reranker: str | Mapping[str, Any] | None = None,
 ) -> MemoryPlan:
     """The plan that `Session.load` would have, without reading any weights.
 
-    `model` is a folder as for `Session.load`, or a spec (docs/spec.md). Raises as `load` does.
+    `model` is a folder as for `Session.load`, or a spec (docs/spec.md), which says itself what it
+    has: without `reranker`. Raises as `load` does.
     """
     if not isinstance(model, Mapping):
         from packhorse_weights import resolve_model
 
-        model = resolve_model(model).spec
+        model = resolve_model(model, reranker).spec
+    elif reranker is not None:
+        raise ValueError("reranker: a spec has its template already, a folder was expected")
     return MemoryPlan.from_native(
         _session.plan_memory(
             json.dumps(model),

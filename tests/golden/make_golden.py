@@ -1,7 +1,8 @@
 """Makes the golden models and outputs of this folder with transformers.
 
     pip install torch transformers sentence-transformers
-                                                    (made with torch 2.13.0 and transformers 5.23.0)
+                                                    (made with torch 2.13.0, transformers 5.23.0
+                                                    and sentence-transformers 6.2.0)
     python tests/golden/make_golden.py              the tiny random models
     python tests/golden/make_golden.py NAME ...     those of these names only
     python tests/golden/make_golden.py --minilm FOLDER

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,17 @@ from packhorse_weights.safetensors_file import read_safetensors, write_safetenso
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 BERT = GOLDEN / "bert-gelu"
+# A template for tiny causal language models, of any two tokens.
+TOKENS = {"text": "{query}{document}", "yes": 61, "no": 7}
+LOGIT_SCORE = [
+    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+    {
+        "idx": 1,
+        "name": "1",
+        "path": "1_LogitScore",
+        "type": "sentence_transformers.cross_encoder.modules.logit_score.LogitScore",
+    },
+]
 
 Edit = Callable[[dict[str, Any]], object]
 
@@ -37,3 +49,13 @@ def add_prefix(prefix: str) -> Edit:
             tensors[prefix + name] = tensors.pop(name)
 
     return edit
+
+
+def with_logit_score(model: str, folder: Path, yes: int, no: int | None) -> Path:
+    """A copy of a golden model as sentence-transformers keeps rerankers."""
+    shutil.copytree(GOLDEN / model, folder)
+    (folder / "modules.json").write_text(json.dumps(LOGIT_SCORE))
+    (folder / "1_LogitScore").mkdir()
+    config = {"true_token_id": yes, "false_token_id": no, "module_input_name": "causal_logits"}
+    (folder / "1_LogitScore" / "config.json").write_text(json.dumps(config))
+    return folder

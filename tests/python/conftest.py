@@ -13,6 +13,7 @@ import numpy.typing as npt
 import packhorse
 import pytest
 import reference
+from command_line import Cli, entry_point
 from hypothesis import settings
 from models import random_tensors, tiny_spec, write_model
 
@@ -96,6 +97,12 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def session(tiny_model: Path, device: str) -> packhorse.Session:
     """A float32 session on `tiny_model` that any test may use, and leaves as it was."""
     return packhorse.Session.load(tiny_model, device, max_tokens=1024, max_sequences=32, threads=2)
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Runs the entry point in this process."""
+    return entry_point(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="session")

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import packhorse
 import pytest
-from packhorse.cli import main
+from command_line import Cli, failed
 from packhorse_weights import convert, inspect_checkpoint
-from text_cases import TEMPLATE
-from tiny_tokenizer import with_tokenizer
 
 for needed in ("typer", "rich", "tokenizers"):
     pytest.importorskip(needed)
@@ -25,43 +21,6 @@ for needed in ("typer", "rich", "tokenizers"):
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 BERT = GOLDEN / "bert-gelu"
-
-
-class Outcome(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Outcome]
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Runs the entry point in this process."""
-
-    def run(*arguments: object, stdin: bytes = b"") -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["packhorse", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, err = capsys.readouterr()
-        code = stop.value.code
-        return Outcome(code if isinstance(code, int) else 0, out, err)
-
-    return run
-
-
-def failed(outcome: Outcome, *parts: str, status: int = 1) -> bool:
-    """One line on stderr that holds all parts, nothing on stdout."""
-    assert outcome.status == status
-    assert outcome.out == ""
-    assert outcome.err.startswith("packhorse: ")
-    assert outcome.err.count("\n") == 1
-    for part in parts:
-        assert part in outcome.err
-    return True
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +106,7 @@ def test_convert_errors(cli: Cli, tmp_path: Path) -> None:
 # --- inspect
 
 
-@pytest.mark.parametrize("name", ["bert-gelu", "bert-312", "bert-old-bin", "camembert"])
+@pytest.mark.parametrize("name", ["bert-gelu", "bert-312", "bert-old-bin", "camembert", "qwen3"])
 def test_inspect(cli: Cli, name: str) -> None:
     shown = cli("inspect", GOLDEN / name, "--max-tokens", "512", "--max-sequences", "8")
     assert (shown.status, shown.err) == (0, "")
@@ -158,6 +117,10 @@ def test_inspect(cli: Cli, name: str) -> None:
     assert "512 tokens, 8 sequences" in shown.out
     for word in ("arena", "total", checkpoint.spec["embedding"]["pooling"], weights[0].dtype):
         assert word in shown.out
+
+
+def test_inspect_several_poolings(cli: Cli) -> None:
+    assert "weighted_mean + max + cls, normalised" in cli("inspect", GOLDEN / "bert-poolings").out
 
 
 def test_inspect_shows_the_plan_of_a_session(cli: Cli, model: Path) -> None:
@@ -275,64 +238,6 @@ def test_embed_options(cli: Cli, model: Path, text: Path, tmp_path: Path, vector
     assert failed(cli("embed", model, text, "--output-dtype", "int8"), "needs ranges")
     assert failed(cli("embed", model, text, "--prompt-name", "q"), "'q' is not one of")
     assert failed(cli("embed", model, text, "--truncate-dim", "33"), "between 1 and 32")
-
-
-# --- score, classify
-
-
-def test_score(cli: Cli, text: Path, tmp_path: Path) -> None:
-    reranker = with_tokenizer(GOLDEN / "bert-reranker", tmp_path / "m")
-    lines = ["the cat", "", "dogs", "a mat " * 30]
-    text.write_text("\n".join(lines))
-    shown = cli("score", reranker, "who", text)
-    assert (shown.status, shown.err) == (0, "packhorse: lines cut short at 40 tokens: 1\n")
-    rows = [json.loads(line) for line in shown.out.splitlines()]
-    scores = packhorse.TextModel.load(reranker).score("who", lines)
-    assert rows == [{"index": i, "score": score} for i, score in enumerate(scores.tolist())]
-    classifier = with_tokenizer(GOLDEN / "bert-sequence", tmp_path / "c")
-    assert failed(cli("score", classifier, "who", text), "3 labels")
-
-
-def test_score_in_a_template(cli: Cli, text: Path, tmp_path: Path) -> None:
-    folder = with_tokenizer(GOLDEN / "llama-answers", tmp_path / "m")
-    text.write_text("the cat\ndogs")
-    template = tmp_path / "template.json"
-    template.write_text(json.dumps(TEMPLATE))
-    model = packhorse.TextModel.load(folder, reranker=TEMPLATE)
-    scores = model.score("who", ["the cat", "dogs"], instruction="mark")
-    expected = [{"index": i, "score": score} for i, score in enumerate(scores.tolist())]
-    asked = ("who", text, "--instruction", "mark")
-    shown = cli("score", folder, *asked, "--reranker", template)
-    assert [json.loads(line) for line in shown.out.splitlines()] == expected
-    assert cli("convert", folder, tmp_path / "c", "--reranker", template).status == 0
-    assert cli("score", tmp_path / "c", *asked).out == shown.out
-    assert failed(cli("score", folder, "who", text, "--reranker", "qwen4"), "known: qwen3")
-
-
-def test_classify(cli: Cli, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packhorse.cli.lines._CHUNK_BYTES", 8)
-    lines = ["the cat", "", "dogs \u00e9", "a mat"]
-    text.write_text("\n".join(lines), encoding="utf-8")
-    folder = with_tokenizer(GOLDEN / "bert-sequence", tmp_path / "c")
-    model = packhorse.TextModel.load(folder)
-    shown = cli("classify", folder, text)
-    assert (shown.status, shown.err) == (0, "")
-    rows = [json.loads(line) for line in shown.out.splitlines()]
-    assert rows == [{"index": i, **label} for i, label in enumerate(model.classify(lines))]
-    rows = [
-        json.loads(line)
-        for line in cli("classify", folder, text, "--top-k", 2).out.split("\n")[:-1]
-    ]
-    labels = model.classify(lines, top_k=2)
-    assert rows == [{"index": i, "labels": its} for i, its in enumerate(labels)]
-    assert failed(cli("classify", BERT, text), "no tokenizer.json")
-
-    folder = with_tokenizer(GOLDEN / "bert-tokens", tmp_path / "t")
-    entities = packhorse.TextModel.load(folder).classify_tokens(
-        lines, aggregation_strategy="simple"
-    )
-    rows = [json.loads(line) for line in cli("classify", folder, text).out.splitlines()]
-    assert rows == [{"index": i, "entities": its} for i, its in enumerate(entities)]
 
 
 # --- evaluate

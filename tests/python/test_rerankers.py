@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import packhorse
 import pytest
-from checkpoints import GOLDEN, edited
+from checkpoints import GOLDEN, TOKENS, edited, with_logit_score
 from packhorse_weights import CheckpointError, convert, resolve_model
 from packhorse_weights.reranker import TEMPLATES
 from text_cases import ANSWERS, PAIRS, TEMPLATE
-from tiny_tokenizer import vocabulary, with_tokenizer
+from tiny_tokenizer import NO_TYPES, add_tokenizer, vocabulary, with_tokenizer
 
 EXPECTED = json.loads((GOLDEN / "text.json").read_text())["answers"]
 TOLERANCE = 5e-6
-TOKENS = {"text": "{query}{document}", "yes": 61, "no": 7}
-MODULES = [
-    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-    {
-        "idx": 1,
-        "name": "1",
-        "path": "1_LogitScore",
-        "type": "sentence_transformers.cross_encoder.modules.logit_score.LogitScore",
-    },
-]
 
 
 def logits_of(folder: Path, reranker: Any, golden: Any) -> np.ndarray:
@@ -40,15 +29,6 @@ def load(name: str, folder: Path, **options: Any) -> packhorse.TextModel:
     model, config, _ = ANSWERS[name]
     with_tokenizer(GOLDEN / model, folder, "bert", config)
     return packhorse.TextModel.load(folder, reranker=TEMPLATE, **options)
-
-
-def with_logit_score(model: str, folder: Path, yes: int, no: int | None) -> Path:
-    shutil.copytree(GOLDEN / model, folder)
-    (folder / "modules.json").write_text(json.dumps(MODULES))
-    (folder / "1_LogitScore").mkdir()
-    config = {"true_token_id": yes, "false_token_id": no, "module_input_name": "causal_logits"}
-    (folder / "1_LogitScore" / "config.json").write_text(json.dumps(config))
-    return folder
 
 
 # --- the logits
@@ -128,6 +108,24 @@ def test_classifiers_in_a_template(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, 1 / (1 + np.exp(-logit)), rtol=1e-5)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_cut_on_the_side_that_the_files_say(side: str, tmp_path: Path) -> None:
+    """On the left the instruction and the query go first."""
+    pytest.importorskip("tokenizers")
+    folder = with_tokenizer(GOLDEN / "llama-answers", tmp_path / "m", "bert", NO_TYPES)
+    add_tokenizer(folder, truncation_side=side, model_input_names=["input_ids"])
+    model = packhorse.TextModel.load(folder, reranker=TEMPLATE, max_length=40)
+    frame = [model.tokenizer.plain_ids(TEMPLATE[name]) for name in ("prefix", "suffix")]
+    document = "the cat sat on the mat " * 5
+    body = model.tokenizer.plain_ids(f"of: mark who: a dog what: {document}")
+    room = 40 - sum(ids.size for ids in frame) - 2
+    kept = body[-room:] if side == "left" else body[:room]
+    row = np.concatenate([frame[0], [2], kept, [3], frame[1]])
+    logit = model.session.run([row], outputs=["logits"]).logits[0, 0]
+    found = model.score("a dog", [document], instruction="mark")
+    np.testing.assert_allclose(found, 1 / (1 + np.exp(-logit)), rtol=1e-5)
+
+
 def test_braces_in_texts_mean_nothing(tmp_path: Path) -> None:
     from packhorse.text.template import Template
 
@@ -167,8 +165,11 @@ def test_logit_score(tmp_path: Path) -> None:
     [
         ("qwen4", "reranker 'qwen4' is not known; known: qwen3"),
         ("qwen3", "no tokenizer.json that says the id of 'yes'"),
-        ({**TOKENS, "text": "{query}"}, "'text' is '{query}': expected {document}"),
-        ({**TOKENS, "text": "{query}{query}{document}"}, "expected {query}"),
+        ({**TOKENS, "text": "{query}"}, "'text' is '{query}': expected {document} once, .* 0 time"),
+        ({**TOKENS, "text": "{query}{query}{document}"}, "expected {query} once, found it 2 times"),
+        ({**TOKENS, "prefix": "of {query}"}, "'prefix' has {query}, expected in 'text' alone"),
+        ({**TOKENS, "prefix": "{document}"}, "'prefix' has {document}, expected in 'text'"),
+        ({**TOKENS, "suffix": "{instruction}!"}, "'suffix' has {instruction}, expected in 'text'"),
         ({**TOKENS, "suffix": 7}, "'suffix' is 7, expected text"),
         ({**TOKENS, "prompt": ""}, "'prompt' is not a field of a template"),
         ({**TOKENS, "yes": None}, "'yes' is None, expected a token or its id"),
@@ -191,6 +192,11 @@ def test_refused_tokens(tmp_path: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     spec = resolve_model(folder, {**TOKENS, "yes": "cat", "no": "[MASK]"}).spec
     assert spec["heads"]["classifier"]["labels"] == ["cat"]
+    for row in ([], [["cat"], 0.0], "cat", [7, 0.0]):
+        tokenizer["model"]["vocab"][5] = row
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+        with pytest.raises(CheckpointError, match=r"vocab\[5\] is .*, expected \[token, score\]"):
+            resolve_model(folder, {**TOKENS, "yes": "cat"})
 
 
 @pytest.mark.parametrize(
@@ -238,6 +244,11 @@ def test_refused_calls(tmp_path: Path) -> None:
     plain = with_tokenizer(GOLDEN / "bert-reranker", tmp_path / "plain")
     with pytest.raises(ValueError, match="instruction: this model reads pairs without one"):
         packhorse.TextModel.load(plain).score("a", ["b"], instruction="c")
+    fields = {**TEMPLATE, "text": "{query} {document}"}
+    without = packhorse.TextModel.load(tmp_path / "m", reranker=fields)
+    assert without.score("a", ["b"]).shape == (1,)
+    with pytest.raises(ValueError, match="instruction: this model's template has no {instruction}"):
+        without.score("a", ["b"], instruction="c")
     bare = packhorse.TextModel.load(tmp_path / "m")
     with pytest.raises(ValueError, match="a generative reranker is loaded with reranker="):
         bare.score("a", ["b"])

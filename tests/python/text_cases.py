@@ -30,7 +30,7 @@ RERANKERS = {
 }
 # Of a generative reranker, and name -> (golden model, changes to config.json, instruction).
 TEMPLATE = {
-    "prefix": "the dog said what is not at {query}. ",
+    "prefix": "the dog said what is not at (query). ",
     "text": "of: {instruction} who: {query} what: {document}",
     "suffix": "! was it? ",
     "instruction": "when is a cat in {document}",

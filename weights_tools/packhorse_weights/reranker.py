@@ -37,6 +37,7 @@ TEMPLATES: Mapping[str, Mapping[str, Any]] = {
     },
 }
 _TEXTS = ("prefix", "text", "suffix", "instruction")  # of the spec
+_PLACES = ("{instruction}", "{query}", "{document}")  # of "text" alone
 _OPTIONAL = {"prefix": "", "suffix": "", "instruction": "", "no": None}
 
 
@@ -60,9 +61,16 @@ def read_reranker(reranker: Reranker | None) -> dict[str, Any]:
     for name in _TEXTS:
         if not isinstance(fields.get(name), str):
             raise CheckpointError(f"reranker: {name!r} is {fields.get(name)!r:.80}, expected text")
+    for name in ("prefix", "suffix"):
+        for place in _PLACES:
+            if place in fields[name]:
+                raise CheckpointError(f"reranker: {name!r} has {place}, expected in 'text' alone")
     for place in ("{query}", "{document}"):
-        if fields["text"].count(place) != 1:
-            raise CheckpointError(f"reranker: 'text' is {fields['text']!r:.80}: expected {place}")
+        if (count := fields["text"].count(place)) != 1:
+            raise CheckpointError(
+                f"reranker: 'text' is {fields['text']!r:.80}: expected {place} once, "
+                f"found it {count} times"
+            )
     for name in ("yes", "no"):
         token = fields.get(name)
         if type(token) not in (int, str) and not (name == "no" and token is None):
@@ -70,6 +78,14 @@ def read_reranker(reranker: Reranker | None) -> dict[str, Any]:
                 f"reranker: {name!r} is {token!r:.80}, expected a token or its id"
             )
     return fields
+
+
+def _numbered(rows: list[Any], path: Path) -> dict[str, int]:
+    """Ids of a vocabulary that is a list of [token, score]."""
+    for i, row in enumerate(rows):
+        if not isinstance(row, list) or not row or not isinstance(row[0], str):
+            raise CheckpointError(f"{path}: vocab[{i}] is {row!r:.80}, expected [token, score]")
+    return {row[0]: i for i, row in enumerate(rows)}
 
 
 def _token_id(token: int | str, folder: Path, vocab_size: int) -> int:
@@ -82,8 +98,8 @@ def _token_id(token: int | str, folder: Path, vocab_size: int) -> int:
         tokenizer = read_json(path)
         model, added = tokenizer.get("model"), tokenizer.get("added_tokens")
         vocabulary = model.get("vocab") if isinstance(model, dict) else None
-        if isinstance(vocabulary, list):  # of (token, score)
-            vocabulary = {row[0]: i for i, row in enumerate(vocabulary) if isinstance(row, list)}
+        if isinstance(vocabulary, list):
+            vocabulary = _numbered(vocabulary, path)
         found = vocabulary.get(token) if isinstance(vocabulary, dict) else None
         for one in added if isinstance(added, list) else ():
             if isinstance(one, dict) and one.get("content") == token:
@@ -134,8 +150,9 @@ def answer_weight(
 ) -> Tensor:
     """[1, E], of a causal language model whose last token's logits of `tokens` make the score.
 
-    That is the logit of the first less that of the second: P(yes) of the two is its sigmoid. So one
-    row is kept of the layer over the vocabulary: their difference, in float32.
+    That is the logit of the first less that of the second: its sigmoid is P(yes) among the two,
+    and the score, unless the checkpoint's activation is Identity. So one row is kept of the layer
+    over the vocabulary: their difference, in float32.
     """
     if family.lm_head is None or not config.class_name.endswith("ForCausalLM"):
         raise CheckpointError(

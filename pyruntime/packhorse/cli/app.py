@@ -112,11 +112,12 @@ def inspect(
     dtype: ComputeDtype = "float32",
     max_tokens: MaxTokens = 8192,
     max_sequences: MaxSequences = 256,
+    reranker: Reranker = None,
 ) -> None:
     """Show what a model is, and the memory that a session of it would take."""
     from packhorse.cli import inspection
 
-    inspection.show(path, dtype, max_tokens, max_sequences)
+    inspection.show(path, dtype, max_tokens, max_sequences, _template(reranker))
 
 
 @app.command()
@@ -235,8 +236,10 @@ def bench(
     threads: Threads = None,
     pin_threads: PinThreads = False,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure.")] = 5.0,
+    reranker: Reranker = None,
 ) -> None:
     """Measure tokens per second on batches of uneven lengths."""
     from packhorse.cli import benchmark
 
-    benchmark.run(model, dtype, max_length, sequences, threads, pin_threads, seconds)
+    template = _template(reranker)
+    benchmark.run(model, dtype, max_length, sequences, threads, pin_threads, seconds, template)

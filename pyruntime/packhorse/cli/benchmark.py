@@ -25,12 +25,13 @@ def run(
     threads: int | None,
     pin_threads: bool,
     seconds: float,
+    reranker: packhorse_weights.Reranker | None,
 ) -> None:
     """Prints what was measured. Ids are random; lengths are uniform from 1 to the longest.
 
     A run computes the embedding of each sequence. Raises ValueError.
     """
-    spec = packhorse_weights.inspect_checkpoint(model).spec
+    spec = packhorse_weights.inspect_checkpoint(model, reranker).spec
     plan_memory(spec, dtype=dtype)  # checks the spec: its fields may be relied on from here
     longest = longest_sequence(spec, max_length)
     session = Session.load(
@@ -40,6 +41,7 @@ def run(
         pin_threads=pin_threads,
         max_tokens=sequences * longest,
         max_sequences=sequences,
+        reranker=reranker,
     )
     random = np.random.default_rng(0)
     batches = []

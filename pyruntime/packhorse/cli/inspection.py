@@ -21,9 +21,15 @@ def _bytes(count: int) -> str:
     return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
-def show(path: Path, dtype: str, max_tokens: int, max_sequences: int) -> None:
+def show(
+    path: Path,
+    dtype: str,
+    max_tokens: int,
+    max_sequences: int,
+    reranker: packhorse_weights.Reranker | None,
+) -> None:
     """Prints two tables. Raises ValueError for a model that cannot be read or run."""
-    checkpoint = packhorse_weights.inspect_checkpoint(path)
+    checkpoint = packhorse_weights.inspect_checkpoint(path, reranker)
     spec = checkpoint.spec
     # First, because it checks the spec: what follows may then rely on its fields.
     plan = plan_memory(spec, dtype=dtype, max_tokens=max_tokens, max_sequences=max_sequences)
@@ -31,6 +37,7 @@ def show(path: Path, dtype: str, max_tokens: int, max_sequences: int) -> None:
     dtypes = Counter(tensor.dtype for tensor in used)
     heads = spec["num_heads"]
     embedding = spec.get("embedding", {})
+    pooling = embedding.get("pooling", "not said")
 
     rows = {
         "family": spec.get("family", "not said"),
@@ -43,10 +50,10 @@ def show(path: Path, dtype: str, max_tokens: int, max_sequences: int) -> None:
         "layers": str(spec["num_layers"]),
         "heads": f"{heads} of {spec.get('head_dim', spec['hidden_size'] // heads)}",
         "feed-forward": f"{spec['intermediate_size']}, {spec['ffn']['activation']}",
-        "longest sequence": f"{spec.get('max_seqlen', spec['positions']['count'])} tokens"
+        "longest sequence": f"{spec.get('max_seqlen') or spec['positions']['count']} tokens"
         + (f", tokenizer truncates to {spec['max_length']}" if "max_length" in spec else ""),
         "pooler head": "yes" if "pooler" in spec.get("heads", {}) else "no",
-        "embedding": str(embedding.get("pooling", "not said"))
+        "embedding": (" + ".join(pooling) if isinstance(pooling, list) else str(pooling))
         + (", normalised to length 1" if embedding.get("normalize") else ""),
     }
     show_rows(str(path), rows.items())

@@ -35,7 +35,10 @@ class Scoring(TextRunner):
         truncation: bool | str = True,
         progress: Progress | None = None,
     ) -> FloatArray:
-        """How well each document answers the query: float32[documents]. See `score_pairs`."""
+        """How well each document answers the query: float32[documents]. See `score_pairs`.
+
+        Raises ValueError as that does, and where `documents` is one str.
+        """
         if isinstance(documents, str):
             raise ValueError("documents is one str, expected an iterable of them")
         pairs = ((query, document) for document in documents)
@@ -54,11 +57,18 @@ class Scoring(TextRunner):
         """Of each (query, document), what sentence-transformers' CrossEncoder predicts: float32[N].
 
         That is the logit of the model's one label, after the activation that the checkpoint names;
-        of a generative reranker, the probability of "yes" among "yes" and "no".
+        of a generative reranker, the probability of "yes" among "yes" and "no", unless that
+        activation is Identity: then the logit of "yes" less that of "no".
 
         instruction  what makes a document a good one, for generative rerankers; None: the model's
-                     default prompt, else its template's. Their texts are cut at the end; what the
-                     template puts around them stays
+                     default prompt, else its template's. Their texts, written as one, are cut on
+                     the side that the tokenizer's files say; what the template puts around them
+                     stays
+
+        Raises ValueError: the model scores no pairs, or its spec's template is not usable; an
+        instruction where the model or its template takes none; truncation to one text of a pair
+        with a template; a pair that is not one, by its number; a `max_length` that leaves no room
+        or is more than the model's; a pair longer than that with `truncation=False`.
         """
         total = len(pairs) if isinstance(pairs, Sized) else None
         return self._score(pairs, total, instruction, max_length, truncation, progress)
@@ -81,9 +91,11 @@ class Scoring(TextRunner):
         if template is not None:
             if not isinstance(truncation, bool):
                 raise ValueError(
-                    f"truncation {truncation!r:.80}: a text in a template is cut at its end: "
+                    f"truncation {truncation!r:.80}: a text in a template is cut as one: "
                     "True or False"
                 )
+            if instruction is not None and not template.takes_instruction:
+                raise ValueError("instruction: this model's template has no {instruction}")
             if instruction is None:
                 instruction = prompt or template.instruction
             texts = _written(template, pairs, instruction)

@@ -12,12 +12,16 @@ _PLACE = re.compile(r"(\{(?:instruction|query|document)\})")
 
 
 class Template(NamedTuple):
-    """`prefix` and `suffix` are never cut, and made tokens by themselves."""
+    """`prefix` and `suffix` are never cut, and made tokens by themselves, as they stand."""
 
     prefix: str
     text: str
     suffix: str
     instruction: str  # where the caller gives none
+
+    @property
+    def takes_instruction(self) -> bool:
+        return "{instruction}" in self.text
 
     def write(self, query: str, document: str, instruction: str) -> str:
         """What stands between them. Braces in the three texts mean nothing."""

@@ -47,8 +47,8 @@ struct PerOutput {
   Value logits{};         // [B or T, num_labels] the classifier
   Value token_weights{};  // [T, 1] how much each token counts in lexical matching
   Value vectors{};        // [T, size] of each token, for late interaction
-  Value sparse{};       // [B, vocab_size] log(1 + the largest of the sequence's predictions, or 0)
-  Value predictions{};  // [prediction_rows, vocab_size] logits of the masked language model
+  Value sparse{};         // [B, vocab_size] log(1 + max(prediction, 0)), largest or sum of tokens
+  Value predictions{};    // [prediction_rows, vocab_size] logits of the masked language model
 
   Value& operator[](size_t i) {
     const std::array<Value*, kOutputNames.size()> values = {
