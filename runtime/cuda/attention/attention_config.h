@@ -52,7 +52,7 @@ constexpr int attention_head_tile(int head_dim) {
   return 0;
 }
 
-/// From the launch's bounds; measured on an H200 (docs/performance.md).
+/// From the launch's bounds; measured on an H200 (docs/performance_cuda.md).
 inline AttentionConfig select_attention(int head_dim, int num_heads, int64_t num_tokens_q,
                                         int max_seqlen_k, bool has_term, int sm_count,
                                         bool narrow_window = false) {
