@@ -12,7 +12,6 @@
 namespace packhorse::cpu {
 namespace {
 
-constexpr int64_t kUnlimited = int64_t{1} << 40;
 constexpr int32_t kMostSideBuckets = 1024;
 
 struct Scratch {

@@ -73,9 +73,8 @@ static void pack_scaled(const AttentionTile& task, const T* from, int64_t stride
   }
 }
 
-template <class T>
-static void pack_queries(const AttentionTile& task, TileScratch& scratch) {
-  pack_scaled(task, static_cast<const T*>(task.q), task.q_stride, task.queries, scratch.queries);
+// No key so far.
+static inline void clear_sums(const AttentionTile& task, TileScratch& scratch) {
   for (int c = 0; c < task.head_dim; ++c) {
     for (int query = 0; query < task.queries; query += kWidth) {
       store(scratch.sums + c * kQueryTile + query, Vec{});
@@ -366,7 +365,8 @@ static void write_rows(const AttentionTile& task, const TileScratch& scratch) {
 template <class T>
 static void attention(const AttentionTile& task) {
   TileScratch scratch(task.scratch, task.head_dim);
-  pack_queries<T>(task, scratch);
+  clear_sums(task, scratch);
+  pack_scaled(task, static_cast<const T*>(task.q), task.q_stride, task.queries, scratch.queries);
   const int64_t lowest = task.first_position - task.left;
   const int64_t highest = task.first_position + task.queries + task.right;
   const int64_t end = highest < task.keys ? highest : task.keys;

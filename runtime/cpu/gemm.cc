@@ -1,5 +1,8 @@
 #include "cpu/gemm.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -31,6 +34,16 @@ constexpr std::array<int64_t, 3> kRowCounts = {kBlockRows, 32, 16};
 
 }  // namespace
 
+namespace {
+
+// Linux gives a process the tile registers when it asks for them (Documentation/arch/x86/xstate).
+bool may_use_tiles() {
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+}  // namespace
+
 CpuFeatures cpu_features() {
   const auto effective = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
   const auto has = [&](dnnl::cpu_isa isa) {
@@ -43,6 +56,7 @@ CpuFeatures cpu_features() {
     features.isa = Isa::kAvx2;
   }
   features.bfloat16 = has(dnnl::cpu_isa::avx512_core_bf16);
+  features.amx = has(dnnl::cpu_isa::avx512_core_amx) && may_use_tiles();
   features.vnni = has(dnnl::cpu_isa::avx512_core_vnni) || has(dnnl::cpu_isa::avx2_vnni);
   return features;
 }

@@ -32,6 +32,7 @@ enum class Isa { kSse41, kAvx2, kAvx512 };
 struct CpuFeatures {
   Isa isa = Isa::kSse41;
   bool bfloat16 = false;  // AVX512-BF16, which every processor with AMX-BF16 has too
+  bool amx = false;       // AMX-BF16, which the system lets this process use
   bool vnni = false;      // sums of products of bytes in 32 bits, without a step of 16
 };
 CpuFeatures cpu_features();

@@ -8,6 +8,7 @@ const Kernels& kernels_here() {
   const CpuFeatures features = cpu_features();
   switch (features.isa) {
     case Isa::kAvx512:
+      if (features.amx) return kAmxKernels;
       return features.bfloat16 ? kAvx512Bf16Kernels : kAvx512Kernels;
     case Isa::kAvx2:
       return kAvx2Kernels;

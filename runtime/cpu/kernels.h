@@ -133,6 +133,9 @@ struct PackColumns {
 inline constexpr int kQueryTile = 64;
 inline constexpr int kKeyTile = 128;
 
+/// A window without a limit.
+inline constexpr int64_t kUnlimited = int64_t{1} << 40;
+
 /// Query rows of one tile of one head of one sequence, against all keys of the sequence.
 struct AttentionTile {
   const void* q = nullptr;  // the tile's first row, this head's first column
@@ -193,6 +196,7 @@ extern const Kernels kSse41Kernels;
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
 extern const Kernels kAvx512Bf16Kernels;
+extern const Kernels kAmxKernels;
 
 /// Those of this machine, as far as oneDNN's variable ONEDNN_MAX_CPU_ISA allows.
 const Kernels& kernels_here();

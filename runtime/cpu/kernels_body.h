@@ -19,6 +19,8 @@ namespace packhorse::cpu::PACKHORSE_ISA {
 //
 #include "cpu/attention_kernel.h"
 //
+#include "cpu/attention_amx_kernel.h"
+//
 #include "cpu/gemm_kernel_float.h"
 }  // namespace packhorse::cpu::PACKHORSE_ISA
 
@@ -38,7 +40,7 @@ const Kernels PACKHORSE_KERNELS = {
     .quantize_rows = {isa::quantize_rows<float>, isa::quantize_rows<bfloat16>},
     .dequantize_rows = {isa::dequantize_rows<float>, isa::dequantize_rows<bfloat16>},
     .rotate_row = {isa::rotate_row<float>, isa::rotate_row<bfloat16>},
-    .attention = {isa::attention<float>, isa::attention<bfloat16>},
+    .attention = {isa::attention<float>, isa::attention_in_bfloat16},
     .multiply = isa::multiply,
     .pack_columns = isa::pack_columns,
 };
