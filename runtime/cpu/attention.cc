@@ -73,6 +73,7 @@ void attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& po
   whole.out_stride = args.out.row_stride;
   whole.head_dim = args.head_dim;
   whole.scale = args.scale;
+  whole.rounded = args.rounded;
   whole.left = args.mask.window_left < 0 ? kUnlimited : args.mask.window_left;
   whole.right = args.mask.window_right < 0 ? kUnlimited : args.mask.window_right;
   if (args.mask.causal) whole.right = 0;

@@ -1,8 +1,8 @@
-// Attention in bfloat16 by AMX: the same tiles and the same softmax as attention_kernel.h, with
-// both products by TDPBF16PS (Intel's instruction set reference), which adds to 16 x 16 float32
-// sums the product of 16 x 32 and 32 x 16 bfloat16 numbers, the second factor's rows in pairs.
-// Weights are rounded to bfloat16 for the second product, not for their sum. Included by
-// kernels_body.h.
+// Attention by AMX, in bfloat16 and where float32 may be rounded to it: the same tiles and the same
+// softmax as attention_kernel.h, with both products by TDPBF16PS (Intel's instruction set
+// reference), which adds to 16 x 16 float32 sums the product of 16 x 32 and 32 x 16 bfloat16
+// numbers, the second factor's rows in pairs. Weights are rounded to bfloat16 for the second
+// product, not for their sum. Included by kernels_body.h.
 
 #if defined(__AMX_BF16__)
 
@@ -13,14 +13,14 @@ static constexpr int kTileDepth = 32;  // bfloat16 columns
 struct AmxScratch {
   explicit AmxScratch(const TileScratch& scratch)
       : queries(reinterpret_cast<int32_t*>(scratch.queries)),
-        few_keys(reinterpret_cast<bfloat16*>(scratch.values)),
+        keys(reinterpret_cast<bfloat16*>(scratch.values)),
         values(reinterpret_cast<bfloat16*>(scratch.keys)),
         weights(reinterpret_cast<int32_t*>(scratch.of_queries)) {}
 
-  int32_t* queries;    // [d / 2, kQueryTile] pairs of columns
-  bfloat16* few_keys;  // [kTileSide, d] where a sequence has fewer keys
-  bfloat16* values;    // [d, kKeyTile], zeros after the last key
-  int32_t* weights;    // [kKeyTile / 2, kGroup] pairs of keys
+  int32_t* queries;  // [d / 2, kQueryTile] pairs of columns
+  bfloat16* keys;    // [kKeyTile, d] where they cannot be read in place
+  bfloat16* values;  // [d, kKeyTile], zeros after the last key
+  int32_t* weights;  // [kKeyTile / 2, kGroup] pairs of keys
 };
 
 // The instructions on tiles do not say that they read memory.
@@ -42,11 +42,28 @@ static inline Vec load_pairs(const bfloat16* from) {
   return value;
 }
 
+static inline Vec load_pairs(const float* from) {
+  return (Vec)(__m512i)_mm512_cvtne2ps_pbh((__m512)load(from + kWidth), (__m512)load(from));
+}
+
+static inline IntVec load_halves(const bfloat16* from) {
+  HalfVec half;
+  __builtin_memcpy(&half, from, sizeof(half));
+  return __builtin_convertvector(half, IntVec);
+}
+
+static inline IntVec load_halves(const float* from) {
+  HalfVec half;
+  store(reinterpret_cast<bfloat16*>(&half), load(from));
+  return __builtin_convertvector(half, IntVec);
+}
+
 static inline void store_pairs(void* to, Vec value) { __builtin_memcpy(to, &value, sizeof(value)); }
 
 // queries[head_dim / 2, kQueryTile] = rows of q as pairs, transposed; zeros where there is no row.
+template <class T>
 static inline void pack_query_pairs(const AttentionTile& task, int32_t* queries) {
-  const auto* q = static_cast<const bfloat16*>(task.q);
+  const auto* q = static_cast<const T*>(task.q);
   for (int row = 0; row < task.queries; row += kTileSide) {
     for (int c = 0; c < task.head_dim; c += kTileDepth) {
       Vec lanes[kTileSide];
@@ -62,12 +79,11 @@ static inline void pack_query_pairs(const AttentionTile& task, int32_t* queries)
 }
 
 // values[head_dim, kKeyTile] = rows of v transposed, up to the next multiple of kTileDepth rows.
-static inline void transpose_values(const bfloat16* v, int64_t stride, int rows, int head_dim,
+template <class T>
+static inline void transpose_values(const T* v, int64_t stride, int rows, int head_dim,
                                     bfloat16* values) {
   const auto row_at = [&](int row, int c) {
-    HalfVec half = {};
-    if (row < rows) __builtin_memcpy(&half, v + row * stride + c, sizeof(half));
-    return __builtin_convertvector(half, IntVec);
+    return row < rows ? load_halves(v + row * stride + c) : IntVec{};
   };
   for (int row = 0; row < rows; row += kTileDepth) {
     for (int c = 0; c < head_dim; c += kTileSide) {
@@ -185,47 +201,63 @@ static inline bool suits_amx(const AttentionTile& task) {
          task.slope == nullptr && task.table == nullptr && task.slots == nullptr;
 }
 
+// to[up to a multiple of kTileSide, head_dim] = rows; zeros after the last.
+template <class T>
+static inline void copy_keys(const T* k, int64_t stride, int rows, int head_dim, bfloat16* to) {
+  for (int row = 0; row < (rows + kTileSide - 1) / kTileSide * kTileSide; ++row) {
+    for (int c = 0; c < head_dim; c += kTileDepth) {
+      store_pairs(to + row * head_dim + c, row < rows ? load_pairs(k + row * stride + c) : Vec{});
+    }
+  }
+}
+
+template <class T>
 static void attention_amx(const AttentionTile& task) {
   TileScratch scratch(task.scratch, task.head_dim);
   const AmxScratch amx(scratch);
   clear_sums(task, scratch);
-  pack_query_pairs(task, amx.queries);
+  pack_query_pairs<T>(task, amx.queries);
   configure_tiles();
   for (int64_t key = 0; key < task.keys; key += kKeyTile) {
     const int count = clamp(task.keys - key, kKeyTile);
-    const auto* k = static_cast<const bfloat16*>(task.k) + key * task.k_stride;
-    const auto* v = static_cast<const bfloat16*>(task.v) + key * task.v_stride;
+    const T* k = static_cast<const T*>(task.k) + key * task.k_stride;
+    const T* v = static_cast<const T*>(task.v) + key * task.v_stride;
     prefetch_rows(k, task.k_stride, count, task.head_dim);
     prefetch_rows(v, task.v_stride, count, task.head_dim);
-    int64_t stride = task.k_stride;
-    if (count < kTileSide) {
-      __builtin_memset(amx.few_keys, 0, sizeof(bfloat16) * kTileSide * task.head_dim);
-      for (int row = 0; row < count; ++row) {
-        __builtin_memcpy(amx.few_keys + row * task.head_dim, k + row * stride,
-                         sizeof(bfloat16) * task.head_dim);
-      }
-      k = amx.few_keys;
-      stride = task.head_dim;
+    const bfloat16* keys = amx.keys;
+    int64_t stride = task.head_dim;
+    if (sizeof(T) == sizeof(bfloat16) && count >= kTileSide) {
+      keys = reinterpret_cast<const bfloat16*>(k);
+      stride = task.k_stride;
+    } else {
+      copy_keys(k, task.k_stride, count, task.head_dim, amx.keys);
     }
     transpose_values(v, task.v_stride, count, task.head_dim, amx.values);
     memory_is_written();
     for (int query = 0; query < task.queries; query += kGroup) {
       if (query + kWidth < task.queries) {
-        attend_amx<2>(task, scratch, amx, query, k, stride, count);
+        attend_amx<2>(task, scratch, amx, query, keys, stride, count);
       } else {
-        attend_amx<1>(task, scratch, amx, query, k, stride, count);
+        attend_amx<1>(task, scratch, amx, query, keys, stride, count);
       }
     }
   }
   _tile_release();
-  write_rows<bfloat16>(task, scratch);
+  write_rows<T>(task, scratch);
 }
 
 #endif
 
+static void attention_in_float32(const AttentionTile& task) {
+#if defined(__AMX_BF16__)
+  if (task.rounded && suits_amx(task)) return attention_amx<float>(task);
+#endif
+  attention<float>(task);
+}
+
 static void attention_in_bfloat16(const AttentionTile& task) {
 #if defined(__AMX_BF16__)
-  if (suits_amx(task)) return attention_amx(task);
+  if (suits_amx(task)) return attention_amx<bfloat16>(task);
 #endif
   attention<bfloat16>(task);
 }

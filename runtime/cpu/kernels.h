@@ -148,6 +148,7 @@ struct AttentionTile {
   int64_t first_position = 0;  // of the tile's first query, among the keys
   int head_dim = 0;            // a multiple of 16
   float scale = 0;
+  bool rounded = false;  // as in AttentionArgs
   // Key j is visible from position i if i - left <= j <= i + right.
   int64_t left = 0, right = 0;
   // Added to a score: -slope * |i - j|, if not null; or table[bucket of j - i], if not null.

@@ -40,7 +40,7 @@ const Kernels PACKHORSE_KERNELS = {
     .quantize_rows = {isa::quantize_rows<float>, isa::quantize_rows<bfloat16>},
     .dequantize_rows = {isa::dequantize_rows<float>, isa::dequantize_rows<bfloat16>},
     .rotate_row = {isa::rotate_row<float>, isa::rotate_row<bfloat16>},
-    .attention = {isa::attention<float>, isa::attention_in_bfloat16},
+    .attention = {isa::attention_in_float32, isa::attention_in_bfloat16},
     .multiply = isa::multiply,
     .pack_columns = isa::pack_columns,
 };

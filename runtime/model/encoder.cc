@@ -157,6 +157,7 @@ class Encoding {
     args.term = weights_.score_term;
     args.term.position_keys = layer.position_keys;
     args.term.position_queries = layer.position_queries;
+    args.rounded = layer.attention_output.dtype == DType::kInt8;  // what goes there, is rounded too
     args.workspace = buffers_.attention_workspace;
     project_heads(layer, local, qkv, args);
     ops_.attention(args);

@@ -171,6 +171,7 @@ struct AttentionArgs {
   float scale = 0;           // of q.k, usually 1 / sqrt(head_dim of the model)
   AttentionMask mask;
   ScoreTerm term;
+  bool rounded = false;       // float32 may be rounded to bfloat16 before it is multiplied
   void* workspace = nullptr;  // Ops::attention_workspace bytes
 };
 
