@@ -99,6 +99,25 @@ static inline void transpose_values(const T* v, int64_t stride, int rows, int he
   }
 }
 
+// The sums in tile registers 0 and, of a second vector of queries, 1: rows of `a` times `pairs`.
+template <int vectors>
+static inline void add_product(const bfloat16* a, int64_t a_stride, const int32_t* pairs,
+                               int pairs_stride) {
+  _tile_loadd(4, a, a_stride * 2);
+  _tile_loadd(6, pairs, pairs_stride * 4);
+  _tile_dpbf16ps(0, 4, 6);
+  if constexpr (vectors == 2) {
+    _tile_loadd(7, pairs + kWidth, pairs_stride * 4);
+    _tile_dpbf16ps(1, 4, 7);
+  }
+}
+
+template <int vectors>
+static inline void store_sums(float* to, int stride) {
+  _tile_stored(0, to, stride * 4);
+  if constexpr (vectors == 2) _tile_stored(1, to + kWidth, stride * 4);
+}
+
 // scores[rows, kGroup] = keys times queries. The last block of rows may overlap the one before.
 template <int vectors>
 static inline void multiply_keys_amx(const int32_t* queries, const bfloat16* keys, int64_t stride,
@@ -108,17 +127,10 @@ static inline void multiply_keys_amx(const int32_t* queries, const bfloat16* key
     _tile_zero(0);
     if constexpr (vectors == 2) _tile_zero(1);
     for (int c = 0; c < head_dim; c += kTileDepth) {
-      const int32_t* pairs = queries + c / 2 * kQueryTile;
-      _tile_loadd(4, keys + row * stride + c, stride * 2);
-      _tile_loadd(6, pairs, kQueryTile * 4);
-      _tile_dpbf16ps(0, 4, 6);
-      if constexpr (vectors == 2) {
-        _tile_loadd(7, pairs + kWidth, kQueryTile * 4);
-        _tile_dpbf16ps(1, 4, 7);
-      }
+      add_product<vectors>(keys + row * stride + c, stride, queries + c / 2 * kQueryTile,
+                           kQueryTile);
     }
-    _tile_stored(0, scores + row * kGroup, kGroup * 4);
-    if constexpr (vectors == 2) _tile_stored(1, scores + row * kGroup + kWidth, kGroup * 4);
+    store_sums<vectors>(scores + row * kGroup, kGroup);
   }
 }
 
@@ -160,17 +172,10 @@ static inline void multiply_values_amx(const int32_t* weights, const bfloat16* v
     _tile_loadd(0, sum, kQueryTile * 4);
     if constexpr (vectors == 2) _tile_loadd(1, sum + kWidth, kQueryTile * 4);
     for (int row = 0; row < rows; row += kTileDepth) {
-      const int32_t* pairs = weights + row / 2 * kGroup;
-      _tile_loadd(4, values + c * kKeyTile + row, kKeyTile * 2);
-      _tile_loadd(6, pairs, kGroup * 4);
-      _tile_dpbf16ps(0, 4, 6);
-      if constexpr (vectors == 2) {
-        _tile_loadd(7, pairs + kWidth, kGroup * 4);
-        _tile_dpbf16ps(1, 4, 7);
-      }
+      add_product<vectors>(values + c * kKeyTile + row, kKeyTile, weights + row / 2 * kGroup,
+                           kGroup);
     }
-    _tile_stored(0, sum, kQueryTile * 4);
-    if constexpr (vectors == 2) _tile_stored(1, sum + kWidth, kQueryTile * 4);
+    store_sums<vectors>(sum, kQueryTile);
   }
 }
 
