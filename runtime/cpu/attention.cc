@@ -13,6 +13,8 @@ namespace packhorse::cpu {
 namespace {
 
 constexpr int32_t kMostSideBuckets = 1024;
+constexpr int64_t kTasksPerThread = 4;
+constexpr int64_t kFewestTileRows = 32;
 
 struct Scratch {
   Scratch(Workspace& workspace, int64_t num_sequences, int64_t head_dim, int threads)
@@ -104,13 +106,23 @@ void attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& po
   std::sort(scratch.order, scratch.order + sequences, [&](int32_t a, int32_t b) {
     return length_of(args.keys, a) > length_of(args.keys, b);
   });
-  scratch.first_task[0] = 0;
-  for (int32_t i = 0; i < sequences; ++i) {
-    const int64_t queries = length_of(args.queries, scratch.order[i]);
-    const int64_t tiles = (queries + kQueryTile - 1) / kQueryTile;
-    scratch.first_task[i + 1] = scratch.first_task[i] + tiles * args.num_heads;
+  // A tile prepares the keys for itself, so it is as large as leaves enough of them. A row's bits
+  // do not depend on its tile.
+  int64_t tile_rows = kQueryTile;
+  const auto deal = [&] {
+    scratch.first_task[0] = 0;
+    for (int32_t i = 0; i < sequences; ++i) {
+      const int64_t queries = length_of(args.queries, scratch.order[i]);
+      const int64_t tiles = (queries + tile_rows - 1) / tile_rows;
+      scratch.first_task[i + 1] = scratch.first_task[i] + tiles * args.num_heads;
+    }
+    return scratch.first_task[sequences];
+  };
+  int64_t tasks = deal();
+  while (tasks < kTasksPerThread * pool.threads() && tile_rows > kFewestTileRows) {
+    tile_rows /= 2;
+    tasks = deal();
   }
-  const int64_t tasks = scratch.first_task[sequences];
 
   const size_t element = size_of(args.q.dtype);
   const auto kernel = kernels.attention[args.q.dtype == DType::kBFloat16];
@@ -122,7 +134,7 @@ void attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& po
     const int64_t queries = length_of(args.queries, sequence);
     const int64_t head = (task - *first) % args.num_heads;
     const int64_t tile = (first[1] - 1 - task) / args.num_heads;
-    const int64_t query = args.queries.cu_seqlens[sequence] + tile * kQueryTile;
+    const int64_t query = args.queries.cu_seqlens[sequence] + tile * tile_rows;
     const int64_t key = args.keys.cu_seqlens[sequence];
     const auto at = [&](const TensorView& view, int64_t row, int64_t of_head) {
       return view.as<char>() +
@@ -133,9 +145,9 @@ void attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& po
     part.out = at(args.out, query, head);
     part.k = at(args.k, key, head / group);
     part.v = at(args.v, key, head / group);
-    part.queries = static_cast<int>(std::min<int64_t>(kQueryTile, queries - tile * kQueryTile));
+    part.queries = static_cast<int>(std::min(tile_rows, queries - tile * tile_rows));
     part.keys = length_of(args.keys, sequence);
-    part.first_position = part.keys - queries + tile * kQueryTile;
+    part.first_position = part.keys - queries + tile * tile_rows;
     if (args.term.kind == ScoreTermKind::kAlibi) part.slope = args.term.slopes + head;
     if (args.term.kind == ScoreTermKind::kBucketed) part.table = args.term.table + head;
     if (args.term.position_keys) part.position_keys = at(args.term.position_keys, 0, head);

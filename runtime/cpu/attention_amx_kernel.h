@@ -99,104 +99,210 @@ static inline void transpose_values(const T* v, int64_t stride, int rows, int he
   }
 }
 
-// The sums in tile registers 0 and, of a second vector of queries, 1: rows of `a` times `pairs`.
+// Tile registers: sums in 0 to 3, [block of rows][vector of queries], the rows' blocks in 4 and 5,
+// the pairs that they are multiplied by in 6 and, of a second vector, 7.
 template <int vectors>
-static inline void add_product(const bfloat16* a, int64_t a_stride, const int32_t* pairs,
-                               int pairs_stride) {
-  _tile_loadd(4, a, a_stride * 2);
-  _tile_loadd(6, pairs, pairs_stride * 4);
-  _tile_dpbf16ps(0, 4, 6);
-  if constexpr (vectors == 2) {
-    _tile_loadd(7, pairs + kWidth, pairs_stride * 4);
-    _tile_dpbf16ps(1, 4, 7);
-  }
+static inline void load_factor(const int32_t* pairs, int stride) {
+  _tile_loadd(6, pairs, stride * 4);
+  if constexpr (vectors == 2) _tile_loadd(7, pairs + kWidth, stride * 4);
 }
 
-template <int vectors>
-static inline void store_sums(float* to, int stride) {
-  _tile_stored(0, to, stride * 4);
-  if constexpr (vectors == 2) _tile_stored(1, to + kWidth, stride * 4);
+template <int vectors, int blocks>
+static inline void clear_tiles() {
+  _tile_zero(0);
+  if constexpr (vectors == 2) _tile_zero(1);
+  if constexpr (blocks == 2) _tile_zero(2);
+  if constexpr (blocks == 2 && vectors == 2) _tile_zero(3);
+}
+
+template <int vectors, int blocks>
+static inline void load_tiles(const float* first, const float* second, int stride) {
+  _tile_loadd(0, first, stride * 4);
+  if constexpr (vectors == 2) _tile_loadd(1, first + kWidth, stride * 4);
+  if constexpr (blocks == 2) _tile_loadd(2, second, stride * 4);
+  if constexpr (blocks == 2 && vectors == 2) _tile_loadd(3, second + kWidth, stride * 4);
+}
+
+template <int vectors, int blocks>
+static inline void store_tiles(float* first, float* second, int stride) {
+  _tile_stored(0, first, stride * 4);
+  if constexpr (vectors == 2) _tile_stored(1, first + kWidth, stride * 4);
+  if constexpr (blocks == 2) _tile_stored(2, second, stride * 4);
+  if constexpr (blocks == 2 && vectors == 2) _tile_stored(3, second + kWidth, stride * 4);
+}
+
+template <int vectors, int blocks>
+static inline void add_products(const bfloat16* first, const bfloat16* second, int64_t stride) {
+  _tile_loadd(4, first, stride * 2);
+  if constexpr (blocks == 2) _tile_loadd(5, second, stride * 2);
+  _tile_dpbf16ps(0, 4, 6);
+  if constexpr (vectors == 2) _tile_dpbf16ps(1, 4, 7);
+  if constexpr (blocks == 2) _tile_dpbf16ps(2, 5, 6);
+  if constexpr (blocks == 2 && vectors == 2) _tile_dpbf16ps(3, 5, 7);
+}
+
+// Scores of two blocks of kTileSide keys, or one.
+template <int vectors, int blocks>
+static inline void multiply_key_blocks(const int32_t* queries, bool loaded, const bfloat16* keys,
+                                       int64_t stride, int first, int second, int head_dim,
+                                       float* scores) {
+  clear_tiles<vectors, blocks>();
+  for (int c = 0; c < head_dim; c += kTileDepth) {
+    if (!loaded) load_factor<vectors>(queries + c / 2 * kQueryTile, kQueryTile);
+    add_products<vectors, blocks>(keys + first * stride + c, keys + second * stride + c, stride);
+  }
+  store_tiles<vectors, blocks>(scores + first * kGroup, scores + second * kGroup, kGroup);
 }
 
 // scores[rows, kGroup] = keys times queries. The last block of rows may overlap the one before.
 template <int vectors>
 static inline void multiply_keys_amx(const int32_t* queries, const bfloat16* keys, int64_t stride,
                                      int rows, int head_dim, float* scores) {
-  for (int done = 0; done < rows; done += kTileSide) {
-    const int row = done + kTileSide <= rows || rows < kTileSide ? done : rows - kTileSide;
-    _tile_zero(0);
-    if constexpr (vectors == 2) _tile_zero(1);
-    for (int c = 0; c < head_dim; c += kTileDepth) {
-      add_product<vectors>(keys + row * stride + c, stride, queries + c / 2 * kQueryTile,
-                           kQueryTile);
+  const bool once = head_dim == kTileDepth;  // then queries stay in their registers
+  if (once) load_factor<vectors>(queries, kQueryTile);
+  const int last = rows < kTileSide ? 0 : rows - kTileSide;
+  for (int row = 0; row - kTileSide < last; row += 2 * kTileSide) {
+    const int first = row < last ? row : last;
+    const int second = row + kTileSide < last ? row + kTileSide : last;
+    if (first == last) {
+      multiply_key_blocks<vectors, 1>(queries, once, keys, stride, first, first, head_dim, scores);
+    } else {
+      multiply_key_blocks<vectors, 2>(queries, once, keys, stride, first, second, head_dim, scores);
     }
-    store_sums<vectors>(scores + row * kGroup, kGroup);
   }
 }
 
-// weights[rows / 2, kGroup] = pairs of keys, up to the next multiple of kTileDepth rows.
-template <int vectors>
-static inline void pack_weight_pairs(const float* scores, int rows, int32_t* weights) {
-  __m512i in_turn;
+// 2^x for x <= 0 within 1.2e-7; NaN of NaN and of -Inf. As exp2, with the scaling in one
+// instruction, which takes care of what is too small.
+static inline Vec exp2_of_negative(Vec x) {
+  const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+  const Vec whole = x + magic - magic;
+  const Vec r = x - whole;
+  Vec p = splat(0.00132647273f);  // a minimax fit of 2^r on [-1/2, 1/2], exact at 0
+  p = fma(p, r, splat(0.00967151299f));
+  p = fma(p, r, splat(0.0555073358f));
+  p = fma(p, r, splat(0.240222424f));
+  p = fma(p, r, splat(0.693147004f));
+  p = fma(p, r, splat(1.0f));
+  return (Vec)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)whole);
+}
+
+// Words of two numbers, the first ones of all lanes first.
+static inline Vec lanes_in_turn() {
   uint16_t order[2 * kWidth];
   for (int i = 0; i < kWidth; ++i) {
     order[2 * i] = static_cast<uint16_t>(i);
     order[2 * i + 1] = static_cast<uint16_t>(kWidth + i);
   }
+  Vec in_turn;
   __builtin_memcpy(&in_turn, order, sizeof(order));
-  for (int row = 0; row < (rows + kTileDepth - 1) / kTileDepth * kTileDepth; row += 2) {
+  return in_turn;
+}
+
+// weights[rows / 2, kGroup] = exp(scale scores - maximum) as pairs of keys, zeros up to the next
+// multiple of kTileDepth rows. As `soften`, for all vectors of a group at once: four chains. There
+// is no factor of sums before the first keys.
+template <int vectors>
+static inline void soften_to_pairs(const float* scores, int rows, float scale, bool first_keys,
+                                   float* maximum, float* denominator, int32_t* weights,
+                                   Vec* factor) {
+  const Vec by = splat(scale);
+  const auto raw = [&](int row, int v) { return load(scores + row * kGroup + v * kWidth); };
+  Vec base[vectors], greatest[vectors][2];
+  for (int v = 0; v < vectors; ++v) {
+    greatest[v][0] = greatest[v][1] = load(maximum + v * kWidth);
+  }
+  for (int row = 0; row + 2 <= rows; row += 2) {
     for (int v = 0; v < vectors; ++v) {
-      const float* score = scores + row * kGroup + v * kWidth;
-      const Vec first = row < rows ? load(score) : Vec{};
-      const Vec second = row + 1 < rows ? load(score + kGroup) : Vec{};
-      const auto both = (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
-      const __m512i pairs = _mm512_maskz_permutexvar_epi16(~__mmask32{}, in_turn, both);
-      __builtin_memcpy(weights + row / 2 * kGroup + v * kWidth, &pairs, sizeof(pairs));
+      greatest[v][0] = max(raw(row, v) * by, greatest[v][0]);
+      greatest[v][1] = max(raw(row + 1, v) * by, greatest[v][1]);
     }
+  }
+  for (int v = 0; v < vectors; ++v) greatest[v][0] = max(raw(rows - 1, v) * by, greatest[v][0]);
+  Vec sums[vectors][2] = {};
+  for (int v = 0; v < vectors; ++v) {
+    base[v] = max(greatest[v][0], greatest[v][1]);
+    if (!first_keys) factor[v] = exp2_of_negative(load(maximum + v * kWidth) - base[v]);
+    store(maximum + v * kWidth, base[v]);
+  }
+  const auto in_turn = (__m512i)lanes_in_turn();
+  const auto weight = [&](int row, int v) {
+    return exp2_of_negative(fma(raw(row, v), by, -base[v]));
+  };
+  const auto put = [&](int row, int v, Vec first, Vec second) {
+    const auto both = (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
+    const __m512i pairs = _mm512_maskz_permutexvar_epi16(~__mmask32{}, in_turn, both);
+    __builtin_memcpy(weights + row / 2 * kGroup + v * kWidth, &pairs, sizeof(pairs));
+  };
+  int row = 0;
+  for (; row + 2 <= rows; row += 2) {
+    for (int v = 0; v < vectors; ++v) {
+      const Vec first = weight(row, v);
+      const Vec second = weight(row + 1, v);
+      sums[v][0] += first;
+      sums[v][1] += second;
+      put(row, v, first, second);
+    }
+  }
+  if (row < rows) {
+    for (int v = 0; v < vectors; ++v) {
+      const Vec only = weight(row, v);
+      sums[v][0] += only;
+      put(row, v, only, Vec{});
+    }
+    row += 2;
+  }
+  for (; row % kTileDepth != 0; row += 2) {
+    for (int v = 0; v < vectors; ++v) put(row, v, Vec{}, Vec{});
+  }
+  for (int v = 0; v < vectors; ++v) {
+    float* const sum = denominator + v * kWidth;
+    const Vec added = sums[v][0] + sums[v][1];
+    store(sum, first_keys ? added : fma(load(sum), factor[v], added));
   }
 }
 
-// sums[head_dim, queries] = factor sums + values weights
+// sums[head_dim, queries] = factor sums + values weights; of the first keys without the sums.
 template <int vectors>
 static inline void multiply_values_amx(const int32_t* weights, const bfloat16* values, int rows,
-                                       int head_dim, const Vec* factor, float* sums) {
-  for (int c = 0; c < head_dim; ++c) {
+                                       int head_dim, bool first_keys, const Vec* factor,
+                                       float* sums) {
+  for (int c = 0; c < head_dim && !first_keys; ++c) {
     for (int v = 0; v < vectors; ++v) {
       float* sum = sums + c * kQueryTile + v * kWidth;
       store(sum, load(sum) * factor[v]);
     }
   }
   memory_is_written();
-  for (int c = 0; c < head_dim; c += kTileSide) {
-    float* sum = sums + c * kQueryTile;
-    _tile_loadd(0, sum, kQueryTile * 4);
-    if constexpr (vectors == 2) _tile_loadd(1, sum + kWidth, kQueryTile * 4);
-    for (int row = 0; row < rows; row += kTileDepth) {
-      add_product<vectors>(values + c * kKeyTile + row, kKeyTile, weights + row / 2 * kGroup,
-                           kGroup);
+  for (int c = 0; c < head_dim; c += 2 * kTileSide) {
+    float* first = sums + c * kQueryTile;
+    float* second = first + kTileSide * kQueryTile;
+    if (first_keys) {
+      clear_tiles<vectors, 2>();
+    } else {
+      load_tiles<vectors, 2>(first, second, kQueryTile);
     }
-    store_sums<vectors>(sum, kQueryTile);
+    const bfloat16* from = values + c * kKeyTile;
+    for (int row = 0; row < rows; row += kTileDepth) {
+      load_factor<vectors>(weights + row / 2 * kGroup, kGroup);
+      add_products<vectors, 2>(from + row, from + kTileSide * kKeyTile + row, kKeyTile);
+    }
+    store_tiles<vectors, 2>(first, second, kQueryTile);
   }
 }
 
 // A group of queries, from `query` on, over one tile of keys that all of them see.
 template <int vectors>
 static void attend_amx(const AttentionTile& task, TileScratch& scratch, const AmxScratch& amx,
-                       int query, const bfloat16* keys, int64_t stride, int rows) {
+                       int query, const bfloat16* keys, int64_t stride, int rows, bool first_keys) {
   multiply_keys_amx<vectors>(amx.queries + query, keys, stride, rows, task.head_dim,
                              scratch.scores);
-  const Vec scale = splat(task.scale * kLog2E);
+  memory_is_written();
   Vec factor[vectors];
-  for (int v = 0; v < vectors; ++v) {
-    float* scores = scratch.scores + v * kWidth;
-    for (int row = 0; row < rows; ++row) {
-      store(scores + row * kGroup, load(scores + row * kGroup) * scale);
-    }
-    const int at = query + v * kWidth;
-    factor[v] = soften(scores, rows, scratch.maximum + at, scratch.denominator + at);
-  }
-  pack_weight_pairs<vectors>(scratch.scores, rows, amx.weights);
-  multiply_values_amx<vectors>(amx.weights, amx.values, rows, task.head_dim, factor,
+  soften_to_pairs<vectors>(scratch.scores, rows, task.scale * kLog2E, first_keys,
+                           scratch.maximum + query, scratch.denominator + query, amx.weights,
+                           factor);
+  multiply_values_amx<vectors>(amx.weights, amx.values, rows, task.head_dim, first_keys, factor,
                                scratch.sums + query);
 }
 
@@ -220,6 +326,7 @@ template <class T>
 static void attention_amx(const AttentionTile& task) {
   TileScratch scratch(task.scratch, task.head_dim);
   const AmxScratch amx(scratch);
+  prefetch_rows(static_cast<const T*>(task.q), task.q_stride, task.queries, task.head_dim);
   clear_sums(task, scratch);
   pack_query_pairs<T>(task, amx.queries);
   configure_tiles();
@@ -241,9 +348,9 @@ static void attention_amx(const AttentionTile& task) {
     memory_is_written();
     for (int query = 0; query < task.queries; query += kGroup) {
       if (query + kWidth < task.queries) {
-        attend_amx<2>(task, scratch, amx, query, keys, stride, count);
+        attend_amx<2>(task, scratch, amx, query, keys, stride, count, key == 0);
       } else {
-        attend_amx<1>(task, scratch, amx, query, keys, stride, count);
+        attend_amx<1>(task, scratch, amx, query, keys, stride, count, key == 0);
       }
     }
   }

@@ -130,7 +130,7 @@ struct PackColumns {
 };
 
 /// Queries of one attention tile and keys of one pass over it.
-inline constexpr int kQueryTile = 64;
+inline constexpr int kQueryTile = 128;
 inline constexpr int kKeyTile = 128;
 
 /// A window without a limit.
