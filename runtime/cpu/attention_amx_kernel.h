@@ -1,5 +1,5 @@
-// Attention by AMX, in bfloat16 and where float32 may be rounded to it: the same tiles and the same
-// softmax as attention_kernel.h, with both products by TDPBF16PS (Intel's instruction set
+// Attention by AMX, in bfloat16 and where float32 may be rounded to it: the tiles and the online
+// softmax of attention_kernel.h, with both products by TDPBF16PS (Intel's instruction set
 // reference), which adds to 16 x 16 float32 sums the product of 16 x 32 and 32 x 16 bfloat16
 // numbers, the second factor's rows in pairs. Weights are rounded to bfloat16 for the second
 // product, not for their sum. Included by kernels_body.h.
@@ -102,13 +102,13 @@ static inline void transpose_values(const T* v, int64_t stride, int rows, int he
 // Tile registers: sums in 0 to 3, [block of rows][vector of queries], the rows' blocks in 4 and 5,
 // the pairs that they are multiplied by in 6 and, of a second vector, 7.
 template <int vectors>
-static inline void load_factor(const int32_t* pairs, int stride) {
+static inline void load_pair_tiles(const int32_t* pairs, int stride) {
   _tile_loadd(6, pairs, stride * 4);
   if constexpr (vectors == 2) _tile_loadd(7, pairs + kWidth, stride * 4);
 }
 
 template <int vectors, int blocks>
-static inline void clear_tiles() {
+static inline void clear_sum_tiles() {
   _tile_zero(0);
   if constexpr (vectors == 2) _tile_zero(1);
   if constexpr (blocks == 2) _tile_zero(2);
@@ -116,7 +116,7 @@ static inline void clear_tiles() {
 }
 
 template <int vectors, int blocks>
-static inline void load_tiles(const float* first, const float* second, int stride) {
+static inline void load_sum_tiles(const float* first, const float* second, int stride) {
   _tile_loadd(0, first, stride * 4);
   if constexpr (vectors == 2) _tile_loadd(1, first + kWidth, stride * 4);
   if constexpr (blocks == 2) _tile_loadd(2, second, stride * 4);
@@ -124,7 +124,7 @@ static inline void load_tiles(const float* first, const float* second, int strid
 }
 
 template <int vectors, int blocks>
-static inline void store_tiles(float* first, float* second, int stride) {
+static inline void store_sum_tiles(float* first, float* second, int stride) {
   _tile_stored(0, first, stride * 4);
   if constexpr (vectors == 2) _tile_stored(1, first + kWidth, stride * 4);
   if constexpr (blocks == 2) _tile_stored(2, second, stride * 4);
@@ -143,39 +143,42 @@ static inline void add_products(const bfloat16* first, const bfloat16* second, i
 
 // Scores of two blocks of kTileSide keys, or one.
 template <int vectors, int blocks>
-static inline void multiply_key_blocks(const int32_t* queries, bool loaded, const bfloat16* keys,
-                                       int64_t stride, int first, int second, int head_dim,
-                                       float* scores) {
-  clear_tiles<vectors, blocks>();
+static inline void multiply_key_blocks(const int32_t* queries, bool queries_stay,
+                                       const bfloat16* keys, int64_t stride, int first, int second,
+                                       int head_dim, float* scores) {
+  clear_sum_tiles<vectors, blocks>();
   for (int c = 0; c < head_dim; c += kTileDepth) {
-    if (!loaded) load_factor<vectors>(queries + c / 2 * kQueryTile, kQueryTile);
+    if (!queries_stay) load_pair_tiles<vectors>(queries + c / 2 * kQueryTile, kQueryTile);
     add_products<vectors, blocks>(keys + first * stride + c, keys + second * stride + c, stride);
   }
-  store_tiles<vectors, blocks>(scores + first * kGroup, scores + second * kGroup, kGroup);
+  store_sum_tiles<vectors, blocks>(scores + first * kGroup, scores + second * kGroup, kGroup);
 }
 
 // scores[rows, kGroup] = keys times queries. The last block of rows may overlap the one before.
 template <int vectors>
 static inline void multiply_keys_amx(const int32_t* queries, const bfloat16* keys, int64_t stride,
                                      int rows, int head_dim, float* scores) {
-  const bool once = head_dim == kTileDepth;  // then queries stay in their registers
-  if (once) load_factor<vectors>(queries, kQueryTile);
+  const bool queries_stay = head_dim == kTileDepth;  // in their registers
+  if (queries_stay) load_pair_tiles<vectors>(queries, kQueryTile);
   const int last = rows < kTileSide ? 0 : rows - kTileSide;
   for (int row = 0; row - kTileSide < last; row += 2 * kTileSide) {
     const int first = row < last ? row : last;
     const int second = row + kTileSide < last ? row + kTileSide : last;
     if (first == last) {
-      multiply_key_blocks<vectors, 1>(queries, once, keys, stride, first, first, head_dim, scores);
+      multiply_key_blocks<vectors, 1>(queries, queries_stay, keys, stride, first, first, head_dim,
+                                      scores);
     } else {
-      multiply_key_blocks<vectors, 2>(queries, once, keys, stride, first, second, head_dim, scores);
+      multiply_key_blocks<vectors, 2>(queries, queries_stay, keys, stride, first, second, head_dim,
+                                      scores);
     }
   }
 }
 
-// 2^x for x <= 0 within 1.2e-7; NaN of NaN and of -Inf. As exp2, with the scaling in one
-// instruction, which takes care of what is too small.
+// 2^x for x <= 0, absolute error below 1.2e-7; NaN of NaN. As exp2, with a polynomial of a degree
+// less and the scaling in one instruction.
 static inline Vec exp2_of_negative(Vec x) {
   const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+  x = max(splat(-160.0f), x);            // 2^-160 is 0
   const Vec whole = x + magic - magic;
   const Vec r = x - whole;
   Vec p = splat(0.00132647273f);  // a minimax fit of 2^r on [-1/2, 1/2], exact at 0
@@ -187,48 +190,49 @@ static inline Vec exp2_of_negative(Vec x) {
   return (Vec)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)whole);
 }
 
-// Words of two numbers, the first ones of all lanes first.
-static inline Vec lanes_in_turn() {
+// Places of 16-bit lanes that make pairs of the two halves of a vector.
+static inline __m512i lanes_in_turn() {
   uint16_t order[2 * kWidth];
   for (int i = 0; i < kWidth; ++i) {
     order[2 * i] = static_cast<uint16_t>(i);
     order[2 * i + 1] = static_cast<uint16_t>(kWidth + i);
   }
-  Vec in_turn;
+  __m512i in_turn;
   __builtin_memcpy(&in_turn, order, sizeof(order));
   return in_turn;
 }
 
 // weights[rows / 2, kGroup] = exp(scale scores - maximum) as pairs of keys, zeros up to the next
-// multiple of kTileDepth rows. As `soften`, for all vectors of a group at once: four chains. There
-// is no factor of sums before the first keys.
+// multiple of kTileDepth rows. As `soften`, for all vectors of a group at once, in two chains each.
+// There is no factor of sums before the first keys.
 template <int vectors>
 static inline void soften_to_pairs(const float* scores, int rows, float scale, bool first_keys,
                                    float* maximum, float* denominator, int32_t* weights,
                                    Vec* factor) {
-  const Vec by = splat(scale);
-  const auto raw = [&](int row, int v) { return load(scores + row * kGroup + v * kWidth); };
+  const Vec scales = splat(scale);
+  const auto score = [&](int row, int v) {
+    return load(scores + row * kGroup + v * kWidth) * scales;
+  };
   Vec base[vectors], greatest[vectors][2];
   for (int v = 0; v < vectors; ++v) {
     greatest[v][0] = greatest[v][1] = load(maximum + v * kWidth);
   }
   for (int row = 0; row + 2 <= rows; row += 2) {
     for (int v = 0; v < vectors; ++v) {
-      greatest[v][0] = max(raw(row, v) * by, greatest[v][0]);
-      greatest[v][1] = max(raw(row + 1, v) * by, greatest[v][1]);
+      greatest[v][0] = max(score(row, v), greatest[v][0]);
+      greatest[v][1] = max(score(row + 1, v), greatest[v][1]);
     }
   }
-  for (int v = 0; v < vectors; ++v) greatest[v][0] = max(raw(rows - 1, v) * by, greatest[v][0]);
+  for (int v = 0; v < vectors; ++v) greatest[v][0] = max(score(rows - 1, v), greatest[v][0]);
   Vec sums[vectors][2] = {};
   for (int v = 0; v < vectors; ++v) {
-    base[v] = max(greatest[v][0], greatest[v][1]);
+    const Vec now = max(greatest[v][0], greatest[v][1]);
+    base[v] = now == splat(-kInfinity) ? Vec{} : now;  // any finite number serves
     if (!first_keys) factor[v] = exp2_of_negative(load(maximum + v * kWidth) - base[v]);
-    store(maximum + v * kWidth, base[v]);
+    store(maximum + v * kWidth, now);
   }
-  const auto in_turn = (__m512i)lanes_in_turn();
-  const auto weight = [&](int row, int v) {
-    return exp2_of_negative(fma(raw(row, v), by, -base[v]));
-  };
+  const __m512i in_turn = lanes_in_turn();
+  const auto weight = [&](int row, int v) { return exp2_of_negative(score(row, v) - base[v]); };
   const auto put = [&](int row, int v, Vec first, Vec second) {
     const auto both = (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
     const __m512i pairs = _mm512_maskz_permutexvar_epi16(~__mmask32{}, in_turn, both);
@@ -278,16 +282,16 @@ static inline void multiply_values_amx(const int32_t* weights, const bfloat16* v
     float* first = sums + c * kQueryTile;
     float* second = first + kTileSide * kQueryTile;
     if (first_keys) {
-      clear_tiles<vectors, 2>();
+      clear_sum_tiles<vectors, 2>();
     } else {
-      load_tiles<vectors, 2>(first, second, kQueryTile);
+      load_sum_tiles<vectors, 2>(first, second, kQueryTile);
     }
     const bfloat16* from = values + c * kKeyTile;
     for (int row = 0; row < rows; row += kTileDepth) {
-      load_factor<vectors>(weights + row / 2 * kGroup, kGroup);
+      load_pair_tiles<vectors>(weights + row / 2 * kGroup, kGroup);
       add_products<vectors, 2>(from + row, from + kTileSide * kKeyTile + row, kKeyTile);
     }
-    store_tiles<vectors, 2>(first, second, kQueryTile);
+    store_sum_tiles<vectors, 2>(first, second, kQueryTile);
   }
 }
 

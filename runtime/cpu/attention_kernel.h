@@ -13,6 +13,7 @@ static constexpr float kInfinity = __builtin_inff();
 // Queries treated together: two vectors, against as many keys (or columns of values) as leave
 // registers for the sums.
 static constexpr int kGroup = 2 * kWidth;
+static_assert(kQueryGroup % kGroup == 0);
 static constexpr int kAtOnce = kWidth == 16 ? 8 : 4;
 
 struct TileScratch {
@@ -22,12 +23,12 @@ struct TileScratch {
         keys(sums + kQueryTile * d),
         values(keys + kKeyTile * d),
         scores(values + kKeyTile * d),
-        maximum(scores + kKeyTile * 32),
+        maximum(scores + kKeyTile * kQueryGroup),
         denominator(maximum + kQueryTile),
         term(denominator + kQueryTile),
         positions(term + kTileDistances),
         of_queries(positions + kTileDistances * d),
-        of_keys(of_queries + kTileDistances * 32),
+        of_keys(of_queries + kTileDistances * kQueryGroup),
         packed(of_keys + kKeyTile * kTileDistances),
         slots(reinterpret_cast<int32_t*>(packed + kQueryTile * d)) {}
 

@@ -129,9 +129,12 @@ struct PackColumns {
   float* packed = nullptr;  // [in_features * columns up to the next multiple of kPackedColumns]
 };
 
-/// Queries of one attention tile and keys of one pass over it.
+/// The most queries of one attention tile, and keys of one pass over it.
 inline constexpr int kQueryTile = 128;
 inline constexpr int kKeyTile = 128;
+/// The most queries that a kernel treats together. Tiles begin at multiples of it, so that a query
+/// is beside the same others in a tile of any size.
+inline constexpr int kQueryGroup = 32;
 
 /// A window without a limit.
 inline constexpr int64_t kUnlimited = int64_t{1} << 40;
@@ -175,8 +178,9 @@ inline constexpr int kTileDistances = kQueryTile + kKeyTile;
 /// denominators, score terms; for relative terms rows of the position tables, what queries and
 /// keys make of them, and slots.
 inline constexpr int64_t attention_scratch_floats(int64_t head_dim) {
-  return (3 * kQueryTile + 2 * kKeyTile + kTileDistances) * head_dim + 32 * kKeyTile +
-         2 * kQueryTile + 2 * kTileDistances + 32 * kTileDistances + kKeyTile * kTileDistances;
+  return (3 * kQueryTile + 2 * kKeyTile + kTileDistances) * head_dim + kQueryGroup * kKeyTile +
+         2 * kQueryTile + 2 * kTileDistances + kQueryGroup * kTileDistances +
+         kKeyTile * kTileDistances;
 }
 
 struct Kernels {

@@ -22,10 +22,15 @@ bool attention_agrees(AttentionOp& op, DType dtype, const std::vector<int32_t>& 
 }
 
 TEST(cpu_attention_matches_float64) {
-  const std::vector<int32_t> lengths = {1, 0, 5, 64, 17, 130, 1, 65, 300, 2};
+  const std::vector<int32_t> lengths = {1, 0, 5, 64, 17, 130, 1, 65, 300, 2, 15, 33, 257};
   for (DType dtype : dtypes()) {
-    for (auto [heads, kv_heads, head_dim] :
-         {std::tuple{4, 4, 32}, {4, 2, 16}, {6, 1, 48}, {2, 2, 64}, {1, 1, 128}, {1, 1, 256}}) {
+    for (auto [heads, kv_heads, head_dim] : {std::tuple{4, 4, 32},
+                                             {4, 2, 16},
+                                             {6, 1, 48},
+                                             {2, 2, 64},
+                                             {1, 1, 96},
+                                             {1, 1, 128},
+                                             {1, 1, 256}}) {
       for (auto mask : {AttentionMask{},
                         {true, -1, -1},
                         {false, 10, 3},
@@ -97,16 +102,38 @@ TEST(cpu_attention_takes_queries_after_cached_keys) {
   }
 }
 
+TEST(cpu_attention_gives_no_weight_to_scores_of_minus_infinity) {
+  for (DType dtype : dtypes()) {
+    AttentionOp op;
+    op.ops = make(2);
+    op.heads = op.kv_heads = 1;
+    std::vector<float> values = Matrix::random(200, 96, dtype, 71).values();
+    for (int row = 0; row < 200; ++row) {
+      const bool far = row == 0 || row == 3 || row == 130 || row == 199;
+      for (int c = 0; c < 32; ++c) values[row * 96 + c] = 1;
+      for (int c = 32; c < 64 && far; ++c) values[row * 96 + c] = -kInf;
+    }
+    Matrix qkv(200, 96, dtype);
+    qkv.set(values);
+    CHECK(close(op.run(qkv, {0, 200}),
+                op.expect(columns_of(qkv, 0, 200, 0, 32), columns_of(qkv, 0, 200, 32, 32),
+                          columns_of(qkv, 0, 200, 64, 32), 200, 200)));
+  }
+}
+
 TEST(cpu_attention_bits_depend_on_the_sequence_alone) {
   for (DType dtype : dtypes()) {
     for (bool causal : {false, true}) {
-      AttentionOp one, three;
+      // Many threads take smaller tiles.
+      AttentionOp one, three, many;
       one.ops = make(1);
       three.ops = make(3);
-      one.mask.causal = three.mask.causal = causal;
+      many.ops = make(16);
+      one.mask.causal = three.mask.causal = many.mask.causal = causal;
       for (int32_t length : {1, 2, 5, 16, 31, 64, 65, 128, 129, 200, 513}) {
         const Matrix sequence = Matrix::random(length, 384, dtype, 61);
         const Matrix alone = one.run(sequence, {0, length});
+        CHECK(many.run(sequence, {0, length}).same_rows(0, alone, 0, length));
         for (int32_t before : {0, 1, 13, 64, 70}) {
           const std::vector<int32_t> cu_seqlens = prefix_sums({before, length, 3, 150});
           Matrix batch = Matrix::random(cu_seqlens.back(), 384, dtype, 62);
