@@ -221,7 +221,9 @@ def test_memory_plan(tiny_model: Path, device: str, session: Session) -> None:
     )
     assert "qkv" in str(plan)
     assert "total" in str(plan)
-    larger = packhorse.plan_memory(tiny_model, device, max_tokens=16384, max_sequences=32, threads=2)
+    larger = packhorse.plan_memory(
+        tiny_model, device, max_tokens=16384, max_sequences=32, threads=2
+    )
     assert larger.weights == plan.weights
     assert larger.arena.bytes > 3 * plan.arena.bytes
 
