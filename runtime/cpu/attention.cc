@@ -14,8 +14,8 @@ namespace {
 
 constexpr int32_t kMostSideBuckets = 1024;
 constexpr int64_t kTasksPerThread = 4;
-constexpr int64_t kFewestTileRows = 64;
-static_assert(kFewestTileRows % kQueryGroup == 0 && kQueryTile % kFewestTileRows == 0);
+constexpr int64_t kSmallTile = 64;
+static_assert(kSmallTile % kQueryGroup == 0 && kQueryTile % kSmallTile == 0);
 
 struct Scratch {
   Scratch(Workspace& workspace, int64_t num_sequences, int64_t head_dim, int threads)
@@ -107,11 +107,9 @@ void attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& po
   std::sort(scratch.order, scratch.order + sequences, [&](int32_t a, int32_t b) {
     return length_of(args.keys, a) > length_of(args.keys, b);
   });
-  // A tile prepares all keys for itself, so tiles are as large as they can be while every thread
-  // gets kTasksPerThread of them. Under a mask large ones would meet keys that few of their queries
-  // see.
-  const bool masked = whole.left < kUnlimited || whole.right < kUnlimited;
-  int64_t tile_rows = masked ? kFewestTileRows : kQueryTile;
+  // A tile prepares all keys for itself, so tiles are large where every thread gets enough of them,
+  // and no mask hides many of their keys from most of their queries.
+  int64_t tile_rows = kQueryTile;
   const auto count_tasks = [&] {
     scratch.first_task[0] = 0;
     for (int32_t i = 0; i < sequences; ++i) {
@@ -122,8 +120,9 @@ void attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& po
     return scratch.first_task[sequences];
   };
   int64_t tasks = count_tasks();
-  while (tasks < kTasksPerThread * pool.threads() && tile_rows > kFewestTileRows) {
-    tile_rows /= 2;
+  const bool masked = whole.left < kUnlimited || whole.right < kUnlimited;
+  if (masked || tasks < kTasksPerThread * pool.threads()) {
+    tile_rows = kSmallTile;
     tasks = count_tasks();
   }
 
