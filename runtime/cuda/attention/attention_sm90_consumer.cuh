@@ -64,12 +64,12 @@ struct Consumer {
     }
   }
 
-  /// Lets the producer refill the stage of the previous tile: every warp speaks for its own reads,
-  /// the one that sent the output rows out for theirs, too.
+  /// Lets the producer refill the stage of the previous tile: every thread speaks for its own reads
+  /// of the tile's note, the one that sent the output rows out for theirs, too.
   __device__ void release_stored_stage() {
     if (stored_stage >= 0) {
       if (thread == 0) cute::tma_store_wait<0>();
-      release(&smem.q_empty[stored_stage]);
+      Barrier::arrive(&smem.q_empty[stored_stage]);
     }
     stored_stage = -1;
   }

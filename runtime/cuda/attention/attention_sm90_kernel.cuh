@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
   if (threadIdx.x == 0) {
     for (int i = 0; i < Traits::kQStages; ++i) {
       sm90::Barrier::init(&smem.q_full[i], 1);
-      sm90::Barrier::init(&smem.q_empty[i], 4 * Traits::kConsumers);
+      sm90::Barrier::init(&smem.q_empty[i], 128 * Traits::kConsumers);
     }
     for (int i = 0; i < Traits::kKvStages; ++i) {
       sm90::Barrier::init(&smem.k_full[i], 1);

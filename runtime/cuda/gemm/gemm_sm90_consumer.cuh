@@ -205,16 +205,17 @@ struct Consumer {
     constexpr int kStep = Traits::kPingPong ? 2 : 1;
     const int blocks_k = (args.k + 64 * Traits::kBoxes - 1) / (64 * Traits::kBoxes);
     const int rows = exact_rows(args);
-    wait_for_previous_kernel();
     const Schedule<Traits> schedule(args, rows);
     int index = blockIdx.x;
     if (Traits::kPingPong && group == 1) {
       index += gridDim.x;
       ring.advance(blocks_k);
     }
+    bool has_tile = schedule.has(index);
     Tile tile = schedule(index);
-    if (Traits::kResidual && tile.valid && lane == 0) load_residual(tile);
-    while (tile.valid) {
+    wait_for_previous_kernel();
+    if (Traits::kResidual && has_tile && lane == 0) load_residual(tile);
+    while (has_tile) {
       auto acc =
           partition_fragment_C(typename Traits::Mma{}, Shape<Int<Traits::kRows>, Int<kColumns>>{});
       float2 bias[kBiasEarly ? kColumns / 8 : Traits::kFolds * kStripe / 8];
@@ -223,7 +224,7 @@ struct Consumer {
       // Turns keep a warpgroup from waiting for a stage's use after next: parities repeat.
       if (Traits::kPingPong && index != blockIdx.x) take_turn(1 + group);
       multiply(acc, blocks_k);
-      if (Traits::kPingPong && schedule(index + gridDim.x).valid) give_turn(2 - group);
+      if (Traits::kPingPong && schedule.has(index + gridDim.x)) give_turn(2 - group);
       warpgroup_wait<0>();
       if (lane == 0) Barrier::arrive(&smem.empty[last]);
       if constexpr (Traits::kResidual) {
@@ -238,9 +239,10 @@ struct Consumer {
         with_activation(args.activation, [&](auto function) { finish(acc, bias, tile, function); });
       }
       index += kStep * gridDim.x;
+      has_tile = schedule.has(index);
       tile = schedule(index);
       if (Traits::kPingPong) ring.advance(blocks_k);
-      if (Traits::kResidual && tile.valid && lane == 0) load_residual(tile);
+      if (Traits::kResidual && has_tile && lane == 0) load_residual(tile);
       __syncwarp();
     }
     // Shared memory must outlive the stores that read it.

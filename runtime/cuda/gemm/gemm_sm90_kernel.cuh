@@ -49,45 +49,36 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
   };
 
   const int rows = exact_rows(args);  // on its way while the weights are asked for
-  // The weight does not depend on the kernel before. Where it is one panel, the first tile's place
-  // does not depend on the row count either: its weights come while that kernel finishes.
-  const Schedule<Traits> most(args, args.rows);
-  Tile tile = most(blockIdx.x);
-  const bool early = most.panel == most.tiles_n;
+  const Schedule<Traits> schedule(args, rows);
+  int index = blockIdx.x;
+  Tile tile = schedule(index);
   const int ahead = min(blocks_k, Traits::kStages);
-  auto load_weights = [&] {
-    for (int i = 0; i < ahead; ++i) {
-      TxBarrier::expect_transaction(&smem.full[i], Traits::kWeightBytes);
-      load_weight(i, i, tile.n);
-    }
-  };
-  if (early) {
-    load_weights();
-    // What the stages cannot hold goes to L2, a share by each block of a tile column.
-    for (int i = ahead + tile.m; i < blocks_k; i += most.tiles_m) {
-      for (int box = 0; box < Traits::kBoxes; ++box) {
-        cute::SM90_TMA_LOAD_2D::PREFETCH::copy(&args.weight, i * kBlock + 64 * box,
-                                               tile.n * Traits::kTileN);
-      }
+  // The weight does not depend on the kernel before: what the stages hold of it comes while that
+  // kernel finishes, and the rest goes to L2, a share by each block of a tile column.
+  for (int i = 0; i < ahead; ++i) {
+    TxBarrier::expect_transaction(&smem.full[i], Traits::kWeightBytes);
+    load_weight(i, i, tile.n);
+  }
+  const int most_tiles_m = (args.rows + Traits::kTileM - 1) / Traits::kTileM;
+  for (int i = ahead + tile.m; i < blocks_k; i += most_tiles_m) {
+    for (int box = 0; box < Traits::kBoxes; ++box) {
+      cute::SM90_TMA_LOAD_2D::PREFETCH::copy(&args.weight, i * kBlock + 64 * box,
+                                             tile.n * Traits::kTileN);
     }
   }
-  wait_for_previous_kernel();
-  if (Traits::kNextEarly) let_next_kernel_start();
-  const Schedule<Traits> schedule(args, rows);
   auto rows_to_copy = [&] {
     return sm90::copied_rows(max(0, rows - tile.m * Traits::kTileM), Traits::kTileM);
   };
-  if (!early) {
-    tile = schedule(blockIdx.x);
-    if (!tile.valid) return;
-    load_weights();
-  }
+  // All that can be known is known before the wait: what follows it is on every layer's way.
   int copied = rows_to_copy();
+  const bool has_tile = schedule.has(index);
+  wait_for_previous_kernel();
+  if (Traits::kNextEarly) let_next_kernel_start();
   for (int i = 0; i < ahead; ++i) {
     TxBarrier::arrive_and_expect_tx(&smem.full[i], copied * Traits::kRowBytes);
     load_rows(i, i, tile.m, copied);
   }
-  if (!schedule(blockIdx.x).valid) {  // shared memory must outlive the copies into it
+  if (!has_tile) {  // shared memory must outlive the copies into it
     for (int i = 0; i < ahead; ++i) Barrier::wait(&smem.full[i], 0);
     return;
   }
@@ -95,7 +86,7 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
   Ring<Traits::kStages> ring;
   ring.advance(ahead);
   int block_k = ahead;
-  for (int index = blockIdx.x;;) {
+  for (;;) {
     for (; block_k < blocks_k; ++block_k) {
       Barrier::wait(&smem.empty[ring.index], ring.phase ^ 1);
       TxBarrier::arrive_and_expect_tx(&smem.full[ring.index],
@@ -105,11 +96,11 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
       ring.advance();
     }
     index += gridDim.x;
-    tile = schedule(index);
-    if (!tile.valid) {
+    if (!schedule.has(index)) {
       if (!Traits::kNextEarly) let_next_kernel_start();
       return;
     }
+    tile = schedule(index);
     copied = rows_to_copy();
     block_k = 0;
   }

@@ -32,6 +32,7 @@ void launch_gemm_kernel(const GemmParams& p, int panel, cudaStream_t stream) {
   args.rows = p.rows;
   args.n = p.n;
   args.k = p.k;
+  args.tiles_n = cutlass::FastDivmod((p.n + Traits::kTileN - 1) / Traits::kTileN);
   args.panel = panel;
   args.activation = p.activation;
   args.rotation = p.rotation;
@@ -40,8 +41,7 @@ void launch_gemm_kernel(const GemmParams& p, int panel, cudaStream_t stream) {
   auto* kernel = gemm_sm90_kernel<Traits>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   Traits::kSharedBytes));
-  const int tiles = (p.rows + Traits::kTileM - 1) / Traits::kTileM *
-                    ((p.n + Traits::kTileN - 1) / Traits::kTileN);
+  const int tiles = (p.rows + Traits::kTileM - 1) / Traits::kTileM * args.tiles_n.divisor;
   launch_kernel(kernel, dim3(static_cast<unsigned>(std::min(tiles, p.sm_count))), Traits::kThreads,
                 Traits::kSharedBytes, stream, args);
 }

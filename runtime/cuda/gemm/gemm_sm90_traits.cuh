@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda.h>
+#include <cutlass/fast_math.h>
 
 #include <cute/atom/mma_traits_sm90_gmma.hpp>
 #include <cute/tensor.hpp>
@@ -20,7 +21,8 @@ struct GemmArgsSm90 {
   const float* bias;         // or null
   const int32_t* row_count;  // or null: rows
   int32_t rows, n, k;
-  int32_t panel;  // tile columns that are finished, all rows long, before the next ones begin
+  cutlass::FastDivmod tiles_n;  // tile columns
+  int32_t panel;                // as many are finished, all rows long, before the next ones begin
   Activation activation;
   GemmRotation rotation;
   GemmPool pool;
@@ -96,28 +98,29 @@ namespace sm90_gemm {
 
 struct Tile {
   int m, n;
-  bool valid;
 };
 
 /// Tiles in order: columns fastest inside panels, panel after panel, so that a panel's weights stay
-/// in L2 while the rows pass by. A block takes every gridDim.x-th.
+/// in L2 while the rows pass by. A block takes every gridDim.x-th. In one panel a tile's place does
+/// not depend on the rows: it is known before their number is.
 template <class Traits>
 struct Schedule {
-  int tiles_m, tiles_n, panel;
+  const GemmArgsSm90& args;
+  int tiles_m;
   __device__ Schedule(const GemmArgsSm90& args, int rows)
-      : tiles_m((rows + Traits::kTileM - 1) / Traits::kTileM),
-        tiles_n((args.n + Traits::kTileN - 1) / Traits::kTileN),
-        panel(min(args.panel, tiles_n)) {}
+      : args(args), tiles_m((rows + Traits::kTileM - 1) / Traits::kTileM) {}
+  __device__ bool has(int index) const { return index < tiles_m * args.tiles_n.divisor; }
+  /// Of any index; what the schedule does not have lies outside of the output.
   __device__ Tile operator()(int index) const {
-    if (panel == tiles_n) {
-      const int m = index / tiles_n;
-      return {m, index - m * tiles_n, m < tiles_m};
-    }
-    const int first_n = index / max(1, tiles_m * panel) * panel;
+    Tile tile;
+    args.tiles_n(tile.m, tile.n, index);
+    if (args.panel >= args.tiles_n.divisor) return tile;
+    const int first_n = index / max(1, tiles_m * args.panel) * args.panel;
     const int in_panel = index - tiles_m * first_n;
-    const int width = max(1, min(panel, tiles_n - first_n));
-    const int m = in_panel / width;
-    return {m, first_n + in_panel - m * width, m < tiles_m && first_n < tiles_n};
+    const int width = max(1, min(args.panel, args.tiles_n.divisor - first_n));
+    tile.m = in_panel / width;
+    tile.n = first_n + in_panel - tile.m * width;
+    return tile;
   }
 };
 

@@ -34,7 +34,7 @@ __device__ T* out_row(const NormParams& params, int64_t row) {
 }
 
 // One pass over memory: a row is read once, normalised in registers and written once. With kAhead,
-// gamma and beta are in registers before the previous kernel ends.
+// gamma and beta are in registers before the previous kernel ends, and the next kernel may start.
 template <class T, int kThreads, int kVectors, bool kResidual, int kRows, bool kAhead>
 __global__ void __launch_bounds__(kBlockThreads<kThreads>,
                                   kAhead ? 1 : kLeastBlocks<kThreads, kVectors>)
@@ -45,8 +45,9 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>,
   const int columns = static_cast<int>(params.columns);
   const Weight weight(params.weight, columns);
   const int64_t count = row_count(params);
+  if (kAhead) let_next_kernel_start();
   wait_for_previous_kernel();
-  let_next_kernel_start();
+  if (!kAhead) let_next_kernel_start();
   const int64_t first =
       (int64_t{blockIdx.x} * kBlockGroups<kThreads> + threadIdx.x / kThreads) * kRows;
   if (first >= count) return;
