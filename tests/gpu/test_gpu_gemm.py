@@ -33,6 +33,7 @@ SHAPES = [  # (in_features, out_features)
     (768, 2304),
     (3072, 768),
     (1024, 4096),
+    (1000, 17000),  # over 32 MB: by panels of columns
 ]
 ROWS = [0, 1, 17, 64, 1000]
 
