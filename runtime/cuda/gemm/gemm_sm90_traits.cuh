@@ -109,12 +109,13 @@ struct Schedule {
   int tiles_m;
   __device__ Schedule(const GemmArgsSm90& args, int rows)
       : args(args), tiles_m((rows + Traits::kTileM - 1) / Traits::kTileM) {}
+  __device__ bool one_panel() const { return args.panel >= args.tiles_n.divisor; }
   __device__ bool has(int index) const { return index < tiles_m * args.tiles_n.divisor; }
   /// Of any index; what the schedule does not have lies outside of the output.
   __device__ Tile operator()(int index) const {
     Tile tile;
     args.tiles_n(tile.m, tile.n, index);
-    if (args.panel >= args.tiles_n.divisor) return tile;
+    if (one_panel()) return tile;
     const int first_n = index / max(1, tiles_m * args.panel) * args.panel;
     const int in_panel = index - tiles_m * first_n;
     const int width = max(1, min(args.panel, args.tiles_n.divisor - first_n));
