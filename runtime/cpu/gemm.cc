@@ -74,12 +74,6 @@ OneThreadScope::~OneThreadScope() {
   if (before_ != 1) omp_set_num_threads(before_);
 }
 
-int64_t panel_width(DType dtype) { return dtype == DType::kFloat32 ? 64 : 192; }
-
-int64_t panel_count(int64_t out_features, DType dtype) {
-  return (out_features + panel_width(dtype) - 1) / panel_width(dtype);
-}
-
 size_t packed_bytes(int64_t in_features, int64_t out_features, DType dtype) {
   if (dtype == DType::kFloat32) return packed_float_bytes(in_features, out_features);
   const OneThreadScope one_thread;

@@ -3,7 +3,8 @@
 
 #include <memory>
 
-#include "cpu/gemm.h"
+#include "cpu/gemm_shape.h"
+#include "cpu/thread_pool.h"
 
 namespace packhorse::cpu {
 

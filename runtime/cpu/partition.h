@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cpu/gemm.h"
+#include "cpu/gemm_shape.h"
 
 namespace packhorse::cpu {
 
