@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -19,9 +18,9 @@ from typing import Any
 import torch
 from gpu_cases import uniform_lengths
 from gpu_results import origin, result_of, table, write
+from gpu_timing import kernel_ms
 from packhorse import ops
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 ROUNDS, CALLS = 5, 10
 FLASH = "torch.ops.aten._flash_attention_forward"
@@ -74,24 +73,6 @@ CASES = (
 )
 
 
-def kernel_ms(call: Callable[[], object]) -> list[float]:
-    """Milliseconds that the kernels of each of CALLS calls take."""
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:
-        for _ in range(CALLS):
-            call()
-            torch.cuda.synchronize()
-    times = [
-        (event.time_range.start, event.time_range.elapsed_us())
-        for event in trace.events()
-        if event.device_type == torch.autograd.DeviceType.CUDA and not event.name.startswith("Mem")
-    ]
-    each = len(times) // CALLS
-    if len(times) != each * CALLS or not each:
-        raise RuntimeError(f"{len(times)} kernels in {CALLS} calls")
-    in_order = [time for _, time in sorted(times)]
-    return [sum(in_order[i : i + each]) / 1e3 for i in range(0, len(in_order), each)]
-
-
 def torch_attention(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, case: Case) -> Tensor:
     heads = [x.view(-1, case.heads, case.head_dim) for x in (q, k, v)]
     out: Tensor = torch.ops.aten._flash_attention_forward(
@@ -137,7 +118,7 @@ def measure(case: Case) -> dict[str, Any]:
     samples: tuple[list[float], list[float]] = ([], [])
     for _ in range(ROUNDS):
         for work, times in zip((ours, peer), samples, strict=True):
-            times += kernel_ms(work)
+            times += kernel_ms(work, CALLS)
     packhorse_ms, torch_ms = map(statistics.median, samples)
     flop = 4 * width * sum(n * n for n in lengths) // (2 if case.causal else 1)
     return {

@@ -192,7 +192,7 @@ class Call {
       ops_.pack_linear(std::get<FloatArray>(weight).data(), result.in_features, result.out_features,
                        weight_dtype_, packed);
     }
-    // A GEMM may read its weight while the kernel before it, here that of the packing, still runs.
+    // A GEMM may read its weight while kernels before it, here that of the packing, still run.
     ops_.synchronize();
     result.data = packed;
     result.bias = put_vector("bias", bias, result.out_features);
@@ -351,7 +351,7 @@ class Call {
     const auto shared = device_io().allocate_shared(sizeof(InputFinding));
     args.finding = static_cast<InputFinding*>(shared->data());
     device_io().load_batch(args);
-    // Attention may read offsets while the kernel before it still runs.
+    // Attention may read offsets while kernels before it still run.
     ops_.synchronize();
     check_finding(*args.finding, args.run, tokens, limits);
     return {{.num_tokens = tokens,

@@ -3,10 +3,11 @@
 Host inputs are arrays that convert to float32 (ids: int32); the computation runs in `dtype` on
 `device`, and results come back as float32.
 
-Where the first argument lies on a CUDA device, all do (offsets may lie on the host), whatever has
-`__dlpack__` or `__cuda_array_interface__`: matrices of one dtype, float16 or bfloat16, in which the
-computation runs there, vectors of float32, ids of int32. The result is a `DeviceArray` with memory
-of its own. `stream` is as in `Session.run`; an operator waits until it is done all the same.
+Where the first argument lies on a CUDA device, all do (offsets may lie on the host, except those of
+`embed`), whatever has `__dlpack__` or `__cuda_array_interface__`: matrices of one dtype, float16 or
+bfloat16, in which the computation runs there, vectors of float32, ids of int32. The result is a
+`DeviceArray` with memory of its own. `stream` is as in `Session.run`; an operator waits until it is
+done all the same.
 
 These are for tests and for models of one's own; a `Session` plans its memory and is faster.
 

@@ -155,7 +155,7 @@ class CudaOps final : public Ops {
       check_vectors("embed", name, *view);
     }
     const DeviceGuard guard(device_);
-    launch_embed(args, stream_);
+    launch_embed(args, sm_count_, stream_);
   }
 
   void do_linear(const LinearArgs& args) override {

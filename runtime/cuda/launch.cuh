@@ -6,15 +6,16 @@
 //    when all before it are, so waiting for one kernel is waiting for all of them; it orders writes
 //    after earlier reads of a shared buffer as well.
 // 2. Only after that may it call let_next_kernel_start(). So when a kernel's first block starts,
-//    those before its predecessor are complete. Norms of few rows call it before: in a layer that
-//    is over in microseconds, the weights of the GEMM behind a norm then come while the GEMM ahead
-//    of it still runs. Behind such a norm, those before its predecessor's predecessor are complete.
-// 3. Ahead of its wait a kernel may so read what the two kernels before it do not write. In a
-//    model, weights are always of that kind.
+//    those before its predecessor are complete. Norms of small batches call it before: in a layer
+//    that is over in microseconds, the weights of the GEMM behind a norm then come while the GEMM
+//    ahead of it still runs.
+// 3. Ahead of its wait a kernel may so read what neither the kernel before it writes nor, where
+//    that is such a norm, the run of norms directly before it and the kernel ahead of that run. In
+//    a model, weights are always of that kind.
 //
-// GEMMs, norms and attention read a batch's offsets and counts ahead of their wait: a kernel that
-// writes those must not be one of the two before them. An embedding, a copy or a synchronisation in
-// between will do: none of these lets the next kernel start ahead of its own wait.
+// GEMMs, norms and attention read a batch's offsets and counts ahead of their wait: what writes
+// those must lie further back, with an embedding, a copy or a synchronisation in between. None of
+// these lets the next kernel start ahead of its own wait.
 //
 // A kernel launched without the attribute (or a copy) waits for all before it, and the two calls
 // do nothing.

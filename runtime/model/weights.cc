@@ -241,7 +241,7 @@ class WeightBuilder : LayerPacker {
     const LinearWeight weight = lay_out(carving, reader_);
     const auto workspace =
         ops_.allocate(ops_.linear_workspace(rows, spec_.hidden_size, columns, block_dtype_));
-    // A GEMM may read its weight while the kernel before it, here that of the packing, still runs.
+    // A GEMM may read its weight while kernels before it, here that of the packing, still run.
     ops_.synchronize();
     ops_.linear({.x = relative_,
                  .weight = weight,

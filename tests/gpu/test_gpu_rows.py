@@ -57,24 +57,22 @@ def test_rows_do_not_depend_on_one_another(precision: Precision, random: Generat
 
 def test_embeddings_do_not_depend_on_one_another(precision: Precision, random: Generator) -> None:
     """Small and large batches, few and many sequences."""
-    lengths = [1500, 0, 1, 33, *[7] * 40, 9000]
-    cu_seqlens = offsets(lengths)
-    ids = np.random.default_rng(0).integers(0, 50, cu_seqlens[-1])
-    for size in (384, 768, 1024, 2056):
-        tables = [to_host(precision.normal(random, rows, size)) for rows in (50, 9000, 2)]
+    for size in (312, 384, 768, 1024, 2056, 4104, 12288):
+        longest = (4 << 20) // size
+        cu_seqlens = offsets([150, 0, 1, 33, *[7] * 40, longest])
+        ids = np.random.default_rng(0).integers(0, 50, cu_seqlens[-1])
+        words, *more = [to_host(precision.normal(random, rows, size)) for rows in (50, longest, 2)]
         gamma, beta, eps = norm_of(random, size)
-        options: dict[str, Any] = {
-            "position": tables[1],
-            "type": tables[2],
-            "norm": (to_host(gamma), to_host(beta), eps),
-            **precision.options(),
-        }
-        whole = ops.embed(ids, cu_seqlens, tables[0], **options)
-        for first, last in [(0, 1), (1, 3), (2, 43), (44, 45)]:
-            part = slice(cu_seqlens[first], cu_seqlens[last])
-            own = cu_seqlens[first : last + 1] - cu_seqlens[first]
-            alone = ops.embed(ids[part], own, tables[0], **options)
-            assert alone.tobytes() == whole[part].tobytes()
+        norm = (to_host(gamma), to_host(beta), eps)
+        options: dict[str, Any]
+        for options in ({"position": more[0], "type": more[1], "norm": norm}, {"norm": norm}, {}):
+            options |= precision.options()
+            whole = ops.embed(ids, cu_seqlens, words, **options)
+            for first, last in [(0, 1), (1, 3), (2, 43), (44, 45)]:
+                part = slice(cu_seqlens[first], cu_seqlens[last])
+                own = cu_seqlens[first : last + 1] - cu_seqlens[first]
+                alone = ops.embed(ids[part], own, words, **options)
+                assert alone.tobytes() == whole[part].tobytes()
 
 
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)

@@ -26,8 +26,8 @@ struct AttentionParams {
   int64_t k_row_stride = 0;
   int64_t v_row_stride = 0;
   int64_t out_row_stride = 0;
-  // Offsets and counts are read while the stream's previous kernel may still run (cuda/launch.cuh):
-  // that one must not write them.
+  // Offsets and counts are read while kernels ahead may still run: those must not write them
+  // (cuda/launch.cuh, rule 3).
   const int32_t* cu_seqlens_q = nullptr;  // [num_sequences + 1], device
   const int32_t* cu_seqlens_k = nullptr;  // [num_sequences + 1], device
   /// Null, or {T, B} in device memory: B, at most num_sequences, is then the real number of

@@ -54,7 +54,7 @@ __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedSt
   int32_t index = blockIdx.x;
   QueryTile tile;
   if (index < total) tile = smem.tiles.find(index, args.batch, kRows, args.descending);
-  // Up to here only the batch's offsets were read, which the previous kernel does not write. All
+  // Up to here only the batch's offsets were read, which no kernel writes that may still run. All
   // that consumers do follows from loads issued below.
   wait_for_previous_kernel();
   let_next_kernel_start();

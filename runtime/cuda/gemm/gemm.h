@@ -73,8 +73,8 @@ inline GemmShape shape_of(const GemmParams& params) {
 }
 
 /// Asynchronous on `stream`; allocates nothing, needs no workspace, may be captured in a graph.
-/// Weight and row count must not be what one of the stream's two previous kernels writes: they are
-/// read while those finish. Throws RuntimeError. For devices of compute capability 9.0 exactly.
+/// Weight and row count are read while kernels ahead finish: those must not write them
+/// (cuda/launch.cuh, rule 3). Throws RuntimeError. For devices of compute capability 9.0 exactly.
 void launch_gemm_sm90(const GemmParams& params, cudaStream_t stream);
 /// With a kernel of the caller's choice (tuning, tests).
 void launch_gemm_sm90(const GemmParams& params, const GemmConfig& config, cudaStream_t stream);

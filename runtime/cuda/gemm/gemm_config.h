@@ -102,9 +102,9 @@ struct GemmConfig {
 /// Weights up to this size stay in L2 (50 to 60 MB) while the rows stream by, so that one panel
 /// spans all columns. Larger weights are cut into panels of 8 tiles, which gained 12 % with 128x128
 /// at 8192^3 but lost 9 % with 128x192.
-inline constexpr int64_t kPanelBytes = 32 << 20;
+inline constexpr int64_t kResidentWeightBytes = 32 << 20;
 inline int panel_of(GemmTile tile, int64_t n, int64_t k) {
-  const bool cut = 2 * n * k > kPanelBytes && tile != GemmTile::k128x192;
+  const bool cut = 2 * n * k > kResidentWeightBytes && tile != GemmTile::k128x192;
   return cut ? 8 : std::numeric_limits<int>::max();
 }
 

@@ -48,20 +48,21 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
     }
   };
 
-  const int rows = exact_rows(args);  // on its way while the weights are asked for
+  const int rows = exact_rows(args);  // in one panel, on its way while the weights are asked for
   const Schedule<Traits> schedule(args, rows);
   int index = blockIdx.x;
   Tile tile = schedule(index);
   const int ahead = min(blocks_k, Traits::kStages);
   // The weight does not depend on the kernel before: what the stages hold of it comes while that
-  // kernel finishes, and the rest goes to L2 where that has room, each block of a tile column
-  // asking for a share.
+  // kernel finishes, and the rest goes to L2 where that has room for all of it, each block of a
+  // tile column asking for a share.
   for (int i = 0; i < ahead; ++i) {
     TxBarrier::expect_transaction(&smem.full[i], Traits::kWeightBytes);
     load_weight(i, i, tile.n);
   }
   const int most_tiles_m = (args.rows + Traits::kTileM - 1) / Traits::kTileM;
-  for (int i = ahead + tile.m; schedule.one_panel() && i < blocks_k; i += most_tiles_m) {
+  const bool fits = 2 * int64_t{args.n} * args.k <= kResidentWeightBytes;
+  for (int i = ahead + tile.m; fits && i < blocks_k; i += most_tiles_m) {
     for (int box = 0; box < Traits::kBoxes; ++box) {
       cute::SM90_TMA_LOAD_2D::PREFETCH::copy(&args.weight, i * kBlock + 64 * box,
                                              tile.n * Traits::kTileN);

@@ -1,3 +1,5 @@
+#include <array>
+
 #include "cuda/launch.cuh"
 #include "cuda/rows/embedding.h"
 #include "cuda/rows/row.cuh"
@@ -6,16 +8,9 @@
 namespace packhorse::cuda {
 namespace {
 
-// Blocks that a multiprocessor must have room for: registers are capped to that, because rows from
-// all over a table need many warps waiting for them at once.
+// Blocks of a large batch that a multiprocessor has room for, by their registers.
 template <int kThreads, int kVectors>
-constexpr int kLeastBlocks = kThreads == 512 ? 1
-                             : kVectors < 4  ? 5
-                                             : 4;
-
-// Tokens that a group of a large batch goes through: looking up where a token's rows lie is a chain
-// of dependent loads, which the lanes of a warp do for as many tokens together.
-int tokens_of_group(int64_t tokens) { return tokens >= 16384 ? 8 : 4; }
+constexpr int kResidentBlocks = kThreads == 512 ? 1 : std::array{8, 6, 4, 3}[kVectors - 1];
 
 /// The rows that make one token, by their index in the tables; of tables there are.
 struct TokenIds {
@@ -82,7 +77,7 @@ __device__ void prefetch_weight(const NormWeight& weight, int columns) {
 // For small batches: a group per token, and everything that does not depend on something else is
 // asked for at once.
 template <class T, int kThreads, int kVectors>
-__global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads, kVectors>)
+__global__ void __launch_bounds__(kBlockThreads<kThreads>)
     embed_few_kernel(const __grid_constant__ EmbedArgs args) {
   __shared__ float scratch[64];
   const int columns = static_cast<int>(args.out.shape[1]);
@@ -111,26 +106,107 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads
   embed_token<T, kThreads, kVectors>(args, token, ids, columns, scratch);
 }
 
+/// Where a thread's parts of word and position rows land, for two tokens by turns. Rows on their
+/// way take no registers here, and no thread reads another's: a thread waits for its own copies
+/// alone.
 template <class T, int kThreads, int kVectors>
-__global__ void __launch_bounds__(kBlockThreads<kThreads>, kLeastBlocks<kThreads, kVectors>)
-    embed_kernel(const __grid_constant__ EmbedArgs args, int tokens) {
+class IncomingRows {
+ public:
+  static constexpr int kSources = 2;
+  static constexpr int kBytes = 2 * kSources * kVectors * kBlockThreads<kThreads> * 16;
+
+  /// `shared`: kBytes, of the whole block.
+  __device__ explicit IncomingRows(uint4* shared) : parts_(shared + threadIdx.x) {}
+
+  __device__ void request(int turn, int source, const T* row, int columns) {
+    if (row == nullptr) return;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const int column = Row<T, kThreads, kVectors, 1>::column(v);
+      if (column >= columns) continue;
+      const auto to = static_cast<unsigned>(__cvta_generic_to_shared(part(turn, source, v)));
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(row + column)
+                   : "memory");
+    }
+  }
+  /// Ends a token's requests.
+  __device__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+  /// Until all but the last token's are there.
+  __device__ void wait() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
+
+  /// What Row::load gives of a row; zeros unless it `exists`.
+  __device__ void get(uint4 (&bits)[kVectors], int turn, int source, bool exists,
+                      int columns) const {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const bool there = exists && Row<T, kThreads, kVectors, 1>::column(v) < columns;
+      bits[v] = there ? *part(turn, source, v) : make_uint4(0, 0, 0, 0);
+    }
+  }
+
+ private:
+  __device__ uint4* part(int turn, int source, int vector) const {
+    const int place = (turn % 2 * kSources + source) * kVectors + vector;
+    return parts_ + place * kBlockThreads<kThreads>;
+  }
+
+  uint4* parts_;
+};
+
+// For large batches: as many groups as there is room for share the tokens evenly. Norm weights stay
+// in registers, the next token's rows come while one is normalised, and looking up where rows lie,
+// a chain of dependent loads, is done for as many tokens together as a warp has lanes. With kFull
+// rows fill all vectors: a sixth fewer instructions, and these are what narrow rows wait for.
+template <class T, int kThreads, int kVectors, bool kFull>
+__global__ void __launch_bounds__(kBlockThreads<kThreads>, kResidentBlocks<kThreads, kVectors>)
+    embed_kernel(const __grid_constant__ EmbedArgs args) {
+  using RowType = SummedRow<T, kThreads, kVectors, 3>;
   __shared__ float scratch[2][64];
+  extern __shared__ uint4 incoming[];
+  const int columns =
+      kFull ? kThreads * kVectors * kVectorSize : static_cast<int>(args.out.shape[1]);
+  const WeightInRegisters<RowType, kVectors> weight(args.norm, columns);
   wait_for_previous_kernel();
   let_next_kernel_start();
   const TokenCounts counts(args.batch);
-  const int columns = static_cast<int>(args.out.shape[1]);
-  const int64_t first =
-      (int64_t{blockIdx.x} * kBlockGroups<kThreads> + threadIdx.x / kThreads) * tokens;
-  if (first >= counts.tokens) return;
-  const int here = static_cast<int>(min(int64_t{tokens}, counts.tokens - first));
+  const int64_t group = int64_t{blockIdx.x} * kBlockGroups<kThreads> + threadIdx.x / kThreads;
+  const int64_t groups = int64_t{gridDim.x} * kBlockGroups<kThreads>;
+  const int64_t begin = counts.tokens * group / groups;
+  const int64_t end = counts.tokens * (group + 1) / groups;
   const int lane = threadIdx.x % 32;
-  TokenIds ids;
-  if (lane < here) ids.look_up(args, first + lane, counts.sequences);
+  IncomingRows<T, kThreads, kVectors> rows(incoming);
+  T* out = static_cast<T*>(args.out.data) + begin * args.out.row_stride;
 
-  for (int token = 0; token < here; ++token) {
-    // Every other turn has scratch of its own: the last turn's may still be read.
-    embed_token<T, kThreads, kVectors>(args, first + token, ids.of_lane(token), columns,
-                                       scratch[token % 2]);
+  for (int64_t first = begin; first < end; first += 32) {
+    const int here = static_cast<int>(min(int64_t{32}, end - first));
+    TokenIds ids;
+    if (lane < here) ids.look_up(args, first + lane, counts.sequences);
+    const auto request = [&](int token) {
+      if (token < here) {
+        const TokenIds wanted = ids.of_lane(token);
+        rows.request(token, 0, table_row<T>(args.word, wanted.word), columns);
+        rows.request(token, 1, table_row<T>(args.position, wanted.position), columns);
+      }
+      rows.commit();
+    };
+    request(0);
+    for (int token = 0; token < here; ++token) {
+      Row<T, kThreads, kVectors, 3> sources;
+      // Types are few: their rows are in L1.
+      sources.load(2, table_row<T>(args.type, __shfl_sync(kFullWarp, ids.type, token)), columns);
+      request(token + 1);
+      rows.wait();
+      rows.get(sources.bits[0], token, 0, true, columns);
+      rows.get(sources.bits[1], token, 1, args.position.data != nullptr, columns);
+      RowType row[1];
+      row[0].set(sources);
+      // Every other turn has scratch of its own: the last turn's may still be read.
+      normalize_rows<kThreads, kVectors>(row, args.norm, weight, columns, scratch[token % 2],
+                                         [&](int, int column, const float (&value)[kVectorSize]) {
+                                           store_vector(out + column, value);
+                                         });
+      out += args.out.row_stride;
+    }
   }
 }
 
@@ -160,26 +236,29 @@ __global__ void __launch_bounds__(kFoldThreads)
 
 }  // namespace
 
-void launch_embed(const EmbedArgs& args, cudaStream_t stream) {
+void launch_embed(const EmbedArgs& args, int sm_count, cudaStream_t stream) {
   const int64_t tokens = args.batch.num_tokens;
+  const int64_t columns = args.out.shape[1];
   if (tokens == 0) return;
   dispatch_dtype(args.out.dtype, [&]<class T>() {
-    dispatch_row(args.out.shape[1], [&]<int kThreads, int kVectors>() {
+    dispatch_row(columns, [&]<int kThreads, int kVectors>() {
       if constexpr (kVectors == 0 || kVectors > 4) {
         launch_kernel(embed_folded_kernel<T>, dim3(static_cast<unsigned>(tokens)), kFoldThreads, 0,
                       stream, args);
+      } else if (tokens * columns <= kFewElements) {
+        constexpr int kGroups = kBlockGroups<kThreads>;
+        const dim3 blocks(static_cast<unsigned>((tokens + kGroups - 1) / kGroups));
+        launch_kernel(embed_few_kernel<T, kThreads, kVectors>, blocks, kBlockThreads<kThreads>, 0,
+                      stream, args);
       } else {
-        const bool few = tokens * args.out.shape[1] <= kFewElements;
-        const int group = few ? 1 : tokens_of_group(tokens);
-        const int block = group * kBlockGroups<kThreads>;
-        const dim3 blocks(static_cast<unsigned>((tokens + block - 1) / block));
-        if (few) {
-          launch_kernel(embed_few_kernel<T, kThreads, kVectors>, blocks, kBlockThreads<kThreads>, 0,
-                        stream, args);
-        } else {
-          launch_kernel(embed_kernel<T, kThreads, kVectors>, blocks, kBlockThreads<kThreads>, 0,
-                        stream, args, group);
-        }
+        constexpr int kBytes = IncomingRows<T, kThreads, kVectors>::kBytes;
+        const bool full = columns == kThreads * kVectors * kVectorSize;
+        auto* kernel = full ? embed_kernel<T, kThreads, kVectors, true>
+                            : embed_kernel<T, kThreads, kVectors, false>;
+        CUDA_CHECK(
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+        const dim3 blocks(static_cast<unsigned>(sm_count * kResidentBlocks<kThreads, kVectors>));
+        launch_kernel(kernel, blocks, kBlockThreads<kThreads>, kBytes, stream, args);
       }
     });
   });

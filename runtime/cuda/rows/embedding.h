@@ -9,6 +9,6 @@ namespace packhorse::cuda {
 
 /// Arguments as checked by Ops; tables and `out` of one 16-bit dtype, rows of a multiple of 8
 /// columns.
-void launch_embed(const EmbedArgs& args, cudaStream_t stream);
+void launch_embed(const EmbedArgs& args, int sm_count, cudaStream_t stream);
 
 }  // namespace packhorse::cuda

@@ -158,7 +158,7 @@ struct WeightInMemory {
   }
 };
 
-/// The same, read ahead: for smaller batches, where one more trip to memory is what counts.
+/// The same, read ahead: where one more trip to memory is what counts, or for many rows.
 template <class RowType, int kVectors>
 struct WeightInRegisters {
   float gamma[kVectors][kVectorSize];

@@ -1,0 +1,194 @@
+"""Times the kernels that memory limits on one GPU: embedding, norms and pooling of large batches.
+
+    python benchmarks/gpu_rows.py [--out FILE.json]
+
+Prints Markdown, writes FILE.json (default: benchmarks/results/). How it is measured: METHOD below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from gpu_cases import uniform_lengths
+from gpu_results import origin, result_of, table, write
+from gpu_timing import kernel_ms
+from packhorse import ops
+from torch import Tensor
+
+ROUNDS, CALLS = 5, 10
+SHAPES = ((65536, 768), (65536, 1024), (32768, 4096), (16384, 12288), (16384, 16384))
+WORDS, LONGEST = 30522, 512
+COPIED_BYTES, PUSHED_OUT_BYTES = 1 << 30, 256 << 20
+
+METHOD = f"""\
+Percent of the rate of a copy: bytes that have to be read and written, by the time of the kernel \
+(PyTorch's profiler, CUPTI) and by what a copy of {COPIED_BYTES >> 30} GiB moves in a second \
+(events). Medians over {ROUNDS} rounds of {CALLS} calls of packhorse.ops, whose results lie in new \
+memory, float16; before each {PUSHED_OUT_BYTES >> 20} MiB of something else are copied. Rows of \
+words count, at random of {WORDS}, and may be in L2 the second time; those of positions and types \
+do not. Sequences uniform with mean about 0.6 of {LONGEST} tokens. In brackets PyTorch's: \
+compiled, on the same packed arrays, without what lies between its kernels."""
+
+
+@dataclass(frozen=True)
+class Work:
+    name: str
+    kernels: tuple[str, ...]  # what their names contain
+    bytes_moved: int
+    ours: Callable[[], Any]
+    peer: Callable[[], Tensor] | None = None
+
+
+def torch_norm(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+    return F.layer_norm(x.float(), x.shape[-1:], gamma, beta, 1e-12).half()
+
+
+@torch.compile(dynamic=False)
+def norm(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+    return torch_norm(x, gamma, beta)
+
+
+@torch.compile(dynamic=False)
+def residual_norm(x: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+    return torch_norm(x.float() + residual, gamma, beta)
+
+
+@torch.compile(dynamic=False)
+def embedding_norm(
+    ids: Tensor, positions: Tensor, tables: list[Tensor], gamma: Tensor, beta: Tensor
+) -> Tensor:
+    word, position, type = tables
+    x = F.embedding(ids, word).float() + F.embedding(positions, position) + type[0]
+    return torch_norm(x, gamma, beta)
+
+
+def work_of(tokens: int, width: int) -> list[Work]:
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, device="cuda", dtype=torch.float16)
+
+    x, residual = normal(tokens, width), normal(tokens, width)
+    gamma, beta = normal(width).float(), normal(width).float()
+    tables = [normal(WORDS, width), normal(LONGEST, width), normal(2, width)]
+    bounds = [0, *accumulate(uniform_lengths(2 * tokens // LONGEST, LONGEST))]
+    bounds = [bound for bound in bounds if bound < tokens] + [tokens]
+    cu_seqlens = torch.tensor(bounds, device="cuda", dtype=torch.int32)
+    ids = torch.randint(0, WORDS, (tokens,), device="cuda", dtype=torch.int32)
+    places = torch.arange(tokens, device="cuda", dtype=torch.int32)
+    sequences = torch.searchsorted(cu_seqlens, places, right=True) - 1
+    positions = places - cu_seqlens[sequences]
+    once = 2 * tokens * width
+    eps_norm = (gamma, beta, 1e-12)
+    return [
+        Work(
+            "norm",
+            ("norm_kernel",),
+            2 * once,
+            lambda: ops.layer_norm(x, gamma, beta),
+            lambda: norm(x, gamma, beta),
+        ),
+        Work(
+            "residual + norm",
+            ("norm_kernel",),
+            3 * once,
+            lambda: ops.layer_norm(x, gamma, beta, residual=residual),
+            lambda: residual_norm(x, residual, gamma, beta),
+        ),
+        Work(
+            "embedding + norm",
+            ("embed",),
+            2 * once,
+            lambda: ops.embed(
+                ids, cu_seqlens, tables[0], position=tables[1], type=tables[2], norm=eps_norm
+            ),
+            lambda: embedding_norm(ids, positions, tables, gamma, beta),
+        ),
+        Work(
+            "pool + normalise",
+            ("pool_kernel", "unit_length"),
+            once,
+            lambda: ops.pool(x, cu_seqlens, "mean", normalize=True),
+        ),
+    ]
+
+
+def copied_per_second() -> float:
+    """Bytes read and written by a copy."""
+    source = torch.empty(COPIED_BYTES, device="cuda", dtype=torch.uint8)
+    target = torch.empty_like(source)
+    times = []
+    for _ in range(ROUNDS * CALLS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        target.copy_(source)
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3)
+    return 2 * COPIED_BYTES / statistics.median(times)
+
+
+def measure(work: Work) -> dict[str, Any]:
+    """Milliseconds, and the largest difference of the results."""
+    found: dict[str, Any] = {"name": work.name, "bytes": work.bytes_moved}
+    out = torch.from_dlpack(work.ours())
+    samples: dict[str, list[float]] = {"packhorse_ms": []}
+    if work.peer is not None:
+        found["difference"] = (out.float() - work.peer().float()).abs().max().item()
+        samples["torch_ms"] = []
+    other = torch.empty(2, PUSHED_OUT_BYTES, device="cuda", dtype=torch.uint8)
+
+    def cold(call: Callable[[], Any]) -> Callable[[], Any]:
+        return lambda: (other[0].copy_(other[1]), call())
+
+    for _ in range(ROUNDS):
+        samples["packhorse_ms"] += kernel_ms(cold(work.ours), CALLS, work.kernels)
+        if work.peer is not None:
+            samples["torch_ms"] += kernel_ms(cold(work.peer), CALLS)
+    return {**found, **{name: statistics.median(times) for name, times in samples.items()}}
+
+
+def markdown(result: dict[str, Any]) -> str:
+    names = [work["name"] for work in result["shapes"][0]["work"]]
+    rows = []
+    for shape in result["shapes"]:
+        row = [f"{shape['tokens']} x {shape['width']}"]
+        for work in shape["work"]:
+            percent = {
+                who: 100 * work["bytes"] / work[who] * 1e3 / result["copied_per_second"]
+                for who in ("packhorse_ms", "torch_ms")
+                if who in work
+            }
+            peer = f" ({percent['torch_ms']:.0f})" if "torch_ms" in percent else ""
+            row.append(f"{percent['packhorse_ms']:.0f}{peer}")
+        rows.append(row)
+    rate = f"A copy moves {result['copied_per_second'] / 1e9:.0f} GB/s."
+    return "\n\n".join([origin(result), rate, table(["T x E", *names], rows), result["method"]])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="the result file")
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    shapes = [
+        {
+            "tokens": tokens,
+            "width": width,
+            "work": [measure(work) for work in work_of(tokens, width)],
+        }
+        for tokens, width in SHAPES
+    ]
+    result = result_of(method=METHOD, copied_per_second=copied_per_second(), shapes=shapes)
+    print(markdown(result))
+    write(result, "gpu_rows", arguments.out)
+
+
+if __name__ == "__main__":
+    main()
