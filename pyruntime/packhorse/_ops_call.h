@@ -103,8 +103,9 @@ class OwnedArray final : public DeviceArray {
   Readers readers_;
 };
 
-/// One call. Its arrays lie all on the host, or all on the device: offsets may lie on the host even
-/// then. Matrices on the device are of the operators' dtype, vectors float32, ids int32.
+/// One call. Its arrays lie all on the host, or all on the device: offsets, but those of `embed`,
+/// may lie on the host even then. Matrices on the device are of the operators' dtype, vectors
+/// float32, ids int32.
 class Call {
  public:
   /// `stream`: null for arrays on the host; 0: no stream to be ordered with.

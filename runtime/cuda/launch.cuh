@@ -2,16 +2,16 @@
 // previous kernel still runs. What keeps that safe, in every kernel launched through this header:
 //
 // 1. Every block calls wait_for_previous_kernel() before its first access to memory that another
-//    kernel writes or reads, and before it exits, empty blocks too. A kernel is then complete only
-//    when all before it are, so waiting for one kernel is waiting for all of them; it orders writes
-//    after earlier reads of a shared buffer as well.
+//    kernel writes or reads (but for rule 3), and before it exits, empty blocks too. A kernel is
+//    then complete only when all before it are, so waiting for one kernel is waiting for all of
+//    them; it orders writes after earlier reads of a shared buffer as well.
 // 2. Only after that may it call let_next_kernel_start(). So when a kernel's first block starts,
 //    those before its predecessor are complete. Norms of small batches call it before: in a layer
 //    that is over in microseconds, the weights of the GEMM behind a norm then come while the GEMM
 //    ahead of it still runs.
-// 3. Ahead of its wait a kernel may so read what neither the kernel before it writes nor, where
-//    that is such a norm, the run of norms directly before it and the kernel ahead of that run. In
-//    a model, weights are always of that kind.
+// 3. Ahead of its wait a kernel may so read what the kernel before it does not write, nor, where
+//    that is such a norm, the run of such norms directly before it and the kernel ahead of that
+//    run. In a model, weights are always of that kind.
 //
 // GEMMs, norms and attention read a batch's offsets and counts ahead of their wait: what writes
 // those must lie further back, with an embedding, a copy or a synchronisation in between. None of

@@ -100,6 +100,19 @@ def test_position_ids(session: Session, precision: Precision) -> None:
         assert np.abs(session.run(batch).hidden - session.run(moved).hidden).max() > 0.01
 
 
+def test_a_large_bucket(precision: Precision, tmp_path: Path) -> None:
+    """Large batches have an embedding of their own, which must find where the tokens end."""
+    folder = write_model(tmp_path, tiny_spec(hidden_size=512, num_heads=8, intermediate_size=64))
+    session = Session.load(folder, DEVICE, precision.name, max_tokens=8192, max_sequences=64)
+    batch = random_batch([300] * 22 + [0, 77, 1], np.random.default_rng(0))
+    hidden = session.run(batch).hidden
+    assert hidden.tobytes() == session.run(eager(batch)).hidden.tobytes()
+    for begin, end in [(0, 300), (6600, 6677), (6677, 6678)]:
+        types = None if batch.type_ids is None else batch.type_ids[begin:end]
+        alone = PackedTokens(batch.ids[begin:end], [0, end - begin], type_ids=types)
+        assert session.run(alone).hidden.tobytes() == hidden[begin:end].tobytes()
+
+
 def test_the_last_bucket_is_as_large_as_the_plan(precision: Precision, tmp_path: Path) -> None:
     folder = write_model(tmp_path, SPEC)
     for max_tokens in (1, 15, 16, 17, 25, 300):

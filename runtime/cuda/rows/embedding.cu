@@ -8,7 +8,7 @@
 namespace packhorse::cuda {
 namespace {
 
-// Blocks of a large batch that a multiprocessor has room for, by their registers.
+// Blocks of a large batch that a multiprocessor's registers must have room for.
 template <int kThreads, int kVectors>
 constexpr int kResidentBlocks = kThreads == 512 ? 1 : std::array{8, 6, 4, 3}[kVectors - 1];
 
@@ -165,14 +165,15 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kResidentBlocks<kThre
   extern __shared__ uint4 incoming[];
   const int columns =
       kFull ? kThreads * kVectors * kVectorSize : static_cast<int>(args.out.shape[1]);
-  const WeightInRegisters<RowType, kVectors> weight(args.norm, columns);
+  const WeightInRegisters<RowType, kVectors> weight(args.norm, columns);  // rule 3 of launch.cuh
   wait_for_previous_kernel();
   let_next_kernel_start();
   const TokenCounts counts(args.batch);
+  const int64_t tokens = min(counts.tokens, args.batch.num_tokens);
   const int64_t group = int64_t{blockIdx.x} * kBlockGroups<kThreads> + threadIdx.x / kThreads;
   const int64_t groups = int64_t{gridDim.x} * kBlockGroups<kThreads>;
-  const int64_t begin = counts.tokens * group / groups;
-  const int64_t end = counts.tokens * (group + 1) / groups;
+  const int64_t begin = tokens * group / groups;
+  const int64_t end = tokens * (group + 1) / groups;
   const int lane = threadIdx.x % 32;
   IncomingRows<T, kThreads, kVectors> rows(incoming);
   T* out = static_cast<T*>(args.out.data) + begin * args.out.row_stride;
@@ -234,6 +235,42 @@ __global__ void __launch_bounds__(kFoldThreads)
       args.norm, static_cast<T*>(args.out.data) + token * args.out.row_stride, scratch);
 }
 
+/// Blocks of `kernel` that a multiprocessor of the current device has room for, with `bytes` of
+/// dynamic shared memory each; 0 where not even one may have as much.
+template <class Kernel>
+int resident_blocks(Kernel* kernel, int threads, int bytes) {
+  int device = 0;
+  int most = 0;
+  int blocks = 0;
+  cudaFuncAttributes attributes{};
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
+  if (bytes > most - static_cast<int>(attributes.sharedSizeBytes)) return 0;
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, bytes));
+  return blocks;
+}
+
+template <class T, int kThreads, int kVectors>
+void launch_few(const EmbedArgs& args, cudaStream_t stream) {
+  constexpr int kGroups = kBlockGroups<kThreads>;
+  const dim3 blocks(static_cast<unsigned>((args.batch.num_tokens + kGroups - 1) / kGroups));
+  launch_kernel(embed_few_kernel<T, kThreads, kVectors>, blocks, kBlockThreads<kThreads>, 0, stream,
+                args);
+}
+
+template <class T, int kThreads, int kVectors, bool kFull>
+void launch_many(const EmbedArgs& args, int sm_count, cudaStream_t stream) {
+  constexpr int kBytes = IncomingRows<T, kThreads, kVectors>::kBytes;
+  auto* kernel = embed_kernel<T, kThreads, kVectors, kFull>;
+  const int blocks = sm_count * resident_blocks(kernel, kBlockThreads<kThreads>, kBytes);
+  // Devices of 8.6 and 8.9 have no room for rows of over 12288 columns.
+  if (blocks == 0) return launch_few<T, kThreads, kVectors>(args, stream);
+  launch_kernel(kernel, dim3(static_cast<unsigned>(blocks)), kBlockThreads<kThreads>, kBytes,
+                stream, args);
+}
+
 }  // namespace
 
 void launch_embed(const EmbedArgs& args, int sm_count, cudaStream_t stream) {
@@ -246,19 +283,11 @@ void launch_embed(const EmbedArgs& args, int sm_count, cudaStream_t stream) {
         launch_kernel(embed_folded_kernel<T>, dim3(static_cast<unsigned>(tokens)), kFoldThreads, 0,
                       stream, args);
       } else if (tokens * columns <= kFewElements) {
-        constexpr int kGroups = kBlockGroups<kThreads>;
-        const dim3 blocks(static_cast<unsigned>((tokens + kGroups - 1) / kGroups));
-        launch_kernel(embed_few_kernel<T, kThreads, kVectors>, blocks, kBlockThreads<kThreads>, 0,
-                      stream, args);
+        launch_few<T, kThreads, kVectors>(args, stream);
+      } else if (columns == kThreads * kVectors * kVectorSize) {
+        launch_many<T, kThreads, kVectors, true>(args, sm_count, stream);
       } else {
-        constexpr int kBytes = IncomingRows<T, kThreads, kVectors>::kBytes;
-        const bool full = columns == kThreads * kVectors * kVectorSize;
-        auto* kernel = full ? embed_kernel<T, kThreads, kVectors, true>
-                            : embed_kernel<T, kThreads, kVectors, false>;
-        CUDA_CHECK(
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-        const dim3 blocks(static_cast<unsigned>(sm_count * kResidentBlocks<kThreads, kVectors>));
-        launch_kernel(kernel, blocks, kBlockThreads<kThreads>, kBytes, stream, args);
+        launch_many<T, kThreads, kVectors, false>(args, sm_count, stream);
       }
     });
   });

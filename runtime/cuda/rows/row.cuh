@@ -158,7 +158,8 @@ struct WeightInMemory {
   }
 };
 
-/// The same, read ahead: where one more trip to memory is what counts, or for many rows.
+/// The same, read ahead: where one more trip to memory is what counts, or a group goes through many
+/// rows.
 template <class RowType, int kVectors>
 struct WeightInRegisters {
   float gamma[kVectors][kVectorSize];
