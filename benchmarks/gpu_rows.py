@@ -64,6 +64,11 @@ def residual_norm(x: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor) -> T
 
 
 @torch.compile(dynamic=False)
+def words_alone(ids: Tensor, word: Tensor) -> Tensor:
+    return F.embedding(ids, word)
+
+
+@torch.compile(dynamic=False)
 def embedding_norm(
     ids: Tensor, positions: Tensor, tables: list[Tensor], gamma: Tensor, beta: Tensor
 ) -> Tensor:
@@ -86,7 +91,9 @@ def work_of(tokens: int, width: int) -> list[Work]:
     places = torch.arange(tokens, device="cuda", dtype=torch.int32)
     sequences = torch.searchsorted(cu_seqlens, places, right=True) - 1
     positions = places - cu_seqlens[sequences]
+    long_ids = ids.long()  # PyTorch computes places in a table in the type of the ids
     once = 2 * tokens * width
+    word_bytes = 2 * width * len(ids.unique())
     eps_norm = (gamma, beta, 1e-12)
     return [
         Work(
@@ -104,13 +111,20 @@ def work_of(tokens: int, width: int) -> list[Work]:
             lambda: residual_norm(x, residual, gamma, beta),
         ),
         Work(
+            "rows of words alone",
+            ("embed",),
+            once + word_bytes,
+            lambda: ops.embed(ids, cu_seqlens, tables[0]),
+            lambda: words_alone(long_ids, tables[0]),
+        ),
+        Work(
             "embedding + norm",
             ("embed",),
-            once + 2 * width * len(ids.unique()),
+            once + word_bytes,
             lambda: ops.embed(
                 ids, cu_seqlens, tables[0], position=tables[1], type=tables[2], norm=eps_norm
             ),
-            lambda: embedding_norm(ids, positions, tables, gamma, beta),
+            lambda: embedding_norm(long_ids, positions, tables, gamma, beta),
         ),
         Work(
             "pool + normalise",
