@@ -183,7 +183,7 @@ def markdown(result: Json) -> str:
         cells = [
             f"{times[p]:.3f} ({row['times_faster'][p]:.2f})" if p in times else "-" for p in PEERS
         ]
-        wall = f"{times['run']:.3f} (+{row['run_minus_gpu_us']:.0f} us)"
+        wall = f"{times['run']:.3f} ({row['run_minus_gpu_us']:+.0f} us)"
         ours = [f"{times[OURS]:.3f}", f"{row['tflop_per_second']:.0f}", wall]
         speed.append([row["name"], str(row["tokens"]), *ours, *cells])
         eager = errors.get(GRAPH)
