@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from gpu_cases import WORKLOADS, Model, Workload, load_session, random_weights
+from gpu_timing import kernel_spans
 from torch.profiler import ProfilerActivity, profile
 
 BYTES_PER_US = 4.1e6
@@ -51,26 +52,11 @@ def floors(model: Model, lengths: list[int]) -> list[float]:
     ]
 
 
-def kernels(session: Any, workload: Workload) -> list[tuple[float, float]]:
-    """Start and end of every kernel, in microseconds."""
-    ids, cu_seqlens = workload.tokens()
-    session._native.time_encoder(ids, cu_seqlens, 20)
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:
-        session._native.time_encoder(ids, cu_seqlens, 20)
-        torch.cuda.synchronize()
-    events = [
-        (event.time_range.start, event.time_range.end)
-        for event in trace.events()
-        if event.device_type == torch.autograd.DeviceType.CUDA and not event.name.startswith("Mem")
-    ]
-    return sorted(events)
-
-
 def report(session: Any, workload: Workload) -> str:
     model = workload.model
     ids, cu_seqlens = workload.tokens()
     whole = 1e3 * statistics.median(session._native.time_encoder(ids, cu_seqlens, 50))
-    events = kernels(session, workload)
+    events = kernel_spans(lambda: session._native.time_encoder(ids, cu_seqlens, 20))
     per_pass = 1 + len(LAYER) * model.num_layers  # the embedding, then the layers
     passes = len(events) // per_pass
     if len(events) % per_pass:

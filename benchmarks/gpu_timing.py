@@ -7,33 +7,47 @@ from collections.abc import Callable
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+Span = tuple[float, float]
 
-def kernel_ms(
-    call: Callable[[], object], calls: int, names: tuple[str, ...] = ("",)
-) -> list[float]:
-    """Milliseconds of each of `calls` calls in kernels that have one of `names` in theirs.
 
-    As PyTorch's profiler (CUPTI) sees them: without what lies between them, and once where two of
-    them run at the same time.
+def kernel_spans(work: Callable[[], object], names: tuple[str, ...] = ("",)) -> list[Span]:
+    """Start and end, in microseconds, of every kernel of `work` that has one of `names` in its own.
+
+    As PyTorch's profiler (CUPTI) sees them, in the order of their starts.
     """
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:
-        for _ in range(calls):
-            call()
-            torch.cuda.synchronize()
-    spans = sorted(
+        work()
+        torch.cuda.synchronize()
+    return sorted(
         (event.time_range.start, event.time_range.end)
         for event in trace.events()
         if event.device_type == torch.autograd.DeviceType.CUDA
         and not event.name.startswith("Mem")
         and any(name in event.name for name in names)
     )
+
+
+def kernel_ms(
+    call: Callable[[], object], calls: int, names: tuple[str, ...] = ("",)
+) -> list[float]:
+    """Milliseconds of each of `calls` calls in kernels that have one of `names` in theirs.
+
+    Without what lies between them, and once where two of them run at the same time.
+    """
+
+    def work() -> None:
+        for _ in range(calls):
+            call()
+            torch.cuda.synchronize()
+
+    spans = kernel_spans(work, names)
     each = len(spans) // calls
     if len(spans) != each * calls or not each:
         raise RuntimeError(f"{len(spans)} kernels in {calls} calls")
     return [busy(spans[i : i + each]) / 1e3 for i in range(0, len(spans), each)]
 
 
-def busy(spans: list[tuple[float, float]]) -> float:
+def busy(spans: list[Span]) -> float:
     """How long at least one of `spans`, in the order of their starts, lasts."""
     total, latest = 0.0, 0.0
     for start, end in spans:
