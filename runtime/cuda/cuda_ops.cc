@@ -18,6 +18,7 @@
 #include "cuda/gemm/gemm.h"
 #include "cuda/graph.h"
 #include "cuda/params.h"
+#include "cuda/rows/cast.h"
 #include "cuda/rows/embedding.h"
 #include "cuda/rows/gate.h"
 #include "cuda/rows/neighbours.h"

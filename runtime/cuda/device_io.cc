@@ -4,7 +4,7 @@
 
 #include "cuda/check.h"
 #include "cuda/device_memory.h"
-#include "cuda/rows/pool.h"
+#include "cuda/rows/cast.h"
 
 namespace packhorse::cuda {
 namespace {

@@ -13,9 +13,9 @@
 //    that is such a norm, the run of such norms directly before it and the kernel ahead of that
 //    run. In a model, weights are always of that kind.
 //
-// GEMMs, norms and attention read a batch's offsets and counts ahead of their wait: what writes
-// those must lie further back, with an embedding, a copy or a synchronisation in between. None of
-// these lets the next kernel start ahead of its own wait.
+// GEMMs, norms, attention and pooling read a batch's offsets and counts ahead of their wait: what
+// writes those must lie further back, with an embedding, a copy or a synchronisation in between.
+// None of these lets the next kernel start ahead of its own wait.
 //
 // A kernel launched without the attribute (or a copy) waits for all before it, and the two calls
 // do nothing.

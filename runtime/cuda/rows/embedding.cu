@@ -1,6 +1,7 @@
 #include <array>
 
 #include "cuda/launch.cuh"
+#include "cuda/rows/async_copy.cuh"
 #include "cuda/rows/embedding.h"
 #include "cuda/rows/row.cuh"
 #include "cuda/rows/token_position.cuh"
@@ -48,22 +49,6 @@ __device__ const T* table_row(const TensorView& table, int id) {
                                : static_cast<const T*>(table.data) + id * table.row_stride;
 }
 
-template <class T, int kThreads, int kVectors>
-__device__ void embed_token(const EmbedArgs& args, int64_t token, const TokenIds& ids, int columns,
-                            float* scratch) {
-  Row<T, kThreads, kVectors, 3> sources;
-  sources.load(0, table_row<T>(args.word, ids.word), columns);
-  sources.load(1, table_row<T>(args.position, ids.position), columns);
-  sources.load(2, table_row<T>(args.type, ids.type), columns);
-  SummedRow<T, kThreads, kVectors, 3> row[1];
-  row[0].set(sources);
-  T* out = static_cast<T*>(args.out.data) + token * args.out.row_stride;
-  normalize_rows<kThreads, kVectors>(row, args.norm, WeightInMemory(args.norm), columns, scratch,
-                                     [&](int, int column, const float (&value)[kVectorSize]) {
-                                       store_vector(out + column, value);
-                                     });
-}
-
 /// Brings gamma and beta into the L2 cache, a block once.
 __device__ void prefetch_weight(const NormWeight& weight, int columns) {
   constexpr int kLine = 32;  // floats of a cache line
@@ -103,7 +88,17 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>)
     }
   }
   ids.position += static_cast<int>(args.position_offset);
-  embed_token<T, kThreads, kVectors>(args, token, ids, columns, scratch);
+  Row<T, kThreads, kVectors, 3> sources;
+  sources.load(0, table_row<T>(args.word, ids.word), columns);
+  sources.load(1, table_row<T>(args.position, ids.position), columns);
+  sources.load(2, table_row<T>(args.type, ids.type), columns);
+  SummedRow<T, kThreads, kVectors, 3> row[1];
+  row[0].set(sources);
+  T* out = static_cast<T*>(args.out.data) + token * args.out.row_stride;
+  normalize_rows<kThreads, kVectors>(row, args.norm, WeightInMemory(args.norm), columns, scratch,
+                                     [&](int, int column, const float (&value)[kVectorSize]) {
+                                       store_vector(out + column, value);
+                                     });
 }
 
 /// Where a thread's parts of word and position rows land, for two tokens by turns. Rows on their
@@ -124,15 +119,9 @@ class IncomingRows {
     for (int v = 0; v < kVectors; ++v) {
       const int column = Row<T, kThreads, kVectors, 1>::column(v);
       if (column >= columns) continue;
-      const auto to = static_cast<unsigned>(__cvta_generic_to_shared(part(turn, source, v)));
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(row + column)
-                   : "memory");
+      copy_async(part(turn, source, v), row + column);
     }
   }
-  /// Ends a token's requests.
-  __device__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-  /// Until all but the last token's are there.
-  __device__ void wait() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
 
   /// What Row::load gives of a row; zeros unless it `exists`.
   __device__ void get(uint4 (&bits)[kVectors], int turn, int source, bool exists,
@@ -188,7 +177,7 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kResidentBlocks<kThre
         rows.request(token, 0, table_row<T>(args.word, wanted.word), columns);
         rows.request(token, 1, table_row<T>(args.position, wanted.position), columns);
       }
-      rows.commit();
+      end_copies();
     };
     request(0);
     for (int token = 0; token < here; ++token) {
@@ -196,7 +185,7 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kResidentBlocks<kThre
       // Types are few: their rows are in L1.
       sources.load(2, table_row<T>(args.type, __shfl_sync(kFullWarp, ids.type, token)), columns);
       request(token + 1);
-      rows.wait();
+      wait_for_copies<1>();
       rows.get(sources.bits[0], token, 0, true, columns);
       rows.get(sources.bits[1], token, 1, args.position.data != nullptr, columns);
       RowType row[1];

@@ -8,7 +8,7 @@
 namespace packhorse::cuda {
 
 /// Arguments as checked by Ops; tables and `out` of one 16-bit dtype, rows of a multiple of 8
-/// columns.
+/// columns. `sm_count`: of the device, among whose multiprocessors a large batch is shared evenly.
 void launch_embed(const EmbedArgs& args, int sm_count, cudaStream_t stream);
 
 }  // namespace packhorse::cuda

@@ -1,4 +1,4 @@
-// Pooling of packed sequences to one vector each, and conversion between dtypes.
+// Pooling of packed sequences to one vector each.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,9 +11,5 @@ namespace packhorse::cuda {
 /// A sequence's rows are summed in an order that its length alone fixes. An embedding shorter than
 /// 1e-12 is divided by that instead of its length.
 void launch_pool(const PoolArgs& args, cudaStream_t stream);
-
-/// Any of float32, float16, bfloat16 to any, of any number of columns and alignment. `x` may lie in
-/// pinned host memory.
-void launch_cast(const CastArgs& args, cudaStream_t stream);
 
 }  // namespace packhorse::cuda
