@@ -56,21 +56,32 @@ inline bool kernels_may_overlap() {
 #endif
 }
 
-/// Launches a kernel that keeps the rules above. Throws RuntimeError.
+/// Launches a kernel that keeps the rules above. Where kernels overlap, blocks start in clusters of
+/// `cluster`, which divides the grid; that may be of use to a kernel's speed, not to its results.
+/// Throws RuntimeError.
 template <class... Params, class... Args>
-void launch_kernel(void (*kernel)(Params...), dim3 grid, unsigned threads, size_t shared_bytes,
-                   cudaStream_t stream, const Args&... args) {
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+void launch_clusters(unsigned cluster, void (*kernel)(Params...), dim3 grid, unsigned threads,
+                     size_t shared_bytes, cudaStream_t stream, const Args&... args) {
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {cluster, 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = kernels_may_overlap() ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = kernels_may_overlap() ? (cluster > 1 ? 2 : 1) : 0;
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args...));
+}
+
+/// The same, blocks one by one.
+template <class... Params, class... Args>
+void launch_kernel(void (*kernel)(Params...), dim3 grid, unsigned threads, size_t shared_bytes,
+                   cudaStream_t stream, const Args&... args) {
+  launch_clusters(1, kernel, grid, threads, shared_bytes, stream, args...);
 }
 
 }  // namespace packhorse::cuda

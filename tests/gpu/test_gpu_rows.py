@@ -115,21 +115,32 @@ def test_embed(precision: Precision, random: Generator, lengths: list[int], size
     )
 
 
+def check_pool(
+    precision: Precision, random: Generator, lengths: list[int], size: int, pooling: str
+) -> None:
+    cu_seqlens = offsets(lengths)
+    x = precision.normal(random, int(cu_seqlens[-1]), size)
+    for normalize in (False, True):
+        actual = ops.pool(
+            to_host(x), cu_seqlens, pooling, normalize=normalize, **precision.options()
+        )
+        assert actual.shape == (len(lengths), size)
+        # Sums and the result are float32 in every dtype.
+        expected = pool(x, cu_seqlens.tolist(), pooling, normalize).cpu().numpy()
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=2e-5)
+        assert not actual[np.array(lengths, int) == 0].any()
+
+
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 def test_pool(precision: Precision, random: Generator, lengths: list[int], pooling: str) -> None:
-    cu_seqlens = offsets(lengths)
     for size in (8, 312, 1024, 5000):
-        x = precision.normal(random, int(cu_seqlens[-1]), size)
-        for normalize in (False, True):
-            actual = ops.pool(
-                to_host(x), cu_seqlens, pooling, normalize=normalize, **precision.options()
-            )
-            assert actual.shape == (len(lengths), size)
-            # Sums and the result are float32 in every dtype.
-            expected = pool(x, cu_seqlens.tolist(), pooling, normalize).cpu().numpy()
-            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=2e-5)
-            assert not actual[np.array(lengths, int) == 0].any()
+        check_pool(precision, random, lengths, size, pooling)
+
+
+def test_pool_of_wide_rows(precision: Precision, random: Generator) -> None:
+    for size in (4096, 16384, 20000, 40008):
+        check_pool(precision, random, [3, 0, 1, 20], size, "mean")
 
 
 def test_pool_does_not_depend_on_the_batch(precision: Precision, random: Generator) -> None:
