@@ -33,13 +33,14 @@ Percent of the rate of a copy: bytes that have to be read and written, by the ti
 (PyTorch's profiler, CUPTI) and by what a copy of {COPIED_BYTES >> 30} GiB moves in a second \
 (events). Medians over {ROUNDS} rounds of {CALLS} calls of packhorse.ops, whose results lie in new \
 memory, float16; before each {PUSHED_OUT_BYTES >> 20} MiB of something else are copied. L2 then \
-holds nothing of use, and what it has yet to write back of that copy falls on the call, as the \
-call's own falls on the next. Pooling writes next to nothing, so it is timed without that debt, \
-too: after the copies were read. Words are at random of {WORDS} (XLM-RoBERTa's): each that occurs \
-counts once; rows of positions and types do not count. Sequences uniform with mean about 0.6 of \
+holds nothing of use, and what it has yet to write back of that copy falls on the call, as what \
+the call leaves falls on the next. Pooling leaves next to nothing, so it is timed without that \
+debt, too: after both copies were read. Words are at random of {WORDS} (XLM-RoBERTa's): each that \
+occurs counts once; rows of positions and types do not count. Sequences uniform with mean about 0.6 of \
 {LONGEST} tokens. In brackets PyTorch's: compiled, on the same packed arrays, without what lies \
-between its kernels; positions, which Packhorse looks up, are given to it. The check of ids and \
-offsets, which a session does for all of a batch's work together, is left out."""
+between its kernels; positions, which Packhorse looks up, are given to it; pooling is its \
+segment_reduce and a compiled norm, and what it does to the lengths is left out. The check of ids \
+and offsets, which a session does for all of a batch's work together, is left out, too."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Work:
     ours: Callable[[], Any]
     peer: Callable[[], Tensor] | None = None
     peer_kernels: tuple[str, ...] = ("",)
-    writes_pending: bool = True  # of others, in L2
+    writes_pending: bool = True  # L2 still has to write back what others wrote
 
 
 def torch_norm(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:

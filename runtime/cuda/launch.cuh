@@ -13,9 +13,9 @@
 //    that is such a norm, the run of such norms directly before it and the kernel ahead of that
 //    run. In a model, weights are always of that kind.
 //
-// GEMMs, norms, attention and pooling read a batch's offsets and counts ahead of their wait: what
-// writes those must lie further back, with an embedding, a copy or a synchronisation in between.
-// None of these lets the next kernel start ahead of its own wait.
+// GEMMs, norms and attention read a batch's offsets and counts ahead of their wait: what writes
+// those must lie further back, with an embedding, a copy or a synchronisation in between. An
+// embedding never lets the next kernel start ahead of its own wait.
 //
 // A kernel launched without the attribute (or a copy) waits for all before it, and the two calls
 // do nothing.
@@ -56,9 +56,9 @@ inline bool kernels_may_overlap() {
 #endif
 }
 
-/// Launches a kernel that keeps the rules above. Where kernels overlap, blocks start in clusters of
-/// `cluster`, which divides the grid; that may be of use to a kernel's speed, not to its results.
-/// Throws RuntimeError.
+/// Launches a kernel that keeps the rules above. Where kernels overlap, its blocks start in
+/// clusters of `cluster`, which divides the grid. A kernel may count on that for speed, not for its
+/// results. Throws RuntimeError.
 template <class... Params, class... Args>
 void launch_clusters(unsigned cluster, void (*kernel)(Params...), dim3 grid, unsigned threads,
                      size_t shared_bytes, cudaStream_t stream, const Args&... args) {

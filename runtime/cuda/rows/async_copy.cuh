@@ -1,6 +1,6 @@
-// Copies from global to shared memory that take no registers on their way (cp.async). They are
-// counted in groups, each thread's own; a thread may read what it copied itself once it has waited,
-// what others copied after a barrier, too.
+// Copies from global to shared memory that take no registers on their way (cp.async). Each thread
+// counts its own, in groups, and after waiting for them may read what it copied; what other threads
+// copied it may read once they have waited and all have met at a barrier.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,7 +13,7 @@ __device__ inline void copy_async(uint4* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
 }
 
-/// Ends a group: the copies since the last, none among them.
+/// Ends a group: the copies since the last one. It may hold none.
 __device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 /// Waits for all groups but the last kLeft.

@@ -40,15 +40,15 @@ template <class T, class Out, bool kMax>
 __global__ void __launch_bounds__(kThreads) pool_kernel(const __grid_constant__ PoolArgs args) {
   // Rows as they come. No thread reads another's, so they need no barrier until there are sums.
   __shared__ uint4 incoming[kInFlight][kThreads];
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  // Blocks of one sequence follow each other: they read neighbouring parts of its rows.
   const unsigned parts = (args.x.shape[1] + kBlockColumns - 1) / kBlockColumns;
   const int sequence = static_cast<int>(blockIdx.x / parts);
   const int part = static_cast<int>(blockIdx.x % parts);
-  const bool exists = sequence < TokenCounts(args.batch).sequences;
-  int begin = exists ? args.batch.cu_seqlens[sequence] : 0;
-  int end = exists ? args.batch.cu_seqlens[sequence + 1] : 0;
-  wait_for_previous_kernel();
-  let_next_kernel_start();
-  if (!exists) return;
+  if (sequence >= TokenCounts(args.batch).sequences) return;
+  int begin = args.batch.cu_seqlens[sequence];
+  int end = args.batch.cu_seqlens[sequence + 1];
   const int length = end - begin;
   if (args.pooling == Pooling::kCls) end = min(end, begin + 1);
   if (args.pooling == Pooling::kLast) begin = max(begin, end - 1);
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kThreads) pool_kernel(const __grid_constant__ 
   const int down = threadIdx.x / kAcross;
   const int column = part * kBlockColumns + across * kVectorSize;
   const T* x = static_cast<const T*>(args.x.data) + (begin + down) * args.x.row_stride + column;
-  // This thread's are 0, kDown, ... of so many.
+  // From this thread's first to the sequence's last, of which it takes every kDown-th.
   const int rows = column < args.x.shape[1] ? end - begin - down : 0;
   const auto request = [&](int row, int slot) {
     if (row < rows) copy_async(&incoming[slot][threadIdx.x], x + row * args.x.row_stride);
@@ -115,10 +115,9 @@ __global__ void __launch_bounds__(kRowThreads)
   const int sequence = static_cast<int>(blockIdx.x);
   Out* row = static_cast<Out*>(args.out.data) + sequence * args.out.row_stride;
   const int columns = static_cast<int>(args.out.shape[1]);
-  const bool exists = sequence < TokenCounts(args.batch).sequences;
   wait_for_previous_kernel();
   let_next_kernel_start();
-  if (!exists) return;
+  if (sequence >= TokenCounts(args.batch).sequences) return;
   const auto column = [](int vector) {
     return (static_cast<int>(threadIdx.x) + vector * kRowThreads) * kVectorSize;
   };
@@ -171,7 +170,6 @@ template <class T, class Out, bool kMax>
 void launch_pool_to(const PoolArgs& args, cudaStream_t stream) {
   const auto sequences = static_cast<unsigned>(args.batch.num_sequences);
   const auto columns = static_cast<unsigned>(args.x.shape[1]);
-  // Blocks of one sequence follow each other: they read neighbouring parts of its rows.
   const unsigned blocks = sequences * ((columns + kBlockColumns - 1) / kBlockColumns);
   // Started in pairs they are 2 to 4 % faster; an odd one gets a partner without a sequence.
   launch_clusters(2, pool_kernel<T, Out, kMax>, dim3((blocks + 1) / 2 * 2), kThreads, 0, stream,
