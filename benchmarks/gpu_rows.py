@@ -37,8 +37,8 @@ holds nothing of use, and what it has yet to write back of that copy falls on th
 the call leaves falls on the next. Pooling leaves next to nothing, so it is timed without that \
 debt, too: after both copies were read. Words are at random of {WORDS} (XLM-RoBERTa's): each that \
 occurs counts once; rows of positions and types do not count. Sequences uniform with mean about \
-0.6 of {LONGEST} tokens. In brackets PyTorch's: compiled, on the same packed arrays, without what lies \
-between its kernels; positions, which Packhorse looks up, are given to it; pooling is its \
+0.6 of {LONGEST} tokens. In brackets PyTorch's: compiled, on the same packed arrays, without what \
+lies between its kernels; positions, which Packhorse looks up, are given to it; pooling is its \
 segment_reduce and a compiled norm, and what it does to the lengths is left out. The check of ids \
 and offsets, which a session does for all of a batch's work together, is left out, too."""
 
