@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
-from typing import Any, Literal, TypedDict, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -13,23 +13,12 @@ from packhorse import _session
 from packhorse.arguments import Batch, as_batch, import_batch, output_arrays, output_names
 from packhorse.device import stream_handle
 from packhorse.memory import MemoryPlan
+from packhorse.options import SessionOptions
 from packhorse.packing import Int32Array, PackedTokens, TokenSequence, as_int32, pack
 from packhorse.pairs import as_scores, check_pair, check_scores, join_pairs
 from packhorse.result import DeviceResult, FloatArray, RunResult
 
 ModelPath = str | PathLike[str]
-
-
-class _Options(TypedDict):
-    device: str
-    dtype: str
-    max_tokens: int
-    max_sequences: int
-    threads: int | None
-    pin_threads: bool
-    memory_limit: int | None
-    output_slots: int
-    max_predictions: int
 
 
 class Session:
@@ -40,7 +29,7 @@ class Session:
     """
 
     def __init__(
-        self, native: _session.NativeSession, config: dict[str, Any], options: _Options
+        self, native: _session.NativeSession, config: dict[str, Any], options: SessionOptions
     ) -> None:
         self._native = native
         self._options = options
@@ -61,6 +50,7 @@ class Session:
         output_slots: int = 2,
         max_predictions: int = 0,
         reranker: str | Mapping[str, Any] | None = None,
+        attention_algorithm: str = "auto",
     ) -> Session:
         """Loads a converted folder or a Hugging Face model folder.
 
@@ -81,6 +71,7 @@ class Session:
                        head is not loaded
         reranker       of language models that score pairs by "yes" and "no": the template that they
                        read a pair in, by its name or its fields (docs/text.md)
+        attention_algorithm  of CUDA devices, as `packhorse.ops.attention` names them
 
         Raises ValueError (the model cannot be read or is not supported, by name), MemoryError (the
         plan exceeds the limit or the machine), RuntimeError (no such device or dtype here).
@@ -90,17 +81,18 @@ class Session:
 
         model = resolve_model(path, reranker)
         tensors = model.tensors
-        options: _Options = {
-            "device": device,
-            "dtype": dtype,
-            "max_tokens": max_tokens,
-            "max_sequences": max_sequences,
-            "threads": threads,
-            "pin_threads": pin_threads,
-            "memory_limit": memory_limit,
-            "output_slots": output_slots,
-            "max_predictions": max_predictions,
-        }
+        options = SessionOptions(
+            device=device,
+            dtype=dtype,
+            max_tokens=max_tokens,
+            max_sequences=max_sequences,
+            threads=threads,
+            pin_threads=pin_threads,
+            memory_limit=memory_limit,
+            output_slots=output_slots,
+            max_predictions=max_predictions,
+            attention_algorithm=attention_algorithm,
+        )
         native = _session.NativeSession.load(
             json.dumps(model.spec),
             model.safetensors,
@@ -111,7 +103,7 @@ class Session:
                 name: (np.ascontiguousarray(tensor.data), tensor.dtype)
                 for name, tensor in tensors.items()
             },
-            **options,
+            options,
         )
         return cls(native, model.spec, options)
 
@@ -141,24 +133,24 @@ class Session:
 
     @property
     def device(self) -> str:
-        return self._options["device"]
+        return self._options.device
 
     @property
     def dtype(self) -> str:
-        return self._options["dtype"]
+        return self._options.dtype
 
     @property
     def max_tokens(self) -> int:
-        return self._options["max_tokens"]
+        return self._options.max_tokens
 
     @property
     def max_predictions(self) -> int:
         """Rows of the largest batch that a masked language model predicts."""
-        return self._options["max_predictions"]
+        return self._options.max_predictions
 
     @property
     def max_sequences(self) -> int:
-        return self._options["max_sequences"]
+        return self._options.max_sequences
 
     @overload
     def run(
@@ -263,6 +255,19 @@ class Session:
                 stream,
             )
         return DeviceResult(arrays, packed.cu_seqlens)
+
+    def explain(self, batch: Batch) -> list[str]:
+        """Runs the encoder on a batch in host memory, and says which kernels it took where the
+        device has a choice, and what decided: one line for each choice. Empty on the CPU.
+
+        Raises as `run`.
+        """
+        packed = as_batch(batch)
+        if packed.on_device:
+            raise ValueError("explain: the batch lies on a device, expected host memory")
+        return self._native.explain(
+            packed.ids, packed.cu_seqlens, packed.type_ids, packed.position_ids
+        )
 
     def score(
         self,
@@ -370,6 +375,7 @@ def plan_memory(
     output_slots: int = 2,
     max_predictions: int = 0,
     reranker: str | Mapping[str, Any] | None = None,
+    attention_algorithm: str = "auto",
 ) -> MemoryPlan:
     """The plan that `Session.load` would have, without reading any weights.
 
@@ -382,17 +388,16 @@ def plan_memory(
         model = resolve_model(model, reranker).spec
     elif reranker is not None:
         raise ValueError("reranker: a spec has its template already, a folder was expected")
-    return MemoryPlan.from_native(
-        _session.plan_memory(
-            json.dumps(model),
-            device,
-            dtype,
-            max_tokens,
-            max_sequences,
-            threads,
-            pin_threads,
-            memory_limit,
-            output_slots,
-            max_predictions,
-        )
+    options = SessionOptions(
+        device=device,
+        dtype=dtype,
+        max_tokens=max_tokens,
+        max_sequences=max_sequences,
+        threads=threads,
+        pin_threads=pin_threads,
+        memory_limit=memory_limit,
+        output_slots=output_slots,
+        max_predictions=max_predictions,
+        attention_algorithm=attention_algorithm,
     )
+    return MemoryPlan.from_native(_session.plan_memory(json.dumps(model), options))
