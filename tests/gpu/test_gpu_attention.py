@@ -81,8 +81,10 @@ def check(
         **kernel.options(),
     )
     expected = attention(q, k, v, cu_q.tolist(), cu_k.tolist(), num_heads, num_kv_heads, **options)
-    # The weights of the values are rounded as well as the result.
-    precision.check(actual, expected, steps=2)
+    # The weights of the values are rounded as well as the result; between grouped GEMMs twice: as
+    # they are stored, and once more when their tile's factor is known.
+    grouped = kernel.algorithm in ("grouped", "bytetransformer")
+    precision.check(actual, expected, steps=3 if grouped else 2)
 
 
 @pytest.mark.parametrize("head_dim", range(8, 257, 8))
