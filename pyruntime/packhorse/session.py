@@ -51,6 +51,8 @@ class Session:
         max_predictions: int = 0,
         reranker: str | Mapping[str, Any] | None = None,
         attention_algorithm: str = "auto",
+        pooling: str | Sequence[str] | None = None,
+        normalize: bool | None = None,
     ) -> Session:
         """Loads a converted folder or a Hugging Face model folder.
 
@@ -72,6 +74,10 @@ class Session:
         reranker       of language models that score pairs by "yes" and "no": the template that they
                        read a pair in, by its name or its fields (docs/text.md)
         attention_algorithm  of CUDA devices, as `packhorse.ops.attention` names them
+        pooling        how a sequence becomes one vector, "embedding": "cls", "mean", "max", "last",
+                       "mean_sqrt", "weighted_mean", or several of them side by side; None: as the
+                       files say, else the mean (docs/models.md#pooling)
+        normalize      whether that vector is brought to length 1; None: as the files say
 
         Raises ValueError (the model cannot be read or is not supported, by name), MemoryError (the
         plan exceeds the limit or the machine), RuntimeError (no such device or dtype here).
@@ -79,7 +85,7 @@ class Session:
         # Imported late: what runs models need not know how checkpoints look.
         from packhorse_weights import resolve_model
 
-        model = resolve_model(path, reranker)
+        model = resolve_model(path, reranker, pooling, normalize)
         tensors = model.tensors
         options = SessionOptions(
             device=device,
@@ -376,18 +382,22 @@ def plan_memory(
     max_predictions: int = 0,
     reranker: str | Mapping[str, Any] | None = None,
     attention_algorithm: str = "auto",
+    pooling: str | Sequence[str] | None = None,
+    normalize: bool | None = None,
 ) -> MemoryPlan:
     """The plan that `Session.load` would have, without reading any weights.
 
     `model` is a folder as for `Session.load`, or a spec (docs/spec.md), which says itself what it
-    has: without `reranker`. Raises as `load` does.
+    has: without `reranker`, `pooling` and `normalize`. Raises as `load` does.
     """
     if not isinstance(model, Mapping):
         from packhorse_weights import resolve_model
 
-        model = resolve_model(model, reranker).spec
+        model = resolve_model(model, reranker, pooling, normalize).spec
     elif reranker is not None:
         raise ValueError("reranker: a spec has its template already, a folder was expected")
+    elif pooling is not None or normalize is not None:
+        raise ValueError("pooling, normalize: a spec says them itself, a folder was expected")
     options = SessionOptions(
         device=device,
         dtype=dtype,

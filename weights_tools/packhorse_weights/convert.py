@@ -10,6 +10,7 @@ from pathlib import Path
 
 from packhorse_weights.checkpoint import inspect_checkpoint
 from packhorse_weights.errors import CheckpointError
+from packhorse_weights.pooling import AskedPooling
 from packhorse_weights.quantize import QUANTIZED_DTYPES, quantize_tensors
 from packhorse_weights.reranker import Reranker
 from packhorse_weights.safetensors_file import Progress, write_safetensors
@@ -54,8 +55,12 @@ def convert(
     overwrite: bool = False,
     quantize: str | None = None,
     reranker: Reranker | None = None,
+    pooling: AskedPooling = None,
+    normalize: bool | None = None,
 ) -> Path:
-    """Converts the model at `src` (it and `reranker`: see `inspect_checkpoint`) into `dst`.
+    """Converts the model at `src` into `dst`.
+
+    src, reranker, pooling, normalize: see `inspect_checkpoint`; what is asked for is written down.
 
     dtype: "float32", "float16" or "bfloat16"; None keeps each tensor's own. quantize: "int8" stores
     the dense layers of the blocks so, for sessions with dtype="int8" (docs/weights.md). progress
@@ -69,7 +74,7 @@ def convert(
         raise CheckpointError(f"quantize {quantize!r} is not one of {', '.join(QUANTIZED_DTYPES)}")
     destination = Path(dst)
     _check_destination(destination, overwrite)
-    checkpoint = inspect_checkpoint(src, reranker)
+    checkpoint = inspect_checkpoint(src, reranker, pooling, normalize)
     tensors = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
     if checkpoint.is_quantized:
         raise CheckpointError(f"{src}: is quantised already; convert the model that it came from")
@@ -79,6 +84,8 @@ def convert(
     }
     if quantize is not None:
         plain, tensors = tensors, quantize_tensors(tensors)
+        if plain.keys() == tensors.keys():
+            raise CheckpointError(f"{src}: quantize: a model without layers has none to quantise")
         dtypes = {
             name: dtypes[name] if plain.get(name) is tensor else tensor.dtype
             for name, tensor in tensors.items()

@@ -43,13 +43,15 @@ class TextRunner:
         max_length: int | None = None,
         max_tokens: int | None = None,
         reranker: str | Mapping[str, Any] | None = None,
+        pooling: str | Sequence[str] | None = None,
+        normalize: bool | None = None,
         **options: Any,
     ) -> Self:
         """Loads a converted or Hugging Face folder that has a tokenizer.json.
 
         max_length  where to cut texts; None: as the model's files say
         max_tokens  tokens of the largest batch; None: 8192, or `max_length` where that is more
-        reranker    as in `Session.load`
+        reranker, pooling, normalize    as in `Session.load`
         options     others of it
 
         Raises as `Session.load`; ValueError also for a tokenizer that is missing or not usable,
@@ -57,13 +59,20 @@ class TextRunner:
         """
         from packhorse_weights import inspect_checkpoint
 
-        spec = inspect_checkpoint(path, reranker).spec
+        spec = inspect_checkpoint(path, reranker, pooling, normalize).spec
         plan_memory(spec, device, dtype, max_tokens=1, max_sequences=1)  # checks the spec
         tokenizer = TextTokenizer.load(path)
         if max_tokens is None:
             max_tokens = max(8192, longest_sequence(spec, max_length))
         session = Session.load(
-            path, device, dtype, max_tokens=max_tokens, reranker=reranker, **options
+            path,
+            device,
+            dtype,
+            max_tokens=max_tokens,
+            reranker=reranker,
+            pooling=pooling,
+            normalize=normalize,
+            **options,
         )
         return cls(session, tokenizer, max_length)
 
