@@ -73,7 +73,7 @@ def weight_shapes(spec: Spec, stacks: Collection[str] = ()) -> Shapes:
     shapes: Shapes = {"embeddings.word": (spec["vocab_size"], embedding)}
     if spec["positions"]["kind"] == "learned":
         shapes["embeddings.position"] = (spec["positions"]["count"], embedding)
-    if spec["type_vocab_size"] > 0:
+    if spec.get("type_vocab_size", 0) > 0:
         shapes["embeddings.type"] = (spec["type_vocab_size"], embedding)
 
     def layer(name: str, weight: tuple[int, ...], bias: bool = True) -> None:

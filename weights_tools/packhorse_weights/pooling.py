@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
@@ -94,8 +94,8 @@ def default_pooling(config: Config) -> tuple[str, str]:
     return "mean", "the mean, as sentence-transformers takes it"
 
 
-def _check_pooling(pooling: AskedPooling) -> str | list[str]:
-    asked = [pooling] if isinstance(pooling, str) else list(pooling or ())
+def _check_pooling(pooling: str | Sequence[str]) -> str | list[str]:
+    asked: list[Any] = list(pooling) if isinstance(pooling, list | tuple) else [pooling]
     if not 1 <= len(asked) <= _MAX_POOLINGS or not all(one in POOLINGS for one in asked):
         raise CheckpointError(
             f"pooling {pooling!r:.80} is not one of {', '.join(POOLINGS)}, or a list of 1 to "

@@ -20,6 +20,7 @@ from packhorse_weights.weight_files import Format, read_weights
 
 _NAMES = ("embedding.weight", "embeddings")  # of the table: sentence-transformers', model2vec's
 _MAX_LENGTH = 8192  # where texts are cut that nothing else limits
+_MODEL2VEC_MAX_LENGTH = 512  # of model2vec, where a config says nothing
 _MAX_SEQLEN = 1 << 20
 
 
@@ -71,8 +72,12 @@ def _make_table(
     return Tensor(rows, "float32")
 
 
-def _longest(folder: Path) -> int:
-    """Where the tokenizer's own file cuts texts: here nothing else says it."""
+def _longest(folder: Path, config: Config, as_model2vec: bool) -> int:
+    """Tokens of a text: model2vec's config says it, in other folders the tokenizer's own file."""
+    if as_model2vec:
+        if config.fields.get("max_length", _MODEL2VEC_MAX_LENGTH) is None:
+            return _MAX_LENGTH
+        return config.integer("max_length", default=_MODEL2VEC_MAX_LENGTH, high=_MAX_SEQLEN)
     path = folder / "tokenizer.json"
     if not path.is_file():
         return _MAX_LENGTH
@@ -83,8 +88,9 @@ def _longest(folder: Path) -> int:
 def read_static(folder: Path) -> Static:
     """The table in `folder`, as `find_static` gives it.
 
-    As in model2vec, a text's unknown tokens do not count where the folder is for model2vec alone:
-    where it has no modules.json, or tokens share rows.
+    Texts are read as sentence-transformers reads them; or as model2vec does (cut elsewhere, and
+    their unknown tokens do not count) where only that can load the folder: it has no modules.json,
+    or rows are shared, weighed or of int8.
 
     Raises CheckpointError naming the tensor that is missing or not usable.
     """
@@ -102,12 +108,12 @@ def read_static(folder: Path) -> Static:
     count = table.shape[0] if mapping is None else mapping.shape[0]
     weights = _vector(rest.pop("weights", None), "weights", count, path)
     refuse_rest(rest, path)
-    of_model2vec = mapping is not None or weights is not None
-    is_made = of_model2vec or table.dtype == "int8"
+    is_made = mapping is not None or weights is not None or table.dtype == "int8"
     if is_made:
         table = _make_table(table, mapping, weights, path)
     config = _model2vec_config(folder)
     alone = not (folder / "modules.json").is_file() and bool(config.fields)
+    as_model2vec = alone or is_made
     spec = {
         "format": 1,
         "family": "static",
@@ -115,9 +121,9 @@ def read_static(folder: Path) -> Static:
         "hidden_size": table.shape[1],
         "num_layers": 0,
         "max_seqlen": _MAX_SEQLEN,
-        "max_length": _longest(folder),
+        "max_length": _longest(folder, config, as_model2vec),
         "positions": {"kind": "none"},
-        "text": {"special_tokens": False, "unknown_tokens": not (of_model2vec or alone)},
+        "text": {"special_tokens": False, "unknown_tokens": not as_model2vec},
     }
     normalize = alone and config.boolean("normalize", False)
     return Static(spec, name, table, is_made, normalize, files, format)
