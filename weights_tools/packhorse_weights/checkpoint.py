@@ -18,7 +18,7 @@ from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
 from packhorse_weights.layout import Spec
-from packhorse_weights.modules import read_parts
+from packhorse_weights.modules import known_modules, read_parts
 from packhorse_weights.naming import find_prefix, map_layers, map_names
 from packhorse_weights.pooling import (
     AskedPooling,
@@ -121,7 +121,7 @@ def inspect_checkpoint(
 
 def _open_static(root: Path, folder: Path) -> Checkpoint:
     static = read_static(folder)
-    parts = read_parts(root, folder, Config({}, str(folder)), {})
+    parts = read_parts(known_modules(root), root, folder, Config({}, str(folder)), {})
     normalize = parts.embedding["normalize"] or static.normalize
     spec = {**static.spec, "embedding": {**parts.embedding, "normalize": normalize}}
     tensors = {static.name: static.table, **parts.tensors}
@@ -160,6 +160,7 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
             raise CheckpointError(f"{root}: reranker: a table of embeddings scores no pairs")
         return _open_static(root, static)
 
+    modules = known_modules(root)
     folder = model_folder(root)
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder}: no config.json and no packhorse.json")
@@ -184,7 +185,7 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
             refuse_padding_at_the_end(config, folder)
         if heads["classifier"]["input"] != "tokens" and (pair := read_pair(folder)) is not None:
             spec["pair"] = pair
-    parts = read_parts(root, folder, config, tensors)
+    parts = read_parts(modules, root, folder, config, tensors)
     if reranker is not None or parts.answers is not None:
         template = read_reranker(reranker)
         spec["template"] = texts_of(template)

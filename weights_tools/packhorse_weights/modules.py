@@ -176,18 +176,32 @@ def _check_module(module: Module, where: str) -> None:
         )
 
 
-def read_parts(root: Path, folder: Path, config: Config, tensors: Mapping[str, Tensor]) -> Modules:
+def known_modules(root: Path) -> list[Module]:
+    """Of modules.json, without those that only training needs. Raises CheckpointError for one that
+    is not supported."""
+    modules = [one for one in read_modules(root) if one.kind not in _OF_TRAINING]
+    for module in modules:
+        _check_module(module, str(root / "modules.json"))
+    return modules
+
+
+def read_parts(
+    modules: list[Module],
+    root: Path,
+    folder: Path,
+    config: Config,
+    tensors: Mapping[str, Tensor],
+) -> Modules:
     """What stands on the model of `folder`, whose own files hold `tensors`.
 
     Where no file says how, a sequence is pooled as sentence-transformers does it then, and never
     normalised.
 
-    Raises CheckpointError for modules, an order of them or options that are not supported.
+    modules: as `known_modules` gives them.
+
+    Raises CheckpointError for an order of modules or options that are not supported.
     """
     where = str(root / "modules.json")
-    modules = [one for one in read_modules(root) if one.kind not in _OF_TRAINING]
-    for module in modules:
-        _check_module(module, where)
     kinds = ["Transformer" if one.kind in _TRANSFORMERS else one.kind for one in modules]
     orders = [name for name, order in _ORDERS.items() if re.fullmatch(order, " ".join(kinds))]
     if not orders:
