@@ -141,7 +141,7 @@ def test_asked_for_with_texts(tmp_path: Path) -> None:
         (
             "bert-dense",
             {"pooling": ["cls", "mean"]},
-            r"\['cls', 'mean'\] is 2 x 32 wide, but the dense layers after 'mean' take 1 x 32",
+            r"\['cls', 'mean'\] gives 2 times .* size, but the dense layers after 'mean' take 1 ti",
         ),
         (
             "llama-answers",
@@ -267,13 +267,36 @@ def test_routes_are_named(tmp_path: Path) -> None:
     )
     with pytest.raises(CheckpointError, match=expected):
         resolve_model(folder)
+    for hostile in (7, {"query": 7}, ["query"]):
+        (folder / "router_config.json").write_text(json.dumps({"structure": hostile}))
+        with pytest.raises(CheckpointError, match="one of several models; supported:"):
+            resolve_model(folder)
 
 
 def test_code_of_the_folders_own_is_refused(tmp_path: Path) -> None:
-    folder = with_modules(tmp_path / "m", ("custom_st.Transformer", "Pooling"))
-    message = "the module 'custom_st.Transformer' is code of the folder's own, which is never run"
+    for i, kinds in enumerate(
+        (("own.Transformer", "Pooling"), ("Transformer", "Pooling", "own.Dropout"))
+    ):
+        folder = with_modules(tmp_path / str(i), kinds)
+        message = r"the module 'own\.\w+' is code of the folder's own, which is never run"
+        with pytest.raises(CheckpointError, match=message):
+            resolve_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"embedding": 7}, "spec: embedding: expected an object, found 7"),
+        ({"heads": [7]}, "spec: heads: expected an object"),
+        ({"heads": {"masked_lm": {"sparse": 7}}}, "masked_lm: sparse: expected true or false"),
+    ],
+)
+def test_asked_for_of_a_hostile_spec(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    folder = convert(BERT, tmp_path / "m")
+    spec = json.loads((folder / "packhorse.json").read_text()) | change
+    (folder / "packhorse.json").write_text(json.dumps(spec))
     with pytest.raises(CheckpointError, match=message):
-        resolve_model(folder)
+        inspect_checkpoint(folder, pooling="cls")
 
 
 @pytest.mark.parametrize(

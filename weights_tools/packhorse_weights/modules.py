@@ -155,10 +155,11 @@ def _routes(path: Path) -> str:
     """Those of a Router, for a message; "" where its file says none."""
     files = [path / name for name in ("router_config.json", "config.json")]
     structure = next((read_json(file).get("structure") for file in files if file.is_file()), None)
-    if not isinstance(structure, dict):
+    found = structure.items() if isinstance(structure, dict) else ()
+    routes = [f"{name}: {', '.join(map(str, p))}" for name, p in found if isinstance(p, list)]
+    if not routes:
         return ""
-    routes = (f"{name}: {', '.join(map(str, parts))}" for name, parts in structure.items())
-    return f" ({'; '.join(routes)}; a route saved as a model of its own may be)"
+    return f" ({'; '.join(routes):.200}; a route saved as a model of its own may be)"
 
 
 def _check_module(module: Module, where: str) -> None:
@@ -167,7 +168,7 @@ def _check_module(module: Module, where: str) -> None:
             f"{where}: the module {module.name!r:.80} is code of the folder's own, which is never "
             f"run; supported: modules of {' and '.join(_PACKAGES)}"
         )
-    if module.kind not in _KNOWN:
+    if module.kind not in (*_KNOWN, *_OF_TRAINING):
         why = f": {_REFUSED[module.kind]}" if module.kind in _REFUSED else ""
         routes = _routes(module.path) if module.kind in ("Router", "Asym") else ""
         raise CheckpointError(
@@ -179,10 +180,10 @@ def _check_module(module: Module, where: str) -> None:
 def known_modules(root: Path) -> list[Module]:
     """Of modules.json, without those that only training needs. Raises CheckpointError for one that
     is not supported."""
-    modules = [one for one in read_modules(root) if one.kind not in _OF_TRAINING]
+    modules = read_modules(root)
     for module in modules:
         _check_module(module, str(root / "modules.json"))
-    return modules
+    return [module for module in modules if module.kind not in _OF_TRAINING]
 
 
 def read_parts(

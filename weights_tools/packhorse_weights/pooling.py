@@ -112,22 +112,24 @@ def override_embedding(spec: Spec, pooling: AskedPooling, normalize: bool | None
     if pooling is None and normalize is None:
         return spec
     asked = "pooling" if pooling is not None else "normalize"
-    heads = spec.get("heads", {})
+    fields = Config(spec, "spec")  # of a converted folder it may say anything
+    heads = fields.section("heads")
+    of_tokens = "vectors" in heads.fields and "token_weights" not in heads.fields
     for found, what in (
         ("template" in spec, "is a generative reranker, which gives scores"),
-        ("vectors" in heads and "token_weights" not in heads, "gives a vector for each token"),
-        (heads.get("masked_lm", {}).get("sparse", False), "gives sparse vectors"),
+        (of_tokens, "gives a vector for each token"),
+        (heads.section("masked_lm").boolean("sparse", False), "gives sparse vectors"),
     ):
         if found:
             raise CheckpointError(f"{asked}: this model {what}, not pooled embeddings")
-    embedding = dict(spec["embedding"])
+    embedding = dict(fields.section("embedding").fields)
     if pooling is not None:
-        before, after = embedding["pooling"], _check_pooling(pooling)
+        before, after = embedding.get("pooling"), _check_pooling(pooling)
         widths = [len(one) if isinstance(one, list) else 1 for one in (before, after)]
         if embedding.get("dense") and widths[0] != widths[1]:
             raise CheckpointError(
-                f"pooling {after!r:.80} is {widths[1]} x {spec['hidden_size']} wide, but the dense "
-                f"layers after {before!r:.80} take {widths[0]} x {spec['hidden_size']}"
+                f"pooling {after!r:.80} gives {widths[1]} times the hidden size, but the dense "
+                f"layers after {before!r:.80} take {widths[0]} times"
             )
         embedding["pooling"] = after
     if normalize is not None:
