@@ -7,6 +7,8 @@ model = packhorse.TextModel.load("model-folder")       # with the extra `text`
 vectors = model.embed(["a text", "another one"])
 """
 
+from typing import TYPE_CHECKING, Any
+
 from packhorse._device import DeviceArray
 from packhorse._session import available_devices
 from packhorse._session import version as _version
@@ -17,6 +19,9 @@ from packhorse.result import DeviceResult, RunResult
 from packhorse.retrieval import late_interaction, lexical_weights, sparse_entries
 from packhorse.session import Session, plan_memory
 from packhorse.text import TextModel
+
+if TYPE_CHECKING:
+    from packhorse import ops as ops
 
 __version__ = _version()
 
@@ -36,3 +41,16 @@ __all__ = [
     "plan_memory",
     "sparse_entries",
 ]
+
+
+if not TYPE_CHECKING:  # to a type checker, this would give the package whatever name is asked for
+
+    def __getattr__(name: str) -> Any:
+        if name == "ops":  # imported on use: it brings another extension module
+            from importlib import import_module
+
+            return import_module("packhorse.ops")
+        raise AttributeError(f"module 'packhorse' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), "ops"})

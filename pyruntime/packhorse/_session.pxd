@@ -40,6 +40,12 @@ cdef extern from "packhorse/cpu_profile.h" namespace "packhorse" nogil:
     vector[pair[string, double]] c_stop_cpu_profile "packhorse::stop_cpu_profile"()
 
 
+cdef extern from "packhorse/_signals.h" namespace "packhorse::signals" nogil:
+    cpp_bool on_main_thread()
+    void begin_run()
+    void watch(unsigned long)
+
+
 cdef extern from "packhorse/weight_source.h" namespace "packhorse" nogil:
     cdef cppclass WeightSource:
         pass

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packhorse._device import DeviceArray
+from packhorse.names import OutputName
 from packhorse.options import SessionOptions
 
 Allocation = tuple[int, list[tuple[str, int, int]]]
@@ -14,7 +15,7 @@ class NativeSession:
     hidden_size: int
     device_index: int
     max_seqlen: int
-    outputs: dict[str, tuple[bool, int]]
+    outputs: dict[OutputName, tuple[bool, int]]
     @staticmethod
     def load(
         spec_json: str,
@@ -23,6 +24,10 @@ class NativeSession:
         tensors: Mapping[str, tuple[npt.NDArray[Any], str]] | None,
         given: SessionOptions,
     ) -> NativeSession: ...
+    def check_open(self) -> None: ...
+    @property
+    def closed(self) -> bool: ...
+    def close(self) -> None: ...
     def run(
         self,
         ids: npt.NDArray[np.int32],
@@ -30,14 +35,14 @@ class NativeSession:
         type_ids: npt.NDArray[np.int32] | None,
         position_ids: npt.NDArray[np.int32] | None,
         rows: npt.NDArray[np.int32] | None,
-        arrays: Mapping[str, npt.NDArray[np.float32]],
+        arrays: Mapping[OutputName, npt.NDArray[np.float32]],
     ) -> None: ...
     def run_from_device(
         self,
         batch: tuple[int, ...],
         rows: npt.NDArray[np.int32] | None,
         stream: int,
-        arrays: Mapping[str, npt.NDArray[np.float32]],
+        arrays: Mapping[OutputName, npt.NDArray[np.float32]],
     ) -> None: ...
     def run_to_device(
         self,
@@ -46,17 +51,17 @@ class NativeSession:
         type_ids: npt.NDArray[np.int32] | None,
         position_ids: npt.NDArray[np.int32] | None,
         rows: npt.NDArray[np.int32] | None,
-        outputs: Sequence[str],
+        outputs: Sequence[OutputName],
         stream: int,
-    ) -> dict[str, DeviceArray]: ...
+    ) -> dict[OutputName, DeviceArray]: ...
     def run_on_device(
         self,
         batch: tuple[int, ...],
         rows: npt.NDArray[np.int32] | None,
         owner: Any,
-        outputs: Sequence[str],
+        outputs: Sequence[OutputName],
         stream: int,
-    ) -> dict[str, DeviceArray]: ...
+    ) -> dict[OutputName, DeviceArray]: ...
     @property
     def stream(self) -> int: ...
     def wait_for(self, stream: int) -> None: ...

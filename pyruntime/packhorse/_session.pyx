@@ -1,6 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The C++ session, one to one: arguments converted, the GIL released, nothing decided here."""
 
+import os
+import threading
+
 from cython.operator cimport dereference as deref
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libcpp.utility cimport move
@@ -128,7 +131,8 @@ cdef RunOutputs _host_outputs(arrays) except *:
 cdef class NativeSession:
     """Owner of one C++ session. `packhorse.Session` is the class for people."""
 
-    cdef shared_ptr[CSession] session
+    cdef shared_ptr[CSession] session  # null once it is closed
+    cdef bint interruptible  # whether a run of the main thread is under way
     cdef public int64_t hidden_size
     cdef public int64_t max_seqlen
     cdef public int device_index  # of CUDA; -1 on the CPU
@@ -168,21 +172,58 @@ cdef class NativeSession:
         }
         return result
 
+    cdef shared_ptr[CSession] _open(self) except *:
+        """The session for one call, which keeps it though another thread may close it."""
+        self.check_open()
+        return self.session
+
+    cdef _begin(self):
+        """Before a run that may let a handler of a signal run: that one must not begin another, for
+        which it would wait forever."""
+        if on_main_thread():
+            if self.interruptible:
+                raise RuntimeError("a signal handler ran the session that it interrupts")
+            begin_run()
+            self.interruptible = True
+
+    cdef _end(self):
+        if on_main_thread():
+            self.interruptible = False
+
+    def check_open(self):
+        if self.session.get() == NULL:
+            raise RuntimeError("this session was closed: load another one")
+
+    @property
+    def closed(self):
+        return self.session.get() == NULL
+
+    def close(self):
+        """What runs in other threads and results on the device still use goes after them."""
+        cdef shared_ptr[CSession] session
+        session.swap(self.session)
+        with nogil:
+            session.reset()
+
     def run(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
             const int32_t[::1] type_ids, const int32_t[::1] position_ids,
             const int32_t[::1] rows, arrays):
         """Writes into `arrays`: see _host_outputs. `rows`: that predictions are of, or None."""
         cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids, rows)
         cdef RunOutputs outputs = _host_outputs(arrays)
-        cdef shared_ptr[CSession] session = self.session
-        with nogil:
-            deref(session).run(batch, outputs)
+        cdef shared_ptr[CSession] session = self._open()
+        self._begin()
+        try:
+            with nogil:
+                deref(session).run(batch, outputs)
+        finally:
+            self._end()
 
     def run_from_device(self, batch, const int32_t[::1] rows, uintptr_t stream, arrays):
         """`batch`: (ids, cu_seqlens, type_ids, position_ids, T, B), addresses of the device."""
         cdef CDeviceTokens tokens = _device_batch(batch, rows)
         cdef RunOutputs outputs = _host_outputs(arrays)
-        cdef shared_ptr[CSession] session = self.session
+        cdef shared_ptr[CSession] session = self._open()
         with nogil:
             deref(session).run(tokens, outputs, stream)
 
@@ -192,7 +233,7 @@ cdef class NativeSession:
         """{name: DeviceArray} of the names in `outputs`."""
         cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids, rows)
         cdef DeviceOutputSet wanted = _wanted(outputs)
-        cdef shared_ptr[CSession] session = self.session
+        cdef shared_ptr[CSession] session = self._open()
         cdef DeviceOutputs results
         with nogil:
             results = deref(session).run_on_device(batch, wanted, stream)
@@ -202,7 +243,7 @@ cdef class NativeSession:
         """From device to device; `owner` keeps the batch, and is kept until it has been read."""
         cdef CDeviceTokens tokens = _device_batch(batch, rows)
         cdef DeviceOutputSet wanted = _wanted(outputs)
-        cdef shared_ptr[CSession] session = self.session
+        cdef shared_ptr[CSession] session = self._open()
         cdef shared_ptr[const void] held = hold(owner)
         cdef DeviceOutputs results
         with nogil:
@@ -212,10 +253,10 @@ cdef class NativeSession:
     @property
     def stream(self):
         """Handle of the session's stream; 0 on the CPU."""
-        return deref(self.session).stream()
+        return deref(self._open()).stream()
 
     def wait_for(self, uintptr_t stream):
-        cdef shared_ptr[CSession] session = self.session
+        cdef shared_ptr[CSession] session = self._open()
         with nogil:
             deref(session).wait_for(stream)
 
@@ -224,9 +265,13 @@ cdef class NativeSession:
         """Milliseconds on the device, one mean of `launches` runs for each sample."""
         cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, None, None, None)
         cdef vector[double] times
-        cdef shared_ptr[CSession] session = self.session
-        with nogil:
-            times = deref(session).time_encoder(batch, samples, launches)
+        cdef shared_ptr[CSession] session = self._open()
+        self._begin()
+        try:
+            with nogil:
+                times = deref(session).time_encoder(batch, samples, launches)
+        finally:
+            self._end()
         return list(times)
 
     def explain(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
@@ -234,13 +279,25 @@ cdef class NativeSession:
         """A line for each choice of kernels that the batch leads to."""
         cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids, None)
         cdef vector[string] lines
-        cdef shared_ptr[CSession] session = self.session
-        with nogil:
-            lines = deref(session).explain(batch)
+        cdef shared_ptr[CSession] session = self._open()
+        self._begin()
+        try:
+            with nogil:
+                lines = deref(session).explain(batch)
+        finally:
+            self._end()
         return [line.decode() for line in lines]
 
     def memory_plan(self):
-        return _plan(deref(self.session).memory_plan())
+        return _plan(deref(self._open()).memory_plan())
+
+
+def _watch_signals():
+    watch(threading.main_thread().ident)
+
+
+_watch_signals()
+os.register_at_fork(after_in_child=_watch_signals)
 
 
 def plan_memory(str spec_json, given):

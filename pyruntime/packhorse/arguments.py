@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from packhorse._session import NativeSession
-from packhorse.device import import_array, is_device_array
+from packhorse.device import ForeignArray, import_array, is_array
+from packhorse.names import OutputName
 from packhorse.packing import PackedTokens, TokenSequence, pack
 from packhorse.result import FloatArray
 
-Batch = PackedTokens | Sequence[TokenSequence] | tuple[Any, Any]
+# A tuple of two NumPy arrays is (ids, cu_seqlens), though type checkers see two sequences in it.
+HostBatch = PackedTokens | Sequence[TokenSequence]
+Batch = HostBatch | PackedTokens[Any] | tuple[ForeignArray, ForeignArray]
+Outputs = Sequence[OutputName] | OutputName
 
 
-def as_batch(batch: Batch) -> PackedTokens:
+def as_batch(batch: Batch) -> PackedTokens[Any]:
     if isinstance(batch, PackedTokens):
         return batch
-    # A tuple of two arrays is (ids, cu_seqlens); anything else holds sequences.
-    if (
-        isinstance(batch, tuple)
-        and len(batch) == 2
-        and (is_device_array(batch[0]) or all(np.ndim(part) == 1 for part in batch))
-    ):
-        return PackedTokens(*batch)
-    return pack(batch)
+    if isinstance(batch, tuple) and len(batch) == 2:
+        arrays = [is_array(part) for part in batch]
+        if all(arrays):
+            return PackedTokens(*batch)
+        if any(arrays):
+            found = " and ".join(type(part).__name__ for part in batch)
+            raise ValueError(
+                f"the batch is a tuple of {found}, which may mean two things: (ids, cu_seqlens) is "
+                "a tuple of two arrays, two sequences are a list"
+            )
+    sequences: Any = batch
+    return pack(sequences)
 
 
 def import_batch(
-    native: NativeSession, packed: PackedTokens, stream: int
+    native: NativeSession, packed: PackedTokens[Any], stream: int
 ) -> tuple[tuple[int, ...], list[Any]]:
     """Of a batch on the device: addresses and sizes, and what keeps it alive."""
     if native.device_index < 0:
@@ -51,11 +59,10 @@ def import_batch(
 
 
 def output_names(
-    native: NativeSession, outputs: Sequence[str], given: Iterable[str] = ()
-) -> list[str]:
-    if isinstance(outputs, str):
-        outputs = (outputs,)
-    names = list(dict.fromkeys((*outputs, *given)))
+    native: NativeSession, outputs: Outputs, given: Iterable[str] = ()
+) -> list[OutputName]:
+    asked = (outputs,) if isinstance(outputs, str) else outputs
+    names = cast(list[OutputName], list(dict.fromkeys((*asked, *given))))
     for name in names:
         if name not in native.outputs:
             known = ", ".join(native.outputs)
@@ -66,12 +73,12 @@ def output_names(
 
 def output_arrays(
     native: NativeSession,
-    names: Iterable[str],
+    names: Iterable[OutputName],
     given: Mapping[str, FloatArray],
     num_tokens: int,
     num_sequences: int,
     num_rows: int = 0,
-) -> dict[str, FloatArray]:
+) -> dict[OutputName, FloatArray]:
     """Host arrays to write into: those given, after a check, and new ones. `num_rows`: of
     predictions."""
     arrays = {}

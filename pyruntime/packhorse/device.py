@@ -4,7 +4,7 @@ interface. Nothing here touches their memory."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,6 +13,19 @@ from packhorse import _device
 _HOST = (1, 3)  # DLPack device types: CPU, page-locked host memory
 _CUDA, _CUDA_MANAGED = 2, 13
 _TYPES = {"<i4": "int32", "<i8": "int64", "<f2": "float16", "<f4": "float32", "<f8": "float64"}
+
+
+class DLPackArray(Protocol):
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __dlpack_device__(self) -> Any: ...
+
+
+class CudaArray(Protocol):
+    @property
+    def __cuda_array_interface__(self) -> Any: ...
+
+
+ForeignArray = DLPackArray | CudaArray  # of whatever library, on a device or not
 
 
 class DeviceView(NamedTuple):
@@ -31,6 +44,11 @@ def is_device_array(array: Any) -> bool:
     if hasattr(array, "__dlpack_device__"):
         return array.__dlpack_device__()[0] not in _HOST
     return hasattr(array, "__cuda_array_interface__")
+
+
+def is_array(value: Any) -> bool:
+    """Whether it is an array of any library, on the host or a device. Lists are not."""
+    return hasattr(value, "__dlpack__") or is_device_array(value)
 
 
 def shape_of(array: Any) -> tuple[int, ...]:

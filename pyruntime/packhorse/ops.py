@@ -17,12 +17,13 @@ arguments do not fit together, and RuntimeError where the device cannot do the d
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from packhorse.device import is_device_array, shape_of
+from packhorse.names import Activation, AttentionAlgorithm, Dtype, Pooling
 from packhorse.operator_call import Norm, OperatorCall, shared_operators
 
 FloatArray = npt.NDArray[np.float32]
@@ -33,11 +34,11 @@ def gemm(
     weight: Any,
     bias: Any = None,
     *,
-    activation: str = "none",
+    activation: Activation = "none",
     residual: Any = None,
     norm: Norm | None = None,
     device: str = "cpu",
-    dtype: str = "float32",
+    dtype: Dtype = "float32",
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
@@ -66,11 +67,11 @@ def feed_forward(
     down: tuple[Any, Any],
     *,
     gate: tuple[Any, Any] | None = None,
-    activation: str = "gelu",
+    activation: Activation = "gelu",
     residual: Any = None,
     norm: Norm | None = None,
     device: str = "cpu",
-    dtype: str = "float32",
+    dtype: Dtype = "float32",
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
@@ -144,7 +145,7 @@ def project_heads(
     query_norm: tuple[Any, float] | None = None,
     key_norm: tuple[Any, float] | None = None,
     device: str = "cpu",
-    dtype: str = "float32",
+    dtype: Dtype = "float32",
     threads: int | None = None,
 ) -> FloatArray:
     """x @ weight.T + bias, heads of queries, keys and values, ready for attention; host arrays.
@@ -209,9 +210,9 @@ def attention(
     position_keys: Any = None,
     position_queries: Any = None,
     buckets: int = 0,
-    algorithm: str = "auto",
+    algorithm: AttentionAlgorithm = "auto",
     device: str = "cpu",
-    dtype: str = "float32",
+    dtype: Dtype = "float32",
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
@@ -274,12 +275,12 @@ def attention(
 
 
 def _norm(
-    kind: str,
+    kind: Literal["layer", "rms"],
     x: Any,
     norm: Norm,
     residual: Any,
     device: str,
-    dtype: str,
+    dtype: Dtype,
     threads: int | None,
     stream: Any,
 ) -> Any:
@@ -299,7 +300,7 @@ def layer_norm(
     eps: float = 1e-12,
     residual: Any = None,
     device: str = "cpu",
-    dtype: str = "float32",
+    dtype: Dtype = "float32",
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
@@ -314,7 +315,7 @@ def rms_norm(
     eps: float = 1e-6,
     residual: Any = None,
     device: str = "cpu",
-    dtype: str = "float32",
+    dtype: Dtype = "float32",
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
@@ -334,7 +335,7 @@ def embed(
     position_offset: int = 0,
     norm: Norm | None = None,
     device: str = "cpu",
-    dtype: str = "float32",
+    dtype: Dtype = "float32",
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
@@ -362,11 +363,11 @@ def embed(
 def pool(
     x: Any,
     cu_seqlens: Any,
-    pooling: str = "mean",
+    pooling: Pooling = "mean",
     *,
     normalize: bool = False,
     device: str = "cpu",
-    dtype: str = "float32",
+    dtype: Dtype = "float32",
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
@@ -396,7 +397,7 @@ def sparse_pool(
     sum: bool = False,
     twice: bool = False,
     device: str = "cpu",
-    dtype: str = "float32",
+    dtype: Dtype = "float32",
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from packhorse.names import AttentionAlgorithm, Dtype
+
 
 @dataclass(frozen=True)
 class SessionOptions:
@@ -11,7 +13,7 @@ class SessionOptions:
     says what they mean."""
 
     device: str = "cpu"
-    dtype: str = "float32"
+    dtype: Dtype = "float32"
     max_tokens: int = 8192
     max_sequences: int = 256
     threads: int | None = None
@@ -19,4 +21,4 @@ class SessionOptions:
     memory_limit: int | None = None
     output_slots: int = 2
     max_predictions: int = 0
-    attention_algorithm: str = "auto"
+    attention_algorithm: AttentionAlgorithm = "auto"

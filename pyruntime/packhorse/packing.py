@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from packhorse.device import is_device_array, shape_of
+from packhorse.device import ForeignArray, is_device_array, shape_of
 
 Int32Array = npt.NDArray[np.int32]
 TokenSequence = Sequence[int] | npt.NDArray[np.integer[Any]]
+
+if TYPE_CHECKING:  # a default, which typing has from Python 3.13 on, only type checkers need
+    from typing_extensions import TypeVar
+
+    IdArray = TypeVar("IdArray", default=Int32Array)
+else:
+    from typing import TypeVar
+
+    IdArray = TypeVar("IdArray")
+
+Foreign = TypeVar("Foreign", bound=ForeignArray)
 
 _INT32 = np.iinfo(np.int32)
 
@@ -38,7 +49,7 @@ def as_int32(name: str, values: Any) -> Int32Array:
     return np.ascontiguousarray(array, dtype=np.int32)
 
 
-class PackedTokens:
+class PackedTokens(Generic[IdArray]):
     """One batch without padding. `T` tokens of `B` sequences:
 
     ids           int32[T]    token ids, sequence after sequence
@@ -49,11 +60,33 @@ class PackedTokens:
     Integer arrays of other kinds are converted. The contents are checked when a session runs them.
 
     All four may also be arrays of a CUDA device, int32 and contiguous: whatever has `__dlpack__` or
-    `__cuda_array_interface__`. They stay where they are, and as they are given.
+    `__cuda_array_interface__`. They stay where they are, and as they are given. To type checkers
+    `PackedTokens` is a batch of the host, `PackedTokens[torch.Tensor]` one of PyTorch's arrays.
     """
 
     __slots__ = ("cu_seqlens", "ids", "on_device", "position_ids", "type_ids")
 
+    ids: IdArray
+    cu_seqlens: IdArray
+    type_ids: IdArray | None
+    position_ids: IdArray | None
+
+    @overload
+    def __init__(
+        self: PackedTokens[Int32Array],
+        ids: TokenSequence,
+        cu_seqlens: TokenSequence,
+        type_ids: TokenSequence | None = ...,
+        position_ids: TokenSequence | None = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: PackedTokens[Foreign],
+        ids: Foreign,
+        cu_seqlens: Foreign,
+        type_ids: Foreign | None = ...,
+        position_ids: Foreign | None = ...,
+    ) -> None: ...
     def __init__(
         self,
         ids: Any,
@@ -101,6 +134,11 @@ class PackedTokens:
         """int32[B], of a batch in host memory."""
         return np.diff(as_int32("cu_seqlens", self.cu_seqlens))
 
+    @property
+    def max_seqlen(self) -> int:
+        """Tokens of the longest sequence, 0 without any, of a batch in host memory."""
+        return int(self.lengths.max(initial=0))
+
     def __repr__(self) -> str:
         return f"PackedTokens({self.num_tokens} tokens in {self.num_sequences} sequences)"
 
@@ -118,7 +156,7 @@ def _concatenate(name: str, sequences: Sequence[TokenSequence]) -> Int32Array:
 
 def pack(
     sequences: Iterable[TokenSequence],
-    attention_mask: Any = None,
+    attention_mask: npt.ArrayLike | None = None,
     *,
     type_ids: Any = None,
 ) -> PackedTokens:

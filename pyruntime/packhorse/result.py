@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from packhorse._device import DeviceArray
+from packhorse.names import OutputName
 
 FloatArray = npt.NDArray[np.float32]
 Array = TypeVar("Array", FloatArray, DeviceArray)
 
 
+class OutputShape(NamedTuple):
+    """Of one output: [T, columns] where it is per token, else [B, columns]."""
+
+    per_token: bool
+    columns: int
+
+
 class _Outputs(Generic[Array]):
     __slots__ = ("_arrays", "cu_seqlens")
-    _arrays: dict[str, Array]
+    _arrays: dict[OutputName, Array]
 
-    def __init__(self, arrays: dict[str, Array], cu_seqlens: Any) -> None:
+    def __init__(self, arrays: dict[OutputName, Array], cu_seqlens: Any) -> None:
         self._arrays = arrays
         self.cu_seqlens = cu_seqlens
 
-    def _get(self, name: str) -> Array:
+    def _get(self, name: OutputName) -> Array:
         if name not in self._arrays:
             raise AttributeError(
                 f"output '{name}' was not computed; ask for it: outputs={[*self._arrays, name]}"
             )
+        return self._arrays[name]
+
+    def __getitem__(self, name: OutputName) -> Array:
+        """The output of this name. Raises KeyError where it was not computed."""
         return self._arrays[name]
 
     @property

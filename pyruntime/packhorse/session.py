@@ -3,35 +3,57 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from os import PathLike
+from pathlib import Path
 from typing import Any, Literal, overload
 
 import numpy as np
 
 from packhorse import _session
-from packhorse.arguments import Batch, as_batch, import_batch, output_arrays, output_names
+from packhorse.arguments import (
+    Batch,
+    HostBatch,
+    Outputs,
+    as_batch,
+    import_batch,
+    output_arrays,
+    output_names,
+)
 from packhorse.device import stream_handle
+from packhorse.lifetime import SessionLifetime
 from packhorse.memory import MemoryPlan
+from packhorse.names import AttentionAlgorithm, Dtype, OutputName, PairTruncation, Pooling
 from packhorse.options import SessionOptions
 from packhorse.packing import Int32Array, PackedTokens, TokenSequence, as_int32, pack
 from packhorse.pairs import as_scores, check_pair, check_scores, join_pairs
-from packhorse.result import DeviceResult, FloatArray, RunResult
+from packhorse.result import DeviceResult, FloatArray, OutputShape, RunResult
 
 ModelPath = str | PathLike[str]
+OutArrays = Mapping[str, FloatArray]
 
 
-class Session:
+class Session(SessionLifetime):
     """Made by `Session.load`. After any error a session stays usable.
 
     One session may be called from many threads at once: calls queue, and the interpreter lock is
-    not held meanwhile. After fork() load a new one.
+    not held meanwhile. After fork() load a new one. A pickled session is the path and the options
+    that it was loaded with: whoever unpickles it loads it anew. A copy is the session itself.
+
+    `close`, or the end of a `with` block, frees its memory.
     """
 
     def __init__(
-        self, native: _session.NativeSession, config: dict[str, Any], options: SessionOptions
+        self,
+        native: _session.NativeSession,
+        config: dict[str, Any],
+        options: SessionOptions,
+        reload: Callable[[], Session] | None = None,
     ) -> None:
-        self._native = native
+        """`reload`: loads the same again, and can be pickled; None: this session cannot be."""
+        super().__init__(native, reload)
         self._options = options
         self.config = config
         self.memory_plan = MemoryPlan.from_native(native.memory_plan())
@@ -41,7 +63,7 @@ class Session:
         cls,
         path: ModelPath,
         device: str = "cpu",
-        dtype: str = "float32",
+        dtype: Dtype = "float32",
         max_tokens: int = 8192,
         max_sequences: int = 256,
         threads: int | None = None,
@@ -50,8 +72,8 @@ class Session:
         output_slots: int = 2,
         max_predictions: int = 0,
         reranker: str | Mapping[str, Any] | None = None,
-        attention_algorithm: str = "auto",
-        pooling: str | Sequence[str] | None = None,
+        attention_algorithm: AttentionAlgorithm = "auto",
+        pooling: Pooling | Sequence[Pooling] | None = None,
         normalize: bool | None = None,
     ) -> Session:
         """Loads a converted folder or a Hugging Face model folder.
@@ -111,7 +133,17 @@ class Session:
             },
             options,
         )
-        return cls(native, model.spec, options)
+        # Other processes may have another working directory.
+        place = Path(path).absolute() if Path(path).exists() else path
+        reload = partial(
+            cls.load,
+            place,
+            reranker=reranker,
+            pooling=pooling,
+            normalize=normalize,
+            **asdict(options),
+        )
+        return cls(native, model.spec, options, reload)
 
     @property
     def hidden_size(self) -> int:
@@ -123,9 +155,9 @@ class Session:
         return self._native.outputs["embedding"][1]
 
     @property
-    def outputs(self) -> dict[str, tuple[bool, int]]:
-        """What may be asked of `run`: (whether for each token, columns) by name."""
-        return dict(self._native.outputs)
+    def outputs(self) -> dict[OutputName, OutputShape]:
+        """What may be asked of `run`, by name."""
+        return {name: OutputShape(*shape) for name, shape in self._native.outputs.items()}
 
     @property
     def labels(self) -> list[str]:
@@ -142,7 +174,7 @@ class Session:
         return self._options.device
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> Dtype:
         return self._options.dtype
 
     @property
@@ -161,48 +193,62 @@ class Session:
     @overload
     def run(
         self,
-        batch: Batch,
-        outputs: Sequence[str] = ...,
-        out: Mapping[str, FloatArray] | None = ...,
+        batch: HostBatch,
+        outputs: Outputs = ...,
+        out: OutArrays | None = ...,
         *,
         stream: Any = ...,
-        on_device: None = ...,
-        rows: Any = ...,
-    ) -> Any: ...
+        on_device: Literal[False] | None = ...,
+        rows: TokenSequence | None = ...,
+    ) -> RunResult: ...
     @overload
     def run(
         self,
         batch: Batch,
-        outputs: Sequence[str] = ...,
+        outputs: Outputs = ...,
         out: None = ...,
         *,
         stream: Any = ...,
         on_device: Literal[True],
-        rows: Any = ...,
+        rows: TokenSequence | None = ...,
     ) -> DeviceResult: ...
     @overload
     def run(
         self,
         batch: Batch,
-        outputs: Sequence[str] = ...,
-        out: Mapping[str, FloatArray] | None = ...,
+        outputs: Outputs = ...,
+        out: OutArrays | None = ...,
         *,
         stream: Any = ...,
         on_device: Literal[False],
-        rows: Any = ...,
+        rows: TokenSequence | None = ...,
     ) -> RunResult: ...
+    @overload
     def run(
         self,
         batch: Batch,
-        outputs: Sequence[str] = ("hidden",),
-        out: Mapping[str, FloatArray] | None = None,
+        outputs: Outputs = ...,
+        out: OutArrays | None = ...,
+        *,
+        stream: Any = ...,
+        on_device: bool | None = ...,
+        rows: TokenSequence | None = ...,
+    ) -> RunResult | DeviceResult: ...
+    def run(
+        self,
+        batch: Batch,
+        outputs: Outputs = ("hidden",),
+        out: OutArrays | None = None,
         *,
         stream: Any = None,
         on_device: bool | None = None,
-        rows: Any = None,
-    ) -> Any:
-        """Runs one batch: `PackedTokens`, a list of id sequences, or `(ids, cu_seqlens)`.
+        rows: TokenSequence | None = None,
+    ) -> RunResult | DeviceResult:
+        """Runs one batch: `PackedTokens`, `(ids, cu_seqlens)`, or a list of id sequences.
 
+        batch      A tuple of two arrays, of NumPy or on a device, is always `(ids, cu_seqlens)`.
+                   Every other list or tuple holds sequences: a list of two arrays, and a tuple of
+                   two lists, are two sequences. A tuple of an array and a list is an error
         outputs    any that the model has of "hidden", "embedding", "pooled", "logits",
                    "token_weights", "vectors", "sparse", "predictions" (`RunResult` says what they
                    are); what is not asked for is not computed
@@ -218,8 +264,10 @@ class Session:
 
         Raises ValueError naming the array, what was found and what was expected. What is wrong in a
         batch on the device is raised when its results are read or checked. RuntimeError: all
-        output slots are in use.
+        output slots are in use, or the session was closed. On the CPU Ctrl-C ends a run between
+        layers: KeyboardInterrupt, or what else a handler of a signal raises.
         """
+        self.check_open()
         packed = as_batch(batch)
         names = output_names(self._native, outputs, out or ())
         handle = stream_handle(stream)
@@ -245,7 +293,11 @@ class Session:
         return RunResult(arrays, packed.cu_seqlens)
 
     def _run_to_device(
-        self, packed: PackedTokens, rows: Int32Array | None, names: Sequence[str], stream: int
+        self,
+        packed: PackedTokens[Any],
+        rows: Int32Array | None,
+        names: Sequence[OutputName],
+        stream: int,
     ) -> DeviceResult:
         if packed.on_device:
             views, owner = import_batch(self._native, packed, stream)
@@ -268,6 +320,7 @@ class Session:
 
         Raises as `run`.
         """
+        self.check_open()
         packed = as_batch(batch)
         if packed.on_device:
             raise ValueError("explain: the batch lies on a device, expected host memory")
@@ -280,7 +333,7 @@ class Session:
         query: TokenSequence,
         documents: Iterable[TokenSequence],
         *,
-        truncation: Literal["longest_first", "only_second"] = "longest_first",
+        truncation: PairTruncation = "longest_first",
     ) -> FloatArray:
         """How well each document answers the query, by a cross-encoder: float32[len(documents)].
 
@@ -305,16 +358,18 @@ class Session:
     def run_many(
         self,
         sequences: Iterable[TokenSequence],
-        outputs: Sequence[str] = ("hidden",),
+        outputs: Outputs = ("hidden",),
         *,
         type_ids: Sequence[TokenSequence] | None = None,
     ) -> RunResult:
         """Runs any number of id sequences, in as few batches as the plan allows, in order.
 
-        type_ids  one list or vector for each sequence, or None
+        sequences  each a list or vector of ids; unlike `run`, this takes no `(ids, cu_seqlens)`
+        type_ids   one list or vector for each sequence, or None
 
-        The result is that of one large batch, whatever the split.
+        The result is that of one large batch, whatever the split. Raises as `run` does.
         """
+        self.check_open()
         rows = [as_int32(f"sequences[{i}]", row) for i, row in enumerate(sequences)]
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([row.size for row in rows], out=offsets[1:])
@@ -354,7 +409,7 @@ class Session:
     def _run_into(
         self,
         batch: PackedTokens,
-        arrays: Mapping[str, FloatArray],
+        arrays: Mapping[OutputName, FloatArray],
         rows: Int32Array | None = None,
     ) -> None:
         self._native.run(
@@ -372,7 +427,7 @@ class Session:
 def plan_memory(
     model: ModelPath | Mapping[str, Any],
     device: str = "cpu",
-    dtype: str = "float32",
+    dtype: Dtype = "float32",
     max_tokens: int = 8192,
     max_sequences: int = 256,
     threads: int | None = None,
@@ -381,8 +436,8 @@ def plan_memory(
     output_slots: int = 2,
     max_predictions: int = 0,
     reranker: str | Mapping[str, Any] | None = None,
-    attention_algorithm: str = "auto",
-    pooling: str | Sequence[str] | None = None,
+    attention_algorithm: AttentionAlgorithm = "auto",
+    pooling: Pooling | Sequence[Pooling] | None = None,
     normalize: bool | None = None,
 ) -> MemoryPlan:
     """The plan that `Session.load` would have, without reading any weights.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/interrupt.h"
 #include "model/heads.h"
 #include "packhorse/error.h"
 
@@ -52,6 +53,7 @@ class Encoding {
                        .out = buffers_.neighbours.first_rows(batch_.num_tokens)});
     }
     for (size_t i = 0; i < spec_.layer_weights.size(); ++i) {
+      if (ops_.device().type == DeviceType::kCpu) check_interrupt();  // others only queue
       const LayerWeights& layer = weights_.layers[static_cast<size_t>(spec_.layer_weights[i])];
       attention_block(layer, spec_.local_layers[i]);
       feed_forward_block(layer);

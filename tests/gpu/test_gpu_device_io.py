@@ -103,6 +103,19 @@ def test_outputs_that_were_not_asked_for(session: Session) -> None:
     assert [len(part) for part in found.unpack()] == LENGTHS[0]
 
 
+def test_results_outlive_a_closed_session(folder: Path) -> None:
+    session = load(folder)
+    expected = bits(session.run(BATCH, outputs=OUTPUTS))
+    result = session.run(on_device(BATCH), outputs=OUTPUTS)
+    session.close()
+    with pytest.raises(RuntimeError, match="this session was closed"):
+        session.run(on_device(BATCH))
+    assert bits(result) == expected
+    kept = torch.from_dlpack(result.embedding)
+    result.release()
+    assert kept.isfinite().all()
+
+
 def test_protocols_of_results(session: Session) -> None:
     with session.run(on_device(BATCH)) as result:
         array = result.hidden

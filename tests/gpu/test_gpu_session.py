@@ -184,8 +184,8 @@ def test_batches_that_do_not_fit_leave_the_session_usable(folder: Path) -> None:
         ([[-1]], r"ids\[0\] = -1"),
         ([[1] * 257], "257 tokens.*max_tokens = 256"),
         ([[1]] * 9, "9 sequences.*max_sequences = 8"),
-        (([1, 2, 3], [0, 2]), r"cu_seqlens\[1\] = 2, but there are 3 tokens"),
-        (([1, 2, 3], [0, 2, 1, 3]), "cu_seqlens decreases"),
+        (PackedTokens([1, 2, 3], [0, 2]), r"cu_seqlens\[1\] = 2, but there are 3 tokens"),
+        (PackedTokens([1, 2, 3], [0, 2, 1, 3]), "cu_seqlens decreases"),
         (PackedTokens([1], [0, 1], type_ids=[2]), r"type_ids\[0\] = 2"),
         (PackedTokens([1], [0, 1], position_ids=[300]), r"position_ids\[0\] = 300"),
         ([long], "tokens"),
@@ -200,7 +200,7 @@ def test_batches_that_do_not_fit_leave_the_session_usable(folder: Path) -> None:
 
 def test_nothing_to_do(folder: Path) -> None:
     session = load(folder)
-    empties: list[Any] = [[], ([], [0]), PackedTokens([], [0])]
+    empties: list[Any] = [[], (), PackedTokens([], [0])]
     for empty in empties:
         result = session.run(empty, outputs=OUTPUTS)
         assert result.hidden.shape == result.embedding.shape == result.pooled.shape == (0, 48)

@@ -46,6 +46,7 @@ def bits(session: Session) -> list[bytes]:
 
 # --- batches
 
+# Of tuples: the arguments of PackedTokens.
 BATCHES: list[tuple[Any, str]] = [
     (([1, 2, 50], [0, 3]), r"ids\[2\] = 50 is out of range; expected 0 <= value < vocab_size = 50"),
     (([1, -1], [0, 2]), r"ids\[1\] = -1 is out of range"),
@@ -67,7 +68,7 @@ BATCHES: list[tuple[Any, str]] = [
     ((["a", "b"], [0, 2]), "ids has dtype <U1"),
     (([True, False], [0, 2]), "ids has dtype bool"),
     (([2**70], [0, 1]), "ids has dtype object"),
-    (([[1, 2], [3, 4]],), r"sequences\[0\] has shape \(2, 2\)"),
+    ([[[1, 2], [3, 4]]], r"sequences\[0\] has shape \(2, 2\)"),
     ([[1, 2], [[3]]], r"sequences\[1\] has shape \(1, 1\), expected one dimension"),
     ([1, 2, 3], r"sequences\[0\] has shape \(\), expected one dimension"),
     ([[1], [50]], r"ids\[1\] = 50"),
@@ -82,7 +83,7 @@ BATCHES: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("batch", "message"), BATCHES)
 def test_batches(session: Session, batch: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        session.run(batch)
+        session.run(PackedTokens(*batch) if isinstance(batch, tuple) else batch)
 
 
 @pytest.mark.parametrize("name", ["type_ids", "position_ids"])

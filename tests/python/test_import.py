@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import packhorse
+import pytest
 
 LISTING = """
 import sys
@@ -44,6 +45,20 @@ def test_a_session_needs_no_framework(tiny_model: object, device: str) -> None:
     )
     heavy = {"torch", "transformers", "tokenizers", "safetensors", "typer", "rich", "scipy"}
     assert heavy.isdisjoint(finished.stdout.split())
+
+
+def test_operators_are_imported_on_use() -> None:
+    script = (
+        "import sys, packhorse\n"
+        "assert 'ops' in dir(packhorse) and 'packhorse.ops' not in sys.modules\n"
+        "print(packhorse.ops.gemm([[1, 2]], [[3, 4]]).tolist())"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert finished.stdout == "[[11.0]]\n"
+    with pytest.raises(AttributeError, match="'packhorse' has no attribute 'opps'"):
+        _ = packhorse.opps
 
 
 def test_public_names() -> None:

@@ -38,12 +38,32 @@ def test_every_form_of_a_batch_gives_the_same_bits(session: Session) -> None:
         SEQUENCES,
         [np.array(s, np.int16) for s in SEQUENCES],
         tuple(SEQUENCES),
-        (ids, cu_seqlens),
         (np.array(ids), np.array(cu_seqlens)),
+        (np.array(ids, np.uint16), np.array(cu_seqlens, np.int32)),
         packhorse.pack(padded, mask),
         packhorse.pack(padded.tolist(), mask == 1),
     ):
         assert bits(session.run(batch).hidden) == bits(expected)
+
+
+def test_only_a_tuple_of_two_arrays_is_ids_and_offsets(session: Session) -> None:
+    """Numbers that may be read as sequences or as (ids, cu_seqlens): the types decide."""
+    two, one = np.array([0, 2]), np.array([0, 2], np.int32)
+    as_sequences = session.run(PackedTokens([0, 2, 0, 2], [0, 2, 4])).hidden
+    as_offsets = session.run(PackedTokens([0, 2], [0, 2])).hidden
+    for sequences in (([0, 2], [0, 2]), ((0, 2), (0, 2)), [[0, 2], [0, 2]], [two, one]):
+        assert bits(session.run(sequences).hidden) == bits(as_sequences)
+    assert bits(session.run((two, one)).hidden) == bits(as_offsets)
+    assert bits(session.run_many((two, one)).hidden) == bits(as_sequences)  # takes nothing else
+    for mixed, found in (((two, [0, 2]), "ndarray and list"), (([0, 2], two), "list and ndarray")):
+        with pytest.raises(
+            ValueError, match=rf"{found}.* \(ids, cu_seqlens\) .* sequences are a list"
+        ):
+            session.run(mixed)
+    with pytest.raises(ValueError, match=r"ids has shape \(2, 3\), expected one dimension"):
+        session.run((np.ones((2, 3), int), np.ones((2, 3), int)))  # padded ids and their mask
+    with pytest.raises(ValueError, match="ids has dtype float64, expected integers"):
+        session.run((np.array([1.0, 2.0]), two))
 
 
 def test_pack() -> None:
@@ -53,10 +73,12 @@ def test_pack() -> None:
     assert batch.ids.tolist() == [101, 7592, 102, 101, 102]
     assert batch.cu_seqlens.tolist() == [0, 3, 5]
     assert batch.lengths.tolist() == [3, 2]
+    assert batch.max_seqlen == 3
     assert (batch.num_tokens, batch.num_sequences) == (5, 2)
     assert batch.type_ids is None
     assert batch.position_ids is None
     assert packhorse.pack([]).cu_seqlens.tolist() == [0]
+    assert packhorse.pack([]).max_seqlen == 0
     assert packhorse.pack([[], []]).cu_seqlens.tolist() == [0, 0, 0]
     assert packhorse.pack([[1], [2, 3]], type_ids=[[0], [1, 0]]).type_ids.tolist() == [0, 1, 0]  # type: ignore[union-attr]
 
@@ -78,7 +100,7 @@ def test_pack_of_padded_ids() -> None:
 
 def test_types_and_positions_count(session: Session) -> None:
     ids, cu_seqlens = [1, 2, 3, 4], [0, 4]
-    plain = session.run((ids, cu_seqlens)).hidden
+    plain = session.run(PackedTokens(ids, cu_seqlens)).hidden
     for changed in (
         PackedTokens(ids, cu_seqlens, type_ids=[0, 0, 1, 1]),
         PackedTokens(ids, cu_seqlens, position_ids=[4, 5, 6, 7]),
@@ -98,10 +120,12 @@ def test_outputs(session: Session) -> None:
     assert everything.cu_seqlens.tolist() == [0, 4, 5, 5, 8]
     for name in ALL:
         alone = session.run(SEQUENCES, outputs=[name])
-        assert bits(getattr(alone, name)) == bits(getattr(everything, name))
+        assert bits(getattr(alone, name)) == bits(everything[name])
         other = "embedding" if name == "hidden" else "hidden"
         with pytest.raises(AttributeError, match=f"'{other}' was not computed; ask for it"):
             getattr(alone, other)
+        with pytest.raises(KeyError, match=other):
+            alone[other]
     assert bits(session.run(SEQUENCES, outputs="pooled").pooled) == bits(everything.pooled)
     assert repr(session.run([[1]])) == "RunResult(hidden (1, 48))"
 
@@ -157,7 +181,7 @@ def test_unknown_outputs_and_a_missing_pooler(session: Session, make_model: Mode
 
 
 def test_nothing_to_do(session: Session) -> None:
-    for empty in ([], ([], [0]), PackedTokens([], [0])):
+    for empty in ([], (), (np.empty(0, np.int32), np.array([0])), PackedTokens([], [0])):
         result = session.run(empty, outputs=ALL)
         assert result.hidden.shape == result.embedding.shape == result.pooled.shape == (0, 48)
         assert result.unpack() == []

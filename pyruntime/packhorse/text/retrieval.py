@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from packhorse.names import OutputName
 from packhorse.packing import Int32Array
 from packhorse.result import FloatArray
 from packhorse.retrieval import lexical_weights, sparse_entries
@@ -37,7 +38,7 @@ class Retrieval(TextRunner):
             raise ValueError(
                 f"embed_sparse: this model has no sparse vectors, only {', '.join(known)}"
             )
-        output = "sparse" if "sparse" in known else "token_weights"
+        output: OutputName = "sparse" if "sparse" in known else "token_weights"
         before = choose_prompt(self.tokenizer.config, prompt, prompt_name)
         special = self.tokenizer.special_ids
         found: list[SparseVector] = []

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from os import PathLike
 from typing import Any, TypeVar
 
+from packhorse.arguments import Outputs
+from packhorse.names import AttentionAlgorithm, Dtype, Pooling
 from packhorse.packing import Int32Array
 from packhorse.result import RunResult
-from packhorse.session import Session, plan_memory
+from packhorse.session import ModelPath, Session, plan_memory
 from packhorse.text.settings import longest_sequence
 from packhorse.text.streaming import prepare_ahead
 from packhorse.text.tokenizer import NO_FRAME, Frame, Text, TextTokenizer, Tokens
@@ -36,23 +37,29 @@ class TextRunner:
     @classmethod
     def load(
         cls: type[Self],
-        path: str | PathLike[str],
+        path: ModelPath,
         device: str = "cpu",
-        dtype: str = "float32",
+        dtype: Dtype = "float32",
         *,
         max_length: int | None = None,
         max_tokens: int | None = None,
+        max_sequences: int = 256,
+        threads: int | None = None,
+        pin_threads: bool = False,
+        memory_limit: int | None = None,
+        output_slots: int = 2,
+        max_predictions: int = 0,
         reranker: str | Mapping[str, Any] | None = None,
-        pooling: str | Sequence[str] | None = None,
+        attention_algorithm: AttentionAlgorithm = "auto",
+        pooling: Pooling | Sequence[Pooling] | None = None,
         normalize: bool | None = None,
-        **options: Any,
     ) -> Self:
         """Loads a converted or Hugging Face folder that has a tokenizer.json.
 
         max_length  where to cut texts; None: as the model's files say
         max_tokens  tokens of the largest batch; None: 8192, or `max_length` where that is more
-        reranker, pooling, normalize    as in `Session.load`
-        options     others of it
+
+        The other arguments are those of `Session.load`.
 
         Raises as `Session.load`; ValueError also for a tokenizer that is missing or not usable,
         ModuleNotFoundError without the package tokenizers.
@@ -69,12 +76,29 @@ class TextRunner:
             device,
             dtype,
             max_tokens=max_tokens,
+            max_sequences=max_sequences,
+            threads=threads,
+            pin_threads=pin_threads,
+            memory_limit=memory_limit,
+            output_slots=output_slots,
+            max_predictions=max_predictions,
             reranker=reranker,
+            attention_algorithm=attention_algorithm,
             pooling=pooling,
             normalize=normalize,
-            **options,
         )
         return cls(session, tokenizer, max_length)
+
+    def close(self) -> None:
+        """Closes the session (`Session.close`): what needs it raises RuntimeError from then on."""
+        self.session.close()
+
+    def __enter__(self: Self) -> Self:
+        self.session.__enter__()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
     @property
     def labels(self) -> list[str]:
@@ -102,7 +126,7 @@ class TextRunner:
     def _run(
         self,
         texts: Iterable[Text],
-        outputs: Sequence[str],
+        outputs: Outputs,
         max_length: int | None,
         truncation: bool | str,
         progress: Progress | None,
@@ -117,6 +141,7 @@ class TextRunner:
         frame  what stands around the tokens of each text
         total  number of texts, where `texts` does not know it
         """
+        self.session.check_open()
         longest = self.max_length if max_length is None else self._longest(max_length)
         if isinstance(texts, Sized):
             total = len(texts)
@@ -141,7 +166,7 @@ class TextRunner:
             yield chunk, tokens, result
 
     def _run_tokens(
-        self, ids: Sequence[Int32Array], type_ids: Sequence[Int32Array], outputs: Sequence[str]
+        self, ids: Sequence[Int32Array], type_ids: Sequence[Int32Array], outputs: Outputs
     ) -> RunResult:
         return self.session.run_many(ids, outputs, type_ids=type_ids if self._has_types else None)
 

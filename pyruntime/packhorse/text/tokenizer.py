@@ -77,7 +77,8 @@ def _fails(encode: Callable[[list[Text]], object], text: Text) -> bool:
 
 
 class TextTokenizer:
-    """Any number of threads may use one."""
+    """Any number of threads may use one. Pickled, it is the settings that it was made of; a copy is
+    the tokenizer itself."""
 
     def __init__(self, config: TextConfig) -> None:
         """Raises ModuleNotFoundError (no package tokenizers) and ValueError (a file not usable)."""
@@ -98,6 +99,15 @@ class TextTokenizer:
         from packhorse_weights.text import read_text_config
 
         return cls(read_text_config(path))
+
+    def __reduce__(self) -> tuple[type[TextTokenizer], tuple[TextConfig]]:
+        return type(self), (self.config,)
+
+    def __copy__(self) -> TextTokenizer:
+        return self
+
+    def __deepcopy__(self, _memo: object) -> TextTokenizer:
+        return self
 
     @property
     def num_truncated(self) -> int:

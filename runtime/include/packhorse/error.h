@@ -44,6 +44,11 @@ class PACKHORSE_API RuntimeError : public detail::ErrorOver<std::runtime_error> 
   using ErrorOver::ErrorOver;
 };
 
+/// A run was ended before it was done, as packhorse/interrupt.h says. Its outputs are incomplete.
+class PACKHORSE_API Interrupted : public detail::ErrorOver<std::runtime_error> {
+  using ErrorOver::ErrorOver;
+};
+
 /// The memory limit or the device's memory does not suffice (Python: MemoryError).
 class PACKHORSE_API OutOfMemory : public std::bad_alloc, public Error {
  public:

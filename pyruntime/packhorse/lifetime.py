@@ -1,0 +1,57 @@
+"""How a session ends, is copied, and gets into other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from packhorse._session import NativeSession
+
+Self = TypeVar("Self", bound="SessionLifetime")
+
+
+class SessionLifetime:
+    """What `Session` has of it."""
+
+    def __init__(self, native: NativeSession, reload: Callable[[], object] | None) -> None:
+        """`reload`: loads the same again, and can be pickled; None: this session cannot be."""
+        self._native = native
+        self._reload = reload
+
+    def check_open(self) -> None:
+        """Raises RuntimeError where the session was closed."""
+        self._native.check_open()
+
+    def close(self) -> None:
+        """Frees the arena, and the weights unless other sessions share them.
+
+        What a run in another thread or results on the device still use is freed after them. Later
+        runs raise RuntimeError; what is known of the model stays readable. Closing twice is fine.
+        """
+        self._native.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._native.closed
+
+    def __enter__(self: Self) -> Self:
+        self.check_open()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
+        self.check_open()
+        if self._reload is None:
+            raise TypeError(
+                "this session cannot be pickled: it was not made by Session.load, so there is no "
+                "path to load it from again"
+            )
+        return self._reload, ()
+
+    def __copy__(self: Self) -> Self:
+        return self
+
+    def __deepcopy__(self: Self, _memo: object) -> Self:
+        return self

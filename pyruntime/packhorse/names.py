@@ -1,0 +1,21 @@
+"""The names that arguments take, where they are known beforehand: for type checkers."""
+
+from typing import Literal
+
+Dtype = Literal["float32", "bfloat16", "float16", "int8"]  # of `Session.load` and operators
+AttentionAlgorithm = Literal["auto", "hopper", "online", "short", "grouped", "bytetransformer"]
+Pooling = Literal["cls", "mean", "max", "last", "mean_sqrt", "weighted_mean"]
+OutputName = Literal[
+    "hidden",
+    "embedding",
+    "pooled",
+    "logits",
+    "token_weights",
+    "vectors",
+    "sparse",
+    "predictions",
+]  # of `Session.run`
+PairTruncation = Literal["longest_first", "only_second"]  # of `Session.score`
+Truncation = Literal["longest_first", "only_first", "only_second"]  # of texts and pairs
+EmbeddingDtype = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]  # of `embed`
+Activation = Literal["none", "gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid"]  # of operators

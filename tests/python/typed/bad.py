@@ -1,0 +1,35 @@
+"""Mistakes that mypy finds in a user's file, each with its code. Never run, only type-checked."""
+# ruff: noqa: B018
+
+from pathlib import Path
+
+import packhorse
+from packhorse import Session, TextModel
+from packhorse.names import Dtype
+
+
+def sessions(folder: Path) -> None:
+    session = Session.load(folder, dtype="float8")  # error: arg-type
+    Session.load(folder, max_token=8)  # error: call-arg
+    packhorse.plan_memory(folder, dtype="fp16")  # error: arg-type
+    packhorse.Sesion  # error: attr-defined
+    packhorse.ops.gem  # error: attr-defined
+    dtype: Dtype = "half"  # error: assignment
+    session.run([[1]], outputs=["embeddings"])  # error: list-item
+    session.run([[1]], output=["embedding"])  # error: call-overload
+    session.run(["text"])  # error: list-item
+    session.run([[1]]).embeddings  # error: attr-defined
+    session.run([[1]]).check()  # error: attr-defined
+    session.run([[1]], on_device=True).unpack()  # error: attr-defined
+    session.run_many([[1]], outputs=["hiden"])  # error: list-item
+    session.score([1], [[2]], truncation="longest")  # error: arg-type
+    packhorse.pack([[1]]).lenghts  # error: attr-defined
+    rows: list[int] = session.run([[1]]).hidden  # error: assignment
+    print(dtype, rows)
+
+
+def texts(folder: Path) -> None:
+    model = TextModel.load(folder, thread=2)  # error: call-arg
+    TextModel.load(folder, dtype="float8")  # error: arg-type
+    TextModel.load(folder, pooling="median")  # error: arg-type
+    model.embedd(["a"])  # error: attr-defined
