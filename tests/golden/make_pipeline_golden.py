@@ -27,22 +27,18 @@ import pipeline_cases as cases  # noqa: E402
 from tiny_tokenizer import with_kind  # noqa: E402
 
 
-def rounded(found: Any) -> Any:
-    """Plain values; scores with the digits that float32 has."""
+def rows(found: Any, names: tuple[str, ...]) -> Any:
+    """The fields of these names, as far as they are there; scores with the digits of float32."""
     if isinstance(found, list):
-        return [rounded(one) for one in found]
-    if isinstance(found, dict):
-        return {
-            name: float(f"{float(value):.7g}") if name == "score" else value
-            for name, value in found.items()
-        }
-    return found
+        return [rows(one, names) for one in found]
+    score = float(f"{float(found['score']):.7g}")
+    return [score, *(found[name] for name in names if name in found)]
 
 
 def answers(pipe: Any) -> Any:
     return [
         [
-            rounded(found if isinstance(found, list) else [found])
+            rows(found if isinstance(found, list) else [found], cases.ANSWER)
             for question, context in cases.QUESTIONS
             for found in [pipe(question=question, context=context, **options)]
         ]
@@ -51,18 +47,17 @@ def answers(pipe: Any) -> Any:
 
 
 def entities(pipe: Any) -> Any:
-    found = []
-    for options in cases.TAG_OPTIONS:
-        rows = [pipe(text, **options) for text in cases.TAGGED]
-        # Their words are made of tokens, ours are the text itself.
-        found.append(
-            [[{k: v for k, v in e.items() if k != "word"} for e in row] for row in rounded(rows)]
-        )
-    return found
+    return [
+        [rows(pipe(text, **options), cases.ENTITY) for text in cases.TAGGED]
+        for options in cases.TAG_OPTIONS
+    ]
 
 
 def fillings(pipe: Any) -> Any:
-    return [[rounded(pipe(text, **options)) for text in cases.MASKED] for options in cases.FILL_OPTIONS]
+    return [
+        [rows(pipe(text, **options), cases.WORD) for text in cases.MASKED]
+        for options in cases.FILL_OPTIONS
+    ]
 
 
 def main() -> None:

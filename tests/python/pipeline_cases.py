@@ -10,7 +10,7 @@ from tiny_tokenizer import NO_TYPES, WORDS
 
 TYPES_OFF = NO_TYPES["tokenizer"]
 _FILLERS = ("singing", "Émile", "rather", "x-ray", "sat.", "Paris,", "who's", "dogs", "\U0001f600")
-_LENGTHS = (1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 300, 600)
+_LENGTHS = (1, 1, 2, 3, 8, 21, 55, 144, 600)
 
 
 def _text(words: int, seed: int) -> str:
@@ -22,7 +22,7 @@ def _text(words: int, seed: int) -> str:
 READERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "words": ("bert-answers", "words", {}),
     "bytes": ("distilbert-answers", "bytes", TYPES_OFF),
-    "pieces": ("bert-answers", "pieces", {}),
+    "pieces": ("bert-answers", "pieces", TYPES_OFF),
     "left": ("bert-answers", "bytes", {"truncation_side": "left"}),
 }
 QUESTIONS = (
@@ -40,7 +40,7 @@ ANSWER_OPTIONS: tuple[dict[str, Any], ...] = (
     {"top_k": 4, "align_to_words": False, "max_seq_len": 30, "doc_stride": 7},
     {"top_k": 2, "max_answer_len": 3, "max_seq_len": 24, "doc_stride": 0},
     {"handle_impossible_answer": True, "align_to_words": False, "max_answer_len": 1},
-    {"top_k": 20, "max_answer_len": 40, "max_seq_len": 36, "doc_stride": 12},
+    {"top_k": 8, "max_answer_len": 40, "max_seq_len": 36, "doc_stride": 12},
 )
 OURS = {
     "max_seq_len": "max_length",
@@ -58,7 +58,7 @@ TAGGED = (
     "",
     "Mark's dogs sat in Paris, singing.",
     "the Émile 42 \U0001f600 rather-odd [SEP] x-ray!",
-    *(_text(words, 100 + words) for words in (4, 20, 60)),
+    *(_text(words, 7 + words) for words in (4, 20, 50)),
 )
 STRATEGIES = ("none", "simple", "first", "average", "max")
 TAG_OPTIONS: tuple[dict[str, Any], ...] = (
@@ -88,3 +88,9 @@ FILL_OPTIONS: tuple[dict[str, Any], ...] = (
     {"targets": ["cat", "dog", "cat", "paris"]},
     {"targets": "singing", "top_k": 3},
 )
+
+# Fields that pipelines.json has of each result, after the score. The text of an answer is its piece
+# of the context; the words of entities are made of tokens there, and pieces of the text in ours.
+ANSWER = ("start", "end")
+ENTITY = ("entity", "entity_group", "index", "start", "end")
+WORD = ("token", "token_str", "sequence")
