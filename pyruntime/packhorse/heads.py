@@ -69,12 +69,13 @@ def methods_for(config: Config) -> list[str]:
 
 
 def _describe(config: Config) -> str:
-    labels = ", ".join(_labels(config))
+    labels = _labels(config)
     if _answers(config):
         return "this model marks the start and the end of answers"
-    if classifier_of(config):
+    if labels:
         kind = "texts" if _labels_texts(config) else "tokens"
-        return f"this model labels {kind} ({labels:.120})"
+        count = f"{len(labels)} label{'s' if len(labels) > 1 else ''}"
+        return f"this model gives {kind} {count} ({', '.join(labels):.120})"
     return "this model has no classifier"
 
 
@@ -83,7 +84,7 @@ def require_head(config: Config, method: str) -> None:
     needed, fits = _NEEDS[method]
     if fits(config):
         return
-    hint = f"its method is {' or '.join(methods_for(config))}"
+    hint = f"use {' or '.join(methods_for(config))}"
     if method == "score" and config.get("attention", {}).get("mask") == "causal":
         hint += "; a generative reranker is loaded with reranker="
     raise ValueError(f"{method}: {_describe(config)}, expected {needed}: {hint}")

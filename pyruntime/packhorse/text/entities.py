@@ -237,4 +237,7 @@ class TokenClassifying(TextRunner):
             if progress is not None:
                 progress(done, total)
             for text, own, rows in zip(chunk, prepared, logits, strict=True):
-                yield str(text), [(window.tokens, row) for window, row in zip(own, rows, strict=True)]
+                yield (
+                    str(text),
+                    [(window.tokens, row) for window, row in zip(own, rows, strict=True)],
+                )

@@ -26,8 +26,8 @@ def _checked(pairs: Pairs) -> Iterator[tuple[str, str]]:
                 yield query, document
                 continue
         raise ValueError(
-            f"texts[{i}] is {pair!r:.80}, expected a pair: (query, document), both str. One pair "
-            "is a list of one, [(query, document)]"
+            f"texts[{i}] is {pair!r:.80}, expected a query and a document: (str, str). One pair "
+            "is a list of one: [(query, document)]"
         )
 
 

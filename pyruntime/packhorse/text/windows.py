@@ -37,11 +37,10 @@ class Windows:
         room = self._max_length - around
         count = end - begin
         if count > room and room <= self._stride:
-            what = "the question" if part else "a text"
+            what = "the question has {} tokens with special ones" if part else "{} special tokens"
             raise ValueError(
-                f"{name}: {what} has {around} tokens around a window, with special ones; at "
-                f"max_length {self._max_length} no room is left for windows that share "
-                f"{self._stride} tokens"
+                f"{name}: {what.format(around)}; at max_length {self._max_length} no room is left "
+                f"for windows that share {self._stride} tokens"
             )
         starts = (
             range(0, max(count - self._stride, 1), room - self._stride) if count > room else [0]
