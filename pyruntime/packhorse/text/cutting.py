@@ -46,7 +46,10 @@ def steps_of(component: Any, children: str) -> list[dict[str, Any]]:
     """The steps of a part of a tokenizer, as tokenizer.json has them."""
     if component is None:
         return []
-    step = json.loads(component.__getstate__())
+    try:
+        step = json.loads(component.__getstate__())
+    except Exception:  # a step written in Python
+        return [{"type": None}]
     found, rest = [], [step]
     while rest:
         step = rest.pop(0)
@@ -82,11 +85,17 @@ def _parts_at_spaces(step: dict[str, Any]) -> bool | None:
     return None
 
 
-def _joins_no_words(tokenizer: Tokenizer) -> bool:
+def _joins_no_words(tokenizer: Tokenizer, steps: list[dict[str, Any]]) -> bool:
     """Whether the merges of a tokenizer that reads a text as one word never cross a space."""
-    if type(tokenizer.model).__name__ != "BPE":
+    space = "\u2581"
+    written = any(
+        (step["type"] == "Metaspace" and step["replacement"] == space)
+        or (step["type"] == "Replace" and step["content"] == space)
+        for step in steps
+    )
+    if not written or type(tokenizer.model).__name__ != "BPE":
         return False
-    return not any(re.search("[^\u2581]\u2581", token) for token in tokenizer.get_vocab())
+    return not any(re.search(f"[^{space}]{space}", token) for token in tokenizer.get_vocab())
 
 
 class Cutter:
@@ -96,18 +105,22 @@ class Cutter:
         self._tokenizer = tokenizer
         added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
         self._margin = MARGIN + 4 * max(map(len, added), default=0)
-        self._boundary = self._find_boundary(added)
+        splitters = steps_of(tokenizer.pre_tokenizer, "pretokenizers")
+        self._parts = [_parts_at_spaces(step) for step in splitters]
+        self._boundary = self._find_boundary(added, splitters)
 
-    def _find_boundary(self, added: list[str]) -> re.Pattern[str] | None:
+    def _find_boundary(
+        self, added: list[str], splitters: list[dict[str, Any]]
+    ) -> re.Pattern[str] | None:
         tokenizer = self._tokenizer
         normalizers = steps_of(tokenizer.normalizer, "normalizers")
-        parts = [_parts_at_spaces(s) for s in steps_of(tokenizer.pre_tokenizer, "pretokenizers")]
+        parts = self._parts
         if (
             not all(_is_local_normalizer(step) for step in normalizers)
             or None in parts
             or getattr(tokenizer.model, "dropout", None)
             or any(re.search(r"\w\s+\w|^ $", token) for token in added)
-            or not (any(parts) or _joins_no_words(tokenizer))
+            or not (any(parts) or _joins_no_words(tokenizer, normalizers + splitters))
         ):
             return None
         chinese = any(step.get("handle_chinese_chars") for step in normalizers) and any(parts)
@@ -164,6 +177,11 @@ class Cutter:
         sure = next((i for i, start in enumerate(starts) if start < safe), len(starts))
         return text[begin:] if sure > count else None
 
+    @property
+    def keeps_words(self) -> bool:
+        """Whether pieces of a text also have its words."""
+        return any(self._parts)
+
     def pieces(self, text: str) -> Iterator[tuple[Any, slice, int]]:
         """Yields (encoding of a part of the text, which of its tokens count, where the part begins
         in the text); the tokens that count are together those of the text, without special ones.
@@ -183,3 +201,7 @@ class Cutter:
             )
             yield encoding, own, first
             previous, begin = begin, end
+
+    def count(self, text: str) -> int:
+        """How many tokens the text has, without special ones."""
+        return sum(own.stop - own.start for _, own, _ in self.pieces(text))

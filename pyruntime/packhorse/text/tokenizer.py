@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Sequence
 from os import PathLike
@@ -253,10 +254,15 @@ class TextTokenizer:
         """As much of a text or pair as decides what it is cut to, where `room` tokens stay."""
         if isinstance(row, str):
             return self._cutter.shorten(row, room, self.side)
-        shorter = tuple(self._cutter.shorten(text, room, self.side) for text in row)
-        cut = [len(text) < len(whole) for text, whole in zip(shorter, row, strict=True)]
-        if all(cut) and strategy == "longest_first" and room % 2:
-            return row  # the longer one keeps a token more
+        shorter = [self._cutter.shorten(text, room, self.side) for text in row]
+        if shorter != [*row] and strategy == "longest_first" and room % 2:
+            # The longer one keeps a token more, where both have more than `room` tokens.
+            sizes = [self._cutter.count(text) for text in shorter]
+            if min(sizes) > room:
+                wholes = [self._cutter.count(text) for text in row]
+                longer = int(wholes[1] >= wholes[0])
+                least = max(room, sizes[1 - longer])
+                shorter[longer] = self._cutter.shorten(row[longer], least, self.side)
         return shorter[0], shorter[1]
 
     def read(
@@ -265,7 +271,8 @@ class TextTokenizer:
         """All tokens of `texts`, of any length: a long text, or second text of a pair, is tokenized
         piece by piece. Arguments and errors as of `encode`."""
         rows = [check_text(text, i, "", pairs) for i, text in enumerate(texts, first)]
-        long = [len(row if isinstance(row, str) else row[1]) > PIECE for row in rows]
+        limit = PIECE if self._cutter.keeps_words else sys.maxsize
+        long = [len(row if isinstance(row, str) else row[1]) > limit for row in rows]
         with self._lock:
             self._tokenizer.no_truncation()
             short = ["" if big else row for row, big in zip(rows, long, strict=True)]
