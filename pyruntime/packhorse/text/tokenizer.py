@@ -291,27 +291,24 @@ class TextTokenizer:
         first characters."""
         (row,) = rows
         part, text = (0, row) if isinstance(row, str) else (1, row[1])
-        pieces = []
-        words = 0
-        for encoding, own, begin in self._cutter.pieces(text):
-            piece = arrays_of(encoding).take(own)
-            shifted = np.where(piece.words < 0, -1, piece.words + words)
-            words = int(shifted.max(initial=words)) + 1
-            pieces.append(
-                piece._replace(
-                    words=shifted.astype(np.int32),
-                    begins=piece.begins + np.int32(begin),
-                    ends=piece.ends + np.int32(begin),
-                )
-            )
-        middle = join(pieces)
         few = text[: PIECE // 64]
         frame = arrays_of(self._tokenizer.encode(*((few,) if part == 0 else (row[0], few))))
         where = np.flatnonzero(frame.parts == part)
         if not where.size:  # not one of these characters is a token
             return [arrays_of(self._tokenizer.encode(*((row,) if part == 0 else row)))]
-        middle = middle._replace(
-            parts=np.full_like(middle.ids, part),
-            type_ids=np.full_like(middle.ids, frame.type_ids[where[0]]),
-        )
-        return [join([frame.take(slice(where[0])), middle, frame.take(slice(where[-1] + 1, None))])]
+        pieces = [frame.take(slice(where[0]))]
+        words = 0
+        for encoding, own, begin in self._cutter.pieces(text):
+            piece = arrays_of(encoding).take(own)
+            numbers = np.where(piece.words < 0, np.int32(-1), piece.words + np.int32(words))
+            words = int(numbers.max(initial=words)) + 1
+            pieces.append(
+                piece._replace(
+                    type_ids=np.full_like(piece.ids, frame.type_ids[where[0]]),
+                    parts=np.full_like(piece.ids, part),
+                    words=numbers,
+                    begins=piece.begins + np.int32(begin),
+                    ends=piece.ends + np.int32(begin),
+                )
+            )
+        return [join([*pieces, frame.take(slice(where[-1] + 1, None))])]
