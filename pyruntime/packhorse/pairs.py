@@ -7,31 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from packhorse.heads import classifier_of, require_head
 from packhorse.packing import Int32Array, TokenSequence, as_int32
 from packhorse.result import FloatArray
 
 
-def classifier_of(config: Mapping[str, Any], what: str) -> Mapping[str, Any]:
-    """The classifier of a spec. Raises ValueError, on behalf of `what`, where there is none."""
-    classifier: Mapping[str, Any] | None = config.get("heads", {}).get("classifier")
-    if classifier is None:
-        raise ValueError(
-            f"{what}: this model has no classifier"
-            + ("; a generative reranker is loaded with reranker=" if what == "score" else "")
-        )
-    return classifier
-
-
 def check_scores(config: Mapping[str, Any]) -> None:
     """Raises ValueError naming what the model of this spec lacks for scoring pairs."""
-    classifier = classifier_of(config, "score")
-    if classifier["input"] == "tokens" or len(classifier["labels"]) != 1:
-        kind = "each token" if classifier["input"] == "tokens" else "a sequence"
-        raise ValueError(
-            f"score: this model gives {kind} {len(classifier['labels'])} labels, expected one "
-            "label for a sequence"
-        )
-    score = classifier.get("score", "identity")
+    require_head(config, "score")
+    score = classifier_of(config).get("score", "identity")
     if score not in ("identity", "sigmoid"):
         raise ValueError(
             f"score: spec: 'heads.classifier.score' is {score!r:.80}, expected \"identity\" or "
@@ -121,4 +105,4 @@ def sigmoid(x: FloatArray) -> FloatArray:
 def as_scores(config: Mapping[str, Any], logits: FloatArray) -> FloatArray:
     """float32[B] of logits [B, 1]."""
     scores: FloatArray = logits[:, 0]
-    return sigmoid(scores) if config["heads"]["classifier"].get("score") == "sigmoid" else scores
+    return sigmoid(scores) if classifier_of(config).get("score") == "sigmoid" else scores

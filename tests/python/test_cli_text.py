@@ -32,7 +32,7 @@ def test_score(cli: Cli, text: Path, tmp_path: Path) -> None:
     scores = packhorse.TextModel.load(reranker).score("who", lines)
     assert rows == [{"index": i, "score": score} for i, score in enumerate(scores.tolist())]
     classifier = with_tokenizer(GOLDEN / "bert-sequence", tmp_path / "c")
-    assert failed(cli("score", classifier, "who", text), "3 labels")
+    assert failed(cli("score", classifier, "who", text), "gives texts 3 labels")
 
 
 def test_score_in_a_template(cli: Cli, text: Path, tmp_path: Path) -> None:

@@ -71,22 +71,27 @@ def test_dimensions_and_length(model: packhorse.TextModel, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("dtype", ["float16", "int8", "uint8", "binary", "ubinary"])
 def test_dtypes(model: packhorse.TextModel, dtype: str) -> None:
-    rows = model.embed(CASES, truncate_dim=12)
-    found = model.embed(iter(CASES), truncate_dim=12, dtype=dtype)
+    texts = CASES * (1 + 100 // len(CASES))  # int8 wants a hundred
+    rows = model.embed(texts, truncate_dim=12)
+    found = model.embed(iter(texts), truncate_dim=12, dtype=dtype)
     np.testing.assert_array_equal(found, quantize_embeddings(rows, dtype))
-    assert found.shape == (len(CASES), 2 if dtype.endswith("binary") else 12)
+    assert found.shape == (len(texts), 2 if dtype.endswith("binary") else 12)
     assert model.embed([], truncate_dim=12, dtype=dtype).shape == (0, *found.shape[1:])
     assert model.embed([], truncate_dim=12, dtype=dtype).dtype == found.dtype
     if dtype.endswith("int8"):
         ranges = np.stack([rows.min(0), rows.max(0)])
-        one = model.embed(CASES[5], truncate_dim=12, dtype=dtype, ranges=ranges)
+        one = model.embed(texts[5], truncate_dim=12, dtype=dtype, ranges=ranges)
         np.testing.assert_array_equal(one, found[5])
 
 
 def test_quantize_as_sentence_transformers(golden: Any) -> None:
     some, ranges = golden["some"], golden["ranges"]
     for kind in ("int8", "uint8", "binary", "ubinary"):
-        found = quantize_embeddings(some, kind)
+        if kind.endswith("binary"):
+            found = quantize_embeddings(some, kind)
+        else:
+            with pytest.warns(UserWarning, match="ranges of 7 embeddings say little about others"):
+                found = quantize_embeddings(some, kind)
         assert found.dtype == golden[kind].dtype
         np.testing.assert_array_equal(found, golden[kind])
     for kind in ("int8", "uint8"):
@@ -99,7 +104,7 @@ def test_quantize_as_sentence_transformers(golden: Any) -> None:
     ("dtype", "ranges", "message"),
     [
         ("int4", None, "dtype 'int4' is not one of float32, float16, int8"),
-        ("int8", None, "one embedding has no ranges"),
+        ("int8", None, r"1 are too few, expected 100 or more: give ranges=np.stack\(\[e.min"),
         ("int8", np.zeros((2, 31)), r"ranges have shape \(2, 31\), expected \(2, 32\)"),
         ("uint8", np.stack([np.ones(32), np.zeros(32)]), "the lowest and the highest"),
         ("binary", np.zeros((2, 32)), "dtype 'binary' takes no ranges"),
@@ -110,6 +115,16 @@ def test_dtype_errors(model: packhorse.TextModel, dtype: str, ranges: Any, messa
         model.embed(["a"], dtype=dtype, ranges=ranges)
     with pytest.raises(ValueError, match=r"embeddings are int64\[3\], expected floats \[N, dims\]"):
         quantize_embeddings(np.arange(3), "int8")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_too_few_for_ranges(model: packhorse.TextModel, dtype: str) -> None:
+    for texts, count in (("a cat", 1), (CASES[:2], 2), (["a"] * 99, 99), (iter(CASES[:5]), 5)):
+        with pytest.raises(ValueError, match=f"{count} are too few, expected 100 or more"):
+            model.embed(texts, dtype=dtype)
+    with pytest.raises(ValueError, match="one embedding has no ranges"):
+        quantize_embeddings(np.ones((1, 3), np.float32), dtype)
+    assert model.embed((["a", "b"] * 50)[:100], dtype=dtype).shape == (100, 32)
 
 
 def test_prompts_that_pooling_leaves_out(tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ def test_score(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, model.score_pairs([("who", one) for one in documents]))
     np.testing.assert_array_equal(found, model.score("who", iter(documents)))
     assert model.score("who", []).shape == (0,)
+    assert model.score("who", documents[3]) == found[3]
+    assert type(model.score("who", documents[3])) is float
     # As the session joins and cuts ids.
     tokenizer = make_tokenizer()
     tokenizer.no_padding()
@@ -151,34 +153,6 @@ def test_ignored_labels(tmp_path: Path) -> None:
     names = {entity["entity"] for entity in tokens}
     some = model.classify_tokens(TEXTS[2], ignore_labels=list(names)[:1])
     assert {entity["entity"] for entity in some} == names - set(list(names)[:1])
-
-
-# --- what a model has not
-
-
-@pytest.mark.parametrize(
-    ("model", "call", "message"),
-    [
-        ("bert-gelu", lambda m: m.score("a", ["b"]), "score: this model has no classifier"),
-        ("bert-gelu", lambda m: m.classify("a"), "classify: this model has no classifier"),
-        ("bert-gelu", lambda m: m.answer("a", "b"), "answer: this model has no classifier"),
-        ("bert-gelu", lambda m: m.classify_tokens("a"), "classify_tokens: this model has no clas"),
-        ("bert-sequence", lambda m: m.score("a", ["b"]), "a sequence 3 labels, expected one"),
-        ("bert-sequence", lambda m: m.answer("a", "b"), "its labels are 'negative, neutral, pos"),
-        ("bert-sequence", lambda m: m.classify_tokens("a"), "labels texts, not tokens"),
-        ("bert-sequence", lambda m: m.classify("a", top_k=0), "top_k is 0"),
-        ("bert-tokens", lambda m: m.classify("a"), "labels tokens, not texts"),
-        ("bert-tokens", lambda m: m.answer("a", "b"), "does not answer questions"),
-        ("bert-tokens", lambda m: m.classify_tokens([("a", "b")]), "is a pair, expected a text"),
-        ("bert-tokens", lambda m: m.classify_tokens("a", aggregation_strategy="max"), "'max'"),
-        ("bert-reranker", lambda m: m.score("a", "b"), "documents is one str"),
-        ("bert-reranker", lambda m: m.score("a", [7]), r"texts\[0\] is \('a', 7\), expected"),
-    ],
-)
-def test_refused(model: str, call: Any, message: str, tmp_path: Path) -> None:
-    loaded = packhorse.TextModel.load(with_tokenizer(GOLDEN / model, tmp_path / "m"))
-    with pytest.raises(ValueError, match=message):
-        call(loaded)
 
 
 def test_problems_of_hostile_specs(tmp_path: Path) -> None:

@@ -51,6 +51,65 @@ def make_tokenizer(pair: str = "bert") -> Any:
     return tokenizer
 
 
+def make_byte_tokenizer() -> Any:
+    """Byte-level BPE, as RoBERTa's: a space belongs to the word after it."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    space = "\u0120"
+    merged = ("the", "cat", "dog", "sat", "mat", "paris", "mark", "was", "on", "in")
+    pieces, merges = [], []
+    for word in (*(space + word for word in merged), "ing", "er"):
+        for i in range(1, len(word)):
+            if word[: i + 1] not in pieces:
+                pieces.append(word[: i + 1])
+                merges.append((word[:i], word[i]))
+    tokens = [*SPECIAL.values(), *ascii_lowercase, *".,?!-'", space, *pieces]
+    tokens += [f"[unused{i}]" for i in range(100 - len(tokens))]
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.post_processor = processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2))
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def make_piece_tokenizer() -> Any:
+    """Pieces with their probabilities, as XLM-RoBERTa's: a space is a character of its own."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    space = "\u2581"
+    tokens = [*SPECIAL.values(), space, *ascii_lowercase, *".,?!-'"]
+    tokens += [space + word for word in WORDS] + ["at", "in", "ing", "er", "th", "ar", "is"]
+    tokens += [f"[unused{i}]" for i in range(100 - len(tokens))]
+    scores = [(token, -9.0 + len(token) - i / 100) for i, token in enumerate(tokens)]
+    tokenizer = Tokenizer(models.Unigram(scores, unk_id=4, byte_fallback=False))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Nmt(), normalizers.NFKC(), normalizers.Lowercase()]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair=PAIRS["roberta"],
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    return tokenizer
+
+
+KINDS = {"words": make_tokenizer, "bytes": make_byte_tokenizer, "pieces": make_piece_tokenizer}
+
+
+def with_kind(model: Path, folder: Path, kind: str, **settings: Any) -> Path:
+    """A copy of a golden model with a tokenizer of this kind, which knows its special tokens."""
+    with_tokenizer(model, folder, config={"tokenizer": settings})
+    tokenizer = KINDS[kind]()
+    tokenizer.add_special_tokens(list(SPECIAL.values()))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
 def add_tokenizer(folder: Path, pair: str = "bert", **settings: Any) -> Path:
     """Writes the tokenizer's files into a model folder, which it returns."""
     make_tokenizer(pair).save(str(folder / "tokenizer.json"))

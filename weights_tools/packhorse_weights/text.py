@@ -43,6 +43,9 @@ class TextConfig:
     truncate_dim: int | None = None  # dimensions of embeddings that are kept
     special_tokens: bool = True  # whether the tokenizer adds any
     unknown_tokens: bool = True  # whether the unknown token counts
+    cls_token: str | None = None  # that begins a text
+    unk_token: str | None = None  # of what the vocabulary lacks
+    clean_up_spaces: bool = False  # whether a decoded text loses spaces before punctuation
 
 
 def _find_tokenizer(folder: Path, root: Path) -> Path:
@@ -67,6 +70,12 @@ def _token(config: Config, name: str) -> str | None:
     value = config.fields.get(name)
     token = value.get("content") if isinstance(value, dict) else value
     return token if isinstance(token, str) else None
+
+
+def _special(settings: Config, folder: Path, name: str) -> str | None:
+    """Of tokenizer_config.json, else of special_tokens_map.json, which older folders have."""
+    found = _token(settings, name)
+    return found or _token(_optional(folder, "special_tokens_map.json"), name)
 
 
 def _normalizer(config: Config) -> dict[str, bool | None]:
@@ -152,10 +161,13 @@ def read_text_config(path: str | PathLike[str]) -> TextConfig:
         not isinstance(names, list) or "token_type_ids" in names,
         _added_token(settings, "add_bos_token", "bos_token"),
         _added_token(settings, "add_eos_token", "eos_token"),
-        _token(settings, "mask_token"),
+        _special(settings, tokenizer_file.parent, "mask_token"),
         prompts,
         default,
         _truncate_dim(model),
         special_tokens,
         tokens.boolean("unknown_tokens", True),
+        _special(settings, tokenizer_file.parent, "cls_token"),
+        _special(settings, tokenizer_file.parent, "unk_token"),
+        settings.fields.get("clean_up_tokenization_spaces") is True,
     )

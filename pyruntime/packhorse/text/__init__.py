@@ -1,11 +1,11 @@
 """Text in, results out: models with their tokenizers. Needs the extra `text`."""
 
-from packhorse.text.answers import Answer
 from packhorse.text.embeddings import quantize_embeddings
-from packhorse.text.entities import Entity
 from packhorse.text.labels import Label
 from packhorse.text.masks import Word
 from packhorse.text.model import TextModel
+from packhorse.text.spans import Answer
+from packhorse.text.tagging import Entity
 from packhorse.text.tokenizer import TextTokenizer, Tokens
 
 __all__ = [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sized
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,11 @@ from packhorse.result import FloatArray
 from packhorse.text.runner import Progress, TextRunner, as_texts
 from packhorse.text.settings import choose_prompt
 
+MIN_SAMPLE = 100  # embeddings whose ranges say something about others
+_HOW_TO_SAMPLE = (
+    "give ranges=np.stack([e.min(axis=0), e.max(axis=0)]) of float32 embeddings e of some thousand "
+    "representative texts, the same for all embeddings that meet"
+)
 DTYPES = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
 
 
@@ -34,7 +40,8 @@ def quantize_embeddings(
     "binary"              the same less 128, int8
 
     ranges  of uint8 and int8: (low, high) of each dimension, [2, dims]. None: those of `embeddings`
-            themselves, of which there must be two at least
+            themselves, of which there must be two at least; below 100 a UserWarning says that they
+            are too few
 
     Raises ValueError.
     """
@@ -52,6 +59,11 @@ def quantize_embeddings(
     if dtype in ("binary", "ubinary"):
         bits: npt.NDArray[np.uint8] = np.packbits(embeddings > 0, axis=-1)
         return bits if dtype == "ubinary" else (bits ^ 0x80).view(np.int8)
+    if ranges is None and 1 < len(embeddings) < MIN_SAMPLE:
+        warnings.warn(
+            f"the ranges of {len(embeddings)} embeddings say little about others: {_HOW_TO_SAMPLE}",
+            stacklevel=2,
+        )
     low, high = _ranges(embeddings, ranges)
     steps = (high - low) / np.float32(255)
     steps[steps == 0] = 1
@@ -67,10 +79,7 @@ def _ranges(embeddings: FloatArray, ranges: npt.ArrayLike | None) -> FloatArray:
         if count == 0:
             return np.zeros((2, dims), np.float32)
         if count == 1:
-            raise ValueError(
-                "one embedding has no ranges: give ranges=np.stack([e.min(0), e.max(0)]) of "
-                "representative embeddings e"
-            )
+            raise ValueError(f"one embedding has no ranges: {_HOW_TO_SAMPLE}")
         return np.stack([embeddings.min(axis=0), embeddings.max(axis=0)]).astype(np.float32)
     given = np.asarray(ranges, np.float32)
     if given.shape != (2, dims) or not (given[0] <= given[1]).all():
@@ -79,6 +88,14 @@ def _ranges(embeddings: FloatArray, ranges: npt.ArrayLike | None) -> FloatArray:
             "value of each dimension"
         )
     return given
+
+
+def _check_sample(count: int, dtype: str) -> None:
+    if 0 < count < MIN_SAMPLE:
+        raise ValueError(
+            f'embed: dtype="{dtype}" without ranges takes those of the texts of this call, and '
+            f"{count} are too few, expected {MIN_SAMPLE} or more: {_HOW_TO_SAMPLE}"
+        )
 
 
 class Embedding(TextRunner):
@@ -106,7 +123,8 @@ class Embedding(TextRunner):
                       its files say so, and what is cut of them is left as it is, as in
                       sentence-transformers
         dtype         "float32", "float16", "int8", "uint8", "binary" or "ubinary", with `ranges` as
-                      `quantize_embeddings` says
+                      `quantize_embeddings` says; but int8 and uint8 without ranges are a ValueError
+                      where there are fewer than 100 texts to take them from
         """
         size = self.session.embedding_size
         if truncate_dim is None:
@@ -121,6 +139,9 @@ class Embedding(TextRunner):
             )
         # Where ranges are not given, they are those of all embeddings.
         late = dtype in ("int8", "uint8") and ranges is None
+        chosen = as_texts(texts)
+        if late and isinstance(chosen, Sized):
+            _check_sample(len(chosen), dtype)
 
         def finish(rows: FloatArray) -> npt.NDArray[Any]:
             rows = rows[:, :truncate_dim]
@@ -129,10 +150,11 @@ class Embedding(TextRunner):
 
         parts = [finish(np.empty((0, size), np.float32))]  # checks dtype and ranges, too
         for _, _, result in self._run(
-            as_texts(texts), ["embedding"], max_length, truncation, progress, prompt=before
+            chosen, ["embedding"], max_length, truncation, progress, prompt=before
         ):
             parts.append(finish(result.embedding))
         found = np.concatenate(parts)
         if late:
+            _check_sample(len(found), dtype)
             found = quantize_embeddings(found, dtype)
         return found[0] if isinstance(texts, str) else found

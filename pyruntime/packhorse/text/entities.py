@@ -1,78 +1,27 @@
-"""Entities of a text: what a classifier of tokens says, token by token or joined."""
+"""Entities of texts, by a classifier of tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Iterator, Sequence, Sized
+from typing import Any
 
 import numpy as np
 
-from packhorse.pairs import classifier_of
+from packhorse.heads import require_head
 from packhorse.result import FloatArray
-from packhorse.text.labels import softmax
+from packhorse.text.checks import Text
 from packhorse.text.runner import Progress, TextRunner, as_texts
-
-if TYPE_CHECKING:
-    from tokenizers import Encoding
-
-Entity = dict[str, Any]
-
-
-def check_token_classifier(config: Mapping[str, Any]) -> None:
-    """Raises ValueError for a model without a classifier of tokens."""
-    if classifier_of(config, "classify_tokens")["input"] != "tokens":
-        raise ValueError("classify_tokens: this model labels texts, not tokens: classify")
-
-
-def find_entities(
-    labels: Sequence[str], text: str, encoding: Encoding, logits: FloatArray
-) -> list[Entity]:
-    """The best label of each token of `text` but special ones; logits [tokens, labels]."""
-    scores = softmax(logits)
-    best = scores.argmax(axis=1).tolist()
-    return [
-        {
-            "entity": labels[best[i]],
-            "score": float(scores[i, best[i]]),
-            "index": i,
-            "word": text[begin:end],
-            "start": begin,
-            "end": end,
-        }
-        for i, (begin, end) in enumerate(encoding.offsets)
-        if not encoding.special_tokens_mask[i]
-    ]
-
-
-def _split_label(label: str) -> tuple[str, str]:
-    """(B or I, kind): a label without either continues what came before."""
-    return (label[0], label[2:]) if label.startswith(("B-", "I-")) else ("I", label)
-
-
-def join_entities(text: str, entities: Iterable[Entity]) -> Iterator[Entity]:
-    """Runs of tokens of one kind: a B- label begins another one, as does another kind."""
-    run: list[Entity] = []
-    kind = ""
-    for entity in entities:
-        begins, next_kind = _split_label(entity["entity"])
-        if run and (begins == "B" or next_kind != kind):
-            yield _join(text, run)
-            run = []
-        run.append(entity)
-        kind = next_kind
-    if run:
-        yield _join(text, run)
-
-
-def _join(text: str, run: Sequence[Entity]) -> Entity:
-    begin, end = run[0]["start"], run[-1]["end"]
-    return {
-        "entity_group": run[0]["entity"].partition("-")[2] or run[0]["entity"],
-        "score": float(np.mean([entity["score"] for entity in run])),
-        "word": text[begin:end],
-        "start": begin,
-        "end": end,
-    }
+from packhorse.text.streaming import prepare_ahead
+from packhorse.text.tagging import (
+    STRATEGIES,
+    Entity,
+    continues_word,
+    drop_overlaps,
+    find_entities,
+    join_entities,
+)
+from packhorse.text.token_arrays import TokenArrays, arrays_of
+from packhorse.text.windows import Window, Windows
 
 
 class TokenClassifying(TextRunner):
@@ -81,7 +30,8 @@ class TokenClassifying(TextRunner):
         texts: str | Iterable[str],
         *,
         aggregation_strategy: str = "none",
-        ignore_labels: Sequence[str] = ("O",),
+        ignore_labels: Collection[str] = ("O",),
+        stride: int | None = None,
         max_length: int | None = None,
         truncation: bool = True,
         progress: Progress | None = None,
@@ -90,27 +40,96 @@ class TokenClassifying(TextRunner):
 
         "none": for each token {"entity", "score", "index", "word", "start", "end"}; "simple": for
         each run of tokens of one kind {"entity_group", "score" (the mean), "word", "start", "end"}.
+        "first", "average", "max": the same for runs of words, each of which has the label of its
+        first token, of the mean of its tokens' scores, or of its surest token.
         `start` and `end` count characters, `word` is text[start:end], `index` counts tokens. Left
         out: special tokens, and what has one of `ignore_labels`.
+
+        stride  None: what is longer than `max_length` is cut. Else it is read in windows that share
+                so many tokens; of entities that overlap the longest is kept. Not with "none"
+
+        Raises ValueError: a model that does not label tokens; a pair; a stride that leaves windows
+        no room.
         """
-        check_token_classifier(self.session.config)
-        if aggregation_strategy not in ("none", "simple"):
+        require_head(self.session.config, "classify_tokens")
+        if aggregation_strategy not in STRATEGIES:
             raise ValueError(
-                f"aggregation_strategy {aggregation_strategy!r:.80} is not one of none, simple"
+                f"aggregation_strategy {aggregation_strategy!r:.80} is not one of "
+                f"{', '.join(STRATEGIES)}"
             )
+        chosen = as_texts(texts)
+        if stride is None:
+            read = self._cut(chosen, max_length, truncation, progress)
+        elif aggregation_strategy == "none":
+            raise ValueError(
+                'stride joins entities of windows, not with aggregation_strategy="none"'
+            )
+        else:
+            read = self._in_windows(chosen, stride, max_length, progress)
         found: list[list[Entity]] = []
+        for text, windows in read:
+            kept: list[Entity] = []
+            for tokens, logits in windows:
+                some = self._entities(text, tokens, logits, aggregation_strategy)
+                kept += (
+                    entity
+                    for entity in some
+                    if (entity.get("entity_group") or entity["entity"]) not in ignore_labels
+                )
+            found.append(drop_overlaps(kept) if len(windows) > 1 else kept)
+        return found[0] if isinstance(texts, str) else found
+
+    def _entities(
+        self, text: str, tokens: TokenArrays, logits: FloatArray, strategy: str
+    ) -> Iterator[Entity]:
+        of_words = strategy not in ("none", "simple")
+        continues = (
+            continues_word(self.tokenizer, text, tokens) if of_words else [False] * len(logits)
+        )
+        found = find_entities(self.labels, text, tokens, logits, strategy, continues)
+        return found if strategy == "none" else join_entities(text, found)
+
+    def _cut(
+        self,
+        texts: Iterable[Text],
+        max_length: int | None,
+        truncation: bool,
+        progress: Progress | None,
+    ) -> Iterator[tuple[str, list[tuple[TokenArrays, FloatArray]]]]:
+        """Yields (text, its tokens and their logits)."""
         for chunk, tokens, result in self._run(
-            as_texts(texts), ["logits"], max_length, truncation, progress, offsets=True
+            texts, ["logits"], max_length, truncation, progress, offsets=True, pairs=False
         ):
             rows = np.split(result.logits, result.cu_seqlens[1:-1])
             for text, encoding, logits in zip(chunk, tokens.encodings, rows, strict=True):
-                if not isinstance(text, str):
-                    raise ValueError(f"{text!r:.80} is a pair, expected a text")
-                some = find_entities(self.labels, text, encoding, logits)
-                if aggregation_strategy == "simple":
-                    some = list(join_entities(text, some))
-                names = [entity.get("entity_group") or entity["entity"] for entity in some]
-                found.append(
-                    [e for e, name in zip(some, names, strict=True) if name not in ignore_labels]
+                yield str(text), [(arrays_of(encoding), logits)]
+
+    def _in_windows(
+        self,
+        texts: Iterable[Text],
+        stride: int,
+        max_length: int | None,
+        progress: Progress | None,
+    ) -> Iterator[tuple[str, list[tuple[TokenArrays, FloatArray]]]]:
+        """Yields (text, tokens and logits of each of its windows)."""
+        total = len(texts) if isinstance(texts, Sized) else None
+        done = 0
+        longest = self.max_length if max_length is None else self._longest(max_length)
+        if not 0 <= stride < longest:
+            raise ValueError(f"stride {stride} is not between 0 and max_length, {longest}")
+        windows = Windows(self.tokenizer, longest, stride)
+
+        def prepare(chunk: Sequence[Text], first: int) -> list[list[Window]]:
+            read = self.tokenizer.read(chunk, first=first, pairs=False, table=self._table)
+            return [windows.split(tokens, 0, f"texts[{i}]") for i, tokens in enumerate(read, first)]
+
+        for chunk, prepared in prepare_ahead(texts, self.session.max_sequences, prepare):
+            logits = self._run_windows(prepared)
+            done += len(chunk)
+            if progress is not None:
+                progress(done, total)
+            for text, own, rows in zip(chunk, prepared, logits, strict=True):
+                yield (
+                    str(text),
+                    [(window.tokens, row) for window, row in zip(own, rows, strict=True)],
                 )
-        return found[0] if isinstance(texts, str) else found

@@ -7,10 +7,11 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from packhorse.pairs import classifier_of, sigmoid
+from packhorse.heads import classifier_of, require_head
+from packhorse.pairs import sigmoid
 from packhorse.result import FloatArray
+from packhorse.text.checks import Text
 from packhorse.text.runner import Progress, TextRunner, as_texts
-from packhorse.text.tokenizer import Text
 
 
 class Label(TypedDict):
@@ -27,9 +28,8 @@ def softmax(x: FloatArray) -> FloatArray:
 
 def check_classifier(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The classifier of texts. Raises ValueError where there is none."""
-    classifier = classifier_of(config, "classify")
-    if classifier["input"] == "tokens":
-        raise ValueError("classify: this model labels tokens, not texts: classify_tokens or answer")
+    require_head(config, "classify")
+    classifier = classifier_of(config)
     problem = classifier.get("problem", "single_label")
     if problem not in ("single_label", "multi_label", "regression"):
         raise ValueError(

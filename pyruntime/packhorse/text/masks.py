@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypedDict
 
 import numpy as np
 
+from packhorse.heads import require_head
 from packhorse.packing import Int32Array, pack
+from packhorse.result import FloatArray
 from packhorse.text.labels import softmax
 from packhorse.text.runner import TextRunner, as_texts
 from packhorse.text.tokenizer import Tokens
 
 
 class Word(TypedDict):
-    token: str
-    token_id: int
+    """What fills a mask: a token's id and text, and the whole text with it."""
+
     score: float
+    token: int
+    token_str: str
+    sequence: str
 
 
 class MaskFilling(TextRunner):
@@ -25,37 +31,71 @@ class MaskFilling(TextRunner):
         texts: str | Iterable[str],
         *,
         top_k: int = 5,
+        targets: str | Iterable[str] | None = None,
         max_length: int | None = None,
         truncation: bool = True,
     ) -> Any:
-        """Of each text, for each of its masks in turn, the `top_k` likeliest tokens, best first.
+        """Of each text, the `top_k` likeliest tokens for its mask, best first, each {"score",
+        "token" (its id), "token_str", "sequence" (the text with it)}; of several masks, a list of
+        such lists. Of a single str, its own result. As transformers' fill-mask pipeline.
 
-        list[list[list[Word]]]; of a single str its list[list[Word]]. Scores are softmax
-        probabilities over the vocabulary. The model is loaded with `max_predictions`: no text may
-        have more masks. Raises ValueError for a text without a mask.
+        targets  only these tokens; what is no entry of the vocabulary counts as its first token,
+                 with a UserWarning
+
+        Scores are softmax probabilities over the vocabulary. The model is loaded with
+        `max_predictions`: no text may have more masks. Raises ValueError for a text without a mask,
+        and for a model without this head.
         """
+        require_head(self.session.config, "fill_mask")
         most = self.session.max_predictions
-        mask = self.tokenizer.config.mask_token
-        mask_id = None if mask is None else self.tokenizer.id_of(mask)
         if most == 0:
-            raise ValueError("fill_mask: load the model with max_predictions, its masks in one run")
+            raise ValueError(
+                "fill_mask: this model was loaded without its head; load it with the number of "
+                "masks in one run: TextModel.load(path, max_predictions=64)"
+            )
+        mask_id = self.tokenizer.special_id("mask")
         if mask_id is None:
             raise ValueError(
-                "fill_mask: tokenizer_config.json names no mask_token of the vocabulary"
+                "fill_mask: the tokenizer's files name no mask_token of the vocabulary"
             )
         if top_k < 1:
             raise ValueError(f"top_k is {top_k}, expected 1 or more")
-        rows = list(as_texts(texts))
+        wanted = None if targets is None else self._target_ids(targets)
         longest = self.max_length if max_length is None else self._longest(max_length)
-        tokens = self.tokenizer.encode(rows, longest, truncation=truncation)
+        tokens = self.tokenizer.encode(
+            list(as_texts(texts)), longest, truncation=truncation, pairs=False, table=self._table
+        )
         counts = [int((ids == mask_id).sum()) for ids in tokens.ids]
         for i, count in enumerate(counts):
             if not 1 <= count <= most:
-                raise ValueError(f"texts[{i}] has {count} {mask}, expected 1 to {most}")
-        found: list[list[list[Word]]] = []
+                name = self.tokenizer.token_of(mask_id)
+                raise ValueError(f"texts[{i}] has {count} {name}, expected 1 to {most}")
+        found: list[Any] = []
         for first, last in self._parts(tokens.ids, counts):
-            found += self._fill(tokens, first, last, mask_id, top_k)
+            logits = self._predict(tokens, first, last, mask_id)
+            for ids, rows in zip(tokens.ids[first:last], logits, strict=True):
+                words = self._words(ids, mask_id, softmax(rows), top_k, wanted)
+                found.append(words if len(words) > 1 else words[0])
         return found[0] if isinstance(texts, str) else found
+
+    def _target_ids(self, targets: str | Iterable[str]) -> Int32Array:
+        found = set()
+        for target in as_texts(targets):
+            number = self.tokenizer.id_of(str(target))
+            if number is None:
+                ids = self.tokenizer.plain_ids(str(target))
+                if not ids.size:
+                    raise ValueError(f"targets: {target!r:.80} has no tokens")
+                number = int(ids[0])
+                warnings.warn(
+                    f"targets: {target!r:.80} is not in the vocabulary, its first token "
+                    f"{self.tokenizer.token_of(number)!r} is taken",
+                    stacklevel=3,
+                )
+            found.add(number)
+        if not found:
+            raise ValueError("targets is empty, expected a token or more")
+        return np.array(sorted(found), np.int32)
 
     def _parts(self, ids: Sequence[Int32Array], counts: list[int]) -> Iterator[tuple[int, int]]:
         """Ranges of texts that each fit one run."""
@@ -76,24 +116,44 @@ class MaskFilling(TextRunner):
         if first < len(ids):
             yield first, len(ids)
 
-    def _fill(
-        self, tokens: Tokens, first: int, last: int, mask_id: int, top_k: int
-    ) -> list[list[list[Word]]]:
+    def _predict(self, tokens: Tokens, first: int, last: int, mask_id: int) -> list[FloatArray]:
+        """Logits [masks, vocabulary] of each text."""
         types = tokens.type_ids[first:last] if self._has_types else None
         batch = pack(tokens.ids[first:last], type_ids=types)
         rows = np.flatnonzero(batch.ids == mask_id)
         logits = self.session.run(batch, outputs=["predictions"], rows=rows).predictions
-        scores = softmax(logits)
-        best = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
-        words: list[list[Word]] = [
-            [
-                {"token": self.tokenizer.token_of(i), "token_id": i, "score": float(row[i])}
-                for i in order
-            ]
-            for row, order in zip(scores, best.tolist(), strict=True)
-        ]
-        texts = np.searchsorted(batch.cu_seqlens, rows, side="right") - 1
-        found: list[list[list[Word]]] = [[] for _ in range(last - first)]
-        for text, of_mask in zip(texts.tolist(), words, strict=True):
-            found[text].append(of_mask)
+        found: list[FloatArray] = np.split(logits, np.searchsorted(rows, batch.cu_seqlens[1:-1]))
+        return found
+
+    def _words(
+        self,
+        ids: Int32Array,
+        mask_id: int,
+        scores: FloatArray,
+        top_k: int,
+        wanted: Int32Array | None,
+    ) -> list[list[Word]]:
+        """Of one text, for each of its masks; scores [masks, vocabulary]."""
+        places = np.flatnonzero(ids == mask_id)
+        if wanted is None:
+            wanted = np.arange(scores.shape[1], dtype=np.int32)
+        order = np.argsort(-scores[:, wanted], axis=1, kind="stable")[:, :top_k]
+        found = []
+        for place, row, best in zip(places, scores, wanted[order].tolist(), strict=True):
+            words: list[Word] = []
+            for token in best:
+                filled = ids.copy()
+                filled[place] = token
+                words.append(
+                    {
+                        "score": float(row[token]),
+                        "token": token,
+                        "token_str": self.tokenizer.decode([token], skip_special=False),
+                        # The other masks stay, as do the special tokens beside them.
+                        "sequence": self.tokenizer.decode(
+                            filled.tolist(), skip_special=len(places) == 1
+                        ),
+                    }
+                )
+            found.append(words)
         return found

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
+from packhorse.heads import require_head
 from packhorse.names import OutputName
 from packhorse.packing import Int32Array
 from packhorse.result import FloatArray
@@ -26,19 +28,16 @@ class Retrieval(TextRunner):
         max_length: int | None = None,
         truncation: bool = True,
         progress: Progress | None = None,
-    ) -> list[SparseVector]:
-        """(token ids, weights) of each text, ids ascending, weights above zero.
+    ) -> Any:
+        """(token ids, weights) of each text, ids ascending, weights above zero, in a list; of a
+        single str, its own pair.
 
         Of SPLADE models, which weigh the whole vocabulary, and of those like BGE-M3, which weigh a
         text's own tokens: of a token that comes more than once the largest weight counts, special
         tokens do not. Other models: ValueError. Prompts as in `embed`.
         """
-        known = self.session.outputs
-        if "sparse" not in known and "token_weights" not in known:
-            raise ValueError(
-                f"embed_sparse: this model has no sparse vectors, only {', '.join(known)}"
-            )
-        output: OutputName = "sparse" if "sparse" in known else "token_weights"
+        require_head(self.session.config, "embed_sparse")
+        output: OutputName = "sparse" if "sparse" in self.session.outputs else "token_weights"
         before = choose_prompt(self.tokenizer.config, prompt, prompt_name)
         special = self.tokenizer.special_ids
         found: list[SparseVector] = []
@@ -60,7 +59,7 @@ class Retrieval(TextRunner):
                 words = lexical_weights(ids[own], of_text[own], special)
                 order = np.array(sorted(words), np.int32)
                 found.append((order, np.array([words[i] for i in order.tolist()], np.float32)))
-        return found
+        return found[0] if isinstance(texts, str) else found
 
     def embed_tokens(
         self,
@@ -71,22 +70,18 @@ class Retrieval(TextRunner):
         max_length: int | None = None,
         truncation: bool = True,
         progress: Progress | None = None,
-    ) -> list[FloatArray]:
-        """A vector for each token of each text: [tokens, size], special tokens too; of length 1
-        where the model makes them so.
+    ) -> Any:
+        """A vector for each token of each text, special tokens too: a list of [tokens, size]; of a
+        single str, its own. They have length 1 where the model makes them so.
 
         For late interaction (`packhorse.late_interaction`), of models that have such vectors: those
         of ColBERT's kind and BGE-M3. Other models: ValueError. Prompts as in `embed`.
         """
-        known = self.session.outputs
-        if "vectors" not in known:
-            raise ValueError(
-                f"embed_tokens: this model has no vectors of tokens, only {', '.join(known)}"
-            )
+        require_head(self.session.config, "embed_tokens")
         before = choose_prompt(self.tokenizer.config, prompt, prompt_name)
         found: list[FloatArray] = []
         for _, _, result in self._run(
             as_texts(texts), ["vectors"], max_length, truncation, progress, prompt=before
         ):
             found += np.split(result.vectors, result.cu_seqlens[1:-1])
-        return found
+        return found[0] if isinstance(texts, str) else found

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, TypeVar
 
+import numpy as np
+
 from packhorse.arguments import Outputs
 from packhorse.names import AttentionAlgorithm, Dtype, Pooling
 from packhorse.packing import Int32Array
-from packhorse.result import RunResult
+from packhorse.result import FloatArray, RunResult
 from packhorse.session import ModelPath, Session, plan_memory
+from packhorse.text.checks import Text
 from packhorse.text.settings import longest_sequence
 from packhorse.text.streaming import prepare_ahead
-from packhorse.text.tokenizer import NO_FRAME, Frame, Text, TextTokenizer, Tokens
+from packhorse.text.tokenizer import NO_FRAME, Frame, TextTokenizer, Tokens
+from packhorse.text.windows import Window
 
 Progress = Callable[[int, int | None], object]
 Self = TypeVar("Self", bound="TextRunner")
@@ -115,6 +119,11 @@ class TextRunner:
         """How many texts and pairs have been cut short so far."""
         return self.tokenizer.num_truncated
 
+    @property
+    def _table(self) -> int:
+        """Entries of the model's embedding table."""
+        return int(self.session.config["vocab_size"])
+
     def _longest(self, max_length: int | None) -> int:
         longest = longest_sequence(self.session.config, max_length)
         if longest > self.session.max_tokens:
@@ -135,11 +144,13 @@ class TextRunner:
         offsets: bool = False,
         frame: Frame = NO_FRAME,
         total: int | None = None,
+        pairs: bool = True,
     ) -> Iterator[tuple[list[Text], Tokens, RunResult]]:
         """Yields (texts, their tokens, outputs of the session) of each chunk of `texts`, in order.
 
         frame  what stands around the tokens of each text
         total  number of texts, where `texts` does not know it
+        pairs  whether a pair may be among them
         """
         self.session.check_open()
         longest = self.max_length if max_length is None else self._longest(max_length)
@@ -155,6 +166,8 @@ class TextRunner:
                 prompt=prompt,
                 frame=frame,
                 first=first,
+                pairs=pairs,
+                table=self._table,
             )
 
         done = 0
@@ -169,6 +182,13 @@ class TextRunner:
         self, ids: Sequence[Int32Array], type_ids: Sequence[Int32Array], outputs: Outputs
     ) -> RunResult:
         return self.session.run_many(ids, outputs, type_ids=type_ids if self._has_types else None)
+
+    def _run_windows(self, windows: Sequence[Sequence[Window]]) -> list[list[FloatArray]]:
+        """Logits [tokens, labels] of each window of each text."""
+        flat = [window.tokens for own in windows for window in own]
+        result = self._run_tokens([t.ids for t in flat], [t.type_ids for t in flat], ["logits"])
+        rows = iter(np.split(result.logits, result.cu_seqlens[1:-1]))
+        return [[next(rows) for _ in own] for own in windows]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.session!r}, max_length={self.max_length})"

@@ -3,47 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sized
+from typing import Any
 
 import numpy as np
 
 from packhorse.pairs import as_scores, check_scores
 from packhorse.result import FloatArray
-from packhorse.text.runner import Progress, TextRunner
+from packhorse.text.checks import Text
+from packhorse.text.runner import Progress, TextRunner, as_texts
 from packhorse.text.settings import choose_prompt
-from packhorse.text.template import Template, find_template
-from packhorse.text.tokenizer import NO_FRAME, Text
+from packhorse.text.template import find_template
+from packhorse.text.tokenizer import NO_FRAME
 
 Pairs = Iterable[tuple[str, str]]
 
 
-def _written(template: Template, pairs: Pairs, instruction: str) -> Iterator[str]:
+def _checked(pairs: Pairs) -> Iterator[tuple[str, str]]:
     for i, pair in enumerate(pairs):
-        if not isinstance(pair, tuple | list) or [type(text) for text in pair] != [str, str]:
-            raise ValueError(f"texts[{i}] is {pair!r:.80}, expected a query and a document")
-        query, document = pair
-        yield template.write(query, document, instruction)
+        if isinstance(pair, tuple | list) and len(pair) == 2:
+            query, document = pair
+            if isinstance(query, str) and isinstance(document, str):
+                yield query, document
+                continue
+        raise ValueError(
+            f"texts[{i}] is {pair!r:.80}, expected a query and a document: (str, str). One pair "
+            "is a list of one: [(query, document)]"
+        )
 
 
 class Scoring(TextRunner):
     def score(
         self,
         query: str,
-        documents: Iterable[str],
+        documents: str | Iterable[str],
         *,
         instruction: str | None = None,
         max_length: int | None = None,
         truncation: bool | str = True,
         progress: Progress | None = None,
-    ) -> FloatArray:
-        """How well each document answers the query: float32[documents]. See `score_pairs`.
+    ) -> Any:
+        """How well each document answers the query: float32[documents]; of one str, a float.
 
-        Raises ValueError as that does, and where `documents` is one str.
+        See `score_pairs`. Raises ValueError as that does.
         """
-        if isinstance(documents, str):
-            raise ValueError("documents is one str, expected an iterable of them")
-        pairs = ((query, document) for document in documents)
-        total = len(documents) if isinstance(documents, Sized) else None
-        return self._score(pairs, total, instruction, max_length, truncation, progress)
+        if not isinstance(query, str):
+            raise ValueError(f"query is {query!r:.80}, expected a str")
+        chosen = as_texts(documents)
+        pairs = ((query, document) for document in chosen)
+        total = len(chosen) if isinstance(chosen, Sized) else None
+        scores = self._score(pairs, total, instruction, max_length, truncation, progress)
+        return float(scores[0]) if isinstance(documents, str) else scores
 
     def score_pairs(
         self,
@@ -75,7 +84,7 @@ class Scoring(TextRunner):
 
     def _score(
         self,
-        pairs: Pairs,
+        pairs: Iterable[Any],
         total: int | None,
         instruction: str | None,
         max_length: int | None,
@@ -86,7 +95,7 @@ class Scoring(TextRunner):
         check_scores(config)
         prompt = choose_prompt(self.tokenizer.config, None, None)
         template = find_template(config)
-        texts: Iterable[Text] = pairs
+        texts: Iterable[Text] = _checked(pairs)
         frame = NO_FRAME
         if template is not None:
             if not isinstance(truncation, bool):
@@ -98,7 +107,7 @@ class Scoring(TextRunner):
                 raise ValueError("instruction: this model's template has no {instruction}")
             if instruction is None:
                 instruction = prompt or template.instruction
-            texts = _written(template, pairs, instruction)
+            texts = (template.write(*pair, instruction) for pair in _checked(pairs))
             prompt, frame = "", template.frame(self.tokenizer)
         elif instruction is not None:
             raise ValueError("instruction: this model reads pairs without one")

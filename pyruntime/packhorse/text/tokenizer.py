@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from packhorse.packing import Int32Array
+from packhorse.text.checks import Text, check_ids, check_text, encode_rows
+from packhorse.text.cutting import PIECE, Cutter, steps_of
+from packhorse.text.token_arrays import TokenArrays, arrays_of, join
 
 if TYPE_CHECKING:
     from packhorse_weights.text import TextConfig
     from tokenizers import Encoding, Tokenizer
 
-Text = str | tuple[str, str]
+_USUAL = {"cls": ("[CLS]", "<s>"), "mask": ("[MASK]", "<mask>"), "unk": ("[UNK]", "<unk>")}
+_NO_SPACE_BEFORE = (".", "?", "!", ",", "' ", "n't", "'m", "'s", "'ve", "'re")
 STRATEGIES = ("longest_first", "only_first", "only_second")
 
 
@@ -68,14 +74,6 @@ def _load(config: TextConfig) -> Tokenizer:
     return tokenizer
 
 
-def _fails(encode: Callable[[list[Text]], object], text: Text) -> bool:
-    try:
-        encode([text])
-    except Exception:
-        return True
-    return False
-
-
 class TextTokenizer:
     """Any number of threads may use one. Pickled, it is the settings that it was made of; a copy is
     the tokenizer itself."""
@@ -85,9 +83,10 @@ class TextTokenizer:
         self.config = config
         self._tokenizer = _load(config)
         truncation = self._tokenizer.truncation or {}
-        self._side: str = config.truncation_side or truncation.get("direction", "right")
+        self.side: str = config.truncation_side or truncation.get("direction", "right")
         self._lock = threading.Lock()  # how to truncate is state of the tokenizer
         self._num_truncated = 0
+        self._cutter = Cutter(self._tokenizer)
         self._check_added_tokens(config)
         model = self._tokenizer.model
         unknown = None if config.unknown_tokens else getattr(model, "unk_token", None)
@@ -127,6 +126,33 @@ class TextTokenizer:
     def token_of(self, token_id: int) -> str:
         return self._tokenizer.id_to_token(token_id) or ""
 
+    @property
+    def keeps_first_space(self) -> bool:
+        """Whether the first word of a window keeps the space before it: of byte-level tokenizers
+        that put a space before a text, and take it for that one."""
+        steps = steps_of(self._tokenizer.post_processor, "processors")
+        return any(step.get("trim_offsets") and step.get("add_prefix_space") for step in steps)
+
+    @property
+    def marks_continuation(self) -> bool:
+        """Whether the vocabulary marks tokens that go on with a word, as "##ing" does."""
+        return bool(getattr(self._tokenizer.model, "continuing_subword_prefix", None))
+
+    def special_id(self, kind: str) -> int | None:
+        """Of "cls", "mask" or "unk": the token that the model's files name, else the usual one."""
+        named = getattr(self.config, f"{kind}_token")
+        names = _USUAL[kind] if named is None else (named,)
+        found = (self._tokenizer.token_to_id(name) for name in names)
+        return next((number for number in found if number is not None), None)
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool) -> str:
+        """The text of tokens, as transformers' tokenizers write it."""
+        text = self._tokenizer.decode(list(ids), skip_special_tokens=skip_special)
+        if self.config.clean_up_spaces:
+            for end in _NO_SPACE_BEFORE:
+                text = text.replace(f" {end}", end.rstrip())
+        return text
+
     def plain_ids(self, text: str) -> Int32Array:
         """Tokens of a text that is not cut, without those that the tokenizer adds."""
         with self._lock:
@@ -157,6 +183,8 @@ class TextTokenizer:
         prompt: str = "",
         frame: Frame = NO_FRAME,
         first: int = 0,
+        pairs: bool = True,
+        table: int | None = None,
     ) -> Tokens:
         """Tokens of `texts`, each a text or a pair of texts.
 
@@ -168,14 +196,16 @@ class TextTokenizer:
         prompt      goes before each text, or before the first of a pair
         frame       goes around the tokens of each; offsets and encodings are without it
         first       number of the first text, for messages
+        pairs       whether a pair may come
+        table       entries of the model's embedding table, where an id beyond it is an error
+
+        Of a text far longer than `max_length`, only as much is read as decides its tokens.
 
         Raises ValueError naming the text.
         """
-        rows = [self._check(text, i, prompt) for i, text in enumerate(texts, first)]
+        rows = [check_text(text, i, prompt, pairs) for i, text in enumerate(texts, first)]
         if max_length is not None:
-            pairs = any(isinstance(row, tuple) for row in rows)
-            added = self._tokenizer.num_special_tokens_to_add(pairs)
-            special = added * self.config.special_tokens + frame.size
+            special = self._num_special(rows) + frame.size
             if max_length <= special:
                 raise ValueError(
                     f"max_length {max_length} leaves no room beside {special} special tokens"
@@ -191,6 +221,7 @@ class TextTokenizer:
                         "truncation=False"
                     )
         ids = [np.array(encoding.ids, np.int32) for encoding in encodings]
+        check_ids(self._tokenizer, ids, table, first)
         types = [np.array(encoding.type_ids, np.int32) for encoding in encodings]
         if self._left_out is not None:
             types = [row[one != self._left_out] for row, one in zip(types, ids, strict=True)]
@@ -219,32 +250,88 @@ class TextTokenizer:
                 f"{', '.join(STRATEGIES)}"
             )
         tokenizer = self._tokenizer
-        encode = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
+        encode = partial(
+            tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast,
+            add_special_tokens=self.config.special_tokens,
+        )
         with self._lock:
-            if max_length is None or strategy is False:
-                tokenizer.no_truncation()
-            else:
-                tokenizer.enable_truncation(max_length, strategy=strategy, direction=self._side)
-            try:
-                encodings: list[Encoding] = encode(
-                    list(rows), add_special_tokens=self.config.special_tokens
-                )
-            except Exception as error:  # the package raises nothing narrower
-                number = first + next(i for i, row in enumerate(rows) if _fails(encode, row))
-                raise ValueError(
-                    f"texts[{number}]: {error} (max_length {max_length}, {strategy})"
-                ) from None
+            tokenizer.no_truncation()
+            if max_length is not None and strategy is not False:
+                room = max_length - self._num_special(rows)
+                if not (offsets and self.side == "left"):  # offsets count from the beginning
+                    rows = [self._shorten(row, room, strategy) for row in rows]
+                tokenizer.enable_truncation(max_length, strategy=strategy, direction=self.side)
+            encodings = encode_rows(encode, rows, first, f"max_length {max_length}, {strategy}")
             self._num_truncated += sum(
                 len(encoding) == max_length and bool(encoding.overflowing) for encoding in encodings
             )
         return encodings
 
-    @staticmethod
-    def _check(text: object, i: int, prompt: str) -> Text:
-        if isinstance(text, str):
-            return prompt + text
-        if isinstance(text, list | tuple) and len(text) == 2:
-            one, two = text
-            if isinstance(one, str) and isinstance(two, str):
-                return prompt + one, two
-        raise ValueError(f"texts[{i}] is {text!r:.80}, expected a text or a pair of texts")
+    def _num_special(self, rows: Sequence[Text]) -> int:
+        """How many tokens stand around a text, or around a pair where there is one."""
+        pairs = any(isinstance(row, tuple) for row in rows)
+        added = int(self._tokenizer.num_special_tokens_to_add(pairs))
+        return added * self.config.special_tokens
+
+    def _shorten(self, row: Text, room: int, strategy: object) -> Text:
+        """As much of a text or pair as decides what it is cut to, where `room` tokens stay."""
+        if isinstance(row, str):
+            return self._cutter.shorten(row, room, self.side)
+        shorter = [self._cutter.shorten(text, room, self.side) for text in row]
+        if shorter != [*row] and strategy == "longest_first" and room % 2:
+            # The longer one keeps a token more, where both have more than `room` tokens.
+            sizes = [self._cutter.count(text) for text in shorter]
+            if min(sizes) > room:
+                wholes = [self._cutter.count(text) for text in row]
+                longer = int(wholes[1] >= wholes[0])
+                least = max(room, sizes[1 - longer])
+                shorter[longer] = self._cutter.shorten(row[longer], least, self.side)
+        return shorter[0], shorter[1]
+
+    def read(
+        self, texts: Sequence[Text], *, first: int = 0, pairs: bool = True, table: int | None = None
+    ) -> list[TokenArrays]:
+        """All tokens of `texts`, of any length: a long text, or second text of a pair, is tokenized
+        piece by piece. Arguments and errors as of `encode`."""
+        rows = [check_text(text, i, "", pairs) for i, text in enumerate(texts, first)]
+        limit = PIECE if self._cutter.keeps_words else sys.maxsize
+        long = [len(row if isinstance(row, str) else row[1]) > limit for row in rows]
+        with self._lock:
+            self._tokenizer.no_truncation()
+            short = ["" if big else row for row, big in zip(rows, long, strict=True)]
+            encodings = encode_rows(self._tokenizer.encode_batch, short, first, "whole")
+            found = [
+                encode_rows(self._read_pieces, [row], i, "whole")[0] if big else arrays_of(encoding)
+                for i, (row, big, encoding) in enumerate(
+                    zip(rows, long, encodings, strict=True), first
+                )
+            ]
+        check_ids(self._tokenizer, [tokens.ids for tokens in found], table, first)
+        return found
+
+    def _read_pieces(self, rows: Sequence[Text]) -> list[TokenArrays]:
+        """Of one text or pair: around the tokens of all pieces, what stands around those of the
+        first characters."""
+        (row,) = rows
+        part, text = (0, row) if isinstance(row, str) else (1, row[1])
+        few = text[: PIECE // 64]
+        frame = arrays_of(self._tokenizer.encode(*((few,) if part == 0 else (row[0], few))))
+        where = np.flatnonzero(frame.parts == part)
+        if not where.size:  # not one of these characters is a token
+            return [arrays_of(self._tokenizer.encode(*((row,) if part == 0 else row)))]
+        pieces = [frame.take(slice(where[0]))]
+        words = 0
+        for encoding, own, begin in self._cutter.pieces(text):
+            piece = arrays_of(encoding).take(own)
+            numbers = np.where(piece.words < 0, np.int32(-1), piece.words + np.int32(words))
+            words = int(numbers.max(initial=words)) + 1
+            pieces.append(
+                piece._replace(
+                    type_ids=np.full_like(piece.ids, frame.type_ids[where[0]]),
+                    parts=np.full_like(piece.ids, part),
+                    words=numbers,
+                    begins=piece.begins + np.int32(begin),
+                    ends=piece.ends + np.int32(begin),
+                )
+            )
+        return [join([*pieces, frame.take(slice(where[-1] + 1, None))])]

@@ -1,0 +1,90 @@
+"""What the heads of a model are good for, and which methods use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Config = Mapping[str, Any]
+_ANSWER_LABELS = ["start", "end"]
+
+
+def _heads(config: Config) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = config.get("heads", {})
+    return found
+
+
+def classifier_of(config: Config) -> Mapping[str, Any]:
+    """The classifier of a spec; empty where there is none."""
+    found: Mapping[str, Any] = _heads(config).get("classifier") or {}
+    return found
+
+
+def _labels(config: Config) -> list[str]:
+    return list(classifier_of(config).get("labels", ()))
+
+
+def _labels_texts(config: Config) -> bool:
+    return bool(classifier_of(config).get("input", "tokens") != "tokens")
+
+
+def _labels_tokens(config: Config) -> bool:
+    return classifier_of(config).get("input") == "tokens" and _labels(config) != _ANSWER_LABELS
+
+
+def _answers(config: Config) -> bool:
+    return classifier_of(config).get("input") == "tokens" and _labels(config) == _ANSWER_LABELS
+
+
+# Method -> (what it needs, whether a spec has that). A model may be good for several methods.
+_NEEDS: Mapping[str, tuple[str, Callable[[Config], bool]]] = {
+    "score": (
+        "a classifier of texts with one label",
+        lambda config: _labels_texts(config) and len(_labels(config)) == 1,
+    ),
+    "classify": ("a classifier of texts", _labels_texts),
+    "classify_tokens": ("a classifier of tokens", _labels_tokens),
+    "answer": ("logits of the start and the end of an answer", _answers),
+    "fill_mask": (
+        "the head of a masked language model",
+        lambda config: "masked_lm" in _heads(config),
+    ),
+    "embed_sparse": (
+        "a head of sparse vectors",
+        lambda config: (
+            bool(_heads(config).get("token_weights"))
+            or bool(_heads(config).get("masked_lm", {}).get("sparse"))
+        ),
+    ),
+    "embed_tokens": (
+        "a head of vectors for late interaction",
+        lambda config: "vectors" in _heads(config),
+    ),
+}
+
+
+def methods_for(config: Config) -> list[str]:
+    """Methods of `TextModel` that have a use for the heads of this spec; else "embed"."""
+    return [name for name, (_, fits) in _NEEDS.items() if fits(config)] or ["embed"]
+
+
+def _describe(config: Config) -> str:
+    labels = _labels(config)
+    if _answers(config):
+        return "this model marks the start and the end of answers"
+    if labels:
+        kind = "texts" if _labels_texts(config) else "tokens"
+        count = f"{len(labels)} label{'s' if len(labels) > 1 else ''}"
+        return f"this model gives {kind} {count} ({', '.join(labels):.120})"
+    return "this model has no classifier"
+
+
+def require_head(config: Config, method: str) -> None:
+    """Raises ValueError, naming the methods that fit, where `method` has no use for this model."""
+    needed, fits = _NEEDS[method]
+    if fits(config):
+        return
+    hint = f"use {' or '.join(methods_for(config))}"
+    if method == "score" and config.get("attention", {}).get("mask") == "causal":
+        hint += "; a generative reranker is loaded with reranker="
+    raise ValueError(f"{method}: {_describe(config)}, expected {needed}: {hint}")

@@ -1,0 +1,72 @@
+"""What may be wrong with a text, said with its number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from packhorse.packing import Int32Array
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Encoded = TypeVar("Encoded")
+Text = str | tuple[str, str]
+
+
+def check_text(text: object, i: int, prompt: str, pairs: bool) -> Text:
+    """The text or, where `pairs` may come, pair of texts, after the prompt."""
+    if isinstance(text, str):
+        return prompt + text
+    if pairs and isinstance(text, list | tuple) and len(text) == 2:
+        one, two = text
+        if isinstance(one, str) and isinstance(two, str):
+            return prompt + one, two
+    expected = "a text or a pair of texts" if pairs else "a text"
+    raise ValueError(f"texts[{i}] is {text!r:.80}, expected {expected}")
+
+
+def check_ids(
+    tokenizer: Tokenizer, rows: Sequence[Int32Array], table: int | None, first: int
+) -> None:
+    """Raises ValueError for an id beyond the model's table of so many entries."""
+    if table is None:
+        return
+    for i, ids in enumerate(rows, first):
+        if ids.size and (largest := int(ids.max())) >= table:
+            raise ValueError(
+                f"texts[{i}] has token {tokenizer.id_to_token(largest)!r} (id {largest}); the "
+                f"model's table has {table} entries: tokenizer and weights do not fit each other"
+            )
+
+
+def encode_rows(
+    encode: Callable[[list[Text]], list[Encoded]], rows: Sequence[Text], first: int, how: str
+) -> list[Encoded]:
+    """What `encode` makes of `rows`. Raises ValueError naming the row that cannot be encoded."""
+    try:
+        return encode(list(rows))
+    except Exception as error:  # the package raises nothing narrower
+        for i, row in enumerate(rows, first):
+            _check_characters(row, i)
+        number = first + next((i for i, row in enumerate(rows) if _fails(encode, row)), 0)
+        raise ValueError(f"texts[{number}]: {error} ({how})") from None
+
+
+def _check_characters(row: Text, i: int) -> None:
+    for text in (row,) if isinstance(row, str) else row:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"texts[{i}] has a lone surrogate, {text[error.start]!r}, at position "
+                f"{error.start}: half of a character, of a text that was cut or decoded wrongly"
+            ) from None
+
+
+def _fails(encode: Callable[[list[Text]], object], text: Text) -> bool:
+    try:
+        encode([text])
+    except Exception:
+        return True
+    return False

@@ -1,0 +1,54 @@
+"""The tokens of a text as arrays: a fraction of what the package tokenizers keeps of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from packhorse.packing import Int32Array
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
+
+class TokenArrays(NamedTuple):
+    """Of a text or pair, special tokens included; each int32[tokens].
+
+    parts         0: of the text, or the first of a pair; 1: of the second; -1: a special token
+    words         number of the word that a token belongs to, in its part; -1: of none
+    begins, ends  characters of its part that it stands for
+    """
+
+    ids: Int32Array
+    type_ids: Int32Array
+    parts: Int32Array
+    words: Int32Array
+    begins: Int32Array
+    ends: Int32Array
+
+    def take(self, which: Any) -> TokenArrays:
+        """Those tokens that an index of NumPy chooses."""
+        return TokenArrays(*(array[which] for array in self))
+
+
+def _numbers(values: Sequence[int | None]) -> Int32Array:
+    return np.array([-1 if value is None else value for value in values], np.int32)
+
+
+def arrays_of(encoding: Encoding) -> TokenArrays:
+    offsets: npt.NDArray[np.int32] = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+    return TokenArrays(
+        np.array(encoding.ids, np.int32),
+        np.array(encoding.type_ids, np.int32),
+        _numbers(encoding.sequence_ids),
+        _numbers(encoding.word_ids),
+        np.ascontiguousarray(offsets[:, 0]),
+        np.ascontiguousarray(offsets[:, 1]),
+    )
+
+
+def join(rows: Sequence[TokenArrays]) -> TokenArrays:
+    return TokenArrays(*map(np.concatenate, zip(*rows, strict=True)))
