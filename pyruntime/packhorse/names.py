@@ -18,4 +18,5 @@ OutputName = Literal[
 PairTruncation = Literal["longest_first", "only_second"]  # of `Session.score`
 Truncation = Literal["longest_first", "only_first", "only_second"]  # of texts and pairs
 EmbeddingDtype = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]  # of `embed`
+AggregationStrategy = Literal["none", "simple", "first", "average", "max"]  # of entities
 Activation = Literal["none", "gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid"]  # of operators

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import threading
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,14 @@ TEXTS = ["the cat sat", "on the mat"]
 CLOSED = "this session was closed"
 
 
-def make_text_model(folder: Path, device: str) -> TextModel:
+def make_text_model(folder: Path, device: str, golden: str = "bert-gelu") -> TextModel:
     pytest.importorskip("tokenizers")
     return TextModel.load(
-        with_tokenizer(GOLDEN / "bert-gelu", folder), device, max_length=20, max_tokens=64
+        with_tokenizer(GOLDEN / golden, folder),
+        device,
+        max_length=20,
+        max_tokens=64,
+        max_predictions=8 if "predictions" in golden else 0,
     )
 
 
@@ -112,13 +117,29 @@ def test_close_while_others_run(tiny_model: Path, device: str) -> None:
     assert all(CLOSED in str(error) for error in found)
 
 
-def test_a_closed_text_model_says_so(tmp_path: Path, device: str) -> None:
-    with make_text_model(tmp_path / "model", device) as model:
-        assert model.embed(TEXTS).shape == (2, 32)
+USES: dict[str, list[Callable[[TextModel, Any], object]]] = {
+    "bert-gelu": [lambda model, texts: model.embed(texts)],
+    "bert-answers": [lambda model, texts: model.answer(texts, texts)],
+    "bert-predictions": [lambda model, texts: model.fill_mask(texts)],
+    "bert-splade": [lambda model, texts: model.embed_sparse(texts)],
+    "bert-sequence": [lambda model, texts: model.classify(texts)],
+    "bert-reranker": [lambda model, texts: model.score("a", texts)],
+    "bert-tokens": [
+        lambda model, texts: model.classify_tokens(texts),
+        lambda model, texts: model.classify_tokens(texts, aggregation_strategy="max", stride=2),
+    ],
+}
+
+
+@pytest.mark.parametrize("golden", USES)
+def test_a_closed_text_model_says_so(tmp_path: Path, device: str, golden: str) -> None:
+    with make_text_model(tmp_path / "model", device, golden) as model:
+        assert not model.session.closed
     model.close()
-    for texts in (TEXTS, "a", []):
-        with pytest.raises(RuntimeError, match=CLOSED):
-            model.embed(texts)
+    for use in USES[golden]:
+        for texts in (["a [MASK]"], "a [MASK]", []):
+            with pytest.raises(RuntimeError, match=CLOSED):
+                use(model, texts)
 
 
 # --- other processes

@@ -5,12 +5,13 @@ from packhorse.text.labels import Label
 from packhorse.text.masks import Word
 from packhorse.text.model import TextModel
 from packhorse.text.spans import Answer
-from packhorse.text.tagging import Entity
+from packhorse.text.tagging import Entity, EntityGroup
 from packhorse.text.tokenizer import TextTokenizer, Tokens
 
 __all__ = [
     "Answer",
     "Entity",
+    "EntityGroup",
     "Label",
     "TextModel",
     "TextTokenizer",

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from packhorse.heads import require_head
 from packhorse.text.runner import TextRunner
-from packhorse.text.spans import AnswerOptions, find_answers
+from packhorse.text.spans import Answer, AnswerOptions, find_answers
 from packhorse.text.streaming import prepare_ahead
 from packhorse.text.windows import Window, Windows
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from packhorse.text.call_types import AnswerCall
 
 _MAX_LENGTH = 384  # tokens of a window, unless asked otherwise: what models are trained with
 _STRIDE = 128
@@ -30,6 +35,42 @@ def _as_pairs(question: str | Iterable[str], context: str | Iterable[str]) -> It
 
 
 class Answering(TextRunner):
+    @overload
+    def answer(
+        self,
+        question: str,
+        context: str,
+        *,
+        top_k: Literal[1] = ...,
+        **options: Unpack[AnswerCall],
+    ) -> Answer: ...
+    @overload
+    def answer(
+        self,
+        question: str,
+        context: str,
+        *,
+        top_k: int,
+        **options: Unpack[AnswerCall],
+    ) -> list[Answer]: ...
+    @overload
+    def answer(
+        self,
+        question: Iterable[str],
+        context: str | Iterable[str],
+        *,
+        top_k: Literal[1] = ...,
+        **options: Unpack[AnswerCall],
+    ) -> list[Answer]: ...
+    @overload
+    def answer(
+        self,
+        question: Iterable[str],
+        context: str | Iterable[str],
+        *,
+        top_k: int,
+        **options: Unpack[AnswerCall],
+    ) -> list[list[Answer]]: ...
     def answer(
         self,
         question: str | Iterable[str],
@@ -61,6 +102,7 @@ class Answering(TextRunner):
 
         Raises ValueError: a model that does not answer questions; a question that leaves no room.
         """
+        self.session.check_open()
         require_head(self.session.config, "answer")
         longest = min(self.max_length, _MAX_LENGTH) if max_length is None else max_length
         longest = self._longest(longest)

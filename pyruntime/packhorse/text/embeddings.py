@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sized
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from packhorse.names import EmbeddingDtype
 from packhorse.result import FloatArray
 from packhorse.text.runner import Progress, TextRunner, as_texts
 from packhorse.text.settings import choose_prompt
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from packhorse.text.call_types import EmbedCall
 
 MIN_SAMPLE = 100  # embeddings whose ranges say something about others
 _HOW_TO_SAMPLE = (
@@ -29,7 +35,7 @@ def scale_to_length_1(embeddings: FloatArray) -> FloatArray:
 
 
 def quantize_embeddings(
-    embeddings: FloatArray, dtype: str, ranges: npt.ArrayLike | None = None
+    embeddings: FloatArray, dtype: EmbeddingDtype, ranges: npt.ArrayLike | None = None
 ) -> npt.NDArray[Any]:
     """`embeddings` [N, dims] in a smaller type, as sentence-transformers' function of this name.
 
@@ -99,6 +105,46 @@ def _check_sample(count: int, dtype: str) -> None:
 
 
 class Embedding(TextRunner):
+    @overload
+    def embed(
+        self,
+        texts: str | Iterable[str],
+        *,
+        dtype: Literal["float32"] = ...,
+        **options: Unpack[EmbedCall],
+    ) -> FloatArray: ...
+    @overload
+    def embed(
+        self,
+        texts: str | Iterable[str],
+        *,
+        dtype: Literal["float16"],
+        **options: Unpack[EmbedCall],
+    ) -> npt.NDArray[np.float16]: ...
+    @overload
+    def embed(
+        self,
+        texts: str | Iterable[str],
+        *,
+        dtype: Literal["int8", "binary"],
+        **options: Unpack[EmbedCall],
+    ) -> npt.NDArray[np.int8]: ...
+    @overload
+    def embed(
+        self,
+        texts: str | Iterable[str],
+        *,
+        dtype: Literal["uint8", "ubinary"],
+        **options: Unpack[EmbedCall],
+    ) -> npt.NDArray[np.uint8]: ...
+    @overload
+    def embed(
+        self,
+        texts: str | Iterable[str],
+        *,
+        dtype: EmbeddingDtype,
+        **options: Unpack[EmbedCall],
+    ) -> npt.NDArray[Any]: ...
     def embed(
         self,
         texts: str | Iterable[str],
@@ -107,7 +153,7 @@ class Embedding(TextRunner):
         prompt_name: str | None = None,
         truncate_dim: int | None = None,
         normalize: bool | None = None,
-        dtype: str = "float32",
+        dtype: EmbeddingDtype = "float32",
         ranges: npt.ArrayLike | None = None,
         max_length: int | None = None,
         truncation: bool = True,

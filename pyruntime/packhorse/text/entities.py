@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence, Sized
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
 from packhorse.heads import require_head
+from packhorse.names import AggregationStrategy
 from packhorse.result import FloatArray
 from packhorse.text.checks import Text
 from packhorse.text.runner import Progress, TextRunner, as_texts
@@ -15,6 +16,7 @@ from packhorse.text.streaming import prepare_ahead
 from packhorse.text.tagging import (
     STRATEGIES,
     Entity,
+    EntityGroup,
     continues_word,
     drop_overlaps,
     find_entities,
@@ -23,13 +25,58 @@ from packhorse.text.tagging import (
 from packhorse.text.token_arrays import TokenArrays, arrays_of
 from packhorse.text.windows import Window, Windows
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from packhorse.text.call_types import EntityCall
+
 
 class TokenClassifying(TextRunner):
+    @overload
+    def classify_tokens(
+        self,
+        texts: str,
+        *,
+        aggregation_strategy: Literal["none"] = ...,
+        **options: Unpack[EntityCall],
+    ) -> list[Entity]: ...
+    @overload
+    def classify_tokens(
+        self,
+        texts: str,
+        *,
+        aggregation_strategy: Literal["simple", "first", "average", "max"],
+        **options: Unpack[EntityCall],
+    ) -> list[EntityGroup]: ...
+    @overload
+    def classify_tokens(
+        self,
+        texts: Iterable[str],
+        *,
+        aggregation_strategy: Literal["none"] = ...,
+        **options: Unpack[EntityCall],
+    ) -> list[list[Entity]]: ...
+    @overload
+    def classify_tokens(
+        self,
+        texts: Iterable[str],
+        *,
+        aggregation_strategy: Literal["simple", "first", "average", "max"],
+        **options: Unpack[EntityCall],
+    ) -> list[list[EntityGroup]]: ...
+    @overload
     def classify_tokens(
         self,
         texts: str | Iterable[str],
         *,
-        aggregation_strategy: str = "none",
+        aggregation_strategy: AggregationStrategy,
+        **options: Unpack[EntityCall],
+    ) -> list[Any]: ...
+    def classify_tokens(
+        self,
+        texts: str | Iterable[str],
+        *,
+        aggregation_strategy: AggregationStrategy = "none",
         ignore_labels: Collection[str] = ("O",),
         stride: int | None = None,
         max_length: int | None = None,
@@ -51,6 +98,7 @@ class TokenClassifying(TextRunner):
         Raises ValueError: a model that does not label tokens; a pair; a stride that leaves windows
         no room.
         """
+        self.session.check_open()
         require_head(self.session.config, "classify_tokens")
         if aggregation_strategy not in STRATEGIES:
             raise ValueError(
@@ -66,9 +114,9 @@ class TokenClassifying(TextRunner):
             )
         else:
             read = self._in_windows(chosen, stride, max_length, progress)
-        found: list[list[Entity]] = []
+        found: list[list[Any]] = []
         for text, windows in read:
-            kept: list[Entity] = []
+            kept: list[Any] = []
             for tokens, logits in windows:
                 some = self._entities(text, tokens, logits, aggregation_strategy)
                 kept += (
@@ -81,7 +129,7 @@ class TokenClassifying(TextRunner):
 
     def _entities(
         self, text: str, tokens: TokenArrays, logits: FloatArray, strategy: str
-    ) -> Iterator[Entity]:
+    ) -> Iterator[Any]:
         of_words = strategy not in ("none", "simple")
         continues = (
             continues_word(self.tokenizer, text, tokens) if of_words else [False] * len(logits)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 
 from packhorse.heads import classifier_of, require_head
+from packhorse.names import Truncation
 from packhorse.pairs import sigmoid
 from packhorse.result import FloatArray
 from packhorse.text.checks import Text
 from packhorse.text.runner import Progress, TextRunner, as_texts
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from packhorse.text.call_types import PairCall
 
 
 class Label(TypedDict):
@@ -59,13 +65,45 @@ def best_labels(labels: Sequence[str], scores: FloatArray, top_k: int | None) ->
 
 
 class Classifying(TextRunner):
+    @overload
+    def classify(
+        self,
+        texts: str,
+        *,
+        top_k: Literal[1] = ...,
+        **options: Unpack[PairCall],
+    ) -> Label: ...
+    @overload
+    def classify(
+        self,
+        texts: str,
+        *,
+        top_k: int | None,
+        **options: Unpack[PairCall],
+    ) -> list[Label]: ...
+    @overload
+    def classify(
+        self,
+        texts: Iterable[Text],
+        *,
+        top_k: Literal[1] = ...,
+        **options: Unpack[PairCall],
+    ) -> list[Label]: ...
+    @overload
+    def classify(
+        self,
+        texts: Iterable[Text],
+        *,
+        top_k: int | None,
+        **options: Unpack[PairCall],
+    ) -> list[list[Label]]: ...
     def classify(
         self,
         texts: str | Iterable[Text],
         *,
         top_k: int | None = 1,
         max_length: int | None = None,
-        truncation: bool | str = True,
+        truncation: bool | Truncation = True,
         progress: Progress | None = None,
     ) -> Any:
         """The best label of each text or pair, {"label": ..., "score": its probability}, in a list.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 import numpy as np
 
@@ -14,6 +14,11 @@ from packhorse.result import FloatArray
 from packhorse.text.labels import softmax
 from packhorse.text.runner import TextRunner, as_texts
 from packhorse.text.tokenizer import Tokens
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from packhorse.text.call_types import MaskCall
 
 
 class Word(TypedDict):
@@ -26,6 +31,18 @@ class Word(TypedDict):
 
 
 class MaskFilling(TextRunner):
+    @overload
+    def fill_mask(
+        self,
+        texts: str,
+        **options: Unpack[MaskCall],
+    ) -> list[Word] | Any: ...
+    @overload
+    def fill_mask(
+        self,
+        texts: Iterable[str],
+        **options: Unpack[MaskCall],
+    ) -> list[list[Word] | Any]: ...
     def fill_mask(
         self,
         texts: str | Iterable[str],
@@ -46,6 +63,7 @@ class MaskFilling(TextRunner):
         `max_predictions`: no text may have more masks. Raises ValueError for a text without a mask,
         and for a model without this head.
         """
+        self.session.check_open()
         require_head(self.session.config, "fill_mask")
         most = self.session.max_predictions
         if most == 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -15,10 +15,27 @@ from packhorse.retrieval import lexical_weights, sparse_entries
 from packhorse.text.runner import Progress, TextRunner, as_texts
 from packhorse.text.settings import choose_prompt
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from packhorse.text.call_types import PromptCall
+
 SparseVector = tuple[Int32Array, FloatArray]
 
 
 class Retrieval(TextRunner):
+    @overload
+    def embed_sparse(
+        self,
+        texts: str,
+        **options: Unpack[PromptCall],
+    ) -> SparseVector: ...
+    @overload
+    def embed_sparse(
+        self,
+        texts: Iterable[str],
+        **options: Unpack[PromptCall],
+    ) -> list[SparseVector]: ...
     def embed_sparse(
         self,
         texts: str | Iterable[str],
@@ -61,6 +78,18 @@ class Retrieval(TextRunner):
                 found.append((order, np.array([words[i] for i in order.tolist()], np.float32)))
         return found[0] if isinstance(texts, str) else found
 
+    @overload
+    def embed_tokens(
+        self,
+        texts: str,
+        **options: Unpack[PromptCall],
+    ) -> FloatArray: ...
+    @overload
+    def embed_tokens(
+        self,
+        texts: Iterable[str],
+        **options: Unpack[PromptCall],
+    ) -> list[FloatArray]: ...
     def embed_tokens(
         self,
         texts: str | Iterable[str],

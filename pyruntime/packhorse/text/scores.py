@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sized
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from packhorse.names import Truncation
 from packhorse.pairs import as_scores, check_scores
 from packhorse.result import FloatArray
 from packhorse.text.checks import Text
@@ -14,6 +15,11 @@ from packhorse.text.runner import Progress, TextRunner, as_texts
 from packhorse.text.settings import choose_prompt
 from packhorse.text.template import find_template
 from packhorse.text.tokenizer import NO_FRAME
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from packhorse.text.call_types import ScoreCall
 
 Pairs = Iterable[tuple[str, str]]
 
@@ -32,6 +38,20 @@ def _checked(pairs: Pairs) -> Iterator[tuple[str, str]]:
 
 
 class Scoring(TextRunner):
+    @overload
+    def score(
+        self,
+        query: str,
+        documents: str,
+        **options: Unpack[ScoreCall],
+    ) -> float: ...
+    @overload
+    def score(
+        self,
+        query: str,
+        documents: Iterable[str],
+        **options: Unpack[ScoreCall],
+    ) -> FloatArray: ...
     def score(
         self,
         query: str,
@@ -39,7 +59,7 @@ class Scoring(TextRunner):
         *,
         instruction: str | None = None,
         max_length: int | None = None,
-        truncation: bool | str = True,
+        truncation: bool | Truncation = True,
         progress: Progress | None = None,
     ) -> Any:
         """How well each document answers the query: float32[documents]; of one str, a float.
@@ -60,7 +80,7 @@ class Scoring(TextRunner):
         *,
         instruction: str | None = None,
         max_length: int | None = None,
-        truncation: bool | str = True,
+        truncation: bool | Truncation = True,
         progress: Progress | None = None,
     ) -> FloatArray:
         """Of each (query, document), what sentence-transformers' CrossEncoder predicts: float32[N].
@@ -88,7 +108,7 @@ class Scoring(TextRunner):
         total: int | None,
         instruction: str | None,
         max_length: int | None,
-        truncation: bool | str,
+        truncation: bool | Truncation,
         progress: Progress | None,
     ) -> FloatArray:
         config = self.session.config

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -12,7 +12,28 @@ from packhorse.text.labels import softmax
 from packhorse.text.token_arrays import TokenArrays
 from packhorse.text.tokenizer import TextTokenizer
 
-Entity = dict[str, Any]
+
+class Entity(TypedDict):
+    """A token, or a word, and its label. `word` is text[start:end], `index` the token's number."""
+
+    entity: str
+    score: float
+    index: int
+    word: str
+    start: int
+    end: int
+
+
+class EntityGroup(TypedDict):
+    """Tokens or words of one kind, joined. `word` is text[start:end]."""
+
+    entity_group: str
+    score: float
+    word: str
+    start: int
+    end: int
+
+
 STRATEGIES = ("none", "simple", "first", "average", "max")
 
 
@@ -85,7 +106,7 @@ def _split_label(label: str) -> tuple[str, str]:
     return (label[0], label[2:]) if label.startswith(("B-", "I-")) else ("I", label)
 
 
-def join_entities(text: str, entities: Iterable[Entity]) -> Iterator[Entity]:
+def join_entities(text: str, entities: Iterable[Entity]) -> Iterator[EntityGroup]:
     """Runs of tokens or words of one kind: a B- label begins another one, as does another kind."""
     run: list[Entity] = []
     kind = ""
@@ -100,7 +121,7 @@ def join_entities(text: str, entities: Iterable[Entity]) -> Iterator[Entity]:
         yield _join(text, run)
 
 
-def _join(text: str, run: Sequence[Entity]) -> Entity:
+def _join(text: str, run: Sequence[Entity]) -> EntityGroup:
     begin, end = run[0]["start"], run[-1]["end"]
     return {
         "entity_group": run[0]["entity"].partition("-")[2] or run[0]["entity"],
@@ -111,9 +132,9 @@ def _join(text: str, run: Sequence[Entity]) -> Entity:
     }
 
 
-def drop_overlaps(entities: Iterable[Entity]) -> list[Entity]:
+def drop_overlaps(entities: Iterable[EntityGroup]) -> list[EntityGroup]:
     """Of entities of several windows that overlap, the longest one, or the likelier one."""
-    kept: list[Entity] = []
+    kept: list[EntityGroup] = []
     for entity in sorted(entities, key=lambda entity: entity["start"]):
         last = kept[-1] if kept else None
         if last is None or not last["start"] <= entity["start"] < last["end"]:
@@ -123,5 +144,5 @@ def drop_overlaps(entities: Iterable[Entity]) -> list[Entity]:
     return kept
 
 
-def _weight(entity: Entity) -> tuple[int, float]:
+def _weight(entity: EntityGroup) -> tuple[int, float]:
     return entity["end"] - entity["start"], entity["score"]

@@ -3,6 +3,8 @@
 
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import packhorse
 from packhorse import Session, TextModel
 from packhorse.names import Dtype
@@ -33,3 +35,20 @@ def texts(folder: Path) -> None:
     TextModel.load(folder, dtype="float8")  # error: arg-type
     TextModel.load(folder, pooling="median")  # error: arg-type
     model.embedd(["a"])  # error: attr-defined
+    model.embed(["a"], dtype="int4")  # error: call-overload
+    model.embed(["a"], promt="x")  # error: call-overload
+    model.embed([1, 2])  # error: list-item
+    signs: npt.NDArray[np.uint8] = model.embed("a")  # error: assignment
+    model.classify("a")["lable"]  # error: typeddict-item
+    model.classify(["a"])["label"]  # error: call-overload
+    model.classify("a", top_k=2)["label"]  # error: call-overload
+    model.classify("a", truncation="longest")  # error: call-overload
+    model.answer("who", "a", doc_stride=2)  # error: call-overload
+    model.answer("who", "a")["text"]  # error: typeddict-item
+    model.fill_mask("a")[0]["scores"]  # error: typeddict-item
+    model.classify_tokens("a", aggregation_strategy="complex")  # error: call-overload
+    model.classify_tokens("a")[0]["entity_group"]  # error: typeddict-item
+    model.score("who", 5)  # error: call-overload
+    model.score_pairs([("a", "b", "c")])  # error: list-item
+    model.embed_sparse("a", max_lenght=2)  # error: call-overload
+    print(signs)

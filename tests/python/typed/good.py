@@ -1,13 +1,14 @@
 """What a user's file may say: mypy --strict finds nothing here. Never run, only type-checked."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import packhorse
 from packhorse import DeviceArray, DeviceResult, PackedTokens, RunResult, Session, TextModel
-from packhorse.names import Dtype, OutputName
-from packhorse.text import Answer, Label
+from packhorse.names import AggregationStrategy, Dtype, OutputName
+from packhorse.text import Answer, Entity, EntityGroup, Label, Word
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -42,16 +43,31 @@ def sessions(folder: Path, tensor: DeviceArray, dtype: Dtype, names: list[Output
     print(parts, array, of_device, lengths, scores, plan, normed)
 
 
-def texts(folder: str, some: list[str], top_k: int) -> None:
+def texts(
+    folder: str,
+    some: list[str],
+    pairs: list[tuple[str, str]],
+    top_k: int,
+    strategy: AggregationStrategy,
+) -> None:
     with TextModel.load(folder, dtype="int8", threads=2, max_length=64) as model:
-        rows: FloatArray = model.embed(some, prompt_name="query")
+        rows: FloatArray = model.embed(some, prompt_name="query", truncate_dim=8)
         signs: npt.NDArray[np.int8] = model.embed("a", dtype="binary")
+        levels: npt.NDArray[np.uint8] = model.embed(iter(some), dtype="uint8", ranges=rows)
+        token, weight = model.embed_sparse("a")[0][0], model.embed_sparse(some)[0][1][0]
+        vectors: list[FloatArray] = model.embed_tokens(some)
+        score: float = model.score("who", "the cat")
+        scores: FloatArray = model.score("who", some, instruction="x") + model.score_pairs(pairs)
         label: Label = model.classify("a")
-        labels: list[Label] = model.classify(some)
+        labels: list[Label] = model.classify(pairs, truncation="only_second")
+        some_labels: list[Label] = model.classify("a", top_k=None)
         ranked: list[list[Label]] = model.classify(some, top_k=top_k)
+        entities: list[Entity] = model.classify_tokens("Paris")
+        groups: list[list[EntityGroup]] = model.classify_tokens(some, aggregation_strategy="max")
+        either: list[Any] = model.classify_tokens(some, aggregation_strategy=strategy)
         answer: Answer = model.answer("who", "the cat")
-        answers: list[Answer] = model.answer("who", "the cat", top_k=3)
-        print(rows, signs, label["score"], labels, ranked, answer["start"], answers)
-        print(model.fill_mask("the [MASK]")[0][0]["score"] + 1.0)
-        print(model.classify_tokens("Paris")[0]["index"] + 1)
-        print(model.classify_tokens("Paris", aggregation_strategy="simple")[0]["entity_group"])
+        answers: list[list[Answer]] = model.answer(some, "the cat", top_k=3, align_to_words=False)
+        word: Word = model.fill_mask("the [MASK]", top_k=2)[0]
+        print(rows, signs, levels, token + weight, vectors, score + scores, label["score"] + 1)
+        print(labels[0]["label"], some_labels, ranked[0][0]["label"], entities[0]["index"] + 1)
+        print(groups[0][0]["entity_group"], answer["start"] + 1, answers, either, word["token_str"])
