@@ -12,6 +12,7 @@ import numpy as np
 from packhorse import _session
 from packhorse.arguments import Batch, as_batch, import_batch, output_arrays, output_names
 from packhorse.device import stream_handle
+from packhorse.dtypes import choose_dtype
 from packhorse.memory import MemoryPlan
 from packhorse.packing import Int32Array, PackedTokens, TokenSequence, as_int32, pack
 from packhorse.pairs import as_scores, check_pair, check_scores, join_pairs
@@ -52,7 +53,7 @@ class Session:
         cls,
         path: ModelPath,
         device: str = "cpu",
-        dtype: str = "float32",
+        dtype: str | None = None,
         max_tokens: int = 8192,
         max_sequences: int = 256,
         threads: int | None = None,
@@ -61,13 +62,20 @@ class Session:
         output_slots: int = 2,
         max_predictions: int = 0,
         reranker: str | Mapping[str, Any] | None = None,
+        *,
+        revision: str | None = None,
     ) -> Session:
-        """Loads a converted folder or a Hugging Face model folder.
+        """Loads a converted folder or a Hugging Face model.
 
+        path           of a folder or weight file; or the name of a repository ("org/model"), which
+                       is looked up in the Hugging Face cache and, where it is not there,
+                       downloaded through huggingface_hub (docs/models.md)
         device         one of `available_devices()`
         dtype          of weights and activations; sums are float32. "float32", "bfloat16" or
                        "int8" (dense layers alone, quantised as they are loaded; the rest float32)
-                       on the CPU, "float16" or "bfloat16" on CUDA devices
+                       on the CPU, "float16" or "bfloat16" on CUDA devices. None: "int8" where the
+                       folder was converted so; else "float32" on the CPU and, on CUDA, "bfloat16"
+                       where the weights are stored so, else "float16"
         max_tokens     tokens of the largest batch that `run` takes
         max_sequences  sequences of the largest batch
         threads        CPU threads, the caller's own among them; None: all cores it may use.
@@ -81,18 +89,20 @@ class Session:
                        head is not loaded
         reranker       of language models that score pairs by "yes" and "no": the template that they
                        read a pair in, by its name or its fields (docs/text.md)
+        revision       of a repository: a branch, a tag or a commit hash; None: main
 
-        Raises ValueError (the model cannot be read or is not supported, by name), MemoryError (the
-        plan exceeds the limit or the machine), RuntimeError (no such device or dtype here).
+        Raises FileNotFoundError (no such model, and what to run), ValueError (the model cannot be
+        read or is not supported, by name), MemoryError (the plan exceeds the limit or the machine),
+        RuntimeError (no such device or dtype here).
         """
         # Imported late: what runs models need not know how checkpoints look.
         from packhorse_weights import resolve_model
 
-        model = resolve_model(path, reranker)
+        model = resolve_model(path, reranker, revision=revision)
         tensors = model.tensors
         options: _Options = {
             "device": device,
-            "dtype": dtype,
+            "dtype": choose_dtype(dtype, device, model.stored_dtype),
             "max_tokens": max_tokens,
             "max_sequences": max_sequences,
             "threads": threads,
@@ -361,7 +371,7 @@ class Session:
 def plan_memory(
     model: ModelPath | Mapping[str, Any],
     device: str = "cpu",
-    dtype: str = "float32",
+    dtype: str | None = None,
     max_tokens: int = 8192,
     max_sequences: int = 256,
     threads: int | None = None,
@@ -370,23 +380,30 @@ def plan_memory(
     output_slots: int = 2,
     max_predictions: int = 0,
     reranker: str | Mapping[str, Any] | None = None,
+    *,
+    revision: str | None = None,
 ) -> MemoryPlan:
     """The plan that `Session.load` would have, without reading any weights.
 
     `model` is a folder as for `Session.load`, or a spec (docs/spec.md), which says itself what it
-    has: without `reranker`. Raises as `load` does.
+    has: without `reranker` and `revision`; without a dtype its weights pass as float32. Raises as
+    `load` does.
     """
+    stored = "float32"
     if not isinstance(model, Mapping):
         from packhorse_weights import resolve_model
 
-        model = resolve_model(model, reranker).spec
-    elif reranker is not None:
-        raise ValueError("reranker: a spec has its template already, a folder was expected")
+        files = resolve_model(model, reranker, revision=revision)
+        model, stored = files.spec, files.stored_dtype
+    elif reranker is not None or revision is not None:
+        raise ValueError(
+            "reranker and revision are of a folder or a name: a spec has its template already"
+        )
     return MemoryPlan.from_native(
         _session.plan_memory(
             json.dumps(model),
             device,
-            dtype,
+            choose_dtype(dtype, device, stored),
             max_tokens,
             max_sequences,
             threads,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -17,6 +18,7 @@ from packhorse_weights.classifier import (
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
+from packhorse_weights.hub import find_model
 from packhorse_weights.layout import Spec
 from packhorse_weights.modules import read_parts
 from packhorse_weights.naming import find_prefix, map_names
@@ -31,7 +33,7 @@ from packhorse_weights.reranker import (
     texts_of,
 )
 from packhorse_weights.safetensors_file import read_safetensors
-from packhorse_weights.tensor import WEIGHT_DTYPES, Tensor, cast
+from packhorse_weights.tensor import WEIGHT_DTYPES, Tensor, cast, default_dtype
 from packhorse_weights.transformer_module import config_overrides
 from packhorse_weights.vocabulary import read_masked_lm
 from packhorse_weights.weight_files import Format, read_file, read_weights
@@ -55,6 +57,20 @@ class Checkpoint:
         """Converted with `quantize`: for sessions of that dtype."""
         return self.converted and any(tensor.dtype == "int8" for tensor in self.tensors.values())
 
+    @property
+    def stored_dtype(self) -> str:
+        """ "int8" of a quantised folder, else that of most elements of the model."""
+        if self.is_quantized:
+            return "int8"
+        counts: Counter[str] = Counter()
+        for theirs in self.names.values():
+            counts[self.tensors[theirs].dtype] += self.tensors[theirs].data.size
+        return counts.most_common(1)[0][0]
+
+    def default_dtype(self, device: str) -> str:
+        """Of a session that is asked for none: see the function of this name."""
+        return default_dtype(device, self.stored_dtype)
+
 
 @dataclass(frozen=True)
 class ModelFiles:
@@ -70,6 +86,7 @@ class ModelFiles:
     safetensors: list[Path]
     names: dict[str, str]
     tensors: dict[str, Tensor] | None
+    stored_dtype: str  # of the checkpoint: see `Checkpoint`
 
 
 def model_folder(folder: Path) -> Path:
@@ -81,20 +98,24 @@ def model_folder(folder: Path) -> Path:
     return folder
 
 
-def inspect_checkpoint(path: str | PathLike[str], reranker: Reranker | None = None) -> Checkpoint:
+def inspect_checkpoint(
+    path: str | PathLike[str],
+    reranker: Reranker | None = None,
+    *,
+    revision: str | None = None,
+) -> Checkpoint:
     """Opens a model folder, or one weight file (.safetensors, .bin, .pt) beside its config.json.
 
     Converted folders, Hugging Face folders and sentence-transformers folders are known. Tensors are
     views of the files: nothing is loaded.
 
+    path, revision: of a folder or file, or the name of a repository: see `find_model`.
     reranker: the template in which a generative reranker reads pairs, by its name or its fields
     (docs/text.md).
 
     Raises CheckpointError with the reason, and FileNotFoundError where there is nothing at `path`.
     """
-    path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file or folder")
+    path = find_model(path, revision)
     root = path if path.is_dir() else path.parent
     if (root / "packhorse.json").is_file():
         spec = read_json(root / "packhorse.json")
@@ -162,18 +183,25 @@ def inspect_checkpoint(path: str | PathLike[str], reranker: Reranker | None = No
     return Checkpoint(spec, names, tensors, files, format, folder, False, elsewhere)
 
 
-def resolve_model(path: str | PathLike[str], reranker: Reranker | None = None) -> ModelFiles:
+def resolve_model(
+    path: str | PathLike[str],
+    reranker: Reranker | None = None,
+    *,
+    revision: str | None = None,
+) -> ModelFiles:
     """What a session needs to load the model at `path`: see `inspect_checkpoint`, `ModelFiles`."""
-    checkpoint = inspect_checkpoint(path, reranker)
+    checkpoint = inspect_checkpoint(path, reranker, revision=revision)
     used = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
     known = (*WEIGHT_DTYPES, *QUANTIZED_DTYPES) if checkpoint.is_quantized else WEIGHT_DTYPES
     readable = all(tensor.dtype in known for tensor in used.values())
     if checkpoint.format == "safetensors" and readable and not checkpoint.elsewhere:
-        return ModelFiles(checkpoint.spec, checkpoint.files, checkpoint.names, None)
+        return ModelFiles(
+            checkpoint.spec, checkpoint.files, checkpoint.names, None, checkpoint.stored_dtype
+        )
     tensors: dict[str, Tensor] = {}
     for name, tensor in used.items():
         dtype = tensor.dtype if tensor.dtype in WEIGHT_DTYPES else "float32"
         tensor = cast(tensor, dtype, name)
         data = tensor.data if tensor.data.flags.c_contiguous else tensor.data.copy(order="C")
         tensors[name] = Tensor(data, dtype)
-    return ModelFiles(checkpoint.spec, [], checkpoint.names, tensors)
+    return ModelFiles(checkpoint.spec, [], checkpoint.names, tensors, checkpoint.stored_dtype)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from packhorse_weights.checkpoint import inspect_checkpoint
 from packhorse_weights.errors import CheckpointError
+from packhorse_weights.hub import find_model
 from packhorse_weights.quantize import QUANTIZED_DTYPES, quantize_tensors
 from packhorse_weights.reranker import Reranker
 from packhorse_weights.safetensors_file import Progress, write_safetensors
@@ -54,8 +55,11 @@ def convert(
     overwrite: bool = False,
     quantize: str | None = None,
     reranker: Reranker | None = None,
+    *,
+    revision: str | None = None,
 ) -> Path:
-    """Converts the model at `src` (it and `reranker`: see `inspect_checkpoint`) into `dst`.
+    """Converts the model at `src` into `dst`. `src`, `reranker`, `revision`: as in
+    `inspect_checkpoint`.
 
     dtype: "float32", "float16" or "bfloat16"; None keeps each tensor's own. quantize: "int8" stores
     the dense layers of the blocks so, for sessions with dtype="int8" (docs/weights.md). progress
@@ -69,6 +73,7 @@ def convert(
         raise CheckpointError(f"quantize {quantize!r} is not one of {', '.join(QUANTIZED_DTYPES)}")
     destination = Path(dst)
     _check_destination(destination, overwrite)
+    src = find_model(src, revision)
     checkpoint = inspect_checkpoint(src, reranker)
     tensors = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
     if checkpoint.is_quantized:
@@ -90,7 +95,7 @@ def convert(
     scratch.mkdir()
     try:
         write_safetensors(scratch / "model.safetensors", tensors, dtypes, progress)
-        root = Path(src) if Path(src).is_dir() else Path(src).parent
+        root = src if src.is_dir() else src.parent
         for name in _TRAVELLING:
             for folder in (root, checkpoint.folder):  # the latter wins
                 if (folder / name).is_file():

@@ -11,6 +11,7 @@ from packhorse_weights.checkpoint import model_folder
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
+from packhorse_weights.hub import find_model
 from packhorse_weights.transformer_module import transformer_settings
 
 # Of tokenizer_config.json -> of the BertNormalizer of tokenizer.json. In transformers the first
@@ -106,12 +107,12 @@ def _lower_case(config: Config) -> bool:
     return config.boolean("do_lower_case", default=False)
 
 
-def read_text_config(path: str | PathLike[str]) -> TextConfig:
-    """The settings of the model at `path`, as `inspect_checkpoint` takes it.
+def read_text_config(path: str | PathLike[str], *, revision: str | None = None) -> TextConfig:
+    """The settings of the model at `path`; it and `revision`: as in `inspect_checkpoint`.
 
     Raises CheckpointError: no tokenizer.json, or settings that are not supported.
     """
-    path = Path(path)
+    path = find_model(path, revision)
     root = path if path.is_dir() else path.parent
     folder = model_folder(root)
     tokenizer_file = _find_tokenizer(folder, root)

@@ -38,26 +38,31 @@ class TextRunner:
         cls: type[Self],
         path: str | PathLike[str],
         device: str = "cpu",
-        dtype: str = "float32",
+        dtype: str | None = None,
         *,
         max_length: int | None = None,
         max_tokens: int | None = None,
         reranker: str | Mapping[str, Any] | None = None,
+        revision: str | None = None,
         **options: Any,
     ) -> Self:
-        """Loads a converted or Hugging Face folder that has a tokenizer.json.
+        """Loads a model with its tokenizer; `path`, `device`, `dtype`: as in `Session.load`.
 
         max_length  where to cut texts; None: as the model's files say
         max_tokens  tokens of the largest batch; None: 8192, or `max_length` where that is more
-        reranker    as in `Session.load`
+        reranker, revision  as in `Session.load`
         options     others of it
 
         Raises as `Session.load`; ValueError also for a tokenizer that is missing or not usable,
         ModuleNotFoundError without the package tokenizers.
         """
-        from packhorse_weights import inspect_checkpoint
+        from packhorse_weights import find_model, inspect_checkpoint
 
-        spec = inspect_checkpoint(path, reranker).spec
+        path = find_model(path, revision)
+        checkpoint = inspect_checkpoint(path, reranker)
+        spec = checkpoint.spec
+        if dtype is None:
+            dtype = checkpoint.default_dtype(device)
         plan_memory(spec, device, dtype, max_tokens=1, max_sequences=1)  # checks the spec
         tokenizer = TextTokenizer.load(path)
         if max_tokens is None:

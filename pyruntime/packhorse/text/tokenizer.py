@@ -48,11 +48,9 @@ def _load(config: TextConfig) -> Tokenizer:
     try:
         from tokenizers import Tokenizer, normalizers
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "text needs the package tokenizers, which is not installed: "
-            "pip install 'packhorse[text]'",
-            name="tokenizers",
-        ) from None
+        from packhorse_weights.extras import missing_package
+
+        raise missing_package("text", "tokenizers", "text") from None
     try:
         tokenizer = Tokenizer.from_file(str(config.tokenizer_file))
     except Exception as error:  # the package raises nothing narrower
@@ -90,11 +88,12 @@ class TextTokenizer:
         self._check_added_tokens(config)
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> TextTokenizer:
-        """Of the model folder at `path`. Raises as the constructor, ValueError for no such file."""
+    def load(cls, path: str | PathLike[str], *, revision: str | None = None) -> TextTokenizer:
+        """Of the model at `path`; it and `revision`: as in `Session.load`. Raises as the
+        constructor, ValueError for no such file."""
         from packhorse_weights.text import read_text_config
 
-        return cls(read_text_config(path))
+        return cls(read_text_config(path, revision=revision))
 
     @property
     def num_truncated(self) -> int:
