@@ -202,6 +202,8 @@ def resolve_model(
     for name, tensor in used.items():
         dtype = tensor.dtype if tensor.dtype in WEIGHT_DTYPES else "float32"
         tensor = cast(tensor, dtype, name)
-        data = tensor.data if tensor.data.flags.c_contiguous else tensor.data.copy(order="C")
+        flags = tensor.data.flags
+        plain = flags.c_contiguous and flags.aligned
+        data = tensor.data if plain else tensor.data.copy(order="C")
         tensors[name] = Tensor(data, dtype)
     return ModelFiles(checkpoint.spec, [], checkpoint.names, tensors, checkpoint.stored_dtype)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from packhorse_weights.checkpoint import inspect_checkpoint
 from packhorse_weights.errors import CheckpointError
+from packhorse_weights.files import read_json
 from packhorse_weights.hub import find_model
 from packhorse_weights.quantize import QUANTIZED_DTYPES, quantize_tensors
 from packhorse_weights.reranker import Reranker
 from packhorse_weights.safetensors_file import Progress, write_safetensors
 from packhorse_weights.tensor import WEIGHT_DTYPES
+from packhorse_weights.tokenizer_files import build_tokenizer
 
 # Everything that text needs on its way to ids, and the licence that the weights came under.
 _TRAVELLING = (
@@ -45,6 +49,28 @@ def _check_destination(folder: Path, overwrite: bool) -> None:
         raise CheckpointError(f"{folder}: exists and is not empty; ask for overwriting it")
     if not (folder / "packhorse.json").is_file():
         raise CheckpointError(f"{folder}: is not a converted folder, so it is not overwritten")
+
+
+def _write_tokenizer(to: Path, folders: tuple[Path, ...]) -> None:
+    """Writes the tokenizer.json of a folder that has an older form: what that form means depends on
+    config.json, which a converted folder does not have."""
+    if (to / "tokenizer.json").is_file():
+        return
+    for folder in folders:
+        try:
+            built = build_tokenizer(folder, folders[0])
+        except CheckpointError:
+            return  # weights are of use without it, and what loads it for text says why
+        if built is not None:
+            _write_json(to / "tokenizer.json", built.fields)
+            path = to / "tokenizer_config.json"
+            settings = read_json(path) if path.is_file() else {}
+            _write_json(path, {"mask_token": built.mask_token, **settings})
+            return
+
+
+def _write_json(path: Path, fields: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(fields, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
 
 
 def convert(
@@ -100,6 +126,7 @@ def convert(
             for folder in (root, checkpoint.folder):  # the latter wins
                 if (folder / name).is_file():
                     shutil.copyfile(folder / name, scratch / name)
+        _write_tokenizer(scratch, (checkpoint.folder, root))
         text = json.dumps(checkpoint.spec, indent=2) + "\n"
         (scratch / "packhorse.json").write_text(text, encoding="utf-8")
         if destination.exists() and any(destination.iterdir()):

@@ -1,7 +1,8 @@
-"""Text to token ids, by a model's own tokenizer.json and the package tokenizers."""
+"""Text to token ids, by a model's own tokenizer and the package tokenizers."""
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Sequence
 from os import PathLike
@@ -52,7 +53,10 @@ def _load(config: TextConfig) -> Tokenizer:
 
         raise missing_package("text", "tokenizers", "text") from None
     try:
-        tokenizer = Tokenizer.from_file(str(config.tokenizer_file))
+        if config.tokenizer is None:
+            tokenizer = Tokenizer.from_file(str(config.tokenizer_file))
+        else:
+            tokenizer = Tokenizer.from_str(json.dumps(config.tokenizer))
     except Exception as error:  # the package raises nothing narrower
         raise ValueError(f"{config.tokenizer_file}: {error}") from None
     normalizer = tokenizer.normalizer
