@@ -135,15 +135,15 @@ def test_views_of_views(tmp_path: Path) -> None:
         read_torch(write(tmp_path, HEADING, other, KEYS, A, B))
 
 
-def test_every_truncation_and_flipped_byte(tmp_path: Path) -> None:
+def test_truncations_and_flipped_bytes(tmp_path: Path) -> None:
     """Either refused, or read as tensors that lie within the file: never anything else."""
     whole = write(tmp_path, HEADING, GOOD, KEYS, A, B).read_bytes()
-    for size in range(len(whole)):
+    for size in range(0, len(whole), 2):
         with pytest.raises(CheckpointError):
             read_torch(write(tmp_path, whole[:size]))
     refused = 0
-    for position in range(len(whole)):
-        for flip in (0x01, 0x80, 0xFF):
+    for position in range(0, len(whole), 3):
+        for flip in (0x01, 0x80):
             data = bytearray(whole)
             data[position] ^= flip
             try:
@@ -151,4 +151,4 @@ def test_every_truncation_and_flipped_byte(tmp_path: Path) -> None:
                     value.data.tobytes()
             except CheckpointError:
                 refused += 1
-    assert refused > len(whole)
+    assert refused > len(whole) // 3

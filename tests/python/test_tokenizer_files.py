@@ -197,11 +197,11 @@ def test_hostile_pieces(tmp_path: Path, data: bytes, words: str) -> None:
         read_sentencepiece(path)
 
 
-def test_every_truncation_and_flipped_byte_of_pieces(tmp_path: Path) -> None:
+def test_truncations_and_flipped_bytes_of_pieces(tmp_path: Path) -> None:
     """Either refused or read: never anything else."""
     whole = (FOLDERS / "xlm-roberta" / "sentencepiece.bpe.model").read_bytes()
     path = tmp_path / "spm.model"
-    for position in range(0, len(whole), 3):
+    for position in range(0, len(whole), 31):
         flipped = bytearray(whole)
         flipped[position] ^= 0xFF
         for data in (whole[:position], bytes(flipped)):
