@@ -59,6 +59,13 @@ def test_broken_tokenizer(folder: Path) -> None:
         packhorse.TextModel.load(folder)
 
 
+def test_git_lfs_pointer(folder: Path) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 466247\n"
+    (folder / "tokenizer.json").write_text(pointer)
+    with pytest.raises(CheckpointError, match="tokenizer.json: a Git LFS pointer, not the file"):
+        packhorse.TextModel.load(folder)
+
+
 def test_longest_sequence(folder: Path) -> None:
     assert packhorse.TextModel.load(folder).max_length == 40  # tokenizer_config.json
     write(folder, "sentence_bert_config.json", {"max_seq_length": 17})
