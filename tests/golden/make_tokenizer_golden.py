@@ -120,9 +120,10 @@ def make_bert_odd(folder: Path) -> str:
     write(folder, "tokenizer_config.json", {**settings, "tokenizer_class": "BertTokenizer"})
     names = {f"{name}_token": f"<{name}>" for name in ("pad", "unk", "cls", "sep")}
     mask = {"content": "<mask>", **ADDED, "lstrip": True, "normalized": False}
-    write(folder, "special_tokens_map.json", {**names, "mask_token": mask})
-    count = len(tokens)
-    write(folder, "added_tokens.json", {"<tag>": count, "<mask>": count + 1})
+    more = {"mask_token": mask, "additional_special_tokens": ["Sêp"]}
+    write(folder, "special_tokens_map.json", {**names, **more})
+    numbers = {"<tag>": 0, "<mask>": 1, "Tâg": 2, "Sêp": 3}
+    write(folder, "added_tokens.json", {name: len(tokens) + i for name, i in numbers.items()})
     return "bert"
 
 
@@ -155,6 +156,16 @@ def make_roberta_prefix(folder: Path) -> str:
     settings = {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": True}
     more = {"additional_special_tokens": ["<tag>"]}
     write(folder, "tokenizer_config.json", {**settings, "trim_offsets": True, **more})
+    return "roberta"
+
+
+def make_roberta_older(folder: Path) -> str:
+    """A mask token that is not as the class would have it."""
+    train_bpe(folder, FAIRSEQ[:-1])
+    mask = {"content": "<mask>", **ADDED, "rstrip": True, "normalized": False}
+    write(folder, "special_tokens_map.json", {"mask_token": mask})
+    count = len(json.loads((folder / "vocab.json").read_text()))
+    write(folder, "added_tokens.json", {"<mask>": count, "<tag>": count + 1})
     return "roberta"
 
 

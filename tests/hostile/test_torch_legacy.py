@@ -11,7 +11,7 @@ import numpy as np
 import packhorse
 import pytest
 import torch_archive as t
-from packhorse_weights import CheckpointError
+from packhorse_weights import CheckpointError, resolve_model
 from packhorse_weights.safetensors_file import read_safetensors
 from packhorse_weights.tensor import to_float32
 from packhorse_weights.torch_file import read_torch
@@ -70,6 +70,12 @@ def test_a_session(tmp_path: Path) -> None:
         keys = keys.replace(t.text("0"), t.text("00"))
         state = state.replace(t.text("0"), t.text("00"))
     (folder / "pytorch_model.bin").write_bytes(heading + state + keys + data)
+    used = resolve_model(folder).tensors
+    assert used is not None
+    assert not all(
+        tensor.data.flags.aligned for tensor in read_torch(folder / "pytorch_model.bin").values()
+    )
+    assert all(tensor.data.flags.aligned for tensor in used.values())
     batch = [[1, 2, 3], [4, 5]]
     expected = packhorse.Session.load(BERT).run(batch, ["hidden"]).hidden
     found = packhorse.Session.load(folder).run(batch, ["hidden"]).hidden

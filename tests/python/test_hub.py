@@ -342,6 +342,12 @@ def test_files_that_are_needed() -> None:
         "checkpoint-100/model.safetensors": False,
     }
     assert choose_files(files) == sorted(name for name, wanted in files.items() if wanted)
+    whole = {"model.safetensors"}
+    assert choose_files({*whole, *files} - {"config.json"}) == sorted(
+        whole
+        | {name for name, wanted in files.items() if wanted and not name.startswith("model")}
+        - {"config.json"}
+    )
 
 
 # --- beside huggingface_hub itself

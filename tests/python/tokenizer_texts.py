@@ -21,6 +21,7 @@ TEXTS = [
     "x" * 210,
     "\u2581 \u2581\u2581a \u2581<0x41> <0x0A>",
     "line one\nline two\n\n\nline three\r\n   indented    text",
+    "Tag Tâg Sep Sêp the <mask> cat",
     "<s>NOTUSED <unk>NOTUSED <cls> <sep>the<mask> mat",
 ]
 PAIRS = [

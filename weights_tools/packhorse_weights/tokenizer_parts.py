@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from packhorse_weights.config import Config
 from packhorse_weights.sentencepiece_file import UNIGRAM, SentencePieces
+from packhorse_weights.special_tokens import SpecialTokens
 
 Part = dict[str, Any]
+# Makes a tokenizer of its files, the fields of tokenizer_config.json and the special tokens.
+Builder = Callable[[list[Path], Config, SpecialTokens], Part]
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # what SentencePiece writes for one
 
 
@@ -118,3 +123,31 @@ def pieces_model(
         fuse_unk=True,
         byte_fallback=byte_fallback,
     )
+
+
+def cls_sep(special: SpecialTokens, added: list[Part]) -> Part:
+    cls, sep = special.text("cls"), special.text("sep")
+    return template(
+        f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1", special.ids(added, "cls", "sep")
+    )
+
+
+def whole(
+    model: Part,
+    added: list[Part],
+    *,
+    normalizer: Part | None = None,
+    pre_tokenizer: Part | None = None,
+    post_processor: Part | None = None,
+) -> Part:
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": post_processor,
+        "decoder": None,
+        "model": model,
+    }
