@@ -202,6 +202,15 @@ def test_offline(cache: Path) -> None:
         find_model(NAME, "v1")
 
 
+def test_offline_by_another_variable(monkeypatch: pytest.MonkeyPatch, hub: Hub) -> None:
+    monkeypatch.setenv("TRANSFORMERS_OFFLINE", "yes")
+    with pytest.raises(FileNotFoundError, match="TRANSFORMERS_OFFLINE is set"):
+        find_model(NAME)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    assert find_model(NAME).name == NEW
+    assert hub.calls == ["info", "snapshot"]
+
+
 def test_without_huggingface_hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)

@@ -146,6 +146,7 @@ def test_unknown_classes_and_missing_files(copied: Any) -> None:
         ("bert", "tokenizer_config.json", b'{"do_lower_case": 1}', "do_lower_case: expected true"),
         ("bert", "tokenizer_config.json", b'{"cls_token": 7}', "cls_token is 7, no token"),
         ("bert", "tokenizer_config.json", b'{"cls_token": null}', "no cls_token"),
+        ("bert", "tokenizer_config.json", b'{"cls_token": ""}', "no cls_token"),
         ("bert", "tokenizer_config.json", b'{"cls_token": {"content": 1}}', "is not usable"),
         ("bert", "tokenizer_config.json", b'{"added_tokens_decoder": {"x": {}}}', "not usable"),
         ("bert", "tokenizer_config.json", b'{"added_tokens_decoder": {"1": "x"}}', "no token"),
@@ -180,9 +181,10 @@ PIECE = block(1, block(1, b"<unk>"))
         (b"\x0b", "a field of kind 3"),
         (b"\x08\x01", "a number where bytes were expected"),
         (block(1, block(1, b"\xff")), "utf-8"),
-        (block(1, b""), "the piece ''"),
-        (block(1, block(1, b"a") + b"\x15\x00\x00\xc0\x7f"), "the score nan"),
-        (block(1, block(1, b"a") + b"\x15\x00\x00\x80\xff"), "the score -inf"),
+        (block(1, b""), "the piece '' of 0 characters"),
+        (b"\x0a\x84\x05" + b"\x0a\x81\x05" + b"a" * 641, "of 641 characters"),
+        (block(1, block(1, b"a") + b"\x15\x00\x00\xc0\x7f"), "'a' of 1 characters, score nan"),
+        (block(1, block(1, b"a") + b"\x15\x00\x00\x80\xff"), "score -inf"),
         (PIECE + block(2, b"\xc0\x02\x05"), "1 pieces, of which the unknown one has the id 5"),
         (PIECE + block(2, b"\x18\x03"), "of type 3; expected 1 .unigram. or 2"),
         (PIECE + block(3, block(2, b"\xff\xff\xff\x7f....")), "do not fit their size"),
@@ -210,6 +212,26 @@ def test_truncations_and_flipped_bytes_of_pieces(tmp_path: Path) -> None:
                 read_sentencepiece(path)
             except CheckpointError:
                 continue
+
+
+def test_rules_of_normalisation_that_lie(copied: Any) -> None:
+    """Whatever is not refused can be used: the package tokenizers trusts these rules."""
+    folder = copied("xlm-roberta")
+    rules = read_sentencepiece(PIECES).charsmap
+    whole = PIECES.read_bytes()
+    begin = whole.index(rules)
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(60):
+        data = bytearray(whole)
+        for position in rng.integers(0, len(rules), 4):
+            data[begin + position] = rng.integers(0, 256)
+        (folder / PIECES.name).write_bytes(data)
+        try:
+            TextTokenizer.load(folder).encode(TEXTS, None)
+        except CheckpointError:
+            refused += 1
+    assert 10 < refused < 60
 
 
 def test_pieces_as_the_package_reads_them() -> None:

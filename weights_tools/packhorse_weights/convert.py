@@ -70,7 +70,7 @@ def _write_tokenizer(to: Path, folders: tuple[Path, ...]) -> None:
 
 
 def _write_json(path: Path, fields: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(fields, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
 
 
 def convert(

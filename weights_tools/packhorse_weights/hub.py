@@ -23,27 +23,27 @@ from packhorse_weights.hub_files import choose_files, has_tokenizer, missing_par
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
 _NAME = re.compile(rf"(?:{_PART}/)?{_PART}")
 _MODULES = "modules.json"
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # the first that is set counts
 
 
 def cache_folder() -> Path:
     """Where huggingface_hub keeps repositories, by the variables of the environment it honours."""
-    home = os.environ.get("HF_HOME")
-    if home is None:
-        caches = os.environ.get("XDG_CACHE_HOME", os.path.join("~", ".cache"))  # noqa: PTH118
-        home = os.path.join(caches, "huggingface")  # noqa: PTH118
-    cache = os.environ.get("HF_HUB_CACHE", os.environ.get("HUGGINGFACE_HUB_CACHE"))
-    found = os.path.join(home, "hub") if cache is None else cache  # noqa: PTH118
-    return Path(os.path.expandvars(found)).expanduser()
+    caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    home = os.environ.get("HF_HOME", f"{caches}/huggingface")
+    older = os.environ.get("HUGGINGFACE_HUB_CACHE", f"{home}/hub")
+    return Path(os.path.expandvars(os.environ.get("HF_HUB_CACHE", older))).expanduser()
 
 
-def _is_offline() -> bool:
-    value = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
-    return value.upper() in ("1", "ON", "YES", "TRUE")
+def _offline_by() -> str | None:
+    """The variable that forbids downloads; None: they are allowed."""
+    name = next((name for name in _OFFLINE if os.environ.get(name)), None)
+    on = name is not None and os.environ[name].upper() in ("1", "ON", "YES", "TRUE")
+    return name if on else None
 
 
 def _hub() -> Any:
     """The package huggingface_hub where something may be downloaded, else None."""
-    if _is_offline():
+    if _offline_by() is not None:
         return None
     try:
         return importlib.import_module("huggingface_hub")
@@ -128,10 +128,10 @@ class _Entry:
         """What to run where nothing could be downloaded from here."""
         revision = f" --revision {self.revision}" if self.revision else ""
         fetch = f"hf download {self.name}{revision}"
-        if _is_offline():
+        if (variable := _offline_by()) is not None:
             return (
-                "HF_HUB_OFFLINE is set, so it was not downloaded; where there is a network: "
-                f"HF_HUB_OFFLINE=0 {fetch}"
+                f"{variable} is set, so it was not downloaded; where there is a network: "
+                f"{variable}=0 {fetch}"
             )
         return (
             "It is downloaded where huggingface_hub is installed: "

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from packhorse_weights.charsmap import check_charsmap
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_bytes
 
@@ -23,6 +24,7 @@ UNIGRAM, BPE = 1, 2
 
 Value = int | bytes
 _MAX_PIECES = 1 << 21
+_MAX_PIECE = 512  # characters; SentencePiece makes pieces of 16 unless told otherwise
 
 
 class Piece(NamedTuple):
@@ -97,8 +99,8 @@ def _piece(data: bytes) -> Piece:
             (score,) = struct.unpack("<f", _bytes(value))
         elif number == 3:
             kind = _number(value)
-    if not text or not math.isfinite(score):
-        raise ValueError(f"the piece {text!r:.80} has the score {score}")
+    if not 0 < len(text) <= _MAX_PIECE or not math.isfinite(score):
+        raise ValueError(f"the piece {text!r:.40} of {len(text)} characters, score {score}")
     return Piece(text, score, kind)
 
 
@@ -117,10 +119,7 @@ def _read_normalizer(data: bytes, result: SentencePieces) -> None:
         if number == 2:
             result.charsmap = _bytes(value)
     if result.charsmap:
-        size = int.from_bytes(result.charsmap[:4], "little")
-        # The trie of the rules, of units of 4 bytes, and then what they are replaced by.
-        if len(result.charsmap) < 4 or size % 4 or size > len(result.charsmap) - 4:
-            raise ValueError("rules of normalisation that do not fit their size")
+        check_charsmap(result.charsmap)
 
 
 def read_sentencepiece(path: Path) -> SentencePieces:

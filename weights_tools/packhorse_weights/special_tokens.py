@@ -63,7 +63,11 @@ def read_token(value: object, where: str) -> AddedToken | None:
         return None
     content = value.get("content")
     flags = {name: value[name] for name in _FLAGS if name in value}
-    if not isinstance(content, str) or not all(type(flag) is bool for flag in flags.values()):
+    if (
+        not isinstance(content, str)
+        or not content
+        or not all(type(flag) is bool for flag in flags.values())
+    ):
         raise CheckpointError(f"{where}: the token {value!r:.80} is not usable")
     special = flags.get("special", False)
     return AddedToken(content, **{"normalized": not special, "special": special, **flags})
@@ -127,16 +131,9 @@ class SpecialTokens:
         path = folder / "added_tokens.json"
         if path.is_file():
             special = {**fields, **changes}
-            contents = {
-                value.get("content") if isinstance(value, dict) else value
-                for name, value in special.items()
-                if name.endswith("_token") and isinstance(value, str | dict)
-            }
-            more = special.get("additional_special_tokens") or []
-            contents |= {
-                value.get("content") if isinstance(value, dict) else value
-                for value in _texts(more, str(path))
-            }
+            values = [value for name, value in special.items() if name.endswith("_token")]
+            values += _texts(special.get("additional_special_tokens") or [], str(path))
+            contents = [one.get("content") if isinstance(one, dict) else one for one in values]
             numbers = read_json(path)
             for text, number in numbers.items():
                 if type(number) is not int or not 0 <= number < 1 << 31:
@@ -148,7 +145,7 @@ class SpecialTokens:
 
     def _find(self, name: str, fields: Mapping[str, Any]) -> AddedToken | None:
         value = fields.get(f"{name}_token", getattr(self._names, name))
-        if value is None:
+        if value is None or value == "":
             return None
         token = read_token(value, self._where)
         if token is None:
@@ -182,8 +179,6 @@ class SpecialTokens:
         special = {token.content for token in self._tokens.values()}
         for token in (*first, *self.added, *self._tokens.values()):
             content = token.content
-            if not content:
-                continue
             if content not in ids:
                 last = max(ids.values(), default=-1)
                 ids[content] = vocab.get(content, max(size, last + 1))

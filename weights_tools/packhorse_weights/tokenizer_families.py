@@ -57,11 +57,11 @@ _FAIRSEQ_NAMES: Mapping[str, Any] = {
 }
 _BPE_FILES = (("vocab.json",), ("merges.txt",))
 
-BERT = Family((("vocab.txt",),), _BERT_NAMES, wordpiece("{cls} $A {sep} $B:1 {sep}:1"))
+BERT = Family((("vocab.txt",),), _BERT_NAMES, wordpiece(1))
 MPNET = Family(
     (("vocab.txt",),),
     Names(**{**_FAIRSEQ_NAMES, "unk": "[UNK]"}),
-    wordpiece("{cls} $A {sep} {sep} $B:1 {sep}:1"),
+    wordpiece(2),
 )
 ROBERTA = Family(_BPE_FILES, Names(**_FAIRSEQ_NAMES), roberta)
 DEBERTA = Family(_BPE_FILES, Names(**_CLS_NAMES, unk="[UNK]", mask_lstrip=True), deberta)

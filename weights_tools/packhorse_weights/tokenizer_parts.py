@@ -12,6 +12,8 @@ from packhorse_weights.sentencepiece_file import UNIGRAM, SentencePieces
 from packhorse_weights.special_tokens import SpecialTokens
 
 Part = dict[str, Any]
+Place = tuple[str, int]  # a token or one of the two texts, and its type id
+A, B = "A", "B"  # the texts
 # Makes a tokenizer of its files, the fields of tokenizer_config.json and the special tokens.
 Builder = Callable[[list[Path], Config, SpecialTokens], Part]
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # what SentencePiece writes for one
@@ -50,19 +52,14 @@ def metaspace(scheme: str = "always", split: bool = True) -> Part:
     return {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": split}
 
 
-def template(single: str, pair: str, ids: Mapping[str, int]) -> Part:
-    """Of texts such as "[CLS] $A [SEP] $B:1", type ids after colons; `ids` of what is special."""
+def template(single: Sequence[Place], pair: Sequence[Place], ids: Mapping[str, int]) -> Part:
+    """What goes around a text and around two. ids: of the special tokens."""
 
-    def parts(text: str) -> list[Part]:
-        found = []
-        for word in text.split(" "):
-            name, colon, type_id = word.rpartition(":")
-            name, kind = (name, int(type_id)) if colon else (word, 0)
-            if name in ("$A", "$B"):
-                found.append({"Sequence": {"id": name[1:], "type_id": kind}})
-            else:
-                found.append({"SpecialToken": {"id": name, "type_id": kind}})
-        return found
+    def parts(places: Sequence[Place]) -> list[Part]:
+        return [
+            {"Sequence" if name in (A, B) else "SpecialToken": {"id": name, "type_id": type_id}}
+            for name, type_id in places
+        ]
 
     special = {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in ids.items()}
     return {
@@ -125,11 +122,13 @@ def pieces_model(
     )
 
 
-def cls_sep(special: SpecialTokens, added: list[Part]) -> Part:
+def cls_sep(special: SpecialTokens, added: list[Part], separators: int = 1) -> Part:
+    """[CLS] A [SEP], and [CLS] A [SEP] B [SEP] with type ids, by whatever names; `separators`: how
+    many stand between two texts."""
     cls, sep = special.text("cls"), special.text("sep")
-    return template(
-        f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1", special.ids(added, "cls", "sep")
-    )
+    single = [(cls, 0), (A, 0), (sep, 0)]
+    pair = [*single, *([(sep, 0)] * (separators - 1)), (B, 1), (sep, 1)]
+    return template(single, pair, special.ids(added, "cls", "sep"))
 
 
 def whole(

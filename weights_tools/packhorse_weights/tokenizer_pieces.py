@@ -15,8 +15,11 @@ from packhorse_weights.sentencepiece_file import (
 from packhorse_weights.special_tokens import AddedToken, SpecialTokens
 from packhorse_weights.tokenizer_parts import (
     SPACE,
+    A,
+    B,
     Builder,
     Part,
+    Place,
     cls_sep,
     metaspace,
     pieces_model,
@@ -39,11 +42,12 @@ def _control(model: SentencePieces) -> list[AddedToken]:
 def _bos_eos(special: SpecialTokens, added: list[Part]) -> Part:
     """As RoBERTa joins texts, with the tokens' usual names, whatever the files call them."""
     known = {entry["content"]: entry["id"] for entry in added}
-    ids = {name: known[name] for name in ("<s>", "</s>") if name in known}
-    if len(ids) != 2:
-        ids = special.ids(added, "cls", "sep")
-    bos, eos = ids
-    return template(f"{bos} $A {eos}", f"{bos} $A {eos} {eos} $B {eos}", ids)
+    bos, eos = "<s>", "</s>"
+    if not {bos, eos} <= known.keys():
+        bos, eos = special.text("cls"), special.text("sep")
+    ids = {name: known[name] for name in (bos, eos)}
+    single = [(bos, 0), (A, 0), (eos, 0)]
+    return template(single, [*single, (eos, 0), (B, 0), (eos, 0)], ids)
 
 
 def _with_pieces(
@@ -149,16 +153,19 @@ def llama(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
         normalizer = sequence("normalizers", [*first, replace(" ", SPACE)])
     else:
         pre_tokenizer = metaspace("first" if prefix else "never", split=False)
-    bos = settings.boolean("add_bos_token", True)
-    eos = settings.boolean("add_eos_token", False)
-    ends = [*(["bos"] if bos else []), *(["eos"] if eos else [])]
-    before = f"{special.text('bos')}{{0}} " if bos else ""
-    after = f" {special.text('eos')}{{0}}" if eos else ""
-    one, two = f"{before}$A{after}".format(""), f"{before}$B:1{after}".format(":1")
+    before = ["bos"] if settings.boolean("add_bos_token", True) else []
+    after = ["eos"] if settings.boolean("add_eos_token", False) else []
+
+    def ends(text: str, type_id: int) -> list[Place]:
+        names = [*map(special.text, before), text, *map(special.text, after)]
+        return [(name, type_id) for name in names]
+
     return whole(
         model,
         added,
         normalizer=normalizer,
         pre_tokenizer=pre_tokenizer,
-        post_processor=template(one, f"{one} {two}", special.ids(added, *ends)),
+        post_processor=template(
+            ends(A, 0), [*ends(A, 0), *ends(B, 1)], special.ids(added, *before, *after)
+        ),
     )

@@ -17,7 +17,6 @@ from packhorse_weights.tokenizer_parts import (
     byte_level,
     cls_sep,
     sequence,
-    template,
     whole,
 )
 
@@ -35,8 +34,8 @@ def _lines(path: Path) -> list[str]:
     return re.split(r"\r\n|\n|\r", text)
 
 
-def wordpiece(pair: str) -> Builder:
-    """pair: how two texts are joined, with {cls} and {sep} in it."""
+def wordpiece(separators: int) -> Builder:
+    """separators: between two texts."""
 
     def build(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
         lines = _lines(paths[0])
@@ -44,7 +43,6 @@ def wordpiece(pair: str) -> Builder:
         vocab = {token: i for i, token in enumerate(tokens)}
         added = special.entries(vocab, len(vocab))
         strip = settings.fields.get("strip_accents")
-        cls, sep = special.text("cls"), special.text("sep")
         return whole(
             {
                 "type": "WordPiece",
@@ -62,11 +60,7 @@ def wordpiece(pair: str) -> Builder:
                 "lowercase": settings.boolean("do_lower_case", True),
             },
             pre_tokenizer={"type": "BertPreTokenizer"},
-            post_processor=template(
-                f"{cls} $A {sep}",
-                pair.format(cls=cls, sep=sep),
-                special.ids(added, "cls", "sep"),
-            ),
+            post_processor=cls_sep(special, added, separators),
         )
 
     return build
