@@ -64,7 +64,7 @@ class Hub(ModuleType):
         self.source, self.files, self.sha = source, files, commit
         self.calls: list[str] = []
 
-    def model_info(self, name: str, revision: str | None = None) -> Any:
+    def model_info(self, name: str, revision: str | None, timeout: float) -> Any:
         self.calls.append("info")
         return SimpleNamespace(siblings=[SimpleNamespace(rfilename=file) for file in self.files])
 
@@ -301,7 +301,7 @@ def test_no_modules_is_kept_in_mind(cache: Path, hub: Hub) -> None:
     (snapshot / "modules.json").unlink(missing_ok=True)
     hub.files = [file for file in hub.files if file != "modules.json"]
     assert find_model(NAME) == find_model(NAME) == snapshot
-    assert hub.calls == ["modules.json"]
+    assert hub.calls == ["info", "modules.json"]
 
 
 def test_a_download_that_fails(cache: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,12 +309,17 @@ def test_a_download_that_fails(cache: Path, hub: Hub, monkeypatch: pytest.Monkey
         raise ConnectionError("no route\n\nto host")
 
     monkeypatch.setattr(hub, "model_info", fail)
-    with pytest.raises(FileNotFoundError, match="failed: ConnectionError: no route to host"):
+    with pytest.raises(
+        FileNotFoundError, match=f"ConnectionError: no route to host. .*: hf download {NAME}$"
+    ):
         find_model(NAME)
     snapshot = add_snapshot(cache, NEW)
     for path in (snapshot / "tokenizer.json", snapshot / "modules.json"):
         path.unlink(missing_ok=True)
     assert find_model(NAME) == snapshot  # enough for a session
+    assert (
+        hub.calls == []
+    )  # huggingface_hub asks for single files again and again, for half a minute
 
 
 def test_files_that_are_needed() -> None:
@@ -381,7 +386,7 @@ def test_huggingface_hub_takes_what_is_asked_of_it() -> None:
 
     hub = pytest.importorskip("huggingface_hub")
     for function, arguments in (
-        ("model_info", {"revision": None}),
+        ("model_info", {"revision": None, "timeout": 1.0}),
         ("snapshot_download", {"revision": None, "cache_dir": "c", "allow_patterns": []}),
     ):
         inspect.signature(getattr(hub, function)).bind(NAME, **arguments)

@@ -23,6 +23,7 @@ from packhorse_weights.hub_files import choose_files, has_tokenizer, missing_par
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
 _NAME = re.compile(rf"(?:{_PART}/)?{_PART}")
 _MODULES = "modules.json"
+_TIMEOUT = 10.0  # seconds, of a request for the names of files
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # the first that is set counts
 
 
@@ -102,40 +103,52 @@ class _Entry:
         known = (snapshot / _MODULES).is_file() or absent.is_file()
         return (known or (snapshot / "packhorse.json").is_file()) and has_tokenizer(snapshot)
 
-    def download(self, hub: Any) -> Path:
-        """All files needed that are not in the cache yet, with the progress bar of `hub`."""
-        files = hub.model_info(self.name, revision=self.revision).siblings
-        chosen = choose_files(file.rfilename for file in files)
+    def files(self, hub: Any) -> list[str]:
+        """Of the repository; one request, which is not repeated where there is no network."""
+        found = hub.model_info(self.name, revision=self.revision, timeout=_TIMEOUT).siblings
+        return [file.rfilename for file in found]
+
+    def download(self, hub: Any, files: list[str]) -> Path:
+        """Those of `files` that are needed and not in the cache, with the progress bar of `hub`."""
         path = hub.snapshot_download(
-            self.name, revision=self.revision, cache_dir=str(self.cache), allow_patterns=chosen
+            self.name,
+            revision=self.revision,
+            cache_dir=str(self.cache),
+            allow_patterns=choose_files(files),
         )
         return Path(path)
 
     def complete(self, hub: Any, snapshot: Path) -> None:
         """Downloads what `is_certain` misses. What fails is left as it is: a session can do
         without."""
+        commit = replace(self, revision=snapshot.name)
         try:
-            if has_tokenizer(snapshot):
-                # Where there is no such file, the cache keeps that in mind.
+            files = commit.files(hub)
+            if _MODULES in files or not has_tokenizer(snapshot):
+                commit.download(hub, files)
+            else:  # in this way the cache keeps in mind that there is no such file
                 hub.hf_hub_download(
                     self.name, _MODULES, revision=snapshot.name, cache_dir=str(self.cache)
                 )
-            replace(self, revision=snapshot.name).download(hub)
         except Exception:  # of many kinds, depending on the version and its HTTP library
             return
 
-    def commands(self) -> str:
-        """What to run where nothing could be downloaded from here."""
+    @property
+    def command(self) -> str:
+        """That downloads it; part of huggingface_hub."""
         revision = f" --revision {self.revision}" if self.revision else ""
-        fetch = f"hf download {self.name}{revision}"
+        return f"hf download {self.name}{revision}"
+
+    def advice(self) -> str:
+        """What to run where nothing may be, or can be, downloaded from here."""
         if (variable := _offline_by()) is not None:
             return (
                 f"{variable} is set, so it was not downloaded; where there is a network: "
-                f"{variable}=0 {fetch}"
+                f"{variable}=0 {self.command}"
             )
         return (
             "It is downloaded where huggingface_hub is installed: "
-            f"{install_hint('hub')}; or elsewhere: {fetch} --local-dir "
+            f"{install_hint('hub')}; or elsewhere: {self.command} --local-dir "
             f"{self.name.rpartition('/')[2]}, and load that folder"
         )
 
@@ -157,14 +170,14 @@ def _find(entry: _Entry, wanted: str) -> Path:
             entry.complete(hub, snapshot)
         return snapshot
     if hub is None:
-        raise FileNotFoundError(f"{wanted}; in the Hugging Face cache, {lacks}. {entry.commands()}")
+        raise FileNotFoundError(f"{wanted}; in the Hugging Face cache, {lacks}. {entry.advice()}")
     try:
-        return entry.download(hub)
+        return entry.download(hub, entry.files(hub))
     except Exception as error:
         reason = " ".join(str(error).split())
         raise FileNotFoundError(
             f"{wanted}; in the Hugging Face cache, {lacks}; the download failed: "
-            f"{type(error).__name__}: {reason:.500}"
+            f"{type(error).__name__}: {reason:.500}. To try it by hand: {entry.command}"
         ) from error
 
 
