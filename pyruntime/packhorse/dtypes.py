@@ -15,7 +15,7 @@ def choose_dtype(dtype: str | None, device: str, stored: str) -> str:
         from packhorse_weights.tensor import default_dtype
 
         return default_dtype(device, stored)
-    known = _DTYPES.get(str(device).partition(":")[0], ())
+    known = _DTYPES.get(device.partition(":")[0], ())
     if known and not any(dtype in names for names in _DTYPES.values()):
         raise ValueError(f"unknown dtype {dtype!r:.80}; known: {', '.join(known)} on {device}")
     return dtype

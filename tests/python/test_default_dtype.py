@@ -10,6 +10,7 @@ import packhorse
 import pytest
 from checkpoints import BERT, edited
 from packhorse_weights import Tensor, convert, inspect_checkpoint, resolve_model
+from packhorse_weights.safetensors_file import write_safetensors
 from packhorse_weights.tensor import cast
 from tiny_tokenizer import with_tokenizer
 
@@ -66,6 +67,14 @@ def test_of_a_text_model(tmp_path: Path) -> None:
     assert packhorse.TextModel.load(source).session.dtype == "float32"
     folder = convert(source, tmp_path / "int8", quantize="int8")
     assert packhorse.TextModel.load(folder).session.dtype == "int8"
+
+
+def test_of_a_folder_without_tensors(tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "packhorse.json").write_bytes((tiny_model / "packhorse.json").read_bytes())
+    write_safetensors(tmp_path / "model.safetensors", {})
+    assert inspect_checkpoint(tmp_path).stored_dtype == "float32"
+    with pytest.raises(ValueError, match="missing"):
+        packhorse.Session.load(tmp_path)
 
 
 def test_of_a_spec(tiny_model: Path) -> None:

@@ -136,6 +136,14 @@ def test_unknown_classes_and_missing_files(copied: Any) -> None:
         TextTokenizer.load(folder)
 
 
+def test_a_type_that_is_none(copied: Any) -> None:
+    folder = copied("bert")
+    write(folder, "config.json", {"model_type": ["bert"]})
+    assert (
+        TextTokenizer.load(folder).encode(TEXTS, None).ids[3].tolist() == EXPECTED["bert"]["ids"][3]
+    )
+
+
 # --- files that are not what they say
 
 

@@ -65,7 +65,7 @@ class Checkpoint:
         counts: Counter[str] = Counter()
         for theirs in self.names.values():
             counts[self.tensors[theirs].dtype] += self.tensors[theirs].data.size
-        return counts.most_common(1)[0][0]
+        return max(counts, key=counts.__getitem__, default="float32")
 
     def default_dtype(self, device: str) -> str:
         """Of a session that is asked for none: see the function of this name."""

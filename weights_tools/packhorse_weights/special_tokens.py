@@ -41,8 +41,8 @@ class AddedToken:
 class Names:
     """What a class of tokenizers of transformers calls its tokens where no file says it.
 
-    normalized: whether plain texts name tokens that are looked for in normalised text.
-    mask: flags of the mask token.
+    normalized: which of them are looked for in normalised text, where a file gives no flags.
+    mask_lstrip: whether the mask token takes the white space before it along. more: further tokens.
     """
 
     bos: str | None = None

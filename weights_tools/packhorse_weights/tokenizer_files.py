@@ -92,7 +92,7 @@ def _find_family(folder: Path, settings: Config, model: Path) -> Family | None:
             )
         return _CLASSES[name]
     kind = config.get("model_type") or _fields(folder / "packhorse.json").get("family")
-    if kind in _MODEL_TYPES:
+    if isinstance(kind, str) and kind in _MODEL_TYPES:
         return _MODEL_TYPES[kind]
     return next((family for family in _BY_FILES if family.find(folder)), None)
 
