@@ -45,9 +45,12 @@ using Stream = std::optional<StreamHandle>;
 
 class Operators {
  public:
-  Operators(const std::string& device, const std::string& dtype, int threads)
+  Operators(const std::string& device, const std::string& dtype, int threads,
+            const std::string& attention)
       : shared_(std::make_shared<SharedOps>()), dtype_(parse_dtype(dtype)) {
-    shared_->ops = make_ops(parse_device(device), {.threads = threads});
+    shared_->ops = make_ops(
+        parse_device(device),
+        {.threads = threads, .attention = parse_attention_algorithm(attention, "algorithm")});
     ops().check_dtype(dtype_);
   }
 
@@ -303,8 +306,8 @@ PYBIND11_MODULE(_ops, module) {
       .def(py::init<uintptr_t, std::vector<int64_t>, std::string>(), py::arg("pointer"),
            py::arg("shape"), py::arg("dtype"));
   py::class_<Operators>(module, "Operators")
-      .def(py::init<const std::string&, const std::string&, int>(), py::arg("device"),
-           py::arg("dtype"), py::arg("threads"))
+      .def(py::init<const std::string&, const std::string&, int, const std::string&>(),
+           py::arg("device"), py::arg("dtype"), py::arg("threads"), py::arg("attention") = "auto")
       .def_property_readonly("stream", &Operators::stream)
       .def("wait_for", &Operators::wait_for)
       .def("gemm", &Operators::gemm)

@@ -50,6 +50,13 @@ cdef extern from "packhorse/weight_source.h" namespace "packhorse" nogil:
                                             cpp_map[string, string]) except +
 
 
+cdef extern from "packhorse/attention_algorithm.h" namespace "packhorse" nogil:
+    cdef cppclass AttentionAlgorithm:
+        pass
+
+    AttentionAlgorithm parse_attention_algorithm(string, string) except +
+
+
 cdef extern from "packhorse/session.h" namespace "packhorse" nogil:
     cdef cppclass SessionOptions:
         Device device
@@ -61,6 +68,7 @@ cdef extern from "packhorse/session.h" namespace "packhorse" nogil:
         optional[size_t] memory_limit
         int output_slots
         int64_t max_predictions
+        AttentionAlgorithm attention_algorithm
 
     cdef cppclass OutputNames "decltype(packhorse::kOutputNames)":
         size_t size()
@@ -95,6 +103,7 @@ cdef extern from "packhorse/session.h" namespace "packhorse" nogil:
         uintptr_t stream()
         void wait_for(uintptr_t) except +
         vector[double] time_encoder(const CPackedTokens&, int, int) except +
+        vector[string] explain(const CPackedTokens&) except +
         const CMemoryPlan& memory_plan()
         int64_t hidden_size()
         int64_t max_seqlen()

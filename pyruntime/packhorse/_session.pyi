@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packhorse._device import DeviceArray
+from packhorse.options import SessionOptions
 
 Allocation = tuple[int, list[tuple[str, int, int]]]
 
@@ -20,15 +21,7 @@ class NativeSession:
         files: list[Path],
         names: dict[str, str],
         tensors: Mapping[str, tuple[npt.NDArray[Any], str]] | None,
-        device: str,
-        dtype: str,
-        max_tokens: int,
-        max_sequences: int,
-        threads: int | None,
-        pin_threads: bool,
-        memory_limit: int | None,
-        output_slots: int,
-        max_predictions: int,
+        given: SessionOptions,
     ) -> NativeSession: ...
     def run(
         self,
@@ -74,20 +67,16 @@ class NativeSession:
         samples: int,
         launches: int = 10,
     ) -> list[float]: ...
+    def explain(
+        self,
+        ids: npt.NDArray[np.int32],
+        cu_seqlens: npt.NDArray[np.int32],
+        type_ids: npt.NDArray[np.int32] | None,
+        position_ids: npt.NDArray[np.int32] | None,
+    ) -> list[str]: ...
     def memory_plan(self) -> tuple[Allocation, Allocation]: ...
 
-def plan_memory(
-    spec_json: str,
-    device: str,
-    dtype: str,
-    max_tokens: int,
-    max_sequences: int,
-    threads: int | None,
-    pin_threads: bool,
-    memory_limit: int | None,
-    output_slots: int,
-    max_predictions: int,
-) -> tuple[Allocation, Allocation]: ...
+def plan_memory(spec_json: str, given: SessionOptions) -> tuple[Allocation, Allocation]: ...
 def available_devices() -> list[str]: ...
 def start_cpu_profile() -> None: ...
 def stop_cpu_profile() -> dict[str, float]: ...

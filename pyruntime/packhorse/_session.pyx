@@ -15,21 +15,23 @@ cdef Int32Span _span(const int32_t[::1] values):
     return Int32Span(&values[0], values.shape[0])
 
 
-cdef SessionOptions _options(device, dtype, max_tokens, max_sequences, threads,
-                             pin_threads, memory_limit, output_slots, max_predictions) except *:
+cdef SessionOptions _options(given) except *:
+    """`given`: packhorse.options.SessionOptions."""
     cdef SessionOptions options
-    options.device = parse_device(device.encode())
-    options.dtype = parse_dtype(dtype.encode())
-    options.max_tokens = max_tokens
-    options.max_sequences = max_sequences
-    options.threads = 0 if threads is None else threads
-    options.pin_threads = pin_threads
-    options.output_slots = output_slots
-    options.max_predictions = max_predictions
-    if memory_limit is not None:
-        if memory_limit < 0:
-            raise ValueError(f"memory_limit is {memory_limit}, expected bytes from 0 on")
-        options.memory_limit = <size_t> memory_limit
+    options.device = parse_device(given.device.encode())
+    options.dtype = parse_dtype(given.dtype.encode())
+    options.max_tokens = given.max_tokens
+    options.max_sequences = given.max_sequences
+    options.threads = 0 if given.threads is None else given.threads
+    options.pin_threads = given.pin_threads
+    options.output_slots = given.output_slots
+    options.max_predictions = given.max_predictions
+    options.attention_algorithm = parse_attention_algorithm(given.attention_algorithm.encode(),
+                                                            b"attention_algorithm")
+    if given.memory_limit is not None:
+        if given.memory_limit < 0:
+            raise ValueError(f"memory_limit is {given.memory_limit}, expected bytes from 0 on")
+        options.memory_limit = <size_t> given.memory_limit
     return options
 
 
@@ -133,14 +135,11 @@ cdef class NativeSession:
     cdef public dict outputs  # {name: (whether per token, columns)}, what the model has
 
     @staticmethod
-    def load(str spec_json, list files, dict names, tensors, device, dtype, max_tokens,
-             max_sequences, threads, pin_threads, memory_limit, output_slots, max_predictions):
+    def load(str spec_json, list files, dict names, tensors, given):
         """Weights come from `tensors` ({name: (array, dtype)}) or, if None, safetensors `files`;
-        `names` maps ours to theirs."""
+        `names` maps ours to theirs, `given` is SessionOptions."""
         cdef NativeSession result = NativeSession()
-        cdef SessionOptions options = _options(device, dtype, max_tokens, max_sequences, threads,
-                                               pin_threads, memory_limit, output_slots,
-                                               max_predictions)
+        cdef SessionOptions options = _options(given)
         cdef string spec = spec_json.encode()
         cdef vector[string] paths = [str(path).encode() for path in files]
         cdef cpp_map[string, string] theirs = {a.encode(): b.encode() for a, b in names.items()}
@@ -230,15 +229,23 @@ cdef class NativeSession:
             times = deref(session).time_encoder(batch, samples, launches)
         return list(times)
 
+    def explain(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
+                const int32_t[::1] type_ids, const int32_t[::1] position_ids):
+        """A line for each choice of kernels that the batch leads to."""
+        cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids, None)
+        cdef vector[string] lines
+        cdef shared_ptr[CSession] session = self.session
+        with nogil:
+            lines = deref(session).explain(batch)
+        return [line.decode() for line in lines]
+
     def memory_plan(self):
         return _plan(deref(self.session).memory_plan())
 
 
-def plan_memory(str spec_json, device, dtype, max_tokens, max_sequences, threads, pin_threads,
-                memory_limit, output_slots, max_predictions):
-    cdef SessionOptions options = _options(device, dtype, max_tokens, max_sequences, threads,
-                                           pin_threads, memory_limit, output_slots,
-                                           max_predictions)
+def plan_memory(str spec_json, given):
+    """`given`: SessionOptions."""
+    cdef SessionOptions options = _options(given)
     cdef string spec = spec_json.encode()
     cdef CMemoryPlan plan
     with nogil:

@@ -13,30 +13,41 @@ Norm = tuple[Any, Any, float]
 
 
 @lru_cache(maxsize=16)
-def shared_operators(device: str, dtype: str, threads: int | None) -> Operators:
-    return Operators(device, dtype, threads or 0)
+def shared_operators(
+    device: str, dtype: str, threads: int | None, attention: str = "auto"
+) -> Operators:
+    return Operators(device, dtype, threads or 0, attention)
 
 
 class OperatorCall:
     """Where one call runs, and its arrays as the runtime takes them."""
 
     def __init__(
-        self, first: Any, matrix: Any, device: str, dtype: str, threads: int | None, stream: Any
+        self,
+        first: Any,
+        matrix: Any,
+        device: str,
+        dtype: str,
+        threads: int | None,
+        stream: Any,
+        attention: str = "auto",
     ) -> None:
-        """`first` lies where all do; `matrix` has their dtype."""
+        """`first` lies where all do; `matrix` has their dtype; `attention` names an algorithm."""
         self._owners: list[Any] = []
         self.stream: int | None = None
         if not is_device_array(first):
             if stream is not None:
                 raise ValueError("stream is for arrays on a device, the first argument is not")
-            self.operators = shared_operators(device, dtype, threads)
+            self.operators = shared_operators(device, dtype, threads, attention)
             return
         self.stream = stream_handle(stream)
         if hasattr(first, "__dlpack_device__"):
             self._index = int(first.__dlpack_device__()[1])
         else:  # the CUDA array interface does not say
             self._index = int(device.partition(":")[2] or 0)
-        self.operators = shared_operators(f"cuda:{self._index}", dtype_of(matrix), threads)
+        self.operators = shared_operators(
+            f"cuda:{self._index}", dtype_of(matrix), threads, attention
+        )
 
     def put(self, name: str, array: Any) -> Any:
         if array is None or not is_device_array(array):

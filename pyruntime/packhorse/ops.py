@@ -209,6 +209,7 @@ def attention(
     position_keys: Any = None,
     position_queries: Any = None,
     buckets: int = 0,
+    algorithm: str = "auto",
     device: str = "cpu",
     dtype: str = "float32",
     threads: int | None = None,
@@ -230,8 +231,21 @@ def attention(
                   times position key and key times position query, scaled as q.k. One slot for each
                   distance up to max_distance, or `buckets` to a side, from half of them on growing
                   like the logarithm of the distance; slots are twice that many
+    algorithm     of CUDA devices, one of
+                  "hopper"   wgmma and TMA with an online softmax, compute capability 9.0
+                  "online"   online softmax, compute capability 8.0 and up
+                  "short"    ByteTransformer's fused attention (arXiv 2210.03052): whole score rows
+                             on chip for sequences of up to 384 keys, longer ones as "online"
+                  "grouped"  its attention by two grouped GEMMs for sequences of up to 1024 keys,
+                             longer ones as "online"
+                  "bytetransformer"  "short" up to 384 keys, "grouped" up to 1024, then "online"
+                  "auto"     "hopper" where device and term allow it, else "online"
+                  Their results differ by rounding. What an algorithm cannot compute is refused:
+                  the paper's two take heads of up to 128 columns and no disentangled term
+
+    Raises ValueError naming the argument, what was found and what was expected.
     """
-    call = OperatorCall(q, q, device, dtype, threads, stream)
+    call = OperatorCall(q, q, device, dtype, threads, stream, algorithm)
     head_dim = (shape_of(q) if is_device_array(q) else np.shape(q))[-1] // num_heads
     offsets_q = call.put("cu_seqlens_q", cu_seqlens_q)
     offsets_k = offsets_q if cu_seqlens_k is None else call.put("cu_seqlens_k", cu_seqlens_k)

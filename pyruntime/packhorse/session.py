@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
-from typing import Any, Literal, TypedDict, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -14,23 +14,12 @@ from packhorse.arguments import Batch, as_batch, import_batch, output_arrays, ou
 from packhorse.device import stream_handle
 from packhorse.dtypes import choose_dtype
 from packhorse.memory import MemoryPlan
+from packhorse.options import SessionOptions
 from packhorse.packing import Int32Array, PackedTokens, TokenSequence, as_int32, pack
 from packhorse.pairs import as_scores, check_pair, check_scores, join_pairs
 from packhorse.result import DeviceResult, FloatArray, RunResult
 
 ModelPath = str | PathLike[str]
-
-
-class _Options(TypedDict):
-    device: str
-    dtype: str
-    max_tokens: int
-    max_sequences: int
-    threads: int | None
-    pin_threads: bool
-    memory_limit: int | None
-    output_slots: int
-    max_predictions: int
 
 
 class Session:
@@ -41,7 +30,7 @@ class Session:
     """
 
     def __init__(
-        self, native: _session.NativeSession, config: dict[str, Any], options: _Options
+        self, native: _session.NativeSession, config: dict[str, Any], options: SessionOptions
     ) -> None:
         self._native = native
         self._options = options
@@ -62,6 +51,9 @@ class Session:
         output_slots: int = 2,
         max_predictions: int = 0,
         reranker: str | Mapping[str, Any] | None = None,
+        attention_algorithm: str = "auto",
+        pooling: str | Sequence[str] | None = None,
+        normalize: bool | None = None,
         *,
         revision: str | None = None,
     ) -> Session:
@@ -89,6 +81,11 @@ class Session:
                        head is not loaded
         reranker       of language models that score pairs by "yes" and "no": the template that they
                        read a pair in, by its name or its fields (docs/text.md)
+        attention_algorithm  of CUDA devices, as `packhorse.ops.attention` names them
+        pooling        how a sequence becomes one vector, "embedding": "cls", "mean", "max", "last",
+                       "mean_sqrt", "weighted_mean", or several of them side by side; None: as the
+                       files say, else the mean (docs/models.md#pooling)
+        normalize      whether that vector is brought to length 1; None: as the files say
         revision       of a repository: a branch, a tag or a commit hash; None: main
 
         Raises FileNotFoundError (no such model, and what to run), ValueError (the model cannot be
@@ -98,19 +95,20 @@ class Session:
         # Imported late: what runs models need not know how checkpoints look.
         from packhorse_weights import resolve_model
 
-        model = resolve_model(path, reranker, revision=revision)
+        model = resolve_model(path, reranker, pooling, normalize, revision=revision)
         tensors = model.tensors
-        options: _Options = {
-            "device": device,
-            "dtype": choose_dtype(dtype, device, model.stored_dtype),
-            "max_tokens": max_tokens,
-            "max_sequences": max_sequences,
-            "threads": threads,
-            "pin_threads": pin_threads,
-            "memory_limit": memory_limit,
-            "output_slots": output_slots,
-            "max_predictions": max_predictions,
-        }
+        options = SessionOptions(
+            device=device,
+            dtype=choose_dtype(dtype, device, model.stored_dtype),
+            max_tokens=max_tokens,
+            max_sequences=max_sequences,
+            threads=threads,
+            pin_threads=pin_threads,
+            memory_limit=memory_limit,
+            output_slots=output_slots,
+            max_predictions=max_predictions,
+            attention_algorithm=attention_algorithm,
+        )
         native = _session.NativeSession.load(
             json.dumps(model.spec),
             model.safetensors,
@@ -121,7 +119,7 @@ class Session:
                 name: (np.ascontiguousarray(tensor.data), tensor.dtype)
                 for name, tensor in tensors.items()
             },
-            **options,
+            options,
         )
         return cls(native, model.spec, options)
 
@@ -151,24 +149,24 @@ class Session:
 
     @property
     def device(self) -> str:
-        return self._options["device"]
+        return self._options.device
 
     @property
     def dtype(self) -> str:
-        return self._options["dtype"]
+        return self._options.dtype
 
     @property
     def max_tokens(self) -> int:
-        return self._options["max_tokens"]
+        return self._options.max_tokens
 
     @property
     def max_predictions(self) -> int:
         """Rows of the largest batch that a masked language model predicts."""
-        return self._options["max_predictions"]
+        return self._options.max_predictions
 
     @property
     def max_sequences(self) -> int:
-        return self._options["max_sequences"]
+        return self._options.max_sequences
 
     @overload
     def run(
@@ -273,6 +271,19 @@ class Session:
                 stream,
             )
         return DeviceResult(arrays, packed.cu_seqlens)
+
+    def explain(self, batch: Batch) -> list[str]:
+        """Runs the encoder on a batch in host memory, and says which kernels it took where the
+        device has a choice, and what decided: one line for each choice. Empty on the CPU.
+
+        Raises as `run`.
+        """
+        packed = as_batch(batch)
+        if packed.on_device:
+            raise ValueError("explain: the batch lies on a device, expected host memory")
+        return self._native.explain(
+            packed.ids, packed.cu_seqlens, packed.type_ids, packed.position_ids
+        )
 
     def score(
         self,
@@ -380,36 +391,39 @@ def plan_memory(
     output_slots: int = 2,
     max_predictions: int = 0,
     reranker: str | Mapping[str, Any] | None = None,
+    attention_algorithm: str = "auto",
+    pooling: str | Sequence[str] | None = None,
+    normalize: bool | None = None,
     *,
     revision: str | None = None,
 ) -> MemoryPlan:
     """The plan that `Session.load` would have, without reading any weights.
 
     `model` is a folder as for `Session.load`, or a spec (docs/spec.md), which says itself what it
-    has: without `reranker` and `revision`; without a dtype its weights pass as float32. Raises as
-    `load` does.
+    has: without `reranker`, `pooling`, `normalize` and `revision`; without a dtype its weights pass
+    as float32. Raises as `load` does.
     """
     stored = "float32"
     if not isinstance(model, Mapping):
         from packhorse_weights import resolve_model
 
-        files = resolve_model(model, reranker, revision=revision)
+        files = resolve_model(model, reranker, pooling, normalize, revision=revision)
         model, stored = files.spec, files.stored_dtype
-    elif reranker is not None or revision is not None:
+    elif any(asked is not None for asked in (reranker, pooling, normalize, revision)):
         raise ValueError(
-            "reranker and revision are of a folder or a name: a spec has its template already"
+            "reranker, pooling, normalize and revision are of a folder or a name: a spec says "
+            "itself what it has"
         )
-    return MemoryPlan.from_native(
-        _session.plan_memory(
-            json.dumps(model),
-            device,
-            choose_dtype(dtype, device, stored),
-            max_tokens,
-            max_sequences,
-            threads,
-            pin_threads,
-            memory_limit,
-            output_slots,
-            max_predictions,
-        )
+    options = SessionOptions(
+        device=device,
+        dtype=choose_dtype(dtype, device, stored),
+        max_tokens=max_tokens,
+        max_sequences=max_sequences,
+        threads=threads,
+        pin_threads=pin_threads,
+        memory_limit=memory_limit,
+        output_slots=output_slots,
+        max_predictions=max_predictions,
+        attention_algorithm=attention_algorithm,
     )
+    return MemoryPlan.from_native(_session.plan_memory(json.dumps(model), options))

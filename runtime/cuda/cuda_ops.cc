@@ -9,6 +9,7 @@
 
 #include "core/format.h"
 #include "cuda/attention/attention.h"
+#include "cuda/attention/attention_choice.h"
 #include "cuda/attention/attention_disentangled.h"
 #include "cuda/attention/attention_sm80.h"
 #include "cuda/check.h"
@@ -35,12 +36,15 @@ namespace {
 
 class CudaOps final : public Ops {
  public:
-  CudaOps(int device, bool sm90_capable)
+  CudaOps(int device, bool sm90_capable, AttentionAlgorithm attention)
       : device_(device),
-        gemm_kernels_(choose_kernels("PACKHORSE_GEMM", sm90_capable, false)),
-        attention_kernels_(choose_kernels("PACKHORSE_ATTENTION", sm90_capable, true)),
+        sm90_capable_(sm90_capable),
+        gemm_kernels_(choose_gemm_kernels(sm90_capable)),
+        attention_(asked_attention_algorithm(attention)),
         sm_count_(sm_count(device)),
         counters_(device, 256) {
+    // What no layer could be computed with is refused now, and not in the first run.
+    choose_algorithm(attention_, sm90_capable, true, {}, kMultiple);
     prepare_attention_sm80();
     CUDA_CHECK(cudaMemsetAsync(counters_.data(), 0, counters_.bytes(), stream_));
   }
@@ -98,6 +102,19 @@ class CudaOps final : public Ops {
     return milliseconds;
   }
 
+  std::vector<std::string> explain(const std::function<void()>& work) override {
+    std::vector<std::string> lines;
+    explanations_ = &lines;
+    try {
+      work();
+    } catch (...) {
+      explanations_ = nullptr;
+      throw;
+    }
+    explanations_ = nullptr;
+    return lines;
+  }
+
   DeviceIo* device_io() override { return &io_; }
 
   size_t linear_bytes(int64_t in_features, int64_t out_features, DType dtype) const override {
@@ -130,14 +147,14 @@ class CudaOps final : public Ops {
   size_t feed_forward_workspace(int64_t rows, int64_t, int64_t intermediate_size, bool gated,
                                 DType dtype) const override {
     // The portable kernels write gate and up, then their product.
-    const int parts = gated && gemm_kernels_ != Kernels::kSm90 ? 3 : 1;
+    const int parts = gated && gemm_kernels_ != GemmKernels::kSm90 ? 3 : 1;
     return static_cast<size_t>(rows * intermediate_size) * size_of(dtype) * parts;
   }
 
   size_t attention_workspace(int64_t num_tokens, int64_t, int64_t max_seqlen, int64_t num_heads,
                              int64_t head_dim, DType) const override {
-    if (attention_kernels_ == Kernels::kSm90) return 0;
-    return attention_sm80_workspace(num_tokens, max_seqlen, num_heads, head_dim, portable_limits());
+    return attention_sm80_workspace(num_tokens, max_seqlen, num_heads, head_dim,
+                                    portable_limits(attention_));
   }
 
   size_t sparse_pool_workspace(int64_t rows, int64_t, int64_t out_features, bool sum,
@@ -167,7 +184,7 @@ class CudaOps final : public Ops {
   }
 
   void do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads) override {
-    if (gemm_kernels_ != Kernels::kSm90 || heads.q_norm || heads.k_norm) {
+    if (gemm_kernels_ != GemmKernels::kSm90 || heads.q_norm || heads.k_norm) {
       do_linear(args);
       return do_rotate_heads(heads);
     }
@@ -187,7 +204,7 @@ class CudaOps final : public Ops {
     const DType dtype = args.x.dtype;
     const int64_t rows = args.x.rows();
     if (args.workspace == nullptr) throw InvalidArgument("feed_forward: workspace is missing");
-    const bool fused = args.gated && gemm_kernels_ == Kernels::kSm90;
+    const bool fused = args.gated && gemm_kernels_ == GemmKernels::kSm90;
     TensorView intermediate(args.workspace, dtype, rows, args.up.out_features / (fused ? 2 : 1));
     GemmParams up = gemm_params("feed_forward", args.x, args.up,
                                 args.gated && !fused ? Activation::kNone : args.activation, {},
@@ -242,22 +259,21 @@ class CudaOps final : public Ops {
                                    disentangled ? ", the most with a disentangled term" : ""));
     }
     AttentionParams params = attention_params(args, sm_count_);
+    const AttentionAlgorithm algorithm =
+        choose_algorithm(attention_, sm90_capable_, fits_hopper(params), args.term, args.head_dim);
+    if (explanations_ != nullptr) {
+      explanations_->push_back(explain_attention(algorithm, params));
+    }
     const DeviceGuard guard(device_);
     if constexpr (kBuiltForSm90) {
-      if (disentangled && attention_kernels_ == Kernels::kSm90 &&
-          args.head_dim <= kDisentangledSm90HeadDim) {
-        return launch_attention_disentangled_sm90(params, stream_);
-      }
-    }
-    if (disentangled) return launch_attention_disentangled(params, stream_);
-    if constexpr (kBuiltForSm90) {
-      // A score term of very many or very far buckets is left to the portable kernels.
-      if (attention_kernels_ == Kernels::kSm90 && attention_sm90_supported(params)) {
+      if (algorithm == AttentionAlgorithm::kHopper) {
+        if (disentangled) return launch_attention_disentangled_sm90(params, stream_);
         params.workspace = counters_.data();
         params.workspace_bytes = counters_.bytes();
         return launch_attention_sm90(params, stream_);
       }
     }
+    if (disentangled) return launch_attention_disentangled(params, stream_);
     params.workspace = args.workspace;
     params.workspace_bytes =
         args.workspace == nullptr
@@ -265,7 +281,7 @@ class CudaOps final : public Ops {
             : attention_workspace(args.queries.num_tokens, args.queries.num_sequences,
                                   args.keys.max_seqlen, args.num_heads, args.head_dim,
                                   args.q.dtype);
-    launch_attention_sm80(params, stream_, portable_limits());
+    launch_attention_sm80(params, stream_, portable_limits(algorithm));
   }
 
   void do_norm(const NormArgs& args) override {
@@ -292,7 +308,7 @@ class CudaOps final : public Ops {
   }
 
   // Maxima alone: sums are made in the order of the rows, which tiles do not keep.
-  bool pools_in_gemm(bool sum) const { return gemm_kernels_ == Kernels::kSm90 && !sum; }
+  bool pools_in_gemm(bool sum) const { return gemm_kernels_ == GemmKernels::kSm90 && !sum; }
 
   // Into zeros: the largest logits.
   void pool_in_gemm(const SparsePoolArgs& args) {
@@ -355,7 +371,7 @@ class CudaOps final : public Ops {
 
   void gemm(const GemmParams& params) {
     if constexpr (kBuiltForSm90) {
-      if (gemm_kernels_ == Kernels::kSm90) return launch_gemm_sm90(params, stream_);
+      if (gemm_kernels_ == GemmKernels::kSm90) return launch_gemm_sm90(params, stream_);
     }
     launch_gemm_sm80(params, stream_);
   }
@@ -369,14 +385,30 @@ class CudaOps final : public Ops {
     launch_norm(norm_params(args), stream_);
   }
 
-  PortableLimits portable_limits() const {
-    return attention_kernels_ == Kernels::kByteTransformer ? kByteTransformerLimits
-                                                           : PortableLimits{};
+  // A score term of very many or very far buckets is left to the portable kernels.
+  static bool fits_hopper(const AttentionParams& params) {
+    if constexpr (kBuiltForSm90) return attention_sm90_supported(params);
+    return false;
+  }
+
+  std::string explain_attention(AttentionAlgorithm algorithm, const AttentionParams& params) const {
+    const bool narrow =
+        is_narrow_window(attention_head_tile(params.head_dim), params.mask.window_left,
+                         params.mask.causal ? 0 : params.mask.window_right);
+    const AttentionConfig config = select_attention(
+        params.head_dim, params.num_heads, params.num_tokens_q, params.max_seqlen_k,
+        params.term.kind != ScoreTermKind::kNone, sm_count_, narrow);
+    return concat("attention: ", params.num_heads, " heads of ", params.head_dim, ", up to ",
+                  params.num_tokens_q, " tokens, up to ", params.max_seqlen_k, " in a sequence: ",
+                  explain_algorithm(algorithm, params.term.kind == ScoreTermKind::kDisentangled,
+                                    config, params.max_seqlen_k));
   }
 
   int device_;
-  Kernels gemm_kernels_;
-  Kernels attention_kernels_;
+  bool sm90_capable_;
+  GemmKernels gemm_kernels_;
+  AttentionAlgorithm attention_;                      // as asked for
+  std::vector<std::string>* explanations_ = nullptr;  // while `explain` runs
   int sm_count_;
   CudaMemory counters_;  // for launch_attention_sm90: zero before and after every launch
   UploadRing uploads_;
@@ -388,10 +420,10 @@ class CudaOps final : public Ops {
 }  // namespace
 }  // namespace cuda
 
-std::unique_ptr<Ops> make_cuda_ops(int device_index) {
+std::unique_ptr<Ops> make_cuda_ops(int device_index, AttentionAlgorithm attention) {
   const bool sm90_capable = cuda::check_device(device_index);
   const cuda::DeviceGuard guard(device_index);
-  return std::make_unique<cuda::CudaOps>(device_index, sm90_capable);
+  return std::make_unique<cuda::CudaOps>(device_index, sm90_capable, attention);
 }
 
 }  // namespace packhorse

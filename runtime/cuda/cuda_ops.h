@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "ops/ops.h"
+#include "packhorse/attention_algorithm.h"
 
 namespace packhorse {
 
@@ -13,9 +14,9 @@ int cuda_device_count();
 /// Throws RuntimeError: no driver, one too old, no such device (lists those there are), or a device
 /// that is too old.
 ///
-/// PACKHORSE_ATTENTION and PACKHORSE_GEMM, read here, choose the kernels: "sm90" (compute
-/// capability 9.0 only, and the default there) or "portable" (8.0 and up). PACKHORSE_ATTENTION also
-/// takes "bytetransformer": the portable kernels of that paper where they apply.
-std::unique_ptr<Ops> make_cuda_ops(int device_index);
+/// The environment variable PACKHORSE_GEMM, read here, chooses the kernels of dense layers: "sm90"
+/// (compute capability 9.0 only, and the default there) or "portable" (8.0 and up).
+/// PACKHORSE_ATTENTION names the algorithm where `attention` is kAuto.
+std::unique_ptr<Ops> make_cuda_ops(int device_index, AttentionAlgorithm attention);
 
 }  // namespace packhorse

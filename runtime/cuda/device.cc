@@ -60,16 +60,20 @@ bool check_device(int device) {
 
 int sm_count(int device) { return attribute(cudaDevAttrMultiProcessorCount, device); }
 
-Kernels choose_kernels(const char* variable, bool sm90_capable, bool has_bytetransformer) {
-  const char* value = std::getenv(variable);
+GemmKernels choose_gemm_kernels(bool sm90_capable) {
+  const char* value = std::getenv("PACKHORSE_GEMM");
   const std::string choice = value == nullptr ? "" : value;
-  if (choice.empty()) return sm90_capable ? Kernels::kSm90 : Kernels::kPortable;
-  if (choice == "portable") return Kernels::kPortable;
-  if (choice == "bytetransformer" && has_bytetransformer) return Kernels::kByteTransformer;
-  if (choice == "sm90" && sm90_capable) return Kernels::kSm90;
-  throw RuntimeError(concat(variable, "=", choice, ": expected 'portable'",
-                            has_bytetransformer ? ", 'bytetransformer'" : "",
+  if (choice.empty()) return sm90_capable ? GemmKernels::kSm90 : GemmKernels::kPortable;
+  if (choice == "portable") return GemmKernels::kPortable;
+  if (choice == "sm90" && sm90_capable) return GemmKernels::kSm90;
+  throw RuntimeError(concat("PACKHORSE_GEMM is '", choice, "', expected 'portable'",
                             sm90_capable ? " or 'sm90'" : " (this device or build has no 'sm90')"));
+}
+
+AttentionAlgorithm asked_attention_algorithm(AttentionAlgorithm asked) {
+  const char* value = std::getenv("PACKHORSE_ATTENTION");
+  if (asked != AttentionAlgorithm::kAuto || value == nullptr || *value == 0) return asked;
+  return parse_attention_algorithm(value, "PACKHORSE_ATTENTION");
 }
 
 }  // namespace cuda

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/format.h"
+#include "packhorse/attention_algorithm.h"
 
 namespace packhorse::cuda {
 
@@ -37,9 +38,12 @@ bool check_device(int device);
 
 int sm_count(int device);
 
-enum class Kernels : uint8_t { kSm90, kPortable, kByteTransformer };
+enum class GemmKernels : uint8_t { kSm90, kPortable };
 
-/// What the environment variable asks for, else the best that the device can run.
-Kernels choose_kernels(const char* variable, bool sm90_capable, bool has_bytetransformer);
+/// What the environment variable PACKHORSE_GEMM asks for, else the best that the device can run.
+GemmKernels choose_gemm_kernels(bool sm90_capable);
+
+/// `asked`, or where that is kAuto, what the environment variable PACKHORSE_ATTENTION names.
+AttentionAlgorithm asked_attention_algorithm(AttentionAlgorithm asked);
 
 }  // namespace packhorse::cuda

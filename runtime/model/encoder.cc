@@ -274,7 +274,7 @@ EncoderBuffers take_buffers(const Spec& spec, const Capacity& capacity, DType mo
         arena.take("embedding_workspace",
                    ops.linear_workspace(tokens, spec.embedding_size, hidden_size, dtype));
   }
-  {
+  if (spec.num_layers > 0) {
     Arena::Scope attention_block(arena);
     buffers.qkv = take_matrix(arena, "qkv", tokens, qkv_columns, dtype);
     buffers.context = take_matrix(arena, "context", tokens, query_columns, dtype);
@@ -287,7 +287,7 @@ EncoderBuffers take_buffers(const Spec& spec, const Capacity& capacity, DType mo
                    std::max(ops.linear_workspace(tokens, hidden_size, qkv_columns, model_dtype),
                             ops.linear_workspace(tokens, query_columns, hidden_size, model_dtype)));
   }
-  {
+  if (spec.num_layers > 0) {
     Arena::Scope feed_forward_block(arena);
     buffers.feed_forward_workspace = arena.take(
         "feed_forward_workspace",

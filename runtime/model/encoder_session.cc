@@ -18,10 +18,19 @@
 #include "model/session_memory.h"
 #include "model/shared_weights.h"
 #include "model/weights.h"
-#include "ops/backend.h"
 
 namespace packhorse {
 namespace {
+
+// Equal lines become one that says how often it came, in the order of their first.
+std::vector<std::string> count_lines(const std::vector<std::string>& lines) {
+  std::vector<std::string> result;
+  for (auto line = lines.begin(); line != lines.end(); ++line) {
+    if (std::find(lines.begin(), line, *line) != line) continue;
+    result.push_back(concat(*line, ", ", std::count(line, lines.end(), *line), " x"));
+  }
+  return result;
+}
 
 class EncoderSession final : public Session, public std::enable_shared_from_this<EncoderSession> {
  public:
@@ -31,8 +40,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
         spec_json_(spec_json),
         spec_(parse_spec_for(options, spec_json)),
         layouts_(output_layouts(spec_, capacity_of(options))),
-        ops_(make_ops(options.device,
-                      {.threads = options.threads, .pin_threads = options.pin_threads})),
+        ops_(make_session_ops(options)),
         io_(ops_->device_io()),
         limits_{.max_tokens = options.max_tokens,
                 .max_sequences = options.max_sequences,
@@ -55,12 +63,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     if (io_ != nullptr) finding_ = io_->allocate_shared(sizeof(InputFinding));
     warm_up();
     recordings_.record(*ops_, options_.max_tokens, spec_.max_seqlen, spec_.type_vocab_size > 0,
-                       [this](const Recordings::Bounds& bounds) {
-                         EncoderInputs inputs = inputs_->bounds(
-                             bounds.num_tokens, options_.max_sequences, bounds.has_type_ids);
-                         inputs.batch.max_seqlen = bounds.max_seqlen;
-                         encode(spec_, *weights_, inputs, buffers_, *ops_);
-                       });
+                       [this](const Recordings::Bounds& bounds) { encode_within(bounds); });
   }
 
   // What stays on the device is not waited for by its run.
@@ -144,6 +147,24 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
       times.push_back(total / launches);
     }
     return times;
+  }
+
+  std::vector<std::string> explain(const PackedTokens& tokens) override {
+    check_run(DeviceOutputSet());
+    check(tokens, limits_);
+    const std::lock_guard lock(mutex_);
+    const EncoderInputs inputs = inputs_->upload(tokens);
+    const auto lines = ops_->explain([&] {
+      // A recording chose by its bounds, not by the batch.
+      const auto bounds = recordings_.bounds_of(bounds_of(inputs));
+      if (inputs.position_ids == nullptr && bounds) {
+        encode_within(*bounds);
+      } else {
+        encode(spec_, *weights_, inputs, buffers_, *ops_);
+      }
+    });
+    ops_->synchronize();
+    return count_lines(lines);
   }
 
   const MemoryPlan& memory_plan() const override { return plan_; }
@@ -288,12 +309,22 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     return inputs;
   }
 
+  Recordings::Bounds bounds_of(const EncoderInputs& inputs) const {
+    const bool has_type_ids = inputs.type_ids != nullptr && spec_.type_vocab_size > 0;
+    return {inputs.batch.num_tokens, inputs.batch.max_seqlen, has_type_ids};
+  }
+
+  // The encoder on whatever batch the device holds, launched for any batch within the bounds.
+  void encode_within(const Recordings::Bounds& bounds) {
+    EncoderInputs inputs =
+        inputs_->bounds(bounds.num_tokens, options_.max_sequences, bounds.has_type_ids);
+    inputs.batch.max_seqlen = bounds.max_seqlen;
+    encode(spec_, *weights_, inputs, buffers_, *ops_);
+  }
+
   // Fills buffers_.hidden; returns the batch as the outputs see it.
   EncoderInputs encode_batch(const EncoderInputs& inputs) {
-    const BatchView& batch = inputs.batch;
-    const bool has_type_ids = inputs.type_ids != nullptr && spec_.type_vocab_size > 0;
-    if (inputs.position_ids != nullptr ||
-        !recordings_.launch({batch.num_tokens, batch.max_seqlen, has_type_ids})) {
+    if (inputs.position_ids != nullptr || !recordings_.launch(bounds_of(inputs))) {
       encode(spec_, *weights_, inputs, buffers_, *ops_);
     }
     return exact(inputs);

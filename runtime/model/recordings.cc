@@ -18,8 +18,14 @@ int64_t next_bucket(int64_t bucket) {
 
 }  // namespace
 
-std::map<int64_t, std::unique_ptr<Recording>>& Recordings::of(const Bounds& bounds) {
+Recordings::BySize& Recordings::of(const Bounds& bounds) {
   return recordings_[bounds.max_seqlen <= kShortSequence][bounds.has_type_ids];
+}
+
+const Recordings::Made* Recordings::find(const Bounds& batch) const {
+  const BySize& recordings = const_cast<Recordings*>(this)->of(batch);
+  const auto found = recordings.lower_bound(batch.num_tokens);
+  return found == recordings.end() ? nullptr : &found->second;
 }
 
 void Recordings::record(Ops& ops, int64_t max_tokens, int64_t max_seqlen, bool takes_type_ids,
@@ -33,18 +39,23 @@ void Recordings::record(Ops& ops, int64_t max_tokens, int64_t max_seqlen, bool t
         if (of(bounds).contains(bucket) || (has_type_ids && !takes_type_ids)) continue;
         auto recording = ops.record([&] { encode(bounds); });
         if (recording == nullptr) return;
-        of(bounds)[bucket] = std::move(recording);
+        of(bounds)[bucket] = {bounds, std::move(recording)};
       }
     }
     if (bucket == max_tokens) return;
   }
 }
 
+std::optional<Recordings::Bounds> Recordings::bounds_of(const Bounds& batch) const {
+  const Made* found = find(batch);
+  if (found == nullptr) return std::nullopt;
+  return found->bounds;
+}
+
 bool Recordings::launch(const Bounds& batch) {
-  const auto& recordings = of(batch);
-  const auto found = recordings.lower_bound(batch.num_tokens);
-  if (found == recordings.end()) return false;
-  found->second->launch();
+  const Made* found = find(batch);
+  if (found == nullptr) return false;
+  found->recording->launch();
   return true;
 }
 

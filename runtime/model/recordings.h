@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "ops/ops.h"
 
@@ -24,14 +25,24 @@ class Recordings {
   /// them, with type ids. Nothing where the device gains nothing by it.
   void record(Ops& ops, int64_t max_tokens, int64_t max_seqlen, bool takes_type_ids,
               const std::function<void(const Bounds&)>& encode);
+  /// What the smallest recording that holds such a batch was made for; none where there is none.
+  std::optional<Bounds> bounds_of(const Bounds& batch) const;
   /// Runs the smallest that holds such a batch; false where there is none.
   bool launch(const Bounds& batch);
 
  private:
-  std::map<int64_t, std::unique_ptr<Recording>>& of(const Bounds& bounds);
+  struct Made {
+    Bounds bounds;
+    std::unique_ptr<Recording> recording;
+  };
+  using BySize = std::map<int64_t, Made>;
+
+  BySize& of(const Bounds& bounds);
+  // Null where there is none.
+  const Made* find(const Bounds& batch) const;
 
   // [short sequences only][has_type_ids], by token count.
-  std::map<int64_t, std::unique_ptr<Recording>> recordings_[2][2];
+  BySize recordings_[2][2];
 };
 
 }  // namespace packhorse

@@ -60,8 +60,7 @@ std::shared_ptr<Session> Session::load(const std::string& spec_json, const Weigh
 MemoryPlan plan_memory(const std::string& spec_json, const SessionOptions& options) {
   check_options(options);
   const Spec spec = parse_spec_for(options, spec_json);
-  const auto ops =
-      make_ops(options.device, {.threads = options.threads, .pin_threads = options.pin_threads});
+  const auto ops = make_session_ops(options);
   ops->check_dtype(options.dtype);
   return count_memory(spec, options, *ops);
 }

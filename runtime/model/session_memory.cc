@@ -2,6 +2,7 @@
 
 #include "core/format.h"
 #include "model/weights.h"
+#include "ops/backend.h"
 
 namespace packhorse {
 
@@ -14,6 +15,12 @@ Spec parse_spec_for(const SessionOptions& options, const std::string& spec_json)
                                  ", but this model has no 'heads.masked_lm': expected 0"));
   }
   return spec;
+}
+
+std::unique_ptr<Ops> make_session_ops(const SessionOptions& options) {
+  return make_ops(options.device, {.threads = options.threads,
+                                   .pin_threads = options.pin_threads,
+                                   .attention = options.attention_algorithm});
 }
 
 SessionBuffers take_session_buffers(const Spec& spec, const SessionOptions& options, Ops& ops,

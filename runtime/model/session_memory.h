@@ -1,6 +1,7 @@
 // The memory that a session takes, counted and carved by one routine.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ Spec parse_spec_for(const SessionOptions& options, const std::string& spec_json)
 inline Capacity capacity_of(const SessionOptions& options) {
   return {options.max_tokens, options.max_sequences, options.max_predictions};
 }
+
+/// The backend that a session with these options runs on. Throws as make_ops does.
+std::unique_ptr<Ops> make_session_ops(const SessionOptions& options);
 
 /// Takes the buffers from the arena (count pass and carve pass alike).
 SessionBuffers take_session_buffers(const Spec& spec, const SessionOptions& options, Ops& ops,

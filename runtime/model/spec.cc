@@ -45,6 +45,11 @@ void parse_sizes(Fields& fields, Spec& spec) {
   spec.embedding_size = fields.integer("embedding_size", 1, kMaxHidden, spec.hidden_size);
   spec.num_layers = fields.integer("num_layers", 0, kMaxLayers);
   parse_layer_weights(fields, spec);
+  spec.type_vocab_size = fields.integer("type_vocab_size", 0, kMaxRows, 0);
+}
+
+// Of the layers' blocks.
+void parse_block_sizes(Fields& fields, Spec& spec) {
   spec.num_heads = fields.integer("num_heads", 1, kMaxHeads);
   spec.num_kv_heads = fields.integer("num_kv_heads", 1, kMaxHeads, spec.num_heads);
   if (spec.num_heads % spec.num_kv_heads != 0) {
@@ -58,7 +63,6 @@ void parse_sizes(Fields& fields, Spec& spec) {
   }
   spec.head_dim = fields.integer("head_dim", 1, kMaxHeadDim, spec.hidden_size / spec.num_heads);
   spec.intermediate_size = fields.integer("intermediate_size", 1, kMaxIntermediate);
-  spec.type_vocab_size = fields.integer("type_vocab_size", 0, kMaxRows, 0);
 }
 
 // Positions that enter with the embeddings, and with them the longest sequence.
@@ -214,13 +218,18 @@ Spec parse_spec(const std::string& json_text) {
   fields.ignore("max_length");
   fields.ignore("pair");
   fields.ignore("template");
+  fields.ignore("text");
 
   Spec spec;
   parse_sizes(fields, spec);
+  // A model without layers is a table of embeddings: what layers are made of need not be said.
+  const auto says = [&](const char* name) { return spec.num_layers > 0 || fields.has(name); };
+  if (says("num_heads")) parse_block_sizes(fields, spec);
   parse_positions(fields, spec);
-  parse_norm(fields.object("norm"), spec);
-  parse_attention(fields.object("attention"), spec);
-  parse_feed_forward(fields.object("ffn"), spec);
+  spec.embedding_norm = says("norm");
+  if (spec.embedding_norm) parse_norm(fields.object("norm"), spec);
+  if (says("attention")) parse_attention(fields.object("attention"), spec);
+  if (says("ffn")) parse_feed_forward(fields.object("ffn"), spec);
   if (fields.has("convolution")) parse_convolution(fields.object("convolution"), spec);
   if (fields.has("heads")) parse_heads(fields.object("heads"), spec);
   parse_embedding(fields.object("embedding"), spec);

@@ -15,6 +15,10 @@ std::unique_ptr<Ops> make_ops(Device device, [[maybe_unused]] const BackendOptio
   switch (device.type) {
     case DeviceType::kCpu:
 #ifdef PACKHORSE_WITH_CPU
+      if (options.attention != AttentionAlgorithm::kAuto) {
+        throw InvalidArgument(concat("attention_algorithm is '", name_of(options.attention),
+                                     "': the CPU has one algorithm alone, expected 'auto'"));
+      }
       return make_cpu_ops(options);
 #else
       throw RuntimeError(
@@ -22,7 +26,7 @@ std::unique_ptr<Ops> make_ops(Device device, [[maybe_unused]] const BackendOptio
 #endif
     case DeviceType::kCuda:
 #ifdef PACKHORSE_WITH_CUDA
-      return make_cuda_ops(device.index);
+      return make_cuda_ops(device.index, options.attention);
 #else
       throw RuntimeError(
           concat("device '", name_of(device),

@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "ops/ops.h"
+#include "packhorse/attention_algorithm.h"
 
 namespace packhorse {
 
 struct BackendOptions {
   int threads = 0;  // of the CPU, the caller's own among them; 0: all cores it may use
   bool pin_threads = false;
+  AttentionAlgorithm attention = AttentionAlgorithm::kAuto;  // of CUDA devices; the CPU has one
 };
 
 /// Throws RuntimeError when the build or the machine has no such device.

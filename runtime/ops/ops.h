@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "ops/args.h"
 #include "ops/device_io.h"
@@ -62,6 +64,13 @@ class PACKHORSE_API Ops {
 
   /// Milliseconds that the device spends on what `work` asks for.
   virtual double elapsed_ms(const std::function<void()>& work);
+
+  /// Runs `work`, and says in words which kernels its ops took where there was a choice: a line for
+  /// each op. Nothing where the backend has no choice.
+  virtual std::vector<std::string> explain(const std::function<void()>& work) {
+    work();
+    return {};
+  }
 
   /// Arrays and streams of others; null where the device's memory is the host's.
   virtual DeviceIo* device_io() { return nullptr; }

@@ -1,4 +1,5 @@
 // The part of Hopper attention that needs no GPU: which kernel runs a batch.
+#include "cuda/attention/attention_choice.h"
 #include "cuda/attention/attention_config.h"
 #include "test.h"
 
@@ -64,6 +65,69 @@ TEST(attention_single_tile_plan_only_where_every_sequence_fits_one) {
       }
     }
   }
+}
+
+using Algorithm = AttentionAlgorithm;
+
+Algorithm choose(Algorithm asked, bool has_hopper, ScoreTermKind kind = ScoreTermKind::kNone,
+                 int head_dim = 64, bool fits_hopper = true) {
+  ScoreTerm term;
+  term.kind = kind;
+  return choose_algorithm(asked, has_hopper, fits_hopper, term, head_dim);
+}
+
+TEST(attention_auto_is_hopper_where_it_can_be) {
+  CHECK(choose(Algorithm::kAuto, true) == Algorithm::kHopper);
+  CHECK(choose(Algorithm::kAuto, false) == Algorithm::kOnline);
+  CHECK(choose(Algorithm::kAuto, true, ScoreTermKind::kBucketed, 64, false) == Algorithm::kOnline);
+  CHECK(choose(Algorithm::kAuto, true, ScoreTermKind::kDisentangled, 64) == Algorithm::kHopper);
+  CHECK(choose(Algorithm::kAuto, true, ScoreTermKind::kDisentangled, 72) == Algorithm::kOnline);
+}
+
+TEST(attention_algorithms_are_taken_or_refused) {
+  for (const auto asked :
+       {Algorithm::kOnline, Algorithm::kShort, Algorithm::kGrouped, Algorithm::kByteTransformer}) {
+    CHECK(choose(asked, true) == asked &&
+          choose(asked, false, ScoreTermKind::kAlibi, 128) == asked);
+    const bool general = asked == Algorithm::kOnline;
+    if (general) {
+      CHECK(choose(asked, true, ScoreTermKind::kDisentangled, 128) == asked);
+      CHECK(choose(asked, true, ScoreTermKind::kNone, 256) == asked);
+      continue;
+    }
+    CHECK_THROWS_WITH(choose(asked, true, ScoreTermKind::kNone, 136),
+                      "heads of at most 128 columns, found 136");
+    CHECK_THROWS_WITH(choose(asked, true, ScoreTermKind::kDisentangled),
+                      "no disentangled term; expected 'auto', 'hopper' or 'online'");
+  }
+  CHECK_THROWS_WITH(choose(Algorithm::kHopper, false), "compute capability 9.0");
+  CHECK_THROWS_WITH(choose(Algorithm::kHopper, true, ScoreTermKind::kDisentangled, 72),
+                    "at most 64 columns with a disentangled term, found 72");
+  CHECK_THROWS_WITH(choose(Algorithm::kHopper, true, ScoreTermKind::kBucketed, 64, false),
+                    "does not take this term");
+}
+
+TEST(attention_is_explained_by_what_runs) {
+  const auto text = [](Algorithm algorithm, int64_t longest) {
+    return explain_algorithm(algorithm, false, select_attention(64, 12, 512, 512, false, kSms),
+                             longest);
+  };
+  CHECK(text(Algorithm::kHopper, 512) == "hopper (head tile 64, many-blocks)");
+  CHECK(text(Algorithm::kOnline, 512) == "online (online softmax)");
+  CHECK(text(Algorithm::kShort, 384) == "short (whole score rows on chip up to 384 keys)");
+  CHECK(text(Algorithm::kShort, 385) ==
+        "short (whole score rows on chip up to 384 keys, online softmax)");
+  CHECK(text(Algorithm::kByteTransformer, 2000) ==
+        "bytetransformer (whole score rows on chip up to 384 keys, grouped GEMMs up to 1024 keys, "
+        "online softmax)");
+}
+
+TEST(attention_algorithms_have_names) {
+  for (const char* name : {"auto", "hopper", "online", "short", "grouped", "bytetransformer"}) {
+    CHECK(name_of(parse_attention_algorithm(name, "x")) == std::string(name));
+  }
+  CHECK_THROWS_WITH(parse_attention_algorithm("flash", "algorithm"),
+                    "algorithm is 'flash', expected one of 'auto', 'hopper'");
 }
 
 }  // namespace

@@ -24,6 +24,23 @@ TEST(spec_is_read) {
   CHECK(spec.normalize);
 }
 
+TEST(spec_of_a_table_of_embeddings_is_read) {
+  Json json = tiny_spec();
+  json["num_layers"] = 0;
+  json["positions"] = {{"kind", "none"}};
+  json["max_seqlen"] = 1 << 20;
+  json["text"] = {{"special_tokens", false}};
+  const std::vector<const char*> of_layers = {
+      "num_heads", "num_kv_heads", "head_dim", "intermediate_size", "norm", "attention", "ffn"};
+  for (const char* name : of_layers) json.erase(name);
+  const Spec spec = parse_spec(json.dump());
+  CHECK(spec.num_weight_sets() == 0);
+  CHECK(!spec.embedding_norm);
+  CHECK(spec.hidden_size == 24);
+  json["num_layers"] = 1;
+  CHECK_THROWS_WITH(parse_spec(json.dump()), "'num_heads' is missing");
+}
+
 TEST(spec_of_other_encoders_is_read) {
   Json json = tiny_spec();
   json["num_layers"] = 3;

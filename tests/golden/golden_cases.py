@@ -170,6 +170,7 @@ MODELS: tuple[Case, ...] = (
         },
         layout="causal_lm",
         pooler=None,
+        pooling="mean",
     ),
     Case(
         "qwen3",

@@ -246,7 +246,9 @@ def make(case: Case, sequences: list[tuple[np.ndarray, np.ndarray]]) -> None:
     folder.mkdir(exist_ok=True)
     save(folder, case, model, encoder)
     write_pooling(folder, case)
-    mode = case.pooling or ("cls" if pooler else "mean")
+    # Where no file says how, as sentence-transformers builds a model then.
+    causal = model.__class__.__name__.endswith("ForCausalLM")
+    mode = case.pooling or ("last" if causal else "mean")
     predicts = str(case.part).startswith(("predictions", "splade", "answers"))
     head = model if case.head or predicts else None
     model.float()

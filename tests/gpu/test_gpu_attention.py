@@ -1,8 +1,8 @@
-"""Variable-length attention: head sizes, lengths, masks, additive terms; both kernel families."""
+"""Variable-length attention: head sizes, lengths, masks, additive terms, by every algorithm."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -11,8 +11,6 @@ from cases import BATCHES, mixed_lengths, offsets
 from gpu_support import Precision, attention, to_host
 from packhorse import ops
 from torch import Generator
-
-pytestmark = pytest.mark.usefixtures("kernels")
 
 Lengths = list[int]
 # Among them what takes each kernel: all short, few blocks, many blocks, thousands of keys.
@@ -24,12 +22,39 @@ LENGTHS: dict[str, Lengths] = {
     "one-more": mixed_lengths(33, 300),
     "many": mixed_lengths(64, 600),
     "long": [4096, 1, 0, 777],
+    # Around the longest sequences of ByteTransformer's two kernels.
+    "limits": [383, 384, 385, 1, 1023, 1024, 1025, 0],
 }
 WINDOWS = [(-1, 0), (0, 0), (0, -1), (3, 2), (16, 0), (64, 64), (200, 1), (-1, 5), (9999, 9999)]
 
 
+ALGORITHMS = ("auto", "online", "short", "grouped", "bytetransformer")  # of auto, see test_auto
+PAPERS = ("short", "grouped", "bytetransformer")
+WIDEST_OF_PAPERS = 128
+
+
+class Kernel(NamedTuple):
+    precision: Precision
+    algorithm: str
+
+    def options(self) -> dict[str, Any]:
+        return {"algorithm": self.algorithm, **self.precision.options()}
+
+    def takes(self, head_dim: int) -> bool:
+        return self.algorithm not in PAPERS or head_dim <= WIDEST_OF_PAPERS
+
+    def skip_wider(self, head_dim: int) -> None:
+        if not self.takes(head_dim):
+            pytest.skip("refused, as test_head_sizes shows")
+
+
+@pytest.fixture(params=ALGORITHMS)
+def kernel(request: pytest.FixtureRequest, precision: Precision) -> Kernel:
+    return Kernel(precision, request.param)
+
+
 def check(
-    precision: Precision,
+    kernel: Kernel,
     random: Generator,
     q_lengths: Lengths,
     kv_lengths: Lengths | None = None,
@@ -39,6 +64,7 @@ def check(
     **options: Any,
 ) -> None:
     num_kv_heads = num_kv_heads or num_heads
+    precision = kernel.precision
     cu_q = offsets(q_lengths)
     cu_k = cu_q if kv_lengths is None else offsets(kv_lengths)
     q = precision.normal(random, int(cu_q[-1]), num_heads * head_dim, scale=1.5)
@@ -52,79 +78,83 @@ def check(
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         **{name: to_host(x) if torch.is_tensor(x) else x for name, x in options.items()},
-        **precision.options(),
+        **kernel.options(),
     )
     expected = attention(q, k, v, cu_q.tolist(), cu_k.tolist(), num_heads, num_kv_heads, **options)
-    # The weights of the values are rounded as well as the result.
-    precision.check(actual, expected, steps=2)
+    # The weights of the values are rounded as well as the result; between grouped GEMMs twice: as
+    # they are stored, and once more when their tile's factor is known.
+    grouped = kernel.algorithm in ("grouped", "bytetransformer")
+    precision.check(actual, expected, steps=3 if grouped else 2)
 
 
 @pytest.mark.parametrize("head_dim", range(8, 257, 8))
-def test_head_sizes(precision: Precision, random: Generator, head_dim: int) -> None:
-    check(precision, random, [5, 70, 1, 0, 129, 300], head_dim=head_dim)
-    check(precision, random, [130, 3], head_dim=head_dim, causal=True)
+def test_head_sizes(kernel: Kernel, random: Generator, head_dim: int) -> None:
+    if not kernel.takes(head_dim):
+        with pytest.raises(ValueError, match=f"heads of at most 128 columns, found {head_dim}"):
+            check(kernel, random, [5], head_dim=head_dim)
+        return
+    check(kernel, random, [5, 70, 1, 0, 129, 300], head_dim=head_dim)
+    check(kernel, random, [130, 3], head_dim=head_dim, causal=True)
 
 
 @pytest.mark.parametrize("head_dim", [32, 64, 128])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 def test_batches(
-    precision: Precision, random: Generator, lengths: Lengths, causal: bool, head_dim: int
+    kernel: Kernel, random: Generator, lengths: Lengths, causal: bool, head_dim: int
 ) -> None:
-    check(precision, random, lengths, causal=causal, head_dim=head_dim, num_heads=4)
+    check(kernel, random, lengths, causal=causal, head_dim=head_dim, num_heads=4)
 
 
-def test_very_long(precision: Precision, random: Generator) -> None:
+def test_very_long(kernel: Kernel, random: Generator) -> None:
     """Beside it a short sequence, which must not wait for so many keys."""
-    check(precision, random, [131072, 3], num_heads=1)
+    check(kernel, random, [131072, 3], num_heads=1)
 
 
 @pytest.mark.parametrize("head_dim", [64, 80, 128])
 @pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(1, 1), (4, 2), (6, 1), (6, 3), (12, 12)])
 def test_grouped_queries(
-    precision: Precision, random: Generator, num_heads: int, num_kv_heads: int, head_dim: int
+    kernel: Kernel, random: Generator, num_heads: int, num_kv_heads: int, head_dim: int
 ) -> None:
     heads: dict[str, Any] = {
         "num_heads": num_heads,
         "num_kv_heads": num_kv_heads,
         "head_dim": head_dim,
     }
-    check(precision, random, [9, 0, 65, 400], **heads)
-    check(precision, random, [1, 9, 2], [800, 9, 70], causal=True, **heads)
+    check(kernel, random, [9, 0, 65, 400], **heads)
+    check(kernel, random, [1, 9, 2], [800, 9, 70], causal=True, **heads)
 
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("causal", [False, True])
-def test_windows(
-    precision: Precision, random: Generator, window: tuple[int, int], causal: bool
-) -> None:
+def test_windows(kernel: Kernel, random: Generator, window: tuple[int, int], causal: bool) -> None:
     lengths = [130, 1, 17, 0, 64, 700]
-    for head_dim in (32, 64, 128, 256):
-        check(precision, random, lengths, head_dim=head_dim, window=window, causal=causal)
+    for head_dim in filter(kernel.takes, (32, 64, 128, 256)):
+        check(kernel, random, lengths, head_dim=head_dim, window=window, causal=causal)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [(-1, -1), (8, 3), (200, -1)])
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_queries_over_cached_keys(
-    precision: Precision, random: Generator, window: tuple[int, int], causal: bool, head_dim: int
+    kernel: Kernel, random: Generator, window: tuple[int, int], causal: bool, head_dim: int
 ) -> None:
     """Decoding: new queries stand at the end of their keys. Then fewer keys than queries, or none:
     some queries see nothing."""
     options: dict[str, Any] = {"head_dim": head_dim, "window": window, "causal": causal}
-    check(precision, random, [3, 1, 0, 64, 5], [40, 1, 7, 64, 300], **options)
-    check(precision, random, [1] * 40, [*range(1, 400, 10)], **options)
-    check(precision, random, [1, 130], [5000, 1100], **options)
-    check(precision, random, [10, 4, 150], [4, 0, 20], **options)
+    check(kernel, random, [3, 1, 0, 64, 5], [40, 1, 7, 64, 300], **options)
+    check(kernel, random, [1] * 40, [*range(1, 400, 10)], **options)
+    check(kernel, random, [1, 130], [5000, 1100], **options)
+    check(kernel, random, [10, 4, 150], [4, 0, 20], **options)
 
 
 @pytest.mark.parametrize("head_dim", [24, 64, 128])
 @pytest.mark.parametrize("causal", [False, True])
-def test_alibi(precision: Precision, random: Generator, causal: bool, head_dim: int) -> None:
+def test_alibi(kernel: Kernel, random: Generator, causal: bool, head_dim: int) -> None:
     slopes = torch.tensor([0.5, 0.25, 0.01, 2.0], dtype=torch.float64, device="cuda")
     options: dict[str, Any] = {"num_heads": 4, "alibi_slopes": slopes, "causal": causal}
-    check(precision, random, [200, 1, 33, 0, 1000], head_dim=head_dim, **options)
-    check(precision, random, [3, 40], [150, 600], head_dim=head_dim, **options)
+    check(kernel, random, [200, 1, 33, 0, 1000], head_dim=head_dim, **options)
+    check(kernel, random, [3, 40], [150, 600], head_dim=head_dim, **options)
 
 
 @pytest.mark.parametrize("head_dim", [24, 64, 128])
@@ -133,7 +163,7 @@ def test_alibi(precision: Precision, random: Generator, causal: bool, head_dim: 
     ("num_buckets", "max_distance"), [(32, 128), (32, 20), (8, 50), (4, 3), (32, 2000), (300, 400)]
 )
 def test_buckets(
-    precision: Precision,
+    kernel: Kernel,
     random: Generator,
     num_buckets: int,
     max_distance: int,
@@ -148,8 +178,8 @@ def test_buckets(
         "bidirectional": bidirectional,
         "causal": causal,
     }
-    check(precision, random, [200, 1, 33, 0, 1000], head_dim=head_dim, **options)
-    check(precision, random, [3, 40], [150, 600], head_dim=head_dim, window=(90, 90), **options)
+    check(kernel, random, [200, 1, 33, 0, 1000], head_dim=head_dim, **options)
+    check(kernel, random, [3, 40], [150, 600], head_dim=head_dim, window=(90, 90), **options)
 
 
 @pytest.mark.parametrize("head_dim", [32, 64, 128, 256])
@@ -157,15 +187,17 @@ def test_buckets(
     ("causal", "window"), [(False, (-1, -1)), (True, (-1, -1)), (False, (100, 30))]
 )
 def test_bits_do_not_depend_on_the_batch(
-    precision: Precision, random: Generator, head_dim: int, causal: bool, window: tuple[int, int]
+    kernel: Kernel, random: Generator, head_dim: int, causal: bool, window: tuple[int, int]
 ) -> None:
     """Alone, in other batches and places; so many that other kernels are taken."""
-    lengths = [1, 64, 128, 129, 300, 2049]
+    kernel.skip_wider(head_dim)
+    lengths = [1, 64, 128, 129, 300, 384, 1024, 2049]
     company = [*mixed_lengths(30, 200), 3000]
     heads = 2
     rows = {
         length: [
-            to_host(precision.normal(random, length, heads * head_dim, scale=1.5)) for _ in "qkv"
+            to_host(kernel.precision.normal(random, length, heads * head_dim, scale=1.5))
+            for _ in "qkv"
         ]
         for length in {*lengths, *company}
     }
@@ -173,7 +205,7 @@ def test_bits_do_not_depend_on_the_batch(
         "num_heads": heads,
         "causal": causal,
         "window": window,
-        **precision.options(),
+        **kernel.options(),
     }
 
     def run(batch: Lengths) -> list[bytes]:
@@ -189,13 +221,14 @@ def test_bits_do_not_depend_on_the_batch(
 
 
 @pytest.mark.parametrize("head_dim", [40, 64, 128, 256])
-def test_neighbours_do_not_leak(precision: Precision, random: Generator, head_dim: int) -> None:
+def test_neighbours_do_not_leak(kernel: Kernel, random: Generator, head_dim: int) -> None:
     """NaN and Inf in one sequence's rows leave every other sequence's bits alone."""
-    lengths = [5, 130, 70, 1, 300]
+    kernel.skip_wider(head_dim)
+    lengths = [5, 130, 70, 1, 300, 700]
     cu_seqlens = offsets(lengths)
     shape = (int(cu_seqlens[-1]), 2 * head_dim)
-    q, k, v = (to_host(precision.normal(random, *shape)) for _ in "qkv")
-    options: dict[str, Any] = {"num_heads": 2, **precision.options()}
+    q, k, v = (to_host(kernel.precision.normal(random, *shape)) for _ in "qkv")
+    options: dict[str, Any] = {"num_heads": 2, **kernel.options()}
     clean = ops.attention(q, k, v, cu_seqlens, **options)
     for poison in (np.nan, np.inf):
         for b in range(len(lengths)):
@@ -210,10 +243,10 @@ def test_neighbours_do_not_leak(precision: Precision, random: Generator, head_di
 @pytest.mark.parametrize("head_dim", [32, 64, 128, 256])
 @pytest.mark.parametrize(
     ("longest", "window", "slopes"),
-    [(128, -1, None), (200, -1, None), (200, 30, None), (200, -1, 0.1)],
+    [(128, -1, None), (200, -1, None), (200, 30, None), (200, -1, 0.1), (500, -1, None)],
 )
 def test_earlier_tiles_do_not_leak(
-    precision: Precision,
+    kernel: Kernel,
     random: Generator,
     longest: int,
     window: int,
@@ -222,11 +255,12 @@ def test_earlier_tiles_do_not_leak(
 ) -> None:
     """So many tiles that each block has several: what shared memory still holds of long sequences
     full of NaN stays out of the short ones that follow."""
+    kernel.skip_wider(head_dim)
     lengths = [longest] * 150 + [int(n) for n in np.random.default_rng(0).integers(1, 70, 150)]
     cu_seqlens = offsets(lengths)
     shape = (int(cu_seqlens[-1]), 6 * head_dim)
-    q, k, v = (to_host(precision.normal(random, *shape)) for _ in "qkv")
-    options: dict[str, Any] = {"num_heads": 6, "window": (window, window), **precision.options()}
+    q, k, v = (to_host(kernel.precision.normal(random, *shape)) for _ in "qkv")
+    options: dict[str, Any] = {"num_heads": 6, "window": (window, window), **kernel.options()}
     if slopes is not None:
         options["alibi_slopes"] = np.full(6, slopes, np.float32)
     clean = ops.attention(q, k, v, cu_seqlens, **options)
@@ -236,17 +270,59 @@ def test_earlier_tiles_do_not_leak(
     assert actual[cu_seqlens[150] :].tobytes() == clean[cu_seqlens[150] :].tobytes()
 
 
-def test_large_scores(precision: Precision) -> None:
+def test_large_scores(kernel: Kernel) -> None:
     """Softmax subtracts the largest score: no overflow for scores in the thousands."""
     q = np.full((3, 32), 30.0, np.float32)
     k = np.stack([np.full(32, x, np.float32) for x in (10.0, 9.0, -10.0)])
     v = np.stack([np.full(32, x, np.float32) for x in (1.0, 2.0, 3.0)])
-    actual = ops.attention(q, k, v, [0, 3], num_heads=1, **precision.options())
+    actual = ops.attention(q, k, v, [0, 3], num_heads=1, **kernel.options())
     assert (actual == 1).all()
 
 
-def test_sizes_that_do_not_suit(precision: Precision) -> None:
+def test_sizes_that_do_not_suit(kernel: Kernel) -> None:
     for head_dim, message in [(12, "not a positive multiple of 8"), (264, "head_dim 264")]:
         rows = np.ones((4, head_dim))
         with pytest.raises(ValueError, match=message):
-            ops.attention(rows, rows, rows, [0, 4], num_heads=1, **precision.options())
+            ops.attention(rows, rows, rows, [0, 4], num_heads=1, **kernel.options())
+
+
+def test_no_keys(kernel: Kernel) -> None:
+    """Queries of sequences without keys give zeros, also where no sequence has any."""
+    rows, none = np.ones((5, 64)), np.ones((0, 64))
+    actual = ops.attention(rows, none, none, [0, 2, 5], [0, 0, 0], num_heads=2, **kernel.options())
+    assert (actual == 0).all()
+
+
+def test_auto(precision: Precision, random: Generator) -> None:
+    """It is Hopper's algorithm where the device has it, bit for bit; a term that Hopper's does not
+    take is refused where it was asked for by name, and left to the portable one by "auto"."""
+    if torch.cuda.get_device_capability(0) != (9, 0):
+        pytest.skip("needs compute capability 9.0")
+    lengths = [130, 1, 0, 700]
+    q, k, v = (to_host(precision.normal(random, sum(lengths), 128)) for _ in "qkv")
+
+    def run(algorithm: str, **options: Any) -> bytes:
+        found = ops.attention(
+            q,
+            k,
+            v,
+            offsets(lengths),
+            num_heads=2,
+            **options,
+            **Kernel(precision, algorithm).options(),
+        )
+        return bytes(found.tobytes())
+
+    assert run("auto") == run("hopper") != run("online")
+    far: dict[str, Any] = {"bucket_table": np.ones((300, 2), np.float32), "max_distance": 2000}
+    assert run("auto", **far) == run("online", **far)
+    with pytest.raises(ValueError, match="'hopper' does not take .* 300 buckets .* 2000"):
+        run("hopper", **far)
+
+
+def test_unknown_algorithm(precision: Precision) -> None:
+    rows = np.ones((4, 64))
+    with pytest.raises(ValueError, match="algorithm is 'flash', expected one of 'auto', 'hopper'"):
+        ops.attention(
+            rows, rows, rows, [0, 4], num_heads=1, algorithm="flash", **precision.options()
+        )

@@ -179,6 +179,28 @@ def test_shapes(
         np.testing.assert_allclose(result.pooled, pooled, rtol=tolerance, atol=tolerance)
 
 
+def test_table_of_embeddings(precision: Precision, tmp_path: Path) -> None:
+    """No layers, no positions, no norm: rows of the table, and what they are pooled to."""
+    of_layers = ("num_heads", "intermediate_size", "norm", "attention", "ffn", "heads")
+    spec = tiny_spec(
+        **dict.fromkeys((*of_layers, "type_vocab_size")),
+        num_layers=0,
+        positions={"kind": "none"},
+        max_seqlen=1 << 20,
+    )
+    tensors = random_tensors(spec)
+    folder = write_model(tmp_path, spec, tensors)
+    session = Session.load(folder, DEVICE, precision.name, max_tokens=512)
+    table = as_seen(tensors, precision)["embeddings.word"]
+    for lengths in ([2, 130, 0, 1, 40], [1] * 9, [0, 0], []):
+        cu_seqlens = offsets(lengths)
+        ids = np.concatenate([np.zeros(0, np.int32), *random_sequences(lengths)])
+        result = session.run((ids, cu_seqlens), outputs=["hidden", "embedding"])
+        np.testing.assert_allclose(result.hidden, table[ids], rtol=1e-6)
+        embedding = reference.pool(result.hidden, cu_seqlens, "mean", normalize=True)
+        np.testing.assert_allclose(result.embedding, embedding, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_poolings(pooling: str, precision: Precision, tmp_path: Path) -> None:
     for normalize in (False, True):

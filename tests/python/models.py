@@ -241,13 +241,11 @@ HEAD_OPTIONS: dict[str, Spec] = {
 
 def with_defaults(spec: Mapping[str, Any]) -> Spec:
     """The spec with every optional size filled in."""
-    return {
-        "num_kv_heads": spec["num_heads"],
-        "head_dim": spec["hidden_size"] // spec["num_heads"],
-        "type_vocab_size": 0,
-        "heads": {},
-        **spec,
-    }
+    sizes = {}
+    if "num_heads" in spec:
+        sizes["num_kv_heads"] = spec["num_heads"]
+        sizes["head_dim"] = spec["hidden_size"] // spec["num_heads"]
+    return {**sizes, "type_vocab_size": 0, "heads": {}, **spec}
 
 
 def random_tensors(spec: Mapping[str, Any], seed: int = 0) -> Tensors:

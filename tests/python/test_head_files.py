@@ -102,13 +102,16 @@ def test_layers_that_are_not_there_or_not_alone(tmp_path: Path) -> None:
 
 def test_length_of_vectors(tmp_path: Path) -> None:
     """PyLate's have length 1 anyway, others where a module makes them so."""
-    dense, mask = "sentence_transformers.base.modules.Dense", "x.MultiVectorMask"
+    dense, mask = (
+        "sentence_transformers.base.modules.Dense",
+        "sentence_transformers.MultiVectorMask",
+    )
     for i, (types, normalize) in enumerate(
         (
             (["pylate.models.Dense.Dense"], True),
             ([dense], False),
             ([dense, mask], False),
-            ([dense, "x.Normalize", mask], True),
+            ([dense, "sentence_transformers.Normalize", mask], True),
         )
     ):
         folder = copied("modernbert-colbert", tmp_path / str(i))
@@ -117,9 +120,9 @@ def test_length_of_vectors(tmp_path: Path) -> None:
         modules += [{"type": kind, "path": kind} for kind in types[1:]]
         (folder / "modules.json").write_text(json.dumps(modules))
         assert heads_of(folder)["vectors"]["normalize"] is normalize
-    (folder / "x.Normalize").mkdir()
+    (folder / "sentence_transformers.Normalize").mkdir()
     config = {"module_input_name": "sentence_embedding"}
-    (folder / "x.Normalize" / "config.json").write_text(json.dumps(config))
+    (folder / "sentence_transformers.Normalize" / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match="module_input_name = 'sentence_embedding' is not su"):
         resolve_model(folder)
 

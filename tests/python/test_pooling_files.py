@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import BERT, GOLDEN, edited
+from checkpoints import BERT, edited
 from packhorse_weights import CheckpointError, resolve_model
 
 
@@ -97,11 +97,6 @@ def test_transformer_in_a_subfolder(tmp_path: Path) -> None:
     files = resolve_model(tmp_path / "m")
     assert files.spec["embedding"] == {"pooling": "max", "normalize": True}
     assert files.safetensors == [tmp_path / "m" / "0_Transformer" / "model.safetensors"]
-
-
-def test_pooling_without_files_says_so_by_the_pooler() -> None:
-    assert resolve_model(GOLDEN / "bert-odd").spec["embedding"]["pooling"] == "cls"
-    assert resolve_model(GOLDEN / "bert-no-pooler").spec["embedding"]["pooling"] == "mean"
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_minilm_as_sentence_transformers(minilm: Path, golden: Any) -> None:
     for found, name in (
         (model.embed(texts), "plain"),
         (model.embed(texts, prompt=PROMPTS["query"]), "query"),
-        (model.embed(texts, truncate_dim=50), "short"),
+        (model.embed(texts, truncate_dim=50, normalize=True), "short"),
     ):
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, golden[name], atol=1e-6, rtol=0)
@@ -49,11 +49,12 @@ def test_dimensions_and_length(model: packhorse.TextModel, tmp_path: Path) -> No
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)  # by the model
     cut = rows[:, :5]
     unit = cut / np.linalg.norm(cut, axis=1, keepdims=True)
-    found = model.embed(CASES, truncate_dim=5)
+    found = model.embed(CASES, truncate_dim=5, normalize=True)
     np.testing.assert_allclose(found, unit, rtol=1e-6, atol=1e-7)
-    np.testing.assert_array_equal(model.embed(CASES[2], truncate_dim=5), found[2])
-    found = model.embed(CASES, truncate_dim=5, normalize=False)
-    np.testing.assert_array_equal(found, cut.astype(np.float32))
+    np.testing.assert_array_equal(model.embed(CASES[2], truncate_dim=5, normalize=True), found[2])
+    for normalize in (None, False):
+        found = model.embed(CASES, truncate_dim=5, normalize=normalize)
+        np.testing.assert_array_equal(found, cut.astype(np.float32))
     assert model.embed(CASES, truncate_dim=32).shape == (len(CASES), 32)
     for dim in (0, 33, -1):
         with pytest.raises(ValueError, match=f"truncate_dim {dim} is not between 1 and 32"):

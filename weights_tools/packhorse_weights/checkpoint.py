@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
@@ -20,9 +20,14 @@ from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
 from packhorse_weights.hub import find_model
 from packhorse_weights.layout import Spec
-from packhorse_weights.modules import read_parts
-from packhorse_weights.naming import find_prefix, map_names
-from packhorse_weights.pooling import read_max_length, read_modules
+from packhorse_weights.modules import known_modules, read_parts
+from packhorse_weights.naming import find_prefix, map_layers, map_names
+from packhorse_weights.pooling import (
+    AskedPooling,
+    override_embedding,
+    read_max_length,
+    read_modules,
+)
 from packhorse_weights.quantize import QUANTIZED_DTYPES
 from packhorse_weights.reranker import (
     Reranker,
@@ -33,6 +38,7 @@ from packhorse_weights.reranker import (
     texts_of,
 )
 from packhorse_weights.safetensors_file import read_safetensors
+from packhorse_weights.static_embedding import find_static, read_static
 from packhorse_weights.tensor import WEIGHT_DTYPES, Tensor, cast, default_dtype
 from packhorse_weights.transformer_module import config_overrides
 from packhorse_weights.vocabulary import read_masked_lm
@@ -50,6 +56,7 @@ class Checkpoint:
     format: Format
     folder: Path  # of config.json and the tokenizer
     converted: bool  # packhorse.json and our names
+    pooling_reason: str  # why sequences are pooled as `embedding.pooling` of the spec says
     elsewhere: bool = False  # whether some tensors lie in other files than `files`
 
     @property
@@ -91,6 +98,8 @@ class ModelFiles:
 
 def model_folder(folder: Path) -> Path:
     """Where config.json lies: sentence-transformers may keep the transformer in a subfolder."""
+    if (static := find_static(folder)) is not None:
+        return static
     for module in read_modules(folder)[:1]:
         is_model = module.kind in ("Transformer", "MLMTransformer")
         if is_model and (module.path / "config.json").is_file():
@@ -101,6 +110,8 @@ def model_folder(folder: Path) -> Path:
 def inspect_checkpoint(
     path: str | PathLike[str],
     reranker: Reranker | None = None,
+    pooling: AskedPooling = None,
+    normalize: bool | None = None,
     *,
     revision: str | None = None,
 ) -> Checkpoint:
@@ -113,9 +124,41 @@ def inspect_checkpoint(
     reranker: the template in which a generative reranker reads pairs, by its name or its fields
     (docs/text.md).
 
+    pooling: how a sequence becomes one vector, whatever the files say: "cls", "mean", "max",
+    "last", "mean_sqrt", "weighted_mean" (docs/spec.md), or a list of them, put side by side.
+    normalize: whether that vector is brought to length 1, likewise.
+
     Raises CheckpointError with the reason, and FileNotFoundError where there is nothing at `path`.
     """
-    path = find_model(path, revision)
+    checkpoint = _open(find_model(path, revision), reranker)
+    spec = override_embedding(checkpoint.spec, pooling, normalize)
+    reason = checkpoint.pooling_reason if pooling is None else "asked for"
+    return replace(checkpoint, spec=spec, pooling_reason=reason)
+
+
+def _open_static(root: Path, folder: Path) -> Checkpoint:
+    static = read_static(folder)
+    parts = read_parts(known_modules(root), root, folder, Config({}, str(folder)), {})
+    normalize = parts.embedding["normalize"] or static.normalize
+    spec = {**static.spec, "embedding": {**parts.embedding, "normalize": normalize}}
+    tensors = {static.name: static.table, **parts.tensors}
+    layers = {"embeddings.word": static.name, **parts.names}
+    names = map_layers(spec, layers, tensors, str(static.files[0]))
+    return Checkpoint(
+        spec,
+        names,
+        tensors,
+        static.files,
+        static.format,
+        folder,
+        converted=False,
+        pooling_reason="a table of embeddings: the mean of a text's rows",
+        elsewhere=static.is_made or bool(parts.tensors),
+    )
+
+
+def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
+    """As the files say."""
     root = path if path.is_dir() else path.parent
     if (root / "packhorse.json").is_file():
         spec = read_json(root / "packhorse.json")
@@ -126,8 +169,15 @@ def inspect_checkpoint(
         if reranker is not None:
             raise CheckpointError(f"{root}: converted already: a reranker is said when converting")
         same = {name: name for name in tensors}
-        return Checkpoint(spec, same, tensors, [weights], "safetensors", root, converted=True)
+        return Checkpoint(
+            spec, same, tensors, [weights], "safetensors", root, True, "packhorse.json says so"
+        )
+    if (static := find_static(root)) is not None:
+        if reranker is not None:
+            raise CheckpointError(f"{root}: reranker: a table of embeddings scores no pairs")
+        return _open_static(root, static)
 
+    modules = known_modules(root)
     folder = model_folder(root)
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder}: no config.json and no packhorse.json")
@@ -152,7 +202,7 @@ def inspect_checkpoint(
             refuse_padding_at_the_end(config, folder)
         if heads["classifier"]["input"] != "tokens" and (pair := read_pair(folder)) is not None:
             spec["pair"] = pair
-    parts = read_parts(root, folder, config, tensors, has_pooler)
+    parts = read_parts(modules, root, folder, config, tensors)
     if reranker is not None or parts.answers is not None:
         template = read_reranker(reranker)
         spec["template"] = texts_of(template)
@@ -180,17 +230,21 @@ def inspect_checkpoint(
     elsewhere = bool(parts.tensors.keys() - tensors.keys())
     tensors = {**tensors, **parts.tensors}
     names = map_names(family, prefix, spec, layers, tensors, str(files[0]))
-    return Checkpoint(spec, names, tensors, files, format, folder, False, elsewhere)
+    return Checkpoint(
+        spec, names, tensors, files, format, folder, False, parts.pooling_reason, elsewhere
+    )
 
 
 def resolve_model(
     path: str | PathLike[str],
     reranker: Reranker | None = None,
+    pooling: AskedPooling = None,
+    normalize: bool | None = None,
     *,
     revision: str | None = None,
 ) -> ModelFiles:
     """What a session needs to load the model at `path`: see `inspect_checkpoint`, `ModelFiles`."""
-    checkpoint = inspect_checkpoint(path, reranker, revision=revision)
+    checkpoint = inspect_checkpoint(path, reranker, pooling, normalize, revision=revision)
     used = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
     known = (*WEIGHT_DTYPES, *QUANTIZED_DTYPES) if checkpoint.is_quantized else WEIGHT_DTYPES
     readable = all(tensor.dtype in known for tensor in used.values())

@@ -14,6 +14,7 @@ from packhorse_weights.checkpoint import inspect_checkpoint
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
 from packhorse_weights.hub import find_model
+from packhorse_weights.pooling import AskedPooling
 from packhorse_weights.quantize import QUANTIZED_DTYPES, quantize_tensors
 from packhorse_weights.reranker import Reranker
 from packhorse_weights.safetensors_file import Progress, write_safetensors
@@ -81,11 +82,15 @@ def convert(
     overwrite: bool = False,
     quantize: str | None = None,
     reranker: Reranker | None = None,
+    pooling: AskedPooling = None,
+    normalize: bool | None = None,
     *,
     revision: str | None = None,
 ) -> Path:
-    """Converts the model at `src` into `dst`. `src`, `reranker`, `revision`: as in
-    `inspect_checkpoint`.
+    """Converts the model at `src` into `dst`.
+
+    src, reranker, pooling, normalize, revision: see `inspect_checkpoint`; what is asked for is
+    written down.
 
     dtype: "float32", "float16" or "bfloat16"; None keeps each tensor's own. quantize: "int8" stores
     the dense layers of the blocks so, for sessions with dtype="int8" (docs/weights.md). progress
@@ -100,7 +105,7 @@ def convert(
     destination = Path(dst)
     _check_destination(destination, overwrite)
     src = find_model(src, revision)
-    checkpoint = inspect_checkpoint(src, reranker)
+    checkpoint = inspect_checkpoint(src, reranker, pooling, normalize)
     tensors = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
     if checkpoint.is_quantized:
         raise CheckpointError(f"{src}: is quantised already; convert the model that it came from")
@@ -110,6 +115,8 @@ def convert(
     }
     if quantize is not None:
         plain, tensors = tensors, quantize_tensors(tensors)
+        if plain.keys() == tensors.keys():
+            raise CheckpointError(f"{src}: quantize: a model without layers has none to quantise")
         dtypes = {
             name: dtypes[name] if plain.get(name) is tensor else tensor.dtype
             for name, tensor in tensors.items()

@@ -66,13 +66,14 @@ def weight_shapes(spec: Spec, stacks: Collection[str] = ()) -> Shapes:
 
     stacks: which of STACKS the file has instead of the single layers.
     """
-    hidden, norm = spec["hidden_size"], spec["norm"]
+    hidden = spec["hidden_size"]
+    norm = spec.get("norm", {"kind": "layer", "placement": "post", "embeddings": False})
     embedding: int = spec.get("embedding_size") or hidden
     norm_bias = norm.get("bias", norm["kind"] == "layer")
     shapes: Shapes = {"embeddings.word": (spec["vocab_size"], embedding)}
     if spec["positions"]["kind"] == "learned":
         shapes["embeddings.position"] = (spec["positions"]["count"], embedding)
-    if spec["type_vocab_size"] > 0:
+    if spec.get("type_vocab_size", 0) > 0:
         shapes["embeddings.type"] = (spec["type_vocab_size"], embedding)
 
     def layer(name: str, weight: tuple[int, ...], bias: bool = True) -> None:
@@ -91,7 +92,7 @@ def weight_shapes(spec: Spec, stacks: Collection[str] = ()) -> Shapes:
         layer("embeddings.norm", (embedding,), norm_bias)
     if "embedding_size" in spec:
         layer("embeddings.projection", (hidden, embedding))
-    score_term = spec["attention"].get("score_term", {})
+    score_term = spec.get("attention", {}).get("score_term", {})
     if score_term.get("kind") == "bucketed":
         shapes["relative_bias"] = (score_term["buckets"], spec["num_heads"])
     if score_term.get("kind") == "disentangled":

@@ -13,13 +13,15 @@ from packhorse_weights.dense import read_dense, refuse_rest, take_layer
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
 from packhorse_weights.layout import Spec
-from packhorse_weights.pooling import read_modules, read_pooling
+from packhorse_weights.pooling import Module, default_pooling, read_modules, read_pooling
 from packhorse_weights.tensor import Tensor
 from packhorse_weights.weight_files import read_file
 
+_PACKAGES = ("sentence_transformers", "pylate")
 _TRANSFORMERS = ("Transformer", "MLMTransformer")
 _KNOWN = (
     *_TRANSFORMERS,
+    "StaticEmbedding",
     "Pooling",
     "Dense",
     "Normalize",
@@ -27,10 +29,30 @@ _KNOWN = (
     "MultiVectorMask",
     "LogitScore",
 )
+_OF_TRAINING = ("Dropout",)  # modules that do nothing outside of it
+# Other modules of sentence-transformers -> what they would do.
+_REFUSED = {
+    "Router": "it sends each text to one of several models",
+    "Asym": "it sends each text to one of several models",
+    "WordEmbeddings": "it has vectors of words, by a tokenizer of its own",
+    "WordWeights": "it weighs words by a table",
+    "BoW": "it counts words, by a tokenizer of its own",
+    "CNN": "it runs convolutions over a text's tokens",
+    "LSTM": "it runs a recurrent network over a text's tokens",
+    "LayerNorm": "it normalises embeddings by learned weights",
+    "WeightedLayerPooling": "it weighs the hidden states of several layers",
+    "CLIPModel": "it embeds images and texts",
+    "SparseStaticEmbedding": "it looks up a weight for each of a text's tokens",
+    "IDF": "it looks up a weight for each of a text's tokens",
+    "SparseAutoEncoder": "it makes sparse vectors of dense ones",
+    "CSRSparsity": "it makes sparse vectors of dense ones",
+    "TokenPooling": "it merges the vectors of a text's tokens",
+}
 # What a model gives -> the orders of modules that say so.
 _ORDERS = {
     "no embedding": "(Transformer)?",
     "one vector": "Transformer Pooling( Dense)*( Normalize)?",
+    "one vector of a table's rows": "StaticEmbedding( Dense)*( Normalize)?",
     "a vector for each token": "Transformer( Dense)+( Normalize)?( MultiVectorMask)?",
     "a sparse vector": "Transformer SpladePooling",
     "a score": "Transformer LogitScore",
@@ -42,6 +64,7 @@ class Modules:
     """embedding, heads: of the spec. names: ours of a layer -> theirs, whole, of `tensors`."""
 
     embedding: Spec
+    pooling_reason: str  # why it is pooled as it is
     heads: Spec = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -71,11 +94,9 @@ def _read_dense_layers(paths: list[Path], inputs: str, names: list[str], to: Mod
     return found
 
 
-def _read_pooled(paths: list[Path], result: Modules) -> None:
-    """Pooling, then dense layers."""
-    result.embedding = read_pooling(paths[0] / "config.json")
-    names = [f"embedding.dense.{i}" for i in range(len(paths) - 1)]
-    if layers := _read_dense_layers(paths[1:], "sentence_embedding", names, result):
+def _read_dense_of_pooled(paths: list[Path], result: Modules) -> None:
+    names = [f"embedding.dense.{i}" for i in range(len(paths))]
+    if layers := _read_dense_layers(paths, "sentence_embedding", names, result):
         result.embedding["dense"] = layers
 
 
@@ -130,25 +151,58 @@ def _read_colbert(config: Config, tensors: Mapping[str, Tensor], result: Modules
         result.add("vectors", "linear", layer)
 
 
+def _routes(path: Path) -> str:
+    """Those of a Router, for a message; "" where its file says none."""
+    files = [path / name for name in ("router_config.json", "config.json")]
+    structure = next((read_json(file).get("structure") for file in files if file.is_file()), None)
+    found = structure.items() if isinstance(structure, dict) else ()
+    routes = [f"{name}: {', '.join(map(str, p))}" for name, p in found if isinstance(p, list)]
+    if not routes:
+        return ""
+    return f" ({'; '.join(routes):.200}; a route saved as a model of its own may be)"
+
+
+def _check_module(module: Module, where: str) -> None:
+    if module.package not in _PACKAGES:
+        raise CheckpointError(
+            f"{where}: the module {module.name!r:.80} is code of the folder's own, which is never "
+            f"run; supported: modules of {' and '.join(_PACKAGES)}"
+        )
+    if module.kind not in (*_KNOWN, *_OF_TRAINING):
+        why = f": {_REFUSED[module.kind]}" if module.kind in _REFUSED else ""
+        routes = _routes(module.path) if module.kind in ("Router", "Asym") else ""
+        raise CheckpointError(
+            f"{where}: the module {module.kind!r:.80} is not supported{why}{routes}; "
+            f"supported: {', '.join((*_KNOWN, *_OF_TRAINING))}"
+        )
+
+
+def known_modules(root: Path) -> list[Module]:
+    """Of modules.json, without those that only training needs. Raises CheckpointError for one that
+    is not supported."""
+    modules = read_modules(root)
+    for module in modules:
+        _check_module(module, str(root / "modules.json"))
+    return [module for module in modules if module.kind not in _OF_TRAINING]
+
+
 def read_parts(
-    root: Path, folder: Path, config: Config, tensors: Mapping[str, Tensor], has_pooler: bool
+    modules: list[Module],
+    root: Path,
+    folder: Path,
+    config: Config,
+    tensors: Mapping[str, Tensor],
 ) -> Modules:
     """What stands on the model of `folder`, whose own files hold `tensors`.
 
-    Without files that say how, nobody trained the model to give embeddings. The first token then
-    stands for the sequence where a pooler was trained on it, the mean of all where none was; never
-    normalised, so that nothing is added that the model does not say.
+    Where no file says how, a sequence is pooled as sentence-transformers does it then, and never
+    normalised.
 
-    Raises CheckpointError for modules, an order of them or options that are not supported.
+    modules: as `known_modules` gives them.
+
+    Raises CheckpointError for an order of modules or options that are not supported.
     """
-    modules = read_modules(root)
     where = str(root / "modules.json")
-    for module in modules:
-        if module.kind not in _KNOWN:
-            raise CheckpointError(
-                f"{where}: the module {module.kind!r:.80} is not supported; "
-                f"supported: {', '.join(_KNOWN)}"
-            )
     kinds = ["Transformer" if one.kind in _TRANSFORMERS else one.kind for one in modules]
     orders = [name for name, order in _ORDERS.items() if re.fullmatch(order, " ".join(kinds))]
     if not orders:
@@ -156,7 +210,9 @@ def read_parts(
             f"{where}: modules {kinds!r:.120}; expected {', or '.join(_ORDERS.values())}, in this "
             "order"
         )
-    result = Modules({"pooling": "cls" if has_pooler else "mean", "normalize": False})
+    pooling, why = default_pooling(config)
+    found = "modules.json has no Pooling" if modules else "no modules.json"
+    result = Modules({"pooling": pooling, "normalize": False}, f"{found}: {why}")
     paths = [one.path for one in modules[1:] if one.kind not in ("Normalize", "MultiVectorMask")]
     inputs = "token_embeddings" if orders[0] == "a vector for each token" else "sentence_embedding"
     for one in modules:
@@ -164,8 +220,11 @@ def read_parts(
             _check_normalize(one.path / "config.json", inputs)
     # PyLate brings vectors to length 1 without a module for it.
     normalize = "Normalize" in kinds or any(one.package == "pylate" for one in modules)
-    if orders[0] == "one vector":
-        _read_pooled(paths, result)
+    if orders[0].startswith("one vector"):
+        if kinds[0] == "Transformer":
+            result.embedding = read_pooling(paths.pop(0) / "config.json")
+        result.pooling_reason = "modules.json says so"
+        _read_dense_of_pooled(paths, result)
         result.embedding["normalize"] = normalize
     if orders[0] == "a vector for each token":
         _read_vectors(paths, normalize, result)

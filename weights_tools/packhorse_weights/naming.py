@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from packhorse_weights.architectures.base import Architecture
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.layout import STACKS, Spec, weight_shapes
+from packhorse_weights.layout import STACKS, Shapes, Spec, weight_shapes
 from packhorse_weights.tensor import Tensor
 
 # Checkpoints converted from TensorFlow long ago name a LayerNorm's weight and bias so.
@@ -48,6 +48,39 @@ def _theirs(names: Mapping[str, str], prefix: str, ours: str, tensors: Mapping[s
     return theirs + suffix
 
 
+def _check(
+    names: Mapping[str, str],
+    shapes: Shapes,
+    tensors: Mapping[str, Tensor],
+    where: str,
+) -> None:
+    missing = [theirs for theirs in names.values() if theirs not in tensors]
+    if missing:
+        raise CheckpointError(
+            f"{where}: {len(missing)} of {len(names)} tensors are missing: {_list(missing)}; "
+            f"there are: {_list(sorted(tensors))}"
+        )
+    for ours, shape in shapes.items():
+        if tensors[names[ours]].shape != shape:
+            raise CheckpointError(
+                f"{where}: tensor {names[ours]} has shape {list(tensors[names[ours]].shape)}, "
+                f"config.json says {list(shape)}"
+            )
+
+
+def map_layers(
+    spec: Spec, layers: Mapping[str, str], tensors: Mapping[str, Tensor], where: str
+) -> dict[str, str]:
+    """Ours -> theirs, where `layers` names every layer and tensor of the spec, whole.
+
+    Raises CheckpointError: tensors are missing, or have another shape than the spec says.
+    """
+    shapes = weight_shapes(spec)
+    names = {ours: _theirs(layers, "", ours, tensors) for ours in shapes}
+    _check(names, shapes, tensors, where)
+    return names
+
+
 def map_names(
     family: Architecture,
     prefix: str,
@@ -69,18 +102,7 @@ def map_names(
         else _theirs(family.names, prefix, ours, tensors)
         for ours in shapes
     }
-    missing = [theirs for theirs in names.values() if theirs not in tensors]
-    if missing:
-        raise CheckpointError(
-            f"{where}: {len(missing)} of {len(names)} tensors are missing: {_list(missing)}; "
-            f"there are: {_list(sorted(tensors))}"
-        )
-    for ours, shape in shapes.items():
-        if tensors[names[ours]].shape != shape:
-            raise CheckpointError(
-                f"{where}: tensor {names[ours]} has shape {list(tensors[names[ours]].shape)}, "
-                f"config.json says {list(shape)}"
-            )
+    _check(names, shapes, tensors, where)
     encoder = tuple(prefix + part for part in family.encoder)
     read = {*names.values(), *(prefix + name for name in family.unused)}
     unread = [name for name in sorted(tensors) if name.startswith(encoder) and name not in read]

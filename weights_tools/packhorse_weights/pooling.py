@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
@@ -30,12 +31,17 @@ _FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+# Names of ours that callers may ask for, one or several.
+POOLINGS = tuple(_MODES.values())
+_MAX_POOLINGS = 16  # of the runtime
+AskedPooling = str | Sequence[str] | None
 
 
 class Module(NamedTuple):
     kind: str  # the name of its class
     path: Path
     package: str  # that the class is of
+    name: str  # of the class, whole
 
 
 def read_modules(folder: Path) -> list[Module]:
@@ -52,7 +58,7 @@ def read_modules(folder: Path) -> list[Module]:
     types = [str(m.get("type")) for m in modules]
     paths = [child(folder, m.get("path"), str(path)) for m in modules]
     return [
-        Module(name.rpartition(".")[2], its_path, name.partition(".")[0])
+        Module(name.rpartition(".")[2], its_path, name.partition(".")[0], name)
         for name, its_path in zip(types, paths, strict=True)
     ]
 
@@ -79,6 +85,58 @@ def read_pooling(path: Path) -> Spec:
     ours = [_MODES[mode] for mode in modes]
     whole = {} if config.boolean("include_prompt", True) else {"include_prompt": False}
     return {"pooling": ours if len(ours) > 1 else ours[0], **whole}
+
+
+def default_pooling(config: Config) -> tuple[str, str]:
+    """(pooling, why) where no file says how: as sentence-transformers builds a model then."""
+    if config.class_name.endswith("ForCausalLM") and config.boolean("is_causal", True):
+        return "last", "the last token, as sentence-transformers takes it of a causal model"
+    return "mean", "the mean, as sentence-transformers takes it"
+
+
+def _check_pooling(pooling: str | Sequence[str]) -> str | list[str]:
+    asked: list[Any] = list(pooling) if isinstance(pooling, list | tuple) else [pooling]
+    if not 1 <= len(asked) <= _MAX_POOLINGS or not all(one in POOLINGS for one in asked):
+        raise CheckpointError(
+            f"pooling {pooling!r:.80} is not one of {', '.join(POOLINGS)}, or a list of 1 to "
+            f"{_MAX_POOLINGS} of them"
+        )
+    return asked if len(asked) > 1 else asked[0]
+
+
+def override_embedding(spec: Spec, pooling: AskedPooling, normalize: bool | None) -> Spec:
+    """The spec with the pooling and the normalisation that a caller asks for; None: as it says.
+
+    Raises CheckpointError: no such pooling, or a model that has no pooled embedding to change.
+    """
+    if pooling is None and normalize is None:
+        return spec
+    asked = "pooling" if pooling is not None else "normalize"
+    fields = Config(spec, "spec")  # of a converted folder it may say anything
+    heads = fields.section("heads")
+    of_tokens = "vectors" in heads.fields and "token_weights" not in heads.fields
+    for found, what in (
+        ("template" in spec, "is a generative reranker, which gives scores"),
+        (of_tokens, "gives a vector for each token"),
+        (heads.section("masked_lm").boolean("sparse", False), "gives sparse vectors"),
+    ):
+        if found:
+            raise CheckpointError(f"{asked}: this model {what}, not pooled embeddings")
+    embedding = dict(fields.section("embedding").fields)
+    if pooling is not None:
+        before, after = embedding.get("pooling"), _check_pooling(pooling)
+        widths = [len(one) if isinstance(one, list) else 1 for one in (before, after)]
+        if embedding.get("dense") and widths[0] != widths[1]:
+            raise CheckpointError(
+                f"pooling {after!r:.80} gives {widths[1]} times the hidden size, but the dense "
+                f"layers after {before!r:.80} take {widths[0]} times"
+            )
+        embedding["pooling"] = after
+    if normalize is not None:
+        if not isinstance(normalize, bool):
+            raise CheckpointError(f"normalize is {normalize!r:.80}, expected True, False or None")
+        embedding["normalize"] = normalize
+    return {**spec, "embedding": embedding}
 
 
 def read_max_length(folder: Path, max_seqlen: int) -> int | None:

@@ -12,6 +12,7 @@ from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json, refuse_lfs_pointer
 from packhorse_weights.hub import find_model
+from packhorse_weights.static_embedding import find_static, read_static
 from packhorse_weights.tokenizer_files import BuiltTokenizer, build_tokenizer
 from packhorse_weights.transformer_module import transformer_settings
 
@@ -42,6 +43,9 @@ class TextConfig:
     mask_token: str | None  # what a masked language model fills in
     prompts: dict[str, str]
     default_prompt_name: str | None
+    truncate_dim: int | None = None  # dimensions of embeddings that are kept
+    special_tokens: bool = True  # whether the tokenizer adds any
+    unknown_tokens: bool = True  # whether the unknown token counts
 
 
 def _find_tokenizer(folder: Path, root: Path) -> Path | BuiltTokenizer:
@@ -116,6 +120,20 @@ def _lower_case(config: Config) -> bool:
     return config.boolean("do_lower_case", default=False)
 
 
+def _truncate_dim(config: Config) -> int | None:
+    found = config.fields.get("truncate_dim")
+    return None if found is None else config.integer("truncate_dim")
+
+
+def _tokens(folder: Path) -> Config:
+    """`text` of the spec: of a converted folder, or of a table of embeddings."""
+    converted = folder / "packhorse.json"
+    if converted.is_file():
+        return Config(read_json(converted), str(converted)).section("text")
+    is_static = find_static(folder) is not None
+    return Config(read_static(model_folder(folder)).spec["text"] if is_static else {}, str(folder))
+
+
 def read_text_config(path: str | PathLike[str], *, revision: str | None = None) -> TextConfig:
     """The settings of the model at `path`; it and `revision`: as in `inspect_checkpoint`.
 
@@ -127,9 +145,14 @@ def read_text_config(path: str | PathLike[str], *, revision: str | None = None) 
     found = _find_tokenizer(folder, root)
     built = found if isinstance(found, BuiltTokenizer) else None
     tokenizer_file = found.file if isinstance(found, BuiltTokenizer) else found
+    tokens = _tokens(root)
+    special_tokens = tokens.boolean("special_tokens", True)
     settings = _optional(tokenizer_file.parent, "tokenizer_config.json")
+    if not special_tokens:  # then nothing reads them, in sentence-transformers neither
+        settings = Config({}, settings.where)
     names = settings.fields.get("model_input_names")
-    prompts, default = _prompts(_optional(root, "config_sentence_transformers.json"))
+    model = _optional(root, "config_sentence_transformers.json")
+    prompts, default = _prompts(model)
     side = settings.fields.get("truncation_side")
     if side is not None:
         side = settings.choice("truncation_side", {"left": "left", "right": "right"}, "")
@@ -145,4 +168,7 @@ def read_text_config(path: str | PathLike[str], *, revision: str | None = None) 
         _token(settings, "mask_token") or (built.mask_token if built else None),
         prompts,
         default,
+        _truncate_dim(model),
+        special_tokens,
+        tokens.boolean("unknown_tokens", True),
     )

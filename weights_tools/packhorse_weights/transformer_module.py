@@ -14,6 +14,8 @@ from packhorse_weights.files import read_json
 _MODEL = ("model_args", "model_kwargs")
 _TOKENIZER = ("tokenizer_args", "processor_kwargs")
 _CONFIG = ("config_args", "config_kwargs")
+_TASKS = ("feature-extraction", "fill-mask", "sequence-classification", "text-generation")
+_OUTPUTS = ("token_embeddings", "scores", "causal_logits")
 _HARMLESS = {
     "add_pooling_layer",
     "attn_implementation",
@@ -40,6 +42,8 @@ def transformer_settings(folder: Path) -> Config:
     for name in (*_MODEL, *_TOKENIZER):
         if unknown := config.section(name).fields.keys() - _HARMLESS:
             raise CheckpointError(f"{path}: {name}: {min(unknown)!r:.80} is not supported")
+    config.choice("transformer_task", dict.fromkeys(_TASKS, ""), _TASKS[0])
+    config.refuse("module_output_name", *_OUTPUTS)
     text = config.section("modality_config").section("text")
     text.refuse("method", "forward")
     text.refuse("method_output_name", "last_hidden_state", "logits")

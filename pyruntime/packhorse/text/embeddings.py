@@ -100,17 +100,19 @@ class Embedding(TextRunner):
 
         prompt        goes before every text; "": none
         prompt_name   of one of `self.prompts`. Neither: the model's default one, where it has one
-        truncate_dim  only the first dimensions, of models trained for that (Matryoshka)
-        normalize     to length 1, after that; None: where the model does
+        truncate_dim  only the first dimensions, of models trained for that (Matryoshka); None: as
+                      `truncate_dim` of config_sentence_transformers.json says, else all
+        normalize     to length 1, after that. None: the model's own embeddings have length 1 where
+                      its files say so, and what is cut of them is left as it is, as in
+                      sentence-transformers
         dtype         "float32", "float16", "int8", "uint8", "binary" or "ubinary", with `ranges` as
                       `quantize_embeddings` says
         """
         size = self.session.embedding_size
-        if truncate_dim is not None and not 1 <= truncate_dim <= size:
+        if truncate_dim is None:
+            truncate_dim = self.tokenizer.config.truncate_dim  # more than there are: all of them
+        elif not 1 <= truncate_dim <= size:
             raise ValueError(f"truncate_dim {truncate_dim} is not between 1 and {size}")
-        if normalize is None:
-            own = self.session.config.get("embedding", {}).get("normalize", False)
-            normalize = own and truncate_dim is not None  # what is cut no longer has length 1
         before = choose_prompt(self.tokenizer.config, prompt, prompt_name)
         if before and not self.session.config.get("embedding", {}).get("include_prompt", True):
             raise ValueError(

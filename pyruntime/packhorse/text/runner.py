@@ -43,6 +43,8 @@ class TextRunner:
         max_length: int | None = None,
         max_tokens: int | None = None,
         reranker: str | Mapping[str, Any] | None = None,
+        pooling: str | Sequence[str] | None = None,
+        normalize: bool | None = None,
         revision: str | None = None,
         **options: Any,
     ) -> Self:
@@ -50,7 +52,7 @@ class TextRunner:
 
         max_length  where to cut texts; None: as the model's files say
         max_tokens  tokens of the largest batch; None: 8192, or `max_length` where that is more
-        reranker, revision  as in `Session.load`
+        reranker, pooling, normalize, revision    as in `Session.load`
         options     others of it
 
         Raises as `Session.load`; ValueError also for a tokenizer that is missing or not usable,
@@ -59,7 +61,7 @@ class TextRunner:
         from packhorse_weights import find_model, inspect_checkpoint
 
         path = find_model(path, revision)
-        checkpoint = inspect_checkpoint(path, reranker)
+        checkpoint = inspect_checkpoint(path, reranker, pooling, normalize)
         spec = checkpoint.spec
         if dtype is None:
             dtype = checkpoint.default_dtype(device)
@@ -68,7 +70,14 @@ class TextRunner:
         if max_tokens is None:
             max_tokens = max(8192, longest_sequence(spec, max_length))
         session = Session.load(
-            path, device, dtype, max_tokens=max_tokens, reranker=reranker, **options
+            path,
+            device,
+            dtype,
+            max_tokens=max_tokens,
+            reranker=reranker,
+            pooling=pooling,
+            normalize=normalize,
+            **options,
         )
         return cls(session, tokenizer, max_length)
 

@@ -90,6 +90,9 @@ class TextTokenizer:
         self._lock = threading.Lock()  # how to truncate is state of the tokenizer
         self._num_truncated = 0
         self._check_added_tokens(config)
+        model = self._tokenizer.model
+        unknown = None if config.unknown_tokens else getattr(model, "unk_token", None)
+        self._left_out = None if unknown is None else self._tokenizer.token_to_id(unknown)
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, revision: str | None = None) -> TextTokenizer:
@@ -124,6 +127,8 @@ class TextTokenizer:
             return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
 
     def _check_added_tokens(self, config: TextConfig) -> None:
+        if not config.special_tokens:
+            return
         ends = self._tokenizer.encode("").tokens
         for flag, token, found in (
             ("add_bos_token", config.begin_token, ends[:1]),
@@ -162,7 +167,8 @@ class TextTokenizer:
         rows = [self._check(text, i, prompt) for i, text in enumerate(texts, first)]
         if max_length is not None:
             pairs = any(isinstance(row, tuple) for row in rows)
-            special = self._tokenizer.num_special_tokens_to_add(pairs) + frame.size
+            added = self._tokenizer.num_special_tokens_to_add(pairs)
+            special = added * self.config.special_tokens + frame.size
             if max_length <= special:
                 raise ValueError(
                     f"max_length {max_length} leaves no room beside {special} special tokens"
@@ -179,6 +185,9 @@ class TextTokenizer:
                     )
         ids = [np.array(encoding.ids, np.int32) for encoding in encodings]
         types = [np.array(encoding.type_ids, np.int32) for encoding in encodings]
+        if self._left_out is not None:
+            types = [row[one != self._left_out] for row, one in zip(types, ids, strict=True)]
+            ids = [row[row != self._left_out] for row in ids]
         if frame.size:
             ids = [np.concatenate([frame.before, row, frame.after]) for row in ids]
             types = [np.pad(row, (frame.before.size, frame.after.size)) for row in types]
@@ -210,7 +219,9 @@ class TextTokenizer:
             else:
                 tokenizer.enable_truncation(max_length, strategy=strategy, direction=self._side)
             try:
-                encodings: list[Encoding] = encode(list(rows))
+                encodings: list[Encoding] = encode(
+                    list(rows), add_special_tokens=self.config.special_tokens
+                )
             except Exception as error:  # the package raises nothing narrower
                 number = first + next(i for i, row in enumerate(rows) if _fails(encode, row))
                 raise ValueError(

@@ -2,12 +2,9 @@
 #pragma once
 
 #include "cuda/attention/attention.h"
+#include "cuda/attention/attention_limits.h"
 
 namespace packhorse::cuda {
-
-/// The widest heads that the kernels take.
-inline constexpr int kDisentangledHeadDim = 128;
-inline constexpr int kDisentangledSm90HeadDim = 64;
 
 /// AttentionParams with a term of ScoreTermKind::kDisentangled; head_dim a multiple of 8; row
 /// strides multiples of 8 elements, pointers of 16 bytes, also of the term's tables. Each of the

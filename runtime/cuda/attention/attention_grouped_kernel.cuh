@@ -8,13 +8,12 @@
 // flash kernel's probabilities. Scores of masked tiles are neither written nor read.
 #pragma once
 
+#include "cuda/attention/attention_limits.h"
 #include "cuda/attention/attention_sm80_scores.cuh"
 #include "cuda/attention/grouped_scheduler.cuh"
 
 namespace packhorse::cuda {
 
-/// Keys of a sequence on this path: over kShortKeys, up to this.
-inline constexpr int kGroupedKeys = 1024;
 inline constexpr int kGroupedTile = 64;  // queries and keys of a tile
 inline constexpr int kGroupedTiles = kGroupedKeys / kGroupedTile;
 inline constexpr int kGroupedThreads = 128;

@@ -2,11 +2,10 @@
 // (ByteTransformer, arXiv 2210.03052, section III-D.1; here in registers). A block owns 64 queries.
 #pragma once
 
+#include "cuda/attention/attention_limits.h"
 #include "cuda/attention/attention_sm80_scores.cuh"
 
 namespace packhorse::cuda {
-
-inline constexpr int kShortKeys = 384;
 
 /// Eight warps: four groups of 16 queries, and for each a warp for either half of every key tile. A
 /// thread holds 32 scores per tile; kTiles is how many tiles the launch's longest sequence may

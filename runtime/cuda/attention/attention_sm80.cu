@@ -12,7 +12,6 @@ namespace packhorse::cuda {
 namespace {
 
 constexpr int64_t kScoresCap = int64_t{256} << 20;  // bytes
-constexpr int kGroupedHeadDim = 128;                // widest head of the short and grouped kernels
 constexpr int kTwoGroupsHeadDim = 64;               // widest whose registers hold 32 queries a warp
 constexpr int kTwoGroupsKeys = 512;          // longest for which 64 queries a block are better
 constexpr int kBlocksPerMultiprocessor = 4;  // of the persistent grids
@@ -29,9 +28,9 @@ void dispatch_kernel(DType dtype, int64_t head_dim, Launch launch) {
   });
 }
 
-// Score rows of the grouped path are as long as its longest sequence may be.
+// Score rows of the grouped path are as long as its longest sequence may be, and never empty.
 int64_t grouped_row_keys(int64_t max_seqlen_k, const PortableLimits& limits) {
-  const int64_t keys = std::min<int64_t>(max_seqlen_k, limits.grouped_keys);
+  const int64_t keys = std::clamp<int64_t>(max_seqlen_k, 1, limits.grouped_keys);
   return (keys + kGroupedTile - 1) / kGroupedTile * kGroupedTile;
 }
 

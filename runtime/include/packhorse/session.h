@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "packhorse/attention_algorithm.h"
 #include "packhorse/device_array.h"
 #include "packhorse/error.h"
 #include "packhorse/export.h"
@@ -31,6 +32,7 @@ struct SessionOptions {
   /// Rows of the largest PackedTokens::prediction_rows. 0: what only `predictions` needs of a model
   /// is not loaded.
   int64_t max_predictions = 0;
+  AttentionAlgorithm attention_algorithm = AttentionAlgorithm::kAuto;  // kAuto alone on the CPU
 };
 
 /// Names of the members of PerOutput, in order.
@@ -117,6 +119,10 @@ class PACKHORSE_API Session {
   /// the host.
   virtual std::vector<double> time_encoder(const PackedTokens& batch, int samples,
                                            int launches) = 0;
+
+  /// Runs the encoder on the batch, and says which kernels it took where there was a choice, and
+  /// what decided: a line for each distinct choice, with how many layers made it. Empty on the CPU.
+  virtual std::vector<std::string> explain(const PackedTokens& batch) = 0;
 
   virtual const MemoryPlan& memory_plan() const = 0;
   virtual const SessionOptions& options() const = 0;

@@ -1,0 +1,22 @@
+"""What a session is loaded with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """The options of the C++ library (packhorse/session.h) under the same names; `Session.load`
+    says what they mean."""
+
+    device: str = "cpu"
+    dtype: str = "float32"
+    max_tokens: int = 8192
+    max_sequences: int = 256
+    threads: int | None = None
+    pin_threads: bool = False
+    memory_limit: int | None = None
+    output_slots: int = 2
+    max_predictions: int = 0
+    attention_algorithm: str = "auto"

@@ -1,0 +1,88 @@
+// Which algorithm computes the attention of a layer: pure host functions, testable without a GPU.
+#pragma once
+
+#include "core/format.h"
+#include "cuda/attention/attention_config.h"
+#include "cuda/attention/attention_limits.h"
+#include "ops/args.h"
+#include "packhorse/attention_algorithm.h"
+#include "packhorse/error.h"
+
+namespace packhorse::cuda {
+
+/// Up to which length sequences take the kernels of ByteTransformer's paper.
+constexpr PortableLimits portable_limits(AttentionAlgorithm algorithm) {
+  switch (algorithm) {
+    case AttentionAlgorithm::kShort:
+      return {.short_keys = kShortKeys};
+    case AttentionAlgorithm::kGrouped:
+      return {.grouped_keys = kGroupedKeys};
+    case AttentionAlgorithm::kByteTransformer:
+      return {.short_keys = kShortKeys, .grouped_keys = kGroupedKeys};
+    default:
+      return {};
+  }
+}
+
+/// The algorithm for a layer, never kAuto. `has_hopper`: whether build and device have Hopper's
+/// kernels; `fits_hopper`: attention_sm90_supported. Throws InvalidArgument where `asked` is none
+/// of kAuto and cannot compute this layer, whatever the batch.
+inline AttentionAlgorithm choose_algorithm(AttentionAlgorithm asked, bool has_hopper,
+                                           bool fits_hopper, const ScoreTerm& term, int head_dim) {
+  const bool disentangled = term.kind == ScoreTermKind::kDisentangled;
+  const bool hopper =
+      has_hopper && (disentangled ? head_dim <= kDisentangledSm90HeadDim : fits_hopper);
+  const auto refuse = [&](const auto&... reason) {
+    throw InvalidArgument(concat("attention: algorithm '", name_of(asked), "' ", reason...,
+                                 "; expected ", hopper ? "'auto', 'hopper'" : "'auto'",
+                                 " or 'online'"));
+  };
+  switch (asked) {
+    case AttentionAlgorithm::kAuto:
+      return hopper ? AttentionAlgorithm::kHopper : AttentionAlgorithm::kOnline;
+    case AttentionAlgorithm::kOnline:
+      return asked;
+    case AttentionAlgorithm::kHopper:
+      if (!has_hopper) refuse("needs a device of compute capability 9.0 and a build for it");
+      if (!hopper && disentangled) {
+        refuse("takes heads of at most ", kDisentangledSm90HeadDim,
+               " columns with a disentangled term, found ", head_dim);
+      }
+      if (!hopper) {
+        refuse("does not take this term or these rows: ", term.num_buckets,
+               " buckets up to a distance of ", term.max_distance);
+      }
+      return asked;
+    case AttentionAlgorithm::kShort:
+    case AttentionAlgorithm::kGrouped:
+    case AttentionAlgorithm::kByteTransformer:
+      if (disentangled) refuse("computes no disentangled term");
+      if (head_dim > kGroupedHeadDim) {
+        refuse("takes heads of at most ", kGroupedHeadDim, " columns, found ", head_dim);
+      }
+      return asked;
+  }
+  throw InvalidArgument("attention: unknown algorithm");
+}
+
+/// The kernels in words, and what decided on them: "hopper (head tile 64, ping-pong)".
+inline std::string explain_algorithm(AttentionAlgorithm algorithm, bool disentangled,
+                                     const AttentionConfig& config, int64_t max_seqlen_k) {
+  const std::string name = name_of(algorithm);
+  if (disentangled) return name + " (disentangled term)";
+  if (algorithm == AttentionAlgorithm::kHopper) return concat(name, " (", describe(config), ")");
+  const PortableLimits limits = portable_limits(algorithm);
+  std::string parts;
+  int32_t covered = -1;
+  const auto add = [&](const char* kernel, int32_t longest) {
+    if (longest < 0 || covered >= max_seqlen_k) return;
+    parts += concat(parts.empty() ? "" : ", ", kernel, " up to ", longest, " keys");
+    covered = longest;
+  };
+  add("whole score rows on chip", limits.short_keys);
+  add("grouped GEMMs", limits.grouped_keys);
+  if (covered < max_seqlen_k) parts += concat(parts.empty() ? "" : ", ", "online softmax");
+  return concat(name, " (", parts, ")");
+}
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,129 @@
+"""Tables of embeddings with no model above them: a text is the mean of its tokens' rows.
+
+Two kinds of folders hold them: those of sentence-transformers' StaticEmbedding module, and those
+that model2vec writes itself (Tulkens and van Dongen, Model2Vec), where tokens may share rows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from packhorse_weights.config import Config
+from packhorse_weights.dense import refuse_rest
+from packhorse_weights.errors import CheckpointError
+from packhorse_weights.files import read_json
+from packhorse_weights.layout import Spec
+from packhorse_weights.pooling import read_modules
+from packhorse_weights.tensor import Tensor, to_float32
+from packhorse_weights.weight_files import Format, read_weights
+
+_NAMES = ("embedding.weight", "embeddings")  # of the table: sentence-transformers', model2vec's
+_MAX_LENGTH = 8192  # where texts are cut that nothing else limits
+_MODEL2VEC_MAX_LENGTH = 512  # of model2vec, where a config says nothing
+_MAX_SEQLEN = 1 << 20
+
+
+class Static(NamedTuple):
+    spec: Spec  # without `embedding`
+    name: str  # of the table, in its file
+    table: Tensor  # [vocabulary, columns]
+    is_made: bool  # of what the file holds, so that it lies in none
+    normalize: bool
+    files: list[Path]
+    format: Format
+
+
+def find_static(root: Path) -> Path | None:
+    """Where the table and the tokenizer lie; None where `root` is another kind of model."""
+    if modules := read_modules(root):
+        return modules[0].path if modules[0].kind == "StaticEmbedding" else None
+    return root if _model2vec_config(root).fields else None
+
+
+def _model2vec_config(folder: Path) -> Config:
+    path = folder / "config.json"
+    fields = read_json(path) if path.is_file() else {}
+    return Config(fields if fields.get("model_type") == "model2vec" else {}, str(path))
+
+
+def _vector(tensor: Tensor | None, name: str, rows: int | None, path: Path) -> Tensor | None:
+    if tensor is None or (len(tensor.shape) == 1 and rows in (None, *tensor.shape)):
+        return tensor
+    wanted = "one dimension" if rows is None else f"shape [{rows}]"
+    raise CheckpointError(f"{path}: {name} is {tensor.describe()}, expected {wanted}")
+
+
+def _make_table(
+    table: Tensor, mapping: Tensor | None, weights: Tensor | None, path: Path
+) -> Tensor:
+    """A row for each token: that which `mapping` names, times its weight, in float32."""
+    rows = to_float32(table)
+    if mapping is not None:
+        ids = mapping.data
+        if mapping.dtype not in ("int32", "int64") or not ((ids >= 0) & (ids < len(rows))).all():
+            raise CheckpointError(
+                f"{path}: mapping is {mapping.describe()}, expected a number of one of the "
+                f"{len(rows)} rows for each token"
+            )
+        rows = rows[ids]
+    if weights is not None:
+        rows = rows * to_float32(weights)[:, None]
+    return Tensor(rows, "float32")
+
+
+def _longest(folder: Path, config: Config, as_model2vec: bool) -> int:
+    """Tokens of a text: model2vec's config says it, in other folders the tokenizer's own file."""
+    if as_model2vec:
+        if config.fields.get("max_length", _MODEL2VEC_MAX_LENGTH) is None:
+            return _MAX_LENGTH
+        return config.integer("max_length", default=_MODEL2VEC_MAX_LENGTH, high=_MAX_SEQLEN)
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        return _MAX_LENGTH
+    truncation = Config(read_json(path), str(path)).section("truncation")
+    return truncation.integer("max_length", default=_MAX_LENGTH, high=_MAX_SEQLEN)
+
+
+def read_static(folder: Path) -> Static:
+    """The table in `folder`, as `find_static` gives it.
+
+    Texts are read as sentence-transformers reads them; or as model2vec does (cut elsewhere, and
+    their unknown tokens do not count) where only that can load the folder: it has no modules.json,
+    or rows are shared, weighed or of int8.
+
+    Raises CheckpointError naming the tensor that is missing or not usable.
+    """
+    tensors, files, format = read_weights(folder)
+    path, rest = files[0], dict(tensors)
+    name = next((name for name in _NAMES if name in rest), None)
+    if name is None:
+        raise CheckpointError(
+            f"{path}: expected a tensor {' or '.join(_NAMES)}, found: {', '.join(sorted(rest)[:8])}"
+        )
+    table = rest.pop(name)
+    if len(table.shape) != 2 or 0 in table.shape:
+        raise CheckpointError(f"{path}: {name} is {table.describe()}, expected two dimensions")
+    mapping = _vector(rest.pop("mapping", None), "mapping", None, path)
+    count = table.shape[0] if mapping is None else mapping.shape[0]
+    weights = _vector(rest.pop("weights", None), "weights", count, path)
+    refuse_rest(rest, path)
+    is_made = mapping is not None or weights is not None or table.dtype == "int8"
+    if is_made:
+        table = _make_table(table, mapping, weights, path)
+    config = _model2vec_config(folder)
+    alone = not (folder / "modules.json").is_file() and bool(config.fields)
+    as_model2vec = alone or is_made
+    spec = {
+        "format": 1,
+        "family": "static",
+        "vocab_size": table.shape[0],
+        "hidden_size": table.shape[1],
+        "num_layers": 0,
+        "max_seqlen": _MAX_SEQLEN,
+        "max_length": _longest(folder, config, as_model2vec),
+        "positions": {"kind": "none"},
+        "text": {"special_tokens": False, "unknown_tokens": not as_model2vec},
+    }
+    normalize = alone and config.boolean("normalize", False)
+    return Static(spec, name, table, is_made, normalize, files, format)
