@@ -23,6 +23,7 @@ from packhorse.arguments import (
     output_names,
 )
 from packhorse.device import stream_handle
+from packhorse.dtypes import choose_dtype
 from packhorse.lifetime import SessionLifetime
 from packhorse.memory import MemoryPlan
 from packhorse.names import AttentionAlgorithm, Dtype, OutputName, PairTruncation, Pooling
@@ -63,7 +64,7 @@ class Session(SessionLifetime):
         cls,
         path: ModelPath,
         device: str = "cpu",
-        dtype: Dtype = "float32",
+        dtype: Dtype | None = None,
         max_tokens: int = 8192,
         max_sequences: int = 256,
         threads: int | None = None,
@@ -75,13 +76,20 @@ class Session(SessionLifetime):
         attention_algorithm: AttentionAlgorithm = "auto",
         pooling: Pooling | Sequence[Pooling] | None = None,
         normalize: bool | None = None,
+        *,
+        revision: str | None = None,
     ) -> Session:
-        """Loads a converted folder or a Hugging Face model folder.
+        """Loads a converted folder or a Hugging Face model.
 
+        path           of a folder or weight file; or the name of a repository ("org/model"), which
+                       is looked up in the Hugging Face cache and, where it is not there,
+                       downloaded through huggingface_hub (docs/models.md)
         device         one of `available_devices()`
         dtype          of weights and activations; sums are float32. "float32", "bfloat16" or
                        "int8" (dense layers alone, quantised as they are loaded; the rest float32)
-                       on the CPU, "float16" or "bfloat16" on CUDA devices
+                       on the CPU, "float16" or "bfloat16" on CUDA devices. None: "int8" where the
+                       folder was converted so; else "float32" on the CPU and, on CUDA, "bfloat16"
+                       where the weights are stored so, else "float16"
         max_tokens     tokens of the largest batch that `run` takes
         max_sequences  sequences of the largest batch
         threads        CPU threads, the caller's own among them; None: all cores it may use.
@@ -100,18 +108,20 @@ class Session(SessionLifetime):
                        "mean_sqrt", "weighted_mean", or several of them side by side; None: as the
                        files say, else the mean (docs/models.md#pooling)
         normalize      whether that vector is brought to length 1; None: as the files say
+        revision       of a repository: a branch, a tag or a commit hash; None: main
 
-        Raises ValueError (the model cannot be read or is not supported, by name), MemoryError (the
-        plan exceeds the limit or the machine), RuntimeError (no such device or dtype here).
+        Raises FileNotFoundError (no such model, and what to run), ValueError (the model cannot be
+        read or is not supported, by name), MemoryError (the plan exceeds the limit or the machine),
+        RuntimeError (no such device or dtype here).
         """
         # Imported late: what runs models need not know how checkpoints look.
         from packhorse_weights import resolve_model
 
-        model = resolve_model(path, reranker, pooling, normalize)
+        model = resolve_model(path, reranker, pooling, normalize, revision=revision)
         tensors = model.tensors
         options = SessionOptions(
             device=device,
-            dtype=dtype,
+            dtype=choose_dtype(dtype, device, model.stored_dtype),
             max_tokens=max_tokens,
             max_sequences=max_sequences,
             threads=threads,
@@ -141,6 +151,7 @@ class Session(SessionLifetime):
             reranker=reranker,
             pooling=pooling,
             normalize=normalize,
+            revision=revision,
             **asdict(options),
         )
         return cls(native, model.spec, options, reload)
@@ -427,7 +438,7 @@ class Session(SessionLifetime):
 def plan_memory(
     model: ModelPath | Mapping[str, Any],
     device: str = "cpu",
-    dtype: Dtype = "float32",
+    dtype: Dtype | None = None,
     max_tokens: int = 8192,
     max_sequences: int = 256,
     threads: int | None = None,
@@ -439,23 +450,29 @@ def plan_memory(
     attention_algorithm: AttentionAlgorithm = "auto",
     pooling: Pooling | Sequence[Pooling] | None = None,
     normalize: bool | None = None,
+    *,
+    revision: str | None = None,
 ) -> MemoryPlan:
     """The plan that `Session.load` would have, without reading any weights.
 
     `model` is a folder as for `Session.load`, or a spec (docs/spec.md), which says itself what it
-    has: without `reranker`, `pooling` and `normalize`. Raises as `load` does.
+    has: without `reranker`, `pooling`, `normalize` and `revision`; without a dtype its weights pass
+    as float32. Raises as `load` does.
     """
+    stored = "float32"
     if not isinstance(model, Mapping):
         from packhorse_weights import resolve_model
 
-        model = resolve_model(model, reranker, pooling, normalize).spec
-    elif reranker is not None:
-        raise ValueError("reranker: a spec has its template already, a folder was expected")
-    elif pooling is not None or normalize is not None:
-        raise ValueError("pooling, normalize: a spec says them itself, a folder was expected")
+        files = resolve_model(model, reranker, pooling, normalize, revision=revision)
+        model, stored = files.spec, files.stored_dtype
+    elif any(asked is not None for asked in (reranker, pooling, normalize, revision)):
+        raise ValueError(
+            "reranker, pooling, normalize and revision are of a folder or a name: a spec says "
+            "itself what it has"
+        )
     options = SessionOptions(
         device=device,
-        dtype=dtype,
+        dtype=choose_dtype(dtype, device, stored),
         max_tokens=max_tokens,
         max_sequences=max_sequences,
         threads=threads,

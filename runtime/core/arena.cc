@@ -30,7 +30,7 @@ void* Arena::take(std::string_view name, size_t bytes) {
   const size_t offset = align_up(top_);
   size_t end = 0;
   if (__builtin_add_overflow(offset, bytes, &end)) {
-    throw OutOfMemory(concat("arena buffer '", name, "' of ", bytes, " bytes at offset ", offset,
+    throw OutOfMemory(concat("buffer '", name, "' of ", bytes, " bytes at offset ", offset,
                              " exceeds the address space"));
   }
   return carving_ ? carve(name, offset, end) : count(name, offset, end);

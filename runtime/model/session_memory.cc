@@ -36,8 +36,13 @@ SessionBuffers take_session_buffers(const Spec& spec, const SessionOptions& opti
 MemoryPlan count_memory(const Spec& spec, const SessionOptions& options, Ops& ops) {
   MemoryPlan plan;
   const std::optional<size_t> limit = options.memory_limit;
+  plan.weights = plan_weights(spec, options.dtype, ops);
+  if (limit && plan.weights.bytes > *limit) {
+    throw OutOfMemory(concat("the weights take ", plan.weights.bytes, " bytes as ",
+                             name_of(options.dtype), ", memory_limit is ", *limit,
+                             ": raise it, or choose a dtype that takes less"));
+  }
   try {
-    plan.weights = plan_weights(spec, options.dtype, ops, limit);
     Arena arena(limit ? std::optional<size_t>(*limit - plan.weights.bytes) : std::nullopt);
     take_session_buffers(spec, options, ops, arena);
     plan.arena = arena.plan();

@@ -283,10 +283,9 @@ int64_t padded_intermediate_size(const Spec& spec, const Ops& ops) {
   return round_up(spec.intermediate_size, spec.gated() ? kGateBlock : ops.width_multiple());
 }
 
-PlannedAllocation plan_weights(const Spec& spec, DType dtype, Ops& ops,
-                               std::optional<size_t> limit) {
+PlannedAllocation plan_weights(const Spec& spec, DType dtype, Ops& ops) {
   check_supported(spec, ops);
-  Arena arena(limit);
+  Arena arena;
   ModelWeights unused;
   WeightBuilder(spec, dtype, ops, arena, nullptr).build(unused);
   return arena.plan();

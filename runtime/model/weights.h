@@ -76,10 +76,9 @@ int64_t padded_features(int64_t features, const Ops& ops);
 std::vector<int64_t> dense_columns(int64_t size, const std::vector<DenseSpec>& layers,
                                    const Ops& ops);
 
-/// What the weights will take, without reading any. Throws OutOfMemory over `limit` (bytes), and
-/// RuntimeError naming what the spec asks for and the device lacks.
-PlannedAllocation plan_weights(const Spec& spec, DType dtype, Ops& ops,
-                               std::optional<size_t> limit);
+/// What the weights will take, without reading any. Throws RuntimeError naming what the spec asks
+/// for and the device lacks.
+PlannedAllocation plan_weights(const Spec& spec, DType dtype, Ops& ops);
 
 /// Reads, checks and packs the weights (names and shapes: docs/weights.md). Throws InvalidArgument
 /// naming the tensor that is missing, of another shape, or holds NaN or Inf.

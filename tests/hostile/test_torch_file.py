@@ -15,7 +15,7 @@ import torch_archive as t
 from packhorse_weights import CheckpointError
 from packhorse_weights.tensor import to_float32
 from packhorse_weights.torch_file import read_torch
-from packhorse_weights.torch_pickle import load_pickle
+from packhorse_weights.torch_pickle import read_pickle
 from packhorse_weights.weight_files import _read_shards
 
 GOOD = t.tensor("0", 6, (2, 3))
@@ -66,7 +66,7 @@ def test_bfloat16_and_metadata_and_nesting(tmp_path: Path) -> None:
 
 def test_protocol_4() -> None:
     """Opcodes that newer protocols use: frames, MEMOIZE, STACK_GLOBAL."""
-    assert load_pickle(pickle.dumps({"a": [1, 2.5, None, ("x", True)]}, protocol=4)) == {
+    assert read_pickle(pickle.dumps({"a": [1, 2.5, None, ("x", True)]}, protocol=4)).value == {
         "a": [1, 2.5, None, ("x", True)]
     }
 
@@ -178,18 +178,18 @@ def test_pickle_tricks(tmp_path: Path, body: bytes, message: str) -> None:
 
 
 def test_huge_memo_index_costs_nothing() -> None:
-    assert load_pickle(t.PROTO + t.NONE + b"r\xff\xff\xff\x7f" + t.STOP) is None
+    assert read_pickle(t.PROTO + t.NONE + b"r\xff\xff\xff\x7f" + t.STOP).value is None
 
 
 def test_deep_and_repeated_nesting_ends_quickly() -> None:
     """Shared containers, doubled at each level: text of the result would have 2^200 parts."""
     level = b"q\x01h\x01\x86"
     with pytest.raises(CheckpointError):
-        load_pickle(t.PROTO + t.group() + level * 200 + b"Q" + t.STOP)
+        read_pickle(t.PROTO + t.group() + level * 200 + b"Q" + t.STOP)
     with pytest.raises(CheckpointError):
-        load_pickle(t.PROTO + t.group() + level * 200 + t.group() + t.REDUCE + t.STOP)
+        read_pickle(t.PROTO + t.group() + level * 200 + t.group() + t.REDUCE + t.STOP)
     with pytest.raises(CheckpointError):  # a path into the C stack, were it hashed
-        load_pickle(t.PROTO + t.EMPTY_DICT + t.group() + b"\x85" * 10**5 + t.NONE + b"s" + t.STOP)
+        read_pickle(t.PROTO + t.EMPTY_DICT + t.group() + b"\x85" * 10**5 + t.NONE + b"s" + t.STOP)
 
 
 @pytest.mark.parametrize("cut", [0, 1, 2, 10, 50, -1])
@@ -306,8 +306,10 @@ def test_entry_out_of_the_file(tmp_path: Path) -> None:
     ("data", "message"),
     [
         (b"", "empty"),
-        (b"hello", "not a PyTorch zip checkpoint"),
-        (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." + bytes(100), "older format"),
+        (b"hello", "not a PyTorch checkpoint$"),
+        (bytes(257) + b"ustar" + bytes(300), "not a PyTorch checkpoint: a tar archive, as PyTorch"),
+        (b"\x1f\x8b" + bytes(100), "not a PyTorch checkpoint: compressed by gzip"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a Git LFS pointer, not"),
         (b"PK\x03\x04" + bytes(100), "damaged"),
     ],
 )

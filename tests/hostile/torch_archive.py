@@ -1,4 +1,4 @@
-"""Writes PyTorch zip checkpoints opcode by opcode: well-formed ones and every kind of bad one."""
+"""Writes PyTorch checkpoints opcode by opcode: well-formed ones and every kind of bad one."""
 
 from __future__ import annotations
 
@@ -96,6 +96,23 @@ def write_archive(
         for name, data in (extra or {"byteorder": b"little", "version": b"3\n"}).items():
             archive.writestr(root + name, data)
     return path
+
+
+MAGIC = PROTO + integer(0x1950A86A20F9469CFC6C) + STOP
+LAYOUT = PROTO + integer(1001) + STOP
+TRUE = b"\x88"
+
+
+def machine(little_endian: bytes = TRUE) -> bytes:
+    return PROTO + EMPTY_DICT + MARK + text("little_endian") + little_endian + SETITEMS + STOP
+
+
+def keys(*names: str) -> bytes:
+    return PROTO + b"]" + MARK + b"".join(map(text, names)) + b"e" + STOP
+
+
+def legacy_storage(data: bytes, count: int) -> bytes:
+    return struct.pack("<q", count) + data
 
 
 def floats(count: int) -> bytes:

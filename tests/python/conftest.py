@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from models import random_tensors, tiny_spec, write_model
 # Examples are the same in every run, and nothing is left on disk.
 settings.register_profile("packhorse", deadline=None, derandomize=True, database=None)
 settings.load_profile("packhorse")
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks a network for a model
 
 ModelMaker = Callable[..., Path]
 

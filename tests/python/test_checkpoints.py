@@ -173,6 +173,15 @@ def test_folders_without_a_model(tmp_path: Path) -> None:
         resolve_model(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "modules.json"])
+def test_git_lfs_pointers(name: str, tmp_path: Path) -> None:
+    folder = edited(BERT, tmp_path / "m")
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 90868376\n"
+    (folder / name).write_text(pointer)
+    with pytest.raises(CheckpointError, match=rf"{name}: a Git LFS pointer.*git -C '.*m' lfs pull"):
+        resolve_model(folder)
+
+
 def test_one_weight_file_of_a_folder(tmp_path: Path) -> None:
     folder = edited(BERT, tmp_path / "m")
     (folder / "model.safetensors").rename(folder / "model.fp32.safetensors")

@@ -48,7 +48,7 @@ def test_no_tokenizer(tmp_path: Path) -> None:
 
 def test_no_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ModuleNotFoundError, match="pip install 'packhorse.text.'") as raised:
+    with pytest.raises(ModuleNotFoundError, match="pip install tokenizers .*'..text.'") as raised:
         packhorse.TextModel.load(folder)
     assert raised.value.name == "tokenizers"
 
@@ -56,6 +56,13 @@ def test_no_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_broken_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").write_text('{"version": "1.0"}')
     with pytest.raises(ValueError, match="tokenizer.json: "):
+        packhorse.TextModel.load(folder)
+
+
+def test_git_lfs_pointer(folder: Path) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 466247\n"
+    (folder / "tokenizer.json").write_text(pointer)
+    with pytest.raises(CheckpointError, match="tokenizer.json: a Git LFS pointer, not the file"):
         packhorse.TextModel.load(folder)
 
 

@@ -3,6 +3,7 @@
     inspect_checkpoint(path) -> Checkpoint     what a folder holds
     convert(src, dst, dtype=None)              writes a converted folder
     resolve_model(path) -> ModelFiles          what a session loads from
+    find_model(name) -> Path                   a model by its name, from the Hugging Face cache
 
 Nothing in a checkpoint is executed: pickles are interpreted by a closed list of operations.
 """
@@ -10,6 +11,7 @@ Nothing in a checkpoint is executed: pickles are interpreted by a closed list of
 from packhorse_weights.checkpoint import Checkpoint, ModelFiles, inspect_checkpoint, resolve_model
 from packhorse_weights.convert import convert
 from packhorse_weights.errors import CheckpointError
+from packhorse_weights.hub import find_model
 from packhorse_weights.reranker import Reranker
 from packhorse_weights.tensor import Tensor
 
@@ -20,6 +22,7 @@ __all__ = [
     "Reranker",
     "Tensor",
     "convert",
+    "find_model",
     "inspect_checkpoint",
     "resolve_model",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -17,6 +18,7 @@ from packhorse_weights.classifier import (
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
+from packhorse_weights.hub import find_model
 from packhorse_weights.layout import Spec
 from packhorse_weights.modules import known_modules, read_parts
 from packhorse_weights.naming import find_prefix, map_layers, map_names
@@ -37,7 +39,7 @@ from packhorse_weights.reranker import (
 )
 from packhorse_weights.safetensors_file import read_safetensors
 from packhorse_weights.static_embedding import find_static, read_static
-from packhorse_weights.tensor import WEIGHT_DTYPES, Tensor, cast
+from packhorse_weights.tensor import WEIGHT_DTYPES, Tensor, cast, default_dtype
 from packhorse_weights.transformer_module import config_overrides
 from packhorse_weights.vocabulary import read_masked_lm
 from packhorse_weights.weight_files import Format, read_file, read_weights
@@ -62,6 +64,20 @@ class Checkpoint:
         """Converted with `quantize`: for sessions of that dtype."""
         return self.converted and any(tensor.dtype == "int8" for tensor in self.tensors.values())
 
+    @property
+    def stored_dtype(self) -> str:
+        """ "int8" of a quantised folder, else that of most elements of the model."""
+        if self.is_quantized:
+            return "int8"
+        counts: Counter[str] = Counter()
+        for theirs in self.names.values():
+            counts[self.tensors[theirs].dtype] += self.tensors[theirs].data.size
+        return max(counts, key=counts.__getitem__, default="float32")
+
+    def default_dtype(self, device: str) -> str:
+        """Of a session that is asked for none: see the function of this name."""
+        return default_dtype(device, self.stored_dtype)
+
 
 @dataclass(frozen=True)
 class ModelFiles:
@@ -77,6 +93,7 @@ class ModelFiles:
     safetensors: list[Path]
     names: dict[str, str]
     tensors: dict[str, Tensor] | None
+    stored_dtype: str  # of the checkpoint: see `Checkpoint`
 
 
 def model_folder(folder: Path) -> Path:
@@ -95,12 +112,15 @@ def inspect_checkpoint(
     reranker: Reranker | None = None,
     pooling: AskedPooling = None,
     normalize: bool | None = None,
+    *,
+    revision: str | None = None,
 ) -> Checkpoint:
     """Opens a model folder, or one weight file (.safetensors, .bin, .pt) beside its config.json.
 
     Converted folders, Hugging Face folders and sentence-transformers folders are known. Tensors are
     views of the files: nothing is loaded.
 
+    path, revision: of a folder or file, or the name of a repository: see `find_model`.
     reranker: the template in which a generative reranker reads pairs, by its name or its fields
     (docs/text.md).
 
@@ -110,10 +130,7 @@ def inspect_checkpoint(
 
     Raises CheckpointError with the reason, and FileNotFoundError where there is nothing at `path`.
     """
-    path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file or folder")
-    checkpoint = _open(path, reranker)
+    checkpoint = _open(find_model(path, revision), reranker)
     spec = override_embedding(checkpoint.spec, pooling, normalize)
     reason = checkpoint.pooling_reason if pooling is None else "asked for"
     return replace(checkpoint, spec=spec, pooling_reason=reason)
@@ -223,18 +240,24 @@ def resolve_model(
     reranker: Reranker | None = None,
     pooling: AskedPooling = None,
     normalize: bool | None = None,
+    *,
+    revision: str | None = None,
 ) -> ModelFiles:
     """What a session needs to load the model at `path`: see `inspect_checkpoint`, `ModelFiles`."""
-    checkpoint = inspect_checkpoint(path, reranker, pooling, normalize)
+    checkpoint = inspect_checkpoint(path, reranker, pooling, normalize, revision=revision)
     used = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
     known = (*WEIGHT_DTYPES, *QUANTIZED_DTYPES) if checkpoint.is_quantized else WEIGHT_DTYPES
     readable = all(tensor.dtype in known for tensor in used.values())
     if checkpoint.format == "safetensors" and readable and not checkpoint.elsewhere:
-        return ModelFiles(checkpoint.spec, checkpoint.files, checkpoint.names, None)
+        return ModelFiles(
+            checkpoint.spec, checkpoint.files, checkpoint.names, None, checkpoint.stored_dtype
+        )
     tensors: dict[str, Tensor] = {}
     for name, tensor in used.items():
         dtype = tensor.dtype if tensor.dtype in WEIGHT_DTYPES else "float32"
         tensor = cast(tensor, dtype, name)
-        data = tensor.data if tensor.data.flags.c_contiguous else tensor.data.copy(order="C")
+        flags = tensor.data.flags
+        plain = flags.c_contiguous and flags.aligned
+        data = tensor.data if plain else tensor.data.copy(order="C")
         tensors[name] = Tensor(data, dtype)
-    return ModelFiles(checkpoint.spec, [], checkpoint.names, tensors)
+    return ModelFiles(checkpoint.spec, [], checkpoint.names, tensors, checkpoint.stored_dtype)

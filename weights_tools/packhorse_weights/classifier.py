@@ -12,6 +12,7 @@ from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
 from packhorse_weights.tensor import Tensor
+from packhorse_weights.tokenizer_files import read_tokenizer
 
 _MAX_LABELS = 1 << 20
 # Classes of torch, as sentence-transformers' CrossEncoder names them in a config.
@@ -93,9 +94,8 @@ def _processor(value: object) -> dict[str, Any]:
 def refuse_padding_at_the_end(config: Config, folder: Path) -> None:
     """Where the tokenizer ends texts with the padding token, transformers' classes of decoders take
     the token before for the last one."""
-    path = folder / "tokenizer.json"
     padding = config.fields.get("pad_token_id")
-    processor = _processor(read_json(path).get("post_processor")) if path.is_file() else {}
+    processor = _processor((read_tokenizer(folder) or {}).get("post_processor"))
     for kind in ("single", "pair"):
         try:
             ((name, fields),) = processor[kind][-1].items()
@@ -104,17 +104,15 @@ def refuse_padding_at_the_end(config: Config, folder: Path) -> None:
             continue  # of another kind; where it matters, it is looked at again
         if padding is not None and ids[-1:] == [padding]:
             raise CheckpointError(
-                f"{path}: texts end with the token {padding}, pad_token_id of {config.where}: a "
+                f"{folder}: texts end with the token {padding}, pad_token_id of {config.where}: a "
                 "classifier on the last token that is no padding is not supported"
             )
 
 
 def read_pair(folder: Path) -> dict[str, Any] | None:
-    """`pair` of the spec, from tokenizer.json: None where there is none or it joins no pairs."""
+    """`pair` of the spec, from the tokenizer: None where there is none or it joins no pairs."""
     path = folder / "tokenizer.json"
-    if not path.is_file():
-        return None
-    processor = _processor(read_json(path).get("post_processor"))
+    processor = _processor((read_tokenizer(folder) or {}).get("post_processor"))
     if not processor:
         return None
     try:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from packhorse_weights.checkpoint import inspect_checkpoint
 from packhorse_weights.errors import CheckpointError
+from packhorse_weights.files import read_json
+from packhorse_weights.hub import find_model
 from packhorse_weights.pooling import AskedPooling
 from packhorse_weights.quantize import QUANTIZED_DTYPES, quantize_tensors
 from packhorse_weights.reranker import Reranker
 from packhorse_weights.safetensors_file import Progress, write_safetensors
 from packhorse_weights.tensor import WEIGHT_DTYPES
+from packhorse_weights.tokenizer_files import build_tokenizer
 
 # Everything that text needs on its way to ids, and the licence that the weights came under.
 _TRAVELLING = (
@@ -47,6 +52,28 @@ def _check_destination(folder: Path, overwrite: bool) -> None:
         raise CheckpointError(f"{folder}: is not a converted folder, so it is not overwritten")
 
 
+def _write_tokenizer(to: Path, folders: tuple[Path, ...]) -> None:
+    """Writes the tokenizer.json of a folder that has an older form: what that form means depends on
+    config.json, which a converted folder does not have."""
+    if (to / "tokenizer.json").is_file():
+        return
+    for folder in folders:
+        try:
+            built = build_tokenizer(folder, folders[0])
+        except CheckpointError:
+            return  # weights are of use without it, and what loads it for text says why
+        if built is not None:
+            _write_json(to / "tokenizer.json", built.fields)
+            path = to / "tokenizer_config.json"
+            settings = read_json(path) if path.is_file() else {}
+            _write_json(path, {"mask_token": built.mask_token, **settings})
+            return
+
+
+def _write_json(path: Path, fields: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+
+
 def convert(
     src: str | PathLike[str],
     dst: str | PathLike[str],
@@ -57,10 +84,13 @@ def convert(
     reranker: Reranker | None = None,
     pooling: AskedPooling = None,
     normalize: bool | None = None,
+    *,
+    revision: str | None = None,
 ) -> Path:
     """Converts the model at `src` into `dst`.
 
-    src, reranker, pooling, normalize: see `inspect_checkpoint`; what is asked for is written down.
+    src, reranker, pooling, normalize, revision: see `inspect_checkpoint`; what is asked for is
+    written down.
 
     dtype: "float32", "float16" or "bfloat16"; None keeps each tensor's own. quantize: "int8" stores
     the dense layers of the blocks so, for sessions with dtype="int8" (docs/weights.md). progress
@@ -74,6 +104,7 @@ def convert(
         raise CheckpointError(f"quantize {quantize!r} is not one of {', '.join(QUANTIZED_DTYPES)}")
     destination = Path(dst)
     _check_destination(destination, overwrite)
+    src = find_model(src, revision)
     checkpoint = inspect_checkpoint(src, reranker, pooling, normalize)
     tensors = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
     if checkpoint.is_quantized:
@@ -97,11 +128,12 @@ def convert(
     scratch.mkdir()
     try:
         write_safetensors(scratch / "model.safetensors", tensors, dtypes, progress)
-        root = Path(src) if Path(src).is_dir() else Path(src).parent
+        root = src if src.is_dir() else src.parent
         for name in _TRAVELLING:
             for folder in (root, checkpoint.folder):  # the latter wins
                 if (folder / name).is_file():
                     shutil.copyfile(folder / name, scratch / name)
+        _write_tokenizer(scratch, (checkpoint.folder, root))
         text = json.dumps(checkpoint.spec, indent=2) + "\n"
         (scratch / "packhorse.json").write_text(text, encoding="utf-8")
         if destination.exists() and any(destination.iterdir()):

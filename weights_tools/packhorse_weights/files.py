@@ -10,6 +10,7 @@ from typing import Any
 from packhorse_weights.errors import CheckpointError
 
 MAX_JSON_BYTES = 64 << 20
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def parse_json_object(text: bytes, what: str) -> dict[str, Any]:
@@ -34,10 +35,22 @@ def parse_json_object(text: bytes, what: str) -> dict[str, Any]:
     return value
 
 
+def refuse_lfs_pointer(path: Path, start: bytes) -> None:
+    """Raises CheckpointError where `path`, which begins with `start`, only stands for a file that
+    Git LFS has not fetched."""
+    if start.startswith(_LFS_POINTER):
+        raise CheckpointError(
+            f"{path}: a Git LFS pointer, not the file itself. Fetch the files: "
+            f"git -C {str(path.parent)!r} lfs pull (git lfs install comes before, once)"
+        )
+
+
 def read_bytes(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:
     if (size := path.stat().st_size) > limit:
         raise CheckpointError(f"{path}: {size} bytes, more than the {limit} expected at most")
-    return path.read_bytes()
+    data = path.read_bytes()
+    refuse_lfs_pointer(path, data)
+    return data
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -62,4 +75,6 @@ def map_file(path: Path) -> mmap.mmap:
     with path.open("rb") as file:
         if path.stat().st_size == 0:
             raise CheckpointError(f"{path}: the file is empty")
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    refuse_lfs_pointer(path, buffer[: len(_LFS_POINTER)])
+    return buffer

@@ -13,9 +13,9 @@ from typing import Any
 from packhorse_weights.architectures.base import Architecture
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_json
 from packhorse_weights.layout import Spec
 from packhorse_weights.tensor import Tensor, to_float32
+from packhorse_weights.tokenizer_files import read_tokenizer
 
 # A name, or the fields of a template (docs/text.md).
 Reranker = str | Mapping[str, Any]
@@ -93,9 +93,9 @@ def _token_id(token: int | str, folder: Path, vocab_size: int) -> int:
     found: Any = token
     if isinstance(token, str):
         path = folder / "tokenizer.json"
-        if not path.is_file():
+        tokenizer = read_tokenizer(folder)
+        if tokenizer is None:
             raise CheckpointError(f"{folder}: no tokenizer.json that says the id of {token!r:.80}")
-        tokenizer = read_json(path)
         model, added = tokenizer.get("model"), tokenizer.get("added_tokens")
         vocabulary = model.get("vocab") if isinstance(model, dict) else None
         if isinstance(vocabulary, list):

@@ -44,6 +44,19 @@ class Tensor:
         return f"{self.dtype}{list(self.shape)}"
 
 
+def default_dtype(device: str, stored: str = "float32") -> str:
+    """The dtype of a session that is asked for none.
+
+    What the folder says where its weights are quantised; else float32 on the CPU, and on CUDA
+    bfloat16 where the weights are stored so, else float16. stored: `Checkpoint.stored_dtype`.
+    """
+    if stored == "int8":
+        return stored
+    if not device.startswith("cuda"):
+        return "float32"
+    return "bfloat16" if stored == "bfloat16" else "float16"
+
+
 def to_float32(tensor: Tensor) -> NDArray[np.float32]:
     """The values as float32: a copy unless they are float32 already."""
     if tensor.dtype == "bfloat16":

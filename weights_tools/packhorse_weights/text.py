@@ -10,8 +10,10 @@ from typing import Any
 from packhorse_weights.checkpoint import model_folder
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_json
+from packhorse_weights.files import read_json, refuse_lfs_pointer
+from packhorse_weights.hub import find_model
 from packhorse_weights.static_embedding import find_static, read_static
+from packhorse_weights.tokenizer_files import BuiltTokenizer, build_tokenizer
 from packhorse_weights.transformer_module import transformer_settings
 
 # Of tokenizer_config.json -> of the BertNormalizer of tokenizer.json. In transformers the first
@@ -31,6 +33,7 @@ class TextConfig:
     """Settings, as far as the files have them."""
 
     tokenizer_file: Path
+    tokenizer: dict[str, Any] | None  # of a tokenizer.json, where that file is none but made one
     normalizer: dict[str, bool | None]  # fields that a BertNormalizer must have
     lower_case: bool  # lower-case every text first, as sentence-transformers does
     truncation_side: str | None  # "left" or "right"; None: as tokenizer.json says
@@ -48,16 +51,23 @@ class TextConfig:
     clean_up_spaces: bool = False  # whether a decoded text loses spaces before punctuation
 
 
-def _find_tokenizer(folder: Path, root: Path) -> Path:
+def _find_tokenizer(folder: Path, root: Path) -> Path | BuiltTokenizer:
+    """A tokenizer.json, or what is made of other files."""
     folders = list(dict.fromkeys((folder, root)))
     for path in (place / "tokenizer.json" for place in folders):
         if path.is_file():
+            with path.open("rb") as file:
+                refuse_lfs_pointer(path, file.read(100))
             return path
+    for place in folders:
+        if (built := build_tokenizer(place, folder)) is not None:
+            return built
     there = sorted({path.name for place in folders for path in place.iterdir() if path.is_file()})
     raise CheckpointError(
         f"no tokenizer.json in {' or '.join(map(str, folders))}, found: "
-        f"{', '.join(there[:20]) or 'nothing'}. Where the folder has another form of tokenizer, "
-        "transformers writes this one: "
+        f"{', '.join(there[:20]) or 'nothing'}. What is read instead: vocab.txt, vocab.json with "
+        "merges.txt, or a SentencePiece model, as the kind of model has it. Where transformers has "
+        "a tokenizer for the folder, this writes the file: "
         f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
     )
 
@@ -133,15 +143,17 @@ def _tokens(folder: Path) -> Config:
     return Config(read_static(model_folder(folder)).spec["text"] if is_static else {}, str(folder))
 
 
-def read_text_config(path: str | PathLike[str]) -> TextConfig:
-    """The settings of the model at `path`, as `inspect_checkpoint` takes it.
+def read_text_config(path: str | PathLike[str], *, revision: str | None = None) -> TextConfig:
+    """The settings of the model at `path`; it and `revision`: as in `inspect_checkpoint`.
 
-    Raises CheckpointError: no tokenizer.json, or settings that are not supported.
+    Raises CheckpointError: no tokenizer, or settings that are not supported.
     """
-    path = Path(path)
+    path = find_model(path, revision)
     root = path if path.is_dir() else path.parent
     folder = model_folder(root)
-    tokenizer_file = _find_tokenizer(folder, root)
+    found = _find_tokenizer(folder, root)
+    built = found if isinstance(found, BuiltTokenizer) else None
+    tokenizer_file = found.file if isinstance(found, BuiltTokenizer) else found
     tokens = _tokens(root)
     special_tokens = tokens.boolean("special_tokens", True)
     settings = _optional(tokenizer_file.parent, "tokenizer_config.json")
@@ -155,13 +167,15 @@ def read_text_config(path: str | PathLike[str]) -> TextConfig:
         side = settings.choice("truncation_side", {"left": "left", "right": "right"}, "")
     return TextConfig(
         tokenizer_file,
+        built.fields if built else None,
         _normalizer(settings),
         _lower_case(transformer_settings(folder)),
         side,
         not isinstance(names, list) or "token_type_ids" in names,
         _added_token(settings, "add_bos_token", "bos_token"),
         _added_token(settings, "add_eos_token", "eos_token"),
-        _special(settings, tokenizer_file.parent, "mask_token"),
+        _special(settings, tokenizer_file.parent, "mask_token")
+        or (built.mask_token if built else None),
         prompts,
         default,
         _truncate_dim(model),

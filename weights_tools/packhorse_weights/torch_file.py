@@ -1,8 +1,8 @@
-"""PyTorch zip checkpoints (.bin, .pt), without PyTorch.
+"""PyTorch checkpoints (.bin, .pt), without PyTorch.
 
-An archive of uncompressed entries below one folder: data.pkl (the pickle that names the tensors),
-data/KEY (one storage each), byteorder, version. Source: the notes on serialisation of PyTorch
-(`torch.save`) and its `caffe2/serialize/inline_container.h`.
+Since 1.6 an archive of uncompressed entries below one folder: data.pkl (the pickle that names the
+tensors), data/KEY (one storage each), byteorder, version. Source: the notes on serialisation of
+PyTorch (`torch.save`) and its `caffe2/serialize/inline_container.h`. Older files: torch_legacy.py.
 """
 
 from __future__ import annotations
@@ -11,16 +11,13 @@ import mmap
 import struct
 import zipfile
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import map_file
 from packhorse_weights.tensor import PAYLOADS, Tensor
-from packhorse_weights.torch_pickle import StridedTensor, load_pickle
-
-_MAX_PICKLE_BYTES = 16 << 20
-_LEGACY_MAGIC = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"  # the long that opens a file of the old format
+from packhorse_weights.torch_legacy import View, describe_other, is_legacy, read_legacy
+from packhorse_weights.torch_pickle import MAX_PICKLE_BYTES, StridedTensor, read_pickle
 
 
 class _Archive:
@@ -82,33 +79,11 @@ class _Archive:
                 f"{self.path}: storage {tensor.storage.key} has {size} bytes; expected "
                 f"{tensor.storage.count} elements of {tensor.storage.dtype}"
             )
-        if 0 in tensor.shape:
-            return Tensor(np.empty(tensor.shape, payload), tensor.storage.dtype)
-        data = np.ndarray(
-            tensor.shape,
-            payload,
-            self.buffer,
-            begin + tensor.offset * payload.itemsize,
-            tuple(stride * payload.itemsize for stride in tensor.strides),
-        )
-        return Tensor(data, tensor.storage.dtype)
+        return tensor.view(self.buffer, begin)
 
 
-def read_torch(path: Path) -> dict[str, Tensor]:
-    """The tensors of a state dict, as read-only views of the file (not always contiguous).
-
-    A training checkpoint that keeps its weights under "state_dict" is read from there; whatever is
-    not a tensor is left out. Raises CheckpointError: not such a file, or not only tensors.
-    """
-    buffer = map_file(path)
-    if buffer[:4] != b"PK\x03\x04":
-        kind = "a PyTorch zip checkpoint"
-        if _LEGACY_MAGIC in buffer[:64]:
-            kind = "written since PyTorch 1.6: it has the older format, a bare pickle"
-        raise CheckpointError(
-            f"{path}: not {kind}. Load it where you trust it and save it again, with torch.save "
-            "or as safetensors"
-        )
+def _read_archive(path: Path, buffer: mmap.mmap) -> tuple[Any, View]:
+    """(the object that the archive holds, what makes a tensor of one that it describes)."""
     archive = _Archive(path, buffer)
     if archive.root + "constants.pkl" in archive.spans:
         raise CheckpointError(f"{path}: a TorchScript program, not a checkpoint of weights")
@@ -116,16 +91,33 @@ def read_torch(path: Path) -> dict[str, Tensor]:
         order = archive.read("byteorder", 16)
         if order != b"little":
             raise CheckpointError(f"{path}: byte order {order!r}; expected little")
+    data = archive.read("data.pkl", MAX_PICKLE_BYTES)
     try:
-        state = load_pickle(archive.read("data.pkl", _MAX_PICKLE_BYTES))
+        return read_pickle(data).value, archive.view
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from None
+
+
+def read_torch(path: Path) -> dict[str, Tensor]:
+    """The tensors of a state dict, as read-only views of the file (not always contiguous or, in
+    older files, aligned).
+
+    A training checkpoint that keeps its weights under "state_dict" is read from there; whatever is
+    not a tensor is left out. Raises CheckpointError: not such a file, or not only tensors.
+    """
+    buffer = map_file(path)
+    if buffer[:4] == b"PK\x03\x04":
+        state, view = _read_archive(path, buffer)
+    elif is_legacy(buffer):
+        state, view = read_legacy(path, buffer)
+    else:
+        raise CheckpointError(f"{path}: not a PyTorch checkpoint{describe_other(buffer)}")
     if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
         state = state["state_dict"]
     if not isinstance(state, dict):
         raise CheckpointError(f"{path}: holds a {type(state).__name__}, not a dict of tensors")
     return {
-        name: archive.view(value)
+        name: view(value)
         for name, value in state.items()
         if isinstance(name, str) and isinstance(value, StridedTensor)
     }

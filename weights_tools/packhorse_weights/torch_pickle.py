@@ -7,12 +7,18 @@ C unpickler (a huge memo index, say) can hurt. Opcodes: the `pickletools` module
 
 from __future__ import annotations
 
+import mmap
 import pickletools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from packhorse_weights.errors import CheckpointError
+from packhorse_weights.tensor import PAYLOADS, Tensor
+
+MAX_PICKLE_BYTES = 16 << 20  # that are read of one
 
 # torch.<name>Storage -> dtype of its elements.
 _STORAGES = {
@@ -31,7 +37,7 @@ _STORAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Flat memory in the archive: `count` elements of `dtype` in the entry data/`key`."""
+    """Flat memory in the file: `count` elements of `dtype` that it knows by `key`."""
 
     dtype: str
     key: str
@@ -46,6 +52,16 @@ class StridedTensor:
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+
+    def view(self, buffer: mmap.mmap, begin: int) -> Tensor:
+        """The tensor, as a read-only view of a file in which its storage begins at a byte."""
+        payload = PAYLOADS[self.storage.dtype]
+        if 0 in self.shape:
+            return Tensor(np.empty(self.shape, payload), self.storage.dtype)
+        strides = tuple(stride * payload.itemsize for stride in self.strides)
+        start = begin + self.offset * payload.itemsize
+        data = np.ndarray(self.shape, payload, buffer, start, strides)
+        return Tensor(data, self.storage.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +80,7 @@ class _Function:
 _MARK = object()
 
 
-def _show(value: object) -> str:
+def show(value: object) -> str:
     """For messages. Not the repr of a container: shared nesting makes that exponentially long."""
     plain = isinstance(value, str | int | float | None)
     return f"{value!r:.80}" if plain else f"a {type(value).__name__}"
@@ -84,7 +100,7 @@ def _rebuild_tensor(
     *_: object,  # requires_grad, hooks, metadata: nothing that a weight needs
 ) -> StridedTensor:
     if not isinstance(storage, Storage):
-        raise CheckpointError(f"a tensor is built from {_show(storage)}, not from a storage")
+        raise CheckpointError(f"a tensor is built from {show(storage)}, not from a storage")
     (start,) = _counts((offset,), "tensor offset")
     sizes, steps = _counts(shape, "tensor shape"), _counts(strides, "tensor strides")
     if len(sizes) != len(steps) or len(sizes) > 32:
@@ -104,7 +120,7 @@ def _rebuild_tensor(
 
 def _rebuild_parameter(data: object = None, *_: object) -> object:
     if not isinstance(data, StridedTensor):
-        raise CheckpointError(f"a parameter is built from {_show(data)}, not from a tensor")
+        raise CheckpointError(f"a parameter is built from {show(data)}, not from a tensor")
     return data
 
 
@@ -128,7 +144,10 @@ _GLOBALS: dict[str, _StorageType | _Function] = {
 
 
 def _persistent(pid: object) -> Storage:
-    """What `torch.save` writes for a storage: ("storage", type, key, location, count)."""
+    """What `torch.save` writes for a storage: ("storage", type, key, location, count), in files
+    from before 1.6 with one field more, of which only None is known in checkpoints."""
+    if isinstance(pid, tuple) and len(pid) == 6 and pid[5] is None:
+        pid = pid[:5]
     match pid:
         case ("storage", _StorageType(dtype=dtype), str(key), str(), int(count)) if (
             type(count) is int and count >= 0 and key.isascii() and key.isalnum()
@@ -145,6 +164,7 @@ class _Machine:
     def __init__(self) -> None:
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
+        self.storages: dict[str, Storage] = {}
 
     def pop(self) -> Any:
         if not self.stack or self.stack[-1] is _MARK:
@@ -186,7 +206,7 @@ class _Machine:
         arguments, function = self.pop(), self.pop()
         if type(function) is not _Function or type(arguments) is not tuple:
             raise CheckpointError(
-                f"the pickle calls {_show(function)} with {_show(arguments)}: refused"
+                f"the pickle calls {show(function)} with {show(arguments)}: refused"
             )
         try:
             self.stack.append(function.call(*arguments))
@@ -194,6 +214,12 @@ class _Machine:
             raise CheckpointError(
                 f"the pickle calls {function.name} with {len(arguments)} arguments"
             ) from None
+
+    def persistent(self) -> None:
+        storage = _persistent(self.pop())
+        if self.storages.setdefault(storage.key, storage) != storage:
+            raise CheckpointError(f"the storage {storage.key} has two sizes or dtypes")
+        self.stack.append(storage)
 
     def build(self) -> None:
         self.pop()  # state of an OrderedDict, as modules write it (`_metadata`): not needed
@@ -256,7 +282,7 @@ def _step(m: _Machine, opcode: str, arg: Any) -> None:
             name, module = m.pop(), m.pop()
             m.global_(module, name)
         case "BINPERSID":
-            m.stack.append(_persistent(m.pop()))
+            m.persistent()
         case "REDUCE":
             m.reduce()
         case "BUILD":
@@ -265,16 +291,26 @@ def _step(m: _Machine, opcode: str, arg: Any) -> None:
             raise CheckpointError(f"the pickle uses opcode {opcode}: refused")
 
 
-def load_pickle(data: bytes) -> Any:
-    """The object that `data` describes: dicts, lists, tuples, scalars and StridedTensor.
+@dataclass(frozen=True, slots=True)
+class Pickle:
+    """value: dicts, lists, tuples, scalars and StridedTensor. size: bytes of the pickle itself.
+    storages: all that it names, by key."""
+
+    value: Any
+    size: int
+    storages: dict[str, Storage]
+
+
+def read_pickle(data: bytes) -> Pickle:
+    """The pickle that `data` begins with.
 
     Raises CheckpointError on every opcode and every global outside the closed list.
     """
     machine = _Machine()
     try:
-        for opcode, arg, _ in pickletools.genops(data):
+        for opcode, arg, position in pickletools.genops(data):
             if opcode.name == "STOP":
-                return machine.pop()
+                return Pickle(machine.pop(), (position or 0) + 1, machine.storages)
             _step(machine, opcode.name, arg)
     except CheckpointError:
         raise

@@ -13,7 +13,7 @@ from packhorse_weights.tensor import Tensor
 Format = Literal["safetensors", "torch"]
 _TORCH_SUFFIXES = (".bin", ".pt", ".pth")
 # In order of preference: safetensors can be mapped by the runtime itself.
-_WEIGHT_FILES = (
+WEIGHT_FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
@@ -54,7 +54,7 @@ def _read_shards(index: Path) -> tuple[dict[str, Tensor], list[Path], Format]:
 
 
 def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path], Format]:
-    for name in _WEIGHT_FILES:
+    for name in WEIGHT_FILES:
         path = folder / name
         if path.is_file():
             if name.endswith(".json"):
@@ -63,6 +63,6 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path], Format]:
             return tensors, [path], format
     there = ", ".join(sorted(path.name for path in folder.iterdir())[:20])
     raise CheckpointError(
-        f"{folder}: no weights; expected {', '.join(_WEIGHT_FILES[:-1])} or {_WEIGHT_FILES[-1]}, "
+        f"{folder}: no weights; expected {', '.join(WEIGHT_FILES[:-1])} or {WEIGHT_FILES[-1]}, "
         f"found: {there or 'nothing'}"
     )

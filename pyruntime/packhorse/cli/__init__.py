@@ -25,11 +25,9 @@ def main() -> None:
         package = (error.name or "").partition(".")[0]
         if package not in ("typer", "rich"):
             raise
-        _fail(
-            f"the command line needs {package}, which is not installed: "
-            "pip install 'packhorse[cli]'",
-            EXIT_USAGE,
-        )
+        from packhorse_weights.extras import missing_package
+
+        _fail(str(missing_package("cli", package, "the command line")), EXIT_USAGE)
     try:
         app()
     except ModuleNotFoundError as error:

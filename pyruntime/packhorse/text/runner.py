@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from packhorse.arguments import Outputs
+from packhorse.dtypes import choose_dtype
 from packhorse.names import AttentionAlgorithm, Dtype, Pooling
 from packhorse.packing import Int32Array
 from packhorse.result import FloatArray, RunResult
@@ -43,7 +44,7 @@ class TextRunner:
         cls: type[Self],
         path: ModelPath,
         device: str = "cpu",
-        dtype: Dtype = "float32",
+        dtype: Dtype | None = None,
         *,
         max_length: int | None = None,
         max_tokens: int | None = None,
@@ -57,8 +58,9 @@ class TextRunner:
         attention_algorithm: AttentionAlgorithm = "auto",
         pooling: Pooling | Sequence[Pooling] | None = None,
         normalize: bool | None = None,
+        revision: str | None = None,
     ) -> Self:
-        """Loads a converted or Hugging Face folder that has a tokenizer.json.
+        """Loads a model with its tokenizer; `path`, `device`, `dtype`: as in `Session.load`.
 
         max_length  where to cut texts; None: as the model's files say
         max_tokens  tokens of the largest batch; None: 8192, or `max_length` where that is more
@@ -68,9 +70,12 @@ class TextRunner:
         Raises as `Session.load`; ValueError also for a tokenizer that is missing or not usable,
         ModuleNotFoundError without the package tokenizers.
         """
-        from packhorse_weights import inspect_checkpoint
+        from packhorse_weights import find_model, inspect_checkpoint
 
-        spec = inspect_checkpoint(path, reranker, pooling, normalize).spec
+        path = find_model(path, revision)
+        checkpoint = inspect_checkpoint(path, reranker, pooling, normalize)
+        spec = checkpoint.spec
+        dtype = choose_dtype(dtype, device, checkpoint.stored_dtype)
         plan_memory(spec, device, dtype, max_tokens=1, max_sequences=1)  # checks the spec
         tokenizer = TextTokenizer.load(path)
         if max_tokens is None:

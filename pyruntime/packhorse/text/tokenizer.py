@@ -1,7 +1,8 @@
-"""Text to token ids, by a model's own tokenizer.json and the package tokenizers."""
+"""Text to token ids, by a model's own tokenizer and the package tokenizers."""
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from collections.abc import Sequence
@@ -54,13 +55,14 @@ def _load(config: TextConfig) -> Tokenizer:
     try:
         from tokenizers import Tokenizer, normalizers
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "text needs the package tokenizers, which is not installed: "
-            "pip install 'packhorse[text]'",
-            name="tokenizers",
-        ) from None
+        from packhorse_weights.extras import missing_package
+
+        raise missing_package("text", "tokenizers", "text") from None
     try:
-        tokenizer = Tokenizer.from_file(str(config.tokenizer_file))
+        if config.tokenizer is None:
+            tokenizer = Tokenizer.from_file(str(config.tokenizer_file))
+        else:
+            tokenizer = Tokenizer.from_str(json.dumps(config.tokenizer))
     except Exception as error:  # the package raises nothing narrower
         raise ValueError(f"{config.tokenizer_file}: {error}") from None
     normalizer = tokenizer.normalizer
@@ -93,11 +95,12 @@ class TextTokenizer:
         self._left_out = None if unknown is None else self._tokenizer.token_to_id(unknown)
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> TextTokenizer:
-        """Of the model folder at `path`. Raises as the constructor, ValueError for no such file."""
+    def load(cls, path: str | PathLike[str], *, revision: str | None = None) -> TextTokenizer:
+        """Of the model at `path`; it and `revision`: as in `Session.load`. Raises as the
+        constructor, ValueError for no such file."""
         from packhorse_weights.text import read_text_config
 
-        return cls(read_text_config(path))
+        return cls(read_text_config(path, revision=revision))
 
     def __reduce__(self) -> tuple[type[TextTokenizer], tuple[TextConfig]]:
         return type(self), (self.config,)

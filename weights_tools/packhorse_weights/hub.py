@@ -1,0 +1,212 @@
+"""Models by name: found in the cache of Hugging Face, or downloaded into it.
+
+The layout of the cache: a folder models--ORG--NAME for each repository, in it refs/REVISION (a file
+that holds the commit of a branch or tag), snapshots/COMMIT (the files) and .no_exist/COMMIT (empty
+files for names that the repository is known not to have). Source: the documentation of
+huggingface_hub, "Understand caching".
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from packhorse_weights.extras import install_hint
+from packhorse_weights.files import read_bytes
+from packhorse_weights.hub_files import choose_files, has_tokenizer, missing_part
+
+_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
+_NAME = re.compile(rf"(?:{_PART}/)?{_PART}")
+_MODULES = "modules.json"
+_TIMEOUT = 10.0  # seconds, of a request for the names of files
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # the first that is set counts
+
+
+def cache_folder() -> Path:
+    """Where huggingface_hub keeps repositories, by the variables of the environment it honours."""
+    caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    home = os.environ.get("HF_HOME", f"{caches}/huggingface")
+    older = os.environ.get("HUGGINGFACE_HUB_CACHE", f"{home}/hub")
+    return Path(os.path.expandvars(os.environ.get("HF_HUB_CACHE", older))).expanduser()
+
+
+def _offline_by() -> str | None:
+    """The variable that forbids downloads; None: they are allowed."""
+    name = next((name for name in _OFFLINE if os.environ.get(name)), None)
+    on = name is not None and os.environ[name].upper() in ("1", "ON", "YES", "TRUE")
+    return name if on else None
+
+
+def _hub() -> Any:
+    """The package huggingface_hub where something may be downloaded, else None."""
+    if _offline_by() is not None:
+        return None
+    try:
+        return importlib.import_module("huggingface_hub")
+    except ModuleNotFoundError:
+        return None
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One revision of one repository in a cache."""
+
+    cache: Path
+    name: str
+    revision: str | None  # a branch, a tag or a commit; None: main
+
+    @property
+    def folder(self) -> Path:
+        return self.cache / f"models--{self.name.replace('/', '--')}"
+
+    def commit(self) -> str:
+        """Of the revision: what its file of refs says, else the revision is one itself."""
+        revision = self.revision or "main"
+        reference = self.folder / "refs" / revision.lstrip("/")
+        if ".." not in reference.parts and reference.is_file():
+            return read_bytes(reference, 1024).decode("utf-8", "replace").strip()
+        return revision
+
+    def snapshot(self) -> Path | None:
+        commit = self.commit()
+        if not re.fullmatch(r"[\w.-]+", commit) or commit.strip(".") == "":
+            return None
+        snapshot = self.folder / "snapshots" / commit
+        return snapshot if snapshot.is_dir() else None
+
+    def lacks(self) -> str | None:
+        """What is missing for a session, in words; None: nothing."""
+        snapshot = self.snapshot()
+        if snapshot is None:
+            if not self.folder.is_dir():
+                return f"{self.folder} is not there"
+            refs, snapshots = self.folder / "refs", self.folder / "snapshots"
+            there = [str(one.relative_to(refs)) for one in refs.rglob("*") if one.is_file()]
+            there += [one.name for one in snapshots.glob("*")]
+            known = ", ".join(sorted(there)) or "none"
+            return f"{self.folder} has no revision {self.revision or 'main'!r}, only: {known}"
+        missing = missing_part(snapshot)
+        return None if missing is None else f"{snapshot} is incomplete: it lacks {missing}"
+
+    def is_certain(self, snapshot: Path) -> bool:
+        """Whether the cache says if there are modules on the model, and has a tokenizer.
+
+        Whoever downloaded a model through transformers has no modules.json, even where the
+        repository has one, and pooling would be another.
+        """
+        absent = self.folder / ".no_exist" / snapshot.name / _MODULES
+        known = (snapshot / _MODULES).is_file() or absent.is_file()
+        return (known or (snapshot / "packhorse.json").is_file()) and has_tokenizer(snapshot)
+
+    def files(self, hub: Any) -> list[str]:
+        """Of the repository; one request, which is not repeated where there is no network."""
+        found = hub.model_info(self.name, revision=self.revision, timeout=_TIMEOUT).siblings
+        return [file.rfilename for file in found]
+
+    def download(self, hub: Any, files: list[str]) -> Path:
+        """Those of `files` that are needed and not in the cache, with the progress bar of `hub`."""
+        path = hub.snapshot_download(
+            self.name,
+            revision=self.revision,
+            cache_dir=str(self.cache),
+            allow_patterns=choose_files(files),
+        )
+        return Path(path)
+
+    def complete(self, hub: Any, snapshot: Path) -> None:
+        """Downloads what `is_certain` misses. What fails is left as it is: a session can do
+        without."""
+        commit = replace(self, revision=snapshot.name)
+        try:
+            files = commit.files(hub)
+            if _MODULES in files or not has_tokenizer(snapshot):
+                commit.download(hub, files)
+            else:  # in this way the cache keeps in mind that there is no such file
+                hub.hf_hub_download(
+                    self.name, _MODULES, revision=snapshot.name, cache_dir=str(self.cache)
+                )
+        except Exception:  # of many kinds, depending on the version and its HTTP library
+            return
+
+    @property
+    def command(self) -> str:
+        """That downloads it; part of huggingface_hub."""
+        revision = f" --revision {self.revision}" if self.revision else ""
+        return f"hf download {self.name}{revision}"
+
+    def advice(self) -> str:
+        """What to run where nothing may be, or can be, downloaded from here."""
+        if (variable := _offline_by()) is not None:
+            return (
+                f"{variable} is set, so it was not downloaded; where there is a network: "
+                f"{variable}=0 {self.command}"
+            )
+        return (
+            "It is downloaded where huggingface_hub is installed: "
+            f"{install_hint('hub')}; or elsewhere: {self.command} --local-dir "
+            f"{self.name.rpartition('/')[2]}, and load that folder"
+        )
+
+
+def _entry_at(path: Path, revision: str | None) -> _Entry | None:
+    """The repository whose folder in a cache `path` is; None for other folders."""
+    kind, _, name = path.resolve().name.partition("--")
+    if kind != "models" or not (path / "snapshots").is_dir():
+        return None
+    return _Entry(path.resolve().parent, name.replace("--", "/", 1), revision)
+
+
+def _find(entry: _Entry, wanted: str) -> Path:
+    """`wanted`: what the caller asked for, and why it is not a folder itself, for messages."""
+    lacks, hub = entry.lacks(), _hub()
+    snapshot = entry.snapshot()
+    if lacks is None and snapshot is not None:
+        if hub is not None and not entry.is_certain(snapshot):
+            entry.complete(hub, snapshot)
+        return snapshot
+    if hub is None:
+        raise FileNotFoundError(f"{wanted}; in the Hugging Face cache, {lacks}. {entry.advice()}")
+    try:
+        return entry.download(hub, entry.files(hub))
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise FileNotFoundError(
+            f"{wanted}; in the Hugging Face cache, {lacks}; the download failed: "
+            f"{type(error).__name__}: {reason:.500}. To try it by hand: {entry.command}"
+        ) from error
+
+
+def find_model(path_or_name: str | PathLike[str], revision: str | None = None) -> Path:
+    """The folder (or weight file) of a model.
+
+    path_or_name  a path that exists is taken; also the folder of a repository in the cache of
+                  Hugging Face (models--ORG--NAME). Otherwise a name such as "org/model" is looked
+                  up in that cache, and what is not there is downloaded through huggingface_hub,
+                  where it is installed and HF_HUB_OFFLINE is not set
+    revision      a branch, a tag or a whole commit hash; None: the branch main
+
+    What the cache has is taken as it is: nothing asks whether the hub has a newer version. Raises
+    FileNotFoundError, which says where was looked and what to run, and ValueError for a revision of
+    a path that has none.
+    """
+    path = Path(path_or_name)
+    if path.exists():
+        entry = _entry_at(path, revision)
+        if entry is not None:
+            return _find(entry, f"{path}: no model")
+        if revision is not None:
+            raise ValueError(
+                f"revision {revision!r:.80}: {path} is a path that has none; expected the name of "
+                "a repository or its folder in the Hugging Face cache"
+            )
+        return path
+    name = os.fspath(path_or_name)
+    if not _NAME.fullmatch(name) or "--" in name or ".." in name:
+        raise FileNotFoundError(f"{path}: no such file or folder")
+    entry = _Entry(cache_folder(), name, revision)
+    return _find(entry, f"{name}: no such file or folder")

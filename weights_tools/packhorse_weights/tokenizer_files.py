@@ -1,0 +1,136 @@
+"""The tokenizer of a folder: its tokenizer.json, or one made of the files that came before it.
+
+Those are vocab.txt (WordPiece), vocab.json with merges.txt (byte-level BPE) and SentencePiece
+models. Which class of transformers they are for decides how a text is normalised and split, and
+which tokens go around it; what is made here is what transformers' converters of these classes make.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from packhorse_weights.config import Config
+from packhorse_weights.errors import CheckpointError
+from packhorse_weights.files import read_json
+from packhorse_weights.special_tokens import SpecialTokens
+from packhorse_weights.tokenizer_families import (
+    ALBERT,
+    BERT,
+    CAMEMBERT,
+    DEBERTA,
+    DEBERTA_V2,
+    LLAMA,
+    MPNET,
+    QWEN2,
+    ROBERTA,
+    XLM_ROBERTA,
+    Family,
+)
+
+# Names of transformers' classes, without "Tokenizer" at the end.
+_CLASSES = {
+    "Albert": ALBERT,
+    "Bart": ROBERTA,
+    "Bert": BERT,
+    "Camembert": CAMEMBERT,
+    "CodeLlama": LLAMA,
+    "ConvBert": BERT,
+    "Deberta": DEBERTA,
+    "DebertaV2": DEBERTA_V2,
+    "DistilBert": BERT,
+    "Electra": BERT,
+    "Llama": LLAMA,
+    "Longformer": ROBERTA,
+    "MPNet": MPNET,
+    "MobileBert": BERT,
+    "Qwen2": QWEN2,
+    "RetriBert": BERT,
+    "Roberta": ROBERTA,
+    "XLMRoberta": XLM_ROBERTA,
+}
+# Those that say nothing of what is in the files.
+_GENERIC = ("", "PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend")
+_MODEL_TYPES = {
+    "albert": ALBERT,
+    "bert": BERT,
+    "camembert": CAMEMBERT,
+    "deberta": DEBERTA,
+    "deberta-v2": DEBERTA_V2,
+    "distilbert": BERT,
+    "electra": BERT,
+    "llama": LLAMA,
+    "mistral": LLAMA,
+    "mpnet": MPNET,
+    "nomic_bert": BERT,
+    "qwen2": QWEN2,
+    "qwen3": QWEN2,
+    "roberta": ROBERTA,
+    "xlm-roberta": XLM_ROBERTA,
+}
+# For models that come with either.
+_BY_FILES = (BERT, XLM_ROBERTA)
+
+
+def _fields(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
+
+
+def _find_family(folder: Path, settings: Config, model: Path) -> Family | None:
+    """Of the class that the files name, else of the model's type, else by what files there are.
+
+    Raises CheckpointError for a class that is not known, where it has files to be read.
+    """
+    config = _fields(model / "config.json") or _fields(folder / "config.json")
+    class_name = settings.fields.get("tokenizer_class") or config.get("tokenizer_class") or ""
+    if class_name not in _GENERIC:
+        name = str(class_name).removesuffix("Fast").removesuffix("Tokenizer")
+        if name not in _CLASSES:
+            raise CheckpointError(
+                f"{settings.where}: tokenizer_class {class_name!r:.80} is not supported without a "
+                f"tokenizer.json; supported: {', '.join(f'{one}Tokenizer' for one in _CLASSES)}"
+            )
+        return _CLASSES[name]
+    kind = config.get("model_type") or _fields(folder / "packhorse.json").get("family")
+    if isinstance(kind, str) and kind in _MODEL_TYPES:
+        return _MODEL_TYPES[kind]
+    return next((family for family in _BY_FILES if family.find(folder)), None)
+
+
+class BuiltTokenizer(NamedTuple):
+    """fields: what a tokenizer.json would hold. file: that it was made of."""
+
+    fields: dict[str, Any]
+    file: Path
+    mask_token: str | None
+
+
+def build_tokenizer(folder: Path, model: Path) -> BuiltTokenizer | None:
+    """From the files of `folder` that are older than tokenizer.json; None where there are none.
+
+    model: the folder of config.json. Raises CheckpointError for files that are not usable.
+    """
+    families = {id(family): family for family in _CLASSES.values()}.values()
+    if not any(family.find(folder) for family in families):
+        return None
+    path = folder / "tokenizer_config.json"
+    settings = Config(_fields(path), str(path))
+    family = _find_family(folder, settings, model)
+    paths = None if family is None else family.find(folder)
+    if family is None or paths is None:
+        return None
+    special = SpecialTokens(folder, settings, family.names)
+    return BuiltTokenizer(family.build(paths, settings, special), paths[0], special.mask)
+
+
+def read_tokenizer(folder: Path) -> dict[str, Any] | None:
+    """What the tokenizer.json of a model folder holds, or would hold; None where there is none, or
+    none can be made. Raises CheckpointError for a tokenizer.json that cannot be read."""
+    path = folder / "tokenizer.json"
+    if path.is_file():
+        return read_json(path)
+    try:
+        built = build_tokenizer(folder, folder)
+    except CheckpointError:
+        return None  # what loads the tokenizer says why
+    return None if built is None else built.fields
