@@ -85,15 +85,15 @@ class Spy:
         self._count(texts)
         return self._tokenizer.encode(*texts, **options)
 
-    def encode_batch(self, rows: Any) -> Any:
+    def encode_batch(self, rows: Any, **options: Any) -> Any:
         for row in rows:
             self._count(row)
-        return self._tokenizer.encode_batch(rows)
+        return self._tokenizer.encode_batch(rows, **options)
 
-    def encode_batch_fast(self, rows: Any) -> Any:
+    def encode_batch_fast(self, rows: Any, **options: Any) -> Any:
         for row in rows:
             self._count(row)
-        return self._tokenizer.encode_batch_fast(rows)
+        return self._tokenizer.encode_batch_fast(rows, **options)
 
 
 def load(maker: Callable[[], Any], folder: Path, **settings: Any) -> tuple[TextTokenizer, Any, Spy]:
