@@ -40,6 +40,13 @@ def check_ids(
             )
 
 
+def check_size(i: int, size: int, max_length: int) -> None:
+    if size > max_length:
+        raise ValueError(
+            f"texts[{i}] has {size} tokens, max_length is {max_length}, and truncation=False"
+        )
+
+
 def encode_rows(
     encode: Callable[[list[Text]], list[Encoded]], rows: Sequence[Text], first: int, how: str
 ) -> list[Encoded]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from packhorse.packing import Int32Array
-from packhorse.text.checks import Text, check_ids, check_text, encode_rows
+from packhorse.text.checks import Text, check_ids, check_size, check_text, encode_rows
 from packhorse.text.cutting import PIECE, Cutter, steps_of
 from packhorse.text.token_arrays import TokenArrays, arrays_of, join
 
@@ -214,15 +214,13 @@ class TextTokenizer:
                     f"max_length {max_length} leaves no room beside {special} special tokens"
                     + (" and those of the template" if frame.size else "")
                 )
+        if max_length is not None and truncation is False:
+            self._refuse_longer(rows, max_length, frame.size, first)
         room = None if max_length is None else max_length - frame.size
         encodings = self._encode(rows, room, truncation, offsets, first)
         if max_length is not None and truncation is False:
             for i, encoding in enumerate(encodings, first):
-                if (size := len(encoding) + frame.size) > max_length:
-                    raise ValueError(
-                        f"texts[{i}] has {size} tokens, max_length is {max_length}, and "
-                        "truncation=False"
-                    )
+                check_size(i, len(encoding) + frame.size, max_length)
         ids = [np.array(encoding.ids, np.int32) for encoding in encodings]
         check_ids(self._tokenizer, ids, table, first)
         types = [np.array(encoding.type_ids, np.int32) for encoding in encodings]
@@ -257,14 +255,17 @@ class TextTokenizer:
             tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast,
             add_special_tokens=self.config.special_tokens,
         )
+        how = f"max_length {max_length}, {strategy}"
         with self._lock:
             tokenizer.no_truncation()
             if max_length is not None and strategy is not False:
-                room = max_length - self._num_special(rows)
                 if not (offsets and self.side == "left"):  # offsets count from the beginning
-                    rows = [self._shorten(row, room, strategy) for row in rows]
+                    shorten = partial(self._shorten, max_length, strategy)
+                    rows = [
+                        encode_rows(shorten, [row], i, how)[0] for i, row in enumerate(rows, first)
+                    ]
                 tokenizer.enable_truncation(max_length, strategy=strategy, direction=self.side)
-            encodings = encode_rows(encode, rows, first, f"max_length {max_length}, {strategy}")
+            encodings = encode_rows(encode, rows, first, how)
             self._num_truncated += sum(
                 len(encoding) == max_length and bool(encoding.overflowing) for encoding in encodings
             )
@@ -276,20 +277,37 @@ class TextTokenizer:
         added = int(self._tokenizer.num_special_tokens_to_add(pairs))
         return added * self.config.special_tokens
 
-    def _shorten(self, row: Text, room: int, strategy: object) -> Text:
-        """As much of a text or pair as decides what it is cut to, where `room` tokens stay."""
+    def _refuse_longer(
+        self, rows: Sequence[Text], max_length: int, beside: int, first: int
+    ) -> None:
+        """Raises ValueError for a long text that has too many tokens, counted piece by piece."""
+        with self._lock:
+            self._tokenizer.no_truncation()
+            for i, row in enumerate(rows, first):
+                texts = (row,) if isinstance(row, str) else row
+                if max(map(len, texts)) > PIECE:
+                    counts = encode_rows(self._count, texts, i, "whole")
+                    check_size(i, sum(counts) + self._num_special([row]) + beside, max_length)
+
+    def _count(self, texts: Sequence[Text]) -> list[int]:
+        return [self._cutter.count(str(text)) for text in texts]
+
+    def _shorten(self, max_length: int, strategy: object, rows: Sequence[Text]) -> list[Text]:
+        """Of one text or pair, as much as decides what it is cut to."""
+        (row,) = rows
+        room = max_length - self._num_special(rows)
         if isinstance(row, str):
-            return self._cutter.shorten(row, room, self.side)
+            return [self._cutter.shorten(row, room, self.side)]
         shorter = [self._cutter.shorten(text, room, self.side) for text in row]
         if shorter != [*row] and strategy == "longest_first" and room % 2:
             # The longer one keeps a token more, where both have more than `room` tokens.
-            sizes = [self._cutter.count(text) for text in shorter]
+            sizes = self._count(shorter)
             if min(sizes) > room:
-                wholes = [self._cutter.count(text) for text in row]
+                wholes = self._count(row)
                 longer = int(wholes[1] >= wholes[0])
                 least = max(room, sizes[1 - longer])
                 shorter[longer] = self._cutter.shorten(row[longer], least, self.side)
-        return shorter[0], shorter[1]
+        return [(shorter[0], shorter[1])]
 
     def read(
         self, texts: Sequence[Text], *, first: int = 0, pairs: bool = True, table: int | None = None
