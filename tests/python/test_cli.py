@@ -103,42 +103,6 @@ def test_convert_errors(cli: Cli, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-# --- inspect
-
-
-@pytest.mark.parametrize("name", ["bert-gelu", "bert-312", "bert-old-bin", "camembert", "qwen3"])
-def test_inspect(cli: Cli, name: str) -> None:
-    shown = cli("inspect", GOLDEN / name, "--max-tokens", "512", "--max-sequences", "8")
-    assert (shown.status, shown.err) == (0, "")
-    checkpoint = inspect_checkpoint(GOLDEN / name)
-    weights = [checkpoint.tensors[theirs] for theirs in checkpoint.names.values()]
-    assert f"{sum(tensor.data.size for tensor in weights):,}" in shown.out
-    assert str(checkpoint.spec["family"]) in shown.out
-    assert "512 tokens, 8 sequences" in shown.out
-    for word in ("arena", "total", checkpoint.spec["embedding"]["pooling"], weights[0].dtype):
-        assert word in shown.out
-
-
-def test_inspect_several_poolings(cli: Cli) -> None:
-    assert "weighted_mean + max + cls, normalised" in cli("inspect", GOLDEN / "bert-poolings").out
-
-
-def test_inspect_shows_the_plan_of_a_session(cli: Cli, model: Path) -> None:
-    shown = cli("inspect", model, "--max-tokens", "256")
-    plan = packhorse.plan_memory(model, max_tokens=256)
-    assert shown.status == 0
-    assert "converted" in shown.out
-    for buffer in plan.arena.buffers:
-        assert buffer.name in shown.out
-
-
-def test_inspect_errors(cli: Cli, tmp_path: Path) -> None:
-    assert failed(cli("inspect", tmp_path / "none"), "no such file")
-    (tmp_path / "packhorse.json").write_text("{}")
-    assert failed(cli("inspect", tmp_path), "model.safetensors")
-    assert cli("inspect", BERT, "--max-tokens", "0").status == 2
-
-
 # --- embed
 
 
@@ -160,8 +124,10 @@ def test_embed_jsonl(cli: Cli, model: Path, text: Path, tmp_path: Path, vectors:
 
     assert cli("embed", model, text, "-o", tmp_path / "vectors.jsonl") == (0, "", CUT)
     assert (tmp_path / "vectors.jsonl").read_text() == shown.out
-    assert cli("embed", model, text, "-o", tmp_path / "x.npy", "--format", "jsonl").status == 0
-    assert (tmp_path / "x.npy").read_text() == shown.out
+    assert cli("embed", model, text, "-o", tmp_path / "x.txt", "--format", "jsonl").status == 0
+    assert (tmp_path / "x.txt").read_text() == shown.out
+    assert cli("embed", model, text, "-o", tmp_path / "no_ending").status == 0
+    assert (tmp_path / "no_ending").read_text() == shown.out
 
 
 def test_embed_stdin(cli: Cli, model: Path, text: Path, vectors: Any) -> None:
@@ -235,9 +201,58 @@ def test_embed_options(cli: Cli, model: Path, text: Path, tmp_path: Path, vector
     (vector,) = expected(model, ["w7 w8"])
     bits = np.packbits(vector > 0).astype(int) - 128
     assert json.loads(shown.out) == {"index": 0, "embedding": bits.tolist()}
-    assert failed(cli("embed", model, text, "--output-dtype", "int8"), "needs ranges")
     assert failed(cli("embed", model, text, "--prompt-name", "q"), "'q' is not one of")
     assert failed(cli("embed", model, text, "--truncate-dim", "33"), "between 1 and 32")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("v.npz", (), "not npz: name a file .npy or .jsonl"),
+        ("v.npz", ("--format", "npy"), "would hold npy, not npz"),
+        ("v.npy", ("--format", "jsonl"), "would hold jsonl, not npy"),
+        ("v.NDJSON", ("--format", "npy"), "would hold npy, not jsonl"),
+        ("v.csv", (), "give --format"),
+    ],
+)
+def test_embed_refuses_names_that_mislead(
+    cli: Cli, model: Path, text: Path, tmp_path: Path, name: str, options: Any, message: str
+) -> None:
+    assert failed(cli("embed", model, text, "-o", tmp_path / name, *options), name, message)
+    assert not (tmp_path / name).exists()
+
+
+def test_embed_in_bytes_by_a_sample(cli: Cli, model: Path, text: Path, tmp_path: Path) -> None:
+    """The ranges are those of embeddings of other texts, whatever the lines."""
+    many, sample, out = tmp_path / "many.txt", tmp_path / "sample.npy", tmp_path / "v.npy"
+    many.write_text("".join(f"w{3 + i % 90} w{5 + i * 7 % 90}\n" for i in range(100)))
+    assert cli("embed", model, many, "-o", sample).status == 0
+    rows, embeddings = np.load(sample), expected(model, LINES)
+    asked = ("embed", model, text, "-o", out, "--output-dtype")
+    for dtype in ("int8", "uint8"):
+        assert cli(*asked, dtype, "--calibration", sample).status == 0
+        found = np.load(out)
+        low, high = rows.min(axis=0), rows.max(axis=0)
+        steps = np.floor((embeddings - low) / ((high - low) / np.float32(255)))
+        levels = np.clip(steps, 0, 255).astype(int) - (128 if dtype == "int8" else 0)
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found, levels)
+    assert failed(cli(*asked, "int8"), "int8 needs --calibration", "100 or more texts")
+    assert failed(cli(*asked, "binary", "--calibration", sample), "no use for --calibration")
+    np.save(sample, rows[:99])
+    assert failed(cli(*asked, "int8", "--calibration", sample), "99 embeddings", "100 or more")
+    np.save(sample, rows[0])
+    assert failed(cli(*asked, "int8", "--calibration", sample), "float32[32]", "[texts, dims]")
+    np.save(sample, np.repeat(rows, 2, axis=1))
+    assert failed(cli(*asked, "int8", "--calibration", sample), "(2, 64)", "(2, 32)")
+    sample.write_text("no array")
+    assert failed(cli(*asked, "int8", "--calibration", sample), "sample.npy")
+
+
+def test_options_of_the_cpu_are_refused_elsewhere(cli: Cli, model: Path, text: Path) -> None:
+    cuda = ("--device", "cuda")
+    assert failed(cli("embed", model, text, "--threads", "2", *cuda), "--threads", "cuda")
+    assert failed(cli("bench", model, "--pin-threads", *cuda), "--pin-threads", "cuda")
 
 
 # --- evaluate
@@ -286,11 +301,18 @@ def test_bench(cli: Cli, model: Path) -> None:
     assert failed(cli("bench", model, "--max-length", "500"), "500", "120")
 
 
+COMMANDS = (
+    *("embed", "score", "classify", "answer", "fill-mask", "embed-sparse", "embed-tokens"),
+    *("inspect", "convert", "evaluate", "bench"),
+)
+
+
 def test_help_and_usage(cli: Cli) -> None:
     assert cli("--version").out == f"packhorse {packhorse.__version__}\n"
-    for command in ("convert", "inspect", "embed", "score", "classify", "bench"):
-        assert command in cli("--help").out
-        assert cli(command, "--help").status == 0
+    for command in COMMANDS:
+        assert command in cli("-h").out
+        assert cli(command, "-h") == cli(command, "--help")
+        assert cli(command, "-h").status == 0
         assert cli(command).status == 2
     assert cli("fly").status == 2
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import packhorse
 import pytest
 from checkpoints import BERT, GOLDEN, TOKENS, with_logit_score
-from command_line import Cli, failed
+from command_line import Cli, Outcome, failed
 from packhorse_weights import resolve_model
 from text_cases import TEMPLATE
-from tiny_tokenizer import with_tokenizer
+from tiny_tokenizer import special_tokenizer, with_tokenizer
 
 for needed in ("typer", "rich", "tokenizers"):
     pytest.importorskip(needed)
@@ -32,7 +34,9 @@ def test_score(cli: Cli, text: Path, tmp_path: Path) -> None:
     scores = packhorse.TextModel.load(reranker).score("who", lines)
     assert rows == [{"index": i, "score": score} for i, score in enumerate(scores.tolist())]
     classifier = with_tokenizer(GOLDEN / "bert-sequence", tmp_path / "c")
-    assert failed(cli("score", classifier, "who", text), "gives texts 3 labels")
+    assert failed(cli("score", classifier, "who", text), "score: this model")
+    refused = cli("score", reranker, "who", text, "--instruction", "find it")
+    assert failed(refused, "instruction: this model reads pairs without one")
 
 
 def test_score_in_a_template(cli: Cli, text: Path, tmp_path: Path) -> None:
@@ -51,30 +55,99 @@ def test_score_in_a_template(cli: Cli, text: Path, tmp_path: Path) -> None:
     assert failed(cli("score", folder, "who", text, "--reranker", "qwen4"), "known: qwen3")
 
 
-def test_classify(cli: Cli, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def rows_of(shown: Outcome) -> list[dict[str, Any]]:
+    assert (shown.status, shown.err) == (0, "")
+    return [json.loads(line) for line in shown.out.splitlines()]
+
+
+LINES = ["the cat", "", "dogs \u00e9", "a mat"]
+
+
+@pytest.fixture
+def lines(text: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In several chunks."""
     monkeypatch.setattr("packhorse.cli.lines._CHUNK_BYTES", 8)
-    lines = ["the cat", "", "dogs \u00e9", "a mat"]
-    text.write_text("\n".join(lines), encoding="utf-8")
+    text.write_text("\n".join(LINES), encoding="utf-8")
+    return text
+
+
+def test_classify(cli: Cli, lines: Path, tmp_path: Path) -> None:
     folder = with_tokenizer(GOLDEN / "bert-sequence", tmp_path / "c")
     model = packhorse.TextModel.load(folder)
-    shown = cli("classify", folder, text)
-    assert (shown.status, shown.err) == (0, "")
-    rows = [json.loads(line) for line in shown.out.splitlines()]
-    assert rows == [{"index": i, **label} for i, label in enumerate(model.classify(lines))]
-    rows = [
-        json.loads(line)
-        for line in cli("classify", folder, text, "--top-k", 2).out.split("\n")[:-1]
-    ]
-    labels = model.classify(lines, top_k=2)
+    rows = rows_of(cli("classify", folder, lines))
+    assert rows == [{"index": i, **label} for i, label in enumerate(model.classify(LINES))]
+    assert rows_of(cli("classify", folder, lines, "--top-k", 1)) == rows
+    rows = rows_of(cli("classify", folder, lines, "--top-k", 2))
+    labels = model.classify(LINES, top_k=2)
     assert rows == [{"index": i, "labels": its} for i, its in enumerate(labels)]
-    assert failed(cli("classify", BERT, text), "no tokenizer.json")
+    assert failed(cli("classify", BERT, lines), "no tokenizer.json")
+    refused = cli("classify", folder, lines, "--strategy", "simple")
+    assert failed(refused, "--strategy", "labels texts, not tokens")
 
+
+def test_entities(cli: Cli, lines: Path, tmp_path: Path) -> None:
     folder = with_tokenizer(GOLDEN / "bert-tokens", tmp_path / "t")
-    entities = packhorse.TextModel.load(folder).classify_tokens(
-        lines, aggregation_strategy="simple"
-    )
-    rows = [json.loads(line) for line in cli("classify", folder, text).out.splitlines()]
-    assert rows == [{"index": i, "entities": its} for i, its in enumerate(entities)]
+    model = packhorse.TextModel.load(folder)
+    for strategy in ("none", "simple"):
+        entities = model.classify_tokens(LINES, aggregation_strategy=strategy)
+        rows = rows_of(cli("classify", folder, lines, "--strategy", strategy))
+        assert rows == [{"index": i, "entities": its} for i, its in enumerate(entities)]
+    assert rows_of(cli("classify", folder, lines)) == rows
+    assert failed(cli("classify", folder, lines, "--strategy", "last"), "'last' is not one of")
+    refused = cli("classify", folder, lines, "--top-k", "1")
+    assert failed(refused, "--top-k", "this model labels tokens")
+
+
+def test_answer(cli: Cli, lines: Path, tmp_path: Path) -> None:
+    folder = with_tokenizer(GOLDEN / "bert-answers", tmp_path / "a")
+    model = packhorse.TextModel.load(folder)
+    asked = ("answer", folder, "who sat", lines)
+    answers = model.answer(["who sat"] * len(LINES), LINES)
+    assert rows_of(cli(*asked)) == [{"index": i, **its} for i, its in enumerate(answers)]
+    options = {"max_answer_length": 2, "stride": 3, "allow_none": True}
+    answers = model.answer(["who sat"] * len(LINES), LINES, top_k=3, **options)
+    named = ("--max-answer-length", 2, "--stride", 3, "--allow-none")
+    rows = rows_of(cli(*asked, "--top-k", 3, *named))
+    assert rows == [{"index": i, "answers": its} for i, its in enumerate(answers)]
+    classifier = with_tokenizer(GOLDEN / "bert-sequence", tmp_path / "c")
+    assert failed(cli("answer", classifier, "who sat", lines), "answer: this model")
+
+
+def test_fill_mask(cli: Cli, text: Path, tmp_path: Path) -> None:
+    folder = with_tokenizer(GOLDEN / "bert-predictions", tmp_path / "m")
+    special_tokenizer().save(str(folder / "tokenizer.json"))
+    masked = ["the [MASK] sat", "[MASK] [MASK]"]
+    text.write_text("\n".join(masked))
+    model = packhorse.TextModel.load(folder, max_predictions=2)
+    for top_k in (5, 2):
+        rows = rows_of(cli("fill-mask", folder, text, "--top-k", top_k))
+        found = model.fill_mask(masked, top_k=top_k)
+        assert rows == [{"index": i, "masks": its} for i, its in enumerate(found)]
+    refused = cli("fill-mask", folder, text, "--max-masks", 1)
+    assert failed(refused, "line 2 has 2 [MASK], expected 1 to 1")
+
+
+@pytest.mark.parametrize("name", ["bert-splade", "bge-m3"])
+def test_embed_sparse(cli: Cli, lines: Path, tmp_path: Path, name: str) -> None:
+    folder = with_tokenizer(GOLDEN / name, tmp_path / "s")
+    model = packhorse.TextModel.load(folder)
+    rows = rows_of(cli("embed-sparse", folder, lines, "--prompt", "the "))
+    found = model.embed_sparse(LINES, prompt="the ")
+    assert [row["index"] for row in rows] == list(range(len(LINES)))
+    for row, (ids, weights) in zip(rows, found, strict=True):
+        assert row["ids"] == ids.tolist()
+        np.testing.assert_array_equal(np.array(row["weights"], np.float32), weights)
+    assert failed(cli("embed-sparse", with_tokenizer(BERT, tmp_path / "m"), lines), "embed_sparse")
+
+
+def test_embed_tokens(cli: Cli, lines: Path, tmp_path: Path) -> None:
+    folder = with_tokenizer(GOLDEN / "bert-colbert", tmp_path / "v")
+    rows = rows_of(cli("embed-tokens", folder, lines))
+    found = packhorse.TextModel.load(folder).embed_tokens(LINES)
+    for row, vectors in zip(rows, found, strict=True):
+        np.testing.assert_array_equal(np.array(row["vectors"], np.float32), vectors)
+    refused = cli("embed-tokens", folder, lines, "--prompt-name", "query")
+    assert failed(refused, "'query' is not one of this model's: none")
 
 
 def test_inspect_and_bench_in_a_template(cli: Cli, tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import packhorse_weights
 from rich.console import Console
 
 from packhorse import Session, pack, plan_memory
+from packhorse.cli.options import split_options
 from packhorse.cli.tables import show_rows
 from packhorse.text.settings import longest_sequence
 
@@ -18,31 +19,16 @@ _BATCHES = 16  # different ones, taken in turn
 
 
 def run(
-    model: Path,
-    dtype: str,
-    max_length: int | None,
-    sequences: int,
-    threads: int | None,
-    pin_threads: bool,
-    seconds: float,
-    reranker: packhorse_weights.Reranker | None,
+    model: str, load: dict[str, Any], max_length: int | None, sequences: int, seconds: float
 ) -> None:
     """Prints what was measured. Ids are random; lengths are uniform from 1 to the longest.
 
-    A run computes the embedding of each sequence. Raises ValueError.
+    A run computes the embedding of each sequence. load: of `Session.load`. Raises ValueError.
     """
-    spec = packhorse_weights.inspect_checkpoint(model, reranker).spec
-    plan_memory(spec, dtype=dtype)  # checks the spec: its fields may be relied on from here
+    spec = packhorse_weights.inspect_checkpoint(model, **split_options(load)[0]).spec
+    plan_memory(spec)  # checks the spec: its fields may be relied on from here
     longest = longest_sequence(spec, max_length)
-    session = Session.load(
-        model,
-        dtype=dtype,
-        threads=threads,
-        pin_threads=pin_threads,
-        max_tokens=sequences * longest,
-        max_sequences=sequences,
-        reranker=reranker,
-    )
+    session = Session.load(model, max_tokens=sequences * longest, max_sequences=sequences, **load)
     random = np.random.default_rng(0)
     batches = []
     for _ in range(_BATCHES):
@@ -66,9 +52,9 @@ def run(
     rate = statistics.median(rates)
     rows = {
         "batches": f"{len(rates)} of {sequences} sequences, 1 to {longest} tokens each",
-        "dtype": dtype,
+        "computed in": f"{session.dtype} on {session.device}",
         "tokens/s": f"{rate:,.0f} (median; {min(rates):,.0f} to {max(rates):,.0f})",
         "sequences/s": f"{rate * sequences * _BATCHES / tokens:,.0f}",
         "padding not computed": f"{padded / tokens - 1:.0%} more tokens if padded",
     }
-    show_rows(str(model), rows.items())
+    show_rows(model, rows)

@@ -5,14 +5,51 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.format import open_memmap
+
 from packhorse import TextModel
 from packhorse.cli.lines import open_lines
 from packhorse.cli.writers import check_output, note_truncated, open_writer
 
+_FEWEST = 100  # embeddings that say what range the values of a dimension have
+
+
+def read_ranges(sample: Path | None, dtype: str) -> npt.NDArray[np.float32] | None:
+    """Of `embed(dtype=)`: what the embeddings in `sample`, a .npy file, lie between.
+
+    Raises ValueError where a dtype needs such a file and there is none, or has no use for it, or
+    where it holds something else.
+    """
+    if (dtype in ("int8", "uint8")) != (sample is not None):
+        raise ValueError(
+            f"--output-dtype {dtype} has no use for --calibration"
+            if sample is not None
+            else f"--output-dtype {dtype} needs --calibration: float32 embeddings of this model, "
+            f"of {_FEWEST} or more texts like those to come"
+        )
+    if sample is None:
+        return None
+    try:
+        rows = open_memmap(sample, mode="r")
+    except ValueError as error:
+        raise ValueError(f"{sample}: not a .npy file: {error}") from None
+    if rows.ndim != 2 or rows.dtype.kind != "f":
+        raise ValueError(
+            f"{sample}: {rows.dtype}{list(rows.shape)}, expected embeddings: floats [texts, dims]"
+        )
+    if len(rows) < _FEWEST:
+        raise ValueError(
+            f"{sample}: {len(rows)} embeddings, expected {_FEWEST} or more to tell ranges"
+        )
+    return np.stack([rows.min(axis=0), rows.max(axis=0)]).astype(np.float32)
+
 
 def embed_file(
-    model: Path,
+    model: str,
     file: Path,
+    errors: str,
     output: Path | None,
     format: str | None,
     load: dict[str, Any],
@@ -23,11 +60,14 @@ def embed_file(
     An empty line is a text too: the vectors keep the lines' numbers. load: of TextModel.load;
     embed: of TextModel.embed.
     """
-    chosen = check_output(output, format)
-    with open_lines(file, "embedding") as chunks:
+    chosen = check_output(output, format, errors)
+    with open_lines(file, "embedding", errors) as reader:
         loaded = TextModel.load(model, **load)
         like = loaded.embed([], **embed)
         with open_writer(output, chosen, like) as writer:
-            for lines in chunks:
-                writer.append(loaded.embed(lines, **embed))
+            for lines in reader:
+                with lines.named():
+                    rows = loaded.embed(lines.texts, **embed)
+                writer.append(rows, lines.numbers)
+        reader.note()
         note_truncated(loaded)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,17 +19,18 @@ from packhorse.text.embeddings import scale_to_length_1
 _NEAREST = 10
 
 
-def read_texts(file: Path | None, count: int) -> list[str]:
+def read_texts(file: Path | None, errors: str, count: int) -> list[str]:
     """The first `count` lines of a file that are not empty; without a file, passages of Python's
     documentation."""
     if file is None:
         return [passage.text for passage in read_passages(count)]
     texts: list[str] = []
-    with open_lines(file, "reading") as chunks:
-        for lines in chunks:
-            texts += [line for line in lines if line.strip()]
+    with open_lines(file, "reading", errors) as reader:
+        for lines in reader:
+            texts += [text for text in lines.texts if text.strip()]
             if len(texts) >= count:
                 break
+        reader.note()
     return texts[:count]
 
 
@@ -64,25 +66,32 @@ def compare(embeddings: FloatArray, reference: FloatArray) -> dict[str, float]:
 
 
 def run(
-    model: Path,
-    reference: Path,
-    dtype: str,
+    model: str,
+    reference: str | None,
+    load: dict[str, Any],
     file: Path | None,
+    errors: str,
     count: int,
-    max_length: int | None,
-    threads: int | None,
 ) -> None:
-    """Prints `compare` of the embeddings. Raises ValueError, and what TextModel.load raises."""
-    texts = read_texts(file, count)
+    """Prints `compare` of the embeddings of a model with those of the reference, by default the
+    same model, in float32 on the CPU.
+
+    load: of `TextModel.load`, for the model; without a dtype that is int8 on the CPU. Raises
+    ValueError, and what `TextModel.load` raises.
+    """
+    texts = read_texts(file, errors, count)
     if len(texts) < 2:
         raise ValueError(f"{file}: {len(texts)} texts, expected at least 2 to compare")
-    embeddings = []
+    exact = load | {"device": "cpu", "dtype": "float32"}
+    if load["device"] == "cpu":
+        load = {"dtype": "int8"} | load
     with Console(stderr=True).status("embedding"):
-        for folder, chosen in ((reference, "float32"), (model, dtype)):
-            loaded = TextModel.load(folder, dtype=chosen, max_length=max_length, threads=threads)
-            embeddings.append(loaded.embed(texts))
+        expected = TextModel.load(reference or model, **exact).embed(texts)
+        loaded = TextModel.load(model, **load)
+        found = loaded.embed(texts)
+    session = loaded.session
     rows = {
         "texts": f"{len(texts):,}",
-        **{name: f"{value:.5f}" for name, value in compare(embeddings[1], embeddings[0]).items()},
+        **{name: f"{value:.5f}" for name, value in compare(found, expected).items()},
     }
-    show_rows(f"{model}: {dtype} beside float32", rows.items())
+    show_rows(f"{model}: {session.dtype} on {session.device} beside float32 on the CPU", rows)

@@ -1,68 +1,125 @@
-"""`packhorse inspect`: what a model is, and what a session of it takes."""
+"""`packhorse inspect`: what a model is and can do, and what a session of it takes."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from pathlib import Path
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import packhorse_weights
+from packhorse_weights.text import read_text_config
 
 from packhorse import plan_memory
-from packhorse.cli.tables import show_rows
+from packhorse.cli.abilities import embedding_columns, find_methods, find_outputs
+from packhorse.cli.options import split_options
+from packhorse.text import TextTokenizer
+
+if TYPE_CHECKING:
+    from packhorse_weights import Checkpoint
 
 
-def _bytes(count: int) -> str:
-    value, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
-            break
-        value /= 1024
-    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
-
-
-def show(
-    path: Path,
-    dtype: str,
-    max_tokens: int,
-    max_sequences: int,
-    reranker: packhorse_weights.Reranker | None,
-) -> None:
-    """Prints two tables. Raises ValueError for a model that cannot be read or run."""
-    checkpoint = packhorse_weights.inspect_checkpoint(path, reranker)
+def describe(model: str, load: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that is known of a model before `Session.load(model, **load)`, in the form of
+    JSON. Raises ValueError for a model that cannot be read or run."""
+    read, plan = split_options(load)
+    checkpoint = packhorse_weights.inspect_checkpoint(model, **read)
     spec = checkpoint.spec
     # First, because it checks the spec: what follows may then rely on its fields.
-    plan = plan_memory(spec, dtype=dtype, max_tokens=max_tokens, max_sequences=max_sequences)
-    used = [checkpoint.tensors[theirs] for theirs in checkpoint.names.values()]
-    dtypes = Counter(tensor.dtype for tensor in used)
-    heads = spec["num_heads"]
-    embedding = spec.get("embedding", {})
-    pooling = embedding.get("pooling", "not said")
-
-    rows = {
-        "family": spec.get("family", "not said"),
-        "form": "converted" if checkpoint.converted else f"Hugging Face ({checkpoint.format})",
-        "weights": f"{', '.join(dtypes)}, {_bytes(sum(t.data.nbytes for t in used))}"
-        + (f" in {len(checkpoint.files)} files" if len(checkpoint.files) > 1 else ""),
-        "parameters": f"{sum(math.prod(tensor.shape) for tensor in used):,}",
-        "vocabulary": f"{spec['vocab_size']:,}",
-        "hidden size": str(spec["hidden_size"]),
-        "layers": str(spec["num_layers"]),
-        "heads": f"{heads} of {spec.get('head_dim', spec['hidden_size'] // heads)}",
-        "feed-forward": f"{spec['intermediate_size']}, {spec['ffn']['activation']}",
-        "longest sequence": f"{spec.get('max_seqlen') or spec['positions']['count']} tokens"
-        + (f", tokenizer truncates to {spec['max_length']}" if "max_length" in spec else ""),
-        "pooler head": "yes" if "pooler" in spec.get("heads", {}) else "no",
-        "embedding": (" + ".join(pooling) if isinstance(pooling, list) else str(pooling))
-        + (", normalised to length 1" if embedding.get("normalize") else ""),
+    plan_memory(spec, max_tokens=1, max_sequences=1)
+    return {
+        "model": model,
+        **_stored(checkpoint),
+        "size": _sizes(spec),
+        "methods": find_methods(spec),
+        "labels": list(spec.get("heads", {}).get("classifier", {}).get("labels", ())),
+        "outputs": {name: output._asdict() for name, output in find_outputs(spec).items()},
+        "embedding": _embedding(checkpoint),
+        "text": _text(model, spec),
+        "session": _session(checkpoint, plan),
     }
-    show_rows(str(path), rows.items())
 
-    memory = [
-        ("weights", _bytes(plan.weights.bytes)),
-        ("arena", _bytes(plan.arena.bytes)),
-        *((f"  {buffer.name}", _bytes(buffer.bytes)) for buffer in plan.arena.buffers),
-        ("total", _bytes(plan.total_bytes)),
-    ]
-    title = f"Memory at {max_tokens} tokens, {max_sequences} sequences, {dtype}"
-    show_rows(f"{title} (buffers never in use together share bytes)", memory, numbers=True)
+
+def _stored(checkpoint: Checkpoint) -> dict[str, Any]:
+    used = [checkpoint.tensors[theirs] for theirs in checkpoint.names.values()]
+    dtypes = Counter[str]()
+    for tensor in used:
+        dtypes[tensor.dtype] += tensor.data.nbytes
+    return {
+        "folder": str(checkpoint.folder),
+        "family": checkpoint.spec.get("family"),
+        "converted": checkpoint.converted,
+        "format": checkpoint.format,
+        "files": [path.name for path in checkpoint.files],
+        "parameters": sum(math.prod(tensor.shape) for tensor in used),
+        "bytes": dict(dtypes.most_common()),
+    }
+
+
+def _sizes(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that the model has: one without layers has fewer."""
+    heads = spec.get("num_heads")
+    sizes = {
+        "vocabulary": spec["vocab_size"],
+        "hidden": spec["hidden_size"],
+        "layers": spec["num_layers"],
+        "heads": heads,
+        "head": spec.get("head_dim", spec["hidden_size"] // heads if heads else None),
+        "feed_forward": spec.get("intermediate_size"),
+        "activation": spec.get("ffn", {}).get("activation"),
+    }
+    return {name: size for name, size in sizes.items() if size is not None}
+
+
+def _embedding(checkpoint: Checkpoint) -> dict[str, Any]:
+    embedding = checkpoint.spec.get("embedding", {})
+    pooling = embedding.get("pooling")
+    return {
+        "columns": embedding_columns(checkpoint.spec),
+        "pooling": pooling if isinstance(pooling, list) else [pooling],
+        "pooling_reason": getattr(checkpoint, "pooling_reason", ""),
+        "normalize": bool(embedding.get("normalize")),
+        "truncate_dim": embedding.get("truncate_dim"),
+    }
+
+
+def _text(model: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """`error` in place of the rest where the folder has no tokenizer that can be read."""
+    longest = {
+        "longest": spec.get("max_seqlen") or spec["positions"]["count"],
+        "cut_at": spec.get("max_length"),
+    }
+    try:
+        config = read_text_config(model)
+    except ValueError as error:
+        return {**longest, "error": str(error)}
+    found = {
+        **longest,
+        "tokenizer": str(config.tokenizer_file),
+        "prompts": config.prompts,
+        "default_prompt_name": config.default_prompt_name,
+    }
+    try:
+        tokenizer = TextTokenizer(config)
+    except (ValueError, ModuleNotFoundError) as error:
+        return {**found, "error": str(error)}
+    return {**found, "kind": tokenizer.kind, "tokens": tokenizer.vocab_size}
+
+
+def _session(checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str, Any]:
+    """`error` in place of bytes where this build or machine has no such device."""
+    dtype = options.get("dtype") or "float32"
+    asked = {**options, "dtype": dtype}
+    try:
+        plan = plan_memory(checkpoint.spec, **asked)
+    except RuntimeError as error:
+        return {**asked, "error": str(error)}
+    return {
+        **asked,
+        "bytes": {
+            "weights": plan.weights.bytes,
+            "arena": plan.arena.bytes,
+            "total": plan.total_bytes,
+        },
+        "buffers": {buffer.name: buffer.bytes for buffer in plan.arena.buffers},
+    }

@@ -1,22 +1,41 @@
-"""Two-column tables on stdout."""
+"""Names and values on stdout, in sections."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+_WIDE = 160  # columns where nobody looks: lines that a pipe carries are not broken early
 
-def show_rows(title: str, rows: Iterable[tuple[str, str]], numbers: bool = False) -> None:
-    """Prints a title and rows of (name, value); `numbers` aligns the values on the right."""
-    table = Table(box=box.SIMPLE, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right" if numbers else "left", overflow="fold")
-    for name, value in rows:
-        table.add_row(Text(name), Text(value))  # Text: brackets in a path are no markup
+Rows = Mapping[str, str]
+
+
+def show_rows(title: str, rows: Rows) -> None:
+    """Prints a title, and a line for each name and value."""
+    show_sections(title, {"": rows})
+
+
+def show_sections(title: str, sections: Mapping[str, Rows]) -> None:
+    """Prints a title, and under a heading each the rows of the sections, aligned with each other.
+
+    What does not fit the terminal goes on below, indented.
+    """
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=max(console.width, _WIDE))
     console.print(Text(title, style="bold"), soft_wrap=True)
-    console.print(table)
+    widest = max(len(name) for rows in sections.values() for name in rows)
+    for heading, rows in sections.items():
+        console.print()
+        if heading:
+            console.print(Text(f"  {heading}", style="bold"))
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(width=2)
+        table.add_column(no_wrap=True, min_width=widest)
+        table.add_column(overflow="fold")
+        for name, value in rows.items():
+            table.add_row("", Text(name), Text(value))  # Text: brackets in a path are no markup
+        console.print(table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 from packhorse import TextModel
 
 FORMATS = ("npy", "jsonl")
+# Endings of names that say a format, and one that would be read as another.
+_SUFFIXES = {".npy": "npy", ".jsonl": "jsonl", ".ndjson": "jsonl", ".npz": "npz"}
 
 
 class NpyWriter:
@@ -31,7 +34,7 @@ class NpyWriter:
         header = {"descr": self._dtype.str, "fortran_order": False, "shape": shape}
         npy_format.write_array_header_1_0(self._file, header)
 
-    def append(self, rows: NDArray[Any]) -> None:
+    def append(self, rows: NDArray[Any], numbers: Sequence[int]) -> None:
         self._file.write(np.ascontiguousarray(rows, self._dtype).data)
         self._rows += len(rows)
 
@@ -45,22 +48,20 @@ class NpyWriter:
 
 
 class JsonlWriter:
-    """Lines {"index": 0, "embedding": [...]}, to a file or, without a path, to stdout."""
+    """Lines {"index": number, "embedding": [...]}, to a file or, without a path, to stdout."""
 
     def __init__(self, path: Path | None) -> None:
         self._stack = ExitStack()
         self._file: IO[str] = sys.stdout
         if path is not None:
             self._file = self._stack.enter_context(path.open("w", encoding="utf-8"))
-        self._rows = 0
 
-    def append(self, rows: NDArray[Any]) -> None:
+    def append(self, rows: NDArray[Any], numbers: Sequence[int]) -> None:
         if not np.isfinite(rows).all():
             raise ValueError("an embedding is not finite, which JSON cannot hold: use --format npy")
-        for row in rows.tolist():
+        for number, row in zip(numbers, rows.tolist(), strict=True):
             values = ", ".join([f"{value:.9g}" for value in row])  # 9 digits give float32 back
-            self._file.write(f'{{"index": {self._rows}, "embedding": [{values}]}}\n')
-            self._rows += 1
+            self._file.write(f'{{"index": {number}, "embedding": [{values}]}}\n')
         self._file.flush()
 
     def __enter__(self) -> JsonlWriter:
@@ -73,16 +74,40 @@ class JsonlWriter:
 Writer = NpyWriter | JsonlWriter
 
 
-def check_output(path: Path | None, format: str | None) -> str:
-    """The format: as given, or as the file's name says, or jsonl. Raises ValueError."""
-    if format is None:
-        suffix = path.suffix.removeprefix(".") if path is not None else ""
-        format = suffix if suffix in FORMATS else "jsonl"
-    if format not in FORMATS:
-        raise ValueError(f"format {format!r} is not one of {', '.join(FORMATS)}")
-    if format == "npy" and (path is None or (path.exists() and not path.is_file())):
-        raise ValueError("npy needs a regular file to write to: name one with -o")
+def check_output(path: Path | None, format: str | None, errors: str) -> str:
+    """The format: as given, or as the file's name says, or jsonl where it says nothing.
+
+    Raises ValueError: a name that says another format than what would be written, npy without a
+    regular file, or with lines left out (`errors`), which only jsonl can tell.
+    """
+    if format not in (None, *FORMATS):
+        raise ValueError(f"--format {format!r:.80} is not one of {', '.join(FORMATS)}")
+    suffix = path.suffix.lower() if path is not None else ""
+    said = _SUFFIXES.get(suffix)
+    if (said is not None and said != (format or said)) or said == "npz":
+        raise ValueError(
+            f"{path}: would hold {format or 'one array or lines of JSON'}, not {said}: "
+            "name a file .npy or .jsonl"
+        )
+    if format is None and suffix and said is None and not _is_stream(path):
+        raise ValueError(
+            f"{path}: the name does not say what to write: name it .npy or .jsonl, or give --format"
+        )
+    format = format or said or "jsonl"
+    if format == "npy":
+        if path is None or _is_stream(path):
+            raise ValueError("npy needs a regular file to write to: name one with -o")
+        if errors == "skip":
+            raise ValueError(
+                "--errors skip: npy cannot say which lines were left out: write jsonl, whose lines "
+                "have numbers, or take --errors replace"
+            )
     return format
+
+
+def _is_stream(path: Path | None) -> bool:
+    """A pipe or a device that is there already."""
+    return path is not None and path.exists() and not path.is_file()
 
 
 def open_writer(path: Path | None, format: str, like: NDArray[Any]) -> Writer:

@@ -117,6 +117,17 @@ class TextTokenizer:
         return self._num_truncated
 
     @property
+    def kind(self) -> str:
+        """How words become tokens: "WordPiece", "BPE", "Unigram" or "WordLevel"."""
+        return type(self._tokenizer.model).__name__
+
+    @property
+    def vocab_size(self) -> int:
+        """Entries of the vocabulary, tokens added to it included."""
+        size: int = self._tokenizer.get_vocab_size()
+        return size
+
+    @property
     def special_ids(self) -> frozenset[int]:
         """Of the tokens that stand for no text: those that tokenizer.json calls special."""
         added = self._tokenizer.get_added_tokens_decoder()

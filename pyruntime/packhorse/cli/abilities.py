@@ -1,0 +1,65 @@
+"""What a model can be used for, read off its spec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+Spec = Mapping[str, Any]
+
+
+class Output(NamedTuple):
+    """Of a session: rows are those of "token" or "sequence"."""
+
+    per: str
+    columns: int
+
+
+def find_outputs(spec: Spec) -> dict[str, Output]:
+    """What a session of the model gives, but for "predictions", which are planned on request."""
+    heads, hidden = spec.get("heads", {}), int(spec["hidden_size"])
+    outputs = {
+        "hidden": Output("token", hidden),
+        "embedding": Output("sequence", embedding_columns(spec)),
+    }
+    if "pooler" in heads:
+        outputs["pooled"] = Output("sequence", hidden)
+    if classifier := heads.get("classifier"):
+        per = "token" if classifier["input"] == "tokens" else "sequence"
+        outputs["logits"] = Output(per, len(classifier["labels"]))
+    if heads.get("token_weights"):
+        outputs["token_weights"] = Output("token", 1)
+    if vectors := heads.get("vectors"):
+        outputs["vectors"] = Output("token", int(vectors["size"]))
+    if heads.get("masked_lm", {}).get("sparse"):
+        outputs["sparse"] = Output("sequence", int(spec["vocab_size"]))
+    return outputs
+
+
+def embedding_columns(spec: Spec) -> int:
+    embedding = spec.get("embedding", {})
+    if dense := embedding.get("dense"):
+        return int(dense[-1]["size"])
+    pooling = embedding.get("pooling")
+    return int(spec["hidden_size"]) * (len(pooling) if isinstance(pooling, list) else 1)
+
+
+def find_methods(spec: Spec) -> list[str]:
+    """Names of the methods of `TextModel` that the model has a head for, what it was made for
+    first; every model gives embeddings."""
+    heads = spec.get("heads", {})
+    methods = []
+    if classifier := heads.get("classifier"):
+        labels = list(classifier["labels"])
+        if classifier["input"] == "tokens":
+            methods.append("answer" if labels == ["start", "end"] else "classify_tokens")
+        else:
+            methods += ["score"] if len(labels) == 1 else []
+            methods += ["classify"] if "template" not in spec else []
+    if "masked_lm" in heads:
+        methods.append("fill_mask")
+    if heads.get("masked_lm", {}).get("sparse") or heads.get("token_weights"):
+        methods.append("embed_sparse")
+    if "vectors" in heads:
+        methods.append("embed_tokens")
+    return [*methods, "embed"]

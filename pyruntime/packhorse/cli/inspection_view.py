@@ -1,0 +1,118 @@
+"""`packhorse inspect` for people: what `describe` found, in sections."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from packhorse.cli.tables import show_sections
+
+_MOST_LABELS = 8  # that are shown
+_LONGEST_PROMPT = 60
+
+Found = Mapping[str, Any]
+Rows = dict[str, str]
+
+
+def show(found: Found) -> None:
+    session = found["session"]
+    memory = (
+        f"Memory of a session on {session['device']}, {session['dtype']}, of up to "
+        f"{session['max_tokens']:,} tokens and {session['max_sequences']:,} sequences at once"
+    )
+    sections = {
+        "Model": _model(found),
+        "What it gives": _gives(found),
+        "Text": _text(found["text"]),
+        memory: _memory(session),
+    }
+    show_sections(str(found["model"]), sections)
+
+
+def _model(found: Found) -> Rows:
+    size = found["size"]
+    files = len(found["files"])
+    rows = {
+        "family": found["family"] or "not said",
+        "form": "converted" if found["converted"] else f"Hugging Face ({found['format']})",
+        "parameters": f"{found['parameters']:,}",
+        "stored as": ", ".join(f"{name} ({_bytes(n)})" for name, n in found["bytes"].items())
+        + (f" in {files} files" if files > 1 else ""),
+        "vocabulary": f"{size['vocabulary']:,}",
+        "hidden size": str(size["hidden"]),
+        "layers": str(size["layers"]),
+    }
+    if "heads" in size:
+        rows["attention heads"] = f"{size['heads']} of {size['head']}"
+    if "feed_forward" in size:
+        rows["feed-forward"] = f"{size['feed_forward']}, {size['activation']}"
+    return rows
+
+
+def _gives(found: Found) -> Rows:
+    embedding = found["embedding"]
+    columns = f"{embedding['columns']} columns: {' + '.join(embedding['pooling'])}"
+    rows = {
+        "methods": ", ".join(found["methods"]),
+        "labels": _labels(found["labels"]),
+        "embedding": columns + (", normalised to length 1" if embedding["normalize"] else ""),
+        "pooling because": embedding["pooling_reason"],
+        "outputs of runs": ", ".join(
+            f"{name} [{output['per']}s, {output['columns']}]"
+            for name, output in found["outputs"].items()
+        ),
+    }
+    return {name: value for name, value in rows.items() if value}
+
+
+def _labels(labels: Sequence[str]) -> str:
+    more = len(labels) - _MOST_LABELS
+    return ", ".join(labels[:_MOST_LABELS]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _text(text: Found) -> Rows:
+    rows = {}
+    if "tokenizer" in text:
+        file = Path(text["tokenizer"]).name
+        rows["tokenizer"] = (
+            f"{text['kind']} of {text['tokens']:,} tokens ({file})" if "kind" in text else file
+        )
+    if "error" in text:
+        rows["cannot be read"] = text["error"]
+    cut_at = min(text["cut_at"] or text["longest"], text["longest"])
+    rows["longest text"] = f"{cut_at:,} tokens" + (
+        f" (the model takes {text['longest']:,})" if cut_at != text["longest"] else ""
+    )
+    for i, (name, prompt) in enumerate(text.get("prompts", {}).items()):
+        shown = json.dumps(prompt, ensure_ascii=False)
+        if len(shown) > _LONGEST_PROMPT:
+            shown = f'{shown[:_LONGEST_PROMPT]}..."'
+        default = ", the default" if name == text["default_prompt_name"] else ""
+        rows["prompts" if i == 0 else " " * i] = f"{name}: {shown}{default}"
+    return rows
+
+
+def _memory(session: Found) -> Rows:
+    if "error" in session:
+        return {"not planned": session["error"]}
+    size = session["bytes"]
+    sizes = {
+        "weights": size["weights"],
+        "arena": size["arena"],
+        **{f"  {name}": count for name, count in session["buffers"].items()},
+        "total": size["total"],
+    }
+    rows = {name: f"{_bytes(count):>10}" for name, count in sizes.items()}
+    rows["arena"] += "  (buffers that are never in use together share bytes)"
+    return rows
+
+
+def _bytes(count: int) -> str:
+    value, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"

@@ -1,0 +1,125 @@
+"""Commands about a model: convert, inspect, evaluate, bench."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from packhorse.cli.options import (
+    Errors,
+    Loading,
+    MaxLength,
+    Model,
+    Planning,
+    Pooling,
+    Reranker,
+    Revision,
+    Running,
+    read_template,
+)
+from packhorse.cli.progress import byte_progress
+
+
+def convert(
+    src: Model,
+    dst: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write.")],
+    pooling: Pooling,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="float32, float16 or bfloat16; by default as they are."),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a folder converted before.")
+    ] = False,
+    quantize: Annotated[
+        str | None, typer.Option(help="int8: store the blocks' dense layers so, for dtype int8.")
+    ] = None,
+    reranker: Reranker = None,
+    revision: Revision = None,
+) -> None:
+    """Write a model as packhorse.json and model.safetensors, with its tokenizer."""
+    import packhorse_weights
+
+    options = pooling.arguments() | {"reranker": read_template(reranker)}
+    if revision is not None:
+        options["revision"] = revision
+    with byte_progress("converting") as report:
+        packhorse_weights.convert(src, dst, dtype, report, overwrite, quantize, **options)
+    print(dst)
+
+
+def inspect(
+    model: Model,
+    pooling: Pooling,
+    planning: Planning,
+    max_tokens: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Tokens of the largest batch planned for.")
+    ] = 8192,
+    max_sequences: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Sequences of the largest batch planned for.")
+    ] = 256,
+    reranker: Reranker = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show what a model is and gives, and the memory that a session of it would take."""
+    from packhorse.cli import inspection, inspection_view
+
+    load = planning.arguments() | pooling.arguments() | {"reranker": read_template(reranker)}
+    load |= {"max_tokens": max_tokens, "max_sequences": max_sequences}
+    found = inspection.describe(model, load)
+    if as_json:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        inspection_view.show(found)
+
+
+def evaluate(
+    model: Model,
+    pooling: Pooling,
+    loading: Loading,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Text, one per line, UTF-8; by default Python's documentation."
+        ),
+    ] = None,
+    errors: Errors = "strict",
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="The model in float32, where MODEL itself is stored quantised."
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option(min=2, metavar="N", help="Texts at most.")] = 2000,
+) -> None:
+    """Compare embeddings in a dtype (by default int8) with those in float32, on real text."""
+    from packhorse.cli import evaluation
+
+    load = loading.arguments() | pooling.arguments()
+    evaluation.run(model, reference, load, file, errors, count)
+
+
+def bench(
+    model: Model,
+    pooling: Pooling,
+    running: Running,
+    max_length: MaxLength = None,
+    sequences: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Sequences of each batch.")
+    ] = 32,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, metavar="S", help="How long to measure.")
+    ] = 5.0,
+    reranker: Reranker = None,
+) -> None:
+    """Measure tokens per second on batches of uneven lengths."""
+    from packhorse.cli import benchmark
+
+    load = running.arguments() | pooling.arguments() | {"reranker": read_template(reranker)}
+    benchmark.run(model, load, max_length, sequences, seconds)
+
+
+MODEL_COMMANDS = (inspect, convert, evaluate, bench)

@@ -1,0 +1,183 @@
+"""The arguments and options of all commands, each declared once.
+
+Those that go together are fields of a dataclass, a bundle, which `unbundle` turns into options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+_MACHINE = "Model and machine"  # heading of such options in the help
+_POOLING = "Pooling (by default as the model's files say)"
+_READING = ("revision", "pooling", "normalize", "reranker")
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="A model folder, or a model's name on the Hugging Face hub."
+    ),
+]
+File = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Text, one per line, UTF-8; - is stdin.")
+]
+Errors = Annotated[
+    str,
+    typer.Option(
+        metavar="HOW",
+        help="Lines that are not UTF-8. strict: stop there. replace: put U+FFFD for what is wrong. "
+        "skip: leave them out; the others keep their numbers.",
+    ),
+]
+Reranker = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|FILE",
+        help="Template of a generative reranker: qwen3, or a JSON file with its fields.",
+    ),
+]
+MaxLength = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Tokens of the longest text; by default the model's."),
+]
+Revision = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        rich_help_panel=_MACHINE,
+        help="Branch, tag or commit of a model that is named as on the hub.",
+    ),
+]
+TopK = Annotated[int, typer.Option(min=1, metavar="N", help="How many of each, best first.")]
+
+
+def read_template(reranker: str | None) -> Any:
+    """The name of a template, or the fields in a file. Raises ValueError, FileNotFoundError."""
+    if reranker is None or not reranker.endswith(".json"):
+        return reranker
+    from packhorse_weights.files import read_json
+
+    return read_json(Path(reranker))
+
+
+def split_options(load: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(what decides which model there is, what decides how it runs) of options of `Session.load`:
+    the first are those of `inspect_checkpoint`."""
+    read = {name: value for name, value in load.items() if name in _READING}
+    return read, {name: value for name, value in load.items() if name not in _READING}
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Planning:
+    """Which model, and what a session of it takes on which device."""
+
+    revision: Revision = None
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="cpu|cuda", rich_help_panel=_MACHINE, help="cuda where the build has it."
+        ),
+    ] = "cpu"
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DTYPE",
+            rich_help_panel=_MACHINE,
+            help="To compute in: float32, bfloat16 or int8 on the CPU, float16 or bfloat16 on a "
+            "GPU; by default what suits the folder.",
+        ),
+    ] = None
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            rich_help_panel=_MACHINE,
+            help="Threads of the CPU; by default all cores.",
+        ),
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """What was given, as `Session.load` names it. Raises ValueError for what has no effect."""
+        if self.threads is not None and self.device != "cpu":
+            raise ValueError(f"--threads: of the CPU, and the device is {self.device}")
+        return _given(vars(self))
+
+
+@dataclass(frozen=True)
+class Running(Planning):
+    pin_threads: Annotated[
+        bool,
+        typer.Option(
+            "--pin-threads", rich_help_panel=_MACHINE, help="Keep each CPU worker on one core."
+        ),
+    ] = False
+
+    def arguments(self) -> dict[str, Any]:
+        if self.pin_threads and self.device != "cpu":
+            raise ValueError(f"--pin-threads: of the CPU, and the device is {self.device}")
+        return super().arguments()
+
+
+@dataclass(frozen=True)
+class Loading(Running):
+    """Everything that `TextModel.load` takes for any model."""
+
+    max_length: MaxLength = None
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            rich_help_panel=_MACHINE,
+            help="Tokens of the largest batch; by default 8192 or more.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How a text becomes one vector, where the files shall not decide."""
+
+    pooling: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            rich_help_panel=_POOLING,
+            help="cls, mean, max, last, mean_sqrt or weighted_mean; several with commas between.",
+        ),
+    ] = None
+    normalize: Annotated[
+        bool | None,
+        typer.Option(
+            "--normalize/--no-normalize",
+            rich_help_panel=_POOLING,
+            help="Bring vectors to length 1, or leave them as they are.",
+        ),
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        names = [name for given in self.pooling or () for name in given.split(",")]
+        pooling = names[0] if len(names) == 1 else names or None
+        return _given({"pooling": pooling, "normalize": self.normalize})
+
+
+@dataclass(frozen=True)
+class Prompts:
+    prompt: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Text to put before every line.")
+    ] = None
+    prompt_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The model's prompt of this name.")
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        return vars(self)

@@ -1,0 +1,198 @@
+"""Commands that read lines of text: one for each method of `TextModel`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from packhorse.cli.options import (
+    Errors,
+    File,
+    Loading,
+    Model,
+    Pooling,
+    Prompts,
+    Reranker,
+    TopK,
+    read_template,
+)
+
+
+def embed(
+    model: Model,
+    file: File,
+    prompts: Prompts,
+    pooling: Pooling,
+    loading: Loading,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="File to write, .npy or .jsonl; by default lines of JSON to stdout.",
+        ),
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            metavar="npy|jsonl", help="By default what the name of the output says, or jsonl."
+        ),
+    ] = None,
+    truncate_dim: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Only the first dimensions (Matryoshka).")
+    ] = None,
+    output_dtype: Annotated[
+        str,
+        typer.Option(
+            metavar="DTYPE",
+            help="Of the vectors: float32, float16, int8, uint8, binary or ubinary (packed bits).",
+        ),
+    ] = "float32",
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="For int8 and uint8: a .npy file of float32 embeddings of at least 100 texts like "
+            "yours, made with the same options; their ranges are taken.",
+        ),
+    ] = None,
+    errors: Errors = "strict",
+) -> None:
+    """Embed each line of a text: one vector per line, in order."""
+    from packhorse.cli import embedding
+
+    options = prompts.arguments() | {
+        "truncate_dim": truncate_dim,
+        "dtype": output_dtype,
+        "ranges": embedding.read_ranges(calibration, output_dtype),
+    }
+    load = loading.arguments() | pooling.arguments()
+    embedding.embed_file(model, file, errors, output, format, load, options)
+
+
+def embed_sparse(
+    model: Model, file: File, prompts: Prompts, loading: Loading, errors: Errors = "strict"
+) -> None:
+    """Print the sparse vector of each line (SPLADE, BGE-M3): ids of tokens, and their weights."""
+    from packhorse.cli import results
+
+    find = results.sparse_vectors(prompts.arguments())
+    results.print_results(model, file, errors, loading.arguments(), "embedding", find)
+
+
+def embed_tokens(
+    model: Model, file: File, prompts: Prompts, loading: Loading, errors: Errors = "strict"
+) -> None:
+    """Print the vectors of each line's tokens (ColBERT, BGE-M3)."""
+    from packhorse.cli import results
+
+    find = results.token_vectors(prompts.arguments())
+    results.print_results(model, file, errors, loading.arguments(), "embedding", find)
+
+
+def score(
+    model: Model,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="What the lines should answer.")],
+    file: File,
+    loading: Loading,
+    instruction: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="What makes a line a good one, for generative rerankers."
+        ),
+    ] = None,
+    reranker: Reranker = None,
+    errors: Errors = "strict",
+) -> None:
+    """Score each line of a text against a query, by a cross-encoder."""
+    from packhorse.cli import results
+
+    load = loading.arguments() | {"reranker": read_template(reranker)}
+    find = results.scores(query, instruction)
+    results.print_results(model, file, errors, load, "scoring", find)
+
+
+def classify(
+    model: Model,
+    file: File,
+    loading: Loading,
+    top_k: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="How many labels of each line, best first; by default one."
+        ),
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="How tokens are joined to entities: simple (the default), first, average, max; "
+            "none: they are not.",
+        ),
+    ] = None,
+    errors: Errors = "strict",
+) -> None:
+    """Label each line of a text, or find the entities in it, whichever the model does."""
+    from packhorse.cli import results
+
+    find = results.labels(top_k, strategy)
+    results.print_results(model, file, errors, loading.arguments(), "classifying", find)
+
+
+def answer(
+    model: Model,
+    question: Annotated[
+        str, typer.Argument(metavar="QUESTION", help="What is asked of every line.")
+    ],
+    file: File,
+    loading: Loading,
+    top_k: TopK = 1,
+    max_answer_length: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Tokens of the longest answer.")
+    ] = 15,
+    stride: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="N", help="Tokens that the windows over a long line have in common."
+        ),
+    ] = 128,
+    allow_none: Annotated[
+        bool, typer.Option("--allow-none", help='Let "" be the answer where there is none.')
+    ] = False,
+    errors: Errors = "strict",
+) -> None:
+    """Find the part of each line that answers a question."""
+    from packhorse.cli import results
+
+    options = {
+        "top_k": top_k,
+        "max_answer_length": max_answer_length,
+        "stride": stride,
+        "allow_none": allow_none,
+    }
+    find = results.answers(question, options)
+    results.print_results(model, file, errors, loading.arguments(), "answering", find)
+
+
+def fill_mask(
+    model: Model,
+    file: File,
+    loading: Loading,
+    top_k: TopK = 5,
+    max_masks: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Masks of the largest batch.")
+    ] = 64,
+    errors: Errors = "strict",
+) -> None:
+    """Predict the masked words of each line."""
+    from packhorse.cli import results
+
+    load = loading.arguments() | {"max_predictions": max_masks}
+    find = results.masks(top_k)
+    results.print_results(model, file, errors, load, "filling", find)
+
+
+TEXT_COMMANDS = (embed, score, classify, answer, fill_mask, embed_sparse, embed_tokens)
