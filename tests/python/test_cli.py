@@ -309,8 +309,9 @@ COMMANDS = (
 
 def test_help_and_usage(cli: Cli) -> None:
     assert cli("--version").out == f"packhorse {packhorse.__version__}\n"
+    commands = cli("-h").out
     for command in COMMANDS:
-        assert command in cli("-h").out
+        assert command in commands
         assert cli(command, "-h") == cli(command, "--help")
         assert cli(command, "-h").status == 0
         assert cli(command).status == 2
@@ -330,6 +331,26 @@ def test_without_tokenizers(
 ) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     assert failed(cli("embed", model, text), "tokenizers", "pip install", status=2)
+
+
+def test_full_disk(cli: Cli, model: Path, text: Path) -> None:
+    shown = cli("embed", model, text, "-o", "/dev/full")
+    assert failed(shown, "No space left on device")
+
+
+def test_interrupt(cli: Cli, model: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C: no traceback."""
+
+    def embed(self: packhorse.TextModel, texts: list[str], **_: Any) -> Any:
+        if texts:
+            raise KeyboardInterrupt
+        return np.empty((0, 32), np.float32)
+
+    monkeypatch.setattr(packhorse.TextModel, "embed", embed)
+    shown = cli("embed", model, text)
+    assert shown.status == 130
+    assert shown.out == ""
+    assert "Traceback" not in shown.err
 
 
 def test_broken_pipe(model: Path, tmp_path: Path) -> None:

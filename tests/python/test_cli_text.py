@@ -24,6 +24,11 @@ def text(tmp_path: Path) -> Path:
     return tmp_path / "lines.txt"
 
 
+def rows_of(shown: Outcome) -> list[dict[str, Any]]:
+    assert (shown.status, shown.err) == (0, "")
+    return [json.loads(line) for line in shown.out.splitlines()]
+
+
 def test_score(cli: Cli, text: Path, tmp_path: Path) -> None:
     reranker = with_tokenizer(GOLDEN / "bert-reranker", tmp_path / "m")
     lines = ["the cat", "", "dogs", "a mat " * 30]
@@ -37,6 +42,19 @@ def test_score(cli: Cli, text: Path, tmp_path: Path) -> None:
     assert failed(cli("score", classifier, "who", text), "score: this model")
     refused = cli("score", reranker, "who", text, "--instruction", "find it")
     assert failed(refused, "instruction: this model reads pairs without one")
+
+
+def test_the_best_of_scored_lines(cli: Cli, text: Path, tmp_path: Path) -> None:
+    reranker = with_tokenizer(GOLDEN / "bert-reranker", tmp_path / "m")
+    lines = ["the cat", "dogs", "a mat", "who was it?", "the cat"]
+    text.write_text("\n".join(lines))
+    scores = packhorse.TextModel.load(reranker).score("who", lines).tolist()
+    order = sorted(range(len(lines)), key=lambda i: -scores[i])
+    rows = rows_of(cli("score", reranker, "who", text, "--top-k", 3, "--text"))
+    assert rows == [{"index": i, "text": lines[i], "score": scores[i]} for i in order[:3]]
+    assert [row["index"] for row in rows_of(cli("score", reranker, "who", text, "--top-k", 9))] == (
+        order
+    )
 
 
 def test_score_in_a_template(cli: Cli, text: Path, tmp_path: Path) -> None:
@@ -53,11 +71,6 @@ def test_score_in_a_template(cli: Cli, text: Path, tmp_path: Path) -> None:
     assert cli("convert", folder, tmp_path / "c", "--reranker", template).status == 0
     assert cli("score", tmp_path / "c", *asked).out == shown.out
     assert failed(cli("score", folder, "who", text, "--reranker", "qwen4"), "known: qwen3")
-
-
-def rows_of(shown: Outcome) -> list[dict[str, Any]]:
-    assert (shown.status, shown.err) == (0, "")
-    return [json.loads(line) for line in shown.out.splitlines()]
 
 
 LINES = ["the cat", "", "dogs \u00e9", "a mat"]
@@ -81,8 +94,23 @@ def test_classify(cli: Cli, lines: Path, tmp_path: Path) -> None:
     labels = model.classify(LINES, top_k=2)
     assert rows == [{"index": i, "labels": its} for i, its in enumerate(labels)]
     assert failed(cli("classify", BERT, lines), "no tokenizer.json")
+    rows = rows_of(cli("classify", folder, lines, "--text"))
+    assert [row["text"] for row in rows] == LINES
     refused = cli("classify", folder, lines, "--strategy", "simple")
     assert failed(refused, "--strategy", "labels texts, not tokens")
+
+
+def test_classify_pairs(cli: Cli, text: Path, tmp_path: Path) -> None:
+    folder = with_tokenizer(GOLDEN / "bert-sequence", tmp_path / "c")
+    pairs = [("the cat", "sat"), ("", "dogs"), ("a mat", "")]
+    text.write_text("\n".join("\t".join(pair) for pair in pairs))
+    found = packhorse.TextModel.load(folder).classify(pairs)
+    rows = rows_of(cli("classify", folder, text, "--pairs"))
+    assert rows == [{"index": i, **label} for i, label in enumerate(found)]
+    text.write_text("one\ttwo\nthree")
+    assert failed(cli("classify", folder, text, "--pairs"), "line 2 has 0 tabs, expected one")
+    tagger = with_tokenizer(GOLDEN / "bert-tokens", tmp_path / "t")
+    assert failed(cli("classify", tagger, text, "--pairs"), "--pairs: this model labels tokens")
 
 
 def test_entities(cli: Cli, lines: Path, tmp_path: Path) -> None:

@@ -86,12 +86,13 @@ def run(
     if load["device"] == "cpu":
         load = {"dtype": "int8"} | load
     with Console(stderr=True).status("embedding"):
-        expected = TextModel.load(reference or model, **exact).embed(texts)
         loaded = TextModel.load(model, **load)
         found = loaded.embed(texts)
+        expected = TextModel.load(reference or model, **exact).embed(texts)
     session = loaded.session
     rows = {
         "texts": f"{len(texts):,}",
         **{name: f"{value:.5f}" for name, value in compare(found, expected).items()},
     }
-    show_rows(f"{model}: {session.dtype} on {session.device} beside float32 on the CPU", rows)
+    title = f"{model}: {session.dtype} on {session.device} beside float32 on cpu"
+    show_rows(title, rows)

@@ -17,16 +17,11 @@ Rows = dict[str, str]
 
 
 def show(found: Found) -> None:
-    session = found["session"]
-    memory = (
-        f"Memory of a session on {session['device']}, {session['dtype']}, of up to "
-        f"{session['max_tokens']:,} tokens and {session['max_sequences']:,} sequences at once"
-    )
     sections = {
         "Model": _model(found),
         "What it gives": _gives(found),
         "Text": _text(found["text"]),
-        memory: _memory(session),
+        "A session of it": _session(found["session"]),
     }
     show_sections(str(found["model"]), sections)
 
@@ -59,7 +54,7 @@ def _gives(found: Found) -> Rows:
         "labels": _labels(found["labels"]),
         "embedding": columns + (", normalised to length 1" if embedding["normalize"] else ""),
         "pooling because": embedding["pooling_reason"],
-        "outputs of runs": ", ".join(
+        "outputs": ", ".join(
             f"{name} [{output['per']}s, {output['columns']}]"
             for name, output in found["outputs"].items()
         ),
@@ -94,9 +89,14 @@ def _text(text: Found) -> Rows:
     return rows
 
 
-def _memory(session: Found) -> Rows:
+def _session(session: Found) -> Rows:
+    tokens, sequences = session["max_tokens"], session["max_sequences"]
+    rows = {
+        "runs on": f"{session['device']}, in {session['dtype']}",
+        "largest batch": f"{tokens:,} tokens, {sequences:,} sequences",
+    }
     if "error" in session:
-        return {"not planned": session["error"]}
+        return {**rows, "memory": f"cannot be planned here: {session['error']}"}
     size = session["bytes"]
     sizes = {
         "weights": size["weights"],
@@ -104,7 +104,7 @@ def _memory(session: Found) -> Rows:
         **{f"  {name}": count for name, count in session["buffers"].items()},
         "total": size["total"],
     }
-    rows = {name: f"{_bytes(count):>10}" for name, count in sizes.items()}
+    rows |= {name: f"{_bytes(count):>10}" for name, count in sizes.items()}
     rows["arena"] += "  (buffers that are never in use together share bytes)"
     return rows
 

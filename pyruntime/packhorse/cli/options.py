@@ -181,3 +181,13 @@ class Prompts:
 
     def arguments(self) -> dict[str, Any]:
         return vars(self)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Of commands that print a line of JSON for each line of text."""
+
+    errors: Errors = "strict"
+    text: Annotated[
+        bool, typer.Option("--text", help="Repeat the line in what is printed of it.")
+    ] = False

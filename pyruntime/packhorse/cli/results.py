@@ -2,114 +2,128 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from packhorse import TextModel
 from packhorse.cli.lines import open_lines
+from packhorse.cli.options import Reading
 from packhorse.cli.writers import note_truncated
+from packhorse.result import FloatArray
 
 Fields = Mapping[str, Any]
-Find = Callable[[list[str]], Iterable[Fields]]
 
 
-def print_results(
-    model: str,
-    file: Path,
-    errors: str,
-    load: dict[str, Any],
-    doing: str,
-    prepare: Callable[[TextModel], Find],
-) -> None:
-    """Prints {"index": number, ...} for each line of `file` ("-": stdin), in order.
+@dataclass(frozen=True)
+class Job:
+    """What is read, by which model. file: "-" is stdin. load: of `TextModel.load`."""
 
-    load     of `TextModel.load`
-    doing    what the progress bar says
-    prepare  gives, of the loaded model, the function that finds the fields of some texts. It is
-             called once before any text is read, with none: for what is wrong with the model
-    """
-    with open_lines(file, doing, errors) as reader:
-        loaded = TextModel.load(model, **load)
-        find = prepare(loaded)
-        list(find([]))
-        for lines in reader:
-            with lines.named():
-                found = list(find(lines.texts))
-            for number, fields in zip(lines.numbers, found, strict=True):
-                print(json.dumps({"index": number, **fields}, ensure_ascii=False))
-            sys.stdout.flush()
-        reader.note()
-        note_truncated(loaded)
+    model: str
+    file: Path
+    reading: Reading
+    load: dict[str, Any]
+
+    def print_results(
+        self,
+        doing: str,
+        find: Callable[[TextModel, list[str]], Iterable[Fields]],
+        best: int | None = None,
+    ) -> None:
+        """Prints {"index": number of the line, ...} for each line, in order.
+
+        doing  what the progress bar says
+        find   gives the fields of each of some texts. It is called once without any, before text is
+               read: for what is wrong with the model
+        best   print so many lines alone, those of the highest "score", best first
+        """
+        with open_lines(self.file, doing, self.reading.errors) as reader:
+            model = TextModel.load(self.model, **self.load)
+            list(find(model, []))
+
+            def results() -> Iterator[Fields]:
+                for lines in reader:
+                    with lines.named():
+                        found = list(find(model, lines.texts))
+                    for number, text, fields in zip(lines.numbers, lines.texts, found, strict=True):
+                        shown = {"text": text} if self.reading.text else {}
+                        yield {"index": number, **shown, **fields}
+                    sys.stdout.flush()
+
+            if best is None:
+                _print_lines(results())
+            else:
+                _print_lines(heapq.nlargest(best, results(), key=lambda fields: fields["score"]))
+            reader.note()
+            note_truncated(model)
 
 
-def scores(query: str, instruction: str | None) -> Callable[[TextModel], Find]:
-    def prepare(model: TextModel) -> Find:
-        def find(texts: list[str]) -> Iterable[Fields]:
-            found = model.score(query, texts, instruction=instruction)
-            return ({"score": score} for score in found.tolist())
-
-        return find
-
-    return prepare
+def _print_lines(lines: Iterable[Fields]) -> None:
+    for fields in lines:
+        print(json.dumps(fields, ensure_ascii=False, allow_nan=False))
 
 
-def labels(top_k: int | None, strategy: str | None) -> Callable[[TextModel], Find]:
-    """Labels of texts, or where the model labels tokens, the entities in them."""
+def scores(
+    model: TextModel, texts: list[str], query: str, instruction: str | None
+) -> Iterator[Fields]:
+    found = model.score(query, texts, instruction=instruction)
+    return ({"score": score} for score in found.tolist())
 
-    def prepare(model: TextModel) -> Find:
-        classifier = model.session.config.get("heads", {}).get("classifier", {})
-        if classifier.get("input") == "tokens":
-            if top_k is not None:
-                raise ValueError("--top-k: of labels of texts, and this model labels tokens")
-            chosen = strategy or "simple"
-            return lambda texts: (
-                {"entities": entities}
-                for entities in model.classify_tokens(texts, aggregation_strategy=chosen)
+
+def labels(
+    model: TextModel, texts: list[str], top_k: int | None, strategy: str | None, pairs: bool
+) -> Iterable[Fields]:
+    """Labels of texts or pairs, or where the model labels tokens, the entities of texts."""
+    classifier = model.session.config.get("heads", {}).get("classifier", {})
+    if classifier.get("input") == "tokens":
+        if top_k is not None or pairs:
+            name = "--pairs" if pairs else "--top-k"
+            raise ValueError(f"{name}: this model labels tokens, not texts")
+        found = model.classify_tokens(texts, aggregation_strategy=strategy or "simple")
+        return ({"entities": some} for some in found)
+    if strategy is not None:
+        raise ValueError("--strategy: this model labels texts, not tokens")
+    found = model.classify(_pairs(texts) if pairs else texts, top_k=top_k or 1)
+    return found if (top_k or 1) == 1 else ({"labels": some} for some in found)
+
+
+def _pairs(texts: list[str]) -> list[tuple[str, str]]:
+    pairs = []
+    for i, text in enumerate(texts):
+        parts = text.split("\t")
+        if len(parts) != 2:
+            raise ValueError(
+                f"texts[{i}] has {len(parts) - 1} tabs, expected one, between two texts"
             )
-        if strategy is not None:
-            raise ValueError("--strategy: of entities, and this model labels texts, not tokens")
-        if top_k is None or top_k == 1:
-            return model.classify
-        return lambda texts: ({"labels": each} for each in model.classify(texts, top_k=top_k))
-
-    return prepare
+        pairs.append((parts[0], parts[1]))
+    return pairs
 
 
-def answers(question: str, options: dict[str, Any]) -> Callable[[TextModel], Find]:
-    def prepare(model: TextModel) -> Find:
-        def find(texts: list[str]) -> Iterable[Fields]:
-            found = model.answer([question] * len(texts), texts, **options)
-            return found if options["top_k"] == 1 else ({"answers": each} for each in found)
-
-        return find
-
-    return prepare
+def answers(
+    model: TextModel, texts: list[str], question: str, options: dict[str, Any]
+) -> Iterable[Fields]:
+    found = model.answer([question] * len(texts), texts, **options)
+    return found if options["top_k"] == 1 else ({"answers": some} for some in found)
 
 
-def masks(top_k: int) -> Callable[[TextModel], Find]:
-    def prepare(model: TextModel) -> Find:
-        return lambda texts: ({"masks": each} for each in model.fill_mask(texts, top_k=top_k))
-
-    return prepare
+def masks(model: TextModel, texts: list[str], top_k: int) -> Iterator[Fields]:
+    return ({"masks": some} for some in model.fill_mask(texts, top_k=top_k))
 
 
-def sparse_vectors(prompts: dict[str, Any]) -> Callable[[TextModel], Find]:
-    def prepare(model: TextModel) -> Find:
-        return lambda texts: (
-            {"ids": ids.tolist(), "weights": weights.tolist()}
-            for ids, weights in model.embed_sparse(texts, **prompts)
-        )
-
-    return prepare
+def sparse_vectors(model: TextModel, texts: list[str], prompts: dict[str, Any]) -> Iterator[Fields]:
+    found = model.embed_sparse(texts, **prompts)
+    return ({"ids": ids.tolist(), "weights": _short(weights)} for ids, weights in found)
 
 
-def token_vectors(prompts: dict[str, Any]) -> Callable[[TextModel], Find]:
-    def prepare(model: TextModel) -> Find:
-        return lambda texts: (
-            {"vectors": rows.tolist()} for rows in model.embed_tokens(texts, **prompts)
-        )
+def token_vectors(model: TextModel, texts: list[str], prompts: dict[str, Any]) -> Iterator[Fields]:
+    found = model.embed_tokens(texts, **prompts)
+    return ({"vectors": [_short(row) for row in rows]} for rows in found)
 
-    return prepare
+
+def _short(values: FloatArray) -> list[float]:
+    """Nine digits give a float32 back."""
+    return [float(f"{value:.9g}") for value in values.tolist()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 _WIDE = 160  # columns where nobody looks: lines that a pipe carries are not broken early
@@ -27,15 +26,15 @@ def show_sections(title: str, sections: Mapping[str, Rows]) -> None:
     if not console.is_terminal:
         console = Console(width=max(console.width, _WIDE))
     console.print(Text(title, style="bold"), soft_wrap=True)
-    widest = max(len(name) for rows in sections.values() for name in rows)
+    column = 6 + max(len(name) for rows in sections.values() for name in rows)
     for heading, rows in sections.items():
         console.print()
         if heading:
             console.print(Text(f"  {heading}", style="bold"))
-        table = Table.grid(padding=(0, 2, 0, 0))
-        table.add_column(width=2)
-        table.add_column(no_wrap=True, min_width=widest)
-        table.add_column(overflow="fold")
         for name, value in rows.items():
-            table.add_row("", Text(name), Text(value))  # Text: brackets in a path are no markup
-        console.print(table)
+            # Text: brackets in a path are no markup.
+            lines = Text(value).wrap(console, max(20, console.width - column), overflow="fold")
+            for line in lines:
+                line.rstrip()
+                console.print(Text(f"    {name}".ljust(column)) + line, soft_wrap=True)
+                name = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,7 @@ from packhorse.cli.options import (
     Model,
     Pooling,
     Prompts,
+    Reading,
     Reranker,
     TopK,
     read_template,
@@ -74,30 +76,37 @@ def embed(
 
 
 def embed_sparse(
-    model: Model, file: File, prompts: Prompts, loading: Loading, errors: Errors = "strict"
+    model: Model, file: File, prompts: Prompts, reading: Reading, loading: Loading
 ) -> None:
     """Print the sparse vector of each line (SPLADE, BGE-M3): ids of tokens, and their weights."""
     from packhorse.cli import results
 
-    find = results.sparse_vectors(prompts.arguments())
-    results.print_results(model, file, errors, loading.arguments(), "embedding", find)
+    job = results.Job(model, file, reading, loading.arguments())
+    find = partial(results.sparse_vectors, prompts=prompts.arguments())
+    job.print_results("embedding", find)
 
 
 def embed_tokens(
-    model: Model, file: File, prompts: Prompts, loading: Loading, errors: Errors = "strict"
+    model: Model, file: File, prompts: Prompts, reading: Reading, loading: Loading
 ) -> None:
     """Print the vectors of each line's tokens (ColBERT, BGE-M3)."""
     from packhorse.cli import results
 
-    find = results.token_vectors(prompts.arguments())
-    results.print_results(model, file, errors, loading.arguments(), "embedding", find)
+    job = results.Job(model, file, reading, loading.arguments())
+    find = partial(results.token_vectors, prompts=prompts.arguments())
+    job.print_results("embedding", find)
 
 
 def score(
     model: Model,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="What the lines should answer.")],
     file: File,
+    reading: Reading,
     loading: Loading,
+    top_k: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Only the N best lines, best first, at the end."),
+    ] = None,
     instruction: Annotated[
         str | None,
         typer.Option(
@@ -105,19 +114,20 @@ def score(
         ),
     ] = None,
     reranker: Reranker = None,
-    errors: Errors = "strict",
 ) -> None:
     """Score each line of a text against a query, by a cross-encoder."""
     from packhorse.cli import results
 
     load = loading.arguments() | {"reranker": read_template(reranker)}
-    find = results.scores(query, instruction)
-    results.print_results(model, file, errors, load, "scoring", find)
+    job = results.Job(model, file, reading, load)
+    find = partial(results.scores, query=query, instruction=instruction)
+    job.print_results("scoring", find, best=top_k)
 
 
 def classify(
     model: Model,
     file: File,
+    reading: Reading,
     loading: Loading,
     top_k: Annotated[
         int | None,
@@ -125,6 +135,9 @@ def classify(
             min=1, metavar="N", help="How many labels of each line, best first; by default one."
         ),
     ] = None,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="Each line is two texts with a tab between them.")
+    ] = False,
     strategy: Annotated[
         str | None,
         typer.Option(
@@ -133,13 +146,13 @@ def classify(
             "none: they are not.",
         ),
     ] = None,
-    errors: Errors = "strict",
 ) -> None:
     """Label each line of a text, or find the entities in it, whichever the model does."""
     from packhorse.cli import results
 
-    find = results.labels(top_k, strategy)
-    results.print_results(model, file, errors, loading.arguments(), "classifying", find)
+    job = results.Job(model, file, reading, loading.arguments())
+    find = partial(results.labels, top_k=top_k, strategy=strategy, pairs=pairs)
+    job.print_results("classifying", find)
 
 
 def answer(
@@ -148,6 +161,7 @@ def answer(
         str, typer.Argument(metavar="QUESTION", help="What is asked of every line.")
     ],
     file: File,
+    reading: Reading,
     loading: Loading,
     top_k: TopK = 1,
     max_answer_length: Annotated[
@@ -162,7 +176,6 @@ def answer(
     allow_none: Annotated[
         bool, typer.Option("--allow-none", help='Let "" be the answer where there is none.')
     ] = False,
-    errors: Errors = "strict",
 ) -> None:
     """Find the part of each line that answers a question."""
     from packhorse.cli import results
@@ -173,26 +186,26 @@ def answer(
         "stride": stride,
         "allow_none": allow_none,
     }
-    find = results.answers(question, options)
-    results.print_results(model, file, errors, loading.arguments(), "answering", find)
+    job = results.Job(model, file, reading, loading.arguments())
+    job.print_results("answering", partial(results.answers, question=question, options=options))
 
 
 def fill_mask(
     model: Model,
     file: File,
+    reading: Reading,
     loading: Loading,
     top_k: TopK = 5,
     max_masks: Annotated[
         int, typer.Option(min=1, metavar="N", help="Masks of the largest batch.")
     ] = 64,
-    errors: Errors = "strict",
 ) -> None:
     """Predict the masked words of each line."""
     from packhorse.cli import results
 
     load = loading.arguments() | {"max_predictions": max_masks}
-    find = results.masks(top_k)
-    results.print_results(model, file, errors, load, "filling", find)
+    job = results.Job(model, file, reading, load)
+    job.print_results("filling", partial(results.masks, top_k=top_k))
 
 
 TEXT_COMMANDS = (embed, score, classify, answer, fill_mask, embed_sparse, embed_tokens)
