@@ -208,10 +208,10 @@ def test_embed_options(cli: Cli, model: Path, text: Path, tmp_path: Path, vector
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("v.npz", (), "not npz: name a file .npy or .jsonl"),
-        ("v.npz", ("--format", "npy"), "would hold npy, not npz"),
-        ("v.npy", ("--format", "jsonl"), "would hold jsonl, not npy"),
-        ("v.NDJSON", ("--format", "npy"), "would hold npy, not jsonl"),
+        ("v.npz", (), "archives are not written: name it .npy"),
+        ("v.npz", ("--format", "npy"), "archives are not written"),
+        ("v.npy", ("--format", "jsonl"), "the name says npy, --format says jsonl"),
+        ("v.NDJSON", ("--format", "npy"), "the name says jsonl, --format says npy"),
         ("v.csv", (), "give --format"),
     ],
 )

@@ -47,7 +47,10 @@ def _check_destination(folder: Path, overwrite: bool) -> None:
     if not any(folder.iterdir()):
         return
     if not overwrite:
-        raise CheckpointError(f"{folder}: exists and is not empty; ask for overwriting it")
+        raise CheckpointError(
+            f"{folder}: exists and is not empty; overwrite=True (--overwrite) replaces it where it "
+            "is a converted folder"
+        )
     if not (folder / "packhorse.json").is_file():
         raise CheckpointError(f"{folder}: is not a converted folder, so it is not overwritten")
 

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from packhorse import TextModel
 
 FORMATS = ("npy", "jsonl")
-# Endings of names that say a format, and one that would be read as another.
-_SUFFIXES = {".npy": "npy", ".jsonl": "jsonl", ".ndjson": "jsonl", ".npz": "npz"}
+_SUFFIXES = {".npy": "npy", ".jsonl": "jsonl", ".ndjson": "jsonl"}  # of names that say one
 
 
 class NpyWriter:
@@ -84,15 +83,13 @@ def check_output(path: Path | None, format: str | None, errors: str) -> str:
         raise ValueError(f"--format {format!r:.80} is not one of {', '.join(FORMATS)}")
     suffix = path.suffix.lower() if path is not None else ""
     said = _SUFFIXES.get(suffix)
-    if (said is not None and said != (format or said)) or said == "npz":
-        raise ValueError(
-            f"{path}: would hold {format or 'one array or lines of JSON'}, not {said}: "
-            "name a file .npy or .jsonl"
-        )
-    if format is None and suffix and said is None and not _is_stream(path):
-        raise ValueError(
-            f"{path}: the name does not say what to write: name it .npy or .jsonl, or give --format"
-        )
+    known = "name it .npy (one array) or .jsonl (lines of JSON)"
+    if suffix == ".npz":
+        raise ValueError(f"{path}: archives are not written: {known}")
+    if said is not None and format not in (None, said):
+        raise ValueError(f"{path}: the name says {said}, --format says {format}")
+    if suffix and said is None and format is None and not _is_stream(path):
+        raise ValueError(f"{path}: the name says no format: {known}, or give --format")
     format = format or said or "jsonl"
     if format == "npy":
         if path is None or _is_stream(path):
