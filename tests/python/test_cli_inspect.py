@@ -11,6 +11,7 @@ import packhorse
 import pytest
 from checkpoints import BERT, GOLDEN
 from command_line import Cli, failed
+from folder_cases import make_folder
 from packhorse_weights import convert, inspect_checkpoint
 from text_cases import PROMPTS
 from tiny_tokenizer import special_tokenizer, with_tokenizer
@@ -42,12 +43,13 @@ def test_inspect(cli: Cli, name: str) -> None:
         assert word in shown.out
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_outputs_and_labels_are_those_of_the_session(cli: Cli, name: str) -> None:
+@pytest.mark.parametrize("name", [*MODELS, "static"])
+def test_outputs_and_labels_are_those_of_the_session(cli: Cli, tmp_path: Path, name: str) -> None:
+    folder = make_folder("static", tmp_path / "m") if name == "static" else GOLDEN / name
     if name.endswith("-answers") and name.startswith(("qwen3", "llama")):
         pytest.skip("read in a template, with a tokenizer that this folder does not have")
-    session = packhorse.Session.load(GOLDEN / name, max_tokens=16, max_sequences=2)
-    found = described(cli, GOLDEN / name)
+    session = packhorse.Session.load(folder, max_tokens=16, max_sequences=2)
+    found = described(cli, folder)
     outputs = {
         name: {"per": "token" if per_token else "sequence", "columns": columns}
         for name, (per_token, columns) in session.outputs.items()

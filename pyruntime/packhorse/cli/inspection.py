@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import packhorse_weights
@@ -23,10 +24,12 @@ def describe(model: str, load: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that is known of a model before `Session.load(model, **load)`, in the form of
     JSON. Raises ValueError for a model that cannot be read or run."""
     read, plan = split_options(load)
-    checkpoint = packhorse_weights.inspect_checkpoint(model, **read)
+    path = Path(model)
+    checkpoint = packhorse_weights.inspect_checkpoint(path, **read)
     spec = checkpoint.spec
     # First, because it checks the spec: what follows may then rely on its fields.
     plan_memory(spec, max_tokens=1, max_sequences=1)
+    text = _text(path, spec)
     return {
         "model": model,
         **_stored(checkpoint),
@@ -34,8 +37,8 @@ def describe(model: str, load: Mapping[str, Any]) -> dict[str, Any]:
         "methods": find_methods(spec),
         "labels": list(spec.get("heads", {}).get("classifier", {}).get("labels", ())),
         "outputs": {name: output._asdict() for name, output in find_outputs(spec).items()},
-        "embedding": _embedding(checkpoint),
-        "text": _text(model, spec),
+        "embedding": _embedding(checkpoint) | {"truncate_dim": text.pop("truncate_dim", None)},
+        "text": text,
         "session": _session(checkpoint, plan),
     }
 
@@ -77,25 +80,25 @@ def _embedding(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "columns": embedding_columns(checkpoint.spec),
         "pooling": pooling if isinstance(pooling, list) else [pooling],
-        "pooling_reason": getattr(checkpoint, "pooling_reason", ""),
+        "pooling_reason": checkpoint.pooling_reason,
         "normalize": bool(embedding.get("normalize")),
-        "truncate_dim": embedding.get("truncate_dim"),
     }
 
 
-def _text(model: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+def _text(path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
     """`error` in place of the rest where the folder has no tokenizer that can be read."""
     longest = {
         "longest": spec.get("max_seqlen") or spec["positions"]["count"],
         "cut_at": spec.get("max_length"),
     }
     try:
-        config = read_text_config(model)
+        config = read_text_config(path)
     except ValueError as error:
         return {**longest, "error": str(error)}
     found = {
         **longest,
         "tokenizer": str(config.tokenizer_file),
+        "truncate_dim": config.truncate_dim,
         "prompts": config.prompts,
         "default_prompt_name": config.default_prompt_name,
     }

@@ -48,11 +48,15 @@ def _model(found: Found) -> Rows:
 
 def _gives(found: Found) -> Rows:
     embedding = found["embedding"]
-    columns = f"{embedding['columns']} columns: {' + '.join(embedding['pooling'])}"
+    pooled = f"{embedding['columns']} columns: {' + '.join(embedding['pooling'])}"
+    if embedding["normalize"]:
+        pooled += ", normalised to length 1"
+    if embedding["truncate_dim"] is not None:
+        pooled += f"; embed gives the first {embedding['truncate_dim']}, as the files say"
     rows = {
         "methods": ", ".join(found["methods"]),
         "labels": _labels(found["labels"]),
-        "embedding": columns + (", normalised to length 1" if embedding["normalize"] else ""),
+        "embedding": pooled,
         "pooling because": embedding["pooling_reason"],
         "outputs": ", ".join(
             f"{name} [{output['per']}s, {output['columns']}]"
