@@ -200,7 +200,8 @@ def test_refused_tokens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "model", ["bert-gelu", "bert-sequence", "bert-tokens", "qwen3", "qwen2-tokens"]
+    "model",
+    ["bert-gelu", "bert-sequence", "bert-tokens", "bert-reranker", "qwen3", "qwen2-tokens"],
 )
 def test_refused_models(model: str) -> None:
     with pytest.raises(CheckpointError, match="expected a causal language model or a classifier"):

@@ -33,6 +33,7 @@ from packhorse_weights.reranker import (
     Reranker,
     answer_tokens,
     answer_weight,
+    check_reads_templates,
     read_reranker,
     scores_sequences,
     texts_of,
@@ -205,6 +206,7 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     parts = read_parts(modules, root, folder, config, tensors)
     if reranker is not None or parts.answers is not None:
         template = read_reranker(reranker)
+        check_reads_templates(family, config, heads.get("classifier"))
         spec["template"] = texts_of(template)
         spec.pop("pair", None)
         if not scores_sequences(heads.get("classifier")):

@@ -141,6 +141,19 @@ def scores_sequences(classifier: Mapping[str, Any] | None) -> bool:
     )
 
 
+def check_reads_templates(
+    family: Architecture, config: Config, classifier: Mapping[str, Any] | None
+) -> None:
+    """Raises CheckpointError for what is neither a causal language model nor a classifier with one
+    label made of one: the others were trained on pairs as they are."""
+    is_language_model = config.class_name.endswith("ForCausalLM")
+    if family.lm_head is None or not (is_language_model or scores_sequences(classifier)):
+        raise CheckpointError(
+            f"{config.where}: reranker: expected a causal language model or a classifier with one "
+            f"label made of one, found {config.class_name!r:.80}"
+        )
+
+
 def answer_weight(
     family: Architecture,
     prefix: str,
@@ -154,11 +167,6 @@ def answer_weight(
     and the score, unless the checkpoint's activation is Identity. So one row is kept of the layer
     over the vocabulary: their difference, in float32.
     """
-    if family.lm_head is None or not config.class_name.endswith("ForCausalLM"):
-        raise CheckpointError(
-            f"{config.where}: reranker: expected a causal language model or a classifier with one "
-            f"label, found {config.class_name!r:.80}"
-        )
     name = f"{family.lm_head}.weight"
     if name not in tensors:
         if not config.boolean("tie_word_embeddings", False):
