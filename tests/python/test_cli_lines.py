@@ -82,13 +82,13 @@ def test_every_command_that_reads_lines(
     assert failed(cli(*asked, "--errors", "ignore"), "'ignore' is not one of strict, replace, skip")
 
 
-def test_byte_order_mark(cli: Cli, text: Path, tmp_path: Path) -> None:
+def test_byte_order_mark(text: Path) -> None:
     """Of a file's start alone: elsewhere it is a character as others."""
-    folder, out = with_tokenizer(BERT, tmp_path / "m"), tmp_path / "v.npy"
+    from packhorse.cli.lines import open_lines
+
     text.write_text("\ufeffthe cat\n\ufeffdogs\n", encoding="utf-8")
-    assert cli("embed", folder, text, "-o", out).status == 0
-    model = packhorse.TextModel.load(folder)
-    np.testing.assert_array_equal(np.load(out), model.embed(["the cat", "\ufeffdogs"]))
+    with open_lines(text, "reading") as reader:
+        assert [text for lines in reader for text in lines.texts] == ["the cat", "\ufeffdogs"]
 
 
 def test_messages_name_the_line(cli: Cli, text: Path, tmp_path: Path) -> None:
