@@ -52,6 +52,12 @@ Revision = Annotated[
         help="Branch, tag or commit of a model that is named as on the hub.",
     ),
 ]
+Stride = Annotated[
+    int | None,
+    typer.Option(
+        min=0, metavar="N", help="Tokens that neighbouring windows over a long line share."
+    ),
+]
 TopK = Annotated[int, typer.Option(min=1, metavar="N", help="How many of each, best first.")]
 
 

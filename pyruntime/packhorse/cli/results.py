@@ -111,7 +111,9 @@ def answers(
 
 
 def masks(model: TextModel, texts: list[str], top_k: int) -> Iterator[Fields]:
-    return ({"masks": some} for some in model.fill_mask(texts, top_k=top_k))
+    """Always a list for each mask, also where there is but one."""
+    for found in model.fill_mask(texts, top_k=top_k):
+        yield {"masks": found if isinstance(found[0], list) else [found]}
 
 
 def sparse_vectors(model: TextModel, texts: list[str], prompts: dict[str, Any]) -> Iterator[Fields]:

@@ -17,6 +17,7 @@ from packhorse.cli.options import (
     Prompts,
     Reading,
     Reranker,
+    Stride,
     TopK,
     read_template,
 )
@@ -167,12 +168,7 @@ def answer(
     max_answer_length: Annotated[
         int, typer.Option(min=1, metavar="N", help="Tokens of the longest answer.")
     ] = 15,
-    stride: Annotated[
-        int,
-        typer.Option(
-            min=0, metavar="N", help="Tokens that the windows over a long line have in common."
-        ),
-    ] = 128,
+    stride: Stride = None,
     allow_none: Annotated[
         bool, typer.Option("--allow-none", help='Let "" be the answer where there is none.')
     ] = False,
@@ -183,8 +179,8 @@ def answer(
     options = {
         "top_k": top_k,
         "max_answer_length": max_answer_length,
-        "stride": stride,
         "allow_none": allow_none,
+        **({} if stride is None else {"stride": stride}),
     }
     job = results.Job(model, file, reading, loading.arguments())
     job.print_results("answering", partial(results.answers, question=question, options=options))
