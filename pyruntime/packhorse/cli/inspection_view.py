@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +58,20 @@ def _gives(found: Found) -> Rows:
         "labels": _labels(found["labels"]),
         "embedding": pooled,
         "pooling because": embedding["pooling_reason"],
-        "outputs": ", ".join(
-            f"{name} [{output['per']}s, {output['columns']}]"
-            for name, output in found["outputs"].items()
+        **_listed(
+            "outputs",
+            [
+                f"{name} [{output['per']}s, {output['columns']}]"
+                for name, output in found["outputs"].items()
+            ],
         ),
     }
     return {name: value for name, value in rows.items() if value}
+
+
+def _listed(name: str, values: Iterable[str]) -> Rows:
+    """A row for each value, the name beside the first one."""
+    return {name if i == 0 else " " * i: value for i, value in enumerate(values)}
 
 
 def _labels(labels: Sequence[str]) -> str:
@@ -84,13 +92,17 @@ def _text(text: Found) -> Rows:
     rows["longest text"] = f"{cut_at:,} tokens" + (
         f" (the model takes {text['longest']:,})" if cut_at != text["longest"] else ""
     )
-    for i, (name, prompt) in enumerate(text.get("prompts", {}).items()):
-        shown = json.dumps(prompt, ensure_ascii=False)
-        if len(shown) > _LONGEST_PROMPT:
-            shown = f'{shown[:_LONGEST_PROMPT]}..."'
-        default = ", the default" if name == text["default_prompt_name"] else ""
-        rows["prompts" if i == 0 else " " * i] = f"{name}: {shown}{default}"
-    return rows
+    default = text.get("default_prompt_name")
+    prompts = [
+        f"{name}: {_quoted(prompt)}{', the default' if name == default else ''}"
+        for name, prompt in text.get("prompts", {}).items()
+    ]
+    return rows | _listed("prompts", prompts)
+
+
+def _quoted(prompt: str) -> str:
+    shown = json.dumps(prompt, ensure_ascii=False)
+    return shown if len(shown) <= _LONGEST_PROMPT else f'{shown[:_LONGEST_PROMPT]}..."'
 
 
 def _session(session: Found) -> Rows:
