@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import packhorse
 import pytest
-from checkpoints import BERT
+from checkpoints import BERT, GOLDEN
 from command_line import Cli, failed
 from packhorse_weights import inspect_checkpoint
 from tiny_tokenizer import with_tokenizer
@@ -25,6 +25,52 @@ def text(tmp_path: Path) -> Path:
     path = tmp_path / "lines.txt"
     path.write_text("\n".join(LINES))
     return path
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Of the two revisions of a model in a cache of Hugging Face."""
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    entry = tmp_path / "home" / "hub" / "models--org--tiny"
+    folders = {}
+    for revision, model, commit in (
+        ("main", "bert-gelu", "a" * 40),
+        ("v1", "bert-reranker", "b" * 40),
+    ):
+        (entry / "refs").mkdir(parents=True, exist_ok=True)
+        (entry / "refs" / revision).write_text(commit)
+        (entry / "snapshots").mkdir(exist_ok=True)
+        folders[revision] = with_tokenizer(GOLDEN / model, entry / "snapshots" / commit)
+    return folders
+
+
+def test_models_by_name(cli: Cli, text: Path, folders: dict[str, Path], tmp_path: Path) -> None:
+    out = tmp_path / "v.npy"
+    for revision, folder in folders.items():
+        assert cli("embed", NAME, text, "-o", out, "--revision", revision).status == 0
+        expected = packhorse.TextModel.load(folder).embed(LINES)
+        np.testing.assert_array_equal(np.load(out), expected)
+        shown = json.loads(cli("inspect", NAME, "--revision", revision, "--json").out)
+        assert (shown["model"], shown["folder"]) == (NAME, str(folder))
+        assert shown["text"]["kind"] == "WordPiece"
+        converted = tmp_path / revision
+        assert cli("convert", NAME, converted, "--revision", revision).status == 0
+        assert cli("embed", converted, text, "-o", out).status == 0
+        np.testing.assert_array_equal(np.load(out), expected)
+    shown = cli("score", NAME, "who", text, "--revision", "v1")
+    assert shown.out == cli("score", folders["v1"], "who", text).out
+    assert shown.out.count("score") == len(LINES)
+    assert failed(cli("score", NAME, "who", text), "score: this model")
+    for command in (("evaluate", NAME, "--file", text), ("bench", NAME, "--seconds", "0.1")):
+        assert NAME in cli(*command).out
+        assert cli(*command, "--revision", "v1").status == 0
+        assert failed(cli(*command, "--revision", "v2"), "'v2'")
+    assert failed(cli("inspect", "org/other"), "org/other", "hf download org/other")
+    assert failed(cli("inspect", folders["main"], "--revision", "v1"), "revision 'v1'")
 
 
 def test_pooling(cli: Cli, text: Path, tmp_path: Path) -> None:
@@ -62,3 +108,26 @@ def test_truncate_dim_of_the_files(cli: Cli, tmp_path: Path) -> None:
     (folder / "config_sentence_transformers.json").write_text('{"truncate_dim": 8}')
     assert json.loads(cli("inspect", folder, "--json").out)["embedding"]["truncate_dim"] == 8
     assert "embed gives the first 8" in cli("inspect", folder).out
+
+
+def test_a_quantised_folder_knows_its_dtype(cli: Cli, text: Path, tmp_path: Path) -> None:
+    folder, out = tmp_path / "q", tmp_path / "v.npy"
+    assert cli("convert", with_tokenizer(BERT, tmp_path / "m"), folder, "--quantize", "int8")
+    session = json.loads(cli("inspect", folder, "--json").out)["session"]
+    assert session["dtype"] == "int8"
+    assert session["bytes"]["total"] == packhorse.plan_memory(folder, dtype="int8").total_bytes
+    assert cli("embed", folder, text, "-o", out).status == 0
+    expected = packhorse.TextModel.load(folder, dtype="int8").embed(LINES)
+    np.testing.assert_array_equal(np.load(out), expected)
+    assert "int8 on cpu" in cli("bench", folder, "--seconds", "0.1").out
+    assert failed(cli("evaluate", folder, "--file", text), "load this model with dtype int8")
+    shown = cli("evaluate", folder, "--reference", tmp_path / "m", "--file", text)
+    assert "int8 on cpu beside float32" in shown.out
+
+
+def test_dtypes_of_a_gpu(cli: Cli, tmp_path: Path) -> None:
+    """What a session there would take by default, told without one."""
+    for dtype, default in (("float32", "float16"), ("bfloat16", "bfloat16")):
+        assert cli("convert", BERT, tmp_path / dtype, "--dtype", dtype).status == 0
+        shown = cli("inspect", tmp_path / dtype, "--device", "cuda", "--json")
+        assert json.loads(shown.out)["session"]["dtype"] == default

@@ -24,7 +24,7 @@ def describe(model: str, load: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that is known of a model before `Session.load(model, **load)`, in the form of
     JSON. Raises ValueError for a model that cannot be read or run."""
     read, plan = split_options(load)
-    path = Path(model)
+    path = packhorse_weights.find_model(model, read.pop("revision", None))
     checkpoint = packhorse_weights.inspect_checkpoint(path, **read)
     spec = checkpoint.spec
     # First, because it checks the spec: what follows may then rely on its fields.
@@ -111,7 +111,7 @@ def _text(path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def _session(checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str, Any]:
     """`error` in place of bytes where this build or machine has no such device."""
-    dtype = options.get("dtype") or "float32"
+    dtype = options.get("dtype") or checkpoint.default_dtype(options["device"])
     asked = {**options, "dtype": dtype}
     try:
         plan = plan_memory(checkpoint.spec, **asked)
