@@ -10,11 +10,11 @@ from typing import Any
 import packhorse
 import pytest
 from checkpoints import BERT, GOLDEN
-from command_line import Cli, failed
+from command_line import Cli, failed, with_masks
 from folder_cases import make_folder
 from packhorse_weights import convert, inspect_checkpoint
 from text_cases import PROMPTS
-from tiny_tokenizer import special_tokenizer, with_tokenizer
+from tiny_tokenizer import with_tokenizer
 
 for needed in ("typer", "rich", "tokenizers"):
     pytest.importorskip(needed)
@@ -75,8 +75,7 @@ def test_outputs_and_labels_are_those_of_the_session(cli: Cli, tmp_path: Path, n
 def test_methods_that_are_shown_work_and_no_others(
     cli: Cli, tmp_path: Path, name: str, methods: list[str]
 ) -> None:
-    folder = with_tokenizer(GOLDEN / name, tmp_path / "m")
-    special_tokenizer().save(str(folder / "tokenizer.json"))
+    folder = with_masks(GOLDEN / name, tmp_path / "m")
     assert described(cli, folder)["methods"] == methods
     assert ", ".join(methods) in cli("inspect", folder).out
     heads = inspect_checkpoint(folder).spec.get("heads", {})

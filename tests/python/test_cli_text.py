@@ -10,10 +10,10 @@ import numpy as np
 import packhorse
 import pytest
 from checkpoints import BERT, GOLDEN, TOKENS, with_logit_score
-from command_line import Cli, Outcome, failed
+from command_line import Cli, Outcome, failed, with_masks
 from packhorse_weights import resolve_model
 from text_cases import TEMPLATE
-from tiny_tokenizer import special_tokenizer, with_tokenizer
+from tiny_tokenizer import with_tokenizer
 
 for needed in ("typer", "rich", "tokenizers"):
     pytest.importorskip(needed)
@@ -38,10 +38,10 @@ def test_score(cli: Cli, text: Path, tmp_path: Path) -> None:
     rows = [json.loads(line) for line in shown.out.splitlines()]
     scores = packhorse.TextModel.load(reranker).score("who", lines)
     assert rows == [{"index": i, "score": score} for i, score in enumerate(scores.tolist())]
-    classifier = with_tokenizer(GOLDEN / "bert-sequence", tmp_path / "c")
-    assert failed(cli("score", classifier, "who", text), "score: this model")
     refused = cli("score", reranker, "who", text, "--instruction", "find it")
     assert failed(refused, "instruction: this model reads pairs without one")
+    classifier = with_tokenizer(GOLDEN / "bert-sequence", tmp_path / "c")
+    assert failed(cli("score", classifier, "who", text), "3 labels")
 
 
 def test_the_best_of_scored_lines(cli: Cli, text: Path, tmp_path: Path) -> None:
@@ -142,8 +142,7 @@ def test_answer(cli: Cli, lines: Path, tmp_path: Path) -> None:
 
 
 def test_fill_mask(cli: Cli, text: Path, tmp_path: Path) -> None:
-    folder = with_tokenizer(GOLDEN / "bert-predictions", tmp_path / "m")
-    special_tokenizer().save(str(folder / "tokenizer.json"))
+    folder = with_masks(GOLDEN / "bert-predictions", tmp_path / "m")
     masked = ["the [MASK] sat", "[MASK] [MASK]"]
     text.write_text("\n".join(masked))
     model = packhorse.TextModel.load(folder, max_predictions=2)

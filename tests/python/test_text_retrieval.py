@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import packhorse
 import pytest
 from checkpoints import GOLDEN
 from text_cases import TEXTS
-from tiny_tokenizer import NO_TYPES, SPECIAL, WORDS, special_tokenizer, vocabulary, with_tokenizer
+from tiny_tokenizer import NO_TYPES, SPECIAL, WORDS, make_tokenizer, vocabulary, with_tokenizer
 
 pytest.importorskip("tokenizers")
 
@@ -26,6 +27,13 @@ def load(tmp_path: Path) -> Load:
         return packhorse.TextModel.load(folder, **options)
 
     return load
+
+
+def special_tokenizer() -> Any:
+    """As published ones are: special tokens may stand in a text."""
+    tokenizer = make_tokenizer()
+    tokenizer.add_special_tokens(list(SPECIAL.values()))
+    return tokenizer
 
 
 def ids_of(text: str, longest: int = 40) -> list[int]:

@@ -108,11 +108,6 @@ def with_kind(model: Path, folder: Path, kind: str, **settings: Any) -> Path:
     tokenizer.add_special_tokens(list(SPECIAL.values()))
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
-def special_tokenizer() -> Any:
-    """As published ones are: special tokens may stand in a text."""
-    tokenizer = make_tokenizer()
-    tokenizer.add_special_tokens(list(SPECIAL.values()))
-    return tokenizer
 
 
 def add_tokenizer(folder: Path, pair: str = "bert", **settings: Any) -> Path:
