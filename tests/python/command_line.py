@@ -5,19 +5,9 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tiny_tokenizer import SPECIAL, make_tokenizer, with_tokenizer
-
-
-def with_masks(model: Path, folder: Path) -> Path:
-    """A copy of a golden model with a tokenizer for which [MASK] may stand in a text."""
-    tokenizer = make_tokenizer()
-    tokenizer.add_special_tokens(list(SPECIAL.values()))
-    tokenizer.save(str(with_tokenizer(model, folder) / "tokenizer.json"))
-    return folder
 
 
 class Outcome(NamedTuple):

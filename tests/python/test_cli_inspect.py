@@ -10,11 +10,11 @@ from typing import Any
 import packhorse
 import pytest
 from checkpoints import BERT, GOLDEN
-from command_line import Cli, failed, with_masks
+from command_line import Cli, failed
 from folder_cases import make_folder
 from packhorse_weights import convert, inspect_checkpoint
 from text_cases import PROMPTS
-from tiny_tokenizer import with_tokenizer
+from tiny_tokenizer import with_kind, with_tokenizer
 
 for needed in ("typer", "rich", "tokenizers"):
     pytest.importorskip(needed)
@@ -66,6 +66,7 @@ def test_outputs_and_labels_are_those_of_the_session(cli: Cli, tmp_path: Path, n
         ("bert-reranker", ["score", "classify", "embed"]),
         ("bert-sequence", ["classify", "embed"]),
         ("bert-tokens", ["classify_tokens", "embed"]),
+        ("bert-answers", ["answer", "embed"]),
         ("bert-predictions", ["fill_mask", "embed"]),
         ("bert-splade", ["fill_mask", "embed_sparse", "embed"]),
         ("bert-colbert", ["embed_tokens", "embed"]),
@@ -75,7 +76,7 @@ def test_outputs_and_labels_are_those_of_the_session(cli: Cli, tmp_path: Path, n
 def test_methods_that_are_shown_work_and_no_others(
     cli: Cli, tmp_path: Path, name: str, methods: list[str]
 ) -> None:
-    folder = with_masks(GOLDEN / name, tmp_path / "m")
+    folder = with_kind(GOLDEN / name, tmp_path / "m", "words")
     assert described(cli, folder)["methods"] == methods
     assert ", ".join(methods) in cli("inspect", folder).out
     heads = inspect_checkpoint(folder).spec.get("heads", {})

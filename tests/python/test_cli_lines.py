@@ -9,8 +9,8 @@ import numpy as np
 import packhorse
 import pytest
 from checkpoints import BERT, GOLDEN
-from command_line import Cli, failed, with_masks
-from tiny_tokenizer import with_tokenizer
+from command_line import Cli, failed
+from tiny_tokenizer import with_kind, with_tokenizer
 
 for needed in ("typer", "rich", "tokenizers"):
     pytest.importorskip(needed)
@@ -93,7 +93,7 @@ def test_byte_order_mark(text: Path) -> None:
 
 def test_messages_name_the_line(cli: Cli, text: Path, tmp_path: Path) -> None:
     """Of the file, not of the chunk that was being read."""
-    folder = with_masks(GOLDEN / "bert-predictions", tmp_path / "m")
+    folder = with_kind(GOLDEN / "bert-predictions", tmp_path / "m", "words")
     text.write_text("the [MASK]\na [MASK]\na cat\n")
     shown = cli("fill-mask", folder, text)
     assert shown.status == 1

@@ -10,10 +10,10 @@ import numpy as np
 import packhorse
 import pytest
 from checkpoints import BERT, GOLDEN, TOKENS, with_logit_score
-from command_line import Cli, Outcome, failed, with_masks
+from command_line import Cli, Outcome, failed
 from packhorse_weights import resolve_model
 from text_cases import TEMPLATE
-from tiny_tokenizer import with_tokenizer
+from tiny_tokenizer import with_kind, with_tokenizer
 
 for needed in ("typer", "rich", "tokenizers"):
     pytest.importorskip(needed)
@@ -38,10 +38,10 @@ def test_score(cli: Cli, text: Path, tmp_path: Path) -> None:
     rows = [json.loads(line) for line in shown.out.splitlines()]
     scores = packhorse.TextModel.load(reranker).score("who", lines)
     assert rows == [{"index": i, "score": score} for i, score in enumerate(scores.tolist())]
+    classifier = with_tokenizer(GOLDEN / "bert-sequence", tmp_path / "c")
+    assert failed(cli("score", classifier, "who", text), "gives texts 3 labels")
     refused = cli("score", reranker, "who", text, "--instruction", "find it")
     assert failed(refused, "instruction: this model reads pairs without one")
-    classifier = with_tokenizer(GOLDEN / "bert-sequence", tmp_path / "c")
-    assert failed(cli("score", classifier, "who", text), "3 labels")
 
 
 def test_the_best_of_scored_lines(cli: Cli, text: Path, tmp_path: Path) -> None:
@@ -96,8 +96,9 @@ def test_classify(cli: Cli, lines: Path, tmp_path: Path) -> None:
     assert failed(cli("classify", BERT, lines), "no tokenizer.json")
     rows = rows_of(cli("classify", folder, lines, "--text"))
     assert [row["text"] for row in rows] == LINES
-    refused = cli("classify", folder, lines, "--strategy", "simple")
-    assert failed(refused, "--strategy", "labels texts, not tokens")
+    for option in (("--strategy", "simple"), ("--stride", 5)):
+        refused = cli("classify", folder, lines, *option)
+        assert failed(refused, option[0], "labels texts, not tokens")
 
 
 def test_classify_pairs(cli: Cli, text: Path, tmp_path: Path) -> None:
@@ -116,12 +117,16 @@ def test_classify_pairs(cli: Cli, text: Path, tmp_path: Path) -> None:
 def test_entities(cli: Cli, lines: Path, tmp_path: Path) -> None:
     folder = with_tokenizer(GOLDEN / "bert-tokens", tmp_path / "t")
     model = packhorse.TextModel.load(folder)
-    for strategy in ("none", "simple"):
+    for strategy in ("none", "first", "average", "max", "simple"):
         entities = model.classify_tokens(LINES, aggregation_strategy=strategy)
         rows = rows_of(cli("classify", folder, lines, "--strategy", strategy))
         assert rows == [{"index": i, "entities": its} for i, its in enumerate(entities)]
     assert rows_of(cli("classify", folder, lines)) == rows
     assert failed(cli("classify", folder, lines, "--strategy", "last"), "'last' is not one of")
+    lines.write_text("the cat sat on the mat in paris " * 12)
+    asked = ("classify", folder, lines, "--strategy", "max", "--stride", 5)
+    entities = model.classify_tokens(lines.read_text(), aggregation_strategy="max", stride=5)
+    assert rows_of(cli(*asked)) == [{"index": 0, "entities": entities}]
     refused = cli("classify", folder, lines, "--top-k", "1")
     assert failed(refused, "--top-k", "this model labels tokens")
 
@@ -142,7 +147,7 @@ def test_answer(cli: Cli, lines: Path, tmp_path: Path) -> None:
 
 
 def test_fill_mask(cli: Cli, text: Path, tmp_path: Path) -> None:
-    folder = with_masks(GOLDEN / "bert-predictions", tmp_path / "m")
+    folder = with_kind(GOLDEN / "bert-predictions", tmp_path / "m", "words")
     masked = ["the [MASK] sat", "[MASK] [MASK]"]
     text.write_text("\n".join(masked))
     model = packhorse.TextModel.load(folder, max_predictions=2)
@@ -153,6 +158,8 @@ def test_fill_mask(cli: Cli, text: Path, tmp_path: Path) -> None:
         assert rows == [{"index": i, "masks": its} for i, its in enumerate(found)]
     refused = cli("fill-mask", folder, text, "--max-masks", 1)
     assert failed(refused, "line 2 has 2 [MASK], expected 1 to 1")
+    other = with_tokenizer(GOLDEN / "bert-sequence", tmp_path / "c")
+    assert failed(cli("fill-mask", other, text), "fill_mask: this model gives texts 3 labels")
 
 
 @pytest.mark.parametrize("name", ["bert-splade", "bge-m3"])
@@ -191,5 +198,5 @@ def test_inspect_and_bench_in_a_template(cli: Cli, tmp_path: Path) -> None:
     plan = packhorse.plan_memory(folder, reranker=TOKENS)
     assert plan == packhorse.Session.load(folder, reranker=TOKENS).memory_plan
     assert "logits" in {buffer.name for buffer in plan.arena.buffers}
-    with pytest.raises(ValueError, match="a spec says itself"):
+    with pytest.raises(ValueError, match="a spec has its template already"):
         packhorse.plan_memory(resolve_model(folder, TOKENS).spec, reranker=TOKENS)

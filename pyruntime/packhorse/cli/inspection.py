@@ -12,8 +12,9 @@ import packhorse_weights
 from packhorse_weights.text import read_text_config
 
 from packhorse import plan_memory
-from packhorse.cli.abilities import embedding_columns, find_methods, find_outputs
 from packhorse.cli.options import split_options
+from packhorse.cli.outputs import embedding_columns, find_outputs
+from packhorse.heads import methods_for
 from packhorse.text import TextTokenizer
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def describe(model: str, load: Mapping[str, Any]) -> dict[str, Any]:
         "model": model,
         **_stored(checkpoint),
         "size": _sizes(spec),
-        "methods": find_methods(spec),
+        # What it was made for, and what every model does.
+        "methods": list(dict.fromkeys([*methods_for(spec), "embed"])),
         "labels": list(spec.get("heads", {}).get("classifier", {}).get("labels", ())),
         "outputs": {name: output._asdict() for name, output in find_outputs(spec).items()},
         "embedding": _embedding(checkpoint) | {"truncate_dim": text.pop("truncate_dim", None)},

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packhorse_weights import inspect_checkpoint
+
 from packhorse import TextModel
 from packhorse.cli.lines import open_lines
-from packhorse.cli.options import Reading
+from packhorse.cli.options import Reading, split_options
 from packhorse.cli.writers import note_truncated
+from packhorse.heads import methods_for, require_head
 from packhorse.result import FloatArray
 
 Fields = Mapping[str, Any]
@@ -27,6 +30,11 @@ class Job:
     file: Path
     reading: Reading
     load: dict[str, Any]
+
+    def require(self, method: str) -> None:
+        """Raises ValueError before anything is loaded for a model without a head for a method."""
+        read, _ = split_options(self.load)
+        require_head(inspect_checkpoint(self.model, **read).spec, method)
 
     def print_results(
         self,
@@ -75,18 +83,25 @@ def scores(
 
 
 def labels(
-    model: TextModel, texts: list[str], top_k: int | None, strategy: str | None, pairs: bool
+    model: TextModel,
+    texts: list[str],
+    top_k: int | None,
+    pairs: bool,
+    strategy: str | None,
+    stride: int | None,
 ) -> Iterable[Fields]:
     """Labels of texts or pairs, or where the model labels tokens, the entities of texts."""
-    classifier = model.session.config.get("heads", {}).get("classifier", {})
-    if classifier.get("input") == "tokens":
+    if "classify_tokens" in methods_for(model.session.config):
         if top_k is not None or pairs:
             name = "--pairs" if pairs else "--top-k"
             raise ValueError(f"{name}: this model labels tokens, not texts")
-        found = model.classify_tokens(texts, aggregation_strategy=strategy or "simple")
+        found = model.classify_tokens(
+            texts, aggregation_strategy=strategy or "simple", stride=stride
+        )
         return ({"entities": some} for some in found)
-    if strategy is not None:
-        raise ValueError("--strategy: this model labels texts, not tokens")
+    if strategy is not None or stride is not None:
+        name = "--stride" if strategy is None else "--strategy"
+        raise ValueError(f"{name}: this model labels texts, not tokens")
     found = model.classify(_pairs(texts) if pairs else texts, top_k=top_k or 1)
     return found if (top_k or 1) == 1 else ({"labels": some} for some in found)
 

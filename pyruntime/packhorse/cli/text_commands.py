@@ -147,12 +147,13 @@ def classify(
             "none: they are not.",
         ),
     ] = None,
+    stride: Stride = None,
 ) -> None:
     """Label each line of a text, or find the entities in it, whichever the model does."""
     from packhorse.cli import results
 
     job = results.Job(model, file, reading, loading.arguments())
-    find = partial(results.labels, top_k=top_k, strategy=strategy, pairs=pairs)
+    find = partial(results.labels, top_k=top_k, pairs=pairs, strategy=strategy, stride=stride)
     job.print_results("classifying", find)
 
 
@@ -179,8 +180,8 @@ def answer(
     options = {
         "top_k": top_k,
         "max_answer_length": max_answer_length,
+        "stride": stride,
         "allow_none": allow_none,
-        **({} if stride is None else {"stride": stride}),
     }
     job = results.Job(model, file, reading, loading.arguments())
     job.print_results("answering", partial(results.answers, question=question, options=options))
@@ -201,6 +202,7 @@ def fill_mask(
 
     load = loading.arguments() | {"max_predictions": max_masks}
     job = results.Job(model, file, reading, load)
+    job.require("fill_mask")  # a session refuses masks by what its plan calls them
     job.print_results("filling", partial(results.masks, top_k=top_k))
 
 

@@ -1,4 +1,4 @@
-"""What a model can be used for, read off its spec."""
+"""What a session of a model gives, read off the spec alone."""
 
 from __future__ import annotations
 
@@ -42,24 +42,3 @@ def embedding_columns(spec: Spec) -> int:
         return int(dense[-1]["size"])
     pooling = embedding.get("pooling")
     return int(spec["hidden_size"]) * (len(pooling) if isinstance(pooling, list) else 1)
-
-
-def find_methods(spec: Spec) -> list[str]:
-    """Names of the methods of `TextModel` that the model has a head for, what it was made for
-    first; every model gives embeddings."""
-    heads = spec.get("heads", {})
-    methods = []
-    if classifier := heads.get("classifier"):
-        labels = list(classifier["labels"])
-        if classifier["input"] == "tokens":
-            methods.append("answer" if labels == ["start", "end"] else "classify_tokens")
-        else:
-            methods += ["score"] if len(labels) == 1 else []
-            methods += ["classify"] if "template" not in spec else []
-    if "masked_lm" in heads:
-        methods.append("fill_mask")
-    if heads.get("masked_lm", {}).get("sparse") or heads.get("token_weights"):
-        methods.append("embed_sparse")
-    if "vectors" in heads:
-        methods.append("embed_tokens")
-    return [*methods, "embed"]
