@@ -95,15 +95,16 @@ def labels(
         if top_k is not None or pairs:
             name = "--pairs" if pairs else "--top-k"
             raise ValueError(f"{name}: this model labels tokens, not texts")
-        found = model.classify_tokens(
-            texts, aggregation_strategy=strategy or "simple", stride=stride
-        )
-        return ({"entities": some} for some in found)
+        joined: Any = strategy or "simple"  # the method says what it knows
+        entities = model.classify_tokens(texts, aggregation_strategy=joined, stride=stride)
+        return ({"entities": some} for some in entities)
     if strategy is not None or stride is not None:
         name = "--stride" if strategy is None else "--strategy"
         raise ValueError(f"{name}: this model labels texts, not tokens")
-    found = model.classify(_pairs(texts) if pairs else texts, top_k=top_k or 1)
-    return found if (top_k or 1) == 1 else ({"labels": some} for some in found)
+    given: list[Any] = _pairs(texts) if pairs else texts
+    if top_k is None or top_k == 1:
+        return model.classify(given)
+    return ({"labels": some} for some in model.classify(given, top_k=top_k))
 
 
 def _pairs(texts: list[str]) -> list[tuple[str, str]]:
