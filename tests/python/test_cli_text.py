@@ -198,5 +198,5 @@ def test_inspect_and_bench_in_a_template(cli: Cli, tmp_path: Path) -> None:
     plan = packhorse.plan_memory(folder, reranker=TOKENS)
     assert plan == packhorse.Session.load(folder, reranker=TOKENS).memory_plan
     assert "logits" in {buffer.name for buffer in plan.arena.buffers}
-    with pytest.raises(ValueError, match="a spec has its template already"):
+    with pytest.raises(ValueError, match="a spec says itself"):
         packhorse.plan_memory(resolve_model(folder, TOKENS).spec, reranker=TOKENS)
