@@ -12,8 +12,7 @@ from numpy.lib.format import open_memmap
 from packhorse import TextModel
 from packhorse.cli.lines import open_lines
 from packhorse.cli.writers import check_output, note_truncated, open_writer
-
-_FEWEST = 100  # embeddings that say what range the values of a dimension have
+from packhorse.text.embeddings import MIN_SAMPLE
 
 
 def read_ranges(sample: Path | None, dtype: str) -> npt.NDArray[np.float32] | None:
@@ -27,7 +26,7 @@ def read_ranges(sample: Path | None, dtype: str) -> npt.NDArray[np.float32] | No
             f"--output-dtype {dtype} has no use for --calibration"
             if sample is not None
             else f"--output-dtype {dtype} needs --calibration: float32 embeddings of this model, "
-            f"of {_FEWEST} or more texts like those to come"
+            f"of {MIN_SAMPLE} or more texts like those to come"
         )
     if sample is None:
         return None
@@ -39,9 +38,9 @@ def read_ranges(sample: Path | None, dtype: str) -> npt.NDArray[np.float32] | No
         raise ValueError(
             f"{sample}: {rows.dtype}{list(rows.shape)}, expected embeddings: floats [texts, dims]"
         )
-    if len(rows) < _FEWEST:
+    if len(rows) < MIN_SAMPLE:
         raise ValueError(
-            f"{sample}: {len(rows)} embeddings, expected {_FEWEST} or more to tell ranges"
+            f"{sample}: {len(rows)} embeddings, expected {MIN_SAMPLE} or more to tell ranges"
         )
     return np.stack([rows.min(axis=0), rows.max(axis=0)]).astype(np.float32)
 
