@@ -132,6 +132,11 @@ cdef class NativeSession:
     cdef public int device_index  # of CUDA; -1 on the CPU
     cdef public dict outputs  # {name: (whether per token, columns)}, what the model has
 
+    cdef shared_ptr[CSession] _get(self) except *:
+        if self.session.get() == NULL:
+            raise RuntimeError("this session was not loaded: NativeSession.load makes one")
+        return self.session
+
     @staticmethod
     def load(str spec_json, list files, dict names, tensors, device, dtype, max_tokens,
              max_sequences, threads, pin_threads, memory_limit, output_slots, max_predictions):
@@ -175,7 +180,7 @@ cdef class NativeSession:
         """Writes into `arrays`: see _host_outputs. `rows`: that predictions are of, or None."""
         cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids, rows)
         cdef RunOutputs outputs = _host_outputs(arrays)
-        cdef shared_ptr[CSession] session = self.session
+        cdef shared_ptr[CSession] session = self._get()
         with nogil:
             deref(session).run(batch, outputs)
 
@@ -183,7 +188,7 @@ cdef class NativeSession:
         """`batch`: (ids, cu_seqlens, type_ids, position_ids, T, B), addresses of the device."""
         cdef CDeviceTokens tokens = _device_batch(batch, rows)
         cdef RunOutputs outputs = _host_outputs(arrays)
-        cdef shared_ptr[CSession] session = self.session
+        cdef shared_ptr[CSession] session = self._get()
         with nogil:
             deref(session).run(tokens, outputs, stream)
 
@@ -193,7 +198,7 @@ cdef class NativeSession:
         """{name: DeviceArray} of the names in `outputs`."""
         cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids, rows)
         cdef DeviceOutputSet wanted = _wanted(outputs)
-        cdef shared_ptr[CSession] session = self.session
+        cdef shared_ptr[CSession] session = self._get()
         cdef DeviceOutputs results
         with nogil:
             results = deref(session).run_on_device(batch, wanted, stream)
@@ -203,7 +208,7 @@ cdef class NativeSession:
         """From device to device; `owner` keeps the batch, and is kept until it has been read."""
         cdef CDeviceTokens tokens = _device_batch(batch, rows)
         cdef DeviceOutputSet wanted = _wanted(outputs)
-        cdef shared_ptr[CSession] session = self.session
+        cdef shared_ptr[CSession] session = self._get()
         cdef shared_ptr[const void] held = hold(owner)
         cdef DeviceOutputs results
         with nogil:
@@ -213,10 +218,10 @@ cdef class NativeSession:
     @property
     def stream(self):
         """Handle of the session's stream; 0 on the CPU."""
-        return deref(self.session).stream()
+        return deref(self._get()).stream()
 
     def wait_for(self, uintptr_t stream):
-        cdef shared_ptr[CSession] session = self.session
+        cdef shared_ptr[CSession] session = self._get()
         with nogil:
             deref(session).wait_for(stream)
 
@@ -225,13 +230,13 @@ cdef class NativeSession:
         """Milliseconds on the device, one mean of `launches` runs for each sample."""
         cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, None, None, None)
         cdef vector[double] times
-        cdef shared_ptr[CSession] session = self.session
+        cdef shared_ptr[CSession] session = self._get()
         with nogil:
             times = deref(session).time_encoder(batch, samples, launches)
         return list(times)
 
     def memory_plan(self):
-        return _plan(deref(self.session).memory_plan())
+        return _plan(deref(self._get()).memory_plan())
 
 
 def plan_memory(str spec_json, device, dtype, max_tokens, max_sequences, threads, pin_threads,

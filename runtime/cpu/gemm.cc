@@ -249,7 +249,8 @@ class OneDnnGemm final : public Gemm {
     const int64_t columns = last ? layout_.last_columns : layout_.columns;
     const size_t size = size_of(shape_.out_dtype);
     const auto offset = static_cast<size_t>(panel) * layout_.full.get_size();
-    char* out = static_cast<char*>(block.out) + static_cast<size_t>(begin) * size;
+    char* out =
+        static_cast<char*>(block.out) + static_cast<size_t>(begin - block.first_column) * size;
     const bool in_place = block.out_stride == columns && block.out_rows >= kRowCounts[index];
     char* to = in_place ? out : static_cast<char*>(block.tile);
     Kernel& kernel = last ? *last_panel_[index] : *panel_[index];

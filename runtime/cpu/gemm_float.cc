@@ -28,7 +28,7 @@ class FloatGemm final : public Gemm {
     task.x_stride = block.x_stride != 0 ? block.x_stride : shape_.in_features;
     task.weight = static_cast<const float*>(block.weight) + begin * shape_.in_features;
     task.bias = shape_.bias ? block.bias + begin : nullptr;
-    task.out = static_cast<float*>(block.out) + begin;
+    task.out = static_cast<float*>(block.out) + (begin - block.first_column);
     task.out_stride = block.out_stride;
     task.rows = block.rows;
     task.in_features = shape_.in_features;

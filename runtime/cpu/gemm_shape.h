@@ -49,10 +49,11 @@ class Gemm {
     int64_t rows = 0;         // at most kBlockRows, or a multiple of it (run), or takes_any_rows
     const void* weight = nullptr;
     const float* bias = nullptr;
-    void* out = nullptr;     // [out_rows, out_features]
-    int64_t out_stride = 0;  // elements between rows
-    int64_t out_rows = 0;    // at least rows; rows up to this number may be overwritten
-    void* tile = nullptr;    // tile_bytes of scratch
+    void* out = nullptr;       // [out_rows, out_features]
+    int64_t first_column = 0;  // of those in out, which lacks the columns before (run_panel)
+    int64_t out_stride = 0;    // elements between rows
+    int64_t out_rows = 0;      // at least rows; rows up to this number may be overwritten
+    void* tile = nullptr;      // tile_bytes of scratch
     int worker = 0;
   };
 

@@ -6,6 +6,8 @@
 #include <cstring>
 
 #include "core/cpu_profile.h"
+#include "core/format.h"
+#include "packhorse/error.h"
 
 namespace packhorse::cpu {
 namespace {
@@ -13,8 +15,8 @@ namespace {
 // Rows of one task: enough work to be worth claiming, little enough to spread.
 constexpr int64_t kTaskRows = 32;
 
-// Beyond any model: model/spec.cc allows no larger head.
-constexpr size_t kMostHeadDim = 4096;
+// Beyond any model: a spec allows no larger head.
+constexpr int32_t kMostHeadDim = 4096;
 
 char* row_at(const TensorView& view, int64_t row) {
   return view.as<char>() + static_cast<size_t>(row * view.row_stride) * size_of(view.dtype);
@@ -102,6 +104,10 @@ void rotation(const RotationArgs& args, ThreadPool& pool) {
 }
 
 void rotate_heads(const RotateHeadsArgs& args, const Kernels& kernels, ThreadPool& pool) {
+  if (args.head_dim > kMostHeadDim) {
+    throw InvalidArgument(
+        concat("rotate_heads: head_dim is ", args.head_dim, ", expected at most ", kMostHeadDim));
+  }
   const auto kernel = kernels.rotate_row[index_of(args.q.dtype)];
   for_rows(args.q.rows(), pool, [&](int64_t first, int64_t end) {
     std::array<float, kMostHeadDim> scratch;

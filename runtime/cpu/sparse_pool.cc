@@ -75,9 +75,8 @@ void sparse_pool(const SparsePoolArgs& args, GemmSet& gemms, const Kernels& kern
     block.weight = args.weight.data;
     block.bias = args.weight.bias;
     block.out_stride = std::min(scratch.panel, args.weight.out_features - begin);
-    // Where column 0 would be: only this panel's columns are written.
-    block.out = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(logits) -
-                                        static_cast<uintptr_t>(begin) * sizeof(float));
+    block.out = logits;
+    block.first_column = begin;
     block.out_rows = kBlockRows;
     block.worker = worker;
     for (int64_t b = 0; b < args.batch.num_sequences; ++b) {

@@ -16,7 +16,7 @@ import numpy as np
 
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import map_file
-from packhorse_weights.tensor import PAYLOADS, Tensor
+from packhorse_weights.tensor import PAYLOADS, Tensor, is_addressable
 from packhorse_weights.torch_pickle import StridedTensor, load_pickle
 
 _MAX_PICKLE_BYTES = 16 << 20
@@ -82,6 +82,11 @@ class _Archive:
                 f"{self.path}: storage {tensor.storage.key} has {size} bytes; expected "
                 f"{tensor.storage.count} elements of {tensor.storage.dtype}"
             )
+        if not is_addressable(tensor.shape, payload.itemsize):
+            raise CheckpointError(
+                f"{self.path}: a tensor of shape {list(tensor.shape)} is larger than any array "
+                "can be"
+            )
         if 0 in tensor.shape:
             return Tensor(np.empty(tensor.shape, payload), tensor.storage.dtype)
         data = np.ndarray(
@@ -89,7 +94,11 @@ class _Archive:
             payload,
             self.buffer,
             begin + tensor.offset * payload.itemsize,
-            tuple(stride * payload.itemsize for stride in tensor.strides),
+            # The stride of a single element says nothing, and may be any number.
+            tuple(
+                payload.itemsize * (stride if size > 1 else 1)
+                for size, stride in zip(tensor.shape, tensor.strides, strict=True)
+            ),
         )
         return Tensor(data, tensor.storage.dtype)
 
