@@ -283,7 +283,7 @@ class Call {
         delete static_cast<std::shared_ptr<DeviceArray>*>(
             PyCapsule_GetPointer(self, "DeviceArray"));
       });
-      array.release();
+      static_cast<void>(array.release());
       return capsule;
     }
     if (rows.dtype != DType::kFloat32) {

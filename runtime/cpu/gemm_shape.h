@@ -23,7 +23,8 @@ constexpr int64_t panel_count(int64_t out_features, DType dtype) {
   return (out_features + panel_width(dtype) - 1) / panel_width(dtype);
 }
 
-struct GemmShape {
+/// A dense layer, whatever its weights are: what a Gemm is made for.
+struct DenseShape {
   int64_t in_features = 0;
   int64_t out_features = 0;
   DType dtype = DType::kFloat32;      // of x and the weight
@@ -34,7 +35,7 @@ struct GemmShape {
   auto key() const {
     return std::tuple(in_features, out_features, dtype, out_dtype, activation, bias);
   }
-  bool operator<(const GemmShape& other) const { return key() < other.key(); }
+  bool operator<(const DenseShape& other) const { return key() < other.key(); }
 };
 
 /// Whether the kernels of a dtype take any number of rows, and rows apart; neither changes a bit.
