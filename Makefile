@@ -1,9 +1,11 @@
-# make demo | test | lint | bench | clean     (needs Python >= 3.10 with headers, and g++ or clang++)
+# make demo | test | lint | tidy | bench | clean     (needs Python >= 3.10 with headers, and g++ or clang++)
 #
 # Everything lives in .venv and build. A stamp in .venv says that a step is done; it is redone when
 # what it depends on is newer.
 PYTHON ?= python3
 WERROR ?= OFF# ON: compiler warnings are errors
+
+FUZZ_EXAMPLES ?= 300# of each operator, in test-asan-python
 
 BIN := .venv/bin
 CMAKE := $(BIN)/cmake
@@ -20,7 +22,7 @@ SOURCES := CMakeLists.txt LICENSE README.md pyproject.toml \
 CPP_SOURCES := $(shell find runtime pyruntime tests examples -name '*.h' -o -name '*.cc' \
   -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo test test-cpp test-sanitize test-python gpu-receipt lint bench cuda-compile clean
+.PHONY: demo test test-cpp test-sanitize test-asan-python test-python gpu-receipt lint tidy bench cuda-compile clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed .venv/.text .venv/.model
@@ -34,12 +36,30 @@ test-cpp: .venv/.installed
 	$(CMAKE) --build build/wheel --target packhorse_tests
 	$(CTEST) --test-dir build/wheel
 
-test-sanitize: .venv/.build
-	$(CMAKE) -S . -B build/sanitize -G Ninja -Wno-deprecated -DPACKHORSE_SANITIZE=ON \
-	  -DPACKHORSE_BUILD_TESTS=ON -DPACKHORSE_WERROR=$(WERROR) -DPACKHORSE_CUDA=OFF \
-	  -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+test-sanitize: build/sanitize/.configured
 	$(CMAKE) --build build/sanitize --target packhorse_tests
 	$(CTEST) --test-dir build/sanitize
+
+# The operators under AddressSanitizer, called from Python with random arguments. The interpreter is
+# not built with it, so the library is loaded before; and what the interpreter keeps is no leak.
+test-asan-python: build/sanitize/.configured .venv/.text .venv/.test
+	$(CMAKE) --build build/sanitize
+	rm -rf build/sanitize/python
+	mkdir -p build/sanitize/python
+	cp -r pyruntime/packhorse weights_tools/packhorse_weights build/sanitize/python
+	$(CMAKE) --install build/sanitize --prefix build/sanitize/python/packhorse >/dev/null
+	PYTHONPATH=build/sanitize/python PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 \
+	  PACKHORSE_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) \
+	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	  $(BIN)/python -m pytest -q -p no:cacheprovider --capture=no tests/python/test_ops_fuzz.py
+
+build/sanitize/.configured: .venv/.build
+	$(CMAKE) -S . -B build/sanitize -G Ninja -Wno-deprecated -DPACKHORSE_SANITIZE=ON \
+	  -DPACKHORSE_BUILD_TESTS=ON -DPACKHORSE_BUILD_PYTHON=ON -DPACKHORSE_WERROR=$(WERROR) \
+	  -DPACKHORSE_CUDA=OFF -DSKBUILD=ON -DCMAKE_INSTALL_LIBDIR=lib \
+	  -DCMAKE_INTERPROCEDURAL_OPTIMIZATION=OFF \
+	  -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	touch $@
 
 test-python: .venv/.installed .venv/.text .venv/.test .venv/.model
 	$(BIN)/pytest
@@ -54,6 +74,11 @@ lint: .venv/.lint .venv/.text .venv/.test
 	$(BIN)/mypy
 	$(BIN)/cython-lint pyruntime
 	$(BIN)/clang-format --dry-run -Werror $(CPP_SOURCES)
+	$(BIN)/python tools/check_levels.py
+
+# What clang-tidy finds in the sources of the installed library.
+tidy: .venv/.installed .venv/.lint
+	$(BIN)/python tools/clang_tidy.py build/wheel
 
 bench: .venv/.installed .venv/.text .venv/.model .venv/.bench
 	$(BIN)/python benchmarks/cpu.py

@@ -39,6 +39,9 @@ Pooling parse_pooling(const std::string& name) {
                           {"weighted_mean", Pooling::kWeightedMean}});
 }
 
+// As in a spec: a table has two rows for each.
+constexpr int kMostDistance = 1 << 14;
+
 // The first argument of every operator: null for arrays on the host, for those on the device the
 // stream that the call is ordered with, 0 for none.
 using Stream = std::optional<StreamHandle>;
@@ -194,10 +197,12 @@ class Operators {
                                const std::optional<Floats>& position_queries, int buckets,
                                int max_distance) {
     if (buckets < 0 || buckets == 2 || buckets % 2 != 0 || max_distance < 1 ||
-        (buckets > 0 && max_distance < buckets / 2 + 2)) {
+        (buckets > 0 && max_distance < buckets / 2 + 2) || max_distance > kMostDistance ||
+        buckets > kMostDistance) {
       throw InvalidArgument(concat("buckets ", buckets, ", max_distance ", max_distance,
                                    ": expected 0 or an even number from 4 on, and a distance of at "
-                                   "least half of it and 2"));
+                                   "least half of it and 2, both at most ",
+                                   kMostDistance));
     }
     const int64_t slots = 2 * int64_t{buckets > 0 ? buckets : max_distance};
     const auto put = [&](const char* name, const std::optional<Floats>& table) {
@@ -240,7 +245,9 @@ class Operators {
     args.position = call.put("position", position);
     args.type = call.put("type", type);
     args.position_offset = position_offset;
-    const int64_t positions = position ? args.position.rows() - position_offset : 0;
+    // An offset that is negative is refused below, by `embed`.
+    const int64_t positions =
+        position ? args.position.rows() - std::max<int64_t>(position_offset, 0) : 0;
     const auto tokens =
         call.put_tokens(ids, cu_seqlens, type_ids, position_ids,
                         {.max_seqlen = position ? positions : size_of_vector("ids", ids),

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -26,8 +27,9 @@ namespace packhorse {
 
 namespace py = pybind11;
 
-using FloatArray = py::array_t<float, py::array::c_style | py::array::forcecast>;
-using IntArray = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
+// Of these dtypes, or such as convert without a loss: packhorse.ops has converted what it takes.
+using FloatArray = py::array_t<float, py::array::c_style>;
+using IntArray = py::array_t<int32_t, py::array::c_style>;
 
 /// A row-major array that lies on the device.
 struct DeviceView {
@@ -63,8 +65,16 @@ int64_t size_of_vector(const char* name, const std::variant<DeviceView, Array>& 
 
 inline std::pair<int64_t, int64_t> shape_of_matrix(const char* name, const Floats& array) {
   const std::vector<int64_t> shape = shape_of(array);
-  if (shape.size() == 2) return {shape[0], shape[1]};
-  throw InvalidArgument(concat(name, " has ", shape.size(), " dimensions, expected 2"));
+  if (shape.size() != 2) {
+    throw InvalidArgument(concat(name, " has ", shape.size(), " dimensions, expected 2"));
+  }
+  // An array without elements may claim any size; products of these do not overflow.
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (std::min(shape[0], shape[1]) < 0 || std::max(shape[0], shape[1]) > kMost) {
+    throw InvalidArgument(concat(name, " is [", shape[0], ", ", shape[1], "], expected 0 to ",
+                                 kMost, " rows and columns"));
+  }
+  return {shape[0], shape[1]};
 }
 
 /// A result that stays on the device. It is complete: the call has waited for it.
@@ -93,6 +103,7 @@ class OwnedArray final : public DeviceArray {
     const auto converted = ops.allocate(bytes);
     const TensorView rows(converted->data(), DType::kFloat32, view().rows(), view().columns());
     ops.cast({.x = view(), .out = rows});
+    const DownloadScope downloads(ops);
     ops.download(to, rows.data, bytes);
     ops.synchronize();
   }
@@ -184,6 +195,10 @@ class Call {
     const auto& [weight, bias] = layer;
     LinearWeight result;
     std::tie(result.out_features, result.in_features) = shape_of_matrix(name, weight);
+    if (result.out_features == 0 || result.in_features == 0) {
+      throw InvalidArgument(concat(name, " is [", result.out_features, ", ", result.in_features,
+                                   "], expected at least one row and one column"));
+    }
     result.dtype = weight_dtype_;
     void* packed =
         allocate(ops_.linear_bytes(result.in_features, result.out_features, weight_dtype_));
@@ -268,7 +283,7 @@ class Call {
         delete static_cast<std::shared_ptr<DeviceArray>*>(
             PyCapsule_GetPointer(self, "DeviceArray"));
       });
-      array.release();
+      static_cast<void>(array.release());
       return capsule;
     }
     if (rows.dtype != DType::kFloat32) {
@@ -277,6 +292,7 @@ class Call {
       rows = converted;
     }
     FloatArray host({rows.rows(), rows.columns()});
+    const DownloadScope downloads(ops_);
     ops_.download(host.mutable_data(), rows.data, static_cast<size_t>(host.nbytes()));
     ops_.synchronize();
     return host;
@@ -333,6 +349,7 @@ class Call {
     args.from.num_tokens = limits.max_tokens = tokens;
     args.from.num_sequences = limits.max_sequences = size_of_vector("cu_seqlens", cu_seqlens) - 1;
     if (args.from.num_sequences < 0) throw InvalidArgument("cu_seqlens is empty");
+    check_capacity(tokens, args.from.num_sequences, limits);
     const DeviceView* offsets = on_device("cu_seqlens", cu_seqlens);
     args.from.cu_seqlens =
         static_cast<const int32_t*>(address("cu_seqlens", *offsets, DType::kInt32));

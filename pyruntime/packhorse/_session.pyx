@@ -192,7 +192,7 @@ cdef class NativeSession:
 
     def check_open(self):
         if self.session.get() == NULL:
-            raise RuntimeError("this session was closed: load another one")
+            raise RuntimeError("this session was closed, or never loaded: load another one")
 
     @property
     def closed(self):

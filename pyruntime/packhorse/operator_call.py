@@ -5,9 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from packhorse import _device, _ops
 from packhorse._ops import Operators
 from packhorse.device import dtype_of, import_array, is_device_array, stream_handle
+from packhorse.packing import as_int32
 
 Norm = tuple[Any, Any, float]
 
@@ -17,6 +21,16 @@ def shared_operators(
     device: str, dtype: str, threads: int | None, attention: str = "auto"
 ) -> Operators:
     return Operators(device, dtype, threads or 0, attention)
+
+
+def as_float32(name: str, values: Any) -> npt.NDArray[np.float32]:
+    """`values` as a C-contiguous float32 array. Raises ValueError for what is not numbers."""
+    array = np.asarray(values)
+    # "V": number types that are not NumPy's own, bfloat16 of ml_dtypes for instance.
+    if array.dtype.kind not in "biufV":
+        raise ValueError(f"{name} has dtype {array.dtype}, expected numbers")
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.ascontiguousarray(array, np.float32).reshape(array.shape)
 
 
 class OperatorCall:
@@ -50,8 +64,20 @@ class OperatorCall:
         )
 
     def put(self, name: str, array: Any) -> Any:
-        if array is None or not is_device_array(array):
-            return array
+        """Floats: see `as_float32`."""
+        if array is None or is_device_array(array):
+            return self._import(name, array)
+        return as_float32(name, array)
+
+    def put_ints(self, name: str, array: Any) -> Any:
+        """Integers of one dimension: see `as_int32`."""
+        if array is None or is_device_array(array):
+            return self._import(name, array)
+        return as_int32(name, array)
+
+    def _import(self, name: str, array: Any) -> Any:
+        if array is None:
+            return None
         if self.stream is None:
             raise ValueError(f"{name} lies on a device, the first argument does not")
         own = self.operators

@@ -24,7 +24,8 @@ import numpy.typing as npt
 
 from packhorse.device import is_device_array, shape_of
 from packhorse.names import Activation, AttentionAlgorithm, Dtype, Pooling
-from packhorse.operator_call import Norm, OperatorCall, shared_operators
+from packhorse.operator_call import Norm, OperatorCall, as_float32, shared_operators
+from packhorse.packing import as_int32
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -158,10 +159,18 @@ def project_heads(
     Positions count from each sequence's own start unless `position_ids` [T] are given.
     """
     operators = shared_operators(device, dtype, threads)
+    x, weight = as_float32("x", x), as_float32("weight", weight)
+    bias = None if bias is None else as_float32("bias", bias)
+    if frequencies is not None:
+        frequencies = as_float32("frequencies", frequencies)
     kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    if weight.ndim != 2:
+        raise ValueError(f"weight has shape {weight.shape}, expected two dimensions")
     rows, heads = len(weight), num_heads + 2 * kv_heads
-    if num_heads <= 0 or kv_heads <= 0 or rows % heads:
+    if num_heads <= 0 or kv_heads <= 0 or rows < heads or rows % heads:
         raise ValueError(f"weight has {rows} rows, expected a multiple of {heads} heads")
+    if bias is not None and bias.shape != (rows,):
+        raise ValueError(f"bias has shape {bias.shape}, expected a vector of {rows}")
     head_dim = rows // heads
     order = np.arange(head_dim)  # of a head's columns on the device
     if frequencies is not None and operators.interleaves_heads:
@@ -171,14 +180,22 @@ def project_heads(
     columns = np.concatenate([*rotated, np.arange(len(rotated) * head_dim, rows)])
 
     def norm(given: tuple[Any, float] | None) -> Norm | None:
-        return None if given is None else (np.asarray(given[0])[order], None, given[1])
+        if given is None:
+            return None
+        gamma = as_float32("gamma", given[0])
+        if gamma.shape != (head_dim,):
+            raise ValueError(
+                f"gamma has shape {gamma.shape}, expected a vector of {head_dim}, the columns "
+                "of a head"
+            )
+        return gamma[order], None, given[1]
 
     found: FloatArray = operators.project_heads(
         x,
-        np.asarray(weight)[columns],
-        None if bias is None else np.asarray(bias)[columns],
-        cu_seqlens,
-        position_ids,
+        weight[columns],
+        None if bias is None else bias[columns],
+        as_int32("cu_seqlens", cu_seqlens),
+        None if position_ids is None else as_int32("position_ids", position_ids),
         num_heads,
         kv_heads,
         head_dim,
@@ -247,9 +264,12 @@ def attention(
     Raises ValueError naming the argument, what was found and what was expected.
     """
     call = OperatorCall(q, q, device, dtype, threads, stream, algorithm)
-    head_dim = (shape_of(q) if is_device_array(q) else np.shape(q))[-1] // num_heads
-    offsets_q = call.put("cu_seqlens_q", cu_seqlens_q)
-    offsets_k = offsets_q if cu_seqlens_k is None else call.put("cu_seqlens_k", cu_seqlens_k)
+    shape = shape_of(q) if is_device_array(q) else np.shape(q)
+    if num_heads <= 0 or len(shape) != 2 or shape[1] < num_heads:
+        raise ValueError(f"q has shape {shape}, expected rows of {num_heads} heads")
+    head_dim = shape[1] // num_heads
+    offsets_q = call.put_ints("cu_seqlens_q", cu_seqlens_q)
+    offsets_k = offsets_q if cu_seqlens_k is None else call.put_ints("cu_seqlens_k", cu_seqlens_k)
     return call.result(
         call.operators.attention(
             call.stream,
@@ -347,13 +367,13 @@ def embed(
     return call.result(
         call.operators.embed(
             call.stream,
-            call.put("ids", ids),
-            call.put("cu_seqlens", cu_seqlens),
+            call.put_ints("ids", ids),
+            call.put_ints("cu_seqlens", cu_seqlens),
             call.put("word", word),
             call.put("position", position),
             call.put("type", type),
-            call.put("type_ids", type_ids),
-            call.put("position_ids", position_ids),
+            call.put_ints("type_ids", type_ids),
+            call.put_ints("position_ids", position_ids),
             position_offset,
             call.put_norm(norm),
         )
@@ -381,7 +401,7 @@ def pool(
         call.operators.pool(
             call.stream,
             call.put("x", x),
-            call.put("cu_seqlens", cu_seqlens),
+            call.put_ints("cu_seqlens", cu_seqlens),
             pooling,
             normalize,
         )
@@ -413,7 +433,7 @@ def sparse_pool(
             call.put("x", x),
             call.put("weight", weight),
             call.put("bias", bias),
-            call.put("cu_seqlens", cu_seqlens),
+            call.put_ints("cu_seqlens", cu_seqlens),
             sum,
             twice,
         )

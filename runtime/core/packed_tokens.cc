@@ -1,6 +1,7 @@
 #include "packhorse/packed_tokens.h"
 
 #include <algorithm>
+#include <limits>
 #include <string_view>
 
 #include "core/format.h"
@@ -59,6 +60,13 @@ void check_offsets(std::span<const int32_t> cu_seqlens, int64_t num_tokens) {
 }
 
 void check_capacity(int64_t num_tokens, int64_t num_sequences, const PackedLimits& limits) {
+  // Offsets are int32, and there is one more of them than sequences.
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (num_tokens < 0 || num_tokens > kMost || num_sequences < 0 || num_sequences >= kMost) {
+    throw InvalidArgument(concat("the batch has ", num_tokens, " tokens and ", num_sequences,
+                                 " sequences; expected 0 to ", kMost, " tokens and fewer than ",
+                                 kMost, " sequences"));
+  }
   if (num_tokens > limits.max_tokens) {
     throw InvalidArgument(
         concat("the batch has ", num_tokens,

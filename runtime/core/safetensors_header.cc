@@ -17,8 +17,9 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kLengthBytes = 8;
-constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the format's own reader
-constexpr size_t kMaxDepth = 3;                    // {name: {"shape": [
+// A tensor takes about a hundred bytes; what is parsed takes far more memory than its text.
+constexpr uint64_t kMaxHeaderBytes = 16 << 20;
+constexpr size_t kMaxDepth = 3;  // {name: {"shape": [
 
 /// Every dtype of the format, whether a session can use it or not.
 constexpr std::pair<std::string_view, uint64_t> kBitsOf[] = {
@@ -157,12 +158,17 @@ class HeaderParser {
     if (known == std::end(kBitsOf)) {
       fail("tensor ", quote(entry.name), ": unknown dtype ", quote(entry.dtype));
     }
+    // Extents of 0 last: what multiplies the others, strides for instance, must not overflow
+    // either.
     uint64_t bits = known->second;
+    bool empty = false;
     for (const int64_t extent : entry.shape) {
-      if (__builtin_mul_overflow(bits, static_cast<uint64_t>(extent), &bits)) {
+      empty |= extent == 0;
+      if (__builtin_mul_overflow(bits, std::max<uint64_t>(1, extent), &bits)) {
         fail("tensor ", quote(entry.name), ": the product of its shape overflows");
       }
     }
+    if (empty) bits = 0;
     if (bits % 8 != 0) fail("tensor ", quote(entry.name), " does not end at a whole byte");
     return bits / 8;
   }

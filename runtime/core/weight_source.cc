@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "core/format.h"
+
 namespace packhorse {
 namespace {
 
@@ -46,7 +48,7 @@ class RenamedTensors : public WeightSource {
   std::string identity() const override {
     std::string identity = source_->identity();
     if (identity.empty()) return identity;
-    for (const auto& [ours, theirs] : names_) identity += ours + '\n' + theirs + '\n';
+    for (const auto& [ours, theirs] : names_) identity += concat(ours, '\n', theirs, '\n');
     return identity;
   }
 

@@ -98,7 +98,7 @@ namespace {
 // order of summation then changes every bit of it, where it would rarely change an ordinary number.
 class Probe {
  public:
-  Probe(const GemmShape& shape, const PackedLayout& layout, GemmWorkers& workers)
+  Probe(const DenseShape& shape, const PackedLayout& layout, GemmWorkers& workers)
       : rows(kBlockRows * blocks_at_once(shape.dtype)),
         shape_(shape),
         bias_(static_cast<size_t>(shape.out_features)),
@@ -189,7 +189,7 @@ class Probe {
     return shape_.out_features * static_cast<int64_t>(size_of(shape_.out_dtype));
   }
 
-  const GemmShape shape_;
+  const DenseShape shape_;
   std::vector<float> bias_;
   std::vector<std::byte> packed_;
   std::vector<std::byte> x_;
@@ -201,7 +201,7 @@ class Probe {
 
 class OneDnnGemm final : public Gemm {
  public:
-  OneDnnGemm(const GemmShape& shape, GemmWorkers& workers)
+  OneDnnGemm(const DenseShape& shape, GemmWorkers& workers)
       : shape_(shape),
         layout_(shape.in_features, shape.out_features, shape.dtype),
         workers_(workers) {
@@ -249,7 +249,8 @@ class OneDnnGemm final : public Gemm {
     const int64_t columns = last ? layout_.last_columns : layout_.columns;
     const size_t size = size_of(shape_.out_dtype);
     const auto offset = static_cast<size_t>(panel) * layout_.full.get_size();
-    char* out = static_cast<char*>(block.out) + static_cast<size_t>(begin) * size;
+    char* out =
+        static_cast<char*>(block.out) + static_cast<size_t>(begin - block.first_column) * size;
     const bool in_place = block.out_stride == columns && block.out_rows >= kRowCounts[index];
     char* to = in_place ? out : static_cast<char*>(block.tile);
     Kernel& kernel = last ? *last_panel_[index] : *panel_[index];
@@ -323,7 +324,7 @@ class OneDnnGemm final : public Gemm {
     }
   }
 
-  const GemmShape shape_;
+  const DenseShape shape_;
   const PackedLayout layout_;
   GemmWorkers& workers_;
   mutable std::array<std::optional<Kernel>, kRowCounts.size()> panel_;
@@ -337,7 +338,7 @@ class OneDnnGemm final : public Gemm {
 GemmSet::GemmSet(int workers) : workers_(std::make_unique<GemmWorkers>(workers)) {}
 GemmSet::~GemmSet() = default;
 
-const Gemm& GemmSet::get(const GemmShape& shape) {
+const Gemm& GemmSet::get(const DenseShape& shape) {
   std::unique_ptr<Gemm>& gemm = gemms_[shape];
   if (gemm == nullptr) {
     gemm = shape.dtype == DType::kFloat32 ? make_float_gemm(shape)

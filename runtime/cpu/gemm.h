@@ -59,12 +59,12 @@ class GemmSet {
   explicit GemmSet(int workers);
   ~GemmSet();
   /// Not thread-safe. Throws RuntimeError when oneDNN has no kernel for the shape.
-  const Gemm& get(const GemmShape& shape);
+  const Gemm& get(const DenseShape& shape);
   const Int8Gemm& get_int8(int64_t in_features, int64_t out_features);
 
  private:
   std::unique_ptr<GemmWorkers> workers_;
-  std::map<GemmShape, std::unique_ptr<Gemm>> gemms_;
+  std::map<DenseShape, std::unique_ptr<Gemm>> gemms_;
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Int8Gemm>> int8_gemms_;
 };
 

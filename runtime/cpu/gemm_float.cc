@@ -10,7 +10,7 @@ namespace {
 
 class FloatGemm final : public Gemm {
  public:
-  explicit FloatGemm(const GemmShape& shape)
+  explicit FloatGemm(const DenseShape& shape)
       : multiply_(kernels_here().multiply), shape_(shape), width_(panel_width(DType::kFloat32)) {}
 
   int64_t readable_rows(int64_t rows) const override { return rows; }
@@ -28,7 +28,7 @@ class FloatGemm final : public Gemm {
     task.x_stride = block.x_stride != 0 ? block.x_stride : shape_.in_features;
     task.weight = static_cast<const float*>(block.weight) + begin * shape_.in_features;
     task.bias = shape_.bias ? block.bias + begin : nullptr;
-    task.out = static_cast<float*>(block.out) + begin;
+    task.out = static_cast<float*>(block.out) + (begin - block.first_column);
     task.out_stride = block.out_stride;
     task.rows = block.rows;
     task.in_features = shape_.in_features;
@@ -39,7 +39,7 @@ class FloatGemm final : public Gemm {
   }
 
   void (*const multiply_)(const MultiplyRows&);
-  const GemmShape shape_;
+  const DenseShape shape_;
   const int64_t width_;
 };
 
@@ -61,7 +61,7 @@ void pack_float_weight(const float* weight, int64_t in_features, int64_t out_fea
   });
 }
 
-std::unique_ptr<Gemm> make_float_gemm(const GemmShape& shape) {
+std::unique_ptr<Gemm> make_float_gemm(const DenseShape& shape) {
   return std::make_unique<FloatGemm>(shape);
 }
 

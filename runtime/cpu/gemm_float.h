@@ -11,6 +11,6 @@ namespace packhorse::cpu {
 size_t packed_float_bytes(int64_t in_features, int64_t out_features);
 void pack_float_weight(const float* weight, int64_t in_features, int64_t out_features, void* packed,
                        ThreadPool& pool);
-std::unique_ptr<Gemm> make_float_gemm(const GemmShape& shape);
+std::unique_ptr<Gemm> make_float_gemm(const DenseShape& shape);
 
 }  // namespace packhorse::cpu

@@ -100,7 +100,10 @@ Int8Gemm::Int8Gemm(int64_t in_features, int64_t out_features, GemmWorkers& worke
 
 void Int8Gemm::make(int64_t rows) {
   const auto kernel = [&](int64_t columns, const dnnl::memory::desc& weight) {
-    const GemmShape shape = {in_features_, columns, DType::kInt8, DType::kInt32};
+    const DenseShape shape = {.in_features = in_features_,
+                              .out_features = columns,
+                              .dtype = DType::kInt8,
+                              .out_dtype = DType::kInt32};
     const auto desc = describe(shape, rows, columns, &weight);
     if (!desc) {
       throw RuntimeError(concat("oneDNN has no int8 matmul of ", in_features_, " x ", columns,
@@ -108,7 +111,7 @@ void Int8Gemm::make(int64_t rows) {
     }
     return Kernel(desc, workers_);
   };
-  Kernels made = {rows, std::nullopt, kernel(layout_.last_columns, layout_.last)};
+  SizedKernels made = {rows, std::nullopt, kernel(layout_.last_columns, layout_.last)};
   if (layout_.panels > 1) made.full = kernel(layout_.columns, layout_.full);
   kernels_.push_back(std::move(made));
 }
@@ -120,7 +123,7 @@ void Int8Gemm::run(const uint8_t* x, int64_t rows, const void* panels, int64_t p
       static_cast<const char*>(panels) + static_cast<size_t>(panel) * layout_.full.get_size();
   while (rows > 0) {
     const size_t smallest = rows > 32 ? 1 : rows > 16 ? 2 : 3;
-    Kernels& best = kernels_[rows >= kMostRows ? 0 : smallest];
+    SizedKernels& best = kernels_[rows >= kMostRows ? 0 : smallest];
     Kernel& kernel = last ? *best.last : *best.full;
     kernel.run(x, weight, nullptr, sums, worker, workers_);
     x += best.rows * in_features_;
@@ -141,7 +144,7 @@ void Int8Gemm::check_exact() const {
                                static_cast<uint8_t>(int8_levels()));
   std::vector<int32_t> sums(static_cast<size_t>(columns * kMostRows));
   const auto expected = static_cast<int32_t>(in_features_ * int8_levels() * 127);
-  for (Kernels& kernels : kernels_) {
+  for (SizedKernels& kernels : kernels_) {
     kernels.last->run(x.data(), packed.data(), nullptr, sums.data(), 0, workers_);
     for (int64_t i = 0; i < kernels.rows * columns; ++i) {
       const int32_t sum = sums[static_cast<size_t>(i)];

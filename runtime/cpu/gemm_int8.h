@@ -58,7 +58,8 @@ class Int8Gemm {
            int worker) const;
 
  private:
-  struct Kernels {
+  // oneDNN's kernels for one number of rows.
+  struct SizedKernels {
     int64_t rows;
     std::optional<Kernel> full, last;
   };
@@ -69,7 +70,7 @@ class Int8Gemm {
   const PackedLayout layout_;
   const int64_t in_features_;
   GemmWorkers& workers_;
-  mutable std::vector<Kernels> kernels_;  // by falling rows
+  mutable std::vector<SizedKernels> kernels_;  // by falling rows
 };
 
 }  // namespace packhorse::cpu

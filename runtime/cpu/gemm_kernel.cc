@@ -59,7 +59,7 @@ memory::data_type type_of(DType dtype) {
   }
 }
 
-dnnl::matmul::primitive_desc describe(const GemmShape& shape, int64_t rows, int64_t columns,
+dnnl::matmul::primitive_desc describe(const DenseShape& shape, int64_t rows, int64_t columns,
                                       const memory::desc* weight) {
   const memory::dims weight_dims = {shape.in_features, columns};
   const DType x_dtype = shape.dtype == DType::kInt8 ? DType::kUInt8 : shape.dtype;
@@ -83,7 +83,8 @@ dnnl::matmul::primitive_desc describe(const GemmShape& shape, int64_t rows, int6
 PackedLayout::PackedLayout(int64_t in_features, int64_t out_features, DType dtype)
     : panels(panel_count(out_features, dtype)), columns(panel_width(dtype)) {
   const DType sums = dtype == DType::kInt8 ? DType::kInt32 : DType::kFloat32;
-  const GemmShape shape = {in_features, out_features, dtype, sums};
+  const DenseShape shape = {
+      .in_features = in_features, .out_features = out_features, .dtype = dtype, .out_dtype = sums};
   last_columns = out_features - (panels - 1) * columns;
   const auto last_panel = describe(shape, kBlockRows, last_columns);
   if (!last_panel) {

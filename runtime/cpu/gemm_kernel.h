@@ -16,7 +16,7 @@ dnnl::memory::data_type type_of(DType dtype);
 
 /// The matmul of `rows` rows and `columns` of the shape's out_features; empty if there is none.
 /// Without `weight` oneDNN chooses the layout of the weight. int8: x is of unsigned bytes.
-dnnl::matmul::primitive_desc describe(const GemmShape& shape, int64_t rows, int64_t columns,
+dnnl::matmul::primitive_desc describe(const DenseShape& shape, int64_t rows, int64_t columns,
                                       const dnnl::memory::desc* weight = nullptr);
 
 /// How a weight matrix lies in memory: all panels but the last are alike. The layout is that of the

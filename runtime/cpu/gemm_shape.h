@@ -23,7 +23,8 @@ constexpr int64_t panel_count(int64_t out_features, DType dtype) {
   return (out_features + panel_width(dtype) - 1) / panel_width(dtype);
 }
 
-struct GemmShape {
+/// A dense layer, whatever its weights are: what a Gemm is made for.
+struct DenseShape {
   int64_t in_features = 0;
   int64_t out_features = 0;
   DType dtype = DType::kFloat32;      // of x and the weight
@@ -34,7 +35,7 @@ struct GemmShape {
   auto key() const {
     return std::tuple(in_features, out_features, dtype, out_dtype, activation, bias);
   }
-  bool operator<(const GemmShape& other) const { return key() < other.key(); }
+  bool operator<(const DenseShape& other) const { return key() < other.key(); }
 };
 
 /// Whether the kernels of a dtype take any number of rows, and rows apart; neither changes a bit.
@@ -49,10 +50,11 @@ class Gemm {
     int64_t rows = 0;         // at most kBlockRows, or a multiple of it (run), or takes_any_rows
     const void* weight = nullptr;
     const float* bias = nullptr;
-    void* out = nullptr;     // [out_rows, out_features]
-    int64_t out_stride = 0;  // elements between rows
-    int64_t out_rows = 0;    // at least rows; rows up to this number may be overwritten
-    void* tile = nullptr;    // tile_bytes of scratch
+    void* out = nullptr;       // [out_rows, out_features]
+    int64_t first_column = 0;  // of those in out, which lacks the columns before (run_panel)
+    int64_t out_stride = 0;    // elements between rows
+    int64_t out_rows = 0;      // at least rows; rows up to this number may be overwritten
+    void* tile = nullptr;      // tile_bytes of scratch
     int worker = 0;
   };
 

@@ -72,9 +72,7 @@ struct Chain {
   Layer last;
   bool gated;
   Activation gate;  // applied by a gated `up`
-  TensorView residual;
-  NormWeight norm;
-  TensorView out;
+  RowsEnd end;
   const Scratch& scratch;
   const Kernels& kernels;
   ThreadPool& pool;
@@ -88,7 +86,6 @@ struct Chain {
     int64_t rows;  // that may be written
   };
 
-  bool finishes() const { return residual || norm; }
   bool contiguous() const { return x.row_stride == x.columns(); }
   // Rows of x, or of what `up` made of them, as a kernel reads them.
   struct Source {
@@ -101,7 +98,6 @@ struct Chain {
                    int worker) const;
   void run_whole(int64_t first_row, int64_t rows, int worker) const;
   void run_up_panel(const Source& from, int64_t rows, int64_t panel, int64_t i, int worker) const;
-  void finish(int64_t first_row, int64_t rows, const float* result) const;
 };
 
 // In place where they can be read as the kernel wants; else copied, once for all panels that a
@@ -127,8 +123,8 @@ Chain::Source Chain::input(const Layer& layer, int64_t first_row, int64_t rows, 
 }
 
 Chain::Target Chain::target(int64_t first_row, int64_t rows, float* result) const {
-  if (finishes()) return {result, out.columns(), (rows + kBlockRows - 1) / kBlockRows * kBlockRows};
-  return {row_at(out, first_row), out.row_stride, rows};
+  if (end) return {result, end.out.columns(), block_count(rows) * kBlockRows};
+  return {row_at(end.out, first_row), end.out.row_stride, rows};
 }
 
 Gemm::Block Chain::call(const Layer& layer, int64_t rows, const Source& from, const Target& to,
@@ -143,23 +139,6 @@ Gemm::Block Chain::call(const Layer& layer, int64_t rows, const Source& from, co
           .out_rows = to.rows,
           .tile = scratch.tile + worker * scratch.tile_bytes,
           .worker = worker};
-}
-
-void Chain::finish(int64_t first_row, int64_t rows, const float* result) const {
-  const CpuTimer timer(CpuPart::kNorm);
-  NormRows task;
-  task.x = result;
-  task.x_stride = out.columns();
-  if (residual) {
-    task.residual = row_at(residual, first_row);
-    task.residual_stride = residual.row_stride;
-  }
-  task.out = row_at(out, first_row);
-  task.out_stride = out.row_stride;
-  task.rows = rows;
-  task.columns = out.columns();
-  task.norm = params_of(norm);
-  kernels.norm_rows[0][index_of(out.dtype)](task);
 }
 
 void Chain::run_whole(int64_t first_row, int64_t rows, int worker) const {
@@ -178,7 +157,7 @@ void Chain::run_whole(int64_t first_row, int64_t rows, int worker) const {
   }
   float* result = scratch.result + worker * scratch.worker_blocks * scratch.result_floats;
   last.gemm->run(call(last, rows, from, target(first_row, rows, result), worker));
-  if (finishes()) finish(first_row, rows, result);
+  if (end) end.run(result, first_row, rows, kernels);
 }
 
 // One panel of `up` for the i-th split block, gated where it lies: panels end between pairs.
@@ -241,22 +220,26 @@ void Chain::run() const {
                            task % last_panels);
     });
   }
-  if (!finishes()) return;
+  if (!end) return;
   const int64_t tasks_of_block = kBlockRows / kNormRows;
   pool.parallel_for(split * tasks_of_block, [&](int64_t task, int) {
     const int64_t i = task / tasks_of_block;
     const int64_t row = task % tasks_of_block * kNormRows;
     const int64_t count = std::min(kNormRows, split_rows(i) - row);
     if (count <= 0) return;
-    finish(partition.first_row_of_split(i) + row, count,
-           scratch.split_result + i * scratch.result_floats + row * out.columns());
+    end.run(scratch.split_result + i * scratch.result_floats + row * end.out.columns(),
+            partition.first_row_of_split(i) + row, count, kernels);
   });
 }
 
 Layer layer_of(const LinearWeight& weight, Activation activation, DType out_dtype, GemmSet& gemms) {
-  const GemmShape shape = {weight.in_features, weight.out_features, weight.dtype,
-                           out_dtype,          activation,          weight.bias != nullptr};
-  return {&gemms.get(shape), &weight};
+  return {.gemm = &gemms.get({.in_features = weight.in_features,
+                              .out_features = weight.out_features,
+                              .dtype = weight.dtype,
+                              .out_dtype = out_dtype,
+                              .activation = activation,
+                              .bias = weight.bias != nullptr}),
+          .weight = &weight};
 }
 
 }  // namespace
@@ -280,19 +263,17 @@ void linear(const LinearArgs& args, GemmSet& gemms, const Kernels& kernels, Thre
   Workspace workspace(args.workspace);
   const Scratch scratch(workspace, args.x.rows(), args.x.columns(), 0, false, args.out.columns(),
                         args.x.dtype, pool.threads());
-  const bool finishes = args.residual || args.norm;
-  const DType sums = finishes ? DType::kFloat32 : args.out.dtype;
-  Chain{args.x,
-        {},
-        layer_of(args.weight, args.activation, sums, gemms),
-        false,
-        Activation::kNone,
-        args.residual,
-        args.norm,
-        args.out,
-        scratch,
-        kernels,
-        pool}
+  const RowsEnd end = {.residual = args.residual, .norm = args.norm, .out = args.out};
+  const DType sums = end ? DType::kFloat32 : args.out.dtype;
+  Chain{.x = args.x,
+        .up = {},
+        .last = layer_of(args.weight, args.activation, sums, gemms),
+        .gated = false,
+        .gate = Activation::kNone,
+        .end = end,
+        .scratch = scratch,
+        .kernels = kernels,
+        .pool = pool}
       .run();
 }
 
@@ -301,19 +282,18 @@ void feed_forward(const FeedForwardArgs& args, GemmSet& gemms, const Kernels& ke
   Workspace workspace(args.workspace);
   const Scratch scratch(workspace, args.x.rows(), args.x.columns(), args.up.out_features,
                         args.gated, args.out.columns(), args.x.dtype, pool.threads());
-  const bool finishes = args.residual || args.norm;
-  const DType sums = finishes ? DType::kFloat32 : args.out.dtype;
-  Chain{args.x,
-        layer_of(args.up, args.gated ? Activation::kNone : args.activation, args.x.dtype, gemms),
-        layer_of(args.down, Activation::kNone, sums, gemms),
-        args.gated,
-        args.activation,
-        args.residual,
-        args.norm,
-        args.out,
-        scratch,
-        kernels,
-        pool}
+  const RowsEnd end = {.residual = args.residual, .norm = args.norm, .out = args.out};
+  const DType sums = end ? DType::kFloat32 : args.out.dtype;
+  const Activation inside = args.gated ? Activation::kNone : args.activation;
+  Chain{.x = args.x,
+        .up = layer_of(args.up, inside, args.x.dtype, gemms),
+        .last = layer_of(args.down, Activation::kNone, sums, gemms),
+        .gated = args.gated,
+        .gate = args.activation,
+        .end = end,
+        .scratch = scratch,
+        .kernels = kernels,
+        .pool = pool}
       .run();
 }
 

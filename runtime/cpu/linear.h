@@ -17,10 +17,6 @@
 
 namespace packhorse::cpu {
 
-inline char* row_at(const TensorView& view, int64_t row) {
-  return view.as<char>() + static_cast<size_t>(row * view.row_stride) * size_of(view.dtype);
-}
-
 size_t linear_workspace(int64_t rows, int64_t in_features, int64_t out_features, DType dtype,
                         int threads);
 size_t feed_forward_workspace(int64_t rows, int64_t hidden_size, int64_t intermediate_size,

@@ -4,7 +4,7 @@
 
 #include "core/cpu_profile.h"
 #include "cpu/gemm_int8.h"
-#include "cpu/linear.h"
+#include "cpu/partition.h"
 #include "cpu/row_ops.h"
 #include "cpu/workspace.h"
 
@@ -13,8 +13,6 @@ namespace {
 
 // Rows of one task of what is done row by row to split blocks.
 constexpr int64_t kTaskRows = 8;
-
-int64_t block_count(int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
 
 // Rows of bytes, and what they stand for.
 struct Quantized {
@@ -57,8 +55,7 @@ struct Scratch {
   Scratch(Workspace& workspace, int64_t rows, const Sizes& sizes, int threads)
       : worker_blocks(std::min(blocks_at_once(DType::kInt8), block_count(rows))),
         sums(workspace.take<int32_t>(threads * kSums)),
-        // The most blocks that are split in any batch of up to `rows` rows.
-        split(workspace, std::min<int64_t>(block_count(rows), threads - 1) * kBlockRows, sizes),
+        split(workspace, Partition::split_capacity(rows, threads) * kBlockRows, sizes),
         sizes_(sizes) {
     Workspace one;
     Buffers(one, worker_blocks * kBlockRows, sizes);
@@ -107,9 +104,7 @@ struct Chain {
   Layer last;
   bool gated;
   Activation gate;  // applied by a gated `up`
-  TensorView residual;
-  NormWeight norm;
-  TensorView out;
+  RowsEnd end;
   const Sizes& sizes;
   const Scratch& scratch;
   const Kernels& kernels;
@@ -124,10 +119,9 @@ struct Chain {
     DType dtype;
   };
 
-  bool finishes() const { return residual || norm; }
   Target target(int64_t row, float* result) const {
-    if (finishes()) return {result, sizes.out_features, DType::kFloat32};
-    return {row_at(out, row), out.row_stride, out.dtype};
+    if (end) return {result, sizes.out_features, DType::kFloat32};
+    return {row_at(end.out, row), end.out.row_stride, end.out.dtype};
   }
   Target inner(std::byte* up_rows) const { return {up_rows, sizes.up_features, sizes.floats}; }
 
@@ -139,7 +133,6 @@ struct Chain {
                  const Target& to, int worker) const;
   void run_whole(int64_t row, int64_t rows, int worker) const;
   void run_split(int64_t first_row, int64_t rows) const;
-  void finish(int64_t first_row, int64_t rows, const float* result) const;
 };
 
 void Chain::quantize(const void* from, int64_t stride, int64_t rows, int64_t columns,
@@ -176,23 +169,6 @@ void Chain::run_panel(const Layer& layer, const Quantized& from, int64_t rows, i
        rows, layer.gemm->columns(panel), layer.activation});
 }
 
-void Chain::finish(int64_t first_row, int64_t rows, const float* result) const {
-  const CpuTimer timer(CpuPart::kNorm);
-  NormRows task;
-  task.x = result;
-  task.x_stride = sizes.out_features;
-  if (residual) {
-    task.residual = row_at(residual, first_row);
-    task.residual_stride = residual.row_stride;
-  }
-  task.out = row_at(out, first_row);
-  task.out_stride = out.row_stride;
-  task.rows = rows;
-  task.columns = sizes.out_features;
-  task.norm = params_of(norm);
-  kernels.norm_rows[0][index_of(out.dtype)](task);
-}
-
 void Chain::run_whole(int64_t row, int64_t rows, int worker) const {
   const Buffers own = scratch.worker(worker);
   const auto run_layer = [&](const Layer& layer, const Quantized& from, const Target& to) {
@@ -206,7 +182,7 @@ void Chain::run_whole(int64_t row, int64_t rows, int worker) const {
     quantize_inner(own.up, rows, own.inner);
   }
   run_layer(last, up ? own.inner : own.x, target(row, own.result));
-  if (finishes()) finish(row, rows, own.result);
+  if (end) end.run(own.result, row, rows, kernels);
 }
 
 // Panel by panel of each block, or row by row.
@@ -247,35 +223,35 @@ void Chain::run_split(int64_t first_row, int64_t rows) const {
   } else {
     run_layer(last, split.x, sizes.in_features, to);
   }
-  if (!finishes()) return;
+  if (!end) return;
   for_rows([&](int64_t row, int64_t count) {
-    finish(first_row + row, count, split.result + row * sizes.out_features);
+    end.run(split.result + row * sizes.out_features, first_row + row, count, kernels);
   });
 }
 
 void Chain::run() const {
-  const int threads = pool.threads();
   const int64_t rows = x.rows();
-  const int64_t whole = block_count(rows) / threads * threads;
-  if (whole > 0) {
-    // Dealt in equal parts, as many blocks at once as may be.
-    const int64_t per_thread = whole / threads;
-    const int64_t parts =
-        threads * ((per_thread + scratch.worker_blocks - 1) / scratch.worker_blocks);
-    const auto first_of = [&](int64_t part) {
-      return std::min(rows, (part * (whole / parts) + std::min(part, whole % parts)) * kBlockRows);
-    };
-    pool.parallel_for(parts, [&](int64_t part, int worker) {
-      run_whole(first_of(part), first_of(part + 1) - first_of(part), worker);
-    });
-  }
-  const int64_t done = std::min(rows, whole * kBlockRows);
-  if (done < rows) run_split(done, rows - done);
+  const Partition partition(rows, scratch.worker_blocks * kBlockRows, false, pool.threads());
+  pool.parallel_for(partition.parts(), [&](int64_t part, int worker) {
+    const int64_t row = partition.first_row(part);
+    run_whole(row, partition.first_row(part + 1) - row, worker);
+  });
+  if (partition.split() == 0) return;
+  const int64_t row = partition.first_row_of_split(0);
+  run_split(row, rows - row);
+}
+
+Sizes sizes_of_linear(int64_t in_features, int64_t out_features, DType floats) {
+  return {.in_features = in_features, .out_features = out_features, .floats = floats};
 }
 
 Sizes sizes_of_feed_forward(int64_t hidden_size, int64_t intermediate_size, bool gated,
                             DType floats) {
-  return {hidden_size, intermediate_size * (gated ? 2 : 1), intermediate_size, hidden_size, floats};
+  return {.in_features = hidden_size,
+          .up_features = intermediate_size * (gated ? 2 : 1),
+          .inner_features = intermediate_size,
+          .out_features = hidden_size,
+          .floats = floats};
 }
 
 size_t workspace_of(int64_t rows, const Sizes& sizes, int threads) {
@@ -288,7 +264,7 @@ size_t workspace_of(int64_t rows, const Sizes& sizes, int threads) {
 
 size_t linear_int8_workspace(int64_t rows, int64_t in_features, int64_t out_features, DType floats,
                              int threads) {
-  return workspace_of(rows, {in_features, 0, 0, out_features, floats}, threads);
+  return workspace_of(rows, sizes_of_linear(in_features, out_features, floats), threads);
 }
 
 size_t feed_forward_int8_workspace(int64_t rows, int64_t hidden_size, int64_t intermediate_size,
@@ -298,13 +274,19 @@ size_t feed_forward_int8_workspace(int64_t rows, int64_t hidden_size, int64_t in
 }
 
 void linear_int8(const LinearArgs& args, GemmSet& gemms, const Kernels& kernels, ThreadPool& pool) {
-  const Sizes sizes = {args.x.columns(), 0, 0, args.out.columns(), args.x.dtype};
+  const Sizes sizes = sizes_of_linear(args.x.columns(), args.out.columns(), args.x.dtype);
   Workspace workspace(args.workspace);
   const Scratch scratch(workspace, args.x.rows(), sizes, pool.threads());
-  Chain{args.x,    {},       Layer(args.weight, args.activation, gemms),
-        false,     {},       args.residual,
-        args.norm, args.out, sizes,
-        scratch,   kernels,  pool}
+  Chain{.x = args.x,
+        .up = {},
+        .last = Layer(args.weight, args.activation, gemms),
+        .gated = false,
+        .gate = Activation::kNone,
+        .end = {.residual = args.residual, .norm = args.norm, .out = args.out},
+        .sizes = sizes,
+        .scratch = scratch,
+        .kernels = kernels,
+        .pool = pool}
       .run();
 }
 
@@ -315,18 +297,16 @@ void feed_forward_int8(const FeedForwardArgs& args, GemmSet& gemms, const Kernel
   Workspace workspace(args.workspace);
   const Scratch scratch(workspace, args.x.rows(), sizes, pool.threads());
   const Activation inside = args.gated ? Activation::kNone : args.activation;
-  Chain{args.x,
-        Layer(args.up, inside, gemms),
-        Layer(args.down, Activation::kNone, gemms),
-        args.gated,
-        args.activation,
-        args.residual,
-        args.norm,
-        args.out,
-        sizes,
-        scratch,
-        kernels,
-        pool}
+  Chain{.x = args.x,
+        .up = Layer(args.up, inside, gemms),
+        .last = Layer(args.down, Activation::kNone, gemms),
+        .gated = args.gated,
+        .gate = args.activation,
+        .end = {.residual = args.residual, .norm = args.norm, .out = args.out},
+        .sizes = sizes,
+        .scratch = scratch,
+        .kernels = kernels,
+        .pool = pool}
       .run();
 }
 

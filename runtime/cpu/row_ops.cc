@@ -6,6 +6,8 @@
 #include <cstring>
 
 #include "core/cpu_profile.h"
+#include "core/format.h"
+#include "packhorse/error.h"
 
 namespace packhorse::cpu {
 namespace {
@@ -13,12 +15,8 @@ namespace {
 // Rows of one task: enough work to be worth claiming, little enough to spread.
 constexpr int64_t kTaskRows = 32;
 
-// Beyond any model: model/spec.cc allows no larger head.
-constexpr size_t kMostHeadDim = 4096;
-
-char* row_at(const TensorView& view, int64_t row) {
-  return view.as<char>() + static_cast<size_t>(row * view.row_stride) * size_of(view.dtype);
-}
+// Beyond any model: a spec allows no larger head.
+constexpr int32_t kMostHeadDim = 4096;
 
 // Calls body(first, end) for slices of [0, rows).
 template <class Body>
@@ -29,10 +27,35 @@ void for_rows(int64_t rows, ThreadPool& pool, Body body, CpuPart part = CpuPart:
   });
 }
 
+// Of `rows` rows from `first_row` on; what is normed is the caller's to say.
+NormRows norm_task(const TensorView& residual, const NormWeight& norm, const TensorView& out,
+                   int64_t first_row, int64_t rows) {
+  NormRows task;
+  if (residual) {
+    task.residual = row_at(residual, first_row);
+    task.residual_stride = residual.row_stride;
+  }
+  task.out = row_at(out, first_row);
+  task.out_stride = out.row_stride;
+  task.rows = rows;
+  task.columns = out.columns();
+  task.norm = params_of(norm);
+  return task;
+}
+
 }  // namespace
 
 NormParams params_of(const NormWeight& norm) {
   return {norm.gamma, norm.beta, norm.eps, norm.kind == NormKind::kRms};
+}
+
+void RowsEnd::run(const float* sums, int64_t first_row, int64_t rows,
+                  const Kernels& kernels) const {
+  const CpuTimer timer(CpuPart::kNorm);
+  NormRows task = norm_task(residual, norm, out, first_row, rows);
+  task.x = sums;
+  task.x_stride = out.columns();
+  kernels.norm_rows[0][index_of(out.dtype)](task);
 }
 
 void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool) {
@@ -102,6 +125,10 @@ void rotation(const RotationArgs& args, ThreadPool& pool) {
 }
 
 void rotate_heads(const RotateHeadsArgs& args, const Kernels& kernels, ThreadPool& pool) {
+  if (args.head_dim > kMostHeadDim) {
+    throw InvalidArgument(
+        concat("rotate_heads: head_dim is ", args.head_dim, ", expected at most ", kMostHeadDim));
+  }
   const auto kernel = kernels.rotate_row[index_of(args.q.dtype)];
   for_rows(args.q.rows(), pool, [&](int64_t first, int64_t end) {
     std::array<float, kMostHeadDim> scratch;
@@ -133,18 +160,9 @@ void norm(const NormArgs& args, const Kernels& kernels, ThreadPool& pool) {
   for_rows(
       args.x.rows(), pool,
       [&](int64_t first, int64_t end) {
-        NormRows task;
+        NormRows task = norm_task(args.residual, args.norm, args.out, first, end - first);
         task.x = row_at(args.x, first);
         task.x_stride = args.x.row_stride;
-        if (args.residual) {
-          task.residual = row_at(args.residual, first);
-          task.residual_stride = args.residual.row_stride;
-        }
-        task.out = row_at(args.out, first);
-        task.out_stride = args.out.row_stride;
-        task.rows = end - first;
-        task.columns = args.x.columns();
-        task.norm = params_of(args.norm);
         kernels.norm_rows[dtype][dtype](task);
       },
       CpuPart::kNorm);

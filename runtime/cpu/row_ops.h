@@ -11,6 +11,22 @@ namespace packhorse::cpu {
 inline int index_of(DType dtype) { return dtype == DType::kBFloat16 ? 1 : 0; }
 NormParams params_of(const NormWeight& norm);
 
+inline char* row_at(const TensorView& view, int64_t row) {
+  return view.as<char>() + static_cast<size_t>(row * view.row_stride) * size_of(view.dtype);
+}
+
+/// What may end a dense layer: out = norm(residual + sums).
+struct RowsEnd {
+  TensorView residual;  // or empty
+  NormWeight norm;      // or none
+  TensorView out;
+
+  /// Whether there is anything to do: sums are then float32, else they are out's rows themselves.
+  explicit operator bool() const { return residual || norm; }
+  /// Rows from `first_row` on. `sums` [rows, columns of out], contiguous.
+  void run(const float* sums, int64_t first_row, int64_t rows, const Kernels& kernels) const;
+};
+
 void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool);
 void neighbours(const NeighboursArgs& args, ThreadPool& pool);
 void rotation(const RotationArgs& args, ThreadPool& pool);

@@ -17,6 +17,7 @@ inline constexpr int kWidth = 4;
 
 using Vec = float __attribute__((vector_size(kWidth * 4)));
 using IntVec = int32_t __attribute__((vector_size(kWidth * 4)));
+using BitsVec = uint32_t __attribute__((vector_size(kWidth * 4)));  // sums of it may wrap
 using bfloat16 = uint16_t;
 
 [[gnu::always_inline]] static inline Vec splat(float value) { return value - Vec{}; }
@@ -201,7 +202,7 @@ static inline Vec exp2(Vec x) {
   p = fma(p, r, splat(2.4022648e-1f));
   p = fma(p, r, splat(6.931472e-1f));
   p = fma(p, r, splat(1.0f));
-  const Vec scaled = (Vec)((IntVec)p + ((IntVec)shifted << 23));
+  const Vec scaled = (Vec)((BitsVec)p + ((BitsVec)shifted << 23));
   const Vec number = x < splat(-126.0f) ? Vec{} : scaled;
   return x != x ? x : number;
 }

@@ -50,9 +50,10 @@ void sparse_pool(const SparsePoolArgs& args, GemmSet& gemms, const Kernels& kern
   const size_t row_bytes = static_cast<size_t>(in_features) * size_of(args.x.dtype);
   Workspace workspace(args.workspace);
   const Scratch scratch(workspace, in_features, args.x.dtype, pool.threads());
-  const GemmShape shape = {in_features,     args.weight.out_features, args.x.dtype,
-                           DType::kFloat32, Activation::kNone,        args.weight.bias != nullptr};
-  const Gemm& gemm = gemms.get(shape);
+  const Gemm& gemm = gemms.get({.in_features = in_features,
+                                .out_features = args.weight.out_features,
+                                .dtype = args.x.dtype,
+                                .bias = args.weight.bias != nullptr});
 
   const int64_t whole = scratch.last_rows == nullptr ? rows : rows / kBlockRows * kBlockRows;
   if (whole < rows) {
@@ -75,9 +76,8 @@ void sparse_pool(const SparsePoolArgs& args, GemmSet& gemms, const Kernels& kern
     block.weight = args.weight.data;
     block.bias = args.weight.bias;
     block.out_stride = std::min(scratch.panel, args.weight.out_features - begin);
-    // Where column 0 would be: only this panel's columns are written.
-    block.out = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(logits) -
-                                        static_cast<uintptr_t>(begin) * sizeof(float));
+    block.out = logits;
+    block.first_column = begin;
     block.out_rows = kBlockRows;
     block.worker = worker;
     for (int64_t b = 0; b < args.batch.num_sequences; ++b) {

@@ -77,6 +77,8 @@ class CudaOps final : public Ops {
     downloads_.download(host_to, device_from, bytes, stream_);
   }
 
+  void drop_downloads() noexcept override { downloads_.drop(stream_); }
+
   void synchronize() override {
     const DeviceGuard guard(device_);
     const cudaError_t error = cudaStreamSynchronize(stream_);

@@ -24,7 +24,7 @@ __device__ void load_ids(const LoadBatchArgs& args, const int32_t* from, int32_t
   if (from == nullptr) return;
   const int32_t id = from[token];
   if (id < 0 || id >= limit) report(args, code, token, id, 0);
-  to[token] = min(max(id, 0), static_cast<int32_t>(limit) - 1);
+  to[token] = static_cast<int32_t>(min(max(int64_t{id}, int64_t{0}), limit - 1));
 }
 
 __device__ void load_offsets(const LoadBatchArgs& args) {

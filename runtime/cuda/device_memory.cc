@@ -83,12 +83,13 @@ void UploadRing::release(cudaStream_t stream) {
 void DownloadBuffer::download(void* host_to, const void* device_from, size_t bytes,
                               cudaStream_t stream) {
   if (used_ + bytes > kBytes) {
+    straight_ = true;
     CUDA_CHECK(cudaMemcpyAsync(host_to, device_from, bytes, cudaMemcpyDeviceToHost, stream));
     return;
   }
+  pending_.push_back({host_to, used_, bytes});
   CUDA_CHECK(
       cudaMemcpyAsync(memory_.data() + used_, device_from, bytes, cudaMemcpyDeviceToHost, stream));
-  pending_.push_back({host_to, used_, bytes});
   used_ += (bytes + 15) / 16 * 16;
 }
 
@@ -100,6 +101,13 @@ void DownloadBuffer::finish(bool deliver) {
   }
   pending_.clear();
   used_ = 0;
+  straight_ = false;
+}
+
+void DownloadBuffer::drop(cudaStream_t stream) noexcept {
+  // Without an error to report: there is one on its way, which is why nobody waits for the data.
+  if (straight_) static_cast<void>(cudaStreamSynchronize(stream));
+  finish(false);
 }
 
 }  // namespace packhorse::cuda

@@ -80,6 +80,8 @@ class DownloadBuffer {
   void download(void* host_to, const void* device_from, size_t bytes, cudaStream_t stream);
   /// After the stream was synchronised: hands everything over. `deliver` false drops it.
   void finish(bool deliver);
+  /// Forgets what was not handed over, once `stream` writes to no caller's memory any more.
+  void drop(cudaStream_t stream) noexcept;
 
  private:
   struct Pending {
@@ -89,6 +91,7 @@ class DownloadBuffer {
   };
   PinnedMemory memory_{kBytes};
   size_t used_ = 0;
+  bool straight_ = false;  // whether the stream may still write to memory of a caller
   std::vector<Pending> pending_;
 };
 

@@ -7,21 +7,22 @@ namespace {
 
 class Graph final : public Recording {
  public:
-  Graph(cudaGraph_t graph, cudaStream_t stream) : stream_(stream) {
-    CUDA_CHECK(cudaGraphInstantiate(&executable_, graph, 0));
+  Graph(cudaGraph_t graph, cudaStream_t stream)
+      : executable_(instantiate(graph), cudaGraphExecDestroy), stream_(stream) {
     // Otherwise the first launch would do it.
-    CUDA_CHECK(cudaGraphUpload(executable_, stream));
+    CUDA_CHECK(cudaGraphUpload(executable_.get(), stream));
   }
-  ~Graph() override {
-    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
-  }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
 
-  void launch() override { CUDA_CHECK(cudaGraphLaunch(executable_, stream_)); }
+  void launch() override { CUDA_CHECK(cudaGraphLaunch(executable_.get(), stream_)); }
 
  private:
-  cudaGraphExec_t executable_ = nullptr;
+  static cudaGraphExec_t instantiate(cudaGraph_t graph) {
+    cudaGraphExec_t executable = nullptr;
+    CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
+    return executable;
+  }
+
+  std::unique_ptr<CUgraphExec_st, cudaError_t (*)(cudaGraphExec_t)> executable_;
   cudaStream_t stream_;
 };
 

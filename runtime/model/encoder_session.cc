@@ -79,6 +79,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     check_run(outputs);
     check(tokens, limits_);
     const std::lock_guard lock(mutex_);
+    const DownloadScope downloads(*ops_);
     outputs_->read(encode_batch(inputs_->upload(tokens)), outputs);
     ops_->synchronize();
   }
@@ -90,6 +91,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     wait_for(stream);
     const uint32_t run = ++device_runs_;
     auto* finding = static_cast<InputFinding*>(finding_->data());
+    const DownloadScope downloads(*ops_);
     outputs_->read(encode_batch(inputs_->load(tokens, run, finding)), outputs);
     ops_->synchronize();
     check_finding(*finding, run, tokens.num_tokens, limits_);
@@ -202,6 +204,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
       session_->check_process();
       {
         const std::lock_guard lock(session_->mutex_);
+        const DownloadScope downloads(*session_->ops_);
         session_->outputs_->read_back(view(), to);
         session_->ops_->synchronize();
       }

@@ -238,6 +238,11 @@ void Ops::attention(const AttentionArgs& args) {
                     term.bidirectional ? "a quarter" : "half", " of them (found ",
                     term.max_distance, ")"));
   }
+  // Backends go through all distances to find where buckets begin.
+  constexpr int32_t kMostDistance = 1 << 24;
+  if (term.kind == ScoreTermKind::kBucketed && term.max_distance > kMostDistance) {
+    fail(op, concat("max_distance is ", term.max_distance, ", expected at most ", kMostDistance));
+  }
   if (args.term.kind == ScoreTermKind::kDisentangled) {
     for (auto [name, table] : {std::pair{"position_keys", &args.term.position_keys},
                                {"position_queries", &args.term.position_queries}}) {

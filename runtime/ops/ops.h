@@ -55,7 +55,10 @@ class PACKHORSE_API Ops {
   // Memory. `allocate` throws OutOfMemory naming what was asked and what was free.
   virtual std::unique_ptr<DeviceMemory> allocate(size_t bytes) = 0;
   virtual void upload(void* device_to, const void* host_from, size_t bytes) = 0;
+  /// `host_to` is written at the next `synchronize`, or before.
   virtual void download(void* host_to, const void* device_from, size_t bytes) = 0;
+  /// Downloads that were not synchronised write nothing any more.
+  virtual void drop_downloads() noexcept {}
   /// Waits until everything asked so far is done; reports what failed meanwhile.
   virtual void synchronize() = 0;
   /// Records the ops that `work` asks for, without running them; null where the device gains
@@ -140,6 +143,19 @@ class PACKHORSE_API Ops {
   virtual void do_pool(const PoolArgs& args) = 0;
   virtual void do_sparse_pool(const SparsePoolArgs& args) = 0;
   virtual void do_cast(const CastArgs& args) = 0;
+};
+
+/// What was downloaded and not synchronised when an exception leaves the scope is dropped: the
+/// memory that it should have gone to may be gone, too.
+class DownloadScope {
+ public:
+  explicit DownloadScope(Ops& ops) : ops_(ops) {}
+  ~DownloadScope() { ops_.drop_downloads(); }
+  DownloadScope(const DownloadScope&) = delete;
+  DownloadScope& operator=(const DownloadScope&) = delete;
+
+ private:
+  Ops& ops_;
 };
 
 }  // namespace packhorse

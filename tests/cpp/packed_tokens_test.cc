@@ -70,6 +70,16 @@ TEST(packed_tokens_refuses_what_exceeds_the_plan) {
                     "sequence 1 has 6 tokens; the model takes max_seqlen = 5");
 }
 
+TEST(packed_tokens_refuses_sizes_that_offsets_cannot_count) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  const PackedLimits all{.max_tokens = int64_t{1} << 40, .max_sequences = int64_t{1} << 40};
+  check_capacity(kMost, kMost - 1, all);
+  for (const int64_t bad : {int64_t{-1}, kMost + 1}) {
+    CHECK_THROWS_WITH(check_capacity(bad, 1, all), "expected 0 to 2147483647 tokens");
+    CHECK_THROWS_WITH(check_capacity(1, bad, all), "fewer than 2147483647 sequences");
+  }
+}
+
 TEST(packed_tokens_given_positions_do_not_lengthen_sequences) {
   CHECK_THROWS_WITH(run({.ids = std::vector<int32_t>(6),
                          .cu_seqlens = {0, 6},

@@ -11,7 +11,7 @@ import torch
 from consumers import BATCH, LENGTHS, OUTPUTS, TORCH, bits, load, on_device, variants
 from dlpack_producer import Interface, Producer
 from models import tiny_spec, write_model
-from packhorse import PackedTokens, Session
+from packhorse import PackedTokens, Session, ops
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +97,24 @@ def test_what_the_host_sees(session: Session) -> None:
         with pytest.raises(error, match=message):
             session.run(batch)
         assert bits(session.run(BATCH, outputs=OUTPUTS)) == expected, message
+
+
+@pytest.mark.parametrize("size", [-5, 2**31, 2**31 + 3, 2**40])
+def test_sizes_that_offsets_cannot_count(session: Session, size: int) -> None:
+    """Nothing is read of what claims to be that long."""
+    expected = bits(session.run(BATCH, outputs=OUTPUTS))
+    ids, offsets = TORCH.put([1, 2, 3]), TORCH.put([0, 3])
+    many = Interface(ids.data_ptr(), (size,))
+    with pytest.raises(ValueError, match=f"{size} tokens"):
+        session.run((many, offsets))
+    word = torch.ones(50, 64, dtype=torch.float16, device="cuda")
+    with pytest.raises(
+        ValueError, match=f"{size} tokens and 1 sequences; expected 0 to 2147483647"
+    ):
+        ops.embed(many, offsets, word)
+    with pytest.raises(ValueError, match="expected 0 to 2147483647 rows"):
+        ops.pool(Interface(word.data_ptr(), (size, 64), "<f2"), offsets)
+    assert bits(session.run(BATCH, outputs=OUTPUTS)) == expected
 
 
 def test_anything_at_all(session: Session) -> None:

@@ -44,6 +44,8 @@ DEEP = b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
         ({"a": entry(0, 8, [True, 2])}, 8, "shape"),
         ({"a": entry(0, 8, "2")}, 8, "shape"),
         ({"a": entry(0, 4, [1 << 62, 1 << 62])}, 4, "takes"),
+        ({"a": entry(0, 0, [0, 1 << 62, 1 << 62])}, 0, "larger than any array"),
+        ({"a": entry(0, 0, [1 << 61, 0])}, 0, "larger than any array"),
         ({"a": entry(0, 4, [1] * 40)}, 4, "dimensions"),
         ({"a": entry(0, 4, [1 << 63])}, 4, "shape"),
         ({"a": entry(0, 8, dtype="F31")}, 8, "F31"),
@@ -73,6 +75,19 @@ def test_header(tmp_path: Path, header: object, size: int, message: str) -> None
 def test_header_length(tmp_path: Path, length: int) -> None:
     with pytest.raises(CheckpointError, match="truncated|not valid JSON"):
         read_safetensors(write(tmp_path / "m", {"a": entry(0, 4)}, bytes(4), length))
+
+
+def test_a_header_that_is_too_long(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"header of 16777217 bytes.*limit 16777216"):
+        read_safetensors(write(tmp_path / "m", b" " * ((16 << 20) + 1)))
+
+
+def test_names_are_counted_once(tmp_path: Path) -> None:
+    """A name that comes last twice, behind as many others as take hours to count one by one."""
+    names = ",".join(f'"{i:x}":0' for i in range(400_000))
+    header = f'{{{names},"double":0,"double":0}}'.encode()
+    with pytest.raises(CheckpointError, match="the key 'double' appears twice"):
+        read_safetensors(write(tmp_path / "m", header))
 
 
 def test_every_truncation(tmp_path: Path) -> None:

@@ -25,6 +25,12 @@ def write(tmp_path: Path, pickled: bytes, count: int = 6) -> Path:
     return t.write_archive(tmp_path / "model.bin", pickled, {"0": t.floats(count)})
 
 
+def test_a_shape_that_no_array_has(tmp_path: Path) -> None:
+    path = write(tmp_path, t.state_dict(a=t.tensor("0", 6, (0, 1 << 62, 1 << 62), (1, 1, 1))))
+    with pytest.raises(CheckpointError, match="larger than any array can be"):
+        read_torch(path)
+
+
 # --- what must work
 
 
@@ -37,6 +43,7 @@ def test_reads_tensors_as_views(tmp_path: Path) -> None:
             part=t.tensor("0", 6, (2,), (1,), offset=4),
             scalar=t.tensor("0", 6, (), (), offset=5),
             empty=t.tensor("0", 6, (0, 7)),
+            single=t.tensor("0", 6, (1, 2), (1 << 70, 1)),
             parameter=t.call(t.glob("torch._utils", "_rebuild_parameter"), GOOD, t.FALSE, t.NONE),
         ),
     )
@@ -48,6 +55,7 @@ def test_reads_tensors_as_views(tmp_path: Path) -> None:
     np.testing.assert_array_equal(tensors["parameter"].data, whole)
     assert tensors["scalar"].data == 5
     assert tensors["empty"].shape == (0, 7)
+    np.testing.assert_array_equal(tensors["single"].data, [[0, 1]])
     assert np.shares_memory(tensors["whole"].data, tensors["transposed"].data)
     assert not tensors["whole"].data.flags.writeable
 

@@ -12,6 +12,7 @@ from cases import offsets
 from conftest import ModelMaker
 from models import random_sequences, random_tensors, tiny_spec, write_model
 from packhorse import PackedTokens, Session
+from packhorse._session import NativeSession
 
 ALL = ["hidden", "embedding", "pooled"]
 SEQUENCES = [[1, 2, 3, 4], [5], [], [6, 7, 8]]
@@ -309,3 +310,21 @@ def test_paths(tmp_path: Path, tiny_model: Path, device: str) -> None:
     assert bits(Session.load(str(folder), device).run([[1, 2]]).hidden) == bits(
         Session.load(tiny_model, device).run([[1, 2]]).hidden
     )
+
+
+def test_a_native_session_that_was_not_loaded() -> None:
+    session = NativeSession()
+    one = np.array([0, 1], np.int32)
+    for call in (
+        lambda: session.run(one[:1], one, None, None, None, {}),
+        lambda: session.run_from_device((0, 0, 0, 0, 0, 0), None, 0, {}),
+        lambda: session.run_to_device(one[:1], one, None, None, None, [], 0),
+        lambda: session.run_on_device((0, 0, 0, 0, 0, 0), None, None, [], 0),
+        lambda: session.stream,
+        lambda: session.wait_for(1),
+        lambda: session.time_encoder(one[:1], one, 1),
+        lambda: session.explain(one[:1], one, None, None),
+        session.memory_plan,
+    ):
+        with pytest.raises(RuntimeError, match="closed, or never loaded"):
+            call()

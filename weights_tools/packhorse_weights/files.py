@@ -17,11 +17,11 @@ def parse_json_object(text: bytes, what: str) -> dict[str, Any]:
     """Parses one JSON object. Duplicate keys, absurd nesting and non-UTF-8 are errors."""
 
     def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        result = dict(pairs)
-        if len(result) != len(pairs):
-            names = [name for name, _ in pairs]
-            double = next(name for name in names if names.count(name) > 1)
-            raise CheckpointError(f"{what}: the key {double!r} appears twice")
+        result: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in result:
+                raise CheckpointError(f"{what}: the key {name!r} appears twice")
+            result[name] = value
         return result
 
     try:

@@ -17,11 +17,11 @@ import numpy as np
 
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import map_file, parse_json_object
-from packhorse_weights.tensor import PAYLOADS, Tensor, cast_blocks
+from packhorse_weights.tensor import PAYLOADS, Tensor, cast_blocks, is_addressable
 
 Progress = Callable[[int, int], None]  # (bytes written, bytes in total)
 
-_MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own reader
+_MAX_HEADER_BYTES = 16 << 20  # a tensor takes about a hundred; what is parsed takes far more
 _NAMES = {
     "F64": "float64",
     "F32": "float32",
@@ -87,6 +87,8 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
             raise CheckpointError(
                 f"{where}: {code}{shape} takes {size} bytes, data_offsets span {end - begin}"
             )
+        if not is_addressable(shape, payload.itemsize):
+            raise CheckpointError(f"{where}: shape {shape} is larger than any array can be")
         if end > len(buffer) - 8 - length:
             raise CheckpointError(
                 f"{where}: ends at byte {end} of {len(buffer) - 8 - length}: truncated file?"

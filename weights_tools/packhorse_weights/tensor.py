@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,11 @@ def default_dtype(device: str, stored: str = "float32") -> str:
     if not device.startswith("cuda"):
         return "float32"
     return "bfloat16" if stored == "bfloat16" else "float16"
+
+
+def is_addressable(shape: Sequence[int], itemsize: int) -> bool:
+    """Whether an array can have this shape: its bytes, extents of 0 left out, are below 2^63."""
+    return math.prod(extent for extent in shape if extent > 0) * itemsize < 1 << 63
 
 
 def to_float32(tensor: Tensor) -> NDArray[np.float32]:

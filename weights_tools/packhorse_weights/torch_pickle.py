@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.tensor import PAYLOADS, Tensor
+from packhorse_weights.tensor import PAYLOADS, Tensor, is_addressable
 
 MAX_PICKLE_BYTES = 16 << 20  # that are read of one
 
@@ -56,9 +56,17 @@ class StridedTensor:
     def view(self, buffer: mmap.mmap, begin: int) -> Tensor:
         """The tensor, as a read-only view of a file in which its storage begins at a byte."""
         payload = PAYLOADS[self.storage.dtype]
+        if not is_addressable(self.shape, payload.itemsize):
+            raise CheckpointError(
+                f"a tensor of shape {list(self.shape)} is larger than any array can be"
+            )
         if 0 in self.shape:
             return Tensor(np.empty(self.shape, payload), self.storage.dtype)
-        strides = tuple(stride * payload.itemsize for stride in self.strides)
+        # The stride of a single element says nothing, and may be any number.
+        strides = tuple(
+            payload.itemsize * (stride if size > 1 else 1)
+            for size, stride in zip(self.shape, self.strides, strict=True)
+        )
         start = begin + self.offset * payload.itemsize
         data = np.ndarray(self.shape, payload, buffer, start, strides)
         return Tensor(data, self.storage.dtype)
