@@ -1,7 +1,7 @@
 """Operators on packed arrays: each is one call of the runtime, on any device and dtype.
 
-Host inputs are arrays that convert to float32 (ids: int32); the computation runs in `dtype` on
-`device`, and results come back as float32.
+Host inputs are arrays of numbers, converted to float32; ids and offsets are integers of any kind
+within int32. The computation runs in `dtype` on `device`, and results come back as float32.
 
 Where the first argument lies on a CUDA device, all do (offsets may lie on the host, except those of
 `embed`), whatever has `__dlpack__` or `__cuda_array_interface__`: matrices of one dtype, float16 or
