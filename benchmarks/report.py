@@ -105,10 +105,34 @@ def accuracy(result: Json) -> str:
     return _table([reference, "largest error", "smallest cosine of a mean-pooled sequence"], rows)
 
 
+def texts(result: Json) -> str:
+    """Texts to embeddings, a row for each dtype; a result file may have none of this."""
+    case = result["texts"]
+    names = list(dict.fromkeys(engine["name"] for engine in case["engines"]))
+    rows = []
+    for dtype in DTYPES:
+        if find(case, PACKHORSE, dtype) is None:
+            continue
+        cosines = [
+            f"{engine['min_cosine']:.5f}" if (engine := find(case, name, dtype)) else "-"
+            for name in names
+        ]
+        rows.append([dtype, *(_cell(case, name, dtype) for name in names), *cosines])
+    padded, ordered = (case[key] / case["tokens"] for key in ("padded_tokens", "sorted_tokens"))
+    header = ["tokens/s, texts to embeddings", *names, *(f"cosine, {name}" for name in names)]
+    return (
+        f"{case['model']}, {case['texts']:,} texts of {case['tokens']:,} tokens. Padded in batches "
+        f"of 32 they would be {padded:.2f} times as many tokens in the order given, and "
+        f"{ordered:.2f} times sorted by length. Smallest cosines are to {case['reference']}.\n\n"
+        + _table(header, rows)
+    )
+
+
 def markdown(result: Json) -> str:
     machine = result["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
-    rounds = [len(one["seconds"]) for case in result["cases"] for one in case["engines"]]
+    measured = [*result["cases"], *([result["texts"]] if "texts" in result else [])]
+    rounds = [len(one["seconds"]) for case in measured for one in case["engines"]]
     models = dict.fromkeys(case["model"] for case in result["cases"])
     return "\n\n".join(
         [
@@ -116,9 +140,9 @@ def markdown(result: Json) -> str:
             f"{machine['cores']} cores; load before the run {machine['load_average']:.1f}; "
             f"{result['date']}; medians of {min(rounds)} to {max(rounds)} interleaved rounds.",
             f"{versions}.",
+            *([texts(result)] if "texts" in result else []),
             *(speed(result, model) for model in models),
-            limits(result),
-            accuracy(result),
+            *([limits(result), accuracy(result)] if result["cases"] else []),
         ]
     )
 
