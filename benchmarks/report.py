@@ -1,6 +1,6 @@
 """A result file of benchmarks/cpu.py as Markdown, and as a plot.
 
-python benchmarks/report.py FILE [--plot FILE.svg]
+python benchmarks/report.py FILE [--plot FILE.svg [--models NAME ...]]
 """
 
 from __future__ import annotations
@@ -151,10 +151,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("file", type=Path)
     parser.add_argument("--plot", type=Path, metavar="SVG", help="write a plot, too")
+    parser.add_argument("--models", nargs="+", default=(), help="in the plot; by default all")
     arguments = parser.parse_args()
     result = json.loads(arguments.file.read_text(encoding="utf-8"))
     if arguments.plot:
-        arguments.plot.write_text(plot(result), encoding="utf-8")
+        arguments.plot.write_text(plot(result, arguments.models), encoding="utf-8")
     print(markdown(result))
 
 

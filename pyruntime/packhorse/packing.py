@@ -123,10 +123,12 @@ class PackedTokens(Generic[IdArray]):
 
     @property
     def num_tokens(self) -> int:
+        """T."""
         return int(shape_of(self.ids)[0])
 
     @property
     def num_sequences(self) -> int:
+        """B."""
         return int(shape_of(self.cu_seqlens)[0]) - 1
 
     @property

@@ -53,6 +53,8 @@ def test_compare_scores(reranker: Path) -> None:
 def test_compare_sparse_vectors(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
     folder = with_tokenizer(GOLDEN / "bert-splade", tmp_path / "m")
+    kind = '{"model_type": "SparseEncoder"}'
+    (folder / "config_sentence_transformers.json").write_text(kind)
     result = example.compare(folder, TEXTS)
     assert (result.kind, result.other_ids) == ("sparse vectors", [])
     assert result.max_difference < 1e-5

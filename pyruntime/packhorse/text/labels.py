@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 class Label(TypedDict):
+    """A label of a text or pair, and its probability (the logit itself of a regression)."""
+
     label: str
     score: float
 

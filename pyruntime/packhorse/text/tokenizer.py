@@ -134,10 +134,12 @@ class TextTokenizer:
         return frozenset(i for i, token in added.items() if token.special)
 
     def id_of(self, token: str) -> int | None:
+        """Of an entry of the vocabulary; None where there is no such entry."""
         found: int | None = self._tokenizer.token_to_id(token)
         return found
 
     def token_of(self, token_id: int) -> str:
+        """The entry of the vocabulary with this id, "" where there is none."""
         return self._tokenizer.id_to_token(token_id) or ""
 
     @property
