@@ -13,6 +13,7 @@ import sys
 import warnings
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 TEMPLATES = Path(__file__).with_suffix("")
@@ -57,6 +58,45 @@ def undocumented() -> list[str]:
     return found
 
 
+class Written:
+    """An annotation as the source has it: pdoc would spell out what it stands for."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _as_written(annotation: Any) -> Any:
+    return Written(annotation) if isinstance(annotation, str) else annotation
+
+
+def keep_annotations() -> None:
+    """Signatures of public functions and methods show annotations as they are written."""
+    for module_name in MODULES:
+        module = importlib.import_module(module_name)
+        values = [getattr(module, name) for name in public_names(module)]
+        members = [one for value in values for _, one in inspect.getmembers(value)]
+        for value in [*values, *members]:
+            function = getattr(value, "__func__", value)  # of a class method
+            if isinstance(value, property):
+                function = value.fget
+            if not inspect.isfunction(function) or not is_own(function):
+                continue
+            signature = inspect.signature(function)
+            function.__annotations__ = {
+                name: _as_written(one) for name, one in function.__annotations__.items()
+            }
+            function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+                parameters=[
+                    one.replace(annotation=_as_written(one.annotation))
+                    for one in signature.parameters.values()
+                ],
+                return_annotation=_as_written(signature.return_annotation),
+            )
+
+
 def write(folder: Path) -> None:
     """Raises ValueError where something public has no docstring."""
     import pdoc
@@ -64,6 +104,7 @@ def write(folder: Path) -> None:
     missing = undocumented()
     if missing:
         raise ValueError(f"no docstring: {', '.join(missing)}")
+    keep_annotations()
     pdoc.render.configure(template_directory=TEMPLATES, show_source=False, footer_text="")
     # Submodules are where things are kept, not where they are used.
     first, *others = MODULES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from pathlib import Path
 
@@ -28,7 +29,8 @@ def test_a_missing_docstring_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_public_name_appears(tmp_path: Path) -> None:
     pytest.importorskip("pdoc")
-    api_reference.write(tmp_path)
+    # In a process of its own: annotations are changed for the pages.
+    subprocess.run([sys.executable, api_reference.__file__, tmp_path], check=True)
     assert (tmp_path / "index.html").is_file()
     for name in api_reference.MODULES:
         page = (tmp_path / f"{name.replace('.', '/')}.html").read_text(encoding="utf-8")
