@@ -110,6 +110,15 @@ def parse(snippet: Snippet) -> ast.Module:
     return ast.parse(padded, filename=snippet.page)
 
 
+def _attributes(owner: type) -> set[str]:
+    """Names that objects of a class have and it has not: annotated ones, and what methods set."""
+    names: set[str] = set()
+    for one in owner.__mro__[:-1]:
+        names |= inspect.get_annotations(one).keys()
+        names.update(re.findall(r"\bself\.(\w+)(?:: [^=]+)? = ", inspect.getsource(one)))
+    return names
+
+
 def _resolve(node: ast.expr) -> Any:
     """What an expression such as `packhorse.Session.load` names, None where that is not known.
     Raises AttributeError."""
@@ -120,9 +129,7 @@ def _resolve(node: ast.expr) -> Any:
     owner = _resolve(node.value)
     if owner is None:
         return None
-    if node.attr in inspect.get_annotations(owner) or (
-        owner is packhorse.TextModel and node.attr in ("session", "tokenizer", "max_length")
-    ):
+    if inspect.isclass(owner) and node.attr in _attributes(owner):
         return None  # of an object, not of its class
     found = getattr(owner, node.attr)
     return found if callable(found) or inspect.ismodule(found) else None

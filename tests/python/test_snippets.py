@@ -27,7 +27,7 @@ def run_python(snippet: Snippet, names: dict[str, Any]) -> None:
 
 
 def run_shell(snippet: Snippet, cli: Cli) -> None:
-    """`packhorse` in this process; of `make` and `pip install`, what they name must be there."""
+    """`packhorse` in this process; what `make`, `python` and `pip install` name must be there."""
     for words in commands(snippet):
         if words[0] == "packhorse":
             pytest.importorskip("typer")
@@ -36,6 +36,8 @@ def run_shell(snippet: Snippet, cli: Cli) -> None:
         elif words[0] == "make":
             makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
             assert re.search(rf"^{words[1]}:", makefile, re.MULTILINE), f"{snippet.name}: {words}"
+        elif words[0] == "python" and words[1].endswith(".py"):
+            assert (ROOT / words[1]).is_file(), f"{snippet.name}: no file {words[1]}"
         elif words[:2] == ["pip", "install"]:
             project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
             for extras in re.findall(r"\[([a-z,]+)\]", " ".join(words)):
