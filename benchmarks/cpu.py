@@ -42,7 +42,7 @@ from report import markdown
 from rich.progress import Progress
 from sample import find_model
 from texts import make_text_engines, measure_texts
-from timing import find_reference, interleave, min_cosine
+from timing import CLOCKS, find_reference, interleave, min_cosine
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parent / "build" / "benchmarks"
@@ -89,7 +89,15 @@ def measure(
         engine: np.asarray(engine.hidden(engine.run(batches[0]), batches[0])) for engine in engines
     }
     reference = find_reference(engines)
-    times = interleave(engines, batches, arguments.rounds, arguments.seconds, progress, case.name)
+    times = interleave(
+        engines,
+        batches,
+        arguments.rounds,
+        arguments.seconds,
+        progress,
+        case.name,
+        arguments.clock,
+    )
     lengths = [[len(row) for row in batch] for batch in batches]
     return {
         "name": case.name,
@@ -122,6 +130,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2, help="of every engine")
     parser.add_argument("--rounds", type=int, default=3, help="at least so many")
     parser.add_argument("--seconds", type=float, default=10, help="of a case: rounds go on so long")
+    parser.add_argument(
+        "--clock",
+        choices=list(CLOCKS),
+        default="wall",
+        help="cpu: the processor's time of all threads, for busy machines and one thread",
+    )
     parser.add_argument("--models", nargs="*", choices=MODELS, default=list(MODELS))
     parser.add_argument("--texts", type=int, default=600, metavar="N", help="to embed; 0: none")
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=BATCH_SIZES, metavar="N")
@@ -174,7 +188,13 @@ def run_texts(
     left_out |= reasons
     engines = [engine for engine in engines if engine.dtype in arguments.dtypes]
     return measure_texts(
-        folder, engines, arguments.texts, arguments.rounds, arguments.seconds, progress
+        folder,
+        engines,
+        arguments.texts,
+        arguments.rounds,
+        arguments.seconds,
+        progress,
+        arguments.clock,
     )
 
 
@@ -186,12 +206,13 @@ def main() -> None:
         "date": date,
         "machine": machine,
         "threads": arguments.threads,
+        "clock": arguments.clock,
         "versions": {"packhorse": packhorse.__version__} | installed(VERSIONED),
         "left_out": {},
         "cases": [],
     }
     name = re.sub(r"[^a-z0-9]+", "-", machine["processor"].lower()).strip("-")
-    kind = "cpu" if arguments.models else "cpu-texts"
+    kind = "cpu" if arguments.models else f"cpu-texts-{arguments.threads}-threads"
     path = HERE / "results" / f"{kind}_{name}_{machine['cores']}-cores_{date}.json"
     path.parent.mkdir(exist_ok=True)
     start = time.perf_counter()

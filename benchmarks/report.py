@@ -132,13 +132,15 @@ def markdown(result: Json) -> str:
     machine = result["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     measured = [*result["cases"], *([result["texts"]] if "texts" in result else [])]
+    clock = " of the processor's time" if result.get("clock") == "cpu" else ""
     rounds = [len(one["seconds"]) for case in measured for one in case["engines"]]
     models = dict.fromkeys(case["model"] for case in result["cases"])
     return "\n\n".join(
         [
             f"{machine['processor']}, {', '.join(machine['isa'])}; {result['threads']} threads on "
             f"{machine['cores']} cores; load before the run {machine['load_average']:.1f}; "
-            f"{result['date']}; medians of {min(rounds)} to {max(rounds)} interleaved rounds.",
+            f"{result['date']}; medians of {min(rounds)} to {max(rounds)} interleaved rounds"
+            f"{clock}.",
             f"{versions}.",
             *([texts(result)] if "texts" in result else []),
             *(speed(result, model) for model in models),

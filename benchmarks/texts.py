@@ -88,13 +88,14 @@ def measure_texts(
     rounds: int,
     seconds: float,
     progress: Progress,
+    clock: str,
 ) -> dict[str, Any]:
     """All texts in one call of each engine, as it goes into the result file."""
     texts, lengths = read_texts(folder, count)
     outputs = [engine.run(texts) for engine in engines]
     reference = find_reference(engines)
     exact = outputs[list(engines).index(reference)]
-    times = interleave(engines, [texts], rounds, seconds, progress, f"{count} texts")
+    times = interleave(engines, [texts], rounds, seconds, progress, f"{count} texts", clock)
     return {
         "model": MINILM,
         "texts": len(texts),
