@@ -37,18 +37,17 @@ def _add_words(folder: Path, *words: str) -> None:
     path.write_text(json.dumps(fields), encoding="utf-8")
 
 
-def _fill_hub(root: Path, minilm: Path) -> None:
-    """The cache of huggingface_hub with all-MiniLM-L6-v2 in it."""
-    name = root / "hub" / "models--sentence-transformers--all-MiniLM-L6-v2"
-    (name / "refs").mkdir(parents=True)
-    (name / "refs" / "main").write_text("0123abcd")
-    (name / "snapshots").mkdir()
-    (name / "snapshots" / "0123abcd").symlink_to(minilm, target_is_directory=True)
+def _add_to_hub(hub: Path, name: str, folder: Path) -> None:
+    """The folder is in the cache of huggingface_hub, under a name."""
+    entry = hub / f"models--{name.replace('/', '--')}"
+    (entry / "refs").mkdir(parents=True)
+    (entry / "refs" / "main").write_text("0123abcd")
+    (entry / "snapshots").mkdir()
+    (entry / "snapshots" / "0123abcd").symlink_to(folder, target_is_directory=True)
 
 
 def make_room(root: Path, minilm: Path) -> Path:
     """A working directory; the hub's cache lies beside it."""
-    _fill_hub(root, minilm)
     room = root / "room"
     room.mkdir()
     (room / "model-folder").symlink_to(minilm, target_is_directory=True)
@@ -56,6 +55,9 @@ def make_room(root: Path, minilm: Path) -> Path:
         typed = golden.startswith("bert")
         with_tokenizer(GOLDEN / golden, room / name, "bert", {} if typed else NO_TYPES)
     _add_words(room / "Qwen3-Reranker-0.6B", "yes", "no")
+    hub = root / "hub"
+    _add_to_hub(hub, "sentence-transformers/all-MiniLM-L6-v2", minilm)
+    _add_to_hub(hub, "BAAI/bge-m3", room / "bge-m3")
     for name in ("lines.txt", "documents.txt"):
         (room / name).write_text("\n".join(LINES) + "\n", encoding="utf-8")
     return room
@@ -73,7 +75,7 @@ def _ids() -> list[list[int]]:
 GIVEN: dict[str, Callable[[], Any]] = {
     "texts": lambda: list(LINES),
     "documents": lambda: list(LINES),
-    "some_thousand_texts": lambda: [f"text {i}" for i in range(128)],
+    "typical_texts": lambda: [f"text {i}" for i in range(128)],
     "session": _session,
     "model": lambda: packhorse.TextModel.load("model-folder", threads=1),
     "batch": _ids,
