@@ -27,14 +27,22 @@ MODELS = {
 LINES = ("Where did she live?", "Ada Lovelace lived in London.", "The cat sat on the mat.")
 
 
-def _add_words(folder: Path, *words: str) -> None:
-    """Unused entries of the tiny vocabulary become these words."""
-    path = folder / "tokenizer.json"
+def _edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     fields = json.loads(path.read_text(encoding="utf-8"))
-    vocabulary = fields["model"]["vocab"]
-    for i, word in enumerate(words):
-        vocabulary[word] = vocabulary.pop(f"[unused{i}]")
+    change(fields)
     path.write_text(json.dumps(fields), encoding="utf-8")
+
+
+def _knows_yes_and_no(tokenizer: dict[str, Any]) -> None:
+    vocabulary = tokenizer["model"]["vocab"]
+    for i, word in enumerate(("yes", "no")):
+        vocabulary[word] = vocabulary.pop(f"[unused{i}]")
+
+
+def _mask_is_special(tokenizer: dict[str, Any]) -> None:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    mask = tokenizer["model"]["vocab"]["[MASK]"]
+    tokenizer["added_tokens"].append({"id": mask, "content": "[MASK]", "special": True, **flags})
 
 
 def _add_to_hub(hub: Path, name: str, folder: Path) -> None:
@@ -54,7 +62,11 @@ def make_room(root: Path, minilm: Path) -> Path:
     for name, golden in MODELS.items():
         typed = golden.startswith("bert")
         with_tokenizer(GOLDEN / golden, room / name, "bert", {} if typed else NO_TYPES)
-    _add_words(room / "Qwen3-Reranker-0.6B", "yes", "no")
+    _edit(room / "bert-base" / "tokenizer.json", _mask_is_special)
+    qwen = room / "Qwen3-Reranker-0.6B"  # a template of 200 tokens, letter by letter
+    _edit(qwen / "tokenizer.json", _knows_yes_and_no)
+    _edit(qwen / "tokenizer_config.json", lambda fields: fields.update(model_max_length=1000))
+    _edit(qwen / "config.json", lambda fields: fields.update(max_position_embeddings=1000))
     hub = root / "hub"
     _add_to_hub(hub, "sentence-transformers/all-MiniLM-L6-v2", minilm)
     _add_to_hub(hub, "BAAI/bge-m3", room / "bge-m3")
