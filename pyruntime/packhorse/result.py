@@ -16,7 +16,7 @@ Array = TypeVar("Array", FloatArray, DeviceArray)
 
 
 class OutputShape(NamedTuple):
-    """Of one output: [T, columns] where it is per token, else [B, columns]."""
+    """The shape of an output: [T, columns] where it is per token, else [B, columns]."""
 
     per_token: bool
     columns: int
