@@ -290,9 +290,7 @@ class Session(SessionLifetime):
         if on_device is None:
             on_device = packed.on_device and out is None
         if on_device and out is not None:
-            raise ValueError(
-                "out has host arrays to write into, but on_device=True fills none"
-            )
+            raise ValueError("out has host arrays to write into, but on_device=True fills none")
         if ("predictions" in names) != (rows is not None):
             raise ValueError('output "predictions" and rows= go together: give both, or neither')
         wanted = None if rows is None else as_int32("rows", rows)
