@@ -1,4 +1,5 @@
-# make demo | test | lint | tidy | bench | clean     (needs Python >= 3.10 with headers, and g++ or clang++)
+# make demo | test | lint | tidy | bench | docs | clean
+#                                 (needs Python >= 3.10 with headers, and g++ or clang++)
 #
 # Everything lives in .venv and build. A stamp in .venv says that a step is done; it is redone when
 # what it depends on is newer.
@@ -22,7 +23,8 @@ SOURCES := CMakeLists.txt LICENSE README.md pyproject.toml \
 CPP_SOURCES := $(shell find runtime pyruntime tests examples -name '*.h' -o -name '*.cc' \
   -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo test test-cpp test-sanitize test-asan-python test-python gpu-receipt lint tidy bench cuda-compile clean
+.PHONY: demo test test-cpp test-sanitize test-asan-python test-python gpu-receipt lint tidy bench docs \
+  cuda-compile clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed .venv/.text .venv/.model
@@ -61,7 +63,7 @@ build/sanitize/.configured: .venv/.build
 	  -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 	touch $@
 
-test-python: .venv/.installed .venv/.text .venv/.test .venv/.model
+test-python: .venv/.installed .venv/.text .venv/.test .venv/.docs .venv/.model
 	$(BIN)/pytest
 
 # A warning where the GPU tests have not been run since the CUDA code changed.
@@ -82,6 +84,10 @@ tidy: .venv/.installed .venv/.lint
 
 bench: .venv/.installed .venv/.text .venv/.model .venv/.bench
 	$(BIN)/python benchmarks/cpu.py
+
+# The API reference, from docstrings: begin at build/docs/index.html.
+docs: .venv/.installed .venv/.text .venv/.docs
+	$(BIN)/python tools/api_reference.py
 
 # Compiles the CUDA code also where it cannot run: one architecture, few instantiations.
 cuda-compile: .venv/.build .venv/.cutlass
@@ -129,6 +135,10 @@ clean:
 
 .venv/.bench: .venv/.build
 	$(PIP) install $$($(BIN)/python tools/requirements.py bench)
+	touch $@
+
+.venv/.docs: .venv/.build
+	$(PIP) install $$($(BIN)/python tools/requirements.py docs)
 	touch $@
 
 # Only its model folder is used: without --no-deps it would bring PyTorch along.

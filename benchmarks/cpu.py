@@ -41,11 +41,11 @@ from peers import VERSIONED, installed, make_engines
 from report import markdown
 from rich.progress import Progress
 from sample import find_model
+from texts import make_text_engines, measure_texts
+from timing import CLOCKS, find_reference, interleave, min_cosine
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parent / "build" / "benchmarks"
-MOST_ROUNDS, A_MINUTE = 15, 60
-PAUSE = 0.02  # seconds: threads that spin on after a run have stopped by then
 # What decides which kernels run.
 ISA = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 
@@ -63,51 +63,16 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def interleave(
-    engines: Sequence[Engine],
-    batches: Sequence[Batch],
-    rounds: int,
-    seconds: float,
-    progress: Progress,
-    name: str,
-) -> list[list[float]]:
-    """Seconds of one pass over the batches: [engine][round].
-
-    At least `rounds`, or two where those take over a minute; more until `seconds` are over, up to
-    MOST_ROUNDS.
-    """
-    times: list[list[float]] = [[] for _ in engines]
-    task = progress.add_task(name, total=None)
-    begin = time.perf_counter()
-    round_ = 0
-    while round_ < max(MOST_ROUNDS, rounds):
-        elapsed = time.perf_counter() - begin
-        if round_ >= (rounds if elapsed < A_MINUTE else 2) and elapsed >= seconds:
-            break
-        for step in range(len(engines)):
-            i = (round_ + step) % len(engines)
-            time.sleep(PAUSE)
-            engines[i].run(batches[0][:1])  # its weights and code come back into the caches
-            start = time.perf_counter()
-            for batch in batches:
-                engines[i].run(batch)
-            times[i].append(time.perf_counter() - start)
-        round_ += 1
-    progress.remove_task(task)
-    return times
-
-
 def compare(hidden: FloatArray, reference: FloatArray, batch: Batch) -> dict[str, float]:
-    """hidden and reference [T, hidden_size] of one batch."""
+    """hidden and reference [T, hidden_size] of one batch; cosines are those of its means."""
     ends = np.cumsum([len(row) for row in batch])[:-1]
     means = [
         np.stack([rows.mean(0) for rows in np.split(all_rows, ends)])
         for all_rows in (hidden, reference)
     ]
-    ours, theirs = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in means)
     return {
         "max_abs_error": float(np.abs(hidden - reference).max()),
-        "min_cosine": float((ours * theirs).sum(1).min()),
+        "min_cosine": min_cosine(*means),
     }
 
 
@@ -123,10 +88,16 @@ def measure(
     outputs = {
         engine: np.asarray(engine.hidden(engine.run(batches[0]), batches[0])) for engine in engines
     }
-    # PyTorch in float32 where it is installed, Packhorse in float32 otherwise.
-    exact = [engine for engine in engines if engine.dtype == "float32"] or list(engines)
-    reference = next((one for one in exact if one.name == "PyTorch"), exact[0])
-    times = interleave(engines, batches, arguments.rounds, arguments.seconds, progress, case.name)
+    reference = find_reference(engines)
+    times = interleave(
+        engines,
+        batches,
+        arguments.rounds,
+        arguments.seconds,
+        progress,
+        case.name,
+        arguments.clock,
+    )
     lengths = [[len(row) for row in batch] for batch in batches]
     return {
         "name": case.name,
@@ -159,14 +130,24 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2, help="of every engine")
     parser.add_argument("--rounds", type=int, default=3, help="at least so many")
     parser.add_argument("--seconds", type=float, default=10, help="of a case: rounds go on so long")
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument(
+        "--clock",
+        choices=list(CLOCKS),
+        default="wall",
+        help="cpu: the processor's time of all threads, for busy machines and one thread",
+    )
+    parser.add_argument("--models", nargs="*", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--texts", type=int, default=600, metavar="N", help="to embed; 0: none")
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=BATCH_SIZES, metavar="N")
     parser.add_argument("--max-lengths", nargs="+", type=int, default=MAX_LENGTHS, metavar="N")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
     parser.add_argument(
         "--engines", nargs="+", choices=list(COLOURS), help="Packhorse and these alone"
     )
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.texts < 0 or not (arguments.models or arguments.texts):
+        parser.error("nothing to measure: name a model, or at least one text")
+    return arguments
 
 
 def run_model(
@@ -199,6 +180,24 @@ def run_model(
             yield measure(case, folder, engines, arguments, progress)
 
 
+def run_texts(
+    arguments: argparse.Namespace, progress: Progress, left_out: dict[str, str]
+) -> dict[str, Any]:
+    folder = find_model()
+    engines, reasons = make_text_engines(folder, CACHE, arguments.threads)
+    left_out |= reasons
+    engines = [engine for engine in engines if engine.dtype in arguments.dtypes]
+    return measure_texts(
+        folder,
+        engines,
+        arguments.texts,
+        arguments.rounds,
+        arguments.seconds,
+        progress,
+        arguments.clock,
+    )
+
+
 def main() -> None:
     arguments = parse_arguments()
     machine = describe_machine()
@@ -207,16 +206,21 @@ def main() -> None:
         "date": date,
         "machine": machine,
         "threads": arguments.threads,
+        "clock": arguments.clock,
         "versions": {"packhorse": packhorse.__version__} | installed(VERSIONED),
         "left_out": {},
-        "peaks": measure_peaks(arguments.threads),
         "cases": [],
     }
     name = re.sub(r"[^a-z0-9]+", "-", machine["processor"].lower()).strip("-")
-    path = HERE / "results" / f"cpu_{name}_{machine['cores']}-cores_{date}.json"
+    kind = "cpu" if arguments.models else f"cpu-texts-{arguments.threads}-threads"
+    path = HERE / "results" / f"{kind}_{name}_{machine['cores']}-cores_{date}.json"
     path.parent.mkdir(exist_ok=True)
     start = time.perf_counter()
     with Progress(transient=True) as progress:
+        if arguments.texts:
+            result["texts"] = run_texts(arguments, progress, result["left_out"])
+        if arguments.models:
+            result["peaks"] = measure_peaks(arguments.threads)
         for model in arguments.models:
             for case, reference in run_model(
                 MODELS[model], arguments, progress, result["left_out"]
@@ -226,6 +230,7 @@ def main() -> None:
                 # After every case: a long run that is cut off is not lost.
                 path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
                 progress.console.print(f"{time.perf_counter() - start:4.0f} s  {case['name']}")
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(markdown(result))
     print(f"\nWritten to {path}")
 

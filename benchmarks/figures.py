@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -13,7 +14,7 @@ PACKHORSE = "Packhorse"
 DTYPES = ("float32", "bfloat16", "int8")
 
 # One panel for each model and dtype.
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 420, 250, 58, 34, 58
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 310, 250, 52, 34, 52
 # Told apart by everybody (Okabe and Ito's palette).
 COLOURS = {
     PACKHORSE: "#d55e00",
@@ -43,8 +44,16 @@ def _text(x: float, y: float, text: str, anchor: str = "middle", extra: str = ""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{extra}>{escape(text)}</text>'
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"/>'
+def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1) -> str:
+    ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+    return f'<line {ends} stroke="{colour}" stroke-width="{width:g}"/>'
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times the powers of ten between low and high."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
+    return [step for step in steps if low <= step <= high]
 
 
 def _panel(cases: list[Json], dtype: str, title: str) -> list[str]:
@@ -59,31 +68,28 @@ def _panel(cases: list[Json], dtype: str, title: str) -> list[str]:
     there = [rate for values in rates.values() for rate in values if rate]
     if not there:
         return []
-    low, high = math.floor(math.log10(min(there))), math.ceil(math.log10(max(there)))
-    high = max(high, low + 1)
-    bottom, right = HEIGHT - BOTTOM, WIDTH - 12
+    low, high = min(there) / 1.3, max(there) * 1.3
+    bottom, right = HEIGHT - BOTTOM, WIDTH - 8
 
     def at_x(i: int) -> float:
         return LEFT + (right - LEFT) * (i + 0.5) / len(cases)
 
     def at_y(rate: float) -> float:
-        return bottom - (bottom - TOP) * (math.log10(rate) - low) / (high - low)
+        return bottom - (bottom - TOP) * math.log(rate / low) / math.log(high / low)
 
     parts = [_text((LEFT + right) / 2, 20, title, extra=' font-weight="bold"')]
-    for decade in range(low, high + 1):
-        y = at_y(10.0**decade)
-        parts += [_line(LEFT, y, right, y, "#dddddd")]
-        parts += [_text(LEFT - 6, y + 4, f"{10**decade:,}", "end")]
+    for tick in _ticks(low, high):
+        parts += [_line(LEFT, at_y(tick), right, at_y(tick), "#dddddd")]
+        parts += [_text(LEFT - 5, at_y(tick) + 4, f"{tick:,.0f}", "end")]
     for i, case in enumerate(cases):
-        parts.append(_text(at_x(i), bottom + 15, str(case["max_length"])))
+        parts.append(_text(at_x(i), bottom + 15, str(case["max_length"]), extra=' font-size="9"'))
     batches = [case["batch_size"] for case in cases]
     for batch in dict.fromkeys(batches):
         first, count = batches.index(batch), batches.count(batch)
-        parts.append(
-            _text(at_x(first) / 2 + at_x(first + count - 1) / 2, bottom + 32, f"{batch} x")
-        )
-    for name, values in rates.items():
-        colour = COLOURS[name]
+        middle = (at_x(first) + at_x(first + count - 1)) / 2
+        parts.append(_text(middle, bottom + 32, f"{batch} text{'s' if batch > 1 else ''}"))
+    for name, values in reversed(rates.items()):  # ours last, on top of the others
+        colour, width = COLOURS[name], 2.5 if name == PACKHORSE else 1.2
         before: tuple[int, float] | None = None
         for i, rate in enumerate(values):
             if rate is None:
@@ -91,29 +97,32 @@ def _panel(cases: list[Json], dtype: str, title: str) -> list[str]:
                 continue
             x, y = at_x(i), at_y(rate)
             if before and batches[before[0]] == batches[i]:
-                parts.append(_line(at_x(before[0]), at_y(before[1]), x, y, colour))
-            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
+                parts.append(_line(at_x(before[0]), at_y(before[1]), x, y, colour, width))
+            parts.append(
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{2 + width / 2:g}" fill="{colour}"/>'
+            )
             before = (i, rate)
     return parts
 
 
-def plot(result: Json) -> str:
-    """An SVG: a row of panels for each model, a column for each dtype."""
-    models = list(dict.fromkeys(case["model"] for case in result["cases"]))
+def plot(result: Json, models: Sequence[str] = ()) -> str:
+    """An SVG: a row of panels for each model, all of them if none is named; a column for each
+    dtype."""
+    models = models or list(dict.fromkeys(case["model"] for case in result["cases"]))
     parts = []
     for row, model in enumerate(models):
         cases = [case for case in result["cases"] if case["model"] == model]
         for column, dtype in enumerate(DTYPES):
             parts.append(f'<g transform="translate({column * WIDTH} {row * HEIGHT})">')
-            parts += [*_panel(cases, dtype, f"{model}, {dtype}"), "</g>"]
-    width, height = WIDTH * len(DTYPES), HEIGHT * len(models) + 30
+            title = f"{dtype}, {model.partition(',')[0]}"
+            parts += [*_panel(cases, dtype, title), "</g>"]
+    width, height = WIDTH * len(DTYPES), HEIGHT * len(models) + 24
     for i, (name, colour) in enumerate(COLOURS.items()):
-        x, y = width - 120 * (len(COLOURS) - i), height - 12
+        x, y = width - 92 * (len(COLOURS) - i), height - 10
         parts.append(f'<circle cx="{x:.1f}" cy="{y - 4:.1f}" r="4" fill="{colour}"/>')
-        parts.append(_text(x + 9, y, name, "start"))
-    machine = result["machine"]["processor"]
-    note = f"tokens/s by batch size and longest text; {machine}, {result['threads']} threads"
-    parts.append(_text(12, height - 12, note, "start"))
+        parts.append(_text(x + 8, y, name, "start"))
+    note = "tokens/s (logarithmic), by batch size and longest text in tokens"
+    parts.append(_text(12, height - 10, note, "start"))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         'font-family="sans-serif" font-size="11">'

@@ -66,8 +66,9 @@ def ctranslate2_engines(folder: Path, cache: Path, threads: int) -> Iterator[Eng
         )
 
 
-# What makes the engines, and the PyPI packages that each needs.
-MAKERS: tuple[tuple[Callable[[Path, Path, int], Iterator[Engine]], tuple[str, ...]], ...] = (
+# What makes engines, and the PyPI packages that it needs.
+Maker = tuple[Callable[[Path, Path, int], Iterator[Engine]], tuple[str, ...]]
+MAKERS: tuple[Maker, ...] = (
     (packhorse_engines, ()),
     (torch_engines, ("torch", "transformers")),
     (onnxruntime_engines, ("onnxruntime", "onnx", "torch", "transformers")),
@@ -76,7 +77,15 @@ MAKERS: tuple[tuple[Callable[[Path, Path, int], Iterator[Engine]], tuple[str, ..
     (openvino_int8_engines, ("openvino", "nncf", "torch", "transformers")),
 )
 
-VERSIONED = ("torch", "transformers", "onnxruntime", "ctranslate2", "openvino", "nncf")
+VERSIONED = (
+    "torch",
+    "transformers",
+    "sentence-transformers",
+    "onnxruntime",
+    "ctranslate2",
+    "openvino",
+    "nncf",
+)
 
 
 def installed(packages: Sequence[str]) -> dict[str, str]:
@@ -88,14 +97,16 @@ def installed(packages: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def make_engines(folder: Path, cache: Path, threads: int) -> tuple[list[Engine], dict[str, str]]:
+def collect_engines(
+    makers: Sequence[Maker], folder: Path, cache: Path, threads: int
+) -> tuple[list[Engine], dict[str, str]]:
     """What runs the model, and what cannot, with the reason."""
     # Some ask the hub whether a local folder has a newer version.
     os.environ["HF_HUB_OFFLINE"] = "1"
     logging.disable(logging.WARNING)  # exporters have much to say
     engines: list[Engine] = []
     left_out: dict[str, str] = {}
-    for maker, packages in MAKERS:
+    for maker, packages in makers:
         name = maker.__name__
         missing = set(packages) - installed(packages).keys()
         if missing:
@@ -106,3 +117,8 @@ def make_engines(folder: Path, cache: Path, threads: int) -> tuple[list[Engine],
         except Exception as error:  # of whatever kind: a peer's failure is no reason to stop
             left_out[name] = f"{type(error).__name__}: {error}"
     return engines, left_out
+
+
+def make_engines(folder: Path, cache: Path, threads: int) -> tuple[list[Engine], dict[str, str]]:
+    """Those that run batches of token ids."""
+    return collect_engines(MAKERS, folder, cache, threads)

@@ -1,6 +1,6 @@
 """A result file of benchmarks/cpu.py as Markdown, and as a plot.
 
-python benchmarks/report.py FILE [--plot FILE.svg]
+python benchmarks/report.py FILE [--plot FILE.svg [--models NAME ...]]
 """
 
 from __future__ import annotations
@@ -105,20 +105,46 @@ def accuracy(result: Json) -> str:
     return _table([reference, "largest error", "smallest cosine of a mean-pooled sequence"], rows)
 
 
+def texts(result: Json) -> str:
+    """Texts to embeddings, a row for each dtype; a result file may have none of this."""
+    case = result["texts"]
+    names = list(dict.fromkeys(engine["name"] for engine in case["engines"]))
+    rows = []
+    for dtype in DTYPES:
+        if find(case, PACKHORSE, dtype) is None:
+            continue
+        cosines = [
+            f"{engine['min_cosine']:.5f}" if (engine := find(case, name, dtype)) else "-"
+            for name in names
+        ]
+        rows.append([dtype, *(_cell(case, name, dtype) for name in names), *cosines])
+    padded, ordered = (case[key] / case["tokens"] for key in ("padded_tokens", "sorted_tokens"))
+    header = ["tokens/s, texts to embeddings", *names, *(f"cosine, {name}" for name in names)]
+    return (
+        f"{case['model']}, {case['texts']:,} texts of {case['tokens']:,} tokens. Padded in batches "
+        f"of 32 they would be {padded:.2f} times as many tokens in the order given, and "
+        f"{ordered:.2f} times sorted by length. Smallest cosines are to {case['reference']}.\n\n"
+        + _table(header, rows)
+    )
+
+
 def markdown(result: Json) -> str:
     machine = result["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
-    rounds = [len(one["seconds"]) for case in result["cases"] for one in case["engines"]]
+    measured = [*result["cases"], *([result["texts"]] if "texts" in result else [])]
+    clock = " of the processor's time" if result.get("clock") == "cpu" else ""
+    rounds = [len(one["seconds"]) for case in measured for one in case["engines"]]
     models = dict.fromkeys(case["model"] for case in result["cases"])
     return "\n\n".join(
         [
             f"{machine['processor']}, {', '.join(machine['isa'])}; {result['threads']} threads on "
             f"{machine['cores']} cores; load before the run {machine['load_average']:.1f}; "
-            f"{result['date']}; medians of {min(rounds)} to {max(rounds)} interleaved rounds.",
+            f"{result['date']}; medians of {min(rounds)} to {max(rounds)} interleaved rounds"
+            f"{clock}.",
             f"{versions}.",
+            *([texts(result)] if "texts" in result else []),
             *(speed(result, model) for model in models),
-            limits(result),
-            accuracy(result),
+            *([limits(result), accuracy(result)] if result["cases"] else []),
         ]
     )
 
@@ -127,10 +153,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("file", type=Path)
     parser.add_argument("--plot", type=Path, metavar="SVG", help="write a plot, too")
+    parser.add_argument("--models", nargs="+", default=(), help="in the plot; by default all")
     arguments = parser.parse_args()
     result = json.loads(arguments.file.read_text(encoding="utf-8"))
     if arguments.plot:
-        arguments.plot.write_text(plot(result), encoding="utf-8")
+        arguments.plot.write_text(plot(result, arguments.models), encoding="utf-8")
     print(markdown(result))
 
 

@@ -1,4 +1,4 @@
-"""Writes the table of docs/models.md: every tiny model of tests/golden on every device and dtype.
+"""Writes docs/experiments/model_errors.md: every tiny model of tests/golden on every device, dtype.
 
     python tools/model_table.py            this machine's devices; rows of others are kept
 
@@ -20,7 +20,7 @@ import packhorse
 from packhorse_weights import resolve_model
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "models.md"
+PAGE = ROOT / "docs" / "experiments" / "model_errors.md"
 HEADER = ("| family | model | device | dtype | error |", "|---|---|---|---|---|")
 DTYPES = ("float32", "float16", "bfloat16")
 # Else "embedding" where it is more than one pooling of "hidden", else "hidden".

@@ -32,6 +32,7 @@ class SessionLifetime:
 
     @property
     def closed(self) -> bool:
+        """Whether the session was closed."""
         return self._native.closed
 
     def __enter__(self: Self) -> Self:

@@ -37,10 +37,12 @@ class MemoryPlan:
 
     @property
     def total_bytes(self) -> int:
+        """Bytes of weights and arena together."""
         return self.weights.bytes + self.arena.bytes
 
     @classmethod
     def from_native(cls, plan: tuple[NativeAllocation, NativeAllocation]) -> MemoryPlan:
+        """The plan of (weights, arena) as the runtime gives them."""
         weights, arena = (
             PlannedAllocation(size, tuple(PlannedBuffer(*buffer) for buffer in buffers))
             for size, buffers in plan

@@ -123,15 +123,17 @@ class PackedTokens(Generic[IdArray]):
 
     @property
     def num_tokens(self) -> int:
+        """T, the tokens of all sequences."""
         return int(shape_of(self.ids)[0])
 
     @property
     def num_sequences(self) -> int:
+        """B, the number of sequences."""
         return int(shape_of(self.cu_seqlens)[0]) - 1
 
     @property
     def lengths(self) -> Int32Array:
-        """int32[B], of a batch in host memory."""
+        """int32[B]: tokens of each sequence, of a batch in host memory."""
         return np.diff(as_int32("cu_seqlens", self.cu_seqlens))
 
     @property

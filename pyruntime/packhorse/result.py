@@ -16,7 +16,7 @@ Array = TypeVar("Array", FloatArray, DeviceArray)
 
 
 class OutputShape(NamedTuple):
-    """Of one output: [T, columns] where it is per token, else [B, columns]."""
+    """The shape of an output: [T, columns] where it is per token, else [B, columns]."""
 
     per_token: bool
     columns: int
@@ -43,34 +43,42 @@ class _Outputs(Generic[Array]):
 
     @property
     def hidden(self) -> Array:
+        """[T, hidden_size]: the last hidden state of every token."""
         return self._get("hidden")
 
     @property
     def embedding(self) -> Array:
+        """[B, columns]: one vector for each sequence, pooled as the checkpoint says."""
         return self._get("embedding")
 
     @property
     def pooled(self) -> Array:
+        """[B, hidden_size]: what the pooler head makes of each sequence."""
         return self._get("pooled")
 
     @property
     def logits(self) -> Array:
+        """[B, labels], or [T, labels] where the classifier labels tokens."""
         return self._get("logits")
 
     @property
     def token_weights(self) -> Array:
+        """[T, 1]: a weight of each token, for lexical matching."""
         return self._get("token_weights")
 
     @property
     def vectors(self) -> Array:
+        """[T, size]: a vector of each token, for late interaction."""
         return self._get("vectors")
 
     @property
     def sparse(self) -> Array:
+        """[B, vocab_size]: a weight of each entry of the vocabulary, nearly all zero."""
         return self._get("sparse")
 
     @property
     def predictions(self) -> Array:
+        """[rows, vocab_size]: logits of the masked language model, of the rows asked for."""
         return self._get("predictions")
 
     def __repr__(self) -> str:

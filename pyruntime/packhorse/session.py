@@ -158,6 +158,7 @@ class Session(SessionLifetime):
 
     @property
     def hidden_size(self) -> int:
+        """Columns of `hidden`."""
         return self._native.hidden_size
 
     @property
@@ -172,7 +173,7 @@ class Session(SessionLifetime):
 
     @property
     def labels(self) -> list[str]:
-        """Of the columns of `logits`; empty where the model has no classifier."""
+        """Names of the columns of `logits`; empty where the model has no classifier."""
         return list(self.config.get("heads", {}).get("classifier", {}).get("labels", ()))
 
     @property
@@ -182,14 +183,17 @@ class Session(SessionLifetime):
 
     @property
     def device(self) -> str:
+        """The device, as it was asked for at load."""
         return self._options.device
 
     @property
     def dtype(self) -> Dtype:
+        """The dtype of weights and activations."""
         return self._options.dtype
 
     @property
     def max_tokens(self) -> int:
+        """Tokens of the largest batch that `run` takes."""
         return self._options.max_tokens
 
     @property
@@ -199,6 +203,7 @@ class Session(SessionLifetime):
 
     @property
     def max_sequences(self) -> int:
+        """Sequences of the largest batch that `run` takes."""
         return self._options.max_sequences
 
     @overload
@@ -285,9 +290,9 @@ class Session(SessionLifetime):
         if on_device is None:
             on_device = packed.on_device and out is None
         if on_device and out is not None:
-            raise ValueError("out has host arrays to write into, on_device=True wants none")
+            raise ValueError("out has host arrays to write into, but on_device=True fills none")
         if ("predictions" in names) != (rows is not None):
-            raise ValueError('"predictions" are of rows: ask for both, or for neither')
+            raise ValueError('output "predictions" and rows= go together: give both, or neither')
         wanted = None if rows is None else as_int32("rows", rows)
         if on_device:
             return self._run_to_device(packed, wanted, names, handle)

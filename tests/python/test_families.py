@@ -278,7 +278,11 @@ def test_published_configs(name: str) -> None:
         ("qwen2", {"rope_parameters": {"rope_type": "proportional"}}, "rope_type = 'proportional'"),
         ("qwen2", {"rope_parameters": {"rope_type": "linear"}}, "factor: expected a positive"),
         ("qwen2-yarn", {"rope_scaling": {"type": "linear", "factor": 2}}, "rope_scaling = "),
-        ("qwen2", {"rope_parameters": {"full_attention": {}}}, "full_attention is not known"),
+        (
+            "qwen2",
+            {"rope_parameters": {"full_attention": {}}},
+            "full_attention is not a field of default",
+        ),
         (
             "qwen2",
             {"rope_parameters": None, "rope_scaling": {"type": "yarn"}},

@@ -131,11 +131,11 @@ def test_predictions_are_of_rows_and_planned(tiny_model: Path, tmp_path: Path) -
         ([-1], r"prediction_rows\[0\] = -1 is out of range"),
         ([1, 1], r"prediction_rows\[1\] = 1 after 1; expected each row once, in ascending order"),
         ([1.5], "rows has dtype float64, expected integers"),
-        (None, "ask for both"),
+        (None, "give both"),
     ):
         with pytest.raises(ValueError, match=message):
             run(rows)
-    with pytest.raises(ValueError, match="ask for both"):
+    with pytest.raises(ValueError, match="give both"):
         session.run(batch, rows=[1])
     with pytest.raises(ValueError, match="rows of one batch: use run"):
         session.run_many([[1]], outputs=["predictions"])

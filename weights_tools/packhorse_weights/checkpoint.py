@@ -168,7 +168,9 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
             raise CheckpointError(f"{root}: packhorse.json, but no model.safetensors")
         tensors = read_safetensors(weights)
         if reranker is not None:
-            raise CheckpointError(f"{root}: converted already: a reranker is said when converting")
+            raise CheckpointError(
+                f"{root}: is converted already, and a reranker is named when converting"
+            )
         same = {name: name for name in tensors}
         return Checkpoint(
             spec, same, tensors, [weights], "safetensors", root, True, "packhorse.json says so"

@@ -23,7 +23,7 @@ class Config:
 
     @property
     def class_name(self) -> str:
-        """Of transformers, that the checkpoint was written by; "" where nothing says it."""
+        """The class of transformers that wrote the checkpoint; "" where the config names none."""
         classes = self.fields.get("architectures")
         return str(classes[0]) if isinstance(classes, list) and classes else ""
 

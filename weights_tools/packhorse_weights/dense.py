@@ -24,9 +24,9 @@ Layer = dict[str, Tensor]  # "weight", "bias" if any
 
 class Dense(NamedTuple):
     layer: Layer
-    activation: str  # ours; "": none
+    activation: str  # by our name; "": none
     has_residual: bool
-    residual: Layer  # empty where its input is added as it is
+    residual: Layer  # the layer that its input goes through before it is added; empty: none
 
 
 def take_layer(tensors: dict[str, Tensor], prefix: str, path: Path, has_bias: bool = True) -> Layer:

@@ -61,18 +61,22 @@ _ORDERS = {
 
 @dataclass
 class Modules:
-    """embedding, heads: of the spec. names: ours of a layer -> theirs, whole, of `tensors`."""
+    """What read_parts finds.
+
+    embedding, heads: these sections of the spec
+    names: our name of a layer -> the whole name of its tensor in `tensors`
+    """
 
     embedding: Spec
-    pooling_reason: str  # why it is pooled as it is
+    pooling_reason: str  # which file or rule decided the pooling
     heads: Spec = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    sparse: Spec = field(default_factory=dict)  # of `heads.masked_lm`, for sparse vectors
-    answers: list[int] | None = None  # tokens whose logits make a score: yes, and no if any
+    sparse: Spec = field(default_factory=dict)  # fields of `heads.masked_lm` for sparse vectors
+    answers: list[int] | None = None  # ids of "yes" and, if any, "no": their logits make a score
 
     def add(self, ours: str, theirs: str, tensors: Mapping[str, Tensor]) -> None:
-        """A dense layer of a file of its own."""
+        """Adds a dense layer that lies in a file of its own."""
         self.names[ours] = theirs
         self.tensors |= {f"{theirs}.{name}": tensor for name, tensor in tensors.items()}
 

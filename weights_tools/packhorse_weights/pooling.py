@@ -33,19 +33,19 @@ _FLAGS = {
 }
 # Names of ours that callers may ask for, one or several.
 POOLINGS = tuple(_MODES.values())
-_MAX_POOLINGS = 16  # of the runtime
+_MAX_POOLINGS = 16  # the runtime takes no more side by side
 AskedPooling = str | Sequence[str] | None
 
 
 class Module(NamedTuple):
-    kind: str  # the name of its class
+    kind: str  # the last part of its class's name, such as "Pooling"
     path: Path
-    package: str  # that the class is of
-    name: str  # of the class, whole
+    package: str  # the first part of it, such as "sentence_transformers"
+    name: str  # the class's whole name
 
 
 def read_modules(folder: Path) -> list[Module]:
-    """Of modules.json, in order; empty where there is no such file."""
+    """The modules that modules.json lists, in order; empty where there is no such file."""
     path = folder / "modules.json"
     if not path.is_file():
         return []
@@ -69,7 +69,7 @@ def read_pooling(path: Path) -> Spec:
     config = Config(read_json(path), str(path))
     modes = config.fields.get("pooling_mode")
     if modes is None:
-        # Without any sentence-transformers takes the mean.
+        # Without any flag sentence-transformers takes the mean.
         modes = [mode for flag, mode in _FLAGS.items() if config.fields.get(flag) is True]
         modes = modes or ["mean"]
     elif isinstance(modes, str):

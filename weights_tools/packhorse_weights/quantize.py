@@ -31,7 +31,7 @@ def quantize_weight(tensor: Tensor, name: str) -> tuple[Tensor, Tensor]:
     values = to_float32(tensor)
     most = np.abs(values).max(axis=1, initial=0)
     if not math.isfinite(float(most.sum(dtype=np.float64))):
-        raise CheckpointError(f"tensor {name!r} holds NaN or Inf, which int8 cannot")
+        raise CheckpointError(f"tensor {name!r} holds NaN or Inf, which int8 cannot hold")
     scales = (most / np.float32(_MOST)).astype(np.float32)
     divisors = np.where(scales > 0, scales, np.float32(np.inf))  # rows of zeros stay zeros
     quantized = np.clip(np.rint(values / divisors[:, None]), -_MOST, _MOST)

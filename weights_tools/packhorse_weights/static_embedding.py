@@ -18,17 +18,18 @@ from packhorse_weights.pooling import read_modules
 from packhorse_weights.tensor import Tensor, to_float32
 from packhorse_weights.weight_files import Format, read_weights
 
-_NAMES = ("embedding.weight", "embeddings")  # of the table: sentence-transformers', model2vec's
-_MAX_LENGTH = 8192  # where texts are cut that nothing else limits
-_MODEL2VEC_MAX_LENGTH = 512  # of model2vec, where a config says nothing
+# Names of the table's tensor: that of sentence-transformers, that of model2vec.
+_NAMES = ("embedding.weight", "embeddings")
+_MAX_LENGTH = 8192  # tokens of a text that no file limits
+_MODEL2VEC_MAX_LENGTH = 512  # model2vec's own limit where its config says nothing
 _MAX_SEQLEN = 1 << 20
 
 
 class Static(NamedTuple):
-    spec: Spec  # without `embedding`
-    name: str  # of the table, in its file
+    spec: Spec  # without its section `embedding`
+    name: str  # the name of the table's tensor in its file
     table: Tensor  # [vocabulary, columns]
-    is_made: bool  # of what the file holds, so that it lies in none
+    is_made: bool  # whether it was computed from what the file holds, so that no file has it
     normalize: bool
     files: list[Path]
     format: Format
@@ -57,7 +58,7 @@ def _vector(tensor: Tensor | None, name: str, rows: int | None, path: Path) -> T
 def _make_table(
     table: Tensor, mapping: Tensor | None, weights: Tensor | None, path: Path
 ) -> Tensor:
-    """A row for each token: that which `mapping` names, times its weight, in float32."""
+    """A row for each token: the row that `mapping` names, times the token's weight, in float32."""
     rows = to_float32(table)
     if mapping is not None:
         ids = mapping.data

@@ -39,9 +39,11 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Of the values, whatever holds them."""
         return self.data.shape
 
     def describe(self) -> str:
+        """For messages: `float32[4, 8]`."""
         return f"{self.dtype}{list(self.shape)}"
 
 

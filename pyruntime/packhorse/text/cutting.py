@@ -99,7 +99,7 @@ def _joins_no_words(tokenizer: Tokenizer, steps: list[dict[str, Any]]) -> bool:
 
 
 class Cutter:
-    """Of one tokenizer."""
+    """Cuts texts for one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

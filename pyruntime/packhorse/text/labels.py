@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 
 class Label(TypedDict):
+    """A label of a text or pair, and its probability (the logit itself of a regression)."""
+
     label: str
     score: float
 
 
 def softmax(x: FloatArray) -> FloatArray:
-    """Over the last axis."""
+    """The softmax over the last axis."""
     powers = np.exp(x - x.max(axis=-1, keepdims=True))
     result: FloatArray = powers / powers.sum(axis=-1, keepdims=True)
     return result
@@ -56,7 +58,7 @@ def probabilities(classifier: Mapping[str, Any], logits: FloatArray) -> FloatArr
 
 
 def best_labels(labels: Sequence[str], scores: FloatArray, top_k: int | None) -> list[list[Label]]:
-    """Of each row of scores [B, labels] the `top_k` best, best first; None: all of them."""
+    """The `top_k` best labels of each row of scores [B, labels], best first; None: all of them."""
     order = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
     return [
         [{"label": labels[i], "score": float(row[i])} for i in best]

@@ -111,12 +111,12 @@ class TextRunner:
 
     @property
     def labels(self) -> list[str]:
-        """Of the model's classifier; empty where it has none."""
+        """The labels of the model's classifier; empty where it has none."""
         return self.session.labels
 
     @property
     def prompts(self) -> dict[str, str]:
-        """By name, as sentence-transformers keeps them with a model."""
+        """The prompts by name, as sentence-transformers keeps them with a model."""
         return dict(self.tokenizer.config.prompts)
 
     @property
@@ -126,7 +126,7 @@ class TextRunner:
 
     @property
     def _table(self) -> int:
-        """Entries of the model's embedding table."""
+        """How many entries the model's embedding table has."""
         return int(self.session.config["vocab_size"])
 
     def _longest(self, max_length: int | None) -> int:

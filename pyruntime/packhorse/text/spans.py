@@ -22,7 +22,7 @@ _NEVER = np.float32(-10000)  # logit of what cannot begin or end an answer
 
 
 class Answer(TypedDict):
-    """`answer` is context[start:end]; of no answer "", 0 and 0."""
+    """An answer: `answer` is context[start:end]; "", 0 and 0 say that there is none."""
 
     score: float
     start: int
@@ -31,7 +31,7 @@ class Answer(TypedDict):
 
 
 class AnswerOptions(NamedTuple):
-    """As the arguments of `TextModel.answer`."""
+    """These are arguments of `TextModel.answer`."""
 
     top_k: int
     max_answer_length: int

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TokenArrays(NamedTuple):
-    """Of a text or pair, special tokens included; each int32[tokens].
+    """The tokens of a text or pair, special tokens included; each array is int32[tokens].
 
     parts         0: of the text, or the first of a pair; 1: of the second; -1: a special token
     words         number of the word that a token belongs to, in its part; -1: of none
@@ -30,7 +30,7 @@ class TokenArrays(NamedTuple):
     ends: Int32Array
 
     def take(self, which: Any) -> TokenArrays:
-        """Those tokens that an index of NumPy chooses."""
+        """The tokens that an index of NumPy chooses."""
         return TokenArrays(*(array[which] for array in self))
 
 

@@ -41,9 +41,9 @@ NO_FRAME = Frame(np.empty(0, np.int32), np.empty(0, np.int32))
 
 
 class Tokens(NamedTuple):
-    """Of each text or pair, special tokens included.
+    """The tokens of each text or pair, special tokens included.
 
-    encodings  those of the package tokenizers, with offsets in characters, where asked for
+    encodings  what the package tokenizers made, with offsets in characters, if asked for
     """
 
     ids: list[Int32Array]
@@ -129,15 +129,17 @@ class TextTokenizer:
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """Of the tokens that stand for no text: those that tokenizer.json calls special."""
+        """Ids of the tokens that stand for no text: those that tokenizer.json calls special."""
         added = self._tokenizer.get_added_tokens_decoder()
         return frozenset(i for i, token in added.items() if token.special)
 
     def id_of(self, token: str) -> int | None:
+        """The id of an entry of the vocabulary; None where there is no such entry."""
         found: int | None = self._tokenizer.token_to_id(token)
         return found
 
     def token_of(self, token_id: int) -> str:
+        """The entry of the vocabulary with this id, "" where there is none."""
         return self._tokenizer.id_to_token(token_id) or ""
 
     @property

@@ -57,7 +57,7 @@ _FIELDS = {
 
 class Rope(NamedTuple):
     spec: dict[str, Any]  # `attention.rope`
-    longest: int | None = None  # sequence that it is for, where there is a limit
+    longest: int | None = None  # tokens of the longest sequence that it is right for, if limited
 
 
 def rope(config: Config, default_theta: float, head_dim: int) -> Rope:
@@ -76,7 +76,7 @@ def rope(config: Config, default_theta: float, head_dim: int) -> Rope:
             f"supported: {', '.join(_FIELDS)}"
         )
     if unknown := scaling.fields.keys() - _ALWAYS - _FIELDS[kind]:
-        raise CheckpointError(f"{scaling.where}: {min(unknown)} is not known of {kind}")
+        raise CheckpointError(f"{scaling.where}: {min(unknown)} is not a field of {kind}")
     theta = scaling.number("rope_theta", config.number("rope_theta", default_theta, _HIGH), _HIGH)
     if kind == "default":
         return Rope({"theta": theta})
@@ -135,7 +135,9 @@ def _llama3(config: Config, powers: Floats, trained: int) -> Floats:
     factor = _positive(config, "factor")
     low, high = (_positive(config, name) for name in ("low_freq_factor", "high_freq_factor"))
     if high <= low:
-        raise CheckpointError(f"{config.where}: high_freq_factor {high} is not over {low}")
+        raise CheckpointError(
+            f"{config.where}: high_freq_factor {high} is not above low_freq_factor {low}"
+        )
     plain = np.float32(1) / powers
     lengths = np.float32(2 * math.pi) / plain  # of a whole turn
     ramp = (np.float32(trained) / lengths - np.float32(low)) / np.float32(high - low)
