@@ -43,7 +43,7 @@ void EncoderOutputs::make(const EncoderInputs& inputs, const int32_t* counts,
   const Heads heads(spec_, weights_, inputs, counts, buffers_, ops_);
   if (wanted.embedding) heads.embedding(to.embedding);
   const bool classifies_pooled =
-      spec_.classifier && spec_.classifier->input == ClassifierSpec::Input::kPooler;
+      spec_.heads.classifier && spec_.heads.classifier->input == ClassifierSpec::Input::kPooler;
   if (wanted.pooled || (wanted.logits && classifies_pooled)) heads.pooled(to.pooled);
   if (wanted.logits) heads.logits(to.pooled, to.logits);
   if (wanted.token_weights) heads.token_weights(to.token_weights);

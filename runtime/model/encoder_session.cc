@@ -45,10 +45,10 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
         limits_{.max_tokens = options.max_tokens,
                 .max_sequences = options.max_sequences,
                 .max_seqlen = spec_.max_seqlen,
-                .vocab_size = spec_.vocab_size,
-                .type_vocab_size = std::max<int64_t>(1, spec_.type_vocab_size),
-                .num_positions = spec_.num_positions - spec_.position_offset,
-                .max_predictions = spec_.masked_lm ? options.max_predictions : 0},
+                .vocab_size = spec_.stem.vocab_size,
+                .type_vocab_size = std::max<int64_t>(1, spec_.stem.type_vocab_size),
+                .num_positions = spec_.stem.num_positions - spec_.stem.position_offset,
+                .max_predictions = spec_.heads.masked_lm ? options.max_predictions : 0},
         process_(getpid()) {
     ops_->check_dtype(options_.dtype);
     plan_ = count_memory(spec_, options_, *ops_);
@@ -62,7 +62,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     slots_ = std::make_unique<OutputSlots>(buffers.slots, *ops_);
     if (io_ != nullptr) finding_ = io_->allocate_shared(sizeof(InputFinding));
     warm_up();
-    recordings_.record(*ops_, options_.max_tokens, spec_.max_seqlen, spec_.type_vocab_size > 0,
+    recordings_.record(*ops_, options_.max_tokens, spec_.max_seqlen, spec_.stem.type_vocab_size > 0,
                        [this](const Recordings::Bounds& bounds) { encode_within(bounds); });
   }
 
@@ -313,7 +313,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   }
 
   Recordings::Bounds bounds_of(const EncoderInputs& inputs) const {
-    const bool has_type_ids = inputs.type_ids != nullptr && spec_.type_vocab_size > 0;
+    const bool has_type_ids = inputs.type_ids != nullptr && spec_.stem.type_vocab_size > 0;
     return {inputs.batch.num_tokens, inputs.batch.max_seqlen, has_type_ids};
   }
 

@@ -21,23 +21,24 @@ class HeadBuffers {
   // Every head has scratch of its own, in the same bytes.
   void take() {
     take_outputs();
-    const bool pools = spec_.pooler || (spec_.classifier && !spec_.classifier->per_token());
+    const bool pools =
+        spec_.heads.pooler || (spec_.heads.classifier && !spec_.heads.classifier->per_token());
     if (pools) buffers_.head_input = matrix("head_input", sequences(), spec_.hidden_size);
     count_workspaces();
     if (workspace_ > 0) buffers_.head_workspace = arena_.take("head_workspace", workspace_);
-    if (!spec_.embedding_dense.empty()) take_embedding();
-    if (spec_.classifier) take_classifier();
-    if (spec_.token_weights) {
+    if (!spec_.heads.embedding.dense.empty()) take_embedding();
+    if (spec_.heads.classifier) take_classifier();
+    if (spec_.heads.token_weights) {
       const Arena::Scope scope(arena_);
       buffers_.padded_token_weights = matrix("padded_token_weights", tokens(), padded(1));
     }
-    if (spec_.vectors) {
+    if (spec_.heads.vectors) {
       const Arena::Scope scope(arena_);
       take_dense("vectors_", tokens(),
-                 dense_columns(spec_.hidden_size, spec_.vectors->layers, ops_),
+                 dense_columns(spec_.hidden_size, spec_.heads.vectors->layers, ops_),
                  buffers_.vectors_dense);
     }
-    if (spec_.masked_lm) take_masked_lm();
+    if (spec_.heads.masked_lm) take_masked_lm();
   }
 
  private:
@@ -46,7 +47,7 @@ class HeadBuffers {
   int64_t padded(int64_t features) const { return padded_features(features, ops_); }
   // Rows of the masked language model.
   int64_t vocabulary_rows() const {
-    return spec_.masked_lm->sparse ? tokens() : capacity_.max_predictions;
+    return spec_.heads.masked_lm->sparse ? tokens() : capacity_.max_predictions;
   }
 
   TensorView matrix(const std::string& name, int64_t rows, int64_t columns) {
@@ -54,7 +55,7 @@ class HeadBuffers {
   }
 
   std::vector<int64_t> embedding_columns() const {
-    return dense_columns(spec_.pooled_columns(), spec_.embedding_dense, ops_);
+    return dense_columns(spec_.pooled_columns(), spec_.heads.embedding.dense, ops_);
   }
   void take_dense(const char* name, int64_t rows, const std::vector<int64_t>& columns,
                   std::vector<TensorView>& buffers) {
@@ -86,24 +87,26 @@ class HeadBuffers {
 
   void count_workspaces() {
     const int64_t hidden_size = spec_.hidden_size;
-    if (spec_.pooler) count(sequences(), hidden_size, hidden_size);
+    if (spec_.heads.pooler) count(sequences(), hidden_size, hidden_size);
     count_dense(sequences(), embedding_columns());
-    if (spec_.classifier) {
+    if (spec_.heads.classifier) {
       const int64_t rows = classifier_rows();
-      if (spec_.classifier->dense) count(rows, hidden_size, hidden_size);
-      count(rows, hidden_size, padded(spec_.classifier->num_labels));
+      if (spec_.heads.classifier->dense) count(rows, hidden_size, hidden_size);
+      count(rows, hidden_size, padded(spec_.heads.classifier->num_labels));
     }
-    if (spec_.token_weights) count(tokens(), hidden_size, padded(1));
-    if (spec_.vectors) {
-      count_dense(tokens(), dense_columns(hidden_size, spec_.vectors->layers, ops_));
+    if (spec_.heads.token_weights) count(tokens(), hidden_size, padded(1));
+    if (spec_.heads.vectors) {
+      count_dense(tokens(), dense_columns(hidden_size, spec_.heads.vectors->layers, ops_));
     }
-    if (spec_.masked_lm) {
-      count(vocabulary_rows(), hidden_size, spec_.embedding_size);
-      count(capacity_.max_predictions, spec_.embedding_size, padded(spec_.vocab_size));
+    if (spec_.heads.masked_lm) {
+      count(vocabulary_rows(), hidden_size, spec_.stem.embedding_size);
+      count(capacity_.max_predictions, spec_.stem.embedding_size, padded(spec_.stem.vocab_size));
     }
   }
 
-  int64_t classifier_rows() const { return spec_.classifier->per_token() ? tokens() : sequences(); }
+  int64_t classifier_rows() const {
+    return spec_.heads.classifier->per_token() ? tokens() : sequences();
+  }
 
   void take_embedding() {
     const Arena::Scope scope(arena_);
@@ -115,25 +118,27 @@ class HeadBuffers {
   void take_classifier() {
     const Arena::Scope scope(arena_);
     const int64_t rows = classifier_rows();
-    if (spec_.classifier->dense) {
+    if (spec_.heads.classifier->dense) {
       buffers_.classifier_dense = matrix("classifier_dense", rows, spec_.hidden_size);
     }
-    buffers_.padded_logits = matrix("padded_logits", rows, padded(spec_.classifier->num_labels));
+    buffers_.padded_logits =
+        matrix("padded_logits", rows, padded(spec_.heads.classifier->num_labels));
   }
 
   void take_masked_lm() {
     const Arena::Scope scope(arena_);
     const int64_t predictions = capacity_.max_predictions;
-    buffers_.masked_lm_dense = matrix("masked_lm_dense", vocabulary_rows(), spec_.embedding_size);
+    buffers_.masked_lm_dense =
+        matrix("masked_lm_dense", vocabulary_rows(), spec_.stem.embedding_size);
     if (predictions > 0) {
       buffers_.prediction_input = matrix("prediction_input", predictions, spec_.hidden_size);
       buffers_.padded_predictions =
-          matrix("padded_predictions", predictions, padded(spec_.vocab_size));
+          matrix("padded_predictions", predictions, padded(spec_.stem.vocab_size));
     }
-    if (spec_.masked_lm->sparse) {
-      const size_t bytes =
-          ops_.sparse_pool_workspace(tokens(), spec_.embedding_size, padded(spec_.vocab_size),
-                                     spec_.masked_lm->sparse_sum, dtype_);
+    if (spec_.heads.masked_lm->sparse) {
+      const size_t bytes = ops_.sparse_pool_workspace(tokens(), spec_.stem.embedding_size,
+                                                      padded(spec_.stem.vocab_size),
+                                                      spec_.heads.masked_lm->sparse_sum, dtype_);
       if (bytes > 0) buffers_.sparse_workspace = arena_.take("sparse_workspace", bytes);
     }
   }

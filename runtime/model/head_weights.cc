@@ -11,17 +11,17 @@ class HeadPacker : LayerPacker {
 
   void build(ModelWeights& weights) {
     const int64_t hidden_size = spec_.hidden_size;
-    if (spec_.pooler) weights.pooler = dense("pooler", hidden_size, hidden_size);
-    if (spec_.classifier) build_classifier(weights, *spec_.classifier);
-    if (spec_.token_weights) weights.token_weights = padded("token_weights", 1, true);
-    if (spec_.vectors) {
-      const std::vector<DenseSpec>& layers = spec_.vectors->layers;
+    if (spec_.heads.pooler) weights.pooler = dense("pooler", hidden_size, hidden_size);
+    if (spec_.heads.classifier) build_classifier(weights, *spec_.heads.classifier);
+    if (spec_.heads.token_weights) weights.token_weights = padded("token_weights", 1, true);
+    if (spec_.heads.vectors) {
+      const std::vector<DenseSpec>& layers = spec_.heads.vectors->layers;
       weights.vectors = build_dense(hidden_size, layers, [&](size_t i) {
         return i + 1 < layers.size() ? concat("vectors.dense.", i) : std::string("vectors");
       });
     }
-    if (spec_.masked_lm) build_masked_lm(weights, *spec_.masked_lm);
-    weights.embedding_dense = build_dense(spec_.pooled_columns(), spec_.embedding_dense,
+    if (spec_.heads.masked_lm) build_masked_lm(weights, *spec_.heads.masked_lm);
+    weights.embedding_dense = build_dense(spec_.pooled_columns(), spec_.heads.embedding.dense,
                                           [](size_t i) { return concat("embedding.dense.", i); });
   }
 
@@ -58,17 +58,18 @@ class HeadPacker : LayerPacker {
   }
 
   void build_masked_lm(ModelWeights& weights, const MaskedLmSpec& head) {
-    const int64_t width = spec_.embedding_size;
+    const int64_t width = spec_.stem.embedding_size;
     weights.masked_lm_dense = dense("masked_lm.dense", width, spec_.hidden_size, head.dense_bias);
     weights.masked_lm_norm = norm("masked_lm.norm", width);
     // As wide as the tables, which take no padding.
-    weights.masked_lm_decoder = linear(
-        "masked_lm.decoder", {{"masked_lm.decoder", whole(spec_.vocab_size), head.decoder_bias}},
-        padded_features(spec_.vocab_size, ops_), whole(width), width);
+    weights.masked_lm_decoder =
+        linear("masked_lm.decoder",
+               {{"masked_lm.decoder", whole(spec_.stem.vocab_size), head.decoder_bias}},
+               padded_features(spec_.stem.vocab_size, ops_), whole(width), width);
   }
 
   NormWeight norm(const std::string& name, int64_t size) {
-    return LayerPacker::norm(name, size, spec_.norm_kind, spec_.norm_eps, spec_.norm_bias);
+    return LayerPacker::norm(name, size, spec_.norm.kind, spec_.norm.eps, spec_.norm.bias);
   }
 
   LinearWeight dense(const std::string& name, int64_t out_features, int64_t in_features,

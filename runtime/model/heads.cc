@@ -59,7 +59,7 @@ void Heads::pool(Pooling pooling, const TensorView& out, bool normalize) const {
 void Heads::pool_all(const TensorView& out) const {
   const int64_t width = spec_.hidden_size;
   int64_t column = 0;
-  for (const Pooling pooling : spec_.poolings) {
+  for (const Pooling pooling : spec_.heads.embedding.poolings) {
     pool(pooling, out.column_slice(column, width));
     column += width;
   }
@@ -79,28 +79,32 @@ void Heads::clear_empty(const TensorView& rows) const {
 
 void Heads::embedding(const TensorView& out) const {
   const TensorView rows = out.first_rows(batch_.num_sequences);
-  if (spec_.embedding_dense.empty()) {
-    if (spec_.poolings.size() == 1) return pool(spec_.poolings[0], rows, spec_.normalize);
+  if (spec_.heads.embedding.dense.empty()) {
+    if (spec_.heads.embedding.poolings.size() == 1)
+      return pool(spec_.heads.embedding.poolings[0], rows, spec_.heads.embedding.normalize);
     pool_all(rows);
-    if (spec_.normalize) ops_.cast({.x = rows, .out = rows, .normalize = true});
+    if (spec_.heads.embedding.normalize) ops_.cast({.x = rows, .out = rows, .normalize = true});
     return clear_empty(rows);  // a batch refused on the device pools nothing
   }
   TensorView x = buffers_.embedding_input.first_rows(batch_.num_sequences);
   pool_all(x);
-  x = dense_layers(x, spec_.embedding_dense, weights_.embedding_dense, buffers_.embedding_dense);
-  ops_.cast({.x = x.column_slice(0, rows.columns()), .out = rows, .normalize = spec_.normalize});
+  x = dense_layers(x, spec_.heads.embedding.dense, weights_.embedding_dense,
+                   buffers_.embedding_dense);
+  ops_.cast({.x = x.column_slice(0, rows.columns()),
+             .out = rows,
+             .normalize = spec_.heads.embedding.normalize});
   clear_empty(rows);
 }
 
 void Heads::pooled(const TensorView& out) const {
   const TensorView rows = out.first_rows(batch_.num_sequences);
-  dense(pool(Pooling::kCls), *weights_.pooler, rows, *spec_.pooler);
+  dense(pool(Pooling::kCls), *weights_.pooler, rows, *spec_.heads.pooler);
   clear_empty(rows);
 }
 
 void Heads::logits(const TensorView& pooled, const TensorView& out) const {
   using Input = ClassifierSpec::Input;
-  const ClassifierSpec& classifier = *spec_.classifier;
+  const ClassifierSpec& classifier = *spec_.heads.classifier;
   const bool per_token = classifier.per_token();
   const int64_t rows = per_token ? batch_.num_tokens : batch_.num_sequences;
   const auto input = [&] {
@@ -138,13 +142,14 @@ void Heads::token_weights(const TensorView& out) const {
 
 void Heads::vectors(const TensorView& out) const {
   const TensorView x =
-      dense_layers(hidden(), spec_.vectors->layers, weights_.vectors, buffers_.vectors_dense);
-  finish(x, out.first_rows(batch_.num_tokens), spec_.vectors->normalize, true);
+      dense_layers(hidden(), spec_.heads.vectors->layers, weights_.vectors, buffers_.vectors_dense);
+  finish(x, out.first_rows(batch_.num_tokens), spec_.heads.vectors->normalize, true);
 }
 
 TensorView Heads::masked_lm_dense(const TensorView& x) const {
   const TensorView out = buffers_.masked_lm_dense.first_rows(x.rows());
-  dense(x, *weights_.masked_lm_dense, out, spec_.masked_lm->activation, weights_.masked_lm_norm);
+  dense(x, *weights_.masked_lm_dense, out, spec_.heads.masked_lm->activation,
+        weights_.masked_lm_norm);
   return out;
 }
 
@@ -152,8 +157,8 @@ void Heads::sparse(const TensorView& out) const {
   ops_.sparse_pool({.x = masked_lm_dense(hidden()),
                     .weight = *weights_.masked_lm_decoder,
                     .batch = batch_,
-                    .sum = spec_.masked_lm->sparse_sum,
-                    .twice = spec_.masked_lm->sparse_twice,
+                    .sum = spec_.heads.masked_lm->sparse_sum,
+                    .twice = spec_.heads.masked_lm->sparse_twice,
                     .out = out.first_rows(batch_.num_sequences),
                     .workspace = buffers_.sparse_workspace});
 }

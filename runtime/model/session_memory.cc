@@ -8,8 +8,9 @@ namespace packhorse {
 
 Spec parse_spec_for(const SessionOptions& options, const std::string& spec_json) {
   Spec spec = parse_spec(spec_json);
-  const bool has_head = spec.masked_lm.has_value();
-  if (has_head && options.max_predictions == 0 && !spec.masked_lm->sparse) spec.masked_lm.reset();
+  const bool has_head = spec.heads.masked_lm.has_value();
+  if (has_head && options.max_predictions == 0 && !spec.heads.masked_lm->sparse)
+    spec.heads.masked_lm.reset();
   if (!has_head && options.max_predictions > 0) {
     throw InvalidArgument(concat("max_predictions is ", options.max_predictions,
                                  ", but this model has no 'heads.masked_lm': expected 0"));

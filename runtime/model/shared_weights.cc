@@ -17,7 +17,7 @@ std::shared_ptr<const ModelWeights> load_shared_weights(const Spec& spec,
   const std::string identity = source.identity();
   if (identity.empty()) return load_weights(spec, options.dtype, ops, plan, source);
   const std::string key = concat(name_of(options.device), '\n', name_of(options.dtype), '\n',
-                                 identity, '\n', spec.masked_lm.has_value(), '\n', spec_json);
+                                 identity, '\n', spec.heads.masked_lm.has_value(), '\n', spec_json);
   // Held while loading, so that two sessions opened at once load once.
   const std::lock_guard lock(mutex);
   std::erase_if(loaded, [](const auto& entry) { return entry.second.expired(); });

@@ -22,67 +22,70 @@ constexpr int64_t kMaxRelativeDistance = int64_t{1} << 14;  // as a table has ro
 
 // Which weights each layer runs with. Every set up to the highest must be used: a gap would leave
 // weights that nothing reads.
-void parse_layer_weights(Fields& fields, Spec& spec) {
+void parse_layer_weights(Fields& fields, StackSpec& stack) {
   if (!fields.has("layer_weights")) {
-    for (int32_t i = 0; i < spec.num_layers; ++i) spec.layer_weights.push_back(i);
+    for (int32_t i = 0; i < stack.num_layers; ++i) stack.layer_weights.push_back(i);
     return;
   }
-  spec.layer_weights = fields.indices("layer_weights", spec.num_layers - 1);
-  std::vector<bool> used(static_cast<size_t>(spec.num_weight_sets()));
-  for (const int32_t set : spec.layer_weights) used[static_cast<size_t>(set)] = true;
-  if (static_cast<int64_t>(spec.layer_weights.size()) != spec.num_layers ||
+  stack.layer_weights = fields.indices("layer_weights", stack.num_layers - 1);
+  std::vector<bool> used(static_cast<size_t>(stack.num_weight_sets()));
+  for (const int32_t set : stack.layer_weights) used[static_cast<size_t>(set)] = true;
+  if (static_cast<int64_t>(stack.layer_weights.size()) != stack.num_layers ||
       std::find(used.begin(), used.end(), false) != used.end()) {
     throw InvalidArgument(concat("spec: 'layer_weights' is ", fields.get("layer_weights").dump(),
-                                 ", expected one number for each of the ", spec.num_layers,
+                                 ", expected one number for each of the ", stack.num_layers,
                                  " layers, without gaps"));
   }
 }
 
 void parse_sizes(Fields& fields, Spec& spec) {
-  spec.vocab_size = fields.integer("vocab_size", 1, kMaxRows);
+  spec.stem.vocab_size = fields.integer("vocab_size", 1, kMaxRows);
   spec.hidden_size = fields.integer("hidden_size", 1, kMaxHidden);
-  spec.embedding_projection = fields.has("embedding_size");
-  spec.embedding_size = fields.integer("embedding_size", 1, kMaxHidden, spec.hidden_size);
-  spec.num_layers = fields.integer("num_layers", 0, kMaxLayers);
-  parse_layer_weights(fields, spec);
-  spec.type_vocab_size = fields.integer("type_vocab_size", 0, kMaxRows, 0);
+  spec.stem.projection = fields.has("embedding_size");
+  spec.stem.embedding_size = fields.integer("embedding_size", 1, kMaxHidden, spec.hidden_size);
+  spec.stack.num_layers = fields.integer("num_layers", 0, kMaxLayers);
+  parse_layer_weights(fields, spec.stack);
+  spec.stem.type_vocab_size = fields.integer("type_vocab_size", 0, kMaxRows, 0);
 }
 
 // Of the layers' blocks.
 void parse_block_sizes(Fields& fields, Spec& spec) {
-  spec.num_heads = fields.integer("num_heads", 1, kMaxHeads);
-  spec.num_kv_heads = fields.integer("num_kv_heads", 1, kMaxHeads, spec.num_heads);
-  if (spec.num_heads % spec.num_kv_heads != 0) {
-    throw InvalidArgument(concat("spec: 'num_heads' ", spec.num_heads,
-                                 " is not a multiple of 'num_kv_heads' ", spec.num_kv_heads));
+  AttentionSpec& attention = spec.stack.attention;
+  attention.num_heads = fields.integer("num_heads", 1, kMaxHeads);
+  attention.num_kv_heads = fields.integer("num_kv_heads", 1, kMaxHeads, attention.num_heads);
+  if (attention.num_heads % attention.num_kv_heads != 0) {
+    throw InvalidArgument(concat("spec: 'num_heads' ", attention.num_heads,
+                                 " is not a multiple of 'num_kv_heads' ", attention.num_kv_heads));
   }
-  if (!fields.has("head_dim") && spec.hidden_size % spec.num_heads != 0) {
+  if (!fields.has("head_dim") && spec.hidden_size % attention.num_heads != 0) {
     throw InvalidArgument(concat("spec: 'hidden_size' ", spec.hidden_size,
-                                 " is not a multiple of 'num_heads' ", spec.num_heads,
+                                 " is not a multiple of 'num_heads' ", attention.num_heads,
                                  " and 'head_dim' is not given"));
   }
-  spec.head_dim = fields.integer("head_dim", 1, kMaxHeadDim, spec.hidden_size / spec.num_heads);
-  spec.intermediate_size = fields.integer("intermediate_size", 1, kMaxIntermediate);
+  attention.head_dim =
+      fields.integer("head_dim", 1, kMaxHeadDim, spec.hidden_size / attention.num_heads);
+  spec.stack.feed_forward.size = fields.integer("intermediate_size", 1, kMaxIntermediate);
 }
 
 // Positions that enter with the embeddings, and with them the longest sequence.
 void parse_positions(Fields& fields, Spec& spec) {
+  StemSpec& stem = spec.stem;
   Fields positions = fields.object("positions");
-  spec.position_kind = positions.choice<PositionKind>(
+  stem.position_kind = positions.choice<PositionKind>(
       "kind", {{"learned", PositionKind::kLearned}, {"none", PositionKind::kNone}});
-  if (spec.position_kind == PositionKind::kNone) {
+  if (stem.position_kind == PositionKind::kNone) {
     positions.done();
     spec.max_seqlen = fields.integer("max_seqlen", 1, kMaxRows);
-    spec.num_positions = spec.max_seqlen;
+    stem.num_positions = spec.max_seqlen;
     return;
   }
-  spec.num_positions = positions.integer("count", 1, kMaxRows);
-  spec.position_offset = positions.integer("offset", 0, kMaxRows, 0);
+  stem.num_positions = positions.integer("count", 1, kMaxRows);
+  stem.position_offset = positions.integer("offset", 0, kMaxRows, 0);
   positions.done();
-  const int64_t left = spec.num_positions - spec.position_offset;
+  const int64_t left = stem.num_positions - stem.position_offset;
   if (left <= 0) {
-    throw InvalidArgument(concat("spec: 'positions.offset' ", spec.position_offset,
-                                 " leaves none of the ", spec.num_positions, " positions"));
+    throw InvalidArgument(concat("spec: 'positions.offset' ", stem.position_offset,
+                                 " leaves none of the ", stem.num_positions, " positions"));
   }
   spec.max_seqlen = fields.integer("max_seqlen", 1, kMaxRows, left);
   if (spec.max_seqlen > left) {
@@ -92,20 +95,22 @@ void parse_positions(Fields& fields, Spec& spec) {
 }
 
 void parse_norm(Fields fields, Spec& spec) {
-  spec.norm_kind =
+  spec.norm.kind =
       fields.choice<NormKind>("kind", {{"layer", NormKind::kLayer}, {"rms", NormKind::kRms}});
-  spec.norm_placement = fields.choice<NormPlacement>(
+  spec.stack.norm_placement = fields.choice<NormPlacement>(
       "placement", {{"post", NormPlacement::kPost}, {"pre", NormPlacement::kPre}});
-  spec.norm_eps = fields.positive_number("eps");
-  spec.norm_bias = fields.boolean("bias", spec.norm_kind == NormKind::kLayer);
-  spec.embedding_norm = fields.boolean("embeddings", true);
-  if (spec.pre_norm()) spec.first_attention_norm = fields.boolean("first_attention", true);
+  spec.norm.eps = fields.positive_number("eps");
+  spec.norm.bias = fields.boolean("bias", spec.norm.kind == NormKind::kLayer);
+  spec.stem.norm = fields.boolean("embeddings", true);
+  if (spec.stack.pre_norm()) {
+    spec.stack.first_attention_norm = fields.boolean("first_attention", true);
+  }
   fields.done();
 }
 
-void parse_rope(Fields fields, Spec& spec) {
+RopeSpec parse_rope(Fields fields, int64_t head_dim) {
   RopeSpec rope;
-  rope.dims = fields.integer("dims", 2, spec.head_dim, spec.head_dim);
+  rope.dims = fields.integer("dims", 2, head_dim, head_dim);
   if (fields.has("frequencies")) {
     rope.frequencies = fields.positive_numbers("frequencies", rope.dims / 2);
   } else {
@@ -115,43 +120,48 @@ void parse_rope(Fields fields, Spec& spec) {
   }
   rope.attention_factor = fields.positive_number("attention_factor", 1.0f);
   fields.done();
-  if (rope.attention_factor != 1.0f && rope.dims != spec.head_dim) {
+  if (rope.attention_factor != 1.0f && rope.dims != head_dim) {
     throw InvalidArgument(concat("spec: 'attention.rope.attention_factor' is ",
-                                 rope.attention_factor, ", but only ", rope.dims, " of ",
-                                 spec.head_dim, " columns are rotated"));
+                                 rope.attention_factor, ", but only ", rope.dims, " of ", head_dim,
+                                 " columns are rotated"));
   }
   if (rope.dims % 2 != 0) {
     throw InvalidArgument(
         concat("spec: 'attention.rope.dims' is ", rope.dims, ", expected an even number"));
   }
-  spec.rope = rope;
+  return rope;
 }
 
-void parse_score_term(Fields fields, Spec& spec) {
-  spec.score_term =
+void parse_disentangled(Fields& fields, ScoreTermSpec& term) {
+  term.num_buckets = fields.integer("buckets", 0, kMaxBuckets, 0);
+  if (term.num_buckets == 2 || term.num_buckets % 2 != 0) {
+    throw InvalidArgument(concat("spec: 'attention.score_term.buckets' is ", term.num_buckets,
+                                 ", expected 0 or an even number from 4 on"));
+  }
+  term.max_distance =
+      fields.integer("max_distance", term.num_buckets / 2 + 2, kMaxRelativeDistance);
+  term.content_to_position = fields.boolean("content_to_position");
+  term.position_to_content = fields.boolean("position_to_content");
+  if (!term.content_to_position && !term.position_to_content) {
+    throw InvalidArgument("spec: 'attention.score_term' is disentangled, but has neither term");
+  }
+  term.shared_projections = fields.boolean("shared_projections");
+  term.norm = fields.boolean("norm");
+}
+
+void parse_score_term(Fields fields, AttentionSpec& attention) {
+  ScoreTermSpec& term = attention.score_term;
+  term.kind =
       fields.choice<ScoreTermKind>("kind", {{"alibi", ScoreTermKind::kAlibi},
                                             {"bucketed", ScoreTermKind::kBucketed},
                                             {"disentangled", ScoreTermKind::kDisentangled}});
-  if (spec.score_term == ScoreTermKind::kBucketed) {
-    spec.num_buckets = fields.integer("buckets", 4, kMaxBuckets);
-    spec.max_distance = fields.integer("max_distance", spec.num_buckets / 4 + 1, kMaxDistance);
+  if (term.kind == ScoreTermKind::kBucketed) {
+    term.num_buckets = fields.integer("buckets", 4, kMaxBuckets);
+    term.max_distance = fields.integer("max_distance", term.num_buckets / 4 + 1, kMaxDistance);
   }
-  if (spec.disentangled()) {
-    spec.num_buckets = fields.integer("buckets", 0, kMaxBuckets, 0);
-    if (spec.num_buckets == 2 || spec.num_buckets % 2 != 0) {
-      throw InvalidArgument(concat("spec: 'attention.score_term.buckets' is ", spec.num_buckets,
-                                   ", expected 0 or an even number from 4 on"));
-    }
-    spec.max_distance =
-        fields.integer("max_distance", spec.num_buckets / 2 + 2, kMaxRelativeDistance);
-    spec.content_to_position = fields.boolean("content_to_position");
-    spec.position_to_content = fields.boolean("position_to_content");
-    if (!spec.content_to_position && !spec.position_to_content) {
-      throw InvalidArgument("spec: 'attention.score_term' is disentangled, but has neither term");
-    }
-    spec.shared_projections = fields.boolean("shared_projections");
-    spec.relative_norm = fields.boolean("norm");
-    if (spec.num_heads != spec.num_kv_heads) {
+  if (term.kind == ScoreTermKind::kDisentangled) {
+    parse_disentangled(fields, term);
+    if (attention.num_heads != attention.num_kv_heads) {
       throw InvalidArgument(
           "spec: a disentangled 'attention.score_term' needs 'num_kv_heads' "
           "equal to 'num_heads'");
@@ -160,48 +170,49 @@ void parse_score_term(Fields fields, Spec& spec) {
   fields.done();
 }
 
-void parse_attention(Fields fields, Spec& spec) {
-  spec.causal = fields.choice<bool>("mask", {{"bidirectional", false}, {"causal", true}});
-  spec.qkv_bias = fields.boolean("qkv_bias", true);
-  spec.key_bias = fields.boolean("key_bias", spec.qkv_bias);
-  spec.attention_output_bias = fields.boolean("output_bias", true);
-  spec.qk_norm = fields.boolean("qk_norm", false);
-  spec.local_layers.resize(static_cast<size_t>(spec.num_layers));
+void parse_attention(Fields fields, StackSpec& stack) {
+  AttentionSpec& attention = stack.attention;
+  attention.causal = fields.choice<bool>("mask", {{"bidirectional", false}, {"causal", true}});
+  attention.qkv_bias = fields.boolean("qkv_bias", true);
+  attention.key_bias = fields.boolean("key_bias", attention.qkv_bias);
+  attention.output_bias = fields.boolean("output_bias", true);
+  attention.qk_norm = fields.boolean("qk_norm", false);
+  stack.local_layers.resize(static_cast<size_t>(stack.num_layers));
   if (fields.has("local")) {
     Fields local = fields.object("local");
-    spec.window = local.integer("window", 0, kMaxDistance);
-    for (const int32_t layer : local.indices("layers", spec.num_layers - 1)) {
-      spec.local_layers[static_cast<size_t>(layer)] = true;
+    attention.window = local.integer("window", 0, kMaxDistance);
+    for (const int32_t layer : local.indices("layers", stack.num_layers - 1)) {
+      stack.local_layers[static_cast<size_t>(layer)] = true;
     }
     local.done();
   }
-  if (fields.has("rope")) parse_rope(fields.object("rope"), spec);
-  if (fields.has("score_term")) parse_score_term(fields.object("score_term"), spec);
+  if (fields.has("rope")) attention.rope = parse_rope(fields.object("rope"), attention.head_dim);
+  if (fields.has("score_term")) parse_score_term(fields.object("score_term"), attention);
   fields.done();
 }
 
-void parse_feed_forward(Fields fields, Spec& spec) {
-  spec.feed_forward_kind = fields.choice<FeedForwardKind>(
-      "kind", {{"plain", FeedForwardKind::kPlain}, {"gated", FeedForwardKind::kGated}});
-  spec.activation = parse_activation(fields);
-  spec.up_bias = fields.boolean("up_bias", true);
-  spec.down_bias = fields.boolean("down_bias", true);
+void parse_feed_forward(Fields fields, FeedForwardSpec& feed_forward) {
+  feed_forward.gated = fields.choice<bool>("kind", {{"plain", false}, {"gated", true}});
+  feed_forward.activation = parse_activation(fields);
+  feed_forward.up_bias = fields.boolean("up_bias", true);
+  feed_forward.down_bias = fields.boolean("down_bias", true);
   fields.done();
 }
 
-void parse_convolution(Fields fields, Spec& spec) {
-  spec.convolution_width = fields.integer("width", 1, kMaxConvolution);
-  spec.convolution_activation = parse_activation(fields);
+void parse_convolution(Fields fields, StackSpec& stack) {
+  ConvolutionSpec& convolution = stack.convolution;
+  convolution.width = fields.integer("width", 1, kMaxConvolution);
+  convolution.activation = parse_activation(fields);
   fields.done();
-  if (spec.convolution_width % 2 == 0 || spec.num_layers == 0) {
-    throw InvalidArgument(concat("spec: 'convolution.width' is ", spec.convolution_width, " with ",
-                                 spec.num_layers, " layers, expected an odd number and a layer"));
+  if (convolution.width % 2 == 0 || stack.num_layers == 0) {
+    throw InvalidArgument(concat("spec: 'convolution.width' is ", convolution.width, " with ",
+                                 stack.num_layers, " layers, expected an odd number and a layer"));
   }
 }
 
 }  // namespace
 
-int64_t Spec::num_weight_sets() const {
+int64_t StackSpec::num_weight_sets() const {
   const auto highest = std::max_element(layer_weights.begin(), layer_weights.end());
   return highest == layer_weights.end() ? 0 : *highest + 1;
 }
@@ -223,16 +234,16 @@ Spec parse_spec(const std::string& json_text) {
   Spec spec;
   parse_sizes(fields, spec);
   // A model without layers is a table of embeddings: what layers are made of need not be said.
-  const auto says = [&](const char* name) { return spec.num_layers > 0 || fields.has(name); };
+  const auto says = [&](const char* name) { return spec.stack.num_layers > 0 || fields.has(name); };
   if (says("num_heads")) parse_block_sizes(fields, spec);
   parse_positions(fields, spec);
-  spec.embedding_norm = says("norm");
-  if (spec.embedding_norm) parse_norm(fields.object("norm"), spec);
-  if (says("attention")) parse_attention(fields.object("attention"), spec);
-  if (says("ffn")) parse_feed_forward(fields.object("ffn"), spec);
-  if (fields.has("convolution")) parse_convolution(fields.object("convolution"), spec);
-  if (fields.has("heads")) parse_heads(fields.object("heads"), spec);
-  parse_embedding(fields.object("embedding"), spec);
+  spec.stem.norm = says("norm");
+  if (spec.stem.norm) parse_norm(fields.object("norm"), spec);
+  if (says("attention")) parse_attention(fields.object("attention"), spec.stack);
+  if (says("ffn")) parse_feed_forward(fields.object("ffn"), spec.stack.feed_forward);
+  if (fields.has("convolution")) parse_convolution(fields.object("convolution"), spec.stack);
+  if (fields.has("heads")) parse_heads(fields.object("heads"), spec.heads);
+  parse_embedding(fields.object("embedding"), spec.heads.embedding);
   fields.done();
   return spec;
 }

@@ -1,4 +1,5 @@
-// The spec: what a model is, in numbers and choices (docs/spec.md). Knows no model names.
+// The spec: what a model is, in numbers and choices (docs/spec.md): its stem, its stack of layers
+// and its heads. Knows no model names.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,6 @@ namespace packhorse {
 
 enum class NormPlacement : uint8_t { kPost, kPre };
 enum class PositionKind : uint8_t { kNone, kLearned };
-enum class FeedForwardKind : uint8_t { kPlain, kGated };
 
 /// Rotary position embedding of queries and keys; frequency j is
 /// theta^(-2 j / dims) / factor, where none are given.
@@ -65,76 +65,124 @@ struct VectorsSpec {
   int64_t size() const { return layers.back().size; }
 };
 
-struct Spec {
-  int64_t vocab_size = 0;
-  int64_t hidden_size = 0;
-  int64_t embedding_size = 0;  // width of the embedding tables
-  bool embedding_projection = false;
-  int64_t num_layers = 0;
-  std::vector<int32_t> layer_weights;  // [num_layers] which set of weights each layer runs with
-  int64_t num_heads = 0;
-  int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;
-  int64_t intermediate_size = 0;
-  int64_t type_vocab_size = 0;
-  int64_t max_seqlen = 0;
+/// The pooled embedding of a sequence.
+struct EmbeddingSpec {
+  std::vector<Pooling> poolings = {Pooling::kCls};  // one beside the other
+  std::vector<DenseSpec> dense;                     // after pooling
+  bool normalize = false;
+};
 
+/// What enters the first layer: rows of tables, one for each token.
+struct StemSpec {
+  int64_t vocab_size = 0;
+  int64_t embedding_size = 0;  // width of the tables
+  bool projection = false;     // from that width to the hidden size
+  int64_t type_vocab_size = 0;
   PositionKind position_kind = PositionKind::kLearned;
   int64_t num_positions = 0;  // that position ids may name, `position_offset` included
   int64_t position_offset = 0;
+  bool norm = true;
+};
 
-  NormKind norm_kind = NormKind::kLayer;
-  NormPlacement norm_placement = NormPlacement::kPost;
-  float norm_eps = 1e-12f;
-  bool norm_bias = true;
-  bool embedding_norm = true;
-  bool first_attention_norm = true;  // pre-norm: whether the first layer's attention has its norm
-
-  bool causal = false;
-  int64_t window = 0;              // distance that local layers see
-  std::vector<bool> local_layers;  // [num_layers] whether a layer has the window
-  std::optional<RopeSpec> rope;
-  ScoreTermKind score_term = ScoreTermKind::kNone;
+/// The term that attention adds to its scores.
+struct ScoreTermSpec {
+  ScoreTermKind kind = ScoreTermKind::kNone;
   int64_t num_buckets = 0;  // disentangled: of each direction, 0 for one of each distance
   int64_t max_distance = 0;
   bool content_to_position = false;  // disentangled: which of its terms there are
   bool position_to_content = false;
   bool shared_projections = false;  // disentangled: positions go through the layers of the content
-  bool relative_norm = false;       // disentangled: whether the table of positions has a norm
+  bool norm = false;                // disentangled: whether the table of positions has a norm
+
+  /// Rows of the table of relative positions.
+  int64_t num_relative() const { return 2 * (num_buckets > 0 ? num_buckets : max_distance); }
+};
+
+struct AttentionSpec {
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  bool causal = false;
+  int64_t window = 0;  // distance that local layers see
+  std::optional<RopeSpec> rope;
+  ScoreTermSpec score_term;
   bool qk_norm = false;
   bool qkv_bias = true;
   bool key_bias = true;  // and of what makes keys of positions
-  bool attention_output_bias = true;
+  bool output_bias = true;
 
-  int64_t convolution_width = 0;  // over what enters the first layer; 0: none
-  Activation convolution_activation = Activation::kNone;
+  bool disentangled() const { return score_term.kind == ScoreTermKind::kDisentangled; }
+  /// Whether layers with a window rotate by frequencies of their own.
+  bool has_local_theta() const { return rope && rope->local_theta != rope->theta; }
+};
 
-  FeedForwardKind feed_forward_kind = FeedForwardKind::kPlain;
+struct FeedForwardSpec {
+  bool gated = false;
+  int64_t size = 0;  // of what lies between its two layers
   Activation activation = Activation::kGelu;
   bool up_bias = true;
   bool down_bias = true;
+};
 
+/// A convolution over what enters the first layer.
+struct ConvolutionSpec {
+  int64_t width = 0;  // 0: none
+  Activation activation = Activation::kNone;
+};
+
+/// The layers.
+struct StackSpec {
+  int64_t num_layers = 0;
+  std::vector<int32_t> layer_weights;  // [num_layers] which set of weights each layer runs with
+  std::vector<bool> local_layers;      // [num_layers] whether a layer has the window
+  NormPlacement norm_placement = NormPlacement::kPost;
+  bool first_attention_norm = true;  // pre-norm: whether the first layer's attention has its norm
+  AttentionSpec attention;
+  FeedForwardSpec feed_forward;
+  ConvolutionSpec convolution;
+
+  bool pre_norm() const { return norm_placement == NormPlacement::kPre; }
+  int64_t num_weight_sets() const;
+};
+
+/// What is made of the last hidden state.
+struct HeadsSpec {
+  EmbeddingSpec embedding;
   std::optional<Activation> pooler;  // activation of the pooler head, where there is one
   std::optional<ClassifierSpec> classifier;
   std::optional<MaskedLmSpec> masked_lm;
   std::optional<VectorsSpec> vectors;
   bool token_weights = false;
-  std::vector<Pooling> poolings = {Pooling::kCls};  // one beside the other
-  std::vector<DenseSpec> embedding_dense;           // after pooling
-  bool normalize = false;
+};
 
-  bool gated() const { return feed_forward_kind == FeedForwardKind::kGated; }
-  bool pre_norm() const { return norm_placement == NormPlacement::kPre; }
-  bool disentangled() const { return score_term == ScoreTermKind::kDisentangled; }
-  int64_t num_weight_sets() const;
-  /// Columns of the pooled embedding.
-  int64_t embedding_columns() const {
-    return embedding_dense.empty() ? pooled_columns() : embedding_dense.back().size;
+/// Of all norms of a model, but those of the heads of queries and keys.
+struct NormSpec {
+  NormKind kind = NormKind::kLayer;
+  float eps = 1e-12f;
+  bool bias = true;
+};
+
+struct Spec {
+  int64_t hidden_size = 0;
+  int64_t max_seqlen = 0;
+  NormSpec norm;
+  StemSpec stem;
+  StackSpec stack;
+  HeadsSpec heads;
+
+  /// Columns of all poolings together.
+  int64_t pooled_columns() const {
+    return hidden_size * static_cast<int64_t>(heads.embedding.poolings.size());
   }
-  /// Of all poolings together.
-  int64_t pooled_columns() const { return hidden_size * static_cast<int64_t>(poolings.size()); }
-  /// Rows of the table of relative positions.
-  int64_t num_relative() const { return 2 * (num_buckets > 0 ? num_buckets : max_distance); }
+  /// Columns of the embedding.
+  int64_t embedding_columns() const {
+    const std::vector<DenseSpec>& dense = heads.embedding.dense;
+    return dense.empty() ? pooled_columns() : dense.back().size;
+  }
+  /// Whether position ids mean anything to the model: some know distances alone.
+  bool takes_positions() const {
+    return stem.position_kind != PositionKind::kNone || stack.attention.rope.has_value();
+  }
 };
 
 /// Parses and validates the JSON text. Throws InvalidArgument naming the field, what was found and

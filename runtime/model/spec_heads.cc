@@ -22,7 +22,7 @@ Activation parse_activation_or_none(Fields& fields) {
   return fields.has("activation") ? parse_activation(fields) : Activation::kNone;
 }
 
-void parse_classifier(Fields fields, Spec& spec) {
+void parse_classifier(Fields fields, HeadsSpec& heads) {
   using Input = ClassifierSpec::Input;
   ClassifierSpec classifier;
   classifier.input = fields.choice<Input>("input", {{"pooler", Input::kPooler},
@@ -30,7 +30,7 @@ void parse_classifier(Fields fields, Spec& spec) {
                                                     {"mean", Input::kMean},
                                                     {"last", Input::kLast},
                                                     {"tokens", Input::kTokens}});
-  if (classifier.input == Input::kPooler && !spec.pooler) {
+  if (classifier.input == Input::kPooler && !heads.pooler) {
     throw InvalidArgument(
         "spec: 'heads.classifier.input' is \"pooler\", but there is no 'heads.pooler'");
   }
@@ -46,10 +46,10 @@ void parse_classifier(Fields fields, Spec& spec) {
   fields.ignore("score");
   fields.ignore("problem");
   fields.done();
-  spec.classifier = classifier;
+  heads.classifier = classifier;
 }
 
-void parse_masked_lm(Fields fields, Spec& spec) {
+void parse_masked_lm(Fields fields, HeadsSpec& heads) {
   MaskedLmSpec head;
   head.activation = parse_activation(fields);
   head.dense_bias = fields.boolean("dense_bias", true);
@@ -62,7 +62,7 @@ void parse_masked_lm(Fields fields, Spec& spec) {
     head.sparse_twice = fields.integer("sparse_logs", 1, 2, 1) == 2;
   }
   fields.done();
-  spec.masked_lm = head;
+  heads.masked_lm = head;
 }
 
 DenseSpec parse_dense(Fields& fields, bool has_bias) {
@@ -84,41 +84,41 @@ std::vector<DenseSpec> parse_dense_layers(Fields& fields) {
   return layers;
 }
 
-void parse_vectors(Fields fields, Spec& spec) {
+void parse_vectors(Fields fields, HeadsSpec& heads) {
   VectorsSpec vectors;
   vectors.layers = parse_dense_layers(fields);
   vectors.layers.push_back(parse_dense(fields, false));
   vectors.normalize = fields.boolean("normalize", true);
   fields.done();
-  spec.vectors = vectors;
+  heads.vectors = vectors;
 }
 
 }  // namespace
 
-void parse_heads(Fields fields, Spec& spec) {
+void parse_heads(Fields fields, HeadsSpec& heads) {
   if (fields.has("pooler")) {
     Fields pooler = fields.object("pooler");
-    spec.pooler = pooler.choice<Activation>("activation", {{"tanh", Activation::kTanh}});
+    heads.pooler = pooler.choice<Activation>("activation", {{"tanh", Activation::kTanh}});
     pooler.done();
   }
-  if (fields.has("classifier")) parse_classifier(fields.object("classifier"), spec);
-  if (fields.has("masked_lm")) parse_masked_lm(fields.object("masked_lm"), spec);
-  if (fields.has("vectors")) parse_vectors(fields.object("vectors"), spec);
-  spec.token_weights = fields.boolean("token_weights", false);
+  if (fields.has("classifier")) parse_classifier(fields.object("classifier"), heads);
+  if (fields.has("masked_lm")) parse_masked_lm(fields.object("masked_lm"), heads);
+  if (fields.has("vectors")) parse_vectors(fields.object("vectors"), heads);
+  heads.token_weights = fields.boolean("token_weights", false);
   fields.done();
 }
 
-void parse_embedding(Fields fields, Spec& spec) {
-  spec.poolings = fields.choices<Pooling>("pooling", kMaxPoolings,
-                                          {{"cls", Pooling::kCls},
-                                           {"mean", Pooling::kMean},
-                                           {"max", Pooling::kMax},
-                                           {"last", Pooling::kLast},
-                                           {"mean_sqrt", Pooling::kMeanSqrt},
-                                           {"weighted_mean", Pooling::kWeightedMean}});
+void parse_embedding(Fields fields, EmbeddingSpec& embedding) {
+  embedding.poolings = fields.choices<Pooling>("pooling", kMaxPoolings,
+                                               {{"cls", Pooling::kCls},
+                                                {"mean", Pooling::kMean},
+                                                {"max", Pooling::kMax},
+                                                {"last", Pooling::kLast},
+                                                {"mean_sqrt", Pooling::kMeanSqrt},
+                                                {"weighted_mean", Pooling::kWeightedMean}});
   fields.ignore("include_prompt");
-  spec.embedding_dense = parse_dense_layers(fields);
-  spec.normalize = fields.boolean("normalize");
+  embedding.dense = parse_dense_layers(fields);
+  embedding.normalize = fields.boolean("normalize");
   fields.done();
 }
 

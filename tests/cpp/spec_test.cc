@@ -14,14 +14,14 @@ using Json = nlohmann::json;
 TEST(spec_is_read) {
   const Spec spec = parse_spec(tiny_spec().dump());
   CHECK(spec.hidden_size == 24);
-  CHECK(spec.num_kv_heads == 3);
-  CHECK(spec.head_dim == 8);
+  CHECK(spec.stack.attention.num_kv_heads == 3);
+  CHECK(spec.stack.attention.head_dim == 8);
   CHECK(spec.max_seqlen == 30);
-  CHECK(spec.position_offset == 2);
-  CHECK(spec.activation == Activation::kGelu);
-  CHECK(spec.pooler == Activation::kTanh);
-  CHECK(spec.poolings == std::vector{Pooling::kMean});
-  CHECK(spec.normalize);
+  CHECK(spec.stem.position_offset == 2);
+  CHECK(spec.stack.feed_forward.activation == Activation::kGelu);
+  CHECK(spec.heads.pooler == Activation::kTanh);
+  CHECK(spec.heads.embedding.poolings == std::vector{Pooling::kMean});
+  CHECK(spec.heads.embedding.normalize);
 }
 
 TEST(spec_of_a_table_of_embeddings_is_read) {
@@ -34,8 +34,8 @@ TEST(spec_of_a_table_of_embeddings_is_read) {
       "num_heads", "num_kv_heads", "head_dim", "intermediate_size", "norm", "attention", "ffn"};
   for (const char* name : of_layers) json.erase(name);
   const Spec spec = parse_spec(json.dump());
-  CHECK(spec.num_weight_sets() == 0);
-  CHECK(!spec.embedding_norm);
+  CHECK(spec.stack.num_weight_sets() == 0);
+  CHECK(!spec.stem.norm);
   CHECK(spec.hidden_size == 24);
   json["num_layers"] = 1;
   CHECK_THROWS_WITH(parse_spec(json.dump()), "'num_heads' is missing");
@@ -56,21 +56,21 @@ TEST(spec_of_other_encoders_is_read) {
                        {"local", {{"window", 5}, {"layers", {2}}}}};
   json["ffn"] = {{"kind", "gated"}, {"activation", "silu"}, {"up_bias", false}};
   const Spec spec = parse_spec(json.dump());
-  CHECK(spec.num_weight_sets() == 2);
-  CHECK(spec.embedding_projection);
-  CHECK(spec.embedding_size == 16);
+  CHECK(spec.stack.num_weight_sets() == 2);
+  CHECK(spec.stem.projection);
+  CHECK(spec.stem.embedding_size == 16);
   CHECK(spec.max_seqlen == 77);
-  CHECK(!spec.norm_bias);
-  CHECK(!spec.embedding_norm);
-  CHECK(spec.pre_norm());
-  CHECK(spec.causal);
-  CHECK(!spec.qkv_bias);
-  CHECK(spec.attention_output_bias);
-  CHECK(spec.rope->dims == 4);
-  CHECK(spec.rope->local_theta == 1e4f);
-  CHECK(!spec.local_layers[0]);
-  CHECK(spec.local_layers[2]);
-  CHECK(spec.gated());
+  CHECK(!spec.norm.bias);
+  CHECK(!spec.stem.norm);
+  CHECK(spec.stack.pre_norm());
+  CHECK(spec.stack.attention.causal);
+  CHECK(!spec.stack.attention.qkv_bias);
+  CHECK(spec.stack.attention.output_bias);
+  CHECK(spec.stack.attention.rope->dims == 4);
+  CHECK(spec.stack.attention.rope->local_theta == 1e4f);
+  CHECK(!spec.stack.local_layers[0]);
+  CHECK(spec.stack.local_layers[2]);
+  CHECK(spec.stack.feed_forward.gated);
   json.erase("max_seqlen");
   CHECK_THROWS_WITH(parse_spec(json.dump()), "'max_seqlen' is missing");
 }
