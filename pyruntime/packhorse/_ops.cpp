@@ -50,22 +50,22 @@ class Operators {
  public:
   Operators(const std::string& device, const std::string& dtype, int threads,
             const std::string& attention)
-      : shared_(std::make_shared<SharedOps>()), dtype_(parse_dtype(dtype)) {
-    shared_->ops = make_ops(
+      : shared_(std::make_shared<SharedBackend>()), dtype_(parse_dtype(dtype)) {
+    shared_->backend = make_backend(
         parse_device(device),
         {.threads = threads, .attention = parse_attention_algorithm(attention, "algorithm")});
-    ops().check_dtype(dtype_);
+    shared_->backend.packer->format(dtype_);
   }
 
   /// Of the operators; 0 on the CPU.
   StreamHandle stream() {
-    DeviceIo* io = ops().device_io();
+    DeviceIo* io = shared_->backend.device->io();
     return io == nullptr ? 0 : io->stream();
   }
 
   /// The operators' stream runs on after what `stream` has been asked so far.
   void wait_for(StreamHandle stream) {
-    if (DeviceIo* io = ops().device_io()) io->order(stream, io->stream());
+    if (DeviceIo* io = shared_->backend.device->io()) io->order(stream, io->stream());
   }
 
   py::object gemm(Stream stream, const Floats& x, const Floats& weight,
@@ -79,8 +79,7 @@ class Operators {
     args.residual = call.put("residual", residual);
     args.norm = call.put_norm(norm, NormKind::kLayer, args.weight.out_features);
     args.out = call.result(args.x.rows(), args.weight.out_features);
-    args.workspace = call.allocate(ops().linear_workspace(args.x.rows(), args.weight.in_features,
-                                                          args.weight.out_features, dtype_));
+    args.workspace = call.allocate(ops().linear_workspace(args));
     ops().linear(args);
     return call.get(args.out);
   }
@@ -98,8 +97,7 @@ class Operators {
     args.residual = call.put("residual", residual);
     args.norm = call.put_norm(norm, NormKind::kLayer, args.down.out_features);
     args.out = call.result(args.x.rows(), args.down.out_features);
-    args.workspace = call.allocate(ops().feed_forward_workspace(
-        args.x.rows(), args.up.in_features, args.down.in_features, gated, dtype_));
+    args.workspace = call.allocate(ops().feed_forward_workspace(args));
     ops().feed_forward(args);
     return call.get(args.out);
   }
@@ -117,8 +115,7 @@ class Operators {
     args.x = call.put("x", x);
     args.weight = call.put_linear("weight", {weight, bias});
     args.out = call.result(args.x.rows(), args.weight.out_features);
-    args.workspace = call.allocate(ops().linear_workspace(args.x.rows(), args.weight.in_features,
-                                                          args.weight.out_features, dtype_));
+    args.workspace = call.allocate(ops().linear_workspace(args));
     RotateHeadsArgs heads;
     heads.num_heads = num_heads;
     heads.num_kv_heads = num_kv_heads;
@@ -185,9 +182,7 @@ class Operators {
       put_disentangled(call, args.term, position_keys, position_queries, buckets, max_distance);
     }
     args.out = call.result(args.q.rows(), args.q.columns());
-    args.workspace = call.allocate(
-        ops().attention_workspace(args.q.rows(), args.queries.num_sequences, args.keys.max_seqlen,
-                                  num_heads, args.head_dim, dtype_));
+    args.workspace = call.allocate(ops().attention_workspace(args));
     ops().attention(args);
     return call.get(args.out);
   }
@@ -288,16 +283,15 @@ class Operators {
     args.weight = call.put_linear("weight", {weight, bias});
     args.batch = call.put_batch(cu_seqlens, args.x.rows());
     args.out = call.matrix(args.batch.num_sequences, args.weight.out_features, DType::kFloat32);
-    args.workspace = call.allocate(ops().sparse_pool_workspace(
-        args.x.rows(), args.weight.in_features, args.weight.out_features, args.sum, dtype_));
+    args.workspace = call.allocate(ops().sparse_pool_workspace(args));
     ops().sparse_pool(args);
     return call.get(args.out);
   }
 
  private:
-  Ops& ops() { return *shared_->ops; }
+  Ops& ops() { return *shared_->backend.ops; }
 
-  std::shared_ptr<SharedOps> shared_;
+  std::shared_ptr<SharedBackend> shared_;
   DType dtype_;
 };
 

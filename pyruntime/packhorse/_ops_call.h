@@ -43,9 +43,9 @@ using Ints = std::variant<DeviceView, IntArray>;
 using Norm = std::tuple<Floats, std::optional<Floats>, float>;  // gamma, beta, eps
 using Linear = std::tuple<Floats, std::optional<Floats>>;       // weight, bias
 
-/// Ops that calls and results share; one at a time.
-struct SharedOps {
-  std::unique_ptr<Ops> ops;
+/// The backend that calls and results share; one at a time.
+struct SharedBackend {
+  Backend backend;
   std::mutex mutex;
 };
 
@@ -80,12 +80,12 @@ inline std::pair<int64_t, int64_t> shape_of_matrix(const char* name, const Float
 /// A result that stays on the device. It is complete: the call has waited for it.
 class OwnedArray final : public DeviceArray {
  public:
-  OwnedArray(std::shared_ptr<SharedOps> shared, std::unique_ptr<DeviceMemory> memory,
+  OwnedArray(std::shared_ptr<SharedBackend> shared, std::unique_ptr<DeviceMemory> memory,
              const TensorView& view, StreamHandle stream)
-      : DeviceArray(shared->ops->device(), view, stream),
+      : DeviceArray(shared->backend.device->device(), view, stream),
         shared_(std::move(shared)),
         memory_(std::move(memory)),
-        readers_(*shared_->ops->device_io()) {
+        readers_(*shared_->backend.device->io()) {
     if (stream != 0) readers_.add(stream);
   }
   ~OwnedArray() override {
@@ -98,18 +98,18 @@ class OwnedArray final : public DeviceArray {
   void read(float* to) override {
     if (view().size() == 0) return;
     const std::lock_guard lock(shared_->mutex);
-    Ops& ops = *shared_->ops;
+    DeviceContext& device = *shared_->backend.device;
     const size_t bytes = static_cast<size_t>(view().size()) * sizeof(float);
-    const auto converted = ops.allocate(bytes);
+    const auto converted = device.allocate(bytes);
     const TensorView rows(converted->data(), DType::kFloat32, view().rows(), view().columns());
-    ops.cast({.x = view(), .out = rows});
-    const DownloadScope downloads(ops);
-    ops.download(to, rows.data, bytes);
-    ops.synchronize();
+    shared_->backend.ops->cast({.x = view(), .out = rows});
+    const DownloadScope downloads(device);
+    device.download(to, rows.data, bytes);
+    device.synchronize();
   }
 
  private:
-  std::shared_ptr<SharedOps> shared_;
+  std::shared_ptr<SharedBackend> shared_;
   std::unique_ptr<DeviceMemory> memory_;
   Readers readers_;
 };
@@ -120,19 +120,21 @@ class OwnedArray final : public DeviceArray {
 class Call {
  public:
   /// `stream`: null for arrays on the host; 0: no stream to be ordered with.
-  Call(std::shared_ptr<SharedOps> shared, DType dtype, std::optional<StreamHandle> stream)
+  Call(std::shared_ptr<SharedBackend> shared, DType dtype, std::optional<StreamHandle> stream)
       : shared_(std::move(shared)),
         lock_(shared_->mutex),
-        ops_(*shared_->ops),
-        weight_dtype_(dtype),
-        dtype_(ops_.activation_dtype(dtype)),
+        device_(*shared_->backend.device),
+        packer_(*shared_->backend.packer),
+        ops_(*shared_->backend.ops),
+        format_(packer_.format(dtype)),
+        dtype_(format_.compute),
         on_device_(stream.has_value()),
         stream_(stream.value_or(0)) {
     if (stream_ != 0) device_io().order(stream_, device_io().stream());
   }
 
   void* allocate(size_t bytes) {
-    memory_.push_back(ops_.allocate(bytes));
+    memory_.push_back(device_.allocate(bytes));
     return memory_.back()->data();
   }
 
@@ -187,7 +189,7 @@ class Call {
 
   const int32_t* put_constants(const std::vector<int32_t>& values) {
     void* data = allocate(values.size() * sizeof(int32_t));
-    ops_.upload(data, values.data(), values.size() * sizeof(int32_t));
+    device_.upload(data, values.data(), values.size() * sizeof(int32_t));
     return static_cast<const int32_t*>(data);
   }
 
@@ -199,17 +201,16 @@ class Call {
       throw InvalidArgument(concat(name, " is [", result.out_features, ", ", result.in_features,
                                    "], expected at least one row and one column"));
     }
-    result.dtype = weight_dtype_;
-    void* packed =
-        allocate(ops_.linear_bytes(result.in_features, result.out_features, weight_dtype_));
+    result.dtype = format_.weight;
+    void* packed = allocate(packer_.bytes(result.in_features, result.out_features, format_));
     if (on_device(name, weight) != nullptr) {
-      device_io().pack_linear(put(name, weight), dtype_, packed);
+      packer_.pack_on_device(put(name, weight), format_, packed);
     } else {
-      ops_.pack_linear(std::get<FloatArray>(weight).data(), result.in_features, result.out_features,
-                       weight_dtype_, packed);
+      packer_.pack(std::get<FloatArray>(weight).data(), result.in_features, result.out_features,
+                   format_, packed);
     }
     // A GEMM may read its weight while kernels before it, here that of the packing, still run.
-    ops_.synchronize();
+    device_.synchronize();
     result.data = packed;
     result.bias = put_vector("bias", bias, result.out_features);
     return result;
@@ -276,7 +277,7 @@ class Call {
   /// The result of a call, in a buffer of the call's own.
   py::object get(TensorView rows) {
     if (on_device_) {
-      ops_.synchronize();
+      device_.synchronize();
       auto array = std::make_unique<std::shared_ptr<DeviceArray>>(
           std::make_shared<OwnedArray>(shared_, take_memory_of(rows), rows, stream_));
       py::capsule capsule(array.get(), "DeviceArray", [](PyObject* self) {
@@ -292,16 +293,16 @@ class Call {
       rows = converted;
     }
     FloatArray host({rows.rows(), rows.columns()});
-    const DownloadScope downloads(ops_);
-    ops_.download(host.mutable_data(), rows.data, static_cast<size_t>(host.nbytes()));
-    ops_.synchronize();
+    const DownloadScope downloads(device_);
+    device_.download(host.mutable_data(), rows.data, static_cast<size_t>(host.nbytes()));
+    device_.synchronize();
     return host;
   }
 
  private:
   DeviceIo& device_io() {
-    if (DeviceIo* io = ops_.device_io()) return *io;
-    throw InvalidArgument(concat("device '", name_of(ops_.device()),
+    if (DeviceIo* io = device_.io()) return *io;
+    throw InvalidArgument(concat("device '", name_of(device_.device()),
                                  "' takes arrays in host memory, without a stream"));
   }
 
@@ -325,7 +326,7 @@ class Call {
 
   template <class Array>
   void upload(void* to, const Array& array) {
-    ops_.upload(to, array.data(), static_cast<size_t>(array.nbytes()));
+    device_.upload(to, array.data(), static_cast<size_t>(array.nbytes()));
   }
 
   /// A batch on the device, which checks it.
@@ -364,13 +365,13 @@ class Call {
     args.position_ids = to(args.from.position_ids, tokens);
     const uint32_t none = 0;
     args.reported = static_cast<uint32_t*>(allocate(sizeof(none)));
-    ops_.upload(args.reported, &none, sizeof(none));
+    device_.upload(args.reported, &none, sizeof(none));
     args.run = 1;
     const auto shared = device_io().allocate_shared(sizeof(InputFinding));
     args.finding = static_cast<InputFinding*>(shared->data());
     device_io().load_batch(args);
     // Attention may read offsets while kernels before it still run.
-    ops_.synchronize();
+    device_.synchronize();
     check_finding(*args.finding, args.run, tokens, limits);
     return {{.num_tokens = tokens,
              .num_sequences = limits.max_sequences,
@@ -388,11 +389,13 @@ class Call {
     return nullptr;
   }
 
-  std::shared_ptr<SharedOps> shared_;
+  std::shared_ptr<SharedBackend> shared_;
   std::lock_guard<std::mutex> lock_;
+  DeviceContext& device_;
+  LinearPacker& packer_;
   Ops& ops_;
-  DType weight_dtype_;
-  DType dtype_;  // of matrices
+  LinearFormat format_;  // of dense layers
+  DType dtype_;          // of matrices
   bool on_device_;
   StreamHandle stream_;
   std::vector<std::unique_ptr<DeviceMemory>> memory_;

@@ -26,6 +26,11 @@ Arena::Arena(void* base, PlannedAllocation plan)
   }
 }
 
+TensorView Arena::take_matrix(std::string_view name, int64_t rows, int64_t columns, DType dtype) {
+  const size_t bytes = static_cast<size_t>(rows * columns) * size_of(dtype);
+  return TensorView(take(name, bytes), dtype, rows, columns);
+}
+
 void* Arena::take(std::string_view name, size_t bytes) {
   const size_t offset = align_up(top_);
   size_t end = 0;

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "packhorse/memory_plan.h"
+#include "packhorse/types.h"
 
 namespace packhorse {
 
@@ -27,6 +28,7 @@ class Arena {
   void* take(std::string_view name, size_t bytes);
   template <class T>
   T* take_array(std::string_view name, size_t count);
+  TensorView take_matrix(std::string_view name, int64_t rows, int64_t columns, DType dtype);
 
   /// Buffers taken inside a Scope end with it: later ones reuse their bytes.
   class Scope {

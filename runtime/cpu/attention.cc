@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "core/cpu_profile.h"
 #include "core/format.h"
+#include "cpu/profile.h"
 #include "cpu/workspace.h"
 #include "packhorse/error.h"
 

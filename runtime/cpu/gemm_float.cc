@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "core/cpu_profile.h"
 #include "cpu/kernels.h"
+#include "cpu/profile.h"
 
 namespace packhorse::cpu {
 namespace {

@@ -3,8 +3,8 @@
 #include <array>
 #include <optional>
 
-#include "core/cpu_profile.h"
 #include "core/format.h"
+#include "cpu/profile.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cpu {

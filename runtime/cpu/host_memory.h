@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "ops/ops.h"
+#include "ops/device_context.h"
 
 namespace packhorse::cpu {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/cpu_profile.h"
 #include "cpu/partition.h"
+#include "cpu/profile.h"
 #include "cpu/row_ops.h"
 #include "cpu/workspace.h"
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "core/cpu_profile.h"
 #include "cpu/gemm_int8.h"
 #include "cpu/partition.h"
+#include "cpu/profile.h"
 #include "cpu/row_ops.h"
 #include "cpu/workspace.h"
 

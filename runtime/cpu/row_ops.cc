@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/cpu_profile.h"
 #include "core/format.h"
+#include "cpu/profile.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cpu {
@@ -226,6 +226,30 @@ void cast(const CastArgs& args, const Kernels& kernels, ThreadPool& pool) {
       kernels.cast[from][to]({row_at(args.x, row), row_at(args.out, row), args.x.columns()});
     }
   });
+}
+
+void gather_rows(const GatherRowsArgs& args, ThreadPool& pool) {
+  const size_t bytes = static_cast<size_t>(args.x.columns()) * size_of(args.x.dtype);
+  const int64_t count = args.row_count != nullptr ? *args.row_count : args.out.rows();
+  for_rows(args.out.rows(), pool, [&](int64_t first, int64_t end) {
+    for (int64_t row = first; row < end; ++row) {
+      char* out = row_at(args.out, row);
+      const char* from = row_at(args.x, args.rows != nullptr ? args.rows[row] : row);
+      if (row >= count) {
+        std::memset(out, 0, bytes);
+      } else if (out != from) {
+        std::memcpy(out, from, bytes);
+      }
+    }
+  });
+}
+
+void clear_empty(const ClearEmptyArgs& args) {
+  const size_t bytes = static_cast<size_t>(args.out.columns()) * size_of(args.out.dtype);
+  for (int64_t b = 0; b < args.batch.num_sequences; ++b) {
+    if (args.batch.cu_seqlens[b] != args.batch.cu_seqlens[b + 1]) continue;
+    std::memset(row_at(args.out, b), 0, bytes);
+  }
 }
 
 }  // namespace packhorse::cpu

@@ -4,6 +4,7 @@
 #include "cpu/kernels.h"
 #include "cpu/thread_pool.h"
 #include "ops/args.h"
+#include "ops/row_args.h"
 
 namespace packhorse::cpu {
 
@@ -34,5 +35,7 @@ void rotate_heads(const RotateHeadsArgs& args, const Kernels& kernels, ThreadPoo
 void norm(const NormArgs& args, const Kernels& kernels, ThreadPool& pool);
 void pool_sequences(const PoolArgs& args, const Kernels& kernels, ThreadPool& pool);
 void cast(const CastArgs& args, const Kernels& kernels, ThreadPool& pool);
+void gather_rows(const GatherRowsArgs& args, ThreadPool& pool);
+void clear_empty(const ClearEmptyArgs& args);
 
 }  // namespace packhorse::cpu

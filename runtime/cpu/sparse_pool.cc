@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/cpu_profile.h"
+#include "cpu/profile.h"
 #include "cpu/workspace.h"
 
 namespace packhorse::cpu {

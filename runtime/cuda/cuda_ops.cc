@@ -1,10 +1,9 @@
-#include "cuda/cuda_ops.h"
-
+// The ops of the CUDA backend: each checks what CUDA needs beyond what Ops has checked, and
+// launches its kernels.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <cstring>
-#include <string>
+#include <memory>
 #include <utility>
 
 #include "core/format.h"
@@ -13,11 +12,13 @@
 #include "cuda/attention/attention_disentangled.h"
 #include "cuda/attention/attention_sm80.h"
 #include "cuda/check.h"
+#include "cuda/cuda_backend.h"
+#include "cuda/cuda_context.h"
+#include "cuda/cuda_packer.h"
 #include "cuda/device.h"
 #include "cuda/device_io.h"
 #include "cuda/device_memory.h"
 #include "cuda/gemm/gemm.h"
-#include "cuda/graph.h"
 #include "cuda/params.h"
 #include "cuda/rows/cast.h"
 #include "cuda/rows/embedding.h"
@@ -27,7 +28,6 @@
 #include "cuda/rows/pool.h"
 #include "cuda/rows/rotate.h"
 #include "cuda/rows/sparse_pool.h"
-#include "cuda/stream.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
@@ -36,73 +36,22 @@ namespace {
 
 class CudaOps final : public Ops {
  public:
-  CudaOps(int device, bool sm90_capable, AttentionAlgorithm attention)
-      : device_(device),
+  /// `context` outlives the object.
+  CudaOps(CudaContext& context, bool sm90_capable, AttentionAlgorithm attention)
+      : device_(context.index()),
+        stream_(context.stream()),
         sm90_capable_(sm90_capable),
         gemm_kernels_(choose_gemm_kernels(sm90_capable)),
         attention_(asked_attention_algorithm(attention)),
-        sm_count_(sm_count(device)),
-        counters_(device, 256) {
+        sm_count_(sm_count(device_)),
+        counters_(device_, 256) {
     // What no layer could be computed with is refused now, and not in the first run.
     choose_algorithm(attention_, sm90_capable, true, {}, kMultiple);
     prepare_attention_sm80();
     CUDA_CHECK(cudaMemsetAsync(counters_.data(), 0, counters_.bytes(), stream_));
   }
-
-  Device device() const override { return {DeviceType::kCuda, device_}; }
-
-  void check_dtype(DType dtype) const override {
-    if (dtype == DType::kFloat16 || dtype == DType::kBFloat16) return;
-    throw RuntimeError(concat("dtype ", name_of(dtype), " on ", name_of(device()),
-                              ": CUDA runs float16 or bfloat16"));
-  }
-
-  bool supports(Feature) const override { return true; }
-
-  std::unique_ptr<DeviceMemory> allocate(size_t bytes) override {
-    return std::make_unique<CudaMemory>(device_, bytes);
-  }
-
-  void upload(void* device_to, const void* host_from, size_t bytes) override {
-    const DeviceGuard guard(device_);
-    auto* to = static_cast<unsigned char*>(device_to);
-    stage(host_from, bytes, [&](const void* staged, size_t offset, size_t size) {
-      CUDA_CHECK(cudaMemcpyAsync(to + offset, staged, size, cudaMemcpyHostToDevice, stream_));
-    });
-  }
-
-  void download(void* host_to, const void* device_from, size_t bytes) override {
-    if (bytes == 0) return;
-    const DeviceGuard guard(device_);
-    downloads_.download(host_to, device_from, bytes, stream_);
-  }
-
-  void drop_downloads() noexcept override { downloads_.drop(stream_); }
-
-  void synchronize() override {
-    const DeviceGuard guard(device_);
-    const cudaError_t error = cudaStreamSynchronize(stream_);
-    downloads_.finish(error == cudaSuccess);
-    CUDA_CHECK(error);
-  }
-
-  std::unique_ptr<Recording> record(const std::function<void()>& work) override {
-    const DeviceGuard guard(device_);
-    return record_graph(stream_, work);
-  }
-
-  double elapsed_ms(const std::function<void()>& work) override {
-    const DeviceGuard guard(device_);
-    const Event start;
-    const Event end;
-    CUDA_CHECK(cudaEventRecord(start, stream_));
-    work();
-    CUDA_CHECK(cudaEventRecord(end, stream_));
-    synchronize();
-    float milliseconds = 0;
-    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start, end));
-    return milliseconds;
-  }
+  // The stream is done with the counters before they are gone.
+  ~CudaOps() override { cudaStreamSynchronize(stream_); }
 
   std::vector<std::string> explain(const std::function<void()>& work) override {
     std::vector<std::string> lines;
@@ -117,52 +66,30 @@ class CudaOps final : public Ops {
     return lines;
   }
 
-  DeviceIo* device_io() override { return &io_; }
-
-  size_t linear_bytes(int64_t in_features, int64_t out_features, DType dtype) const override {
-    return static_cast<size_t>(in_features * out_features) * size_of(dtype);
-  }
-
-  void pack_linear(const float* weight, int64_t in_features, int64_t out_features, DType dtype,
-                   void* packed) override {
-    check_dtype(dtype);
-    const DeviceGuard guard(device_);
-    auto* to = static_cast<unsigned char*>(packed);
-    const size_t bytes = static_cast<size_t>(in_features * out_features) * sizeof(float);
-    // The kernel reads the page-locked slot itself: float32 never needs device memory.
-    stage(weight, bytes, [&](void* staged, size_t offset, size_t size) {
-      const auto count = static_cast<int64_t>(size / sizeof(float));
-      CastArgs cast;
-      cast.x = TensorView(staged, DType::kFloat32, 1, count);
-      cast.out = TensorView(to + offset / sizeof(float) * size_of(dtype), dtype, 1, count);
-      launch_cast(cast, stream_);
-    });
-  }
-
   int64_t width_multiple() const override { return kMultiple; }
   int64_t head_dim_multiple() const override { return kMultiple; }
   bool interleaves_heads() const override { return true; }
   int64_t rotation_columns(int64_t) const override { return 1; }  // the position
 
-  size_t linear_workspace(int64_t, int64_t, int64_t, DType) const override { return 0; }
+  size_t linear_workspace(const LinearArgs&) const override { return 0; }
 
-  size_t feed_forward_workspace(int64_t rows, int64_t, int64_t intermediate_size, bool gated,
-                                DType dtype) const override {
+  size_t feed_forward_workspace(const FeedForwardArgs& args) const override {
     // The portable kernels write gate and up, then their product.
-    const int parts = gated && gemm_kernels_ != GemmKernels::kSm90 ? 3 : 1;
-    return static_cast<size_t>(rows * intermediate_size) * size_of(dtype) * parts;
+    const int parts = args.gated && gemm_kernels_ != GemmKernels::kSm90 ? 3 : 1;
+    return static_cast<size_t>(args.x.rows() * args.down.in_features) * size_of(args.x.dtype) *
+           parts;
   }
 
-  size_t attention_workspace(int64_t num_tokens, int64_t, int64_t max_seqlen, int64_t num_heads,
-                             int64_t head_dim, DType) const override {
-    return attention_sm80_workspace(num_tokens, max_seqlen, num_heads, head_dim,
-                                    portable_limits(attention_));
+  size_t attention_workspace(const AttentionArgs& args) const override {
+    return attention_sm80_workspace(args.queries.num_tokens, args.keys.max_seqlen, args.num_heads,
+                                    args.head_dim, portable_limits(attention_));
   }
 
-  size_t sparse_pool_workspace(int64_t rows, int64_t, int64_t out_features, bool sum,
-                               DType dtype) const override {
-    if (pools_in_gemm(sum)) return 0;
-    return static_cast<size_t>(std::min(rows, kSparsePoolRows) * out_features) * size_of(dtype);
+  size_t sparse_pool_workspace(const SparsePoolArgs& args) const override {
+    if (pools_in_gemm(args.sum)) return 0;
+    return static_cast<size_t>(std::min(args.x.rows(), kSparsePoolRows) *
+                               args.weight.out_features) *
+           size_of(args.x.dtype);
   }
 
  private:
@@ -277,12 +204,7 @@ class CudaOps final : public Ops {
     }
     if (disentangled) return launch_attention_disentangled(params, stream_);
     params.workspace = args.workspace;
-    params.workspace_bytes =
-        args.workspace == nullptr
-            ? 0
-            : attention_workspace(args.queries.num_tokens, args.queries.num_sequences,
-                                  args.keys.max_seqlen, args.num_heads, args.head_dim,
-                                  args.q.dtype);
+    params.workspace_bytes = args.workspace == nullptr ? 0 : attention_workspace(args);
     launch_attention_sm80(params, stream_, portable_limits(algorithm));
   }
 
@@ -359,16 +281,17 @@ class CudaOps final : public Ops {
     launch_cast(args, stream_);
   }
 
-  // Sends `bytes` of host memory through the upload ring: send(slot, offset, bytes) per slotful.
-  template <class Send>
-  void stage(const void* host_from, size_t bytes, Send send) {
-    for (size_t offset = 0; offset < bytes; offset += UploadRing::kSlotBytes) {
-      const size_t size = std::min(bytes - offset, UploadRing::kSlotBytes);
-      void* slot = uploads_.acquire();
-      std::memcpy(slot, static_cast<const unsigned char*>(host_from) + offset, size);
-      send(slot, offset, size);
-      uploads_.release(stream_);
-    }
+  void do_gather_rows(const GatherRowsArgs& args) override {
+    check_compute("gather_rows", args.x.dtype);
+    check_vectors("gather_rows", "x", args.x);
+    check_vectors("gather_rows", "out", args.out);
+    const DeviceGuard guard(device_);
+    launch_gather_rows(args, stream_);
+  }
+
+  void do_clear_empty(const ClearEmptyArgs& args) override {
+    const DeviceGuard guard(device_);
+    launch_clear_empty(args.batch.cu_seqlens, args.out, stream_);
   }
 
   void gemm(const GemmParams& params) {
@@ -407,25 +330,25 @@ class CudaOps final : public Ops {
   }
 
   int device_;
+  cudaStream_t stream_;
   bool sm90_capable_;
   GemmKernels gemm_kernels_;
   AttentionAlgorithm attention_;                      // as asked for
   std::vector<std::string>* explanations_ = nullptr;  // while `explain` runs
   int sm_count_;
   CudaMemory counters_;  // for launch_attention_sm90: zero before and after every launch
-  UploadRing uploads_;
-  DownloadBuffer downloads_;
-  Stream stream_;  // destroyed, and so synchronised, before what its work uses
-  CudaDeviceIo io_{device_, stream_};
 };
 
 }  // namespace
 }  // namespace cuda
 
-std::unique_ptr<Ops> make_cuda_ops(int device_index, AttentionAlgorithm attention) {
+Backend make_cuda_backend(int device_index, AttentionAlgorithm attention) {
   const bool sm90_capable = cuda::check_device(device_index);
   const cuda::DeviceGuard guard(device_index);
-  return std::make_unique<cuda::CudaOps>(device_index, sm90_capable, attention);
+  auto context = std::make_unique<cuda::CudaContext>(device_index);
+  auto packer = std::make_unique<cuda::CudaLinearPacker>(*context);
+  auto ops = std::make_unique<cuda::CudaOps>(*context, sm90_capable, attention);
+  return {std::move(context), std::move(packer), std::move(ops)};
 }
 
 }  // namespace packhorse

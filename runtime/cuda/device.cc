@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "cuda/check.h"
-#include "cuda/cuda_ops.h"
+#include "cuda/cuda_backend.h"
 #include "packhorse/error.h"
 
 namespace packhorse {

@@ -4,7 +4,6 @@
 
 #include "cuda/check.h"
 #include "cuda/device_memory.h"
-#include "cuda/rows/cast.h"
 
 namespace packhorse::cuda {
 namespace {
@@ -111,25 +110,6 @@ void CudaDeviceIo::check_pointer(const char* name, const void* data) const {
 void CudaDeviceIo::load_batch(const LoadBatchArgs& args) {
   const DeviceGuard guard(device_);
   launch_load_batch(args, stream_);
-}
-
-void CudaDeviceIo::copy_rows(const TensorView& from, const TensorView& to,
-                             const int32_t* row_count) {
-  const DeviceGuard guard(device_);
-  launch_copy_rows(from, to, row_count, stream_);
-}
-
-void CudaDeviceIo::clear_empty(const int32_t* cu_seqlens, const TensorView& rows) {
-  const DeviceGuard guard(device_);
-  launch_clear_empty(cu_seqlens, rows, stream_);
-}
-
-void CudaDeviceIo::pack_linear(const TensorView& weight, DType dtype, void* packed) {
-  const DeviceGuard guard(device_);
-  CastArgs cast;
-  cast.x = weight;
-  cast.out = TensorView(packed, dtype, weight.rows(), weight.columns());
-  launch_cast(cast, stream_);
 }
 
 }  // namespace packhorse::cuda

@@ -79,13 +79,14 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    copy_rows_kernel(const int4* from, int4* to, int64_t row_size, int64_t rows,
-                     const int32_t* row_count) {
-  const int64_t valid = min(rows, int64_t{*row_count}) * row_size;
+    gather_rows_kernel(const int4* from, const int32_t* indices, int4* to, int64_t row_size,
+                       int64_t rows, const int32_t* row_count) {
+  const int64_t valid = (row_count == nullptr ? rows : min(rows, int64_t{*row_count})) * row_size;
   const int64_t size = rows * row_size;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < size;
        i += int64_t{gridDim.x} * kThreads) {
-    to[i] = i < valid ? from[i] : int4{};
+    const int64_t source = indices == nullptr ? i : indices[i / row_size] * row_size + i % row_size;
+    to[i] = i < valid ? from[source] : int4{};
   }
 }
 
@@ -104,13 +105,14 @@ void launch_load_batch(const LoadBatchArgs& args, cudaStream_t stream) {
   CUDA_CHECK(cudaGetLastError());
 }
 
-void launch_copy_rows(const TensorView& from, const TensorView& to, const int32_t* row_count,
-                      cudaStream_t stream) {
-  if (from.size() == 0) return;
-  const auto row_size = from.columns() * static_cast<int64_t>(size_of(from.dtype)) / 16;
-  const int64_t blocks = (from.rows() * row_size + kThreads - 1) / kThreads;
-  copy_rows_kernel<<<static_cast<unsigned>(std::min<int64_t>(blocks, 4096)), kThreads, 0, stream>>>(
-      from.as<const int4>(), to.as<int4>(), row_size, from.rows(), row_count);
+void launch_gather_rows(const GatherRowsArgs& args, cudaStream_t stream) {
+  const TensorView& out = args.out;
+  if (out.size() == 0) return;
+  const auto row_size = out.columns() * static_cast<int64_t>(size_of(out.dtype)) / 16;
+  const int64_t blocks = (out.rows() * row_size + kThreads - 1) / kThreads;
+  gather_rows_kernel<<<static_cast<unsigned>(std::min<int64_t>(blocks, 4096)), kThreads, 0,
+                       stream>>>(args.x.as<const int4>(), args.rows, out.as<int4>(), row_size,
+                                 out.rows(), args.row_count);
   CUDA_CHECK(cudaGetLastError());
 }
 

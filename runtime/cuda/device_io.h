@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "cuda/stream.h"
-#include "ops/ops.h"
+#include "ops/device_context.h"
+#include "ops/row_args.h"
 
 namespace packhorse::cuda {
 
 void launch_load_batch(const LoadBatchArgs& args, cudaStream_t stream);
-/// Both contiguous, of one dtype, rows of a multiple of 16 bytes.
-void launch_copy_rows(const TensorView& from, const TensorView& to, const int32_t* row_count,
-                      cudaStream_t stream);
+/// Rows of a multiple of 16 bytes.
+void launch_gather_rows(const GatherRowsArgs& args, cudaStream_t stream);
 /// Contiguous rows of a 16-bit or 32-bit dtype.
 void launch_clear_empty(const int32_t* cu_seqlens, const TensorView& rows, cudaStream_t stream);
 
@@ -40,9 +40,6 @@ class CudaDeviceIo final : public DeviceIo {
   std::unique_ptr<DeviceMemory> allocate_shared(size_t bytes) override;
   void check_pointer(const char* name, const void* data) const override;
   void load_batch(const LoadBatchArgs& args) override;
-  void copy_rows(const TensorView& from, const TensorView& to, const int32_t* row_count) override;
-  void clear_empty(const int32_t* cu_seqlens, const TensorView& rows) override;
-  void pack_linear(const TensorView& weight, DType dtype, void* packed) override;
 
  private:
   int device_;

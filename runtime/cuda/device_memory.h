@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "ops/ops.h"
+#include "ops/device_context.h"
 
 namespace packhorse::cuda {
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 
-#include "ops/ops.h"
+#include "ops/device_context.h"
 
 namespace packhorse::cuda {
 

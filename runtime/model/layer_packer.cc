@@ -25,20 +25,20 @@ void spread_row(const float* values, const Spread& columns, float* to) {
 }  // namespace
 
 TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t columns) {
-  const size_t row_bytes = static_cast<size_t>(columns) * size_of(dtype_);
-  TensorView result(arena_.take(name, static_cast<size_t>(rows) * row_bytes), dtype_, rows,
-                    columns);
+  const DType dtype = precision_.floats();
+  const size_t row_bytes = static_cast<size_t>(columns) * size_of(dtype);
+  const TensorView result = arena_.take_matrix(name, rows, columns, dtype);
   if (reader_ == nullptr) return result;
   const TensorView source = reader_->require(name, rows, columns);
   for_each_piece(rows, columns, [&](int64_t row, int64_t count) {
     const auto elements = static_cast<size_t>(count * columns);
     std::vector<float> values(elements);
-    std::vector<char> converted(elements * size_of(dtype_));
+    std::vector<char> converted(elements * size_of(dtype));
     reader_->read_rows(name, source, row, count, values.data());
     check_range(name, values.data(), elements);
-    from_float32(values.data(), dtype_, converted.data(), elements);
-    ops_.upload(result.as<char>() + static_cast<size_t>(row) * row_bytes, converted.data(),
-                converted.size());
+    from_float32(values.data(), dtype, converted.data(), elements);
+    backend_.device->upload(result.as<char>() + static_cast<size_t>(row) * row_bytes,
+                            converted.data(), converted.size());
   });
   return result;
 }
@@ -65,48 +65,82 @@ const float* LayerPacker::matrix(const std::string& name, int64_t rows, int64_t 
   return constants(name, values);
 }
 
-NormWeight LayerPacker::norm(const std::string& name, int64_t size, NormKind kind, float eps,
-                             bool bias) {
+std::vector<float> LayerPacker::read_matrix(const std::string& name, int64_t rows,
+                                            int64_t columns) const {
+  std::vector<float> values(static_cast<size_t>(rows * columns));
+  const TensorView source = reader_->require(name, rows, columns);
+  reader_->read_rows(name, source, 0, rows, values.data());
+  check_range(name, values.data(), values.size());
+  return values;
+}
+
+NormWeight LayerPacker::norm(const std::string& name, int64_t size) {
   NormWeight result;
-  result.kind = kind;
-  result.eps = eps;
+  result.kind = norm_.kind;
+  result.eps = norm_.eps;
   result.gamma = vector(name + ".weight", size);
-  if (bias) result.beta = vector(name + ".bias", size);
+  if (norm_.bias) result.beta = vector(name + ".bias", size);
+  return result;
+}
+
+LinearWeight LayerPacker::dense(const std::string& name, int64_t out_features, int64_t in_features,
+                                bool bias) {
+  return linear(name, {{name, whole(out_features), bias}}, out_features, whole(in_features),
+                in_features, precision_.rest);
+}
+
+LinearWeight LayerPacker::padded_dense(const std::string& name, int64_t out_features,
+                                       int64_t in_features, bool bias) {
+  return linear(name, {{name, whole(out_features), bias}}, padded(out_features), whole(in_features),
+                in_features, precision_.rest);
+}
+
+int64_t LayerPacker::padded(int64_t features) const {
+  const int64_t multiple = backend_.ops->head_dim_multiple();
+  return (features + multiple - 1) / multiple * multiple;
+}
+
+LinearWeight LayerPacker::take_linear(const std::string& name, int64_t out_features,
+                                      int64_t in_features, const LinearFormat& format,
+                                      void*& packed) {
+  packed = arena_.take(name + ".weight", backend_.packer->bytes(in_features, out_features, format));
+  LinearWeight result;
+  result.dtype = format.weight;
+  result.in_features = in_features;
+  result.out_features = out_features;
+  result.data = packed;
   return result;
 }
 
 LinearWeight LayerPacker::linear(const std::string& name, const std::vector<Part>& parts,
-                                 int64_t out_features, Spread columns, int64_t in_features,
-                                 const std::vector<Stack>& stacks) {
-  LinearWeight result;
-  result.dtype = name.starts_with("layers.") ? block_dtype_ : dtype_;
-  result.in_features = in_features;
-  result.out_features = out_features;
-  void* packed =
-      arena_.take(name + ".weight", ops_.linear_bytes(in_features, out_features, result.dtype));
-  result.data = packed;
-  if (reader_ != nullptr) pack(result, parts, columns, stacks, packed);
+                                 int64_t out_features, const Spread& columns, int64_t in_features,
+                                 const LinearFormat& format,
+                                 const std::vector<FusedTensor>& fused) {
+  void* packed = nullptr;
+  LinearWeight result = take_linear(name, out_features, in_features, format, packed);
+  if (reader_ != nullptr) pack(result, format, parts, columns, fused, packed);
   if (std::none_of(parts.begin(), parts.end(), [](const Part& part) { return part.bias; })) {
     return result;
   }
   std::vector<float> values(static_cast<size_t>(out_features));
   for (const Part& part : parts) {
     if (reader_ == nullptr || !part.bias) continue;
-    place_vector(locate(part, parts, stacks, ".bias"), part.rows, values.data());
+    place_vector(locate(part, parts, fused, ".bias"), part.rows, values.data());
   }
   result.bias = constants(name + ".bias", values);
   return result;
 }
 
-void LayerPacker::pack(const LinearWeight& weight, const std::vector<Part>& parts,
-                       const Spread& columns, const std::vector<Stack>& stacks, void* packed) {
+void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
+                       const std::vector<Part>& parts, const Spread& columns,
+                       const std::vector<FusedTensor>& fused, void* packed) {
   const int64_t in_features = weight.in_features;
   const int64_t out_features = weight.out_features;
-  const Location first = locate(parts.front(), parts, stacks, ".weight");
-  const bool quantized = weight.dtype == DType::kInt8 && reader_->is_quantized(first.name);
+  const Location first = locate(parts.front(), parts, fused, ".weight");
+  const bool quantized = format.quantized() && reader_->is_quantized(first.name);
   const Spread& rows = parts.front().rows;
   if (!quantized && first.rows == out_features && rows.extent == out_features && rows.paired == 0 &&
-      columns.extent == in_features && pack_in_place(weight, first.name, packed)) {
+      columns.extent == in_features && pack_in_place(weight, format, first.name, packed)) {
     return;
   }
   int64_t placed = 0;
@@ -115,25 +149,27 @@ void LayerPacker::pack(const LinearWeight& weight, const std::vector<Part>& part
   // What lies between the parts is zeros.
   if (placed < in_features * out_features) std::fill(staging_.begin(), staging_.end(), 0.0f);
   for (const Part& part : parts) {
-    const Location from = locate(part, parts, stacks, ".weight");
+    const Location from = locate(part, parts, fused, ".weight");
     const TensorView source = quantized
                                   ? reader_->require_quantized(from.name, from.rows, columns.extent)
                                   : reader_->require(from.name, from.rows, columns.extent);
     place(source, from, part.rows, columns, in_features, staging_.data());
   }
   if (!quantized) {
-    ops_.pack_linear(staging_.data(), in_features, out_features, weight.dtype, packed);
+    backend_.packer->pack(staging_.data(), in_features, out_features, format, packed);
     return;
   }
   std::vector<float> scales(static_cast<size_t>(out_features));
   for (const Part& part : parts) {
-    place_vector(locate(part, parts, stacks, ".weight_scale"), part.rows, scales.data());
+    place_vector(locate(part, parts, fused, ".weight_scale"), part.rows, scales.data());
   }
   const std::vector<int8_t> values(staging_.begin(), staging_.end());
-  ops_.pack_quantized(values.data(), scales.data(), in_features, out_features, packed);
+  backend_.packer->pack_quantized(values.data(), scales.data(), in_features, out_features, format,
+                                  packed);
 }
 
-bool LayerPacker::pack_in_place(const LinearWeight& weight, const std::string& name, void* packed) {
+bool LayerPacker::pack_in_place(const LinearWeight& weight, const LinearFormat& format,
+                                const std::string& name, void* packed) {
   const TensorView source = reader_->require(name, weight.out_features, weight.in_features);
   if (source.dtype != DType::kFloat32 ||
       reinterpret_cast<uintptr_t>(source.data) % alignof(float) != 0) {
@@ -145,19 +181,15 @@ bool LayerPacker::pack_in_place(const LinearWeight& weight, const std::string& n
     reader_->check_finite(name, source, row, count, piece);
     check_range(name, piece, static_cast<size_t>(count * weight.in_features));
   });
-  ops_.pack_linear(values, weight.in_features, weight.out_features, weight.dtype, packed);
+  backend_.packer->pack(values, weight.in_features, weight.out_features, format, packed);
   reader_->release(source, 0, weight.out_features);
   return true;
 }
 
 LinearWeight LayerPacker::convolution(const std::string& name, int64_t hidden_size, int64_t width) {
-  LinearWeight result;
-  result.dtype = dtype_;
-  result.in_features = width * hidden_size;
-  result.out_features = hidden_size;
-  void* packed =
-      arena_.take(name + ".weight", ops_.linear_bytes(result.in_features, hidden_size, dtype_));
-  result.data = packed;
+  const LinearFormat& format = precision_.rest;
+  void* packed = nullptr;
+  LinearWeight result = take_linear(name, hidden_size, width * hidden_size, format, packed);
   result.bias = vector(name + ".bias", hidden_size);
   if (reader_ == nullptr) return result;
   const TensorView source = reader_->require(name + ".weight", hidden_size, hidden_size, width);
@@ -172,25 +204,25 @@ LinearWeight LayerPacker::convolution(const std::string& name, int64_t hidden_si
       }
     }
   }
-  ops_.pack_linear(staging_.data(), result.in_features, hidden_size, dtype_, packed);
+  backend_.packer->pack(staging_.data(), result.in_features, hidden_size, format, packed);
   return result;
 }
 
 LayerPacker::Location LayerPacker::locate(const Part& part, const std::vector<Part>& parts,
-                                          const std::vector<Stack>& stacks,
+                                          const std::vector<FusedTensor>& fused,
                                           const char* suffix) const {
-  for (const Stack& stack : stacks) {
-    if (!reader_->has(stack.name + suffix)) continue;
-    Location found = {stack.name + suffix, 0, 0, part.rows.size};
-    for (const std::string& held : stack.names) {
+  for (const FusedTensor& tensor : fused) {
+    if (!reader_->has(tensor.name + suffix)) continue;
+    Location found = {tensor.name + suffix, 0, 0, part.rows.size};
+    for (const std::string& held : tensor.names) {
       const auto other = std::find_if(parts.begin(), parts.end(),
                                       [&](const Part& one) { return one.name == held; });
       if (held == part.name) found.first = found.rows;
       found.rows += other->rows.extent;
     }
-    if (stack.by_head) {
+    if (tensor.by_head) {
       found.first = found.first / part.rows.extent * part.rows.size;
-      found.step = part.rows.size * static_cast<int64_t>(stack.names.size());
+      found.step = part.rows.size * static_cast<int64_t>(tensor.names.size());
     }
     return found;
   }
@@ -229,12 +261,12 @@ void LayerPacker::place(const TensorView& source, const Location& from, const Sp
 void LayerPacker::for_each_piece(int64_t rows, int64_t columns,
                                  const std::function<void(int64_t, int64_t)>& body) {
   const int64_t piece = std::max<int64_t>(1, kPiece / columns);
-  ops_.for_each((rows + piece - 1) / piece,
-                [&](int64_t i) { body(i * piece, std::min(piece, rows - i * piece)); });
+  backend_.device->for_each((rows + piece - 1) / piece,
+                            [&](int64_t i) { body(i * piece, std::min(piece, rows - i * piece)); });
 }
 
 void LayerPacker::check_range(const std::string& name, const float* values, size_t count) const {
-  if (dtype_ != DType::kFloat16) return;
+  if (precision_.floats() != DType::kFloat16) return;
   const float* found =
       std::find_if(values, values + count, [](float value) { return std::abs(value) > 65504.0f; });
   if (found != values + count) {

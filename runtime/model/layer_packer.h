@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "core/arena.h"
+#include "model/precision.h"
+#include "model/spec.h"
 #include "model/tensor_reader.h"
-#include "ops/ops.h"
+#include "ops/backend.h"
 
 namespace packhorse {
 
@@ -39,7 +41,7 @@ struct Part {
 };
 
 /// A tensor of the source that may hold several parts, one after the other, or head by head.
-struct Stack {
+struct FusedTensor {
   std::vector<std::string> names;  // of what it holds
   std::string name;
   bool by_head = false;
@@ -50,14 +52,12 @@ struct Stack {
 /// tensor with a number beyond float16 where that is the dtype.
 class LayerPacker {
  public:
-  /// `dtype`: of the model. One of int8 has its blocks' dense layers in it, the rest in floats.
-  LayerPacker(DType dtype, Ops& ops, Arena& arena, const TensorReader* reader)
-      : dtype_(ops.activation_dtype(dtype)),
-        block_dtype_(dtype),
-        ops_(ops),
-        arena_(arena),
-        reader_(reader) {}
+  /// `norm`: what the model's norms are like.
+  LayerPacker(const NormSpec& norm, const Precision& precision, Backend& backend, Arena& arena,
+              const TensorReader* reader)
+      : norm_(norm), precision_(precision), backend_(backend), arena_(arena), reader_(reader) {}
 
+  /// In Precision::floats.
   TensorView table(const std::string& name, int64_t rows, int64_t columns);
   /// float32, whatever the model's dtype.
   const float* vector(const std::string& name, int64_t size);
@@ -67,25 +67,39 @@ class LayerPacker {
   template <class T>
   const T* constants(const std::string& name, const std::vector<T>& values) {
     auto* data = arena_.take_array<T>(name, values.size());
-    if (reader_ != nullptr) ops_.upload(data, values.data(), values.size() * sizeof(T));
+    if (reader_ != nullptr) {
+      backend_.device->upload(data, values.data(), values.size() * sizeof(T));
+    }
     return data;
   }
 
-  NormWeight norm(const std::string& name, int64_t size, NormKind kind, float eps, bool bias);
-  /// One layer of several parts. The source may hold them apart, or as one of `stacks`.
+  NormWeight norm(const std::string& name, int64_t size);
+  /// One layer of several parts. The source may hold them apart, or as one of `fused`.
   LinearWeight linear(const std::string& name, const std::vector<Part>& parts, int64_t out_features,
-                      Spread columns, int64_t in_features, const std::vector<Stack>& stacks = {});
+                      const Spread& columns, int64_t in_features, const LinearFormat& format,
+                      const std::vector<FusedTensor>& fused = {});
+  /// A layer as the source has it, in Precision::rest.
+  LinearWeight dense(const std::string& name, int64_t out_features, int64_t in_features,
+                     bool bias = true);
+  /// Likewise of any number of features, which are `padded`.
+  LinearWeight padded_dense(const std::string& name, int64_t out_features, int64_t in_features,
+                            bool bias);
   /// A convolution as a dense layer over neighbouring rows: [E, E, width] of the source, turned.
   LinearWeight convolution(const std::string& name, int64_t hidden_size, int64_t width);
 
- protected:
-  void check_range(const std::string& name, const float* values, size_t count) const;
-
-  const DType dtype_;
-  const DType block_dtype_;  // of dense layers under "layers."
-  Ops& ops_;
-  Arena& arena_;
-  const TensorReader* reader_;
+  /// Features as stored: padded with zeros to what the device's kernels want.
+  int64_t padded(int64_t features) const;
+  const Precision& precision() const { return precision_; }
+  Backend& backend() const { return backend_; }
+  Arena& arena() const { return arena_; }
+  /// Null where nothing is read.
+  const TensorReader* reader() const { return reader_; }
+  /// Takes memory from another arena, with or without reading what goes there.
+  LayerPacker over(Arena& arena, const TensorReader* reader) const {
+    return LayerPacker(norm_, precision_, backend_, arena, reader);
+  }
+  /// A matrix of the source, for what is made of it at load alone.
+  std::vector<float> read_matrix(const std::string& name, int64_t rows, int64_t columns) const;
 
  private:
   // Where a part lies in the source: a tensor of so many rows, the part's first, and how far apart
@@ -98,22 +112,32 @@ class LayerPacker {
   };
 
   Location locate(const Part& part, const std::vector<Part>& parts,
-                  const std::vector<Stack>& stacks, const char* suffix) const;
+                  const std::vector<FusedTensor>& fused, const char* suffix) const;
   // Spreads rows of the source over a matrix of `row_length` columns, leaving what lies between.
   // Without columns: over a vector.
   void place(const TensorView& source, const Location& from, const Spread& rows,
              const Spread& columns, int64_t row_length, float* to);
   void place_vector(const Location& from, const Spread& rows, float* to);
 
+  void check_range(const std::string& name, const float* values, size_t count) const;
+  // Memory of the arena for a layer of those sizes.
+  LinearWeight take_linear(const std::string& name, int64_t out_features, int64_t in_features,
+                           const LinearFormat& format, void*& packed);
   // Packs the parts, by way of staging_.
-  void pack(const LinearWeight& weight, const std::vector<Part>& parts, const Spread& columns,
-            const std::vector<Stack>& stacks, void* packed);
+  void pack(const LinearWeight& weight, const LinearFormat& format, const std::vector<Part>& parts,
+            const Spread& columns, const std::vector<FusedTensor>& fused, void* packed);
   // Packs one tensor of the source from where it lies; false if it is not float32 there.
-  bool pack_in_place(const LinearWeight& weight, const std::string& name, void* packed);
+  bool pack_in_place(const LinearWeight& weight, const LinearFormat& format,
+                     const std::string& name, void* packed);
   // body(first row, rows), in parallel.
   void for_each_piece(int64_t rows, int64_t columns,
                       const std::function<void(int64_t, int64_t)>& body);
 
+  const NormSpec norm_;
+  const Precision precision_;
+  Backend& backend_;
+  Arena& arena_;
+  const TensorReader* reader_;
   std::vector<float> staging_;
 };
 

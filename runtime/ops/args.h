@@ -27,11 +27,11 @@ enum class NormKind : uint8_t { kLayer, kRms };
 /// times.
 enum class Pooling : uint8_t { kCls, kMean, kMax, kLast, kMeanSqrt, kWeightedMean };
 
-/// A dense layer in the backend's own layout, made by Ops::pack_linear.
+/// A dense layer in the backend's own layout, made by a LinearPacker.
 struct LinearWeight {
   int64_t in_features = 0;
   int64_t out_features = 0;
-  DType dtype = DType::kFloat32;  // of x, too; int8: x is of Ops::activation_dtype
+  DType dtype = DType::kFloat32;  // LinearFormat::weight; x is of LinearFormat::compute
   const void* data = nullptr;
   const float* bias = nullptr;  // [out_features] or null
 };

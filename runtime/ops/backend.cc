@@ -1,17 +1,19 @@
 #include "ops/backend.h"
 
 #include "core/format.h"
+#include "packhorse/cpu_profile.h"
 #include "packhorse/error.h"
 #ifdef PACKHORSE_WITH_CPU
-#include "cpu/cpu_ops.h"
+#include "cpu/cpu_backend.h"
+#include "cpu/profile.h"
 #endif
 #ifdef PACKHORSE_WITH_CUDA
-#include "cuda/cuda_ops.h"
+#include "cuda/cuda_backend.h"
 #endif
 
 namespace packhorse {
 
-std::unique_ptr<Ops> make_ops(Device device, [[maybe_unused]] const BackendOptions& options) {
+Backend make_backend(Device device, [[maybe_unused]] const BackendOptions& options) {
   switch (device.type) {
     case DeviceType::kCpu:
 #ifdef PACKHORSE_WITH_CPU
@@ -19,14 +21,14 @@ std::unique_ptr<Ops> make_ops(Device device, [[maybe_unused]] const BackendOptio
         throw InvalidArgument(concat("attention_algorithm is '", name_of(options.attention),
                                      "': the CPU has one algorithm alone, expected 'auto'"));
       }
-      return make_cpu_ops(options);
+      return make_cpu_backend(options);
 #else
       throw RuntimeError(
           "this build of Packhorse has no CPU backend (built with PACKHORSE_CPU=OFF)");
 #endif
     case DeviceType::kCuda:
 #ifdef PACKHORSE_WITH_CUDA
-      return make_cuda_ops(device.index, options.attention);
+      return make_cuda_backend(device.index, options.attention);
 #else
       throw RuntimeError(
           concat("device '", name_of(device),
@@ -47,6 +49,21 @@ std::vector<std::string> list_devices() {
   }
 #endif
   return devices;
+}
+
+// A build without the CPU backend has nothing to measure.
+void start_cpu_profile() {
+#ifdef PACKHORSE_WITH_CPU
+  cpu::start_profile();
+#endif
+}
+
+std::vector<std::pair<std::string, double>> stop_cpu_profile() {
+#ifdef PACKHORSE_WITH_CPU
+  return cpu::stop_profile();
+#else
+  return {};
+#endif
 }
 
 }  // namespace packhorse

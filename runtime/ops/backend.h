@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "ops/device_context.h"
+#include "ops/linear_packer.h"
 #include "ops/ops.h"
 #include "packhorse/attention_algorithm.h"
 
@@ -16,10 +18,17 @@ struct BackendOptions {
   AttentionAlgorithm attention = AttentionAlgorithm::kAuto;  // of CUDA devices; the CPU has one
 };
 
-/// Throws RuntimeError when the build or the machine has no such device.
-PACKHORSE_API std::unique_ptr<Ops> make_ops(Device device, const BackendOptions& options);
+/// One device, as everything above sees it.
+struct Backend {
+  std::unique_ptr<DeviceContext> device;  // first: the others use it
+  std::unique_ptr<LinearPacker> packer;
+  std::unique_ptr<Ops> ops;
+};
 
-/// Names of the devices that `make_ops` would accept here.
+/// Throws RuntimeError when the build or the machine has no such device.
+PACKHORSE_API Backend make_backend(Device device, const BackendOptions& options);
+
+/// Names of the devices that `make_backend` would accept here.
 std::vector<std::string> list_devices();
 
 }  // namespace packhorse

@@ -67,7 +67,7 @@ struct LoadBatchArgs {
 PACKHORSE_API void check_finding(const InputFinding& finding, uint32_t run, int64_t num_tokens,
                                  const PackedLimits& limits);
 
-/// Asynchronous on the stream of the Ops that it comes from, as the ops are.
+/// Asynchronous on the stream of the DeviceContext that it comes from, as the ops are.
 class PACKHORSE_API DeviceIo {
  public:
   virtual ~DeviceIo() = default;
@@ -82,13 +82,6 @@ class PACKHORSE_API DeviceIo {
   virtual void check_pointer(const char* name, const void* data) const = 0;
 
   virtual void load_batch(const LoadBatchArgs& args) = 0;
-  /// to = from; rows from *row_count on are zeros.
-  virtual void copy_rows(const TensorView& from, const TensorView& to,
-                         const int32_t* row_count) = 0;
-  /// Zeros in the rows of sequences without tokens.
-  virtual void clear_empty(const int32_t* cu_seqlens, const TensorView& rows) = 0;
-  /// Ops::pack_linear of a weight that lies on the device.
-  virtual void pack_linear(const TensorView& weight, DType dtype, void* packed) = 0;
 
   /// What `after` is asked from now on runs after what `before` has been asked so far.
   void order(StreamHandle before, StreamHandle after);

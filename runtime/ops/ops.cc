@@ -1,6 +1,5 @@
 #include "ops/ops.h"
 
-#include <chrono>
 #include <string>
 #include <utility>
 
@@ -44,14 +43,14 @@ void check_compute_dtype(const char* op, const char* name, const TensorView& vie
   }
 }
 
-// `expected`: what activations beside such a weight are in.
+// `dtype`: of the input. Beside quantised weights it is any that the backend computes in.
 void check_weight(const char* op, const char* name, const LinearWeight& weight, int64_t in_features,
-                  DType dtype, DType expected) {
+                  DType dtype) {
   if (weight.data == nullptr || weight.out_features <= 0) fail(op, concat(name, " is missing"));
   if (weight.in_features != in_features) {
     fail(op, concat(name, " takes ", weight.in_features, " features, the input has ", in_features));
   }
-  if (dtype != expected) {
+  if (weight.dtype != DType::kInt8 && dtype != weight.dtype) {
     fail(op, concat(name, " is ", name_of(weight.dtype), ", the input is ", name_of(dtype)));
   }
 }
@@ -73,9 +72,9 @@ void check_head_dim(const char* op, int64_t head_dim, int64_t multiple) {
                   ", as this device needs"));
 }
 
-void check_linear(const char* op, const LinearArgs& args, DType expected) {
+void check_linear(const char* op, const LinearArgs& args) {
   check_compute_dtype(op, "x", args.x);
-  check_weight(op, "weight", args.weight, args.x.columns(), args.x.dtype, expected);
+  check_weight(op, "weight", args.weight, args.x.columns(), args.x.dtype);
   check_result(op, args.residual, args.out, args.x.rows(), args.weight.out_features, args.x.dtype);
 }
 
@@ -89,25 +88,6 @@ void check_batch(const char* op, const char* name, const BatchView& batch, int64
 }
 
 }  // namespace
-
-std::unique_ptr<Recording> Ops::record(const std::function<void()>&) { return nullptr; }
-
-void Ops::for_each(int64_t count, const std::function<void(int64_t)>& body) {
-  for (int64_t i = 0; i < count; ++i) body(i);
-}
-
-void Ops::pack_quantized(const int8_t*, const float*, int64_t, int64_t, void*) {
-  throw RuntimeError(concat("dtype int8 is not supported on ", name_of(device())));
-}
-
-double Ops::elapsed_ms(const std::function<void()>& work) {
-  synchronize();
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  synchronize();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-      .count();
-}
 
 void Ops::embed(const EmbedArgs& args) {
   const char* op = "embed";
@@ -132,21 +112,19 @@ void Ops::embed(const EmbedArgs& args) {
 }
 
 void Ops::linear(const LinearArgs& args) {
-  check_linear("linear", args, activation_dtype(args.weight.dtype));
+  check_linear("linear", args);
   if (args.x.rows() > 0) do_linear(args);
 }
 
 void Ops::feed_forward(const FeedForwardArgs& args) {
   const char* op = "feed_forward";
   check_compute_dtype(op, "x", args.x);
-  const DType expected = activation_dtype(args.up.dtype);
-  check_weight(op, "up", args.up, args.x.columns(), args.x.dtype, expected);
+  check_weight(op, "up", args.up, args.x.columns(), args.x.dtype);
   if (args.gated && args.up.out_features % (2 * kGateBlock) != 0) {
     fail(op, concat("a gated up has ", args.up.out_features, " features, expected a multiple of ",
                     2 * kGateBlock));
   }
-  check_weight(op, "down", args.down, args.up.out_features / (args.gated ? 2 : 1), args.x.dtype,
-               expected);
+  check_weight(op, "down", args.down, args.up.out_features / (args.gated ? 2 : 1), args.x.dtype);
   if (args.up.dtype != args.down.dtype) {
     fail(op, concat("up is ", name_of(args.up.dtype), ", down is ", name_of(args.down.dtype)));
   }
@@ -182,7 +160,7 @@ void Ops::project_heads(const LinearArgs& args, const RotateHeadsArgs& heads) {
   const char* op = "project_heads";
   const int64_t rows = args.x.rows();
   check_head_dim(op, heads.head_dim, head_dim_multiple());
-  check_linear(op, args, activation_dtype(args.weight.dtype));
+  check_linear(op, args);
   check_matrix(op, "q", heads.q, rows, int64_t{heads.num_heads} * heads.head_dim);
   check_matrix(op, "k", heads.k, rows, int64_t{heads.num_kv_heads} * heads.head_dim);
   const char* out = args.out.as<char>();
@@ -281,8 +259,7 @@ void Ops::sparse_pool(const SparsePoolArgs& args) {
   check_matrix(op, "x", args.x, args.batch.num_tokens, args.x.columns());
   check_contiguous(op, "x", args.x);
   check_batch(op, "batch", args.batch, args.x.rows());
-  check_weight(op, "weight", args.weight, args.x.columns(), args.x.dtype,
-               activation_dtype(args.weight.dtype));
+  check_weight(op, "weight", args.weight, args.x.columns(), args.x.dtype);
   check_matrix(op, "out", args.out, args.batch.num_sequences, args.out.columns());
   check_contiguous(op, "out", args.out);
   check_dtype_is(op, "out", args.out, DType::kFloat32);
@@ -299,6 +276,25 @@ void Ops::cast(const CastArgs& args) {
   check_compute_dtype(op, "out", args.out);
   check_matrix(op, "out", args.out, args.x.rows(), args.x.columns());
   if (args.x.rows() > 0) do_cast(args);
+}
+
+void Ops::gather_rows(const GatherRowsArgs& args) {
+  const char* op = "gather_rows";
+  check_compute_dtype(op, "x", args.x);
+  check_contiguous(op, "x", args.x);
+  check_contiguous(op, "out", args.out);
+  check_matrix(op, "out", args.out, args.rows == nullptr ? args.x.rows() : args.out.rows(),
+               args.x.columns());
+  check_dtype_is(op, "out", args.out, args.x.dtype);
+  if (args.out.size() > 0) do_gather_rows(args);
+}
+
+void Ops::clear_empty(const ClearEmptyArgs& args) {
+  const char* op = "clear_empty";
+  check_matrix(op, "out", args.out, args.batch.num_sequences, args.out.columns());
+  check_contiguous(op, "out", args.out);
+  check_batch(op, "batch", args.batch, args.batch.num_tokens);
+  if (args.out.size() > 0) do_clear_empty(args);
 }
 
 }  // namespace packhorse

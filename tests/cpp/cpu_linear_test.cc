@@ -6,7 +6,7 @@ namespace {
 
 struct LinearOp {
   LinearOp(int threads, int64_t in, int64_t out, DType dtype, bool finish)
-      : ops(make(threads)), dense(*ops, in, out, dtype, 3), norm(out), finish(finish) {}
+      : ops(make(threads)), dense(*ops.packer, in, out, dtype, 3), norm(out), finish(finish) {}
   Matrix run(Matrix x) {
     Matrix out(x.rows, dense.out, x.dtype);
     // Residual: the input's first column in every column, so that it too depends on the row alone.
@@ -16,7 +16,6 @@ struct LinearOp {
         std::memcpy(residual.row(i) + j * int64_t(size_of(x.dtype)), x.row(i), size_of(x.dtype));
       }
     }
-    std::vector<std::byte> workspace(ops->linear_workspace(x.rows, dense.in, dense.out, x.dtype));
     LinearArgs args;
     args.x = x.view();
     args.weight = dense.view;
@@ -26,11 +25,12 @@ struct LinearOp {
       args.norm = norm.view;
     }
     args.out = out.view();
+    std::vector<std::byte> workspace(ops->linear_workspace(args));
     args.workspace = workspace.data();
     ops->linear(args);
     return out;
   }
-  std::unique_ptr<Ops> ops;
+  CpuBackend ops;
   Dense dense;
   Norm norm;
   bool finish;
@@ -51,7 +51,7 @@ TEST(cpu_linear_matches_float64) {
                                  {20, 30, 65},
                                  {33, 50, 193}}) {
       for (int option = 0; option < 4; ++option) {
-        const Dense dense(*ops, in, out, dtype, 11, option != 1);
+        const Dense dense(*ops.packer, in, out, dtype, 11, option != 1);
         const Norm norm(out);
         Matrix x = Matrix::random(rows, in, dtype, 12);
         Matrix result = Matrix::random(rows, out, dtype, 13);  // also the residual: in place
@@ -65,10 +65,10 @@ TEST(cpu_linear_matches_float64) {
           norm.apply(expected);
           args.norm = norm.view;
         }
-        std::vector<std::byte> workspace(ops->linear_workspace(rows, in, out, dtype));
         args.x = x.view();
         args.weight = dense.view;
         args.out = result.view();
+        std::vector<std::byte> workspace(ops->linear_workspace(args));
         args.workspace = workspace.data();
         ops->linear(args);
         CHECK(close(result, expected));
@@ -80,15 +80,15 @@ TEST(cpu_linear_matches_float64) {
 TEST(cpu_linear_reads_and_writes_strided_rows) {
   const auto ops = make(2);
   for (DType dtype : dtypes()) {
-    const Dense dense(*ops, 40, 30, dtype, 11);
+    const Dense dense(*ops.packer, 40, 30, dtype, 11);
     for (int64_t rows : {40, 100}) {
       Matrix x = Matrix::random(rows, 50, dtype, 12);
       Matrix out(rows, 90, dtype);
-      std::vector<std::byte> workspace(ops->linear_workspace(rows, 40, 30, dtype));
       LinearArgs args;
       args.x = x.view().column_slice(5, 40);
       args.weight = dense.view;
       args.out = out.view().column_slice(60, 30);
+      std::vector<std::byte> workspace(ops->linear_workspace(args));
       args.workspace = workspace.data();
       ops->linear(args);
       Matrix part(rows, 30, dtype);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/float_convert.h"
-#include "cpu/cpu_ops.h"
+#include "cpu/cpu_backend.h"
 #include "packhorse/error.h"
 #include "test.h"
 
@@ -19,12 +19,17 @@ namespace packhorse::cpu_test {
 inline constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 inline constexpr float kInf = std::numeric_limits<float>::infinity();
 
-inline std::unique_ptr<Ops> make(int threads) { return make_cpu_ops({threads}); }
+// A backend whose ops are at hand.
+struct CpuBackend : Backend {
+  Ops* operator->() const { return ops.get(); }
+};
+
+inline CpuBackend make(int threads) { return {make_cpu_backend({threads})}; }
 
 inline std::vector<DType> dtypes() {
   std::vector<DType> result = {DType::kFloat32};
   try {
-    make(1)->check_dtype(DType::kBFloat16);
+    make(1).packer->format(DType::kBFloat16);
     result.push_back(DType::kBFloat16);
   } catch (const RuntimeError&) {
   }
@@ -119,13 +124,14 @@ inline double activate(Activation activation, double x) {
 
 // A dense layer packed for the device, and what it was made of.
 struct Dense {
-  Dense(Ops& ops, int64_t in, int64_t out, DType dtype, unsigned seed, bool with_bias = true)
+  Dense(LinearPacker& packer, int64_t in, int64_t out, DType dtype, unsigned seed,
+        bool with_bias = true)
       : in(in),
         out(out),
         weight(Matrix::random(out, in, dtype, seed, 1 / std::sqrt(float(in))).values()),
         bias(Matrix::random(1, out, DType::kFloat32, seed + 1).values()),
-        packed(ops.linear_bytes(in, out, dtype)) {
-    ops.pack_linear(weight.data(), in, out, dtype, packed.data());
+        packed(packer.bytes(in, out, packer.format(dtype))) {
+    packer.pack(weight.data(), in, out, packer.format(dtype), packed.data());
     view = {in, out, dtype, packed.data(), with_bias ? bias.data() : nullptr};
     if (!with_bias) std::fill(bias.begin(), bias.end(), 0.0f);
   }
@@ -210,13 +216,11 @@ struct FeedForwardOp {
   FeedForwardOp(int threads, int64_t hidden, int64_t intermediate, DType dtype,
                 Activation activation = Activation::kGelu)
       : ops(make(threads)),
-        up(*ops, hidden, intermediate, dtype, 5),
-        down(*ops, intermediate, hidden, dtype, 7),
+        up(*ops.packer, hidden, intermediate, dtype, 5),
+        down(*ops.packer, intermediate, hidden, dtype, 7),
         norm(hidden),
         activation(activation) {}
   Matrix run(Matrix x) {
-    std::vector<std::byte> workspace(
-        ops->feed_forward_workspace(x.rows, up.in, up.out, false, x.dtype));
     FeedForwardArgs args;
     args.x = x.view();
     args.up = up.view;
@@ -225,11 +229,12 @@ struct FeedForwardOp {
     args.residual = x.view();  // in place, as the encoder does
     args.norm = norm.view;
     args.out = x.view();
+    std::vector<std::byte> workspace(ops->feed_forward_workspace(args));
     args.workspace = workspace.data();
     ops->feed_forward(args);
     return x;
   }
-  std::unique_ptr<Ops> ops;
+  CpuBackend ops;
   Dense up, down;
   Norm norm;
   Activation activation;
@@ -257,9 +262,7 @@ struct AttentionOp {
     args.scale = 0.3f;
     args.mask = mask;
     args.term = term;
-    std::vector<std::byte> workspace(
-        ops->attention_workspace(args.queries.num_tokens, args.queries.num_sequences,
-                                 args.keys.max_seqlen, heads, head_dim, out.dtype));
+    std::vector<std::byte> workspace(ops->attention_workspace(args));
     args.workspace = workspace.data();
     ops->attention(args);
     return out;
@@ -314,7 +317,7 @@ struct AttentionOp {
     }
     return out;
   }
-  std::unique_ptr<Ops> ops;
+  CpuBackend ops;
   int32_t heads = 4, kv_heads = 4, head_dim = 32;
   AttentionMask mask = {};
   ScoreTerm term = {};

@@ -3,8 +3,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "cuda/cuda_ops.h"
-#include "ops/ops.h"
+#include "cuda/cuda_backend.h"
 #include "packhorse/error.h"
 #include "test.h"
 
@@ -12,26 +11,27 @@ using namespace packhorse;
 
 TEST(cuda_downloads_of_a_failed_run_are_dropped) {
   if (cuda_device_count() == 0) return;
-  const auto ops = make_cuda_ops(0);
+  const Backend backend = make_cuda_backend(0, AttentionAlgorithm::kAuto);
+  DeviceContext& device = *backend.device;
   // The second goes straight to the caller's memory, which a large one does.
   for (const size_t count : {size_t{5}, size_t{3} << 20}) {
     const std::vector<float> values(count, 1.0f);
     const size_t bytes = count * sizeof(float);
-    const auto memory = ops->allocate(bytes);
-    ops->upload(memory->data(), values.data(), bytes);
+    const auto memory = device.allocate(bytes);
+    device.upload(memory->data(), values.data(), bytes);
     std::vector<float> dropped(count, -1.0f), delivered(count, -1.0f);
     try {
-      const DownloadScope downloads(*ops);
-      ops->download(dropped.data(), memory->data(), bytes);
+      const DownloadScope downloads(device);
+      device.download(dropped.data(), memory->data(), bytes);
       throw RuntimeError("between two outputs");
     } catch (const RuntimeError&) {
     }
     // As if it had been freed, and were somebody else's now.
     std::fill(dropped.begin(), dropped.end(), -2.0f);
     {
-      const DownloadScope downloads(*ops);
-      ops->download(delivered.data(), memory->data(), bytes);
-      ops->synchronize();
+      const DownloadScope downloads(device);
+      device.download(delivered.data(), memory->data(), bytes);
+      device.synchronize();
     }
     CHECK(dropped == std::vector<float>(count, -2.0f));
     CHECK(delivered == values);

@@ -1,0 +1,37 @@
+#include "cpu/cpu_packer.h"
+
+#include "cpu/gemm.h"
+#include "cpu/gemm_int8.h"
+
+namespace packhorse::cpu {
+
+LinearFormat CpuLinearPacker::format(DType dtype) const {
+  context_.check_dtype(dtype);
+  if (dtype != DType::kInt8) return {dtype, dtype, ScaleGranularity::kNone};
+  // bfloat16 would halve what is moved, but rounding to it costs more than that is worth here.
+  return {DType::kInt8, DType::kFloat32, ScaleGranularity::kOutputFeature};
+}
+
+size_t CpuLinearPacker::bytes(int64_t in_features, int64_t out_features,
+                              const LinearFormat& format) const {
+  if (format.quantized()) return packed_int8_bytes(in_features, out_features);
+  return packed_bytes(in_features, out_features, format.weight);
+}
+
+void CpuLinearPacker::pack(const float* weight, int64_t in_features, int64_t out_features,
+                           const LinearFormat& format, void* packed) {
+  const CpuContext::Use use(context_);
+  if (format.quantized()) {
+    pack_int8_weight(weight, in_features, out_features, packed, context_.pool());
+  } else {
+    pack_weight(weight, in_features, out_features, format.weight, packed, context_.pool());
+  }
+}
+
+void CpuLinearPacker::pack_quantized(const int8_t* weight, const float* scales, int64_t in_features,
+                                     int64_t out_features, const LinearFormat&, void* packed) {
+  const CpuContext::Use use(context_);
+  pack_int8_weight(weight, scales, in_features, out_features, packed, context_.pool());
+}
+
+}  // namespace packhorse::cpu

@@ -1,0 +1,56 @@
+// A CUDA device with a stream of its own, on which everything that it is asked runs in order.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "cuda/device_io.h"
+#include "cuda/device_memory.h"
+#include "cuda/stream.h"
+#include "ops/device_context.h"
+
+namespace packhorse::cuda {
+
+class CudaContext final : public DeviceContext {
+ public:
+  explicit CudaContext(int device) : device_(device) {}
+
+  Device device() const override { return {DeviceType::kCuda, device_}; }
+  std::unique_ptr<DeviceMemory> allocate(size_t bytes) override;
+  void upload(void* device_to, const void* host_from, size_t bytes) override;
+  void download(void* host_to, const void* device_from, size_t bytes) override;
+  void drop_downloads() noexcept override { downloads_.drop(stream_); }
+  std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t bytes) override;
+  void synchronize() override;
+  std::vector<RecordingBounds> recording_bounds(int64_t max_tokens,
+                                                int64_t max_seqlen) const override;
+  std::unique_ptr<Recording> record(const std::function<void()>& work) override;
+  double elapsed_ms(const std::function<void()>& work) override;
+  DeviceIo* io() override { return &io_; }
+
+  int index() const { return device_; }
+  cudaStream_t stream() const { return stream_; }
+
+  /// Sends `bytes` of host memory through the upload ring: send(slot, offset, bytes) per slotful.
+  template <class Send>
+  void stage(const void* host_from, size_t bytes, Send send) {
+    for (size_t offset = 0; offset < bytes; offset += UploadRing::kSlotBytes) {
+      const size_t size = std::min(bytes - offset, UploadRing::kSlotBytes);
+      void* slot = uploads_.acquire();
+      std::memcpy(slot, static_cast<const unsigned char*>(host_from) + offset, size);
+      send(slot, offset, size);
+      uploads_.release(stream_);
+    }
+  }
+
+ private:
+  int device_;
+  UploadRing uploads_;
+  DownloadBuffer downloads_;
+  Stream stream_;  // destroyed, and so synchronised, before what its work uses
+  CudaDeviceIo io_{device_, stream_};
+};
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,26 @@
+// A batch as the model sees it, and the largest one that a session holds.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/args.h"
+
+namespace packhorse {
+
+struct Capacity {
+  int64_t max_tokens = 0;
+  int64_t max_sequences = 0;
+  int64_t max_predictions = 0;
+};
+
+/// A batch in the device's memory; type_ids and position_ids are null where it brings none.
+struct TokenBatch {
+  BatchView batch;
+  const int32_t* ids = nullptr;
+  const int32_t* type_ids = nullptr;
+  const int32_t* position_ids = nullptr;
+  const int32_t* prediction_rows = nullptr;  // [num_predictions]
+  int64_t num_predictions = 0;
+};
+
+}  // namespace packhorse

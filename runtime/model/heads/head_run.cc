@@ -1,0 +1,48 @@
+#include "model/heads/head_run.h"
+
+namespace packhorse {
+
+TensorView HeadArena::matrix(const std::string& name, int64_t rows, int64_t columns) const {
+  return arena.take_matrix(name, rows, columns, dtype);
+}
+
+size_t HeadArena::workspace_of(int64_t rows, const LinearWeight& weight) const {
+  LinearArgs args;
+  args.x = TensorView(nullptr, dtype, rows, weight.in_features);
+  args.weight = weight;
+  return ops.linear_workspace(args);
+}
+
+void* HeadArena::workspace(const std::string& name, size_t bytes) const {
+  return bytes > 0 ? arena.take(name, bytes) : nullptr;
+}
+
+void HeadRun::dense(const TensorView& x, const LinearWeight& weight, const TensorView& out,
+                    void* workspace, Activation activation, const NormWeight& norm,
+                    const TensorView& residual) const {
+  ops.linear({.x = x,
+              .weight = weight,
+              .activation = activation,
+              .residual = residual,
+              .norm = norm,
+              .out = out,
+              .workspace = workspace});
+}
+
+void HeadRun::pool(Pooling pooling, const TensorView& out, bool normalize) const {
+  ops.pool(
+      {.x = hidden, .batch = tokens.batch, .pooling = pooling, .normalize = normalize, .out = out});
+}
+
+void HeadRun::finish(const TensorView& x, const TensorView& out, OutputRows per,
+                     bool normalize) const {
+  if (per != OutputRows::kSequences && counts != nullptr) {
+    ops.gather_rows({.x = x, .out = x, .row_count = counts});
+  }
+  if (x.data != out.data || normalize) {
+    ops.cast({.x = x.column_slice(0, out.columns()), .out = out, .normalize = normalize});
+  }
+  if (per == OutputRows::kSequences) ops.clear_empty({.batch = tokens.batch, .out = out});
+}
+
+}  // namespace packhorse

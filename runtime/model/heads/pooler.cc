@@ -1,0 +1,23 @@
+#include "model/heads/pooler.h"
+
+namespace packhorse {
+
+LinearWeight build_pooler(const Spec& spec, LayerPacker& packer) {
+  return packer.dense("pooler", spec.hidden_size, spec.hidden_size);
+}
+
+PoolerBuffers take_pooler(const LinearWeight& weight, const HeadArena& arena) {
+  const int64_t rows = arena.capacity.max_sequences;
+  return {arena.matrix("pooler_input", rows, weight.in_features),
+          arena.workspace("pooler_workspace", arena.workspace_of(rows, weight))};
+}
+
+void make_pooled(const HeadRun& run, Activation activation, const LinearWeight& weight,
+                 const PoolerBuffers& buffers, const TensorView& out) {
+  const TensorView input = buffers.input.first_rows(out.rows());
+  run.pool(Pooling::kCls, input);
+  run.dense(input, weight, out, buffers.workspace, activation);
+  run.finish(out, out, OutputRows::kSequences);
+}
+
+}  // namespace packhorse

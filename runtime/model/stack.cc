@@ -1,0 +1,263 @@
+#include "model/stack.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace packhorse {
+namespace {
+
+// The dense layers and the attention of a block as they are for `batch`: what plans their scratch
+// and what runs them start from the same arguments. Results, norms and weights of what only some
+// layers have are left to what runs them.
+
+LinearArgs projection_of(const LayerWeights& layer, const LayerBuffers& buffers, int64_t rows) {
+  LinearArgs args;
+  args.x = buffers.hidden.first_rows(rows);
+  args.weight = layer.attention.qkv;
+  args.out = buffers.qkv.first_rows(rows);
+  args.workspace = buffers.linear_workspace;
+  return args;
+}
+
+LinearArgs output_of(const LayerWeights& layer, const LayerBuffers& buffers, int64_t rows) {
+  LinearArgs args;
+  args.x = buffers.context.first_rows(rows);
+  args.weight = layer.attention.output;
+  args.residual = buffers.hidden.first_rows(rows);
+  args.out = args.residual;
+  args.workspace = buffers.linear_workspace;
+  return args;
+}
+
+FeedForwardArgs feed_forward_of(const FeedForwardSpec& spec, const LayerWeights& layer,
+                                const LayerBuffers& buffers, int64_t rows) {
+  FeedForwardArgs args;
+  args.x = buffers.hidden.first_rows(rows);
+  args.up = layer.feed_forward.up;
+  args.down = layer.feed_forward.down;
+  args.activation = spec.activation;
+  args.gated = spec.gated;
+  args.residual = args.x;
+  args.out = args.x;
+  args.workspace = buffers.feed_forward_workspace;
+  return args;
+}
+
+LinearArgs convolution_of(const StackWeights& weights, const LayerBuffers& buffers, int64_t rows) {
+  LinearArgs args;
+  args.x = buffers.neighbours.first_rows(rows);
+  args.weight = *weights.convolution;
+  args.residual = buffers.hidden.first_rows(rows);
+  args.out = args.residual;
+  args.workspace = buffers.convolution_workspace;
+  return args;
+}
+
+AttentionArgs attention_of(const AttentionSpec& spec, const StackWeights& weights,
+                           const LayerBuffers& buffers, const BatchView& batch) {
+  const int64_t query_columns = spec.num_heads * weights.head_dim;
+  const int64_t kv_columns = spec.num_kv_heads * weights.head_dim;
+  const TensorView qkv = buffers.qkv.first_rows(batch.num_tokens);
+  AttentionArgs args;
+  args.q = qkv.column_slice(0, query_columns);
+  args.k = qkv.column_slice(query_columns, kv_columns);
+  args.v = qkv.column_slice(query_columns + kv_columns, kv_columns);
+  args.out = buffers.context.first_rows(batch.num_tokens);
+  args.queries = batch;
+  args.keys = batch;
+  args.num_heads = static_cast<int32_t>(spec.num_heads);
+  args.num_kv_heads = static_cast<int32_t>(spec.num_kv_heads);
+  args.head_dim = static_cast<int32_t>(weights.head_dim);
+  // Each disentangled term counts as much as the product of contents.
+  const int terms = 1 + (spec.score_term.content_to_position ? 1 : 0) +
+                    (spec.score_term.position_to_content ? 1 : 0);
+  args.scale = 1.0f / std::sqrt(static_cast<float>(terms * spec.head_dim));
+  if (spec.rope) args.scale *= spec.rope->attention_factor * spec.rope->attention_factor;
+  args.term = weights.score_term;
+  args.workspace = buffers.attention_workspace;
+  return args;
+}
+
+AttentionMask mask_of(const AttentionSpec& spec, bool local) {
+  AttentionMask mask;
+  mask.causal = spec.causal;
+  if (local) {
+    mask.window_left = static_cast<int32_t>(spec.window);
+    if (!spec.causal) mask.window_right = static_cast<int32_t>(spec.window);
+  }
+  return mask;
+}
+
+}  // namespace
+
+LayerBuffers take_layer_buffers(const Spec& spec, const StackWeights& weights,
+                                const Capacity& capacity, DType dtype, const Ops& ops,
+                                Arena& arena) {
+  const int64_t tokens = capacity.max_tokens;
+  const AttentionSpec& attention = spec.stack.attention;
+  LayerBuffers buffers;
+  buffers.hidden = arena.take_matrix("hidden", tokens, spec.hidden_size, dtype);
+  if (spec.stack.pre_norm()) {
+    buffers.normed = arena.take_matrix("normed", tokens, spec.hidden_size, dtype);
+  }
+  const auto take_rotation = [&](const char* name) {
+    return arena.take_matrix(name, tokens, ops.rotation_columns(attention.rope->dims),
+                             DType::kFloat32);
+  };
+  if (attention.rope) buffers.rotation = take_rotation("rotation");
+  if (attention.has_local_theta()) buffers.local_rotation = take_rotation("local_rotation");
+  if (weights.convolution) {
+    buffers.neighbours =
+        arena.take_matrix("neighbours", tokens, weights.convolution->in_features, dtype);
+    buffers.convolution_workspace = arena.take(
+        "convolution_workspace", ops.linear_workspace(convolution_of(weights, buffers, tokens)));
+  }
+  return buffers;
+}
+
+void take_block_buffers(const Spec& spec, const StackWeights& weights, const Capacity& capacity,
+                        const Ops& ops, Arena& arena, LayerBuffers& buffers) {
+  if (weights.layers.empty()) return;
+  const LayerWeights& layer = weights.layers.front();  // all are of one shape
+  const int64_t tokens = capacity.max_tokens;
+  const DType dtype = buffers.hidden.dtype;
+  {
+    const Arena::Scope attention_block(arena);
+    buffers.qkv = arena.take_matrix("qkv", tokens, layer.attention.qkv.out_features, dtype);
+    buffers.context =
+        arena.take_matrix("context", tokens, layer.attention.output.in_features, dtype);
+    BatchView batch;
+    batch.num_tokens = tokens;
+    batch.num_sequences = capacity.max_sequences;
+    batch.max_seqlen = std::min(tokens, spec.max_seqlen);
+    buffers.attention_workspace = arena.take(
+        "attention_workspace",
+        ops.attention_workspace(attention_of(spec.stack.attention, weights, buffers, batch)));
+    buffers.linear_workspace = arena.take(
+        "linear_workspace", std::max(ops.linear_workspace(projection_of(layer, buffers, tokens)),
+                                     ops.linear_workspace(output_of(layer, buffers, tokens))));
+  }
+  const Arena::Scope feed_forward_block(arena);
+  buffers.feed_forward_workspace = arena.take(
+      "feed_forward_workspace",
+      ops.feed_forward_workspace(feed_forward_of(spec.stack.feed_forward, layer, buffers, tokens)));
+}
+
+void Stack::run(const TokenBatch& tokens, KeySource& keys, void (*before_layer)()) const {
+  const BatchView& batch = tokens.batch;
+  const TensorView hidden = buffers_.hidden.first_rows(batch.num_tokens);
+  if (spec_.attention.rope) rotate(tokens, weights_.rope_frequencies, buffers_.rotation);
+  if (spec_.attention.has_local_theta()) {
+    rotate(tokens, weights_.local_rope_frequencies, buffers_.local_rotation);
+  }
+  if (weights_.convolution) {
+    ops_.neighbours({.x = hidden,
+                     .width = static_cast<int32_t>(spec_.convolution.width),
+                     .batch = batch,
+                     .out = buffers_.neighbours.first_rows(batch.num_tokens)});
+  }
+  for (size_t i = 0; i < spec_.layer_weights.size(); ++i) {
+    if (before_layer != nullptr) before_layer();
+    const LayerWeights& layer = weights_.layers[static_cast<size_t>(spec_.layer_weights[i])];
+    attention_block(layer, i, batch, keys);
+    feed_forward_block(layer, batch);
+    if (i == 0 && weights_.convolution) convolve(batch);
+  }
+  if (weights_.final_norm) {
+    ops_.norm({.x = hidden,
+               .residual = {},
+               .norm = weights_.final_norm,
+               .out = hidden,
+               .row_count = batch.counts});
+  }
+}
+
+// Once for all layers.
+void Stack::rotate(const TokenBatch& tokens, const float* frequencies,
+                   const TensorView& out) const {
+  ops_.rotation({.frequencies = frequencies,
+                 .dims = static_cast<int32_t>(spec_.attention.rope->dims),
+                 .position_ids = tokens.position_ids,
+                 .batch = tokens.batch,
+                 .out = out.first_rows(tokens.batch.num_tokens)});
+}
+
+// What a block computes from: the stream itself, or a norm of it.
+TensorView Stack::block_input(const NormWeight& norm, const BatchView& batch) const {
+  const TensorView hidden = buffers_.hidden.first_rows(batch.num_tokens);
+  if (!spec_.pre_norm() || !norm) return hidden;
+  const TensorView normed = buffers_.normed.first_rows(batch.num_tokens);
+  ops_.norm({.x = hidden, .residual = {}, .norm = norm, .out = normed, .row_count = batch.counts});
+  return normed;
+}
+
+// post-norm: hidden = norm(hidden + output(attention(qkv(hidden))));
+// pre-norm:  hidden = hidden + output(attention(qkv(norm(hidden))))
+void Stack::attention_block(const LayerWeights& layer, size_t index, const BatchView& batch,
+                            KeySource& keys) const {
+  const bool local = spec_.local_layers[index];
+  AttentionArgs args = attention_of(spec_.attention, weights_, buffers_, batch);
+  project_heads(layer, local, args);
+  const Keys source = keys.keys(index, {args.k, args.v, args.keys});
+  args.k = source.k;
+  args.v = source.v;
+  args.keys = source.batch;
+  args.mask = mask_of(spec_.attention, local);
+  args.term.position_keys = layer.attention.position_keys;
+  args.term.position_queries = layer.attention.position_queries;
+  // What attention gives is rounded on its way into the next layer.
+  args.rounded = layer.attention.output.dtype == DType::kInt8;
+  ops_.attention(args);
+  LinearArgs output = output_of(layer, buffers_, batch.num_tokens);
+  if (!spec_.pre_norm()) output.norm = layer.attention_norm;
+  output.row_count = batch.counts;
+  ops_.linear(output);
+}
+
+// qkv = heads of queries, keys and values
+void Stack::project_heads(const LayerWeights& layer, bool local,
+                          const AttentionArgs& attention) const {
+  const BatchView& batch = attention.queries;
+  LinearArgs projection = projection_of(layer, buffers_, batch.num_tokens);
+  projection.x = block_input(layer.attention_norm, batch);
+  projection.row_count = batch.counts;
+  const std::optional<RopeSpec>& rope = spec_.attention.rope;
+  if (!rope && !spec_.attention.qk_norm) return ops_.linear(projection);
+  RotateHeadsArgs args;
+  args.q = attention.q;
+  args.k = attention.k;
+  args.num_heads = attention.num_heads;
+  args.num_kv_heads = attention.num_kv_heads;
+  args.head_dim = attention.head_dim;
+  args.model_dim = static_cast<int32_t>(spec_.attention.head_dim);
+  args.q_norm = layer.attention.query_norm;
+  args.k_norm = layer.attention.key_norm;
+  if (rope) {
+    const bool own = local && spec_.attention.has_local_theta();
+    const TensorView& rotation = own ? buffers_.local_rotation : buffers_.rotation;
+    args.rotation = rotation.first_rows(batch.num_tokens);
+    args.frequencies = own ? weights_.local_rope_frequencies : weights_.rope_frequencies;
+    args.dims = static_cast<int32_t>(rope->dims);
+  }
+  args.row_count = batch.counts;
+  ops_.project_heads(projection, args);
+}
+
+void Stack::feed_forward_block(const LayerWeights& layer, const BatchView& batch) const {
+  FeedForwardArgs args = feed_forward_of(spec_.feed_forward, layer, buffers_, batch.num_tokens);
+  args.x = block_input(layer.feed_forward_norm, batch);
+  if (!spec_.pre_norm()) args.norm = layer.feed_forward_norm;
+  args.row_count = batch.counts;
+  ops_.feed_forward(args);
+}
+
+// hidden = norm(hidden + activation(convolution of what entered the first layer))
+void Stack::convolve(const BatchView& batch) const {
+  LinearArgs args = convolution_of(weights_, buffers_, batch.num_tokens);
+  args.activation = spec_.convolution.activation;
+  args.norm = weights_.convolution_norm;
+  args.row_count = batch.counts;
+  ops_.linear(args);
+}
+
+}  // namespace packhorse

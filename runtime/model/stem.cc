@@ -1,0 +1,68 @@
+#include "model/stem.h"
+
+namespace packhorse {
+namespace {
+
+LinearArgs projection_of(const StemWeights& weights, const StemBuffers& buffers, int64_t rows) {
+  LinearArgs args;
+  args.x = buffers.embedded.first_rows(rows);
+  args.weight = *weights.projection;
+  args.workspace = buffers.workspace;
+  return args;
+}
+
+}  // namespace
+
+StemWeights build_stem(const Spec& spec, LayerPacker& packer) {
+  const StemSpec& stem = spec.stem;
+  const int64_t width = stem.embedding_size;
+  StemWeights weights;
+  weights.word_table = packer.table("embeddings.word", stem.vocab_size, width);
+  if (stem.position_kind == PositionKind::kLearned) {
+    weights.position_table = packer.table("embeddings.position", stem.num_positions, width);
+  }
+  if (stem.type_vocab_size > 0) {
+    weights.type_table = packer.table("embeddings.type", stem.type_vocab_size, width);
+  }
+  if (stem.norm) weights.norm = packer.norm("embeddings.norm", width);
+  if (stem.projection) {
+    weights.projection = packer.dense("embeddings.projection", spec.hidden_size, width);
+  }
+  return weights;
+}
+
+StemBuffers take_stem_buffers(const StemWeights& weights, const Capacity& capacity, const Ops& ops,
+                              Arena& arena) {
+  StemBuffers buffers;
+  if (!weights.projection) return buffers;
+  buffers.embedded = arena.take_matrix("embedded", capacity.max_tokens,
+                                       weights.word_table.columns(), weights.word_table.dtype);
+  buffers.workspace =
+      arena.take("embedding_workspace",
+                 ops.linear_workspace(projection_of(weights, buffers, capacity.max_tokens)));
+  return buffers;
+}
+
+void embed(const StemSpec& spec, const StemWeights& weights, const StemBuffers& buffers,
+           const TokenBatch& tokens, const TensorView& hidden, Ops& ops) {
+  const int64_t rows = tokens.batch.num_tokens;
+  EmbedArgs args;
+  args.ids = tokens.ids;
+  args.type_ids = tokens.type_ids;
+  args.position_ids = tokens.position_ids;
+  args.word = weights.word_table;
+  args.position = weights.position_table;
+  args.type = weights.type_table;
+  args.position_offset = spec.position_offset;
+  args.norm = weights.norm;
+  args.batch = tokens.batch;
+  args.out = weights.projection ? buffers.embedded.first_rows(rows) : hidden.first_rows(rows);
+  ops.embed(args);
+  if (!weights.projection) return;
+  LinearArgs projection = projection_of(weights, buffers, rows);
+  projection.out = hidden.first_rows(rows);
+  projection.row_count = tokens.batch.counts;
+  ops.linear(projection);
+}
+
+}  // namespace packhorse

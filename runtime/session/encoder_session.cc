@@ -1,0 +1,326 @@
+#include "session/encoder_session.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "core/format.h"
+#include "core/interrupt.h"
+#include "model/encoder.h"
+#include "session/door.h"
+#include "session/loaded_model.h"
+#include "session/output_slots.h"
+#include "session/outputs.h"
+#include "session/recordings.h"
+#include "session/session_buffers.h"
+#include "session/staging.h"
+
+namespace packhorse {
+namespace {
+
+// Equal lines become one that says how often it came, in the order of their first.
+std::vector<std::string> count_lines(const std::vector<std::string>& lines) {
+  std::vector<std::string> result;
+  for (auto line = lines.begin(); line != lines.end(); ++line) {
+    if (std::find(lines.begin(), line, *line) != line) continue;
+    result.push_back(concat(*line, ", ", std::count(line, lines.end(), *line), " x"));
+  }
+  return result;
+}
+
+class EncoderSession final : public Session, public std::enable_shared_from_this<EncoderSession> {
+ public:
+  explicit EncoderSession(LoadedModel model)
+      : model_(std::move(model)),
+        door_(model_),
+        arena_memory_(device().allocate(model_.plan.arena.bytes)),
+        buffers_(carve()),
+        staging_(capacity_of(model_.options), model_.limits, buffers_.inputs, device()),
+        outputs_(model_, buffers_.model),
+        slots_(buffers_.slots, device().io()) {
+    if (DeviceIo* io = device().io()) finding_ = io->allocate_shared(sizeof(InputFinding));
+    warm_up();
+    recordings_.record(device(), model_.limits.max_tokens, model_.limits.max_seqlen,
+                       model_.spec.stem.type_vocab_size > 0,
+                       [this](const RecordingBounds& bounds, bool has_type_ids) {
+                         encode_within(bounds, has_type_ids);
+                       });
+  }
+
+  // What stays on the device is not waited for by its run.
+  ~EncoderSession() override {
+    try {
+      device().synchronize();
+    } catch (...) {
+      // The device is lost, or this is a process forked from the one that had it.
+    }
+  }
+
+  void run(const PackedTokens& tokens, const RunOutputs& outputs) override {
+    door_.check(tokens, outputs);
+    const std::lock_guard lock(mutex_);
+    const DownloadScope downloads(device());
+    outputs_.read(encode_batch(staging_.upload(tokens)), outputs);
+    device().synchronize();
+  }
+
+  void run(const DeviceTokens& tokens, const RunOutputs& outputs, StreamHandle stream) override {
+    door_.check(tokens, outputs);
+    const std::lock_guard lock(mutex_);
+    wait_for(stream);
+    const uint32_t run = ++device_runs_;
+    auto* finding = static_cast<InputFinding*>(finding_->data());
+    const DownloadScope downloads(device());
+    outputs_.read(encode_batch(staging_.load(tokens, run, finding)), outputs);
+    device().synchronize();
+    check_finding(*finding, run, tokens.num_tokens, model_.limits);
+  }
+
+  DeviceOutputs run_on_device(const PackedTokens& tokens, const DeviceOutputSet& wanted,
+                              StreamHandle stream) override {
+    door_.check(tokens, wanted);
+    door_.io();
+    const std::lock_guard lock(mutex_);
+    const auto lease = slots_.lease(shared_from_this());
+    wait_for(stream);
+    return keep_outputs(encode_batch(staging_.upload(tokens)), wanted, lease, stream, 0);
+  }
+
+  DeviceOutputs run_on_device(const DeviceTokens& tokens, const DeviceOutputSet& wanted,
+                              StreamHandle stream, std::shared_ptr<const void> owner) override {
+    door_.check(tokens, wanted);
+    // Let go of after the lock: an owner may be anything, another session's result too.
+    std::vector<std::shared_ptr<const void>> read;
+    const std::lock_guard lock(mutex_);
+    while (!being_read_.empty() && being_read_.front().first->is_done()) {
+      read.push_back(std::move(being_read_.front().second));
+      being_read_.pop_front();
+    }
+    const auto lease = slots_.lease(shared_from_this());
+    wait_for(stream);
+    const uint32_t run = ++device_runs_;
+    const TokenBatch inputs = staging_.load(tokens, run, lease->finding());
+    if (owner != nullptr) {
+      auto& [event, kept] = being_read_.emplace_back(door_.io().make_event(), std::move(owner));
+      event->record(door_.io().stream());
+    }
+    return keep_outputs(encode_batch(inputs), wanted, lease, stream, run);
+  }
+
+  StreamHandle stream() const override {
+    DeviceIo* io = device().io();
+    return io == nullptr ? 0 : io->stream();
+  }
+
+  void wait_for(StreamHandle stream) override {
+    if (stream != 0) door_.io().order(stream, door_.io().stream());
+  }
+
+  std::vector<double> time_encoder(const PackedTokens& tokens, int samples, int launches) override {
+    door_.check(tokens, DeviceOutputSet());
+    const std::lock_guard lock(mutex_);
+    const TokenBatch batch = staging_.upload(tokens);
+    std::vector<double> times;
+    for (int i = 0; i < samples; ++i) {
+      const double total = device().elapsed_ms([&] {
+        for (int launch = 0; launch < launches; ++launch) encode_batch(batch);
+      });
+      times.push_back(total / launches);
+    }
+    return times;
+  }
+
+  std::vector<std::string> explain(const PackedTokens& tokens) override {
+    door_.check(tokens, DeviceOutputSet());
+    const std::lock_guard lock(mutex_);
+    const TokenBatch batch = staging_.upload(tokens);
+    const auto lines = model_.backend.ops->explain([&] {
+      // A recording chose by its bounds, not by the batch.
+      const auto bounds = recordings_.bounds_of(bounds_of(batch), has_type_ids(batch));
+      if (batch.position_ids == nullptr && bounds) {
+        encode_within(*bounds, has_type_ids(batch));
+      } else {
+        encode(batch);
+      }
+    });
+    device().synchronize();
+    return count_lines(lines);
+  }
+
+  const MemoryPlan& memory_plan() const override { return model_.plan; }
+  const SessionOptions& options() const override { return model_.options; }
+  const std::string& spec_json() const override { return model_.spec_json; }
+  int64_t hidden_size() const override { return model_.spec.hidden_size; }
+  int64_t embedding_size() const override { return model_.spec.embedding_columns(); }
+  int64_t max_seqlen() const override { return model_.spec.max_seqlen; }
+  std::vector<OutputShape> outputs() const override {
+    std::vector<OutputShape> shapes;
+    for (size_t i = 0; i < kOutputNames.size(); ++i) {
+      const OutputLayout& layout = model_.layouts[i];
+      if (!layout.exists()) continue;
+      shapes.push_back({kOutputNames[i], layout.per == OutputRows::kTokens, layout.columns});
+    }
+    return shapes;
+  }
+
+ private:
+  class Array final : public DeviceArray {
+   public:
+    Array(std::shared_ptr<EncoderSession> session, std::shared_ptr<OutputLease> lease,
+          const TensorView& view, StreamHandle stream, uint32_t run, int64_t num_tokens)
+        : DeviceArray(session->model_.options.device, view, stream),
+          session_(std::move(session)),
+          lease_(std::move(lease)),
+          run_(run),
+          num_tokens_(num_tokens) {}
+
+    void make_ready_on(StreamHandle stream) override {
+      session_->door_.check_process();
+      lease_->make_ready_on(stream);
+    }
+    void read(float* to) override {
+      session_->door_.check_process();
+      {
+        const std::lock_guard lock(session_->mutex_);
+        const DownloadScope downloads(session_->device());
+        session_->outputs_.read_back(view(), to);
+        session_->device().synchronize();
+      }
+      check_finding(*lease_->finding(), run_, num_tokens_, session_->model_.limits);
+    }
+    void check() override {
+      session_->door_.check_process();
+      lease_->wait();
+      check_finding(*lease_->finding(), run_, num_tokens_, session_->model_.limits);
+    }
+
+   private:
+    std::shared_ptr<EncoderSession> session_;
+    std::shared_ptr<OutputLease> lease_;
+    uint32_t run_;
+    int64_t num_tokens_;
+  };
+
+  DeviceContext& device() const { return *model_.backend.device; }
+
+  SessionBuffers carve() {
+    Arena arena(arena_memory_->data(), model_.plan.arena);
+    return take_session_buffers(model_.spec, *model_.weights, model_.options, model_.backend,
+                                arena);
+  }
+
+  // One token through everything: kernels made at first use are made now, not in a caller's run.
+  void warm_up() {
+    const std::array<int32_t, 1> ids = {0};
+    const std::array<int32_t, 2> cu_seqlens = {0, 1};
+    const bool predicts = model_.layouts.predictions.exists();
+    DeviceOutputSet all;
+    std::array<std::vector<float>, kOutputNames.size()> rows;
+    RunOutputs outputs;
+    for (size_t i = 0; i < kOutputNames.size(); ++i) {
+      all[i] = model_.layouts[i].exists();
+      rows[i].resize(static_cast<size_t>(model_.layouts[i].columns));
+      if (all[i]) outputs[i] = rows[i].data();
+    }
+    const std::span<const int32_t> row(ids.data(), predicts ? 1 : 0);
+    run({.ids = ids,
+         .cu_seqlens = cu_seqlens,
+         .type_ids = {},
+         .position_ids = {},
+         .prediction_rows = row},
+        outputs);
+    if (device().io() == nullptr) return;
+    // What the run above has left is a batch on the device.
+    const TokenBatch left = staging_.bounds(1, 1, false);
+    const DeviceTokens tokens = {.ids = left.ids,
+                                 .cu_seqlens = left.batch.cu_seqlens,
+                                 .num_tokens = 1,
+                                 .num_sequences = 1,
+                                 .prediction_rows = row};
+    const TokenBatch loaded =
+        staging_.load(tokens, 0, static_cast<InputFinding*>(finding_->data()));
+    outputs_.write(exact(loaded), staging_.counts(), all, buffers_.model.heads.outputs);
+    device().synchronize();
+  }
+
+  // The host's numbers are those of the batch itself.
+  static TokenBatch exact(TokenBatch tokens) {
+    tokens.batch.counts = nullptr;
+    return tokens;
+  }
+
+  void encode(const TokenBatch& tokens) {
+    // Devices of their own only queue what they are asked.
+    void (*const before_layer)() = device().io() == nullptr ? &check_interrupt : nullptr;
+    packhorse::encode(model_.spec, *model_.weights, tokens, buffers_.model, *model_.backend.ops,
+                      before_layer);
+  }
+
+  // The encoder on whatever batch the device holds, launched for any batch within the bounds.
+  void encode_within(const RecordingBounds& bounds, bool has_type_ids) {
+    TokenBatch tokens =
+        staging_.bounds(bounds.num_tokens, model_.limits.max_sequences, has_type_ids);
+    tokens.batch.max_seqlen = bounds.max_seqlen;
+    encode(tokens);
+  }
+
+  static RecordingBounds bounds_of(const TokenBatch& tokens) {
+    return {tokens.batch.num_tokens, tokens.batch.max_seqlen};
+  }
+  bool has_type_ids(const TokenBatch& tokens) const {
+    return tokens.type_ids != nullptr && model_.spec.stem.type_vocab_size > 0;
+  }
+
+  // Makes the last hidden state; returns the batch as the outputs see it.
+  TokenBatch encode_batch(const TokenBatch& tokens) {
+    if (tokens.position_ids != nullptr ||
+        !recordings_.launch(bounds_of(tokens), has_type_ids(tokens))) {
+      encode(tokens);
+    }
+    return exact(tokens);
+  }
+
+  DeviceOutputs keep_outputs(const TokenBatch& inputs, const DeviceOutputSet& wanted,
+                             const std::shared_ptr<OutputLease>& lease, StreamHandle stream,
+                             uint32_t run) {
+    const OutputBuffers& to = lease->buffers();
+    outputs_.write(inputs, staging_.counts(), wanted, to);
+    lease->complete();
+    if (stream != 0) lease->make_ready_on(stream);
+    DeviceOutputs results;
+    for (size_t i = 0; i < kOutputNames.size(); ++i) {
+      if (!wanted[i]) continue;
+      results[i] = std::make_shared<Array>(shared_from_this(), lease,
+                                           to[i].first_rows(model_.layouts[i].rows(inputs)), stream,
+                                           run, inputs.batch.num_tokens);
+    }
+    return results;
+  }
+
+  const LoadedModel model_;
+  const Door door_;
+  const std::unique_ptr<DeviceMemory> arena_memory_;
+  const SessionBuffers buffers_;
+  Staging staging_;
+  SessionOutputs outputs_;
+  Recordings recordings_;
+  OutputSlots slots_;
+  std::unique_ptr<DeviceMemory> finding_;  // of runs whose outputs go to the host
+  uint32_t device_runs_ = 0;
+  /// Batches on the device, until it has read them.
+  std::deque<std::pair<std::unique_ptr<DeviceEvent>, std::shared_ptr<const void>>> being_read_;
+  std::mutex mutex_;  // one run at a time: the arena is the session's own
+};
+
+}  // namespace
+
+std::shared_ptr<Session> make_encoder_session(const std::string& spec_json,
+                                              const WeightSource& source,
+                                              const SessionOptions& options) {
+  return std::make_shared<EncoderSession>(load_model(spec_json, source, options));
+}
+
+}  // namespace packhorse

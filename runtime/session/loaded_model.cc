@@ -1,0 +1,115 @@
+#include "session/loaded_model.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "core/format.h"
+#include "session/session_buffers.h"
+
+namespace packhorse {
+namespace {
+
+Spec parse_spec_for(const SessionOptions& options, const std::string& spec_json) {
+  Spec spec = parse_spec(spec_json);
+  std::optional<MaskedLmSpec>& head = spec.heads.masked_lm;
+  if (!head && options.max_predictions > 0) {
+    throw InvalidArgument(concat("max_predictions is ", options.max_predictions,
+                                 ", but this model has no 'heads.masked_lm': expected 0"));
+  }
+  if (head && options.max_predictions == 0 && !head->sparse) head.reset();
+  return spec;
+}
+
+PackedLimits limits_of(const Spec& spec, const SessionOptions& options) {
+  return {.max_tokens = options.max_tokens,
+          .max_sequences = options.max_sequences,
+          .max_seqlen = spec.max_seqlen,
+          .vocab_size = spec.stem.vocab_size,
+          .type_vocab_size = std::max<int64_t>(1, spec.stem.type_vocab_size),
+          .num_positions = spec.stem.num_positions - spec.stem.position_offset,
+          .max_predictions = spec.heads.masked_lm ? options.max_predictions : 0};
+}
+
+/// Everything but the weights.
+LoadedModel open_model(const std::string& spec_json, const SessionOptions& options) {
+  LoadedModel model;
+  model.options = options;
+  model.spec_json = spec_json;
+  model.spec = parse_spec_for(options, spec_json);
+  model.layouts = output_layouts(model.spec, capacity_of(options));
+  model.limits = limits_of(model.spec, options);
+  model.backend = make_backend(options.device, {.threads = options.threads,
+                                                .pin_threads = options.pin_threads,
+                                                .attention = options.attention_algorithm});
+  return model;
+}
+
+/// Counts weights, then arena, under the session's memory limit.
+MemoryPlan count_memory(LoadedModel& model, const Precision& precision) {
+  MemoryPlan plan;
+  const std::optional<size_t> limit = model.options.memory_limit;
+  const ModelWeights weights = plan_weights(model.spec, precision, model.backend);
+  plan.weights = weights.plan;
+  if (limit && plan.weights.bytes > *limit) {
+    throw OutOfMemory(concat("the weights take ", plan.weights.bytes, " bytes as ",
+                             name_of(model.options.dtype), ", memory_limit is ", *limit,
+                             ": raise it, or choose a dtype that takes less"));
+  }
+  try {
+    Arena arena(limit ? std::optional<size_t>(*limit - plan.weights.bytes) : std::nullopt);
+    take_session_buffers(model.spec, weights, model.options, model.backend, arena);
+    plan.arena = arena.plan();
+  } catch (const OutOfMemory& error) {
+    if (!limit) throw;
+    throw OutOfMemory(concat(error.message(), " (memory_limit is ", *limit,
+                             " bytes, of which the weights take ", plan.weights.bytes,
+                             "; lower max_tokens, max_sequences or output_slots, or raise "
+                             "memory_limit)"));
+  }
+  return plan;
+}
+
+/// Weights that a session of the same device, dtype and files still has, or those loaded now.
+std::shared_ptr<const ModelWeights> share_weights(LoadedModel& model, const Precision& precision,
+                                                  const WeightSource& source) {
+  static std::mutex mutex;
+  static std::map<std::string, std::weak_ptr<const ModelWeights>> loaded;
+  const auto load = [&] {
+    return load_weights(model.spec, precision, model.backend, model.plan.weights, source);
+  };
+  const std::string identity = source.identity();
+  if (identity.empty()) return load();
+  const SessionOptions& options = model.options;
+  const std::string key =
+      concat(name_of(options.device), '\n', name_of(options.dtype), '\n', identity, '\n',
+             model.spec.heads.masked_lm.has_value(), '\n', model.spec_json);
+  // Held while loading, so that two sessions opened at once load once.
+  const std::lock_guard lock(mutex);
+  std::erase_if(loaded, [](const auto& entry) { return entry.second.expired(); });
+  auto weights = loaded[key].lock();
+  if (weights == nullptr) {
+    weights = load();
+    loaded[key] = weights;
+  }
+  return weights;
+}
+
+}  // namespace
+
+LoadedModel load_model(const std::string& spec_json, const WeightSource& source,
+                       const SessionOptions& options) {
+  LoadedModel model = open_model(spec_json, options);
+  const Precision precision = precision_of(options.dtype, *model.backend.packer);
+  model.plan = count_memory(model, precision);
+  model.weights = share_weights(model, precision, source);
+  return model;
+}
+
+MemoryPlan plan_model(const std::string& spec_json, const SessionOptions& options) {
+  LoadedModel model = open_model(spec_json, options);
+  return count_memory(model, precision_of(options.dtype, *model.backend.packer));
+}
+
+}  // namespace packhorse

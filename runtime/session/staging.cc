@@ -1,0 +1,100 @@
+#include "session/staging.h"
+
+#include <algorithm>
+
+namespace packhorse {
+
+InputLayout::InputLayout(const Capacity& capacity) {
+  const auto aligned = [](int64_t count) { return (count + 63) / 64 * 64; };
+  counts = 0;
+  reported = 2;
+  cu_seqlens = aligned(3);
+  prediction_rows = cu_seqlens + aligned(capacity.max_sequences + 1);
+  ids = prediction_rows + aligned(capacity.max_predictions);
+  type_ids = ids + aligned(capacity.max_tokens);
+  position_ids = type_ids + aligned(capacity.max_tokens);
+  size = position_ids + aligned(capacity.max_tokens);
+}
+
+Staging::Staging(const Capacity& capacity, const PackedLimits& limits, int32_t* buffer,
+                 DeviceContext& device)
+    : layout_(capacity),
+      limits_(limits),
+      buffer_(buffer),
+      device_(device),
+      uploads_(
+          device.make_upload_buffer(buffer, static_cast<size_t>(layout_.size) * sizeof(int32_t))) {}
+
+TokenBatch Staging::upload(const PackedTokens& tokens) {
+  const int64_t num_tokens = tokens.num_tokens();
+  auto* const host = static_cast<int32_t*>(uploads_->acquire());
+  host[layout_.counts] = static_cast<int32_t>(num_tokens);
+  host[layout_.counts + 1] = static_cast<int32_t>(tokens.num_sequences());
+  host[layout_.reported] = 0;
+  int32_t* const offsets = host + layout_.cu_seqlens;
+  std::copy(tokens.cu_seqlens.begin(), tokens.cu_seqlens.end(), offsets);
+  // A recording sees max_sequences of them: those past the batch are empty.
+  std::fill(offsets + tokens.cu_seqlens.size(), offsets + limits_.max_sequences + 1,
+            static_cast<int32_t>(num_tokens));
+  int64_t end = layout_.ids;
+  const auto copy = [&](std::span<const int32_t> values, int64_t at) {
+    if (values.empty()) return;
+    std::copy(values.begin(), values.end(), host + at);
+    end = at + num_tokens;
+  };
+  std::copy(tokens.prediction_rows.begin(), tokens.prediction_rows.end(),
+            host + layout_.prediction_rows);
+  copy(tokens.ids, layout_.ids);
+  copy(tokens.type_ids, layout_.type_ids);
+  copy(tokens.position_ids, layout_.position_ids);
+  uploads_->send(static_cast<size_t>(end) * sizeof(int32_t));
+
+  TokenBatch inputs = on_device(!tokens.type_ids.empty(), !tokens.position_ids.empty());
+  inputs.batch.num_tokens = num_tokens;
+  inputs.batch.num_sequences = tokens.num_sequences();
+  inputs.batch.max_seqlen = tokens.max_seqlen();
+  inputs.num_predictions = static_cast<int64_t>(tokens.prediction_rows.size());
+  return inputs;
+}
+
+TokenBatch Staging::load(const DeviceTokens& tokens, uint32_t run, InputFinding* finding) {
+  LoadBatchArgs args;
+  args.from = tokens;
+  args.limits = limits_;
+  args.counts = buffer_ + layout_.counts;
+  args.reported = reinterpret_cast<uint32_t*>(buffer_ + layout_.reported);
+  args.cu_seqlens = buffer_ + layout_.cu_seqlens;
+  args.ids = buffer_ + layout_.ids;
+  args.type_ids = buffer_ + layout_.type_ids;
+  args.position_ids = buffer_ + layout_.position_ids;
+  args.run = run;
+  args.finding = finding;
+  device_.io()->load_batch(args);
+  device_.upload(buffer_ + layout_.prediction_rows, tokens.prediction_rows.data(),
+                 tokens.prediction_rows.size_bytes());
+  TokenBatch inputs = bounds(tokens.num_tokens, tokens.num_sequences, tokens.type_ids != nullptr);
+  if (tokens.position_ids != nullptr) inputs.position_ids = args.position_ids;
+  inputs.num_predictions = static_cast<int64_t>(tokens.prediction_rows.size());
+  return inputs;
+}
+
+TokenBatch Staging::bounds(int64_t num_tokens, int64_t num_sequences, bool has_type_ids) const {
+  TokenBatch inputs = on_device(has_type_ids, false);
+  inputs.batch.num_tokens = num_tokens;
+  inputs.batch.num_sequences = num_sequences;
+  inputs.batch.max_seqlen = std::min(num_tokens, limits_.max_seqlen);
+  inputs.batch.counts = counts();
+  return inputs;
+}
+
+TokenBatch Staging::on_device(bool has_type_ids, bool has_position_ids) const {
+  TokenBatch inputs;
+  inputs.batch.cu_seqlens = buffer_ + layout_.cu_seqlens;
+  inputs.ids = buffer_ + layout_.ids;
+  inputs.prediction_rows = buffer_ + layout_.prediction_rows;
+  if (has_type_ids) inputs.type_ids = buffer_ + layout_.type_ids;
+  if (has_position_ids) inputs.position_ids = buffer_ + layout_.position_ids;
+  return inputs;
+}
+
+}  // namespace packhorse

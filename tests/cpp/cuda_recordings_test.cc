@@ -1,0 +1,92 @@
+// Which recordings a CUDA session makes, and which one a batch gets; runs without a GPU.
+#include <vector>
+
+#include "cuda/recording_bounds.h"
+#include "session/recordings.h"
+#include "test.h"
+
+using namespace packhorse;
+
+namespace {
+
+// Launches are remembered by the bounds of the recording.
+class FakeDevice final : public DeviceContext {
+ public:
+  struct Launch {
+    RecordingBounds bounds;
+    bool has_type_ids;
+  };
+
+  Device device() const override { return {DeviceType::kCuda, 0}; }
+  std::unique_ptr<DeviceMemory> allocate(size_t) override { return nullptr; }
+  void upload(void*, const void*, size_t) override {}
+  void download(void*, const void*, size_t) override {}
+  std::unique_ptr<UploadBuffer> make_upload_buffer(void*, size_t) override { return nullptr; }
+  void synchronize() override {}
+  std::vector<RecordingBounds> recording_bounds(int64_t max_tokens,
+                                                int64_t max_seqlen) const override {
+    return cuda::recording_bounds(max_tokens, max_seqlen);
+  }
+  std::unique_ptr<Recording> record(const std::function<void()>& work) override {
+    work();
+    return std::make_unique<FakeRecording>(*this, recorded);
+  }
+
+  Launch recorded = {};  // by the last `work`
+  std::vector<Launch> launches;
+
+ private:
+  struct FakeRecording final : Recording {
+    FakeRecording(FakeDevice& of, const Launch& what) : device(of), launched(what) {}
+    void launch() override { device.launches.push_back(launched); }
+    FakeDevice& device;
+    Launch launched;
+  };
+};
+
+}  // namespace
+
+TEST(recording_bounds_are_close_and_reach_the_plan) {
+  const auto bounds = cuda::recording_bounds(1000, 512);
+  CHECK(bounds.front().num_tokens == 16 && bounds.front().max_seqlen == 16);
+  CHECK(bounds.back().num_tokens == 1000 && bounds.back().max_seqlen == 512);
+  for (size_t i = 1; i < bounds.size(); ++i) {
+    const auto& before = bounds[i - 1];
+    CHECK(before.num_tokens < bounds[i].num_tokens || before.max_seqlen < bounds[i].max_seqlen);
+    if (before.num_tokens >= 128) CHECK(bounds[i].num_tokens * 8 <= before.num_tokens * 9);
+  }
+  CHECK(cuda::recording_bounds(5, 512).size() == 1);
+}
+
+TEST(every_batch_gets_the_smallest_recording_that_holds_it) {
+  for (const auto& [max_tokens, max_seqlen] :
+       {std::pair<int64_t, int64_t>{1000, 512}, {700, 100}, {5, 512}, {300, 1000}}) {
+    FakeDevice device;
+    Recordings recordings;
+    recordings.record(device, max_tokens, max_seqlen, /*takes_type_ids=*/true,
+                      [&](const RecordingBounds& bounds, bool has_type_ids) {
+                        device.recorded = {bounds, has_type_ids};
+                      });
+    for (int64_t tokens = 0; tokens <= max_tokens; ++tokens) {
+      for (const int64_t longest : {int64_t{1}, int64_t{100}, int64_t{128}, int64_t{129}}) {
+        if (longest > std::min(tokens, max_seqlen)) continue;
+        const bool has_type_ids = tokens % 2 == 0;
+        CHECK(recordings.launch({tokens, longest}, has_type_ids));
+        const auto [bounds, types] = device.launches.back();
+        CHECK(types == has_type_ids);
+        CHECK(bounds.num_tokens >= tokens && bounds.max_seqlen >= longest);
+        CHECK(bounds.num_tokens <= std::max<int64_t>(16, 2 * tokens));
+        if (longest <= cuda::kShortSequence) CHECK(bounds.max_seqlen <= cuda::kShortSequence);
+      }
+    }
+    CHECK(!recordings.launch({max_tokens + 1, 1}, false));
+  }
+}
+
+TEST(models_without_type_ids_have_no_recordings_with_them) {
+  FakeDevice device;
+  Recordings recordings;
+  recordings.record(device, 100, 100, false, [](const RecordingBounds&, bool) {});
+  CHECK(recordings.launch({10, 10}, false));
+  CHECK(!recordings.launch({10, 10}, true));
+}
