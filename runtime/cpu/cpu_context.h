@@ -1,30 +1,67 @@
 // The CPU as a device: its memory is the host's, its threads are a pool.
 #pragma once
 
+#include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 
+#include "core/format.h"
 #include "cpu/gemm.h"
+#include "cpu/host_memory.h"
 #include "cpu/shared_pools.h"
 #include "cpu/thread_pool.h"
 #include "ops/backend.h"
+#include "packhorse/error.h"
 
 namespace packhorse::cpu {
 
+/// What is written to the device's memory has arrived there.
+class InPlaceUpload final : public UploadBuffer {
+ public:
+  explicit InPlaceUpload(void* to) : to_(to) {}
+  void* acquire() override { return to_; }
+  void send(size_t) override {}
+
+ private:
+  void* to_;
+};
+
 class CpuContext final : public DeviceContext {
  public:
-  explicit CpuContext(const BackendOptions& options);
+  explicit CpuContext(const BackendOptions& options)
+      : features_(cpu_features()), pool_(shared_pool(options.threads, options.pin_threads)) {}
 
   Device device() const override { return {DeviceType::kCpu, 0}; }
-  std::unique_ptr<DeviceMemory> allocate(size_t bytes) override;
-  void upload(void* device_to, const void* host_from, size_t bytes) override;
-  void download(void* host_to, const void* device_from, size_t bytes) override;
-  std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t bytes) override;
+  std::unique_ptr<DeviceMemory> allocate(size_t bytes) override {
+    return allocate_host_memory(bytes);
+  }
+  void upload(void* device_to, const void* host_from, size_t bytes) override {
+    if (bytes > 0) std::memcpy(device_to, host_from, bytes);
+  }
+  void download(void* host_to, const void* device_from, size_t bytes) override {
+    if (bytes > 0) std::memcpy(host_to, device_from, bytes);
+  }
+  std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t) override {
+    return std::make_unique<InPlaceUpload>(device_to);
+  }
   void synchronize() override {}
-  void for_each(int64_t count, const std::function<void(int64_t)>& body) override;
+  void for_each(int64_t count, const std::function<void(int64_t)>& body) override {
+    pool_->parallel_for(count, [&](int64_t i, int) { body(i); });
+  }
 
   /// Throws RuntimeError unless this processor computes in `dtype`, or with weights of int8.
-  void check_dtype(DType dtype) const;
+  void check_dtype(DType dtype) const {
+    if (dtype == DType::kFloat32 || dtype == DType::kInt8) return;
+    if (dtype == DType::kBFloat16) {
+      if (features_.bfloat16) return;
+      throw RuntimeError(
+          "dtype bfloat16 needs a CPU with AVX512-BF16 or AMX-BF16, which this one lacks (or "
+          "ONEDNN_MAX_CPU_ISA hides): use float32");
+    }
+    throw RuntimeError(concat("dtype ", name_of(dtype), " is not supported on the CPU: use float32",
+                              features_.bfloat16 ? ", bfloat16" : "", " or int8"));
+  }
   ThreadPool& pool() { return *pool_; }
 
   /// One op at a time: the kernels and oneDNN's scratch are used by one caller.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/cpu_context.h"
+#include "cpu/gemm_int8.h"
 #include "ops/linear_packer.h"
 
 namespace packhorse::cpu {
@@ -11,13 +12,31 @@ class CpuLinearPacker final : public LinearPacker {
   /// `context` outlives the object.
   explicit CpuLinearPacker(CpuContext& context) : context_(context) {}
 
-  LinearFormat format(DType dtype) const override;
+  LinearFormat format(DType dtype) const override {
+    context_.check_dtype(dtype);
+    if (dtype != DType::kInt8) return {dtype, dtype, ScaleGranularity::kNone};
+    // bfloat16 would halve what is moved, but rounding to it costs more than that is worth here.
+    return {DType::kInt8, DType::kFloat32, ScaleGranularity::kOutputFeature};
+  }
   size_t bytes(int64_t in_features, int64_t out_features,
-               const LinearFormat& format) const override;
+               const LinearFormat& format) const override {
+    if (format.quantized()) return packed_int8_bytes(in_features, out_features);
+    return packed_bytes(in_features, out_features, format.weight);
+  }
   void pack(const float* weight, int64_t in_features, int64_t out_features,
-            const LinearFormat& format, void* packed) override;
+            const LinearFormat& format, void* packed) override {
+    const CpuContext::Use use(context_);
+    if (format.quantized()) {
+      pack_int8_weight(weight, in_features, out_features, packed, context_.pool());
+    } else {
+      pack_weight(weight, in_features, out_features, format.weight, packed, context_.pool());
+    }
+  }
   void pack_quantized(const int8_t* weight, const float* scales, int64_t in_features,
-                      int64_t out_features, const LinearFormat& format, void* packed) override;
+                      int64_t out_features, const LinearFormat&, void* packed) override {
+    const CpuContext::Use use(context_);
+    pack_int8_weight(weight, scales, in_features, out_features, packed, context_.pool());
+  }
 
  private:
   CpuContext& context_;

@@ -98,6 +98,8 @@ class LayerPacker {
   LayerPacker over(Arena& arena, const TensorReader* reader) const {
     return LayerPacker(norm_, precision_, backend_, arena, reader);
   }
+  /// Throws InvalidArgument where a value is beyond the dtype of tables and activations.
+  void check_range(const std::string& name, const float* values, size_t count) const;
   /// A matrix of the source, for what is made of it at load alone.
   std::vector<float> read_matrix(const std::string& name, int64_t rows, int64_t columns) const;
 
@@ -119,7 +121,6 @@ class LayerPacker {
              const Spread& columns, int64_t row_length, float* to);
   void place_vector(const Location& from, const Spread& rows, float* to);
 
-  void check_range(const std::string& name, const float* values, size_t count) const;
   // Memory of the arena for a layer of those sizes.
   LinearWeight take_linear(const std::string& name, int64_t out_features, int64_t in_features,
                            const LinearFormat& format, void*& packed);

@@ -13,6 +13,7 @@ RelativePositions::RelativePositions(const Spec& spec, LayerPacker& packer)
   const DType dtype = packer.precision().floats();
   const std::vector<float> values =
       packer.read_matrix("relative_embeddings", rows, spec.hidden_size);
+  packer.check_range("relative_embeddings", values.data(), values.size());
   std::vector<char> converted(values.size() * size_of(dtype));
   from_float32(values.data(), dtype, converted.data(), values.size());
   DeviceContext& device = *packer.backend().device;

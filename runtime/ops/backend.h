@@ -18,7 +18,7 @@ struct BackendOptions {
   AttentionAlgorithm attention = AttentionAlgorithm::kAuto;  // of CUDA devices; the CPU has one
 };
 
-/// One device, as everything above sees it.
+/// One device, as everything above sees it. Only an empty one may be assigned to: parts use others.
 struct Backend {
   std::unique_ptr<DeviceContext> device;  // first: the others use it
   std::unique_ptr<LinearPacker> packer;

@@ -42,11 +42,11 @@ ClassifierWeights build_classifier(const Spec& spec, LayerPacker& packer) {
   return weights;
 }
 
-ClassifierBuffers take_classifier(const ClassifierSpec& spec, const ClassifierWeights& weights,
-                                  const HeadArena& arena) {
+HeadScratch take_classifier(const ClassifierSpec& spec, const ClassifierWeights& weights,
+                            const HeadArena& arena) {
   const int64_t hidden_size = weights.output.in_features;
   const int64_t rows = OutputLayout{.per = rows_of(spec)}.rows(arena.capacity);
-  ClassifierBuffers buffers;
+  HeadScratch buffers;
   size_t bytes = arena.workspace_of(rows, weights.output);
   if (pooling_of(spec.input)) buffers.input = arena.matrix("classifier_input", rows, hidden_size);
   if (weights.dense) {
@@ -59,8 +59,7 @@ ClassifierBuffers take_classifier(const ClassifierSpec& spec, const ClassifierWe
 }
 
 void make_logits(const HeadRun& run, const ClassifierSpec& spec, const ClassifierWeights& weights,
-                 const ClassifierBuffers& buffers, const TensorView& pooled,
-                 const TensorView& out) {
+                 const HeadScratch& buffers, const TensorView& pooled, const TensorView& out) {
   const int64_t rows = out.rows();
   TensorView x = spec.per_token() ? run.hidden : pooled;
   if (const auto pooling = pooling_of(spec.input)) {

@@ -25,6 +25,14 @@ struct HeadArena {
   void* workspace(const std::string& name, size_t bytes) const;
 };
 
+/// What a head computes in; those that it has no use for are empty.
+struct HeadScratch {
+  TensorView input = {};   // what its first layer reads, where that is not the last hidden state
+  TensorView dense = {};   // what that layer gives, where there is another
+  TensorView padded = {};  // what the last one gives: columns are padded
+  void* workspace = nullptr;
+};
+
 /// One batch. Its numbers are exact.
 struct HeadRun {
   TokenBatch tokens;

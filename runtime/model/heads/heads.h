@@ -28,11 +28,11 @@ struct HeadWeights {
 struct HeadBuffers {
   OutputBuffers outputs;  // `hidden` is that of the layers
   EmbeddingBuffers embedding;
-  PoolerBuffers pooler;
-  ClassifierBuffers classifier;
-  TokenWeightsBuffers token_weights;
+  HeadScratch pooler;
+  HeadScratch classifier;
+  HeadScratch token_weights;
   DenseBuffers vectors;
-  MaskedLmBuffers masked_lm;
+  MaskedLmScratch masked_lm;
   TensorView as_float32;  // [max(T, B), E] in 16-bit models: what goes to the host
 };
 

@@ -6,14 +6,14 @@ namespace packhorse {
 namespace {
 
 TensorView run_dense(const HeadRun& run, const MaskedLmSpec& spec, const MaskedLmWeights& weights,
-                     const MaskedLmBuffers& buffers, const TensorView& x) {
+                     const MaskedLmScratch& buffers, const TensorView& x) {
   const TensorView out = buffers.dense.first_rows(x.rows());
   run.dense(x, weights.dense, out, buffers.workspace, spec.activation, weights.norm);
   return out;
 }
 
 SparsePoolArgs sparse_pool_of(const MaskedLmSpec& spec, const MaskedLmWeights& weights,
-                              const MaskedLmBuffers& buffers, const TensorView& x) {
+                              const MaskedLmScratch& buffers, const TensorView& x) {
   SparsePoolArgs args;
   args.x = x;
   args.weight = weights.decoder;
@@ -36,11 +36,11 @@ MaskedLmWeights build_masked_lm(const Spec& spec, LayerPacker& packer) {
   return weights;
 }
 
-MaskedLmBuffers take_masked_lm(const MaskedLmSpec& spec, const MaskedLmWeights& weights,
+MaskedLmScratch take_masked_lm(const MaskedLmSpec& spec, const MaskedLmWeights& weights,
                                const HeadArena& arena) {
   const int64_t predictions = arena.capacity.max_predictions;
   const int64_t rows = spec.sparse ? arena.capacity.max_tokens : predictions;
-  MaskedLmBuffers buffers;
+  MaskedLmScratch buffers;
   size_t bytes = arena.workspace_of(rows, weights.dense);
   buffers.dense = arena.matrix("masked_lm_dense", rows, weights.dense.out_features);
   if (predictions > 0) {
@@ -58,7 +58,7 @@ MaskedLmBuffers take_masked_lm(const MaskedLmSpec& spec, const MaskedLmWeights& 
 }
 
 void make_sparse(const HeadRun& run, const MaskedLmSpec& spec, const MaskedLmWeights& weights,
-                 const MaskedLmBuffers& buffers, const TensorView& out) {
+                 const MaskedLmScratch& buffers, const TensorView& out) {
   const TensorView x = run_dense(run, spec, weights, buffers, run.hidden);
   SparsePoolArgs args = sparse_pool_of(spec, weights, buffers, x);
   args.batch = run.tokens.batch;
@@ -67,7 +67,7 @@ void make_sparse(const HeadRun& run, const MaskedLmSpec& spec, const MaskedLmWei
 }
 
 void make_predictions(const HeadRun& run, const MaskedLmSpec& spec, const MaskedLmWeights& weights,
-                      const MaskedLmBuffers& buffers, const TensorView& out) {
+                      const MaskedLmScratch& buffers, const TensorView& out) {
   const TensorView input = buffers.input.first_rows(out.rows());
   run.ops.gather_rows({.x = run.hidden, .rows = run.tokens.prediction_rows, .out = input});
   const TensorView padded = buffers.padded.first_rows(out.rows());

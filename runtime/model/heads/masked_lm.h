@@ -13,23 +13,19 @@ struct MaskedLmWeights {
   LinearWeight decoder;  // [padded vocab_size, embedding_size]
 };
 
-/// M = max_predictions.
-struct MaskedLmBuffers {
-  TensorView dense;   // [T, or M without `sparse`, embedding_size]
-  TensorView input;   // [M, E] the rows of `predictions`
-  TensorView padded;  // [M, padded vocab_size]
+/// `input` are the rows of predictions; `dense` has rows for all tokens where the spec is sparse.
+struct MaskedLmScratch : HeadScratch {
   void* sparse_workspace = nullptr;
-  void* workspace = nullptr;
 };
 
 MaskedLmWeights build_masked_lm(const Spec& spec, LayerPacker& packer);
-MaskedLmBuffers take_masked_lm(const MaskedLmSpec& spec, const MaskedLmWeights& weights,
+MaskedLmScratch take_masked_lm(const MaskedLmSpec& spec, const MaskedLmWeights& weights,
                                const HeadArena& arena);
 /// `out`: [B, vocab_size] float32.
 void make_sparse(const HeadRun& run, const MaskedLmSpec& spec, const MaskedLmWeights& weights,
-                 const MaskedLmBuffers& buffers, const TensorView& out);
+                 const MaskedLmScratch& buffers, const TensorView& out);
 /// `out`: [num_predictions, vocab_size] float32.
 void make_predictions(const HeadRun& run, const MaskedLmSpec& spec, const MaskedLmWeights& weights,
-                      const MaskedLmBuffers& buffers, const TensorView& out);
+                      const MaskedLmScratch& buffers, const TensorView& out);
 
 }  // namespace packhorse

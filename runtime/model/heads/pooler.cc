@@ -6,14 +6,14 @@ LinearWeight build_pooler(const Spec& spec, LayerPacker& packer) {
   return packer.dense("pooler", spec.hidden_size, spec.hidden_size);
 }
 
-PoolerBuffers take_pooler(const LinearWeight& weight, const HeadArena& arena) {
+HeadScratch take_pooler(const LinearWeight& weight, const HeadArena& arena) {
   const int64_t rows = arena.capacity.max_sequences;
-  return {arena.matrix("pooler_input", rows, weight.in_features),
-          arena.workspace("pooler_workspace", arena.workspace_of(rows, weight))};
+  return {.input = arena.matrix("pooler_input", rows, weight.in_features),
+          .workspace = arena.workspace("pooler_workspace", arena.workspace_of(rows, weight))};
 }
 
 void make_pooled(const HeadRun& run, Activation activation, const LinearWeight& weight,
-                 const PoolerBuffers& buffers, const TensorView& out) {
+                 const HeadScratch& buffers, const TensorView& out) {
   const TensorView input = buffers.input.first_rows(out.rows());
   run.pool(Pooling::kCls, input);
   run.dense(input, weight, out, buffers.workspace, activation);

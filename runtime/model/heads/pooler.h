@@ -6,15 +6,10 @@
 
 namespace packhorse {
 
-struct PoolerBuffers {
-  TensorView input;  // [B, E] first tokens
-  void* workspace = nullptr;
-};
-
 LinearWeight build_pooler(const Spec& spec, LayerPacker& packer);
-PoolerBuffers take_pooler(const LinearWeight& weight, const HeadArena& arena);
+HeadScratch take_pooler(const LinearWeight& weight, const HeadArena& arena);
 /// `out`: [B, E] of the model's dtype.
 void make_pooled(const HeadRun& run, Activation activation, const LinearWeight& weight,
-                 const PoolerBuffers& buffers, const TensorView& out);
+                 const HeadScratch& buffers, const TensorView& out);
 
 }  // namespace packhorse

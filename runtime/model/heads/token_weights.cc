@@ -6,14 +6,15 @@ LinearWeight build_token_weights(const Spec& spec, LayerPacker& packer) {
   return packer.padded_dense("token_weights", 1, spec.hidden_size, true);
 }
 
-TokenWeightsBuffers take_token_weights(const LinearWeight& weight, const HeadArena& arena) {
+HeadScratch take_token_weights(const LinearWeight& weight, const HeadArena& arena) {
   const int64_t rows = arena.capacity.max_tokens;
-  return {arena.matrix("padded_token_weights", rows, weight.out_features),
-          arena.workspace("token_weights_workspace", arena.workspace_of(rows, weight))};
+  return {
+      .padded = arena.matrix("padded_token_weights", rows, weight.out_features),
+      .workspace = arena.workspace("token_weights_workspace", arena.workspace_of(rows, weight))};
 }
 
-void make_token_weights(const HeadRun& run, const LinearWeight& weight,
-                        const TokenWeightsBuffers& buffers, const TensorView& out) {
+void make_token_weights(const HeadRun& run, const LinearWeight& weight, const HeadScratch& buffers,
+                        const TensorView& out) {
   const TensorView padded = buffers.padded.first_rows(out.rows());
   run.dense(run.hidden, weight, padded, buffers.workspace, Activation::kRelu);
   run.finish(padded, out, OutputRows::kTokens);
