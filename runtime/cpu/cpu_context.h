@@ -1,6 +1,7 @@
 // The CPU as a device: its memory is the host's, its threads are a pool.
 #pragma once
 
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -46,6 +47,12 @@ class CpuContext final : public DeviceContext {
     return std::make_unique<InPlaceUpload>(device_to);
   }
   void synchronize() override {}
+  double elapsed_ms(const std::function<void()>& work) override {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+        .count();
+  }
   void for_each(int64_t count, const std::function<void(int64_t)>& body) override {
     pool_->parallel_for(count, [&](int64_t i, int) { body(i); });
   }

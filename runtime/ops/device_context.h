@@ -71,18 +71,24 @@ class PACKHORSE_API DeviceContext {
 
   /// What recordings should be made for, so that every batch up to these sizes finds one that suits
   /// it: ascending in num_tokens, then in max_seqlen. Empty where the device gains nothing by them.
-  virtual std::vector<RecordingBounds> recording_bounds(int64_t max_tokens,
-                                                        int64_t max_seqlen) const;
+  virtual std::vector<RecordingBounds> recording_bounds(int64_t /*max_tokens*/,
+                                                        int64_t /*max_seqlen*/) const {
+    return {};
+  }
   /// Records the ops that `work` asks for, without running them. `work` must have run once before,
   /// so that nothing is made at first use. For devices with recording_bounds.
-  virtual std::unique_ptr<Recording> record(const std::function<void()>& work);
+  virtual std::unique_ptr<Recording> record(const std::function<void()>& /*work*/) {
+    return nullptr;
+  }
 
   /// Milliseconds that the device spends on what `work` asks for.
-  virtual double elapsed_ms(const std::function<void()>& work);
+  virtual double elapsed_ms(const std::function<void()>& work) = 0;
 
   /// body(i) for every i in [0, count): host work in independent pieces, spread over the threads of
   /// the backend where it has any. Throws the first exception of a body.
-  virtual void for_each(int64_t count, const std::function<void(int64_t)>& body);
+  virtual void for_each(int64_t count, const std::function<void(int64_t)>& body) {
+    for (int64_t i = 0; i < count; ++i) body(i);
+  }
 
   /// Arrays and streams of others; null where the device's memory is the host's.
   virtual DeviceIo* io() { return nullptr; }

@@ -23,6 +23,7 @@ class FakeDevice final : public DeviceContext {
   void download(void*, const void*, size_t) override {}
   std::unique_ptr<UploadBuffer> make_upload_buffer(void*, size_t) override { return nullptr; }
   void synchronize() override {}
+  double elapsed_ms(const std::function<void()>&) override { return 0; }
   std::vector<RecordingBounds> recording_bounds(int64_t max_tokens,
                                                 int64_t max_seqlen) const override {
     return cuda::recording_bounds(max_tokens, max_seqlen);
