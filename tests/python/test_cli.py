@@ -299,6 +299,9 @@ def test_bench(cli: Cli, model: Path) -> None:
     assert "4 sequences, 1 to 20 tokens" in shown.out
     assert "tokens/s" in shown.out
     assert failed(cli("bench", model, "--max-length", "500"), "500", "120")
+    explained = cli("bench", model, "--seconds", "0.1", "--sequences", "2", "--explain")
+    assert "cpu has no choice of kernels" in explained.out
+    assert failed(cli("bench", model, "--attention-algorithm", "short"), "'short': the CPU has one")
 
 
 COMMANDS = (

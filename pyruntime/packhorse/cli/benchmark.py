@@ -19,11 +19,17 @@ _BATCHES = 16  # different ones, taken in turn
 
 
 def run(
-    model: str, load: dict[str, Any], max_length: int | None, sequences: int, seconds: float
+    model: str,
+    load: dict[str, Any],
+    max_length: int | None,
+    sequences: int,
+    seconds: float,
+    explain: bool,
 ) -> None:
     """Prints what was measured. Ids are random; lengths are uniform from 1 to the longest.
 
-    A run computes the embedding of each sequence. load: of `Session.load`. Raises ValueError.
+    A run computes the embedding of each sequence. load: of `Session.load`. explain: whether to
+    print the kernels that the batches take, too. Raises ValueError.
     """
     spec = packhorse_weights.inspect_checkpoint(model, **split_options(load)[0]).spec
     plan_memory(spec)  # checks the spec: its fields may be relied on from here
@@ -58,3 +64,7 @@ def run(
         "padding avoided": f"{padded / tokens - 1:.0%} more tokens, were batches padded",
     }
     show_rows(model, rows)
+    if explain:
+        chosen = dict.fromkeys(line for batch in batches for line in session.explain(batch))
+        lines = chosen or [f"{session.device} has no choice of kernels"]
+        show_rows("Kernels", {str(i): line for i, line in enumerate(lines, 1)})

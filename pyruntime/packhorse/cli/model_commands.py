@@ -113,13 +113,26 @@ def bench(
     seconds: Annotated[
         float, typer.Option(min=0.1, metavar="S", help="How long to measure.")
     ] = 5.0,
+    attention_algorithm: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="On a GPU: hopper, online, short, grouped or bytetransformer; by default the "
+            "fastest that the device has.",
+        ),
+    ] = "auto",
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Say which kernels run where the device has a choice."),
+    ] = False,
     reranker: Reranker = None,
 ) -> None:
     """Measure tokens per second on batches of uneven lengths."""
     from packhorse.cli import benchmark
 
     load = running.arguments() | pooling.arguments() | {"reranker": read_template(reranker)}
-    benchmark.run(model, load, max_length, sequences, seconds)
+    load |= {"attention_algorithm": attention_algorithm}
+    benchmark.run(model, load, max_length, sequences, seconds, explain)
 
 
 MODEL_COMMANDS = (inspect, convert, evaluate, bench)
