@@ -104,7 +104,7 @@ def batches(session: packhorse.Session) -> Iterator[packhorse.PackedTokens]:
 
 def takes_positions(session: packhorse.Session) -> bool:
     config = session.config
-    return config["positions"]["kind"] == "learned" or "rope" in config["attention"]
+    return config["positions"]["kind"] == "learned" or "rope" in config.get("attention", {})
 
 
 def hash_outputs(session: packhorse.Session) -> dict[str, str]:
