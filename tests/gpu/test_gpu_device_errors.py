@@ -79,7 +79,7 @@ def test_what_the_host_sees(session: Session) -> None:
         ((ids, offsets.long()), ValueError, "cu_seqlens is int64, expected int32"),
         ((ids.float(), offsets), ValueError, "ids is float32"),
         ((TORCH.put(range(6))[::2], offsets), ValueError, "ids is not contiguous"),
-        ((ids, [0, 3]), ValueError, "ids on a device, but cu_seqlens in host memory"),
+        ((ids, [0, 3]), ValueError, "a tuple of Tensor and list, which may mean two things"),
         ((ids, offsets.cpu()), ValueError, "ids on a device, but cu_seqlens in host memory"),
         ((ids[None], offsets), ValueError, r"ids has shape \(1, 3\)"),
         ((ids, offsets[:0]), ValueError, "cu_seqlens is empty"),
