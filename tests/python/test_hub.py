@@ -156,6 +156,15 @@ def test_a_reference_that_leads_out(cache: Path, tmp_path: Path) -> None:
             find_model(NAME)
 
 
+def test_a_reference_to_what_is_not_there(cache: Path) -> None:
+    add_snapshot(cache, OLD, ("feature/x",))
+    (entry_of(cache) / "refs" / "main").write_text(NEW)
+    message = rf"no revision 'main' \(the commit '{NEW}', which .*\), only: {OLD}, feature/x\."
+    with pytest.raises(FileNotFoundError, match=message):
+        find_model(NAME)
+    assert find_model(NAME, "feature/x").name == OLD
+
+
 def test_a_path_wins(cache: Path, tmp_path: Path) -> None:
     add_snapshot(cache, NEW)
     folder = with_tokenizer(BERT, tmp_path / "org" / NAME.split("/")[1])

@@ -86,10 +86,13 @@ class _Entry:
             if not self.folder.is_dir():
                 return f"{self.folder} is not there"
             refs, snapshots = self.folder / "refs", self.folder / "snapshots"
-            there = [str(one.relative_to(refs)) for one in refs.rglob("*") if one.is_file()]
+            found = [str(one.relative_to(refs)) for one in refs.rglob("*") if one.is_file()]
+            there = [one for one in found if replace(self, revision=one).snapshot() is not None]
             there += [one.name for one in snapshots.glob("*")]
             known = ", ".join(sorted(there)) or "none"
-            return f"{self.folder} has no revision {self.revision or 'main'!r}, only: {known}"
+            revision, commit = self.revision or "main", self.commit()
+            lost = f" (the commit {commit!r:.60}, which is not there)" if commit != revision else ""
+            return f"{self.folder} has no revision {revision!r}{lost}, only: {known}"
         missing = missing_part(snapshot)
         return None if missing is None else f"{snapshot} is incomplete: it lacks {missing}"
 
