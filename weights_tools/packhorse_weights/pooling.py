@@ -49,8 +49,9 @@ def read_modules(folder: Path) -> list[Module]:
     path = folder / "modules.json"
     if not path.is_file():
         return []
+    data = read_bytes(path)
     try:
-        modules = json.loads(read_bytes(path))
+        modules = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not valid JSON: {error}") from None
     if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
