@@ -200,6 +200,10 @@ def test_names_that_are_none(tmp_path: Path) -> None:
                 find_model(name)
     with pytest.raises(FileNotFoundError, match=r"models--none is not there"):
         find_model("none")
+    with pytest.raises(FileNotFoundError, match="means sentence-transformers/all-MiniLM-L6-v2 by"):
+        find_model("all-MiniLM-L6-v2")
+    with pytest.raises(FileNotFoundError, match="is not there. HF_HUB_OFFLINE"):
+        find_model("org/none")
 
 
 # --- what to do where it is not there
