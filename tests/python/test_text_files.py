@@ -101,6 +101,7 @@ def test_normalizer_as_the_tokenizers_class_has_it(folder: Path) -> None:
         ({"do_lower_case": True}, ["mark", "e"]),
         ({"do_lower_case": True, "strip_accents": False}, ["mark", "[UNK]"]),
         ({"do_lower_case": True, "strip_accents": None}, ["mark", "e"]),
+        ({"do_lower_case": None, "tokenize_chinese_chars": None}, ["mark", "e"]),
         ({"do_lower_case": False, "tokenizer_class": "PreTrainedTokenizerFast"}, ["mark", "e"]),
     ):
         write(folder, "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", **settings})

@@ -90,11 +90,13 @@ def _special(settings: Config, folder: Path, name: str) -> str | None:
 def _normalizer(config: Config) -> dict[str, bool | None]:
     if config.fields.get("tokenizer_class") in _GENERIC_CLASSES:
         return {}
-    given = {theirs: ours for theirs, ours in _NORMALIZER.items() if theirs in config.fields}
-    return {
-        ours: None if config.fields[theirs] is None else config.boolean(theirs, default=False)
-        for theirs, ours in given.items()
-    }
+    found: dict[str, bool | None] = {}
+    for theirs, ours in _NORMALIZER.items():
+        if config.fields.get(theirs) is not None:
+            found[ours] = config.boolean(theirs, default=False)
+        elif ours == "strip_accents" and ours in config.fields:
+            found[ours] = None  # accents are kept or lost as case is; null says nothing of the rest
+    return found
 
 
 def _optional(folder: Path, name: str) -> Config:
