@@ -10,6 +10,8 @@ from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
 
 SETTINGS = "sentence_bert_config.json"
+# In older names of that file, in the order in which sentence-transformers looks for them.
+_OLDER_KINDS = ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 # Arguments, by both of their names, and those that change nothing here: where and how a model or a
 # tokenizer is loaded.
 _MODEL = ("model_args", "model_kwargs")
@@ -33,9 +35,9 @@ _HARMLESS = {
 
 def settings_file(folder: Path) -> Path:
     """sentence_bert_config.json, or the file under its older names where a folder has that."""
-    file = folder / SETTINGS
-    others = sorted(folder.glob("sentence_*_config.json"))
-    return others[0] if others and not file.is_file() else file
+    names = (f"sentence_{kind}_config.json" for kind in _OLDER_KINDS)
+    paths = [path for path in (folder / SETTINGS, *map(folder.joinpath, names)) if path.is_file()]
+    return paths[0] if paths else folder / SETTINGS
 
 
 def transformer_settings(folder: Path) -> Config:
