@@ -122,12 +122,21 @@ def _truncated(folder: Path) -> None:
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
 
 
+def _flags(folder: Path) -> None:
+    """Pooling by flags that are numbers."""
+    with_tokenizer(GOLDEN / "bert-gelu", folder)
+    flags = {"pooling_mode_cls_token": 1, "pooling_mode_max_tokens": 1}
+    pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": 0, **flags}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+
+
 # What sentence-transformers loads, and what model2vec does.
 SENTENCE_TRANSFORMERS: dict[str, Callable[[Path], Any]] = {
     "static": _static,
     "static-subfolder": _static_in_a_subfolder,
     "static-model2vec": _model2vec,
     "truncated": _truncated,
+    "flags": _flags,
 }
 MODEL2VEC: dict[str, Callable[[Path], Any]] = {
     "model2vec-alone": lambda folder: _model2vec(folder, modules=False),
@@ -140,7 +149,7 @@ def make_folder(name: str, folder: Path) -> Path:
     """Writes the folder of a case, or of one of PLAIN with a tokenizer, and returns it."""
     if name in PLAIN:
         return with_tokenizer(GOLDEN / name, folder, config=NO_TYPES)
-    if name != "truncated":
+    if name not in ("truncated", "flags"):
         folder.mkdir(parents=True)
     (SENTENCE_TRANSFORMERS | MODEL2VEC)[name](folder)
     return folder

@@ -178,7 +178,9 @@ def test_git_lfs_pointers(name: str, tmp_path: Path) -> None:
     folder = edited(BERT, tmp_path / "m")
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 90868376\n"
     (folder / name).write_text(pointer)
-    with pytest.raises(CheckpointError, match=rf"{name}: a Git LFS pointer.*git -C '.*m' lfs pull"):
+    with pytest.raises(
+        CheckpointError, match=rf"^\S+{name}: a Git LFS pointer.*git -C '.*m' lfs pull"
+    ):
         resolve_model(folder)
 
 

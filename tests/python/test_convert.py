@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import packhorse
 import packhorse_weights
 import pytest
 from checkpoints import BERT, GOLDEN, edited
@@ -17,6 +18,7 @@ from packhorse_weights import CheckpointError, Tensor, convert, inspect_checkpoi
 from packhorse_weights.layout import STACKS, weight_shapes
 from packhorse_weights.safetensors_file import read_safetensors, write_safetensors
 from packhorse_weights.tensor import cast, to_float32
+from tiny_tokenizer import with_tokenizer
 
 FOLDERS = sorted(path.parent for path in GOLDEN.glob("*/config.json"))
 
@@ -223,6 +225,35 @@ def test_tokenizer_files_travel(tmp_path: Path) -> None:
         "tokenizer_config.json",
         "vocab.txt",
     ]
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_settings_of_the_transformer_travel(name: str, tmp_path: Path) -> None:
+    """Under their older names too; and none that the model itself does not read."""
+    pytest.importorskip("tokenizers")
+    folder = tmp_path / "m"
+    folder.mkdir()
+    model = with_tokenizer(BERT, folder / "0_Transformer")
+    (model / "modules.json").unlink(missing_ok=True)
+    kind = "sentence_transformers.models.Transformer"
+    modules = [{"idx": 0, "name": "0", "path": "0_Transformer", "type": kind}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    for path, expected in ((tmp_path / "without", False), (tmp_path / "with", True)):
+        if expected:
+            (model / f"sentence_{name}_config.json").write_text('{"do_lower_case": true}')
+        before, after = (
+            packhorse.text.TextTokenizer.load(one) for one in (folder, convert(folder, path))
+        )
+        assert before.config.lower_case is after.config.lower_case is expected
+
+
+def test_git_lfs_pointers_do_not_travel(tmp_path: Path) -> None:
+    folder = edited(BERT, tmp_path / "m")
+    (folder / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\noid x\n")
+    with pytest.raises(CheckpointError, match="m/tokenizer.json: a Git LFS pointer"):
+        convert(folder, tmp_path / "converted")
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
 def test_destination(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import packhorse
 import pytest
 from checkpoints import BERT, edited
+from command_line import Cli, failed
 from packhorse_weights import Tensor, convert, inspect_checkpoint, resolve_model
 from packhorse_weights.safetensors_file import write_safetensors
 from packhorse_weights.tensor import cast
@@ -44,7 +45,7 @@ def test_by_what_is_stored(stored: str, cpu: str, cuda: str, tmp_path: Path) -> 
         assert checkpoint.default_dtype("cuda") == checkpoint.default_dtype("cuda:1") == cuda
 
 
-def test_of_a_session(tmp_path: Path) -> None:
+def test_of_a_session(cli: Cli, tmp_path: Path) -> None:
     assert packhorse.Session.load(BERT).dtype == "float32"
     assert packhorse.Session.load(BERT, dtype="int8").dtype == "int8"
     folder = convert(with_tokenizer(BERT, tmp_path / "bert"), tmp_path / "int8", quantize="int8")
@@ -57,8 +58,14 @@ def test_of_a_session(tmp_path: Path) -> None:
         plan = packhorse.plan_memory(folder, **options)
         assert plan == packhorse.plan_memory(folder, dtype="int8", **options)
         assert plan != packhorse.plan_memory(session.config, **options)
-    with pytest.raises(ValueError, match="int8"):
-        packhorse.Session.load(folder, dtype="float32")
+    refused = (
+        "dtype 'bfloat16', but the weights are stored in int8: load this model with dtype int8"
+    )
+    for load in (packhorse.Session.load, packhorse.plan_memory, packhorse.TextModel.load):
+        with pytest.raises(ValueError, match=refused):
+            load(folder, dtype="bfloat16")  # type: ignore[operator]
+    pytest.importorskip("typer")
+    assert failed(cli("inspect", folder, "--dtype", "bfloat16"), refused)
 
 
 def test_of_a_text_model(tmp_path: Path) -> None:

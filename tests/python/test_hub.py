@@ -156,6 +156,15 @@ def test_a_reference_that_leads_out(cache: Path, tmp_path: Path) -> None:
             find_model(NAME)
 
 
+def test_a_reference_to_what_is_not_there(cache: Path) -> None:
+    add_snapshot(cache, OLD, ("feature/x",))
+    (entry_of(cache) / "refs" / "main").write_text(NEW)
+    message = rf"no revision 'main' \(the commit '{NEW}', which .*\), only: {OLD}, feature/x\."
+    with pytest.raises(FileNotFoundError, match=message):
+        find_model(NAME)
+    assert find_model(NAME, "feature/x").name == OLD
+
+
 def test_a_path_wins(cache: Path, tmp_path: Path) -> None:
     add_snapshot(cache, NEW)
     folder = with_tokenizer(BERT, tmp_path / "org" / NAME.split("/")[1])
@@ -191,6 +200,10 @@ def test_names_that_are_none(tmp_path: Path) -> None:
                 find_model(name)
     with pytest.raises(FileNotFoundError, match=r"models--none is not there"):
         find_model("none")
+    with pytest.raises(FileNotFoundError, match="means sentence-transformers/all-MiniLM-L6-v2 by"):
+        find_model("all-MiniLM-L6-v2")
+    with pytest.raises(FileNotFoundError, match="is not there. HF_HUB_OFFLINE"):
+        find_model("org/none")
 
 
 # --- what to do where it is not there

@@ -178,7 +178,7 @@ def test_memory_of_the_weights(make_model: ModelMaker) -> None:
 
 def test_quantized_weights_in_another_dtype(tmp_path: Path) -> None:
     convert(BERT, tmp_path / "m", quantize="int8")
-    with pytest.raises(ValueError, match=r"query.weight' is int8.*load this model with dtype int8"):
+    with pytest.raises(ValueError, match="'float32', but .* load this model with dtype int8"):
         Session.load(tmp_path / "m", dtype="float32")
     with pytest.raises(CheckpointError, match="is quantised already"):
         convert(tmp_path / "m", tmp_path / "n", "float32")

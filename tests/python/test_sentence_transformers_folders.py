@@ -218,6 +218,27 @@ def test_modules_without_an_effect(kinds: tuple[str, ...], tmp_path: Path) -> No
     assert spec["embedding"] == {"pooling": "mean", "normalize": "Normalize" in kinds}
 
 
+def test_a_module_without_an_effect_in_front(tmp_path: Path) -> None:
+    folder = with_modules(tmp_path / "m", ("Dropout", "Transformer", "Pooling"))
+    (folder / "config.json").rename(folder / "1_Transformer" / "config.json")
+    (folder / "model.safetensors").rename(folder / "1_Transformer" / "model.safetensors")
+    assert inspect_checkpoint(folder).folder == folder / "1_Transformer"
+    table = make_folder("static", tmp_path / "table")
+    modules = json.loads((table / "modules.json").read_text())
+    modules.insert(0, {"path": "0_Dropout", "type": f"{MODULES}Dropout"})
+    (table / "modules.json").write_text(json.dumps(modules))
+    (table / "0_Dropout").mkdir()
+    assert packhorse.TextModel.load(table).embed("the cat").shape == (24,)
+
+
+def test_older_flags_of_pooling(golden: Any, tmp_path: Path) -> None:
+    """Whatever is true in Python is, as in sentence-transformers."""
+    folder = make_folder("flags", tmp_path / "model")
+    assert inspect_checkpoint(folder).spec["embedding"]["pooling"] == ["cls", "max"]
+    found = packhorse.TextModel.load(folder).embed(TEXTS)
+    np.testing.assert_allclose(found, golden["flags"], rtol=0, atol=5e-6)
+
+
 @pytest.mark.parametrize(
     ("kinds", "message"),
     [

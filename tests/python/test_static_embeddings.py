@@ -113,6 +113,24 @@ def test_conversion(folder: Path, tmp_path: Path) -> None:
         inspect_checkpoint(folder, reranker="qwen3")
 
 
+def test_a_file_of_a_folder(folder: Path, tmp_path: Path) -> None:
+    """The file that is asked for, not the one that the folder is loaded from."""
+    converted = convert(folder, tmp_path / "converted")
+    for place in (folder, converted):
+        (name,) = read_safetensors(place / "model.safetensors")
+        ones = Tensor(np.ones((len(vocabulary()), 24), np.float32), "float32")
+        write_safetensors(place / "other.safetensors", {name: ones})
+        np.testing.assert_array_equal(
+            packhorse.TextModel.load(place / "other.safetensors").embed("the cat"), np.ones(24)
+        )
+        with pytest.raises(CheckpointError, match="not a safetensors file"):
+            inspect_checkpoint(place / "tokenizer.json")
+    shared = make_folder("model2vec-shared", tmp_path / "shared")
+    (shared / "model.safetensors").rename(shared / "other.safetensors")
+    model = packhorse.TextModel.load(shared / "other.safetensors")
+    assert model.tokenizer.encode(["\U0001f600"], None).ids[0].size == 0  # read as model2vec does
+
+
 def test_embed_command(cli: Cli, folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("typer")
     lines = tmp_path / "lines.txt"
@@ -147,6 +165,14 @@ def change(folder: Path, edit: Callable[[dict[str, Tensor]], object]) -> None:
         (
             lambda t: t.update(weights=Tensor(np.zeros(7, "f4"), "float32")),
             r"weights is float32\[7\], expected shape \[98\]",
+        ),
+        (
+            lambda t: (
+                t.pop("weights"),
+                t.update(embeddings=Tensor(np.zeros((1, 1 << 20), "f4"), "float32")),
+                t.update(mapping=Tensor(np.zeros(1 << 20, "i4"), "int32")),
+            ),
+            r"a table of 1048576 rows and 1048576 columns, more than 2147483648 numbers",
         ),
         (
             lambda t: t.update(more=Tensor(np.zeros(7, "f4"), "float32")),

@@ -78,6 +78,15 @@ def test_longest_sequence(folder: Path) -> None:
     assert packhorse.TextModel.load(folder).max_length == 120
 
 
+def test_older_names_of_the_settings(folder: Path) -> None:
+    """In the order in which sentence-transformers looks for them."""
+    for i, kind in enumerate(
+        ("xlnet", "xlm-roberta", "albert", "camembert", "distilbert", "roberta", "bert"), 10
+    ):
+        write(folder, f"sentence_{kind}_config.json", {"max_seq_length": i})
+        assert packhorse.TextModel.load(folder).max_length == i
+
+
 def test_max_length_of_a_hostile_spec(folder: Path, tmp_path: Path) -> None:
     spec_file = convert(folder, tmp_path / "converted") / "packhorse.json"
     spec = json.loads(spec_file.read_text())
@@ -101,6 +110,7 @@ def test_normalizer_as_the_tokenizers_class_has_it(folder: Path) -> None:
         ({"do_lower_case": True}, ["mark", "e"]),
         ({"do_lower_case": True, "strip_accents": False}, ["mark", "[UNK]"]),
         ({"do_lower_case": True, "strip_accents": None}, ["mark", "e"]),
+        ({"do_lower_case": None, "tokenize_chinese_chars": None}, ["mark", "e"]),
         ({"do_lower_case": False, "tokenizer_class": "PreTrainedTokenizerFast"}, ["mark", "e"]),
     ):
         write(folder, "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", **settings})

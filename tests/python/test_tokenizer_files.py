@@ -93,6 +93,14 @@ CLASSES = {
 }
 
 
+def test_a_token_that_the_package_tokenizers_panics_over(copied: Any) -> None:
+    """One that is white space, of which the normalizer leaves nothing."""
+    folder = copied("deberta-v2")
+    write(folder, "added_tokens.json", {" ": 1000})
+    with pytest.raises(ValueError, match=r"texts\[1\]: AddedVocabulary bad split"):
+        TextTokenizer.load(folder).encode(["a", "the cat sat \u00e9 end"], None)
+
+
 def test_text_and_pairs_of_a_model(tmp_path: Path) -> None:
     """The whole way: a folder as published before 2020, and pairs that are joined without text."""
     reranker = Path(shutil.copytree(GOLDEN / "bert-sequence", tmp_path / "model"))

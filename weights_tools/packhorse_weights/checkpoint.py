@@ -43,7 +43,7 @@ from packhorse_weights.static_embedding import find_static, read_static
 from packhorse_weights.tensor import WEIGHT_DTYPES, Tensor, cast, default_dtype
 from packhorse_weights.transformer_module import config_overrides
 from packhorse_weights.vocabulary import read_masked_lm
-from packhorse_weights.weight_files import Format, read_file, read_weights
+from packhorse_weights.weight_files import Format, read_weights
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ def inspect_checkpoint(
     return replace(checkpoint, spec=spec, pooling_reason=reason)
 
 
-def _open_static(root: Path, folder: Path) -> Checkpoint:
-    static = read_static(folder)
+def _open_static(root: Path, folder: Path, file: Path | None) -> Checkpoint:
+    static = read_static(folder, file)
     parts = read_parts(known_modules(root), root, folder, Config({}, str(folder)), {})
     normalize = parts.embedding["normalize"] or static.normalize
     spec = {**static.spec, "embedding": {**parts.embedding, "normalize": normalize}}
@@ -160,10 +160,10 @@ def _open_static(root: Path, folder: Path) -> Checkpoint:
 
 def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     """As the files say."""
-    root = path if path.is_dir() else path.parent
+    root, file = (path, None) if path.is_dir() else (path.parent, path)
     if (root / "packhorse.json").is_file():
         spec = read_json(root / "packhorse.json")
-        weights = root / "model.safetensors"
+        weights = file or root / "model.safetensors"
         if not weights.is_file():
             raise CheckpointError(f"{root}: packhorse.json, but no model.safetensors")
         tensors = read_safetensors(weights)
@@ -178,7 +178,7 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     if (static := find_static(root)) is not None:
         if reranker is not None:
             raise CheckpointError(f"{root}: reranker: a table of embeddings scores no pairs")
-        return _open_static(root, static)
+        return _open_static(root, static, file)
 
     modules = known_modules(root)
     folder = model_folder(root)
@@ -187,10 +187,7 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     fields = read_json(folder / "config.json") | config_overrides(folder)
     config = Config(fields, str(folder / "config.json"))
     model_type, family = find_architecture(config)
-    if path.is_dir():
-        tensors, files, format = read_weights(folder)
-    else:
-        (tensors, format), files = read_file(path), [path]
+    tensors, files, format = read_weights(folder, file)
 
     spec = family.spec(model_type, config)
     prefix = find_prefix(family, tensors, str(files[0]))

@@ -12,7 +12,7 @@ from typing import Any
 
 from packhorse_weights.checkpoint import inspect_checkpoint
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_json
+from packhorse_weights.files import read_json, refuse_lfs_pointer
 from packhorse_weights.hub import find_model
 from packhorse_weights.pooling import AskedPooling
 from packhorse_weights.quantize import QUANTIZED_DTYPES, quantize_tensors
@@ -20,6 +20,7 @@ from packhorse_weights.reranker import Reranker
 from packhorse_weights.safetensors_file import Progress, write_safetensors
 from packhorse_weights.tensor import WEIGHT_DTYPES
 from packhorse_weights.tokenizer_files import build_tokenizer
+from packhorse_weights.transformer_module import SETTINGS, settings_file
 
 # Everything that text needs on its way to ids, and the licence that the weights came under.
 _TRAVELLING = (
@@ -31,7 +32,6 @@ _TRAVELLING = (
     "vocab.json",
     "merges.txt",
     "sentencepiece.bpe.model",
-    "sentence_bert_config.json",
     "config_sentence_transformers.json",
     "LICENSE",
     "LICENSE.txt",
@@ -53,6 +53,21 @@ def _check_destination(folder: Path, overwrite: bool) -> None:
         )
     if not (folder / "packhorse.json").is_file():
         raise CheckpointError(f"{folder}: is not a converted folder, so it is not overwritten")
+
+
+def _copy_text_files(to: Path, root: Path, model: Path) -> None:
+    """model: the folder of config.json, whose files win over those of `root`."""
+    files = {
+        name: folder / name
+        for name in _TRAVELLING
+        for folder in (root, model)
+        if (folder / name).is_file()
+    }
+    if (settings := settings_file(model)).is_file():
+        files[SETTINGS] = settings
+    for name, file in files.items():
+        refuse_lfs_pointer(file)
+        shutil.copyfile(file, to / name)
 
 
 def _write_tokenizer(to: Path, folders: tuple[Path, ...]) -> None:
@@ -132,10 +147,7 @@ def convert(
     try:
         write_safetensors(scratch / "model.safetensors", tensors, dtypes, progress)
         root = src if src.is_dir() else src.parent
-        for name in _TRAVELLING:
-            for folder in (root, checkpoint.folder):  # the latter wins
-                if (folder / name).is_file():
-                    shutil.copyfile(folder / name, scratch / name)
+        _copy_text_files(scratch, root, checkpoint.folder)
         _write_tokenizer(scratch, (checkpoint.folder, root))
         text = json.dumps(checkpoint.spec, indent=2) + "\n"
         (scratch / "packhorse.json").write_text(text, encoding="utf-8")

@@ -35,9 +35,12 @@ def parse_json_object(text: bytes, what: str) -> dict[str, Any]:
     return value
 
 
-def refuse_lfs_pointer(path: Path, start: bytes) -> None:
-    """Raises CheckpointError where `path`, which begins with `start`, only stands for a file that
-    Git LFS has not fetched."""
+def refuse_lfs_pointer(path: Path, start: bytes | None = None) -> None:
+    """Raises CheckpointError where `path`, which begins with `start` (None: it is read), only
+    stands for a file that Git LFS has not fetched."""
+    if start is None:
+        with path.open("rb") as file:
+            start = file.read(len(_LFS_POINTER))
     if start.startswith(_LFS_POINTER):
         raise CheckpointError(
             f"{path}: a Git LFS pointer, not the file itself. Fetch the files: "

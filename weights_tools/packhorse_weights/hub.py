@@ -79,17 +79,26 @@ class _Entry:
         snapshot = self.folder / "snapshots" / commit
         return snapshot if snapshot.is_dir() else None
 
+    def _longer_name(self) -> str:
+        """For messages: what a name without an organisation means elsewhere."""
+        if "/" in self.name:
+            return ""
+        return f" (sentence-transformers means sentence-transformers/{self.name} by such a name)"
+
     def lacks(self) -> str | None:
         """What is missing for a session, in words; None: nothing."""
         snapshot = self.snapshot()
         if snapshot is None:
             if not self.folder.is_dir():
-                return f"{self.folder} is not there"
+                return f"{self.folder} is not there{self._longer_name()}"
             refs, snapshots = self.folder / "refs", self.folder / "snapshots"
-            there = [str(one.relative_to(refs)) for one in refs.rglob("*") if one.is_file()]
+            found = [str(one.relative_to(refs)) for one in refs.rglob("*") if one.is_file()]
+            there = [one for one in found if replace(self, revision=one).snapshot() is not None]
             there += [one.name for one in snapshots.glob("*")]
             known = ", ".join(sorted(there)) or "none"
-            return f"{self.folder} has no revision {self.revision or 'main'!r}, only: {known}"
+            revision, commit = self.revision or "main", self.commit()
+            lost = f" (the commit {commit!r:.60}, which is not there)" if commit != revision else ""
+            return f"{self.folder} has no revision {revision!r}{lost}, only: {known}"
         missing = missing_part(snapshot)
         return None if missing is None else f"{snapshot} is incomplete: it lacks {missing}"
 

@@ -13,11 +13,17 @@ from packhorse_weights.dense import read_dense, refuse_rest, take_layer
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
 from packhorse_weights.layout import Spec
-from packhorse_weights.pooling import Module, default_pooling, read_modules, read_pooling
+from packhorse_weights.pooling import (
+    OF_TRAINING,
+    PACKAGES,
+    Module,
+    default_pooling,
+    read_modules,
+    read_pooling,
+)
 from packhorse_weights.tensor import Tensor
 from packhorse_weights.weight_files import read_file
 
-_PACKAGES = ("sentence_transformers", "pylate")
 _TRANSFORMERS = ("Transformer", "MLMTransformer")
 _KNOWN = (
     *_TRANSFORMERS,
@@ -29,7 +35,6 @@ _KNOWN = (
     "MultiVectorMask",
     "LogitScore",
 )
-_OF_TRAINING = ("Dropout",)  # modules that do nothing outside of it
 # Other modules of sentence-transformers -> what they would do.
 _REFUSED = {
     "Router": "it sends each text to one of several models",
@@ -167,27 +172,26 @@ def _routes(path: Path) -> str:
 
 
 def _check_module(module: Module, where: str) -> None:
-    if module.package not in _PACKAGES:
+    if module.package not in PACKAGES:
         raise CheckpointError(
             f"{where}: the module {module.name!r:.80} is code of the folder's own, which is never "
-            f"run; supported: modules of {' and '.join(_PACKAGES)}"
+            f"run; supported: modules of {' and '.join(PACKAGES)}"
         )
-    if module.kind not in (*_KNOWN, *_OF_TRAINING):
+    if module.kind not in _KNOWN:
         why = f": {_REFUSED[module.kind]}" if module.kind in _REFUSED else ""
         routes = _routes(module.path) if module.kind in ("Router", "Asym") else ""
         raise CheckpointError(
             f"{where}: the module {module.kind!r:.80} is not supported{why}{routes}; "
-            f"supported: {', '.join((*_KNOWN, *_OF_TRAINING))}"
+            f"supported: {', '.join((*_KNOWN, *OF_TRAINING))}"
         )
 
 
 def known_modules(root: Path) -> list[Module]:
-    """Of modules.json, without those that only training needs. Raises CheckpointError for one that
-    is not supported."""
+    """As `read_modules` gives them. Raises CheckpointError for one that is not supported."""
     modules = read_modules(root)
     for module in modules:
         _check_module(module, str(root / "modules.json"))
-    return [module for module in modules if module.kind not in _OF_TRAINING]
+    return modules
 
 
 def read_parts(

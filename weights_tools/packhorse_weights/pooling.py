@@ -37,6 +37,11 @@ _MAX_POOLINGS = 16  # the runtime takes no more side by side
 AskedPooling = str | Sequence[str] | None
 
 
+# The first part of the names of modules that are known.
+PACKAGES = ("sentence_transformers", "pylate")
+OF_TRAINING = ("Dropout",)  # modules of theirs that do nothing outside of it
+
+
 class Module(NamedTuple):
     kind: str  # the last part of its class's name, such as "Pooling"
     path: Path
@@ -45,22 +50,25 @@ class Module(NamedTuple):
 
 
 def read_modules(folder: Path) -> list[Module]:
-    """The modules that modules.json lists, in order; empty where there is no such file."""
+    """The modules that modules.json lists, in order, without those that only training needs; empty
+    where there is no such file."""
     path = folder / "modules.json"
     if not path.is_file():
         return []
+    data = read_bytes(path)
     try:
-        modules = json.loads(read_bytes(path))
+        modules = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not valid JSON: {error}") from None
     if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
         raise CheckpointError(f"{path}: expected a list of modules")
     types = [str(m.get("type")) for m in modules]
     paths = [child(folder, m.get("path"), str(path)) for m in modules]
-    return [
+    found = [
         Module(name.rpartition(".")[2], its_path, name.partition(".")[0], name)
         for name, its_path in zip(types, paths, strict=True)
     ]
+    return [one for one in found if one.kind not in OF_TRAINING or one.package not in PACKAGES]
 
 
 def read_pooling(path: Path) -> Spec:
@@ -70,7 +78,7 @@ def read_pooling(path: Path) -> Spec:
     modes = config.fields.get("pooling_mode")
     if modes is None:
         # Without any flag sentence-transformers takes the mean.
-        modes = [mode for flag, mode in _FLAGS.items() if config.fields.get(flag) is True]
+        modes = [mode for flag, mode in _FLAGS.items() if config.fields.get(flag)]
         modes = modes or ["mean"]
     elif isinstance(modes, str):
         modes = [modes]

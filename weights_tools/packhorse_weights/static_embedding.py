@@ -23,6 +23,7 @@ _NAMES = ("embedding.weight", "embeddings")
 _MAX_LENGTH = 8192  # tokens of a text that no file limits
 _MODEL2VEC_MAX_LENGTH = 512  # model2vec's own limit where its config says nothing
 _MAX_SEQLEN = 1 << 20
+_MAX_MADE = 1 << 31  # numbers in a table that is computed: 8 GiB
 
 
 class Static(NamedTuple):
@@ -59,6 +60,11 @@ def _make_table(
     table: Tensor, mapping: Tensor | None, weights: Tensor | None, path: Path
 ) -> Tensor:
     """A row for each token: the row that `mapping` names, times the token's weight, in float32."""
+    count, columns = (table if mapping is None else mapping).shape[0], table.shape[1]
+    if count * columns > _MAX_MADE:  # a small file can ask for any number of shared rows
+        raise CheckpointError(
+            f"{path}: a table of {count} rows and {columns} columns, more than {_MAX_MADE} numbers"
+        )
     rows = to_float32(table)
     if mapping is not None:
         ids = mapping.data
@@ -86,8 +92,8 @@ def _longest(folder: Path, config: Config, as_model2vec: bool) -> int:
     return truncation.integer("max_length", default=_MAX_LENGTH, high=_MAX_SEQLEN)
 
 
-def read_static(folder: Path) -> Static:
-    """The table in `folder`, as `find_static` gives it.
+def read_static(folder: Path, file: Path | None = None) -> Static:
+    """The table in `folder`, as `find_static` gives it; `file`: as in `read_weights`.
 
     Texts are read as sentence-transformers reads them; or as model2vec does (cut elsewhere, and
     their unknown tokens do not count) where only that can load the folder: it has no modules.json,
@@ -95,7 +101,7 @@ def read_static(folder: Path) -> Static:
 
     Raises CheckpointError naming the tensor that is missing or not usable.
     """
-    tensors, files, format = read_weights(folder)
+    tensors, files, format = read_weights(folder, file)
     path, rest = files[0], dict(tensors)
     name = next((name for name in _NAMES if name in rest), None)
     if name is None:

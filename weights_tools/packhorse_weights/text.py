@@ -56,8 +56,7 @@ def _find_tokenizer(folder: Path, root: Path) -> Path | BuiltTokenizer:
     folders = list(dict.fromkeys((folder, root)))
     for path in (place / "tokenizer.json" for place in folders):
         if path.is_file():
-            with path.open("rb") as file:
-                refuse_lfs_pointer(path, file.read(100))
+            refuse_lfs_pointer(path)
             return path
     for place in folders:
         if (built := build_tokenizer(place, folder)) is not None:
@@ -91,11 +90,13 @@ def _special(settings: Config, folder: Path, name: str) -> str | None:
 def _normalizer(config: Config) -> dict[str, bool | None]:
     if config.fields.get("tokenizer_class") in _GENERIC_CLASSES:
         return {}
-    given = {theirs: ours for theirs, ours in _NORMALIZER.items() if theirs in config.fields}
-    return {
-        ours: None if config.fields[theirs] is None else config.boolean(theirs, default=False)
-        for theirs, ours in given.items()
-    }
+    found: dict[str, bool | None] = {}
+    for theirs, ours in _NORMALIZER.items():
+        if config.fields.get(theirs) is not None:
+            found[ours] = config.boolean(theirs, default=False)
+        elif ours == "strip_accents" and ours in config.fields:
+            found[ours] = None  # accents are kept or lost as case is; null says nothing of the rest
+    return found
 
 
 def _optional(folder: Path, name: str) -> Config:
@@ -134,13 +135,14 @@ def _truncate_dim(config: Config) -> int | None:
     return None if found is None else config.integer("truncate_dim")
 
 
-def _tokens(folder: Path) -> Config:
-    """`text` of the spec: of a converted folder, or of a table of embeddings."""
+def _tokens(folder: Path, file: Path | None) -> Config:
+    """`text` of the spec: of a converted folder, or of a table of embeddings (in `file`, where its
+    folder has several)."""
     converted = folder / "packhorse.json"
     if converted.is_file():
         return Config(read_json(converted), str(converted)).section("text")
-    is_static = find_static(folder) is not None
-    return Config(read_static(model_folder(folder)).spec["text"] if is_static else {}, str(folder))
+    static = find_static(folder)
+    return Config({} if static is None else read_static(static, file).spec["text"], str(folder))
 
 
 def read_text_config(path: str | PathLike[str], *, revision: str | None = None) -> TextConfig:
@@ -154,7 +156,7 @@ def read_text_config(path: str | PathLike[str], *, revision: str | None = None) 
     found = _find_tokenizer(folder, root)
     built = found if isinstance(found, BuiltTokenizer) else None
     tokenizer_file = found.file if isinstance(found, BuiltTokenizer) else found
-    tokens = _tokens(root)
+    tokens = _tokens(root, None if path.is_dir() else path)
     special_tokens = tokens.boolean("special_tokens", True)
     settings = _optional(tokenizer_file.parent, "tokenizer_config.json")
     if not special_tokens:  # then nothing reads them, in sentence-transformers neither

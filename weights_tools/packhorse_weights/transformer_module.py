@@ -9,6 +9,9 @@ from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
 
+SETTINGS = "sentence_bert_config.json"
+# In older names of that file, in the order in which sentence-transformers looks for them.
+_OLDER_KINDS = ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 # Arguments, by both of their names, and those that change nothing here: where and how a model or a
 # tokenizer is loaded.
 _MODEL = ("model_args", "model_kwargs")
@@ -30,14 +33,19 @@ _HARMLESS = {
 }
 
 
+def settings_file(folder: Path) -> Path:
+    """sentence_bert_config.json, or the file under its older names where a folder has that."""
+    names = (f"sentence_{kind}_config.json" for kind in _OLDER_KINDS)
+    paths = [path for path in (folder / SETTINGS, *map(folder.joinpath, names)) if path.is_file()]
+    return paths[0] if paths else folder / SETTINGS
+
+
 def transformer_settings(folder: Path) -> Config:
-    """Of sentence_bert_config.json, or of its older names; empty where there is none.
+    """What `settings_file` holds; empty where there is none.
 
     Raises CheckpointError for arguments that would make another model or other tokens.
     """
-    paths = sorted(folder.glob("sentence_*_config.json"))
-    path = next((path for path in paths if path.name == "sentence_bert_config.json"), None)
-    path = path or next(iter(paths), folder / "sentence_bert_config.json")
+    path = settings_file(folder)
     config = Config(read_json(path) if path.is_file() else {}, str(path))
     for name in (*_MODEL, *_TOKENIZER):
         if unknown := config.section(name).fields.keys() - _HARMLESS:

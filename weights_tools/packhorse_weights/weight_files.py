@@ -53,7 +53,14 @@ def _read_shards(index: Path) -> tuple[dict[str, Tensor], list[Path], Format]:
     return tensors, files, format
 
 
-def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path], Format]:
+def read_weights(
+    folder: Path, file: Path | None = None
+) -> tuple[dict[str, Tensor], list[Path], Format]:
+    """(the tensors, the files that they lie in, the form of these). file: this one is read, and not
+    what the folder has under the usual names."""
+    if file is not None:
+        tensors, format = read_file(file)
+        return tensors, [file], format
     for name in WEIGHT_FILES:
         path = folder / name
         if path.is_file():

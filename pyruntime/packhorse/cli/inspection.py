@@ -14,6 +14,7 @@ from packhorse_weights.text import read_text_config
 from packhorse import plan_memory
 from packhorse.cli.options import split_options
 from packhorse.cli.outputs import embedding_columns, find_outputs
+from packhorse.dtypes import choose_dtype
 from packhorse.heads import methods_for
 from packhorse.text import TextTokenizer
 
@@ -113,7 +114,7 @@ def _text(path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def _session(checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str, Any]:
     """`error` in place of bytes where this build or machine has no such device."""
-    dtype = options.get("dtype") or checkpoint.default_dtype(options["device"])
+    dtype = choose_dtype(options.get("dtype"), options["device"], checkpoint.stored_dtype)
     asked = {**options, "dtype": dtype}
     try:
         plan = plan_memory(checkpoint.spec, **asked)

@@ -53,11 +53,19 @@ def encode_rows(
     """What `encode` makes of `rows`. Raises ValueError naming the row that cannot be encoded."""
     try:
         return encode(list(rows))
-    except Exception as error:  # the package raises nothing narrower
+    except BaseException as error:  # the package raises nothing narrower
+        if not _is_of_tokenizers(error):
+            raise
         for i, row in enumerate(rows, first):
             _check_characters(row, i)
         number = first + next((i for i, row in enumerate(rows) if _fails(encode, row)), 0)
         raise ValueError(f"texts[{number}]: {error} ({how})") from None
+
+
+def _is_of_tokenizers(error: BaseException) -> bool:
+    """Whether the package tokenizers may have raised it: a panic of its code in Rust is no
+    Exception, although the tokenizer can still be used after it."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 def _check_characters(row: Text, i: int) -> None:
@@ -74,6 +82,8 @@ def _check_characters(row: Text, i: int) -> None:
 def _fails(encode: Callable[[list[Text]], object], text: Text) -> bool:
     try:
         encode([text])
-    except Exception:
+    except BaseException as error:
+        if not _is_of_tokenizers(error):
+            raise
         return True
     return False
