@@ -14,10 +14,11 @@ from packhorse._session import available_devices
 from packhorse._session import version as _version
 from packhorse.memory import MemoryPlan
 from packhorse.packing import PackedTokens, pack
+from packhorse.planning import plan_memory
 from packhorse.profile import cpu_profile
 from packhorse.result import DeviceResult, RunResult
 from packhorse.retrieval import late_interaction, lexical_weights, sparse_entries
-from packhorse.session import Session, plan_memory
+from packhorse.session import Session
 from packhorse.text import TextModel
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from packhorse import _device, _ops
 from packhorse._ops import Operators
 from packhorse.device import dtype_of, import_array, is_device_array, stream_handle
+from packhorse.dtypes import choose_dtype
 from packhorse.packing import as_int32
 
 Norm = tuple[Any, Any, float]
@@ -20,7 +21,7 @@ Norm = tuple[Any, Any, float]
 def shared_operators(
     device: str, dtype: str, threads: int | None, attention: str = "auto"
 ) -> Operators:
-    return Operators(device, dtype, threads or 0, attention)
+    return Operators(device, choose_dtype(dtype, device, dtype), threads or 0, attention)
 
 
 def as_float32(name: str, values: Any) -> npt.NDArray[np.float32]:

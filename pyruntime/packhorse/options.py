@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from os import PathLike
 
 from packhorse.names import AttentionAlgorithm, Dtype
+
+ModelPath = str | PathLike[str]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -27,12 +26,11 @@ from packhorse.dtypes import choose_dtype
 from packhorse.lifetime import SessionLifetime
 from packhorse.memory import MemoryPlan
 from packhorse.names import AttentionAlgorithm, Dtype, OutputName, PairTruncation, Pooling
-from packhorse.options import SessionOptions
+from packhorse.options import ModelPath, SessionOptions
 from packhorse.packing import Int32Array, PackedTokens, TokenSequence, as_int32, pack
 from packhorse.pairs import as_scores, check_pair, check_scores, join_pairs
 from packhorse.result import DeviceResult, FloatArray, OutputShape, RunResult
 
-ModelPath = str | PathLike[str]
 OutArrays = Mapping[str, FloatArray]
 
 
@@ -438,53 +436,3 @@ class Session(SessionLifetime):
             f"device='{self.device}', dtype='{self.dtype}', max_tokens={self.max_tokens}, "
             f"max_sequences={self.max_sequences})"
         )
-
-
-def plan_memory(
-    model: ModelPath | Mapping[str, Any],
-    device: str = "cpu",
-    dtype: Dtype | None = None,
-    max_tokens: int = 8192,
-    max_sequences: int = 256,
-    threads: int | None = None,
-    pin_threads: bool = False,
-    memory_limit: int | None = None,
-    output_slots: int = 2,
-    max_predictions: int = 0,
-    reranker: str | Mapping[str, Any] | None = None,
-    attention_algorithm: AttentionAlgorithm = "auto",
-    pooling: Pooling | Sequence[Pooling] | None = None,
-    normalize: bool | None = None,
-    *,
-    revision: str | None = None,
-) -> MemoryPlan:
-    """The plan that `Session.load` would have, without reading any weights.
-
-    `model` is a folder as for `Session.load`, or a spec (docs/spec.md), which says itself what it
-    has: without `reranker`, `pooling`, `normalize` and `revision`; without a dtype its weights pass
-    as float32. Raises as `load` does.
-    """
-    stored = "float32"
-    if not isinstance(model, Mapping):
-        from packhorse_weights import resolve_model
-
-        files = resolve_model(model, reranker, pooling, normalize, revision=revision)
-        model, stored = files.spec, files.stored_dtype
-    elif any(asked is not None for asked in (reranker, pooling, normalize, revision)):
-        raise ValueError(
-            "reranker, pooling, normalize and revision are of a folder or a name: a spec says "
-            "itself what it has"
-        )
-    options = SessionOptions(
-        device=device,
-        dtype=choose_dtype(dtype, device, stored),
-        max_tokens=max_tokens,
-        max_sequences=max_sequences,
-        threads=threads,
-        pin_threads=pin_threads,
-        memory_limit=memory_limit,
-        output_slots=output_slots,
-        max_predictions=max_predictions,
-        attention_algorithm=attention_algorithm,
-    )
-    return MemoryPlan.from_native(_session.plan_memory(json.dumps(model), options))

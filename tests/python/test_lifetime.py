@@ -191,6 +191,19 @@ def test_pickles_have_the_options(tiny_model: Path, tmp_path: Path, device: str)
     np.testing.assert_array_equal(session.run(batch).hidden, result.hidden)
 
 
+def test_pickles_of_relative_paths_are_read_anywhere(
+    tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tokenizers")
+    (tmp_path / "elsewhere").mkdir()
+    folder = with_tokenizer(GOLDEN / "bert-gelu", tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    model = TextModel.load(folder.name, device, max_tokens=64)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.embed(TEXTS), model.embed(TEXTS))
+
+
 def test_a_session_made_otherwise_cannot_be_pickled(session: Session) -> None:
     made = Session(session._native, session.config, session._options)
     with pytest.raises(TypeError, match=r"cannot be pickled: it was not made by Session\.load"):

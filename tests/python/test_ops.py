@@ -309,7 +309,10 @@ def test_errors_name_what_does_not_fit(device: str, rng: Random) -> None:
             "position_offset is -1, expected 0 to",
         ),
         (lambda: ops.gemm(x, weight, device="tpu"), "unknown device 'tpu'"),
-        (lambda: ops.gemm(x, weight, dtype="float64", **on), "unknown dtype 'float64'"),
+        (
+            lambda: ops.gemm(x, weight, dtype="float64", **on),
+            r"unknown dtype 'float64'; known: (float32, bfloat16, int8|float16, bfloat16) on ",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             call()
@@ -317,5 +320,5 @@ def test_errors_name_what_does_not_fit(device: str, rng: Random) -> None:
 
 def test_dtypes_that_no_operator_computes_in(device: str) -> None:
     for dtype in ("int32", "uint8", "bool"):
-        with pytest.raises((ValueError, RuntimeError), match=dtype):
+        with pytest.raises(ValueError, match=f"unknown dtype '{dtype}'"):
             ops.gemm(np.ones((1, 1)), np.ones((1, 1)), device=device, dtype=dtype)

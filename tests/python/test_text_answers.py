@@ -62,7 +62,7 @@ def test_arguments(tmp_path: Path) -> None:
         model.answer(["who", "who " * 35], [context] * 2)
     with pytest.raises(ValueError, match="question is one str and context an iterable"):
         model.answer("who", [context])
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(ValueError, match="1 questions and 2 contexts, expected as many"):
         model.answer(["who"], [context] * 2)
     with pytest.raises(ValueError, match="top_k 0"):
         model.answer("who", context, top_k=0)

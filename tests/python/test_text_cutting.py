@@ -269,6 +269,80 @@ def test_pieces_as_the_whole(kind: str, tmp_path: Path) -> None:
         check_same(found, arrays_of(own.encode(*((row,) if isinstance(row, str) else row))))
 
 
+def in_other_words(name: str) -> Any:
+    """Byte-level tokenizers whose words are not parted at spaces, though a step of each does that
+    in other company; of the last, spaces around ideographs are tokens."""
+    from tokenizers import Regex, normalizers, pre_tokenizers
+
+    tokenizer = KINDS["bytes"]()
+    write = normalizers.Replace(" ", "\u2581")
+    metaspace = pre_tokenizers.Metaspace(split=False)
+    steps: dict[str, tuple[Any, Any]] = {
+        "written bytes": (normalizers.ByteLevel(), pre_tokenizers.Whitespace()),
+        "as gemma": (write, pre_tokenizers.Split(" ", "merged_with_previous")),
+        "written space": (write, pre_tokenizers.WhitespaceSplit()),
+        "written first": (
+            normalizers.NFC(),
+            pre_tokenizers.Sequence([metaspace, pre_tokenizers.WhitespaceSplit()]),
+        ),
+        "joined": (normalizers.NFC(), pre_tokenizers.Split(Regex(_PATTERN), "contiguous")),
+        "space at the end": (
+            normalizers.NFC(),
+            pre_tokenizers.Sequence(
+                [
+                    pre_tokenizers.Split(" ", "merged_with_previous"),
+                    pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+                ]
+            ),
+        ),
+        "ideographs": (
+            normalizers.BertNormalizer(),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ),
+    }
+    tokenizer.normalizer, tokenizer.pre_tokenizer = steps[name]
+    return tokenizer
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "written bytes",
+        "as gemma",
+        "written space",
+        "written first",
+        "joined",
+        "space at the end",
+        "ideographs",
+    ],
+)
+def test_words_that_no_space_parts(name: str, tmp_path: Path) -> None:
+    ours, own, _ = load(lambda: in_other_words(name), tmp_path / "m")
+    rows: list[Any] = [random_text(200, seed) for seed in range(4)] + ["\u4e2d\u6587" * 1000]
+    for row, found in zip(rows, ours.read(rows), strict=True):
+        check_same(found, arrays_of(own.encode(row)))
+
+
+def test_merges_across_written_spaces(tmp_path: Path) -> None:
+    """Of a tokenizer that writes spaces away: a text is cut only where no merge crosses one."""
+    from tokenizers import models
+
+    def maker() -> Any:
+        tokenizer = in_other_words("as gemma")
+        merges = [("t", "\u2581"), ("a", "t\u2581"), ("at\u2581", "at\u2581")]
+        names = [*SPECIAL.values(), *"actdog", "\u2581", *(one + two for one, two in merges)]
+        vocabulary = {token: i for i, token in enumerate(names)}
+        tokenizer.model = models.BPE(vocabulary, merges, unk_token="[UNK]", fuse_unk=True)
+        return tokenizer
+
+    ours, own, spy = load(maker, tmp_path / "m")
+    text = "at " * 10_001
+    own.enable_truncation(40)
+    assert ours.encode([text], 40).ids[0].tolist() == own.encode(text).ids
+    assert spy.characters == len(text)
+
+
 def test_pieces_are_small(tmp_path: Path) -> None:
     """What is read of a long context at once, and that its answers are those of its windows."""
     ours, _, spy = load(MAKERS["words"], tmp_path / "m")

@@ -5,7 +5,7 @@ A context longer than the model takes is read in windows that overlap, each afte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -31,6 +31,10 @@ def _as_pairs(question: str | Iterable[str], context: str | Iterable[str]) -> It
         return zip(question, repeat(context), strict=False)
     if isinstance(question, str):
         raise ValueError("question is one str and context an iterable, expected both or neither")
+    if isinstance(question, Sized) and isinstance(context, Sized) and len(question) != len(context):
+        raise ValueError(
+            f"{len(question)} questions and {len(context)} contexts, expected as many of both"
+        )
     return zip(question, context, strict=True)
 
 

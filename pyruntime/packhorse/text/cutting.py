@@ -69,20 +69,53 @@ def _is_local_normalizer(step: dict[str, Any]) -> bool:
     return step["type"] in _LOCAL_NORMALIZERS
 
 
-def _parts_at_spaces(step: dict[str, Any]) -> bool | None:
-    """Whether a step of a pre-tokenizer parts words at a space; None: it looks farther."""
+def _space_after(step: dict[str, Any], space: str) -> str:
+    """What stands for a space of the text after a step, where `space` does before it."""
+    if space != " ":
+        return space
+    if step["type"] == "ByteLevel":
+        return "\u0120"
+    if step["type"] == "Metaspace":
+        return str(step["replacement"])
+    if step["type"] == "Replace" and step["pattern"] == {"String": " "}:
+        return str(step["content"])
+    return space
+
+
+def _parts_at_spaces(step: dict[str, Any], space: str) -> bool | None:
+    """Whether a step of a pre-tokenizer, which finds `space` in place of a space, parts words
+    there; None: it looks farther."""
     kind = step["type"]
-    if kind in _PARTING or kind in _LOCAL:
-        return kind in _PARTING
-    if kind == "ByteLevel":
-        return bool(step.get("use_regex", True))
     if kind == "Metaspace":
-        return bool(step.get("split", True))
+        return step.get("split", True) and space in (" ", step["replacement"])
+    if kind in _PARTING or kind in _LOCAL:
+        return kind in _PARTING and space == " "
+    if kind == "ByteLevel":
+        return bool(step.get("use_regex", True)) if space == " " else None
     if kind == "Split" and not step.get("invert"):
         pattern = step["pattern"]
-        if pattern == {"String": " "} or pattern.get("Regex") in _PARTING_PATTERNS:
-            return True
+        if pattern == {"String": " "} and space != " ":
+            return False
+        # Other behaviours join what stands beside a space with it, or words with each other.
+        if step["behavior"] in ("Isolated", "Removed", "MergedWithNext") and (
+            pattern == {"String": " "} or pattern.get("Regex") in _PARTING_PATTERNS
+        ):
+            return True if space == " " else None
     return None
+
+
+def _all_parts(
+    normalizers: list[dict[str, Any]], splitters: list[dict[str, Any]]
+) -> list[bool | None]:
+    """`_parts_at_spaces` of each step of a pre-tokenizer."""
+    space = " "
+    for step in normalizers:
+        space = _space_after(step, space)
+    found = []
+    for step in splitters:
+        found.append(_parts_at_spaces(step, space))
+        space = _space_after(step, space)
+    return found
 
 
 def _joins_no_words(tokenizer: Tokenizer, steps: list[dict[str, Any]]) -> bool:
@@ -105,15 +138,18 @@ class Cutter:
         self._tokenizer = tokenizer
         added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
         self._margin = MARGIN + 4 * max(map(len, added), default=0)
+        normalizers = steps_of(tokenizer.normalizer, "normalizers")
         splitters = steps_of(tokenizer.pre_tokenizer, "pretokenizers")
-        self._parts = [_parts_at_spaces(step) for step in splitters]
-        self._boundary = self._find_boundary(added, splitters)
+        self._parts = _all_parts(normalizers, splitters)
+        self._boundary = self._find_boundary(added, normalizers, splitters)
 
     def _find_boundary(
-        self, added: list[str], splitters: list[dict[str, Any]]
+        self,
+        added: list[str],
+        normalizers: list[dict[str, Any]],
+        splitters: list[dict[str, Any]],
     ) -> re.Pattern[str] | None:
         tokenizer = self._tokenizer
-        normalizers = steps_of(tokenizer.normalizer, "normalizers")
         parts = self._parts
         if (
             not all(_is_local_normalizer(step) for step in normalizers)
@@ -123,7 +159,9 @@ class Cutter:
             or not (any(parts) or _joins_no_words(tokenizer, normalizers + splitters))
         ):
             return None
-        chinese = any(step.get("handle_chinese_chars") for step in normalizers) and any(parts)
+        # A normalizer puts spaces around ideographs: they must not become tokens of their own.
+        drops_spaces = bool(parts and parts[0]) and splitters[0]["type"] in _PARTING
+        chinese = drops_spaces and any(step.get("handle_chinese_chars") for step in normalizers)
         return re.compile(f"{_AT_SPACE}|{_AT_IDEOGRAPH}" if chinese else _AT_SPACE)
 
     def _before(self, text: str, end: int) -> int:

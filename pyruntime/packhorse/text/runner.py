@@ -10,9 +10,11 @@ import numpy as np
 from packhorse.arguments import Outputs
 from packhorse.dtypes import choose_dtype
 from packhorse.names import AttentionAlgorithm, Dtype, Pooling
+from packhorse.options import ModelPath
 from packhorse.packing import Int32Array
+from packhorse.planning import plan_memory
 from packhorse.result import FloatArray, RunResult
-from packhorse.session import ModelPath, Session, plan_memory
+from packhorse.session import Session
 from packhorse.text.checks import Text
 from packhorse.text.settings import longest_sequence
 from packhorse.text.streaming import prepare_ahead

@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, NamedTuple
@@ -82,6 +83,8 @@ class TextTokenizer:
 
     def __init__(self, config: TextConfig) -> None:
         """Raises ModuleNotFoundError (no package tokenizers) and ValueError (a file not usable)."""
+        # Who unpickles it may have another working directory.
+        config = replace(config, tokenizer_file=config.tokenizer_file.absolute())
         self.config = config
         self._tokenizer = _load(config)
         truncation = self._tokenizer.truncation or {}
