@@ -76,7 +76,8 @@ def _describe(config: Config) -> str:
         kind = "texts" if _labels_texts(config) else "tokens"
         count = f"{len(labels)} label{'s' if len(labels) > 1 else ''}"
         return f"this model gives {kind} {count} ({', '.join(labels):.120})"
-    return "this model has no classifier"
+    found = [needed for needed, fits in _NEEDS.values() if fits(config)]
+    return f"this model has {' and '.join(found)}" if found else "this model gives embeddings"
 
 
 def require_head(config: Config, method: str) -> None:

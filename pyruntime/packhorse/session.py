@@ -290,7 +290,9 @@ class Session(SessionLifetime):
         if on_device is None:
             on_device = packed.on_device and out is None
         if on_device and out is not None:
-            raise ValueError("out has host arrays to write into, but on_device=True fills none")
+            raise ValueError(
+                "out is for results on the host, but on_device=True keeps them on the device"
+            )
         if ("predictions" in names) != (rows is not None):
             raise ValueError('output "predictions" and rows= go together: give both, or neither')
         wanted = None if rows is None else as_int32("rows", rows)
@@ -394,7 +396,7 @@ class Session(SessionLifetime):
             raise ValueError(f"type_ids has {len(type_ids)} rows, sequences have {len(rows)}")
         names = output_names(self._native, outputs)
         if "predictions" in names:
-            raise ValueError('"predictions" are of rows of one batch: use run')
+            raise ValueError('run_many: "predictions" are of rows of one batch: use run')
         arrays = output_arrays(self._native, names, {}, int(offsets[-1]), len(rows))
         for first, last in self._split(rows):
             tokens = slice(int(offsets[first]), int(offsets[last]))
@@ -472,8 +474,8 @@ def plan_memory(
         model, stored = files.spec, files.stored_dtype
     elif any(asked is not None for asked in (reranker, pooling, normalize, revision)):
         raise ValueError(
-            "reranker, pooling, normalize and revision are of a folder or a name: a spec says "
-            "itself what it has"
+            "reranker, pooling, normalize and revision go with a folder or a name: a spec says all "
+            "of this itself"
         )
     options = SessionOptions(
         device=device,

@@ -111,7 +111,7 @@ def convert(
     checkpoint = inspect_checkpoint(src, reranker, pooling, normalize)
     tensors = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
     if checkpoint.is_quantized:
-        raise CheckpointError(f"{src}: is quantised already; convert the model that it came from")
+        raise CheckpointError(f"{src} is quantised already; convert the model that it came from")
     dtypes = {
         name: dtype or (tensor.dtype if tensor.dtype in WEIGHT_DTYPES else "float32")
         for name, tensor in tensors.items()
@@ -119,7 +119,7 @@ def convert(
     if quantize is not None:
         plain, tensors = tensors, quantize_tensors(tensors)
         if plain.keys() == tensors.keys():
-            raise CheckpointError(f"{src}: quantize: a model without layers has none to quantise")
+            raise CheckpointError(f"{src}: quantize: this model has no layers to quantise")
         dtypes = {
             name: dtypes[name] if plain.get(name) is tensor else tensor.dtype
             for name, tensor in tensors.items()

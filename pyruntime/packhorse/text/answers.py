@@ -30,7 +30,7 @@ def _as_pairs(question: str | Iterable[str], context: str | Iterable[str]) -> It
             return [(question, context)]
         return zip(question, repeat(context), strict=False)
     if isinstance(question, str):
-        raise ValueError("question is one str and context an iterable, expected both or neither")
+        raise ValueError("question is a str and context is not: give one question for each context")
     return zip(question, context, strict=True)
 
 

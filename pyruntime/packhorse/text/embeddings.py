@@ -99,7 +99,7 @@ def _ranges(embeddings: FloatArray, ranges: npt.ArrayLike | None) -> FloatArray:
 def _check_sample(count: int, dtype: str) -> None:
     if 0 < count < MIN_SAMPLE:
         raise ValueError(
-            f'embed: dtype="{dtype}" without ranges takes those of the texts of this call, and '
+            f'embed: dtype="{dtype}" without ranges takes them from the texts of this call, and '
             f"{count} are too few, expected {MIN_SAMPLE} or more: {_HOW_TO_SAMPLE}"
         )
 

@@ -120,8 +120,8 @@ class Scoring(TextRunner):
         if template is not None:
             if not isinstance(truncation, bool):
                 raise ValueError(
-                    f"truncation {truncation!r:.80}: a text in a template is cut as one: "
-                    "True or False"
+                    f"truncation {truncation!r:.80}: this model's template is cut as one text, "
+                    "expected True or False"
                 )
             if instruction is not None and not template.takes_instruction:
                 raise ValueError("instruction: this model's template has no {instruction}")
@@ -130,7 +130,7 @@ class Scoring(TextRunner):
             texts = (template.write(*pair, instruction) for pair in _checked(pairs))
             prompt, frame = "", template.frame(self.tokenizer)
         elif instruction is not None:
-            raise ValueError("instruction: this model reads pairs without one")
+            raise ValueError("instruction: this model takes none")
         runs = self._run(
             texts,
             ["logits"],
