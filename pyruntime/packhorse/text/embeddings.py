@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MIN_SAMPLE = 100  # embeddings whose ranges say something about others
 _HOW_TO_SAMPLE = (
     "give ranges=np.stack([e.min(axis=0), e.max(axis=0)]) of float32 embeddings e of some thousand "
-    "representative texts, the same for all embeddings that meet"
+    "typical texts, the same for all embeddings that are compared"
 )
 DTYPES = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
 
