@@ -81,7 +81,7 @@ class Session(SessionLifetime):
     ) -> Session:
         """Loads a converted folder or a Hugging Face model.
 
-        path           of a folder or weight file; or the name of a repository ("org/model"), which
+        path           a folder or weight file; or the name of a repository ("org/model"), which
                        is looked up in the Hugging Face cache and, where it is not there,
                        downloaded through huggingface_hub (docs/models.md)
         device         one of `available_devices()`
@@ -101,14 +101,15 @@ class Session(SessionLifetime):
         output_slots   results that may stay on the device at once; on the CPU none are planned
         max_predictions  rows of the largest batch that a masked language model predicts; with 0 its
                        head is not loaded
-        reranker       of language models that score pairs by "yes" and "no": the template that they
-                       read a pair in, by its name or its fields (docs/text.md)
-        attention_algorithm  of CUDA devices, as `packhorse.ops.attention` names them
+        reranker       for language models that score pairs by "yes" and "no": the template that
+                       they read a pair in, by its name or its fields (docs/text.md)
+        attention_algorithm  the algorithm on CUDA devices, as `packhorse.ops.attention` names it
         pooling        how a sequence becomes one vector, "embedding": "cls", "mean", "max", "last",
                        "mean_sqrt", "weighted_mean", or several of them side by side; None: as the
-                       files say, else the mean (docs/models.md#pooling)
+                       files say, else the mean, or the last token of causal language models
+                       (docs/models.md#pooling)
         normalize      whether that vector is brought to length 1; None: as the files say
-        revision       of a repository: a branch, a tag or a commit hash; None: main
+        revision       branch, tag or commit hash of a repository; None: main
 
         Raises FileNotFoundError (no such model, and what to run), ValueError (the model cannot be
         read or is not supported, by name), MemoryError (the plan exceeds the limit or the machine),

@@ -92,8 +92,8 @@ def convert(
 ) -> Path:
     """Converts the model at `src` into `dst`.
 
-    src, reranker, pooling, normalize, revision: see `inspect_checkpoint`; what is asked for is
-    written down.
+    src, reranker, pooling, normalize, revision: see `inspect_checkpoint`. What they ask for is
+    written into packhorse.json.
 
     dtype: "float32", "float16" or "bfloat16"; None keeps each tensor's own. quantize: "int8" stores
     the dense layers of the blocks so, for sessions with dtype="int8" (docs/weights.md). progress

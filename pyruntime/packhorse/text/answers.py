@@ -85,8 +85,9 @@ class Answering(TextRunner):
     ) -> Any:
         """Where the context answers the question: {"score", "start", "end", "answer"}.
 
-        Of two str the answer itself, else a list: of as many questions as contexts, or of
-        questions about one context. With `top_k` over 1, lists of up to so many, best first.
+        Two str give the answer itself. As many questions as contexts, or several questions about
+        one context, give a list. With `top_k` over 1 each result is a list of up to so many
+        answers, best first.
         `start` and `end` count characters of the context, `answer` is context[start:end].
 
         max_length         tokens of a window; None: `self.max_length`, but at most 384

@@ -64,7 +64,8 @@ class Scoring(TextRunner):
     ) -> Any:
         """How well each document answers the query: float32[documents]; of one str, a float.
 
-        See `score_pairs`. Raises ValueError as that does.
+        A score is what `score_pairs` gives for the pair (query, document), and the other arguments
+        are as there. Raises ValueError as that does.
         """
         if not isinstance(query, str):
             raise ValueError(f"query is {query!r:.80}, expected a str")
