@@ -68,16 +68,16 @@ def methods_for(config: Config) -> list[str]:
     return [name for name, (_, fits) in _NEEDS.items() if fits(config)] or ["embed"]
 
 
-def _found(config: Config, needed: str) -> str:
+def _describe(config: Config) -> str:
     labels = _labels(config)
     if _answers(config):
-        return f"this model marks the start and the end of answers, expected {needed}"
+        return "this model marks the start and the end of answers"
     if labels:
         kind = "texts" if _labels_texts(config) else "tokens"
         count = f"{len(labels)} label{'s' if len(labels) > 1 else ''}"
-        given = f"{count} ({', '.join(labels):.120})"
-        return f"this model gives {kind} {given}, expected {needed}"
-    return f"this model lacks {needed}"
+        return f"this model gives {kind} {count} ({', '.join(labels):.120})"
+    found = [needed for needed, fits in _NEEDS.values() if fits(config)]
+    return f"this model has {' and '.join(found)}" if found else "this model gives embeddings"
 
 
 def require_head(config: Config, method: str) -> None:
@@ -88,4 +88,4 @@ def require_head(config: Config, method: str) -> None:
     hint = f"use {' or '.join(methods_for(config))}"
     if method == "score" and config.get("attention", {}).get("mask") == "causal":
         hint += "; a generative reranker is loaded with reranker="
-    raise ValueError(f"{method}: {_found(config, needed)}: {hint}")
+    raise ValueError(f"{method}: {_describe(config)}, expected {needed}: {hint}")

@@ -11,10 +11,10 @@ Self = TypeVar("Self", bound="SessionLifetime")
 
 
 class SessionLifetime:
-    """What `Session` has of it."""
+    """The methods of `Session` that close, copy and pickle it."""
 
     def __init__(self, native: NativeSession, reload: Callable[[], object] | None) -> None:
-        """`reload`: loads the same again, and can be pickled; None: this session cannot be."""
+        """`reload` loads the same session again and can be pickled; None: no pickling."""
         self._native = native
         self._reload = reload
 

@@ -45,8 +45,8 @@ def plan_memory(
         model, stored = files.spec, files.stored_dtype
     elif any(asked is not None for asked in (reranker, pooling, normalize, revision)):
         raise ValueError(
-            "reranker, pooling, normalize and revision are of a folder or a name: a spec says "
-            "itself what it has"
+            "reranker, pooling, normalize and revision go with a folder or a name: a spec says all "
+            "of this itself"
         )
     options = SessionOptions(
         device=device,

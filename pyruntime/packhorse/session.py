@@ -79,7 +79,7 @@ class Session(SessionLifetime):
     ) -> Session:
         """Loads a converted folder or a Hugging Face model.
 
-        path           of a folder or weight file; or the name of a repository ("org/model"), which
+        path           a folder or weight file; or the name of a repository ("org/model"), which
                        is looked up in the Hugging Face cache and, where it is not there,
                        downloaded through huggingface_hub (docs/models.md)
         device         one of `available_devices()`
@@ -99,14 +99,15 @@ class Session(SessionLifetime):
         output_slots   results that may stay on the device at once; on the CPU none are planned
         max_predictions  rows of the largest batch that a masked language model predicts; with 0 its
                        head is not loaded
-        reranker       of language models that score pairs by "yes" and "no": the template that they
-                       read a pair in, by its name or its fields (docs/text.md)
-        attention_algorithm  of CUDA devices, as `packhorse.ops.attention` names them
+        reranker       for language models that score pairs by "yes" and "no": the template that
+                       they read a pair in, by its name or its fields (docs/text.md)
+        attention_algorithm  the algorithm on CUDA devices, as `packhorse.ops.attention` names it
         pooling        how a sequence becomes one vector, "embedding": "cls", "mean", "max", "last",
                        "mean_sqrt", "weighted_mean", or several of them side by side; None: as the
-                       files say, else the mean (docs/models.md#pooling)
+                       files say, else the mean, or the last token of causal language models
+                       (docs/models.md#pooling)
         normalize      whether that vector is brought to length 1; None: as the files say
-        revision       of a repository: a branch, a tag or a commit hash; None: main
+        revision       branch, tag or commit hash of a repository; None: main
 
         Raises FileNotFoundError (no such model, and what to run), ValueError (the model cannot be
         read or is not supported, by name), MemoryError (the plan exceeds the limit or the machine),
@@ -288,7 +289,9 @@ class Session(SessionLifetime):
         if on_device is None:
             on_device = packed.on_device and out is None
         if on_device and out is not None:
-            raise ValueError("out has host arrays to write into, but on_device=True fills none")
+            raise ValueError(
+                "out is for results on the host, but on_device=True keeps them on the device"
+            )
         if ("predictions" in names) != (rows is not None):
             raise ValueError('output "predictions" and rows= go together: give both, or neither')
         wanted = None if rows is None else as_int32("rows", rows)
@@ -392,7 +395,7 @@ class Session(SessionLifetime):
             raise ValueError(f"type_ids has {len(type_ids)} rows, sequences have {len(rows)}")
         names = output_names(self._native, outputs)
         if "predictions" in names:
-            raise ValueError('"predictions" are of rows of one batch: use run')
+            raise ValueError('run_many: "predictions" are of rows of one batch: use run')
         arrays = output_arrays(self._native, names, {}, int(offsets[-1]), len(rows))
         for first, last in self._split(rows):
             tokens = slice(int(offsets[first]), int(offsets[last]))

@@ -208,7 +208,7 @@ def test_embed_options(cli: Cli, model: Path, text: Path, tmp_path: Path, vector
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("v.npz", (), "archives are not written: name it .npy"),
+        ("v.npz", (), ".npz archives are not written: name it .npy"),
         ("v.npz", ("--format", "npy"), "archives are not written"),
         ("v.npy", ("--format", "jsonl"), "the name says npy, --format says jsonl"),
         ("v.NDJSON", ("--format", "npy"), "the name says jsonl, --format says npy"),
@@ -238,9 +238,9 @@ def test_embed_in_bytes_by_a_sample(cli: Cli, model: Path, text: Path, tmp_path:
         assert found.dtype == dtype
         np.testing.assert_array_equal(found, levels)
     assert failed(cli(*asked, "int8"), "int8 needs --calibration", "100 or more texts")
-    assert failed(cli(*asked, "binary", "--calibration", sample), "no use for --calibration")
+    assert failed(cli(*asked, "binary", "--calibration", sample), "--calibration has no effect")
     np.save(sample, rows[:99])
-    assert failed(cli(*asked, "int8", "--calibration", sample), "99 embeddings", "100 or more")
+    assert failed(cli(*asked, "int8", "--calibration", sample), "99 embeddings", "at least 100")
     np.save(sample, rows[0])
     assert failed(cli(*asked, "int8", "--calibration", sample), "float32[32]", "[texts, dims]")
     np.save(sample, np.repeat(rows, 2, axis=1))

@@ -40,7 +40,7 @@ def test_strict(cli: Cli, text: Path, tmp_path: Path) -> None:
     assert shown.status == 1
     assert [json.loads(line)["index"] for line in shown.out.splitlines()] == [0]
     assert "lines.txt, line 2: not UTF-8" in shown.err
-    assert "--errors replace or skip" in shown.err
+    assert "--errors replace or --errors skip" in shown.err
 
 
 def test_replace(cli: Cli, text: Path, tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_skip(cli: Cli, text: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.array([row["embedding"] for row in rows], "f4"), expected)
     out = tmp_path / "v.npy"
     refused = cli("embed", folder, text, "-o", out, "--errors", "skip")
-    assert failed(refused, "npy cannot say which lines")
+    assert failed(refused, "a .npy file cannot say which lines")
     assert not out.exists()
 
 

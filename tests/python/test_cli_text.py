@@ -41,7 +41,7 @@ def test_score(cli: Cli, text: Path, tmp_path: Path) -> None:
     classifier = with_tokenizer(GOLDEN / "bert-sequence", tmp_path / "c")
     assert failed(cli("score", classifier, "who", text), "gives texts 3 labels")
     refused = cli("score", reranker, "who", text, "--instruction", "find it")
-    assert failed(refused, "instruction: this model reads pairs without one")
+    assert failed(refused, "instruction: this model takes none")
 
 
 def test_the_best_of_scored_lines(cli: Cli, text: Path, tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_embed_tokens(cli: Cli, lines: Path, tmp_path: Path) -> None:
     for row, vectors in zip(rows, found, strict=True):
         np.testing.assert_array_equal(np.array(row["vectors"], np.float32), vectors)
     refused = cli("embed-tokens", folder, lines, "--prompt-name", "query")
-    assert failed(refused, "'query' is not one of this model's: none")
+    assert failed(refused, "'query' is not one of this model's prompts: it has none")
 
 
 def test_inspect_and_bench_in_a_template(cli: Cli, tmp_path: Path) -> None:
@@ -198,5 +198,5 @@ def test_inspect_and_bench_in_a_template(cli: Cli, tmp_path: Path) -> None:
     plan = packhorse.plan_memory(folder, reranker=TOKENS)
     assert plan == packhorse.Session.load(folder, reranker=TOKENS).memory_plan
     assert "logits" in {buffer.name for buffer in plan.arena.buffers}
-    with pytest.raises(ValueError, match="a spec says itself"):
+    with pytest.raises(ValueError, match="a spec says all of this itself"):
         packhorse.plan_memory(resolve_model(folder, TOKENS).spec, reranker=TOKENS)

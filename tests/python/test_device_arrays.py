@@ -155,7 +155,7 @@ def test_sessions_on_the_cpu_refuse(tiny_model: Any) -> None:
     for more in ({"on_device": True}, {"stream": 1}):
         with pytest.raises(ValueError, match="runs on cpu: .* in host memory, without a stream"):
             session.run([[1, 2]], **more)
-    with pytest.raises(ValueError, match="on_device=True fills none"):
+    with pytest.raises(ValueError, match="on_device=True keeps them on the device"):
         session.run([[1, 2]], out={"hidden": expected}, on_device=True)
     with pytest.raises(ValueError, match=r"sequences\[0\] lies on a device"):
         session.run([Producer(ADDRESS, (6,))])  # type: ignore[list-item]

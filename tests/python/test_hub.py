@@ -189,7 +189,7 @@ def test_every_door(cache: Path, tmp_path: Path) -> None:
     assert (packhorse.TextModel.load(made).embed("the cat sat") == expected).all()
     with pytest.raises(FileNotFoundError, match="no revision 'main'"):
         packhorse.Session.load(NAME)
-    with pytest.raises(ValueError, match="of a folder or a name"):
+    with pytest.raises(ValueError, match="go with a folder or a name"):
         packhorse.plan_memory({}, revision="v1")
 
 

@@ -230,7 +230,10 @@ def test_refused_calls(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     model = load("llama", tmp_path / "m")
     for call, message in (
-        (lambda: model.score("a", ["b"], truncation="only_second"), "'only_second': a text in a t"),
+        (
+            lambda: model.score("a", ["b"], truncation="only_second"),
+            "'only_second': this model.s template",
+        ),
         (lambda: model.score("a", [7]), r"texts\[0\] is \('a', 7\), expected a query and a doc"),
         (lambda: model.score_pairs(["ab"]), r"texts\[0\] is 'ab', expected a query"),
         (lambda: model.score("a", ["b"], max_length=21), "21 leaves no room beside 22 special"),
@@ -243,7 +246,7 @@ def test_refused_calls(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=message):
             call()
     plain = with_tokenizer(GOLDEN / "bert-reranker", tmp_path / "plain")
-    with pytest.raises(ValueError, match="instruction: this model reads pairs without one"):
+    with pytest.raises(ValueError, match="instruction: this model takes none"):
         packhorse.TextModel.load(plain).score("a", ["b"], instruction="c")
     fields = {**TEMPLATE, "text": "{query} {document}"}
     without = packhorse.TextModel.load(tmp_path / "m", reranker=fields)

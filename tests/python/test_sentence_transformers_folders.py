@@ -162,7 +162,7 @@ def test_asked_for_of_models_that_also_pool() -> None:
         spec = inspect_checkpoint(GOLDEN / name, pooling="last", normalize=True).spec
         assert spec["embedding"]["pooling"] == "last"
         assert spec["embedding"]["normalize"] is True
-    with pytest.raises(ValueError, match="of a folder or a name: a spec says itself"):
+    with pytest.raises(ValueError, match="go with a folder or a name: a spec says all"):
         packhorse.plan_memory(resolve_model(BERT).spec, pooling="mean")
 
 

@@ -107,7 +107,7 @@ def test_conversion(folder: Path, tmp_path: Path) -> None:
     assert spec["text"] == {"special_tokens": False, "unknown_tokens": True}
     exact, found = (packhorse.TextModel.load(path).embed(TEXTS) for path in (folder, half))
     assert 0 < np.abs(found - exact).max() < 2e-3
-    with pytest.raises(CheckpointError, match="quantize: a model without layers has none to quant"):
+    with pytest.raises(CheckpointError, match="quantize: this model has no layers to quantise"):
         convert(folder, tmp_path / "int8", quantize="int8")
     with pytest.raises(CheckpointError, match="reranker: a table of embeddings scores no pairs"):
         inspect_checkpoint(folder, reranker="qwen3")
@@ -159,9 +159,12 @@ def change(folder: Path, edit: Callable[[dict[str, Tensor]], object]) -> None:
         ),
         (
             lambda t: t["mapping"].data.__setitem__(3, 16),
-            "mapping is .*, expected a number of one of the 16 rows for each token",
+            "mapping is .*, expected the number of one of the 16 rows for each token",
         ),
-        (lambda t: t["mapping"].data.__setitem__(3, -1), "expected a number of one of the 16 rows"),
+        (
+            lambda t: t["mapping"].data.__setitem__(3, -1),
+            "expected the number of one of the 16 rows",
+        ),
         (
             lambda t: t.update(weights=Tensor(np.zeros(7, "f4"), "float32")),
             r"weights is float32\[7\], expected shape \[98\]",

@@ -150,7 +150,7 @@ def test_prompts(model: packhorse.TextModel, folder: Path) -> None:
     rows = expected(model, [f"search for: {text}" for text in texts])
     np.testing.assert_array_equal(model.embed(texts, prompt_name="query"), rows)
     np.testing.assert_array_equal(model.embed(texts, prompt="search for: "), rows)
-    with pytest.raises(ValueError, match="prompt_name 'queri' is not one of this model's: query, "):
+    with pytest.raises(ValueError, match="'queri' is not one of this model's prompts: query, "):
         model.embed(texts, prompt_name="queri")
     with pytest.raises(ValueError, match="not both"):
         model.embed(texts, prompt_name="query", prompt="")

@@ -60,7 +60,7 @@ def test_arguments(tmp_path: Path) -> None:
     context = "the cat sat on the mat " * 10
     with pytest.raises(ValueError, match=r"texts\[1\]: the question has 38 tokens with special"):
         model.answer(["who", "who " * 35], [context] * 2)
-    with pytest.raises(ValueError, match="question is one str and context an iterable"):
+    with pytest.raises(ValueError, match="question is a str and context is not"):
         model.answer("who", [context])
     with pytest.raises(ValueError, match="1 questions and 2 contexts, expected as many"):
         model.answer(["who"], [context] * 2)

@@ -157,7 +157,11 @@ def test_added_tokens(folder: Path) -> None:
         ("sentence_bert_config.json", {"query_expansion": {"x": 1}}, "query_expansion"),
         ("sentence_bert_config.json", {"processing_kwargs": {"text": {}}}, "processing_kwargs"),
         ("sentence_bert_config.json", {"modality_config": {"message": {}}}, "has no text"),
-        ("config_sentence_transformers.json", {"prompts": {"a": 7}}, "prompts: 'a' is 7, no text"),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": {"a": 7}},
+            "'a' is 7, expected a str",
+        ),
         ("config_sentence_transformers.json", {"prompts": ["a"]}, "prompts: expected an object"),
         (
             "config_sentence_transformers.json",

@@ -24,15 +24,15 @@ CALLS: dict[str, Any] = {
 }
 # Model -> what it gives, and the methods that fit.
 FITTING = {
-    "bert-gelu": ("this model lacks ", ()),
+    "bert-gelu": ("gives embeddings", ()),
     "bert-sequence": ("texts 3 labels", ("classify",)),
     "bert-reranker": ("texts 1 label ", ("score", "classify")),
     "bert-tokens": ("tokens 9 labels", ("classify_tokens",)),
     "bert-answers": ("the start and the end of answers", ("answer",)),
-    "bert-predictions": ("this model lacks ", ("fill_mask",)),
-    "bert-splade": ("this model lacks ", ("fill_mask", "embed_sparse")),
-    "bert-colbert": ("this model lacks ", ("embed_tokens",)),
-    "bge-m3": ("this model lacks ", ("embed_sparse", "embed_tokens")),
+    "bert-predictions": ("has the head of a masked language model", ("fill_mask",)),
+    "bert-splade": ("model and a head of sparse vectors", ("fill_mask", "embed_sparse")),
+    "bert-colbert": ("has a head of vectors for late interaction", ("embed_tokens",)),
+    "bge-m3": ("has a head of sparse vectors and", ("embed_sparse", "embed_tokens")),
 }
 
 

@@ -62,7 +62,7 @@ class Checkpoint:
 
     @property
     def is_quantized(self) -> bool:
-        """Converted with `quantize`: for sessions of that dtype."""
+        """Whether it was converted with `quantize`: sessions of it have that dtype."""
         return self.converted and any(tensor.dtype == "int8" for tensor in self.tensors.values())
 
     @property
@@ -76,7 +76,7 @@ class Checkpoint:
         return max(counts, key=counts.__getitem__, default="float32")
 
     def default_dtype(self, device: str) -> str:
-        """Of a session that is asked for none: see the function of this name."""
+        """The dtype of a session that is not asked for another: see `tensor.default_dtype`."""
         return default_dtype(device, self.stored_dtype)
 
 
@@ -121,7 +121,8 @@ def inspect_checkpoint(
     Converted folders, Hugging Face folders and sentence-transformers folders are known. Tensors are
     views of the files: nothing is loaded.
 
-    path, revision: of a folder or file, or the name of a repository: see `find_model`.
+    path, revision: a folder, a file, or the name of a repository and a revision of it, as for
+    `find_model`.
     reranker: the template in which a generative reranker reads pairs, by its name or its fields
     (docs/text.md).
 

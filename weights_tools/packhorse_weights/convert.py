@@ -107,8 +107,8 @@ def convert(
 ) -> Path:
     """Converts the model at `src` into `dst`.
 
-    src, reranker, pooling, normalize, revision: see `inspect_checkpoint`; what is asked for is
-    written down.
+    src, reranker, pooling, normalize, revision: see `inspect_checkpoint`. What they ask for is
+    written into packhorse.json.
 
     dtype: "float32", "float16" or "bfloat16"; None keeps each tensor's own. quantize: "int8" stores
     the dense layers of the blocks so, for sessions with dtype="int8" (docs/weights.md). progress
@@ -126,7 +126,7 @@ def convert(
     checkpoint = inspect_checkpoint(src, reranker, pooling, normalize)
     tensors = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
     if checkpoint.is_quantized:
-        raise CheckpointError(f"{src}: is quantised already; convert the model that it came from")
+        raise CheckpointError(f"{src} is quantised already; convert the model that it came from")
     dtypes = {
         name: dtype or (tensor.dtype if tensor.dtype in WEIGHT_DTYPES else "float32")
         for name, tensor in tensors.items()
@@ -134,7 +134,7 @@ def convert(
     if quantize is not None:
         plain, tensors = tensors, quantize_tensors(tensors)
         if plain.keys() == tensors.keys():
-            raise CheckpointError(f"{src}: quantize: a model without layers has none to quantise")
+            raise CheckpointError(f"{src}: quantize: this model has no layers to quantise")
         dtypes = {
             name: dtypes[name] if plain.get(name) is tensor else tensor.dtype
             for name, tensor in tensors.items()

@@ -110,7 +110,8 @@ class SpecialTokens:
             token = read_token(value, f"{self._where}: added_tokens_decoder")
             if token is None or not number.isdecimal() or len(number) > 9:
                 raise CheckpointError(
-                    f"{self._where}: added_tokens_decoder: {number!r:.40}: no token {value!r:.60}"
+                    f"{self._where}: added_tokens_decoder: {number!r:.40} is {value!r:.60}, not a "
+                    "token"
                 )
             found.append((int(number), token))
         return [token for _, token in sorted(found, key=lambda one: one[0])]
@@ -137,7 +138,10 @@ class SpecialTokens:
             numbers = read_json(path)
             for text, number in numbers.items():
                 if type(number) is not int or not 0 <= number < 1 << 31:
-                    raise CheckpointError(f"{path}: {text!r:.80}: the id {number!r:.40}")
+                    raise CheckpointError(
+                        f"{path}: {text!r:.80} has the id {number!r:.40}, expected a whole number "
+                        "from 0"
+                    )
             for text in sorted(numbers, key=numbers.__getitem__):
                 is_special = text in contents
                 self.added.append(AddedToken(text, normalized=not is_special, special=is_special))
@@ -150,7 +154,7 @@ class SpecialTokens:
         token = read_token(value, self._where)
         if token is None:
             if not isinstance(value, str):
-                raise CheckpointError(f"{self._where}: {name}_token is {value!r:.80}, no token")
+                raise CheckpointError(f"{self._where}: {name}_token is {value!r:.80}, not a token")
             normalized = name in self._names.normalized
             lstrip = name == "mask" and self._names.mask_lstrip
             token = AddedToken(value, lstrip=lstrip, normalized=normalized)

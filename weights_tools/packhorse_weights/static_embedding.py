@@ -70,7 +70,7 @@ def _make_table(
         ids = mapping.data
         if mapping.dtype not in ("int32", "int64") or not ((ids >= 0) & (ids < len(rows))).all():
             raise CheckpointError(
-                f"{path}: mapping is {mapping.describe()}, expected a number of one of the "
+                f"{path}: mapping is {mapping.describe()}, expected the number of one of the "
                 f"{len(rows)} rows for each token"
             )
         rows = rows[ids]

@@ -48,7 +48,7 @@ class Tensor:
 
 
 def default_dtype(device: str, stored: str = "float32") -> str:
-    """The dtype of a session that is asked for none.
+    """The dtype of a session that is not asked for one.
 
     What the folder says where its weights are quantised; else float32 on the CPU, and on CUDA
     bfloat16 where the weights are stored so, else float16. stored: `Checkpoint.stored_dtype`.

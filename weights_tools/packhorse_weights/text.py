@@ -109,7 +109,9 @@ def _prompts(config: Config) -> tuple[dict[str, str], str | None]:
     prompts = {name: text for name, text in found.items() if text is not None}
     for name, text in prompts.items():
         if not isinstance(text, str):
-            raise CheckpointError(f"{config.where}: prompts: {name!r:.80} is {text!r:.80}, no text")
+            raise CheckpointError(
+                f"{config.where}: prompts: {name!r:.80} is {text!r:.80}, expected a str"
+            )
     default = config.fields.get("default_prompt_name")
     if default is not None and (not isinstance(default, str) or default not in found):
         raise CheckpointError(

@@ -70,7 +70,9 @@ def _vocabulary(path: Path) -> dict[str, int]:
     vocab = read_json(path)
     for token, number in vocab.items():
         if type(number) is not int or not 0 <= number < 1 << 31:
-            raise CheckpointError(f"{path}: {token!r:.80} has the id {number!r:.40}")
+            raise CheckpointError(
+                f"{path}: {token!r:.80} has the id {number!r:.40}, expected a whole number from 0"
+            )
     return vocab
 
 

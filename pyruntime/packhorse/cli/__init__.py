@@ -1,4 +1,4 @@
-"""The command `packhorse`: convert, inspect, embed, score, classify, evaluate, bench.
+"""The command `packhorse`: results for each line of a text, and commands about a model.
 
 Typer and rich are an optional extra: the library itself never imports this package.
 """

@@ -37,8 +37,8 @@ def _root(
 
 
 for panel, commands in (
-    ("Of each line of a text", TEXT_COMMANDS),
-    ("Of a model", MODEL_COMMANDS),
+    ("For each line of a text", TEXT_COMMANDS),
+    ("About a model", MODEL_COMMANDS),
 ):
     for command in commands:
         app.command(rich_help_panel=panel)(unbundle(command))

@@ -61,7 +61,7 @@ def run(
         "computed in": f"{session.dtype} on {session.device}",
         "tokens/s": f"{rate:,.0f} (median; {min(rates):,.0f} to {max(rates):,.0f})",
         "sequences/s": f"{rate * sequences * _BATCHES / tokens:,.0f}",
-        "padding avoided": f"{padded / tokens - 1:.0%} more tokens, were batches padded",
+        "padding avoided": f"{padded / tokens - 1:.0%} more tokens if batches were padded",
     }
     show_rows(model, rows)
     if explain:

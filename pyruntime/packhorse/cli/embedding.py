@@ -23,7 +23,7 @@ def read_ranges(sample: Path | None, dtype: str) -> npt.NDArray[np.float32] | No
     """
     if (dtype in ("int8", "uint8")) != (sample is not None):
         raise ValueError(
-            f"--output-dtype {dtype} has no use for --calibration"
+            f"--calibration has no effect with --output-dtype {dtype}"
             if sample is not None
             else f"--output-dtype {dtype} needs --calibration: float32 embeddings of this model, "
             f"of {MIN_SAMPLE} or more texts like those to come"
@@ -40,7 +40,7 @@ def read_ranges(sample: Path | None, dtype: str) -> npt.NDArray[np.float32] | No
         )
     if len(rows) < MIN_SAMPLE:
         raise ValueError(
-            f"{sample}: {len(rows)} embeddings, expected {MIN_SAMPLE} or more to tell ranges"
+            f"{sample}: {len(rows)} embeddings, expected at least {MIN_SAMPLE} to take ranges from"
         )
     return np.stack([rows.min(axis=0), rows.max(axis=0)]).astype(np.float32)
 

@@ -64,7 +64,7 @@ class LineReader:
                         yield lines
                         raise ValueError(
                             f"{self._name}, line {number + 1}: not UTF-8: {error.reason}; "
-                            "--errors replace or skip goes on"
+                            "--errors replace or --errors skip goes on after it"
                         ) from None
                     self._bad.append(number)
                     text = raw.decode("utf-8", "replace") if self._errors == "replace" else None

@@ -29,13 +29,15 @@ def convert(
     pooling: Pooling,
     dtype: Annotated[
         str | None,
-        typer.Option(help="float32, float16 or bfloat16; by default as they are."),
+        typer.Option(
+            help="Store weights as float32, float16 or bfloat16; by default each as it is."
+        ),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a folder converted before.")
+        bool, typer.Option("--overwrite", help="Replace FOLDER if it is a converted model.")
     ] = False,
     quantize: Annotated[
-        str | None, typer.Option(help="int8: store the blocks' dense layers so, for dtype int8.")
+        str | None, typer.Option(help="int8: store the dense layers of the blocks in int8.")
     ] = None,
     reranker: Reranker = None,
     revision: Revision = None,
@@ -56,10 +58,10 @@ def inspect(
     pooling: Pooling,
     planning: Planning,
     max_tokens: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Tokens of the largest batch planned for.")
+        int, typer.Option(min=1, metavar="N", help="Tokens of the largest batch to plan for.")
     ] = 8192,
     max_sequences: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Sequences of the largest batch planned for.")
+        int, typer.Option(min=1, metavar="N", help="Sequences of the largest batch to plan for.")
     ] = 256,
     reranker: Reranker = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -90,10 +92,10 @@ def evaluate(
     reference: Annotated[
         str | None,
         typer.Option(
-            metavar="MODEL", help="The model in float32, where MODEL itself is stored quantised."
+            metavar="MODEL", help="The model in float32, if MODEL itself is stored in int8."
         ),
     ] = None,
-    count: Annotated[int, typer.Option(min=2, metavar="N", help="Texts at most.")] = 2000,
+    count: Annotated[int, typer.Option(min=2, metavar="N", help="Most texts to compare.")] = 2000,
 ) -> None:
     """Compare embeddings in a dtype (by default int8) with those in float32, on real text."""
     from packhorse.cli import evaluation
@@ -108,7 +110,7 @@ def bench(
     running: Running,
     max_length: MaxLength = None,
     sequences: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Sequences of each batch.")
+        int, typer.Option(min=1, metavar="N", help="Sequences in each batch.")
     ] = 32,
     seconds: Annotated[
         float, typer.Option(min=0.1, metavar="S", help="How long to measure.")

@@ -42,14 +42,18 @@ Reranker = Annotated[
 ]
 MaxLength = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Tokens of the longest text; by default the model's."),
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Most tokens of a text; by default as the model's files say.",
+    ),
 ]
 Revision = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
         rich_help_panel=_MACHINE,
-        help="Branch, tag or commit of a model that is named as on the hub.",
+        help="Branch, tag or commit, for a model given by its name on the hub.",
     ),
 ]
 Stride = Annotated[
@@ -58,7 +62,9 @@ Stride = Annotated[
         min=0, metavar="N", help="Tokens that neighbouring windows over a long line share."
     ),
 ]
-TopK = Annotated[int, typer.Option(min=1, metavar="N", help="How many of each, best first.")]
+TopK = Annotated[
+    int, typer.Option(min=1, metavar="N", help="How many results for each, best first.")
+]
 
 
 def read_template(reranker: str | None) -> Any:
@@ -89,7 +95,7 @@ class Planning:
     device: Annotated[
         str,
         typer.Option(
-            metavar="cpu|cuda", rich_help_panel=_MACHINE, help="cuda where the build has it."
+            metavar="cpu|cuda", rich_help_panel=_MACHINE, help="cuda needs a build with CUDA."
         ),
     ] = "cpu"
     dtype: Annotated[
@@ -97,8 +103,8 @@ class Planning:
         typer.Option(
             metavar="DTYPE",
             rich_help_panel=_MACHINE,
-            help="To compute in: float32, bfloat16 or int8 on the CPU, float16 or bfloat16 on a "
-            "GPU; by default what suits the folder.",
+            help="What to compute in: float32, bfloat16 or int8 on the CPU, float16 or bfloat16 on "
+            "a GPU; by default what suits the folder.",
         ),
     ] = None
     threads: Annotated[
@@ -107,14 +113,14 @@ class Planning:
             min=1,
             metavar="N",
             rich_help_panel=_MACHINE,
-            help="Threads of the CPU; by default all cores.",
+            help="CPU threads; by default one for each core.",
         ),
     ] = None
 
     def arguments(self) -> dict[str, Any]:
         """What was given, as `Session.load` names it. Raises ValueError for what has no effect."""
         if self.threads is not None and self.device != "cpu":
-            raise ValueError(f"--threads: of the CPU, and the device is {self.device}")
+            raise ValueError(f"--threads is for the CPU, but the device is {self.device}")
         return _given(vars(self))
 
 
@@ -123,13 +129,15 @@ class Running(Planning):
     pin_threads: Annotated[
         bool,
         typer.Option(
-            "--pin-threads", rich_help_panel=_MACHINE, help="Keep each CPU worker on one core."
+            "--pin-threads",
+            rich_help_panel=_MACHINE,
+            help="Keep each CPU thread on a core of its own.",
         ),
     ] = False
 
     def arguments(self) -> dict[str, Any]:
         if self.pin_threads and self.device != "cpu":
-            raise ValueError(f"--pin-threads: of the CPU, and the device is {self.device}")
+            raise ValueError(f"--pin-threads is for the CPU, but the device is {self.device}")
         return super().arguments()
 
 
@@ -144,7 +152,7 @@ class Loading(Running):
             min=1,
             metavar="N",
             rich_help_panel=_MACHINE,
-            help="Tokens of the largest batch; by default 8192 or more.",
+            help="Tokens of the largest batch; by default 8192, or more if a text may be longer.",
         ),
     ] = None
 
@@ -158,7 +166,7 @@ class Pooling:
         typer.Option(
             metavar="NAME",
             rich_help_panel=_POOLING,
-            help="cls, mean, max, last, mean_sqrt or weighted_mean; several with commas between.",
+            help="cls, mean, max, last, mean_sqrt, weighted_mean; or several with commas between.",
         ),
     ] = None
     normalize: Annotated[
@@ -194,6 +202,4 @@ class Reading:
     """Of commands that print a line of JSON for each line of text."""
 
     errors: Errors = "strict"
-    text: Annotated[
-        bool, typer.Option("--text", help="Repeat the line in what is printed of it.")
-    ] = False
+    text: Annotated[bool, typer.Option("--text", help="Repeat the line beside its result.")] = False

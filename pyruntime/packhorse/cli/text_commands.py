@@ -41,17 +41,19 @@ def embed(
     format: Annotated[
         str | None,
         typer.Option(
-            metavar="npy|jsonl", help="By default what the name of the output says, or jsonl."
+            metavar="npy|jsonl",
+            help="Format of the output; by default what its name says, or jsonl.",
         ),
     ] = None,
     truncate_dim: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Only the first dimensions (Matryoshka).")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Keep only the first N dimensions (Matryoshka)."),
     ] = None,
     output_dtype: Annotated[
         str,
         typer.Option(
             metavar="DTYPE",
-            help="Of the vectors: float32, float16, int8, uint8, binary or ubinary (packed bits).",
+            help="Of the vectors: float32, float16, int8, uint8; or packed bits: binary, ubinary.",
         ),
     ] = "float32",
     calibration: Annotated[
@@ -106,17 +108,19 @@ def score(
     loading: Loading,
     top_k: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Only the N best lines, best first, at the end."),
+        typer.Option(
+            min=1, metavar="N", help="Print only the N best lines, best first, when all are scored."
+        ),
     ] = None,
     instruction: Annotated[
         str | None,
         typer.Option(
-            metavar="TEXT", help="What makes a line a good one, for generative rerankers."
+            metavar="TEXT", help="What makes a line a good answer, for generative rerankers."
         ),
     ] = None,
     reranker: Reranker = None,
 ) -> None:
-    """Score each line of a text against a query, by a cross-encoder."""
+    """Score how well each line of a text answers a query, with a reranker."""
     from packhorse.cli import results
 
     load = loading.arguments() | {"reranker": read_template(reranker)}
@@ -133,7 +137,7 @@ def classify(
     top_k: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="How many labels of each line, best first; by default one."
+            min=1, metavar="N", help="How many labels for each line, best first; by default one."
         ),
     ] = None,
     pairs: Annotated[
@@ -167,11 +171,11 @@ def answer(
     loading: Loading,
     top_k: TopK = 1,
     max_answer_length: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Tokens of the longest answer.")
+        int, typer.Option(min=1, metavar="N", help="Most tokens of an answer.")
     ] = 15,
     stride: Stride = None,
     allow_none: Annotated[
-        bool, typer.Option("--allow-none", help='Let "" be the answer where there is none.')
+        bool, typer.Option("--allow-none", help='Allow "" as the answer, where the line has none.')
     ] = False,
 ) -> None:
     """Find the part of each line that answers a question."""
@@ -194,7 +198,10 @@ def fill_mask(
     loading: Loading,
     top_k: TopK = 5,
     max_masks: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Masks of the largest batch.")
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Most masks in one batch; a line with more is an error."
+        ),
     ] = 64,
 ) -> None:
     """Predict the masked words of each line."""

@@ -85,7 +85,7 @@ def check_output(path: Path | None, format: str | None, errors: str) -> str:
     said = _SUFFIXES.get(suffix)
     known = "name it .npy (one array) or .jsonl (lines of JSON)"
     if suffix == ".npz":
-        raise ValueError(f"{path}: archives are not written: {known}")
+        raise ValueError(f"{path}: .npz archives are not written: {known}")
     if said is not None and format not in (None, said):
         raise ValueError(f"{path}: the name says {said}, --format says {format}")
     if suffix and said is None and format is None and not _is_stream(path):
@@ -96,8 +96,8 @@ def check_output(path: Path | None, format: str | None, errors: str) -> str:
             raise ValueError("npy needs a regular file to write to: name one with -o")
         if errors == "skip":
             raise ValueError(
-                "--errors skip: npy cannot say which lines were left out: write jsonl, whose lines "
-                "have numbers, or take --errors replace"
+                "--errors skip: a .npy file cannot say which lines were left out: write jsonl, "
+                "whose lines have numbers, or use --errors replace"
             )
     return format
 

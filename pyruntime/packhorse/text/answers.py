@@ -30,7 +30,7 @@ def _as_pairs(question: str | Iterable[str], context: str | Iterable[str]) -> It
             return [(question, context)]
         return zip(question, repeat(context), strict=False)
     if isinstance(question, str):
-        raise ValueError("question is one str and context an iterable, expected both or neither")
+        raise ValueError("question is a str and context is not: give one question for each context")
     if isinstance(question, Sized) and isinstance(context, Sized) and len(question) != len(context):
         raise ValueError(
             f"{len(question)} questions and {len(context)} contexts, expected as many of both"
@@ -89,8 +89,9 @@ class Answering(TextRunner):
     ) -> Any:
         """Where the context answers the question: {"score", "start", "end", "answer"}.
 
-        Of two str the answer itself, else a list: of as many questions as contexts, or of
-        questions about one context. With `top_k` over 1, lists of up to so many, best first.
+        Two str give the answer itself. As many questions as contexts, or several questions about
+        one context, give a list. With `top_k` over 1 each result is a list of up to so many
+        answers, best first.
         `start` and `end` count characters of the context, `answer` is context[start:end].
 
         max_length         tokens of a window; None: `self.max_length`, but at most 384

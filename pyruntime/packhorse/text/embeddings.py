@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MIN_SAMPLE = 100  # embeddings whose ranges say something about others
 _HOW_TO_SAMPLE = (
     "give ranges=np.stack([e.min(axis=0), e.max(axis=0)]) of float32 embeddings e of some thousand "
-    "representative texts, the same for all embeddings that meet"
+    "typical texts, the same for all embeddings that are compared"
 )
 DTYPES = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
 
@@ -99,7 +99,7 @@ def _ranges(embeddings: FloatArray, ranges: npt.ArrayLike | None) -> FloatArray:
 def _check_sample(count: int, dtype: str) -> None:
     if 0 < count < MIN_SAMPLE:
         raise ValueError(
-            f'embed: dtype="{dtype}" without ranges takes those of the texts of this call, and '
+            f'embed: dtype="{dtype}" without ranges takes them from the texts of this call, and '
             f"{count} are too few, expected {MIN_SAMPLE} or more: {_HOW_TO_SAMPLE}"
         )
 

@@ -83,7 +83,7 @@ class TokenClassifying(TextRunner):
         truncation: bool = True,
         progress: Progress | None = None,
     ) -> Any:
-        """What a classifier of tokens finds in each text, a list; of a single str, its own list.
+        """What a classifier of tokens finds: a list for each text; of a single str, its own list.
 
         "none": for each token {"entity", "score", "index", "word", "start", "end"}; "simple": for
         each run of tokens of one kind {"entity_group", "score" (the mean), "word", "start", "end"}.

@@ -110,9 +110,10 @@ class Classifying(TextRunner):
     ) -> Any:
         """The best label of each text or pair, {"label": ..., "score": its probability}, in a list.
 
-        With another `top_k` lists of so many of them, best first; None: of all. Of a single str,
-        its own result. Probabilities are a softmax over the labels, or a sigmoid of each one where
-        the model was trained for several at once or has but one; a regression gives its logit.
+        With another `top_k` each result is a list of so many labels, best first; with None, of all
+        labels. A single str gives its own result. Probabilities are a softmax over the labels, or a
+        sigmoid of each one where the model was trained for several at once or has but one; a
+        regression gives its logit.
         """
         if top_k is not None and top_k < 1:
             raise ValueError(f"top_k is {top_k}, expected a positive number or None")

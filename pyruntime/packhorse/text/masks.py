@@ -52,9 +52,10 @@ class MaskFilling(TextRunner):
         max_length: int | None = None,
         truncation: bool = True,
     ) -> Any:
-        """Of each text, the `top_k` likeliest tokens for its mask, best first, each {"score",
-        "token" (its id), "token_str", "sequence" (the text with it)}; of several masks, a list of
-        such lists. Of a single str, its own result. As transformers' fill-mask pipeline.
+        """The `top_k` likeliest tokens for the mask of each text, best first, each {"score",
+        "token" (its id), "token_str", "sequence" (the text with it)}; a list of such lists for a
+        text with several masks. A single str gives its own result. Equal to transformers'
+        fill-mask pipeline.
 
         targets  only these tokens; what is no entry of the vocabulary counts as its first token,
                  with a UserWarning

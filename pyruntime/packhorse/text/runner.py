@@ -62,7 +62,7 @@ class TextRunner:
         normalize: bool | None = None,
         revision: str | None = None,
     ) -> Self:
-        """Loads a model with its tokenizer; `path`, `device`, `dtype`: as in `Session.load`.
+        """Loads a model with its tokenizer. `path`, `device` and `dtype` are as in `Session.load`.
 
         max_length  where to cut texts; None: as the model's files say
         max_tokens  tokens of the largest batch; None: 8192, or `max_length` where that is more
@@ -101,7 +101,7 @@ class TextRunner:
         return cls(session, tokenizer, max_length)
 
     def close(self) -> None:
-        """Closes the session (`Session.close`): what needs it raises RuntimeError from then on."""
+        """Closes the session (`Session.close`). Methods that need it raise RuntimeError then."""
         self.session.close()
 
     def __enter__(self: Self) -> Self:

@@ -64,7 +64,8 @@ class Scoring(TextRunner):
     ) -> Any:
         """How well each document answers the query: float32[documents]; of one str, a float.
 
-        See `score_pairs`. Raises ValueError as that does.
+        A score is what `score_pairs` gives for the pair (query, document), and the other arguments
+        are as there. Raises ValueError as that does.
         """
         if not isinstance(query, str):
             raise ValueError(f"query is {query!r:.80}, expected a str")
@@ -120,8 +121,8 @@ class Scoring(TextRunner):
         if template is not None:
             if not isinstance(truncation, bool):
                 raise ValueError(
-                    f"truncation {truncation!r:.80}: a text in a template is cut as one: "
-                    "True or False"
+                    f"truncation {truncation!r:.80}: this model's template is cut as one text, "
+                    "expected True or False"
                 )
             if instruction is not None and not template.takes_instruction:
                 raise ValueError("instruction: this model's template has no {instruction}")
@@ -130,7 +131,7 @@ class Scoring(TextRunner):
             texts = (template.write(*pair, instruction) for pair in _checked(pairs))
             prompt, frame = "", template.frame(self.tokenizer)
         elif instruction is not None:
-            raise ValueError("instruction: this model reads pairs without one")
+            raise ValueError("instruction: this model takes none")
         runs = self._run(
             texts,
             ["logits"],

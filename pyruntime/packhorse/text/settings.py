@@ -35,6 +35,6 @@ def choose_prompt(config: TextConfig, prompt: str | None, name: str | None) -> s
     if name is None:
         return ""
     if name not in config.prompts:
-        known = ", ".join(config.prompts) or "none"
-        raise ValueError(f"prompt_name {name!r:.80} is not one of this model's: {known}")
+        known = ", ".join(config.prompts) or "it has none"
+        raise ValueError(f"prompt_name {name!r:.80} is not one of this model's prompts: {known}")
     return config.prompts[name]

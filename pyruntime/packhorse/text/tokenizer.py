@@ -99,8 +99,8 @@ class TextTokenizer:
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, revision: str | None = None) -> TextTokenizer:
-        """Of the model at `path`; it and `revision`: as in `Session.load`. Raises as the
-        constructor, ValueError for no such file."""
+        """The tokenizer of the model at `path`, a folder or name as in `Session.load`, and
+        `revision`. Raises as the constructor, and ValueError where there is no tokenizer."""
         from packhorse_weights.text import read_text_config
 
         return cls(read_text_config(path, revision=revision))
@@ -158,7 +158,7 @@ class TextTokenizer:
         return bool(getattr(self._tokenizer.model, "continuing_subword_prefix", None))
 
     def special_id(self, kind: str) -> int | None:
-        """Of "cls", "mask" or "unk": the token that the model's files name, else the usual one."""
+        """The id of "cls", "mask" or "unk": of what the model's files name, else the usual one."""
         named = getattr(self.config, f"{kind}_token")
         names = _USUAL[kind] if named is None else (named,)
         found = (self._tokenizer.token_to_id(name) for name in names)

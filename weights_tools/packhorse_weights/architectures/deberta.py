@@ -37,7 +37,10 @@ def spec(model_type: str, config: Config) -> Spec:
         config.refuse(name, result[expected])
     norms = {part.strip() for part in str(config.fields.get("norm_rel_ebd", "none")).split("|")}
     if norms - {"none", "layer_norm"}:
-        raise CheckpointError(f"{config.where}: norm_rel_ebd {sorted(norms)!r:.80}")
+        raise CheckpointError(
+            f"{config.where}: norm_rel_ebd {sorted(norms)!r:.80} is not supported; supported: "
+            "none, layer_norm"
+        )
     buckets = config.fields.get("position_buckets")
     most = config.fields.get("max_relative_positions")
     terms = _terms(config)
