@@ -8,7 +8,6 @@
 #include "cpu/cpu_packer.h"
 #include "cpu/kernels.h"
 #include "cpu/linear.h"
-#include "cpu/linear_int8.h"
 #include "cpu/row_ops.h"
 #include "cpu/sparse_pool.h"
 
@@ -28,24 +27,10 @@ class CpuOps final : public Ops {
   int64_t head_dim_multiple() const override { return 16; }
 
   size_t linear_workspace(const LinearArgs& args) const override {
-    const LinearWeight& weight = args.weight;
-    if (weight.dtype == DType::kInt8) {
-      return linear_int8_workspace(args.x.rows(), weight.in_features, weight.out_features,
-                                   args.x.dtype, pool_.threads());
-    }
-    return cpu::linear_workspace(args.x.rows(), weight.in_features, weight.out_features,
-                                 weight.dtype, pool_.threads());
+    return cpu::linear_workspace(args, pool_.threads());
   }
   size_t feed_forward_workspace(const FeedForwardArgs& args) const override {
-    const int64_t rows = args.x.rows();
-    const int64_t hidden_size = args.up.in_features;
-    const int64_t intermediate_size = args.down.in_features;
-    if (args.up.dtype == DType::kInt8) {
-      return feed_forward_int8_workspace(rows, hidden_size, intermediate_size, args.gated,
-                                         args.x.dtype, pool_.threads());
-    }
-    return cpu::feed_forward_workspace(rows, hidden_size, intermediate_size, args.gated,
-                                       args.up.dtype, pool_.threads());
+    return cpu::feed_forward_workspace(args, pool_.threads());
   }
   size_t attention_workspace(const AttentionArgs& args) const override {
     return cpu::attention_workspace(args.queries.num_sequences, args.head_dim, pool_.threads());
@@ -65,20 +50,12 @@ class CpuOps final : public Ops {
   void do_linear(const LinearArgs& args) override {
     context_.check_dtype(args.x.dtype);
     const Use use(context_);
-    if (args.weight.dtype == DType::kInt8) {
-      cpu::linear_int8(args, gemms_, kernels_, pool_);
-    } else {
-      cpu::linear(args, gemms_, kernels_, pool_);
-    }
+    cpu::linear(args, gemms_, kernels_, pool_);
   }
   void do_feed_forward(const FeedForwardArgs& args) override {
     context_.check_dtype(args.x.dtype);
     const Use use(context_);
-    if (args.up.dtype == DType::kInt8) {
-      cpu::feed_forward_int8(args, gemms_, kernels_, pool_);
-    } else {
-      cpu::feed_forward(args, gemms_, kernels_, pool_);
-    }
+    cpu::feed_forward(args, gemms_, kernels_, pool_);
   }
   void do_neighbours(const NeighboursArgs& args) override {
     context_.check_dtype(args.x.dtype);

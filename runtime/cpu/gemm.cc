@@ -340,16 +340,14 @@ GemmSet::~GemmSet() = default;
 
 const Gemm& GemmSet::get(const DenseShape& shape) {
   std::unique_ptr<Gemm>& gemm = gemms_[shape];
-  if (gemm == nullptr) {
-    gemm = shape.dtype == DType::kFloat32 ? make_float_gemm(shape)
-                                          : std::make_unique<OneDnnGemm>(shape, *workers_);
+  if (gemm != nullptr) return *gemm;
+  if (shape.dtype == DType::kFloat32) {
+    gemm = make_float_gemm(shape);
+  } else if (shape.dtype == DType::kInt8) {
+    gemm = make_int8_gemm(shape, *workers_);
+  } else {
+    gemm = std::make_unique<OneDnnGemm>(shape, *workers_);
   }
-  return *gemm;
-}
-
-const Int8Gemm& GemmSet::get_int8(int64_t in_features, int64_t out_features) {
-  std::unique_ptr<Int8Gemm>& gemm = int8_gemms_[{in_features, out_features}];
-  if (gemm == nullptr) gemm = std::make_unique<Int8Gemm>(in_features, out_features, *workers_);
   return *gemm;
 }
 

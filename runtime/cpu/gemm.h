@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <utility>
 
 #include "cpu/gemm_shape.h"
 #include "cpu/thread_pool.h"
@@ -51,7 +50,6 @@ void pack_weight(const float* weight, int64_t in_features, int64_t out_features,
                  void* packed, ThreadPool& pool);
 
 struct GemmWorkers;
-class Int8Gemm;
 
 /// The kernels of every layer shape met so far, made when first asked for.
 class GemmSet {
@@ -60,12 +58,10 @@ class GemmSet {
   ~GemmSet();
   /// Not thread-safe. Throws RuntimeError when oneDNN has no kernel for the shape.
   const Gemm& get(const DenseShape& shape);
-  const Int8Gemm& get_int8(int64_t in_features, int64_t out_features);
 
  private:
   std::unique_ptr<GemmWorkers> workers_;
   std::map<DenseShape, std::unique_ptr<Gemm>> gemms_;
-  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Int8Gemm>> int8_gemms_;
 };
 
 }  // namespace packhorse::cpu

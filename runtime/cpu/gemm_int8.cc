@@ -3,17 +3,34 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "core/format.h"
+#include "cpu/gemm_kernel.h"
+#include "cpu/profile.h"
+#include "cpu/row_ops.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cpu {
 namespace {
 
-constexpr std::array<int64_t, 4> kRowCounts = {Int8Gemm::kMostRows, kBlockRows, 32, 16};
+constexpr int64_t kMostRows = kBlockRows * blocks_at_once(DType::kInt8);
+constexpr std::array<int64_t, 4> kRowCounts = {kMostRows, kBlockRows, 32, 16};
 
 size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// Where the parts of a packed weight lie: panels, then both vectors.
+struct Int8Weight {
+  Int8Weight(const void* packed, size_t panel_bytes, int64_t out_features)
+      : panels(packed),
+        scales(reinterpret_cast<const float*>(static_cast<const char*>(packed) +
+                                              aligned(panel_bytes))),
+        sums(scales + out_features) {}
+  const void* panels;
+  const float* scales;  // [out_features]
+  const float* sums;    // [out_features] scale * the sum of q: what an offset of x is multiplied by
+};
 
 void check_in_features(int64_t in_features) {
   constexpr int64_t kMost = (int64_t{1} << 31) / (255 * 127);
@@ -63,12 +80,6 @@ int int8_levels() {
   return levels;
 }
 
-Int8Weight::Int8Weight(const void* packed, size_t panel_bytes, int64_t out_features)
-    : panels(packed),
-      scales(
-          reinterpret_cast<const float*>(static_cast<const char*>(packed) + aligned(panel_bytes))),
-      sums(scales + out_features) {}
-
 size_t packed_int8_bytes(int64_t in_features, int64_t out_features) {
   check_in_features(in_features);
   return aligned(packed_bytes(in_features, out_features, DType::kInt8)) +
@@ -90,23 +101,67 @@ void pack_int8_weight(const int8_t* weight, const float* scales, int64_t in_feat
   });
 }
 
-Int8Gemm::Int8Gemm(int64_t in_features, int64_t out_features, GemmWorkers& workers)
-    : layout_(in_features, out_features, DType::kInt8),
-      in_features_(in_features),
-      workers_(workers) {
-  for (const int64_t rows : kRowCounts) make(rows);
-  check_exact();
-}
+namespace {
+
+class Int8Gemm final : public Gemm {
+ public:
+  Int8Gemm(const DenseShape& shape, GemmWorkers& workers)
+      : shape_(shape),
+        layout_(shape.in_features, shape.out_features, DType::kInt8),
+        workers_(workers),
+        dequantize_(kernels_here().dequantize_rows[index_of(shape.out_dtype)]) {
+    for (const int64_t rows : kRowCounts) make(rows);
+    check_exact();
+  }
+
+  int64_t readable_rows(int64_t) const override { return kBlockRows; }
+
+  void run(const Block& block) const override {
+    for (int64_t panel = 0; panel < layout_.panels; ++panel) run_panel(block, panel);
+  }
+
+  void run_panel(const Block& block, int64_t panel) const override {
+    const Int8Weight weight(block.weight, layout_.bytes, shape_.out_features);
+    auto* sums = static_cast<int32_t*>(block.tile);
+    multiply(block, weight.panels, panel, sums);
+    const int64_t begin = panel * layout_.columns;
+    const auto offset = static_cast<size_t>(begin - block.first_column) * size_of(shape_.out_dtype);
+    const CpuTimer timer(CpuPart::kQuantize);
+    dequantize_({sums, block.x_scales, block.x_offsets, weight.scales + begin, weight.sums + begin,
+                 shape_.bias ? block.bias + begin : nullptr, static_cast<char*>(block.out) + offset,
+                 block.out_stride, block.rows, columns(panel), shape_.activation});
+  }
+
+ private:
+  // oneDNN's kernels for one number of rows.
+  struct SizedKernels {
+    int64_t rows;
+    std::optional<Kernel> full, last;
+  };
+
+  int64_t columns(int64_t panel) const {
+    return panel + 1 == layout_.panels ? layout_.last_columns : layout_.columns;
+  }
+  void make(int64_t rows);
+  void multiply(const Block& block, const void* panels, int64_t panel, int32_t* sums) const;
+  void check_exact() const;
+
+  const DenseShape shape_;
+  const PackedLayout layout_;
+  GemmWorkers& workers_;
+  void (*const dequantize_)(const DequantizeRows&);
+  mutable std::vector<SizedKernels> kernels_;  // by falling rows
+};
 
 void Int8Gemm::make(int64_t rows) {
   const auto kernel = [&](int64_t columns, const dnnl::memory::desc& weight) {
-    const DenseShape shape = {.in_features = in_features_,
+    const DenseShape shape = {.in_features = shape_.in_features,
                               .out_features = columns,
                               .dtype = DType::kInt8,
                               .out_dtype = DType::kInt32};
     const auto desc = describe(shape, rows, columns, &weight);
     if (!desc) {
-      throw RuntimeError(concat("oneDNN has no int8 matmul of ", in_features_, " x ", columns,
+      throw RuntimeError(concat("oneDNN has no int8 matmul of ", shape_.in_features, " x ", columns,
                                 " features and ", rows, " rows on this CPU"));
     }
     return Kernel(desc, workers_);
@@ -116,17 +171,19 @@ void Int8Gemm::make(int64_t rows) {
   kernels_.push_back(std::move(made));
 }
 
-void Int8Gemm::run(const uint8_t* x, int64_t rows, const void* panels, int64_t panel, int32_t* sums,
-                   int worker) const {
+// sums [rows, columns(panel)], contiguous, are written up to the next multiple of 64 rows as well.
+void Int8Gemm::multiply(const Block& block, const void* panels, int64_t panel,
+                        int32_t* sums) const {
   const bool last = panel + 1 == layout_.panels;
   const char* weight =
       static_cast<const char*>(panels) + static_cast<size_t>(panel) * layout_.full.get_size();
-  while (rows > 0) {
+  const auto* x = static_cast<const uint8_t*>(block.x);
+  for (int64_t rows = block.rows; rows > 0;) {
     const size_t smallest = rows > 32 ? 1 : rows > 16 ? 2 : 3;
     SizedKernels& best = kernels_[rows >= kMostRows ? 0 : smallest];
     Kernel& kernel = last ? *best.last : *best.full;
-    kernel.run(x, weight, nullptr, sums, worker, workers_);
-    x += best.rows * in_features_;
+    kernel.run(x, weight, nullptr, sums, block.worker, workers_);
+    x += best.rows * shape_.in_features;
     sums += best.rows * columns(panel);
     rows -= best.rows;
   }
@@ -135,25 +192,31 @@ void Int8Gemm::run(const uint8_t* x, int64_t rows, const void* panels, int64_t p
 // The largest products there are, in the last panel of each kernel: no sum may saturate.
 void Int8Gemm::check_exact() const {
   const int64_t columns = layout_.last_columns;
-  std::vector<int8_t> weight(static_cast<size_t>(in_features_ * columns), 127);
-  std::fill(weight.begin(), weight.begin() + in_features_ * (columns / 2), int8_t{-127});
-  const PackedLayout layout(in_features_, columns, DType::kInt8);
+  std::vector<int8_t> weight(static_cast<size_t>(shape_.in_features * columns), 127);
+  std::fill(weight.begin(), weight.begin() + shape_.in_features * (columns / 2), int8_t{-127});
+  const PackedLayout layout(shape_.in_features, columns, DType::kInt8);
   std::vector<std::byte> packed(layout.bytes);
   pack_panel(layout, weight.data(), DType::kInt8, 0, packed.data());
-  const std::vector<uint8_t> x(static_cast<size_t>(in_features_ * kMostRows),
+  const std::vector<uint8_t> x(static_cast<size_t>(shape_.in_features * kMostRows),
                                static_cast<uint8_t>(int8_levels()));
   std::vector<int32_t> sums(static_cast<size_t>(columns * kMostRows));
-  const auto expected = static_cast<int32_t>(in_features_ * int8_levels() * 127);
+  const auto expected = static_cast<int32_t>(shape_.in_features * int8_levels() * 127);
   for (SizedKernels& kernels : kernels_) {
     kernels.last->run(x.data(), packed.data(), nullptr, sums.data(), 0, workers_);
     for (int64_t i = 0; i < kernels.rows * columns; ++i) {
       const int32_t sum = sums[static_cast<size_t>(i)];
       if (sum == (i % columns < columns / 2 ? -expected : expected)) continue;
-      throw RuntimeError(concat("oneDNN's int8 matmul of ", in_features_, " x ", columns,
+      throw RuntimeError(concat("oneDNN's int8 matmul of ", shape_.in_features, " x ", columns,
                                 " features is not exact on this CPU: found ", sum, ", expected ",
                                 expected));
     }
   }
+}
+
+}  // namespace
+
+std::unique_ptr<Gemm> make_int8_gemm(const DenseShape& shape, GemmWorkers& workers) {
+  return std::make_unique<Int8Gemm>(shape, workers);
 }
 
 }  // namespace packhorse::cpu

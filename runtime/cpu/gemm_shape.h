@@ -47,7 +47,9 @@ class Gemm {
   struct Block {
     const void* x = nullptr;  // [readable_rows(rows), in_features]
     int64_t x_stride = 0;     // elements between rows; 0: contiguous, as where not takes_any_rows
-    int64_t rows = 0;         // at most kBlockRows, or a multiple of it (run), or takes_any_rows
+    const float* x_scales = nullptr;   // [rows], of bytes: what they stand for (gemm_int8.h)
+    const float* x_offsets = nullptr;  // likewise
+    int64_t rows = 0;  // at most kBlockRows, or a multiple of it (run), or takes_any_rows
     const void* weight = nullptr;
     const float* bias = nullptr;
     void* out = nullptr;       // [out_rows, out_features]
@@ -64,8 +66,11 @@ class Gemm {
   virtual void run(const Block& block) const = 0;
   virtual void run_panel(const Block& block, int64_t panel) const = 0;
 
-  static size_t tile_bytes(DType dtype) {
-    return static_cast<size_t>(kBlockRows * panel_width(dtype)) * sizeof(float);
+  /// Scratch of one call: the sums of a panel, where they do not go to `out` at once.
+  static constexpr size_t tile_bytes(DType dtype) {
+    if (takes_any_rows(dtype)) return 0;
+    const int64_t rows = kBlockRows * (dtype == DType::kInt8 ? blocks_at_once(dtype) : 1);
+    return static_cast<size_t>(rows * panel_width(dtype)) * sizeof(float);
   }
 };
 

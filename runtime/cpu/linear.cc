@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
+#include "cpu/gemm_int8.h"
+#include "cpu/linear_scratch.h"
 #include "cpu/partition.h"
 #include "cpu/profile.h"
 #include "cpu/row_ops.h"
@@ -11,50 +14,13 @@
 namespace packhorse::cpu {
 namespace {
 
-// Rows of one task of the norm after split blocks.
-constexpr int64_t kNormRows = 8;
+// Rows of one task of what is done row by row to split blocks.
+constexpr int64_t kTaskRows = 8;
 
-// Of the inner rows of a part: they stay in the second-level cache, beside a panel of weights.
-constexpr int64_t kPartBytes = 1 << 20;
-
-int64_t blocks_of_part(DType dtype, int64_t up_features) {
-  const int64_t most = blocks_at_once(dtype);
-  if (!takes_any_rows(dtype) || up_features == 0) return most;
-  const auto block_bytes = kBlockRows * up_features * static_cast<int64_t>(sizeof(float));
-  return std::clamp<int64_t>(kPartBytes / block_bytes, 1, most);
-}
-
-// What a chain keeps between its steps: for each worker, and for the split blocks.
-struct Scratch {
-  // up_features: 0 for a linear layer, twice the intermediate size for a gated one.
-  Scratch(Workspace& workspace, int64_t rows, int64_t in_features, int64_t up_features, bool gated,
-          int64_t out_features, DType dtype, int threads)
-      : worker_blocks(std::min(blocks_of_part(dtype, up_features), block_count(rows))),
-        in_bytes(takes_any_rows(dtype) ? 0 : kBlockRows * in_features * size_of(dtype)),
-        up_bytes(kBlockRows * up_features * size_of(dtype)),
-        result_floats(kBlockRows * out_features),
-        tile_bytes(takes_any_rows(dtype) ? 0 : Gemm::tile_bytes(dtype)),
-        staged(workspace.take<int64_t>(threads)),
-        in(workspace.take(threads * in_bytes)),
-        tile(workspace.take(threads * tile_bytes)),
-        middle(workspace.take(threads * worker_blocks * up_bytes)),
-        result(workspace.take<float>(threads * worker_blocks * result_floats)),
-        split_up(workspace.take(Partition::split_capacity(rows, threads) * up_bytes)),
-        split_middle(gated ? workspace.take(Partition::split_capacity(rows, threads) * up_bytes / 2)
-                           : split_up),
-        split_result(
-            workspace.take<float>(Partition::split_capacity(rows, threads) * result_floats)) {}
-
-  int64_t worker_blocks;  // that a worker takes at once
-  int64_t in_bytes, up_bytes, result_floats, tile_bytes;
-  int64_t* staged;    // [threads] the first row that `in` holds, or -1
-  std::byte* in;      // [threads, 64, in_features]: rows that cannot be read in place; not float32
-  std::byte* tile;    // [threads, 64, panel]; not float32
-  std::byte* middle;  // [threads, worker_blocks, 64, up_features]
-  float* result;      // [threads, worker_blocks, 64, out_features] before residual and norm
-  std::byte* split_up;      // [split blocks, 64, up_features]
-  std::byte* split_middle;  // [split blocks, 64, intermediate]: split_up, unless gated
-  float* split_result;      // [split blocks, 64, out_features]
+// A block that all threads share out.
+struct Split {
+  Buffers own;
+  int64_t first_row, rows;
 };
 
 struct Layer {
@@ -70,9 +36,9 @@ struct Chain {
   TensorView x;
   Layer up;
   Layer last;
-  bool gated;
   Activation gate;  // applied by a gated `up`
   RowsEnd end;
+  const Sizes& sizes;
   const Scratch& scratch;
   const Kernels& kernels;
   ThreadPool& pool;
@@ -86,149 +52,164 @@ struct Chain {
     int64_t rows;  // that may be written
   };
 
-  bool contiguous() const { return x.row_stride == x.columns(); }
-  // Rows of x, or of what `up` made of them, as a kernel reads them.
-  struct Source {
-    const void* data;
-    int64_t stride;
-  };
-  Source input(const Layer& layer, int64_t first_row, int64_t rows, int worker) const;
+  bool contiguous() const { return x.row_stride == sizes.in_features; }
+  Source readable(int64_t first_row, int64_t rows, int worker) const;
   Target target(int64_t first_row, int64_t rows, float* result) const;
-  Gemm::Block call(const Layer& layer, int64_t rows, const Source& from, const Target& to,
-                   int worker) const;
+  Gemm::Block block(const Layer& layer, int64_t rows, const Source& from, const Target& to,
+                    int worker) const;
+  Source quantize(const void* from, int64_t stride, int64_t rows, const Quantized& to) const;
+  Source finish_up(std::byte* rows_of_up, int64_t rows, const Quantized& to) const;
+  void gate_panel(const Buffers& own, int64_t rows, int64_t panel) const;
+  void gate_rows(const std::byte* from, std::byte* to, int64_t to_stride, int64_t rows,
+                 int64_t columns) const;
   void run_whole(int64_t first_row, int64_t rows, int worker) const;
-  void run_up_panel(const Source& from, int64_t rows, int64_t panel, int64_t i, int worker) const;
 };
 
-// In place where they can be read as the kernel wants; else copied, once for all panels that a
-// worker takes in a row.
-Chain::Source Chain::input(const Layer& layer, int64_t first_row, int64_t rows, int worker) const {
+// Rows of x where weights are floats: in place where they can be read as the kernel wants; else
+// copied, once for all panels that a worker takes in a row.
+Source Chain::readable(int64_t first_row, int64_t rows, int worker) const {
   const char* from = row_at(x, first_row);
-  const int64_t readable = rows <= kBlockRows ? layer.gemm->readable_rows(rows) : rows;
-  if (takes_any_rows(x.dtype) || (rows == readable && contiguous())) {
-    return {from, x.row_stride};
-  }
-  std::byte* to = scratch.in + worker * scratch.in_bytes;
+  const Gemm& gemm = *(up ? up : last).gemm;
+  const int64_t read = rows <= kBlockRows ? gemm.readable_rows(rows) : rows;
+  if (sizes.any_rows() || (rows == read && contiguous())) return {from, x.row_stride};
+  std::byte* to = scratch.copies + worker * scratch.copy_bytes;
   const Source copy = {to, x.columns()};
-  if (scratch.staged[worker] == first_row) return copy;
+  if (scratch.copied[worker] == first_row) return copy;
   const size_t bytes = static_cast<size_t>(x.columns()) * size_of(x.dtype);
   const size_t stride = static_cast<size_t>(x.row_stride) * size_of(x.dtype);
   for (int64_t i = 0; i < rows; ++i) {
     std::memcpy(to + static_cast<size_t>(i) * bytes, from + static_cast<size_t>(i) * stride, bytes);
   }
-  std::memset(to + static_cast<size_t>(rows) * bytes, 0,
-              static_cast<size_t>(readable - rows) * bytes);
-  scratch.staged[worker] = first_row;
+  std::memset(to + static_cast<size_t>(rows) * bytes, 0, static_cast<size_t>(read - rows) * bytes);
+  scratch.copied[worker] = first_row;
   return copy;
 }
 
 Chain::Target Chain::target(int64_t first_row, int64_t rows, float* result) const {
-  if (end) return {result, end.out.columns(), block_count(rows) * kBlockRows};
+  if (end) return {result, sizes.out_features, block_count(rows) * kBlockRows};
   return {row_at(end.out, first_row), end.out.row_stride, rows};
 }
 
-Gemm::Block Chain::call(const Layer& layer, int64_t rows, const Source& from, const Target& to,
-                        int worker) const {
+Gemm::Block Chain::block(const Layer& layer, int64_t rows, const Source& from, const Target& to,
+                         int worker) const {
   return {.x = from.data,
           .x_stride = from.stride,
+          .x_scales = from.scales,
+          .x_offsets = from.offsets,
           .rows = rows,
           .weight = layer.weight->data,
           .bias = layer.weight->bias,
           .out = to.data,
           .out_stride = to.stride,
           .out_rows = to.rows,
-          .tile = scratch.tile + worker * scratch.tile_bytes,
+          .tile = scratch.tiles + worker * scratch.tile_bytes,
           .worker = worker};
 }
 
-void Chain::run_whole(int64_t first_row, int64_t rows, int worker) const {
-  Source from = input(up ? up : last, first_row, rows, worker);
-  if (up) {
-    std::byte* middle = scratch.middle + worker * scratch.worker_blocks * scratch.up_bytes;
-    const int64_t features = up.weight->out_features;
-    const Target to = {middle, features, scratch.worker_blocks * kBlockRows};
-    up.gemm->run(call(up, rows, from, to, worker));
-    if (gated) {
-      const CpuTimer timer(CpuPart::kOther);
-      kernels.gate_rows[index_of(x.dtype)](
-          {middle, middle, features, features / 2, rows, features / 2, gate});
-    }
-    from = {middle, last.weight->in_features};
-  }
-  float* result = scratch.result + worker * scratch.worker_blocks * scratch.result_floats;
-  last.gemm->run(call(last, rows, from, target(first_row, rows, result), worker));
-  if (end) end.run(result, first_row, rows, kernels);
+Source Chain::quantize(const void* from, int64_t stride, int64_t rows, const Quantized& to) const {
+  const CpuTimer timer(CpuPart::kQuantize);
+  kernels.quantize_rows[index_of(sizes.floats)]({from, stride, rows, to.columns,
+                                                 static_cast<float>(int8_levels()), to.values,
+                                                 to.scales, to.offsets});
+  return to.source();
 }
 
-// One panel of `up` for the i-th split block, gated where it lies: panels end between pairs.
-void Chain::run_up_panel(const Source& from, int64_t rows, int64_t panel, int64_t i,
-                         int worker) const {
-  const int64_t features = up.weight->out_features;
-  std::byte* wide = scratch.split_up + i * scratch.up_bytes;
-  up.gemm->run_panel(call(up, rows, from, {wide, features, kBlockRows}, worker), panel);
-  if (!gated) return;
+void Chain::gate_rows(const std::byte* from, std::byte* to, int64_t to_stride, int64_t rows,
+                      int64_t columns) const {
   const CpuTimer timer(CpuPart::kOther);
-  const int64_t width = panel_width(x.dtype);
-  const int64_t begin = panel * width;
-  const int64_t columns = std::min(width, features - begin) / 2;
-  const auto size = static_cast<int64_t>(size_of(x.dtype));
-  std::byte* narrow = scratch.split_middle + i * scratch.up_bytes / 2;
-  kernels.gate_rows[index_of(x.dtype)]({wide + begin * size, narrow + begin / 2 * size, features,
-                                        features / 2, rows, columns, gate});
+  kernels.gate_rows[index_of(sizes.floats)](
+      {from, to, sizes.up_features, to_stride, rows, columns, gate});
+}
+
+// All panels of some rows: gated where they lie, then as `last` reads them.
+Source Chain::finish_up(std::byte* rows_of_up, int64_t rows, const Quantized& to) const {
+  const int64_t features = sizes.inner_features;
+  if (sizes.gated()) gate_rows(rows_of_up, rows_of_up, features, rows, features);
+  if (sizes.quantized()) return quantize(rows_of_up, features, rows, to);
+  return {rows_of_up, features};
+}
+
+// One panel of a split block: panels end between pairs.
+void Chain::gate_panel(const Buffers& own, int64_t rows, int64_t panel) const {
+  const int64_t begin = panel * panel_width(sizes.weights);
+  const int64_t columns = std::min(panel_width(sizes.weights), sizes.up_features - begin) / 2;
+  gate_rows(own.up + sizes.float_bytes(begin), own.gated + sizes.float_bytes(begin / 2),
+            sizes.inner_features, rows, columns);
+}
+
+void Chain::run_whole(int64_t first_row, int64_t rows, int worker) const {
+  const Buffers own = scratch.workers[worker];
+  Source from = sizes.quantized() ? quantize(row_at(x, first_row), x.row_stride, rows, own.x)
+                                  : readable(first_row, rows, worker);
+  if (up) {
+    up.gemm->run(block(up, rows, from, {own.up, sizes.up_features, scratch.part_rows}, worker));
+    from = finish_up(own.up, rows, own.inner);
+  }
+  last.gemm->run(block(last, rows, from, target(first_row, rows, own.result), worker));
+  if (end) end.run(own.result, first_row, rows, kernels);
 }
 
 void Chain::run() const {
-  const int threads = pool.threads();
-  const int64_t rows = x.rows();
-  const bool any_rows = takes_any_rows(x.dtype);
-  const int64_t at_once = contiguous() || any_rows ? scratch.worker_blocks : 1;
-  const Partition partition(rows, at_once * kBlockRows, any_rows, threads);
-  std::fill(scratch.staged, scratch.staged + threads, -1);
+  const bool in_blocks = sizes.may_copy() && !contiguous();  // copied one by one
+  const Partition partition(sizes.rows, in_blocks ? kBlockRows : scratch.part_rows,
+                            sizes.any_rows(), pool.threads());
+  if (sizes.may_copy()) std::fill_n(scratch.copied, pool.threads(), -1);
 
-  const Layer& first = up ? up : last;
-  const int64_t panels = first.panels();
-  const int64_t parts = partition.parts();
-  const int64_t split = partition.split();
-  // Of the i-th split block.
-  const auto split_rows = [&](int64_t i) {
-    return partition.first_row_of_split(i + 1) - partition.first_row_of_split(i);
+  // One step of the split blocks, in `tasks` of each; the first step has the whole parts beside it.
+  int64_t parts = partition.parts();
+  const auto step = [&](int64_t tasks, auto body) {
+    const int64_t whole = std::exchange(parts, 0);
+    if (whole + partition.split() == 0) return;
+    pool.parallel_for(whole + partition.split() * tasks, [&](int64_t task, int worker) {
+      if (task < whole) {
+        const int64_t row = partition.first_row(task);
+        return run_whole(row, partition.first_row(task + 1) - row, worker);
+      }
+      const int64_t i = (task - whole) / tasks;
+      const int64_t first_row = partition.first_row_of_split(i);
+      body(Split{scratch.split[i], first_row, partition.first_row_of_split(i + 1) - first_row},
+           (task - whole) % tasks, worker);
+    });
   };
-  const auto split_target = [&](int64_t i) {
-    return target(partition.first_row_of_split(i), split_rows(i),
-                  scratch.split_result + i * scratch.result_floats);
+  const auto step_by_rows = [&](auto body) {
+    step(kBlockRows / kTaskRows, [&](const Split& split, int64_t task, int) {
+      const int64_t row = task * kTaskRows;
+      const int64_t rows = std::min(kTaskRows, split.rows - row);
+      if (rows > 0) body(split, row, rows);
+    });
   };
-  pool.parallel_for(parts + split * panels, [&](int64_t task, int worker) {
-    if (task < parts) {
-      const int64_t row = partition.first_row(task);
-      return run_whole(row, partition.first_row(task + 1) - row, worker);
-    }
-    const int64_t i = (task - parts) / panels;
-    const int64_t panel = (task - parts) % panels;
-    const int64_t block_rows = split_rows(i);
-    const Source from = input(first, partition.first_row_of_split(i), block_rows, worker);
-    if (up) return run_up_panel(from, block_rows, panel, i, worker);
-    last.gemm->run_panel(call(last, block_rows, from, split_target(i), worker), panel);
-  });
-  if (split == 0) return;
-  if (up) {
-    const int64_t last_panels = last.panels();
-    const int64_t middle_bytes = scratch.up_bytes / (gated ? 2 : 1);
-    pool.parallel_for(split * last_panels, [&](int64_t task, int worker) {
-      const int64_t i = task / last_panels;
-      const Source from = {scratch.split_middle + i * middle_bytes, last.weight->in_features};
-      last.gemm->run_panel(call(last, split_rows(i), from, split_target(i), worker),
-                           task % last_panels);
+
+  const auto input = [&](const Split& split, int worker) {
+    return sizes.quantized() ? split.own.x.source() : readable(split.first_row, split.rows, worker);
+  };
+  if (sizes.quantized()) {
+    step_by_rows([&](const Split& split, int64_t row, int64_t rows) {
+      quantize(row_at(x, split.first_row + row), x.row_stride, rows, split.own.x.from(row));
     });
   }
+  if (up) {
+    step(up.panels(), [&](const Split& split, int64_t panel, int worker) {
+      const Target to = {split.own.up, sizes.up_features, kBlockRows};
+      up.gemm->run_panel(block(up, split.rows, input(split, worker), to, worker), panel);
+      if (sizes.gated() && !sizes.quantized()) gate_panel(split.own, split.rows, panel);
+    });
+    if (sizes.quantized()) {
+      step_by_rows([&](const Split& split, int64_t row, int64_t rows) {
+        finish_up(split.own.up + sizes.float_bytes(row * sizes.up_features), rows,
+                  split.own.inner.from(row));
+      });
+    }
+  }
+  step(last.panels(), [&](const Split& split, int64_t panel, int worker) {
+    const Source from = !up                 ? input(split, worker)
+                        : sizes.quantized() ? split.own.inner.source()
+                                            : Source{split.own.gated, sizes.inner_features};
+    const Target to = target(split.first_row, split.rows, split.own.result);
+    last.gemm->run_panel(block(last, split.rows, from, to, worker), panel);
+  });
   if (!end) return;
-  const int64_t tasks_of_block = kBlockRows / kNormRows;
-  pool.parallel_for(split * tasks_of_block, [&](int64_t task, int) {
-    const int64_t i = task / tasks_of_block;
-    const int64_t row = task % tasks_of_block * kNormRows;
-    const int64_t count = std::min(kNormRows, split_rows(i) - row);
-    if (count <= 0) return;
-    end.run(scratch.split_result + i * scratch.result_floats + row * end.out.columns(),
-            partition.first_row_of_split(i) + row, count, kernels);
+  step_by_rows([&](const Split& split, int64_t row, int64_t rows) {
+    end.run(split.own.result + row * sizes.out_features, split.first_row + row, rows, kernels);
   });
 }
 
@@ -242,35 +223,32 @@ Layer layer_of(const LinearWeight& weight, Activation activation, DType out_dtyp
           .weight = &weight};
 }
 
-}  // namespace
-
-size_t linear_workspace(int64_t rows, int64_t in_features, int64_t out_features, DType dtype,
-                        int threads) {
+template <class Args>
+size_t workspace_of(const Args& args, int threads) {
   Workspace workspace;
-  Scratch(workspace, rows, in_features, 0, false, out_features, dtype, threads);
+  Scratch(workspace, sizes_of(args), threads);
   return workspace.bytes();
 }
 
-size_t feed_forward_workspace(int64_t rows, int64_t hidden_size, int64_t intermediate_size,
-                              bool gated, DType dtype, int threads) {
-  Workspace workspace;
-  Scratch(workspace, rows, hidden_size, intermediate_size * (gated ? 2 : 1), gated, hidden_size,
-          dtype, threads);
-  return workspace.bytes();
+}  // namespace
+
+size_t linear_workspace(const LinearArgs& args, int threads) { return workspace_of(args, threads); }
+size_t feed_forward_workspace(const FeedForwardArgs& args, int threads) {
+  return workspace_of(args, threads);
 }
 
 void linear(const LinearArgs& args, GemmSet& gemms, const Kernels& kernels, ThreadPool& pool) {
+  const Sizes sizes = sizes_of(args);
   Workspace workspace(args.workspace);
-  const Scratch scratch(workspace, args.x.rows(), args.x.columns(), 0, false, args.out.columns(),
-                        args.x.dtype, pool.threads());
+  const Scratch scratch(workspace, sizes, pool.threads());
   const RowsEnd end = {.residual = args.residual, .norm = args.norm, .out = args.out};
   const DType sums = end ? DType::kFloat32 : args.out.dtype;
   Chain{.x = args.x,
         .up = {},
         .last = layer_of(args.weight, args.activation, sums, gemms),
-        .gated = false,
         .gate = Activation::kNone,
         .end = end,
+        .sizes = sizes,
         .scratch = scratch,
         .kernels = kernels,
         .pool = pool}
@@ -279,18 +257,18 @@ void linear(const LinearArgs& args, GemmSet& gemms, const Kernels& kernels, Thre
 
 void feed_forward(const FeedForwardArgs& args, GemmSet& gemms, const Kernels& kernels,
                   ThreadPool& pool) {
+  const Sizes sizes = sizes_of(args);
   Workspace workspace(args.workspace);
-  const Scratch scratch(workspace, args.x.rows(), args.x.columns(), args.up.out_features,
-                        args.gated, args.out.columns(), args.x.dtype, pool.threads());
+  const Scratch scratch(workspace, sizes, pool.threads());
   const RowsEnd end = {.residual = args.residual, .norm = args.norm, .out = args.out};
   const DType sums = end ? DType::kFloat32 : args.out.dtype;
   const Activation inside = args.gated ? Activation::kNone : args.activation;
   Chain{.x = args.x,
         .up = layer_of(args.up, inside, args.x.dtype, gemms),
         .last = layer_of(args.down, Activation::kNone, sums, gemms),
-        .gated = args.gated,
         .gate = args.activation,
         .end = end,
+        .sizes = sizes,
         .scratch = scratch,
         .kernels = kernels,
         .pool = pool}

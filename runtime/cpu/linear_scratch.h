@@ -1,0 +1,157 @@
+// What a chain of dense layers (linear.cc) keeps between its steps, and how large it is.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/gemm_shape.h"
+#include "cpu/partition.h"
+#include "cpu/workspace.h"
+#include "ops/args.h"
+
+namespace packhorse::cpu {
+
+// The most bytes of the inner rows of a part in float32: they stay in the second-level cache,
+// beside a panel of weights.
+inline constexpr int64_t kPartBytes = 1 << 20;
+
+// Rows and features of a chain, and what its numbers are.
+struct Sizes {
+  int64_t rows = 0;
+  int64_t in_features = 0;
+  int64_t up_features = 0;     // 0 for a linear layer, twice the intermediate size for a gated one
+  int64_t inner_features = 0;  // 0 for a linear layer
+  int64_t out_features = 0;
+  DType weights = DType::kFloat32;
+  DType floats = DType::kFloat32;  // of x, and of what `up` makes of it
+
+  bool gated() const { return up_features != inner_features; }
+  bool quantized() const { return weights == DType::kInt8; }
+  bool any_rows() const { return takes_any_rows(weights); }
+  // Whether a product may need a copy of rows of x: they lie apart, or are too few.
+  bool may_copy() const { return !any_rows() && !quantized(); }
+  int64_t float_bytes(int64_t count) const { return count * static_cast<int64_t>(size_of(floats)); }
+};
+
+inline Sizes sizes_of(const LinearArgs& args) {
+  return {.rows = args.x.rows(),
+          .in_features = args.weight.in_features,
+          .out_features = args.weight.out_features,
+          .weights = args.weight.dtype,
+          .floats = args.x.dtype};
+}
+
+inline Sizes sizes_of(const FeedForwardArgs& args) {
+  return {.rows = args.x.rows(),
+          .in_features = args.up.in_features,
+          .up_features = args.up.out_features,
+          .inner_features = args.down.in_features,
+          .out_features = args.down.out_features,
+          .weights = args.up.dtype,
+          .floats = args.x.dtype};
+}
+
+// The blocks that a worker takes at once.
+inline int64_t blocks_of_part(const Sizes& sizes) {
+  int64_t most = blocks_at_once(sizes.weights);
+  if (sizes.any_rows() && sizes.up_features != 0) {
+    most = std::clamp<int64_t>(kPartBytes / sizes.float_bytes(kBlockRows * sizes.up_features), 1,
+                               most);
+  }
+  return std::min(most, block_count(sizes.rows));
+}
+
+// Rows as a product reads them: floats, or bytes and what they stand for.
+struct Source {
+  const void* data = nullptr;
+  int64_t stride = 0;
+  const float* scales = nullptr;
+  const float* offsets = nullptr;
+};
+
+// Rows of bytes that a product with weights of bytes reads; no rows where weights are floats.
+struct Quantized {
+  Quantized(Workspace& workspace, int64_t rows, int64_t row_columns)
+      : columns(row_columns),
+        values(workspace.take<uint8_t>(rows * columns)),
+        scales(workspace.take<float>(rows)),
+        offsets(workspace.take<float>(rows)) {}
+
+  Quantized from(int64_t row) const {
+    Quantized rows = *this;
+    rows.values += row * columns;
+    rows.scales += row;
+    rows.offsets += row;
+    return rows;
+  }
+  Source source() const { return {values, columns, scales, offsets}; }
+
+  int64_t columns;
+  uint8_t* values;  // [rows, columns]
+  float* scales;    // [rows]
+  float* offsets;   // [rows]
+};
+
+// What a chain keeps between its steps, for the rows of a part or of a split block.
+struct Buffers {
+  Buffers(Workspace& workspace, int64_t rows, const Sizes& sizes, bool split)
+      : x(workspace, sizes.quantized() ? rows : 0, sizes.in_features),
+        up(workspace.take(sizes.float_bytes(rows * sizes.up_features))),
+        gated(split && sizes.gated() && !sizes.quantized()
+                  ? workspace.take(sizes.float_bytes(rows * sizes.inner_features))
+                  : up),
+        inner(workspace, sizes.quantized() ? rows : 0, sizes.inner_features),
+        result(workspace.take<float>(rows * sizes.out_features)) {}
+
+  Quantized x;
+  std::byte* up;     // [rows, up_features]
+  std::byte* gated;  // [rows, inner_features]: `up`, unless threads gate a panel of it each
+  Quantized inner;
+  float* result;  // [rows, out_features] before residual and norm
+};
+
+// Buffers of the same number of rows, one after the other.
+class BufferArray {
+ public:
+  BufferArray(Workspace& workspace, int64_t count, int64_t rows, const Sizes& sizes, bool split)
+      : rows_(rows), sizes_(sizes), split_(split) {
+    Workspace one;
+    Buffers(one, rows, sizes, split);
+    bytes_ = static_cast<int64_t>(one.bytes());
+    data_ = workspace.take(count * bytes_);
+  }
+  Buffers operator[](int64_t i) const {
+    Workspace own(data_ + i * bytes_);
+    return Buffers(own, rows_, sizes_, split_);
+  }
+
+ private:
+  int64_t rows_;
+  Sizes sizes_;
+  bool split_;
+  int64_t bytes_;
+  std::byte* data_;
+};
+
+struct Scratch {
+  Scratch(Workspace& workspace, const Sizes& sizes, int threads)
+      : part_rows(blocks_of_part(sizes) * kBlockRows),
+        copy_bytes(sizes.may_copy() ? sizes.float_bytes(kBlockRows * sizes.in_features) : 0),
+        tile_bytes(static_cast<int64_t>(Gemm::tile_bytes(sizes.weights))),
+        copied(workspace.take<int64_t>(sizes.quantized() ? 0 : threads)),
+        copies(workspace.take(threads * copy_bytes)),
+        tiles(workspace.take(threads * tile_bytes)),
+        workers(workspace, threads, part_rows, sizes, false),
+        split(workspace, Partition::split_capacity(sizes.rows, threads), kBlockRows, sizes, true) {}
+
+  int64_t part_rows;  // the most that a worker takes at once
+  int64_t copy_bytes, tile_bytes;
+  int64_t* copied;      // [threads] the first row of x that a worker's copy holds, or -1; of floats
+  std::byte* copies;    // [threads, 64, in_features]: rows that cannot be read in place
+  std::byte* tiles;     // [threads, tile_bytes]
+  BufferArray workers;  // [threads]
+  BufferArray split;    // [split blocks]
+};
+
+}  // namespace packhorse::cpu
