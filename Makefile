@@ -85,7 +85,7 @@ build/peers/.installed: .venv/.build
 	mkdir -p build/peers
 	$(PYTHON) -m venv build/peers/env
 	build/peers/env/bin/pip --disable-pip-version-check --quiet install \
-	  $$($(BIN)/python tools/requirements.py peers test)
+	  $$($(BIN)/python tools/requirements.py peers test cli)
 	touch $@
 
 # A warning where the GPU tests have not been run since the CUDA code changed.
