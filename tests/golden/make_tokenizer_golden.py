@@ -68,7 +68,7 @@ def train_bpe(folder: Path, special: list[str]) -> None:
 
 def train_pieces(path: Path, rules: bool = True, **options: Any) -> None:
     model = io.BytesIO()
-    tsv = path.parent / "rules.tsv"
+    tsv = Path("rules.tsv")  # relative, because the model keeps the path
     normal = "identity"
     if rules:
         lines = [
