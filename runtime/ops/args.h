@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "ops/activation.h"
+#include "ops/kv_pages.h"
 #include "packhorse/types.h"
 
 namespace packhorse {
@@ -171,8 +172,25 @@ struct AttentionArgs {
   float scale = 0;           // of q.k, usually 1 / sqrt(head_dim of the model)
   AttentionMask mask;
   ScoreTerm term;
+  /// Where keys and values lie in a cache instead: k, v and `keys` are then empty, and query i of
+  /// sequence b stands at position kv_lens[b] - q_len + i.
+  KvPages pages;
+  float soft_cap = 0;         // scaled scores s become soft_cap * tanh(s / soft_cap); 0: they stay
   bool rounded = false;       // float32 may be rounded to bfloat16 before it is multiplied
   void* workspace = nullptr;  // Ops::attention_workspace bytes
+};
+
+/// Writes keys and values of the batch's own tokens into their pages: token i of sequence b goes to
+/// position kv_lens[b] - q_len + i. They are rounded to the dtype of the pages, and attention reads
+/// them from there, so that it makes no difference whether a token is of this step or of an
+/// earlier.
+struct AppendKvArgs {
+  TensorView k;  // [T, num_kv_heads * head_dim]; rows may be strided (a slice of fused QKV)
+  TensorView v;  // likewise
+  KvPages pages;
+  BatchView batch;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;  // as stored
 };
 
 /// out = norm(x + residual); `residual` and the output may be x.
