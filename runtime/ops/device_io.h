@@ -49,8 +49,8 @@ struct InputFinding {
   int32_t before;  // the offset before `found`
 };
 
-/// Copies a batch that lies on the device to where operators read it. The kernel clamps ids and
-/// positions to their ranges and reports the first value out of range. A batch with wrong offsets
+/// Copies a batch that lies on the device to where operators read it. A kernel clamps ids and
+/// positions to their ranges, and reports the first value that is wrong. A batch with wrong offsets
 /// becomes one without tokens, all of whose sequences are empty.
 struct LoadBatchArgs {
   DeviceTokens from;

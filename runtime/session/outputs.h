@@ -21,8 +21,9 @@ class SessionOutputs {
   /// Copies rows from the device to host memory as float32. Does nothing if `to` is null.
   void read_back(TensorView rows, float* to);
   /// Computes the wanted outputs into `to`, in the dtypes of its views. Only for devices with a
-  /// DeviceIo. `counts` holds {T, B} on the device, which are zeros if a kernel refused the batch;
-  /// `hidden` is then zeros rather than the rows that an earlier batch left.
+  /// DeviceIo. `counts` holds {T, B} on the device. They are zeros if a kernel found wrong offsets
+  /// in the batch; all outputs, `hidden` included, are then zeros rather than rows that an earlier
+  /// batch left.
   void write(const TokenBatch& tokens, const int32_t* counts, const DeviceOutputSet& wanted,
              const OutputBuffers& to);
 
