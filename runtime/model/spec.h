@@ -93,9 +93,8 @@ struct ScoreTermSpec {
   int64_t max_distance = 0;
   bool content_to_position = false;  // disentangled: whether it has this term
   bool position_to_content = false;
-  bool shared_projections =
-      false;          // disentangled: whether positions use the projections of the content
-  bool norm = false;  // disentangled: whether the table of positions has a norm
+  bool shared_projections = false;  // disentangled: positions use the content's projections
+  bool norm = false;                // disentangled: whether the table of positions has a norm
 
   /// The number of rows of the table of relative positions.
   int64_t num_relative() const { return 2 * (num_buckets > 0 ? num_buckets : max_distance); }
