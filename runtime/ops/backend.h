@@ -15,7 +15,7 @@ namespace packhorse {
 struct BackendOptions {
   int threads = 0;  // CPU threads, including the caller's; 0: all available cores
   bool pin_threads = false;
-  AttentionAlgorithm attention = AttentionAlgorithm::kAuto;  // for CUDA; the CPU has only one
+  AttentionAlgorithm attention = AttentionAlgorithm::kAuto;  // kAuto on the CPU
 };
 
 /// One device, as the model and the session see it. Assign only to an empty Backend: members depend
