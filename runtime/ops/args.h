@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "ops/activation.h"
+#include "ops/kv_pages.h"
 #include "packhorse/types.h"
 
 namespace packhorse {
@@ -184,8 +185,25 @@ struct AttentionArgs {
   float scale = 0;           // factor of q . k, usually 1 / sqrt(head_dim of the model)
   AttentionMask mask;
   ScoreTerm term;
+  /// Where keys and values lie if they are in a cache. k, v and `keys` are then empty, and query i
+  /// of sequence b has the position kv_lens[b] - q_len + i.
+  KvPages pages;
+  float soft_cap = 0;         // if not 0, a scaled score s becomes soft_cap * tanh(s / soft_cap)
   bool rounded = false;       // whether float32 inputs may be rounded to bfloat16
   void* workspace = nullptr;  // Ops::attention_workspace bytes
+};
+
+/// Writes the keys and values of the batch's tokens to their pages: those of token i of sequence b
+/// to position kv_lens[b] - q_len + i. They are rounded to the dtype of the pages. Attention reads
+/// the tokens of this step from the pages, too, so their results do not depend on the step in which
+/// a token came.
+struct AppendKvArgs {
+  TensorView k;  // [T, num_kv_heads * head_dim]; rows may be strided (a slice of fused QKV)
+  TensorView v;  // [T, num_kv_heads * head_dim]; rows may be strided
+  KvPages pages;
+  BatchView batch;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;  // as stored
 };
 
 /// out = norm(x + residual). `residual` is optional; it and `out` may be the same memory as x.
