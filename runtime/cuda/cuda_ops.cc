@@ -85,6 +85,8 @@ class CudaOps final : public Ops {
                                     args.head_dim, portable_limits(attention_));
   }
 
+  size_t paged_attention_workspace(const AttentionArgs&) const override { no_pages(); }
+
   size_t sparse_pool_workspace(const SparsePoolArgs& args) const override {
     if (pools_in_gemm(args.sum)) return 0;
     return static_cast<size_t>(std::min(args.x.rows(), kSparsePoolRows) *
@@ -207,6 +209,12 @@ class CudaOps final : public Ops {
     params.workspace_bytes = args.workspace == nullptr ? 0 : attention_workspace(args);
     launch_attention_sm80(params, stream_, portable_limits(algorithm));
   }
+
+  [[noreturn]] static void no_pages() {
+    throw RuntimeError("attention over pages is not supported on CUDA devices yet");
+  }
+  void do_append_kv(const AppendKvArgs&) override { no_pages(); }
+  void do_paged_attention(const AttentionArgs&) override { no_pages(); }
 
   void do_norm(const NormArgs& args) override {
     const DeviceGuard guard(device_);

@@ -44,6 +44,8 @@ class PACKHORSE_API Ops {
   virtual size_t linear_workspace(const LinearArgs& args) const = 0;
   virtual size_t feed_forward_workspace(const FeedForwardArgs& args) const = 0;
   virtual size_t attention_workspace(const AttentionArgs& args) const = 0;
+  /// Of attention over pages, where `pages` has bounds but may have no addresses yet.
+  virtual size_t paged_attention_workspace(const AttentionArgs& args) const = 0;
   virtual size_t sparse_pool_workspace(const SparsePoolArgs& args) const = 0;
 
   // Ops. Throw InvalidArgument where the arguments do not fit together.
@@ -55,6 +57,9 @@ class PACKHORSE_API Ops {
   /// linear, then what `heads` says happens to q and k, columns of args.out. One op, so that a
   /// backend may rotate what it has not rounded yet.
   void project_heads(const LinearArgs& args, const RotateHeadsArgs& heads);
+  /// What RotateHeadsArgs says, of rows that are projected already.
+  void rotate_heads(const RotateHeadsArgs& args);
+  void append_kv(const AppendKvArgs& args);
   void attention(const AttentionArgs& args);
   void norm(const NormArgs& args);
   void pool(const PoolArgs& args);
@@ -74,7 +79,9 @@ class PACKHORSE_API Ops {
     do_linear(args);
     do_rotate_heads(heads);
   }
+  virtual void do_append_kv(const AppendKvArgs& args) = 0;
   virtual void do_attention(const AttentionArgs& args) = 0;
+  virtual void do_paged_attention(const AttentionArgs& args) = 0;
   virtual void do_norm(const NormArgs& args) = 0;
   virtual void do_pool(const PoolArgs& args) = 0;
   virtual void do_sparse_pool(const SparsePoolArgs& args) = 0;
