@@ -1,8 +1,8 @@
 // Kernels that pool the rows of each sequence to one vector. In pool_kernel a block has 64 columns
-// of one sequence. Its threads stand in 16 rows of 8: each adds up every 16th row of the sequence
-// in eight columns, with kInFlight rows on their way to shared memory by cp.async, and the 16
-// partial sums are then added up there. unit_length_kernel divides the results by their Euclidean
-// norms.
+// of one sequence. Its threads stand in 16 rows of 8: each combines every 16th row of the sequence
+// in eight columns, by a sum or a maximum, with kInFlight rows on their way to shared memory by
+// cp.async; the 16 partial results are then combined there. unit_length_kernel divides the results
+// by their Euclidean norms.
 #include "cuda/launch.cuh"
 #include "cuda/rows/async_copy.cuh"
 #include "cuda/rows/pool.h"
