@@ -185,7 +185,8 @@ __global__ void __launch_bounds__(DisentangledTraits<kDim>::kThreads,
   for (int tile = range.begin; tile < range.end; ++tile) {
     const int key = tile * kKeys;
     cute::cp_async_wait<0>();
-    __syncthreads();  // keys and bands are here; values and staged terms are used up
+    // From here on keys and bands are complete, and values and staged terms are no longer read.
+    __syncthreads();
     fetch(values, params.v<T>(slab, key), params.args.v_row_stride, tile);
     cute::cp_async_fence();
     // 16 rows of a band that begin at a multiple of 16 lie side by side in the ring.
@@ -220,7 +221,9 @@ __global__ void __launch_bounds__(DisentangledTraits<kDim>::kThreads,
                                  [&](int row) { return ring(warp_row + row); });
     }
     cute::cp_async_wait<0>();
-    __syncthreads();  // values and staged terms are here; keys and the band's last rows are used up
+    // From here on values and staged terms are complete, and keys and the last rows of the bands
+    // are no longer read.
+    __syncthreads();
     if (tile + 1 < range.end) {
       turn = turn >= kKeys ? turn - kKeys : turn - kKeys + kBand;
       fetch_keys(tile + 1);

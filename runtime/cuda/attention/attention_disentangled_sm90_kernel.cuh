@@ -196,7 +196,8 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
   float2 sum = {};
   for (int tile = range.begin, step = 0; tile < range.end; ++tile, ++step) {
     const int key = tile * kKeys;
-    wait_for_copies();  // keys and chunks are here; values and staged terms are used up
+    // From here on keys and chunks are complete, and values and staged terms are no longer read.
+    wait_for_copies();
     fetch_rows(shared.values, params.v<T>(slab, key), args.v_row_stride, sequence.k_length - key);
     cute::cp_async_fence();
     float scores[8][4];
@@ -222,7 +223,9 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
       stage_query_terms(terms, step);
       Products::template wait<0>(scores);
     }
-    wait_for_copies();  // values and staged terms are here; keys and the last chunk are used up
+    // From here on values and staged terms are complete, and keys and the last chunk are no longer
+    // read.
+    wait_for_copies();
     if (tile + 1 < range.end) {
       fetch_keys(tile + 1);
       fetch_chunk(shared.position_keys[(step + 1) % 2],

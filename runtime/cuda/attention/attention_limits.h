@@ -24,8 +24,8 @@ inline constexpr int kDisentangledSm90HeadDim = 64;
 /// By default every sequence goes to the online kernel, since it was the fastest at every length
 /// measured (docs/performance_cuda_kernels.md) and needs no workspace.
 struct PortableLimits {
-  int32_t short_keys = -1;    // whole score rows on chip; at most kShortKeys
-  int32_t grouped_keys = -1;  // grouped GEMMs, scores in the workspace; at most kGroupedKeys
+  int32_t short_keys = -1;    // for whole score rows on chip; at most kShortKeys
+  int32_t grouped_keys = -1;  // for grouped GEMMs; at most kGroupedKeys
 };
 
 }  // namespace packhorse::cuda

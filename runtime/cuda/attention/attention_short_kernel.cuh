@@ -1,8 +1,8 @@
 // Portable attention for short sequences (ByteTransformer, arXiv 2210.03052, section III-D.1). A
 // block owns 64 queries of one head of one sequence and keeps their whole rows of scores on chip,
-// so that it takes the softmax once and never rescales. The paper keeps the scores in shared
-// memory; this kernel keeps them in registers. It first computes the scores of all key tiles, then
-// exponentiates them, and then multiplies them with the tiles of values.
+// so that it takes the softmax once and never rescales. The paper keeps the scores in shared memory
+// and registers, this kernel in registers alone. It first computes the scores of all key tiles,
+// then exponentiates them, and multiplies them with the tiles of values.
 #pragma once
 
 #include "cuda/attention/attention_limits.h"

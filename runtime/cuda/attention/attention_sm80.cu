@@ -1,3 +1,6 @@
+// Launches the portable attention kernels. Sequences up to the given limits go to the short and to
+// the grouped kernels, the others to the online kernel; each launch covers the whole batch and
+// skips the sequences that are not its own.
 #include <algorithm>
 #include <limits>
 

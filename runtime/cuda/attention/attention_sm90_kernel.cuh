@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
     attention_sm90_kernel(const __grid_constant__ AttentionArgsSm90 args) {
   extern __shared__ __align__(1024) uint8_t raw_smem[];
   auto& smem = *reinterpret_cast<typename Traits::SharedStorage*>(raw_smem);
-  constexpr int kProducer = 128 * Traits::kConsumers;  // its first thread
+  constexpr int kProducer = 128 * Traits::kConsumers;  // the first thread of the producer
   const bool produces = threadIdx.x >= kProducer && threadIdx.x < kProducer + 32;
   // Each lane of the producer loads the offsets of one sequence together with the batch's size, so
   // that short batches wait for global memory once.

@@ -47,7 +47,7 @@ struct KeyTiles {
 struct VarlenBatch {
   const int32_t* cu_seqlens_q;
   const int32_t* cu_seqlens_k;
-  const int32_t* counts;  // {T, B} or null
+  const int32_t* counts;  // {T, B} in device memory, or null
   int32_t num_sequences;  // an upper bound; exact where `counts` is null
   int32_t num_heads;
   int32_t heads_in_group;  // heads whose tiles alternate; 1: one head after the other

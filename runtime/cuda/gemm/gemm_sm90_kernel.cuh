@@ -117,6 +117,7 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
 
 }  // namespace sm90_gemm
 
+/// The kernel: warpgroups 0 and 1 are consumers, and the first warp of the third is the producer.
 template <class Traits>
 __global__ void __launch_bounds__(Traits::kThreads, 1)
     gemm_sm90_kernel(const __grid_constant__ GemmArgsSm90 args) {

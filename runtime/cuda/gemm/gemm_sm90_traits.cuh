@@ -19,7 +19,7 @@ enum class GemmEpilogue : uint8_t { kPlain, kResidual, kGated, kRotated, kPooled
 struct GemmArgsSm90 {
   sm90::TileMap a;
   CUtensorMap weight, residual, out;
-  const float* bias;         // or null
+  const float* bias;         // [n] or null
   const int32_t* row_count;  // null: the number of rows is `rows`
   int32_t rows, n, k;
   cutlass::FastDivmod tiles_n;  // the number of tile columns

@@ -207,6 +207,7 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kResidentBlocks<kThre
   }
 }
 
+// A block has one token, whose rows it reads up to three times (fold_row).
 template <class T>
 __global__ void __launch_bounds__(kFoldThreads)
     embed_folded_kernel(const __grid_constant__ EmbedArgs args) {

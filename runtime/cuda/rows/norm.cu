@@ -75,6 +75,7 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>,
                                      });
 }
 
+// A block has one row, which it reads up to three times (fold_row).
 template <class T>
 __global__ void __launch_bounds__(kFoldThreads)
     norm_folded_kernel(const __grid_constant__ NormParams params) {

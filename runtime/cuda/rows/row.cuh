@@ -259,8 +259,8 @@ __device__ void normalize_rows(const RowType (&rows)[kRows], const NormWeight& w
 inline constexpr int kFoldThreads = 512;
 
 /// Normalises a row of any width that does not fit registers: the threads of the block are folded
-/// over it. The block goes over the row three times, calling load(values, first column) each time
-/// (which finds the row in the cache but for the first time), and writes it once. `scratch` is
+/// over it. The block goes over the row up to three times, calling load(values, first column) each
+/// time (which finds the row in the cache but for the first time), and writes it once. `scratch` is
 /// shared memory of 64 floats.
 template <class T, class Load>
 __device__ void fold_row(int columns, Load load, const NormWeight& weight, T* out, float* scratch) {
