@@ -274,6 +274,9 @@ class Call {
     return {put_batch(cu_seqlens, tokens), put(ids), put(type_ids), put(position_ids)};
   }
 
+  /// Of calls that write where their arguments lie.
+  void finish() { device_.synchronize(); }
+
   /// The result of a call, in a buffer of the call's own.
   py::object get(TensorView rows) {
     if (on_device_) {

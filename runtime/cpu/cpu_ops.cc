@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "cpu/attention.h"
+#include "cpu/attention_pages.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/cpu_context.h"
 #include "cpu/cpu_packer.h"
@@ -34,6 +35,9 @@ class CpuOps final : public Ops {
   }
   size_t attention_workspace(const AttentionArgs& args) const override {
     return cpu::attention_workspace(args.queries.num_sequences, args.head_dim, pool_.threads());
+  }
+  size_t paged_attention_workspace(const AttentionArgs& args) const override {
+    return cpu::paged_attention_workspace(args, pool_.threads());
   }
   size_t sparse_pool_workspace(const SparsePoolArgs& args) const override {
     return cpu::sparse_pool_workspace(args.weight.in_features, args.x.dtype, pool_.threads());
@@ -75,6 +79,18 @@ class CpuOps final : public Ops {
     context_.check_dtype(args.q.dtype);
     const Use use(context_);
     cpu::attention(args, kernels_, pool_);
+  }
+  void do_append_kv(const AppendKvArgs& args) override {
+    context_.check_dtype(args.k.dtype);
+    context_.check_dtype(args.pages.keys.dtype);
+    const Use use(context_);
+    cpu::append_kv(args, kernels_, pool_);
+  }
+  void do_paged_attention(const AttentionArgs& args) override {
+    context_.check_dtype(args.q.dtype);
+    context_.check_dtype(args.pages.keys.dtype);
+    const Use use(context_);
+    cpu::paged_attention(args, kernels_, pool_);
   }
   void do_norm(const NormArgs& args) override {
     context_.check_dtype(args.x.dtype);

@@ -48,6 +48,8 @@ class PACKHORSE_API Ops {
   virtual size_t linear_workspace(const LinearArgs& args) const = 0;
   virtual size_t feed_forward_workspace(const FeedForwardArgs& args) const = 0;
   virtual size_t attention_workspace(const AttentionArgs& args) const = 0;
+  /// Of attention over pages, where `pages` has bounds but may have no addresses yet.
+  virtual size_t paged_attention_workspace(const AttentionArgs& args) const = 0;
   virtual size_t sparse_pool_workspace(const SparsePoolArgs& args) const = 0;
 
   // The operators. Each throws InvalidArgument if its arguments do not fit together.
@@ -59,6 +61,9 @@ class PACKHORSE_API Ops {
   /// Computes `linear`, then does with q and k, which are columns of args.out, what `heads` says.
   /// This is one operator so that a backend may rotate values before it rounds them.
   void project_heads(const LinearArgs& args, const RotateHeadsArgs& heads);
+  /// What RotateHeadsArgs says, of rows that are projected already.
+  void rotate_heads(const RotateHeadsArgs& args);
+  void append_kv(const AppendKvArgs& args);
   void attention(const AttentionArgs& args);
   void norm(const NormArgs& args);
   void pool(const PoolArgs& args);
@@ -78,7 +83,9 @@ class PACKHORSE_API Ops {
     do_linear(args);
     do_rotate_heads(heads);
   }
+  virtual void do_append_kv(const AppendKvArgs& args) = 0;
   virtual void do_attention(const AttentionArgs& args) = 0;
+  virtual void do_paged_attention(const AttentionArgs& args) = 0;
   virtual void do_norm(const NormArgs& args) = 0;
   virtual void do_pool(const PoolArgs& args) = 0;
   virtual void do_sparse_pool(const SparsePoolArgs& args) = 0;
