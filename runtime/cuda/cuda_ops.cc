@@ -10,6 +10,7 @@
 #include "cuda/attention/attention.h"
 #include "cuda/attention/attention_choice.h"
 #include "cuda/attention/attention_disentangled.h"
+#include "cuda/attention/attention_pages.h"
 #include "cuda/attention/attention_sm80.h"
 #include "cuda/check.h"
 #include "cuda/cuda_backend.h"
@@ -20,6 +21,7 @@
 #include "cuda/device_memory.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/params.h"
+#include "cuda/rows/append_kv.h"
 #include "cuda/rows/cast.h"
 #include "cuda/rows/embedding.h"
 #include "cuda/rows/gate.h"
@@ -48,6 +50,7 @@ class CudaOps final : public Ops {
     // An algorithm that could compute no layer is refused now, and not in the first run.
     choose_algorithm(attention_, sm90_capable, true, {}, kMultiple);
     prepare_attention_sm80();
+    prepare_attention_pages();
     CUDA_CHECK(cudaMemsetAsync(counters_.data(), 0, counters_.bytes(), stream_));
   }
   // The stream must be done with the counters before they are freed.
@@ -86,7 +89,10 @@ class CudaOps final : public Ops {
                                     args.head_dim, portable_limits(attention_));
   }
 
-  size_t paged_attention_workspace(const AttentionArgs&) const override { no_pages(); }
+  size_t paged_attention_workspace(const AttentionArgs& args) const override {
+    return attention_pages_workspace(args.queries.num_tokens, args.pages.max_kv_len, args.num_heads,
+                                     args.head_dim);
+  }
 
   size_t sparse_pool_workspace(const SparsePoolArgs& args) const override {
     if (pools_in_gemm(args.sum)) return 0;
@@ -211,11 +217,30 @@ class CudaOps final : public Ops {
     launch_attention_sm80(params, stream_, portable_limits(algorithm));
   }
 
-  [[noreturn]] static void no_pages() {
-    throw RuntimeError("attention over pages is not supported on CUDA devices yet");
+  void do_append_kv(const AppendKvArgs& args) override {
+    const char* op = "append_kv";
+    check_compute(op, args.k.dtype);
+    for (auto [name, view] : {std::pair{"k", &args.k},
+                              {"v", &args.v},
+                              {"keys", &args.pages.keys},
+                              {"values", &args.pages.values}}) {
+      check_vectors(op, name, *view);
+    }
+    if (args.pages.keys.dtype != args.k.dtype) {
+      throw InvalidArgument(concat("append_kv: pages are ", name_of(args.pages.keys.dtype),
+                                   ", keys are ", name_of(args.k.dtype)));
+    }
+    const DeviceGuard guard(device_);
+    launch_append_kv(args, stream_);
   }
-  void do_append_kv(const AppendKvArgs&) override { no_pages(); }
-  void do_paged_attention(const AttentionArgs&) override { no_pages(); }
+
+  void do_paged_attention(const AttentionArgs& args) override {
+    PagedAttentionParams params = paged_attention_params(args, sm_count_);
+    params.workspace = static_cast<float*>(args.workspace);
+    params.workspace_bytes = args.workspace == nullptr ? 0 : paged_attention_workspace(args);
+    const DeviceGuard guard(device_);
+    launch_attention_pages(params, stream_);
+  }
 
   void do_norm(const NormArgs& args) override {
     const DeviceGuard guard(device_);
