@@ -10,6 +10,7 @@
 #include "cpu/kernels.h"
 #include "cpu/linear.h"
 #include "cpu/row_ops.h"
+#include "cpu/sampling.h"
 #include "cpu/sparse_pool.h"
 
 namespace packhorse {
@@ -41,6 +42,9 @@ class CpuOps final : public Ops {
   }
   size_t sparse_pool_workspace(const SparsePoolArgs& args) const override {
     return cpu::sparse_pool_workspace(args.weight.in_features, args.x.dtype, pool_.threads());
+  }
+  size_t sample_workspace(const SampleArgs& args) const override {
+    return cpu::sample_workspace(args.logits.columns(), args.num_biases, pool_.threads());
   }
 
  private:
@@ -120,6 +124,14 @@ class CpuOps final : public Ops {
   void do_clear_empty(const ClearEmptyArgs& args) override {
     const Use use(context_);
     cpu::clear_empty(args);
+  }
+  void do_sample(const SampleArgs& args) override {
+    const Use use(context_);
+    cpu::sample(args, pool_);
+  }
+  void do_count_tokens(const CountTokensArgs& args) override {
+    const Use use(context_);
+    cpu::count_tokens(args);
   }
 
   CpuContext& context_;

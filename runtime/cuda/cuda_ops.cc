@@ -30,6 +30,7 @@
 #include "cuda/rows/pool.h"
 #include "cuda/rows/rotate.h"
 #include "cuda/rows/sparse_pool.h"
+#include "cuda/sampling/sampling.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
@@ -99,6 +100,10 @@ class CudaOps final : public Ops {
     return static_cast<size_t>(std::min(args.x.rows(), kSparsePoolRows) *
                                args.weight.out_features) *
            size_of(args.x.dtype);
+  }
+
+  size_t sample_workspace(const SampleArgs& args) const override {
+    return static_cast<size_t>(args.num_biases + 1) * sizeof(float);
   }
 
  private:
@@ -328,6 +333,16 @@ class CudaOps final : public Ops {
   void do_clear_empty(const ClearEmptyArgs& args) override {
     const DeviceGuard guard(device_);
     launch_clear_empty(args.batch.cu_seqlens, args.out, stream_);
+  }
+
+  void do_sample(const SampleArgs& args) override {
+    const DeviceGuard guard(device_);
+    launch_sample(args, stream_);
+  }
+
+  void do_count_tokens(const CountTokensArgs& args) override {
+    const DeviceGuard guard(device_);
+    launch_count_tokens(args, stream_);
   }
 
   void gemm(const GemmParams& params) {

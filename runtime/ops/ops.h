@@ -14,6 +14,7 @@
 
 #include "ops/args.h"
 #include "ops/row_args.h"
+#include "ops/sample_args.h"
 #include "packhorse/export.h"
 
 namespace packhorse {
@@ -51,6 +52,7 @@ class PACKHORSE_API Ops {
   /// Of attention over pages, where `pages` has bounds but may have no addresses yet.
   virtual size_t paged_attention_workspace(const AttentionArgs& args) const = 0;
   virtual size_t sparse_pool_workspace(const SparsePoolArgs& args) const = 0;
+  virtual size_t sample_workspace(const SampleArgs& args) const = 0;
 
   // The operators. Each throws InvalidArgument if its arguments do not fit together.
   void embed(const EmbedArgs& args);
@@ -71,6 +73,8 @@ class PACKHORSE_API Ops {
   void cast(const CastArgs& args);
   void gather_rows(const GatherRowsArgs& args);
   void clear_empty(const ClearEmptyArgs& args);
+  void sample(const SampleArgs& args);
+  void count_tokens(const CountTokensArgs& args);
 
  private:
   virtual void do_embed(const EmbedArgs& args) = 0;
@@ -92,6 +96,8 @@ class PACKHORSE_API Ops {
   virtual void do_cast(const CastArgs& args) = 0;
   virtual void do_gather_rows(const GatherRowsArgs& args) = 0;
   virtual void do_clear_empty(const ClearEmptyArgs& args) = 0;
+  virtual void do_sample(const SampleArgs& args) = 0;
+  virtual void do_count_tokens(const CountTokensArgs& args) = 0;
 };
 
 }  // namespace packhorse
