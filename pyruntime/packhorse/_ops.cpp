@@ -5,6 +5,7 @@
 
 #include "model/positions.h"
 #include "packhorse/_ops_call.h"
+#include "packhorse/_ops_sample.h"
 
 namespace packhorse {
 namespace {
@@ -320,7 +321,7 @@ class Operators {
     term.kind = ScoreTermKind::kDisentangled;
     term.position_keys = put("position_keys", position_keys);
     term.position_queries = put("position_queries", position_queries);
-    term.slots = call.put_constants(relative.slots);
+    term.slots = call.put_values(relative.slots);
     term.slot_limit = relative.limit;
   }
 
@@ -397,6 +398,16 @@ class Operators {
     return call.get(args.out);
   }
 
+  py::object sample(const FloatArray& logits, const FloatArray& floats, const IntArray& ints,
+                    const LongArray& draws, const IntArray& bias_ends, const IntArray& bias_tokens,
+                    const FloatArray& biases, const std::optional<IntArray>& masks,
+                    const std::optional<IntArray>& counts, int num_top) {
+    Call call(shared_, dtype_, std::nullopt);
+    return packhorse::sample(
+        call, ops(),
+        {logits, floats, ints, draws, bias_ends, bias_tokens, biases, masks, counts, num_top});
+  }
+
  private:
   Ops& ops() { return *shared_->backend.ops; }
 
@@ -431,5 +442,6 @@ PYBIND11_MODULE(_ops, module) {
       .def("norm", &Operators::norm)
       .def("embed", &Operators::embed)
       .def("pool", &Operators::pool)
-      .def("sparse_pool", &Operators::sparse_pool);
+      .def("sparse_pool", &Operators::sparse_pool)
+      .def("sample", &Operators::sample);
 }

@@ -187,10 +187,26 @@ class Call {
     return put_floats(name, *array);
   }
 
-  const int32_t* put_constants(const std::vector<int32_t>& values) {
-    void* data = allocate(values.size() * sizeof(int32_t));
-    device_.upload(data, values.data(), values.size() * sizeof(int32_t));
-    return static_cast<const int32_t*>(data);
+  template <class T>
+  const T* put_values(const std::vector<T>& values) {
+    void* data = allocate(values.size() * sizeof(T));
+    device_.upload(data, values.data(), values.size() * sizeof(T));
+    return static_cast<const T*>(data);
+  }
+
+  template <class Array>
+  void upload(void* to, const Array& array) {
+    device_.upload(to, array.data(), static_cast<size_t>(array.nbytes()));
+  }
+
+  /// The matrix as an array on the host, of the dtype that it has.
+  template <class Array>
+  Array download(const TensorView& matrix) {
+    Array host({matrix.rows(), matrix.columns()});
+    const DownloadScope downloads(device_);
+    device_.download(host.mutable_data(), matrix.data, static_cast<size_t>(host.nbytes()));
+    device_.synchronize();
+    return host;
   }
 
   LinearWeight put_linear(const char* name, const Linear& layer) {
@@ -325,11 +341,6 @@ class Call {
     auto* data = reinterpret_cast<void*>(view.pointer);
     if (data != nullptr) device_io().check_pointer(name, data);
     return data;
-  }
-
-  template <class Array>
-  void upload(void* to, const Array& array) {
-    device_.upload(to, array.data(), static_cast<size_t>(array.nbytes()));
   }
 
   /// A batch on the device, which checks it.

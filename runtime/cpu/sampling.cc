@@ -78,14 +78,16 @@ class Row {
         unbiased_(scratch.unbiased) {}
 
   void run() {
+    if (row_.of_beam) return tell_beam();
     const bool logprobs = args_.wants_logprobs || args_.num_top > 0;
     const double normalizer = logprobs ? log_sum() : 0;
-    if (args_.num_top > 0) tell_top(normalizer);
-    for (int32_t i = row_.bias_begin; i < row_.bias_end; ++i) {
-      float& logit = logits_[static_cast<size_t>(args_.bias_tokens[i])];
-      unbiased_[i] = logit;
-      logit += args_.biases[i];
+    if (args_.num_top > 0) {
+      for (size_t token = 0; token < logits_.size(); ++token) {
+        keys_[token] = logit_key(logits_[token]);
+      }
+      tell_top(normalizer);
     }
+    add_biases();
     const int32_t token = row_.forced >= 0 ? row_.forced : choose();
     args_.tokens[index_] = token;
     if (!args_.wants_logprobs) return;
@@ -103,9 +105,27 @@ class Row {
     return largest + std::log(sum);
   }
 
+  void tell_beam() {
+    const double normalizer = log_sum();
+    for (float& logit : logits_) logit = static_cast<float>(logit - normalizer);
+    add_biases();
+    fill_keys();
+    tell_top(0);
+    args_.tokens[index_] = -1;
+    if (args_.wants_logprobs) args_.logprobs[index_] = 0;
+  }
+
+  void add_biases() {
+    for (int32_t i = row_.bias_begin; i < row_.bias_end; ++i) {
+      float& logit = logits_[static_cast<size_t>(args_.bias_tokens[i])];
+      unbiased_[i] = logit;
+      logit += args_.biases[i];
+    }
+  }
+
+  // The most likely tokens by keys_.
   void tell_top(double normalizer) const {
-    for (size_t token = 0; token < logits_.size(); ++token)
-      keys_[token] = logit_key(logits_[token]);
+    if (args_.num_top == 0) return;
     const auto count = std::min<uint64_t>(static_cast<uint64_t>(args_.num_top), logits_.size());
     const Selected top = select(keys_, count, [](int64_t) { return uint64_t{1}; });
     int32_t* tokens = args_.top_tokens + index_ * args_.num_top;
@@ -114,14 +134,14 @@ class Row {
       if (!top.contains(keys_[token], static_cast<int64_t>(token))) continue;
       tokens[found++] = static_cast<int32_t>(token);
     }
-    std::stable_sort(tokens, tokens + found, [&](int32_t a, int32_t b) {
-      return keys_[static_cast<size_t>(a)] > keys_[static_cast<size_t>(b)];
+    const auto key_of = [&](int32_t token) { return keys_[static_cast<size_t>(token)]; };
+    std::sort(tokens, tokens + found, [&](int32_t a, int32_t b) {
+      return key_of(a) > key_of(b) || (key_of(a) == key_of(b) && a < b);
     });
     for (int32_t i = 0; i < args_.num_top; ++i) {
       if (i >= found) tokens[i] = -1;
       args_.top_logprobs[index_ * args_.num_top + i] =
-          i < found ? static_cast<float>(logits_[static_cast<size_t>(tokens[i])] - normalizer)
-                    : -INFINITY;
+          i < found ? static_cast<float>(logit_of_key(key_of(tokens[i])) - normalizer) : -INFINITY;
     }
   }
 
@@ -184,7 +204,7 @@ class Row {
         weight = 0;
       total += weight;
     }
-    uint64_t left = scale_random(philox(row_.seed, row_.draw), total);
+    uint64_t left = scale_random(random_bits(row_), total);
     size_t token = 0;
     while (weights_[token] <= left) left -= weights_[token++];
     return static_cast<int32_t>(token);

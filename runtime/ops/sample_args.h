@@ -31,8 +31,13 @@ struct SamplingRow {
   int32_t bias_begin = 0;  // biases [bias_begin, bias_end) of SampleArgs are this row's
   int32_t bias_end = 0;
   int32_t forced = -1;  // this token is taken whatever the logits are, or -1
+  /// For beam search, as transformers does it: the logits become log probabilities before anything
+  /// else, the most likely tokens are told of what biases, penalties and mask have made of those,
+  /// and no token is chosen.
+  bool of_beam = false;
   uint64_t seed = 0;    // of the request
-  uint64_t draw = 0;    // number of the token in its request: no number is drawn twice
+  uint64_t stream = 0;  // of the sequence in its request
+  uint64_t draw = 0;    // of the token in its sequence
 };
 
 /// tokens[i] = the token that rows[i] chooses from logits[i], or -1 where no token may be chosen. A

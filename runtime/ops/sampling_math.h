@@ -35,10 +35,11 @@ constexpr float penalize(float logit, const SamplingRow& row, int32_t count) {
   return logit - row.presence_penalty - row.frequency_penalty * static_cast<float>(generated);
 }
 
-/// Philox4x32-10 (Salmon et al., SC 2011): 64 random bits that are a function of the key and of the
-/// counter, so that a request needs no generator that remembers where it was.
-constexpr uint64_t philox(uint64_t key, uint64_t counter) {
-  uint32_t x[4] = {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0};
+/// Philox4x32-10 (Salmon et al., SC 2011): 64 random bits that are a function of the key and of a
+/// counter of two halves, so that a request needs no generator that remembers where it was.
+constexpr uint64_t philox(uint64_t key, uint64_t low, uint64_t high) {
+  uint32_t x[4] = {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32),
+                   static_cast<uint32_t>(high), static_cast<uint32_t>(high >> 32)};
   uint32_t k[2] = {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
   for (int round = 0; round < 10; ++round) {
     const uint64_t a = uint64_t{0xD2511F53u} * x[0];
@@ -51,6 +52,10 @@ constexpr uint64_t philox(uint64_t key, uint64_t counter) {
     k[1] += 0xBB67AE85u;
   }
   return uint64_t{x[1]} << 32 | x[0];
+}
+
+constexpr uint64_t random_bits(const SamplingRow& row) {
+  return philox(row.seed, row.draw, row.stream);
 }
 
 /// A number in [0, total), each as likely as `bits` are uniform: the upper half of their product.

@@ -161,25 +161,19 @@ class Row {
         shared_(shared) {}
 
   __device__ void run() {
+    if (row_.of_beam) return tell_beam();
     float normalizer = 0;
     if (args_.wants_logprobs || args_.num_top > 0) normalizer = log_sum();
-    if (args_.num_top > 0) tell_top(normalizer);
-    auto* unbiased = static_cast<float*>(args_.workspace);
-    __syncthreads();
-    for (int i = row_.bias_begin + static_cast<int>(threadIdx.x); i < row_.bias_end;
-         i += kThreads) {
-      float& logit = logits_[args_.bias_tokens[i]];
-      unbiased[i] = logit;
-      logit += args_.biases[i];
-    }
-    __syncthreads();
+    const float* logits = logits_;
+    tell_top(normalizer, [=](int token) { return logit_key(logits[token]); });
+    add_biases();
     const int token = row_.forced >= 0 ? row_.forced : choose();
     if (threadIdx.x != 0) return;
     args_.tokens[index_] = token;
     if (!args_.wants_logprobs) return;
     float logit = token < 0 ? normalizer : logits_[token];
     for (int i = row_.bias_begin; i < row_.bias_end; ++i) {
-      if (args_.bias_tokens[i] == token) logit = unbiased[i];
+      if (args_.bias_tokens[i] == token) logit = unbiased()[i];
     }
     args_.logprobs[index_] = logit - normalizer;
   }
@@ -200,9 +194,35 @@ class Row {
     return most + logf(block_sum(sum, shared_));
   }
 
-  __device__ void tell_top(float normalizer) {
-    const float* logits = logits_;
-    const auto key = [=](int token) { return logit_key(logits[token]); };
+  __device__ float* unbiased() const { return static_cast<float*>(args_.workspace); }
+
+  __device__ void add_biases() {
+    __syncthreads();
+    for (int i = row_.bias_begin + static_cast<int>(threadIdx.x); i < row_.bias_end;
+         i += kThreads) {
+      float& logit = logits_[args_.bias_tokens[i]];
+      unbiased()[i] = logit;
+      logit += args_.biases[i];
+    }
+    __syncthreads();
+  }
+
+  __device__ void tell_beam() {
+    const float normalizer = log_sum();
+    for (int token = static_cast<int>(threadIdx.x); token < vocab_size_; token += kThreads) {
+      logits_[token] -= normalizer;
+    }
+    add_biases();
+    tell_top(0, [this](int token) { return key(token); });
+    if (threadIdx.x != 0) return;
+    args_.tokens[index_] = -1;
+    if (args_.wants_logprobs) args_.logprobs[index_] = 0;
+  }
+
+  /// The most likely tokens by their keys.
+  template <class Key>
+  __device__ void tell_top(float normalizer, Key key) {
+    if (args_.num_top == 0) return;
     const int count = min(args_.num_top, vocab_size_);
     const Selected top = select(
         vocab_size_, static_cast<unsigned long long>(count), key, [](int) { return 1ull; },
@@ -232,7 +252,7 @@ class Row {
                   shared_.top_tokens[j] < shared_.top_tokens[i]);
       }
       tokens[place] = shared_.top_tokens[i];
-      logprobs[place] = logits[shared_.top_tokens[i]] - normalizer;
+      logprobs[place] = logit_of_key(shared_.top_keys[i]) - normalizer;
     }
     __syncthreads();
   }
@@ -302,8 +322,7 @@ class Row {
       sum += final_weight(token);
     }
     const unsigned long long total = block_sum(sum, shared_);
-    return walk(vocab_size_, scale_random(philox(row_.seed, row_.draw), total), final_weight,
-                shared_);
+    return walk(vocab_size_, scale_random(random_bits(row_), total), final_weight, shared_);
   }
 
   const SampleArgs& args_;
