@@ -253,10 +253,12 @@ __device__ void normalize_rows(const RowType (&rows)[kRows], const NormWeight& w
 inline constexpr int kFoldThreads = 512;
 
 /// Thread-block folding for rows of any width: the block goes over the row three times, calling
-/// load(values, first column) each time (out of cache but for the first), and writes it once.
+/// load(values, first column) each time (out of cache but for the first), and writes it once, by
+/// store(values, first column).
 /// `scratch`: 64 floats.
-template <class T, class Load>
-__device__ void fold_row(int columns, Load load, const NormWeight& weight, T* out, float* scratch) {
+template <class Load, class Store>
+__device__ void fold_row(int columns, Load load, const NormWeight& weight, Store store,
+                         float* scratch) {
   const auto fold = [&](auto visit) {
     for (int column = threadIdx.x * kVectorSize; column < columns;
          column += kFoldThreads * kVectorSize) {
@@ -291,7 +293,7 @@ __device__ void fold_row(int columns, Load load, const NormWeight& weight, T* ou
         value[i] = (value[i] - mean[0]) * factor * gamma[i] + beta[i];
       }
     }
-    store_vector(out + column, value);
+    store(value, column);
   });
 }
 
