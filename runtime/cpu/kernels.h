@@ -20,12 +20,14 @@ struct NormParams {
   bool rms = false;
 };
 
-/// out = norm(x + residual), row by row. `residual` may be null, and may be the same memory as out.
+/// out = norm(x + residual) + added, row by row. `residual` and `added` may be null, and may be the
+/// same memory as out.
 struct NormRows {
   const void* x = nullptr;
   const void* residual = nullptr;
+  const void* added = nullptr;
   void* out = nullptr;
-  int64_t x_stride = 0, residual_stride = 0, out_stride = 0;
+  int64_t x_stride = 0, residual_stride = 0, added_stride = 0, out_stride = 0;
   int64_t rows = 0, columns = 0;
   NormParams norm;
 };
@@ -53,10 +55,14 @@ struct PoolRows {
   bool normalize = false;
 };
 
+/// to = from, or with a soft_cap over 0 soft_cap * tanh(scale * from / soft_cap), or with another
+/// scale than 1 scale * from.
 struct CastElements {
   const void* from = nullptr;
   void* to = nullptr;
   int64_t count = 0;
+  float scale = 1;
+  float soft_cap = 0;
 };
 
 /// out = activation(gate) * up. In the 2 * `columns` elements of a row of x, kGateBlock elements of

@@ -68,7 +68,7 @@ void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool) {
     task.norm = params_of(args.norm);
     for (int64_t token = first; token < end; ++token) {
       while (*next <= token) ++next;
-      task.word = row_at(args.word, args.ids[token]);
+      task.word = row_at(args.word, args.ids != nullptr ? args.ids[token] : token);
       if (args.position) {
         const int64_t position =
             args.position_ids != nullptr ? args.position_ids[token] : token - next[-1];
@@ -186,6 +186,10 @@ void norm(const NormArgs& args, const Kernels& kernels, ThreadPool& pool) {
       args.x.rows(), pool,
       [&](int64_t first, int64_t end) {
         NormRows task = norm_task(args.residual, args.norm, args.out, first, end - first);
+        if (args.added) {
+          task.added = row_at(args.added, first);
+          task.added_stride = args.added.row_stride;
+        }
         task.x = row_at(args.x, first);
         task.x_stride = args.x.row_stride;
         kernels.norm_rows[dtype][dtype](task);
@@ -248,7 +252,8 @@ void cast(const CastArgs& args, const Kernels& kernels, ThreadPool& pool) {
         kernels.pool_rows[from][to](task);
         continue;
       }
-      kernels.cast[from][to]({row_at(args.x, row), row_at(args.out, row), args.x.columns()});
+      kernels.cast[from][to]({row_at(args.x, row), row_at(args.out, row), args.x.columns(),
+                              args.scale, args.soft_cap});
     }
   });
 }

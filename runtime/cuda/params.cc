@@ -148,12 +148,15 @@ NormParams norm_params(const NormArgs& args) {
   check_compute(op, args.x.dtype);
   check_vectors(op, "x", args.x);
   check_vectors(op, "residual", args.residual);
+  check_vectors(op, "added", args.added);
   check_vectors(op, "out", args.out);
   NormParams params;
   params.x = args.x.data;
   params.x_stride = args.x.row_stride;
   params.residual = args.residual.data;
   params.residual_stride = args.residual.row_stride;
+  params.added = args.added.data;
+  params.added_stride = args.added.row_stride;
   params.out = args.out.data;
   params.out_stride = args.out.row_stride;
   params.weight = args.norm;

@@ -1,7 +1,9 @@
 #include "model/layer_packer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <string_view>
 
 #include "core/float_convert.h"
 #include "core/format.h"
@@ -14,6 +16,9 @@ namespace {
 // that a large tensor is never held twice.
 constexpr int64_t kPiece = int64_t{1} << 15;
 
+// What stands for ".weight" in the name of a matrix that the source has as [in, out].
+constexpr const char* kTransposed = ".weight_transposed";
+
 // Writes one row of the source to a row of a matrix, or one element if `columns` is empty.
 void spread_row(const float* values, const Spread& columns, float* to) {
   if (columns.extent == 0) *to = *values;
@@ -24,7 +29,7 @@ void spread_row(const float* values, const Spread& columns, float* to) {
 
 }  // namespace
 
-TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t columns) {
+TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t columns, float scale) {
   const DType dtype = precision_.floats();
   const size_t row_bytes = static_cast<size_t>(columns) * size_of(dtype);
   const TensorView result = arena_.take_matrix(name, rows, columns, dtype);
@@ -37,6 +42,16 @@ TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t col
     reader_->read_rows(name, source, row, count, values.data());
     check_range(name, values.data(), elements);
     from_float32(values.data(), dtype, converted.data(), elements);
+    if (scale != 1) {
+      float factor = 0;
+      std::array<char, sizeof(float)> rounded = {};
+      from_float32(&scale, dtype, rounded.data(), 1);
+      to_float32(rounded.data(), dtype, &factor, 1);
+      to_float32(converted.data(), dtype, values.data(), elements);
+      for (float& value : values) value *= factor;
+      check_range(name, values.data(), elements);
+      from_float32(values.data(), dtype, converted.data(), elements);
+    }
     backend_.device->upload(result.as<char>() + static_cast<size_t>(row) * row_bytes,
                             converted.data(), converted.size());
   });
@@ -46,14 +61,6 @@ TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t col
 const float* LayerPacker::vector(const std::string& name, int64_t size) {
   return constants(name, reader_ != nullptr ? reader_->read_vector(name, size)
                                             : std::vector<float>(static_cast<size_t>(size)));
-}
-
-const float* LayerPacker::spread_vector(const std::string& name, const Spread& spread) {
-  std::vector<float> values(static_cast<size_t>(spread.extent));
-  if (reader_ != nullptr) {
-    place_vector({name, spread.extent, 0, spread.size}, spread, values.data());
-  }
-  return constants(name, values);
 }
 
 const float* LayerPacker::matrix(const std::string& name, int64_t rows, int64_t columns) {
@@ -74,9 +81,28 @@ NormWeight LayerPacker::norm(const std::string& name, int64_t size) {
   NormWeight result;
   result.kind = norm_.kind;
   result.eps = norm_.eps;
-  result.gamma = vector(name + ".weight", size);
+  result.gamma = gamma(name + ".weight", whole(size));
   if (norm_.bias) result.beta = vector(name + ".bias", size);
   return result;
+}
+
+NormWeight LayerPacker::head_norm(const std::string& name, const Spread& spread) {
+  NormWeight result;
+  result.kind = NormKind::kRms;
+  result.eps = norm_.eps;
+  result.gamma = gamma(name + ".weight", spread);
+  return result;
+}
+
+const float* LayerPacker::gamma(const std::string& name, const Spread& spread) {
+  std::vector<float> values(static_cast<size_t>(spread.extent));
+  if (reader_ != nullptr) {
+    place_vector({name, spread.extent, 0, spread.size}, spread, values.data());
+    if (norm_.gamma_offset != 0) {
+      for (float& value : values) value += norm_.gamma_offset;
+    }
+  }
+  return constants(name, values);
 }
 
 LinearWeight LayerPacker::dense(const std::string& name, int64_t out_features, int64_t in_features,
@@ -86,9 +112,9 @@ LinearWeight LayerPacker::dense(const std::string& name, int64_t out_features, i
 }
 
 LinearWeight LayerPacker::padded_dense(const std::string& name, int64_t out_features,
-                                       int64_t in_features, bool bias) {
-  return linear(name, {{name, whole(out_features), bias}}, padded(out_features), whole(in_features),
-                in_features, precision_.rest);
+                                       int64_t in_features, bool bias, const std::string& weight) {
+  return linear(name, {{name, whole(out_features), bias, weight}}, padded(out_features),
+                whole(in_features), in_features, precision_.rest);
 }
 
 int64_t LayerPacker::padded(int64_t features) const {
@@ -135,8 +161,9 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
   const Location first = locate(parts.front(), parts, fused, ".weight");
   const bool quantized = format.quantized() && reader_->is_quantized(first.name);
   const Spread& rows = parts.front().rows;
-  if (!quantized && first.rows == out_features && rows.extent == out_features && rows.paired == 0 &&
-      columns.extent == in_features && pack_in_place(weight, format, first.name, packed)) {
+  if (!quantized && !first.transposed && first.rows == out_features &&
+      rows.extent == out_features && rows.paired == 0 && columns.extent == in_features &&
+      pack_in_place(weight, format, first.name, packed)) {
     return;
   }
   int64_t placed = 0;
@@ -146,6 +173,11 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
   if (placed < in_features * out_features) std::fill(staging_.begin(), staging_.end(), 0.0f);
   for (const Part& part : parts) {
     const Location from = locate(part, parts, fused, ".weight");
+    if (from.transposed) {
+      place_transposed(reader_->require(from.name, columns.extent, from.rows), from, part.rows,
+                       columns, in_features, staging_.data());
+      continue;
+    }
     const TensorView source = quantized
                                   ? reader_->require_quantized(from.name, from.rows, columns.extent)
                                   : reader_->require(from.name, from.rows, columns.extent);
@@ -207,9 +239,15 @@ LinearWeight LayerPacker::convolution(const std::string& name, int64_t hidden_si
 LayerPacker::Location LayerPacker::locate(const Part& part, const std::vector<Part>& parts,
                                           const std::vector<FusedTensor>& fused,
                                           const char* suffix) const {
+  const bool is_weight = suffix == std::string_view(".weight");
+  const auto is_transposed = [&](const std::string& name) {
+    return is_weight && reader_->has(name + kTransposed);
+  };
   for (const FusedTensor& tensor : fused) {
-    if (!reader_->has(tensor.name + suffix)) continue;
-    Location found = {tensor.name + suffix, 0, 0, part.rows.size};
+    const bool transposed = is_transposed(tensor.name);
+    if (!transposed && !reader_->has(tensor.name + suffix)) continue;
+    Location found = {tensor.name + (transposed ? kTransposed : suffix), 0, 0, part.rows.size,
+                      transposed};
     for (const std::string& held : tensor.names) {
       const auto other = std::find_if(parts.begin(), parts.end(),
                                       [&](const Part& one) { return one.name == held; });
@@ -222,7 +260,12 @@ LayerPacker::Location LayerPacker::locate(const Part& part, const std::vector<Pa
     }
     return found;
   }
-  return {part.name + suffix, part.rows.extent, 0, part.rows.size};
+  if (is_weight && !part.weight.empty()) {
+    return {part.weight, part.rows.extent, 0, part.rows.size};
+  }
+  const bool transposed = is_transposed(part.name);
+  return {part.name + (transposed ? kTransposed : suffix), part.rows.extent, 0, part.rows.size,
+          transposed};
 }
 
 void LayerPacker::place_vector(const Location& from, const Spread& rows, float* to) {
@@ -250,6 +293,25 @@ void LayerPacker::place(const TensorView& source, const Location& from, const Sp
                    group_rows + rows.place(in_group + i) * row_length);
       }
       row += together;
+    }
+  });
+}
+
+void LayerPacker::place_transposed(const TensorView& source, const Location& from,
+                                   const Spread& rows, const Spread& columns, int64_t row_length,
+                                   float* to) {
+  for_each_piece(columns.extent, from.rows, [&](int64_t begin, int64_t count) {
+    std::vector<float> values(static_cast<size_t>(count * from.rows));
+    reader_->read_rows(from.name, source, begin, count, values.data());
+    check_range(from.name, values.data(), values.size());
+    for (int64_t row = 0; row < rows.extent; ++row) {
+      const int64_t group = row / rows.size;
+      const int64_t in_group = row % rows.size;
+      const float* value = values.data() + from.first + group * from.step + in_group;
+      float* out = to + (rows.offset + group * rows.stride + rows.place(in_group)) * row_length;
+      for (int64_t i = begin; i < begin + count; ++i, value += from.rows) {
+        out[i / columns.size * columns.stride + i % columns.size] = *value;
+      }
     }
   });
 }

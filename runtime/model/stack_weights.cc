@@ -66,8 +66,9 @@ class StackBuilder {
                                 : rope.frequencies);
     weights.local_rope_frequencies = weights.rope_frequencies;
     if (attention_.has_local_theta()) {
-      weights.local_rope_frequencies = packer_.constants(
-          "local_rope_frequencies", rope_frequencies(rope.local_theta, rope.dims, rope.factor));
+      weights.local_rope_frequencies =
+          packer_.constants("local_rope_frequencies",
+                            rope_frequencies(rope.local_theta, rope.dims, rope.local_factor));
     }
   }
 
@@ -77,10 +78,14 @@ class StackBuilder {
             paired};
   }
 
-  // How many columns of a head of queries or keys are stored with their halves interleaved.
+  // Spread::paired of a head of queries or keys: columns that are rotated together lie side by side
+  // or in two halves, in the source as its model was trained, in memory as the device's kernels
+  // rotate them.
   int64_t paired_columns() const {
-    return attention_.rope && packer_.backend().ops->interleaves_heads() ? attention_.rope->dims
-                                                                         : 0;
+    if (!attention_.rope) return 0;
+    const bool device = packer_.backend().ops->interleaves_heads();
+    if (device == attention_.rope->interleaved) return 0;
+    return device ? attention_.rope->dims : -attention_.rope->dims;
   }
 
   void build_attention(LayerWeights& layer, int64_t index) {
@@ -105,9 +110,14 @@ class StackBuilder {
     if (!spec_.stack.pre_norm() || spec_.stack.first_attention_norm || index > 0) {
       layer.attention_norm = packer_.norm(name + "norm", spec_.hidden_size);
     }
+    if (spec_.stack.output_norms()) {
+      layer.attention_output_norm = packer_.norm(name + "output_norm", spec_.hidden_size);
+    }
     if (attention_.qk_norm) {
-      weights.query_norm = head_norm(name + "query_norm");
-      weights.key_norm = head_norm(name + "key_norm");
+      const int64_t head_dim = attention_.head_dim;
+      const Spread head = {head_dim, head_dim, head_dim, 0, paired};
+      weights.query_norm = packer_.head_norm(name + "query_norm", head);
+      weights.key_norm = packer_.head_norm(name + "key_norm", head);
     }
   }
 
@@ -148,17 +158,12 @@ class StackBuilder {
     layer.feed_forward.down =
         packer_.linear(name + "down", {{name + "down", whole(hidden_size), spec.down_bias}},
                        hidden_size, whole(spec.size), padded, format);
-    layer.feed_forward_norm = packer_.norm(name + "norm", hidden_size);
-  }
-
-  NormWeight head_norm(const std::string& name) {
-    NormWeight result;
-    result.kind = NormKind::kRms;
-    result.eps = spec_.norm.eps;
-    result.gamma = packer_.spread_vector(
-        name + ".weight",
-        {attention_.head_dim, attention_.head_dim, attention_.head_dim, 0, paired_columns()});
-    return result;
+    if (!spec_.stack.shared_norm) {
+      layer.feed_forward_norm = packer_.norm(name + "norm", hidden_size);
+    }
+    if (spec_.stack.output_norms()) {
+      layer.feed_forward_output_norm = packer_.norm(name + "output_norm", hidden_size);
+    }
   }
 
   const Spec& spec_;

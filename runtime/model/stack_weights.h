@@ -27,6 +27,8 @@ struct FeedForwardWeights {
 
 struct LayerWeights {
   AttentionWeights attention;
+  NormWeight attention_output_norm;  // if StackSpec::output_norms, and so feed_forward_output_norm
+  NormWeight feed_forward_output_norm;
   NormWeight attention_norm;  // none in the first layer of some pre-norm models
   FeedForwardWeights feed_forward;
   NormWeight feed_forward_norm;

@@ -166,7 +166,10 @@ void Ops::embed(const EmbedArgs& args) {
                     args.position.rows(), ", the rows of position"));
   }
   if (tokens == 0) return;
-  if (args.ids == nullptr) fail(op, concat("ids are missing for ", tokens, " tokens"));
+  if (args.ids == nullptr && args.word.rows() != tokens) {
+    fail(op, concat("ids are missing for ", tokens, " tokens, and word has ", args.word.rows(),
+                    " rows"));
+  }
   do_embed(args);
 }
 
@@ -321,6 +324,10 @@ void Ops::norm(const NormArgs& args) {
   const char* op = "norm";
   check_compute_dtype(op, "x", args.x);
   if (!args.norm) fail(op, "gamma is missing");
+  if (args.added) {
+    check_matrix(op, "added", args.added, args.x.rows(), args.x.columns());
+    check_dtype_is(op, "added", args.added, args.x.dtype);
+  }
   check_result(op, args.residual, args.out, args.x.rows(), args.x.columns(), args.x.dtype);
   if (args.x.rows() > 0) do_norm(args);
 }
@@ -357,6 +364,11 @@ void Ops::cast(const CastArgs& args) {
   check_compute_dtype(op, "x", args.x);
   check_compute_dtype(op, "out", args.out);
   check_matrix(op, "out", args.out, args.x.rows(), args.x.columns());
+  if (args.normalize && (args.scale != 1 || args.soft_cap != 0)) {
+    fail(op, "rows that are normalised have neither scale nor soft_cap");
+  }
+  if (!(args.soft_cap >= 0))
+    fail(op, concat("soft_cap is ", args.soft_cap, ", expected 0 or more"));
   if (args.x.rows() > 0) do_cast(args);
 }
 

@@ -14,11 +14,14 @@ namespace {
 Spec parse_spec_for(const SessionOptions& options, const std::string& spec_json) {
   Spec spec = parse_spec(spec_json);
   std::optional<MaskedLmSpec>& head = spec.heads.masked_lm;
-  if (!head && options.max_predictions > 0) {
-    throw InvalidArgument(concat("max_predictions is ", options.max_predictions,
-                                 ", but this model has no 'heads.masked_lm': expected 0"));
+  const bool predicts = options.max_predictions > 0;
+  if (!head && !spec.heads.lm && predicts) {
+    throw InvalidArgument(
+        concat("max_predictions is ", options.max_predictions,
+               ", but this model has neither 'heads.masked_lm' nor 'heads.lm': expected 0"));
   }
-  if (head && options.max_predictions == 0 && !head->sparse) head.reset();
+  if (head && !predicts && !head->sparse) head.reset();
+  if (!predicts) spec.heads.lm.reset();
   return spec;
 }
 
@@ -29,7 +32,14 @@ PackedLimits limits_of(const Spec& spec, const SessionOptions& options) {
           .vocab_size = spec.stem.vocab_size,
           .type_vocab_size = std::max<int64_t>(1, spec.stem.type_vocab_size),
           .num_positions = spec.stem.num_positions - spec.stem.position_offset,
-          .max_predictions = spec.heads.masked_lm ? options.max_predictions : 0};
+          .max_predictions = spec.heads.masked_lm || spec.heads.lm ? options.max_predictions : 0};
+}
+
+/// Throws InvalidArgument naming what this session cannot compute.
+void check_attention(const AttentionSpec& attention) {
+  if (attention.soft_cap == 0) return;
+  throw InvalidArgument(concat("spec: 'attention.soft_cap' is ", attention.soft_cap,
+                               ": scores are capped over pages of a cache alone"));
 }
 
 /// Fills in everything except the plan and the weights.
@@ -38,6 +48,7 @@ LoadedModel open_model(const std::string& spec_json, const SessionOptions& optio
   model.options = options;
   model.spec_json = spec_json;
   model.spec = parse_spec_for(options, spec_json);
+  check_attention(model.spec.stack.attention);
   model.layouts = output_layouts(model.spec, capacity_of(options));
   model.limits = limits_of(model.spec, options);
   model.backend = make_backend(options.device, {.threads = options.threads,
@@ -84,9 +95,9 @@ std::shared_ptr<const ModelWeights> share_weights(LoadedModel& model, const Prec
   const std::string identity = source.identity();
   if (identity.empty()) return load();
   const SessionOptions& options = model.options;
-  const std::string key =
-      concat(name_of(options.device), '\n', name_of(options.dtype), '\n', identity, '\n',
-             model.spec.heads.masked_lm.has_value(), '\n', model.spec_json);
+  const std::string key = concat(name_of(options.device), '\n', name_of(options.dtype), '\n',
+                                 identity, '\n', model.spec.heads.masked_lm.has_value(),
+                                 model.spec.heads.lm.has_value(), '\n', model.spec_json);
   // The lock is held while loading, so that two sessions opened at once load the weights only once.
   const std::lock_guard lock(mutex);
   std::erase_if(loaded, [](const auto& entry) { return entry.second.expired(); });

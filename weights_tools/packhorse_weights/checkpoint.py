@@ -15,7 +15,7 @@ from packhorse_weights.classifier import (
     read_score,
     refuse_padding_at_the_end,
 )
-from packhorse_weights.config import Config
+from packhorse_weights.config import Config, language_part
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
 from packhorse_weights.hub import find_model
@@ -42,7 +42,7 @@ from packhorse_weights.safetensors_file import read_safetensors
 from packhorse_weights.static_embedding import find_static, read_static
 from packhorse_weights.tensor import WEIGHT_DTYPES, Tensor, cast, default_dtype
 from packhorse_weights.transformer_module import config_overrides
-from packhorse_weights.vocabulary import read_masked_lm
+from packhorse_weights.vocabulary import read_lm_head, read_masked_lm
 from packhorse_weights.weight_files import Format, read_weights
 
 
@@ -186,7 +186,7 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder}: no config.json and no packhorse.json")
     fields = read_json(folder / "config.json") | config_overrides(folder)
-    config = Config(fields, str(folder / "config.json"))
+    config = language_part(Config(fields, str(folder / "config.json")))
     model_type, family = find_architecture(config)
     tensors, files, format = read_weights(folder, file)
 
@@ -212,7 +212,7 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
         if not scores_sequences(heads.get("classifier")):
             tokens = answer_tokens(template, folder, config, parts.answers)
             weight = answer_weight(family, prefix, config, tensors, tokens)
-            parts.add("classifier", f"{family.lm_head} of answers", {"weight": weight})
+            parts.add("classifier", "answers of the LM head", {"weight": weight})
             heads["classifier"] = {
                 "input": "last",
                 "bias": False,
@@ -226,6 +226,10 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
         layers |= masked_lm[1]
     elif parts.sparse:
         raise CheckpointError(f"{root}: SpladePooling, but no head of a masked language model")
+    lm_head = read_lm_head(family, prefix, config, tensors)
+    if lm_head is not None and "template" not in spec:
+        heads["lm"] = lm_head[0]
+        layers |= lm_head[1]
     if heads:
         spec["heads"] = heads
     spec["embedding"] = parts.embedding

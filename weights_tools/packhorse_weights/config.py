@@ -82,3 +82,17 @@ class Config:
         value = self.fields.get(name)
         if value not in (None, False, *harmless):
             raise CheckpointError(f"{self.where}: {name} = {value!r:.80} is not supported")
+
+
+def language_part(config: Config) -> Config:
+    """The config of the language model within one that also sees: Gemma 3's, whose tensors have the
+    same names behind another prefix. Other configs are given back as they are."""
+    text = config.fields.get("text_config")
+    if config.fields.get("model_type") != "gemma3" or not isinstance(text, dict):
+        return config
+    outer = {
+        name: config.fields[name]
+        for name in ("architectures", "tie_word_embeddings")
+        if name in config.fields
+    }
+    return Config({"model_type": "gemma3_text", **text, **outer}, f"{config.where}: text_config")

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 
 from packhorse_weights.architectures.base import Architecture
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.layout import STACKS, Shapes, Spec, weight_shapes
+from packhorse_weights.layout import STACKS, TRANSPOSED, Shapes, Spec, weight_shapes
 from packhorse_weights.tensor import Tensor
 
 # Checkpoints converted from TensorFlow long ago name a LayerNorm's weight and bias so.
 _OLD_SUFFIXES = {".weight": ".gamma", ".bias": ".beta"}
+_LAYER = re.compile(r"\.\d+\.")
 _SHOWN = 8  # names listed in a message
 
 
@@ -42,6 +43,8 @@ def _theirs(names: Mapping[str, str], prefix: str, ours: str, tensors: Mapping[s
         stem, dot, last = generic.rpartition(".")
         suffix = dot + last
     theirs = prefix + names[stem].replace("{i}", layer[1] if layer else "")
+    if suffix == TRANSPOSED:
+        return theirs + ".weight"
     if suffix and theirs + suffix not in tensors:
         old = theirs + _OLD_SUFFIXES[suffix]
         return old if old in tensors else theirs + suffix
@@ -95,7 +98,7 @@ def map_names(
     to the encoder and are read by nothing (a variant that would silently compute something else).
     """
     stacks = [stack for stack in STACKS if f"layers.{{i}}.{stack}" in family.names]
-    shapes = weight_shapes(spec, stacks)
+    shapes = weight_shapes(spec, stacks, family.transposed)
     names = {
         ours: _theirs(head, "", ours, tensors)
         if ours in head or ours.rpartition(".")[0] in head
@@ -105,7 +108,11 @@ def map_names(
     _check(names, shapes, tensors, where)
     encoder = tuple(prefix + part for part in family.encoder)
     read = {*names.values(), *(prefix + name for name in family.unused)}
-    unread = [name for name in sorted(tensors) if name.startswith(encoder) and name not in read]
+    unread = [
+        name
+        for name in sorted(tensors)
+        if name.startswith(encoder) and name not in read and _LAYER.sub(".{i}.", name) not in read
+    ]
     if unread:
         raise CheckpointError(
             f"{where}: a variant of {spec['family']} that is not supported: it also has "

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from packhorse_weights.errors import CheckpointError
+from packhorse_weights.layout import TRANSPOSED
 from packhorse_weights.tensor import WEIGHT_DTYPES, Tensor, to_float32
 
 QUANTIZED_DTYPES = ("int8",)
@@ -42,6 +43,9 @@ def quantize_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a model, under our names: quantised where they are to be, with scales."""
     result: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
+        if name.endswith(TRANSPOSED):  # a scale is of an output feature
+            name = name.removesuffix(TRANSPOSED) + ".weight"
+            tensor = Tensor(tensor.data.T, tensor.dtype)
         if is_quantizable(name, tensor.shape):
             result[name], result[name + SCALE_SUFFIX] = quantize_weight(tensor, name)
         else:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from packhorse_weights.architectures.base import Architecture
+from packhorse_weights.architectures.heads import LmHead
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.layout import Spec
@@ -147,7 +148,8 @@ def check_reads_templates(
     """Raises CheckpointError for what is neither a causal language model nor a classifier with one
     label made of one: the others were trained on pairs as they are."""
     is_language_model = config.class_name.endswith("ForCausalLM")
-    if family.lm_head is None or not (is_language_model or scores_sequences(classifier)):
+    plain = family.lm_head is not None and not family.lm_head.options(config)
+    if not plain or not (is_language_model or scores_sequences(classifier)):
         raise CheckpointError(
             f"{config.where}: reranker: expected a causal language model or a classifier with one "
             f"label made of one, found {config.class_name!r:.80}"
@@ -167,9 +169,10 @@ def answer_weight(
     and the score, unless the checkpoint's activation is Identity. So one row is kept of the layer
     over the vocabulary: their difference, in float32.
     """
-    name = f"{family.lm_head}.weight"
+    head = family.lm_head or LmHead()
+    name = f"{head.name}.weight"
     if name not in tensors:
-        if not config.boolean("tie_word_embeddings", False):
+        if not config.boolean("tie_word_embeddings", head.tied):
             raise CheckpointError(
                 f"{config.where}: reranker: no tensor {name}, and tie_word_embeddings is not true"
             )

@@ -260,10 +260,11 @@ inline constexpr int kFoldThreads = 512;
 
 /// Normalises a row of any width that does not fit registers: the threads of the block are folded
 /// over it. The block goes over the row up to three times, calling load(values, first column) each
-/// time (which finds the row in the cache but for the first time), and writes it once. `scratch` is
-/// shared memory of 64 floats.
-template <class T, class Load>
-__device__ void fold_row(int columns, Load load, const NormWeight& weight, T* out, float* scratch) {
+/// time (which finds the row in the cache but for the first time), and writes it once, by
+/// store(values, first column). `scratch` is shared memory of 64 floats.
+template <class Load, class Store>
+__device__ void fold_row(int columns, Load load, const NormWeight& weight, Store store,
+                         float* scratch) {
   const auto fold = [&](auto visit) {
     for (int column = threadIdx.x * kVectorSize; column < columns;
          column += kFoldThreads * kVectorSize) {
@@ -298,7 +299,7 @@ __device__ void fold_row(int columns, Load load, const NormWeight& weight, T* ou
         value[i] = (value[i] - mean[0]) * factor * gamma[i] + beta[i];
       }
     }
-    store_vector(out + column, value);
+    store(value, column);
   });
 }
 

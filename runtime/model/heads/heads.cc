@@ -11,6 +11,7 @@ HeadWeights build_heads(const Spec& spec, LayerPacker& packer) {
   if (spec.heads.token_weights) weights.token_weights = build_token_weights(spec, packer);
   if (spec.heads.vectors) weights.vectors = build_vectors(spec, packer);
   if (spec.heads.masked_lm) weights.masked_lm = build_masked_lm(spec, packer);
+  if (spec.heads.lm) weights.lm = build_lm(spec, packer);
   weights.embedding = build_embedding(spec, packer);
   return weights;
 }
@@ -49,6 +50,9 @@ HeadBuffers take_head_buffers(const Spec& spec, const HeadWeights& weights,
     buffers.masked_lm =
         scoped([&] { return take_masked_lm(*spec.heads.masked_lm, *weights.masked_lm, heads); });
   }
+  if (weights.lm) {
+    buffers.lm = scoped([&] { return take_lm(*weights.lm, capacity.max_predictions, heads); });
+  }
   if (hidden.dtype != DType::kFloat32) {
     buffers.as_float32 =
         arena.take_matrix("hidden_float32", std::max(capacity.max_tokens, capacity.max_sequences),
@@ -85,7 +89,9 @@ void make_outputs(const HeadRun& run, const HeadsSpec& spec, const HeadWeights& 
   if (wanted.sparse) {
     make_sparse(run, *spec.masked_lm, *weights.masked_lm, buffers.masked_lm, rows.sparse);
   }
-  if (wanted.predictions) {
+  if (wanted.predictions && weights.lm) {
+    make_lm_predictions(run, *spec.lm, *weights.lm, buffers.lm, rows.predictions);
+  } else if (wanted.predictions) {
     make_predictions(run, *spec.masked_lm, *weights.masked_lm, buffers.masked_lm, rows.predictions);
   }
 }

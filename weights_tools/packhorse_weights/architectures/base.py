@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from packhorse_weights.activations import ACTIVATIONS
-from packhorse_weights.architectures.heads import Head, MaskedLm
+from packhorse_weights.architectures.heads import Head, LmHead, MaskedLm
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.layout import Spec
@@ -31,12 +31,13 @@ class Architecture:
         layout.STACKS stands for the layers it holds.
     encoder: how the names of the model itself begin. A tensor below one of these that nothing
         reads means that the checkpoint computes something else.
-    unused: names that may stay unread all the same (buffers).
+    unused: names that may stay unread all the same (buffers); `{i}` as in `names`.
+    transposed: which layers of `names` the checkpoint stores as [in, out].
     pooler_activation: of the pooler head; the head exists where `names` has it and the checkpoint
         has its weights.
     heads: how the name of a class in `architectures` ends -> the classifier that it has.
     masked_lm: the head of its masked language model.
-    lm_head: the layer over the vocabulary of its causal language model, whole.
+    lm_head: of its causal language model.
     accepts: which configs of its model types are meant, where two families share one.
     """
 
@@ -45,10 +46,11 @@ class Architecture:
     names: Mapping[str, str]
     encoder: tuple[str, ...]
     unused: tuple[str, ...] = ()
+    transposed: tuple[str, ...] = ()
     pooler_activation: str = "tanh"
     heads: Mapping[str, Head] = field(default_factory=dict)
     masked_lm: MaskedLm | None = None
-    lm_head: str | None = None
+    lm_head: LmHead | None = None
     accepts: Callable[[Config], bool] = any_config
 
 
@@ -57,6 +59,12 @@ def refuse_variants(config: Config) -> None:
     for name in ("add_cross_attention", "quantization_config", "is_encoder_decoder"):
         config.refuse(name)
     config.refuse("pruned_heads", {})
+
+
+def with_defaults(config: Config, **fields: Any) -> Config:
+    """The config with `fields` where it says nothing, or null."""
+    said = {name: value for name, value in config.fields.items() if value is not None}
+    return Config({**config.fields, **{**fields, **said}}, config.where)
 
 
 def sizes(family: str, config: Config) -> Spec:

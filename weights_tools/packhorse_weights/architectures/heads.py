@@ -66,6 +66,24 @@ def masked_lm(
     return MaskedLm(options, names, bias)
 
 
+def no_options(config: Config) -> Options:
+    return {}
+
+
+@dataclass(frozen=True)
+class LmHead:
+    """The layer over the vocabulary of a causal language model.
+
+    name: theirs, whole.
+    tied: whether it is the word table where the config does not say.
+    options: config -> what `heads.lm` of the spec says beside `tied`.
+    """
+
+    name: str = "lm_head"
+    tied: bool = False
+    options: Callable[[Config], Options] = no_options
+
+
 _OF_BERT = "cls.predictions"
 BERT_LM = masked_lm(
     f"{_OF_BERT}.transform.dense",
