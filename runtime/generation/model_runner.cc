@@ -132,25 +132,20 @@ int64_t count_pages(const LoadedModel& model, const KvCacheShape& shape,
 
 struct Planned {
   LoadedModel model;  // without weights
-  Precision precision;
   KvCacheShape shape;
   GenerationMemoryPlan plan;
   int64_t num_pages = 0;
 };
 
 Planned plan(const std::string& spec_json, const GenerationOptions& options) {
-  const SessionOptions session = session_options(options);
   Planned planned{
-      .model = open_model(spec_json, session), .precision = {}, .shape = {}, .plan = {}};
+      .model = open_model(spec_json, session_options(options)), .shape = {}, .plan = {}};
   LoadedModel& model = planned.model;
   check_spec(model.spec);
-  planned.precision = precision_of(session.dtype, *model.backend.packer);
-  model.plan =
-      count_memory(model, planned.precision, [&](const ModelWeights& weights, Arena& arena) {
-        planned.shape =
-            kv_cache_shape(model.spec.stack, weights.stack, weights.stem.word_table.dtype);
-        take_buffers(model.spec, weights, options, model.backend, arena);
-      });
+  count_memory(model, [&](const ModelWeights& weights, Arena& arena) {
+    planned.shape = kv_cache_shape(model.spec.stack, weights.stack, weights.stem.word_table.dtype);
+    take_buffers(model.spec, weights, options, model.backend, arena);
+  });
   planned.num_pages = count_pages(model, planned.shape, options);
   static_cast<MemoryPlan&>(planned.plan) = model.plan;
   Arena cache;
@@ -223,7 +218,7 @@ class ModelRunner final : public StepRunner {
     Stack(model_.spec.stack, model_.weights->stack, buffers_.layers, ops).run(tokens, keys);
   }
 
-  const LoadedModel model_;
+  LoadedModel model_;
   const GenerationMemoryPlan plan_;
   RunnerLimits limits_;
   const std::unique_ptr<DeviceMemory> arena_memory_;
@@ -241,7 +236,7 @@ std::unique_ptr<StepRunner> load_model_runner(const std::string& spec_json,
                                               const WeightSource& source,
                                               const GenerationOptions& options) {
   Planned planned = plan(spec_json, options);
-  load_weights(planned.model, planned.precision, source);
+  load_weights(planned.model, source);
   return std::make_unique<ModelRunner>(std::move(planned), options);
 }
 

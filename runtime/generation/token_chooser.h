@@ -17,9 +17,6 @@
 
 namespace packhorse {
 
-/// Most entries of Sampling::logit_bias: what is planned for each sequence.
-inline constexpr int64_t kMostBiases = 1024;
-
 /// Sizes of the stage.
 struct ChooserShape {
   int64_t rows = 0;  // rows of logits at once

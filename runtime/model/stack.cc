@@ -124,7 +124,7 @@ LayerBuffers take_layer_buffers(const Spec& spec, const StackWeights& weights,
 }
 
 void take_block_buffers(const Spec& spec, const StackWeights& weights, const Capacity& capacity,
-                        const Ops& ops, Arena& arena, LayerBuffers& buffers) {
+                        const Ops& ops, Arena& arena, LayerBuffers& buffers, const KvPages* pages) {
   if (weights.layers.empty()) return;
   const LayerWeights& layer = weights.layers.front();  // all layers have the same shapes
   const int64_t tokens = capacity.max_tokens;
@@ -138,9 +138,11 @@ void take_block_buffers(const Spec& spec, const StackWeights& weights, const Cap
     batch.num_tokens = tokens;
     batch.num_sequences = capacity.max_sequences;
     batch.max_seqlen = std::min(tokens, spec.max_seqlen);
+    AttentionArgs attention = attention_of(spec.stack.attention, weights, buffers, batch);
+    if (pages != nullptr) attention.pages = *pages;
     buffers.attention_workspace = arena.take(
-        "attention_workspace",
-        ops.attention_workspace(attention_of(spec.stack.attention, weights, buffers, batch)));
+        "attention_workspace", pages != nullptr ? ops.paged_attention_workspace(attention)
+                                                : ops.attention_workspace(attention));
     buffers.linear_workspace =
         arena.take("linear_workspace",
                    std::max(ops.linear_workspace(projection_of(layer, buffers, tokens)),
@@ -207,10 +209,11 @@ void Stack::attend(const LayerWeights& layer, size_t index, const BatchView& bat
   const bool local = spec_.local_layers[index];
   AttentionArgs args = attention_of(spec_.attention, weights_, buffers_, batch);
   project_heads(layer, index, args);
-  const Keys source = keys.keys(index, {args.k, args.v, args.keys});
+  const Keys source = keys.keys(index, {args.k, args.v, args.keys, {}});
   args.k = source.k;
   args.v = source.v;
   args.keys = source.batch;
+  args.pages = source.pages;
   args.mask = mask_of(spec_.attention, local);
   args.term.position_keys = layer.attention.position_keys;
   args.term.position_queries = layer.attention.position_queries;

@@ -321,12 +321,34 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   std::mutex mutex_;  // allows one run at a time, because all runs use one arena
 };
 
+// What an encoder session cannot compute is refused by name.
+void check_attention(const AttentionSpec& attention) {
+  if (attention.soft_cap == 0) return;
+  throw InvalidArgument(concat("spec: 'attention.soft_cap' is ", attention.soft_cap,
+                               ": scores are capped over pages of a cache alone"));
+}
+
+LoadedModel plan_model(const std::string& spec_json, const SessionOptions& options) {
+  LoadedModel model = open_model(spec_json, options);
+  check_attention(model.spec.stack.attention);
+  count_memory(model, [&](const ModelWeights& weights, Arena& arena) {
+    take_session_buffers(model.spec, weights, options, model.backend, arena);
+  });
+  return model;
+}
+
 }  // namespace
 
 std::shared_ptr<Session> make_encoder_session(const std::string& spec_json,
                                               const WeightSource& source,
                                               const SessionOptions& options) {
-  return std::make_shared<EncoderSession>(load_model(spec_json, source, options));
+  LoadedModel model = plan_model(spec_json, options);
+  load_weights(model, source);
+  return std::make_shared<EncoderSession>(std::move(model));
+}
+
+MemoryPlan plan_encoder_session(const std::string& spec_json, const SessionOptions& options) {
+  return plan_model(spec_json, options).plan;
 }
 
 }  // namespace packhorse

@@ -13,4 +13,7 @@ std::shared_ptr<Session> make_encoder_session(const std::string& spec_json,
                                               const WeightSource& source,
                                               const SessionOptions& options);
 
+/// The plan alone: reads no weights and allocates nothing.
+MemoryPlan plan_encoder_session(const std::string& spec_json, const SessionOptions& options);
+
 }  // namespace packhorse
