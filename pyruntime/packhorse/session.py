@@ -1,4 +1,4 @@
-"""The session: a model loaded once, run on packed batches from any thread."""
+"""The session: a model that is loaded once and runs packed batches from any thread."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ OutArrays = Mapping[str, FloatArray]
 
 
 class Session(SessionLifetime):
-    """Made by `Session.load`. After any error a session stays usable.
+    """A loaded model, made by `Session.load`. After any error a session stays usable.
 
-    One session may be called from many threads at once: calls queue, and the interpreter lock is
-    not held meanwhile. After fork() load a new one. A pickled session is the path and the options
-    that it was loaded with: whoever unpickles it loads it anew. A copy is the session itself.
+    One session may be called from many threads at once: calls wait for each other, and the
+    interpreter lock is not held meanwhile. After fork(), load a new one. Pickling stores the path
+    and the options with which the session was loaded; unpickling loads it again. A copy is the
+    session itself.
 
     `close`, or the end of a `with` block, frees its memory.
     """
@@ -51,7 +52,8 @@ class Session(SessionLifetime):
         options: SessionOptions,
         reload: Callable[[], Session] | None = None,
     ) -> None:
-        """`reload`: loads the same again, and can be pickled; None: this session cannot be."""
+        """`reload` loads the same session again and can be pickled. If it is None, this session
+        cannot be pickled."""
         super().__init__(native, reload)
         self._options = options
         self.config = config
@@ -113,7 +115,7 @@ class Session(SessionLifetime):
         read or is not supported, by name), MemoryError (the plan exceeds the limit or the machine),
         RuntimeError (no such device or dtype here).
         """
-        # Imported late: what runs models need not know how checkpoints look.
+        # Imported late, because running a model does not need the readers of checkpoints.
         from packhorse_weights import resolve_model
 
         model = resolve_model(path, reranker, pooling, normalize, revision=revision)
@@ -157,32 +159,32 @@ class Session(SessionLifetime):
 
     @property
     def hidden_size(self) -> int:
-        """Columns of `hidden`."""
+        """The number of columns of `hidden`."""
         return self._native.hidden_size
 
     @property
     def embedding_size(self) -> int:
-        """Columns of `embedding`."""
+        """The number of columns of `embedding`."""
         return self._native.outputs["embedding"][1]
 
     @property
     def outputs(self) -> dict[OutputName, OutputShape]:
-        """What may be asked of `run`, by name."""
+        """The outputs that `run` can compute, by name."""
         return {name: OutputShape(*shape) for name, shape in self._native.outputs.items()}
 
     @property
     def labels(self) -> list[str]:
-        """Names of the columns of `logits`; empty where the model has no classifier."""
+        """The names of the columns of `logits`; empty if the model has no classifier."""
         return list(self.config.get("heads", {}).get("classifier", {}).get("labels", ()))
 
     @property
     def max_seqlen(self) -> int:
-        """Tokens of the longest sequence that the model can take."""
+        """The length of the longest sequence that the model takes, in tokens."""
         return self._native.max_seqlen
 
     @property
     def device(self) -> str:
-        """The device, as it was asked for at load."""
+        """The device, as given to `load`."""
         return self._options.device
 
     @property
@@ -192,17 +194,17 @@ class Session(SessionLifetime):
 
     @property
     def max_tokens(self) -> int:
-        """Tokens of the largest batch that `run` takes."""
+        """The number of tokens of the largest batch that `run` takes."""
         return self._options.max_tokens
 
     @property
     def max_predictions(self) -> int:
-        """Rows of the largest batch that a masked language model predicts."""
+        """The largest number of rows for which one run makes predictions."""
         return self._options.max_predictions
 
     @property
     def max_sequences(self) -> int:
-        """Sequences of the largest batch that `run` takes."""
+        """The number of sequences of the largest batch that `run` takes."""
         return self._options.max_sequences
 
     @overload
@@ -408,7 +410,7 @@ class Session(SessionLifetime):
         return RunResult(arrays, cu_seqlens)
 
     def _split(self, rows: Sequence[Int32Array]) -> Iterator[tuple[int, int]]:
-        """Ranges [first, last) of sequences that each fit the plan."""
+        """Yields ranges [first, last) of sequences that each fit the plan."""
         for i, row in enumerate(rows):
             if row.size > self.max_tokens:
                 raise ValueError(
