@@ -397,8 +397,9 @@ def pool(
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
-    """One row for each sequence of x [T, hidden_size]: cls, mean, max, last, mean_sqrt (the sum by
-    the root of the length) or weighted_mean (token i counts i + 1 times).
+    """Pools the rows of each sequence of x [T, hidden_size] to one row: cls, mean, max, last, mean_sqrt
+    (the sum divided by the square root of the length) or weighted_mean (token i, counted from 0,
+    has weight i + 1).
 
     `normalize` scales rows to length 1. An empty sequence gives zeros.
     """
@@ -427,10 +428,11 @@ def sparse_pool(
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
-    """log(1 + max(0, x weight^T + bias)), its largest over each sequence: [B, N] of x [T, K] and
-    weight [N, K], as SPLADE weighs a vocabulary. No [T, N] array is made on the way.
+    """Computes the maximum of log(1 + max(0, x weight^T + bias)) over each sequence, as SPLADE weighs
+    a vocabulary: [B, N] from x [T, K] and weight [N, K]. No [T, N] array is stored.
 
-    `sum` adds them up instead; `twice` takes log(1 + that) of each. An empty sequence gives zeros.
+    `sum` adds instead of taking the maximum; `twice` applies log(1 + x) to each value again. An
+    empty sequence gives zeros.
     """
     call = OperatorCall(x, x, device, dtype, threads, stream)
     return call.result(
