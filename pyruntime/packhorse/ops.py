@@ -397,9 +397,10 @@ def pool(
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
-    """Pools the rows of each sequence of x [T, hidden_size] to one row: cls, mean, max, last, mean_sqrt
-    (the sum divided by the square root of the length) or weighted_mean (token i, counted from 0,
-    has weight i + 1).
+    """Pools the rows of each sequence of x [T, hidden_size] to one row.
+
+    pooling: cls, mean, max, last, mean_sqrt (the sum divided by the square root of the length) or
+    weighted_mean (token i, counted from 0, has weight i + 1).
 
     `normalize` scales rows to length 1. An empty sequence gives zeros.
     """
@@ -428,8 +429,8 @@ def sparse_pool(
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
-    """Computes the maximum of log(1 + max(0, x weight^T + bias)) over each sequence, as SPLADE weighs
-    a vocabulary: [B, N] from x [T, K] and weight [N, K]. No [T, N] array is stored.
+    """Computes the maximum of log(1 + max(0, x weight^T + bias)) over each sequence, by which
+    SPLADE weighs a vocabulary: [B, N] from x [T, K] and weight [N, K]. No [T, N] array is stored.
 
     `sum` adds instead of taking the maximum; `twice` applies log(1 + x) to each value again. An
     empty sequence gives zeros.
