@@ -92,8 +92,8 @@ class SpecialTokens:
         self.added = self._decoded(decoder)
         if not self.added:
             fields |= self._older(folder, fields)
-        # If there is an added_tokens_decoder, its flags decide. added_tokens.json has no flags, so a
-        # special token that comes with flags of its own keeps those.
+        # If there is an added_tokens_decoder, its flags decide. added_tokens.json has no flags, so
+        # a special token that comes with flags of its own keeps those.
         known = {token.content: token for token in self.added}
         self._tokens: dict[str, AddedToken] = {}
         for name in _ATTRIBUTES:
