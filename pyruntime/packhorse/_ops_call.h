@@ -279,7 +279,7 @@ class Call {
     return {put_batch(cu_seqlens, tokens), put(ids), put(type_ids), put(position_ids)};
   }
 
-  /// Returns the result of a call, which lies in one of the call's own buffers.
+  /// The result of a call, in a buffer of the call's own.
   py::object get(TensorView rows) {
     if (on_device_) {
       device_.synchronize();

@@ -25,8 +25,7 @@ def shared_operators(
 
 
 def as_float32(name: str, values: Any) -> npt.NDArray[np.float32]:
-    """Returns `values` as a C-contiguous float32 array. Raises ValueError if they are not
-    numbers."""
+    """`values` as a C-contiguous float32 array. Raises ValueError for what is not numbers."""
     array = np.asarray(values)
     # "V" stands for number types from outside NumPy, such as bfloat16 of ml_dtypes.
     if array.dtype.kind not in "biufV":

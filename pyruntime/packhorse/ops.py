@@ -175,7 +175,7 @@ def project_heads(
     if bias is not None and bias.shape != (rows,):
         raise ValueError(f"bias has shape {bias.shape}, expected a vector of {rows}")
     head_dim = rows // heads
-    order = np.arange(head_dim)  # the order of a head's columns on the device
+    order = np.arange(head_dim)  # of a head's columns on the device
     if frequencies is not None and operators.interleaves_heads:
         dims = 2 * len(frequencies)
         order[:dims] = order[:dims].reshape(2, -1).T.reshape(-1)

@@ -57,13 +57,13 @@ class Checkpoint:
     files: list[Path]  # files of the weights
     format: Format
     folder: Path  # of config.json and the tokenizer
-    converted: bool  # whether it has packhorse.json and our names
+    converted: bool  # packhorse.json and our names
     pooling_reason: str  # why sequences are pooled as `embedding.pooling` of the spec says
     elsewhere: bool = False  # whether some tensors lie in other files than `files`
 
     @property
     def is_quantized(self) -> bool:
-        """Whether it was converted with `quantize`: sessions of it have that dtype."""
+        """Whether it was converted with `quantize`. Its sessions then have that dtype."""
         return self.converted and any(tensor.dtype == "int8" for tensor in self.tensors.values())
 
     @property
@@ -85,17 +85,17 @@ class Checkpoint:
 class ModelFiles:
     """What a session loads from.
 
-    spec: docs/spec.md. names: ours -> theirs, for every tensor of the spec.
-    safetensors: files that hold the tensors under *their* names, where `tensors` is None.
-    tensors: otherwise, the tensors under *our* names, C-contiguous, float32, float16 or bfloat16
-        (as uint16); they are read-only and may be views of a mapped file.
+    spec: see docs/spec.md. names: our name -> theirs, for every tensor of the spec.
+    safetensors: files that hold the tensors under *their* names, used if `tensors` is None.
+    tensors: the tensors under *our* names, C-contiguous, float32, float16 or bfloat16 (as uint16).
+        They are read-only and may be views of a mapped file.
     """
 
     spec: Spec
     safetensors: list[Path]
     names: dict[str, str]
     tensors: dict[str, Tensor] | None
-    stored_dtype: str  # of the checkpoint: see `Checkpoint`
+    stored_dtype: str  # Checkpoint.stored_dtype
 
 
 def model_folder(folder: Path) -> Path:
@@ -161,7 +161,7 @@ def _open_static(root: Path, folder: Path, file: Path | None) -> Checkpoint:
 
 
 def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
-    """As the files say."""
+    """Opens the model as its files say."""
     root, file = (path, None) if path.is_dir() else (path.parent, path)
     if (root / "packhorse.json").is_file():
         spec = read_json(root / "packhorse.json")

@@ -112,9 +112,9 @@ def convert(
     written into packhorse.json.
 
     dtype: "float32", "float16" or "bfloat16"; None keeps each tensor's own. quantize: "int8" stores
-    the dense layers of the blocks so, for sessions with dtype="int8" (docs/weights.md). progress
-    is called with (bytes written, bytes in total). `dst` appears whole or not at all; an existing
-    folder is replaced only with `overwrite`, and only where it was written by this function.
+    the dense layers of the blocks in int8, for sessions with dtype="int8" (docs/weights.md).
+    progress is called with (bytes written, bytes in total). `dst` appears complete or not at all.
+    An existing folder is replaced only with `overwrite`, and only if this function wrote it.
     Returns `dst`.
     """
     if dtype not in (None, *WEIGHT_DTYPES):

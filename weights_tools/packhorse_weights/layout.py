@@ -65,7 +65,7 @@ def _layer_shapes(spec: Spec, first: bool) -> tuple[Shapes, dict[str, bool]]:
 def weight_shapes(spec: Spec, stacks: Collection[str] = ()) -> Shapes:
     """Our tensor names, in the order of docs/weights.md, with their shapes.
 
-    stacks: those of STACKS that the file has instead of the single layers.
+    stacks: which of STACKS the file has instead of the single layers.
     """
     hidden = spec["hidden_size"]
     norm = spec.get("norm", {"kind": "layer", "placement": "post", "embeddings": False})

@@ -13,7 +13,7 @@ from packhorse_weights.tensor import Tensor
 # Checkpoints that were converted from TensorFlow long ago use these names for weight and bias of a
 # LayerNorm.
 _OLD_SUFFIXES = {".weight": ".gamma", ".bias": ".beta"}
-_SHOWN = 8  # the most names that a message lists
+_SHOWN = 8  # names listed in a message
 
 
 def _list(names: list[str]) -> str:

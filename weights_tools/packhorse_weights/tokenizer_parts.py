@@ -88,7 +88,7 @@ def bpe(vocab: Mapping[str, int], merges: Sequence[tuple[str, str]], **options: 
 
 
 def _merges(model: SentencePieces, scores: Mapping[str, float]) -> list[tuple[str, str]]:
-    """The pairs of pieces that make a piece, best score first, because SentencePiece stores none.
+    """Pairs of pieces that make a piece, best score first: SentencePiece stores none.
 
     If scores are equal, longer halves come first, as in the converter of transformers.
     """

@@ -26,16 +26,16 @@ class Architecture:
 
     classes: `model_type` -> the beginning of its class names in `architectures`.
     spec: (model type, config) -> spec, without `heads` and `embedding`.
-    names: our name of a tensor or of its layer -> theirs, without the checkpoint's prefix. `{i}` is
-        the number of a layer. `.weight` and `.bias` are appended if ours has them. One of
-        layout.STACKS stands for the layers that it holds.
-    encoder: the beginnings of the names of the model's own tensors. If one of these tensors is not
-        read, the checkpoint computes something else and is refused.
+    names: our name, or the layer it belongs to -> theirs, without the checkpoint's prefix. `{i}` is
+        a layer's number. `.weight` and `.bias` are appended where ours has them. One of
+        layout.STACKS stands for the layers it holds.
+    encoder: how the names of the model itself begin. A tensor below one of these that nothing
+        reads means that the checkpoint computes something else.
     unused: names that may stay unread all the same (buffers).
-    pooler_activation: the activation of the pooler head, which exists if `names` has it and the
-        checkpoint has its weights.
-    heads: the end of the name of a class in `architectures` -> the classifier that it has.
-    masked_lm: the head of the family's masked language model.
+    pooler_activation: of the pooler head; the head exists where `names` has it and the checkpoint
+        has its weights.
+    heads: how the name of a class in `architectures` ends -> the classifier that it has.
+    masked_lm: the head of its masked language model.
     lm_head: the layer over the vocabulary of its causal language model, whole.
     accepts: which configs of its model types are meant, where two families share one.
     """
