@@ -85,10 +85,10 @@ class Checkpoint:
 class ModelFiles:
     """What a session loads from.
 
-    spec: see docs/spec.md. names: our name -> theirs, for every tensor of the spec.
-    safetensors: files that hold the tensors under *their* names, used if `tensors` is None.
-    tensors: the tensors under *our* names, C-contiguous, float32, float16 or bfloat16 (as uint16).
-        They are read-only and may be views of a mapped file.
+    spec: docs/spec.md. names: ours -> theirs, for every tensor of the spec.
+    safetensors: files that hold the tensors under *their* names, where `tensors` is None.
+    tensors: otherwise, the tensors under *our* names, C-contiguous, float32, float16 or bfloat16
+        (as uint16); they are read-only and may be views of a mapped file.
     """
 
     spec: Spec
@@ -161,7 +161,7 @@ def _open_static(root: Path, folder: Path, file: Path | None) -> Checkpoint:
 
 
 def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
-    """Opens the model as its files say."""
+    """As the files say."""
     root, file = (path, None) if path.is_dir() else (path.parent, path)
     if (root / "packhorse.json").is_file():
         spec = read_json(root / "packhorse.json")
