@@ -17,6 +17,7 @@ struct NormParams {
   const float* beta = nullptr;
   float eps = 0;
   bool rms = false;
+  int64_t padding = 0;  // columns at the end that no statistic counts
 };
 
 /// out = norm(x + residual), row by row. `residual` may be null, and may be out.

@@ -14,6 +14,10 @@ namespace {
 // tensor twice.
 constexpr int64_t kPiece = int64_t{1} << 15;
 
+int64_t round_up(int64_t size, int64_t multiple) {
+  return (size + multiple - 1) / multiple * multiple;
+}
+
 // One row of the source over a row of a matrix; without columns, one element.
 void spread_row(const float* values, const Spread& columns, float* to) {
   if (columns.extent == 0) *to = *values;
@@ -26,17 +30,22 @@ void spread_row(const float* values, const Spread& columns, float* to) {
 
 TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t columns) {
   const DType dtype = precision_.floats();
-  const size_t row_bytes = static_cast<size_t>(columns) * size_of(dtype);
-  const TensorView result = arena_.take_matrix(name, rows, columns, dtype);
+  const int64_t stored = width(columns);
+  const size_t row_bytes = static_cast<size_t>(stored) * size_of(dtype);
+  const TensorView result = arena_.take_matrix(name, rows, stored, dtype);
   if (reader_ == nullptr) return result;
   const TensorView source = reader_->require(name, rows, columns);
   for_each_piece(rows, columns, [&](int64_t row, int64_t count) {
-    const auto elements = static_cast<size_t>(count * columns);
-    std::vector<float> values(elements);
-    std::vector<char> converted(elements * size_of(dtype));
+    std::vector<float> values(static_cast<size_t>(count * columns));
+    std::vector<char> converted(static_cast<size_t>(count) * row_bytes);  // zeros: the padding
     reader_->read_rows(name, source, row, count, values.data());
-    check_range(name, values.data(), elements);
-    from_float32(values.data(), dtype, converted.data(), elements);
+    check_range(name, values.data(), values.size());
+    const int64_t together = stored == columns ? count : 1;
+    for (int64_t i = 0; i < count; i += together) {
+      from_float32(values.data() + i * columns, dtype,
+                   converted.data() + static_cast<size_t>(i) * row_bytes,
+                   static_cast<size_t>(together * columns));
+    }
     backend_.device->upload(result.as<char>() + static_cast<size_t>(row) * row_bytes,
                             converted.data(), converted.size());
   });
@@ -44,8 +53,10 @@ TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t col
 }
 
 const float* LayerPacker::vector(const std::string& name, int64_t size) {
-  return constants(name, reader_ != nullptr ? reader_->read_vector(name, size)
-                                            : std::vector<float>(static_cast<size_t>(size)));
+  std::vector<float> values;
+  if (reader_ != nullptr) values = reader_->read_vector(name, size);
+  values.resize(static_cast<size_t>(width(size)));
+  return constants(name, values);
 }
 
 const float* LayerPacker::spread_vector(const std::string& name, const Spread& spread) {
@@ -57,23 +68,18 @@ const float* LayerPacker::spread_vector(const std::string& name, const Spread& s
 }
 
 const float* LayerPacker::matrix(const std::string& name, int64_t rows, int64_t columns) {
-  return constants(name, reader_ != nullptr
-                             ? read_matrix(name, rows, columns)
-                             : std::vector<float>(static_cast<size_t>(rows * columns)));
-}
-
-std::vector<float> LayerPacker::read_matrix(const std::string& name, int64_t rows,
-                                            int64_t columns) const {
   std::vector<float> values(static_cast<size_t>(rows * columns));
-  const TensorView source = reader_->require(name, rows, columns);
-  reader_->read_rows(name, source, 0, rows, values.data());
-  return values;
+  if (reader_ != nullptr) {
+    reader_->read_rows(name, reader_->require(name, rows, columns), 0, rows, values.data());
+  }
+  return constants(name, values);
 }
 
 NormWeight LayerPacker::norm(const std::string& name, int64_t size) {
   NormWeight result;
   result.kind = norm_.kind;
   result.eps = norm_.eps;
+  result.padding = static_cast<int32_t>(width(size) - size);
   result.gamma = vector(name + ".weight", size);
   if (norm_.bias) result.beta = vector(name + ".bias", size);
   return result;
@@ -81,19 +87,38 @@ NormWeight LayerPacker::norm(const std::string& name, int64_t size) {
 
 LinearWeight LayerPacker::dense(const std::string& name, int64_t out_features, int64_t in_features,
                                 bool bias) {
-  return linear(name, {{name, whole(out_features), bias}}, out_features, whole(in_features),
-                in_features, precision_.rest);
+  return linear(name, {{name, whole(out_features), bias}}, width(out_features), whole(in_features),
+                width(in_features), precision_.rest);
 }
 
 LinearWeight LayerPacker::padded_dense(const std::string& name, int64_t out_features,
                                        int64_t in_features, bool bias) {
   return linear(name, {{name, whole(out_features), bias}}, padded(out_features), whole(in_features),
-                in_features, precision_.rest);
+                width(in_features), precision_.rest);
+}
+
+LinearWeight LayerPacker::gathering(const std::string& name, const Spread& columns,
+                                    int64_t in_features) {
+  const LinearFormat& format = precision_.rest;
+  void* packed = nullptr;
+  const LinearWeight result =
+      take_linear(name, padded(columns.extent), in_features, format, packed);
+  if (reader_ == nullptr) return result;
+  staging_.assign(static_cast<size_t>(in_features * result.out_features), 0.0f);
+  for (int64_t i = 0; i < columns.extent; ++i) {
+    const int64_t from = i / columns.size * columns.stride + i % columns.size;
+    staging_[static_cast<size_t>(i * in_features + from)] = 1.0f;
+  }
+  backend_.packer->pack(staging_.data(), in_features, result.out_features, format, packed);
+  return result;
+}
+
+int64_t LayerPacker::width(int64_t columns) const {
+  return round_up(columns, backend_.ops->width_multiple());
 }
 
 int64_t LayerPacker::padded(int64_t features) const {
-  const int64_t multiple = backend_.ops->head_dim_multiple();
-  return (features + multiple - 1) / multiple * multiple;
+  return round_up(features, backend_.ops->head_dim_multiple());
 }
 
 LinearWeight LayerPacker::take_linear(const std::string& name, int64_t out_features,
@@ -184,23 +209,25 @@ bool LayerPacker::pack_in_place(const LinearWeight& weight, const LinearFormat& 
 
 LinearWeight LayerPacker::convolution(const std::string& name, int64_t hidden_size, int64_t width) {
   const LinearFormat& format = precision_.rest;
+  const int64_t stored = this->width(hidden_size);
   void* packed = nullptr;
-  LinearWeight result = take_linear(name, hidden_size, width * hidden_size, format, packed);
+  LinearWeight result = take_linear(name, stored, width * stored, format, packed);
   result.bias = vector(name + ".bias", hidden_size);
   if (reader_ == nullptr) return result;
   const TensorView source = reader_->require(name + ".weight", hidden_size, hidden_size, width);
-  std::vector<float> row(static_cast<size_t>(result.in_features));
-  staging_.clear();
+  std::vector<float> row(static_cast<size_t>(width * hidden_size));
+  staging_.assign(static_cast<size_t>(result.in_features * stored), 0.0f);
   for (int64_t out = 0; out < hidden_size; ++out) {
     reader_->read_rows(name + ".weight", source, out, 1, row.data());
     check_range(name + ".weight", row.data(), row.size());
+    float* to = staging_.data() + out * result.in_features;
     for (int64_t at = 0; at < width; ++at) {
       for (int64_t in = 0; in < hidden_size; ++in) {
-        staging_.push_back(row[static_cast<size_t>(in * width + at)]);
+        to[at * stored + in] = row[static_cast<size_t>(in * width + at)];
       }
     }
   }
-  backend_.packer->pack(staging_.data(), result.in_features, hidden_size, format, packed);
+  backend_.packer->pack(staging_.data(), result.in_features, stored, format, packed);
   return result;
 }
 

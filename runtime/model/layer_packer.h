@@ -57,9 +57,9 @@ class LayerPacker {
               const TensorReader* reader)
       : norm_(norm), precision_(precision), backend_(backend), arena_(arena), reader_(reader) {}
 
-  /// In Precision::floats.
+  /// In Precision::floats; columns are padded to their `width`.
   TensorView table(const std::string& name, int64_t rows, int64_t columns);
-  /// float32, whatever the model's dtype.
+  /// float32, whatever the model's dtype; padded to its `width`.
   const float* vector(const std::string& name, int64_t size);
   /// [spread.extent], placed as rows are.
   const float* spread_vector(const std::string& name, const Spread& spread);
@@ -78,16 +78,21 @@ class LayerPacker {
   LinearWeight linear(const std::string& name, const std::vector<Part>& parts, int64_t out_features,
                       const Spread& columns, int64_t in_features, const LinearFormat& format,
                       const std::vector<FusedTensor>& fused = {});
-  /// A layer as the source has it, in Precision::rest.
+  /// A layer of the source between hidden states, both padded to their `width`, in Precision::rest.
   LinearWeight dense(const std::string& name, int64_t out_features, int64_t in_features,
                      bool bias = true);
-  /// Likewise of any number of features, which are `padded`.
+  /// Likewise to any number of features, which are `padded`.
   LinearWeight padded_dense(const std::string& name, int64_t out_features, int64_t in_features,
                             bool bias);
+  /// What moves groups of columns that lie apart together: out[columns.extent, padded] = x W^T.
+  LinearWeight gathering(const std::string& name, const Spread& columns, int64_t in_features);
   /// A convolution as a dense layer over neighbouring rows: [E, E, width] of the source, turned.
   LinearWeight convolution(const std::string& name, int64_t hidden_size, int64_t width);
 
-  /// Features as stored: padded with zeros to what the device's kernels want.
+  /// Columns of a hidden state, or of embedding tables, as stored: padded with zeros to what the
+  /// device's rows are a multiple of. Weights keep the padding at zero.
+  int64_t width(int64_t columns) const;
+  /// Features of a head as stored: padded with zeros to what the device's kernels want.
   int64_t padded(int64_t features) const;
   const Precision& precision() const { return precision_; }
   Backend& backend() const { return backend_; }
@@ -98,10 +103,6 @@ class LayerPacker {
   LayerPacker over(Arena& arena, const TensorReader* reader) const {
     return LayerPacker(norm_, precision_, backend_, arena, reader);
   }
-  /// Throws InvalidArgument where a value is beyond the dtype of tables and activations.
-  void check_range(const std::string& name, const float* values, size_t count) const;
-  /// A matrix of the source, for what is made of it at load alone.
-  std::vector<float> read_matrix(const std::string& name, int64_t rows, int64_t columns) const;
 
  private:
   // Where a part lies in the source: a tensor of so many rows, the part's first, and how far apart
@@ -130,6 +131,8 @@ class LayerPacker {
   // Packs one tensor of the source from where it lies; false if it is not float32 there.
   bool pack_in_place(const LinearWeight& weight, const LinearFormat& format,
                      const std::string& name, void* packed);
+  // Throws InvalidArgument where a value is beyond the dtype of tables and activations.
+  void check_range(const std::string& name, const float* values, size_t count) const;
   // body(first row, rows), in parallel.
   void for_each_piece(int64_t rows, int64_t columns,
                       const std::function<void(int64_t, int64_t)>& body);

@@ -24,7 +24,7 @@ class RelativePositions {
   const Spec& spec_;
   LayerPacker& packer_;
   std::unique_ptr<DeviceMemory> memory_;
-  TensorView table_;  // [num_relative, hidden_size]; empty where nothing is read
+  TensorView table_;  // [num_relative, E]; empty where nothing is read
 };
 
 }  // namespace packhorse

@@ -33,8 +33,9 @@ struct LayerWeights {
 
 struct StackWeights {
   std::vector<LayerWeights> layers;  // distinct ones: StackSpec::layer_weights says which runs when
+  int64_t width = 0;                 // columns of the hidden state, as stored
   int64_t head_dim = 0;              // as stored: zero-padded to what the device's kernels want
-  std::optional<LinearWeight> convolution;  // [E, width * E]
+  std::optional<LinearWeight> convolution;  // [E, width of the convolution * E]
   NormWeight convolution_norm;
   NormWeight final_norm;  // of pre-norm models
   ScoreTerm score_term;

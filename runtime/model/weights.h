@@ -23,8 +23,7 @@ struct ModelWeights {
   std::unique_ptr<DeviceMemory> memory;
 };
 
-/// What the weights will be, without reading any: sizes and dtypes, no data. Throws InvalidArgument
-/// naming what the device cannot run.
+/// What the weights will be, without reading any: sizes and dtypes, no data.
 ModelWeights plan_weights(const Spec& spec, const Precision& precision, Backend& backend);
 
 /// Reads, checks and packs the weights (names and shapes: docs/weights.md). Throws InvalidArgument

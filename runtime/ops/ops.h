@@ -29,7 +29,7 @@ class PACKHORSE_API Ops {
   }
 
   // The shapes that the device takes: weights and buffers are laid out so.
-  /// What the widths of a model have to be a multiple of; that of feed-forward blocks is padded.
+  /// Hidden states, embedding tables and feed-forward blocks are zero-padded to a multiple of this.
   virtual int64_t width_multiple() const { return 1; }
   /// Head sizes are zero-padded to a multiple of this when weights are loaded.
   virtual int64_t head_dim_multiple() const = 0;

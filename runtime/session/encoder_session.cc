@@ -242,7 +242,9 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
                                  .prediction_rows = row};
     const TokenBatch loaded =
         staging_.load(tokens, 0, static_cast<InputFinding*>(finding_->data()));
-    outputs_.write(exact(loaded), staging_.counts(), all, buffers_.model.heads.outputs);
+    const OutputBuffers& to =
+        buffers_.slots.empty() ? buffers_.model.heads.outputs : buffers_.slots.front();
+    outputs_.write(exact(loaded), staging_.counts(), all, to);
     device().synchronize();
   }
 

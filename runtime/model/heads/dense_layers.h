@@ -16,7 +16,8 @@ namespace packhorse {
 /// Of a DenseSpec. Features are padded, but for those that are added to the layer's input.
 struct DenseWeights {
   LinearWeight layer;
-  std::optional<LinearWeight> residual;  // of its input, where the sizes differ
+  /// Of its input, where the sizes differ, or where the input's columns lie apart.
+  std::optional<LinearWeight> residual;
 };
 
 struct DenseBuffers {
@@ -24,8 +25,10 @@ struct DenseBuffers {
   void* workspace = nullptr;
 };
 
-/// `features`: of the input; `name_of`: what layer i is called in the source.
-std::vector<DenseWeights> build_dense_layers(const std::vector<DenseSpec>& layers, int64_t features,
+/// `input`: how its features lie in rows of `columns`; `name_of`: what layer i is called in the
+/// source.
+std::vector<DenseWeights> build_dense_layers(const std::vector<DenseSpec>& layers, Spread input,
+                                             int64_t columns,
                                              const std::function<std::string(size_t)>& name_of,
                                              LayerPacker& packer);
 DenseBuffers take_dense_layers(const std::vector<DenseWeights>& weights, int64_t rows,

@@ -12,13 +12,12 @@ struct EmbeddingWeights {
 };
 
 struct EmbeddingBuffers {
-  TensorView pooled;  // [B, pooled_columns], for the layers after pooling
+  TensorView pooled;  // [B, E of each pooling], for the layers after pooling
   DenseBuffers dense;
 };
 
 EmbeddingWeights build_embedding(const Spec& spec, LayerPacker& packer);
-EmbeddingBuffers take_embedding(const Spec& spec, const EmbeddingWeights& weights,
-                                const HeadArena& arena);
+EmbeddingBuffers take_embedding(const EmbeddingWeights& weights, const HeadArena& arena);
 /// `out`: [B, embedding_columns] float32.
 void make_embedding(const HeadRun& run, const EmbeddingSpec& spec, const EmbeddingWeights& weights,
                     const EmbeddingBuffers& buffers, const TensorView& out);

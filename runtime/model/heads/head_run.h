@@ -39,14 +39,14 @@ struct HeadRun {
   /// {T, B} on the device, zeros for a batch refused there, all of whose outputs are zeros then; or
   /// null.
   const int32_t* counts;
-  TensorView hidden;  // [T, E]
+  TensorView hidden;  // [T, E]; E as stored
   Ops& ops;
 
   /// out = norm(residual + activation(x W^T + bias))
   void dense(const TensorView& x, const LinearWeight& weight, const TensorView& out,
              void* workspace, Activation activation = Activation::kNone,
              const NormWeight& norm = {}, const TensorView& residual = {}) const;
-  /// Of `hidden`; rows of empty sequences are zeros.
+  /// Of the first columns of `hidden`; rows of empty sequences are zeros.
   void pool(Pooling pooling, const TensorView& out, bool normalize = false) const;
   /// The first columns of `x` as the output `out`, in its dtype; `x` may be `out`. Rows of empty
   /// sequences, and of a batch refused on the device, become zeros. `x` is scratch.

@@ -33,7 +33,9 @@ struct HeadBuffers {
   HeadScratch token_weights;
   DenseBuffers vectors;
   MaskedLmScratch masked_lm;
-  TensorView as_float32;  // [max(T, B), E] in 16-bit models: what goes to the host
+  /// [max(T, B), hidden_size]: what goes to the host of hidden states that are of 16 bits or
+  /// padded.
+  TensorView as_float32;
 };
 
 HeadWeights build_heads(const Spec& spec, LayerPacker& packer);
