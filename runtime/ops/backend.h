@@ -16,6 +16,7 @@ struct BackendOptions {
   int threads = 0;  // of the CPU, the caller's own among them; 0: all cores it may use
   bool pin_threads = false;
   AttentionAlgorithm attention = AttentionAlgorithm::kAuto;  // of CUDA devices; the CPU has one
+  const char* attention_name = "attention_algorithm";        // what the caller calls that
 };
 
 /// One device, as everything above sees it. Only an empty one may be assigned to: parts use others.

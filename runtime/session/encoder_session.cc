@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <deque>
 #include <mutex>
 #include <utility>
@@ -61,7 +62,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
 
   void run(const PackedTokens& tokens, const RunOutputs& outputs) override {
     door_.check(tokens, outputs);
-    const std::lock_guard lock(mutex_);
+    const auto turn = take_turn();
     const DownloadScope downloads(device());
     outputs_.read(encode_batch(staging_.upload(tokens)), outputs);
     device().synchronize();
@@ -69,7 +70,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
 
   void run(const DeviceTokens& tokens, const RunOutputs& outputs, StreamHandle stream) override {
     door_.check(tokens, outputs);
-    const std::lock_guard lock(mutex_);
+    const auto turn = take_turn();
     wait_for(stream);
     const uint32_t run = ++device_runs_;
     auto* finding = static_cast<InputFinding*>(finding_->data());
@@ -83,7 +84,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
                               StreamHandle stream) override {
     door_.check(tokens, wanted);
     door_.io();
-    const std::lock_guard lock(mutex_);
+    const auto turn = take_turn();
     const auto lease = slots_.lease(shared_from_this());
     wait_for(stream);
     return keep_outputs(encode_batch(staging_.upload(tokens)), wanted, lease, stream, 0);
@@ -94,7 +95,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     door_.check(tokens, wanted);
     // Let go of after the lock: an owner may be anything, another session's result too.
     std::vector<std::shared_ptr<const void>> read;
-    const std::lock_guard lock(mutex_);
+    const auto turn = take_turn();
     while (!being_read_.empty() && being_read_.front().first->is_done()) {
       read.push_back(std::move(being_read_.front().second));
       being_read_.pop_front();
@@ -121,7 +122,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
 
   std::vector<double> time_encoder(const PackedTokens& tokens, int samples, int launches) override {
     door_.check(tokens, DeviceOutputSet());
-    const std::lock_guard lock(mutex_);
+    const auto turn = take_turn();
     const TokenBatch batch = staging_.upload(tokens);
     std::vector<double> times;
     for (int i = 0; i < samples; ++i) {
@@ -135,7 +136,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
 
   std::vector<std::string> explain(const PackedTokens& tokens) override {
     door_.check(tokens, DeviceOutputSet());
-    const std::lock_guard lock(mutex_);
+    const auto turn = take_turn();
     const TokenBatch batch = staging_.upload(tokens);
     const auto lines = model_.backend.ops->explain([&] {
       // A recording chose by its bounds, not by the batch.
@@ -184,7 +185,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     void read(float* to) override {
       session_->door_.check_process();
       {
-        const std::lock_guard lock(session_->mutex_);
+        const auto turn = session_->take_turn();
         const DownloadScope downloads(session_->device());
         session_->outputs_.read_back(view(), to);
         session_->device().synchronize();
@@ -205,6 +206,16 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   };
 
   DeviceContext& device() const { return *model_.backend.device; }
+
+  // One run at a time. Who waits for another thread's may be interrupted, and looks for that now
+  // and then.
+  std::unique_lock<std::timed_mutex> take_turn() {
+    std::unique_lock turn(mutex_, std::try_to_lock);
+    while (!turn.owns_lock() && !turn.try_lock_for(std::chrono::milliseconds(50))) {
+      check_interrupt();
+    }
+    return turn;
+  }
 
   SessionBuffers carve() {
     Arena arena(arena_memory_->data(), model_.plan.arena);
@@ -314,7 +325,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   uint32_t device_runs_ = 0;
   /// Batches on the device, until it has read them.
   std::deque<std::pair<std::unique_ptr<DeviceEvent>, std::shared_ptr<const void>>> being_read_;
-  std::mutex mutex_;  // one run at a time: the arena is the session's own
+  std::timed_mutex mutex_;  // one run at a time: the arena is the session's own
 };
 
 }  // namespace
