@@ -53,9 +53,11 @@ class Operators {
   Operators(const std::string& device, const std::string& dtype, int threads,
             const std::string& attention)
       : shared_(std::make_shared<SharedBackend>()), dtype_(parse_dtype(dtype)) {
-    shared_->backend = make_backend(
-        parse_device(device),
-        {.threads = threads, .attention = parse_attention_algorithm(attention, "algorithm")});
+    const char* const name = "algorithm";
+    shared_->backend =
+        make_backend(parse_device(device), {.threads = threads,
+                                            .attention = parse_attention_algorithm(attention, name),
+                                            .attention_name = name});
     shared_->backend.packer->format(dtype_);
   }
 

@@ -18,6 +18,7 @@ struct NormParams {
   const float* beta = nullptr;
   float eps = 0;
   bool rms = false;
+  int64_t padding = 0;  // columns at the end that no statistic counts
 };
 
 /// out = norm(x + residual) + added, row by row. `residual` and `added` may be null, and may be the

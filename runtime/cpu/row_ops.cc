@@ -46,7 +46,7 @@ NormRows norm_task(const TensorView& residual, const NormWeight& norm, const Ten
 }  // namespace
 
 NormParams params_of(const NormWeight& norm) {
-  return {norm.gamma, norm.beta, norm.eps, norm.kind == NormKind::kRms};
+  return {norm.gamma, norm.beta, norm.eps, norm.kind == NormKind::kRms, norm.padding};
 }
 
 void RowsEnd::run(const float* sums, int64_t first_row, int64_t rows,

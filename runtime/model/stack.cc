@@ -104,9 +104,9 @@ LayerBuffers take_layer_buffers(const Spec& spec, const StackWeights& weights,
   const int64_t tokens = capacity.max_tokens;
   const AttentionSpec& attention = spec.stack.attention;
   LayerBuffers buffers;
-  buffers.hidden = arena.take_matrix("hidden", tokens, spec.hidden_size, dtype);
+  buffers.hidden = arena.take_matrix("hidden", tokens, weights.width, dtype);
   if (spec.stack.pre_norm()) {
-    buffers.normed = arena.take_matrix("normed", tokens, spec.hidden_size, dtype);
+    buffers.normed = arena.take_matrix("normed", tokens, weights.width, dtype);
   }
   const auto take_rotation = [&](const char* name) {
     return arena.take_matrix(name, tokens, ops.rotation_columns(attention.rope->dims),

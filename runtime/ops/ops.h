@@ -31,8 +31,8 @@ class PACKHORSE_API Ops {
   }
 
   // What the device requires of shapes. Weights and buffers are laid out accordingly.
-  /// The hidden size and the embedding size of a model must be multiples of this number. The
-  /// intermediate size of a feed-forward block need not be: it is padded when weights are loaded.
+  /// Hidden states, embedding tables and feed-forward blocks are padded with zeros to a multiple of
+  /// this number when weights are loaded.
   virtual int64_t width_multiple() const { return 1; }
   /// Head sizes are zero-padded to a multiple of this when weights are loaded.
   virtual int64_t head_dim_multiple() const = 0;

@@ -44,6 +44,11 @@ def _check_destination(folder: Path, overwrite: bool) -> None:
         return
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: exists and is not a folder")
+    if folder.samefile(Path.cwd()):
+        raise CheckpointError(
+            f"{folder}: is the current folder, which a converted one cannot take the place of; name "
+            "another"
+        )
     if not any(folder.iterdir()):
         return
     if not overwrite:
