@@ -9,8 +9,8 @@
 
 namespace packhorse::cuda {
 
-/// out[r] = norm(x[r] + residual[r]) + added[r], with statistics in float32. Rows are 16-bit and have
-/// any number of columns that is a multiple of 8. Strides are in elements and multiples of 8;
+/// out[r] = norm(x[r] + residual[r]) + added[r], with statistics in float32. Rows are 16-bit and
+/// have any number of columns that is a multiple of 8. Strides are in elements and multiples of 8;
 /// pointers, those of gamma and beta too, are aligned to 16 bytes. `out` may be `x`, `residual` or
 /// `added`.
 struct NormParams {
