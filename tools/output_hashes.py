@@ -62,7 +62,7 @@ def models(kept: Path, folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def load(folder: Path, device: str, dtype: str) -> packhorse.Session:
-    """Loads a session, with predictions if the model has a masked language model."""
+    """Loads a session, with predictions if the model is a language model."""
     golden = folder / "golden.npz"
     answers = golden.exists() and "last_logits" in np.load(golden)
     plan = packhorse.Session.load(
@@ -73,7 +73,7 @@ def load(folder: Path, device: str, dtype: str) -> packhorse.Session:
         max_sequences=MAX_SEQUENCES,
         reranker=RERANKER if answers else None,
     )
-    if "masked_lm" not in plan.config.get("heads", {}):
+    if {"masked_lm", "lm"}.isdisjoint(plan.config.get("heads", {})):
         return plan
     return packhorse.Session.load(
         folder,

@@ -17,7 +17,7 @@ Spec parse_spec_for(const SessionOptions& options, const std::string& spec_json)
   if (!head && !spec.heads.lm && predicts) {
     throw InvalidArgument(
         concat("max_predictions is ", options.max_predictions,
-               ", but this model has neither 'heads.masked_lm' nor 'heads.lm': expected 0"));
+               ", but this model has no 'heads.masked_lm' or 'heads.lm': expected 0"));
   }
   if (head && !predicts && !head->sparse) head.reset();
   if (!predicts) spec.heads.lm.reset();

@@ -54,6 +54,7 @@ class Case:
     model_type: str
     config: dict[str, Any] = field(default_factory=dict)
     float32: bool = False  # weights as stored; else bfloat16
+    embedding_std: float = 0.7  # less where a token would predict itself
 
 
 _LLAMA3 = {
@@ -156,6 +157,7 @@ MODELS: tuple[Case, ...] = (
             "attn_logit_softcapping": 3.0,
             "final_logit_softcapping": 8.0,
         },
+        embedding_std=0.15,
     ),
     Case(
         "gemma3",
@@ -165,6 +167,7 @@ MODELS: tuple[Case, ...] = (
             "num_hidden_layers": 7,
             "rope_scaling": {"rope_type": "linear", "factor": 8.0},
         },
+        embedding_std=0.15,
     ),
-    Case("gemma3-vision", "gemma3", {"text_config": _GEMMA3}),
+    Case("gemma3-vision", "gemma3", {"text_config": _GEMMA3}, embedding_std=0.15),
 )

@@ -65,7 +65,7 @@ def refuse_variants(config: Config) -> None:
 def with_defaults(config: Config, **fields: Any) -> Config:
     """The config with `fields` where it says nothing, or null."""
     said = {name: value for name, value in config.fields.items() if value is not None}
-    return Config({**config.fields, **{**fields, **said}}, config.where)
+    return Config({**config.fields, **fields, **said}, config.where)
 
 
 def sizes(family: str, config: Config) -> Spec:

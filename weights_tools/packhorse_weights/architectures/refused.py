@@ -5,8 +5,44 @@ from __future__ import annotations
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 
-_EXPERTS = "a mixture of experts"
-_STATES = "a state-space model or a hybrid with one"
+_EXPERTS = (
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+    "qwen3_next",
+    "gpt_oss",
+    "olmoe",
+    "deepseek_v2",
+    "deepseek_v3",
+    "phimoe",
+    "granitemoe",
+    "granitemoeshared",
+    "llama4",
+    "llama4_text",
+    "dbrx",
+    "jetmoe",
+    "minimax",
+    "ernie4_5_moe",
+    "glm4_moe",
+    "hunyuan_v1_moe",
+    "dots1",
+    "nllb_moe",
+    "switch_transformers",
+)
+_STATES = (
+    "mamba",
+    "mamba2",
+    "falcon_mamba",
+    "falcon_h1",
+    "jamba",
+    "bamba",
+    "zamba",
+    "zamba2",
+    "granitemoehybrid",
+    "nemotron_h",
+    "lfm2",
+    "plamo2",
+)
 _OTHERS = {
     "phi3small": "block-sparse attention",
     "phi": "Phi before Phi-3",
@@ -25,21 +61,8 @@ _OTHERS = {
     "bart": "an encoder with a decoder",
 }
 _KINDS = {
-    **dict.fromkeys(
-        (
-            "mixtral qwen2_moe qwen3_moe qwen3_next gpt_oss olmoe deepseek_v2 deepseek_v3 phimoe "
-            "granitemoe granitemoeshared llama4 llama4_text dbrx arctic jetmoe minimax ernie4_5_moe "
-            "glm4_moe hunyuan_v1_moe dots1 grok nllb_moe switch_transformers"
-        ).split(),
-        _EXPERTS,
-    ),
-    **dict.fromkeys(
-        (
-            "mamba mamba2 falcon_mamba falcon_h1 jamba bamba zamba zamba2 granitemoehybrid "
-            "nemotron_h lfm2 plamo2"
-        ).split(),
-        _STATES,
-    ),
+    **dict.fromkeys(_EXPERTS, "a mixture of experts"),
+    **dict.fromkeys(_STATES, "a state-space model or a hybrid with one"),
     **_OTHERS,
 }
 
