@@ -42,7 +42,7 @@ test-all: test
 # The C++ tests share the objects of the installed library.
 test-cpp: .venv/.installed
 	$(CMAKE) -B build/wheel -DPACKHORSE_BUILD_TESTS=ON >build/tests.log || (cat build/tests.log; false)
-	$(CMAKE) --build build/wheel --target packhorse_tests
+	$(CMAKE) --build build/wheel --target tests/cpp/all
 	$(CTEST) --test-dir build/wheel
 
 test-sanitize: build/sanitize/.configured

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "cuda/stream.h"
 #include "ops/device_context.h"
 
 namespace packhorse::cuda {
@@ -54,19 +55,17 @@ class UploadRing {
   static constexpr size_t kSlotBytes = size_t{1} << 20;
   static constexpr int kSlots = 8;
 
-  UploadRing();
-  ~UploadRing();
-  UploadRing(const UploadRing&) = delete;
-  UploadRing& operator=(const UploadRing&) = delete;
-
   /// The next slot, once the stream is done with it.
   void* acquire();
   /// What the stream has been asked so far reads the slot; nothing later does.
   void release(cudaStream_t stream);
 
  private:
+  struct ReadEvent : Event {
+    ReadEvent() : Event(cudaEventDisableTiming) {}
+  };
   PinnedMemory memory_{kSlots * kSlotBytes};
-  std::array<cudaEvent_t, kSlots> read_ = {};
+  std::array<ReadEvent, kSlots> read_;
   int next_ = 0;
 };
 
