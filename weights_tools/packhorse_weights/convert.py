@@ -46,8 +46,7 @@ def _check_destination(folder: Path, overwrite: bool) -> None:
         raise CheckpointError(f"{folder}: exists and is not a folder")
     if folder.samefile(Path.cwd()):
         raise CheckpointError(
-            f"{folder}: is the current folder, which a converted one cannot take the place of; name "
-            "another"
+            f"{folder}: is the current folder, which a converted one cannot replace; name another"
         )
     if not any(folder.iterdir()):
         return
