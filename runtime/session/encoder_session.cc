@@ -352,12 +352,17 @@ LoadedModel plan_model(const std::string& spec_json, const SessionOptions& optio
 
 }  // namespace
 
+LoadedModel load_encoder(const std::string& spec_json, const WeightSource& source,
+                         const SessionOptions& options) {
+  LoadedModel model = plan_model(spec_json, options);
+  load_weights(model, source);
+  return model;
+}
+
 std::shared_ptr<Session> make_encoder_session(const std::string& spec_json,
                                               const WeightSource& source,
                                               const SessionOptions& options) {
-  LoadedModel model = plan_model(spec_json, options);
-  load_weights(model, source);
-  return std::make_shared<EncoderSession>(std::move(model));
+  return std::make_shared<EncoderSession>(load_encoder(spec_json, source, options));
 }
 
 MemoryPlan plan_encoder_session(const std::string& spec_json, const SessionOptions& options) {

@@ -12,7 +12,7 @@
 
 #include "model/encoder.h"
 #include "packhorse/error.h"
-#include "session/loaded_model.h"
+#include "session/encoder_session.h"
 #include "session/output_slots.h"
 #include "session/outputs.h"
 #include "test.h"
@@ -42,8 +42,14 @@ class PaddedOps final : public Ops {
   size_t attention_workspace(const AttentionArgs& args) const override {
     return ops_->attention_workspace(args);
   }
+  size_t paged_attention_workspace(const AttentionArgs& args) const override {
+    return ops_->paged_attention_workspace(args);
+  }
   size_t sparse_pool_workspace(const SparsePoolArgs& args) const override {
     return ops_->sparse_pool_workspace(args);
+  }
+  size_t sample_workspace(const SampleArgs& args) const override {
+    return ops_->sample_workspace(args);
   }
 
  private:
@@ -63,6 +69,10 @@ class PaddedOps final : public Ops {
   void do_cast(const CastArgs& args) override { ops_->cast(args); }
   void do_gather_rows(const GatherRowsArgs& args) override { ops_->gather_rows(args); }
   void do_clear_empty(const ClearEmptyArgs& args) override { ops_->clear_empty(args); }
+  void do_append_kv(const AppendKvArgs& args) override { ops_->append_kv(args); }
+  void do_paged_attention(const AttentionArgs& args) override { ops_->attention(args); }
+  void do_sample(const SampleArgs& args) override { ops_->sample(args); }
+  void do_count_tokens(const CountTokensArgs& args) override { ops_->count_tokens(args); }
 
   std::unique_ptr<Ops> ops_;
 };
@@ -177,7 +187,7 @@ class AnyWeights {
     const std::regex missing(R"('([a-z_0-9.]+)' \[([0-9, ]+)\] is missing)");
     for (;;) {
       try {
-        load_model(spec.dump(), *source(), options_for(spec));
+        load_encoder(spec.dump(), *source(), options_for(spec));
         return;
       } catch (const InvalidArgument& error) {
         std::smatch found;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "model/encoder.h"
-#include "session/loaded_model.h"
+#include "session/encoder_session.h"
 #include "test.h"
 #include "tiny_model.h"
 
@@ -21,7 +21,7 @@ struct TinyStack {
     options.max_tokens = 16;
     options.max_sequences = 2;
     options.threads = 1;
-    model = load_model(tiny_spec().dump(), *TinyWeights().source(), options);
+    model = load_encoder(tiny_spec().dump(), *TinyWeights().source(), options);
     Arena counting;
     take_model_buffers(model.spec, *model.weights, capacity_of(options), *model.backend.ops,
                        counting);
