@@ -78,7 +78,7 @@ class _Outputs(Generic[Array]):
 
     @property
     def predictions(self) -> Array:
-        """[rows, vocab_size]: logits of the masked language model for the rows that were asked
+        """[rows, vocab_size]: logits of the language model for the rows that were asked
         for."""
         return self._get("predictions")
 
@@ -98,7 +98,7 @@ class RunResult(_Outputs[FloatArray]):
     vectors    float32[T, size]         a vector of each token, for late interaction
     token_weights float32[T, 1]         a weight of each token, for lexical matching
     sparse     float32[B, vocab_size]   a weight of each entry of the vocabulary, nearly all zero
-    predictions float32[rows, vocab_size]  logits of the masked language model
+    predictions float32[rows, vocab_size]  logits of the language model
     cu_seqlens int32[B+1]               where each sequence begins in `hidden`
     """
 

@@ -100,8 +100,8 @@ class Session(SessionLifetime):
         memory_limit   bytes that weights and arena together may take; None: no limit
         output_slots   number of runs whose results may stay on the device at the same time;
                        ignored on the CPU
-        max_predictions  largest number of rows for which one run makes predictions of the masked
-                       language model; with 0 the head for them is not loaded
+        max_predictions  largest number of rows for which one run makes predictions of the language
+                       model, masked or causal; with 0 the head for them is not loaded
         reranker       for language models that score pairs by "yes" and "no": the template in which
                        they read a pair, by its name or its fields (docs/text.md)
         attention_algorithm  the algorithm on CUDA devices, as `packhorse.ops.attention` names it

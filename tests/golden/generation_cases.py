@@ -157,17 +157,17 @@ MODELS: tuple[Case, ...] = (
             "attn_logit_softcapping": 3.0,
             "final_logit_softcapping": 8.0,
         },
-        embedding_std=0.15,
+        embedding_std=0.2,
     ),
     Case(
         "gemma3",
         "gemma3_text",
         {
             "sliding_window": 16,
-            "num_hidden_layers": 7,
+            "sliding_window_pattern": 2,
             "rope_scaling": {"rope_type": "linear", "factor": 8.0},
         },
-        embedding_std=0.15,
+        embedding_std=0.2,
     ),
-    Case("gemma3-vision", "gemma3", {"text_config": _GEMMA3}, embedding_std=0.15),
+    Case("gemma3-vision", "gemma3", {"text_config": _GEMMA3}, embedding_std=0.2),
 )

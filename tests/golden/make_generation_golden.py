@@ -51,6 +51,7 @@ NEW_TOKENS = 200
 SMALLEST_GAP = 4e-3
 FEWEST_TOKENS = 8  # distinct ones of a continuation
 QUERIES_AND_KEYS = ("q_proj", "k_proj", "qkv_proj", "query_key_value", "c_attn")
+GIVING_NORMS = ("post_attention_layernorm", "post_feedforward_layernorm")
 _LANGUAGE = "language_model"  # of models that also see, the part that is kept
 
 
@@ -75,8 +76,11 @@ def randomise(model: nn.Module, embedding_std: float = 0.7) -> None:
             normal(module.weight, 0.3, mean=1.0)
             normal(module.bias, 0.3)
         elif type(module).__name__.endswith("RMSNorm"):
-            added = type(module).__name__.startswith("Gemma")  # 1 is added to the weight
-            normal(module.weight, 0.3, mean=0.0 if added else 1.0)
+            mean = 1.0
+            if type(module).__name__.startswith("Gemma"):  # 1 is added to the weight
+                # Blocks that give more than they are given: else a token would predict itself.
+                mean = 1.5 if name.endswith((*GIVING_NORMS, "model.norm")) else 0.0
+            normal(module.weight, 0.3, mean=mean)
 
 
 def config_of(case: Case) -> Any:
