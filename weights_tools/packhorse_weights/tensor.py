@@ -27,7 +27,7 @@ PAYLOADS: dict[str, np.dtype[Any]] = {
 }
 # What a converted folder may hold, and what the runtime reads.
 WEIGHT_DTYPES = ("float32", "float16", "bfloat16")
-_BLOCK = 1 << 22  # elements cast at a time: bounds the temporaries of a large table
+BLOCK = 1 << 22  # elements cast at a time: bounds the temporaries of a large table
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,25 @@ class Tensor:
         """Of the values, whatever holds them."""
         return self.data.shape
 
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return math.prod(self.shape)
+
+    @property
+    def stored(self) -> tuple[str, int]:
+        """(the form that a file holds the values in, their bytes there)."""
+        return self.dtype, self.size * PAYLOADS[self.dtype].itemsize
+
     def describe(self) -> str:
         """For messages: `float32[4, 8]`."""
         return f"{self.dtype}{list(self.shape)}"
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """The payload, flat and in order, in blocks of bounded size."""
+        flat = self.data.reshape(-1)
+        for start in range(0, flat.size, BLOCK):
+            yield flat[start : start + BLOCK]
 
 
 def default_dtype(device: str, stored: str = "float32") -> str:
@@ -88,9 +104,8 @@ def cast_blocks(tensor: Tensor, dtype: str, name: str) -> Iterator[NDArray[Any]]
     """
     if tensor.dtype != dtype and tensor.dtype not in (*WEIGHT_DTYPES, "float64"):
         raise CheckpointError(f"tensor {name!r} is {tensor.dtype}; expected a float dtype")
-    flat = tensor.data.reshape(-1)
-    for start in range(0, flat.size, _BLOCK):
-        block = Tensor(flat[start : start + _BLOCK], tensor.dtype)
+    for data in tensor.blocks():
+        block = Tensor(data, tensor.dtype)
         if tensor.dtype == dtype:
             yield block.data
             continue
@@ -110,7 +125,7 @@ def cast(tensor: Tensor, dtype: str, name: str) -> Tensor:
     """The tensor as `dtype`: see `cast_blocks`."""
     if tensor.dtype == dtype:
         return tensor
-    data = np.empty(tensor.data.size, PAYLOADS[dtype])
+    data = np.empty(tensor.size, PAYLOADS[dtype])
     start = 0
     for block in cast_blocks(tensor, dtype, name):
         data[start : start + block.size] = block
