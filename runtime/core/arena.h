@@ -1,5 +1,6 @@
-// Planned memory. One routine is run twice over an Arena: first counting, then carving. What the
-// count pass found is the allocation's size and the memory plan; the carve pass must agree with it.
+// Planned memory. One routine runs twice over an Arena: first it only counts, then it carves
+// buffers out of an allocation. The count determines the size of the allocation and the memory
+// plan, and carving must agree with it.
 #pragma once
 
 #include <cstddef>
@@ -14,23 +15,25 @@ namespace packhorse {
 
 class Arena {
  public:
-  /// Every buffer starts at a multiple of this (a cache line on CPUs, a TMA/vector unit on GPUs).
+  /// Every buffer starts at a multiple of this many bytes, which suits cache lines of CPUs, and TMA
+  /// and vector loads of GPUs.
   static constexpr size_t kAlignment = 256;
 
-  /// Counting: `take` returns null and records. With a limit, `take` throws OutOfMemory naming the
-  /// buffer that went over it.
+  /// Makes an arena that counts: `take` returns null and records the buffer. With a limit, `take`
+  /// throws OutOfMemory naming the buffer that exceeded it.
   explicit Arena(std::optional<size_t> limit = std::nullopt);
-  /// Carving from `base`, which holds `plan.bytes` and is aligned to kAlignment. `take` throws
-  /// RuntimeError if the pass departs from the plan (another name, size or order).
+  /// Makes an arena that carves buffers from `base`, which has `plan.bytes` bytes and is aligned to
+  /// kAlignment. `take` throws RuntimeError if a buffer differs from the plan in name, size or
+  /// order.
   Arena(void* base, PlannedAllocation plan);
 
-  /// A named buffer of `bytes` (0 is legal), aligned to kAlignment.
+  /// Takes a named buffer of `bytes` bytes (0 is allowed), aligned to kAlignment.
   void* take(std::string_view name, size_t bytes);
   template <class T>
   T* take_array(std::string_view name, size_t count);
   TensorView take_matrix(std::string_view name, int64_t rows, int64_t columns, DType dtype);
 
-  /// Buffers taken inside a Scope end with it: later ones reuse their bytes.
+  /// Buffers that are taken inside a Scope end with it; later ones reuse their bytes.
   class Scope {
    public:
     explicit Scope(Arena& arena) : arena_(arena), mark_(arena.top_) {}
@@ -43,7 +46,7 @@ class Arena {
     size_t mark_;
   };
 
-  /// What was taken so far: exact peak and every buffer.
+  /// Everything taken so far: the exact peak and every buffer.
   const PlannedAllocation& plan() const { return plan_; }
 
  private:
@@ -53,7 +56,7 @@ class Arena {
   bool carving_ = false;
   char* base_ = nullptr;
   size_t top_ = 0;
-  size_t next_ = 0;  // carving: index of the next planned buffer
+  size_t next_ = 0;  // while carving: index of the next planned buffer
   std::optional<size_t> limit_;
   PlannedAllocation plan_;
 };

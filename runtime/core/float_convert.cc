@@ -9,7 +9,8 @@
 namespace packhorse {
 namespace {
 
-// The conversions are template arguments, so that they are inlined and the loops vectorised.
+// The conversions are template arguments so that the compiler inlines them and vectorises the
+// loops.
 template <float (*convert)(uint16_t)>
 void widen(const void* from, float* to, size_t count) {
   for (size_t i = 0; i < count; ++i) {
@@ -34,7 +35,7 @@ void narrow(const float* from, void* to, size_t count) {
 }  // namespace
 
 void to_float32(const void* from, DType dtype, float* to, size_t count) {
-  if (count == 0) return;  // memcpy takes no null pointers
+  if (count == 0) return;  // null pointers must not be passed to memcpy
   switch (dtype) {
     case DType::kFloat32:
       std::memcpy(to, from, count * sizeof(float));

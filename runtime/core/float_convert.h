@@ -1,4 +1,5 @@
-// Conversions between 16-bit floats and float32: exact upwards, rounding to nearest even downwards.
+// Conversions between 16-bit floats and float32. Those to float32 are exact; those to 16 bits round
+// to nearest, ties to even.
 #pragma once
 
 #include <bit>
@@ -9,8 +10,8 @@
 
 namespace packhorse {
 
-/// IEEE 754 binary16. Subnormals are made from an integer, so that the result does not depend on
-/// the processor's flush-to-zero mode; NaNs keep their payload.
+/// Converts IEEE 754 binary16. Subnormals are computed from an integer, so that the result does not
+/// depend on the processor's flush-to-zero mode. NaNs keep their payload.
 inline float float16_to_float32(uint16_t half) {
   const uint32_t sign = uint32_t{half & 0x8000u} << 16;
   const uint32_t exponent = (half >> 10) & 0x1fu;
@@ -23,12 +24,12 @@ inline float float16_to_float32(uint16_t half) {
   return std::bit_cast<float>(sign | wide << 23 | fraction << 13);
 }
 
-/// The upper half of a float32.
+/// Converts bfloat16, whose bits are the upper half of a float32.
 inline float bfloat16_to_float32(uint16_t half) {
   return std::bit_cast<float>(uint32_t{half} << 16);
 }
 
-/// Values from 65520 on become infinite; NaNs stay NaNs.
+/// Values of magnitude 65520 or more become infinite; NaNs stay NaNs.
 inline uint16_t float32_to_float16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = bits >> 16 & 0x8000u;
@@ -56,11 +57,12 @@ inline uint16_t float32_to_bfloat16(float value) {
   return static_cast<uint16_t>((is_nan ? bits | 0x400000u : rounded) >> 16);
 }
 
-/// `count` values of a floating-point dtype, which may lie unaligned, as float32. Throws
+/// Converts `count` values of a floating-point dtype, which may be unaligned, to float32. Throws
 /// InvalidArgument for other dtypes.
 void to_float32(const void* from, DType dtype, float* to, size_t count);
 
-/// The reverse; `to` may be unaligned.
+/// Converts `count` values from float32 to a floating-point dtype. `to` may be unaligned. Throws
+/// InvalidArgument for other dtypes.
 void from_float32(const float* from, DType dtype, void* to, size_t count);
 
 }  // namespace packhorse

@@ -1,4 +1,4 @@
-// String building for messages: concat("T = ", 12, " exceeds ", 8).
+// Builds strings for messages: concat("T = ", 12, " exceeds ", 8).
 #pragma once
 
 #include <sstream>

@@ -1,9 +1,9 @@
-// For packhorse/interrupt.h.
+// The side of packhorse/interrupt.h that a run uses.
 #pragma once
 
 namespace packhorse {
 
-/// Throws Interrupted if the query that is set says so.
+/// Throws Interrupted if a query is set and returns true.
 void check_interrupt();
 
 }  // namespace packhorse

@@ -30,7 +30,7 @@ struct Descriptor {
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) {
-  // A pipe would otherwise block here, before it can be refused.
+  // Without O_NONBLOCK, opening a pipe would block here before it can be refused.
   const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.fd < 0) fail(path, "open");
   struct stat status;
@@ -40,7 +40,7 @@ MappedFile::MappedFile(const std::string& path) {
   identity_ =
       concat(status.st_dev, ':', status.st_ino, ':', size_, ':', status.st_mtim.tv_sec, '.',
              status.st_mtim.tv_nsec, ':', status.st_ctim.tv_sec, '.', status.st_ctim.tv_nsec);
-  if (size_ == 0) return;  // nothing to map, and the system refuses to
+  if (size_ == 0) return;  // the system refuses to map nothing
   void* mapping = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (mapping == MAP_FAILED) fail(path, "map");
   data_ = static_cast<char*>(mapping);

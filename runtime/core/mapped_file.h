@@ -1,4 +1,4 @@
-// A file in memory, read only.
+// A file that is mapped into memory, read only.
 #pragma once
 
 #include <cstddef>
@@ -7,21 +7,22 @@
 
 namespace packhorse {
 
-/// Maps a whole regular file. The mapping outlives deletion of the file; if another process
-/// truncates the file meanwhile, reading the lost part is a bus error (as with every mapped file).
+/// Maps a whole regular file. Deleting the file does not affect the mapping. If another process
+/// truncates the file, reading the lost part causes a bus error, as with every mapped file.
 class MappedFile {
  public:
-  /// Throws RuntimeError naming the path and the system's reason.
+  /// Throws RuntimeError, whose message names the path and the system's reason.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
   std::span<const char> bytes() const { return {data_, size_}; }
-  /// Device, inode, size and times of last change: equal for the same content of the same file.
+  /// Text made of device, inode, size and times of last change. It is equal as long as the file is
+  /// unchanged.
   const std::string& identity() const { return identity_; }
-  /// Gives back the memory of the whole pages inside [data, data + bytes), where it lies in this
-  /// file; reading there later reads the file again.
+  /// Releases the memory of all whole pages inside [data, data + bytes), if that range lies in this
+  /// file. Reading there later reads the file again.
   void release(const void* data, size_t bytes) const;
 
  private:

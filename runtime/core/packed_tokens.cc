@@ -10,10 +10,10 @@
 namespace packhorse {
 namespace {
 
-/// `bound` is the name of the exclusive upper limit.
+/// Checks that all values lie in [0, limit). `bound` is the name of the limit in messages.
 void check_range(std::string_view array, std::span<const int32_t> values, std::string_view bound,
                  int64_t limit) {
-  // One branch-free sweep in the good case; the index matters only for the message.
+  // The loop has no branches. Only a failure needs the index, so it is searched for afterwards.
   bool good = true;
   for (const int32_t value : values) good &= (value >= 0) & (value < limit);
   if (good) return;
@@ -60,7 +60,7 @@ void check_offsets(std::span<const int32_t> cu_seqlens, int64_t num_tokens) {
 }
 
 void check_capacity(int64_t num_tokens, int64_t num_sequences, const PackedLimits& limits) {
-  // Offsets are int32, and there is one more of them than sequences.
+  // Offsets are int32, and there is one more offset than there are sequences.
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   if (num_tokens < 0 || num_tokens > kMost || num_sequences < 0 || num_sequences >= kMost) {
     throw InvalidArgument(concat("the batch has ", num_tokens, " tokens and ", num_sequences,

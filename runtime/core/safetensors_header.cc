@@ -17,11 +17,12 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kLengthBytes = 8;
-// A tensor takes about a hundred bytes; what is parsed takes far more memory than its text.
+// The limit is far above real headers, which take about a hundred bytes for each tensor. It is
+// needed because parsed JSON takes far more memory than its text.
 constexpr uint64_t kMaxHeaderBytes = 16 << 20;
 constexpr size_t kMaxDepth = 3;  // {name: {"shape": [
 
-/// Every dtype of the format, whether a session can use it or not.
+/// The number of bits of every dtype of the format, including those that a session cannot use.
 constexpr std::pair<std::string_view, uint64_t> kBitsOf[] = {
     {"BOOL", 8},    {"U8", 8},   {"I8", 8},   {"F8_E4M3", 8}, {"F8_E5M2", 8},
     {"F8_E8M0", 8}, {"I16", 16}, {"U16", 16}, {"F16", 16},    {"BF16", 16},
@@ -72,7 +73,7 @@ class HeaderParser {
     }
     const std::string_view text(file_.data() + kLengthBytes, length);
     if (!text.starts_with('{')) fail("the header does not begin with '{'");
-    // The JSON library takes a zero byte for the end of its input.
+    // The JSON library treats a zero byte as the end of its input.
     if (text.find('\0') != text.npos) fail("the header holds a zero byte");
     return text;
   }
@@ -158,8 +159,8 @@ class HeaderParser {
     if (known == std::end(kBitsOf)) {
       fail("tensor ", quote(entry.name), ": unknown dtype ", quote(entry.dtype));
     }
-    // Extents of 0 last: what multiplies the others, strides for instance, must not overflow
-    // either.
+    // Extents of 0 are counted as 1, because products of the other extents, such as strides, must
+    // not overflow either.
     uint64_t bits = known->second;
     bool empty = false;
     for (const int64_t extent : entry.shape) {
@@ -173,7 +174,7 @@ class HeaderParser {
     return bits / 8;
   }
 
-  /// Sorts `entries` by their data, which must be all data there is, once.
+  /// Sorts `entries` by their data, and checks that they cover all data exactly once.
   void check_coverage(std::vector<SafetensorsEntry>& entries) const {
     std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
       return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);

@@ -14,7 +14,7 @@ struct DTypeInfo {
   const char* name;
 };
 
-// In the order of the enum.
+// Entries are in the order of the enum.
 constexpr DTypeInfo kDTypes[] = {
     {DType::kFloat32, 4, "float32"},   {DType::kFloat16, 2, "float16"},
     {DType::kBFloat16, 2, "bfloat16"}, {DType::kInt32, 4, "int32"},
@@ -45,7 +45,7 @@ Device parse_device(std::string_view name) {
   constexpr std::string_view kPrefix = "cuda:";
   if (name.starts_with(kPrefix)) {
     const std::string_view digits = name.substr(kPrefix.size());
-    unsigned short index = 0;  // no sign, and no machine has more devices
+    unsigned short index = 0;  // unsigned, so that a sign is refused
     const auto [end, error] = std::from_chars(digits.begin(), digits.end(), index);
     if (error == std::errc() && end == digits.end()) return {DeviceType::kCuda, index};
   }

@@ -50,7 +50,7 @@ class SafetensorsSource : public WeightSource {
                                    "BOOL and at most ",
                                    TensorView::kMaxRank, " dimensions"));
     }
-    // The pages are mapped read only; TensorView has no const flavour.
+    // The pages are mapped read only, but TensorView has no const form.
     void* data = const_cast<char*>(files_[file]->bytes().data()) + entry.begin;
     TensorView view(data, *dtype, 1);
     if (entry.shape.empty()) return view;  // a scalar: one element

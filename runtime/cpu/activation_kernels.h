@@ -1,16 +1,18 @@
-// Activations of vectors, and gating by them. Included by kernels_body.h.
+// Activation functions on vectors, and gating of rows. Included by kernels_body.h.
 
-// Absolute error of all of these below 2e-7 for |x| <= 1, relative to x beyond.
+// The absolute error of the activations below is under 2e-7 for |x| <= 1; beyond, this bound holds
+// relative to x.
 static inline Vec sigmoid(Vec x) {
   const Vec power = x * splat(-1.44269504088896340736f);
   const Vec limit = splat(126.0f);
   const Vec value = splat(1.0f) / (splat(1.0f) + exp2(power > limit ? limit : power));
-  return power > limit ? Vec{} : value;  // not 1e-38, which 1e38 would make visible
+  return power > limit ? Vec{}
+                       : value;  // 0 instead of 1e-38, which a factor of 1e38 would make visible
 }
 
-// x Phi(x). For z = |x| / sqrt(2), erfc(z) = t exp(-z^2) q(t) with t = 1 / (1 + z / 2): a
-// polynomial q of degree 8, a minimax fit (Lawson's reweighted least squares) of relative error
-// 6e-8.
+// GELU: x Phi(x). For z = |x| / sqrt(2), erfc(z) = t exp(-z^2) q(t) with t = 1 / (1 + z / 2), where
+// q is a polynomial of degree 8. It is a minimax fit (Lawson's reweighted least squares) with a
+// relative error of 6e-8.
 static inline Vec gelu(Vec x) {
   const Vec z = (x < Vec{} ? -x : x) * splat(0.70710678118654752440f);
   const Vec t = splat(1.0f) / fma(z, splat(0.5f), splat(1.0f));
@@ -27,9 +29,9 @@ static inline Vec gelu(Vec x) {
   return x * (x < Vec{} ? tail : splat(1.0f) - tail);
 }
 
-// The same within 1e-4 (for |x| > 6 within 3e-6 |x|), for what comes out of products of bytes:
-// Phi(x) - 1/2 = x p(x^2), cut off beyond 4.25, where it reaches 1/2. A minimax fit of p, of degree
-// 7, with that as a constraint.
+// GELU with an error of up to 1e-4 (for |x| > 6 up to 3e-6 |x|), for the results of int8 products.
+// It computes Phi(x) - 1/2 = x p(x^2), clamped at |x| = 4.25, where it reaches 1/2. The polynomial
+// p of degree 7 is a minimax fit under that constraint.
 static inline Vec coarse_gelu(Vec x) {
   const Vec limit = splat(4.25f);
   const Vec near = min(limit, max(-limit, x));
@@ -45,13 +47,13 @@ static inline Vec coarse_gelu(Vec x) {
   return x * fma(near, p, splat(0.5f));
 }
 
-// 0.5 (1 + tanh(u)) is the sigmoid of 2 u.
+// GELU by tanh, using that 0.5 (1 + tanh(u)) is the sigmoid of 2 u.
 static inline Vec gelu_tanh(Vec x) {
   const Vec cubic = fma(x * x * x, splat(0.044715f), x);
   return x * sigmoid(cubic * splat(1.5957691216057308f));
 }
 
-// body(the function of vectors).
+// Calls body(f), where f computes the activation of a vector.
 template <class Body>
 static inline void with_activation(Activation activation, Body body) {
   switch (activation) {

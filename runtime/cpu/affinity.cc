@@ -9,7 +9,7 @@
 namespace packhorse::cpu {
 namespace {
 
-// A set for cores [0, count): cpu_set_t ends at 1024.
+// A set of cores that can hold [0, count). A plain cpu_set_t ends at core 1024.
 class CoreSet {
  public:
   explicit CoreSet(int count) : set_(CPU_ALLOC(count)), bytes_(CPU_ALLOC_SIZE(count)) {
@@ -37,7 +37,7 @@ std::vector<int> allowed_cores() {
   std::vector<int> cores;
   for (int count = 1024; cores.empty() && count <= kMostCores; count *= 2) {
     CoreSet set(count);
-    if (!set.load()) continue;  // the machine has more
+    if (!set.load()) continue;  // the machine has more cores than the set can hold
     for (int core = 0; core < count; ++core) {
       if (set.has(core)) cores.push_back(core);
     }

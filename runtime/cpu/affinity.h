@@ -1,15 +1,16 @@
-// Cores that threads may run on.
+// The cores that threads may run on.
 #pragma once
 
 #include <vector>
 
 namespace packhorse::cpu {
 
-/// The affinity mask of the calling thread: numbers of its cores, ascending, at least one.
+/// Returns the affinity mask of the calling thread: the numbers of its cores in ascending order, at
+/// least one.
 std::vector<int> allowed_cores();
 
-/// Keeps the calling thread on one core. A core that has been taken from the process since is
-/// ignored: the thread then runs where it may.
+/// Keeps the calling thread on one core. If the process may no longer use that core, the call does
+/// nothing.
 void pin_to_core(int core);
 
 }  // namespace packhorse::cpu

@@ -27,7 +27,7 @@ struct Scratch {
 
   int64_t tile_floats;
   float* tiles;            // [threads, tile_floats]
-  int32_t* order;          // [num_sequences] by falling number of keys
+  int32_t* order;          // [num_sequences] in descending order of keys
   int64_t* first_task;     // [num_sequences + 1] in that order
   int32_t* bucket_starts;  // [side_buckets]
 };
@@ -36,9 +36,10 @@ int32_t length_of(const BatchView& batch, int32_t sequence) {
   return batch.cu_seqlens[sequence + 1] - batch.cu_seqlens[sequence];
 }
 
-// The smallest distance of each bucket of one direction: half of the buckets hold one distance
-// each, the others grow like its logarithm up to max_distance (Raffel et al., T5, arXiv 1910.10683,
-// section 2.1). In float32, as the models were trained, because rounding decides at the edges.
+// Computes the smallest distance of each bucket of one direction. Half of the buckets hold one
+// distance each; the others grow with the logarithm of the distance, up to max_distance (Raffel et
+// al., T5, arXiv 1910.10683, section 2.1). The arithmetic is in float32, as in training, because
+// rounding decides at the boundaries.
 void fill_bucket_starts(const ScoreTerm& term, int32_t side_buckets, int32_t* starts) {
   const int32_t exact = side_buckets / 2;
   std::fill(starts, starts + side_buckets, std::numeric_limits<int32_t>::max());
@@ -53,7 +54,7 @@ void fill_bucket_starts(const ScoreTerm& term, int32_t side_buckets, int32_t* st
     }
     starts[bucket] = distance;
   }
-  // A bucket that no distance falls into starts, and ends, where the next one starts.
+  // A bucket without any distance starts, and ends, where the next one starts.
   for (int32_t i = side_buckets - 1; i > 0; --i) starts[i - 1] = std::min(starts[i - 1], starts[i]);
 }
 
@@ -100,15 +101,17 @@ void attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& po
         (args.term.position_keys ? args.term.position_keys : args.term.position_queries).row_stride;
   }
 
-  // Longest first, so that no thread starts a long task when the others are done. The query tiles
-  // of a sequence go from the last to the first: under a causal mask the last is the longest.
+  // The longest sequences go first, so that no thread starts a long task when the others are done.
+  // The query tiles of a sequence go from the last to the first, because under a causal mask the
+  // last one has the most keys.
   const auto sequences = static_cast<int32_t>(args.queries.num_sequences);
   for (int32_t i = 0; i < sequences; ++i) scratch.order[i] = i;
   std::sort(scratch.order, scratch.order + sequences, [&](int32_t a, int32_t b) {
     return length_of(args.keys, a) > length_of(args.keys, b);
   });
-  // A tile prepares all keys for itself, so tiles are large where every thread gets enough of them,
-  // and no mask hides many of their keys from most of their queries.
+  // Every tile prepares all keys for itself, so large tiles save work. They are used if every
+  // thread then still gets enough tiles, and if no mask hides many of their keys from most of their
+  // queries.
   int64_t tile_rows = kQueryTile;
   const auto count_tasks = [&] {
     scratch.first_task[0] = 0;

@@ -1,4 +1,5 @@
-// Variable-length attention: tasks of (sequence, head, query tile) over the pool.
+// Attention over sequences of different lengths. The thread pool runs one task for each sequence,
+// head and tile of queries.
 #pragma once
 
 #include <cstddef>

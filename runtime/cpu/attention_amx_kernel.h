@@ -1,15 +1,15 @@
-// Attention by AMX, in bfloat16 and where float32 may be rounded to it: the tiles and the online
-// softmax of attention_kernel.h, with both products by TDPBF16PS (Intel's instruction set
-// reference), which adds to 16 x 16 float32 sums the product of 16 x 32 and 32 x 16 bfloat16
-// numbers, the second factor's rows in pairs. Weights are rounded to bfloat16 for the second
-// product, not for their sum. Included by kernels_body.h.
+// Attention by AMX, for bfloat16 and for float32 that may be rounded to it. Tiles and online
+// softmax are those of attention_kernel.h; both products use TDPBF16PS (Intel's instruction set
+// reference). It multiplies 16 x 32 by 32 x 16 bfloat16 numbers, where the second factor stores its
+// rows in pairs, and adds the product to 16 x 16 float32 sums. Softmax weights are rounded to
+// bfloat16 for the second product, but not for their sum. Included by kernels_body.h.
 
 #if defined(__AMX_BF16__)
 
 static constexpr int kTileSide = 16;   // rows of a tile register, and float32 columns
 static constexpr int kTileDepth = 32;  // bfloat16 columns
 
-// The parts of a tile's scratch in bfloat16.
+// The parts of a tile's scratch that hold bfloat16.
 struct AmxScratch {
   explicit AmxScratch(const TileScratch& scratch)
       : queries(reinterpret_cast<int32_t*>(scratch.queries)),
@@ -17,19 +17,20 @@ struct AmxScratch {
         values(reinterpret_cast<bfloat16*>(scratch.keys)),
         weights(reinterpret_cast<int32_t*>(scratch.of_queries)) {}
 
-  int32_t* queries;  // [d / 2, kQueryTile] pairs of columns
-  bfloat16* keys;    // [kKeyTile, d] where they cannot be read in place
-  bfloat16* values;  // [d, kKeyTile], zeros after the last key
+  int32_t* queries;  // [d / 2, kQueryTile] pairs of columns, one pair in each int32
+  bfloat16* keys;    // [kKeyTile, d] copy, if they cannot be read in place
+  bfloat16* values;  // [d, kKeyTile] with zeros after the last key
   int32_t* weights;  // [kKeyTile / 2, kGroup] pairs of keys
 };
 
-// The instructions on tiles do not say that they read memory.
+// Tells the compiler to finish all writes to memory, because it does not know that the tile
+// instructions read memory.
 static inline void memory_is_written() { asm volatile("" ::: "memory"); }
 
 static inline void configure_tiles() {
   alignas(64) uint8_t config[64] = {1};  // palette
   for (int i = 0; i < 8; ++i) {
-    config[16 + 2 * i] = 64;  // bytes of a row
+    config[16 + 2 * i] = 64;  // bytes in a row
     config[48 + i] = kTileSide;
   }
   memory_is_written();
@@ -60,7 +61,8 @@ static inline IntVec load_halves(const float* from) {
 
 static inline void store_pairs(void* to, Vec value) { __builtin_memcpy(to, &value, sizeof(value)); }
 
-// queries[head_dim / 2, kQueryTile] = rows of q as pairs, transposed; zeros where there is no row.
+// queries[head_dim / 2, kQueryTile] = the rows of q, transposed as pairs of columns; zeros where
+// there is no row.
 template <class T>
 static inline void pack_query_pairs(const AttentionTile& task, int32_t* queries) {
   const auto* q = static_cast<const T*>(task.q);
@@ -78,7 +80,8 @@ static inline void pack_query_pairs(const AttentionTile& task, int32_t* queries)
   }
 }
 
-// values[head_dim, kKeyTile] = rows of v transposed, up to the next multiple of kTileDepth rows.
+// values[head_dim, kKeyTile] = the rows of v, transposed; zeros from the last row to the next
+// multiple of kTileDepth rows.
 template <class T>
 static inline void transpose_values(const T* v, int64_t stride, int rows, int head_dim,
                                     bfloat16* values) {
@@ -99,8 +102,8 @@ static inline void transpose_values(const T* v, int64_t stride, int rows, int he
   }
 }
 
-// Tile registers: sums in 0 to 3, [block of rows][vector of queries], the rows' blocks in 4 and 5,
-// the pairs that they are multiplied by in 6 and, of a second vector, 7.
+// The use of tile registers: 0 to 3 hold the sums [block of rows][vector of queries], 4 and 5 the
+// blocks of rows, 6 the pairs that multiply them, and 7 the pairs of a second vector.
 template <int vectors>
 static inline void load_pair_tiles(const int32_t* pairs, int stride) {
   _tile_loadd(6, pairs, stride * 4);
@@ -141,7 +144,7 @@ static inline void add_products(const bfloat16* first, const bfloat16* second, i
   if constexpr (blocks == 2 && vectors == 2) _tile_dpbf16ps(3, 5, 7);
 }
 
-// Scores of two blocks of kTileSide keys, or one.
+// Computes the scores of one or two blocks of kTileSide keys.
 template <int vectors, int blocks>
 static inline void multiply_key_blocks(const int32_t* queries, bool queries_stay,
                                        const bfloat16* keys, int64_t stride, int first, int second,
@@ -154,11 +157,12 @@ static inline void multiply_key_blocks(const int32_t* queries, bool queries_stay
   store_sum_tiles<vectors, blocks>(scores + first * kGroup, scores + second * kGroup, kGroup);
 }
 
-// scores[rows, kGroup] = keys times queries. The last block of rows may overlap the one before.
+// scores[rows, kGroup] = keys times queries. The last block of rows may overlap the one before,
+// which computes the same scores again.
 template <int vectors>
 static inline void multiply_keys_amx(const int32_t* queries, const bfloat16* keys, int64_t stride,
                                      int rows, int head_dim, float* scores) {
-  const bool queries_stay = head_dim == kTileDepth;  // in their registers
+  const bool queries_stay = head_dim == kTileDepth;  // they stay in their registers
   if (queries_stay) load_pair_tiles<vectors>(queries, kQueryTile);
   const int last = rows < kTileSide ? 0 : rows - kTileSide;
   for (int row = 0; row - kTileSide < last; row += 2 * kTileSide) {
@@ -174,14 +178,14 @@ static inline void multiply_keys_amx(const int32_t* queries, const bfloat16* key
   }
 }
 
-// 2^x for x <= 0, absolute error below 1.2e-7; NaN of NaN. As exp2, with a polynomial of a degree
-// less and the scaling in one instruction.
+// 2^x for x <= 0, with an absolute error below 1.2e-7; NaN for NaN. It works as exp2 does, but its
+// polynomial has one degree less and it scales in one instruction.
 static inline Vec exp2_of_negative(Vec x) {
   const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
   x = max(splat(-160.0f), x);            // 2^-160 is 0
   const Vec whole = x + magic - magic;
   const Vec r = x - whole;
-  Vec p = splat(0.00132647273f);  // a minimax fit of 2^r on [-1/2, 1/2], exact at 0
+  Vec p = splat(0.00132647273f);  // minimax fit of 2^r on [-1/2, 1/2], exact at 0
   p = fma(p, r, splat(0.00967151299f));
   p = fma(p, r, splat(0.0555073358f));
   p = fma(p, r, splat(0.240222424f));
@@ -190,7 +194,7 @@ static inline Vec exp2_of_negative(Vec x) {
   return (Vec)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)whole);
 }
 
-// Places of 16-bit lanes that make pairs of the two halves of a vector.
+// The permutation of 16-bit lanes that interleaves the two halves of a vector.
 static inline __m512i lanes_in_turn() {
   uint16_t order[2 * kWidth];
   for (int i = 0; i < kWidth; ++i) {
@@ -202,9 +206,10 @@ static inline __m512i lanes_in_turn() {
   return in_turn;
 }
 
-// weights[rows / 2, kGroup] = exp(scale scores - maximum) as pairs of keys, zeros up to the next
-// multiple of kTileDepth rows. As `soften`, for all vectors of a group at once, in two chains each.
-// There is no factor of sums before the first keys.
+// weights[rows / 2, kGroup] = exp(scale scores - maximum) as pairs of keys, with zeros up to the
+// next multiple of kTileDepth rows. It works as `soften` does, but for all vectors of a group at
+// once, each in two independent chains. For the first keys, `factor` is not written because there
+// are no earlier sums.
 template <int vectors>
 static inline void soften_to_pairs(const float* scores, int rows, float scale, bool first_keys,
                                    float* maximum, float* denominator, int32_t* weights,
@@ -227,7 +232,8 @@ static inline void soften_to_pairs(const float* scores, int rows, float scale, b
   Vec sums[vectors][2] = {};
   for (int v = 0; v < vectors; ++v) {
     const Vec now = max(greatest[v][0], greatest[v][1]);
-    base[v] = now == splat(-kInfinity) ? Vec{} : now;  // any finite number serves
+    base[v] =
+        now == splat(-kInfinity) ? Vec{} : now;  // all scores are -inf: any finite number will do
     if (!first_keys) factor[v] = exp2_of_negative(load(maximum + v * kWidth) - base[v]);
     store(maximum + v * kWidth, now);
   }
@@ -266,7 +272,8 @@ static inline void soften_to_pairs(const float* scores, int rows, float scale, b
   }
 }
 
-// sums[head_dim, queries] = factor sums + values weights; of the first keys without the sums.
+// sums[head_dim, queries] = factor sums + values weights. For the first keys the old sums are
+// ignored.
 template <int vectors>
 static inline void multiply_values_amx(const int32_t* weights, const bfloat16* values, int rows,
                                        int head_dim, bool first_keys, const Vec* factor,
@@ -295,7 +302,7 @@ static inline void multiply_values_amx(const int32_t* weights, const bfloat16* v
   }
 }
 
-// A group of queries, from `query` on, over one tile of keys that all of them see.
+// Processes a group of queries, starting at `query`, with one tile of keys that all of them see.
 template <int vectors>
 static void attend_amx(const AttentionTile& task, TileScratch& scratch, const AmxScratch& amx,
                        int query, const bfloat16* keys, int64_t stride, int rows, bool first_keys) {
@@ -310,13 +317,14 @@ static void attend_amx(const AttentionTile& task, TileScratch& scratch, const Am
                                scratch.sums + query);
 }
 
-// Every query sees every key, and nothing is added to scores: so for all sequences of a layer.
+// Whether every query sees every key and nothing is added to scores. This holds for all sequences
+// of a layer or for none.
 static inline bool suits_amx(const AttentionTile& task) {
   return task.head_dim % kTileDepth == 0 && task.left >= kUnlimited && task.right >= kUnlimited &&
          task.slope == nullptr && task.table == nullptr && task.slots == nullptr;
 }
 
-// to[up to a multiple of kTileSide, head_dim] = rows; zeros after the last.
+// to[rows up to a multiple of kTileSide, head_dim] = the rows of k, with zeros after the last.
 template <class T>
 static inline void copy_keys(const T* k, int64_t stride, int rows, int head_dim, bfloat16* to) {
   for (int row = 0; row < (rows + kTileSide - 1) / kTileSide * kTileSide; ++row) {

@@ -1,17 +1,17 @@
-// One tile of attention with online softmax (Milakov and Gimelshein, arXiv 1805.02867; tiled over
-// keys as in FlashAttention, arXiv 2205.14135). Included by kernels_body.h.
+// Computes one tile of attention with online softmax (Milakov and Gimelshein, arXiv 1805.02867),
+// tiled over keys as in FlashAttention (arXiv 2205.14135). Included by kernels_body.h.
 //
-// A vector holds one number of kWidth neighbouring queries, so that keys and values are read where
-// they lie, one broadcast element at a time: nothing but the queries is transposed, no key is
-// padded, and the softmax needs no sum across lanes. A lane never meets another, and sums run in
-// the order of the sequence's keys, in tiles that count from its first: a row's bits depend on its
-// own sequence alone. Scores are kept times log2(e), so that exp is 2^x.
+// Each vector holds one number for kWidth neighbouring queries. Keys and values are then read where
+// they lie, one broadcast element at a time: only queries are transposed, keys need no padding, and
+// the softmax needs no sum across lanes. Lanes never mix, and sums run in the order of the
+// sequence's keys, in tiles that count from its first key. So the bits of a row depend on its own
+// sequence only. Scores are multiplied by log2(e), so that exp becomes 2^x.
 
 static constexpr float kLog2E = 1.44269504088896340736f;
 static constexpr float kInfinity = __builtin_inff();
 
-// Queries treated together: two vectors, against as many keys (or columns of values) as leave
-// registers for the sums.
+// Queries that are processed together: two vectors. They meet as many keys (or columns of values)
+// at once as leave registers for the sums.
 static constexpr int kGroup = 2 * kWidth;
 static_assert(kQueryGroup % kGroup == 0);
 static constexpr int kAtOnce = kWidth == 16 ? 8 : 4;
@@ -33,25 +33,25 @@ struct TileScratch {
         slots(reinterpret_cast<int32_t*>(packed + kQueryTile * d)) {}
 
   float* queries;      // [d, kQueryTile], scaled
-  float* sums;         // [d, kQueryTile] of exp(scores) V so far
-  float* keys;         // [kKeyTile, d], where they are not float32
-  float* values;       // [kKeyTile, d], likewise
+  float* sums;         // [d, kQueryTile] sums of exp(scores) V so far
+  float* keys;         // [kKeyTile, d] converted, if not float32
+  float* values;       // [kKeyTile, d] converted, if not float32
   float* scores;       // [kKeyTile, kGroup]
-  float* maximum;      // [kQueryTile] of each query's scores so far
+  float* maximum;      // [kQueryTile] largest score of each query so far
   float* denominator;  // [kQueryTile] sum of exp(scores) so far
-  float* term;         // [kTileDistances] by query - key + kKeyTile - 1
-  float* positions;    // [kTileDistances, d], rows of a position table
-  float* of_queries;   // [kTileDistances, kGroup], queries times position keys
-  float* of_keys;      // [kKeyTile, kTileDistances], keys times position queries
-  float* packed;       // [d, kQueryTile], position queries, scaled
-  int32_t* slots;      // [kTileDistances] as `term`, counted from the first one used
+  float* term;         // [kTileDistances], index query - key + kKeyTile - 1
+  float* positions;    // [kTileDistances, d] rows of a position table
+  float* of_queries;   // [kTileDistances, kGroup] queries times position keys
+  float* of_keys;      // [kKeyTile, kTileDistances] keys times position queries
+  float* packed;       // [d, kQueryTile] position queries, scaled
+  int32_t* slots;      // [kTileDistances], index as `term`, minus first slot used
 };
 
 static inline int clamp(int64_t value, int limit) {
   return static_cast<int>(value < 0 ? 0 : value > limit ? limit : value);
 }
 
-// float32 rows of a tile, d elements each.
+// The float32 rows of a tile, with d elements each.
 struct Rows {
   const float* first;
   int64_t stride;
@@ -74,7 +74,7 @@ static void pack_scaled(const AttentionTile& task, const T* from, int64_t stride
   }
 }
 
-// No key so far.
+// Resets the sums to their state before the first key.
 static inline void clear_sums(const AttentionTile& task, TileScratch& scratch) {
   for (int c = 0; c < task.head_dim; ++c) {
     for (int query = 0; query < task.queries; query += kWidth) {
@@ -87,8 +87,8 @@ static inline void clear_sums(const AttentionTile& task, TileScratch& scratch) {
   }
 }
 
-// Asks for rows before they are used one after another: rows of a head lie far apart, where no
-// hardware prefetcher looks for them.
+// Prefetches rows before they are used one after another. Rows of a head lie too far apart for the
+// hardware prefetcher.
 template <class T>
 static inline void prefetch_rows(const T* from, int64_t stride, int rows, int columns) {
   for (int i = 0; i < rows; ++i) {
@@ -111,7 +111,7 @@ static inline Rows as_floats(const bfloat16* from, int64_t stride, int rows, int
   return {to, columns};
 }
 
-// What is added to the scores of this pair of tiles, for every distance of query and key.
+// Computes what is added to the scores of this pair of tiles, for every distance of query and key.
 static void fill_term(const AttentionTile& task, int64_t first_key, float* term) {
   int bucket = 0;
   for (int i = 0; i < kQueryTile + kKeyTile; ++i) {
@@ -122,7 +122,8 @@ static void fill_term(const AttentionTile& task, int64_t first_key, float* term)
       term[i] = -*task.slope * static_cast<float>(absolute) * kLog2E;
       continue;
     }
-    // Neighbouring distances lie in the same or in neighbouring buckets.
+    // Neighbouring distances lie in the same bucket or in neighbouring ones, so the search goes on
+    // from the last bucket.
     const int64_t far = right && !task.bidirectional ? 0 : absolute;
     while (bucket + 1 < task.side_buckets && task.bucket_starts[bucket + 1] <= far) ++bucket;
     while (task.bucket_starts[bucket] > far) --bucket;
@@ -131,9 +132,9 @@ static void fill_term(const AttentionTile& task, int64_t first_key, float* term)
   }
 }
 
-// scores[keys, queries], rows `stride` apart, `count` keys at a time. The last ones may overlap
-// those before, which gives the same scores again: chains of few sums would have to wait for each
-// step.
+// scores[keys, queries] for `count` keys at a time, with rows `stride` apart. The last keys may
+// overlap the ones before, which computes the same scores again: fewer sums at a time would have to
+// wait for each other's steps.
 template <int vectors, int count = kAtOnce>
 static inline void multiply_keys(const float* queries, Rows keys, int rows, int head_dim,
                                  float* scores, int stride = kGroup) {
@@ -190,8 +191,8 @@ static inline void multiply_values(const float* weights, Rows values, int rows, 
   }
 }
 
-// What a pair of tiles needs of the position tables: the slots that its distances use, from `first`
-// on, and what its keys make of them.
+// The slots of the position tables that the distances of a pair of tiles use, and their products
+// with the keys.
 struct Relative {
   Rows position_keys = {nullptr, 0};  // [count, d]
   int count = 0;
@@ -208,7 +209,7 @@ static Relative prepare_relative(const AttentionTile& task, TileScratch& scratch
   const int32_t first = slot_at(nearest - (rows - 1));
   const int32_t last = slot_at(nearest + task.queries - 1);
   for (int i = 0; i < kTileDistances; ++i) {
-    // Lanes without a query, and rows without a key, read some slot or other.
+    // Lanes without a query and rows without a key must read some valid slot, whichever it is.
     const int32_t slot = slot_at(i - (kKeyTile - 1) + nearest);
     scratch.slots[i] = (slot < first ? first : slot > last ? last : slot) - first;
   }
@@ -234,8 +235,8 @@ static Relative prepare_relative(const AttentionTile& task, TileScratch& scratch
   return relative;
 }
 
-// Adds the relative terms. `slots` points at the distance of query 0 and key 0; the other two,
-// where not null, at query 0 and at key 0.
+// Adds the relative terms to scores. `slots` points to the slot for the distance of query 0 and key
+// 0. `of_queries` points to query 0 and `of_keys` to key 0; either may be null.
 static inline void add_relative(float* scores, int rows, const int32_t* slots,
                                 const float* of_queries, const float* of_keys) {
   for (int row = 0; row < rows; ++row) {
@@ -247,11 +248,11 @@ static inline void add_relative(float* scores, int rows, const int32_t* slots,
   }
 }
 
-// Adds the score term and hides keys. `term` points at the distance of query 0 and key 0, and
-// `position` is that distance.
+// Adds the score term and hides keys that the mask excludes. `term` points to the distance of query
+// 0 and key 0, and `position` is that distance.
 static inline void adjust_scores(float* scores, int rows, const float* term, int64_t position,
                                  const AttentionTile& task) {
-  // Distances beyond 2^30 do not occur; the limits may be larger.
+  // Distances never exceed 2^30, but the limits may.
   const auto limit = [](int64_t value) {
     return splat_int(static_cast<int32_t>(value < 1 << 30 ? value : 1 << 30));
   };
@@ -268,8 +269,8 @@ static inline void adjust_scores(float* scores, int rows, const float* term, int
   }
 }
 
-// Turns the scores of one vector of queries into exp(score - maximum). Returns the factor that
-// earlier sums take. Four chains hide the latency of the additions.
+// Replaces the scores of one vector of queries by exp(score - maximum). Returns the factor by which
+// earlier sums must be multiplied. Four independent chains hide the latency of additions.
 static inline Vec soften(float* scores, int rows, float* maximum, float* denominator) {
   const Vec before = load(maximum);
   Vec greatest[4] = {before, before, before, before};
@@ -281,7 +282,7 @@ static inline Vec soften(float* scores, int rows, float* maximum, float* denomin
   }
   for (; row < rows; ++row) greatest[0] = max(load(scores + row * kGroup), greatest[0]);
   const Vec now = max(max(greatest[0], greatest[1]), max(greatest[2], greatest[3]));
-  // No visible key so far: any finite number serves, every weight is 0.
+  // If no key was visible so far, all weights are 0 whatever finite number this is.
   const Vec base = now == splat(-kInfinity) ? Vec{} : now;
   Vec sums[4] = {};
   for (row = 0; row + 4 <= rows; row += 4) {
@@ -303,11 +304,11 @@ static inline Vec soften(float* scores, int rows, float* maximum, float* denomin
   return factor;
 }
 
-// A group of queries, from `query` on, over one tile of `count` keys.
+// Processes a group of queries, starting at `query`, with one tile of `count` keys.
 template <int vectors>
 static void attend(const AttentionTile& task, TileScratch& scratch, int query, int64_t first_key,
                    int count, Rows keys, Rows values, bool with_term, const Relative& relative) {
-  // Keys that any of the queries sees: [begin, end) of the tile.
+  // The keys of the tile that any of the queries sees are [begin, end).
   const int64_t offset = task.first_position + query - first_key;
   const int64_t last = offset + vectors * kWidth - 1;
   const int begin = clamp(offset - task.left, count);
@@ -343,7 +344,8 @@ static void attend(const AttentionTile& task, TileScratch& scratch, int query, i
                            scratch.sums + query);
 }
 
-// Divides, transposes back and writes the tile's rows; a query that sees no key gives zeros.
+// Divides the sums by the denominators, transposes them back and writes the rows of the tile. A
+// query that sees no key gets zeros.
 template <class T>
 static void write_rows(const AttentionTile& task, const TileScratch& scratch) {
   for (int query = 0; query < task.queries; query += kWidth) {

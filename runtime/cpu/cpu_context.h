@@ -1,4 +1,4 @@
-// The CPU as a device: its memory is the host's, its threads are a pool.
+// The CPU as a device. Its memory is host memory, and its threads are a pool.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@
 
 namespace packhorse::cpu {
 
-/// What is written to the device's memory has arrived there.
+/// An upload buffer that is the device memory itself, so that there is nothing to transfer.
 class InPlaceUpload final : public UploadBuffer {
  public:
   explicit InPlaceUpload(void* to) : to_(to) {}
@@ -57,7 +57,8 @@ class CpuContext final : public DeviceContext {
     pool_->parallel_for(count, [&](int64_t i, int) { body(i); });
   }
 
-  /// Throws RuntimeError unless this processor computes in `dtype`, or with weights of int8.
+  /// Throws RuntimeError unless this processor computes in `dtype`. For int8 that means with int8
+  /// weights.
   void check_dtype(DType dtype) const {
     if (dtype == DType::kFloat32 || dtype == DType::kInt8) return;
     if (dtype == DType::kBFloat16) {
@@ -71,7 +72,7 @@ class CpuContext final : public DeviceContext {
   }
   ThreadPool& pool() { return *pool_; }
 
-  /// One op at a time: the kernels and oneDNN's scratch are used by one caller.
+  /// Lets one operator run at a time, because operators share kernels and oneDNN's scratch memory.
   class Use {
    public:
     explicit Use(CpuContext& context) : lock_(context.mutex_) {}

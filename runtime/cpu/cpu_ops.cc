@@ -1,4 +1,4 @@
-// The ops of the CPU backend: each forwards to its kernels.
+// The operators of the CPU backend, each of which forwards to its kernels.
 #include <memory>
 #include <utility>
 
@@ -17,7 +17,7 @@ namespace {
 
 class CpuOps final : public Ops {
  public:
-  /// `context` outlives the object.
+  /// `context` must outlive this object.
   explicit CpuOps(CpuContext& context)
       : context_(context),
         kernels_(kernels_here()),

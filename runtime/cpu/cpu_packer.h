@@ -1,4 +1,4 @@
-// Weights as the dense layers of the CPU read them: panels of columns.
+// Packs weights for the dense layers of the CPU: in panels of columns.
 #pragma once
 
 #include "cpu/cpu_context.h"
@@ -9,13 +9,14 @@ namespace packhorse::cpu {
 
 class CpuLinearPacker final : public LinearPacker {
  public:
-  /// `context` outlives the object.
+  /// `context` must outlive this object.
   explicit CpuLinearPacker(CpuContext& context) : context_(context) {}
 
   LinearFormat format(DType dtype) const override {
     context_.check_dtype(dtype);
     if (dtype != DType::kInt8) return {dtype, dtype, ScaleGranularity::kNone};
-    // bfloat16 would halve what is moved, but rounding to it costs more than that is worth here.
+    // Computing in bfloat16 would halve the bytes that are moved, but rounding to it costs more
+    // than that saves here.
     return {DType::kInt8, DType::kFloat32, ScaleGranularity::kOutputFeature};
   }
   size_t bytes(int64_t in_features, int64_t out_features,

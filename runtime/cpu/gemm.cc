@@ -17,8 +17,8 @@
 #include "cpu/gemm_kernel.h"
 #include "packhorse/error.h"
 
-// The OpenMP runtime is whichever oneDNN was linked with. Weak: nothing else here needs one, and a
-// oneDNN built without OpenMP is single-threaded as it is.
+// These functions come from the OpenMP runtime that oneDNN was linked with. They are weak because
+// nothing else here needs OpenMP, and a oneDNN that was built without it is single-threaded anyway.
 extern "C" {
 [[gnu::weak]] int omp_get_max_threads();
 [[gnu::weak]] void omp_set_num_threads(int);
@@ -29,14 +29,16 @@ namespace {
 
 using dnnl::memory;
 
-// Smaller blocks for the last rows of a batch. Not 1: a matrix-vector kernel sums in another order.
+// The block sizes. The smaller ones are for the last rows of a batch. 1 is not among them, because
+// a matrix-vector kernel sums in another order.
 constexpr std::array<int64_t, 3> kRowCounts = {kBlockRows, 32, 16};
 
 }  // namespace
 
 namespace {
 
-// Linux gives a process the tile registers when it asks for them (Documentation/arch/x86/xstate).
+// Linux lets a process use the tile registers only after it has asked for them
+// (Documentation/arch/x86/xstate).
 bool may_use_tiles() {
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
@@ -93,9 +95,10 @@ void pack_weight(const float* weight, int64_t in_features, int64_t out_features,
 
 namespace {
 
-// Random rows, in their order and in the reverse, and a random layer, to see whether kernels agree.
-// The layer and the rows are such that every sum, bias included, is zero but for rounding: another
-// order of summation then changes every bit of it, where it would rarely change an ordinary number.
+// A random layer and random rows, in their order and in reverse, that show whether kernels agree.
+// They are chosen so that every sum, bias included, is zero except for rounding. A different order
+// of summation then changes all bits of a sum, while it would rarely change those of an ordinary
+// sum.
 class Probe {
  public:
   Probe(const DenseShape& shape, const PackedLayout& layout, GemmWorkers& workers)
@@ -108,7 +111,8 @@ class Probe {
         out_(static_cast<size_t>(rows * row_bytes())),
         tile_(Gemm::tile_bytes(shape.dtype)) {
     const auto in_features = static_cast<size_t>(shape.in_features);
-    // A plain congruential generator, of which only the upper bits are used: millions are drawn.
+    // A plain linear congruential generator is fast enough to draw millions of numbers. Its lower
+    // bits are poor, so only the upper ones matter here.
     uint32_t state = 1;
     const auto draw_bits = [&] { return state = state * 1664525u + 1013904223u; };
     const auto draw = [&] {
@@ -116,13 +120,14 @@ class Probe {
     };
     std::vector<float> weight(in_features * bias_.size());
     std::vector<float> x(in_features * static_cast<size_t>(rows));
-    // The second half repeats the weights of the first with inputs of the other sign; then one
-    // feature takes the bias away.
+    // The second half of the features repeats the weights of the first, with inputs of opposite
+    // sign. One more feature cancels the bias.
     const size_t half = (in_features - 1) / 2;
     for (size_t n = 0; n < bias_.size(); ++n) {
       float* row = weight.data() + n * in_features;
       for (size_t k = 0; k < half; ++k) row[k] = row[half + k] = draw();
-      bias_[n] = static_cast<float>(draw_bits() >> 24) / 256.0f;  // exact in bfloat16
+      bias_[n] =
+          static_cast<float>(draw_bits() >> 24) / 256.0f;  // a number that bfloat16 holds exactly
       row[2 * half] = shape.bias ? -bias_[n] : 0;
     }
     for (size_t i = 0; i < x.size(); i += in_features) {
@@ -145,13 +150,13 @@ class Probe {
     }
   }
 
-  // Sets what all kernels have to give.
+  // Records the result that all kernels must give.
   void set_reference(const Gemm& gemm) {
     run(gemm, x_.data(), rows);
     reference_ = out_;
   }
 
-  // Whether the first `count` rows come out as the reference, in either order.
+  // Returns whether the first `count` rows give the reference, in either order.
   bool agrees(const Gemm& gemm, int64_t count) {
     run(gemm, x_.data(), count);
     if (!std::equal(out_.begin(), out_.begin() + count * row_bytes(), reference_.begin())) {
@@ -166,7 +171,7 @@ class Probe {
     return true;
   }
 
-  const int64_t rows;  // as many as are ever given at once
+  const int64_t rows;  // the most rows that a call ever gets
 
  private:
   void run(const Gemm& gemm, const std::byte* x, int64_t count) {
@@ -266,8 +271,8 @@ class OneDnnGemm final : public Gemm {
   }
 
  private:
-  // Fewer rows only by the implementation of a full block: another would not agree, and may be
-  // oneDNN's slow reference code.
+  // Makes a kernel for `rows` rows, but only with the oneDNN implementation that a full block has.
+  // Another one would not agree, and might be oneDNN's slow reference code.
   bool make(int64_t rows, int64_t columns, const memory::desc& weight,
             std::optional<Kernel>& kernel) {
     const auto full = describe(shape_, kBlockRows, columns, &weight);
@@ -278,13 +283,14 @@ class OneDnnGemm final : public Gemm {
     return true;
   }
 
-  // All panels at once, for a fixed number of rows, into contiguous rows of out.
+  // A kernel that computes all panels at once, for a fixed number of rows, into contiguous rows of
+  // out.
   struct AllPanels {
     int64_t rows;
     Kernel kernel;
   };
 
-  // The one that takes the most rows of the block, or null.
+  // Returns the kernel for all panels that takes the most rows of the block, or null.
   AllPanels* all_panels_for(const Block& block) const {
     if (block.out_stride != shape_.out_features) return nullptr;
     const int64_t rows = block.rows < kBlockRows ? readable_rows(block.rows) : block.rows;
@@ -294,7 +300,7 @@ class OneDnnGemm final : public Gemm {
     return nullptr;
   }
 
-  // The smallest usable block that holds `rows`.
+  // Returns the index of the smallest usable block size that holds `rows` rows.
   size_t row_index(int64_t rows) const {
     for (size_t i = kRowCounts.size(); i-- > 1;) {
       if (usable_[i] && rows <= kRowCounts[i]) return i;
@@ -302,9 +308,9 @@ class OneDnnGemm final : public Gemm {
     return 0;
   }
 
-  // Runs every kernel on the same rows in two orders. A row must come out alike wherever it stands;
-  // a smaller block and a kernel over all panels must agree with the panels of a full block, or are
-  // not used.
+  // Runs every kernel on the same rows in two orders. A row must give the same result wherever it
+  // stands. Smaller blocks and kernels for all panels are dropped unless they agree with the panels
+  // of a full block.
   void keep_what_agrees() {
     std::vector<AllPanels> candidates = std::exchange(all_panels_, {});
     Probe probe(shape_, layout_, workers_);
@@ -329,7 +335,7 @@ class OneDnnGemm final : public Gemm {
   GemmWorkers& workers_;
   mutable std::array<std::optional<Kernel>, kRowCounts.size()> panel_;
   mutable std::array<std::optional<Kernel>, kRowCounts.size()> last_panel_;
-  mutable std::vector<AllPanels> all_panels_;  // most rows first
+  mutable std::vector<AllPanels> all_panels_;  // in descending order of rows
   std::array<bool, kRowCounts.size()> usable_ = {};
 };
 

@@ -1,4 +1,4 @@
-// Dense layers in float32, by our own kernel (gemm_kernel_float.h).
+// Dense layers in float32, which our own kernel computes (gemm_kernel_float.h).
 #pragma once
 
 #include <memory>

@@ -20,7 +20,7 @@ constexpr std::array<int64_t, 4> kRowCounts = {kMostRows, kBlockRows, 32, 16};
 
 size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// Where the parts of a packed weight lie: panels, then both vectors.
+// The parts of a packed weight: first the panels, then the two vectors.
 struct Int8Weight {
   Int8Weight(const void* packed, size_t panel_bytes, int64_t out_features)
       : panels(packed),
@@ -29,7 +29,7 @@ struct Int8Weight {
         sums(scales + out_features) {}
   const void* panels;
   const float* scales;  // [out_features]
-  const float* sums;    // [out_features] scale * the sum of q: what an offset of x is multiplied by
+  const float* sums;    // [out_features] scale * sum of q, the factor of an offset of x
 };
 
 void check_in_features(int64_t in_features) {
@@ -40,7 +40,7 @@ void check_in_features(int64_t in_features) {
   }
 }
 
-// scale and q of one row.
+// Quantises one row to q and returns its scale.
 float quantize_row(const float* row, int64_t size, int8_t* to) {
   float most = 0;
   for (int64_t i = 0; i < size; ++i) most = std::max(most, std::abs(row[i]));
@@ -52,7 +52,7 @@ float quantize_row(const float* row, int64_t size, int8_t* to) {
   return scale;
 }
 
-// `row(n, to)` writes q of output feature n and returns its scale.
+// Packs a weight. `row(n, to)` writes q of output feature n to `to` and returns its scale.
 template <class Row>
 void pack(int64_t in_features, int64_t out_features, void* packed, ThreadPool& pool, Row row) {
   const PackedLayout layout(in_features, out_features, DType::kInt8);
@@ -133,7 +133,7 @@ class Int8Gemm final : public Gemm {
   }
 
  private:
-  // oneDNN's kernels for one number of rows.
+  // oneDNN's kernels for one number of rows: for full panels and for the last panel.
   struct SizedKernels {
     int64_t rows;
     std::optional<Kernel> full, last;
@@ -150,7 +150,7 @@ class Int8Gemm final : public Gemm {
   const PackedLayout layout_;
   GemmWorkers& workers_;
   void (*const dequantize_)(const DequantizeRows&);
-  mutable std::vector<SizedKernels> kernels_;  // by falling rows
+  mutable std::vector<SizedKernels> kernels_;  // in descending order of rows
 };
 
 void Int8Gemm::make(int64_t rows) {
@@ -171,7 +171,8 @@ void Int8Gemm::make(int64_t rows) {
   kernels_.push_back(std::move(made));
 }
 
-// sums [rows, columns(panel)], contiguous, are written up to the next multiple of 64 rows as well.
+// Computes the integer sums of one panel: `sums` is [rows, columns(panel)], contiguous. It may be
+// written up to the next multiple of 64 rows.
 void Int8Gemm::multiply(const Block& block, const void* panels, int64_t panel,
                         int32_t* sums) const {
   const bool last = panel + 1 == layout_.panels;
@@ -189,7 +190,8 @@ void Int8Gemm::multiply(const Block& block, const void* panels, int64_t panel,
   }
 }
 
-// The largest products there are, in the last panel of each kernel: no sum may saturate.
+// Runs each kernel on the largest possible products, in its last panel, and throws if a sum
+// saturates.
 void Int8Gemm::check_exact() const {
   const int64_t columns = layout_.last_columns;
   std::vector<int8_t> weight(static_cast<size_t>(shape_.in_features * columns), 127);

@@ -37,7 +37,8 @@ std::optional<dnnl::algorithm> algorithm_of(Activation activation) {
 
 const dnnl::engine& engine() {
   static const dnnl::engine engine = [] {
-    // Kernels live in GemmSet; oneDNN's own cache only saves work to a second session.
+    // GemmSet keeps the kernels. oneDNN's own cache only saves work when a second session asks for
+    // the same ones.
     dnnl::set_primitive_cache_capacity(256);
     return dnnl::engine(dnnl::engine::kind::cpu, 0);
   }();
@@ -104,7 +105,7 @@ void pack_panel(const PackedLayout& layout, const void* weight, DType from_dtype
                            type_of(from_dtype), memory::format_tag::ba);
   const auto begin =
       static_cast<size_t>(panel * layout.columns * in_features) * size_of(from_dtype);
-  // oneDNN takes no pointer to const, but only reads this one.
+  // oneDNN accepts no pointer to const, but it only reads this memory.
   memory from(plain, engine(), const_cast<char*>(static_cast<const char*>(weight)) + begin);
   memory to(last ? layout.last : layout.full, engine(),
             static_cast<char*>(packed) + static_cast<size_t>(panel) * layout.full.get_size());

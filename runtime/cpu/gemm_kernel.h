@@ -1,5 +1,6 @@
-// What gemm.cc and gemm_int8.cc are built from: oneDNN's descriptions of matmuls, packed weights,
-// one runnable kernel. Included by those alone, so that no other file sees oneDNN.
+// The common parts of gemm.cc and gemm_int8.cc: oneDNN's descriptions of matmuls, packed weights,
+// and runnable kernels. Only those two files include this header, so that no other file sees
+// oneDNN.
 #pragma once
 
 #include <cstddef>
@@ -14,42 +15,43 @@ namespace packhorse::cpu {
 const dnnl::engine& engine();
 dnnl::memory::data_type type_of(DType dtype);
 
-/// The matmul of `rows` rows and `columns` of the shape's out_features; empty if there is none.
-/// Without `weight` oneDNN chooses the layout of the weight. int8: x is of unsigned bytes.
+/// Returns oneDNN's description of a matmul with `rows` rows and `columns` of the shape's
+/// out_features, or an empty one if there is none. Without `weight`, oneDNN chooses the layout of
+/// the weight. For int8, x consists of unsigned bytes.
 dnnl::matmul::primitive_desc describe(const DenseShape& shape, int64_t rows, int64_t columns,
                                       const dnnl::memory::desc* weight = nullptr);
 
-/// How a weight matrix lies in memory: all panels but the last are alike. The layout is that of the
-/// plain layer; every kernel of the same matrix is made to take it.
+/// The layout of a packed weight matrix. All panels but the last are alike. The layout is that of
+/// the layer without bias and activation; every kernel for the same matrix is made to accept it.
 struct PackedLayout {
-  /// Throws RuntimeError when oneDNN has no matmul for it.
+  /// Throws RuntimeError if oneDNN has no matmul for it.
   PackedLayout(int64_t in_features, int64_t out_features, DType dtype);
 
   int64_t panels;
-  int64_t columns;       // of every panel but the last
-  int64_t last_columns;  // of the last
+  int64_t columns;       // in every panel but the last
+  int64_t last_columns;  // in the last panel
   dnnl::memory::desc full;
   dnnl::memory::desc last;
   size_t bytes;
 };
 
-/// Packs one panel of an [out_features, in_features] matrix of dtype `from` into its place in
+/// Packs one panel of a matrix [out_features, in_features] of dtype `from` into its place in
 /// `packed`.
 void pack_panel(const PackedLayout& layout, const void* weight, DType from, int64_t panel,
                 void* packed);
 
-/// What each worker needs to run any kernel.
+/// What each worker thread needs to run any kernel.
 struct GemmWorkers {
   explicit GemmWorkers(int count);
-  /// Makes every scratchpad at least so large.
+  /// Grows every scratchpad to at least `bytes` bytes.
   void reserve(size_t bytes);
 
   std::vector<dnnl::stream> streams;
   std::vector<std::vector<std::byte>> scratchpads;
 };
 
-/// One oneDNN primitive and, for each worker, the memory objects it is run with: making those anew
-/// would cost more than a small call.
+/// One oneDNN primitive and, for each worker, the memory objects that it runs with. Creating those
+/// for each call would cost more than a small call itself.
 class Kernel {
  public:
   Kernel(const dnnl::matmul::primitive_desc& desc, GemmWorkers& workers);

@@ -1,14 +1,14 @@
 // Dense layers in float32. Included by kernels_body.h.
 //
-// A tile of sums stays in registers over all input features, which are taken in order: a sum is the
-// same, to the bit, whatever rows and columns share its tile. Tiles are as tall as registers allow,
-// for a vector of weights serves every row of a tile: weights come from the second-level cache and
-// limit the rate of lower ones.
+// A tile of sums stays in registers over all input features, which are added in their order. So the
+// bits of a sum do not depend on the rows and columns that share its tile. Tiles are as tall as
+// registers allow, because one vector of weights serves every row of a tile: weights come from the
+// second-level cache, and reading them limits the speed of lower tiles.
 
 static constexpr int kPanel = 2 * kWidth;
-// With two vectors of weights and one element of x: 31 registers of 32, or 15 of 16.
+// With two vectors of weights and one element of x, this uses 31 of 32 registers, or 15 of 16.
 static constexpr int kTileRows = kWidth == 16 ? 14 : 6;
-// Steps ahead that weights are asked for: rows of a panel follow each other.
+// How many steps ahead weights are prefetched.
 static constexpr int kAhead = 16;
 
 // out[rows, kPanel] = x W^T + bias
@@ -51,7 +51,7 @@ static inline void multiply_rows(int count, const float* x, int64_t x_stride, co
   multiply_tile<rows>(x, x_stride, weight, in_features, bias, out, out_stride);
 }
 
-// out = f(tile) for the first `columns` of kPanel columns.
+// out = f(tile) for the first `columns` of the kPanel columns.
 template <class F>
 static inline void finish_tile(const float* tile, int rows, int columns, float* out, int64_t stride,
                                F f) {
@@ -68,7 +68,7 @@ static inline void finish_tile(const float* tile, int rows, int columns, float* 
 }
 
 static void multiply(const MultiplyRows& task) {
-  // Tiles of equal height, give or take a row.
+  // The heights of tiles differ by at most one row.
   const int64_t tiles = (task.rows + kTileRows - 1) / kTileRows;
   float tile[kTileRows * kPanel];
   for (int64_t begin = 0; begin < task.columns; begin += kPanel) {
@@ -98,7 +98,7 @@ static void multiply(const MultiplyRows& task) {
   }
 }
 
-// Panels of kPanel columns, each [in_features, kPanel]; zeros past the last column.
+// Packs columns into panels [in_features, kPanel], with zeros after the last column.
 static void pack_columns(const PackColumns& task) {
   for (int64_t begin = 0; begin < task.columns; begin += kPanel) {
     float* to = task.packed + begin * task.in_features;

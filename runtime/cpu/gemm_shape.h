@@ -1,4 +1,4 @@
-// What the dense layers of every dtype share: a shape, blocks of rows, panels of columns.
+// What dense layers of all dtypes share: shapes, blocks of rows and panels of columns.
 #pragma once
 
 #include <cstddef>
@@ -9,26 +9,27 @@
 
 namespace packhorse::cpu {
 
-/// Rows of one block: the unit in which rows are given.
+/// The number of rows in a block, which is the unit in which kernels get rows.
 inline constexpr int64_t kBlockRows = 64;
 
-/// Blocks that one call should take where there are plenty: reading the weights for each 64 rows
-/// would slow the kernels down, those of 16 bit and of bytes above all.
+/// How many blocks one call should take if there are plenty. Reading the weights for every 64 rows
+/// would slow down kernels, most of all those of bfloat16 and int8.
 inline constexpr int64_t blocks_at_once(DType dtype) { return dtype == DType::kFloat32 ? 2 : 4; }
 
-/// Columns of one panel; the last one may have fewer. Narrow panels let a small batch use all
-/// threads; these are the narrowest that keep the kernels near their full rate.
+/// The number of columns of a panel; the last panel may have fewer. Narrow panels let a small batch
+/// use all threads. These widths are the narrowest at which kernels still run close to their full
+/// speed.
 constexpr int64_t panel_width(DType dtype) { return dtype == DType::kFloat32 ? 64 : 192; }
 constexpr int64_t panel_count(int64_t out_features, DType dtype) {
   return (out_features + panel_width(dtype) - 1) / panel_width(dtype);
 }
 
-/// A dense layer, whatever its weights are: what a Gemm is made for.
+/// The shape of a dense layer, without its weights: what a Gemm is made for.
 struct DenseShape {
   int64_t in_features = 0;
   int64_t out_features = 0;
-  DType dtype = DType::kFloat32;      // of x and the weight
-  DType out_dtype = DType::kFloat32;  // sums are float32 in any case
+  DType dtype = DType::kFloat32;      // dtype of x and of the weight
+  DType out_dtype = DType::kFloat32;  // sums are always float32
   Activation activation = Activation::kNone;
   bool bias = false;
 
@@ -38,35 +39,41 @@ struct DenseShape {
   bool operator<(const DenseShape& other) const { return key() < other.key(); }
 };
 
-/// Whether the kernels of a dtype take any number of rows, and rows apart; neither changes a bit.
+/// Whether the kernels for a dtype accept any number of rows, and rows that lie apart. Neither
+/// changes a bit of a result there.
 constexpr bool takes_any_rows(DType dtype) { return dtype == DType::kFloat32; }
 
-/// out = activation(x W^T + bias) for one block of rows, or several full ones.
+/// out = activation(x W^T + bias) for one block of rows or for several full blocks.
 class Gemm {
  public:
   struct Block {
     const void* x = nullptr;  // [readable_rows(rows), in_features]
-    int64_t x_stride = 0;     // elements between rows; 0: contiguous, as where not takes_any_rows
-    const float* x_scales = nullptr;   // [rows], of bytes: what they stand for (gemm_int8.h)
-    const float* x_offsets = nullptr;  // likewise
-    int64_t rows = 0;  // at most kBlockRows, or a multiple of it (run), or takes_any_rows
+    /// Elements between the beginnings of rows. 0 means contiguous, which is required unless
+    /// takes_any_rows.
+    int64_t x_stride = 0;
+    const float* x_scales = nullptr;   // [rows], for int8 x (gemm_int8.h)
+    const float* x_offsets = nullptr;  // [rows], for int8 x
+    /// At most kBlockRows, or a multiple of it (only for `run`), or any number if takes_any_rows.
+    int64_t rows = 0;
     const void* weight = nullptr;
     const float* bias = nullptr;
-    void* out = nullptr;       // [out_rows, out_features]
-    int64_t first_column = 0;  // of those in out, which lacks the columns before (run_panel)
-    int64_t out_stride = 0;    // elements between rows
-    int64_t out_rows = 0;      // at least rows; rows up to this number may be overwritten
-    void* tile = nullptr;      // tile_bytes of scratch
+    void* out = nullptr;  // [out_rows, out_features]
+    /// The column of the layer at which `out` begins (only for `run_panel`).
+    int64_t first_column = 0;
+    int64_t out_stride = 0;  // elements between the beginnings of rows
+    int64_t out_rows = 0;    // at least `rows`; rows up to this number may be overwritten
+    void* tile = nullptr;    // scratch of `tile_bytes` bytes
     int worker = 0;
   };
 
   virtual ~Gemm() = default;
-  /// The block size used for `rows` <= kBlockRows rows. x is read up to this row.
+  /// The block size that is used for `rows` <= kBlockRows rows. x is read up to this row.
   virtual int64_t readable_rows(int64_t rows) const = 0;
   virtual void run(const Block& block) const = 0;
   virtual void run_panel(const Block& block, int64_t panel) const = 0;
 
-  /// Scratch of one call: the sums of a panel, where they do not go to `out` at once.
+  /// The bytes of scratch for one call, which holds the sums of a panel if they do not go to `out`
+  /// at once.
   static constexpr size_t tile_bytes(DType dtype) {
     if (takes_any_rows(dtype)) return 0;
     const int64_t rows = kBlockRows * (dtype == DType::kInt8 ? blocks_at_once(dtype) : 1);

@@ -1,6 +1,6 @@
-// Work on single heads between projection and attention. Included by kernels_body.h.
+// Operations on single heads between projection and attention. Included by kernels_body.h.
 
-// A rotation of one head, held as float32: (a, b) -> (a cos - b sin, b cos + a sin).
+// Rotates one head, held as float32: (a, b) -> (a cos - b sin, b cos + a sin).
 static inline void rotate_head(const RotateRow& task, float* head) {
   float* other = head + task.pairs;
   const auto rotate = [&](int j, auto load_some, auto store_some) {

@@ -18,7 +18,8 @@ class HostMemory final : public DeviceMemory {
  public:
   explicit HostMemory(size_t bytes) {
     const size_t alignment = bytes >= kHugePage ? kHugePage : Arena::kAlignment;
-    // aligned_alloc wants a multiple of the alignment; huge pages that are never touched cost none.
+    // aligned_alloc requires a multiple of the alignment. Huge pages that are never touched cost
+    // nothing.
     if (bytes <= SIZE_MAX - alignment) {
       data_ = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
     }
@@ -29,7 +30,8 @@ class HostMemory final : public DeviceMemory {
                                " bytes are free"));
     }
     bytes_ = bytes;
-    // Fewer misses of the address cache on weights; a refusal costs nothing but that.
+    // Huge pages reduce TLB misses when weights are read. If the kernel refuses, only that gain is
+    // lost.
     if (bytes >= kHugePage) static_cast<void>(madvise(data_, bytes, MADV_HUGEPAGE));
   }
   ~HostMemory() override { std::free(data_); }

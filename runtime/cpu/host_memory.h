@@ -1,4 +1,4 @@
-// Memory of the CPU backend.
+// The memory of the CPU backend.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,9 @@
 
 namespace packhorse::cpu {
 
-/// Aligned to a cache line pair at least; large ones lie on huge pages where the kernel grants
-/// them. Throws OutOfMemory naming what was asked and what was free.
+/// Allocates memory that is aligned to Arena::kAlignment or more. Large allocations use huge pages
+/// if the kernel provides them. Throws OutOfMemory, whose message says how much was asked for and
+/// how much was free.
 std::unique_ptr<DeviceMemory> allocate_host_memory(size_t bytes);
 
 }  // namespace packhorse::cpu

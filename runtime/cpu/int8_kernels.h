@@ -1,8 +1,9 @@
-// Rows of floats to bytes, and integer sums back to floats. Included by kernels_body.h.
+// Conversion of rows of floats to bytes, and of integer sums back to floats. Included by
+// kernels_body.h.
 
 using ByteVec = uint8_t __attribute__((vector_size(kWidth)));
 
-// The smallest and the largest element, and NaN in `poison` where one is NaN or Inf.
+// The smallest and the largest element, and NaN in `poison` if any element is NaN or infinite.
 struct Extent {
   Vec low, high, poison;
 
@@ -23,14 +24,15 @@ static inline void quantize_row(const T* x, int64_t columns, float levels, uint8
                                 float* scale, float* offset) {
   const auto rest = static_cast<int>(columns % kWidth);
   const int64_t full = columns - rest;
-  // What stands in for the lanes past the end is the first element.
+  // Lanes after the end are filled with the first element, which changes neither minimum nor
+  // maximum.
   const auto tail = [&] {
     Vec value = load_first(x + full, rest);
     const Vec first = load_first(x, 1);
     return lane_numbers() < splat_int(rest) ? value : splat(first[0]);
   };
   Extent extent = {splat(__builtin_inff()), splat(-__builtin_inff()), Vec{}};
-  // Four chains hide the latency of each.
+  // Four independent chains hide the latency of each.
   Extent extents[4] = {extent, extent, extent, extent};
   int64_t taken = 0;
   for (; taken + 4 * kWidth <= full; taken += 4 * kWidth) {
@@ -42,13 +44,14 @@ static inline void quantize_row(const T* x, int64_t columns, float levels, uint8
   const float low = -max_lane(-extent.low);
   const float range = max_lane(extent.high) - low;
   const float poison = sum_lanes(extent.poison) + range * 0.0f;
-  // A row of equal elements is its offset alone; one that is not finite makes NaN of its results.
+  // A row of equal elements is stored as its offset only. A row that is not finite gets NaN as
+  // scale and offset, so that its results become NaN.
   const bool spread = range > 1e-30f && poison == 0.0f;
   *scale = spread ? range / levels : poison;
   *offset = poison == 0.0f ? low : poison;
   const Vec inverse = splat(spread ? levels / range : 0.0f);
   const Vec start = splat(spread ? low : 0.0f);
-  const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: the integer is in the low bits of the sum
+  const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: the low bits of a sum hold the integer
   const auto bytes = [&](Vec value) {
     const IntVec sum = (IntVec)fma(value - start, inverse, magic);
     return __builtin_convertvector(sum & 0xff, ByteVec);
@@ -71,7 +74,7 @@ static void quantize_rows(const QuantizeRows& task) {
   }
 }
 
-// Sum, row and column: scale_row * scale_column * sum + offset_row * sum_column + bias.
+// out = activation(scale_row * scale_column * sum + offset_row * sum_column + bias)
 template <class T, class F>
 static inline void dequantize_rows_by(const DequantizeRows& task, F activation) {
   const auto rest = static_cast<int>(task.columns % kWidth);
@@ -102,7 +105,7 @@ static inline void dequantize_rows_by(const DequantizeRows& task, F activation) 
 
 template <class T>
 static void dequantize_rows(const DequantizeRows& task) {
-  // The costliest of all, and what comes in is less exact than this makes it.
+  // GELU is the most expensive activation, and int8 sums are less exact than coarse_gelu.
   if (task.activation == Activation::kGelu) {
     return dequantize_rows_by<T>(task, [](Vec x) { return coarse_gelu(x); });
   }

@@ -1,8 +1,9 @@
-// Our own vector kernels, compiled once for each instruction set and chosen at run time.
+// Our own vector kernels, which are compiled once for each instruction set and chosen at run time.
 //
-// Plain structs of pointers and sizes only: this header is read by files that are compiled for
-// instructions the machine may lack, so it must not bring inline functions with it (see simd.h).
-// Arrays indexed by dtype: 0 is float32, 1 is bfloat16. Strides count elements.
+// This header defines only plain structs of pointers and sizes. Files that are compiled for
+// instructions which the machine may lack include it, so it must not bring inline functions with it
+// (see simd.h). Arrays indexed by dtype have float32 at 0 and bfloat16 at 1. Strides count
+// elements.
 #pragma once
 
 #include <stdint.h>
@@ -11,7 +12,7 @@
 
 namespace packhorse::cpu {
 
-/// gamma and beta [columns], each or null; gamma null: no normalisation.
+/// gamma and beta are [columns], each may be null. If gamma is null there is no normalisation.
 struct NormParams {
   const float* gamma = nullptr;
   const float* beta = nullptr;
@@ -19,7 +20,7 @@ struct NormParams {
   bool rms = false;
 };
 
-/// out = norm(x + residual), row by row. `residual` may be null, and may be out.
+/// out = norm(x + residual), row by row. `residual` may be null, and may be the same memory as out.
 struct NormRows {
   const void* x = nullptr;
   const void* residual = nullptr;
@@ -39,15 +40,16 @@ struct EmbedRow {
   NormParams norm;
 };
 
-/// out = pool of `rows` rows, divided by its Euclidean norm if `normalize`. Without rows: zeros.
+/// out = the pool of `rows` rows, divided by its Euclidean norm if `normalize`. Without rows it is
+/// zeros.
 struct PoolRows {
   const void* x = nullptr;
   void* out = nullptr;
   int64_t x_stride = 0;
   int64_t rows = 0, columns = 0;
-  float factor = 1;  // of the sum
+  float factor = 1;  // multiplies the sum
   bool take_max = false;
-  bool weigh_rows = false;  // row i counts i + 1 times in the sum
+  bool weigh_rows = false;  // whether row i has weight i + 1 in the sum
   bool normalize = false;
 };
 
@@ -57,18 +59,20 @@ struct CastElements {
   int64_t count = 0;
 };
 
-/// out = activation(gate) * up; gate and up lie in turn, kGateBlock of each, in the 2 * `columns`
-/// of a row of x. `out` may be x, with rows no further apart.
+/// out = activation(gate) * up. In the 2 * `columns` elements of a row of x, kGateBlock elements of
+/// gate and kGateBlock of up alternate. `out` may be the same memory as x if its rows are no
+/// further apart.
 struct GateRows {
   const void* x = nullptr;
   void* out = nullptr;
   int64_t x_stride = 0, out_stride = 0;
-  int64_t rows = 0, columns = 0;  // columns: a multiple of kGateBlock
+  int64_t rows = 0, columns = 0;  // columns is a multiple of kGateBlock
   Activation activation = Activation::kNone;
 };
 
-/// values = round((x - offset) / scale) with offset the smallest element of the row and scale such
-/// that the largest gives `levels`. A row with NaN or Inf: scale and offset are NaN.
+/// values = round((x - offset) / scale), where offset is the smallest element of the row and scale
+/// is such that the largest element gives `levels`. If a row contains NaN or Inf, its scale and
+/// offset are NaN.
 struct QuantizeRows {
   const void* x = nullptr;
   int64_t x_stride = 0;
@@ -80,7 +84,7 @@ struct QuantizeRows {
 };
 
 /// out = activation(sums * scale of the row * scale of the column + offset of the row * sum of the
-/// column + bias).
+/// column + bias)
 struct DequantizeRows {
   const int32_t* sums = nullptr;  // [rows, columns], contiguous
   const float* scales = nullptr;  // [rows]
@@ -94,10 +98,10 @@ struct DequantizeRows {
   Activation activation = Activation::kNone;
 };
 
-/// RMS norm, if gamma is not null, of the first model_dim columns of each head of one token, then
-/// rotation of columns j and j + pairs by cosines[j] and sines[j].
+/// Normalises (RMS norm, if gamma is not null) the first model_dim columns of each head of one
+/// token, then rotates columns j and j + pairs by cosines[j] and sines[j].
 struct RotateRow {
-  void* x = nullptr;  // `heads` of head_dim columns
+  void* x = nullptr;  // [heads, head_dim]
   int64_t heads = 0;
   int head_dim = 0, model_dim = 0;
   NormParams norm;
@@ -107,8 +111,8 @@ struct RotateRow {
   float* scratch = nullptr;  // [head_dim]
 };
 
-/// out = activation(x W^T + bias), float32, for any rows and columns: a sum's bits depend on its
-/// own row and column alone.
+/// out = activation(x W^T + bias) in float32, for any number of rows and columns. The bits of a sum
+/// depend only on its own row and column.
 struct MultiplyRows {
   const float* x = nullptr;
   int64_t x_stride = 0;
@@ -120,8 +124,8 @@ struct MultiplyRows {
   Activation activation = Activation::kNone;
 };
 
-/// packed = columns of W in the order that MultiplyRows reads. Columns may be packed, and read, in
-/// parts that begin at multiples of kPackedColumns.
+/// packed = the columns of W in the order that MultiplyRows reads. Columns may be packed, and read,
+/// in parts that begin at multiples of kPackedColumns.
 inline constexpr int64_t kPackedColumns = 32;
 struct PackColumns {
   const float* weight = nullptr;  // [columns, in_features]
@@ -129,54 +133,56 @@ struct PackColumns {
   float* packed = nullptr;  // [in_features * columns up to the next multiple of kPackedColumns]
 };
 
-/// The most queries of one attention tile, and keys of one pass over it.
+/// The most queries in one attention tile, and the most keys that it processes at a time.
 inline constexpr int kQueryTile = 128;
 inline constexpr int kKeyTile = 128;
-/// The most queries that a kernel treats together. Tiles begin at multiples of it, so that a query
-/// is beside the same others in a tile of any size.
+/// The most queries that a kernel processes together. Tiles begin at multiples of this number, so
+/// that a query always has the same neighbours, whatever the size of its tile.
 inline constexpr int kQueryGroup = 32;
 
-/// A window without a limit.
+/// Stands for a window without a limit.
 inline constexpr int64_t kUnlimited = int64_t{1} << 40;
 
-/// Query rows of one tile of one head of one sequence, against all keys of the sequence.
+/// One tile of queries of one head of one sequence, and all keys of that sequence.
 struct AttentionTile {
   const void* q = nullptr;  // the tile's first row, this head's first column
   const void* k = nullptr;  // the sequence's first row
   const void* v = nullptr;
   void* out = nullptr;
   int64_t q_stride = 0, k_stride = 0, v_stride = 0, out_stride = 0;
-  int queries = 0;             // of this tile, at most kQueryTile
-  int64_t keys = 0;            // of the sequence
-  int64_t first_position = 0;  // of the tile's first query, among the keys
+  int queries = 0;             // in this tile, at most kQueryTile
+  int64_t keys = 0;            // in the sequence
+  int64_t first_position = 0;  // position of the tile's first query among the keys
   int head_dim = 0;            // a multiple of 16
   float scale = 0;
-  bool rounded = false;  // as in AttentionArgs
+  bool rounded = false;  // see AttentionArgs
   // Key j is visible from position i if i - left <= j <= i + right.
   int64_t left = 0, right = 0;
-  // Added to a score: -slope * |i - j|, if not null; or table[bucket of j - i], if not null.
+  // If slope is not null, -slope * |i - j| is added to a score. If table is not null, table[bucket
+  // of j - i] is added.
   const float* slope = nullptr;
-  const float* table = nullptr;  // this head's column, table_stride apart
+  const float* table = nullptr;  // this head's column; rows are table_stride apart
   int64_t table_stride = 0;
-  const int32_t* bucket_starts = nullptr;  // [side_buckets] smallest distance of each bucket
-  int side_buckets = 0;                    // of one direction
-  bool bidirectional = true;               // keys to the right have buckets of their own
-  // Added to a score, if slots is not null: scale * (query . position_keys[s] + key .
-  // position_queries[s]), s = slots[clamp(i - j, -limit, limit)]; each table may be null.
-  const void* position_keys = nullptr;  // this head's columns, position_stride apart
+  const int32_t* bucket_starts = nullptr;  // [side_buckets] smallest distance in each bucket
+  int side_buckets = 0;                    // number of buckets in one direction
+  bool bidirectional = true;               // whether keys to the right have their own buckets
+  // If slots is not null, scale * (query . position_keys[s] + key . position_queries[s]) is added
+  // to a score, where s = slots[clamp(i - j, -slot_limit, slot_limit)]. Either table may be null.
+  const void* position_keys = nullptr;  // this head's columns; rows are position_stride apart
   const void* position_queries = nullptr;
   int64_t position_stride = 0;
-  const int32_t* slots = nullptr;  // at distance 0
+  const int32_t* slots = nullptr;  // points to the slot of distance 0
   int64_t slot_limit = 0;
-  float* scratch = nullptr;  // attention_scratch_floats(head_dim)
+  float* scratch = nullptr;  // [attention_scratch_floats(head_dim)]
 };
 
-/// Distances between the queries and the keys of a pair of tiles, and so the slots that they use.
+/// The number of distances between the queries and the keys of a pair of tiles, and so of the slots
+/// that they use.
 inline constexpr int kTileDistances = kQueryTile + kKeyTile;
 
-/// Floats of an AttentionTile's scratch: queries and sums, keys and values, scores, maxima and
-/// denominators, score terms; for relative terms rows of the position tables, what queries and
-/// keys make of them, and slots.
+/// The number of floats in an AttentionTile's scratch (TileScratch). It holds queries and sums,
+/// keys and values, scores, maxima and denominators, and score terms. For relative terms it also
+/// holds rows of the position tables, their products with queries and keys, and slots.
 inline constexpr int64_t attention_scratch_floats(int64_t head_dim) {
   return (3 * kQueryTile + 2 * kKeyTile + kTileDistances) * head_dim + kQueryGroup * kKeyTile +
          2 * kQueryTile + 2 * kTileDistances + kQueryGroup * kTileDistances +
@@ -203,7 +209,8 @@ extern const Kernels kAvx512Kernels;
 extern const Kernels kAvx512Bf16Kernels;
 extern const Kernels kAmxKernels;
 
-/// Those of this machine, as far as oneDNN's variable ONEDNN_MAX_CPU_ISA allows.
+/// The kernels for this machine, within the limit of oneDNN's environment variable
+/// ONEDNN_MAX_CPU_ISA.
 const Kernels& kernels_here();
 
 }  // namespace packhorse::cpu

@@ -1,6 +1,6 @@
-// All vector kernels for one instruction set. The including file defines PACKHORSE_ISA, the name of
-// the namespace that keeps them apart from the other instruction sets' copies, and
-// PACKHORSE_KERNELS, the name of their table.
+// All vector kernels for one instruction set. The including file defines two macros: PACKHORSE_ISA
+// is the name of the namespace that keeps these kernels apart from those for other instruction
+// sets, and PACKHORSE_KERNELS is the name of their table.
 #include <immintrin.h>
 #include <stdint.h>
 

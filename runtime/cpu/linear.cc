@@ -14,10 +14,10 @@
 namespace packhorse::cpu {
 namespace {
 
-// Rows of one task of what is done row by row to split blocks.
+// The number of rows in a task that processes rows of a split block one by one.
 constexpr int64_t kTaskRows = 8;
 
-// A block that all threads share out.
+// A block that all threads share.
 struct Split {
   Buffers own;
   int64_t first_row, rows;
@@ -31,12 +31,12 @@ struct Layer {
   int64_t panels() const { return panel_count(weight->out_features, weight->dtype); }
 };
 
-// One op: x through `up`, if there is one, then through `last`, into out.
+// One operator: x goes through `up`, if there is one, then through `last` into out.
 struct Chain {
   TensorView x;
   Layer up;
   Layer last;
-  Activation gate;  // applied by a gated `up`
+  Activation gate;  // activation of the gate, if `up` is gated
   RowsEnd end;
   const Sizes& sizes;
   const Scratch& scratch;
@@ -49,7 +49,7 @@ struct Chain {
   struct Target {
     void* data;
     int64_t stride;
-    int64_t rows;  // that may be written
+    int64_t rows;  // rows that may be written
   };
 
   bool contiguous() const { return x.row_stride == sizes.in_features; }
@@ -65,8 +65,8 @@ struct Chain {
   void run_whole(int64_t first_row, int64_t rows, int worker) const;
 };
 
-// Rows of x where weights are floats: in place where they can be read as the kernel wants; else
-// copied, once for all panels that a worker takes in a row.
+// Returns rows of x for a product with float weights: in place if the kernel can read them there,
+// otherwise copied, once for all panels that a worker takes in turn.
 Source Chain::readable(int64_t first_row, int64_t rows, int worker) const {
   const char* from = row_at(x, first_row);
   const Gemm& gemm = *(up ? up : last).gemm;
@@ -121,7 +121,8 @@ void Chain::gate_rows(const std::byte* from, std::byte* to, int64_t to_stride, i
       {from, to, sizes.up_features, to_stride, rows, columns, gate});
 }
 
-// All panels of some rows: gated where they lie, then as `last` reads them.
+// Completes the output of `up` for some rows after all panels: applies the gate in place, then
+// returns the rows in the form that `last` reads.
 Source Chain::finish_up(std::byte* rows_of_up, int64_t rows, const Quantized& to) const {
   const int64_t features = sizes.inner_features;
   if (sizes.gated()) gate_rows(rows_of_up, rows_of_up, features, rows, features);
@@ -129,7 +130,7 @@ Source Chain::finish_up(std::byte* rows_of_up, int64_t rows, const Quantized& to
   return {rows_of_up, features};
 }
 
-// One panel of a split block: panels end between pairs.
+// Applies the gate to one panel of a split block. Panels hold whole pairs of gate and up blocks.
 void Chain::gate_panel(const Buffers& own, int64_t rows, int64_t panel) const {
   const int64_t begin = panel * panel_width(sizes.weights);
   const int64_t columns = std::min(panel_width(sizes.weights), sizes.up_features - begin) / 2;
@@ -150,12 +151,13 @@ void Chain::run_whole(int64_t first_row, int64_t rows, int worker) const {
 }
 
 void Chain::run() const {
-  const bool in_blocks = sizes.may_copy() && !contiguous();  // copied one by one
+  const bool in_blocks = sizes.may_copy() && !contiguous();  // blocks are copied one by one
   const Partition partition(sizes.rows, in_blocks ? kBlockRows : scratch.part_rows,
                             sizes.any_rows(), pool.threads());
   if (sizes.may_copy()) std::fill_n(scratch.copied, pool.threads(), -1);
 
-  // One step of the split blocks, in `tasks` of each; the first step has the whole parts beside it.
+  // Runs one step for all split blocks, in `tasks` tasks each. The first step also runs the whole
+  // parts.
   int64_t parts = partition.parts();
   const auto step = [&](int64_t tasks, auto body) {
     const int64_t whole = std::exchange(parts, 0);

@@ -1,10 +1,10 @@
-// linear and feed_forward: chains of one or two dense layers, then residual and norm, by row
-// blocks. Weights are floats or bytes; rows are quantised as they come to those of bytes.
+// The operators linear and feed_forward: chains of one or two dense layers, then residual and norm,
+// computed by blocks of rows. If weights are int8, rows are quantised before they are multiplied.
 //
-// As many blocks as fill all threads evenly run whole: one task carries a block of 64 rows through
-// the chain, and what lies between stays in its core's cache. The few blocks that remain (all of a
-// small batch) are split: a task is one panel of columns, or one slice of rows for what is done row
-// by row. Either way the same arithmetic is done.
+// As many blocks as fill all threads evenly are processed whole: one task carries a block of 64
+// rows through the chain, and intermediate values stay in its core's cache. The few remaining
+// blocks (all blocks of a small batch) are split: a task is one panel of columns, or a few rows
+// where each row is processed by itself. The arithmetic is the same either way.
 #pragma once
 
 #include <cstddef>

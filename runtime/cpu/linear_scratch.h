@@ -1,4 +1,4 @@
-// What a chain of dense layers (linear.cc) keeps between its steps, and how large it is.
+// The memory that a chain of dense layers (linear.cc) uses between its steps, and its size.
 #pragma once
 
 #include <algorithm>
@@ -12,24 +12,25 @@
 
 namespace packhorse::cpu {
 
-// The most bytes of the inner rows of a part in float32: they stay in the second-level cache,
-// beside a panel of weights.
+// The most bytes that the inner rows of a part take in float32, so that they stay in the
+// second-level cache together with a panel of weights.
 inline constexpr int64_t kPartBytes = 1 << 20;
 
-// Rows and features of a chain, and what its numbers are.
+// The sizes and dtypes of a chain.
 struct Sizes {
   int64_t rows = 0;
   int64_t in_features = 0;
-  int64_t up_features = 0;     // 0 for a linear layer, twice the intermediate size for a gated one
+  /// 0 for a linear layer; twice the intermediate size for a gated feed-forward block.
+  int64_t up_features = 0;
   int64_t inner_features = 0;  // 0 for a linear layer
   int64_t out_features = 0;
   DType weights = DType::kFloat32;
-  DType floats = DType::kFloat32;  // of x, and of what `up` makes of it
+  DType floats = DType::kFloat32;  // dtype of x and of the output of `up`
 
   bool gated() const { return up_features != inner_features; }
   bool quantized() const { return weights == DType::kInt8; }
   bool any_rows() const { return takes_any_rows(weights); }
-  // Whether a product may need a copy of rows of x: they lie apart, or are too few.
+  // Whether a product may need a copy of rows of x, because they lie apart or are too few.
   bool may_copy() const { return !any_rows() && !quantized(); }
   int64_t float_bytes(int64_t count) const { return count * static_cast<int64_t>(size_of(floats)); }
 };
@@ -52,7 +53,7 @@ inline Sizes sizes_of(const FeedForwardArgs& args) {
           .floats = args.x.dtype};
 }
 
-// The blocks that a worker takes at once.
+// The number of blocks that a worker takes at once.
 inline int64_t blocks_of_part(const Sizes& sizes) {
   int64_t most = blocks_at_once(sizes.weights);
   if (sizes.any_rows() && sizes.up_features != 0) {
@@ -62,7 +63,7 @@ inline int64_t blocks_of_part(const Sizes& sizes) {
   return std::min(most, block_count(sizes.rows));
 }
 
-// Rows as a product reads them: floats, or bytes and what they stand for.
+// Rows in the form that a product reads: floats, or bytes with their scales and offsets.
 struct Source {
   const void* data = nullptr;
   int64_t stride = 0;
@@ -70,7 +71,7 @@ struct Source {
   const float* offsets = nullptr;
 };
 
-// Rows of bytes that a product with weights of bytes reads; no rows where weights are floats.
+// Quantised rows for a product with int8 weights. There are none if weights are floats.
 struct Quantized {
   Quantized(Workspace& workspace, int64_t rows, int64_t row_columns)
       : columns(row_columns),
@@ -93,7 +94,7 @@ struct Quantized {
   float* offsets;   // [rows]
 };
 
-// What a chain keeps between its steps, for the rows of a part or of a split block.
+// The buffers of a chain for the rows of a part or of a split block.
 struct Buffers {
   Buffers(Workspace& workspace, int64_t rows, const Sizes& sizes, bool split)
       : x(workspace, sizes.quantized() ? rows : 0, sizes.in_features),
@@ -106,12 +107,12 @@ struct Buffers {
 
   Quantized x;
   std::byte* up;     // [rows, up_features]
-  std::byte* gated;  // [rows, inner_features]: `up`, unless threads gate a panel of it each
+  std::byte* gated;  // [rows, inner_features]; equals `up` unless threads gate panels separately
   Quantized inner;
-  float* result;  // [rows, out_features] before residual and norm
+  float* result;  // [rows, out_features], before residual and norm
 };
 
-// Buffers of the same number of rows, one after the other.
+// An array of Buffers, each for the same number of rows.
 class BufferArray {
  public:
   BufferArray(Workspace& workspace, int64_t count, int64_t rows, const Sizes& sizes, bool split)
@@ -145,10 +146,11 @@ struct Scratch {
         workers(workspace, threads, part_rows, sizes, false),
         split(workspace, Partition::split_capacity(sizes.rows, threads), kBlockRows, sizes, true) {}
 
-  int64_t part_rows;  // the most that a worker takes at once
+  int64_t part_rows;  // the most rows that a worker takes at once
   int64_t copy_bytes, tile_bytes;
-  int64_t* copied;      // [threads] the first row of x that a worker's copy holds, or -1; of floats
-  std::byte* copies;    // [threads, 64, in_features]: rows that cannot be read in place
+  /// [threads] the first row of x that a worker's copy holds, or -1. Only for float weights.
+  int64_t* copied;
+  std::byte* copies;    // [threads, 64, in_features] copies of rows that cannot be read in place
   std::byte* tiles;     // [threads, tile_bytes]
   BufferArray workers;  // [threads]
   BufferArray split;    // [split blocks]

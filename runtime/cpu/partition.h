@@ -1,4 +1,5 @@
-// How the rows of a batch are dealt to threads. Arithmetic alone, testable without a product.
+// How the rows of a batch are divided among threads. This is arithmetic only, so it can be tested
+// without a product.
 #pragma once
 
 #include <algorithm>
@@ -10,15 +11,16 @@ namespace packhorse::cpu {
 
 inline int64_t block_count(int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
 
-// Fewer rows a thread, and every thread reading all weights costs more than what it takes to share
-// the columns out.
+// The fewest rows for each thread. With fewer, having every thread read all weights costs more than
+// dividing the columns among threads.
 inline constexpr int64_t kFewestRows = 24;
 
-// How the rows of a batch are dealt: in parts of whole rows, then in blocks that all threads split
-// by columns.
+// Divides the rows of a batch into parts of whole rows, then into blocks that all threads split by
+// columns.
 class Partition {
  public:
-  // `most`: rows of a part. any_rows: whether parts need not be blocks.
+  // `most` is the largest number of rows in a part. `any_rows` says whether parts need not consist
+  // of blocks.
   Partition(int64_t rows, int64_t most, bool any_rows, int threads) : rows_(rows) {
     if (any_rows) {
       if (threads > 1 && rows < threads * kFewestRows) {
@@ -29,8 +31,8 @@ class Partition {
       }
       return;
     }
-    // Blocks that are too few to give every thread one more are split. Full ones are dealt in equal
-    // parts; a partial one goes alone.
+    // The remaining blocks, too few to give every thread one more, are split. Full blocks are
+    // divided into equal parts; a partial block is a part of its own.
     split_ = block_count(rows) % threads;
     whole_rows_ = std::min(rows, (block_count(rows) - split_) * kBlockRows);
     full_blocks_ = whole_rows_ / kBlockRows;
@@ -51,8 +53,8 @@ class Partition {
   int64_t split() const { return split_; }
   // The most blocks that are split in any batch of up to `rows` rows.
   static int64_t split_capacity(int64_t rows, int threads) {
-    // Of parts in whole rows up to threads * kFewestRows - 1 rows are split: in fewer blocks than
-    // there are threads, two of which are the closest case.
+    // If any_rows, up to threads * kFewestRows - 1 rows are split. These are fewer blocks than
+    // there are threads; with two threads the number comes closest.
     static_assert(2 * kFewestRows - 1 <= kBlockRows);
     return std::min<int64_t>(block_count(rows), threads - 1);
   }

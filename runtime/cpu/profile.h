@@ -1,4 +1,4 @@
-// Timers for packhorse/cpu_profile.h.
+// The timers behind packhorse/cpu_profile.h.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@ namespace packhorse::cpu {
 enum class CpuPart { kProduct, kAttention, kNorm, kQuantize, kOther };
 inline constexpr int kCpuParts = 5;
 
-/// Adds the time of its scope to a part while a profile is taken.
+/// Adds the time of its scope to a part while measuring is on.
 class CpuTimer {
  public:
   explicit CpuTimer(CpuPart part) : part_(part), on_(active_.load(std::memory_order_relaxed)) {
@@ -36,7 +36,7 @@ class CpuTimer {
   Clock::time_point start_;
 };
 
-/// As start_cpu_profile and stop_cpu_profile.
+/// What start_cpu_profile and stop_cpu_profile call.
 void start_profile();
 std::vector<std::pair<std::string, double>> stop_profile();
 

@@ -1,9 +1,10 @@
-// Kernels that treat each row by itself: norm, embedding, pooling, cast. Included by
+// Kernels that process each row by itself: norm, embedding, pooling, cast. Included by
 // kernels_body.h.
 //
-// The order of every sum depends on the number of columns (or of a sequence's rows) alone.
+// The order of every sum depends only on the number of columns (or on the number of rows of a
+// sequence).
 
-// A row given as a sum of one to three rows; empty ones are null.
+// A row that is the sum of one to three rows. `b` and `c` may be null.
 template <class A, class B>
 struct RowSum {
   const A* a;
@@ -24,7 +25,7 @@ struct RowSum {
   }
 };
 
-// Sum of f(value of the row) over all columns; f(0) of the lanes past the end is left out.
+// The sum of f(element) over all columns. Lanes after the last column are not added.
 template <class Row, class F>
 static inline float sum_row(const Row& row, int64_t columns, F f) {
   Vec sums[4] = {};
@@ -41,9 +42,10 @@ static inline float sum_row(const Row& row, int64_t columns, F f) {
   return sum_lanes((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
-// out = norm(row). The mean comes first and the variance from the differences to it: one pass over
-// sums and sums of squares would lose the variance of a row whose mean is large. The row is read
-// three times from the first-level cache, so `out` may be a part of it.
+// out = norm(row). The mean is computed first and the variance from the differences to it, because
+// one pass over sums and sums of squares would lose the variance of a row with a large mean. The
+// row is read three times, from the first-level cache, and `out` may be one of the rows that it is
+// the sum of.
 template <class Row, class Out>
 static inline void norm_row(const Row& row, int64_t columns, const NormParams& norm, Out* out) {
   Vec mean = {};
@@ -90,7 +92,7 @@ static void embed_row(const EmbedRow& task) {
            task.columns, task.norm, static_cast<T*>(task.out));
 }
 
-// Sum or maximum of one vector of columns over all rows of a sequence.
+// The sum or maximum of a vector of columns over all rows of a sequence.
 template <class X>
 struct PooledRow {
   const PoolRows& task;
@@ -102,7 +104,7 @@ struct PooledRow {
     for (int64_t i = 1; i < task.rows; ++i) {
       const Vec next = load_row(i * task.x_stride);
       if (task.take_max) {
-        const IntVec stays = (value > next) | (value != value);  // NaN stays
+        const IntVec stays = (value > next) | (value != value);  // a NaN is kept
         value = stays ? value : next;
       } else if (task.weigh_rows) {
         value += next * splat(static_cast<float>(i + 1));
@@ -129,7 +131,7 @@ static void pool_rows(const PoolRows& task) {
   Vec factor = splat(1.0f);
   if (task.normalize) {
     const float length = __builtin_sqrtf(sum_row(row, task.columns, [](Vec x) { return x * x; }));
-    // As torch.nn.functional.normalize: nothing is divided by less than 1e-12.
+    // As in torch.nn.functional.normalize, no row is divided by less than 1e-12.
     factor = splat(1.0f / (length < 1e-12f ? 1e-12f : length));
   }
   int64_t column = 0;

@@ -12,13 +12,13 @@
 namespace packhorse::cpu {
 namespace {
 
-// Rows of one task: enough work to be worth claiming, little enough to spread.
+// The number of rows in a task: enough to be worth claiming, few enough to spread over threads.
 constexpr int64_t kTaskRows = 32;
 
-// Beyond any model: a spec allows no larger head.
+// A spec allows no larger head.
 constexpr int32_t kMostHeadDim = 4096;
 
-// Calls body(first, end) for slices of [0, rows).
+// Calls body(first, end) for slices of [0, rows), in parallel.
 template <class Body>
 void for_rows(int64_t rows, ThreadPool& pool, Body body, CpuPart part = CpuPart::kOther) {
   pool.parallel_for((rows + kTaskRows - 1) / kTaskRows, [&](int64_t task, int) {
@@ -27,7 +27,7 @@ void for_rows(int64_t rows, ThreadPool& pool, Body body, CpuPart part = CpuPart:
   });
 }
 
-// Of `rows` rows from `first_row` on; what is normed is the caller's to say.
+// Makes the task for `rows` rows from `first_row` on. The caller fills in x.
 NormRows norm_task(const TensorView& residual, const NormWeight& norm, const TensorView& out,
                    int64_t first_row, int64_t rows) {
   NormRows task;
@@ -213,7 +213,7 @@ void cast(const CastArgs& args, const Kernels& kernels, ThreadPool& pool) {
   const int to = index_of(args.out.dtype);
   for_rows(args.x.rows(), pool, [&](int64_t first, int64_t end) {
     for (int64_t row = first; row < end; ++row) {
-      if (args.normalize) {  // a sequence of one row
+      if (args.normalize) {  // pooling a sequence of one row normalises it
         PoolRows task;
         task.x = row_at(args.x, row);
         task.out = row_at(args.out, row);

@@ -1,4 +1,5 @@
-// Ops that treat each row, or each sequence, by itself: embed, copy, rotate, norm, pool, cast.
+// Operators that process each row, or each sequence, by itself: embed, copy, rotate, norm, pool,
+// cast.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -8,7 +9,7 @@
 
 namespace packhorse::cpu {
 
-/// Index into the dtype dimensions of Kernels.
+/// The index of a dtype in the arrays of Kernels.
 inline int index_of(DType dtype) { return dtype == DType::kBFloat16 ? 1 : 0; }
 NormParams params_of(const NormWeight& norm);
 
@@ -16,15 +17,17 @@ inline char* row_at(const TensorView& view, int64_t row) {
   return view.as<char>() + static_cast<size_t>(row * view.row_stride) * size_of(view.dtype);
 }
 
-/// What may end a dense layer: out = norm(residual + sums).
+/// The optional last step of a dense layer: out = norm(residual + sums).
 struct RowsEnd {
   TensorView residual;  // or empty
   NormWeight norm;      // or none
   TensorView out;
 
-  /// Whether there is anything to do: sums are then float32, else they are out's rows themselves.
+  /// Whether there is anything to do. If so, `sums` is a float32 buffer; otherwise the dense layer
+  /// writes to `out` itself.
   explicit operator bool() const { return residual || norm; }
-  /// Rows from `first_row` on. `sums` [rows, columns of out], contiguous.
+  /// Computes `rows` rows of `out` from `first_row` on. `sums` is [rows, columns of out],
+  /// contiguous.
   void run(const float* sums, int64_t first_row, int64_t rows, const Kernels& kernels) const;
 };
 

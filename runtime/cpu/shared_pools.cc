@@ -25,8 +25,8 @@ struct Pools {
   std::map<std::tuple<Cores, int, bool>, std::weak_ptr<ThreadPool>> pools;
 };
 
-// Those of this process. A forked child inherits locks that nobody there will let go of, so it
-// starts anew and leaves the parent's as they are.
+// Returns the pools of this process. A forked child inherits locks that nobody will release, so it
+// makes new pools and leaves those of its parent as they are.
 Pools& pools_here() {
   static std::atomic<Pools*> current{nullptr};
   Pools* found = current.load();

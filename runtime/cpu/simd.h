@@ -1,11 +1,12 @@
-// float32 vectors of the instruction set that the including file is compiled for.
+// float32 vectors of the instruction set for which the including file is compiled.
 //
-// Included only by kernels_body.h, inside one namespace per instruction set, and nothing here or
-// there uses an inline function of another header: the linker keeps one copy of such a function,
-// and it might be the one compiled for instructions that this machine lacks.
+// Only kernels_body.h includes this file, inside one namespace for each instruction set. Neither
+// file uses inline functions of other headers: the linker keeps one copy of such a function, which
+// might be the one compiled for instructions that this machine lacks.
 //
-// No expression is contracted to fused multiply-adds by the compiler (-ffp-contract=off): where one
-// is meant, fma() says so, and a row's bits do not hang on what the optimiser did around it.
+// The compiler does not contract expressions to fused multiply-adds (-ffp-contract=off). Where one
+// is meant, the code calls fma(), so that the bits of a row do not depend on what the optimiser did
+// around it.
 
 #if defined(__AVX512F__)
 inline constexpr int kWidth = 16;
@@ -17,7 +18,7 @@ inline constexpr int kWidth = 4;
 
 using Vec = float __attribute__((vector_size(kWidth * 4)));
 using IntVec = int32_t __attribute__((vector_size(kWidth * 4)));
-using BitsVec = uint32_t __attribute__((vector_size(kWidth * 4)));  // sums of it may wrap
+using BitsVec = uint32_t __attribute__((vector_size(kWidth * 4)));  // its sums may wrap
 using bfloat16 = uint16_t;
 
 [[gnu::always_inline]] static inline Vec splat(float value) { return value - Vec{}; }
@@ -41,10 +42,10 @@ static inline IntVec load_int(const int32_t* from) {
   return value;
 }
 
-// from[index] of each lane.
+// Returns from[index] for each lane.
 static inline Vec gather(const float* from, IntVec index) {
 #if defined(__AVX512F__)
-  // The form without a mask reads an undefined register, which GCC warns of.
+  // The intrinsic without a mask reads an undefined register, about which GCC warns.
   return _mm512_mask_i32gather_ps(Vec{}, 0xffff, (__m512i)index, from, 4);
 #elif defined(__AVX2__)
   return _mm256_i32gather_ps(from, (__m256i)index, 4);
@@ -57,7 +58,7 @@ static inline Vec gather(const float* from, IntVec index) {
 
 static inline void store(float* to, Vec value) { __builtin_memcpy(to, &value, sizeof(value)); }
 
-// a * b + c, rounded once where the instruction set has that.
+// a * b + c, rounded once if the instruction set has such an operation.
 static inline Vec fma(Vec a, Vec b, Vec c) {
 #if defined(__AVX512F__)
   return _mm512_fmadd_ps(a, b, c);
@@ -68,8 +69,9 @@ static inline Vec fma(Vec a, Vec b, Vec c) {
 #endif
 }
 
-// b where either is NaN. One instruction each, which the compiler does not see in every place. (GCC
-// warns of an undefined register in the forms without a mask.)
+// max and min return b if either is NaN. They are written as intrinsics because the compiler does
+// not always recognise that one instruction is enough. (GCC warns about an undefined register in
+// the intrinsics without a mask.)
 static inline Vec max(Vec a, Vec b) {
 #if defined(__AVX512F__)
   return _mm512_maskz_max_ps(0xffff, a, b);
@@ -90,7 +92,7 @@ static inline Vec min(Vec a, Vec b) {
 #endif
 }
 
-// bfloat16: the upper half of a float32; rounded to nearest even, NaNs stay NaNs.
+// bfloat16 is the upper half of a float32. Storing rounds to nearest, ties to even; NaNs stay NaNs.
 using HalfVec = bfloat16 __attribute__((vector_size(kWidth * 2)));
 
 static inline Vec load(const bfloat16* from) {
@@ -100,7 +102,7 @@ static inline Vec load(const bfloat16* from) {
 }
 
 static inline void store(bfloat16* to, Vec value) {
-#if defined(__AVX512BF16__)  // which makes zeros of subnormal numbers
+#if defined(__AVX512BF16__)  // it flushes subnormal numbers to zero
   const __m256bh half = _mm512_cvtneps_pbh((__m512)value);
 #else
   const IntVec bits = (IntVec)value;
@@ -111,7 +113,7 @@ static inline void store(bfloat16* to, Vec value) {
   __builtin_memcpy(to, &half, sizeof(half));
 }
 
-// The first `count` < kWidth elements; the other lanes are zero.
+// Loads the first `count` < kWidth elements; the other lanes become zero.
 template <class T>
 static inline Vec load_first(const T* from, int count) {
   T elements[kWidth] = {};
@@ -126,7 +128,8 @@ static inline void store_first(T* to, Vec value, int count) {
   for (int i = 0; i < count; ++i) to[i] = elements[i];
 }
 
-// Exchanges the upper half of every block of 2 * size lanes of `a` with the lower half in `b`.
+// Exchanges the upper half of every block of 2 * size lanes of `a` with the lower half of the same
+// block of `b`.
 template <int size>
 static inline void exchange(Vec& a, Vec& b) {
   const Vec x = a;
@@ -169,7 +172,7 @@ static inline void transpose(Vec* rows) {
   }
 }
 
-// Folds the upper half of the lanes onto the lower until one is left.
+// Combines the upper half of the lanes with the lower half until one lane is left.
 template <class Op, int size = kWidth / 2>
 static inline float fold_lanes(Vec value, Op op) {
   Vec unused = value;
@@ -188,9 +191,9 @@ static inline float max_lane(Vec value) {
   return fold_lanes(value, [](Vec a, Vec b) { return max(a, b); });
 }
 
-// 2^x within 2 units in the last place; 0 below 2^-126, NaN of NaN. Not for x > 127.
-// 2^x = 2^n 2^r with n the nearest integer; the polynomial is a minimax fit of 2^r on [-1/2, 1/2],
-// relative error 2e-9, exact at 0.
+// 2^x with an error of up to 2 units in the last place; 0 below 2^-126, NaN for NaN. x must not
+// exceed 127. With n the integer nearest to x, 2^x = 2^n 2^r. The polynomial is a minimax fit of
+// 2^r on [-1/2, 1/2] with a relative error of 2e-9, exact at 0.
 static inline Vec exp2(Vec x) {
   const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
   const Vec shifted = x + magic;

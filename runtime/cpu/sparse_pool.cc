@@ -20,15 +20,15 @@ struct Scratch {
         largest(workspace.take<float>(threads * panel)) {}
 
   int64_t panel;
-  std::byte* last_rows;  // [64, in_features] of rows that do not fill a block, or null
+  std::byte* last_rows;  // [64, in_features] rows that do not fill a block, or null
   float* logits;         // [threads, 64, panel]
   float* largest;        // [threads, panel]
 };
 
-// The larger; NaN if either is.
+// Returns the larger number, or NaN if either is NaN.
 float max_or_nan(float a, float b) { return a > b || a != a ? a : b; }
 
-// Hardly any logit is above zero.
+// Returns early because hardly any logit is above zero.
 float weight_of(float logit, bool twice) {
   if (logit <= 0) return 0;
   const float weight = std::log1p(logit);
@@ -97,7 +97,8 @@ void sparse_pool(const SparsePoolArgs& args, GemmSet& gemms, const Kernels& kern
         const bool starts = cu_seqlens[sequence] == row;
         float* out = out_of(sequence);
         if (args.sum) {
-          // One by one: a sum of sums would depend on where blocks end.
+          // Rows are added one by one, because a sum of partial sums would depend on where blocks
+          // end.
           if (starts) std::fill_n(out, columns, 0.0f);
           for (; row < last; ++row) {
             const float* logit = logits + (row - first) * block.out_stride;

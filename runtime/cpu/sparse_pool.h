@@ -1,4 +1,5 @@
-// sparse_pool: a task is one panel of columns, for all rows; 64 rows of logits at a time.
+// The operator sparse_pool. A task computes one panel of columns for all rows, 64 rows of logits at
+// a time.
 #pragma once
 
 #include <cstddef>

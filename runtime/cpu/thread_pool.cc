@@ -12,17 +12,18 @@
 namespace packhorse::cpu {
 namespace {
 
-// state_ = epoch << 16 | open << 15 | joined. A worker joins only while the loop is open and leaves
-// when no index is left or the turn is over, so that the caller never waits for a worker that is
+// state_ = epoch << 16 | open << 15 | joined. A worker joins only while the loop is open, and
+// leaves when no index is left or the turn is over. So the caller never waits for a worker that is
 // still asleep.
 constexpr uint32_t kJoined = 0x7fff;
 constexpr uint32_t kOpen = 0x8000;
 constexpr uint32_t kEpoch = 0x10000;
 
-// 10 to 20 us: longer than the gap between two ops of a model, short enough for a shared machine.
+// These spins take 10 to 20 us: longer than the gap between two operators of a model, and short
+// enough for a shared machine.
 constexpr int kSpins = 300;
 
-// The value of `state` once it differs from `seen`.
+// Waits until `state` differs from `seen` and returns its value.
 uint32_t wait_for_change(const std::atomic<uint32_t>& state, uint32_t seen) {
   for (int i = 0; i < kSpins; ++i) {
     const uint32_t now = state.load(std::memory_order_acquire);
@@ -61,7 +62,7 @@ ThreadPool::ThreadPool(int threads, std::shared_ptr<Turn> turn,
 
 ThreadPool::~ThreadPool() {
   if (getpid() != owner_) {
-    // The threads stayed in the parent: neither joining nor detaching them is defined here.
+    // The threads exist only in the parent process; joining or detaching them here is undefined.
     static_cast<void>(workers_.release());
     return;
   }
@@ -111,7 +112,7 @@ void ThreadPool::work(int worker) {
       if (!state_.compare_exchange_strong(state, state + 1, std::memory_order_acq_rel)) continue;
       claim(worker);
       state = state_.fetch_sub(1, std::memory_order_acq_rel) - 1;
-      // Only the caller can be waiting for this: workers wait for another epoch.
+      // Only the caller can be waiting for this change, because workers wait for another epoch.
       if ((state & (kOpen | kJoined)) == 0) state_.notify_all();
     }
     seen = state;

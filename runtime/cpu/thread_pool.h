@@ -1,4 +1,4 @@
-// Worker threads created once; one loop at a time is spread over them.
+// Worker threads that are created once, and over which one loop at a time is spread.
 #pragma once
 
 #include <sys/types.h>
@@ -17,12 +17,13 @@
 
 namespace packhorse::cpu {
 
-/// Each worker claims the next index until none is left. The calling thread is worker 0, so one
-/// thread means no worker thread at all. Idle workers spin for some microseconds, then sleep.
+/// A pool of worker threads. In a loop, each worker claims the next index until none is left. The
+/// calling thread is worker 0, so a pool of one thread has no worker thread at all. Idle workers
+/// spin for some microseconds, then sleep.
 class ThreadPool {
  public:
-  /// `turn`: held by the loop that runs, of this pool or of any that shares it. `on_start` runs
-  /// first on every worker thread, workers 1 to threads - 1.
+  /// `turn` is held by the loop that runs, in this pool or in any other that shares it. Each worker
+  /// thread (workers 1 to threads - 1) calls `on_start` first.
   ThreadPool(int threads, std::shared_ptr<Turn> turn, std::function<void(int worker)> on_start);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -30,12 +31,12 @@ class ThreadPool {
 
   int threads() const { return threads_; }
 
-  /// Calls body(index, worker) for every index in [0, count), worker in [0, threads()), and returns
-  /// when all calls have returned. The first exception ends the loop early and is thrown here.
-  /// Any number of callers: they wait for the turn, and a long loop lets others go on between two
-  /// of its indices. Loops that run on the caller alone (one thread, or one index) never wait.
-  /// `body` must not call this. Throws RuntimeError in a forked child, where the workers do not
-  /// exist.
+  /// Calls body(index, worker) for every index in [0, count), with worker in [0, threads()), and
+  /// returns when all calls have returned. The first exception ends the loop early and is thrown
+  /// here. Any number of threads may call this: they wait for the turn, and a long loop lets others
+  /// run between two of its indices. Loops that run on the caller only (one thread, or one index)
+  /// never wait. `body` must not call this function. Throws RuntimeError in a forked child, where
+  /// the workers do not exist.
   template <class Body>
   void parallel_for(int64_t count, Body&& body) {
     run({[](void* context, int64_t index, int worker) {
@@ -63,7 +64,7 @@ class ThreadPool {
   std::exception_ptr error_;
   std::mutex error_mutex_;
   std::atomic<bool> stop_{false};
-  // Epoch of the loop, whether it is open for workers to join, and how many have joined.
+  // The epoch of the loop, whether workers may join it, and how many have joined.
   alignas(64) std::atomic<uint32_t> state_{0};
   alignas(64) std::atomic<int64_t> next_{0};
   std::unique_ptr<std::vector<std::thread>> workers_;

@@ -3,7 +3,8 @@
 namespace packhorse::cpu {
 namespace {
 
-// Long beside the cost of handing over, short beside the time that a person notices.
+// A slice is long compared with the cost of passing the turn on, and short compared with the time
+// that a person notices.
 constexpr auto kSlice = std::chrono::milliseconds(1);
 
 }  // namespace
@@ -28,7 +29,8 @@ void Turn::take() {
 void Turn::release() {
   const std::lock_guard lock(mutex_);
   taken_ = false;
-  // Under the lock: the one that waits takes its condition variable with it.
+  // This must happen under the lock, because a waiting thread destroys its condition variable when
+  // it goes on.
   if (!queue_.empty()) queue_.front()->notify_one();
 }
 

@@ -1,4 +1,4 @@
-// Who of several callers runs parallel loops: one at a time, each for a slice of time.
+// Decides which of several callers may run parallel loops: one at a time, each for a slice of time.
 #pragma once
 
 #include <atomic>
@@ -10,14 +10,15 @@
 
 namespace packhorse::cpu {
 
-/// First come, first served, but for the caller that had the turn last: until its slice is over it
-/// goes before those that wait, so that a short run is not handed around at each of its loops.
+/// A lock that is granted in order of arrival, with one exception: the caller that held it last
+/// goes before those that wait until its slice is over, so that a short run is not interrupted at
+/// each of its loops.
 class Turn {
  public:
   void take();
   void release();
-  /// Whether who has the turn should let others go on: its slice is over and somebody waits. Any
-  /// thread that works for the holder may ask.
+  /// Whether the holder of the turn should let others run: its slice is over and somebody waits.
+  /// Any thread that works for the holder may ask.
   bool is_over() const {
     return waiting_.load(std::memory_order_relaxed) > 0 && Clock::now() >= end_;
   }
@@ -29,8 +30,8 @@ class Turn {
   std::deque<std::condition_variable*> queue_;
   std::atomic<int> waiting_{0};
   bool taken_ = false;
-  std::thread::id holder_;  // or who held it last
-  Clock::time_point end_;   // of the holder's slice
+  std::thread::id holder_;  // the current or last holder
+  Clock::time_point end_;   // end of the holder's slice
 };
 
 class TurnScope {

@@ -1,4 +1,5 @@
-// Carves an op's workspace. From a null base it counts: the same routine gives size and pointers.
+// Carves buffers out of an operator's workspace. With a null base it only counts, so that one
+// routine gives both the size and the pointers.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +11,7 @@ class Workspace {
  public:
   explicit Workspace(void* base = nullptr) : base_(static_cast<char*>(base)) {}
 
-  /// `count` elements from the next cache line on.
+  /// Takes `count` elements, which begin at the next cache line.
   template <class T = std::byte>
   T* take(int64_t count) {
     char* at = base_ != nullptr ? base_ + bytes_ : nullptr;

@@ -1,4 +1,4 @@
-// A batch as the model sees it, and the largest one that a session holds.
+// A batch as the model sees it, and the size of the largest batch that a session holds.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct Capacity {
   int64_t max_predictions = 0;
 };
 
-/// A batch in the device's memory; type_ids and position_ids are null where it brings none.
+/// A batch in device memory. type_ids and position_ids are null if the batch has none.
 struct TokenBatch {
   BatchView batch;
   const int32_t* ids = nullptr;

@@ -7,7 +7,8 @@ ModelBuffers take_model_buffers(const Spec& spec, const ModelWeights& weights,
   ModelBuffers buffers;
   const DType dtype = weights.stem.word_table.dtype;
   buffers.layers = take_layer_buffers(spec, weights.stack, capacity, dtype, ops, arena);
-  // The stem is done when the first block begins, and the last block when the heads do.
+  // The stem is done when the first block begins, and the last block is done when the heads begin.
+  // So the buffers of stem, blocks and heads share memory.
   {
     const Arena::Scope stem(arena);
     buffers.stem = take_stem_buffers(weights.stem, capacity, ops, arena);

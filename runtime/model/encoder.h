@@ -1,4 +1,5 @@
-// The encoder: stem and stack of one model, and the buffers of a batch from ids to outputs.
+// The encoder, which is the stem and the stack of one model, and the buffers that a batch needs
+// from its ids to its outputs.
 #pragma once
 
 #include "core/arena.h"
@@ -18,13 +19,13 @@ struct ModelBuffers {
   HeadBuffers heads;
 };
 
-/// Takes the buffers from the arena (count pass and carve pass alike). Of the weights, sizes and
-/// dtypes are looked at: those of plan_weights will do.
+/// Takes the buffers from the arena, both when the arena only counts memory and when it carves it.
+/// Of the weights it reads sizes and dtypes only, so those of plan_weights suffice.
 ModelBuffers take_model_buffers(const Spec& spec, const ModelWeights& weights,
                                 const Capacity& capacity, const Ops& ops, Arena& arena);
 
-/// Fills the first T rows of buffers.layers.hidden with the last hidden state of the batch.
-/// `before_layer`: as Stack::run.
+/// Writes the last hidden state of the batch to the first T rows of buffers.layers.hidden.
+/// `before_layer` is as in Stack::run.
 void encode(const Spec& spec, const ModelWeights& weights, const TokenBatch& tokens,
             const ModelBuffers& buffers, Ops& ops, void (*before_layer)() = nullptr);
 

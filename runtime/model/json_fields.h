@@ -1,4 +1,4 @@
-// Typed access to the JSON of a spec, with errors that name the field.
+// Typed access to the JSON of a spec. Errors name the field.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,8 @@ namespace packhorse {
 
 using Json = nlohmann::json;
 
-/// One JSON object of the spec. Remembers which fields were read: the rest is refused by `done`.
+/// One JSON object of the spec. It remembers which fields were read, and `done` throws
+/// InvalidArgument if any field was not.
 class Fields {
  public:
   Fields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {
@@ -57,7 +58,7 @@ class Fields {
     return has(name) ? positive_number(name) : otherwise;
   }
 
-  /// A list of `count` numbers.
+  /// A list of exactly `count` positive numbers.
   std::vector<float> positive_numbers(const char* name, int64_t count) {
     const Json& value = get(name);
     const auto good = [](const Json& item) {
@@ -93,7 +94,7 @@ class Fields {
     return result;
   }
 
-  /// The length of a list of texts, from 1 to `most`.
+  /// The length of a list of strings, which must be from 1 to `most`.
   int64_t count_texts(const char* name, int64_t most) {
     const Json& value = get(name);
     const bool texts = value.is_array() && std::all_of(value.begin(), value.end(),
@@ -109,7 +110,7 @@ class Fields {
   T choice(const char* name, std::initializer_list<std::pair<const char*, T>> choices) {
     return choose(name, get(name), choices);
   }
-  /// One of them, or a list of 1 to `most`.
+  /// One choice, or a list of 1 to `most` of them.
   template <class T>
   std::vector<T> choices(const char* name, size_t most,
                          std::initializer_list<std::pair<const char*, T>> choices) {

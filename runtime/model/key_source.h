@@ -7,22 +7,22 @@
 
 namespace packhorse {
 
-/// Keys and values of some tokens, and where each of their sequences begins.
+/// Keys and values of tokens, and the offsets of their sequences.
 struct Keys {
   TensorView k;  // [Tk, num_kv_heads * head_dim]
-  TensorView v;  // likewise
+  TensorView v;  // [Tk, num_kv_heads * head_dim]
   BatchView batch;
 };
 
 class KeySource {
  public:
   virtual ~KeySource() = default;
-  /// What the batch attends to in layer `layer` of the stack. `own`: keys and values that the layer
-  /// has just made of the batch itself.
+  /// Returns the keys and values that the batch attends to in layer `layer` of the stack. `own`
+  /// holds those that the layer has just computed from the batch itself.
   virtual Keys keys(size_t layer, const Keys& own) = 0;
 };
 
-/// The batch itself: every sequence attends to its own tokens.
+/// Keys and values of the batch itself, so that every sequence attends to its own tokens.
 class OwnKeys final : public KeySource {
  public:
   Keys keys(size_t, const Keys& own) override { return own; }

@@ -10,11 +10,11 @@
 namespace packhorse {
 namespace {
 
-// Elements of a piece: few enough to stay in a core's cache on the way, and never to hold a large
-// tensor twice.
+// The number of elements that are converted at a time: few enough to stay in a core's cache, and so
+// that a large tensor is never held twice.
 constexpr int64_t kPiece = int64_t{1} << 15;
 
-// One row of the source over a row of a matrix; without columns, one element.
+// Writes one row of the source to a row of a matrix, or one element if `columns` is empty.
 void spread_row(const float* values, const Spread& columns, float* to) {
   if (columns.extent == 0) *to = *values;
   for (int64_t c = 0; c < columns.extent; c += columns.size, values += columns.size) {
@@ -142,7 +142,7 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
   int64_t placed = 0;
   for (const Part& part : parts) placed += part.rows.extent * columns.extent;
   staging_.resize(static_cast<size_t>(in_features * out_features));
-  // What lies between the parts is zeros.
+  // What lies between the parts must be zeros.
   if (placed < in_features * out_features) std::fill(staging_.begin(), staging_.end(), 0.0f);
   for (const Part& part : parts) {
     const Location from = locate(part, parts, fused, ".weight");
@@ -234,7 +234,7 @@ void LayerPacker::place(const TensorView& source, const Location& from, const Sp
   const int64_t width = std::max<int64_t>(1, columns.extent);
   for_each_piece(rows.extent, width, [&](int64_t begin, int64_t count) {
     std::vector<float> values(static_cast<size_t>(count * width));
-    // Groups of rows that lie together in the source.
+    // Each iteration reads rows of one group, which are consecutive in the source.
     for (int64_t row = begin; row < begin + count;) {
       const int64_t group = row / rows.size;
       const int64_t in_group = row % rows.size;

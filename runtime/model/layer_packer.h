@@ -1,4 +1,5 @@
-// Lays single tensors and layers of a model out over an arena, and fills them.
+// Takes memory from an arena for single tensors and layers of a model, and fills it with their
+// weights.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +15,18 @@
 
 namespace packhorse {
 
-/// How the rows or columns of a matrix are spread: groups of `size`, `stride` apart, the first at
-/// `offset`. Heads are padded so, and gate and up lie in turn.
+/// How the rows or columns of a source matrix are placed in a larger one: in groups of `size`,
+/// which begin `stride` apart, the first of them at `offset`. This pads heads to their stored size
+/// and lets blocks of gate and up alternate.
 struct Spread {
-  int64_t extent;  // in the source
+  int64_t extent;  // rows or columns in the source
   int64_t size;
   int64_t stride;
   int64_t offset = 0;
-  /// Rows alone: of the first `paired` of a group the two halves lie in turn.
+  /// Only for rows: the two halves of the first `paired` rows of a group are interleaved.
   int64_t paired = 0;
 
-  /// Where row i of a group goes.
+  /// The row of the group to which row i of the source's group goes.
   int64_t place(int64_t i) const {
     if (i >= paired) return i;
     return i < paired / 2 ? 2 * i : 2 * i - paired + 1;
@@ -33,35 +35,36 @@ struct Spread {
 
 inline Spread whole(int64_t extent) { return {extent, extent, extent}; }
 
-/// Rows of a matrix of the source that go into a layer.
+/// A matrix of the source whose rows become part of a layer.
 struct Part {
   std::string name;  // without ".weight" / ".bias"
   Spread rows;
   bool bias;
 };
 
-/// A tensor of the source that may hold several parts, one after the other, or head by head.
+/// A source tensor that may hold several parts, either one after the other or interleaved head by
+/// head.
 struct FusedTensor {
-  std::vector<std::string> names;  // of what it holds
+  std::vector<std::string> names;  // names of its parts, in order
   std::string name;
   bool by_head = false;
 };
 
-/// Every method takes its memory from the arena; without a reader that is all it does, so that the
-/// plan cannot depart from the load. Throws as TensorReader does, and InvalidArgument naming a
-/// tensor with a number beyond float16 where that is the dtype.
+/// Every method takes memory from the arena. Without a reader that is all it does, so that the
+/// memory plan cannot differ from the load. Methods throw as TensorReader does, and InvalidArgument
+/// naming the tensor if the dtype is float16 and a number is beyond its range.
 class LayerPacker {
  public:
-  /// `norm`: what the model's norms are like.
+  /// `norm` is the form of the model's norms.
   LayerPacker(const NormSpec& norm, const Precision& precision, Backend& backend, Arena& arena,
               const TensorReader* reader)
       : norm_(norm), precision_(precision), backend_(backend), arena_(arena), reader_(reader) {}
 
-  /// In Precision::floats.
+  /// A table [rows, columns] in the dtype Precision::floats().
   TensorView table(const std::string& name, int64_t rows, int64_t columns);
-  /// float32, whatever the model's dtype.
+  /// A vector [size] in float32, whatever the model's dtype.
   const float* vector(const std::string& name, int64_t size);
-  /// [spread.extent], placed as rows are.
+  /// A vector [spread.extent] in float32, whose elements are placed as rows are.
   const float* spread_vector(const std::string& name, const Spread& spread);
   const float* matrix(const std::string& name, int64_t rows, int64_t columns);
   template <class T>
@@ -74,38 +77,42 @@ class LayerPacker {
   }
 
   NormWeight norm(const std::string& name, int64_t size);
-  /// One layer of several parts. The source may hold them apart, or as one of `fused`.
+  /// A dense layer that consists of several parts. The source may hold each part as a tensor of its
+  /// own, or all of them in one of the tensors `fused`.
   LinearWeight linear(const std::string& name, const std::vector<Part>& parts, int64_t out_features,
                       const Spread& columns, int64_t in_features, const LinearFormat& format,
                       const std::vector<FusedTensor>& fused = {});
-  /// A layer as the source has it, in Precision::rest.
+  /// A dense layer as the source has it, in the format Precision::rest.
   LinearWeight dense(const std::string& name, int64_t out_features, int64_t in_features,
                      bool bias = true);
-  /// Likewise of any number of features, which are `padded`.
+  /// A dense layer in the format Precision::rest, whose output features are padded.
   LinearWeight padded_dense(const std::string& name, int64_t out_features, int64_t in_features,
                             bool bias);
-  /// A convolution as a dense layer over neighbouring rows: [E, E, width] of the source, turned.
+  /// A convolution as a dense layer over neighbouring rows (NeighboursArgs). The source's weight is
+  /// [E, E, width] and is transposed to [E, width * E].
   LinearWeight convolution(const std::string& name, int64_t hidden_size, int64_t width);
 
-  /// Features as stored: padded with zeros to what the device's kernels want.
+  /// The number of features as stored, which are padded with zeros to a multiple that the device's
+  /// kernels need.
   int64_t padded(int64_t features) const;
   const Precision& precision() const { return precision_; }
   Backend& backend() const { return backend_; }
   Arena& arena() const { return arena_; }
-  /// Null where nothing is read.
+  /// Null if no weights are read.
   const TensorReader* reader() const { return reader_; }
-  /// Takes memory from another arena, with or without reading what goes there.
+  /// A packer that takes memory from another arena and reads from `reader`, or reads nothing if
+  /// that is null.
   LayerPacker over(Arena& arena, const TensorReader* reader) const {
     return LayerPacker(norm_, precision_, backend_, arena, reader);
   }
-  /// Throws InvalidArgument where a value is beyond the dtype of tables and activations.
+  /// Throws InvalidArgument if a value is out of range for the dtype of tables and activations.
   void check_range(const std::string& name, const float* values, size_t count) const;
-  /// A matrix of the source, for what is made of it at load alone.
+  /// Reads a matrix of the source into host memory, for what is derived from it while loading.
   std::vector<float> read_matrix(const std::string& name, int64_t rows, int64_t columns) const;
 
  private:
-  // Where a part lies in the source: a tensor of so many rows, the part's first, and how far apart
-  // its groups begin.
+  // Where a part lies in the source: the tensor and its number of rows, the part's first row, and
+  // the distance between the beginnings of its groups of rows.
   struct Location {
     std::string name;
     int64_t rows;
@@ -115,22 +122,23 @@ class LayerPacker {
 
   Location locate(const Part& part, const std::vector<Part>& parts,
                   const std::vector<FusedTensor>& fused, const char* suffix) const;
-  // Spreads rows of the source over a matrix of `row_length` columns, leaving what lies between.
-  // Without columns: over a vector.
+  // Writes rows of the source to a matrix of `row_length` columns, without touching what lies
+  // between them. If `columns` is empty, `to` is a vector.
   void place(const TensorView& source, const Location& from, const Spread& rows,
              const Spread& columns, int64_t row_length, float* to);
   void place_vector(const Location& from, const Spread& rows, float* to);
 
-  // Memory of the arena for a layer of those sizes.
+  // Takes memory from the arena for a layer of these sizes.
   LinearWeight take_linear(const std::string& name, int64_t out_features, int64_t in_features,
                            const LinearFormat& format, void*& packed);
-  // Packs the parts, by way of staging_.
+  // Assembles the parts in staging_ and packs them.
   void pack(const LinearWeight& weight, const LinearFormat& format, const std::vector<Part>& parts,
             const Spread& columns, const std::vector<FusedTensor>& fused, void* packed);
-  // Packs one tensor of the source from where it lies; false if it is not float32 there.
+  // Packs a tensor of the source without copying it first. Returns false if it is not aligned
+  // float32.
   bool pack_in_place(const LinearWeight& weight, const LinearFormat& format,
                      const std::string& name, void* packed);
-  // body(first row, rows), in parallel.
+  // Calls body(first row, number of rows) for pieces of all rows, in parallel.
   void for_each_piece(int64_t rows, int64_t columns,
                       const std::function<void(int64_t, int64_t)>& body);
 

@@ -1,4 +1,4 @@
-// Constants that a model's positions come from.
+// The constants by which models encode positions.
 #pragma once
 
 #include <cstdint>
@@ -8,18 +8,21 @@
 
 namespace packhorse {
 
-/// theta^(-2 j / dims) / factor for j < dims / 2; in float32, as the models were trained.
+/// The RoPE frequencies theta^(-2 j / dims) / factor for j < dims / 2, computed in float32 because
+/// models were trained that way.
 std::vector<float> rope_frequencies(float theta, int64_t dims, float factor);
 
-/// Slope of each head (Press et al., ALiBi, arXiv 2108.12409): 2^(-8 (h + 1) / n) for n heads, a
-/// power of two; for other counts those of the power of two below, then every second one of the
-/// power of two above.
+/// The ALiBi slope of each head (Press et al., arXiv 2108.12409). If the number of heads n is a
+/// power of two, it is 2^(-8 (h + 1) / n) for head h. For other numbers, the first heads have the
+/// slopes for the next lower power of two, and the rest have every second slope for the next higher
+/// one.
 std::vector<float> alibi_slopes(int64_t num_heads);
 
-/// The row of a table of relative positions for each distance of query and key (query minus key),
-/// as DeBERTa counts (He et al., arXiv 2006.03654 and 2111.09543): from -limit to limit, beyond
-/// which rows no longer change. `num_buckets` 0: one row for each distance up to `max_distance`;
-/// else rows as for distances up to half of them, then growing like their logarithm.
+/// For each distance of query and key (query minus key) from -limit to limit, the row of the table
+/// of relative positions, as DeBERTa counts them (He et al., arXiv 2006.03654 and 2111.09543).
+/// Beyond `limit` the row no longer changes. With `num_buckets` 0 there is one row for each
+/// distance up to `max_distance`. Otherwise there is one row for each distance up to num_buckets /
+/// 2, and beyond that rows grow with the logarithm of the distance.
 struct RelativeSlots {
   std::vector<int32_t> slots;  // [2 limit + 1]
   int32_t limit = 0;

@@ -64,7 +64,8 @@ TensorView RelativePositions::project(const std::string& name, const Part& part)
   args.out = result;
   const auto workspace = device.allocate(ops.linear_workspace(args));
   args.workspace = workspace->data();
-  // A GEMM may read its weight while kernels before it, here that of the packing, still run.
+  // A GEMM may start to read its weight while earlier kernels, such as those that pack it, still
+  // run.
   device.synchronize();
   ops.linear(args);
   device.synchronize();

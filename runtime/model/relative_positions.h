@@ -1,4 +1,5 @@
-// The tables of disentangled attention: relative positions as keys and queries of each layer.
+// The tables of disentangled attention: the relative positions as keys and as queries of each
+// layer.
 #pragma once
 
 #include <memory>
@@ -8,14 +9,15 @@
 
 namespace packhorse {
 
-/// The model's one table of relative positions, projected by every layer when it is loaded. The
-/// table itself is memory of the load alone.
+/// The model's only table of relative positions, which every layer projects when it is loaded. The
+/// memory of the table itself is freed after loading.
 class RelativePositions {
  public:
-  /// The arguments outlive the object.
+  /// The arguments must outlive this object.
   RelativePositions(const Spec& spec, LayerPacker& packer);
 
-  /// [num_relative, H d]: the table through the dense layer `part`, in memory called `name`.
+  /// Returns the table after the dense layer `part`, [num_relative, H d], in memory that the plan
+  /// calls `name`.
   TensorView project(const std::string& name, const Part& part);
 
  private:
@@ -24,7 +26,7 @@ class RelativePositions {
   const Spec& spec_;
   LayerPacker& packer_;
   std::unique_ptr<DeviceMemory> memory_;
-  TensorView table_;  // [num_relative, hidden_size]; empty where nothing is read
+  TensorView table_;  // [num_relative, hidden_size]; empty without a reader
 };
 
 }  // namespace packhorse

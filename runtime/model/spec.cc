@@ -9,8 +9,8 @@
 namespace packhorse {
 namespace {
 
-// Beyond any model, and low enough that no product of sizes overflows 64 bits.
-constexpr int64_t kMaxRows = int64_t{1} << 31;  // of an embedding table
+// Limits that no model comes near, low enough that no product of sizes overflows 64 bits.
+constexpr int64_t kMaxRows = int64_t{1} << 31;  // rows of an embedding table
 constexpr int64_t kMaxIntermediate = int64_t{1} << 24;
 constexpr int64_t kMaxLayers = int64_t{1} << 14;
 constexpr int64_t kMaxHeads = int64_t{1} << 12;
@@ -18,10 +18,10 @@ constexpr int64_t kMaxHeadDim = int64_t{1} << 12;
 constexpr int64_t kMaxConvolution = 255;
 constexpr int64_t kMaxBuckets = 2048;
 constexpr int64_t kMaxDistance = int64_t{1} << 24;
-constexpr int64_t kMaxRelativeDistance = int64_t{1} << 14;  // as a table has rows for each
+constexpr int64_t kMaxRelativeDistance = int64_t{1} << 14;  // a table has a row for each
 
-// Which weights each layer runs with. Every set up to the highest must be used: a gap would leave
-// weights that nothing reads.
+// Reads which set of weights each layer uses. Every set up to the highest must be used, because a
+// gap would leave weights that nothing reads.
 void parse_layer_weights(Fields& fields, StackSpec& stack) {
   if (!fields.has("layer_weights")) {
     for (int32_t i = 0; i < stack.num_layers; ++i) stack.layer_weights.push_back(i);
@@ -48,7 +48,7 @@ void parse_sizes(Fields& fields, Spec& spec) {
   spec.stem.type_vocab_size = fields.integer("type_vocab_size", 0, kMaxRows, 0);
 }
 
-// Of the layers' blocks.
+// Reads the sizes of the attention and feed-forward blocks.
 void parse_block_sizes(Fields& fields, Spec& spec) {
   AttentionSpec& attention = spec.stack.attention;
   attention.num_heads = fields.integer("num_heads", 1, kMaxHeads);
@@ -67,7 +67,7 @@ void parse_block_sizes(Fields& fields, Spec& spec) {
   spec.stack.feed_forward.size = fields.integer("intermediate_size", 1, kMaxIntermediate);
 }
 
-// Positions that enter with the embeddings, and with them the longest sequence.
+// Reads the positions that are added to the embeddings, and the longest sequence, which they limit.
 void parse_positions(Fields& fields, Spec& spec) {
   StemSpec& stem = spec.stem;
   Fields positions = fields.object("positions");
@@ -233,7 +233,8 @@ Spec parse_spec(const std::string& json_text) {
 
   Spec spec;
   parse_sizes(fields, spec);
-  // A model without layers is a table of embeddings: what layers are made of need not be said.
+  // A model without layers is a table of embeddings: its spec may leave out fields that describe
+  // layers.
   const auto says = [&](const char* name) { return spec.stack.num_layers > 0 || fields.has(name); };
   if (says("num_heads")) parse_block_sizes(fields, spec);
   parse_positions(fields, spec);

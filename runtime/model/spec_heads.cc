@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kMaxLabels = int64_t{1} << 20;
 constexpr size_t kMaxPoolings = 16;
 
-// Of layers that need not have one.
+// Reads the activation of a layer that need not have one.
 Activation parse_activation_or_none(Fields& fields) {
   return fields.has("activation") ? parse_activation(fields) : Activation::kNone;
 }
@@ -55,7 +55,7 @@ void parse_masked_lm(Fields fields, HeadsSpec& heads) {
   head.dense_bias = fields.boolean("dense_bias", true);
   head.decoder_bias = fields.boolean("decoder_bias", true);
   head.sparse = fields.boolean("sparse", false);
-  if (head.sparse) {  // otherwise they are fields that nobody knows
+  if (head.sparse) {  // otherwise these fields are errors, as unknown ones are
     if (fields.has("sparse_pooling")) {
       head.sparse_sum = fields.choice<bool>("sparse_pooling", {{"max", false}, {"sum", true}});
     }

@@ -1,4 +1,4 @@
-// The parts of a spec that say what is made of the last hidden state.
+// Parses the parts of a spec that describe the heads.
 #pragma once
 
 #include "model/json_fields.h"

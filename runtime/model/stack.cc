@@ -6,9 +6,9 @@
 namespace packhorse {
 namespace {
 
-// The dense layers and the attention of a block as they are for `batch`: what plans their scratch
-// and what runs them start from the same arguments. Results, norms and weights of what only some
-// layers have are left to what runs them.
+// The arguments of the operators of a block for a batch of the given size. Both the code that plans
+// scratch and the code that runs the operators start from these. The caller fills in norms,
+// `row_count`, and what only some layers have.
 
 LinearArgs projection_of(const LayerWeights& layer, const LayerBuffers& buffers, int64_t rows) {
   LinearArgs args;
@@ -68,7 +68,7 @@ AttentionArgs attention_of(const AttentionSpec& spec, const StackWeights& weight
   args.num_heads = static_cast<int32_t>(spec.num_heads);
   args.num_kv_heads = static_cast<int32_t>(spec.num_kv_heads);
   args.head_dim = static_cast<int32_t>(weights.head_dim);
-  // Each disentangled term counts as much as the product of contents.
+  // Each disentangled term has as much weight as the product of contents.
   const int terms = 1 + (spec.score_term.content_to_position ? 1 : 0) +
                     (spec.score_term.position_to_content ? 1 : 0);
   args.scale = 1.0f / std::sqrt(static_cast<float>(terms * spec.head_dim));
@@ -118,7 +118,7 @@ LayerBuffers take_layer_buffers(const Spec& spec, const StackWeights& weights,
 void take_block_buffers(const Spec& spec, const StackWeights& weights, const Capacity& capacity,
                         const Ops& ops, Arena& arena, LayerBuffers& buffers) {
   if (weights.layers.empty()) return;
-  const LayerWeights& layer = weights.layers.front();  // all are of one shape
+  const LayerWeights& layer = weights.layers.front();  // all layers have the same shapes
   const int64_t tokens = capacity.max_tokens;
   const DType dtype = buffers.hidden.dtype;
   {
@@ -172,7 +172,7 @@ void Stack::run(const TokenBatch& tokens, KeySource& keys, void (*before_layer)(
   }
 }
 
-// Once for all layers.
+// Computes the rotation of each token, once for all layers.
 void Stack::rotate(const TokenBatch& tokens, const float* frequencies,
                    const TensorView& out) const {
   ops_.rotation({.frequencies = frequencies,
@@ -182,7 +182,7 @@ void Stack::rotate(const TokenBatch& tokens, const float* frequencies,
                  .out = out.first_rows(tokens.batch.num_tokens)});
 }
 
-// What a block computes from: the stream itself, or a norm of it.
+// Returns the input of a block: the hidden state, or in pre-norm models its norm.
 TensorView Stack::block_input(const NormWeight& norm, const BatchView& batch) const {
   const TensorView hidden = buffers_.hidden.first_rows(batch.num_tokens);
   if (!spec_.pre_norm() || !norm) return hidden;
@@ -205,7 +205,7 @@ void Stack::attention_block(const LayerWeights& layer, size_t index, const Batch
   args.mask = mask_of(spec_.attention, local);
   args.term.position_keys = layer.attention.position_keys;
   args.term.position_queries = layer.attention.position_queries;
-  // What attention gives is rounded on its way into the next layer.
+  // A quantised layer rounds the output of attention anyway.
   args.rounded = layer.attention.output.dtype == DType::kInt8;
   ops_.attention(args);
   LinearArgs output = output_of(layer, buffers_, batch.num_tokens);
@@ -214,7 +214,8 @@ void Stack::attention_block(const LayerWeights& layer, size_t index, const Batch
   ops_.linear(output);
 }
 
-// qkv = heads of queries, keys and values
+// Computes the heads of queries, keys and values into buffers_.qkv, normalised and rotated if the
+// spec says so.
 void Stack::project_heads(const LayerWeights& layer, bool local,
                           const AttentionArgs& attention) const {
   const BatchView& batch = attention.queries;

@@ -1,4 +1,4 @@
-// The layers, written once over the ops.
+// The stack of layers, written once in terms of operators.
 #pragma once
 
 #include "core/arena.h"
@@ -10,39 +10,41 @@
 
 namespace packhorse {
 
-/// T = max_tokens, E = hidden size. Buffers whose lifetimes are apart share bytes; those that a
-/// spec has no use for are empty.
+/// The buffers of the stack. T is max_tokens and E the hidden size. Buffers whose lifetimes do not
+/// overlap share memory; those that a spec does not need are empty.
 struct LayerBuffers {
   TensorView hidden;          // [T, E]
-  TensorView normed;          // [T, E] what a pre-norm block computes from
+  TensorView normed;          // [T, E] normalised input of a pre-norm block
   TensorView rotation;        // [T, Ops::rotation_columns] float32
-  TensorView local_rotation;  // likewise, of layers with a window
-  TensorView neighbours;  // [T, width E] input of the convolution; until the first layer is done
+  TensorView local_rotation;  // the same for layers with a window
+  /// [T, width * E], the input of the convolution; kept until the first layer is done.
+  TensorView neighbours;
   void* convolution_workspace = nullptr;
-  TensorView qkv;      // [T, (H + 2 Hkv) d]; used inside attention blocks
-  TensorView context;  // [T, H d]; likewise
+  TensorView qkv;      // [T, (H + 2 Hkv) d], used inside attention blocks
+  TensorView context;  // [T, H d], used inside attention blocks
   void* attention_workspace = nullptr;
-  void* linear_workspace = nullptr;        // of the dense layers around attention
+  void* linear_workspace = nullptr;        // for the dense layers before and after attention
   void* feed_forward_workspace = nullptr;  // used inside feed-forward blocks
 };
 
-/// Takes what lives through all layers; then `take_block_buffers` what lives inside of a block,
-/// whose bytes others may use before the first layer and after the last.
+/// Takes the buffers that live through all layers. After it, `take_block_buffers` takes those that
+/// live inside a block, whose memory other buffers may use before the first layer and after the
+/// last.
 LayerBuffers take_layer_buffers(const Spec& spec, const StackWeights& weights,
                                 const Capacity& capacity, DType dtype, const Ops& ops,
                                 Arena& arena);
 void take_block_buffers(const Spec& spec, const StackWeights& weights, const Capacity& capacity,
                         const Ops& ops, Arena& arena, LayerBuffers& buffers);
 
-/// One batch on its way through the layers.
+/// Runs batches through the layers.
 class Stack {
  public:
-  /// The arguments outlive the object.
+  /// The arguments must outlive this object.
   Stack(const StackSpec& spec, const StackWeights& weights, const LayerBuffers& buffers, Ops& ops)
       : spec_(spec), weights_(weights), buffers_(buffers), ops_(ops) {}
 
-  /// Turns the first T rows of `hidden` from embeddings into the last hidden state.
-  /// `before_layer`, where not null, is called before each layer and may throw.
+  /// Replaces the embeddings in the first T rows of `hidden` by the last hidden state.
+  /// `before_layer`, if not null, is called before each layer and may throw.
   void run(const TokenBatch& tokens, KeySource& keys, void (*before_layer)() = nullptr) const;
 
  private:

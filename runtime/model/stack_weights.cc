@@ -38,7 +38,7 @@ class StackBuilder {
   }
 
  private:
-  // What attention needs to know about distances.
+  // Builds what attention needs to know about positions and distances.
   void build_positions(StackWeights& weights) {
     const ScoreTermSpec& term = attention_.score_term;
     weights.score_term.kind = term.kind;
@@ -71,13 +71,13 @@ class StackBuilder {
     }
   }
 
-  // `count` heads of the source, after `before` others.
+  // The rows or columns of `count` heads of the source, placed after `before` other heads.
   Spread heads(int64_t count, int64_t before, int64_t paired = 0) const {
     return {count * attention_.head_dim, attention_.head_dim, head_dim_, before * head_dim_,
             paired};
   }
 
-  // Columns of a head of queries or keys whose halves lie in turn.
+  // How many columns of a head of queries or keys are stored with their halves interleaved.
   int64_t paired_columns() const {
     return attention_.rope && packer_.backend().ops->interleaves_heads() ? attention_.rope->dims
                                                                          : 0;
@@ -164,7 +164,7 @@ class StackBuilder {
   const Spec& spec_;
   const AttentionSpec& attention_;
   LayerPacker& packer_;
-  const int64_t head_dim_;  // as stored
+  const int64_t head_dim_;  // as stored, padded
   std::unique_ptr<RelativePositions> relative_;
 };
 

@@ -1,4 +1,4 @@
-// The weights of the layers.
+// The weights of the stack of layers.
 #pragma once
 
 #include <optional>
@@ -11,16 +11,17 @@
 namespace packhorse {
 
 struct AttentionWeights {
-  LinearWeight qkv;       // query, key and value fused: [(num_heads + 2 num_kv_heads) head_dim, E]
-  LinearWeight output;    // [E, num_heads * head_dim]
-  NormWeight query_norm;  // of each head; where the spec has qk_norm
-  NormWeight key_norm;    // likewise
-  TensorView position_keys;  // [num_relative, H d], of disentangled attention: made at load
+  /// Query, key and value in one layer: [(num_heads + 2 num_kv_heads) head_dim, E].
+  LinearWeight qkv;
+  LinearWeight output;       // [E, num_heads * head_dim]
+  NormWeight query_norm;     // of each head, if the spec has qk_norm
+  NormWeight key_norm;       // the same
+  TensorView position_keys;  // [num_relative, H d], computed at load for disentangled attention
   TensorView position_queries;
 };
 
 struct FeedForwardWeights {
-  LinearWeight up;  // with the gate, where the spec has one: see FeedForwardArgs
+  LinearWeight up;  // includes the gate if the spec has one, see FeedForwardArgs
   LinearWeight down;
 };
 
@@ -32,14 +33,14 @@ struct LayerWeights {
 };
 
 struct StackWeights {
-  std::vector<LayerWeights> layers;  // distinct ones: StackSpec::layer_weights says which runs when
-  int64_t head_dim = 0;              // as stored: zero-padded to what the device's kernels want
+  std::vector<LayerWeights> layers;  // one for each set of weights, see StackSpec::layer_weights
+  int64_t head_dim = 0;              // as stored, padded with zeros to what the device needs
   std::optional<LinearWeight> convolution;  // [E, width * E]
   NormWeight convolution_norm;
-  NormWeight final_norm;  // of pre-norm models
+  NormWeight final_norm;  // only in pre-norm models
   ScoreTerm score_term;
   const float* rope_frequencies = nullptr;        // [dims / 2]
-  const float* local_rope_frequencies = nullptr;  // likewise, of layers with a window
+  const float* local_rope_frequencies = nullptr;  // the same for layers with a window
 };
 
 StackWeights build_stack(const Spec& spec, LayerPacker& packer);

@@ -1,4 +1,5 @@
-// What enters the first layer: rows of tables, one for each token.
+// The stem makes the input of the first layer from rows of tables, one row of each table for each
+// token.
 #pragma once
 
 #include <optional>
@@ -19,7 +20,7 @@ struct StemWeights {
   std::optional<LinearWeight> projection;
 };
 
-/// Empty without a projection.
+/// The buffers of the stem, which are empty if it has no projection.
 struct StemBuffers {
   TensorView embedded;  // [T, embedding_size]
   void* workspace = nullptr;
@@ -29,8 +30,8 @@ StemWeights build_stem(const Spec& spec, LayerPacker& packer);
 StemBuffers take_stem_buffers(const StemWeights& weights, const Capacity& capacity, const Ops& ops,
                               Arena& arena);
 
-/// hidden = norm(word + position + type), projected to the hidden size where the tables are of
-/// another. `hidden`: the first T rows are written.
+/// hidden = norm(word + position + type), projected to the hidden size if the tables have another
+/// width. Writes the first T rows of `hidden`.
 void embed(const StemSpec& spec, const StemWeights& weights, const StemBuffers& buffers,
            const TokenBatch& tokens, const TensorView& hidden, Ops& ops);
 

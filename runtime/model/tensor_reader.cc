@@ -63,7 +63,8 @@ void TensorReader::read_rows(const std::string& name, const TensorView& tensor, 
 void TensorReader::check_finite(const std::string& name, const TensorView& tensor, int64_t begin,
                                 int64_t count, const float* values) const {
   const auto elements = static_cast<size_t>(count * tensor.columns());
-  // NaN and Inf are the largest magnitudes, as integers too. Branch-free: one test for all.
+  // Without the sign bit, NaN and Inf are larger than all finite numbers even when compared as
+  // integers. So the loop has no branches and one comparison follows it.
   int32_t largest = 0;
   for (size_t i = 0; i < elements; ++i) {
     largest = std::max(largest, std::bit_cast<int32_t>(values[i]) & 0x7fffffff);
@@ -86,7 +87,7 @@ void TensorReader::release(const TensorView& tensor, int64_t begin, int64_t coun
 
 std::vector<float> TensorReader::read_vector(const std::string& name, int64_t size) const {
   std::vector<float> values(static_cast<size_t>(size));
-  // A vector is read as `size` rows of one element.
+  // A vector is read as `size` rows of one element each.
   read_rows(name, require(name, size, 0), 0, size, values.data());
   return values;
 }

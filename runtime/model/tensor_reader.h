@@ -1,4 +1,4 @@
-// Reads checked float32 rows out of a WeightSource.
+// Reads rows out of a WeightSource as float32 and checks them.
 #pragma once
 
 #include <cstdint>
@@ -15,30 +15,32 @@ class TensorReader {
 
   bool has(const std::string& name) const { return source_.find(name).rank != 0; }
 
-  /// The tensor called `name`. Throws InvalidArgument unless it is there, of a float dtype and of
-  /// that shape: [rows] (`columns` 0), [rows, columns] (`depth` 0) or [rows, columns, depth].
+  /// Returns the tensor called `name`. Throws InvalidArgument unless it exists, has a float dtype
+  /// and has the expected shape: [rows] if `columns` is 0, [rows, columns] if `depth` is 0,
+  /// otherwise [rows, columns, depth].
   TensorView require(const std::string& name, int64_t rows, int64_t columns,
                      int64_t depth = 0) const;
-  /// Likewise of a matrix of int8.
+  /// Returns the int8 matrix called `name`. Throws InvalidArgument unless it exists and is [rows,
+  /// columns].
   TensorView require_quantized(const std::string& name, int64_t rows, int64_t columns) const;
 
-  /// Whether the tensor is there, quantised.
+  /// Whether the tensor exists and is quantised (int8).
   bool is_quantized(const std::string& name) const {
     return source_.find(name).dtype == DType::kInt8;
   }
 
-  /// Rows [begin, begin + count) of `tensor` as float32 into `to`; gives the pages back. Throws
-  /// InvalidArgument naming the first element that is NaN or Inf.
+  /// Writes rows [begin, begin + count) of `tensor` to `to` as float32, then releases their pages.
+  /// Throws InvalidArgument naming the first element that is NaN or infinite.
   void read_rows(const std::string& name, const TensorView& tensor, int64_t begin, int64_t count,
                  float* to) const;
 
-  /// What read_rows does to rows that are float32 in the source, in two parts: for a reader of the
-  /// tensor itself. `values` are the rows' elements.
+  /// The check and the release of read_rows, for callers that use a float32 tensor without copying
+  /// it. `values` points to the elements of the rows.
   void check_finite(const std::string& name, const TensorView& tensor, int64_t begin, int64_t count,
                     const float* values) const;
   void release(const TensorView& tensor, int64_t begin, int64_t count) const;
 
-  /// A whole vector.
+  /// Returns a whole vector [size].
   std::vector<float> read_vector(const std::string& name, int64_t size) const;
 
  private:

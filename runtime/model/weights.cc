@@ -16,8 +16,8 @@ void check_width(const char* name, int64_t width, const Backend& backend) {
                                ": use cpu"));
 }
 
-// Lays the model out over an arena; with a reader it also fills what it lays out. One routine for
-// both, so that the plan cannot depart from the load.
+// Takes the memory of all weights from an arena and, if the packer has a reader, fills it. One
+// routine does both, so that the memory plan cannot differ from the load.
 void build(const Spec& spec, LayerPacker packer, ModelWeights& weights) {
   weights.stem = build_stem(spec, packer);
   weights.stack = build_stack(spec, packer);

@@ -23,12 +23,12 @@ struct ModelWeights {
   std::unique_ptr<DeviceMemory> memory;
 };
 
-/// What the weights will be, without reading any: sizes and dtypes, no data. Throws InvalidArgument
-/// naming what the device cannot run.
+/// Lays the weights out without reading any: the result has sizes and dtypes, but no data. Throws
+/// InvalidArgument naming what the device cannot run.
 ModelWeights plan_weights(const Spec& spec, const Precision& precision, Backend& backend);
 
-/// Reads, checks and packs the weights (names and shapes: docs/weights.md). Throws InvalidArgument
-/// naming the tensor that is missing, of another shape, or holds NaN or Inf.
+/// Reads, checks and packs the weights (docs/weights.md lists names and shapes). Throws
+/// InvalidArgument naming the tensor that is missing, has another shape, or holds NaN or Inf.
 std::shared_ptr<const ModelWeights> load_weights(const Spec& spec, const Precision& precision,
                                                  Backend& backend, const PlannedAllocation& plan,
                                                  const WeightSource& source);

@@ -1,5 +1,5 @@
-// Elementwise activations. Apart from args.h because kernels of the CPU see it, whose headers must
-// bring no inline functions.
+// Elementwise activations. They are apart from args.h because the CPU kernels include this file,
+// and headers that those include must not define inline functions.
 #pragma once
 
 #include <stdint.h>
@@ -8,7 +8,7 @@ namespace packhorse {
 
 enum class Activation : uint8_t { kNone, kGelu, kGeluTanh, kRelu, kSilu, kTanh, kSigmoid };
 
-/// Gate and up features of a gated feed-forward block lie in turn, so many of each at a time.
+/// In a gated feed-forward block, this many features of the gate alternate with as many of up.
 inline constexpr int kGateBlock = 16;
 
 }  // namespace packhorse

@@ -1,19 +1,22 @@
-// One argument struct per op: what a model asks of a backend. Shapes and dtypes of these structs
-// are checked once, in Ops (ops.cc), for every backend.
+// One argument struct for each operator that a model asks of a backend. Ops (ops.cc) checks the
+// shapes and dtypes of these structs once, for every backend.
 //
-// T = tokens of the batch, B = sequences, E = hidden size, H = heads, d = head size.
+// In the shapes below, T is the number of tokens in the batch, B the number of sequences, E the
+// hidden size, H the number of heads and d the size of a head.
 #pragma once
 
 #include <cstdint>
 
 #include "ops/activation.h"
+#include "ops/kv_pages.h"
 #include "packhorse/types.h"
 
 namespace packhorse {
 
-/// One packed batch as the ops see it. The host numbers bound the launch. `counts`, where not null,
-/// holds the exact {T, B} in device memory: a captured graph then serves every composition of its
-/// bucket. On the CPU the host numbers are exact and `counts` is null.
+/// One packed batch as the operators see it. The numbers in host memory bound the size of a launch.
+/// If `counts` is not null, it points to the exact {T, B} in device memory, so that one captured
+/// graph serves every smaller batch. On the CPU the numbers in host memory are exact and `counts`
+/// is null.
 struct BatchView {
   int64_t num_tokens = 0;
   int64_t num_sequences = 0;
@@ -23,20 +26,22 @@ struct BatchView {
 };
 
 enum class NormKind : uint8_t { kLayer, kRms };
-/// kMeanSqrt: the sum by the root of the length. kWeightedMean: row i of a sequence counts i + 1
-/// times.
+/// How the rows of a sequence become one row. kMeanSqrt divides their sum by the square root of the
+/// sequence's length. kWeightedMean is the mean in which row i of a sequence, counted from 0, has
+/// weight i + 1.
 enum class Pooling : uint8_t { kCls, kMean, kMax, kLast, kMeanSqrt, kWeightedMean };
 
-/// A dense layer in the backend's own layout, made by a LinearPacker.
+/// The weights of a dense layer in the backend's own layout, as a LinearPacker made them.
 struct LinearWeight {
   int64_t in_features = 0;
   int64_t out_features = 0;
-  DType dtype = DType::kFloat32;  // LinearFormat::weight; x is of LinearFormat::compute
+  DType dtype = DType::kFloat32;  // LinearFormat::weight; the input has LinearFormat::compute
   const void* data = nullptr;
   const float* bias = nullptr;  // [out_features] or null
 };
 
-/// gamma [E], beta [E] or null; statistics in float32.
+/// The parameters of a normalisation: gamma [E], and beta [E] or null. Statistics are computed in
+/// float32. An object without gamma means that there is no normalisation.
 struct NormWeight {
   NormKind kind = NormKind::kLayer;
   const float* gamma = nullptr;
@@ -47,10 +52,10 @@ struct NormWeight {
 
 /// out[t] = norm(word[ids[t]] + position[pos(t) + position_offset] + type[type_ids[t]])
 ///
-/// Callers have checked that ids and positions lie within their tables.
+/// The caller has checked that ids and positions lie within their tables.
 struct EmbedArgs {
   const int32_t* ids = nullptr;           // [T]
-  const int32_t* type_ids = nullptr;      // [T], or null: row 0 of `type`
+  const int32_t* type_ids = nullptr;      // [T]; null: every token takes row 0 of `type`
   const int32_t* position_ids = nullptr;  // [T], or null: 0, 1, ... from the sequence's start
   TensorView word;                        // [vocab_size, E]
   TensorView position;                    // [num_positions, E] or empty
@@ -61,8 +66,8 @@ struct EmbedArgs {
   TensorView out;  // [T, E]
 };
 
-/// out = norm(residual + activation(x W^T + bias)); each of bias, activation, residual and norm is
-/// optional. `residual` may be `out`.
+/// out = norm(residual + activation(x W^T + bias)); bias, activation, residual and norm are each
+/// optional. `residual` may be the same memory as `out`.
 struct LinearArgs {
   TensorView x;  // [rows, in_features]
   LinearWeight weight;
@@ -70,16 +75,17 @@ struct LinearArgs {
   TensorView residual;                 // [rows, out_features] or empty
   NormWeight norm;                     // or none
   TensorView out;                      // [rows, out_features]
-  const int32_t* row_count = nullptr;  // exact number of rows in device memory, or null
+  const int32_t* row_count = nullptr;  // [1] exact number of rows, in device memory, or null
   void* workspace = nullptr;           // Ops::linear_workspace bytes
 };
 
-/// out = norm(residual + down(activation(up(x)))); with `gated`: down(activation(gate(x)) * up(x)).
-/// One op, so that a backend may keep the [T, intermediate] tensor on chip.
+/// out = norm(residual + down(activation(up(x)))), or with `gated` out = norm(residual +
+/// down(activation(gate(x)) * up(x))). This is one operator so that a backend may keep the [T,
+/// intermediate] tensor on chip.
 struct FeedForwardArgs {
   TensorView x;  // [rows, E]
-  /// [intermediate, E]; with `gated` [2 intermediate, E]: kGateBlock rows of the gate, as many of
-  /// up, and so on in turn. Intermediate is then a multiple of kGateBlock.
+  /// [intermediate, E]; with `gated` [2 intermediate, E], in which kGateBlock rows of the gate
+  /// alternate with kGateBlock rows of up, and `intermediate` is a multiple of kGateBlock.
   LinearWeight up;
   LinearWeight down;  // [E, intermediate]
   Activation activation = Activation::kGelu;
@@ -91,8 +97,8 @@ struct FeedForwardArgs {
   void* workspace = nullptr;  // Ops::feed_forward_workspace bytes
 };
 
-/// out[t] = x[t - width / 2], ..., x[t + width / 2] one after the other; zeros for what lies
-/// outside the sequence: the input of a convolution that a dense layer then computes.
+/// Row t of `out` is the rows x[t - width / 2] to x[t + width / 2] one after the other, with zeros
+/// for rows outside the sequence. A dense layer over this input computes a convolution.
 struct NeighboursArgs {
   TensorView x;       // [T, E]
   int32_t width = 0;  // odd
@@ -100,8 +106,9 @@ struct NeighboursArgs {
   TensorView out;  // [T, width * E]
 };
 
-/// What rotates the heads of a token in every layer, by the angles position(t) * frequencies[j].
-/// That product is rounded to float32, as models are trained.
+/// Computes for every token the rotation that all layers apply to its heads: the angles position(t)
+/// * frequencies[j], as sine and cosine. The product is rounded to float32, because models were
+/// trained that way.
 struct RotationArgs {
   const float* frequencies = nullptr;  // [dims / 2]
   int32_t dims = 0;
@@ -110,33 +117,38 @@ struct RotationArgs {
   TensorView out;  // [T, Ops::rotation_columns(dims)] float32, in the backend's own layout
 };
 
-/// What happens to queries and keys before they meet, in place: each head's RMS norm, if any, then
-/// the rotation of its columns j and j + dims / 2 by angle j (RoPE, Su et al., arXiv 2104.09864, in
-/// the half-split form); of columns 2 j and 2 j + 1 where Ops::interleaves_heads().
+/// Prepares queries and keys for attention, in place. Each head first gets its RMS norm, if there
+/// is one. Then its columns j and j + dims / 2 are rotated by angle j (RoPE, Su et al., arXiv
+/// 2104.09864, in the half-split form). Where Ops::interleaves_heads() is true, those two columns
+/// are stored as 2 j and 2 j + 1.
 struct RotateHeadsArgs {
   TensorView q;  // [T, num_heads * head_dim]; rows may be strided (a slice of fused QKV)
   TensorView k;  // [T, num_kv_heads * head_dim]
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;
-  int32_t head_dim = 0;   // as stored
-  int32_t model_dim = 0;  // of the model: the rest of each head is zero, and stays so
-  NormWeight q_norm;      // of [model_dim], or none
-  NormWeight k_norm;      // likewise
-  TensorView rotation;    // RotationArgs::out, or empty; then with its frequencies and dims
+  int32_t head_dim = 0;   // as stored, at least model_dim
+  int32_t model_dim = 0;  // the model's own size; the columns beyond it are zero and stay zero
+  NormWeight q_norm;      // gamma [model_dim], or none
+  NormWeight k_norm;      // gamma [model_dim], or none
+  /// RotationArgs::out, or empty if nothing is rotated; with it come the frequencies and dims that
+  /// it was made from.
+  TensorView rotation;
   const float* frequencies = nullptr;
   int32_t dims = 0;
   const int32_t* row_count = nullptr;
 };
 
-/// Which keys a query sees, computed from indices, never from a mask tensor. Query i of a sequence
-/// with q_len queries over kv_len keys stands at position kv_len - q_len + i.
+/// Which keys a query sees. Kernels compute this from indices; there is no mask tensor. Query i of
+/// a sequence with q_len queries and kv_len keys has the position kv_len - q_len + i among the
+/// keys.
 struct AttentionMask {
   bool causal = false;
-  int32_t window_left = -1;   // keys further left than this are masked; -1: no limit
-  int32_t window_right = -1;  // likewise to the right
+  int32_t window_left = -1;   // distance to the left beyond which keys are masked; -1: no limit
+  int32_t window_right = -1;  // the same to the right
 };
 
-/// A term added to the scaled scores, computed inside the kernel.
+/// A term that the attention kernel computes and adds to the scaled scores. i is the position of
+/// the query, j that of the key.
 enum class ScoreTermKind : uint8_t { kNone, kAlibi, kBucketed, kDisentangled };
 struct ScoreTerm {
   ScoreTermKind kind = ScoreTermKind::kNone;
@@ -144,20 +156,22 @@ struct ScoreTerm {
   const float* table = nullptr;   // kBucketed (T5, MPNet): [num_buckets, H]
   int32_t num_buckets = 0;
   int32_t max_distance = 0;
-  /// kBucketed: half of the buckets are for keys right of the query (encoders); if not, all are for
-  /// the distance to the left, and keys to the right are at distance 0 (decoders).
+  /// kBucketed: if true (encoders), half of the buckets are for keys to the right of the query. If
+  /// false (decoders), all buckets are for distances to the left, and keys to the right count as
+  /// distance 0.
   bool bidirectional = true;
-  /// kDisentangled (He et al., DeBERTa, arXiv 2006.03654): adds (q_i . position_keys[s] +
-  /// k_j . position_queries[s]) * scale for s = slots[i - j], distances beyond the limit counting
-  /// as the limit. Either table may be empty.
-  TensorView position_keys;        // [num_slots, H * d]
-  TensorView position_queries;     // [num_slots, H * d]
-  const int32_t* slots = nullptr;  // [2 slot_limit + 1] from distance -slot_limit on; never falling
+  /// kDisentangled (He et al., DeBERTa, arXiv 2006.03654): adds (q_i . position_keys[s] + k_j .
+  /// position_queries[s]) * scale with s = slots[i - j]. Distances beyond slot_limit count as
+  /// slot_limit. One of the two tables may be empty; its term is then left out.
+  TensorView position_keys;     // [num_slots, H * d]
+  TensorView position_queries;  // [num_slots, H * d]
+  const int32_t* slots =
+      nullptr;  // [2 slot_limit + 1] from distance -slot_limit on; never decreasing
   int32_t slot_limit = 0;
 };
 
-/// Variable-length attention; queries and keys have offsets of their own, so that q_len new tokens
-/// over kv_len cached ones (decoding) is the same call.
+/// Attention over sequences of different lengths. Queries and keys have separate offsets, so that
+/// decoding, where q_len new tokens attend to kv_len cached ones, is the same call.
 struct AttentionArgs {
   TensorView q;    // [Tq, num_heads * head_dim]; rows may be strided (a slice of fused QKV)
   TensorView k;    // [Tk, num_kv_heads * head_dim]
@@ -167,15 +181,32 @@ struct AttentionArgs {
   BatchView keys;
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;  // divides num_heads
-  int32_t head_dim = 0;      // as stored: a multiple of Ops::head_dim_multiple()
-  float scale = 0;           // of q.k, usually 1 / sqrt(head_dim of the model)
+  int32_t head_dim = 0;      // as stored, a multiple of Ops::head_dim_multiple()
+  float scale = 0;           // factor of q . k, usually 1 / sqrt(head_dim of the model)
   AttentionMask mask;
   ScoreTerm term;
-  bool rounded = false;       // float32 may be rounded to bfloat16 before it is multiplied
+  /// Where keys and values lie if they are in a cache. k, v and `keys` are then empty, and query i
+  /// of sequence b has the position kv_lens[b] - q_len + i.
+  KvPages pages;
+  float soft_cap = 0;         // if not 0, a scaled score s becomes soft_cap * tanh(s / soft_cap)
+  bool rounded = false;       // whether float32 inputs may be rounded to bfloat16
   void* workspace = nullptr;  // Ops::attention_workspace bytes
 };
 
-/// out = norm(x + residual); `residual` and the output may be x.
+/// Writes the keys and values of the batch's tokens to their pages: those of token i of sequence b
+/// to position kv_lens[b] - q_len + i. They are rounded to the dtype of the pages. Attention reads
+/// the tokens of this step from the pages, too, so their results do not depend on the step in which
+/// a token came.
+struct AppendKvArgs {
+  TensorView k;  // [T, num_kv_heads * head_dim]; rows may be strided (a slice of fused QKV)
+  TensorView v;  // [T, num_kv_heads * head_dim]; rows may be strided
+  KvPages pages;
+  BatchView batch;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;  // as stored
+};
+
+/// out = norm(x + residual). `residual` is optional; it and `out` may be the same memory as x.
 struct NormArgs {
   TensorView x;  // [rows, E]
   TensorView residual;
@@ -184,8 +215,8 @@ struct NormArgs {
   const int32_t* row_count = nullptr;
 };
 
-/// out[b] = pool over the rows of sequence b, then divided by its Euclidean norm if `normalize`.
-/// An empty sequence gives zeros.
+/// out[b] is the pool over the rows of sequence b, divided by its Euclidean norm if `normalize` is
+/// true. An empty sequence gives zeros.
 struct PoolArgs {
   TensorView x;  // [T, E]
   BatchView batch;
@@ -194,14 +225,14 @@ struct PoolArgs {
   TensorView out;  // [B, E], dtype of x or float32
 };
 
-/// out[b, n] = the largest, or with `sum` the sum, of log(1 + max(0, x[t] . weight[n] + bias[n]))
-/// over the rows t of sequence b: how much a sequence is about each entry of the vocabulary
-/// (SPLADE, Formal et al., arXiv 2107.05720 and 2109.10086). With `twice` the logarithm is taken
-/// twice. An empty sequence gives zeros. What lies between is never there for all rows: no [T, N]
-/// tensor. Rows are summed in their order.
+/// out[b, n] is the maximum (with `sum`, the sum) of log(1 + max(0, x[t] . weight[n] + bias[n]))
+/// over the rows t of sequence b: how relevant entry n of the vocabulary is to the sequence
+/// (SPLADE, Formal et al., arXiv 2107.05720 and 2109.10086). With `twice` the logarithm is applied
+/// twice. An empty sequence gives zeros. The [T, N] tensor of intermediate values is never stored.
+/// Rows are summed in their order.
 struct SparsePoolArgs {
   TensorView x;         // [T, K], contiguous
-  LinearWeight weight;  // out_features at least N: those from N on are not asked for
+  LinearWeight weight;  // [at least N, K]; rows from N on are padding and ignored
   BatchView batch;
   bool sum = false;
   bool twice = false;
@@ -209,8 +240,8 @@ struct SparsePoolArgs {
   void* workspace = nullptr;  // Ops::sparse_pool_workspace bytes
 };
 
-/// out = x in out's dtype, rows divided by their Euclidean norm if `normalize` (by 1e-12 where it
-/// is less). `out` may be x.
+/// out = x converted to the dtype of `out`. With `normalize`, each row is divided by its Euclidean
+/// norm, or by 1e-12 if the norm is smaller. `out` may be the same memory as x.
 struct CastArgs {
   TensorView x;
   TensorView out;

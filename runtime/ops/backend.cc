@@ -51,7 +51,7 @@ std::vector<std::string> list_devices() {
   return devices;
 }
 
-// A build without the CPU backend has nothing to measure.
+// Starts measuring CPU operators. A build without the CPU backend has nothing to measure.
 void start_cpu_profile() {
 #ifdef PACKHORSE_WITH_CPU
   cpu::start_profile();

@@ -13,19 +13,20 @@
 namespace packhorse {
 
 struct BackendOptions {
-  int threads = 0;  // of the CPU, the caller's own among them; 0: all cores it may use
+  int threads = 0;  // CPU threads, including the caller's; 0: all available cores
   bool pin_threads = false;
-  AttentionAlgorithm attention = AttentionAlgorithm::kAuto;  // of CUDA devices; the CPU has one
+  AttentionAlgorithm attention = AttentionAlgorithm::kAuto;  // kAuto on the CPU
 };
 
-/// One device, as everything above sees it. Only an empty one may be assigned to: parts use others.
+/// One device, as the model and the session see it. Assign only to an empty Backend: members depend
+/// on each other, and assignment would destroy the old ones in the wrong order.
 struct Backend {
-  std::unique_ptr<DeviceContext> device;  // first: the others use it
+  std::unique_ptr<DeviceContext> device;  // declared first because the others use it
   std::unique_ptr<LinearPacker> packer;
   std::unique_ptr<Ops> ops;
 };
 
-/// Throws RuntimeError when the build or the machine has no such device.
+/// Throws RuntimeError if this build or this machine does not have the device.
 PACKHORSE_API Backend make_backend(Device device, const BackendOptions& options);
 
 /// Names of the devices that `make_backend` would accept here.

@@ -1,4 +1,5 @@
-// What a device is beside its operators: memory, transfers, recordings, timing and threads.
+// Everything that a device offers besides operators: memory, transfers, recordings, timing and
+// threads.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@
 
 namespace packhorse {
 
-/// Memory of a device, freed with the object.
+/// A piece of device memory, which is freed with the object.
 class PACKHORSE_API DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
@@ -25,19 +26,20 @@ class PACKHORSE_API DeviceMemory {
   size_t bytes_ = 0;
 };
 
-/// Host memory from which one place on the device is filled again and again, without another copy
-/// on the way.
+/// Host memory that repeatedly fills one place on the device, with no further copy on the way.
 class PACKHORSE_API UploadBuffer {
  public:
   virtual ~UploadBuffer() = default;
-  /// Where the host writes what is to go next. Waits until the device has read what was there.
+  /// Returns where the host writes the next contents. Waits until the device has read the previous
+  /// ones.
   virtual void* acquire() = 0;
-  /// The first `bytes` of it go to the device.
+  /// Transfers the first `bytes` bytes to the device.
   virtual void send(size_t bytes) = 0;
 };
 
-/// A fixed sequence of ops that a device can run again in one launch (a CUDA graph). Buffers and
-/// sizes are those of the recording; what lies in the buffers is read anew.
+/// A fixed sequence of operators that a device can run again in one launch (a CUDA graph). Buffers
+/// and sizes are those at the time of recording; the contents of the buffers are read at each
+/// launch.
 class PACKHORSE_API Recording {
  public:
   virtual ~Recording() = default;
@@ -50,52 +52,55 @@ struct RecordingBounds {
   int64_t max_seqlen = 0;
 };
 
-/// Transfers and recordings of a CUDA device are asynchronous on its stream, as its ops are; the
-/// CPU's are done when they return.
+/// One device. Transfers and recordings of a CUDA device are asynchronous on its stream, as its
+/// operators are; those of the CPU are done when they return.
 class PACKHORSE_API DeviceContext {
  public:
   virtual ~DeviceContext() = default;
 
   virtual Device device() const = 0;
 
-  /// Throws OutOfMemory naming what was asked and what was free.
+  /// Throws OutOfMemory, whose message says how much was asked for and how much was free.
   virtual std::unique_ptr<DeviceMemory> allocate(size_t bytes) = 0;
   virtual void upload(void* device_to, const void* host_from, size_t bytes) = 0;
-  /// `host_to` is written at the next `synchronize`, or before.
+  /// Writes `host_to` at the next `synchronize` or earlier.
   virtual void download(void* host_to, const void* device_from, size_t bytes) = 0;
-  /// Downloads that were not synchronised write nothing any more.
+  /// Cancels all downloads since the last `synchronize`: they no longer write to host memory.
   virtual void drop_downloads() noexcept {}
   virtual std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t bytes) = 0;
-  /// Waits until everything asked so far is done; reports what failed meanwhile.
+  /// Waits until all work asked for so far is done. Throws the error of any of that work that
+  /// failed.
   virtual void synchronize() = 0;
 
-  /// What recordings should be made for, so that every batch up to these sizes finds one that suits
-  /// it: ascending in num_tokens, then in max_seqlen. Empty where the device gains nothing by them.
+  /// The sizes for which recordings should be made, so that every batch up to `max_tokens` and
+  /// `max_seqlen` finds a recording that suits it, in ascending order of num_tokens, then of
+  /// max_seqlen. Empty if recordings gain nothing on this device.
   virtual std::vector<RecordingBounds> recording_bounds(int64_t /*max_tokens*/,
                                                         int64_t /*max_seqlen*/) const {
     return {};
   }
-  /// Records the ops that `work` asks for, without running them. `work` must have run once before,
-  /// so that nothing is made at first use. For devices with recording_bounds.
+  /// Records the operators that `work` asks for, without running them. `work` must have run once
+  /// before, because what is created at first use cannot be created during a recording. Only
+  /// devices with `recording_bounds` implement this.
   virtual std::unique_ptr<Recording> record(const std::function<void()>& /*work*/) {
     return nullptr;
   }
 
-  /// Milliseconds that the device spends on what `work` asks for.
+  /// Runs `work` and returns how many milliseconds the device spent on it.
   virtual double elapsed_ms(const std::function<void()>& work) = 0;
 
-  /// body(i) for every i in [0, count): host work in independent pieces, spread over the threads of
-  /// the backend where it has any. Throws the first exception of a body.
+  /// Calls body(i) for every i in [0, count): independent pieces of host work, spread over the
+  /// backend's threads if it has any. Throws the first exception that a body throws.
   virtual void for_each(int64_t count, const std::function<void(int64_t)>& body) {
     for (int64_t i = 0; i < count; ++i) body(i);
   }
 
-  /// Arrays and streams of others; null where the device's memory is the host's.
+  /// Access to arrays and streams that others own. Null if the device's memory is host memory.
   virtual DeviceIo* io() { return nullptr; }
 };
 
-/// What was downloaded and not synchronised when an exception leaves the scope is dropped: the
-/// memory that it should have gone to may be gone, too.
+/// Cancels unfinished downloads when an exception leaves the scope, because the host memory that
+/// they would write to may be freed by then.
 class DownloadScope {
  public:
   explicit DownloadScope(DeviceContext& device) : device_(device) {}

@@ -77,7 +77,8 @@ void Readers::wait() noexcept {
     if (unknown_) io_->synchronize_device();
     for (const auto& reader : readers_) reader.second->synchronize();
   } catch (...) {
-    // The device is lost, or this is a process forked from the one that had it.
+    // The device failed, or this process was forked from the one that opened it. There is nothing
+    // left to wait for.
   }
 }
 

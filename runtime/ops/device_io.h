@@ -1,5 +1,6 @@
-// What a device of its own memory and streams offers beside the ops: batches that already lie
-// there, results that stay there, order with the streams of others.
+// What a device with its own memory and streams offers besides operators: input batches that
+// already lie on the device, results that stay there, and synchronisation with streams that others
+// own.
 #pragma once
 
 #include <cstddef>
@@ -16,21 +17,21 @@ namespace packhorse {
 
 class DeviceMemory;
 
-/// A point in the work of a stream.
+/// A point in the sequence of work on a stream.
 class PACKHORSE_API DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
-  /// Everything that `stream` has been asked so far. Throws RuntimeError for a stream that cannot
-  /// say: one that is being captured, say.
+  /// Sets the event to the point after all work that `stream` has been asked for so far. Throws
+  /// RuntimeError for a stream that does not permit this, for example while it is being captured.
   virtual void record(StreamHandle stream) = 0;
-  /// What `stream` is asked from now on runs after it.
+  /// Work that `stream` is asked for from now on runs after the event.
   virtual void make_wait(StreamHandle stream) = 0;
   virtual bool is_done() const = 0;
   virtual void synchronize() = 0;
 };
 
-/// What a kernel found wrong in a batch that only the device has seen; the first finding of a run.
-/// Lies in host memory that the device can write.
+/// The first error that a kernel found in a batch that only the device has seen. It lies in host
+/// memory that the device can write.
 struct InputFinding {
   enum Code : int32_t {
     kIds,
@@ -41,60 +42,66 @@ struct InputFinding {
     kLastOffset,
     kLength,
   };
-  uint32_t run;  // whose finding it is; runs count from 1
+  uint32_t run;  // number of the run that it belongs to, counted from 1
   Code code;
   int32_t index;
   int32_t found;
-  int32_t before;  // the offset before the one found
+  int32_t before;  // the offset before `found`
 };
 
-/// Copies a batch to where ops read it, brought into range; reports what was not. A batch whose
-/// offsets are wrong becomes one of no tokens and of sequences without any.
+/// Copies a batch that lies on the device to where operators read it. A kernel clamps ids and
+/// positions to their ranges, and reports the first value that is wrong. A batch with wrong offsets
+/// becomes one without tokens, all of whose sequences are empty.
 struct LoadBatchArgs {
   DeviceTokens from;
   PackedLimits limits;
-  int32_t* counts = nullptr;      // {T, B}
-  uint32_t* reported = nullptr;   // the run that reported last: 0 before the first
-  int32_t* cu_seqlens = nullptr;  // [limits.max_sequences + 1]; those past the batch are T
-  int32_t* ids = nullptr;         // these where `from` has them
+  int32_t* counts = nullptr;      // [2] receives {T, B}
+  uint32_t* reported = nullptr;   // [1] number of the run that reported last, 0 at first
+  int32_t* cu_seqlens = nullptr;  // [limits.max_sequences + 1]; filled with T beyond the batch
+  int32_t* ids = nullptr;         // this and the next two are written only if `from` has them
   int32_t* type_ids = nullptr;
   int32_t* position_ids = nullptr;
   uint32_t run = 0;
   InputFinding* finding = nullptr;
 };
 
-/// Throws InvalidArgument, in the words of `check`, where `finding` is of this run.
+/// Throws InvalidArgument if `finding` belongs to run `run`, with the message that `check` gives
+/// for the same error in a batch in host memory.
 PACKHORSE_API void check_finding(const InputFinding& finding, uint32_t run, int64_t num_tokens,
                                  const PackedLimits& limits);
 
-/// Asynchronous on the stream of the DeviceContext that it comes from, as the ops are.
+/// Access to arrays and streams that others own. Its work is asynchronous on the stream of its
+/// DeviceContext, as operators are.
 class PACKHORSE_API DeviceIo {
  public:
   virtual ~DeviceIo() = default;
 
   virtual StreamHandle stream() const = 0;
   virtual std::unique_ptr<DeviceEvent> make_event() = 0;
-  /// Waits for everything that any stream of the device has been asked.
+  /// Waits for the work of all streams of the device.
   virtual void synchronize_device() = 0;
-  /// Zeroed host memory that the device can write.
+  /// Allocates host memory that the device can write, set to zeros.
   virtual std::unique_ptr<DeviceMemory> allocate_shared(size_t bytes) = 0;
-  /// Throws InvalidArgument where `data` (not null) is no memory of this device, naming what it is.
+  /// Throws InvalidArgument if `data`, which is not null, is not memory of this device; the message
+  /// says what kind of memory it is.
   virtual void check_pointer(const char* name, const void* data) const = 0;
 
   virtual void load_batch(const LoadBatchArgs& args) = 0;
 
-  /// What `after` is asked from now on runs after what `before` has been asked so far.
+  /// Makes all work that `after` is asked for from now on run after all work that `before` has been
+  /// asked for so far.
   void order(StreamHandle before, StreamHandle after);
 };
 
-/// Streams that read a piece of memory, until they are done with it.
+/// The streams that read a piece of memory, kept until they have finished reading.
 class PACKHORSE_API Readers {
  public:
   explicit Readers(DeviceIo& io) : io_(&io) {}
   void add(StreamHandle stream);
-  /// Marks what the streams have been asked so far. Needs no lock of the interpreter, throws never.
+  /// Records an event on each stream after its work so far. Does not need Python's interpreter lock
+  /// and never throws.
   void finish() noexcept;
-  /// `stream`, or the host, waits until the readers have come to their marks.
+  /// Makes `stream` (or, with `wait`, the host) wait for the events that `finish` recorded.
   void make_wait(StreamHandle stream);
   void wait() noexcept;
 
@@ -102,7 +109,7 @@ class PACKHORSE_API Readers {
   DeviceIo* io_;
   std::mutex mutex_;
   std::vector<std::pair<StreamHandle, std::unique_ptr<DeviceEvent>>> readers_;
-  bool unknown_ = false;  // a reader could not say where it is
+  bool unknown_ = false;  // whether recording the event of a stream failed
 };
 
 }  // namespace packhorse

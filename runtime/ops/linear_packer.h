@@ -1,4 +1,4 @@
-// The weights of dense layers in a backend's own layout.
+// Converts the weights of dense layers into a backend's own layout.
 #pragma once
 
 #include <cstddef>
@@ -9,17 +9,17 @@
 
 namespace packhorse {
 
-/// How many numbers of a quantised weight share a scale.
+/// Which numbers of a quantised weight share a scale.
 enum class ScaleGranularity : uint8_t { kNone, kOutputFeature };
 
-/// How a dense layer is stored, and what it computes with.
+/// The dtypes in which a dense layer is stored and computed.
 struct LinearFormat {
   DType weight = DType::kFloat32;
-  DType compute = DType::kFloat32;  // of what goes in and what comes out
+  DType compute = DType::kFloat32;  // dtype of inputs and outputs
   ScaleGranularity scales = ScaleGranularity::kNone;
 
   bool quantized() const { return scales != ScaleGranularity::kNone; }
-  /// A layer beside this one that is not quantised.
+  /// The format of layers of the same model that are not quantised.
   LinearFormat plain() const { return {compute, compute, ScaleGranularity::kNone}; }
 };
 
@@ -27,20 +27,22 @@ class PACKHORSE_API LinearPacker {
  public:
   virtual ~LinearPacker() = default;
 
-  /// What the dense layers of a model that is loaded with `dtype` are in. Throws RuntimeError
-  /// saying what the device lacks for it.
+  /// The format of the dense layers of a model that is loaded with `dtype`. Throws RuntimeError if
+  /// the device does not support it, saying what the device lacks.
   virtual LinearFormat format(DType dtype) const = 0;
 
   virtual size_t bytes(int64_t in_features, int64_t out_features,
                        const LinearFormat& format) const = 0;
-  /// `weight`: host float32 [out_features, in_features]; `packed`: `bytes` of device memory.
+  /// `weight` is float32 [out_features, in_features] in host memory; `packed` is device memory of
+  /// as many bytes as `bytes` says.
   virtual void pack(const float* weight, int64_t in_features, int64_t out_features,
                     const LinearFormat& format, void* packed) = 0;
-  /// The same of a weight that is quantised already, in a format that is; `scales` [out_features].
+  /// Packs a weight [out_features, in_features] that is quantised already, with `scales`
+  /// [out_features], into a quantised format.
   virtual void pack_quantized(const int8_t* weight, const float* scales, int64_t in_features,
                               int64_t out_features, const LinearFormat& format, void* packed);
-  /// The same of a weight that lies on the device, in a format that is not quantised. For devices
-  /// with a DeviceIo.
+  /// Packs a weight that lies on the device into a format that is not quantised. Only devices with
+  /// a DeviceIo implement this.
   virtual void pack_on_device(const TensorView& weight, const LinearFormat& format, void* packed);
 };
 

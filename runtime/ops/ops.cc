@@ -9,7 +9,8 @@
 namespace packhorse {
 namespace {
 
-// A failed check names the op, the argument, what was found and what was expected.
+// The message of a failed check names the operator, the argument, what was found and what was
+// expected.
 [[noreturn]] void fail(const char* op, const std::string& what) {
   throw InvalidArgument(concat(op, ": ", what));
 }
@@ -43,7 +44,8 @@ void check_compute_dtype(const char* op, const char* name, const TensorView& vie
   }
 }
 
-// `dtype`: of the input. Beside quantised weights it is any that the backend computes in.
+// `dtype` is the dtype of the input. With quantised weights it may be any dtype that the backend
+// computes in.
 void check_weight(const char* op, const char* name, const LinearWeight& weight, int64_t in_features,
                   DType dtype) {
   if (weight.data == nullptr || weight.out_features <= 0) fail(op, concat(name, " is missing"));
@@ -55,7 +57,7 @@ void check_weight(const char* op, const char* name, const LinearWeight& weight, 
   }
 }
 
-// residual and out of linear and feed_forward: [rows, columns] in the input's dtype.
+// Checks `residual` and `out` of linear and feed_forward: [rows, columns] in the input's dtype.
 void check_result(const char* op, const TensorView& residual, const TensorView& out, int64_t rows,
                   int64_t columns, DType dtype) {
   check_matrix(op, "out", out, rows, columns);
@@ -216,7 +218,7 @@ void Ops::attention(const AttentionArgs& args) {
                     term.bidirectional ? "a quarter" : "half", " of them (found ",
                     term.max_distance, ")"));
   }
-  // Backends go through all distances to find where buckets begin.
+  // Backends visit every distance to find where buckets begin, so the distance must be limited.
   constexpr int32_t kMostDistance = 1 << 24;
   if (term.kind == ScoreTermKind::kBucketed && term.max_distance > kMostDistance) {
     fail(op, concat("max_distance is ", term.max_distance, ", expected at most ", kMostDistance));

@@ -1,8 +1,9 @@
-// The computation of a backend: with device_context.h and linear_packer.h the one boundary between
-// models and backends.
+// The operators that a backend computes. Together with device_context.h and linear_packer.h this is
+// the only boundary between models and backends.
 //
-// Public methods check shapes, dtypes and alignment, once, for every backend; private do_* methods
-// compute. Ops of a CUDA backend are asynchronous on its stream; the CPU's return when done.
+// The public methods check shapes, dtypes and alignment once for every backend; the private do_*
+// methods compute. The operators of a CUDA backend are asynchronous on its stream; those of the CPU
+// are done when they return.
 #pragma once
 
 #include <cstddef>
@@ -21,39 +22,42 @@ class PACKHORSE_API Ops {
  public:
   virtual ~Ops() = default;
 
-  /// Runs `work`, and says in words which kernels its ops took where there was a choice: a line for
-  /// each op. Nothing where the backend has no choice.
+  /// Runs `work` and returns one line for each operator that had a choice of kernels, saying in
+  /// words which kernel it took. A backend without such choices returns nothing.
   virtual std::vector<std::string> explain(const std::function<void()>& work) {
     work();
     return {};
   }
 
-  // The shapes that the device takes: weights and buffers are laid out so.
-  /// What the widths of a model have to be a multiple of; that of feed-forward blocks is padded.
+  // What the device requires of shapes. Weights and buffers are laid out accordingly.
+  /// The hidden size and the embedding size of a model must be multiples of this number. The
+  /// intermediate size of a feed-forward block need not be: it is padded when weights are loaded.
   virtual int64_t width_multiple() const { return 1; }
   /// Head sizes are zero-padded to a multiple of this when weights are loaded.
   virtual int64_t head_dim_multiple() const = 0;
-  /// Whether columns that are rotated together are to lie side by side in the heads of queries and
-  /// keys: weights are then laid out so. Scores, sums over all columns, do not change by it.
+  /// Whether the two columns that a rotation combines lie side by side in the heads of queries and
+  /// keys. If so, weights are laid out that way when they are loaded. Scores do not change, because
+  /// they are sums over all columns of a head.
   virtual bool interleaves_heads() const { return false; }
-  /// Columns of RotationArgs::out.
+  /// The number of columns of RotationArgs::out.
   virtual int64_t rotation_columns(int64_t dims) const { return dims; }
 
-  // Scratch that an op with such shapes and dtypes needs, for at most as many rows, tokens and
-  // sequences; the caller plans it in its arena. Pointers are not looked at.
+  // The bytes of scratch that an operator needs for arguments of these shapes and dtypes, and for
+  // any with at most as many rows, tokens and sequences. The caller plans them in its arena. Data
+  // pointers in the arguments are not read.
   virtual size_t linear_workspace(const LinearArgs& args) const = 0;
   virtual size_t feed_forward_workspace(const FeedForwardArgs& args) const = 0;
   virtual size_t attention_workspace(const AttentionArgs& args) const = 0;
   virtual size_t sparse_pool_workspace(const SparsePoolArgs& args) const = 0;
 
-  // Ops. Throw InvalidArgument where the arguments do not fit together.
+  // The operators. Each throws InvalidArgument if its arguments do not fit together.
   void embed(const EmbedArgs& args);
   void linear(const LinearArgs& args);
   void feed_forward(const FeedForwardArgs& args);
   void neighbours(const NeighboursArgs& args);
   void rotation(const RotationArgs& args);
-  /// linear, then what `heads` says happens to q and k, columns of args.out. One op, so that a
-  /// backend may rotate what it has not rounded yet.
+  /// Computes `linear`, then does with q and k, which are columns of args.out, what `heads` says.
+  /// This is one operator so that a backend may rotate values before it rounds them.
   void project_heads(const LinearArgs& args, const RotateHeadsArgs& heads);
   void attention(const AttentionArgs& args);
   void norm(const NormArgs& args);

@@ -10,7 +10,8 @@ namespace packhorse {
 
 Door::Door(const LoadedModel& model) : model_(model), process_(getpid()) {}
 
-// fork() copies neither the worker threads nor the device context.
+// fork() copies neither the worker threads nor the device context, so a forked process cannot run
+// the session.
 void Door::check_process() const {
   if (getpid() == process_) return;
   throw RuntimeError(concat("this session was loaded in process ", process_,

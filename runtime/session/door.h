@@ -1,5 +1,5 @@
-// The door of a session: everything about a request that can be wrong is found here, before the
-// session's lock is taken and before anything is copied. Behind it, code trusts its input.
+// Checks everything about a request that can be wrong, before the session's lock is taken and
+// before anything is copied. Code that runs after these checks trusts its input.
 #pragma once
 
 #include <sys/types.h>
@@ -11,14 +11,15 @@ namespace packhorse {
 
 class Door {
  public:
-  /// `model` outlives the object.
+  /// `model` must outlive this object.
   explicit Door(const LoadedModel& model);
 
-  /// Throws RuntimeError in a process forked from the one that has loaded the session.
+  /// Throws RuntimeError if this process was forked from the one that loaded the session.
   void check_process() const;
-  /// One request; `wanted` has null pointers or false for outputs that are not wanted. Throws as
-  /// check_process does, and InvalidArgument naming what was found and what was expected. Of a
-  /// batch on the device, the host sees sizes and pointers alone.
+  /// Checks one request. `wanted` holds a null pointer or false for each output that is not wanted.
+  /// Throws as check_process does, and InvalidArgument naming what was found and what was expected.
+  /// If the batch lies on the device, only its sizes and pointers are checked here; a kernel checks
+  /// the rest.
   template <class Tokens, class Value>
   void check(const Tokens& tokens, const PerOutput<Value>& wanted) const {
     check_process();
@@ -27,7 +28,7 @@ class Door {
     }
     check_tokens(tokens);
   }
-  /// Arrays and streams of others. Throws InvalidArgument on the CPU.
+  /// Access to arrays and streams that others own. Throws InvalidArgument on the CPU.
   DeviceIo& io() const;
 
  private:

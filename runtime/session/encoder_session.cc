@@ -21,7 +21,7 @@
 namespace packhorse {
 namespace {
 
-// Equal lines become one that says how often it came, in the order of their first.
+// Merges equal lines into one that says how often it came, in the order of first occurrence.
 std::vector<std::string> count_lines(const std::vector<std::string>& lines) {
   std::vector<std::string> result;
   for (auto line = lines.begin(); line != lines.end(); ++line) {
@@ -50,12 +50,14 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
                        });
   }
 
-  // What stays on the device is not waited for by its run.
+  // A run whose results stay on the device does not wait for them, so its work may still be going
+  // on.
   ~EncoderSession() override {
     try {
       device().synchronize();
     } catch (...) {
-      // The device is lost, or this is a process forked from the one that had it.
+      // The device failed, or this process was forked from the one that opened it. There is nothing
+      // left to wait for.
     }
   }
 
@@ -92,7 +94,8 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   DeviceOutputs run_on_device(const DeviceTokens& tokens, const DeviceOutputSet& wanted,
                               StreamHandle stream, std::shared_ptr<const void> owner) override {
     door_.check(tokens, wanted);
-    // Let go of after the lock: an owner may be anything, another session's result too.
+    // Declared before the lock so that owners are released after it. Releasing an owner may run any
+    // code, such as that of another session's result.
     std::vector<std::shared_ptr<const void>> read;
     const std::lock_guard lock(mutex_);
     while (!being_read_.empty() && being_read_.front().first->is_done()) {
@@ -138,7 +141,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     const std::lock_guard lock(mutex_);
     const TokenBatch batch = staging_.upload(tokens);
     const auto lines = model_.backend.ops->explain([&] {
-      // A recording chose by its bounds, not by the batch.
+      // Kernels in a recording were chosen for its bounds, not for the batch, so explain those.
       const auto bounds = recordings_.bounds_of(bounds_of(batch), has_type_ids(batch));
       if (batch.position_ids == nullptr && bounds) {
         encode_within(*bounds, has_type_ids(batch));
@@ -212,7 +215,8 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
                                 arena);
   }
 
-  // One token through everything: kernels made at first use are made now, not in a caller's run.
+  // Runs one token through everything, so that kernels which are created at first use are created
+  // now rather than in a caller's run.
   void warm_up() {
     const std::array<int32_t, 1> ids = {0};
     const std::array<int32_t, 2> cu_seqlens = {0, 1};
@@ -233,7 +237,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
          .prediction_rows = row},
         outputs);
     if (device().io() == nullptr) return;
-    // What the run above has left is a batch on the device.
+    // The run above left its batch on the device; use it as a batch on the device.
     const TokenBatch left = staging_.bounds(1, 1, false);
     const DeviceTokens tokens = {.ids = left.ids,
                                  .cu_seqlens = left.batch.cu_seqlens,
@@ -246,20 +250,22 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     device().synchronize();
   }
 
-  // The host's numbers are those of the batch itself.
+  // The batch with its exact sizes in host memory, so that kernels need not read them on the
+  // device.
   static TokenBatch exact(TokenBatch tokens) {
     tokens.batch.counts = nullptr;
     return tokens;
   }
 
   void encode(const TokenBatch& tokens) {
-    // Devices of their own only queue what they are asked.
+    // On the CPU a run can be interrupted between layers. Other devices only queue the layers, so
+    // checking there would be of no use.
     void (*const before_layer)() = device().io() == nullptr ? &check_interrupt : nullptr;
     packhorse::encode(model_.spec, *model_.weights, tokens, buffers_.model, *model_.backend.ops,
                       before_layer);
   }
 
-  // The encoder on whatever batch the device holds, launched for any batch within the bounds.
+  // Encodes whatever batch the device holds, with launches that serve any batch within the bounds.
   void encode_within(const RecordingBounds& bounds, bool has_type_ids) {
     TokenBatch tokens =
         staging_.bounds(bounds.num_tokens, model_.limits.max_sequences, has_type_ids);
@@ -274,7 +280,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     return tokens.type_ids != nullptr && model_.spec.stem.type_vocab_size > 0;
   }
 
-  // Makes the last hidden state; returns the batch as the outputs see it.
+  // Computes the last hidden state. Returns the batch with exact sizes for the heads.
   TokenBatch encode_batch(const TokenBatch& tokens) {
     if (tokens.position_ids != nullptr ||
         !recordings_.launch(bounds_of(tokens), has_type_ids(tokens))) {
@@ -308,11 +314,11 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   SessionOutputs outputs_;
   Recordings recordings_;
   OutputSlots slots_;
-  std::unique_ptr<DeviceMemory> finding_;  // of runs whose outputs go to the host
+  std::unique_ptr<DeviceMemory> finding_;  // for runs whose outputs go to host memory
   uint32_t device_runs_ = 0;
-  /// Batches on the device, until it has read them.
+  /// Owners of input batches on the device, each kept until the device has read the batch.
   std::deque<std::pair<std::unique_ptr<DeviceEvent>, std::shared_ptr<const void>>> being_read_;
-  std::mutex mutex_;  // one run at a time: the arena is the session's own
+  std::mutex mutex_;  // allows one run at a time, because all runs use one arena
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The session over an encoder.
+// The session that runs an encoder.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace packhorse {
 
-/// `options` are checked.
+/// The caller must have checked `options`.
 std::shared_ptr<Session> make_encoder_session(const std::string& spec_json,
                                               const WeightSource& source,
                                               const SessionOptions& options);

@@ -32,7 +32,7 @@ PackedLimits limits_of(const Spec& spec, const SessionOptions& options) {
           .max_predictions = spec.heads.masked_lm ? options.max_predictions : 0};
 }
 
-/// Everything but the weights.
+/// Fills in everything except the plan and the weights.
 LoadedModel open_model(const std::string& spec_json, const SessionOptions& options) {
   LoadedModel model;
   model.options = options;
@@ -46,7 +46,8 @@ LoadedModel open_model(const std::string& spec_json, const SessionOptions& optio
   return model;
 }
 
-/// Counts weights, then arena, under the session's memory limit.
+/// Counts the memory of the weights, then that of the arena. Throws OutOfMemory if they exceed the
+/// session's memory limit.
 MemoryPlan count_memory(LoadedModel& model, const Precision& precision) {
   MemoryPlan plan;
   const std::optional<size_t> limit = model.options.memory_limit;
@@ -71,7 +72,8 @@ MemoryPlan count_memory(LoadedModel& model, const Precision& precision) {
   return plan;
 }
 
-/// Weights that a session of the same device, dtype and files still has, or those loaded now.
+/// Returns the weights of another live session with the same device, dtype, spec and files, or
+/// loads them if there is none.
 std::shared_ptr<const ModelWeights> share_weights(LoadedModel& model, const Precision& precision,
                                                   const WeightSource& source) {
   static std::mutex mutex;
@@ -85,7 +87,7 @@ std::shared_ptr<const ModelWeights> share_weights(LoadedModel& model, const Prec
   const std::string key =
       concat(name_of(options.device), '\n', name_of(options.dtype), '\n', identity, '\n',
              model.spec.heads.masked_lm.has_value(), '\n', model.spec_json);
-  // Held while loading, so that two sessions opened at once load once.
+  // The lock is held while loading, so that two sessions opened at once load the weights only once.
   const std::lock_guard lock(mutex);
   std::erase_if(loaded, [](const auto& entry) { return entry.second.expired(); });
   auto weights = loaded[key].lock();

@@ -1,5 +1,5 @@
-// What a session has loaded: the spec, the backend, the memory plan and the weights. Nothing of it
-// changes by a run.
+// Everything that a session loads: the spec, the backend, the memory plan and the weights. Runs do
+// not change any of it.
 #pragma once
 
 #include <memory>
@@ -18,24 +18,24 @@ namespace packhorse {
 struct LoadedModel {
   SessionOptions options;
   std::string spec_json;
-  Spec spec;  // as a session with these options needs it: without heads that nobody can ask for
+  Spec spec;  // without the heads that these options cannot ask for
   PerOutput<OutputLayout> layouts;
   PackedLimits limits;
   Backend backend;
   MemoryPlan plan;
-  std::shared_ptr<const ModelWeights> weights;  // shared by sessions of one device
+  std::shared_ptr<const ModelWeights> weights;  // shared with other sessions on the same device
 };
 
 inline Capacity capacity_of(const SessionOptions& options) {
   return {options.max_tokens, options.max_sequences, options.max_predictions};
 }
 
-/// `options` are checked. Throws InvalidArgument (spec, weights), RuntimeError (device, dtype) or
-/// OutOfMemory.
+/// Loads a model. The caller must have checked `options`. Throws InvalidArgument for a wrong spec
+/// or wrong weights, RuntimeError if the device or the dtype is not available, and OutOfMemory.
 LoadedModel load_model(const std::string& spec_json, const WeightSource& source,
                        const SessionOptions& options);
 
-/// The plan alone: no weights are read, nothing is allocated.
+/// Only computes the memory plan: it reads no weights and allocates nothing.
 MemoryPlan plan_model(const std::string& spec_json, const SessionOptions& options);
 
 }  // namespace packhorse

@@ -32,7 +32,7 @@ OutputSlots::OutputSlots(const std::vector<OutputBuffers>& slots, DeviceIo* io) 
   }
 }
 
-// The memory goes with the session: not before those are done who read it last.
+// The session frees the slots' memory after this, so the last readers must have finished.
 OutputSlots::~OutputSlots() {
   for (const auto& slot : slots_) slot->readers.wait();
 }

@@ -1,4 +1,5 @@
-// Results that stay on the device: planned slots, leased by runs until their consumers let go.
+// Results that stay on the device lie in planned slots. A run leases a slot, which is free again
+// when all consumers of the results have released it.
 #pragma once
 
 #include <memory>
@@ -11,7 +12,8 @@
 
 namespace packhorse {
 
-/// Takes `count` slots from the arena (count pass and carve pass alike). `dtype`: the model's.
+/// Takes `count` slots from the arena, both when the arena only counts memory and when it carves
+/// it. `dtype` is the model's.
 std::vector<OutputBuffers> take_output_slots(const PerOutput<OutputLayout>& layouts,
                                              const Capacity& capacity, DType dtype, int count,
                                              Arena& arena);
@@ -20,14 +22,15 @@ class OutputLease;
 
 class OutputSlots {
  public:
-  /// `io`: of the device that the slots lie on; null where there are none.
+  /// `io` belongs to the device on which the slots lie; it is null if there are no slots.
   OutputSlots(const std::vector<OutputBuffers>& slots, DeviceIo* io);
   ~OutputSlots();
   OutputSlots(const OutputSlots&) = delete;
   OutputSlots& operator=(const OutputSlots&) = delete;
 
-  /// A slot that nobody uses; the device's stream waits until its last readers are done. `session`
-  /// lives as long as the lease. Throws RuntimeError where none is free.
+  /// Leases a slot that nobody uses. The device's stream waits until the slot's previous readers
+  /// have finished. `session` is kept alive as long as the lease. Throws RuntimeError if no slot is
+  /// free.
   std::shared_ptr<OutputLease> lease(std::shared_ptr<void> session);
 
  private:
@@ -46,7 +49,7 @@ class OutputSlots {
   std::mutex mutex_;
 };
 
-/// One slot in use; gives it back when it is gone, from any thread.
+/// One slot in use. The destructor returns the slot, from any thread.
 class OutputLease {
  public:
   OutputLease(std::shared_ptr<void> session, OutputSlots& slots, OutputSlots::Slot& slot);
@@ -55,15 +58,16 @@ class OutputLease {
   OutputLease& operator=(const OutputLease&) = delete;
 
   const OutputBuffers& buffers() const { return slot_.buffers; }
-  /// Of the run that has the lease, where its number is that run's.
+  /// The error that a kernel found in the batch of the run that holds this lease. It counts only if
+  /// `run` in it is the number of that run; otherwise an earlier run left it there.
   InputFinding* finding() const { return slot_.finding; }
-  /// The results are complete when the device's stream comes to where it is now.
+  /// Marks the results as complete once the device's stream has done all work asked for so far.
   void complete();
   void make_ready_on(StreamHandle stream);
   void wait() { done_->synchronize(); }
 
  private:
-  std::shared_ptr<void> session_;  // first: it owns the rest
+  std::shared_ptr<void> session_;  // declared first because it owns what the others refer to
   OutputSlots& slots_;
   OutputSlots::Slot& slot_;
   std::unique_ptr<DeviceEvent> done_;

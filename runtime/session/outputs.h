@@ -1,4 +1,5 @@
-// What is made of the last hidden state, and where it goes: to the host, or to an output slot.
+// Runs the heads on the last hidden state and sends the outputs to host memory or to an output
+// slot.
 #pragma once
 
 #include "model/encoder.h"
@@ -7,24 +8,27 @@
 
 namespace packhorse {
 
-/// All asynchronous, where the ops are. Batches bring the numbers of the batch itself.
+/// All methods are asynchronous if the operators are. The numbers in the batches that they take are
+/// exact, not upper bounds.
 class SessionOutputs {
  public:
-  /// The arguments outlive the object.
+  /// The arguments must outlive this object.
   SessionOutputs(const LoadedModel& model, const ModelBuffers& buffers)
       : model_(model), buffers_(buffers) {}
 
-  /// To the host, in float32.
+  /// Computes the outputs whose pointer is not null and copies them to host memory as float32.
   void read(const TokenBatch& tokens, const RunOutputs& outputs);
-  /// Rows of the device to the host; nothing where `to` is null.
+  /// Copies rows from the device to host memory as float32. Does nothing if `to` is null.
   void read_back(TensorView rows, float* to);
-  /// To `to`, in its dtypes. For devices with a DeviceIo. `counts`: {T, B} on the device, zeros for
-  /// a batch refused there; its `hidden` is zeros, not what another batch has left.
+  /// Computes the wanted outputs into `to`, in the dtypes of its views. Only for devices with a
+  /// DeviceIo. `counts` holds {T, B} on the device. They are zeros if a kernel found wrong offsets
+  /// in the batch; all outputs, `hidden` included, are then zeros rather than rows that an earlier
+  /// batch left.
   void write(const TokenBatch& tokens, const int32_t* counts, const DeviceOutputSet& wanted,
              const OutputBuffers& to);
 
  private:
-  // Everything but `hidden`.
+  // Computes every wanted output except `hidden`.
   void make(const TokenBatch& tokens, const int32_t* counts, const DeviceOutputSet& wanted,
             const OutputBuffers& to);
   TensorView hidden(const TokenBatch& tokens) const {

@@ -1,5 +1,5 @@
-// The encoder recorded for batches of several sizes. Each recording serves every batch up to its
-// bounds, because kernels read the exact counts on the device.
+// Recordings of the encoder for batches of several sizes. Each recording serves every batch up to
+// its bounds, because kernels read the exact counts on the device.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@ namespace packhorse {
 
 class Recordings {
  public:
-  /// Records `encode` for all sizes that the device asks for, without and, where the model takes
-  /// them, with type ids.
+  /// Records `encode` for all sizes that the device asks for: once without type ids and, if the
+  /// model takes them, once with.
   void record(DeviceContext& device, int64_t max_tokens, int64_t max_seqlen, bool takes_type_ids,
               const std::function<void(const RecordingBounds&, bool has_type_ids)>& encode);
-  /// What the smallest recording that holds such a batch was made for; none where there is none.
+  /// The bounds of the smallest recording that holds this batch, or nothing if there is none.
   std::optional<RecordingBounds> bounds_of(const RecordingBounds& batch, bool has_type_ids) const;
-  /// Runs the smallest that holds such a batch; false where there is none.
+  /// Runs the smallest recording that holds this batch. Returns false if there is none.
   bool launch(const RecordingBounds& batch, bool has_type_ids) const;
 
  private:
@@ -28,10 +28,10 @@ class Recordings {
     RecordingBounds bounds;
     std::unique_ptr<Recording> recording;
   };
-  // Null where there is none.
+  // Returns the smallest recording that holds this batch, or null.
   const Entry* find(const RecordingBounds& batch, bool has_type_ids) const;
 
-  std::vector<Entry> entries_[2];  // [has_type_ids], in the order of recording_bounds
+  std::vector<Entry> entries_[2];  // index: has_type_ids; order: that of recording_bounds
 };
 
 }  // namespace packhorse

@@ -11,7 +11,7 @@ SessionBuffers take_session_buffers(const Spec& spec, const ModelWeights& weight
                                     Arena& arena) {
   const Capacity capacity = capacity_of(options);
   SessionBuffers buffers;
-  // On the CPU results are in the host's memory anyway.
+  // On the CPU, results are in host memory anyway, so no slots are needed.
   if (backend.device->io() != nullptr) {
     buffers.slots = take_output_slots(output_layouts(spec, capacity), capacity,
                                       weights.stem.word_table.dtype, options.output_slots, arena);

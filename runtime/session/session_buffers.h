@@ -1,4 +1,5 @@
-// The arena of a session: counted and carved by one routine.
+// The buffers in a session's arena. One routine both counts and carves them, so that the two cannot
+// differ.
 #pragma once
 
 #include <vector>
@@ -11,12 +12,13 @@
 namespace packhorse {
 
 struct SessionBuffers {
-  std::vector<OutputBuffers> slots;  // first: their bytes are nobody else's
-  int32_t* inputs = nullptr;         // as InputLayout says
+  std::vector<OutputBuffers> slots;  // taken first: they share no bytes with other buffers
+  int32_t* inputs = nullptr;         // [InputLayout::size]
   ModelBuffers model;
 };
 
-/// Of the weights, sizes and dtypes are looked at.
+/// Takes all buffers from the arena. Of the weights it reads sizes and dtypes only, so those of
+/// plan_weights suffice.
 SessionBuffers take_session_buffers(const Spec& spec, const ModelWeights& weights,
                                     const SessionOptions& options, const Backend& backend,
                                     Arena& arena);

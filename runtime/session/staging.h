@@ -1,4 +1,5 @@
-// How a batch comes to where the model reads it: from the host in one copy, or from the device.
+// Brings a batch to where the model reads it: from host memory in one copy, or from elsewhere on
+// the device.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,12 @@
 
 namespace packhorse {
 
-/// Where each input of a batch lies in one buffer of int32: one transfer takes them to the device.
+/// The offsets of the inputs of a batch in one int32 buffer, which one transfer takes to the
+/// device.
 struct InputLayout {
   explicit InputLayout(const Capacity& capacity);
   int64_t counts;           // [2] {T, B}
-  int64_t reported;         // [1] LoadBatchArgs::reported; 0 in what comes from the host
+  int64_t reported;         // [1] LoadBatchArgs::reported; 0 in batches from the host
   int64_t cu_seqlens;       // [max_sequences + 1]
   int64_t prediction_rows;  // [max_predictions]
   int64_t ids;              // [max_tokens]
@@ -25,19 +27,20 @@ struct InputLayout {
 
 class Staging {
  public:
-  /// `buffer`: memory of the device for InputLayout::size numbers.
+  /// `buffer` is device memory of InputLayout::size numbers.
   Staging(const Capacity& capacity, const PackedLimits& limits, int32_t* buffer,
           DeviceContext& device);
 
-  /// A batch that was checked.
+  /// Copies a batch in host memory, which must have been checked, to the device.
   TokenBatch upload(const PackedTokens& tokens);
-  /// A batch that only kernels see: checked there, and reported in `finding` under the run's
-  /// number. Sizes and pointers were checked.
+  /// Copies a batch that lies on the device. A kernel checks its contents and reports an error in
+  /// `finding` under the number `run`. The caller must have checked sizes and pointers.
   TokenBatch load(const DeviceTokens& tokens, uint32_t run, InputFinding* finding);
-  /// A batch whose exact numbers are on the device, for launches that hold up to these.
+  /// A batch whose exact counts are only on the device, for launches that serve batches up to the
+  /// given sizes.
   TokenBatch bounds(int64_t num_tokens, int64_t num_sequences, bool has_type_ids) const;
 
-  /// {T, B} in the device's memory, of the batch that came last.
+  /// {T, B} of the most recent batch, in device memory.
   const int32_t* counts() const { return buffer_ + layout_.counts; }
 
  private:

@@ -1,4 +1,4 @@
-// Batches and results that stay in a device's memory, and the streams of other libraries.
+// Batches and results that stay in device memory, and the streams of other libraries.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,12 @@
 
 namespace packhorse {
 
-/// A CUDA stream, numbered as DLPack does: 0 none, 1 the legacy default stream, 2 the per-thread
-/// default stream, else a cudaStream_t. It must live until the work ordered against it is done.
+/// A CUDA stream, numbered as in DLPack: 0 means no stream, 1 the legacy default stream, 2 the
+/// per-thread default stream, and any other number is a cudaStream_t. A stream must live until the
+/// work that was ordered against it is done.
 using StreamHandle = uintptr_t;
 
-/// Borrowed view of one packed batch in the device's memory; arrays as in PackedTokens.
+/// A borrowed view of one packed batch in device memory. The arrays are as in PackedTokens.
 struct DeviceTokens {
   const int32_t* ids = nullptr;           // [num_tokens]
   const int32_t* cu_seqlens = nullptr;    // [num_sequences + 1]
@@ -21,25 +22,27 @@ struct DeviceTokens {
   const int32_t* position_ids = nullptr;  // [num_tokens] or null
   int64_t num_tokens = 0;
   int64_t num_sequences = 0;
-  std::span<const int32_t> prediction_rows = {};  // in host memory
+  std::span<const int32_t> prediction_rows = {};  // [M], in host memory
 };
 
-/// A result in the device's memory. The memory is another run's again when the last DeviceArray of
-/// its run is gone: not before, and not before the work that every stream of `make_ready_on` had
-/// been asked by then. Methods may be called from any thread.
+/// A result in device memory. Another run may use the memory only after the last DeviceArray of
+/// this run is destroyed, and after the work that streams passed to `make_ready_on` had been asked
+/// for by then. Methods may be called from any thread.
 class PACKHORSE_API DeviceArray {
  public:
   virtual ~DeviceArray() = default;
 
   Device device() const { return device_; }
   const TensorView& view() const { return view_; }
-  /// The stream that the run was ordered with; 1, the legacy default stream, where it had none.
+  /// The stream that the run was ordered with, or 1, the legacy default stream, if there was none.
   StreamHandle stream() const { return stream_ == 0 ? 1 : stream_; }
-  /// What `stream` is asked from now on finds the result complete. The host does not wait.
+  /// Makes all work that `stream` is asked for from now on find the result complete. The host does
+  /// not wait.
   virtual void make_ready_on(StreamHandle stream) = 0;
   /// Waits for the result and copies it as float32 to `to`. Throws as `check` does.
   virtual void read(float* to) = 0;
-  /// Waits for the run. Throws InvalidArgument naming what the device found wrong in its batch.
+  /// Waits for the run. Throws InvalidArgument if the device found an error in the batch, saying
+  /// what it found.
   virtual void check() = 0;
 
  protected:

@@ -1,7 +1,8 @@
-// Errors of Packhorse: one family over the standard exceptions.
+// The errors that Packhorse throws, as a family of classes over the standard exceptions.
 //
-// Every class is also a std exception of the matching kind, so that callers may catch either
-// `packhorse::Error` or the std base, and Cython's `except +` raises the natural Python type.
+// Every class also derives from the std exception of the matching kind, so that callers may catch
+// either `packhorse::Error` or the std class, and Cython's `except +` raises the matching Python
+// type.
 #pragma once
 
 #include <new>
@@ -13,7 +14,8 @@
 
 namespace packhorse {
 
-/// Base of the family; `message()` says what is wrong, with what was found and what was expected.
+/// The base class of all errors. `message()` says what is wrong, what was found and what was
+/// expected.
 class PACKHORSE_API Error {
  public:
   virtual ~Error() = default;
@@ -34,22 +36,22 @@ class PACKHORSE_API ErrorOver : public StdException, public Error {
 };
 }  // namespace detail
 
-/// An argument, a config or a weight file is not acceptable (Python: ValueError).
+/// An argument, a spec or a weight file is not acceptable (Python: ValueError).
 class PACKHORSE_API InvalidArgument : public detail::ErrorOver<std::invalid_argument> {
   using ErrorOver::ErrorOver;
 };
 
-/// The machine, driver or a library failed, or cannot do what was asked (Python: RuntimeError).
+/// The machine, a driver or a library failed, or cannot do what was asked (Python: RuntimeError).
 class PACKHORSE_API RuntimeError : public detail::ErrorOver<std::runtime_error> {
   using ErrorOver::ErrorOver;
 };
 
-/// A run was ended before it was done, as packhorse/interrupt.h says. Its outputs are incomplete.
+/// A run was interrupted before it was done (packhorse/interrupt.h). Its outputs are incomplete.
 class PACKHORSE_API Interrupted : public detail::ErrorOver<std::runtime_error> {
   using ErrorOver::ErrorOver;
 };
 
-/// The memory limit or the device's memory does not suffice (Python: MemoryError).
+/// The memory limit or the memory of the device is not sufficient (Python: MemoryError).
 class PACKHORSE_API OutOfMemory : public std::bad_alloc, public Error {
  public:
   explicit OutOfMemory(std::string message) : message_(std::move(message)) {}

@@ -1,4 +1,4 @@
-// Marks what libpackhorse exports; everything else is hidden.
+// Marks the symbols that libpackhorse exports; all others are hidden.
 #pragma once
 
 #define PACKHORSE_API __attribute__((visibility("default")))

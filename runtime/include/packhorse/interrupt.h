@@ -1,17 +1,20 @@
-// Ending a run before it is done.
+// Lets a program interrupt a run before it is done.
 #pragma once
 
 #include "packhorse/export.h"
 
 namespace packhorse {
 
-/// Says whether the run that asks is to end.
+/// Returns whether the run that calls it should end.
 using InterruptQuery = bool (*)();
 
-/// Sessions on the CPU ask `query` before each layer, in the thread that called `run`; a run that
-/// is told to end throws Interrupted. Null, as at the start: nothing is asked. The query serves the
-/// whole process; it must be cheap, throw nothing, and not run the session that asks. Sessions on
-/// CUDA devices do not ask: their runs are queued and short.
+/// Sets a function that sessions on the CPU call before each layer, in the thread that called
+/// `run`. If it returns true, the run throws Interrupted. Null, which is the default, means that no
+/// function is called.
+///
+/// There is one query for the whole process. It must be cheap, must not throw, and must not run the
+/// session that calls it. Sessions on CUDA devices do not call it, because their runs are queued
+/// and short.
 PACKHORSE_API void set_interrupt_query(InterruptQuery query);
 
 }  // namespace packhorse

@@ -1,4 +1,4 @@
-// What a session will use, byte by byte, known before it is allocated.
+// The memory plan says exactly how much memory a session will use, before any is allocated.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,13 @@ struct PlannedBuffer {
   size_t bytes = 0;
 };
 
-/// One allocation: its exact size and what lies in it.
+/// One allocation: its exact size and the buffers in it.
 struct PlannedAllocation {
-  size_t bytes = 0;  // peak = size of the allocation
+  size_t bytes = 0;  // size of the allocation, which is the peak use
   std::vector<PlannedBuffer> buffers;
 };
 
-/// Weights may be shared by sessions of one device; the arena is the session's own.
+/// The plan of a session. Sessions on one device may share weights; each has an arena of its own.
 struct MemoryPlan {
   PlannedAllocation weights;
   PlannedAllocation arena;

@@ -1,4 +1,4 @@
-// Element types, devices and tensor views: the vocabulary shared by every level.
+// Element types, devices and tensor views, which all levels use.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,12 @@ namespace packhorse {
 
 enum class DType : uint8_t { kFloat32, kFloat16, kBFloat16, kInt32, kInt64, kInt8, kUInt8, kBool };
 
-/// Bytes of one element.
+/// The number of bytes of one element.
 PACKHORSE_API size_t size_of(DType dtype);
-/// "float32", "bfloat16", ...
+/// Returns "float32", "bfloat16" and so on.
 PACKHORSE_API const char* name_of(DType dtype);
-/// Inverse of `name_of`. Throws InvalidArgument naming the known dtypes.
+/// The inverse of `name_of`. For an unknown name it throws InvalidArgument, which lists the known
+/// ones.
 PACKHORSE_API DType parse_dtype(std::string_view name);
 
 enum class DeviceType : uint8_t { kCpu, kCuda };
@@ -27,12 +28,12 @@ struct Device {
   bool operator==(const Device&) const = default;
 };
 
-/// "cpu", "cuda" (= "cuda:0") or "cuda:N". Throws InvalidArgument on anything else.
+/// Parses "cpu", "cuda" (the same as "cuda:0") or "cuda:N". Throws InvalidArgument for other text.
 PACKHORSE_API Device parse_device(std::string_view name);
 PACKHORSE_API std::string name_of(Device device);
 
-/// A non-owning view of a row-major tensor of up to four dimensions. Rows (the first dimension) may
-/// be `row_stride` elements apart; everything inside a row is contiguous.
+/// A non-owning view of a row-major tensor of up to four dimensions. Rows (the first dimension)
+/// begin `row_stride` elements apart; the elements of a row are contiguous.
 struct PACKHORSE_API TensorView {
   static constexpr int kMaxRank = 4;
 
@@ -49,14 +50,14 @@ struct PACKHORSE_API TensorView {
 
   explicit operator bool() const { return data != nullptr; }
   int64_t rows() const { return rank > 0 ? shape[0] : 0; }
-  /// Elements of one row.
+  /// The number of elements of one row.
   int64_t columns() const;
   int64_t size() const { return rows() * columns(); }
-  /// The first `count` rows. Throws InvalidArgument if there are fewer.
+  /// Returns a view of the first `count` rows. Throws InvalidArgument if there are fewer.
   TensorView first_rows(int64_t count) const;
-  /// Columns [begin, begin + count) of a matrix; keeps the row stride.
+  /// Returns a view of columns [begin, begin + count) of a matrix, with the same row stride.
   TensorView column_slice(int64_t begin, int64_t count) const;
-  /// "float32[12, 384]", for messages.
+  /// Returns text such as "float32[12, 384]" for messages.
   std::string describe() const;
 
   template <class T>

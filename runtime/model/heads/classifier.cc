@@ -11,7 +11,7 @@ OutputRows rows_of(const ClassifierSpec& spec) {
   return spec.per_token() ? OutputRows::kTokens : OutputRows::kSequences;
 }
 
-// What the input pools, where it is not what another head has made.
+// How the classifier pools tokens, or nothing if it pools none.
 std::optional<Pooling> pooling_of(Input input) {
   switch (input) {
     case Input::kCls:

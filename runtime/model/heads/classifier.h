@@ -1,4 +1,4 @@
-// Labels of each sequence, or of each token.
+// The classifier head: logits of labels for each sequence or for each token.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ struct ClassifierWeights {
 ClassifierWeights build_classifier(const Spec& spec, LayerPacker& packer);
 HeadScratch take_classifier(const ClassifierSpec& spec, const ClassifierWeights& weights,
                             const HeadArena& arena);
-/// `pooled`: what the pooler has written, where that is the classifier's input. `out`: [T or B,
+/// `pooled` is the output of the pooler head, for classifiers that read it. `out` is [T or B,
 /// num_labels] float32.
 void make_logits(const HeadRun& run, const ClassifierSpec& spec, const ClassifierWeights& weights,
                  const HeadScratch& buffers, const TensorView& pooled, const TensorView& out);

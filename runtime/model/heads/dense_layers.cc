@@ -10,7 +10,7 @@ std::vector<DenseWeights> build_dense_layers(const std::vector<DenseSpec>& layer
                                              const std::function<std::string(size_t)>& name_of,
                                              LayerPacker& packer) {
   std::vector<DenseWeights> result;
-  int64_t columns = features;  // as stored
+  int64_t columns = features;  // of the current input, as stored
   for (size_t i = 0; i < layers.size(); ++i) {
     const DenseSpec& layer = layers[i];
     const bool same_size = layer.size == features;

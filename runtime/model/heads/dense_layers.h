@@ -1,5 +1,5 @@
-// Several dense layers, each on what the one before gives, as embeddings and vectors of tokens go
-// through.
+// A sequence of dense layers, each of which takes the output of the one before. The embedding head
+// and the vectors head use it.
 #pragma once
 
 #include <functional>
@@ -13,24 +13,26 @@
 
 namespace packhorse {
 
-/// Of a DenseSpec. Features are padded, but for those that are added to the layer's input.
+/// The weights of one DenseSpec. Output features are padded, except if the layer adds its unchanged
+/// input, whose columns they then match.
 struct DenseWeights {
   LinearWeight layer;
-  std::optional<LinearWeight> residual;  // of its input, where the sizes differ
+  std::optional<LinearWeight> residual;  // applied to the input if sizes differ
 };
 
 struct DenseBuffers {
-  std::vector<TensorView> layers;  // [rows, padded size] of what each gives
+  std::vector<TensorView> layers;  // [rows, padded size] output of each layer
   void* workspace = nullptr;
 };
 
-/// `features`: of the input; `name_of`: what layer i is called in the source.
+/// `features` is the number of columns of the input; `name_of(i)` is the name of layer i in the
+/// source.
 std::vector<DenseWeights> build_dense_layers(const std::vector<DenseSpec>& layers, int64_t features,
                                              const std::function<std::string(size_t)>& name_of,
                                              LayerPacker& packer);
 DenseBuffers take_dense_layers(const std::vector<DenseWeights>& weights, int64_t rows,
                                const std::string& name, const HeadArena& arena);
-/// What the last layer gives; `x` where there is none.
+/// Returns the output of the last layer, or `x` if there are no layers.
 TensorView run_dense_layers(const HeadRun& run, TensorView x, const std::vector<DenseSpec>& layers,
                             const std::vector<DenseWeights>& weights, const DenseBuffers& buffers);
 

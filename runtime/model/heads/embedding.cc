@@ -5,7 +5,7 @@
 namespace packhorse {
 namespace {
 
-// The poolings of the spec, side by side.
+// Writes the results of all poolings of the spec side by side.
 void pool_all(const HeadRun& run, const EmbeddingSpec& spec, const TensorView& out) {
   const int64_t width = run.hidden.columns();
   int64_t column = 0;

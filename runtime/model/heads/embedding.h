@@ -1,4 +1,5 @@
-// The embedding of a sequence: its tokens pooled, dense layers, its length made 1.
+// The embedding head: pools the tokens of each sequence, runs dense layers if the spec has any, and
+// normalises the result to length 1 if the spec says so.
 #pragma once
 
 #include <vector>
@@ -12,14 +13,14 @@ struct EmbeddingWeights {
 };
 
 struct EmbeddingBuffers {
-  TensorView pooled;  // [B, pooled_columns], for the layers after pooling
+  TensorView pooled;  // [B, pooled_columns], input of the dense layers
   DenseBuffers dense;
 };
 
 EmbeddingWeights build_embedding(const Spec& spec, LayerPacker& packer);
 EmbeddingBuffers take_embedding(const Spec& spec, const EmbeddingWeights& weights,
                                 const HeadArena& arena);
-/// `out`: [B, embedding_columns] float32.
+/// `out` is [B, embedding_columns] float32.
 void make_embedding(const HeadRun& run, const EmbeddingSpec& spec, const EmbeddingWeights& weights,
                     const EmbeddingBuffers& buffers, const TensorView& out);
 

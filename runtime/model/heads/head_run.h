@@ -1,4 +1,5 @@
-// What all heads share: one batch whose last hidden state is there, and the memory of a head.
+// What all heads share: a batch whose last hidden state is computed, and the memory in which a head
+// computes.
 #pragma once
 
 #include <cstdint>
@@ -11,33 +12,34 @@
 
 namespace packhorse {
 
-/// Takes the buffers of heads from the arena (count pass and carve pass alike).
+/// Takes the buffers of heads from the arena, both when the arena only counts memory and when it
+/// carves it.
 struct HeadArena {
   Arena& arena;
   const Ops& ops;
   Capacity capacity;
-  DType dtype;  // of what heads compute with
+  DType dtype;  // dtype in which heads compute
 
   TensorView matrix(const std::string& name, int64_t rows, int64_t columns) const;
-  /// Scratch of a dense layer of that many rows.
+  /// Bytes of scratch that a dense layer needs for `rows` rows.
   size_t workspace_of(int64_t rows, const LinearWeight& weight) const;
-  /// Null where `bytes` is 0.
+  /// Returns null if `bytes` is 0.
   void* workspace(const std::string& name, size_t bytes) const;
 };
 
-/// What a head computes in; those that it has no use for are empty.
+/// The buffers in which a head computes. Those that it does not need are empty.
 struct HeadScratch {
-  TensorView input = {};   // what its first layer reads, where that is not the last hidden state
-  TensorView dense = {};   // what that layer gives, where there is another
-  TensorView padded = {};  // what the last one gives: columns are padded
+  TensorView input = {};   // input of its first layer, unless that is `hidden`
+  TensorView dense = {};   // output of its first layer, if another layer follows
+  TensorView padded = {};  // output of its last layer, with padded columns
   void* workspace = nullptr;
 };
 
-/// One batch. Its numbers are exact.
+/// One batch for the heads. The numbers in `tokens` are exact.
 struct HeadRun {
   TokenBatch tokens;
-  /// {T, B} on the device, zeros for a batch refused there, all of whose outputs are zeros then; or
-  /// null.
+  /// {T, B} on the device, or null. They are zeros if a kernel found wrong offsets in the batch;
+  /// all outputs are then zeros.
   const int32_t* counts;
   TensorView hidden;  // [T, E]
   Ops& ops;
@@ -46,10 +48,11 @@ struct HeadRun {
   void dense(const TensorView& x, const LinearWeight& weight, const TensorView& out,
              void* workspace, Activation activation = Activation::kNone,
              const NormWeight& norm = {}, const TensorView& residual = {}) const;
-  /// Of `hidden`; rows of empty sequences are zeros.
+  /// Pools `hidden` into `out`, where rows of empty sequences become zeros.
   void pool(Pooling pooling, const TensorView& out, bool normalize = false) const;
-  /// The first columns of `x` as the output `out`, in its dtype; `x` may be `out`. Rows of empty
-  /// sequences, and of a batch refused on the device, become zeros. `x` is scratch.
+  /// Writes the first columns of `x` to the output `out`, converted to its dtype. `x` may be the
+  /// same memory as `out`; it may be overwritten. Rows of empty sequences become zeros, as do all
+  /// rows if `counts` is zeros.
   void finish(const TensorView& x, const TensorView& out, OutputRows per,
               bool normalize = false) const;
 };

@@ -1,4 +1,5 @@
-// All heads of a model: what is made of the last hidden state. One file each lies beside this one.
+// All heads of a model, which compute outputs from the last hidden state. Each head has a file of
+// its own in this folder.
 #pragma once
 
 #include <optional>
@@ -14,7 +15,7 @@
 
 namespace packhorse {
 
-/// Those that the spec has.
+/// The weights of the heads that the spec has.
 struct HeadWeights {
   EmbeddingWeights embedding;
   std::optional<LinearWeight> pooler;
@@ -24,25 +25,25 @@ struct HeadWeights {
   std::optional<MaskedLmWeights> masked_lm;
 };
 
-/// Every head has scratch of its own, in the same bytes.
+/// The buffers of all heads. The scratch buffers of different heads share the same memory.
 struct HeadBuffers {
-  OutputBuffers outputs;  // `hidden` is that of the layers
+  OutputBuffers outputs;  // `hidden` is LayerBuffers::hidden
   EmbeddingBuffers embedding;
   HeadScratch pooler;
   HeadScratch classifier;
   HeadScratch token_weights;
   DenseBuffers vectors;
   MaskedLmScratch masked_lm;
-  TensorView as_float32;  // [max(T, B), E] in 16-bit models: what goes to the host
+  TensorView as_float32;  // [max(T, B), E] copies on their way to the host, in 16-bit models
 };
 
 HeadWeights build_heads(const Spec& spec, LayerPacker& packer);
-/// `hidden`: the last hidden state.
+/// `hidden` is the buffer of the last hidden state.
 HeadBuffers take_head_buffers(const Spec& spec, const HeadWeights& weights,
                               const Capacity& capacity, const TensorView& hidden, const Ops& ops,
                               Arena& arena);
-/// Makes the outputs that are `wanted`, but for `hidden`, in the first rows of `to`. The spec must
-/// have them.
+/// Computes the outputs that are `wanted`, except `hidden`, into the first rows of `to`. The spec
+/// must have them.
 void make_outputs(const HeadRun& run, const HeadsSpec& spec, const HeadWeights& weights,
                   const HeadBuffers& buffers, const PerOutput<OutputLayout>& layouts,
                   const DeviceOutputSet& wanted, const OutputBuffers& to);

@@ -1,4 +1,4 @@
-// What a masked language model says about the vocabulary: predictions for rows that the caller
+// The head of a masked language model. It makes logits over the vocabulary for rows that the caller
 // chose, and the sparse vector of a sequence.
 #pragma once
 
@@ -13,7 +13,8 @@ struct MaskedLmWeights {
   LinearWeight decoder;  // [padded vocab_size, embedding_size]
 };
 
-/// `input` are the rows of predictions; `dense` has rows for all tokens where the spec is sparse.
+/// `input` holds the hidden rows of predictions. `dense` has rows for all tokens if the spec is
+/// sparse, otherwise for predictions only.
 struct MaskedLmScratch : HeadScratch {
   void* sparse_workspace = nullptr;
 };
@@ -21,10 +22,10 @@ struct MaskedLmScratch : HeadScratch {
 MaskedLmWeights build_masked_lm(const Spec& spec, LayerPacker& packer);
 MaskedLmScratch take_masked_lm(const MaskedLmSpec& spec, const MaskedLmWeights& weights,
                                const HeadArena& arena);
-/// `out`: [B, vocab_size] float32.
+/// `out` is [B, vocab_size] float32.
 void make_sparse(const HeadRun& run, const MaskedLmSpec& spec, const MaskedLmWeights& weights,
                  const MaskedLmScratch& buffers, const TensorView& out);
-/// `out`: [num_predictions, vocab_size] float32.
+/// `out` is [num_predictions, vocab_size] float32.
 void make_predictions(const HeadRun& run, const MaskedLmSpec& spec, const MaskedLmWeights& weights,
                       const MaskedLmScratch& buffers, const TensorView& out);
 

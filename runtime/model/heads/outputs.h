@@ -1,5 +1,6 @@
-// Which outputs a model has, of what size, and whether a row of one belongs to a token, to a
-// sequence or to a row that the caller chose: everything that handles outputs goes through this.
+// Which outputs a model has, how large they are, and whether a row of an output belongs to a token,
+// to a sequence or to a prediction that the caller asked for. All code that handles outputs uses
+// this.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +15,11 @@ enum class OutputRows : uint8_t { kTokens, kSequences, kPredictions };
 
 struct OutputLayout {
   OutputRows per = OutputRows::kTokens;
-  int64_t columns = 0;     // 0: the model has no such output
-  bool is_float32 = true;  // or of the model's dtype, as long as it is on the device
+  int64_t columns = 0;     // 0 if the model does not have this output
+  bool is_float32 = true;  // if not, it has the model's dtype while on the device
 
   bool exists() const { return columns > 0; }
-  /// Rows of the largest batch, and of one batch.
+  /// The number of rows for the largest batch, and for one batch.
   int64_t rows(const Capacity& capacity) const {
     return choose(capacity.max_tokens, capacity.max_sequences, capacity.max_predictions);
   }
@@ -43,7 +44,7 @@ struct OutputLayout {
 
 PerOutput<OutputLayout> output_layouts(const Spec& spec, const Capacity& capacity);
 
-/// Where the outputs of one run lie in the device's memory.
+/// Where the outputs of one run lie in device memory.
 using OutputBuffers = PerOutput<TensorView>;
 
 }  // namespace packhorse

@@ -1,4 +1,4 @@
-// The pooler head: a dense layer on the first token of each sequence, as BERT was trained with.
+// The pooler head: a dense layer on the first token of each sequence, with which BERT was trained.
 #pragma once
 
 #include "model/heads/head_run.h"
@@ -8,7 +8,7 @@ namespace packhorse {
 
 LinearWeight build_pooler(const Spec& spec, LayerPacker& packer);
 HeadScratch take_pooler(const LinearWeight& weight, const HeadArena& arena);
-/// `out`: [B, E] of the model's dtype.
+/// `out` is [B, E] in the model's dtype.
 void make_pooled(const HeadRun& run, Activation activation, const LinearWeight& weight,
                  const HeadScratch& buffers, const TensorView& out);
 

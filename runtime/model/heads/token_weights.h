@@ -1,4 +1,5 @@
-// How much each token counts in lexical matching: a dense layer of one feature, never negative.
+// The head that gives each token its weight in lexical matching: a dense layer with one output
+// feature, which ReLU keeps from being negative.
 #pragma once
 
 #include "model/heads/head_run.h"
@@ -8,7 +9,7 @@ namespace packhorse {
 
 LinearWeight build_token_weights(const Spec& spec, LayerPacker& packer);
 HeadScratch take_token_weights(const LinearWeight& weight, const HeadArena& arena);
-/// `out`: [T, 1] float32.
+/// `out` is [T, 1] float32.
 void make_token_weights(const HeadRun& run, const LinearWeight& weight, const HeadScratch& buffers,
                         const TensorView& out);
 

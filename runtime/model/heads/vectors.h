@@ -1,4 +1,4 @@
-// A vector of each token, for late interaction.
+// The head that makes a vector of each token, for late interaction.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@ namespace packhorse {
 
 std::vector<DenseWeights> build_vectors(const Spec& spec, LayerPacker& packer);
 DenseBuffers take_vectors(const std::vector<DenseWeights>& weights, const HeadArena& arena);
-/// `out`: [T, size] float32.
+/// `out` is [T, size] float32.
 void make_vectors(const HeadRun& run, const VectorsSpec& spec,
                   const std::vector<DenseWeights>& weights, const DenseBuffers& buffers,
                   const TensorView& out);
