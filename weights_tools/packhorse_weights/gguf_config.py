@@ -124,7 +124,7 @@ def _head_dim(data: Metadata, fields: Fields) -> int:
 def _llama3(factors: NDArray[np.float32], theta: float) -> Fields | None:
     """The fields of Llama 3.1's scaling that gives these factors; None: they come from elsewhere.
     Computed as llama.cpp's converter does."""
-    count, largest = len(factors), float(factors.max())
+    count, largest = len(factors), round(float(factors.max()), 4)
     lengths = 2 * np.pi * theta ** (np.arange(count) / count)
     low, high = _LLAMA3["low_freq_factor"], _LLAMA3["high_freq_factor"]
     ramp = (_LLAMA3_CONTEXT / lengths - low) / (high - low)
@@ -199,7 +199,9 @@ def _rope(data: Metadata, fields: Fields, head_dim: int, theta: float = 10000.0)
         )
     found: Fields = {"rope_theta": theta}
     if rotated != head_dim:
-        found["partial_rotary_factor"] = rotated / head_dim
+        share = rotated / head_dim
+        whole = int(share * head_dim) == rotated
+        found["partial_rotary_factor"] = share if whole else float(np.nextafter(share, 1))
     if (scaling := _scaling(data, fields, theta, rotated)) is not None:
         found["rope_scaling"] = scaling
     return found

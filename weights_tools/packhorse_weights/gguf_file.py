@@ -40,7 +40,7 @@ _SHORTEST_TENSOR = 8 + 4 + 8 + 4 + 8
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _BOOL, _TEXT, _ARRAY = 7, 8, 9
 # Type of a value -> how it lies in the file.
-_NUMBERS = {
+_NUMBERS: dict[int, np.dtype[Any]] = {
     0: np.dtype("u1"),
     1: np.dtype("i1"),
     2: np.dtype("<u2"),
@@ -146,7 +146,7 @@ class _Reader:
     def numbers(self, kind: int, count: int, what: str) -> NDArray[Any]:
         dtype = _NUMBERS[kind]
         begin = self.need(count * dtype.itemsize, what)
-        found = np.frombuffer(self.buffer, dtype, count, begin)
+        found: NDArray[Any] = np.frombuffer(self.buffer, dtype, count, begin)
         if kind != _BOOL:
             return found
         if (found > 1).any():
@@ -219,9 +219,7 @@ def _describe(reader: _Reader, name: str) -> _Description:
             f"{what}: rows of {shape[-1]} values; {kind.name} stores them in blocks of "
             f"{kind.elements}"
         )
-    return _Description(
-        name, shape, kind, offset, math.prod(shape) // kind.elements * kind.size
-    )
+    return _Description(name, shape, kind, offset, math.prod(shape) // kind.elements * kind.size)
 
 
 def _check_places(
@@ -238,13 +236,15 @@ def _check_places(
             )
         if tensor.offset != position:
             kind = (
-                "overlaps the one before it" if tensor.offset < position else "leaves a gap before it"
+                "overlaps the one before it"
+                if tensor.offset < position
+                else "leaves a gap before it"
             )
             raise reader.fail(f"{what}: {kind} (offset {tensor.offset}, not {position})")
         if tensor.size > room - tensor.offset:
             raise reader.fail(
-                f"{what}: ends at byte {tensor.offset + tensor.size} of the {max(room, 0)} bytes of "
-                "tensors: truncated?"
+                f"{what}: ends at byte {tensor.offset + tensor.size} of the {max(room, 0)} bytes "
+                "of tensors: truncated?"
             )
         position = _align(tensor.offset + tensor.size, alignment)
 
@@ -292,8 +292,8 @@ def read_gguf(path: Path) -> GgufFile:
     least = num_tensors * _SHORTEST_TENSOR + num_entries * _SHORTEST_ENTRY
     if least > reader.end - reader.at:
         raise reader.fail(
-            f"{_count(num_tensors, 'tensor')} and {num_entries} metadata entries take {least} bytes "
-            f"at least, and {reader.end - reader.at} are left: truncated?"
+            f"{_count(num_tensors, 'tensor')} and {num_entries} metadata entries take {least} "
+            f"bytes at least, and {reader.end - reader.at} are left: truncated?"
         )
     metadata = _read_metadata(reader, num_entries)
     parts = metadata.get("split.count", 0)

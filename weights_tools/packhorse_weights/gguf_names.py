@@ -17,7 +17,7 @@ import numpy as np
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.gguf_config import Fields, read_architecture
 from packhorse_weights.gguf_file import GgufFile, StoredTensor
-from packhorse_weights.gguf_tensor import Order, TransposedTensor, open_tensor
+from packhorse_weights.gguf_tensor import Order, open_tensor, transposed
 from packhorse_weights.tensor import Tensor, to_float32
 
 _LAYER = re.compile(r"blk\.(0|[1-9]\d{0,4})\.")
@@ -158,7 +158,7 @@ def _open(
     if names.norms_plus_one and layer.endswith("norm") and suffix == "weight":
         return Tensor(to_float32(tensor) - np.float32(1), "float32")
     if layer in names.transposed and suffix == "weight":
-        return TransposedTensor(tensor)
+        return transposed(tensor)
     return tensor
 
 
@@ -169,7 +169,7 @@ def read_tensors(file: GgufFile, fields: Fields) -> dict[str, Tensor]:
     the architecture has.
     """
     names = _NAMES[read_architecture(file)]
-    layers = fields.get("num_hidden_layers", fields.get("n_layer", 0))
+    layers = int(fields.get("num_hidden_layers") or fields["n_layer"])
     found: dict[str, Tensor] = {}
     for name, stored in file.tensors.items():
         if _OF_ROTATION.fullmatch(name):
@@ -179,8 +179,8 @@ def read_tensors(file: GgufFile, fields: Fields) -> dict[str, Tensor]:
         layer, _, suffix = _LAYER.sub("blk.{i}.", name).rpartition(".")
         if layer not in names.layers or suffix not in ("weight", "bias"):
             raise CheckpointError(
-                f"{what} is not supported: {file.metadata['general.architecture']} has none of that "
-                "name here"
+                f"{what} is not supported: {file.metadata['general.architecture']} has none of "
+                "that name here"
             )
         if match and int(match[1]) >= layers:
             raise CheckpointError(f"{what}: the model has {layers} layers")

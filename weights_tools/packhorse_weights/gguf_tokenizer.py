@@ -1,7 +1,7 @@
 """The tokenizer in the metadata of a GGUF file, as the tokenizer.json that the model came with.
 
 Two kinds: "gpt2", byte-level BPE with merges, and "llama", pieces of SentencePiece with scores. In
-both, tokens of the kinds `control` and `user-defined` are found in a text before all else.
+both, tokens of the kinds unknown, control and user-defined are found in a text before all else.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ _ENDS = (
     "<\uff5cend\u2581of\u2581sentence\uff5c>",
     "</s>",
 )
+# Of Phi-3.
+_KEEP_SPACE = ("<s>", "<unk>", "<|endoftext|>")
 
 
 @dataclass(frozen=True)
@@ -99,10 +101,9 @@ class _Vocabulary:
             kind = "numbers" if numeric else "texts"
             text = "nothing" if found is None else type(found).__name__
             raise CheckpointError(f"{self.where}: {key}: expected an array of {kind}, found {text}")
-        if count is not None and len(found) != count:
-            raise CheckpointError(
-                f"{self.where}: {key}: {len(found)} entries for {count} tokens"
-            )
+        size = len(found)  # type: ignore[arg-type]
+        if count not in (None, size):
+            raise CheckpointError(f"{self.where}: {key}: {size} entries for {count} tokens")
         return found
 
     def token_id(self, name: str) -> int | None:
@@ -115,12 +116,17 @@ class _Vocabulary:
     def flag(self, name: str, default: bool) -> bool:
         return self._config.boolean(_KEYS + name, default)
 
-    def added(self) -> list[Part]:
-        """`added_tokens` of a tokenizer.json."""
+    def added(self, strip: bool = False) -> list[Part]:
+        """`added_tokens` of a tokenizer.json. strip: whether they take the white space behind them
+        along, but for the usual ones."""
         return [
-            AddedToken(token, special=kind == _CONTROL).entry(i)
+            AddedToken(
+                token,
+                rstrip=strip and token not in _KEEP_SPACE,
+                special=kind != _USER_DEFINED,
+            ).entry(i)
             for i, (token, kind) in enumerate(zip(self.tokens, self.kinds, strict=True))
-            if kind in (_CONTROL, _USER_DEFINED) and token and self.ids[token] == i
+            if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED) and token and self.ids[token] == i
         ]
 
     def ends(self, add_bos: bool, add_eos: bool) -> Part:
@@ -161,7 +167,7 @@ def _merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
 
 def _byte_level_bpe(vocabulary: _Vocabulary) -> Part:
     name = vocabulary.metadata.get(f"{_KEYS}pre", "default")
-    if name not in PRE_TOKENIZERS:
+    if not isinstance(name, str) or name not in PRE_TOKENIZERS:
         raise CheckpointError(
             f"{vocabulary.where}: {_KEYS}pre {name!r:.80} is not supported; supported: "
             f"{', '.join(PRE_TOKENIZERS)}"
@@ -210,7 +216,8 @@ def _scored_pieces(vocabulary: _Vocabulary) -> Part:
             fuse_unk=True,
             byte_fallback=True,
         ),
-        vocabulary.added(),
+        # Those of Phi-3, as its tokenizer.json has it.
+        vocabulary.added(strip=vocabulary.metadata.get("general.architecture") == "phi3"),
         normalizer=sequence("normalizers", [*first, replace(" ", SPACE)]),
         post_processor=vocabulary.ends(
             vocabulary.flag("add_bos_token", True), vocabulary.flag("add_eos_token", False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,43 @@ class Tensor:
         flat = self.data.reshape(-1)
         for start in range(0, flat.size, BLOCK):
             yield flat[start : start + BLOCK]
+
+
+class LazyTensor(Tensor):
+    """A tensor whose payload is made each time that it is asked for, and not kept.
+
+    make: returns the payload, C-contiguous, of this shape and dtype. stored: see `Tensor`.
+    """
+
+    __slots__ = ("_make", "_shape", "_stored")
+
+    _make: Callable[[], NDArray[Any]]
+    _shape: tuple[int, ...]
+    _stored: tuple[str, int]
+
+    def __init__(
+        self,
+        make: Callable[[], NDArray[Any]],
+        shape: tuple[int, ...],
+        dtype: str,
+        stored: tuple[str, int],
+    ) -> None:
+        object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "_make", make)
+        object.__setattr__(self, "_shape", shape)
+        object.__setattr__(self, "_stored", stored)
+
+    @property
+    def data(self) -> NDArray[Any]:
+        return self._make()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._shape
+
+    @property
+    def stored(self) -> tuple[str, int]:
+        return self._stored
 
 
 def default_dtype(device: str, stored: str = "float32") -> str:

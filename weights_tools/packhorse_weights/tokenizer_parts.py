@@ -86,9 +86,7 @@ def bpe(vocab: Mapping[str, int], merges: Sequence[tuple[str, str]], **options: 
     }
 
 
-def merges_of_scores(
-    scores: Mapping[str, float], ids: Mapping[str, int]
-) -> list[tuple[str, str]]:
+def merges_of_scores(scores: Mapping[str, float], ids: Mapping[str, int]) -> list[tuple[str, str]]:
     """Pairs of pieces that make a piece, best score first: SentencePiece stores none.
 
     Among those of one score the longer halves come first, as in the converter of transformers.
