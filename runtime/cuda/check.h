@@ -1,4 +1,5 @@
-// Every CUDA call is checked here: an error becomes an exception that says where and what.
+// CUDA_CHECK, through which every CUDA call goes: an error becomes an exception that says where and
+// what.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +11,7 @@ namespace packhorse::cuda {
 
 [[noreturn]] inline void throw_cuda_error(cudaError_t error, const char* what, const char* file,
                                           int line) {
-  cudaGetLastError();  // a non-sticky error must not reappear at the next check
+  cudaGetLastError();  // clears the error, so that the next check does not see it again
   const std::string message = concat(file, ":", line, ": ", what, ": ", cudaGetErrorName(error),
                                      ": ", cudaGetErrorString(error));
   if (error == cudaErrorMemoryAllocation) throw OutOfMemory(message);
@@ -19,7 +20,7 @@ namespace packhorse::cuda {
 
 }  // namespace packhorse::cuda
 
-/// Throws OutOfMemory for a failed allocation, RuntimeError for any other failure.
+/// Throws OutOfMemory where an allocation failed, and RuntimeError for any other failure.
 #define CUDA_CHECK(call)                                                                \
   do {                                                                                  \
     const cudaError_t cuda_check_error = (call);                                        \

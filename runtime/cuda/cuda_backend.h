@@ -1,19 +1,20 @@
-// The CUDA backend: float16 and bfloat16 on compute capability 8.0 and up.
+// The CUDA backend. It computes in float16 and bfloat16 and needs compute capability 8.0 or later.
 #pragma once
 
 #include "ops/backend.h"
 
 namespace packhorse {
 
-/// CUDA devices that the driver shows; 0 where there is no driver or one too old.
+/// Returns the number of CUDA devices that the driver shows; 0 where there is no driver, or one
+/// that is too old.
 int cuda_device_count();
 
-/// Throws RuntimeError: no driver, one too old, no such device (lists those there are), or a device
-/// that is too old.
+/// Makes the backend for one device. Throws RuntimeError where there is no driver, the driver is
+/// too old, the device does not exist (the message lists those that do) or the device is too old.
 ///
-/// The environment variable PACKHORSE_GEMM, read here, chooses the kernels of dense layers: "sm90"
-/// (compute capability 9.0 only, and the default there) or "portable" (8.0 and up).
-/// PACKHORSE_ATTENTION names the algorithm where `attention` is kAuto.
+/// Two environment variables are read here. PACKHORSE_GEMM chooses the kernels of dense layers:
+/// "sm90" (for compute capability 9.0 exactly, and the default there) or "portable" (for 8.0 and
+/// later). PACKHORSE_ATTENTION names the attention algorithm where `attention` is kAuto.
 Backend make_cuda_backend(int device_index, AttentionAlgorithm attention);
 
 }  // namespace packhorse

@@ -1,3 +1,4 @@
+// The CUDA device behind DeviceContext: memory, transfers, recordings and timing on one stream.
 #include "cuda/cuda_context.h"
 
 #include <algorithm>
@@ -11,8 +12,9 @@
 namespace packhorse::cuda {
 namespace {
 
-// Slots of page-locked memory in turn: the host writes one while the device may still read the
-// others. There are as many as let the host run well ahead, fewer where they are large.
+// An upload buffer of several slots of page-locked memory that are used in turn, so that the host
+// writes one slot while the device may still read the others. The number of slots is large enough
+// that the host can run well ahead, and smaller where slots are large.
 class CudaUploadBuffer final : public UploadBuffer {
  public:
   CudaUploadBuffer(const CudaContext& context, void* to, size_t bytes)
@@ -20,7 +22,7 @@ class CudaUploadBuffer final : public UploadBuffer {
     const size_t count = std::clamp(kSlotsBytes / std::max<size_t>(bytes, 1), kFewest, kMost);
     for (size_t i = 0; i < count; ++i) slots_.push_back(std::make_unique<Slot>(bytes));
   }
-  // The stream is done with the slots before they are gone.
+  // The stream must be done with the slots before they are freed.
   ~CudaUploadBuffer() override {
     for (const auto& slot : slots_) cudaEventSynchronize(slot->read);
   }

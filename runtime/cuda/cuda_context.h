@@ -1,4 +1,4 @@
-// A CUDA device with a stream of its own, on which everything that it is asked runs in order.
+// A CUDA device with a stream of its own. Whatever it is asked to do runs on that stream, in order.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -33,7 +33,8 @@ class CudaContext final : public DeviceContext {
   int index() const { return device_; }
   cudaStream_t stream() const { return stream_; }
 
-  /// Sends `bytes` of host memory through the upload ring: send(slot, offset, bytes) per slotful.
+  /// Copies `bytes` of host memory into slots of the upload ring, one after the other, and calls
+  /// send(slot, offset, size) for each: that must ask the stream to read the slot.
   template <class Send>
   void stage(const void* host_from, size_t bytes, Send send) {
     for (size_t offset = 0; offset < bytes; offset += UploadRing::kSlotBytes) {
@@ -49,7 +50,7 @@ class CudaContext final : public DeviceContext {
   int device_;
   UploadRing uploads_;
   DownloadBuffer downloads_;
-  Stream stream_;  // destroyed, and so synchronised, before what its work uses
+  Stream stream_;  // destroyed before the buffers above, after waiting for work that uses them
   CudaDeviceIo io_{device_, stream_};
 };
 

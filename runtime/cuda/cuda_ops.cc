@@ -1,4 +1,4 @@
-// The ops of the CUDA backend: each checks what CUDA needs beyond what Ops has checked, and
+// The operators of the CUDA backend. Each checks what CUDA needs beyond what Ops has checked, and
 // launches its kernels.
 #include <cuda_runtime_api.h>
 
@@ -36,7 +36,7 @@ namespace {
 
 class CudaOps final : public Ops {
  public:
-  /// `context` outlives the object.
+  /// `context` must outlive the object.
   CudaOps(CudaContext& context, bool sm90_capable, AttentionAlgorithm attention)
       : device_(context.index()),
         stream_(context.stream()),
@@ -45,12 +45,12 @@ class CudaOps final : public Ops {
         attention_(asked_attention_algorithm(attention)),
         sm_count_(sm_count(device_)),
         counters_(device_, 256) {
-    // What no layer could be computed with is refused now, and not in the first run.
+    // An algorithm that could compute no layer is refused now, and not in the first run.
     choose_algorithm(attention_, sm90_capable, true, {}, kMultiple);
     prepare_attention_sm80();
     CUDA_CHECK(cudaMemsetAsync(counters_.data(), 0, counters_.bytes(), stream_));
   }
-  // The stream is done with the counters before they are gone.
+  // The stream must be done with the counters before they are freed.
   ~CudaOps() override { cudaStreamSynchronize(stream_); }
 
   std::vector<std::string> explain(const std::function<void()>& work) override {
@@ -69,12 +69,13 @@ class CudaOps final : public Ops {
   int64_t width_multiple() const override { return kMultiple; }
   int64_t head_dim_multiple() const override { return kMultiple; }
   bool interleaves_heads() const override { return true; }
-  int64_t rotation_columns(int64_t) const override { return 1; }  // the position
+  // A token's position: rotation.cuh needs nothing else.
+  int64_t rotation_columns(int64_t) const override { return 1; }
 
   size_t linear_workspace(const LinearArgs&) const override { return 0; }
 
   size_t feed_forward_workspace(const FeedForwardArgs& args) const override {
-    // The portable kernels write gate and up, then their product.
+    // The portable kernels write gate and up side by side, and then their product.
     const int parts = args.gated && gemm_kernels_ != GemmKernels::kSm90 ? 3 : 1;
     return static_cast<size_t>(args.x.rows() * args.down.in_features) * size_of(args.x.dtype) *
            parts;
@@ -231,10 +232,10 @@ class CudaOps final : public Ops {
     }
   }
 
-  // Maxima alone: sums are made in the order of the rows, which tiles do not keep.
+  // The GEMM pools maxima alone. Sums are formed in the order of the rows, which tiles do not keep.
   bool pools_in_gemm(bool sum) const { return gemm_kernels_ == GemmKernels::kSm90 && !sum; }
 
-  // Into zeros: the largest logits.
+  // Writes the largest logit of each sequence and column, at least 0. `out` is zeros before.
   void pool_in_gemm(const SparsePoolArgs& args) {
     if constexpr (kBuiltForSm90) {
       const char* op = "sparse_pool";
@@ -248,6 +249,8 @@ class CudaOps final : public Ops {
     }
   }
 
+  // Computes the logits of kSparsePoolRows rows at a time in the workspace, and pools each such
+  // chunk into `out`, which is zeros before.
   void pool_chunks(const SparsePoolArgs& args) {
     const char* op = "sparse_pool";
     if (args.workspace == nullptr && args.x.rows() > 0) {
@@ -310,7 +313,7 @@ class CudaOps final : public Ops {
     launch_norm(norm_params(args), stream_);
   }
 
-  // A score term of very many or very far buckets is left to the portable kernels.
+  // Terms with very many buckets or very large distances are left to the portable kernels.
   static bool fits_hopper(const AttentionParams& params) {
     if constexpr (kBuiltForSm90) return attention_sm90_supported(params);
     return false;
@@ -333,10 +336,10 @@ class CudaOps final : public Ops {
   cudaStream_t stream_;
   bool sm90_capable_;
   GemmKernels gemm_kernels_;
-  AttentionAlgorithm attention_;                      // as asked for
-  std::vector<std::string>* explanations_ = nullptr;  // while `explain` runs
+  AttentionAlgorithm attention_;                      // the caller's choice, maybe kAuto
+  std::vector<std::string>* explanations_ = nullptr;  // null, except while `explain` runs
   int sm_count_;
-  CudaMemory counters_;  // for launch_attention_sm90: zero before and after every launch
+  CudaMemory counters_;  // for launch_attention_sm90; zero before and after every launch
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Weights as the GEMMs of CUDA read them: [out_features, in_features] in 16 bit.
+// Packs weights into the layout that the GEMMs of the CUDA backend read: [out_features,
+// in_features], contiguous, 16-bit.
 #pragma once
 
 #include "core/format.h"
@@ -11,7 +12,7 @@ namespace packhorse::cuda {
 
 class CudaLinearPacker final : public LinearPacker {
  public:
-  /// `context` outlives the object.
+  /// `context` must outlive the object.
   explicit CudaLinearPacker(CudaContext& context) : context_(context) {}
 
   LinearFormat format(DType dtype) const override {
@@ -30,7 +31,8 @@ class CudaLinearPacker final : public LinearPacker {
     const DeviceGuard guard(context_.index());
     auto* to = static_cast<unsigned char*>(packed);
     const size_t bytes = static_cast<size_t>(in_features * out_features) * sizeof(float);
-    // The kernel reads the page-locked slot itself: float32 never needs device memory.
+    // The kernel reads the page-locked slot itself, so the float32 weight never takes device
+    // memory.
     context_.stage(weight, bytes, [&](void* staged, size_t offset, size_t size) {
       const auto count = static_cast<int64_t>(size / sizeof(float));
       cast(TensorView(staged, DType::kFloat32, 1, count), format,

@@ -1,3 +1,4 @@
+// What the CUDA runtime says of a device, and what follows for the choice of kernels.
 #include "cuda/device.h"
 
 #include <cuda_runtime_api.h>

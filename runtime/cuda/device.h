@@ -1,4 +1,4 @@
-// Whether a device can run our kernels, and which of them.
+// Whether a device can run our kernels, and which of them it can run.
 #pragma once
 
 #include <cstdint>
@@ -9,20 +9,20 @@
 
 namespace packhorse::cuda {
 
-// Whether the build has the kernels that only Hopper can run.
+// Whether this build has the kernels that only Hopper can run.
 #ifdef PACKHORSE_CUDA_SM90
 constexpr bool kBuiltForSm90 = true;
 #else
 constexpr bool kBuiltForSm90 = false;
 #endif
 
-/// "13.0" of 13000, as CUDA counts versions.
+/// Returns a version as text: "13.0" for 13000, which is how CUDA counts.
 inline std::string version_text(int version) {
   return concat(version / 1000, ".", version % 1000 / 10);
 }
 
-/// What is wrong with a driver for CUDA `driver` (0: none), too old for a runtime of CUDA
-/// `runtime`.
+/// Says what is wrong with a driver for CUDA version `driver` (0: there is none) that is too old
+/// for a runtime of CUDA version `runtime`.
 inline std::string driver_problem(int driver, int runtime) {
   if (driver == 0) {
     return concat("no NVIDIA driver on this machine; install one for CUDA ", version_text(runtime),
@@ -32,18 +32,22 @@ inline std::string driver_problem(int driver, int runtime) {
                 ", this build needs ", version_text(runtime));
 }
 
-/// Throws RuntimeError unless `device` exists and can run our kernels; says whether it can run the
-/// sm_90 ones.
+/// Throws RuntimeError unless `device` exists and can run our kernels. Returns whether it can run
+/// the Hopper kernels, too.
 bool check_device(int device);
 
+/// Returns the number of streaming multiprocessors of a device.
 int sm_count(int device);
 
 enum class GemmKernels : uint8_t { kSm90, kPortable };
 
-/// What the environment variable PACKHORSE_GEMM asks for, else the best that the device can run.
+/// Returns what the environment variable PACKHORSE_GEMM asks for, and otherwise the best that the
+/// device can run. Throws RuntimeError for an unknown name, or for kernels that the device cannot
+/// run.
 GemmKernels choose_gemm_kernels(bool sm90_capable);
 
-/// `asked`, or where that is kAuto, what the environment variable PACKHORSE_ATTENTION names.
+/// Returns `asked`; where that is kAuto, the algorithm that the environment variable
+/// PACKHORSE_ATTENTION names, if it is set.
 AttentionAlgorithm asked_attention_algorithm(AttentionAlgorithm asked);
 
 }  // namespace packhorse::cuda

@@ -1,3 +1,4 @@
+// Streams, events and memory for callers that work on the same device.
 #include "cuda/device_io.h"
 
 #include <utility>
@@ -8,7 +9,8 @@
 namespace packhorse::cuda {
 namespace {
 
-// CUDA gives the handles 1 and 2 the meaning that DLPack does.
+// DLPack's stream handles 1 and 2 mean the legacy and the per-thread default stream, as they do in
+// CUDA.
 cudaStream_t to_stream(StreamHandle handle) { return reinterpret_cast<cudaStream_t>(handle); }
 
 class CudaEvent final : public DeviceEvent {
@@ -51,6 +53,7 @@ class CudaEvent final : public DeviceEvent {
   std::unique_ptr<Event> event_;
 };
 
+// Memory that host and device see at the same address.
 class SharedMemory final : public DeviceMemory {
  public:
   explicit SharedMemory(size_t bytes) : memory_(bytes) {
@@ -72,7 +75,8 @@ std::unique_ptr<Event> EventPool::take() {
   return event;
 }
 
-// Streams that wait for it wait for what it marked when they were asked to.
+// An event can be used again at once: a stream that was told to wait for it waits for what it
+// marked at that moment.
 void EventPool::put(std::unique_ptr<Event> event) {
   const std::lock_guard lock(mutex_);
   free_.push_back(std::move(event));

@@ -1,4 +1,9 @@
-// Batches that come from the device, and results that stay there.
+// Kernels for batches that come from device memory and for results that stay there.
+//
+// load_batch_kernel checks a batch while it copies it into the arena: block 0 does the offsets, the
+// other blocks do the tokens. What it finds wrong it reports to the host through page-locked
+// memory, without stopping. It corrects the copy so that the kernels behind it stay inside their
+// tables: ids are clamped, and a batch with bad offsets becomes an empty one.
 #include <algorithm>
 
 #include "cuda/check.h"
@@ -10,8 +15,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kTokensOfBlock = 4 * kThreads;
 
-/// The first finding of a run stays. Threads agree on it in device memory: few devices have atomics
-/// on the host's.
+/// Reports a finding to the host. Of each run only the first one is kept. The threads agree on
+/// which is first by an atomic in device memory, since few devices have atomics on host memory.
 __device__ void report(const LoadBatchArgs& args, InputFinding::Code code, int64_t index,
                        int32_t found, int32_t before) {
   const uint32_t seen = *const_cast<volatile uint32_t*>(args.reported);
@@ -19,6 +24,7 @@ __device__ void report(const LoadBatchArgs& args, InputFinding::Code code, int64
   *args.finding = {args.run, code, static_cast<int32_t>(index), found, before};
 }
 
+/// Checks and copies the id of one token. An id outside of [0, limit) is reported and clamped.
 __device__ void load_ids(const LoadBatchArgs& args, const int32_t* from, int32_t* to, int64_t limit,
                          InputFinding::Code code, int64_t token) {
   if (from == nullptr) return;
@@ -27,11 +33,13 @@ __device__ void load_ids(const LoadBatchArgs& args, const int32_t* from, int32_t
   to[token] = static_cast<int32_t>(min(max(int64_t{id}, int64_t{0}), limit - 1));
 }
 
+/// Checks and copies the offsets, and writes the counts of tokens and sequences; called by all
+/// threads of one block.
 __device__ void load_offsets(const LoadBatchArgs& args) {
   const auto tokens = static_cast<int32_t>(args.from.num_tokens);
   const int64_t sequences = args.from.num_sequences;
   const int64_t size = args.limits.max_sequences + 1;
-  // Copied before they are checked: what was checked stays what it was.
+  // The offsets are copied before they are checked, so that nobody can change them after the check.
   for (int64_t i = threadIdx.x; i < size; i += kThreads) {
     args.cu_seqlens[i] = i <= sequences ? args.from.cu_seqlens[i] : tokens;
   }
@@ -62,7 +70,6 @@ __device__ void load_offsets(const LoadBatchArgs& args) {
   }
 }
 
-// One block has the offsets, the others the tokens.
 __global__ void __launch_bounds__(kThreads)
     load_batch_kernel(const __grid_constant__ LoadBatchArgs args) {
   if (blockIdx.x == 0) return load_offsets(args);
@@ -78,6 +85,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// Copies rows of `row_size` 16-byte vectors: row r of `to` is row indices[r] of `from`, or row r
+/// where there are no indices. Rows of `to` from the row count on become zeros.
 __global__ void __launch_bounds__(kThreads)
     gather_rows_kernel(const int4* from, const int32_t* indices, int4* to, int64_t row_size,
                        int64_t rows, const int32_t* row_count) {
@@ -90,6 +99,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// Clears the rows of empty sequences; a block has one row.
 __global__ void __launch_bounds__(kThreads)
     clear_empty_kernel(const int32_t* cu_seqlens, unsigned char* rows, int64_t row_bytes) {
   const int64_t row = blockIdx.x;

@@ -1,4 +1,5 @@
-// DeviceIo on a CUDA stream.
+// DeviceIo on a CUDA stream: batches that are in device memory already, results that stay there,
+// and the streams and events that order them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,13 +14,15 @@
 
 namespace packhorse::cuda {
 
+/// Checks a batch in device memory and copies it into the arena; see LoadBatchArgs.
 void launch_load_batch(const LoadBatchArgs& args, cudaStream_t stream);
-/// Rows of a multiple of 16 bytes.
+/// Copies rows as GatherRowsArgs says. Rows are a multiple of 16 bytes long and contiguous.
 void launch_gather_rows(const GatherRowsArgs& args, cudaStream_t stream);
-/// Contiguous rows of a 16-bit or 32-bit dtype.
+/// Writes zeros to the rows of empty sequences. Rows are contiguous.
 void launch_clear_empty(const int32_t* cu_seqlens, const TensorView& rows, cudaStream_t stream);
 
-/// Events without timing, used again: a run takes several.
+/// A pool of events without timing. A run needs several, and making one takes longer than using it
+/// again.
 class EventPool {
  public:
   std::unique_ptr<Event> take();

@@ -1,3 +1,4 @@
+// The owners of device and page-locked memory, and the two buffers that transfers go through.
 #include "cuda/device_memory.h"
 
 #include <cstring>
@@ -48,7 +49,7 @@ CudaMemory::CudaMemory(int device, size_t bytes) {
 }
 
 CudaMemory::~CudaMemory() {
-  if (data_ != nullptr) cudaFree(data_);  // finds the pointer's device itself
+  if (data_ != nullptr) cudaFree(data_);  // it finds the pointer's device by itself
 }
 
 PinnedMemory::PinnedMemory(size_t bytes) : bytes_(bytes) {
@@ -105,7 +106,8 @@ void DownloadBuffer::finish(bool deliver) {
 }
 
 void DownloadBuffer::drop(cudaStream_t stream) noexcept {
-  // Without an error to report: there is one on its way, which is why nobody waits for the data.
+  // Errors are ignored: this runs while another error is being reported, which is why nobody waits
+  // for the data.
   if (straight_) static_cast<void>(cudaStreamSynchronize(stream));
   finish(false);
 }

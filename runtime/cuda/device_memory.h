@@ -1,4 +1,5 @@
-// Memory of a CUDA device, and page-locked host memory through which data goes up and down.
+// Memory of a CUDA device, and page-locked host memory through which data goes to the device and
+// back.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,7 +12,8 @@
 
 namespace packhorse::cuda {
 
-/// Makes a device the calling thread's current one, and gives the thread its own back.
+/// Makes a device the current one of the calling thread, and in its destructor the one that was
+/// current before.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);
@@ -24,14 +26,15 @@ class DeviceGuard {
   bool changed_ = false;
 };
 
-/// One cudaMalloc. Throws OutOfMemory naming what was needed, what is free and what to lower.
+/// Memory from one cudaMalloc. The constructor throws OutOfMemory, whose message says how much was
+/// needed, how much is free, and what to lower.
 class CudaMemory final : public DeviceMemory {
  public:
   CudaMemory(int device, size_t bytes);
   ~CudaMemory() override;
 };
 
-/// Page-locked host memory, which kernels can read and write at the same address.
+/// Page-locked host memory, which kernels can read and write, too, at the same address.
 class PinnedMemory {
  public:
   explicit PinnedMemory(size_t bytes);
@@ -47,8 +50,9 @@ class PinnedMemory {
   size_t bytes_ = 0;
 };
 
-/// Slots of page-locked memory for data on its way up. A slot is written again only when the stream
-/// has read it, so the caller's memory is free as soon as it has been copied into one.
+/// Slots of page-locked memory for data on its way to the device. A slot is written again only
+/// after the stream has read it. Since the caller's data is copied into a slot, the caller may
+/// change or free it at once.
 class UploadRing {
  public:
   static constexpr size_t kSlotBytes = size_t{1} << 20;
@@ -59,9 +63,9 @@ class UploadRing {
   UploadRing(const UploadRing&) = delete;
   UploadRing& operator=(const UploadRing&) = delete;
 
-  /// The next slot, once the stream is done with it.
+  /// Returns the next slot, after waiting until the stream has read what was in it.
   void* acquire();
-  /// What the stream has been asked so far reads the slot; nothing later does.
+  /// Ends the use of the slot: the stream has been asked for everything that reads it.
   void release(cudaStream_t stream);
 
  private:
@@ -70,17 +74,20 @@ class UploadRing {
   int next_ = 0;
 };
 
-/// Page-locked memory for data on its way down, emptied into the callers' memory at the next
-/// synchronisation.
+/// Page-locked memory for data on its way back from the device. It is copied to the callers' memory
+/// at the next synchronisation.
 class DownloadBuffer {
  public:
   static constexpr size_t kBytes = size_t{4} << 20;
 
-  /// Asks the stream to copy; through here if there is room, else straight (which waits).
+  /// Asks the stream to copy: into this buffer if there is room, otherwise straight to `host_to`,
+  /// for which the host waits.
   void download(void* host_to, const void* device_from, size_t bytes, cudaStream_t stream);
-  /// After the stream was synchronised: hands everything over. `deliver` false drops it.
+  /// Copies everything to the callers' memory, or drops it where `deliver` is false. Called after
+  /// the stream was synchronised.
   void finish(bool deliver);
-  /// Forgets what was not handed over, once `stream` writes to no caller's memory any more.
+  /// Drops everything. If `stream` may still write to a caller's memory, it waits for the stream
+  /// first.
   void drop(cudaStream_t stream) noexcept;
 
  private:
@@ -91,7 +98,7 @@ class DownloadBuffer {
   };
   PinnedMemory memory_{kBytes};
   size_t used_ = 0;
-  bool straight_ = false;  // whether the stream may still write to memory of a caller
+  bool straight_ = false;  // whether the stream may still write to a caller's memory
   std::vector<Pending> pending_;
 };
 

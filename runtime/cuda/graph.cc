@@ -1,3 +1,4 @@
+// Captures CUDA graphs and launches them.
 #include "cuda/graph.h"
 
 #include "cuda/check.h"
@@ -9,7 +10,7 @@ class Graph final : public Recording {
  public:
   Graph(cudaGraph_t graph, cudaStream_t stream)
       : executable_(instantiate(graph), cudaGraphExecDestroy), stream_(stream) {
-    // Otherwise the first launch would do it.
+    // Without this the first launch would upload the graph, and take longer.
     CUDA_CHECK(cudaGraphUpload(executable_.get(), stream));
   }
 
@@ -30,7 +31,8 @@ class Graph final : public Recording {
 
 std::unique_ptr<Recording> record_graph(cudaStream_t stream, const std::function<void()>& work) {
   cudaGraph_t captured = nullptr;
-  // Thread-local: what other threads do meanwhile, other sessions' loads say, is their affair.
+  // The mode is thread-local, so that other threads may do meanwhile what a capture does not allow,
+  // such as load a model for another session.
   CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   try {
     work();

@@ -1,4 +1,4 @@
-// CUDA graphs: a sequence of kernels launched as one.
+// Recordings as CUDA graphs: a sequence of kernels that is launched as one.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,24 +1,27 @@
-// Programmatic dependent launch: a kernel's blocks start, and set themselves up, while the stream's
-// previous kernel still runs. What keeps that safe, in every kernel launched through this header:
+// Programmatic dependent launch (CUDA C++ Programming Guide): the blocks of a kernel start, and set
+// themselves up, while the previous kernel of the stream still runs. Three rules make that safe,
+// and every kernel that is launched through this header keeps them:
 //
 // 1. Every block calls wait_for_previous_kernel() before its first access to memory that another
-//    kernel writes or reads (but for rule 3), and before it exits, empty blocks too. A kernel is
-//    then complete only when all before it are, so waiting for one kernel is waiting for all of
-//    them; it orders writes after earlier reads of a shared buffer as well.
-// 2. Only after that may it call let_next_kernel_start(). So when a kernel's first block starts,
-//    those before its predecessor are complete. Norms of small batches call it before: in a layer
-//    that is over in microseconds, the weights of the GEMM behind a norm then come while the GEMM
-//    ahead of it still runs.
-// 3. Ahead of its wait a kernel may so read what the kernel before it does not write, nor, where
-//    that is such a norm, the run of such norms directly before it and the kernel ahead of that
-//    run. In a model, weights are always of that kind.
+//    kernel writes or reads (rule 3 says what is excepted), and before it exits, even if it has no
+//    work. So a kernel is complete only when all kernels before it are, and waiting for one kernel
+//    is waiting for all of them. It also means that a kernel writes a shared buffer only after
+//    earlier kernels have read it.
+// 2. A block calls let_next_kernel_start() only after that. So when the first block of a kernel
+//    starts, all kernels before its predecessor are complete. Norms of small batches are the
+//    exception and call it before they wait: in a layer that takes microseconds, the GEMM behind
+//    the norm can then load its weights while the GEMM ahead of the norm still runs.
+// 3. Ahead of its wait, a kernel may therefore read memory that its predecessor does not write. If
+//    the predecessor is such a norm, the memory must not be written either by any norm of the run
+//    of such norms directly before the kernel, or by the kernel ahead of that run. A model's
+//    weights are always safe to read.
 //
-// GEMMs, norms and attention read a batch's offsets and counts ahead of their wait: what writes
-// those must lie further back, with an embedding, a copy or a synchronisation in between. An
-// embedding never lets the next kernel start ahead of its own wait.
+// GEMMs, norms and attention read a batch's offsets and counts ahead of their wait. Whatever writes
+// those must therefore lie further back, with an embedding, a copy or a synchronisation in between.
+// An embedding always waits before it lets the next kernel start.
 //
-// A kernel launched without the attribute (or a copy) waits for all before it, and the two calls
-// do nothing.
+// A kernel that is launched without the attribute, like a copy, waits for everything before it, and
+// in it the two calls do nothing.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -27,21 +30,24 @@
 
 namespace packhorse::cuda {
 
+/// Waits until the kernels before this one are complete and their writes can be seen (PTX ISA,
+/// griddepcontrol.wait).
 __device__ inline void wait_for_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-/// Takes effect once every block of this kernel has called it or is done.
+/// Lets the next kernel's blocks start, once every block of this kernel has called it or has ended
+/// (PTX ISA, griddepcontrol.launch_dependents).
 __device__ inline void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-/// Whether kernels of this build that run on the current device contain the calls above: those
-/// compiled for sm_90a do, PTX of compute_80 does not.
+/// Returns whether the kernels of this build that run on the current device contain the calls
+/// above. Those compiled for sm_90a do; the PTX of compute_80 does not.
 inline bool kernels_may_overlap() {
 #ifdef PACKHORSE_CUDA_SM90
   int device = 0;
@@ -57,8 +63,8 @@ inline bool kernels_may_overlap() {
 }
 
 /// Launches a kernel that keeps the rules above. Where kernels overlap, its blocks start in
-/// clusters of `cluster`, which divides the grid. A kernel may count on that for speed, not for its
-/// results. Throws RuntimeError.
+/// clusters of `cluster` blocks; `cluster` must divide the grid. A kernel may rely on the clusters
+/// for speed, but not for its results. Throws RuntimeError.
 template <class... Params, class... Args>
 void launch_clusters(unsigned cluster, void (*kernel)(Params...), dim3 grid, unsigned threads,
                      size_t shared_bytes, cudaStream_t stream, const Args&... args) {
@@ -77,7 +83,7 @@ void launch_clusters(unsigned cluster, void (*kernel)(Params...), dim3 grid, uns
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args...));
 }
 
-/// The same, blocks one by one.
+/// Does the same without clusters.
 template <class... Params, class... Args>
 void launch_kernel(void (*kernel)(Params...), dim3 grid, unsigned threads, size_t shared_bytes,
                    cudaStream_t stream, const Args&... args) {

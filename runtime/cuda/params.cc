@@ -1,3 +1,4 @@
+// Turns the arguments of operators into those of kernels, and checks what CUDA needs of them.
 #include "cuda/params.h"
 
 #include <limits>

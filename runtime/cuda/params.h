@@ -1,5 +1,7 @@
-// Arguments of operators as kernels take them: pointers and 32-bit sizes, checked for what CUDA
-// needs beyond what Ops has checked (16-bit floats, rows of whole 16-byte accesses).
+// The arguments of operators in the form that kernels take: pointers and 32-bit sizes. The
+// functions check what CUDA needs beyond what Ops has checked: 16-bit floats, and rows that consist
+// of whole 16-byte vectors. They all throw InvalidArgument that names the operator, the argument,
+// what was found and what was expected.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +13,19 @@
 
 namespace packhorse::cuda {
 
-constexpr int64_t kMultiple = 8;  // elements of a 16-byte access
+constexpr int64_t kMultiple = 8;  // elements of 16 bits in a 16-byte access
 
-// All throw InvalidArgument naming the operator, the argument, what was found and expected.
-
+/// Checks that `dtype` is one that CUDA computes in.
 void check_compute(const char* op, DType dtype);
+/// Checks that the rows of `view` can be read 16 bytes at a time.
 void check_vectors(const char* op, const char* name, const TensorView& view);
+/// Checks that `value` fits 32 bits.
 int32_t to_int32(const char* op, const char* name, int64_t value);
 
 GemmParams gemm_params(const char* op, const TensorView& x, const LinearWeight& weight,
                        Activation activation, const TensorView& residual, const TensorView& out,
                        const int32_t* row_count, int sm_count);
-/// Without a workspace.
+/// The workspace is left null.
 AttentionParams attention_params(const AttentionArgs& args, int sm_count);
 NormParams norm_params(const NormArgs& args);
 

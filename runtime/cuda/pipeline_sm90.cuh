@@ -1,4 +1,7 @@
-// What the producer and the consumers of Hopper kernels share: barriers, places in rings of stages.
+// What the producer and the consumers of Hopper kernels share. A producer copies tiles from global
+// to shared memory by TMA (the Tensor Memory Accelerator) and consumers multiply them. The tiles
+// lie in a ring of stages; each stage has a barrier `full`, on which consumers wait for the copy,
+// and a barrier `empty`, on which the producer waits for its last reader (PTX ISA, mbarrier).
 #pragma once
 
 #include <cuda.h>
@@ -11,7 +14,8 @@ namespace packhorse::cuda::sm90 {
 using Barrier = cutlass::arch::ClusterBarrier;
 using TxBarrier = cutlass::arch::ClusterTransactionBarrier;
 
-/// A stage of a ring, and the parity of its current use.
+/// A place in a ring: the index of a stage, and the parity of the barrier phase that its current
+/// use waits for.
 template <int stages>
 struct Ring {
   int index = 0;
@@ -29,22 +33,22 @@ struct Ring {
   }
 };
 
-/// The same rows in boxes of a whole tile and in small ones, for tiles that are not full: rows that
-/// the copy engine finds beyond the end, and fills with zeros, cost it more than rows that are
-/// there.
+/// Two tensor maps of the same rows, with boxes of a whole tile and with boxes of kPartRows rows.
+/// The small boxes are for tiles that are not full, because TMA takes longer for rows past the end,
+/// which it fills with zeros, than for rows that exist.
 struct TileMap {
   CUtensorMap whole, part;
 };
 constexpr int kPartRows = 16;
 
-/// How many rows of a tile are copied where `left` are there. The rest of its shared memory keeps
-/// what it holds.
+/// Returns how many of a tile's `rows` rows are copied where `left` rows exist. The rest of the
+/// tile keeps what it holds in shared memory.
 __device__ inline int32_t copied_rows(int32_t left, int32_t rows) {
   return left >= rows ? rows : (left + kPartRows - 1) / kPartRows * kPartRows;
 }
 
-/// A value that all lanes hold alike, in a form that the compiler knows to be so: what depends on
-/// it (loop counters, stages, wgmma descriptors) then stays in uniform registers.
+/// Returns a value that is the same in all lanes, in a form from which the compiler knows that.
+/// What depends on it (loop counters, stages, wgmma descriptors) then stays in uniform registers.
 __device__ inline int32_t uniform(int32_t value) { return __shfl_sync(~0u, value, 0); }
 
 }  // namespace packhorse::cuda::sm90

@@ -1,4 +1,4 @@
-// The batches that recordings of the encoder are made for.
+// The batch sizes that the encoder is recorded for.
 #pragma once
 
 #include <algorithm>
@@ -10,19 +10,20 @@
 
 namespace packhorse::cuda {
 
-/// There are kernels for batches whose longest sequence is no longer than this.
+/// Attention has kernels for batches whose longest sequence has at most this many tokens.
 inline constexpr int64_t kShortSequence = 128;
 
-/// The next larger bucket of tokens: twice as large up to 128, then eight to an octave. Tiles of 64
-/// and 128 rows make waves over the multiprocessors; the closer a bucket, the better the choice of
-/// tiles.
+/// Returns the next larger bucket of tokens. Buckets double up to 128 tokens; from there on there
+/// are eight to an octave. GEMM tiles of 64 and 128 rows are spread over the SMs in waves, so the
+/// choice of tiles is the better the closer a bucket is to the batch.
 inline int64_t next_bucket(int64_t bucket) {
   if (bucket < 128) return 2 * bucket;
   return bucket + static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(bucket))) / 8;
 }
 
-/// Buckets of 16, 32, 64, 128, 144, 160, ... tokens; of those that can hold a longer sequence one
-/// for short sequences only, and one for any.
+/// Returns bounds for buckets of 16, 32, 64, 128, 144, 160, ... tokens. A bucket that can hold a
+/// sequence of more than kShortSequence tokens has two recordings: one for short sequences only,
+/// and one for any.
 inline std::vector<RecordingBounds> recording_bounds(int64_t max_tokens, int64_t max_seqlen) {
   std::vector<RecordingBounds> result;
   for (int64_t size = 16;; size = next_bucket(size)) {

@@ -1,4 +1,4 @@
-// Owners of a stream and of an event.
+// Classes that own a CUDA stream and a CUDA event.
 #pragma once
 
 #include <cuda_runtime_api.h>

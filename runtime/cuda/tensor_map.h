@@ -1,4 +1,4 @@
-// Tensor maps: what TMA needs to know of a matrix in global memory.
+// Tensor maps, which describe a matrix in global memory to TMA (the Tensor Memory Accelerator).
 #pragma once
 
 #include <cuda.h>
@@ -12,7 +12,8 @@
 
 namespace packhorse::cuda {
 
-/// The driver's tensor-map encoder, found through the runtime so that nothing links libcuda.
+/// Returns the driver's function that encodes tensor maps. It is found through the runtime, so that
+/// nothing has to link libcuda.
 inline auto tensor_map_encoder() {
   static const auto encode = [] {
     void* function = nullptr;
@@ -27,8 +28,9 @@ inline auto tensor_map_encoder() {
   return encode;
 }
 
-/// Map of 16-bit [rows, columns], rows `stride` elements apart, in boxes whose width (16, 32 or 64
-/// columns) is the span of their swizzle. Reads past the matrix give zeros, writes nothing.
+/// Returns a map of a 16-bit matrix [rows, columns] whose rows are `stride` elements apart. Boxes
+/// are 16, 32 or 64 columns wide, and swizzled over that width. Reads past the matrix give zeros,
+/// and writes past it do nothing.
 inline CUtensorMap matrix_tensor_map(const void* data, DType dtype, int64_t rows, int64_t columns,
                                      int64_t stride, int box_rows, int box_columns) {
   const cuuint64_t extents[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};

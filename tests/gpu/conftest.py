@@ -1,7 +1,7 @@
-"""What runs on a CUDA device, compared with PyTorch there.
+"""Tests that need a CUDA device; they compare with PyTorch on the same device.
 
-Without a device, or without PyTorch for it, test_device.py is all that is collected, and skipped.
-tools/gpu_receipt.py runs all of it, and leaves a receipt.
+Without a device, or without PyTorch for it, only test_device.py is collected, and in it only what
+needs no device runs. tools/gpu_receipt.py runs all of these tests and leaves a receipt.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ CAN_RUN = "cuda:0" in packhorse.available_devices() and all(
 collect_ignore_glob = [] if CAN_RUN else ["test_gpu_*.py"]
 
 if CAN_RUN:
-    # Imported here because pyproject.toml turns warnings, theirs too, into errors.
+    # They are imported here, with warnings ignored, because pyproject.toml turns warnings into
+    # errors.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import torch
@@ -51,7 +52,7 @@ def precision(request: pytest.FixtureRequest) -> Precision:
 
 @pytest.fixture(scope="module", params=["sm90", "portable"])
 def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The kernels of sessions that are loaded, and of operators that are called, meanwhile."""
+    """Sessions that are loaded and operators that are called in a test use these kernels."""
     if request.param == "sm90" and torch.cuda.get_device_capability(0) != (9, 0):
         pytest.skip("needs compute capability 9.0")
 
@@ -60,22 +61,22 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PACKHORSE_GEMM", request.param)
-        # On Hopper "auto" still leaves to the portable kernel what Hopper's does not take.
+        # "auto" means the Hopper kernels, and the portable ones for what those do not take.
         patch.setenv("PACKHORSE_ATTENTION", "online" if request.param == "portable" else "auto")
-        # Operators read the choice when they are made: those of the other kernels do not serve.
+        # Operators read the choice when they are made: those with other kernels cannot be shared.
         patch.setattr(operator_call, "shared_operators", lru_cache(make))
         yield request.param
 
 
 @pytest.fixture
 def random() -> Any:
-    """torch.Generator on the device."""
+    """A torch.Generator on the device."""
     return torch.Generator("cuda").manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
 def poisoned_memory() -> None:
-    """What is allocated next holds NaN: an element that nobody writes shows."""
+    """Memory that is allocated next holds NaN, so an element that no kernel writes is noticed."""
     if CAN_RUN:
         torch.full((64 << 20,), 0xFF, dtype=torch.uint8, device="cuda")
         torch.cuda.empty_cache()

@@ -1,5 +1,8 @@
-"""What the tests of device arrays share: a small model, batches, and the libraries that make them
-on the device and take results there, each behind the same names."""
+"""What the tests of device arrays share: a small model, batches, and consumers.
+
+A consumer is a library that makes arrays on the device and takes results there. Each is wrapped in
+a class with the same two methods, put and take.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from gpu_support import DEVICE
 from models import random_sequences
 from packhorse import DeviceArray, PackedTokens, Session, pack
 
-# JAX would take most of the device's memory for itself.
+# Without this, JAX would take most of the device's memory for itself.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
@@ -42,7 +45,7 @@ class CuPy:
 
 
 class CuPyInterface(CuPy):
-    """CuPy by the CUDA array interface, in and out."""
+    """CuPy, whose arrays go in and out by the CUDA array interface."""
 
     def put(self, values: Any) -> Any:
         array = super().put(values)
@@ -72,13 +75,13 @@ class Jax:
         return self.numpy.asarray(np.asarray(values, np.int32))
 
     def take(self, array: Any) -> npt.NDArray[np.float32]:
-        if 0 in array.shape:  # JAX imports no empty arrays
+        if 0 in array.shape:  # JAX cannot import empty arrays
             return array.numpy()  # type: ignore[no-any-return]
         return np.asarray(self.dlpack.from_dlpack(array).astype(np.float32))
 
 
 class Strict(PyTorch):
-    """The protocol to the letter, and the older of its capsules."""
+    """PyTorch behind a producer that keeps strictly to DLPack and makes the older capsules."""
 
     def put(self, values: Any) -> Any:
         array = super().put(values)
@@ -120,7 +123,7 @@ def bits(result: Any) -> bytes:
 
 
 def variants(lengths: list[int]) -> list[PackedTokens]:
-    """Without and with type and position ids: recorded and eager."""
+    """Batches without and with type and position ids. Those with position ids are not recorded."""
     plain = pack(random_sequences(lengths))
     types = np.arange(plain.num_tokens) % 2
     positions = np.arange(plain.num_tokens) % 300

@@ -41,19 +41,20 @@ class Precision:
         return dtype
 
     def round(self, x: Any) -> Tensor:
-        """The values that the device sees, in float64."""
+        """Returns x as the device sees it, rounded to the dtype, in float64."""
         return torch.as_tensor(x, device="cuda").to(self.dtype).double()
 
     def normal(self, random: torch.Generator, *shape: int, scale: float = 1) -> Tensor:
         return self.round(torch.randn(shape, generator=random, device="cuda") * scale)
 
     def check(self, actual: Array, expected: Tensor, steps: float = 1) -> None:
-        """`steps`: how many roundings follow one another, at most about; of values around 1."""
+        """Compares values of magnitude around 1. `steps` is about how many roundings follow one
+        another at most."""
         assert actual.dtype == np.float32
         tolerance = 2 * steps * self.epsilon
         found = torch.as_tensor(actual, device="cuda").double()
         torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-        # Of all together: errors of single elements add up at random.
+        # The error of all elements together is bounded, too, since single errors add up at random.
         distance, size = (found - expected).norm(), expected.norm()
         if expected.isfinite().all():
             assert distance <= tolerance * size, f"{distance / size:.1e} of the norm"
@@ -68,7 +69,7 @@ Norm = tuple[Tensor, Tensor, float]  # gamma, beta, eps
 
 
 def vector(random: torch.Generator, size: int, mean: float = 0, deviation: float = 1) -> Tensor:
-    """Values of float32, which vectors have in every dtype."""
+    """Returns a random vector of float32 values, which biases and norms have in every dtype."""
     values = torch.randn(size, generator=random, device="cuda") * deviation + mean
     return values.double()
 
@@ -77,7 +78,7 @@ def norm_of(random: torch.Generator, size: int) -> Norm:
     return vector(random, size, 1, 0.2), vector(random, size, 0, 0.2), 1e-5
 
 
-# --- operators in float64; arguments as in packhorse.ops
+# --- operators in float64, with the arguments of packhorse.ops
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
@@ -99,7 +100,7 @@ def linear(
 def rotated(heads: Tensor, positions: Any, frequencies: Any) -> Tensor:
     """heads [T, H, d] with columns j and j + dims / 2 turned by position * frequencies[j]."""
     at = torch.as_tensor(positions, device="cuda").float()
-    # Rounded to float32, as models are trained.
+    # The product is rounded to float32, as in training.
     angles = (at[:, None] * torch.as_tensor(frequencies, device="cuda")).double()[:, None]
     dims = 2 * angles.shape[-1]
     a, b = heads[..., :dims].chunk(2, -1)
@@ -122,7 +123,7 @@ def _term(
     max_distance: int,
     bidirectional: bool,
 ) -> Tensor | float:
-    """What is added to the scores: [H, queries, keys]."""
+    """Returns what is added to the scores, [H, queries, keys]."""
     if slopes is not None:
         return -slopes[:, None, None] * distance.abs()
     if table is None:
@@ -143,7 +144,7 @@ def _disentangled(
     buckets: int,
     max_distance: int,
 ) -> Tensor | float:
-    """DeBERTa's terms of the scores, unscaled: [H, queries, keys]."""
+    """Returns DeBERTa's terms of the scores, unscaled, [H, queries, keys]."""
     slot = torch.from_numpy(relative_slot(-distance.cpu().numpy(), buckets, max_distance)).cuda()
     slots = slot.expand(len(qh), -1, -1)
     heads = (len(qh), qh.shape[2])
@@ -176,7 +177,8 @@ def attention(
     position_queries: Tensor | None = None,
     buckets: int = 0,
 ) -> Tensor:
-    """Sequence after sequence, as many query rows at once as give 2^27 scores."""
+    """Computes one sequence after the other. Query rows are taken in steps that make at most 2^27
+    scores, or one by one."""
     head_dim = q.shape[1] // num_heads
     out = torch.zeros_like(q)
     for queries, keys in zip(pairwise(cu_seqlens_q), pairwise(cu_seqlens_k), strict=True):
@@ -210,7 +212,7 @@ def attention(
             if window[1] >= 0:
                 visible &= distance <= window[1]
             scores.masked_fill_(~visible, -math.inf)
-            # A query that sees no key: softmax gives NaN, we zeros.
+            # For a query that sees no key softmax gives NaN; it must give zeros.
             weights = scores.softmax(-1).masked_fill_(~visible.any(-1, keepdim=True), 0)
             out[rows] = (weights @ vh).transpose(0, 1).reshape(end - begin, -1)
     return out

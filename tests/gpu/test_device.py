@@ -1,4 +1,4 @@
-"""Devices and dtypes: what there is, and what is said where something is missing."""
+"""Which devices and dtypes there are, and the messages where something is missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def test_device() -> None:
 
 
 def test_no_device() -> None:
-    """Without a device, a driver or a CUDA backend: imported, and said, and the CPU works."""
+    """Without a device, a driver or a CUDA backend, the package can be imported, and the error says
+    what is missing."""
     code = (
         "import numpy, packhorse; from packhorse import ops\n"
         "assert all(name == 'cpu' for name in packhorse.available_devices())\n"

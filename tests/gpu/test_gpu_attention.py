@@ -1,4 +1,4 @@
-"""Variable-length attention: head sizes, lengths, masks, additive terms, by every algorithm."""
+"""Variable-length attention by every algorithm: head sizes, lengths, masks and additive terms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packhorse import ops
 from torch import Generator
 
 Lengths = list[int]
-# Among them what takes each kernel: all short, few blocks, many blocks, thousands of keys.
+# Every kernel runs in some batch: all sequences short, few blocks, many blocks, thousands of keys.
 LENGTHS: dict[str, Lengths] = {
     **BATCHES,
     "tile-edges": [127, 128, 129, 191, 192, 193, 255, 256, 257],
@@ -22,13 +22,14 @@ LENGTHS: dict[str, Lengths] = {
     "one-more": mixed_lengths(33, 300),
     "many": mixed_lengths(64, 600),
     "long": [4096, 1, 0, 777],
-    # Around the longest sequences of ByteTransformer's two kernels.
+    # Lengths around the limits of ByteTransformer's two kernels.
     "limits": [383, 384, 385, 1, 1023, 1024, 1025, 0],
 }
 WINDOWS = [(-1, 0), (0, 0), (0, -1), (3, 2), (16, 0), (64, 64), (200, 1), (-1, 5), (9999, 9999)]
 
 
-ALGORITHMS = ("auto", "online", "short", "grouped", "bytetransformer")  # of auto, see test_auto
+# "hopper" is missing because it is what "auto" means on a device that has it (test_auto).
+ALGORITHMS = ("auto", "online", "short", "grouped", "bytetransformer")
 PAPERS = ("short", "grouped", "bytetransformer")
 WIDEST_OF_PAPERS = 128
 
@@ -81,8 +82,8 @@ def check(
         **kernel.options(),
     )
     expected = attention(q, k, v, cu_q.tolist(), cu_k.tolist(), num_heads, num_kv_heads, **options)
-    # The weights of the values are rounded as well as the result; between grouped GEMMs twice: as
-    # they are stored, and once more when their tile's factor is known.
+    # The probabilities are rounded, and so is the result. Between grouped GEMMs the probabilities
+    # are rounded twice: when they are stored, and again when the factor of their tile is known.
     grouped = kernel.algorithm in ("grouped", "bytetransformer")
     precision.check(actual, expected, steps=3 if grouped else 2)
 
@@ -107,7 +108,7 @@ def test_batches(
 
 
 def test_very_long(kernel: Kernel, random: Generator) -> None:
-    """Beside it a short sequence, which must not wait for so many keys."""
+    """Beside the long sequence there is a short one, which must not go over as many keys."""
     check(kernel, random, [131072, 3], num_heads=1)
 
 
@@ -139,8 +140,8 @@ def test_windows(kernel: Kernel, random: Generator, window: tuple[int, int], cau
 def test_queries_over_cached_keys(
     kernel: Kernel, random: Generator, window: tuple[int, int], causal: bool, head_dim: int
 ) -> None:
-    """Decoding: new queries stand at the end of their keys. Then fewer keys than queries, or none:
-    some queries see nothing."""
+    """As in decoding, queries stand at the end of their keys. In the last batch sequences have
+    fewer keys than queries, or none, so that some queries see no key."""
     options: dict[str, Any] = {"head_dim": head_dim, "window": window, "causal": causal}
     check(kernel, random, [3, 1, 0, 64, 5], [40, 1, 7, 64, 300], **options)
     check(kernel, random, [1] * 40, [*range(1, 400, 10)], **options)
@@ -189,7 +190,8 @@ def test_buckets(
 def test_bits_do_not_depend_on_the_batch(
     kernel: Kernel, random: Generator, head_dim: int, causal: bool, window: tuple[int, int]
 ) -> None:
-    """Alone, in other batches and places; so many that other kernels are taken."""
+    """A sequence has the same bits alone, in other batches and in other places. Some batches are so
+    large that other kernels compute them."""
     kernel.skip_wider(head_dim)
     lengths = [1, 64, 128, 129, 300, 384, 1024, 2049]
     company = [*mixed_lengths(30, 200), 3000]
@@ -253,8 +255,8 @@ def test_earlier_tiles_do_not_leak(
     slopes: float | None,
     head_dim: int,
 ) -> None:
-    """So many tiles that each block has several: what shared memory still holds of long sequences
-    full of NaN stays out of the short ones that follow."""
+    """There are so many tiles that each block has several. What long sequences full of NaN leave in
+    shared memory must not enter the short sequences that follow."""
     kernel.skip_wider(head_dim)
     lengths = [longest] * 150 + [int(n) for n in np.random.default_rng(0).integers(1, 70, 150)]
     cu_seqlens = offsets(lengths)
@@ -271,7 +273,7 @@ def test_earlier_tiles_do_not_leak(
 
 
 def test_large_scores(kernel: Kernel) -> None:
-    """Softmax subtracts the largest score: no overflow for scores in the thousands."""
+    """Softmax subtracts the largest score, so that scores in the thousands do not overflow."""
     q = np.full((3, 32), 30.0, np.float32)
     k = np.stack([np.full(32, x, np.float32) for x in (10.0, 9.0, -10.0)])
     v = np.stack([np.full(32, x, np.float32) for x in (1.0, 2.0, 3.0)])
@@ -294,8 +296,8 @@ def test_no_keys(kernel: Kernel) -> None:
 
 
 def test_auto(precision: Precision, random: Generator) -> None:
-    """It is Hopper's algorithm where the device has it, bit for bit; a term that Hopper's does not
-    take is refused where it was asked for by name, and left to the portable one by "auto"."""
+    """On a device that has the Hopper kernels, "auto" gives their bits. A term that they do not
+    take is refused where "hopper" was asked for by name; "auto" uses the portable kernel."""
     if torch.cuda.get_device_capability(0) != (9, 0):
         pytest.skip("needs compute capability 9.0")
     lengths = [130, 1, 0, 700]

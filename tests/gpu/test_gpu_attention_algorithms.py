@@ -1,4 +1,4 @@
-"""Sessions whose attention runs by an algorithm that was asked for."""
+"""Sessions whose attention is computed by an algorithm that was asked for."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def algorithm(request: pytest.FixtureRequest) -> str:
 
 
 def test_against_float64_and_alone(precision: Precision, algorithm: str, tmp_path: Path) -> None:
-    """In recorded graphs and without; a sequence's bits are those that it has alone, and other
-    algorithms give other bits, so the one asked for did run."""
+    """Results are right, and have the same bits in recorded graphs and without, in a batch and
+    alone. Other algorithms give other bits, which shows that the one asked for did run."""
     folder = write_model(tmp_path, SPEC)
     session = Session.load(
         folder, DEVICE, precision.name, max_tokens=4096, attention_algorithm=algorithm
@@ -96,7 +96,7 @@ def test_what_the_papers_kernels_do_not_take(name: str, tmp_path: Path) -> None:
 
 
 def test_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """PACKHORSE_ATTENTION is what "auto" means; what is asked for by name comes first."""
+    """PACKHORSE_ATTENTION says what "auto" means; an algorithm asked for by name overrides it."""
     folder = write_model(tmp_path, SPEC)
     monkeypatch.setenv("PACKHORSE_ATTENTION", "grouped")
     assert ": grouped (" in Session.load(folder, DEVICE, "float16").explain([[1]])[0]
@@ -108,7 +108,7 @@ def test_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_plan(tmp_path: Path) -> None:
-    """Grouped GEMMs alone keep scores in memory."""
+    """Only the grouped GEMMs keep scores in memory, and so need a larger arena."""
     folder = write_model(tmp_path, SPEC)
     sizes = {
         name: packhorse.plan_memory(folder, DEVICE, "float16", attention_algorithm=name).arena.bytes

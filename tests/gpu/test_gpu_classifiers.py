@@ -1,4 +1,4 @@
-"""Logits on the device: against float64, beside those in host memory, and of refused batches."""
+"""Logits on the device, compared with float64 and with host memory, and of refused batches."""
 
 from __future__ import annotations
 

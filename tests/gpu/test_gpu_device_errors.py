@@ -1,4 +1,4 @@
-"""Batches on the device that are not acceptable: what is said, and that nothing else suffers."""
+"""Batches on the device that are refused: the messages, and that other runs are not affected."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_bad_batches(session: Session, change: dict[str, Any], message: str) -> 
     with pytest.raises(ValueError, match=message):
         session.run(batch)
     there = on_device(batch)
-    # Released on failure too: a failed test's frame lives on, and its slots would with it.
+    # `with` gives the slots back on failure, too; the frame of a failed test would keep them.
     with session.run(on_device(BATCH), outputs=OUTPUTS) as good:
         with session.run(there, outputs=OUTPUTS) as result:
             for read in (result.check, result.hidden.numpy, result.pooled.check, result.check):
@@ -58,7 +58,7 @@ def test_bad_batches(session: Session, change: dict[str, Any], message: str) -> 
             assert bits(session.run(BATCH, outputs=OUTPUTS)) == bits(expected)
         with pytest.raises(ValueError, match=message):
             session.run(there, on_device=False)
-        # Other results, before and after, are none the worse for it.
+        # Results of other runs, before and after, are not affected.
         assert bits(good) == bits(expected)
     assert bits(session.run(on_device(BATCH), outputs=OUTPUTS)) == bits(expected)
 
@@ -101,7 +101,7 @@ def test_what_the_host_sees(session: Session) -> None:
 
 @pytest.mark.parametrize("size", [-5, 2**31, 2**31 + 3, 2**40])
 def test_sizes_that_offsets_cannot_count(session: Session, size: int) -> None:
-    """Nothing is read of what claims to be that long."""
+    """An array that claims such a size is refused before anything of it is read."""
     expected = bits(session.run(BATCH, outputs=OUTPUTS))
     ids, offsets = TORCH.put([1, 2, 3]), TORCH.put([0, 3])
     many = Interface(ids.data_ptr(), (size,))
@@ -118,7 +118,7 @@ def test_sizes_that_offsets_cannot_count(session: Session, size: int) -> None:
 
 
 def test_anything_at_all(session: Session) -> None:
-    """Random numbers in every array: errors, and a session that works on."""
+    """Random numbers in every array give errors, and the session still works."""
     expected = bits(session.run(BATCH, outputs=OUTPUTS))
     random = np.random.default_rng(0)
     refused = 0

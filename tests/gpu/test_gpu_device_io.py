@@ -1,4 +1,4 @@
-"""Batches that lie on the device, and results that stay there."""
+"""Batches that are in device memory already, and results that stay there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from models import random_sequences, tiny_spec, write_model
 from packhorse import PackedTokens, Session, pack
 from test_gpu_session import driver_calls, free_memory
 
-LONG = 200_000_000  # clock cycles that a stream spins: some 100 ms
+LONG = 200_000_000  # clock cycles for which a stream is kept busy: some 100 ms
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def session(folder: Path) -> Session:
-    # What PyTorch does for the first time, it may wait for.
+    # PyTorch may wait for the device at the first use of a function, so each is used once here.
     torch.cuda._sleep(1)
     for dtype in (torch.float16, torch.float32, torch.int32):
         torch.zeros(9, dtype=dtype, device="cuda").clone().copy_(torch.ones(9, device="cuda"))
@@ -42,7 +42,7 @@ def library(request: pytest.FixtureRequest) -> Any:
     return CONSUMERS[request.param]()
 
 
-# --- the same bits
+# --- same bits as from host memory
 
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
@@ -140,7 +140,7 @@ def test_protocols_of_results(session: Session) -> None:
         array.numpy()
 
 
-# --- order
+# --- the order of work on streams
 
 
 def stream_objects(stream: torch.cuda.Stream) -> dict[str, Any]:
@@ -155,7 +155,8 @@ def stream_objects(stream: torch.cuda.Stream) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["object", "handle", "cuda.core", "cupy", "negotiated"])
 def test_streams(session: Session, kind: str) -> None:
-    """Ids that are written late, results that are read at once, a host that waits for neither."""
+    """The ids are written late on the stream, and the results are read at once. Both are in order,
+    and the host waits for neither."""
     expected = session.run(BATCH, outputs=OUTPUTS)
     stream = torch.cuda.Stream()
     real, there = on_device(BATCH), on_device(BATCH)
@@ -186,7 +187,7 @@ def test_the_stream_of_the_cuda_array_interface(session: Session) -> None:
     ids = Interface(there.ids.data_ptr(), there.ids.shape, stream=handle)
     offsets = Interface(there.cu_seqlens.data_ptr(), there.cu_seqlens.shape)
     result = session.run((ids, offsets), outputs=OUTPUTS)
-    # PyTorch does not look at the interface's stream; its current one is the legacy default.
+    # PyTorch ignores the interface's stream. Its own current stream is the legacy default one.
     found = torch.as_tensor(result.embedding, device="cuda").cpu().numpy()
     assert found.tobytes() == expected.embedding.tobytes()
     assert bits(result) == bits(expected)
@@ -194,7 +195,8 @@ def test_the_stream_of_the_cuda_array_interface(session: Session) -> None:
 
 
 def test_memory_that_is_still_read_is_not_written(folder: Path) -> None:
-    """One slot, a reader that starts late on another stream, and a run that follows at once."""
+    """There is one slot. A run that follows at once must not write it before a reader on another
+    stream, which starts late, has read it."""
     session = load(folder, output_slots=1)
     other = pack(random_sequences(LENGTHS[4]))
     expected = [session.run(batch, outputs=OUTPUTS) for batch in (BATCH, other)]
@@ -255,7 +257,7 @@ def test_batches_are_kept_until_they_are_read(session: Session) -> None:
     assert producer.deleted == 1
 
 
-# --- slots
+# --- output slots
 
 
 def test_slots(folder: Path) -> None:
@@ -277,7 +279,7 @@ def test_slots(folder: Path) -> None:
 
     assert full()
     first.release()
-    assert bits(session.run(there, outputs=OUTPUTS)) == bits(expected)  # and lets go of it
+    assert bits(session.run(there, outputs=OUTPUTS)) == bits(expected)  # dropped at once
     first = session.run(there, outputs=OUTPUTS)
     assert full()
     tensor = torch.from_dlpack(first.hidden)
@@ -323,7 +325,7 @@ def test_results_outlive_their_session(folder: Path) -> None:
     assert tensor.float().cpu().numpy().tobytes() == expected.pooled.tobytes()
     box = [tensor]
     del tensor
-    with ThreadPoolExecutor(1) as pool:  # let go of in another thread
+    with ThreadPoolExecutor(1) as pool:  # another thread drops the tensor
         pool.submit(box.clear).result()
     assert abs(free_memory() - start) <= 32 << 20
 
@@ -353,14 +355,14 @@ def test_runs_neither_allocate_nor_wait(folder: Path, tmp_path: Path) -> None:
     memory = {name for name in calls if "Malloc" in name or "Free" in name or "Alloc" in name}
     assert not memory, dict(calls)
     waits = {name: n for name, n in calls.items() if "Synchronize" in name}
-    assert set(waits) <= {"cudaDeviceSynchronize"}, dict(calls)  # the profiler's own
+    assert set(waits) <= {"cudaDeviceSynchronize"}, dict(calls)  # calls of the profiler itself
     assert waits.get("cudaDeviceSynchronize", 0) <= 2, dict(calls)
     assert "cudaMemcpy" not in calls
     assert not any("MemcpyAsync" in name for name in calls), dict(calls)
 
 
 def test_many_threads(folder: Path) -> None:
-    """Each with a stream of its own, host and device batches mixed, on one session."""
+    """Threads share one session. Each has a stream of its own and mixes host and device batches."""
     session = load(folder, output_slots=8)
     batches = [pack(random_sequences(lengths, seed=i)) for i, lengths in enumerate(LENGTHS * 3)]
     expected = [session.run(batch, outputs=OUTPUTS) for batch in batches]
@@ -392,7 +394,7 @@ def test_many_threads(folder: Path) -> None:
 
 
 def test_a_chain(session: Session) -> None:
-    """Results of one run as a consumer uses them, run after run, without a look from the host."""
+    """A consumer on the device uses the results of run after run; the host never looks at them."""
     there = [on_device(batch) for batch in variants(LENGTHS[0])]
     expected = [session.run(batch, outputs=OUTPUTS) for batch in variants(LENGTHS[0])]
     sums = [torch.zeros(238, 48, device="cuda") for _ in there]

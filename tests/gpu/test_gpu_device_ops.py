@@ -15,7 +15,7 @@ TOKENS, WIDTH = OFFSETS[-1], 64
 
 
 class Case:
-    """One call of every operator: arrays of PyTorch, on the device."""
+    """One call of every operator with PyTorch's arrays on the device."""
 
     def __init__(self, precision: Precision, random: torch.Generator) -> None:
         def matrix(*shape: int) -> torch.Tensor:
@@ -102,7 +102,7 @@ def test_the_bits_of_host_arrays(
 
 
 def test_chains_and_streams(precision: Precision, random: torch.Generator) -> None:
-    """A result is an argument; inputs that are written late on the caller's stream."""
+    """A result can be an argument, and inputs may be written late on the caller's stream."""
     x = precision.normal(random, TOKENS, WIDTH).to(precision.dtype)
     late = torch.zeros_like(x)
     weight = precision.normal(random, WIDTH, WIDTH).to(precision.dtype)

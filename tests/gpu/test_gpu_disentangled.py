@@ -1,4 +1,4 @@
-"""DeBERTa: attention with its relative terms, and models with it or with a convolution."""
+"""DeBERTa: attention with disentangled terms, and models that have it or a convolution."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from torch import Generator
 pytestmark = pytest.mark.usefixtures("kernels")
 
 Lengths = list[int]
-# (buckets, max_distance): DeBERTa-v3's own, few buckets, one slot for each distance.
+# (buckets, max_distance): those of DeBERTa-v3, some with few buckets, and 0 buckets, which means
+# one slot for each distance.
 DISTANCES = [(256, 512), (4, 4), (32, 90), (0, 512), (0, 7)]
 BOTH = ("position_keys", "position_queries")
 LENGTHS: dict[str, Lengths] = {
@@ -76,7 +77,7 @@ def check(
         **precision.options(),
     )
     expected = attention(q, k, v, cu_q.tolist(), cu_k.tolist(), heads, heads, **options)
-    # The relative terms are rounded, the weights of the values, and the result.
+    # The disentangled terms, the probabilities and the result are rounded.
     precision.check(actual, expected, steps=2)
 
 

@@ -1,4 +1,4 @@
-"""Rotated heads, and feed-forward blocks with a gate: operators, and models of real sizes."""
+"""Rotated heads and gated feed-forward blocks: the operators, and models of real sizes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HEADS = [  # in_features, heads, key/value heads, head_dim, rotated columns
 
 
 class Projection:
-    """What project_heads is given, in the values that the device sees, and what it should give."""
+    """Arguments of project_heads, rounded to what the device sees, and the expected result."""
 
     def __init__(
         self, precision: Precision, random: Generator, lengths: list[int], heads: Any, norms: bool
@@ -86,7 +86,7 @@ def test_project_heads(
     for lengths in (LENGTHS, [1], [0, 0], []):
         case = Projection(precision, random, lengths, heads, norms)
         expected = case.expected(positions(case.cu_seqlens))
-        # Portable kernels, and those with norms, round in between.
+        # The portable kernels and the norms round between projection and rotation.
         steps = 4 if kernels == "sm90" else 6
         precision.check(case.run(), expected, steps)
         far = np.random.default_rng(0).integers(0, 130_000, len(case.x)).astype(np.int32)
@@ -98,7 +98,7 @@ def test_project_heads(
 def test_projected_rows_do_not_depend_on_one_another(
     kernels: str, precision: Precision, random: Generator, heads: Any, norms: bool
 ) -> None:
-    """Bit for bit: from 1 to 4000 rows other tiles, other neighbours in a tile."""
+    """The bits are the same from 1 to 4000 rows, with other tiles and neighbours in a tile."""
     lengths = [1, 63, 700, 0, 1236, 2000]
     case = Projection(precision, random, lengths, heads, norms)
     whole = case.run()
@@ -127,7 +127,7 @@ def test_heads_that_do_not_suit(precision: Precision) -> None:
 
 
 class GatedBlock:
-    """Weights of a feed-forward block with a gate, and its result in float64."""
+    """The weights of a gated feed-forward block, and its result in float64."""
 
     def __init__(self, precision: Precision, random: Generator, hidden: int, inner: int) -> None:
         self.gate, self.up = (
@@ -156,7 +156,7 @@ class GatedBlock:
 def test_gated_feed_forward(
     kernels: str, precision: Precision, random: Generator, activation: str
 ) -> None:
-    steps = 3 if kernels == "sm90" else 8  # gate and up are rounded before they meet
+    steps = 3 if kernels == "sm90" else 8  # gate and up are rounded first
     sizes = [(0, 8, 8), (1, 32, 75), (67, 40, 136), (300, 312, 1200), (1500, 768, 1152)]
     for rows, hidden, inner in sizes:
         block = GatedBlock(precision, random, hidden, inner)
@@ -198,7 +198,7 @@ def test_gates_that_do_not_suit(precision: Precision, random: Generator) -> None
         block.run(precision.normal(random, 3, 12), "gelu")
 
 
-# --- models of real sizes, fewer layers, random weights
+# --- models of real sizes, with fewer layers and random weights
 
 Make = Callable[[], Any]
 MODELS: dict[str, Make] = {

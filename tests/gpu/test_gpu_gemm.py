@@ -33,7 +33,7 @@ SHAPES = [  # (in_features, out_features)
     (768, 2304),
     (3072, 768),
     (1024, 4096),
-    (1000, 17000),  # over 32 MB: by panels of columns
+    (1000, 17000),  # over 32 MB, so computed in panels of columns
 ]
 ROWS = [0, 1, 17, 64, 1000]
 
@@ -84,7 +84,7 @@ def test_epilogues(
 ) -> None:
     for rows, k, n in [(1, 8, 16), (65, 48, 96), (200, 320, 264), (700, 768, 768)]:
         x = precision.normal(random, rows, k)
-        weight = precision.normal(random, n, k, scale=2 * k**-0.5)  # up to about 10 in magnitude
+        weight = precision.normal(random, n, k, scale=2 * k**-0.5)  # outputs of up to 10
         bias = vector(random, n)
         residual = precision.normal(random, rows, n) if with_residual else None
         norm = norm_of(random, n) if with_norm else None
@@ -97,13 +97,13 @@ def test_epilogues(
         if norm is None:
             precision.check(actual, expected)
         else:
-            # Normalising scales the product's rounding with the rows: up to 3 here.
+            # The norm scales the rounding of the product together with the rows, by up to 3 here.
             precision.check(actual, layer_norm(expected, *norm), steps=4)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations_far_out(precision: Precision, activation: str) -> None:
-    """Where exp and erf saturate: no NaN, no Inf but the value itself."""
+    """Where exp and erf saturate there is no NaN, and no Inf unless the value itself is one."""
     large = 6e4 if precision.name == "float16" else 1e38
     values = [0, 1e-7, 0.5, 3, 6, 12, 30, 200, 6e4, large]
     x = torch.zeros(2 * len(values), 8)
@@ -147,7 +147,7 @@ def test_many_rows(precision: Precision, random: Generator) -> None:
 def test_rows_do_not_depend_on_one_another(
     precision: Precision, random: Generator, k: int, n: int
 ) -> None:
-    """Bit for bit: from 1 to 6000 rows other tiles, another number of them, another order."""
+    """The bits are the same from 1 to 6000 rows, with other tiles, in other numbers and orders."""
     x = to_host(precision.normal(random, 6000, k))
     weight = to_host(precision.normal(random, n, k, scale=k**-0.5))
     residual = to_host(precision.normal(random, 6000, n))

@@ -1,7 +1,7 @@
 """Recorded graphs serve every composition of their bucket, and give what the eager path gives.
 
-Batches with position ids are not recorded: with those that the others have implicitly, the eager
-path runs on the same batch.
+Batches with position ids are not recorded. So a batch that is given the position ids which it has
+anyway runs on the eager path.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def session(
 
 
 def compositions(tokens: int, count: int, random: np.random.Generator) -> list[list[int]]:
-    """Random lengths, zeros among them, that add up to `tokens`; none above the model's 300."""
+    """Returns lists of random lengths that add up to `tokens`. Some are 0, none is above the
+    model's 300."""
     found: list[list[int]] = []
     while len(found) < count:
         sequences = int(random.integers(1, MAX_SEQUENCES + 1))
@@ -58,7 +59,7 @@ def eager(batch: PackedTokens) -> PackedTokens:
 
 
 def test_every_composition(session: Session) -> None:
-    """In random order, so that small batches follow large ones and the other way round."""
+    """The order is random, so that small batches follow large ones and the other way round."""
     random = np.random.default_rng(0)
     sizes = [min(size + more, MAX_TOKENS) for size in BUCKETS for more in (-1, 0, 1)]
     batches = [
@@ -101,7 +102,7 @@ def test_position_ids(session: Session, precision: Precision) -> None:
 
 
 def test_a_large_bucket(precision: Precision, tmp_path: Path) -> None:
-    """Large batches have an embedding of their own, which must find where the tokens end."""
+    """Large batches have an embedding kernel of their own, which must find where the tokens end."""
     folder = write_model(tmp_path, tiny_spec(hidden_size=512, num_heads=8, intermediate_size=64))
     session = Session.load(folder, DEVICE, precision.name, max_tokens=8192, max_sequences=64)
     batch = random_batch([300] * 22 + [0, 77, 1], np.random.default_rng(0))

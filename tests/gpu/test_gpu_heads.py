@@ -1,4 +1,4 @@
-"""Heads beside classifiers on the device: against float64, in host memory and on the device."""
+"""All heads but classifiers, compared with float64; results in host memory and on the device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from packhorse import PackedTokens, Session, pack
 from test_gpu_models import GOLDEN, as_seen
 
 OUTPUTS = ("embedding", "token_weights", "vectors", "sparse", "predictions")
-# Whose families and sizes run on the device.
+# The golden models whose family and sizes the device can run.
 FOLDERS = (
     "bert-own-decoder",
     "roberta-predictions",
@@ -60,7 +60,7 @@ def test_outputs(
             tolerance = 16 * precision.epsilon
             for name, values in expected.items():
                 found = getattr(there, name)
-                # Large columns are rounded before they cancel out in small ones.
+                # The rounding of large columns shows in small ones, in which they cancel out.
                 size = max(1.0, float(np.sqrt(np.mean(values**2)))) if values.size else 1.0
                 np.testing.assert_allclose(found, values, rtol=tolerance, atol=tolerance * size)
             with session.run(on_device(batch), outputs=names, rows=rows) as result:
@@ -93,7 +93,7 @@ def test_bits_do_not_depend_on_the_batch(
     names = [name for name in session.outputs if name in OUTPUTS]
     rows = [np.random.default_rng(i).integers(0, 50, n) for i, n in enumerate((90, 250, 1, 33))]
     alone = [session.run([row], outputs=names) for row in rows]
-    # Sequences cross the rows whose logits exist at one time.
+    # Sequences reach over the chunks of rows whose logits are in memory at one time.
     for batch in (rows, rows[::-1], [*rows, *rows, *rows]):
         order = [next(i for i, row in enumerate(rows) if row is one) for one in batch]
         found = session.run(batch, outputs=names)

@@ -43,7 +43,7 @@ SPECS: dict[str, dict[str, Any]] = {
     },
 }
 LENGTHS = [3, 65, 1, 130, 17, 64, 2, 1000, 129, 128, 5]
-Bits = tuple[bytes, ...]  # of one sequence: hidden, embedding, pooled
+Bits = tuple[bytes, ...]  # hidden, embedding and pooled of one sequence
 
 
 def bits(result: RunResult) -> list[Bits]:
@@ -66,7 +66,7 @@ class Case:
         return Session.load(self.folder, DEVICE, self.dtype, **options)
 
     def check(self, batch: list[Any]) -> None:
-        """batch: indices of sequences, or arrays whose bits are not of interest."""
+        """Runs a batch of sequences, given by index, and of arrays whose bits are not compared."""
         rows = [self.sequences[one] if isinstance(one, int) else one for one in batch]
         found = bits(self.session.run(rows, outputs=OUTPUTS))
         wrong = [
@@ -76,15 +76,16 @@ class Case:
 
 
 def poison(tensors: Tensors, precision: Precision) -> None:
-    """Makes activations of POISON overflow, and of no other id: weights have to be finite."""
+    """Changes weights, which must stay finite, so that the activations of POISON overflow, and
+    those of no other id."""
     row = tensors["embeddings.word"][POISON]
     if precision.name == "bfloat16":
-        # In the embedding's LayerNorm.
+        # This row overflows in the LayerNorm of the embedding.
         row[:] = 3e38
         row[::4] = -3e38
         return
-    # In the first element of V: over float16's 65504 for what points where POISON does. Nobody
-    # reads that element, but 0 x Inf is NaN.
+    # Here the first element of V overflows: it is over float16's 65504 for rows that point where
+    # POISON does. The output layer multiplies that element by 0, but 0 x Inf is NaN.
     direction = np.where(np.arange(row.size) % 3, 1, -1) * row.size**-0.5
     row[:] = 3e4 * direction
     tensors["layers.0.attention.value.weight"][0] = 8.5e4 * row.size**-0.5 * direction
@@ -124,7 +125,7 @@ def test_copies_agree(case: Case) -> None:
 
 
 def test_every_number_of_tokens(case: Case) -> None:
-    """From one bucket to the next other tiles and kernels are taken."""
+    """Batches around the size of every bucket, since buckets differ in tiles and kernels."""
     sizes = [16 * 2**i for i in range(9)] + [24 * 2**i for i in range(8)]
     for total in (size + more for size in sizes for more in (-1, 0, 1)):
         batch: list[Any] = []
@@ -143,7 +144,7 @@ def test_not_finite_neighbours(case: Case) -> None:
         assert not np.isfinite(case.session.run([poison]).hidden).any()
         for i in range(0, len(LENGTHS), 3):
             case.check([poison, *range(i, min(i + 3, len(LENGTHS))), poison, *range(i), poison])
-            # What the poison leaves in buffers is not seen by the next run.
+            # What the poison leaves in buffers must not enter the next run.
             case.check([i])
 
 

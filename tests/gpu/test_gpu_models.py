@@ -1,4 +1,4 @@
-"""Whole models against transformers in float32, against float64, and against the CPU."""
+"""Whole models, compared with transformers in float32, with float64, and with the CPU."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ CONFIGS: dict[str, dict[str, int]] = {
 
 @pytest.fixture(scope="module", params=CONFIGS)
 def bert(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A random model on the GPU in float32, and its folder."""
+    """A random model of transformers on the GPU, in float32, and its folder."""
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=2000,
         max_position_embeddings=512,
-        initializer_range=0.05,  # more than BERT's 0.02: attention is far from uniform
+        initializer_range=0.05,  # BERT has 0.02; here attention is far from uniform
         **CONFIGS[request.param],
     )
     model = BertModel(config).eval()
@@ -61,7 +61,7 @@ def bert(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def run_torch(model: Any, batch: PackedTokens, dtype: torch.dtype) -> dict[str, Any]:
-    """transformers' outputs in `dtype`, padding removed."""
+    """Returns the outputs of transformers in `dtype`, without padding."""
     assert batch.type_ids is not None
     lengths = np.diff(batch.cu_seqlens)
     mask = np.arange(lengths.max()) < lengths[:, None]
@@ -96,13 +96,13 @@ def test_transformers(kernels: str, precision: Precision, bert: Any) -> None:
         ours = np.abs(getattr(found, name) - exact[name])
         bound = 2 * np.abs(theirs[name] - exact[name]).max()
         assert ours.max() <= bound, f"{name}, {kernels}: {ours.max():.1e}, allowed {bound:.1e}"
-    # Of what the session itself computed, so that only the pooling is compared.
+    # Expected from the session's own hidden states, so that only the pooling is compared.
     embedding = reference.pool(found.hidden, cu_seqlens, **session.config["embedding"])
     np.testing.assert_allclose(found.embedding, embedding, rtol=1e-5, atol=1e-5)
 
 
 def as_seen(tensors: Any, precision: Precision) -> dict[str, Any]:
-    """Matrices as the device rounds them; vectors stay float32."""
+    """Returns the weights as the device sees them: matrices are rounded, vectors stay float32."""
     return {
         name: precision.round(values).cpu().numpy() if values.ndim == 2 else values
         for name, values in tensors.items()
@@ -110,7 +110,7 @@ def as_seen(tensors: Any, precision: Precision) -> dict[str, Any]:
 
 
 def check_hidden(actual: Any, expected: Any, precision: Precision) -> None:
-    """Roundings follow one another: whole rows are compared, by the size of their error."""
+    """Compares whole rows by the norm of their error, since many roundings follow one another."""
     assert actual.shape == expected.shape
     if expected.size:
         error = np.linalg.norm(actual - expected, axis=-1) / np.linalg.norm(expected, axis=-1)
@@ -171,7 +171,7 @@ def test_shapes(
         check_hidden(
             result.hidden, reference_encoder.encoder(spec, seen, ids, cu_seqlens), precision
         )
-        # Of what the session itself computed, so that only the heads are compared.
+        # Expected from the session's own hidden states, so that only the heads are compared.
         embedding = reference.pool(result.hidden, cu_seqlens, "mean", normalize=True)
         np.testing.assert_allclose(result.embedding, embedding, rtol=1e-5, atol=1e-5)
         pooled = reference_encoder.pooler(seen, result.hidden, cu_seqlens)
@@ -180,7 +180,7 @@ def test_shapes(
 
 
 def test_table_of_embeddings(precision: Precision, tmp_path: Path) -> None:
-    """No layers, no positions, no norm: rows of the table, and what they are pooled to."""
+    """A model without layers, positions and norm gives rows of its table, and pools them."""
     of_layers = ("num_heads", "intermediate_size", "norm", "attention", "ffn", "heads")
     spec = tiny_spec(
         **dict.fromkeys((*of_layers, "type_vocab_size")),
@@ -217,7 +217,7 @@ FOLDERS = sorted(path.parent for path in GOLDEN.glob("*/golden.npz"))
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_golden(folder: Path, precision: Precision) -> None:
-    """Models as users have them, against outputs that transformers gave once."""
+    """Folders as users have them, compared with stored outputs of transformers."""
     golden = np.load(folder / "golden.npz")
     batch = PackedTokens(golden["ids"], golden["cu_seqlens"], golden["type_ids"])
     spec = resolve_model(folder).spec

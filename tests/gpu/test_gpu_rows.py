@@ -1,4 +1,4 @@
-"""Operators that work row by row: norms, embeddings, pooling."""
+"""Operators that work row by row: norms, embeddings and pooling."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_norms(precision: Precision, random: Generator, size: int) -> None:
 
 @pytest.mark.parametrize("size", [64, 768, 16384])
 def test_layer_norm_of_a_large_mean(precision: Precision, random: Generator, size: int) -> None:
-    """E[x^2] - E[x]^2 in float32 would lose most digits; the statistics are exact enough."""
+    """The statistics are exact enough, where E[x^2] - E[x]^2 in float32 would lose most digits."""
     x = precision.round(torch.randn(20, size, generator=random, device="cuda") + 200)
     gamma = torch.ones(size, dtype=torch.float64, device="cuda")
     actual = ops.layer_norm(to_host(x), to_host(gamma), **precision.options())
@@ -43,7 +43,7 @@ def test_layer_norm_of_a_large_mean(precision: Precision, random: Generator, siz
 
 
 def test_rows_do_not_depend_on_one_another(precision: Precision, random: Generator) -> None:
-    """Small, middling and large batches have kernels of their own: the bits are the same."""
+    """Small, medium and large batches have kernels of their own, which give the same bits."""
     for size in (40, 384, 768, 1024, 2056, 12288):
         gamma, beta, eps = norm_of(random, size)
         rows = (13 << 20) // size
@@ -56,9 +56,9 @@ def test_rows_do_not_depend_on_one_another(precision: Precision, random: Generat
 
 
 def test_embeddings_do_not_depend_on_one_another(precision: Precision, random: Generator) -> None:
-    """Small and large batches, few and many sequences."""
+    """The bits are the same in small and large batches, with few and with many sequences."""
     sizes = (256, 312, 384, 768, 1024, 2056, 12288, 16384)
-    # The last: more tokens than one look-up of a group on 132 multiprocessors serves.
+    # In the last case each group of threads has more tokens than it looks up at once (132 SMs).
     for size, longest in [*((size, (4 << 20) // size) for size in sizes), (4104, 6000)]:
         cu_seqlens = offsets([150, 0, 1, 33, *[7] * 40, longest])
         ids = np.random.default_rng(0).integers(0, 50, cu_seqlens[-1])
@@ -125,7 +125,7 @@ def check_pool(
             to_host(x), cu_seqlens, pooling, normalize=normalize, **precision.options()
         )
         assert actual.shape == (len(lengths), size)
-        # Sums and the result are float32 in every dtype.
+        # Sums and results are float32 in every dtype.
         expected = pool(x, cu_seqlens.tolist(), pooling, normalize).cpu().numpy()
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=2e-5)
         assert not actual[np.array(lengths, int) == 0].any()

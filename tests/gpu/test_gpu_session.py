@@ -1,4 +1,4 @@
-"""Sessions on a GPU: memory, errors, threads."""
+"""Memory, errors and threads of sessions on a GPU."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def random_runs(session: Session, times: int) -> None:
 
 
 def test_runs_take_no_device_memory(folder: Path) -> None:
-    """Not for a moment: another thread watches."""
+    """Another thread watches the free memory, which must not change for a moment."""
     session = load(folder)
     random_runs(session, 500)
     before, seen, stop = free_memory(), set(), threading.Event()
@@ -92,7 +92,7 @@ def test_runs_take_no_device_memory(folder: Path) -> None:
 
 
 def driver_calls(work: Callable[[], object], file: Path) -> Counter[str]:
-    """How often each function of the CUDA runtime or driver was called, by all of the process."""
+    """Returns how often the whole process called each function of the CUDA runtime and driver."""
     with torch.profiler.profile(activities=list(torch.profiler.supported_activities())) as trace:
         work()
     trace.export_chrome_trace(str(file))
@@ -103,7 +103,7 @@ def driver_calls(work: Callable[[], object], file: Path) -> Counter[str]:
 
 
 def test_runs_neither_allocate_nor_wait(folder: Path, tmp_path: Path) -> None:
-    """Nothing but the final read-back waits for the device."""
+    """Runs allocate nothing, and only the final read-back of a run waits for the device."""
     sessions = []
     loading = driver_calls(lambda: sessions.append(load(folder)), tmp_path / "load.json")
     if not loading["cudaMalloc"]:
@@ -114,17 +114,17 @@ def test_runs_neither_allocate_nor_wait(folder: Path, tmp_path: Path) -> None:
     assert calls["cudaGraphLaunch"] > runs / 2, dict(calls)
     memory = {name for name in calls if "Malloc" in name or "Free" in name or "Alloc" in name}
     assert not memory, dict(calls)
-    # Batches without tokens may end early; an upload asks whether its slot has been read.
+    # Batches without tokens may end early. An upload waits for the event of its slot.
     assert calls["cudaStreamSynchronize"] <= runs, dict(calls)
     waits = {name for name in calls if "Synchronize" in name}
-    profiler = {"cudaDeviceSynchronize"}  # its own, at the end
+    profiler = {"cudaDeviceSynchronize"}  # it waits by itself at the end
     assert waits <= {"cudaStreamSynchronize", "cudaEventSynchronize"} | profiler, dict(calls)
     assert calls["cudaDeviceSynchronize"] <= 2, dict(calls)
     assert calls["cudaMemcpy"] == 0, dict(calls)
 
 
 def test_sessions_share_weights_and_give_everything_back(large_folder: Path) -> None:
-    run_bits(load(large_folder))  # modules and contexts stay
+    run_bits(load(large_folder))  # loads modules and a context, which stay
     slack = 32 << 20
     start = free_memory()
     first = load(large_folder)
@@ -155,7 +155,7 @@ def test_memory_limit(folder: Path) -> None:
 
 
 def test_out_of_memory(large_folder: Path) -> None:
-    """A plan beyond the card: an error with numbers, and everything as before."""
+    """A plan that is too large for the device gives an error with numbers and changes nothing."""
     session = load(large_folder)
     expected = run_bits(session)
     before = free_memory()
@@ -228,7 +228,7 @@ def test_weights_beyond_float16(tmp_path: Path) -> None:
 
 
 def test_many_threads(folder: Path, large_folder: Path) -> None:
-    """On two sessions at once, of one device and of several streams."""
+    """Threads run on two sessions of one device at once, each with its own stream."""
     sessions = [load(folder, max_sequences=8), load(large_folder, max_sequences=8)]
     batches = [
         random_sequences([int(n) for n in np.random.default_rng(i).integers(0, 60, i % 8)], seed=i)

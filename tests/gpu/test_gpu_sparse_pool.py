@@ -1,4 +1,4 @@
-"""Sparse pooling: the largest logit of each sequence, or the sum, wherever tiles cut it."""
+"""Sparse pooling by maximum and by sum, with sequences that tiles and chunks of rows cut."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_lengths(
 
 
 def test_a_vocabulary(precision: Precision, random: Generator) -> None:
-    """As large as BERT's; each sequence alone has the same bits."""
+    """The vocabulary is as large as BERT's. Each sequence has the same bits when it is alone."""
     lengths = [512, 3, 0, 180, 300, 129]
     cu_seqlens = offsets(lengths)
     x = precision.normal(random, int(cu_seqlens[-1]), 768)

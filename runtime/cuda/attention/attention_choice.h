@@ -1,4 +1,5 @@
-// Which algorithm computes the attention of a layer: pure host functions, testable without a GPU.
+// Chooses the algorithm that computes the attention of a layer. These are pure host functions, so
+// that they can be tested without a GPU.
 #pragma once
 
 #include "core/format.h"
@@ -10,7 +11,7 @@
 
 namespace packhorse::cuda {
 
-/// Up to which length sequences take the kernels of ByteTransformer's paper.
+/// Returns up to which length sequences go to the two kernels of ByteTransformer's paper.
 constexpr PortableLimits portable_limits(AttentionAlgorithm algorithm) {
   switch (algorithm) {
     case AttentionAlgorithm::kShort:
@@ -24,9 +25,10 @@ constexpr PortableLimits portable_limits(AttentionAlgorithm algorithm) {
   }
 }
 
-/// The algorithm for a layer, never kAuto. `has_hopper`: whether build and device have Hopper's
-/// kernels; `fits_hopper`: attention_sm90_supported. Throws InvalidArgument where `asked` is none
-/// of kAuto and cannot compute this layer, whatever the batch.
+/// Returns the algorithm for a layer, never kAuto. `has_hopper` says whether build and device have
+/// the Hopper kernels, `fits_hopper` is the result of attention_sm90_supported. Throws
+/// InvalidArgument where `asked` is a certain algorithm that cannot compute this layer, whatever
+/// the batch.
 inline AttentionAlgorithm choose_algorithm(AttentionAlgorithm asked, bool has_hopper,
                                            bool fits_hopper, const ScoreTerm& term, int head_dim) {
   const bool disentangled = term.kind == ScoreTermKind::kDisentangled;
@@ -65,7 +67,8 @@ inline AttentionAlgorithm choose_algorithm(AttentionAlgorithm asked, bool has_ho
   throw InvalidArgument("attention: unknown algorithm");
 }
 
-/// The kernels in words, and what decided on them: "hopper (head tile 64, ping-pong)".
+/// Describes which kernels run and what decided on them, for example "hopper (head tile 64,
+/// ping-pong)".
 inline std::string explain_algorithm(AttentionAlgorithm algorithm, bool disentangled,
                                      const AttentionConfig& config, int64_t max_seqlen_k) {
   const std::string name = name_of(algorithm);

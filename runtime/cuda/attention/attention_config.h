@@ -1,6 +1,9 @@
-// Which Hopper attention kernel runs a batch: pure host functions, testable without a GPU. The
-// choice is one of speed alone: a row's bits are the same in every kernel of a head tile. (Narrow
-// windows have a kernel of their own, which a layer takes always or never.)
+// Chooses the Hopper attention kernel that computes a batch. These are pure host functions, so that
+// they can be tested without a GPU.
+//
+// The choice affects speed alone: all kernels of one head tile compute a row with the same bits.
+// Narrow windows are the exception. They have a kernel of their own, with smaller key tiles, and
+// whether a layer uses it depends on the layer and never on the batch.
 #pragma once
 
 #include <algorithm>
@@ -12,39 +15,42 @@
 
 namespace packhorse::cuda {
 
-/// How a block works. A warpgroup owns 64 query rows.
+/// How the work is divided between warpgroups, blocks and SMs. A warpgroup always owns 64 query
+/// rows.
 enum class AttentionPlan : uint8_t {
-  kSingleTile,  // one warpgroup a block, four blocks an SM, every sequence within one key tile
-  kManyBlocks,  // one warpgroup a block, three blocks an SM, one key tile after the other
-  kWindow,      // the same with smaller key tiles, for windows of few keys
-  kPingPong,    // two or three warpgroups share keys; softmax of one beside wgmma of another
-  kTerm,        // ping-pong with an additive term
+  kSingleTile,  // one warpgroup per block, four blocks per SM; every sequence fits one key tile
+  kManyBlocks,  // one warpgroup per block, three blocks per SM, any number of key tiles
+  kWindow,      // like kManyBlocks with smaller key tiles, for windows of few keys
+  kPingPong,  // two or three warpgroups share key tiles; one does softmax while another does wgmma
+  kTerm,      // like kPingPong, with an additive term
 };
 
 struct AttentionConfig {
-  int head_tile = 64;  // columns per head on chip; columns past head_dim are zeros
+  int head_tile = 64;  // columns of a head on chip: head_dim rounded up, the rest zeros
   AttentionPlan plan = AttentionPlan::kPingPong;
   bool operator==(const AttentionConfig&) const = default;
 };
 
 inline constexpr std::array<int, 5> kAttentionHeadTiles = {32, 64, 96, 128, 256};
 
-/// Keys per tile. They set the order of a row's sums, so they depend on the head tile and on
-/// whether the mask is a narrow window, nothing else.
+/// Returns the number of keys per tile. It sets the order in which the sums of a row are formed, so
+/// it depends on the head tile and on whether the mask is a narrow window, and on nothing else.
 constexpr int attention_kv_tile(int head_tile, bool narrow = false) {
   return head_tile == 256 || narrow ? 64 : 128;
 }
 
-/// Whether a window, of limits left and right (negative: none), has so few keys that tiles of 64
-/// rows and 64 keys leave out many that larger ones would compute and mask.
+/// Returns whether a window is so narrow that tiles of 64 rows and 64 keys skip many scores that
+/// larger tiles would compute only to mask them. `left` and `right` are the window's limits; a
+/// negative one means no limit.
 constexpr bool is_narrow_window(int head_tile, int left, int right) {
   return head_tile <= 64 && left >= 0 && right >= 0 && left + right <= 256;
 }
 
-/// Bucketed terms go through a table of distances in shared memory.
+/// The largest max_distance of a bucketed term: the kernel keeps a table from distance to bucket in
+/// shared memory.
 inline constexpr int kAttentionMaxTermDistance = 1024;
 
-/// Smallest head tile for a head_dim of 8 to 256.
+/// Returns the smallest head tile that holds a head_dim of 8 to 256, and 0 for larger heads.
 constexpr int attention_head_tile(int head_dim) {
   for (const int tile : kAttentionHeadTiles) {
     if (head_dim <= tile) return tile;
@@ -52,20 +58,22 @@ constexpr int attention_head_tile(int head_dim) {
   return 0;
 }
 
-/// From the launch's bounds; measured on an H200 (docs/performance_cuda.md).
+/// Selects the kernel from the launch's bounds. The thresholds were measured on an H200
+/// (docs/performance_cuda.md).
 inline AttentionConfig select_attention(int head_dim, int num_heads, int64_t num_tokens_q,
                                         int max_seqlen_k, bool has_term, int sm_count,
                                         bool narrow_window = false) {
   const int tile = attention_head_tile(head_dim);
   if (has_term) return {tile, AttentionPlan::kTerm};
   if (narrow_window) return {tile, AttentionPlan::kWindow};
-  // Short sequences are a matter of latency: small blocks, many on an SM, hide each other's.
+  // With short sequences latency decides: small blocks, many to an SM, hide each other's latency.
   if (tile <= 64 && max_seqlen_k <= attention_kv_tile(tile)) {
     return {tile, AttentionPlan::kSingleTile};
   }
-  // Where tiles of 64 rows fit the SMs at once, or where a head of 32 columns is bound by exp2
-  // rather than by wgmma, smaller tiles win; else they load the keys three times as often. The
-  // number of sequences is left out: a graph knows a loose bound of it.
+  // Smaller tiles win where all tiles of 64 rows fit on the SMs at once, and where heads of 32
+  // columns are bound by exp2 rather than by wgmma. Elsewhere they lose, because they load the keys
+  // three times as often. The number of sequences is not looked at: a captured graph knows only a
+  // loose bound of it.
   const int64_t blocks = num_tokens_q * num_heads / 64;
   if (tile <= 64 && blocks <= sm_count) return {tile, AttentionPlan::kManyBlocks};
   if (tile == 32 && max_seqlen_k <= 512) return {tile, AttentionPlan::kManyBlocks};

@@ -1,3 +1,5 @@
+// Launches the portable kernel of disentangled attention (attention_disentangled_kernel.cuh) that
+// has the smallest tile for the size of a head.
 #include "cuda/attention/attention_disentangled.h"
 #include "cuda/attention/attention_disentangled_kernel.cuh"
 

@@ -1,5 +1,6 @@
-// What the kernels of disentangled attention share: their arguments, the rows of the tables of
-// positions that a tile needs, and the sum of staged terms.
+// What the two kernels of disentangled attention share: their parameters, the copies of the tables'
+// rows that a tile needs (its bands, see attention_disentangled_kernel.cuh), and the addition of
+// staged terms to scores.
 #pragma once
 
 #include <limits>
@@ -10,11 +11,11 @@
 namespace packhorse::cuda {
 
 struct DisentangledParams {
-  PortableParams portable;  // without the term
+  PortableParams portable;  // all of the arguments but the term
   ScoreTerm term;
 };
 
-/// `grid` has a block for each tile of queries and head.
+/// Launches a kernel. `grid` has a block for every query tile of every head.
 template <class Traits>
 void launch_disentangled(void (*kernel)(DisentangledParams), dim3 grid, const AttentionParams& args,
                          cudaStream_t stream) {
@@ -27,13 +28,13 @@ void launch_disentangled(void (*kernel)(DisentangledParams), dim3 grid, const At
   launch_kernel(kernel, grid, Traits::kThreads, Traits::kSharedBytes, stream, params);
 }
 
-/// What one query tile needs of the tables of positions.
+/// Copies the rows of both tables of positions that one query tile needs.
 template <class T>
 struct Bands {
   const ScoreTerm& term;
-  int column;  // of the head in the tables
+  int column;  // first column of the head in the tables
   int head_dim;
-  int lowest, highest;  // distances that occur
+  int lowest, highest;  // the distances i - j that occur between the tile's queries and any key
 
   __device__ Bands(const ScoreTerm& term, const QueryTile& tile, int head_dim, int rows)
       : term(term), column(tile.head * head_dim), head_dim(head_dim) {
@@ -42,8 +43,8 @@ struct Bands {
     highest = first + min(rows, tile.sequence.q_length - tile.row) - 1;
   }
 
-  /// Starts copying the rows of kRows distances from `from` on, of both tables; zeros where a
-  /// distance does not occur.
+  /// Starts copying the rows of kRows distances, from distance `from` on, from both tables. A
+  /// distance that does not occur gives zeros, and so does a table that is missing.
   template <int kRows, int kThreads, class Layout>
   __device__ void fetch(T* keys, T* queries, int from) const {
     constexpr int kAcross = Layout::kColumns / kVectorSize;
@@ -71,7 +72,7 @@ struct Bands {
   }
 };
 
-/// scores += a warp's 16 rows of staged terms, of rows of kColumns.
+/// Adds a warp's 16 staged rows, of kColumns elements each, to its scores.
 template <int kColumns, class T>
 __device__ void add_staged(float (&scores)[8][4], const T* staged) {
 #pragma unroll

@@ -1,12 +1,18 @@
-// Disentangled attention (He et al., DeBERTa, arXiv 2006.03654) for compute capability 8.0 and up:
-// scores (q_i . k_j + q_i . pk[s] + k_j . pq[s]) * scale, where the slot s hangs on i - j alone.
+// Disentangled attention (He et al., DeBERTa, arXiv 2006.03654) for compute capability 8.0 and
+// later. The score of query i and key j is (q_i . k_j + q_i . pk[s] + k_j . pq[s]) * scale, where
+// pk and pq are tables of position keys and position queries, and the slot s depends on i - j
+// alone. The rest is online softmax over tiles of keys (attention_online_kernel.cuh).
 //
-// A tile of 64 keys meets a tile of queries at `rows + 63` distances, so each of the two further
-// products is one with as many rows of its table, the tile's band. From one key tile to the next
-// the band moves by 64 rows: bands are rings in shared memory that take in 64 rows a tile. What the
-// products give for (distance, query) and for (key, distance) is stored at (query, key), in the
-// operands' dtype: the skew costs 16-bit stores, and is read back in the layout of the scores.
-// Neither a row of scores nor a product with a whole table ever exists in memory.
+// Between a tile of 64 keys and a tile of queries only `queries + 63` distances i - j occur. So
+// q . pk and k . pq are matrix products with as many rows of the tables, which are called the
+// tile's bands. From one key tile to the next the bands move by 64 distances, so they are kept as
+// rings in shared memory that take in 64 new rows per key tile.
+//
+// The products are indexed by (distance, query) and (key, distance), while scores are indexed by
+// (query, key). Each result is therefore rounded to the operands' dtype and stored in shared memory
+// at its (query, key), from where it is read back in the register layout of the scores. Because of
+// the skew these are stores of single 16-bit elements. Neither a row of scores nor a product with a
+// whole table ever exists in memory.
 #pragma once
 
 #include <cute/numeric/integral_constant.hpp>
@@ -15,22 +21,24 @@
 
 namespace packhorse::cuda {
 
-/// A block has 64 queries, a warp 16 of them.
+/// A block has 64 queries, and each of its four warps has 16 of them.
 template <int kDim>
 struct DisentangledTraits {
   static constexpr int kThreads = 128;
   static constexpr int kRows = 64;
   static constexpr int kKeys = 64;
-  static constexpr int kBand = kRows + kKeys;  // rows of a band
+  static constexpr int kBand = kRows + kKeys;  // rows of a band: one distance more than occur
   static constexpr int kTile = kKeys * kPitch<kDim>;
-  static constexpr int kStaged = kRows * kPitch<kKeys>;  // of one term
-  static_assert(kRows * kPitch<kDim> <= 2 * kStaged);    // there queries arrive and results leave
+  static constexpr int kStaged = kRows * kPitch<kKeys>;  // elements of one staged term
+  // Queries arrive in the room of staged terms, and results leave from there.
+  static_assert(kRows * kPitch<kDim> <= 2 * kStaged);
   static constexpr int kBlocksPerSm = kDim > 64 ? 1 : 3;
   static constexpr size_t kSharedBytes = 2 * (2 * kTile + 2 * kBand * kPitch<kDim> + 2 * kStaged);
 };
 
-/// staged[query, key] = q . pk for this warp's 16 queries, given as A operands; `band` is the
-/// warp's first row of 80, the largest key first.
+/// staged[query, key] = q . pk for this warp's 16 queries, which are given as A operands, and all
+/// 64 keys. `band(row)` points to 16 rows of the band from `row` on, where row 0 is the smallest of
+/// the 80 distances that this warp needs, that of the largest key.
 template <class T, int kDim, class Row>
 __device__ void stage_query_terms(T* staged, const Fragment (&queries)[kDim / 16], Row band) {
   constexpr int kPitchKeys = kPitch<64>;
@@ -42,7 +50,7 @@ __device__ void stage_query_terms(T* staged, const Fragment (&queries)[kDim / 16
     const T* const rows = band(16 * block);
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k) {
-      // The A operand of 16 queries is also two B operands of 8.
+      // The registers of an A operand of 16 queries are also those of two B operands of 8 queries.
       const Fragment a = load_a<kDim>(rows, 0, k * 16);
       mma<T>(product[0], a, queries[k].x[0], queries[k].x[2]);
       mma<T>(product[1], a, queries[k].x[1], queries[k].x[3]);
@@ -56,7 +64,8 @@ __device__ void stage_query_terms(T* staged, const Fragment (&queries)[kDim / 16
         for (int x = 0; x < 2; ++x) {
           const int query = 8 * n + place.column + x;
           const int distance = place.row + 4 * e;
-          // The first and the last block are two halves of one square.
+          // The first block of distances has only the keys up to 63, and the last one only those
+          // from 0 on. Together they make up one 16 x 16 square.
           if (block == 0 && query > distance) continue;
           if (block == 4 && query <= distance) continue;
           base[(8 * n + x) * (kPitchKeys + 1) - 16 * block - 4 * e] = x == 0 ? pair.x : pair.y;
@@ -66,8 +75,10 @@ __device__ void stage_query_terms(T* staged, const Fragment (&queries)[kDim / 16
   }
 }
 
-/// staged[query, key] = k . pq for a warp's 16 keys, the rows of `keys`; `band` is its first row of
-/// 80, the smallest query first, and `staged` at its first key. Only `count` queries are there.
+/// staged[query, key] = k . pq for this warp's 16 keys, whose rows begin at `keys`, and the first
+/// `count` queries of the block; other queries may be left out. `band(row)` points to 16 rows of
+/// the band from `row` on, where row 0 is the smallest of the 80 distances that this warp needs,
+/// that of the smallest query. `staged` points to the column of the warp's first key.
 template <class T, int kDim, class Row>
 __device__ void stage_key_terms(T* staged, const T* keys, Row band, int count) {
   constexpr int kPitchKeys = kPitch<64>;
@@ -86,7 +97,7 @@ __device__ void stage_key_terms(T* staged, const T* keys, Row band, int count) {
       mma<T>(product[0], a[k], b.x[0], b.x[1]);
       mma<T>(product[1], a[k], b.x[2], b.x[3]);
     }
-    // Query, of place.row's key: 16 block + 8 n + place.column + x + place.row + 4 e - 15.
+    // For key place.row the query is 16 block + 8 n + place.column + x + place.row + 4 e - 15.
     const int first = 16 * block + place.column + place.row - 15;
     T* const base = staged + first * kPitchKeys + place.row;
 #pragma unroll
@@ -130,14 +141,16 @@ __global__ void __launch_bounds__(DisentangledTraits<kDim>::kThreads,
   const Sequence& sequence = slab.sequence;
   const KeyTiles range(slab, params.window, Traits::kRows, kKeys);
   const int head_dim = params.args.head_dim;
-  const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;  // its queries, and its keys
+  // The first of this warp's queries, and of the keys whose term it computes.
+  const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;
   const int count = min(Traits::kRows, sequence.q_length - slab.row);
   const bool has_rows = warp_row < count;
   const int first_position = sequence.k_length - sequence.q_length + slab.row;
   const bool of_queries = given.term.position_keys.data != nullptr;
   const bool of_keys = given.term.position_queries.data != nullptr;
   const Bands<T> bands(given.term, slab, head_dim, Traits::kRows);
-  // `rows` of the rings from row `first` on, where distance `from` comes first.
+  // Starts copying `rows` rows of both bands to ring row `first` and those after it, the distance
+  // `from` first.
   const auto fetch_bands = [&](auto rows, int first, int from) {
     bands.template fetch<decltype(rows)::value, Traits::kThreads, PaddedRows<kDim>>(
         key_band + first * kPitch<kDim>, query_band + first * kPitch<kDim>, from);
@@ -168,14 +181,15 @@ __global__ void __launch_bounds__(DisentangledTraits<kDim>::kThreads,
   float output[1][kDim / 8][4] = {};
   float2 maximum = {-INFINITY, -INFINITY};
   float2 sum = {};
-  int turn = 0;  // the ring's row of the band's first row
+  int turn = 0;  // the ring's row where the band of this key tile begins
   for (int tile = range.begin; tile < range.end; ++tile) {
     const int key = tile * kKeys;
     cute::cp_async_wait<0>();
-    __syncthreads();  // keys and bands are here; values and staged terms are used up
+    // From here on keys and bands are complete, and values and staged terms are no longer read.
+    __syncthreads();
     fetch(values, params.v<T>(slab, key), params.args.v_row_stride, tile);
     cute::cp_async_fence();
-    // 16 rows of a band from one that is a multiple of 16 lie together.
+    // 16 rows of a band that begin at a multiple of 16 lie side by side in the ring.
     const auto in_ring = [&](const T* band) {
       return [=](int row) {
         const int at = turn + row;
@@ -207,7 +221,9 @@ __global__ void __launch_bounds__(DisentangledTraits<kDim>::kThreads,
                                  [&](int row) { return ring(warp_row + row); });
     }
     cute::cp_async_wait<0>();
-    __syncthreads();  // values and staged terms are here; keys and the band's last rows are used up
+    // From here on values and staged terms are complete, and keys and the last rows of the bands
+    // are no longer read.
+    __syncthreads();
     if (tile + 1 < range.end) {
       turn = turn >= kKeys ? turn - kKeys : turn - kKeys + kBand;
       fetch_keys(tile + 1);
@@ -224,7 +240,7 @@ __global__ void __launch_bounds__(DisentangledTraits<kDim>::kThreads,
     update_softmax(scores[0], output[0], maximum, sum);
     accumulate_output<T, kDim, kKeys, 1>(output, scores, values);
   }
-  __syncthreads();  // the room of staged terms becomes the staging of the output
+  __syncthreads();  // the output is staged in the room of the staged terms
   if (!has_rows) return;
   const float2 factors = {inverse_or_zero(quad_sum(sum.x)), inverse_or_zero(quad_sum(sum.y))};
   store_output<T, kDim>(params, slab, warp_row, output[0], factors,

@@ -1,3 +1,4 @@
+// Launches the Hopper kernel of disentangled attention (attention_disentangled_sm90_kernel.cuh).
 #include "cuda/attention/attention_disentangled.h"
 #include "cuda/attention/attention_disentangled_sm90_kernel.cuh"
 

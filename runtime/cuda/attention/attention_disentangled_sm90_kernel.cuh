@@ -1,11 +1,13 @@
-// Disentangled attention for Hopper, heads of up to 64: attention_disentangled_kernel.cuh with
-// wgmma, and with fewer products.
+// Disentangled attention for Hopper, for heads of up to 64 columns: the algorithm of
+// attention_disentangled_kernel.cuh with wgmma, and with fewer products.
 //
-// A block has 128 queries, 64 to a warpgroup. Distances go in chunks of 64: at every key tile a
-// warpgroup meets two, of which the next tile meets the first again. Queries times position keys
-// are computed a chunk a tile: half of a chunk's results belong to this tile, half to the next.
-// Keys times position queries are computed for both chunks; of each pair of a thread's results, one
-// in either chunk, exactly one belongs to this tile. A table that is missing reads as zeros.
+// A block has 128 queries, 64 to a warpgroup, and goes through tiles of 64 keys. Distances i - j
+// are handled in chunks of 64. With one key tile a warpgroup meets two chunks, and the next key
+// tile meets the first of them again. Queries times position keys are computed for one chunk per
+// key tile: part of the results belongs to this key tile, the rest to the next one, and both are
+// stored in shared memory at (query, key). Keys times position queries are computed for both
+// chunks: of the two results that a thread has at the same place of either chunk, exactly one
+// belongs to this key tile. A table that is missing reads as zeros.
 #pragma once
 
 #include "cuda/attention/attention_disentangled_bands.cuh"
@@ -15,7 +17,8 @@ namespace packhorse::cuda {
 
 namespace sm90 {
 
-/// A thread's 64 x 64 results in 16 bit: pair[n][h] is of block n, rows place.row + 8 h.
+/// A thread's part of a 64 x 64 product, rounded to 16 bits: pair[n][h] is of column block n and of
+/// row place.row + 8 h.
 template <class T>
 struct Packed {
   using Pair = typename Element<T>::Pair;
@@ -32,7 +35,7 @@ struct Packed {
     }
   }
 
-  /// Calls visit(n, h, x, pair) for each: the result is the pair's x.
+  /// Calls visit(n, h, x, pair) for every result; x says which half of `pair` it is.
   template <class Visit>
   __device__ void for_each(Visit visit) const {
 #pragma unroll
@@ -46,6 +49,7 @@ struct Packed {
   }
 };
 
+/// Returns the lower (x = 0) or upper (x = 1) element of a pair.
 template <class T>
 __device__ T element_of(uint32_t pair, int x) {
   const auto both = *reinterpret_cast<const typename Element<T>::Pair*>(&pair);
@@ -64,12 +68,13 @@ struct DisentangledSm90 {
   struct Shared {
     alignas(1024) T keys[kTile];
     T values[kTile];
-    // Chunk c of key tile t lies in c - t, modulo their number.
+    // Both are rings: chunk c of key tile t lies in buffer c - t, modulo the number of buffers.
     T position_keys[2][kTile];
     T position_queries[3][kTile];
-    // By warpgroup. Even key tiles lie left, odd ones right.
+    // One per warpgroup. The results of even key tiles lie in the left columns, of odd ones in the
+    // right columns.
     T staged_queries[2][64 * kPitch<2 * kKeys>];
-    T staged_keys[2][64 * kPitch<kKeys>];  // queries arrive here, and results leave
+    T staged_keys[2][64 * kPitch<kKeys>];  // queries arrive here, too, and results leave from here
   };
   static constexpr size_t kSharedBytes = sizeof(Shared);
 };
@@ -88,8 +93,8 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
   extern __shared__ __align__(1024) unsigned char raw[];
   auto& shared = *reinterpret_cast<typename Traits::Shared*>(raw);
 
-  // The longest sequences first, so that no long tile starts when the others are done. The list
-  // lies where the first positions will.
+  // The longest sequences come first, so that no long tile starts when the others are done. The
+  // list lies in shared memory that the copies below overwrite.
   const AttentionParams& args = params.args;
   const VarlenBatch batch{args.cu_seqlens_q,  args.cu_seqlens_k, args.counts,
                           args.num_sequences, args.num_heads,    1};
@@ -122,7 +127,7 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
     fetch_rows(shared.keys, params.k<T>(slab, tile * kKeys), args.k_row_stride,
                sequence.k_length - tile * kKeys);
   };
-  // What was copied, by all threads, is there for wgmma.
+  // Waits until the copies of all threads have arrived and wgmma can read them.
   const auto wait_for_copies = [] {
     cute::cp_async_wait<0>();
     cutlass::arch::fence_view_async_shared();
@@ -132,7 +137,8 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
   const AccumulatorPlace place;
   T* const staged_queries = shared.staged_queries[group];
   T* const staged_keys = shared.staged_keys[group];
-  // Queries times a chunk of position keys: to key tile `tile`, and to the one after it.
+  // Stores the results of queries times a chunk of position keys: some belong to key tile number
+  // `tile`, the others to the one after it.
   const auto stage_query_terms = [&](const sm90::Packed<T>& terms, int tile) {
     const int row = warp_row + place.row;
     T* const base = staged_queries + row * (kPitchQueries + 1) + 63 - place.column;
@@ -144,9 +150,10 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
       to[8 * h * (kPitchQueries + 1) - 8 * n - x] = sm90::element_of<T>(pair, x);
     });
   };
-  // Keys times a chunk of position queries: what belongs to this warpgroup's queries.
+  // Stores those results of keys times a chunk of position queries that belong to this warpgroup's
+  // queries; `upper` says which of the two chunks it is.
   const auto stage_key_terms = [&](const sm90::Packed<T>& terms, auto upper) {
-    const int row = warp_row + place.row;  // the key
+    const int row = warp_row + place.row;  // the row of the product, which is the key
     const int first_lower = 63 - row - place.column;
     T* const base = staged_keys + (upper * kKeys - first_lower) * kPitchKeys + row;
     terms.for_each([&](int n, int h, int x, uint32_t pair) {
@@ -155,7 +162,7 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
     });
   };
 
-  // The tables are made of weights: they come while the kernel before ends.
+  // The tables are made of weights, so they are copied while the kernel before is still ending.
   if (range.count() > 0) {
     fetch_chunk(shared.position_keys[0], shared.position_queries[0], range.begin, 0);
     fetch_chunk(shared.position_keys[1], shared.position_queries[1], range.begin, 1);
@@ -189,14 +196,15 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
   float2 sum = {};
   for (int tile = range.begin, step = 0; tile < range.end; ++tile, ++step) {
     const int key = tile * kKeys;
-    wait_for_copies();  // of keys and chunks; values and staged terms are used up
+    // From here on keys and chunks are complete, and values and staged terms are no longer read.
+    wait_for_copies();
     fetch_rows(shared.values, params.v<T>(slab, key), args.v_row_stride, sequence.k_length - key);
     cute::cp_async_fence();
     float scores[8][4];
     if (has_rows) {
-      // What is in flight and what waits for its store take turns: 128 registers hold no more.
-      // Results must be stored before the next but one product: where two lots of packed results
-      // were kept for longer, ptxas 13.0 took them for the same values.
+      // At any time one product is in flight and one lot of packed results waits to be stored: 128
+      // registers hold no more. A lot must be stored before the next product but one is issued:
+      // where two lots were kept for longer, ptxas 13.0 took them for the same values.
       const int lower = (group + 3 - step % 3) % 3;
       const int upper = lower == 2 ? 0 : lower + 1;
       sm90::Packed<T> terms;
@@ -215,7 +223,9 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
       stage_query_terms(terms, step);
       Products::template wait<0>(scores);
     }
-    wait_for_copies();  // of values; staged terms are there, keys and the last chunk are used up
+    // From here on values and staged terms are complete, and keys and the last chunk are no longer
+    // read.
+    wait_for_copies();
     if (tile + 1 < range.end) {
       fetch_keys(tile + 1);
       fetch_chunk(shared.position_keys[(step + 1) % 2],
@@ -236,7 +246,7 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
     Products::accumulate(probabilities, shared.values, output);
     Products::template wait<0>(output);
   }
-  __syncthreads();  // the room of staged terms becomes the staging of the output
+  __syncthreads();  // the output is staged in the room of the staged terms
   if (!has_rows) return;
   const float2 factors = {inverse_or_zero(quad_sum(sum.x)), inverse_or_zero(quad_sum(sum.y))};
   store_output<T, kKeys>(params, slab, block_row, output, factors,

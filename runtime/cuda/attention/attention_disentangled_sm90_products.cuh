@@ -1,5 +1,5 @@
-// Products of 64 x 64 tiles by a warpgroup (CuTe's wgmma atoms), for attention with a disentangled
-// term.
+// Products of 64 x 64 tiles by one warpgroup (CuTe's wgmma atoms), for attention with a
+// disentangled term.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -13,9 +13,10 @@ namespace packhorse::cuda {
 
 namespace sm90 {
 
-constexpr int kSide = 64;  // rows and columns of all tiles
+constexpr int kSide = 64;  // rows and columns of every tile
 
-/// Rows of 64 elements, 16-byte parts swizzled as wgmma reads them (128-byte swizzle).
+/// The layout of rows of 64 elements whose 16-byte parts are swizzled as wgmma reads them (128-byte
+/// swizzle).
 struct SwizzledRows {
   static constexpr int kColumns = kSide;
   __device__ static int offset(int row, int column) {
@@ -23,8 +24,8 @@ struct SwizzledRows {
   }
 };
 
-/// Products of 64 x 64 x 64 by a warpgroup, accumulated as blocks of 8 columns; asynchronous, up to
-/// the commit.
+/// Products of 64 x 64 x 64 by one warpgroup. An accumulator holds a thread's elements by blocks of
+/// 8 columns. The functions issue and commit a product and return before it is done; `wait` waits.
 template <class T>
 struct Products {
   using Element =
@@ -74,22 +75,23 @@ struct Products {
     issue(mma, fragment, mma.get_slice(threadIdx.x % 128).partition_fragment_B(b), out, add);
   }
 
-  /// out = a b^T: a in registers, b's rows at `b`.
+  /// Issues out = a b^T, with `a` in registers and the rows of b at `b`.
   __device__ static void multiply(const Fragment (&a)[4], const T* b, Accumulator& out) {
     issue(InRegisters{}, a, tile<Rows>(b), out, false);
   }
-  /// out = a b^T, rows of both in shared memory.
+  /// Issues out = a b^T, with the rows of both in shared memory.
   __device__ static void multiply(const T* a, const T* b, Accumulator& out) {
     const InShared mma;
     const auto slice = mma.get_slice(threadIdx.x % 128);
     issue(mma, slice.partition_fragment_A(tile<Rows>(a)), slice.partition_fragment_B(tile<Rows>(b)),
           out, false);
   }
-  /// out += a b
+  /// Issues out += a b, with `a` in registers and the rows of b at `b`.
   __device__ static void accumulate(const Fragment (&a)[4], const T* b, Accumulator& out) {
     issue(OfTurned{}, a, tile<Turned>(b), out, true);
   }
 
+  /// Waits until at most kPending products are in flight; `out` may then be read.
   template <int kPending>
   __device__ static void wait(Accumulator& out) {
     cute::warpgroup_wait<kPending>();

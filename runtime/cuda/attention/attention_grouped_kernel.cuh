@@ -1,11 +1,16 @@
 // ByteTransformer's attention for longer sequences (arXiv 2210.03052, section III-D.2): two grouped
-// GEMMs, one problem per (sequence, head), with the softmax fused into both.
-//   grouped_scores_kernel  Q K^T; its epilogue reduces each tile's rows to a maximum and a sum and
-//                          writes 2^(score - the tile's maximum)
-//   grouped_values_kernel  P V; its prologue reduces the tiles' maxima and sums to the row's, its
-//                          mainloop rescales each tile of P by one factor per row
-// Scores relative to their tile's maximum lie in [0, 1], so that 16 bits hold them as well as any
-// flash kernel's probabilities. Scores of masked tiles are neither written nor read.
+// GEMMs, with one problem per head and sequence, and the softmax fused into both.
+//
+//   grouped_scores_kernel  computes Q K^T. Its epilogue reduces each row of a tile to a maximum and
+//                          a sum, and writes 2^(score - the tile's maximum).
+//   grouped_values_kernel  computes P V. Its prologue reduces the maxima and sums of the tiles to
+//                          those of the whole row; its main loop rescales each tile of P by one
+//                          factor per row.
+//
+// The grids are persistent, and GroupedScheduler gives every block its tiles. Scores relative to
+// their tile's maximum lie in [0, 1], so 16 bits hold them as well as they hold the probabilities
+// of any flash-attention kernel. Scores of tiles that are masked whole are neither written nor
+// read.
 #pragma once
 
 #include "cuda/attention/attention_limits.h"
@@ -14,12 +19,12 @@
 
 namespace packhorse::cuda {
 
-inline constexpr int kGroupedTile = 64;  // queries and keys of a tile
+inline constexpr int kGroupedTile = 64;  // queries per tile, and keys per tile
 inline constexpr int kGroupedTiles = kGroupedKeys / kGroupedTile;
 inline constexpr int kGroupedThreads = 128;
 
-/// Where the scores of `heads` heads from `first_head` lie: per head and query one row of
-/// `row_keys` scores, and one (maximum, sum) per key tile.
+/// The workspace: scores of `heads` heads from `first_head` on. Every query of a head has one row
+/// of `row_keys` scores, and one (maximum, sum) per key tile.
 struct GroupedScores {
   PortableParams params;
   void* scores;   // 16-bit [heads, Tq, row_keys]
@@ -86,7 +91,7 @@ __global__ void __launch_bounds__(kGroupedThreads)
     if (key_tile < range.begin || key_tile >= range.end) continue;
 
     const int key = key_tile * kGroupedTile;
-    __syncthreads();  // the last tile's operands are used
+    __syncthreads();  // all warps are done with the operands of the previous tile
     copy_tile_async<kGroupedTile, kDim, kGroupedThreads>(
         queries, params.q<T>(slab), params.args.q_row_stride, s.q_length - slab.row,
         params.args.head_dim);
@@ -107,7 +112,8 @@ __global__ void __launch_bounds__(kGroupedThreads)
     exponentiate(scores, maxima, sums);
     sums = {quad_sum(sums.x), quad_sum(sums.y)};
 
-    // Straight from registers: four lanes write 16 bytes in a row, eight rows at a time.
+    // The stores come straight from registers: four lanes write 16 neighbouring bytes of a row, and
+    // a warp writes to eight rows at a time.
     T* to = work.scores_at<T>(slab, key_tile);
     float2* reduced = work.tiles_at(slab) + key_tile;
     const int64_t tiles_in_row = work.row_keys / kGroupedTile;
@@ -138,7 +144,7 @@ struct ValuesTraits {
   static_assert(kStage >= kGroupedTile * kPitch<kDim>, "room for the output's staging");
 };
 
-/// The A operand `a` with its rows multiplied by `factors`.
+/// Returns the A operand `a` with each of a thread's two rows multiplied by its factor.
 template <class T>
 __device__ Fragment scale_a(const Fragment& a, float2 factors) {
   using Pair = typename Element<T>::Pair;
@@ -182,7 +188,7 @@ __global__ void __launch_bounds__(kGroupedThreads)
     const KeyTiles range(slab, params.window, kGroupedTile, kGroupedTile);
     const int rows = s.q_length - slab.row;
 
-    __syncthreads();  // the last tile's output has left the stages, its factors are used
+    __syncthreads();  // the previous tile's output has left the stages, and its factors are used
     const auto fetch = [&](int tile) {
       if (tile < range.end) {
         T* stage = stages + tile % 2 * Traits::kStage;
@@ -197,7 +203,7 @@ __global__ void __launch_bounds__(kGroupedThreads)
     };
     fetch(range.begin);
 
-    // A factor per row and key tile: 2^(tile's maximum - row's maximum) / row's sum.
+    // The factor of a row and key tile is 2^(tile's maximum - row's maximum) / row's sum.
     if (threadIdx.x < min(rows, kGroupedTile)) {
       const float2* reduced =
           work.tiles_at(slab) + int64_t{threadIdx.x} * (work.row_keys / kGroupedTile);
@@ -236,7 +242,7 @@ __global__ void __launch_bounds__(kGroupedThreads)
           mma<T>(output[2 * n + 1], a, b.x[2], b.x[3]);
         }
       }
-      __syncthreads();  // before the tile after next overwrites this stage
+      __syncthreads();  // no warp reads this stage when the tile after next overwrites it
     }
     cute::cp_async_wait<0>();
     __syncthreads();

@@ -1,18 +1,22 @@
-// The general portable attention kernel: any length, a running maximum and sum over tiles of keys
-// (FlashAttention-2, arXiv 2307.08691). A block owns 64 queries, or 128.
+// The general portable attention kernel, for sequences of any length (FlashAttention-2, arXiv
+// 2307.08691). A block owns 64 or 128 queries of one head of one sequence and goes through the
+// tiles of keys and values. It keeps a running maximum and sum per query, and where a tile raises
+// the maximum it rescales what was summed so far (online softmax). Tiles of keys and of values have
+// two stages each in shared memory, so that cp.async brings the next tile while this one is used.
 #pragma once
 
 #include "cuda/attention/attention_sm80_scores.cuh"
 
 namespace packhorse::cuda {
 
-/// Four warps, each with kGroups groups of 16 queries. Two groups use every key and value read from
-/// shared memory twice, but leave a short sequence's slab half empty. The bits are the same.
+/// A block has four warps, each with kGroups groups of 16 queries. With two groups a warp uses
+/// every key and value that it reads from shared memory twice, but half of a short sequence's slab
+/// is empty. Both give the same bits.
 template <int kDim, int kGroups>
 struct OnlineTraits {
   static constexpr int kThreads = 128;
   static constexpr int kRows = 64 * kGroups;
-  static constexpr int kKeys = kDim <= 128 ? 64 : 32;  // keys of a tile
+  static constexpr int kKeys = kDim <= 128 ? 64 : 32;  // keys per tile
   static constexpr int kSlab = kRows * kPitch<kDim>;
   static constexpr int kTile = kKeys * kPitch<kDim>;
   static constexpr size_t kSharedBytes = (kSlab + 4 * kTile) * 2;
@@ -41,8 +45,9 @@ __global__ void __launch_bounds__(OnlineTraits<kDim, kGroups>::kThreads)
   const int position = sequence.k_length - sequence.q_length + slab.row + warp_row;
   T* const warp_queries = queries + warp_row * kPitch<kDim>;
 
-  // One group of copies per tile of keys or values, an empty one past the last: tile t's keys and
-  // values are here when all but the two latest groups are.
+  // fetch commits one group of copies per tile of keys and per tile of values, and an empty group
+  // past the last tile. The keys of a tile, and later its values, have therefore arrived when all
+  // but the two latest groups have.
   const auto fetch = [&](bool values, int tile) {
     if (tile < range.end) {
       const int key = tile * kKeys;
@@ -85,7 +90,7 @@ __global__ void __launch_bounds__(OnlineTraits<kDim, kGroups>::kThreads)
     accumulate_output<T, kDim, kKeys, kGroups>(output, scores, values_at(tile));
   }
   cute::cp_async_wait<0>();
-  __syncthreads();  // the queries' room becomes the staging of the output
+  __syncthreads();  // the output is staged in the room of the queries
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
     const float2 factors = {inverse_or_zero(quad_sum(sums[g].x)),

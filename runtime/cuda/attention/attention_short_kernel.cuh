@@ -1,5 +1,8 @@
-// Portable attention for short sequences: whole score rows on chip, one softmax, no rescaling
-// (ByteTransformer, arXiv 2210.03052, section III-D.1; here in registers). A block owns 64 queries.
+// Portable attention for short sequences (ByteTransformer, arXiv 2210.03052, section III-D.1). A
+// block owns 64 queries of one head of one sequence and keeps their whole rows of scores on chip,
+// so that it takes the softmax once and never rescales. The paper keeps the scores in shared memory
+// and registers, this kernel in registers alone. It first computes the scores of all key tiles,
+// then exponentiates them, and multiplies them with the tiles of values.
 #pragma once
 
 #include "cuda/attention/attention_limits.h"
@@ -7,9 +10,9 @@
 
 namespace packhorse::cuda {
 
-/// Eight warps: four groups of 16 queries, and for each a warp for either half of every key tile. A
-/// thread holds 32 scores per tile; kTiles is how many tiles the launch's longest sequence may
-/// need.
+/// A block has eight warps: four groups of 16 queries, and in each group one warp for the left and
+/// one for the right half of every key tile. A thread holds 32 scores per key tile. kTiles is the
+/// number of key tiles that the longest sequence of the launch may need.
 template <int kDim, int kTiles>
 struct ShortTraits {
   static constexpr int kThreads = 256;
@@ -44,11 +47,12 @@ __global__ void __launch_bounds__(ShortTraits<kDim, kTiles>::kThreads)
   const int head_dim = params.args.head_dim;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int warp_row = warp % 4 * 16;
-  const int side = warp / 4;  // which half of every key tile
+  // 0: this warp works on the left half of every key tile, 1: on the right.
+  const int side = warp / 4;
   const int position = sequence.k_length - sequence.q_length + slab.row + warp_row;
 
-  // Two stages bring the tiles of keys first, then those of values: the next is on its way while
-  // this one is used.
+  // Items 0 to tiles - 1 are the tiles of keys, items tiles to 2 tiles - 1 those of values. Two
+  // stages hold them in turn: while one item is used, the next is being copied.
   const auto stage_at = [&](int item) { return stages + item % 2 * Traits::kTile; };
   const auto fetch = [&](int item) {
     if (item < 2 * tiles) {
@@ -90,7 +94,7 @@ __global__ void __launch_bounds__(ShortTraits<kDim, kTiles>::kThreads)
     maxima = {fmaxf(maxima.x, here.x), fmaxf(maxima.y, here.y)};
   }
 
-  // Both sides of a row agree on its maximum.
+  // The two warps of a row exchange their maxima, since either saw half of the keys.
   const AccumulatorPlace place;
   const int mine = warp_row / 2 + place.row;
   if (place.column == 0) exchange[side][mine] = maxima;
@@ -111,7 +115,8 @@ __global__ void __launch_bounds__(ShortTraits<kDim, kTiles>::kThreads)
   }
   sums = {quad_sum(sums.x), quad_sum(sums.y)};
 
-  // The right half's part of the output goes to the left half's warps through the idle stages.
+  // The right half's warps hand their part of the output to the left half's through the stages,
+  // which are idle now.
   cute::cp_async_wait<0>();
   __syncthreads();
   auto* parts =

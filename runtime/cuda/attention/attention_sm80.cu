@@ -1,3 +1,6 @@
+// Launches the portable attention kernels. Sequences up to the given limits go to the short and to
+// the grouped kernels, the others to the online kernel; each launch covers the whole batch and
+// skips the sequences that are not its own.
 #include <algorithm>
 #include <limits>
 
@@ -11,12 +14,13 @@
 namespace packhorse::cuda {
 namespace {
 
-constexpr int64_t kScoresCap = int64_t{256} << 20;  // bytes
-constexpr int kTwoGroupsHeadDim = 64;               // widest whose registers hold 32 queries a warp
-constexpr int kTwoGroupsKeys = 512;          // longest for which 64 queries a block are better
-constexpr int kBlocksPerMultiprocessor = 4;  // of the persistent grids
+constexpr int64_t kScoresCap = int64_t{256} << 20;  // bytes of scores in memory at once
+// The widest head for which registers hold 32 queries per warp.
+constexpr int kTwoGroupsHeadDim = 64;
+constexpr int kTwoGroupsKeys = 512;          // up to this length 64 queries per block are better
+constexpr int kBlocksPerMultiprocessor = 4;  // in the grids of the grouped kernels
 
-/// Calls launch.operator()<T, kDim>() with the smallest kDim that holds a head.
+/// Calls launch.operator()<T, kDim>() with the smallest kDim that holds head_dim columns.
 template <class Launch>
 void dispatch_kernel(DType dtype, int64_t head_dim, Launch launch) {
   dispatch_dtype(dtype, [&]<class T>() {
@@ -28,13 +32,14 @@ void dispatch_kernel(DType dtype, int64_t head_dim, Launch launch) {
   });
 }
 
-// Score rows of the grouped path are as long as its longest sequence may be, and never empty.
+// Returns the keys per row of scores of the grouped path: the longest sequence it may meet, rounded
+// up to whole tiles, and never 0.
 int64_t grouped_row_keys(int64_t max_seqlen_k, const PortableLimits& limits) {
   const int64_t keys = std::clamp<int64_t>(max_seqlen_k, 1, limits.grouped_keys);
   return (keys + kGroupedTile - 1) / kGroupedTile * kGroupedTile;
 }
 
-// Scores, and a maximum and sum per row and tile, of one head.
+// Returns the bytes of one head's scores, and of one (maximum, sum) per row and key tile.
 int64_t grouped_head_bytes(int64_t num_tokens_q, int64_t row_keys) {
   return num_tokens_q * row_keys * 2 + num_tokens_q * (row_keys / kGroupedTile) * int64_t{8};
 }
@@ -68,8 +73,8 @@ void launch_online(const PortableParams& params, cudaStream_t stream) {
                 Traits::kThreads, Traits::kSharedBytes, stream, params);
 }
 
-// The scores of a few heads at a time, so that memory is bounded; which heads go together changes
-// no arithmetic.
+// Computes the scores of a few heads at a time, which bounds the memory they take. Which heads go
+// together changes no arithmetic.
 template <class T, int kDim>
 void launch_grouped(const PortableParams& params, const PortableLimits& limits,
                     cudaStream_t stream) {
@@ -139,7 +144,7 @@ void launch_attention_sm80(const AttentionParams& params, cudaStream_t stream,
   }
   PortableParams portable{params, key_window(params.mask), {}};
   dispatch_kernel(params.dtype, params.head_dim, [&]<class T, int kDim>() {
-    int32_t covered = -1;  // sequences up to this length have had their kernel
+    int32_t covered = -1;  // the kernels launched so far cover sequences up to this many keys
     if constexpr (kDim <= kGroupedHeadDim) {
       if (limits.short_keys >= 0) {
         portable.lengths = {0, limits.short_keys};

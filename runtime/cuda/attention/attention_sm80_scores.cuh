@@ -1,9 +1,10 @@
-// What the portable attention kernels share (compute capability 8.0 and up): which slab of queries
-// a block works on, scores, softmax and output of one warp's tile.
+// What the portable attention kernels share (compute capability 8.0 and later): finding the slab of
+// queries that a block works on, and the scores and the output of one warp's tile.
 //
-// A block owns a slab of queries of one (sequence, head). Tiles of keys count from the sequence's
-// own start, rows past its end are read as zeros, and the choice between the kernels looks at the
-// sequence's own length alone, so that no row's bits depend on its neighbours.
+// A block owns a slab: a tile of neighbouring queries of one head of one sequence. No row's bits
+// depend on its neighbours in the batch, because tiles of keys are counted from the sequence's own
+// start, rows past its end are read as zeros, and the choice between the kernels looks at the
+// sequence's own length alone.
 #pragma once
 
 #include <algorithm>
@@ -18,13 +19,13 @@ namespace packhorse::cuda {
 
 inline constexpr float kLog2e = 1.4426950408889634f;
 
-/// The sequences a kernel works on: those with `min` <= keys <= `max`.
+/// The sequences that a kernel works on: those with `min` <= number of keys <= `max`.
 struct KeyLengths {
   int32_t min, max;
   __device__ bool contain(int32_t length) const { return min <= length && length <= max; }
 };
 
-/// What every portable kernel is given.
+/// The parameters of every portable kernel, with the addresses of a tile's rows.
 struct PortableParams {
   AttentionParams args;
   KeyWindow window;
@@ -61,6 +62,8 @@ struct PortableParams {
   }
 };
 
+/// Returns the window of a mask in the form that kernels use: no limit is kUnlimitedWindow, and a
+/// causal mask is a window without keys to the right.
 inline KeyWindow key_window(const AttentionMask& mask) {
   const auto side = [](int32_t limit) {
     return limit < 0 ? kUnlimitedWindow : std::min(limit, kUnlimitedWindow);
@@ -68,14 +71,15 @@ inline KeyWindow key_window(const AttentionMask& mask) {
   return {side(mask.window_left), mask.causal ? 0 : side(mask.window_right)};
 }
 
-/// Slots of `rows` queries that hold every slab of a batch: sequence b's slabs begin at slot
-/// q_begin / rows + b, which never overlap, so a block finds its slab by a search alone.
+/// Returns how many slots of `rows` queries a grid needs. The slabs of sequence b begin at slot
+/// q_begin / rows + b. Those ranges of slots never overlap, so a block finds its slab by one search
+/// in cu_seqlens; some slots stay empty.
 inline int64_t slab_slots(const AttentionParams& args, int rows) {
   return args.num_tokens_q / rows + args.num_sequences;
 }
 
-/// The slab of slot blockIdx.x and head blockIdx.y; false where there is none for this kernel.
-/// Called by whole warps.
+/// Finds the slab of slot blockIdx.x and head blockIdx.y. Returns false where the slot is empty or
+/// the sequence is for another kernel. Called by whole warps.
 template <int kRows>
 __device__ bool find_slab(const PortableParams& params, QueryTile& slab) {
   const auto first_slot = [&](int b) { return params.args.cu_seqlens_q[b] / kRows + b; };
@@ -89,7 +93,7 @@ __device__ bool find_slab(const PortableParams& params, QueryTile& slab) {
   return slab.row < slab.sequence.q_length && params.lengths.contain(slab.sequence.k_length);
 }
 
-/// To units of log2(e).
+/// Multiplies by scale * log2(e), since the softmax is taken in base 2.
 template <int kBlocks>
 __device__ void scale_scores(float (&scores)[kBlocks][4], float scale) {
 #pragma unroll
@@ -99,8 +103,8 @@ __device__ void scale_scores(float (&scores)[kBlocks][4], float scale) {
   }
 }
 
-/// -infinity where masked. `position` is that of the tile's first query among the keys, `key` the
-/// first key.
+/// Sets masked scores to -infinity. `position` is the position of the tile's first query among the
+/// keys of its sequence, `key` that of the tile's first key.
 template <int kBlocks>
 __device__ void mask_scores(float (&scores)[kBlocks][4], KeyWindow window, int k_length,
                             int position, int key) {
@@ -121,7 +125,8 @@ __device__ void mask_scores(float (&scores)[kBlocks][4], KeyWindow window, int k
   }
 }
 
-/// Turns a tile of q.k into scores: scaled, with the additive term, masked.
+/// Turns a tile of q.k into scores: scaled, with the additive term, and masked unless
+/// `all_visible`.
 template <int kBlocks>
 __device__ void finish_scores(float (&scores)[kBlocks][4], const PortableParams& params, int head,
                               int k_length, int position, int key, bool all_visible) {
@@ -147,7 +152,7 @@ __device__ void finish_scores(float (&scores)[kBlocks][4], const PortableParams&
   if (!all_visible) mask_scores(scores, params.window, k_length, position, key);
 }
 
-/// Whether every query of a slab of `rows` sees every key of [key, key + keys).
+/// Returns whether every query of a slab of `rows` rows sees all keys of [key, key + keys).
 __device__ inline bool sees_all(const PortableParams& params, const QueryTile& slab, int rows,
                                 int key, int keys) {
   const Sequence& s = slab.sequence;
@@ -157,8 +162,9 @@ __device__ inline bool sees_all(const PortableParams& params, const QueryTile& s
          key + keys - 1 <= min(s.k_length - 1, first + params.window.right);
 }
 
-/// Writes this warp's 16 rows of the slab's output, scaled by `factors`, through `staging` (16 x
-/// kPitch<kDim> elements of the warp's own) so that the stores are 16 bytes wide.
+/// Writes this warp's 16 rows of the slab's output, multiplied by `factors`, of which there is one
+/// for either of a thread's rows. The rows go through `staging`, 16 x kPitch<kDim> elements that
+/// belong to this warp, so that stores to global memory are 16 bytes wide.
 template <class T, int kDim>
 __device__ void store_output(const PortableParams& params, const QueryTile& slab, int warp_row,
                              const float (&output)[kDim / 8][4], float2 factors, T* staging) {
@@ -187,8 +193,8 @@ __device__ void store_output(const PortableParams& params, const QueryTile& slab
   }
 }
 
-/// output += P V for the kKeys keys whose probabilities this warp holds for kGroups groups of 16
-/// queries; `v` is the keys' first row of values.
+/// output += P V over kKeys keys. `p` holds the probabilities of kGroups groups of 16 queries, and
+/// `v` points to the first key's row of values.
 template <class T, int kDim, int kKeys, int kGroups>
 __device__ void accumulate_output(float (&output)[kGroups][kDim / 8][4],
                                   const float (&p)[kGroups][kKeys / 8][4], const T* v) {
@@ -209,8 +215,8 @@ __device__ void accumulate_output(float (&output)[kGroups][kDim / 8][4],
   }
 }
 
-/// scores += Q K^T for kKeys keys from `keys` on and kGroups groups of 16 queries from `queries`
-/// on.
+/// scores += Q K^T for kGroups groups of 16 queries, whose rows begin at `queries`, and kKeys keys,
+/// whose rows begin at `keys`.
 template <class T, int kDim, int kKeys, int kGroups>
 __device__ void accumulate_scores(float (&scores)[kGroups][kKeys / 8][4], const T* queries,
                                   const T* keys) {

@@ -1,4 +1,7 @@
-// Softmax of the portable attention kernels, in base 2: of one warp's 16 rows, by blocks of 8 keys.
+// The softmax of the portable attention kernels, in base 2. A warp has 16 rows of scores, as blocks
+// of 8 keys in the layout of mma accumulators: scores[n][0..1] are of a thread's upper row,
+// scores[n][2..3] of its lower row, 8 rows below. Pairs of floats (x, y) hold one value for either
+// row.
 #pragma once
 
 #include <cmath>
@@ -7,7 +10,8 @@
 
 namespace packhorse::cuda {
 
-/// The maxima of this thread's two rows over a tile, the same in all lanes of a quad.
+/// Returns the maxima of this thread's two rows over a tile. They are the same in all lanes of a
+/// quad.
 template <int kBlocks>
 __device__ float2 row_maxima(const float (&scores)[kBlocks][4]) {
   float2 maxima = {-INFINITY, -INFINITY};
@@ -19,8 +23,8 @@ __device__ float2 row_maxima(const float (&scores)[kBlocks][4]) {
   return {quad_max(maxima.x), quad_max(maxima.y)};
 }
 
-/// scores = 2^(scores - maxima); the sums of this thread's own elements of its two rows are added
-/// to `sums`. A row that sees no key has maximum -infinity, and zeros come out.
+/// scores = 2^(scores - maxima). The sums of this thread's own elements of its two rows are added
+/// to `sums`. A row that sees no key has the maximum -infinity, and its results are zeros.
 template <int kBlocks>
 __device__ void exponentiate(float (&scores)[kBlocks][4], float2 maxima, float2& sums) {
   const float base[2] = {maxima.x == -INFINITY ? 0 : maxima.x,
@@ -34,8 +38,9 @@ __device__ void exponentiate(float (&scores)[kBlocks][4], float2 maxima, float2&
   }
 }
 
-/// One tile of online softmax: probabilities of a tile's scores, in place, and what was summed so
-/// far shrunk to the row maxima of now.
+/// One step of online softmax. Turns a tile's scores into probabilities, in place; updates the
+/// rows' maxima and sums; and multiplies the earlier output and sums by 2^(old maximum - new
+/// maximum).
 template <int kBlocks, int kOutputs>
 __device__ void update_softmax(float (&scores)[kBlocks][4], float (&output)[kOutputs][4],
                                float2& maxima, float2& sums) {
@@ -55,6 +60,7 @@ __device__ void update_softmax(float (&scores)[kBlocks][4], float (&output)[kOut
   exponentiate(scores, highest, sums);
 }
 
+/// A row that sees no key has the sum 0 and gives zeros.
 __device__ inline float inverse_or_zero(float sum) { return sum == 0 ? 0 : 1 / sum; }
 
 }  // namespace packhorse::cuda

@@ -1,4 +1,5 @@
-// Host side of Hopper attention: what it takes, and which kernel runs it.
+// The host side of Hopper attention: which arguments it can compute, and which kernel computes
+// them.
 #include <cutlass/numeric_types.h>
 
 #include "core/format.h"
@@ -8,7 +9,7 @@
 
 namespace packhorse::cuda {
 
-template <class Element, int head_tile>  // attention_sm90_dispatch.h
+template <class Element, int head_tile>  // defined in attention_sm90_dispatch.h
 bool launch_attention_plan(AttentionPlan plan, const AttentionParams& params, cudaStream_t stream);
 
 namespace {

@@ -1,5 +1,7 @@
-// A consumer warpgroup of Hopper attention: scores, softmax and values of its 64 query rows, tile
-// after tile of keys, and the store of its output.
+// A consumer warpgroup of Hopper attention (attention_sm90_kernel.cuh). For each query tile it owns
+// 64 rows, goes through the tiles of keys from the last to the first, computes scores by wgmma,
+// turns them into probabilities in registers, multiplies these with the values by wgmma, and stores
+// the rows of the output by TMA.
 #pragma once
 
 #include <cute/arch/copy_sm90_tma.hpp>
@@ -9,6 +11,8 @@
 
 namespace packhorse::cuda::sm90 {
 
+/// The state of one thread of a consumer warpgroup. `q`, `k` and `v` are its places in the rings of
+/// stages that the producer fills.
 template <class Traits>
 struct Consumer {
   using Element = typename Traits::Element;
@@ -24,9 +28,9 @@ struct Consumer {
   const bool warp_leader = threadIdx.x % 32 == 0;
   Ring<Traits::kQStages> q;
   Ring<Traits::kKvStages> k, v;
-  int32_t stored_stage = -1;  // output rows there may still be on their way out
+  int32_t stored_stage = -1;  // the Q stage that the previous output is being stored from, or -1
   const float scale_log2;
-  // Keys [unmasked_begin, unmasked_end) are seen by all of this warpgroup's rows.
+  // All rows of this warpgroup see the keys [unmasked_begin, unmasked_end).
   int32_t unmasked_begin, unmasked_end;
   int32_t k_length;
 
@@ -37,23 +41,28 @@ struct Consumer {
 
   static constexpr int kHalfTile = kKvTile / 2;
 
-  /// Only a sequence's last tile is partial. Where half of it is enough, the other half is masked,
-  /// and its values may not have been copied.
+  /// Returns whether at most half of the last key tile lies in the sequence. The other half is then
+  /// left out of the products: it would be masked, and its values may not have been copied. Only
+  /// the last tile of a sequence can be partial.
   __device__ bool ends_in_half(const KeyTiles& keys) const {
     return k_length - (keys.end - 1) * kKvTile <= kHalfTile;
   }
 
-  /// Whether some row of this warpgroup does not see all keys of tile t.
+  /// Returns whether some row of this warpgroup does not see all keys of key tile t.
   __device__ bool masked(int32_t t) const {
     return (t + 1) * kKvTile > unmasked_end || t * kKvTile < unmasked_begin;
   }
 
+  /// The query tile that this warpgroup works on.
   __device__ const QueryTile& tile() const { return smem.tile[q.index]; }
 
+  /// Tells the producer that this warp is done with a stage of keys or values.
   __device__ void release(uint64_t* empty) const {
     if (warp_leader) Barrier::arrive(empty);
   }
-  // Named barriers 1 .. kConsumers: a warpgroup's own; then the ping-pong turn of each.
+  // The named barriers 1 to kConsumers each synchronise one warpgroup. The next kConsumers give the
+  // turn of ping-pong to one warpgroup each: take_turn waits for it, pass_turn gives it to the
+  // next.
   __device__ void sync_group() const { named_sync(1 + group, 128); }
   __device__ void take_turn() const {
     if constexpr (Traits::kPingPong) named_sync(1 + Traits::kConsumers + group, 256);
@@ -64,8 +73,9 @@ struct Consumer {
     }
   }
 
-  /// Lets the producer refill the stage of the previous tile: every thread speaks for its own reads
-  /// of the tile's note, the one that sent the output rows out for theirs, too.
+  /// Lets the producer refill the Q stage of the previous tile. Every thread arrives for itself,
+  /// since every thread reads the description of the tile. The thread that issued the store of the
+  /// output from that stage first waits until the store has read it.
   __device__ void release_stored_stage() {
     if (stored_stage >= 0) {
       if (thread == 0) cute::tma_store_wait<0>();
@@ -74,7 +84,7 @@ struct Consumer {
     stored_stage = -1;
   }
 
-  /// Scores of `columns` keys; asynchronous.
+  /// Issues scores = Q K^T for the first `columns` keys of the current stage. Asynchronous.
   template <int columns, class Scores>
   __device__ void issue_scores(Scores& scores) {
     using namespace cute;
@@ -97,8 +107,9 @@ struct Consumer {
     warpgroup_commit_batch();
   }
 
-  /// out += probabilities of the first `columns` keys times their values; asynchronous. `partial`:
-  /// values past the first `keys` were not copied.
+  /// Issues out += P V for the first `columns` keys of the current stage. Asynchronous. With
+  /// `partial`, only the values of the first `keys` keys were copied, and the steps of 16 keys past
+  /// them are left out.
   template <int columns, bool partial = false, class Probabilities, class Out>
   __device__ void issue_values(Probabilities& p, Out& out, int32_t keys = columns) {
     using namespace cute;
@@ -117,6 +128,8 @@ struct Consumer {
     warpgroup_commit_batch();
   }
 
+  /// Converts the probabilities to Element. The registers of a wgmma accumulator are, pair by pair,
+  /// those of an A operand.
   template <int columns, class Scores, class Probabilities>
   __device__ static void to_probabilities(const Scores& s, Probabilities& p) {
     using namespace cute;
@@ -131,7 +144,8 @@ struct Consumer {
     for (int i = 0; i < kHeadTile / 2; ++i) out(i) = __fmul_rn(out(i), factor[i / 2 % 2]);
   }
 
-  /// Scores of key tile t to probabilities, in place.
+  /// Turns the scores of key tile t into probabilities, in place. `rescale` receives the factors by
+  /// which the output so far must be multiplied.
   template <int columns, bool with_mask>
   __device__ void softmax(float* s, Softmax& state, int32_t t, float (&rescale)[2]) {
     const int32_t first_key = t * kKvTile;
@@ -143,8 +157,9 @@ struct Consumer {
     state.template update<columns>(s, scale_log2, rescale);
   }
 
-  /// One key tile after the other: for kernels that leave the overlap to the SM's other blocks. The
-  /// sums of a first tile need no registers until its probabilities are known.
+  /// Does one key tile from scores to output, without overlap: for kernels whose other blocks on
+  /// the SM fill the gaps. With `first`, the output's registers are cleared only after the
+  /// probabilities are known, so that they are free until then.
   template <int columns, bool first, class Out>
   __device__ void step(Out& out, Softmax& state, int32_t t) {
     using namespace cute;
@@ -173,6 +188,7 @@ struct Consumer {
     v.advance();
   }
 
+  /// Goes through all key tiles in steps.
   template <class Out>
   __device__ void attend_in_steps(Out& out, Softmax& state, const KeyTiles& keys) {
     int32_t t = keys.end - 1;
@@ -186,7 +202,8 @@ struct Consumer {
     }
   }
 
-  /// The first tile of the overlapped path: probabilities of `columns` keys, zeros for the rest.
+  /// Computes the probabilities of the first tile of attend_overlapped: those of `columns` keys,
+  /// and zeros for the rest of the tile.
   template <int columns, class Scores, class Probabilities>
   __device__ void first_probabilities(Scores& scores, Probabilities& p, Softmax& state, int32_t t) {
     using namespace cute;
@@ -205,6 +222,8 @@ struct Consumer {
     for (int i = columns / 4; i < kKvTile / 4; ++i) words(i) = 0;
   }
 
+  /// Goes through all key tiles, with two products in flight: while softmax works on the scores of
+  /// one tile, the values of the tile before it are multiplied.
   template <class Out>
   __device__ void attend_overlapped(Out& out, Softmax& state, const KeyTiles& keys) {
     using namespace cute;
@@ -239,7 +258,8 @@ struct Consumer {
       to_probabilities<kKvTile>(s, p);
       --t;
     };
-    // A loop of its own, without mask code, for the tiles that all rows see: 3 to 10 %.
+    // Tiles that all rows see have a loop of their own without the code for masks, which makes the
+    // kernel 3 to 10 % faster.
     while (t >= keys.begin) {
       if (masked(t)) {
         next_tile(std::true_type{});
@@ -257,7 +277,7 @@ struct Consumer {
     v.advance();
   }
 
-  /// A warpgroup without rows in this tile only keeps the barriers going.
+  /// Keeps the barriers going for a warpgroup that has no rows in this tile.
   __device__ void skip(const KeyTiles& keys) {
     release_stored_stage();
     for (int32_t t = keys.begin; t < keys.end; ++t) {
@@ -274,19 +294,20 @@ struct Consumer {
     }
   }
 
-  /// Normalises, converts, and sends the rows out through the warpgroup's part of the Q buffer.
+  /// Divides the rows by their sums, converts them, and stores them by TMA from the warpgroup's
+  /// part of the Q stage.
   template <class Out>
   __device__ void store(const Out& out, const Softmax& state) {
     float inverse[2];
     state.inverse_sum(inverse);
     Element* buffer = smem.q[q.index][group];
-    sync_group();  // no warp may still be reading Q
+    sync_group();  // from here on no warp reads Q
     const ThreadPart part;
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
       CUTE_UNROLL
       for (int g = 0; g < kHeadTile / 8; ++g) {
-        constexpr int kChunks = Traits::kBoxColumns / 8;  // of 16 bytes; swizzled as TMA does it
+        constexpr int kChunks = Traits::kBoxColumns / 8;  // of 16 bytes, swizzled as TMA expects it
         const int swizzled = (g % kChunks) ^ (kChunks == 8 ? part.row % 8 : part.row / 2 % 4);
         const int offset = (g / kChunks * 64 + part.row + 8 * r) * Traits::kBoxColumns +
                            swizzled * 8 + part.column;
@@ -308,9 +329,11 @@ struct Consumer {
     }
   }
 
+  /// Works on query tiles until the producer says that there are none left.
   __device__ void run() {
     using namespace cute;
-    if (Traits::kPingPong && group == Traits::kConsumers - 1) pass_turn();  // the first one starts
+    // The first warpgroup starts.
+    if (Traits::kPingPong && group == Traits::kConsumers - 1) pass_turn();
     for (;; q.advance()) {
       Barrier::wait(&smem.q_full[q.index], q.phase);
       if (uniform(tile().head) < 0) break;
@@ -339,7 +362,7 @@ struct Consumer {
       stored_stage = q.index;
       if constexpr (Traits::kQStages == 1) release_stored_stage();
     }
-    release_stored_stage();  // shared memory must outlive the reads
+    release_stored_stage();  // shared memory must stay until the last store has read it
   }
 };
 

@@ -1,4 +1,4 @@
-// The closed list of Hopper attention kernels: which traits a plan has at a head tile.
+// The closed list of Hopper attention kernels: the traits that each plan has at each head tile.
 #pragma once
 
 #include "cuda/attention/attention_config.h"
@@ -6,8 +6,10 @@
 
 namespace packhorse::cuda {
 
-/// Warpgroups, key/value stages, Q stages, blocks per SM. What fits registers and shared memory:
-/// three warpgroups have 160 registers a thread, two 240, four blocks of one 96.
+/// The arguments of AttentionTraits that follow the head tile are consumer warpgroups, keys per
+/// tile, key/value stages, Q stages, blocks per SM, and the flags. They are chosen so that
+/// registers and shared memory suffice: with three consumer warpgroups a thread has 160 registers,
+/// with two 240, and with four blocks of one warpgroup 96.
 template <class Element, int head_tile, AttentionPlan plan>
 struct AttentionPlanTraits;
 
@@ -28,7 +30,9 @@ template <class E, int d>
 struct AttentionPlanTraits<E, d, AttentionPlan::kTerm>
     : AttentionTraits<E, d, 2, attention_kv_tile(d), 2, 1, 1, true, true> {};
 
-/// False: this build has no such kernel. Compiled side by side, in attention_sm90_d{32,...}.cu.
+/// Launches the kernel of a plan and returns true, or returns false where this build has no such
+/// kernel. One attention_sm90_d*.cu per head tile instantiates it, so that they compile side by
+/// side.
 template <class Element, int head_tile>
 bool launch_attention_plan(AttentionPlan plan, const AttentionParams& params, cudaStream_t stream) {
   const auto launch = [&](auto traits) {

@@ -1,15 +1,19 @@
 // Fused variable-length attention for Hopper: the design of FlashAttention-3 (arXiv 2407.08608,
-// sections 3.1 and 3.2) over packed sequences. A persistent grid takes (sequence, head, query tile)
-// units from a list; a producer warp streams Q, K and V through shared memory by TMA; every
-// consumer warpgroup owns 64 query rows, keeps its probabilities in registers as the A operand of
-// the second wgmma and, where registers allow, computes the next scores while the previous values
-// are summed.
+// sections 3.1 and 3.2) over packed sequences.
 //
-// Packed boundaries cost nothing: the tensor maps are "ragged". A row is addressed by two
-// coordinates, x = kRaggedRows - length + row and y = begin + length, both of one row stride, with
-// a third whose stride takes kRaggedRows back (addresses wrap at 2^64). x reaches the map's extent
-// exactly at the sequence's end, so the copy engine reads zeros beyond it and writes nothing there:
-// a neighbour's NaN never enters, and no store needs a predicate.
+// The grid is persistent: a block takes query tiles of (sequence, head) from a list until none is
+// left. Its producer warp copies tiles of Q, K and V to shared memory by TMA (the Tensor Memory
+// Accelerator), through rings of stages with mbarriers. Every consumer warpgroup owns 64 query rows
+// and keeps its probabilities in registers, as the A operand of the second wgmma. Where there are
+// registers enough, it computes the scores of the next key tile while the values of this one are
+// being multiplied.
+//
+// Boundaries between packed sequences cost nothing, because the tensor maps are "ragged". A row has
+// two coordinates, x = kRaggedRows - length + row and y = begin + length, which both have the
+// stride of a row. A third coordinate has a stride that takes kRaggedRows rows back, since
+// addresses wrap at 2^64. So x reaches the extent of the map exactly at the end of the sequence.
+// Beyond it TMA reads zeros and writes nothing: a NaN of the neighbouring sequence never enters,
+// and no store needs a predicate.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -25,7 +29,9 @@ namespace packhorse::cuda {
 
 namespace sm90 {
 
-/// The first `copied` of `rows` rows.
+/// Issues the copies of the first `copied` rows of a tile of `rows` rows of one head, from the
+/// sequence's row `row` on. Whole tiles are copied by one box of all rows, others by boxes of
+/// kPartRows rows; each once per box of columns.
 template <class Traits>
 __device__ void load_tile(const TileMap& map, uint64_t* full, typename Traits::Element* smem,
                           int rows, int32_t copied, int32_t head, RaggedRow row) {
@@ -41,6 +47,9 @@ __device__ void load_tile(const TileMap& map, uint64_t* full, typename Traits::E
   }
 }
 
+/// The producer warp. For every query tile that this block takes, one lane issues the copies of Q,
+/// and of K and V tile by tile, as the consumers free the stages. Which tile comes next is read
+/// from a counter in global memory that all blocks share.
 template <class Traits>
 __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedStorage& smem) {
   constexpr int kRows = Traits::kTileRows;
@@ -49,17 +58,20 @@ __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedSt
   Ring<Traits::kQStages> q;
   Ring<Traits::kKvStages> kv;
   const int32_t total = smem.tiles.num_tiles();
-  // No block takes a second tile where every tile has a block.
+  // Where there are at least as many blocks as tiles, no block takes a second one, and the counter
+  // is not needed.
   int32_t* const next_tile = total <= static_cast<int32_t>(gridDim.x) ? nullptr : args.next_tile;
   int32_t index = blockIdx.x;
   QueryTile tile;
   if (index < total) tile = smem.tiles.find(index, args.batch, kRows, args.descending);
-  // Up to here only the batch's offsets were read, which no kernel writes that may still run. All
-  // that consumers do follows from loads issued below.
+  // Up to here only the batch's offsets were read, and no kernel that may still run writes those.
+  // The consumers need no wait of their own: all that they read comes from copies that are issued
+  // below.
   wait_for_previous_kernel();
   let_next_kernel_start();
   while (index < total) {
-    int32_t taken = 0;  // looked at after this tile's loads: the counter is a long way off
+    // Needed only after this tile's copies are issued, since the counter's answer takes long.
+    int32_t taken = 0;
     if (first_lane && next_tile != nullptr) taken = atomicAdd(next_tile, 1);
     const KeyTiles keys(tile, args.window, kRows, Traits::kKvTile);
     if (cute::elect_one_sync()) {
@@ -93,8 +105,10 @@ __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedSt
                           kv_head, RaggedRow(s.k_begin, s.k_length, first));
         stage.advance();
       };
-      // The consumers read K0, K1, V0, K2, V1, ..., so this is the order of the loads. What K holds
-      // beyond the sequence is masked; V is zero there if overlapped consumers multiply by it.
+      // The consumers read K0, K1, V0, K2, V1, ... (counted in their order, from the last key tile
+      // to the first), so the copies are issued in this order. K may hold anything beyond the
+      // sequence, since those scores are masked. V must be zero there where overlapped consumers
+      // multiply by it, so it is then copied whole.
       Ring<Traits::kKvStages> k = kv, v = kv;
       for (int32_t t = keys.end; t >= keys.begin; --t) {
         if (t > keys.begin) load_keys(args.k, smem.k_full, smem.k_empty, smem.k, k, t - 1, false);
@@ -109,7 +123,8 @@ __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedSt
     if (next_tile == nullptr) {
       index += gridDim.x;
     } else {
-      // Every block takes until nothing is left, so this is the launch's last take.
+      // A number is taken for each of the `total` tiles, so total - 1 is the last one of this
+      // launch, and its taker leaves the counter at zero.
       if (first_lane && taken == total - 1) *next_tile = 0;
       index = gridDim.x + __shfl_sync(~0u, taken, 0);
     }
@@ -124,14 +139,16 @@ __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedSt
 
 }  // namespace sm90
 
+/// The kernel: the first kConsumers warpgroups are consumers, the warp after them is the producer.
 template <class Traits>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
     attention_sm90_kernel(const __grid_constant__ AttentionArgsSm90 args) {
   extern __shared__ __align__(1024) uint8_t raw_smem[];
   auto& smem = *reinterpret_cast<typename Traits::SharedStorage*>(raw_smem);
-  constexpr int kProducer = 128 * Traits::kConsumers;  // its first thread
+  constexpr int kProducer = 128 * Traits::kConsumers;  // the first thread of the producer
   const bool produces = threadIdx.x >= kProducer && threadIdx.x < kProducer + 32;
-  // The producer's share of a short batch, asked for together with the batch's size.
+  // Each lane of the producer loads the offsets of one sequence together with the batch's size, so
+  // that short batches wait for global memory once.
   Sequence mine{};
   const int lane = threadIdx.x % 32;
   if (produces && lane < args.batch.num_sequences) mine = args.batch.sequence(lane);
@@ -161,7 +178,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
     smem.tiles.build(args.batch, Traits::kTileRows, Traits::kThreads);
   } else {
     if (produces) smem.tiles.build_by_warp(mine, sequences, args.batch, Traits::kTileRows);
-    __syncthreads();  // barriers are ready
+    __syncthreads();  // the mbarriers are initialised
   }
 
   if (threadIdx.x >= kProducer) {

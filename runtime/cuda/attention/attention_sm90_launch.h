@@ -1,4 +1,4 @@
-// Host side of one attention kernel: tensor maps, grid, launch.
+// The host side of one Hopper attention kernel: its tensor maps, its grid and its launch.
 #pragma once
 
 #include <cuda.h>
@@ -16,15 +16,17 @@
 
 namespace packhorse::cuda {
 
-/// Ragged map (attention_sm90_kernel.cuh) of packed rows [tokens, heads * head_dim], in boxes of
-/// `box_rows` rows by `box_columns` columns of one head. Columns past head_dim read as zeros.
+/// Returns the ragged tensor map (attention_sm90_kernel.cuh) of packed rows [tokens, heads *
+/// head_dim], in boxes of `box_rows` rows by `box_columns` columns of one head. Columns past
+/// head_dim read as zeros.
 inline CUtensorMap ragged_tensor_map(const void* data, DType dtype, int64_t row_stride, int heads,
                                      int head_dim, int box_rows, int box_columns) {
   constexpr uint64_t kAny = 0x7fff0000;  // an extent that no coordinate reaches
   const uint64_t row_bytes = static_cast<uint64_t>(row_stride) * 2;
   const cuuint64_t extents[5] = {static_cast<cuuint64_t>(head_dim), static_cast<cuuint64_t>(heads),
                                  kRaggedRows, kAny, kAny};
-  // kRaggedRows * (2^34 - row_bytes) + kRaggedRows * row_bytes = 2^64: back to the start.
+  // The last stride takes back what the third one adds for kRaggedRows rows: kRaggedRows * (2^34 -
+  // row_bytes) + kRaggedRows * row_bytes = 2^64, and addresses wrap there.
   const cuuint64_t strides[4] = {static_cast<cuuint64_t>(head_dim) * 2, row_bytes, row_bytes,
                                  (uint64_t{1} << 34) - row_bytes};
   const cuuint32_t box[5] = {static_cast<cuuint32_t>(box_columns), 1,
@@ -45,6 +47,8 @@ inline CUtensorMap ragged_tensor_map(const void* data, DType dtype, int64_t row_
   return map;
 }
 
+/// Fills the kernel's arguments and launches it on as many blocks as run at once, or as there are
+/// tiles.
 template <class Traits>
 void launch_attention_kernel(const AttentionParams& p, cudaStream_t stream) {
   const auto map = [&](const void* data, int64_t stride, int heads, int rows) {
@@ -72,7 +76,7 @@ void launch_attention_kernel(const AttentionParams& p, cudaStream_t stream) {
   args.descending = p.mask.causal;
   args.batch = {p.cu_seqlens_q, p.cu_seqlens_k, p.counts, p.num_sequences, p.num_heads, 1};
   if (p.mask.causal) {
-    constexpr int64_t kCacheBytes = 24 << 20;  // keys and values worth keeping in the L2 cache
+    constexpr int64_t kCacheBytes = 24 << 20;  // of keys and values that stay in the L2 cache
     const int64_t head_bytes = int64_t{p.max_seqlen_k} * p.head_dim * 4 + 1;
     const int64_t heads = std::max<int64_t>(1, kCacheBytes / head_bytes) * args.q_heads_per_kv_head;
     args.batch.heads_in_group = static_cast<int32_t>(std::min<int64_t>(heads, p.num_heads));

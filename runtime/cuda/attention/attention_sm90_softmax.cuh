@@ -1,5 +1,5 @@
-// From scores to probabilities, in the registers of one warpgroup: mask, additive term, online
-// softmax (arXiv 1805.02867) in base 2.
+// Turns scores into probabilities in the registers of one warpgroup: additive term, mask, and
+// online softmax (arXiv 1805.02867) in base 2.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,12 +17,14 @@
 
 namespace packhorse::cuda::sm90 {
 
+/// Returns 2^x by one instruction (PTX ISA, ex2.approx); 0 for -infinity.
 __device__ inline float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
+/// Rounds two floats to Element and packs them into one register, `low` in the lower half.
 template <class Element>
 __device__ uint32_t pack(float low, float high) {
   if constexpr (std::is_same_v<Element, cutlass::half_t>) {
@@ -34,27 +36,30 @@ __device__ uint32_t pack(float low, float high) {
   }
 }
 
-/// Fills buckets[offset + max_distance] for the offsets (key - query) of -max_distance to
-/// max_distance; beyond, all distances of a side share its last bucket.
+/// Fills buckets[offset + max_distance] for the offsets (key - query) from -max_distance to
+/// max_distance. Beyond, all offsets of a side share its last bucket.
 __device__ inline void fill_buckets(uint8_t* buckets, const ScoreTerm& term) {
   for (int i = threadIdx.x; i <= 2 * term.max_distance; i += blockDim.x) {
     buckets[i] = static_cast<uint8_t>(relative_bucket(term, i - term.max_distance));
   }
 }
 
-/// One thread's part of a warpgroup's 64 rows: the rows `row` and row + 8, and of these the columns
-/// 8 g + column and 8 g + column + 1 of every group g, in registers 4 g + 2 (row / 8) + column % 2.
+/// This thread's part of a warpgroup's 64 rows of scores or output, as wgmma lays them out: the
+/// rows `row` and row + 8, and of these the columns 8 g + column and 8 g + column + 1 of every
+/// group g. Element (row + 8 h, 8 g + column + x) is register 4 g + 2 h + x.
 struct ThreadPart {
   int32_t row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
   int32_t column = threadIdx.x % 4 * 2;
 };
 
-/// Key position of row 0 of a warpgroup's 64 rows.
+/// Returns the position, among the keys of its sequence, of the first of this warpgroup's 64 rows.
 __device__ inline int32_t first_position(const QueryTile& tile) {
   return tile.sequence.k_length - tile.sequence.q_length + tile.row +
          static_cast<int32_t>(threadIdx.x / 128 * 64);
 }
 
+/// Sets scores outside of the columns [begin[r], end[r]) of the thread's row r to -infinity.
+/// Columns are counted from this thread's first one.
 template <int columns, bool check_begin>
 __device__ void mask_scores(float* s, const int32_t (&begin)[2], const int32_t (&end)[2]) {
   CUTE_UNROLL
@@ -65,6 +70,8 @@ __device__ void mask_scores(float* s, const int32_t (&begin)[2], const int32_t (
   }
 }
 
+/// Sets the scores of keys that a row does not see to -infinity. `first_key` is the key of column
+/// 0.
 template <int columns>
 __device__ void mask_scores(float* s, const QueryTile& tile, KeyWindow window, int32_t first_key) {
   const ThreadPart part;
@@ -82,7 +89,7 @@ __device__ void mask_scores(float* s, const QueryTile& tile, KeyWindow window, i
   }
 }
 
-/// s = s * scale + term.
+/// s = s * scale + term, where `buckets` is the table that fill_buckets made.
 template <int columns>
 __device__ void add_term(float* s, const QueryTile& tile, const ScoreTerm& term, float scale,
                          int32_t num_heads, const uint8_t* buckets, int32_t first_key) {
@@ -106,13 +113,15 @@ __device__ void add_term(float* s, const QueryTile& tile, const ScoreTerm& term,
   }
 }
 
-/// Running maximum and sum of a thread's two rows. Sums are partial until the quad adds up.
+/// The running maximum and sum of this thread's two rows. The sum is this thread's part until
+/// inverse_sum adds up the parts of the four lanes that share the rows.
 struct Softmax {
   float maximum[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0.0f, 0.0f};
 
-  /// Turns scores into exp2(scale * (s - maximum)); `rescale` is what earlier results shrink by.
-  /// Four independent chains of maxima and of sums: one warp per scheduler must hide its latency.
+  /// Turns scores into exp2(scale * (s - maximum)) and updates maximum and sum. `rescale` receives
+  /// the factors by which earlier results shrink. Maxima and sums are formed in four independent
+  /// chains each, because one warp per scheduler must hide its own latency.
   template <int columns>
   __device__ void update(float* s, float scale, float (&rescale)[2]) {
     float top[4] = {s[0], s[1], s[2], s[3]};
@@ -125,11 +134,12 @@ struct Softmax {
       row_top = fmaxf(row_top, __shfl_xor_sync(~0u, row_top, 1));
       row_top = fmaxf(row_top, __shfl_xor_sync(~0u, row_top, 2));
       row_top = fmaxf(row_top, maximum[r]);
-      // A row that has seen no key keeps -inf; subtracting 0 then leaves exp2(-inf) = 0.
+      // A row that has seen no key keeps the maximum -inf; subtracting 0 instead gives exp2(-inf) =
+      // 0.
       const float base = row_top == -INFINITY ? 0.0f : row_top;
       offset[r] = __fmul_rn(base, scale);
-      // Exactly 1 where the maximum stays: a tile that a row does not see, which kernels of larger
-      // query tiles meet more of, then leaves its bits alone.
+      // The factor is exactly 1 where the maximum does not change. So a tile of which a row sees
+      // nothing leaves the row's bits alone; kernels with larger query tiles meet more such tiles.
       rescale[r] = exp2_approx(__fmul_rn(__fadd_rn(maximum[r], -base), scale));
       maximum[r] = row_top;
     }
@@ -145,6 +155,7 @@ struct Softmax {
     }
   }
 
+  /// Returns 1 / sum of this thread's two rows, and 0 for a row that saw no key.
   __device__ void inverse_sum(float (&inverse)[2]) const {
     for (int r = 0; r < 2; ++r) {
       float total = sum[r];

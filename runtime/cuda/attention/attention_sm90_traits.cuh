@@ -1,5 +1,5 @@
-// What a Hopper attention kernel is made of: its arguments, its sizes, its shared memory, and the
-// barriers between producer and consumers (attention_sm90_kernel.cuh).
+// What a Hopper attention kernel (attention_sm90_kernel.cuh) is made of: its arguments, its sizes
+// and layouts, its shared memory, and the barriers between producer and consumers.
 #pragma once
 
 #include <cute/atom/mma_traits_sm90_gmma.hpp>
@@ -12,6 +12,8 @@
 
 namespace packhorse::cuda {
 
+/// The extent of ragged tensor maps (attention_sm90_kernel.cuh) in rows: more than any sequence
+/// has.
 constexpr int32_t kRaggedRows = 1 << 30;
 
 struct AttentionArgsSm90 {
@@ -20,27 +22,29 @@ struct AttentionArgsSm90 {
   VarlenBatch batch;
   KeyWindow window;
   ScoreTerm term;
-  int32_t* next_tile;  // zero, or null: fixed order
+  // Shared counter of tiles, zero between launches; null: tiles in a fixed order.
+  int32_t* next_tile;
   int32_t num_heads;
   int32_t q_heads_per_kv_head;
   float scale;
-  bool descending;  // last rows of a sequence first: they are the costly ones
+  bool descending;  // a sequence's last rows first: with a causal mask they cost the most
 };
 
-/// kKvTile sets the order of a row's sums, so it is one number per head tile; all other choices
-/// leave the bits alone.
+/// The choices that make up one kernel. kKvTile sets the order in which the sums of a row are
+/// formed, so it depends on head tile and window alone; all other choices leave the bits alone.
 template <class Element_, int head_tile, int consumers, int kv_tile, int kv_stages, int q_stages,
           int blocks_per_sm, bool overlap, bool term = false, bool single_tile = false>
 struct AttentionTraits {
   using Element = Element_;
   static constexpr int kHeadTile = head_tile;
   static constexpr int kConsumers = consumers;  // warpgroups of 64 query rows
-  static constexpr int kKvTile = kv_tile;
+  static constexpr int kKvTile = kv_tile;       // keys per tile
   static constexpr int kKvStages = kv_stages;
   static constexpr int kQStages = q_stages;
   static constexpr int kBlocksPerSm = blocks_per_sm;
-  static constexpr bool kOverlap = overlap;  // scores of the next tile beside values of this one
-  static constexpr bool kTerm = term;        // adds AttentionArgsSm90::term to the scores
+  // Scores of the next key tile are computed beside values of this one.
+  static constexpr bool kOverlap = overlap;
+  static constexpr bool kTerm = term;               // adds AttentionArgsSm90::term to the scores
   static constexpr bool kSingleTile = single_tile;  // no sequence has more than kKvTile keys
   static_assert(!(overlap && single_tile), "one key tile has no next one to overlap with");
   static constexpr bool kPingPong = overlap && consumers > 1;
@@ -52,7 +56,7 @@ struct AttentionTraits {
   static constexpr int kProducerRegisters = consumers == 2 ? 24 : 32;
   static constexpr int kConsumerRegisters = consumers == 2 ? 240 : 160;
 
-  // One TMA box: kBoxColumns columns, a swizzle span wide, of all rows of a tile.
+  // One TMA box has kBoxColumns columns, as wide as the swizzle spans, and all rows of a tile.
   static constexpr int kBoxColumns = head_tile % 64 == 0 ? 64 : 32;
   static constexpr int kBoxes = head_tile / kBoxColumns;
   using Major = cute::SM90::GMMA::Major;
@@ -81,12 +85,13 @@ struct AttentionTraits {
           Major::K, Major::MN>()));
 
   struct SharedStorage {
-    alignas(1024) Element q[q_stages][consumers][64 * head_tile];  // later the output rows
+    alignas(1024) Element q[q_stages][consumers][64 * head_tile];  // later the rows of the output
     alignas(1024) Element k[kv_stages][kv_tile * head_tile];
     alignas(1024) Element v[kv_stages][kv_tile * head_tile];
     TileList tiles;
+    // Bucket of every distance (fill_buckets).
     uint8_t buckets[term ? 2 * kAttentionMaxTermDistance + 1 : 1];
-    QueryTile tile[q_stages];
+    QueryTile tile[q_stages];  // the query tile in each Q stage
     alignas(8) uint64_t q_full[q_stages], q_empty[q_stages];
     uint64_t k_full[kv_stages], k_empty[kv_stages];
     uint64_t v_full[kv_stages], v_empty[kv_stages];
@@ -96,14 +101,17 @@ struct AttentionTraits {
 
 namespace sm90 {
 
+/// Waits at named barrier `id` until `threads` threads have arrived (PTX ISA, bar.sync).
 __device__ inline void named_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+/// Arrives at named barrier `id` without waiting (PTX ISA, bar.arrive).
 __device__ inline void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// Ragged coordinates of a row of a sequence.
+/// The ragged coordinates of row `row` of a sequence of `length` rows that begins at packed row
+/// `begin`.
 struct RaggedRow {
   int32_t x, y;
   __device__ RaggedRow(int32_t begin, int32_t length, int32_t row)

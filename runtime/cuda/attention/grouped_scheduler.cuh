@@ -1,9 +1,9 @@
-// Which tile of which problem a block of a persistent grid works on next, where every sequence is a
-// group of problems of its own size and only the device knows the sizes.
+// Tells a block of a persistent grid which tile of which problem it works on next. Every sequence
+// is a group of problems of its own size, and only the device knows the sizes.
 //
-// ByteTransformer (arXiv 2210.03052) section III-D.2: finding the problem of a tile means a prefix
-// sum over the problems, so a warp does it for the block's next 32 tiles at once, one per lane,
-// instead of one thread for one tile.
+// Finding the problem of a tile takes a prefix sum over the problems. As in ByteTransformer (arXiv
+// 2210.03052, section III-D.2), a whole warp does it for the block's next 32 tiles at once, one
+// tile per lane, instead of one thread for one tile.
 #pragma once
 
 #include "cuda/rows/reduce.cuh"
@@ -11,15 +11,16 @@
 namespace packhorse::cuda {
 
 struct GroupedTile {
-  int32_t sequence;  // negative: no more work
-  int32_t tile;      // of this sequence
+  int32_t sequence;  // negative: there is no more work
+  int32_t tile;      // index among the tiles of this sequence
 };
 
-/// Block b of n works on tiles b, b + n, b + 2n, ... of all sequences' tiles in order.
+/// With the tiles of all sequences in order, block b of n works on tiles b, b + n, b + 2n, ...
 class GroupedScheduler {
  public:
-  /// Called by every thread of the block, at the same time; `queue` is shared. `tiles_of(b)`: tiles
-  /// of sequence b, 0 for one that is not of this kernel.
+  /// Returns the block's next tile. Every thread of the block calls it at the same time. `queue` is
+  /// in shared memory. `tiles_of(b)` returns the number of tiles of sequence b, and 0 for a
+  /// sequence that is not for this kernel.
   template <class TilesOf>
   __device__ GroupedTile next(GroupedTile (&queue)[32], int sequences, TilesOf tiles_of) {
     if (taken_ % 32 == 0) {
@@ -44,7 +45,8 @@ class GroupedScheduler {
         const int below = __shfl_up_sync(kFullWarp, ends, step);
         if (lane >= step) ends += below;
       }
-      // Lanes whose tile lies in these 32 sequences find it by halving; the others' steps are idle.
+      // A lane whose tile lies in these 32 sequences finds it by binary search in the running sums.
+      // The other lanes go through the same steps in vain.
       const int wanted = mine - before_;
       int at = 0;
 #pragma unroll
@@ -54,15 +56,16 @@ class GroupedScheduler {
       const int end = __shfl_sync(kFullWarp, ends, at);
       const int begin = end - __shfl_sync(kFullWarp, tiles, at);
       if (found.sequence < 0 && wanted < end) found = {first_ + at, wanted - begin};
-      if (__all_sync(kFullWarp, found.sequence >= 0)) break;  // the next 32 may lie here too
+      // The next refill starts at these 32 sequences again.
+      if (__all_sync(kFullWarp, found.sequence >= 0)) break;
       before_ += __shfl_sync(kFullWarp, ends, 31);
     }
     queue[lane] = found;
   }
 
   unsigned taken_ = 0;
-  int first_ = 0;   // first of the 32 sequences under examination
-  int before_ = 0;  // tiles of the sequences before it
+  int first_ = 0;   // the first of the 32 sequences that the warp looks at
+  int before_ = 0;  // tiles of all sequences before first_
 };
 
 }  // namespace packhorse::cuda

@@ -1,5 +1,7 @@
-// Warp-level matrix products of compute capability 8.0 over tiles in shared memory (CuTe's atoms:
-// mma.sync m16n8k16, ldmatrix, cp.async). 16-bit operands, float32 accumulation.
+// Matrix products of one warp over tiles in shared memory, for compute capability 8.0 and later:
+// thin wrappers of CuTe's atoms for mma.sync m16n8k16, ldmatrix and cp.async, with 16-bit operands
+// and float32 accumulation. The layouts of the registers are those of the PTX ISA, "Matrix
+// Fragments for mma.m16n8k16".
 #pragma once
 
 #include <cuda_bf16.h>
@@ -14,23 +16,25 @@
 
 namespace packhorse::cuda {
 
-/// Elements from one row of a tile to the next: the 16 extra bytes put the eight rows that ldmatrix
-/// reads at once into different banks.
+/// The number of elements from one row of a tile to the next. The 16 extra bytes put the eight rows
+/// that ldmatrix reads at once into different banks.
 template <int kColumns>
 inline constexpr int kPitch = kColumns + 8;
 
-/// An A operand of 16 rows x 16, or two B operands of 16 x 8 side by side.
+/// One thread's registers of an A operand (16 rows x 16 columns), or of two neighbouring B operands
+/// (16 x 8 each).
 struct Fragment {
   uint32_t x[4];
 };
 
-/// Where this thread's four accumulators of a 16 x 8 product lie: rows row and row + 8, columns
-/// column and column + 1.
+/// The place of this thread's four accumulators in a 16 x 8 product: rows `row` and `row` + 8,
+/// columns `column` and `column` + 1.
 struct AccumulatorPlace {
   int row = static_cast<int>(threadIdx.x) % 32 / 4;
   int column = static_cast<int>(threadIdx.x) % 4 * 2;
 };
 
+/// c += a b, where b0 and b1 are this thread's registers of one B operand.
 template <class T>
 __device__ void mma(float (&c)[4], const Fragment& a, uint32_t b0, uint32_t b1) {
   using Atom = std::conditional_t<std::is_same_v<T, __half>, cute::SM80_16x8x16_F32F16F16F32_TN,
@@ -38,6 +42,7 @@ __device__ void mma(float (&c)[4], const Fragment& a, uint32_t b0, uint32_t b1) 
   Atom::fma(c[0], c[1], c[2], c[3], a.x[0], a.x[1], a.x[2], a.x[3], b0, b1, c[0], c[1], c[2], c[3]);
 }
 
+/// ldmatrix.x4: every lane passes the address of one row of 16 bytes.
 template <class T>
 __device__ Fragment load_fragment(const T* at) {
   Fragment f;
@@ -46,6 +51,7 @@ __device__ Fragment load_fragment(const T* at) {
   return f;
 }
 
+/// ldmatrix.x4.trans: the same, each 8 x 8 matrix transposed.
 template <class T>
 __device__ Fragment load_fragment_transposed(const T* at) {
   Fragment f;
@@ -54,14 +60,15 @@ __device__ Fragment load_fragment_transposed(const T* at) {
   return f;
 }
 
-/// The A operand at (row, column) of a tile.
+/// Loads the A operand at (row, column) of a tile.
 template <int kColumns, class T>
 __device__ Fragment load_a(const T* tile, int row, int column) {
   const int lane = threadIdx.x % 32;
   return load_fragment(tile + (row + lane % 16) * kPitch<kColumns> + column + lane / 16 * 8);
 }
 
-/// Two B operands, columns n and n + 8 of them, from a tile that holds B^T (row n, column k).
+/// Loads the two B operands of columns n to n + 7 and n + 8 to n + 15, from a tile that holds B
+/// transposed (its row n, its column k).
 template <int kColumns, class T>
 __device__ Fragment load_b(const T* tile, int n, int k) {
   const int lane = threadIdx.x % 32;
@@ -69,14 +76,14 @@ __device__ Fragment load_b(const T* tile, int n, int k) {
                        lane / 8 % 2 * 8);
 }
 
-/// The same from a tile that holds B (row k, column n).
+/// Does the same from a tile that holds B as it is (its row k, its column n).
 template <int kColumns, class T>
 __device__ Fragment load_b_transposed(const T* tile, int k, int n) {
   const int lane = threadIdx.x % 32;
   return load_fragment_transposed(tile + (k + lane % 16) * kPitch<kColumns> + n + lane / 16 * 8);
 }
 
-/// The A operand made of two neighbouring 16 x 8 accumulators.
+/// Makes an A operand, converted to T, of two neighbouring 16 x 8 accumulators.
 template <class T>
 __device__ Fragment pack_a(const float (&left)[4], const float (&right)[4]) {
   const auto pack = [](float a, float b) {
@@ -87,14 +94,14 @@ __device__ Fragment pack_a(const float (&left)[4], const float (&right)[4]) {
           pack(right[2], right[3])};
 }
 
-/// Rows of a tile in shared memory, kPitch<kColumns_> apart.
+/// The layout of a tile whose rows are kPitch<kColumns_> elements apart in shared memory.
 template <int kColumns_>
 struct PaddedRows {
   static constexpr int kColumns = kColumns_;
   __device__ static int offset(int row, int column) { return row * kPitch<kColumns> + column; }
 };
 
-/// Starts copying 16 bytes; zeros, and nothing is read, where not `inside`.
+/// Starts copying 16 bytes. Where not `inside`, zeros are written and nothing is read.
 template <class T>
 __device__ void copy_vector_async(T* to, const T* from, bool inside) {
   using Bits = cute::uint128_t;
@@ -102,8 +109,8 @@ __device__ void copy_vector_async(T* to, const T* from, bool inside) {
                                                     *reinterpret_cast<Bits*>(to), inside);
 }
 
-/// Starts copying kRows rows; rows from `rows` on and columns from `columns` on become zeros and
-/// are not read.
+/// Starts copying kRows rows. Rows from `rows` on and columns from `columns` on become zeros and
+/// are not read. `stride` is in elements, between rows of `from`.
 template <int kRows, class Layout, int kThreads, class T>
 __device__ void copy_rows_async(T* tile, const T* from, int64_t stride, int rows, int columns) {
   constexpr int kAcross = Layout::kColumns / kVectorSize;
@@ -119,12 +126,13 @@ __device__ void copy_rows_async(T* tile, const T* from, int64_t stride, int rows
   }
 }
 
+/// Does the same into rows that are kPitch<kColumns> apart.
 template <int kRows, int kColumns, int kThreads, class T>
 __device__ void copy_tile_async(T* tile, const T* from, int64_t stride, int rows, int columns) {
   copy_rows_async<kRows, PaddedRows<kColumns>, kThreads>(tile, from, stride, rows, columns);
 }
 
-/// Maximum and sum over the four lanes that share an accumulator's rows.
+/// The maximum and the sum over the four lanes (a quad) that hold the same rows of an accumulator.
 __device__ inline float quad_max(float value) {
   value = fmaxf(value, __shfl_xor_sync(kFullWarp, value, 1));
   return fmaxf(value, __shfl_xor_sync(kFullWarp, value, 2));
@@ -134,7 +142,7 @@ __device__ inline float quad_sum(float value) {
   return value + __shfl_xor_sync(kFullWarp, value, 2);
 }
 
-/// 2^x in one instruction; 0 for -infinity.
+/// Returns 2^x by one instruction (PTX ISA, ex2.approx); 0 for -infinity.
 __device__ inline float fast_exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -1,11 +1,11 @@
-// The bucket of a relative position: T5 (arXiv 1910.10683, section 2.1), MPNet.
+// The bucket of a relative position, as T5 (arXiv 1910.10683, section 2.1) and MPNet define it.
 #pragma once
 
 #include "ops/args.h"
 
 namespace packhorse::cuda {
 
-/// Row of ScoreTerm::table for `offset` = key position - query position.
+/// Returns the row of ScoreTerm::table for `offset` = key position - query position.
 __device__ inline int relative_bucket(const ScoreTerm& term, int offset) {
   const int buckets = term.bidirectional ? term.num_buckets / 2 : term.num_buckets;
   const int exact = buckets / 2;

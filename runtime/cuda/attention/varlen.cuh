@@ -1,32 +1,34 @@
-// All cu_seqlens arithmetic of variable-length attention: where a sequence lies, which keys a tile
-// of its queries sees, and which tile a block works on next.
+// All arithmetic on cu_seqlens of variable-length attention: where a sequence lies, which keys a
+// tile of its queries sees, and which tile a block works on next.
 #pragma once
 
 #include <cstdint>
 
 namespace packhorse::cuda {
 
-/// Longer than any sequence, and small enough that position + limit does not overflow.
+/// The limit of a window without limit. It is longer than any sequence, and small enough that
+/// position + limit does not overflow an int32.
 constexpr int32_t kUnlimitedWindow = 1 << 29;
 
 struct Sequence {
   int32_t q_begin, q_length, k_begin, k_length;
 };
 
-/// Key positions that the query at position p sees: [p - left, p + right] within the sequence.
+/// The query at position p sees the keys at positions [p - left, p + right] of its sequence.
 struct KeyWindow {
   int32_t left, right;
 };
 
-/// Rows [row, row + tile rows) of one (sequence, head); the unit of work.
+/// The unit of work of a block: rows [row, row + tile rows) of one head of one sequence.
 struct QueryTile {
   Sequence sequence;
-  int32_t head;  // negative: no more work
+  int32_t head;  // negative: there is no more work
   int32_t row;
 };
 
-/// Tiles [begin, end) of `kv_tile` keys that some query of a tile sees; counted from the sequence's
-/// own start, so that a row meets the same tiles whatever surrounds its sequence.
+/// The key tiles [begin, end), of `kv_tile` keys each, that at least one query of a query tile
+/// sees. Tiles are counted from the start of the sequence, so that a row meets the same tiles
+/// whatever surrounds its sequence in the batch.
 struct KeyTiles {
   int32_t begin, end;
 
@@ -41,21 +43,21 @@ struct KeyTiles {
   __device__ int32_t count() const { return end - begin; }
 };
 
-/// What the device knows of the batch.
+/// The batch as a kernel sees it.
 struct VarlenBatch {
   const int32_t* cu_seqlens_q;
   const int32_t* cu_seqlens_k;
-  const int32_t* counts;  // {T, B} or null
-  int32_t num_sequences;  // bound; exact where `counts` is null
+  const int32_t* counts;  // {T, B} in device memory, or null
+  int32_t num_sequences;  // an upper bound; exact where `counts` is null
   int32_t num_heads;
-  int32_t heads_in_group;  // heads whose tiles alternate; 1: head by head
+  int32_t heads_in_group;  // heads whose tiles alternate; 1: one head after the other
 
   __device__ Sequence sequence(int32_t index) const {
     const int32_t q = cu_seqlens_q[index], k = cu_seqlens_k[index];
     return {q, cu_seqlens_q[index + 1] - q, k, cu_seqlens_k[index + 1] - k};
   }
 
-  /// Sequences there are.
+  /// Returns the actual number of sequences.
   __device__ int32_t size() const {
     return counts == nullptr ? num_sequences : min(num_sequences, counts[1]);
   }
@@ -64,25 +66,30 @@ struct VarlenBatch {
   }
 };
 
-/// The batch's tiles in the order in which blocks take them, built by every block for itself in
-/// shared memory: no metadata kernel, no metadata in memory. Up to kEntries sequences: one entry
-/// per sequence, longest first (in the batch's order where every tile has a block: build_by_warp).
-/// More: one entry per run of neighbouring sequences.
+/// The query tiles of the batch, in the order in which blocks take them. Every block builds the
+/// list for itself in shared memory, so there is no metadata kernel and no metadata in global
+/// memory.
+///
+/// With at most kEntries sequences the list has one entry per sequence, longest first
+/// (build_by_warp keeps the batch's order where every tile has a block of its own, since order then
+/// does not matter). With more sequences it has one entry per run of neighbouring sequences, in the
+/// batch's order.
 struct TileList {
   static constexpr int kEntries = 256;
 
   alignas(16) int32_t keys[kEntries];
-  int32_t ends[kEntries];  // tiles up to and with this entry
+  int32_t ends[kEntries];  // number of tiles of this entry and all before it
   int32_t order[kEntries];
   Sequence sequences[kEntries];
   int32_t num_sequences;
   int32_t sequences_per_entry;
 
-  /// Up to this many sequences the list is better built by one warp: no barriers.
+  /// With at most this many sequences one warp builds the list (build_by_warp): that is faster,
+  /// because it needs no barriers of the block.
   static constexpr int kFewSequences = 32;
 
-  /// Of the first `count` sequences, of which each lane of the warp has one. In the batch's order
-  /// where every tile has a block.
+  /// Builds the list of the first `count` sequences; called by one whole warp. `mine` is the
+  /// sequence whose index is the lane's number.
   __device__ void build_by_warp(Sequence mine, int32_t count, const VarlenBatch& batch,
                                 int tile_rows) {
     const int lane = threadIdx.x % 32;
@@ -116,11 +123,12 @@ struct TileList {
     __syncwarp();
   }
 
-  /// All `threads` threads of the block call this; ends with a block barrier.
+  /// Builds the list; called by all `threads` threads of the block. Ends with a barrier of the
+  /// block.
   __device__ void build(const VarlenBatch& batch, int tile_rows, int threads) {
     const int tid = threadIdx.x;
     int32_t n = batch.num_sequences;
-    // Asked for together with the count, so that one wait serves both.
+    // The offsets are loaded together with the count, so that one wait covers both.
     Sequence mine{};
     if (tid < min(n, kEntries)) mine = batch.sequence(tid);
     if (batch.counts != nullptr) n = min(n, batch.counts[1]);
@@ -139,7 +147,8 @@ struct TileList {
         keys[i] = s.q_length > 0 ? s.k_length : -1;
       }
       __syncthreads();
-      // A sequence's place is the number of longer ones, counted by as many lanes as there are.
+      // The place of a sequence is the number of longer ones. As many lanes as there are to spare
+      // share the counting for one sequence.
       int lanes = 1;
       while (lanes < 32 && 2 * lanes * n <= threads) lanes *= 2;
       for (int first = 0; first < n; first += threads / lanes) {
@@ -189,7 +198,8 @@ struct TileList {
 
   __device__ int32_t num_tiles() const { return ends[kEntries - 1]; }
 
-  /// Tile `index` < num_tiles(); called by a whole warp, the answer is the same in every lane.
+  /// Returns tile `index`, which is less than num_tiles(). Called by a whole warp; all lanes get
+  /// the same answer. With `descending` the last rows of a sequence come first.
   __device__ QueryTile find(int32_t index, const VarlenBatch& batch, int tile_rows,
                             bool descending) const {
     const int lane = threadIdx.x % 32;
@@ -226,8 +236,8 @@ struct TileList {
         rest -= __shfl_sync(~0u, inclusive, 31);
       }
     }
-    // Heads in groups: with a causal mask the costly last rows of all heads of a group come first,
-    // while the group's keys and values stay in the L2 cache.
+    // Heads alternate within groups. With a causal mask the costly last rows of all heads of a
+    // group so come first, while the group's keys and values stay in the L2 cache.
     const uint32_t tiles = (s.q_length + tile_rows - 1) / tile_rows;
     const uint32_t group_tiles = tiles * batch.heads_in_group;
     const uint32_t head_group = group_tiles == 1 ? rest : rest / group_tiles;

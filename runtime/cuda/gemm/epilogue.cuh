@@ -1,12 +1,13 @@
-// Activations of the GEMM epilogues. Compiles as host code too, so that a CPU test can check
-// errors.
+// The activations of the GEMM epilogues. This file compiles as host code too, so that a test on the
+// CPU can check their errors.
 //
-// A 16-bit GEMM with k = 768 leaves few issue slots per output element to the epilogue, and fewer
-// still of the special function unit (one instruction in eight cycles). So GELU is max(x, 0) - |x|
-// Phi(-|x|) with a power of 2 for Phi(-|x|), whose exponent is a quartic (tools/fit_gelu.py): eight
-// instructions, one of them special. Against float64 it errs by at most 2.2e-5 anywhere, its tanh
-// form by 2.6e-5. Every other smooth activation is x or 1 times a logistic function of base 2: two
-// special ones.
+// A 16-bit GEMM with k = 768 leaves the epilogue few issue slots per output element, and fewer
+// still of the special function unit, which takes one instruction of a warp in eight cycles. GELU
+// is therefore computed as max(x, 0) - |x| Phi(-|x|), where Phi(-|x|) is a power of 2 whose
+// exponent is a polynomial of degree 4 (tools/fit_gelu.py). That takes eight instructions, one of
+// them special. Compared with float64 the error is at most 2.2e-5 anywhere, and 2.6e-5 for the tanh
+// form. Every other smooth activation is x or 1 times a logistic function of base 2, which takes
+// two special instructions.
 #pragma once
 
 #include <cmath>
@@ -23,7 +24,7 @@
 
 namespace packhorse::cuda {
 
-/// max(x, 0) that keeps a NaN.
+/// Returns max(x, 0), and NaN for a NaN.
 PACKHORSE_HOST_DEVICE float relu(float x) {
 #if defined(__CUDA_ARCH__)
   float y;
@@ -34,7 +35,7 @@ PACKHORSE_HOST_DEVICE float relu(float x) {
 #endif
 }
 
-/// 2^x, zero where that is less than the least normal number.
+/// Returns 2^x, or zero where that is less than the smallest normal number.
 PACKHORSE_HOST_DEVICE float exp2_or_zero(float x) {
 #if defined(__CUDA_ARCH__)
   float y;
@@ -45,7 +46,7 @@ PACKHORSE_HOST_DEVICE float exp2_or_zero(float x) {
 #endif
 }
 
-/// 1 / (1 + 2^x): two instructions of the special function unit, one addition.
+/// Returns 1 / (1 + 2^x), by two instructions of the special function unit and one addition.
 PACKHORSE_HOST_DEVICE float logistic2(float x) {
   const float sum = 1.0f + exp2_or_zero(x);
 #if defined(__CUDA_ARCH__)
@@ -57,7 +58,8 @@ PACKHORSE_HOST_DEVICE float logistic2(float x) {
 #endif
 }
 
-/// max(x, 0) - t 2^P(t), t = |x| up to 16, where the power is zero; P of ascending coefficients.
+/// max(x, 0) - t 2^P(t), where t = |x|, limited to 16, at which the power is zero, and c0 to c4 are
+/// the coefficients of P, constant first.
 struct Gelu {
   float c0, c1, c2, c3, c4;
   PACKHORSE_HOST_DEVICE float operator()(float x) const {
@@ -66,7 +68,7 @@ struct Gelu {
     return fmaf(-t, exp2_or_zero(p), relu(x));
   }
 };
-/// scale / (1 + 2^(slope x)) + shift, with x for a scale of 0
+/// scale / (1 + 2^(slope x)) + shift, where a scale of 0 stands for x.
 struct Squash {
   float slope, scale, shift;
   PACKHORSE_HOST_DEVICE float operator()(float x) const {
@@ -74,7 +76,7 @@ struct Squash {
   }
 };
 
-/// x Phi(x), Phi the normal distribution function.
+/// x Phi(x), where Phi is the distribution function of the normal distribution.
 PACKHORSE_HOST_DEVICE constexpr Gelu gelu_erf() {
   return {-1.00144601f, -1.14145982f, -0.478347898f, -0.0374674089f, 0.0025f};
 }
@@ -84,11 +86,13 @@ PACKHORSE_HOST_DEVICE constexpr Gelu gelu_tanh() {
 }
 /// x / (1 + exp(-x))
 PACKHORSE_HOST_DEVICE constexpr Squash silu() { return {-1.44269504f, 0.0f, 0.0f}; }
+/// 1 / (1 + exp(-x))
 PACKHORSE_HOST_DEVICE constexpr Squash sigmoid() { return {-1.44269504f, 1.0f, 0.0f}; }
+/// tanh(x) = 2 / (1 + exp(-2 x)) - 1
 PACKHORSE_HOST_DEVICE constexpr Squash tanh_as_sigmoid() { return {-2.88539008f, 2.0f, -1.0f}; }
 
-/// Calls `use` with a function of one float. It is instantiated once for each of the four forms,
-/// so that the branch stands outside of its loops.
+/// Calls `use` with a function of one float. `use` is instantiated once for each of the four forms,
+/// so that the branch stands outside of the loops in it.
 template <class Use>
 PACKHORSE_HOST_DEVICE void with_activation(Activation activation, Use&& use) {
   switch (activation) {
@@ -108,7 +112,7 @@ PACKHORSE_HOST_DEVICE void with_activation(Activation activation, Use&& use) {
   }
 }
 
-/// Applies one activation to `count` values.
+/// Applies one activation to the first `count` values.
 template <int count, class Values>
 PACKHORSE_HOST_DEVICE void activate(Values& values, Activation activation) {
   with_activation(activation, [&](auto function) {

@@ -1,4 +1,5 @@
-// Dense layers on CUDA: raw pointers, sizes, a stream. Shapes are checked by Ops, not here.
+// The host interface of dense layers on CUDA. Functions take raw pointers, sizes and a stream; Ops
+// has checked all shapes before it calls them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,80 +11,90 @@
 
 namespace packhorse::cuda {
 
-/// Turns pairs of neighbouring columns, as RotateHeadsArgs says.
+/// A rotation of neighbouring pairs of output columns (RoPE), as RotateHeadsArgs describes it.
 struct GemmRotation {
   const float* positions = nullptr;    // [rows], or null: no rotation
   const float* frequencies = nullptr;  // [dims / 2]
-  int32_t dims = 0;                    // columns of a head that are rotated
+  int32_t dims = 0;                    // number of columns of a head that are rotated
   int32_t head_dim = 0;                // a multiple of 8
-  int32_t columns = 0;                 // of the output, that belong to such heads
+  int32_t columns = 0;  // the first so many columns of the output belong to such heads
 };
 
-/// Rows pooled over sequences instead of stored.
+/// A maximum over the rows of each sequence, which is kept instead of the rows.
 struct GemmPool {
   float* out = nullptr;                 // [num_sequences, columns], contiguous
   const int32_t* cu_seqlens = nullptr;  // [num_sequences + 1], the last at most `rows`
   int32_t num_sequences = 0;
-  int32_t columns = 0;  // at most n: those after them are not asked for
+  int32_t columns = 0;  // columns that are wanted: the first ones, at most n
 };
 
+/// The arguments of one dense layer:
+///
 /// out[r, n] = residual[r, n] + activation(sum_k a[r, k] * weight[n, k] + bias[n])
 ///
-/// On Hopper, alone of these: with `gated`, kGateBlock columns of the product are the gate, as many
-/// are what it is for, and so on in turn, and out = activation(gate) * other, half as wide; with a
-/// rotation, pairs of columns are turned. Both before anything is rounded.
+/// The Hopper kernels can do two things more, both before results are rounded. With `gated`, the
+/// columns of the product alternate: kGateBlock columns of the gate, then kGateBlock columns that
+/// it gates, and so on; out = activation(gate) * other is half as wide. With a rotation, pairs of
+/// columns are rotated.
 ///
-/// 16-bit `a`, `weight`, `residual`, `out` of one dtype; float32 accumulation, bias and activation.
-/// n, k and the leading dimensions are multiples of 8, pointers of 16 bytes (TMA and 16-byte
-/// loads). A row's bits depend on that row, the weight, n and k alone: k is summed in order, 16 at
-/// a time, whatever the tile.
+/// a, weight, residual and out share one 16-bit dtype; accumulation, bias and activation are in
+/// float32. n, k and the row strides are multiples of 8 elements, and pointers are aligned to 16
+/// bytes (TMA and 16-byte loads ask for it). A row's bits depend on that row, the weight, n and k
+/// alone, since every tile sums over k in order, 16 elements at a time.
 struct GemmParams {
   const void* a = nullptr;         // [rows, k]
-  int64_t lda = 0;                 // elements between rows
+  int64_t lda = 0;                 // elements between the starts of rows
   const void* weight = nullptr;    // [n, k], contiguous
   const float* bias = nullptr;     // [n] or null
   const void* residual = nullptr;  // [rows, n] or null; may be `out`
   int64_t ldr = 0;
   void* out = nullptr;  // [rows, n]
   int64_t ldo = 0;
-  /// Rows that exist in a, residual and out.
+  /// The number of rows that exist in a, residual and out.
   int32_t rows = 0;
-  /// Null, or the exact number of rows (at most `rows`) in device memory: a captured graph then
-  /// computes the real tiles only. Rows of `out` from there to `rows` may be overwritten.
+  /// Null, or the exact number of rows (at most `rows`) in device memory. A captured graph then
+  /// computes only the tiles of those rows. The rows of `out` from there to `rows` may be
+  /// overwritten.
   const int32_t* row_count = nullptr;
   int32_t n = 0;
   int32_t k = 0;
   DType dtype = DType::kFloat16;
   Activation activation = Activation::kNone;
-  bool gated = false;  // n, of the weight, is then a multiple of 2 kGateBlock
+  bool gated = false;  // n, the rows of the weight, is then a multiple of 2 kGateBlock
   GemmRotation rotation;
   GemmPool pool;
   int32_t sm_count = 0;
 };
 
-/// What the choice of a kernel knows of a launch.
+/// Returns what the choice of a kernel looks at.
 inline GemmShape shape_of(const GemmParams& params) {
   return {.rows = params.rows,
           .n = params.n,
           .k = params.k,
           .counted = params.row_count != nullptr,
-          // That of a gate is of half the columns, and hides.
+          // The activation of a gate covers half the columns only, and its time is hidden.
           .activated = params.activation != Activation::kNone && !params.gated,
           .least_columns = params.gated ? 2 * kGateBlock : 0};
 }
 
-/// Asynchronous on `stream`; allocates nothing, needs no workspace, may be captured in a graph.
-/// Weight and row count are read while kernels ahead finish: those must not write them
-/// (cuda/launch.cuh, rule 3). Throws RuntimeError. For devices of compute capability 9.0 exactly.
+/// Launches the Hopper kernel that is predicted to be the fastest, for devices of compute
+/// capability 9.0 exactly. It is asynchronous on `stream`, allocates nothing, needs no workspace
+/// and may be captured into a graph. The weight and the row count are read while kernels ahead of
+/// this one may still run, so those kernels must not write them (cuda/launch.cuh, rule 3). Throws
+/// RuntimeError.
 void launch_gemm_sm90(const GemmParams& params, cudaStream_t stream);
-/// With a kernel of the caller's choice (tuning, tests).
+/// Does the same with a kernel of the caller's choice, for tuning and tests.
 void launch_gemm_sm90(const GemmParams& params, const GemmConfig& config, cudaStream_t stream);
-/// pool.out[s, n] = max(pool.out[s, n], sum_k a[r, k] * weight[n, k] + bias[n]) over the rows r of
-/// sequence s, in float32: no [rows, n] is ever stored. pool.out is 0 or more before; a NaN stays.
-/// A maximum does not depend on order, so neither do bits. `residual`, `out`, `activation`, `gated`
-/// and `rotation` are not used; else as launch_gemm_sm90.
+/// Launches a dense layer that keeps only the maximum over the rows r of each sequence s, in
+/// float32:
+///
+/// pool.out[s, n] = max(pool.out[s, n], sum_k a[r, k] * weight[n, k] + bias[n])
+///
+/// No [rows, n] is ever stored. pool.out must hold numbers of 0 or more before, and a NaN stays a
+/// NaN. Since a maximum does not depend on the order, neither do the bits. `residual`, `out`,
+/// `activation`, `gated` and `rotation` are not used; all else is as for launch_gemm_sm90.
 void launch_gemm_pooled_sm90(const GemmParams& params, cudaStream_t stream);
-/// launch_gemm_sm90 for compute capability 8.0 and up.
+/// Does what launch_gemm_sm90 does, on compute capability 8.0 and later; no gate, no rotation.
 void launch_gemm_sm80(const GemmParams& params, cudaStream_t stream);
 
 }  // namespace packhorse::cuda

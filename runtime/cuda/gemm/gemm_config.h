@@ -1,4 +1,5 @@
-// Which GEMM kernel runs a shape: pure host functions, testable without a GPU.
+// Chooses the GEMM kernel for a shape. These are pure host functions, so that they can be tested
+// without a GPU.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +12,9 @@
 
 namespace packhorse::cuda {
 
-/// Hopper kernels, by tile rows x columns of the output. In ping-pong kernels each of two
-/// warpgroups has a tile of its own, and one multiplies while the other stores; in cooperative ones
-/// (kHalves...) both work on one tile, by halves of its columns or rows.
+/// The Hopper kernels, named by the rows x columns of the output tile. In a ping-pong kernel each
+/// of two warpgroups has a tile of its own, and one multiplies while the other stores. In a
+/// cooperative kernel (kHalves...) both work on one tile, each on half of its columns or rows.
 enum class GemmTile : uint8_t {
   k64x16,
   k64x32,
@@ -25,19 +26,22 @@ enum class GemmTile : uint8_t {
   k128x192
 };
 
-/// What one tile costs, fitted to an H200's measurements (benchmarks/gemm_sweep.py):
-/// microseconds = fixed + waves (per_k k + per_tile), waves = tiles / SMs, rounded up; an
-/// activation adds to per_tile where it cannot hide, as seen inside an encoder. Few rows of large
-/// weights take as long as these take to come (kStreamedBytesPerUs, kStreamedBytesPerUsAndSm).
+/// What a tile costs, fitted to measurements on an H200 (benchmarks/gemm_sweep.py):
+///
+/// microseconds = fixed + waves * (per_k * k + per_tile), where waves = tiles / SMs, rounded up.
+///
+/// Where the time of an activation cannot be hidden, it adds to per_tile; this part was measured
+/// inside an encoder. A product of few rows with a large weight takes as long as the weight takes
+/// to be read (kStreamedBytesPerUs, kStreamedBytesPerUsAndSm).
 struct GemmTileCost {
   GemmTile tile;
   int m;
   int n;
-  double fixed;       // us: first loads, last store, the handover between kernels
+  double fixed;       // us: the first loads, the last store, the handover between kernels
   double per_k;       // us per element of k
-  double per_tile;    // us: the part of the epilogue that does not overlap
-  double activation;  // us more of it
-  const char* place;  // where it wins, and why the others lose there
+  double per_tile;    // us: the part of the epilogue that does not overlap with products
+  double activation;  // us that an activation adds to per_tile
+  const char* place;  // where this tile wins, and why others lose there
 };
 
 inline constexpr std::array<GemmTileCost, 8> kGemmTiles = {{
@@ -65,21 +69,21 @@ inline constexpr std::array<GemmTileCost, 8> kGemmTiles = {{
 
 inline const GemmTileCost& cost_of(GemmTile tile) { return kGemmTiles[static_cast<size_t>(tile)]; }
 
-/// What decides between tiles, beside the number of SMs.
+/// What the choice between tiles depends on, beside the number of SMs.
 struct GemmShape {
   int64_t rows;
   int64_t n;
   int64_t k;
-  bool counted = false;    // `rows` are the most of a recorded graph
-  bool activated = false;  // with an activation
-  int least_columns = 0;   // of a tile: narrower ones have no such kernel
+  bool counted = false;    // `rows` is the largest count of a recorded graph
+  bool activated = false;  // the layer has an activation
+  int least_columns = 0;   // narrower tiles have no kernel for this layer
 };
 
-/// What memory gives of weights in a microsecond: at most, and to one SM.
+/// How many bytes of weights memory delivers per microsecond: in all, and to one SM.
 inline constexpr double kStreamedBytesPerUs = 4.1e6;
 inline constexpr double kStreamedBytesPerUsAndSm = 35e3;
 
-/// Predicted microseconds for exactly `shape.rows`.
+/// Returns the predicted microseconds for exactly `shape.rows` rows.
 inline double predict(const GemmTileCost& cost, const GemmShape& shape, int sm_count) {
   const int64_t tiles = ((shape.rows + cost.m - 1) / cost.m) * ((shape.n + cost.n - 1) / cost.n);
   const int64_t waves = (tiles + sm_count - 1) / sm_count;
@@ -94,23 +98,23 @@ inline double predict(const GemmTileCost& cost, const GemmShape& shape, int sm_c
 
 struct GemmConfig {
   GemmTile tile = GemmTile::k128x128;
-  /// Tile columns that are finished, all rows long, before the next ones begin.
+  /// The number of tile columns that are finished, over all rows, before the next ones begin.
   int panel = 0;
   bool operator==(const GemmConfig&) const = default;
 };
 
-/// Weights up to this size stay in L2 (50 to 60 MB) while the rows stream by, so that one panel
-/// spans all columns. Larger weights are cut into panels of 8 tiles, which gained 12 % with 128x128
-/// at 8192^3 but lost 9 % with 128x192.
+/// Weights up to this size stay in the L2 cache (50 to 60 MB) while the rows stream by, so one
+/// panel spans all columns. Larger weights are cut into panels of 8 tile columns. That gained 12 %
+/// with tiles of 128x128 at 8192^3 but lost 9 % with 128x192, which are therefore never cut.
 inline constexpr int64_t kResidentWeightBytes = 32 << 20;
 inline int panel_of(GemmTile tile, int64_t n, int64_t k) {
   const bool cut = 2 * n * k > kResidentWeightBytes && tile != GemmTile::k128x192;
   return cut ? 8 : std::numeric_limits<int>::max();
 }
 
-/// Predicted microseconds where the launch serves all row counts of a recorded graph, from about
-/// eight ninths of the most on: the mean over them. The most alone would be a poor guide, since a
-/// wave more or less at the end decides between tiles.
+/// Returns the predicted microseconds of a launch that serves all row counts of a recorded graph,
+/// from about eight ninths of the largest count on. It is the mean over these counts. The largest
+/// alone would be a poor guide, since one wave more or less decides between tiles.
 inline double predict_counted(const GemmTileCost& cost, GemmShape shape, int sm_count) {
   constexpr int kCounts = 8;
   const int64_t most = shape.rows;
@@ -122,8 +126,8 @@ inline double predict_counted(const GemmTileCost& cost, GemmShape shape, int sm_
   return sum / kCounts;
 }
 
-/// The tile of the lowest predicted time. The choice may depend on the rows: every tile sums k in
-/// the same order, so bits do not change.
+/// Returns the tile with the lowest predicted time. The choice may depend on the number of rows:
+/// every tile sums over k in the same order, so the bits are the same.
 inline GemmConfig select_gemm(const GemmShape& shape, int sm_count) {
   GemmConfig config;
   double best = std::numeric_limits<double>::infinity();
@@ -140,7 +144,7 @@ inline GemmConfig select_gemm(const GemmShape& shape, int sm_count) {
   return config;
 }
 
-/// The choice and every alternative with its predicted time, for logs and benchmarks.
+/// Describes the choice and every alternative with its predicted time, for logs and benchmarks.
 inline std::string explain_gemm(const GemmShape& shape, int sm_count) {
   const GemmConfig config = select_gemm(shape, sm_count);
   std::string text = concat(shape.rows, "x", shape.n, "x", shape.k, ":");
@@ -151,7 +155,7 @@ inline std::string explain_gemm(const GemmShape& shape, int sm_count) {
   return text;
 }
 
-/// Portable kernels. 64x64 as soon as 128x128 would leave SMs idle.
+/// The portable kernels: 64x64 where 128x128 would leave SMs idle.
 enum class GemmTileSm80 : uint8_t { k64x64, k128x128 };
 
 inline GemmTileSm80 select_gemm_sm80(int64_t rows, int64_t n, int sm_count) {

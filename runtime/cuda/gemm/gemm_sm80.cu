@@ -1,4 +1,4 @@
-// The closed list of portable GEMM kernels.
+// The closed list of portable GEMM kernels, and the choice between them.
 #include "cuda/gemm/gemm_sm80_kernel.cuh"
 
 namespace packhorse::cuda {

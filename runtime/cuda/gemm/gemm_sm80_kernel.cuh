@@ -1,5 +1,7 @@
-// One portable GEMM (compute capability 8.0 and up): CUTLASS 2.x multistage mainloop (cp.async,
-// mma.m16n8k16) and its visitor epilogue with our activation.
+// One portable GEMM, for compute capability 8.0 and later. The main loop is CUTLASS 2.x's
+// multistage one: cp.async brings tiles of both operands through four stages of shared memory, and
+// warps multiply them by mma.m16n8k16. The epilogue is a tree of CUTLASS's visitors that adds bias,
+// activation (a visitor of our own) and residual, and stores.
 #pragma once
 
 #include <cutlass/gemm/kernel/default_gemm_universal_with_visitor.h>
@@ -13,7 +15,7 @@
 
 namespace packhorse::cuda {
 
-/// `activate` as a node of CUTLASS 2.x epilogue trees.
+/// `activate` as a node of CUTLASS 2.x's epilogue trees.
 struct ActivationVisitor {
   struct Arguments {
     Activation activation = Activation::kNone;
@@ -53,7 +55,8 @@ struct ActivationVisitor {
   Activation activation = Activation::kNone;
 };
 
-/// Blocks past the device's row count leave at once, so that a captured graph computes real tiles.
+/// Runs CUTLASS's kernel. Blocks past the device's row count leave at once, so that a captured
+/// graph computes only the tiles of rows that exist.
 template <class Kernel>
 __global__ void __launch_bounds__(Kernel::kThreadCount)
     gemm_sm80_kernel(const __grid_constant__ typename Kernel::Params params,
@@ -73,7 +76,7 @@ struct GemmSm80 {
   using Warp = cutlass::gemm::GemmShape<tile_m / 2, tile_n / 2, 32>;
   static constexpr int kStages = 4;
 
-  // The epilogue tree, from the leaves: accumulator + bias, activation, + residual, store.
+  // The epilogue tree, from its leaves on: accumulator + bias, activation, + residual, store.
   template <template <class> class Function, class... Children>
   using Compute = cutlass::epilogue::threadblock::Sm80EVT<
       cutlass::epilogue::threadblock::VisitorCompute<Function, float, float,

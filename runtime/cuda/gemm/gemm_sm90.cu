@@ -1,10 +1,11 @@
+// The choice of a Hopper GEMM kernel: dtype and epilogue here, the tile in gemm_sm90_tiles.h.
 #include <cutlass/numeric_types.h>
 
 #include "cuda/gemm/gemm_sm90_traits.cuh"
 
 namespace packhorse::cuda {
 
-template <class Element, GemmEpilogue epilogue>  // gemm_sm90_tiles.h
+template <class Element, GemmEpilogue epilogue>  // defined in gemm_sm90_tiles.h
 void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, cudaStream_t stream);
 
 namespace {

@@ -1,4 +1,6 @@
-// The consumer warpgroups of a Hopper GEMM: products, then bias, activation, residual and store.
+// A consumer warpgroup of a Hopper GEMM (gemm_sm90_kernel.cuh). For each of its tiles it sums the
+// products in registers by wgmma, then adds the bias, applies the activation, adds the residual,
+// and stores the result by TMA; or it pools the tile instead (gemm_sm90_pool.cuh).
 #pragma once
 
 #include <cutlass/numeric_conversion.h>
@@ -21,6 +23,7 @@ using sm90::Ring;
 using sm90::TxBarrier;
 using sm90::uniform;
 
+/// The state of one thread of a consumer warpgroup.
 template <class Traits>
 struct Consumer {
   using Element = typename Traits::Element;
@@ -28,7 +31,7 @@ struct Consumer {
   static constexpr int kColumns = Traits::kColumns;
   static constexpr int kStripe = Traits::kStripe;
   static constexpr int kBoxes = Traits::kBlocks * Traits::kStripes;
-  // Bias in registers during the mainloop, where the accumulators leave room.
+  // Whether the bias is held in registers during the main loop: where the accumulators leave room.
   static constexpr bool kBiasEarly =
       !Traits::kPooled && Traits::kRows * kColumns / 128 + kColumns / 4 <= 200;
 
@@ -39,11 +42,12 @@ struct Consumer {
   const int lane = threadIdx.x % 32;
   Ring<Traits::kStages> ring;
   uint32_t residual_phase = 0;
-  int last = 0;  // the stage that the last wgmmas of a tile read
+  int last = 0;  // the stage that the last wgmma of a tile reads
   TileRotation<Traits> rotation;
 
   __device__ Consumer(const GemmArgsSm90& args, Storage& smem) : args(args), smem(smem) {}
 
+  /// The first row of this warp's part of a tile, and the first column of the product.
   __device__ int row_of(const Tile& tile) const {
     const int part = Traits::kPingPong || Traits::kSplitColumns ? 0 : group * Traits::kRows;
     return tile.m * Traits::kTileM + part + warp % 4 * 16;
@@ -51,10 +55,13 @@ struct Consumer {
   __device__ int column_of(const Tile& tile) const {
     return tile.n * Traits::kTileN + (Traits::kSplitColumns ? group * kColumns : 0);
   }
+  /// This warp's buffer of 16 rows of one stripe and wgmma block.
   __device__ Element* box(int stripe, int block) const {
     return smem.out[warp][stripe % Traits::kOutStripes * Traits::kBlocks + block];
   }
 
+  /// The two warpgroups of a ping-pong kernel hand each other the main loop (PTX ISA, named
+  /// barriers).
   __device__ static void take_turn(int id) {
     asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory");
   }
@@ -62,7 +69,8 @@ struct Consumer {
     asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory");
   }
 
-  /// By one lane, once the stores of the tile before have read the buffer.
+  /// Starts copying the residual of a tile into the buffer, once the stores of the tile before have
+  /// read it. Called by one lane of each warp.
   __device__ void load_residual(const Tile& tile) {
     cute::tma_store_wait<0>();
     TxBarrier::arrive_and_expect_tx(&smem.residual[warp],
@@ -77,6 +85,8 @@ struct Consumer {
     }
   }
 
+  /// acc = the product of this warpgroup's part of a tile. It leaves the last wgmma in flight, and
+  /// the stage that it reads unreleased.
   template <class Accumulators>
   __device__ void multiply(Accumulators& acc, int blocks_k) {
     using namespace cute;
@@ -118,6 +128,7 @@ struct Consumer {
     ring.advance();
   }
 
+  /// Loads this lane's bias for `count` blocks of 8 columns of the product.
   __device__ void load_bias(float2* bias, int column, int count) {
     for (int j = 0; j < count; ++j) bias[j] = {};
     if (args.bias == nullptr) return;
@@ -128,7 +139,7 @@ struct Consumer {
     }
   }
 
-  /// Has TMA take `count` finished stripes away.
+  /// Stores the `count` finished stripes from stripe `first` on by TMA.
   __device__ void store(const Tile& tile, int first, int count) {
     cute::tma_store_fence();
     __syncwarp();
@@ -145,13 +156,15 @@ struct Consumer {
     __syncwarp();
   }
 
-  /// Bias, `function`, residual, rounding; through the buffer to memory.
+  /// Applies bias, `function`, rotation and residual to the accumulators, rounds the results, and
+  /// stores them through the buffer.
   template <class Accumulators, class Function>
   __device__ void finish(const Accumulators& acc, float2* bias, const Tile& tile,
                          const Function& function) {
-    constexpr int kStripePairs = Traits::kFolds * kStripe / 8;  // of a lane's bias
+    constexpr int kStripePairs = Traits::kFolds * kStripe / 8;  // pairs of a lane's bias
     const int column = column_of(tile);
-    // Lane l addresses row l % 16 of a 16 x 16 piece, 16-byte half l / 16; spans are swizzled.
+    // Lane l addresses row l % 16 of a 16 x 16 piece, and the 16-byte half l / 16 of it. Rows are
+    // swizzled as the tensor map says.
     const int row = lane % 16;
     const int swizzle = kStripe == 64 ? row % 8 : kStripe == 32 ? row / 2 % 4 : row / 4 % 2;
 #pragma unroll
@@ -159,7 +172,8 @@ struct Consumer {
       float2* stripe_bias = bias + (kBiasEarly ? s * kStripePairs : 0);
       if (!kBiasEarly) load_bias(stripe_bias, column + s * 8 * kStripePairs, kStripePairs);
       rotation.load_stripe(args.rotation, column + s * kStripe);
-      if (!Traits::kResidual && s % Traits::kOutStripes == 0) {  // what was there has been read
+      // Earlier stores have read the buffer.
+      if (!Traits::kResidual && s % Traits::kOutStripes == 0) {
         if (lane == 0) cute::tma_store_wait<0>();
         __syncwarp();
       }
@@ -200,6 +214,7 @@ struct Consumer {
     }
   }
 
+  /// Works on all of this warpgroup's tiles.
   __device__ void run() {
     using namespace cute;
     constexpr int kStep = Traits::kPingPong ? 2 : 1;
@@ -221,7 +236,8 @@ struct Consumer {
       float2 bias[kBiasEarly ? kColumns / 8 : Traits::kFolds * kStripe / 8];
       if (kBiasEarly) load_bias(bias, column_of(tile), kColumns / 8);
       rotation.load_rows(args.rotation, row_of(tile), args.rows);
-      // Turns keep a warpgroup from waiting for a stage's use after next: parities repeat.
+      // The parity of a barrier cannot tell one use of a stage from the use after next. Taking
+      // turns keeps the warpgroups from running so far apart.
       if (Traits::kPingPong && index != blockIdx.x) take_turn(1 + group);
       multiply(acc, blocks_k);
       if (Traits::kPingPong && schedule.has(index + gridDim.x)) give_turn(2 - group);
@@ -245,7 +261,7 @@ struct Consumer {
       if (Traits::kResidual && has_tile && lane == 0) load_residual(tile);
       __syncwarp();
     }
-    // Shared memory must outlive the stores that read it.
+    // Shared memory must stay until the stores have read it.
     if (lane == 0) tma_store_wait<0>();
   }
 };

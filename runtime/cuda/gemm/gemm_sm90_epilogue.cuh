@@ -1,8 +1,8 @@
-// What Hopper GEMMs do to a tile before it is rounded: the gate of a feed-forward block, the
-// rotation of heads.
+// What Hopper GEMMs do to a tile before it is rounded: bias and activation, the gate of a
+// feed-forward block, and the rotation of heads.
 //
-// A piece is 16 rows by 16 columns, eight values to a lane: value i is of row lane / 4 + i / 2 % 2
-// * 8 and of column lane % 4 * 2 + i / 4 * 8 + i % 2.
+// They work on pieces of 16 rows by 16 columns, of which a lane has eight values: value i lies in
+// row lane / 4 + i / 2 % 2 * 8 and in column lane % 4 * 2 + i / 4 * 8 + i % 2.
 #pragma once
 
 #include "cuda/gemm/gemm_sm90_traits.cuh"
@@ -10,16 +10,19 @@
 
 namespace packhorse::cuda::sm90_gemm {
 
-/// Piece g of stripe s and block b: bias and `function` or, gated, the product of two pieces.
-/// `bias`: of the stripe.
+/// Computes piece g of stripe s and wgmma block b from the accumulators. Without a gate the result
+/// is function(product + bias); with a gate it is that times the next piece. `bias` holds this
+/// lane's values for the stripe.
 template <class Traits, class Accumulators, class Function>
 __device__ void finish_piece(float (&values)[8], const Accumulators& acc, int s, int g, int b,
                              const float2* bias, const Function& function) {
-  const auto with_bias = [&](int piece, int i) {  // of the product, counted in the stripe
+  // `piece` counts the pieces of the product in the stripe.
+  const auto with_bias = [&](int piece, int i) {
     const float2 pair = bias[piece * 2 + i / 4];
     return acc(s * Traits::kFolds * (Traits::kStripe / 2) + piece * 8 + i, b, 0) +
            (i % 2 == 0 ? pair.x : pair.y);
   };
+  // One piece of the gate, then one that it gates.
   static_assert(kGateBlock == 16, "the gate is one piece, the next what it is for");
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
@@ -28,14 +31,15 @@ __device__ void finish_piece(float (&values)[8], const Accumulators& acc, int s,
   }
 }
 
-/// The rotation of a warpgroup's part of a tile: columns 2 j and 2 j + 1 are one lane's, so that
-/// any tile serves any head. Nothing in kernels that do not rotate.
+/// The rotation of a warpgroup's part of a tile. Columns 2 j and 2 j + 1 belong to one lane, so a
+/// tile may begin anywhere in a head. In kernels that do not rotate, the functions do nothing.
 template <class Traits>
 struct TileRotation {
   float position[Traits::kBlocks][2];
   float frequency[Traits::kStripe / 8];
   bool turns;
 
+  /// Loads the positions of this lane's rows.
   __device__ void load_rows(const GemmRotation& rotation, int first_row, int rows) {
     if constexpr (Traits::kRotated) {
 #pragma unroll
@@ -46,7 +50,8 @@ struct TileRotation {
     }
   }
 
-  /// A frequency of 0 leaves a pair as it is.
+  /// Loads the frequencies of this lane's columns in a stripe. A frequency of 0 leaves a pair of
+  /// columns as it is.
   __device__ void load_stripe(const GemmRotation& rotation, int column) {
     if constexpr (Traits::kRotated) {
       turns = column < rotation.columns;
@@ -63,6 +68,7 @@ struct TileRotation {
     }
   }
 
+  /// Rotates the eight values of piece g of wgmma block b.
   __device__ void turn(float (&values)[8], int g, int b) const {
     if constexpr (Traits::kRotated) {
       if (!turns) return;

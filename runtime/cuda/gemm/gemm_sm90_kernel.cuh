@@ -1,13 +1,16 @@
-// One Hopper GEMM: a producer warp streams both operands through shared memory by TMA, two consumer
-// warpgroups multiply (wgmma) and finish tiles of the output.
+// One Hopper GEMM. A producer warp copies boxes of both operands through a ring of stages in shared
+// memory by TMA (the Tensor Memory Accelerator); two consumer warpgroups multiply them by wgmma and
+// finish tiles of the output. The grid is persistent, with at most one block per SM.
 //
-// Ping-pong kernels give each warpgroup tiles of its own: one multiplies while the other applies
-// bias, activation and residual. Cooperative kernels split one tile: half the epilogue at the end
-// of a launch that has one tile per multiprocessor. Either way k is summed in order, 16 at a time.
+// In ping-pong kernels each warpgroup has tiles of its own: one multiplies while the other applies
+// bias, activation and residual. In cooperative kernels both split one tile, which halves the
+// epilogue at the end of a launch that has one tile per SM. Either way the sum over k is formed in
+// order, 16 elements at a time.
 //
-// A warpgroup has a shared buffer for its whole tile. The residual comes into it by TMA during the
-// mainloop, the epilogue works in place (ldmatrix, stmatrix) and TMA takes the result away, so that
-// nothing inside a tile waits; each warp handles its own 16-row boxes and synchronises with none.
+// Each warpgroup has a buffer in shared memory for its whole tile. TMA copies the residual into it
+// during the main loop, the epilogue works in place (ldmatrix, stmatrix), and TMA stores the result
+// from it, so that nothing inside a tile has to wait. Each warp handles its own boxes of 16 rows
+// and synchronises with no other.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -21,10 +24,12 @@ namespace packhorse::cuda {
 
 namespace sm90_gemm {
 
+/// The producer: one lane issues all copies of this block's tiles, stage by stage, as consumers
+/// free the stages.
 template <class Traits>
 __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage& smem) {
   using Element = typename Traits::Element;
-  constexpr int kBlock = 64 * Traits::kBoxes;  // k of a stage
+  constexpr int kBlock = 64 * Traits::kBoxes;  // elements of k in a stage
   const int blocks_k = (args.k + kBlock - 1) / kBlock;
   auto load_box = [&](const CUtensorMap& map, Element* to, int stage, int k, int row) {
     constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
@@ -36,8 +41,8 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
                tile_n * Traits::kTileN);
     }
   };
-  // Rows beyond the last are not copied. Products of what is there instead are stored, if at all,
-  // in rows from the row count on, which nobody reads.
+  // Rows from the row count on are not copied. Their shared memory holds something else, whose
+  // products are stored, if at all, in rows of the output that nobody reads.
   auto load_rows = [&](int stage, int block_k, int tile_m, int copied) {
     const bool whole = copied == Traits::kTileM;
     for (int box = 0; box < Traits::kBoxes; ++box) {
@@ -48,14 +53,15 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
     }
   };
 
-  const int rows = exact_rows(args);  // in one panel, on its way while the weights are asked for
+  // With one panel this load is under way while the copies of the weight are issued.
+  const int rows = exact_rows(args);
   const Schedule<Traits> schedule(args, rows);
   int index = blockIdx.x;
   Tile tile = schedule(index);
   const int ahead = min(blocks_k, Traits::kStages);
-  // The weight does not depend on the kernel before: what the stages hold of it comes while that
-  // kernel finishes, and the rest goes to L2 where that has room for all of it, each block of a
-  // tile column asking for a share.
+  // The weight does not depend on the kernel before. So the stages are filled with it while that
+  // kernel finishes. Where the L2 cache has room for the whole weight, the rest is prefetched to
+  // it: each block of a tile column asks for a share.
   for (int i = 0; i < ahead; ++i) {
     TxBarrier::expect_transaction(&smem.full[i], Traits::kWeightBytes);
     load_weight(i, i, tile.n);
@@ -71,7 +77,8 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
   auto rows_to_copy = [&] {
     return sm90::copied_rows(max(0, rows - tile.m * Traits::kTileM), Traits::kTileM);
   };
-  // All that can be known is known before the wait: what follows it is on every layer's way.
+  // All that can be computed ahead is computed before the wait, since whatever follows the wait
+  // adds to the time of every layer.
   int copied = rows_to_copy();
   const bool has_tile = schedule.has(index);
   wait_for_previous_kernel();
@@ -80,7 +87,7 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
     TxBarrier::arrive_and_expect_tx(&smem.full[i], copied * Traits::kRowBytes);
     load_rows(i, i, tile.m, copied);
   }
-  if (!has_tile) {  // shared memory must outlive the copies into it
+  if (!has_tile) {  // shared memory must stay until the copies into it are done
     for (int i = 0; i < ahead; ++i) Barrier::wait(&smem.full[i], 0);
     return;
   }
@@ -110,6 +117,7 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
 
 }  // namespace sm90_gemm
 
+/// The kernel: warpgroups 0 and 1 are consumers, and the first warp of the third is the producer.
 template <class Traits>
 __global__ void __launch_bounds__(Traits::kThreads, 1)
     gemm_sm90_kernel(const __grid_constant__ GemmArgsSm90 args) {

@@ -1,4 +1,4 @@
-// Host side of one Hopper GEMM kernel: tensor maps, grid, launch.
+// The host side of one Hopper GEMM kernel: its tensor maps, its grid and its launch.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// The end of a Hopper GEMM that keeps the largest result of each sequence, and no row.
+// The end of a Hopper GEMM that keeps, for each sequence and column, the largest result over the
+// sequence's rows, and stores no row.
 #pragma once
 
 #include "cuda/gemm/gemm_sm90_traits.cuh"
@@ -7,9 +8,11 @@
 
 namespace packhorse::cuda::sm90_gemm {
 
-/// A warp's part of a tile: 16 rows from `first_row` on and from every 64th after it, one for each
-/// block. What sequences it meets is looked up in their offsets; the maximum over one's rows here
-/// joins those of other warps and tiles in memory. Rows after the last sequence's count for none.
+/// Pools a warp's part of a tile: the 16 rows from `first_row` on, and 16 more at every 64th row
+/// after it, one lot for each wgmma block. The warp looks up in the offsets which sequences these
+/// rows belong to, takes the maximum over the rows of each, and combines it with those of other
+/// warps and tiles by an atomic maximum in global memory. Rows after the last sequence belong to
+/// none.
 template <class Traits, class Accumulators>
 __device__ void pool_tile(const GemmArgsSm90& args, const Accumulators& acc, int first_row,
                           int first_column) {
@@ -24,7 +27,7 @@ __device__ void pool_tile(const GemmArgsSm90& args, const Accumulators& acc, int
   for (int begin = offset(sequence), end; begin < end_row; begin = end, ++sequence) {
     end = offset(sequence + 1);
     bool met = false;
-    bool counts[kBlocks][2];  // of this lane's rows
+    bool counts[kBlocks][2];  // which of this lane's rows belong to the sequence
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
       const int first = first_row + 64 * b;
@@ -38,7 +41,7 @@ __device__ void pool_tile(const GemmArgsSm90& args, const Accumulators& acc, int
     if (!met) continue;
 #pragma unroll
     for (int s = 0; s < Traits::kColumns / 64; ++s) {
-      float largest[2];  // of columns 2 * lane and the next
+      float largest[2];  // the maxima of column 2 * lane and of the next
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
 #pragma unroll
@@ -57,7 +60,7 @@ __device__ void pool_tile(const GemmArgsSm90& args, const Accumulators& acc, int
           if (j == 0 || lane / 4 == j) largest[e] = value;
         }
       }
-      // Rounding keeps order: the bias may come after the maximum.
+      // The bias may be added after the maximum, since rounding keeps the order of numbers.
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int column = first_column + 64 * s + 2 * lane + e;

@@ -1,4 +1,5 @@
-// The closed list of Hopper GEMM kernels of one dtype and epilogue, instantiated by gemm_sm90_*.cu.
+// The closed list of Hopper GEMM kernels of one dtype and epilogue. The files gemm_sm90_*.cu
+// instantiate it, one per dtype and epilogue, so that they compile side by side.
 #pragma once
 
 #include "cuda/gemm/gemm_sm90_launch.h"

@@ -1,4 +1,5 @@
-// What a Hopper GEMM kernel is made of: its tile, its shared memory, the order of its tiles.
+// What a Hopper GEMM kernel (gemm_sm90_kernel.cuh) is made of: its arguments, its tile, its shared
+// memory, and the order of its tiles.
 #pragma once
 
 #include <cuda.h>
@@ -12,64 +13,68 @@
 
 namespace packhorse::cuda {
 
-/// What happens to a tile on its way out, beside bias and activation.
+/// What a kernel does to a tile on its way out, beside adding the bias and applying the activation.
 enum class GemmEpilogue : uint8_t { kPlain, kResidual, kGated, kRotated, kPooled };
 
 struct GemmArgsSm90 {
   sm90::TileMap a;
   CUtensorMap weight, residual, out;
-  const float* bias;         // or null
-  const int32_t* row_count;  // or null: rows
+  const float* bias;         // [n] or null
+  const int32_t* row_count;  // null: the number of rows is `rows`
   int32_t rows, n, k;
-  cutlass::FastDivmod tiles_n;  // tile columns
-  int32_t panel;                // as many are finished, all rows long, before the next ones begin
+  cutlass::FastDivmod tiles_n;  // the number of tile columns
+  int32_t panel;                // tile columns finished, over all rows, before the next ones
   Activation activation;
   GemmRotation rotation;
   GemmPool pool;
 };
 
+/// The choices that make up one kernel. `k_boxes` is how many boxes of 64 elements of k a stage
+/// holds.
 template <class Element_, int tile_m, int tile_n, int k_boxes, bool ping_pong,
           GemmEpilogue epilogue>
 struct GemmTraits {
   using Element = Element_;
   static constexpr int kTileM = tile_m, kTileN = tile_n;
-  static constexpr int kBoxes = k_boxes;  // boxes of 64 k in a stage
+  static constexpr int kBoxes = k_boxes;  // boxes of 64 elements of k in a stage
   static constexpr bool kPingPong = ping_pong;
   static constexpr bool kResidual = epilogue == GemmEpilogue::kResidual;
   static constexpr bool kGated = epilogue == GemmEpilogue::kGated;
   static constexpr bool kRotated = epilogue == GemmEpilogue::kRotated;
   static constexpr bool kPooled = epilogue == GemmEpilogue::kPooled;  // no tile is stored
-  // Large accumulators take registers from the producer's warpgroup; with small ones a block leaves
-  // room for blocks of the kernels before and after.
+  // Large accumulators take registers from the producer's warpgroup. With small ones the kernel has
+  // no such warpgroup, and its blocks leave room on the SM for those of the kernels before and
+  // after.
   static constexpr bool kMoveRegisters = tile_m * tile_n / (ping_pong ? 128 : 256) > 64;
   static constexpr int kThreads = 256 + (kMoveRegisters ? 128 : 32);
-  // The next kernel's blocks, which wait for this one, come early where a launch is over in a few
-  // microseconds; beside longer ones they cost more than they gain.
+  // Whether the next kernel's blocks, which wait for this one, start early. That gains where a
+  // launch is over in a few microseconds; beside longer launches it costs more than it gains.
   static constexpr bool kNextEarly = tile_m < 128;
 
-  // A warpgroup's part of a tile.
+  // The part of a tile that one warpgroup works on.
   static constexpr bool kSplitColumns = !ping_pong && tile_m == 64;
   static constexpr int kRows = ping_pong || kSplitColumns ? tile_m : tile_m / 2;
   static constexpr int kColumns = kSplitColumns ? tile_n / 2 : tile_n;
-  static constexpr int kBlocks = kRows / 64;     // wgmma blocks, one above the other
-  static constexpr int kFolds = kGated ? 2 : 1;  // columns of the product for one of the output
+  static constexpr int kBlocks = kRows / 64;     // wgmma blocks of 64 rows, one above the other
+  static constexpr int kFolds = kGated ? 2 : 1;  // columns of the product per column of the output
   static constexpr int kOutColumns = kColumns / kFolds;
-  // What a warp stores at once: 16 rows, one swizzle span wide.
+  // A warp stores stripes: 16 rows, and as many columns as a swizzle spans.
   static constexpr int kStripe = kOutColumns % 64 == 0 ? 64 : kOutColumns % 32 == 0 ? 32 : 16;
   static constexpr int kStripes = kOutColumns / kStripe;
   static constexpr int kStoreBox = kPooled ? 1 : 16 * kStripe;
   static_assert(kRows % 64 == 0 && kOutColumns % 16 == 0 && kColumns % 16 == 0);
 
-  // Stripes in the buffer at a time: all of them, except where stages need the room more.
+  // The number of stripes that the output buffer holds at a time: all of them, except where the
+  // stages need the room more.
   static constexpr int kOutStripes = kResidual || kStripes < 3 ? kStripes
                                      : kStripes % 2 == 0       ? kStripes / 2
                                                                : 1;
 
-  static constexpr int kRowBytes = k_boxes * 64 * 2;  // of a stage
+  static constexpr int kRowBytes = k_boxes * 64 * 2;  // of one row in a stage
   static constexpr int kWeightBytes = tile_n * kRowBytes;
   static constexpr int kStageBytes = tile_m * kRowBytes + kWeightBytes;
   static constexpr int kOutBytes = 8 * kBlocks * kOutStripes * kStoreBox * 2;
-  static constexpr int kMostBytes = 232448;  // of shared memory for one block
+  static constexpr int kMostBytes = 232448;  // of shared memory that a block can have
   static constexpr int kStages = (kMostBytes - kOutBytes - 1024) / kStageBytes;
   static_assert(kStages >= 3);
 
@@ -84,12 +89,12 @@ struct GemmTraits {
   struct SharedStorage {
     alignas(1024) Element a[kStages][k_boxes][tile_m * 64];
     alignas(1024) Element b[kStages][k_boxes][tile_n * 64];
-    alignas(1024) Element out[8][kBlocks * kOutStripes][kStoreBox];  // of each warp
+    alignas(1024) Element out[8][kBlocks * kOutStripes][kStoreBox];  // one part per warp
     alignas(8) uint64_t full[kStages];
     uint64_t empty[kStages];
     uint64_t residual[8];
   };
-  // The base of dynamic shared memory is aligned to 1024 bytes here.
+  // Dynamic shared memory begins at a multiple of 1024 bytes here.
   static constexpr int kSharedBytes = sizeof(SharedStorage);
   static_assert(kSharedBytes <= kMostBytes);
 };
@@ -100,9 +105,10 @@ struct Tile {
   int m, n;
 };
 
-/// Tiles in order: columns fastest inside panels, panel after panel, so that a panel's weights stay
-/// in L2 while the rows pass by. A block takes every gridDim.x-th. In one panel a tile's place does
-/// not depend on the rows: it is known before their number is.
+/// The order of the tiles. Inside a panel columns come fastest, and panel follows panel, so that a
+/// panel's weights stay in the L2 cache while the rows pass by. A block takes every gridDim.x-th
+/// tile. With a single panel the place of a tile does not depend on the number of rows, so it is
+/// known before that number is.
 template <class Traits>
 struct Schedule {
   const GemmArgsSm90& args;
@@ -111,7 +117,8 @@ struct Schedule {
       : args(args), tiles_m((rows + Traits::kTileM - 1) / Traits::kTileM) {}
   __device__ bool one_panel() const { return args.panel >= args.tiles_n.divisor; }
   __device__ bool has(int index) const { return index < tiles_m * args.tiles_n.divisor; }
-  /// Of any index; what the schedule does not have lies outside of the output.
+  /// Returns the tile of any index. Where `has(index)` is false it lies outside of the output, so
+  /// that loading it reads zeros.
   __device__ Tile operator()(int index) const {
     Tile tile;
     args.tiles_n(tile.m, tile.n, index);
@@ -125,6 +132,7 @@ struct Schedule {
   }
 };
 
+/// Returns the exact number of rows, which may lie in device memory.
 __device__ inline int exact_rows(const GemmArgsSm90& args) {
   return args.row_count == nullptr ? args.rows : *args.row_count;
 }

@@ -1,3 +1,5 @@
+// Kernels that convert between dtypes. cast_kernel goes over all elements, eight at a time where
+// rows and alignment allow it; cast_unit_rows_kernel also divides each row by its Euclidean norm.
 #include <algorithm>
 
 #include "cuda/launch.cuh"
@@ -29,7 +31,7 @@ __global__ void __launch_bounds__(256) cast_kernel(const __grid_constant__ CastA
   }
 }
 
-// A warp has a row.
+// A warp has one row, which it reads twice: for its norm and for its result.
 template <class From, class To>
 __global__ void __launch_bounds__(256)
     cast_unit_rows_kernel(const __grid_constant__ CastArgs args) {
@@ -62,7 +64,8 @@ void launch_cast_to(CastArgs args, cudaStream_t stream) {
     launch_kernel(cast_unit_rows_kernel<From, To>, dim3(blocks), 256, 0, stream, args);
     return;
   }
-  // Contiguous tensors are one long row: no division worth mentioning, and longer vectors.
+  // Contiguous tensors are taken as one long row: that saves the division by the number of columns,
+  // and vectors fit more often.
   const int64_t size = args.x.shape[0] * args.x.shape[1];
   if (args.x.row_stride == args.x.shape[1] && args.out.row_stride == args.out.shape[1]) {
     for (TensorView* view : {&args.x, &args.out}) {

@@ -1,4 +1,4 @@
-// Conversion between dtypes.
+// Conversion between dtypes on CUDA.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,8 +7,8 @@
 
 namespace packhorse::cuda {
 
-/// Any of float32, float16, bfloat16 to any, of any number of columns and alignment. `x` may lie in
-/// pinned host memory.
+/// Converts any of float32, float16 and bfloat16 to any of them, with any number of columns and any
+/// alignment. `x` may lie in page-locked host memory.
 void launch_cast(const CastArgs& args, cudaStream_t stream);
 
 }  // namespace packhorse::cuda

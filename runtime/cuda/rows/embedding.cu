@@ -1,3 +1,7 @@
+// The kernels of the embedding: a row of `out` is the sum of a word's row, a position's row and a
+// type's row, normalised. Small batches go to embed_few_kernel, which is made for latency, large
+// ones to embed_kernel, which is made for bandwidth, and rows too wide for registers to
+// embed_folded_kernel.
 #include <array>
 
 #include "cuda/launch.cuh"
@@ -9,24 +13,25 @@
 namespace packhorse::cuda {
 namespace {
 
-// Blocks of a large batch that a multiprocessor's registers must have room for.
+// How many blocks of a large batch the registers of an SM must have room for.
 template <int kThreads, int kVectors>
 constexpr int kResidentBlocks = kThreads == 512 ? 1 : std::array{8, 6, 4, 3}[kVectors - 1];
 
-/// The rows that make one token, by their index in the tables; of tables there are.
+/// The indices of one token's rows in the tables of words, positions and types. An index into a
+/// table that does not exist is not used.
 struct TokenIds {
   int word = 0;
   int position = 0;
   int type = 0;
 
-  /// What the batch gives for `token`.
+  /// Reads the indices that the batch gives for `token`.
   __device__ void read(const EmbedArgs& args, int64_t token) {
     word = args.ids[token];
     if (args.type.data != nullptr && args.type_ids != nullptr) type = args.type_ids[token];
     if (args.position_ids != nullptr) position = args.position_ids[token];
   }
 
-  /// All of it, by one lane.
+  /// Finds all indices of `token`. Called by one lane for itself.
   __device__ void look_up(const EmbedArgs& args, int64_t token, int sequences) {
     read(args, token);
     if (args.position_ids == nullptr && args.position.data != nullptr) {
@@ -35,21 +40,21 @@ struct TokenIds {
     position += static_cast<int>(args.position_offset);
   }
 
-  /// Those of another lane.
+  /// Returns the indices that another lane of the warp holds.
   __device__ TokenIds of_lane(int lane) const {
     return {__shfl_sync(kFullWarp, word, lane), __shfl_sync(kFullWarp, position, lane),
             __shfl_sync(kFullWarp, type, lane)};
   }
 };
 
-/// Null where there is no such table.
+/// Returns row `id` of a table, or null where there is no such table.
 template <class T>
 __device__ const T* table_row(const TensorView& table, int id) {
   return table.data == nullptr ? nullptr
                                : static_cast<const T*>(table.data) + id * table.row_stride;
 }
 
-/// Brings gamma and beta into the L2 cache, a block once.
+/// Brings gamma and beta into the L2 cache; called by a whole block.
 __device__ void prefetch_weight(const NormWeight& weight, int columns) {
   constexpr int kLine = 32;  // floats of a cache line
   for (const float* from : {weight.gamma, weight.beta}) {
@@ -59,8 +64,8 @@ __device__ void prefetch_weight(const NormWeight& weight, int columns) {
   }
 }
 
-// For small batches: a group per token, and everything that does not depend on something else is
-// asked for at once.
+// For small batches. A group of threads has one token, and all loads that do not depend on each
+// other are issued at once.
 template <class T, int kThreads, int kVectors>
 __global__ void __launch_bounds__(kBlockThreads<kThreads>)
     embed_few_kernel(const __grid_constant__ EmbedArgs args) {
@@ -101,18 +106,19 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>)
                                      });
 }
 
-/// Where a thread's parts of word and position rows land, for two tokens by turns. Rows on their
-/// way take no registers here, and no thread reads another's: a thread waits for its own copies
-/// alone.
+/// Slots in shared memory for this thread's parts of the rows of words and positions, for two
+/// tokens in turn. Rows on their way there take no registers. No thread reads the parts of another,
+/// so a thread only has to wait for its own copies.
 template <class T, int kThreads, int kVectors>
 class IncomingRows {
  public:
   static constexpr int kSources = 2;
   static constexpr int kBytes = 2 * kSources * kVectors * kBlockThreads<kThreads> * 16;
 
-  /// `shared`: kBytes, of the whole block.
+  /// `shared` is the whole block's memory of kBytes bytes.
   __device__ explicit IncomingRows(uint4* shared) : parts_(shared + threadIdx.x) {}
 
+  /// Starts copying a row to the slot of `turn` and `source`.
   __device__ void request(int turn, int source, const T* row, int columns) {
     if (row == nullptr) return;
 #pragma unroll
@@ -123,7 +129,7 @@ class IncomingRows {
     }
   }
 
-  /// What Row::load gives of a row; zeros unless it `exists`.
+  /// Gives what Row::load would give for the row, and zeros unless it `exists`.
   __device__ void get(uint4 (&bits)[kVectors], int turn, int source, bool exists,
                       int columns) const {
 #pragma unroll
@@ -142,10 +148,11 @@ class IncomingRows {
   uint4* parts_;
 };
 
-// For large batches: as many groups as there is room for share the tokens evenly. Norm weights stay
-// in registers, the next token's rows come while one is normalised, and looking up where rows lie,
-// a chain of dependent loads, is done for as many tokens together as a warp has lanes. With kFull
-// rows fill all vectors: a sixth fewer instructions, and these are what narrow rows wait for.
+// For large batches. The tokens are shared evenly by as many groups as the device has room for at
+// once. A group keeps gamma and beta in registers, and copies the next token's rows while it
+// normalises one. Finding the rows of a token is a chain of dependent loads, so each lane of a warp
+// does it for another token, 32 tokens at once. With kFull, rows fill all vectors of the threads,
+// which saves a sixth of the instructions; narrow rows are bound by these.
 template <class T, int kThreads, int kVectors, bool kFull>
 __global__ void __launch_bounds__(kBlockThreads<kThreads>, kResidentBlocks<kThreads, kVectors>)
     embed_kernel(const __grid_constant__ EmbedArgs args) {
@@ -154,7 +161,7 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kResidentBlocks<kThre
   extern __shared__ uint4 incoming[];
   const int columns =
       kFull ? kThreads * kVectors * kVectorSize : static_cast<int>(args.out.shape[1]);
-  const WeightInRegisters<RowType, kVectors> weight(args.norm, columns);  // rule 3 of launch.cuh
+  const WeightInRegisters<RowType, kVectors> weight(args.norm, columns);  // cuda/launch.cuh, rule 3
   wait_for_previous_kernel();
   let_next_kernel_start();
   const TokenCounts counts(args.batch);
@@ -182,7 +189,7 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kResidentBlocks<kThre
     request(0);
     for (int token = 0; token < here; ++token) {
       Row<T, kThreads, kVectors, 3> sources;
-      // Types are few: their rows are in L1.
+      // There are few types, so their rows are in the L1 cache.
       sources.load(2, table_row<T>(args.type, __shfl_sync(kFullWarp, ids.type, token)), columns);
       request(token + 1);
       wait_for_copies<1>();
@@ -190,7 +197,7 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kResidentBlocks<kThre
       rows.get(sources.bits[1], token, 1, args.position.data != nullptr, columns);
       RowType row[1];
       row[0].set(sources);
-      // Every other turn has scratch of its own: the last turn's may still be read.
+      // Every other token has its own scratch, since that of the token before may still be read.
       normalize_rows<kThreads, kVectors>(row, args.norm, weight, columns, scratch[token % 2],
                                          [&](int, int column, const float (&value)[kVectorSize]) {
                                            store_vector(out + column, value);
@@ -200,6 +207,7 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kResidentBlocks<kThre
   }
 }
 
+// A block has one token, whose rows it reads up to three times (fold_row).
 template <class T>
 __global__ void __launch_bounds__(kFoldThreads)
     embed_folded_kernel(const __grid_constant__ EmbedArgs args) {
@@ -224,8 +232,8 @@ __global__ void __launch_bounds__(kFoldThreads)
       args.norm, static_cast<T*>(args.out.data) + token * args.out.row_stride, scratch);
 }
 
-/// Blocks of `kernel` that a multiprocessor of the current device has room for, with `bytes` of
-/// dynamic shared memory each; 0 where not even one may have as much.
+/// Returns how many blocks of `kernel` an SM of the current device has room for, with `bytes` of
+/// dynamic shared memory each; 0 where a block cannot have so much.
 template <class Kernel>
 int resident_blocks(Kernel* kernel, int threads, int bytes) {
   int device = 0;
@@ -254,7 +262,8 @@ void launch_many(const EmbedArgs& args, int sm_count, cudaStream_t stream) {
   constexpr int kBytes = IncomingRows<T, kThreads, kVectors>::kBytes;
   auto* kernel = embed_kernel<T, kThreads, kVectors, kFull>;
   const int blocks = sm_count * resident_blocks(kernel, kBlockThreads<kThreads>, kBytes);
-  // Devices of 8.6 and 8.9 have no room for rows of over 12288 columns.
+  // Devices of compute capability 8.6 and 8.9 have too little shared memory for rows of more than
+  // 12288 columns.
   if (blocks == 0) return launch_few<T, kThreads, kVectors>(args, stream);
   launch_kernel(kernel, dim3(static_cast<unsigned>(blocks)), kBlockThreads<kThreads>, kBytes,
                 stream, args);

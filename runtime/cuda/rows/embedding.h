@@ -1,4 +1,4 @@
-// Token, position and type embeddings, summed and normalised in one pass.
+// Token, position and type embeddings, summed and normalised in one pass over memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,8 +7,9 @@
 
 namespace packhorse::cuda {
 
-/// Arguments as checked by Ops; tables and `out` of one 16-bit dtype, rows of a multiple of 8
-/// columns. `sm_count`: of the device, among whose multiprocessors a large batch is shared evenly.
+/// Computes EmbedArgs. Ops has checked the arguments; tables and `out` are of one 16-bit dtype,
+/// with a multiple of 8 columns. `sm_count` is the number of SMs of the device: a large batch is
+/// shared evenly among them.
 void launch_embed(const EmbedArgs& args, int sm_count, cudaStream_t stream);
 
 }  // namespace packhorse::cuda

@@ -1,3 +1,6 @@
+// The kernel of a gated feed-forward block, for devices whose GEMM does not apply the gate itself.
+// x holds blocks of kGateBlock columns of the gate and of `up` in turn; each thread multiplies
+// eight columns.
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/rows/gate.h"
@@ -9,7 +12,7 @@ namespace {
 constexpr int kThreads = 256;
 static_assert(kGateBlock % kVectorSize == 0);
 
-/// Eight columns by each thread.
+/// A thread computes eight columns of a row.
 template <class T>
 __global__ void __launch_bounds__(kThreads) gate_kernel(const __grid_constant__ GateParams params) {
   wait_for_previous_kernel();

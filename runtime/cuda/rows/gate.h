@@ -1,4 +1,4 @@
-// The product of a gated feed-forward block.
+// The product of gate and `up` in a gated feed-forward block.
 #pragma once
 
 #include <cuda_runtime_api.h>

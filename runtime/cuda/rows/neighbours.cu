@@ -1,3 +1,6 @@
+// The kernel that puts the rows around each token side by side. A warp has one token: it finds the
+// token's sequence by a search in cu_seqlens, and copies `width` rows, 16 bytes per lane at a time;
+// rows outside of the sequence are zeros.
 #include "cuda/launch.cuh"
 #include "cuda/rows/neighbours.h"
 #include "cuda/rows/reduce.cuh"
@@ -9,7 +12,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// One token by each warp.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     neighbours_kernel(const __grid_constant__ NeighboursArgs args) {

@@ -1,4 +1,4 @@
-// The rows around each token of a packed batch, side by side.
+// The rows around each token of a packed batch, side by side, as the input of a convolution.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,8 +7,9 @@
 
 namespace packhorse::cuda {
 
-/// NeighboursArgs of 16-bit dtypes; columns and strides multiples of 8 elements, pointers of 16
-/// bytes. Asynchronous on `stream`, may be captured. Throws RuntimeError.
+/// Computes NeighboursArgs for 16-bit dtypes. Columns and strides are multiples of 8 elements, and
+/// pointers are aligned to 16 bytes. Asynchronous on `stream`, may be captured into a graph. Throws
+/// RuntimeError.
 void launch_neighbours(const NeighboursArgs& args, cudaStream_t stream);
 
 }  // namespace packhorse::cuda

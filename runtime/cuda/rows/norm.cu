@@ -1,3 +1,7 @@
+// The kernels of LayerNorm and RMSNorm. In norm_kernel a group of threads, a warp or a whole block,
+// has one or two rows: it loads them at once, keeps them in registers, computes their statistics by
+// shuffles (row.cuh), and writes the results. Rows too wide for registers go to norm_folded_kernel,
+// in which a block goes over its row several times.
 #include "cuda/launch.cuh"
 #include "cuda/rows/norm.h"
 #include "cuda/rows/row.cuh"
@@ -5,16 +9,18 @@
 namespace packhorse::cuda {
 namespace {
 
-// Rows that a group of a large batch works on at once: twice the loads on their way, half the reads
-// of gamma and beta. A block of 512 threads with two tensors to read has no registers for it.
+// How many rows a group of a large batch works on at once. Two rows mean twice as many loads on
+// their way and half the reads of gamma and beta. A block of 512 threads that reads two tensors has
+// too few registers for it.
 template <int kThreads, int kVectors, bool kResidual>
 constexpr int kGroupRows = kThreads == 512 && (kResidual || kVectors > 4) ? 1 : 2;
 
-// Blocks that a multiprocessor must have room for: registers are capped to that.
+// How many blocks an SM must have room for; the registers of a thread are limited accordingly.
 template <int kThreads, int kVectors>
 constexpr int kLeastBlocks = kThreads == 512 && kVectors <= 4 ? 2 : 1;
 
-// Elements up to which reading gamma and beta ahead of the rows pays for its registers.
+// Up to this many elements it pays to read gamma and beta ahead of the rows, in spite of the
+// registers that this takes.
 constexpr int64_t kAheadElements = 12 << 20;
 
 __device__ int64_t row_count(const NormParams& params) {
@@ -33,8 +39,9 @@ __device__ T* out_row(const NormParams& params, int64_t row) {
   return static_cast<T*>(params.out) + row * params.out_stride;
 }
 
-// One pass over memory: a row is read once, normalised in registers and written once. With kAhead,
-// gamma and beta are in registers before the previous kernel ends, and the next kernel may start.
+// A row is read from memory once, normalised in registers, and written once. With kAhead, gamma and
+// beta are loaded to registers before the previous kernel ends, and the next kernel may start early
+// (cuda/launch.cuh, rule 2).
 template <class T, int kThreads, int kVectors, bool kResidual, int kRows, bool kAhead>
 __global__ void __launch_bounds__(kBlockThreads<kThreads>,
                                   kAhead ? 1 : kLeastBlocks<kThreads, kVectors>)
@@ -68,6 +75,7 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>,
                                      });
 }
 
+// A block has one row, which it reads up to three times (fold_row).
 template <class T>
 __global__ void __launch_bounds__(kFoldThreads)
     norm_folded_kernel(const __grid_constant__ NormParams params) {

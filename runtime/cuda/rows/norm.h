@@ -1,4 +1,4 @@
-// (x + residual) + LayerNorm or RMSNorm over packed rows.
+// LayerNorm and RMSNorm over packed rows, after an optional residual is added.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,9 +9,9 @@
 
 namespace packhorse::cuda {
 
-/// out[r] = norm(x[r] + residual[r]); 16-bit rows of any multiple of 8 columns, statistics in
-/// float32. Strides in elements, multiples of 8; pointers of 16 bytes, gamma and beta too. `out`
-/// may be `x` or `residual`.
+/// out[r] = norm(x[r] + residual[r]), with statistics in float32. Rows are 16-bit and have any
+/// number of columns that is a multiple of 8. Strides are in elements and multiples of 8; pointers,
+/// those of gamma and beta too, are aligned to 16 bytes. `out` may be `x` or `residual`.
 struct NormParams {
   const void* x = nullptr;
   int64_t x_stride = 0;

@@ -1,3 +1,8 @@
+// Kernels that pool the rows of each sequence to one vector. In pool_kernel a block has 64 columns
+// of one sequence. Its threads stand in 16 rows of 8: each combines every 16th row of the sequence
+// in eight columns, by a sum or a maximum, with kInFlight rows on their way to shared memory by
+// cp.async; the 16 partial results are then combined there. unit_length_kernel divides the results
+// by their Euclidean norms.
 #include "cuda/launch.cuh"
 #include "cuda/rows/async_copy.cuh"
 #include "cuda/rows/pool.h"
@@ -8,8 +13,8 @@
 namespace packhorse::cuda {
 namespace {
 
-// A block pools 64 columns (128 bytes of each row) of one sequence: 8 threads across, 16 down.
-// Small blocks even out sequences of uneven lengths.
+// A block has 64 columns, 128 bytes of each row, by 8 threads across and 16 down. Such small blocks
+// even out sequences of uneven lengths.
 constexpr int kAcross = 8;
 constexpr int kDown = 16;
 constexpr int kThreads = kAcross * kDown;
@@ -21,7 +26,7 @@ __device__ float combine(float a, float b) {
   return kMax ? max_nan(a, b) : a + b;
 }
 
-/// What a sum is divided by.
+/// Returns what a sum is divided by.
 __device__ float divisor_of(Pooling pooling, int length) {
   const auto count = static_cast<float>(length);
   switch (pooling) {
@@ -38,11 +43,12 @@ __device__ float divisor_of(Pooling pooling, int length) {
 
 template <class T, class Out, bool kMax>
 __global__ void __launch_bounds__(kThreads) pool_kernel(const __grid_constant__ PoolArgs args) {
-  // Rows as they come. No thread reads another's, so they need no barrier until there are sums.
+  // The rows as they arrive. No thread reads those of another, so there is no barrier before the
+  // sums.
   __shared__ uint4 incoming[kInFlight][kThreads];
   wait_for_previous_kernel();
   let_next_kernel_start();
-  // Blocks of one sequence follow each other: they read neighbouring parts of its rows.
+  // The blocks of one sequence follow each other, since they read neighbouring parts of its rows.
   const unsigned parts = (args.x.shape[1] + kBlockColumns - 1) / kBlockColumns;
   const int sequence = static_cast<int>(blockIdx.x / parts);
   const int part = static_cast<int>(blockIdx.x % parts);
@@ -58,7 +64,8 @@ __global__ void __launch_bounds__(kThreads) pool_kernel(const __grid_constant__ 
   const int down = threadIdx.x / kAcross;
   const int column = part * kBlockColumns + across * kVectorSize;
   const T* x = static_cast<const T*>(args.x.data) + (begin + down) * args.x.row_stride + column;
-  // From this thread's first to the sequence's last, of which it takes every kDown-th.
+  // The rows from this thread's first to the sequence's last. The thread takes every kDown-th of
+  // them.
   const int rows = column < args.x.shape[1] ? end - begin - down : 0;
   const auto request = [&](int row, int slot) {
     if (row < rows) copy_async(&incoming[slot][threadIdx.x], x + row * args.x.row_stride);
@@ -84,7 +91,8 @@ __global__ void __launch_bounds__(kThreads) pool_kernel(const __grid_constant__ 
     }
   }
 
-  // A thread's slots are its own until here, and all its rows have come: its sums go there.
+  // Until here a thread's slots are its own, and all its rows have arrived: the slots take its
+  // sums.
   auto* sums = reinterpret_cast<float4(*)[kThreads]>(incoming);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -107,7 +115,8 @@ __global__ void __launch_bounds__(kThreads) pool_kernel(const __grid_constant__ 
   out[out_column] = Element<Out>::from(total);
 }
 
-// In place: a block per pooled row, whose first kVectors vectors of each thread stay in registers.
+// In place. A block has one pooled row. Each thread keeps its first kVectors vectors in registers
+// and reads the rest a second time.
 template <class Out, int kRowThreads, int kVectors>
 __global__ void __launch_bounds__(kRowThreads)
     unit_length_kernel(const __grid_constant__ PoolArgs args) {
@@ -171,7 +180,8 @@ void launch_pool_to(const PoolArgs& args, cudaStream_t stream) {
   const auto sequences = static_cast<unsigned>(args.batch.num_sequences);
   const auto columns = static_cast<unsigned>(args.x.shape[1]);
   const unsigned blocks = sequences * ((columns + kBlockColumns - 1) / kBlockColumns);
-  // Started in pairs they are 2 to 4 % faster; an odd one gets a partner without a sequence.
+  // Blocks that start in clusters of two are 2 to 4 % faster. An odd one gets a partner without
+  // work.
   launch_clusters(2, pool_kernel<T, Out, kMax>, dim3((blocks + 1) / 2 * 2), kThreads, 0, stream,
                   args);
   if (args.normalize) launch_unit_length<Out>(args, stream);

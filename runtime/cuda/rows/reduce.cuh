@@ -1,5 +1,5 @@
-// Reductions and searches of a warp or a block. Every order of summation is fixed by the number of
-// threads alone, so that a row's result does not depend on its neighbours.
+// Sums and searches by a warp or a block. The order of a sum is fixed by the number of threads
+// alone, so that the result of a row does not depend on its neighbours.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,17 +8,17 @@ namespace packhorse::cuda {
 
 inline constexpr unsigned kFullWarp = 0xffffffffu;
 
-/// Sum over the warp; every lane gets the same bits (a butterfly adds the same pairs on both
-/// sides).
+/// Returns the sum over the warp. Every lane gets the same bits, because both lanes of a pair add
+/// the same two numbers.
 __device__ inline float warp_sum(float value) {
 #pragma unroll
   for (int mask = 16; mask > 0; mask /= 2) value += __shfl_xor_sync(kFullWarp, value, mask);
   return value;
 }
 
-/// Sums over a group of kThreads threads, one warp or the whole block, of kCount values at once.
-/// `scratch` holds kCount x 32 floats, is unused for one warp, and must be another one for each
-/// reduction of a kernel.
+/// Sums kCount values at once over a group of kThreads threads, which is one warp or the whole
+/// block. `scratch` is shared memory of kCount x 32 floats, different for each reduction of a
+/// kernel; one warp does not use it.
 template <int kThreads, int kCount>
 __device__ void group_sum(float (&values)[kCount], float* scratch) {
 #pragma unroll
@@ -38,8 +38,9 @@ __device__ void group_sum(float (&values)[kCount], float* scratch) {
   }
 }
 
-/// The last i in [0, count) with key(i) <= value, or 0; `key` must not decrease. The 32 lanes of
-/// the warp test 32 places at once, so 1024 keys take two rounds of loads instead of ten.
+/// Returns the last i in [0, count) with key(i) <= value, or 0 where there is none. key(i) must not
+/// decrease. The 32 lanes of the warp test 32 places at once, so that 1024 keys take two rounds of
+/// loads instead of ten.
 template <class Key>
 __device__ int warp_search(int count, int value, Key key) {
   const int lane = threadIdx.x % 32;

@@ -1,3 +1,7 @@
+// Kernels that rotate the heads of queries and keys (RoPE) and normalise them, in place.
+// positions_kernel runs once per batch and writes each token's position. rotate_heads_kernel runs
+// in every layer and computes the angles from it (rotation.cuh). A few neighbouring lanes share a
+// head, with eight columns each, so that all a head needs stays in registers.
 #include <bit>
 
 #include "cuda/launch.cuh"
@@ -24,7 +28,8 @@ __global__ void __launch_bounds__(kThreads)
   static_cast<float*>(args.out.data)[token * args.out.row_stride] = static_cast<float>(position);
 }
 
-/// Eight columns, four pairs, of a head by each thread; `lanes`, a power of two, have a head.
+/// A thread has eight columns, which are four pairs, of one head. `lanes` neighbouring lanes, a
+/// power of two, share a head.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     rotate_heads_kernel(const __grid_constant__ RotateHeadsArgs args, int lanes) {
@@ -44,7 +49,7 @@ __global__ void __launch_bounds__(kThreads)
          (is_query ? h : h - args.num_heads) * args.head_dim + first;
   float value[kVectorSize] = {};
   if (exists) load_vector(value, x);
-  if (norm.gamma != nullptr) {  // what lies past model_dim is zeros
+  if (norm.gamma != nullptr) {  // columns past model_dim are zeros
     float squares = 0;
 #pragma unroll
     for (float v : value) squares += v * v;

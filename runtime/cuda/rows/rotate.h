@@ -1,4 +1,4 @@
-// What happens to the heads of queries and keys between projection and attention.
+// Norms and rotation of the heads of queries and keys, between projection and attention.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,11 +7,13 @@
 
 namespace packhorse::cuda {
 
-/// Writes each token's position: all that rotation.cuh needs beside the frequencies. Arguments as
-/// checked by Ops. Asynchronous on `stream`, without workspace.
+/// Writes each token's position as float32, which is all that rotation.cuh needs beside the
+/// frequencies. Ops has checked the arguments. Asynchronous on `stream`, without workspace.
 void launch_rotation(const RotationArgs& args, cudaStream_t stream);
-/// Likewise; rows of one 16-bit dtype, pairs side by side, head_dim a multiple of 8 up to 256. Norm
-/// and rotation are computed in float32 and rounded once.
+/// Applies the norms and the rotation of RotateHeadsArgs, in place. Rows are of one 16-bit dtype,
+/// the two columns of a pair lie side by side, and head_dim is a multiple of 8 up to 256. Both
+/// steps are computed in float32 and rounded once. Ops has checked the arguments. Asynchronous on
+/// `stream`, without workspace.
 void launch_rotate_heads(const RotateHeadsArgs& args, cudaStream_t stream);
 
 }  // namespace packhorse::cuda

@@ -1,13 +1,15 @@
-// The angles of a rotation, computed where they are used: one position a token is all that is read.
+// The angles of a rotation. They are computed where they are used, so that a kernel reads only one
+// position per token instead of a table of sines and cosines.
 #pragma once
 
 namespace packhorse::cuda {
 
-/// {cos, sin} of position * frequency, the product rounded as in training. Two rounded halves of
-/// 2 pi take whole turns off (up to 2^22 of them), after which the approximations of the special
-/// function unit err by less than 1e-6.
+/// Returns {cos, sin} of position * frequency. The product is rounded to float32, as in training.
+/// Whole turns are then subtracted (up to 2^22 of them), by 2 pi as the sum of two float32 numbers.
+/// What is left is small enough that the approximations of the special function unit err by less
+/// than 1e-6.
 __device__ inline float2 cos_sin(float position, float frequency) {
-  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding it leaves whole numbers
+  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
   const float angle = __fmul_rn(position, frequency);
   const float turns = __fadd_rn(__fmaf_rn(angle, 0.159154943f, kRounder), -kRounder);
   float rest = __fmaf_rn(turns, -6.28318548f, angle);
@@ -18,7 +20,7 @@ __device__ inline float2 cos_sin(float position, float frequency) {
   return result;
 }
 
-/// Rotates the pair (a, b).
+/// Rotates the pair (a, b) by the angle whose {cos, sin} is `angle`.
 __device__ inline void rotate(float& a, float& b, float2 angle) {
   const float turned = __fmaf_rn(a, angle.x, -__fmul_rn(b, angle.y));
   b = __fmaf_rn(b, angle.x, __fmul_rn(a, angle.y));

@@ -1,4 +1,5 @@
-// Rows of 16-bit elements held in registers as float32, eight elements (16 bytes) per access.
+// Rows of 16-bit elements, held in the registers of a group of threads and normalised there in
+// float32. A thread accesses eight elements (16 bytes) at a time, called a vector.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,7 +14,7 @@
 
 namespace packhorse::cuda {
 
-inline constexpr int kVectorSize = 8;
+inline constexpr int kVectorSize = 8;  // elements of a vector
 
 __device__ inline float2 to_float2(__half2 pair) { return __half22float2(pair); }
 __device__ inline float2 to_float2(__nv_bfloat162 pair) { return __bfloat1622float2(pair); }
@@ -21,6 +22,7 @@ __device__ inline float to_float(float value) { return value; }
 __device__ inline float to_float(__half value) { return __half2float(value); }
 __device__ inline float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
 
+/// Rounds float32 to the elements of a tensor, one at a time or in pairs.
 template <class T>
 struct Element;
 template <>
@@ -40,7 +42,7 @@ struct Element<__nv_bfloat16> {
   __device__ static Pair pair(float a, float b) { return __floats2bfloat162_rn(a, b); }
 };
 
-/// Eight 16-bit elements as float32.
+/// Converts eight 16-bit elements to float32.
 template <class T>
 __device__ void unpack(float (&to)[kVectorSize], const uint4& bits) {
   const auto* pairs = reinterpret_cast<const typename Element<T>::Pair*>(&bits);
@@ -52,7 +54,7 @@ __device__ void unpack(float (&to)[kVectorSize], const uint4& bits) {
   }
 }
 
-/// The eight elements at `from` (16-byte aligned).
+/// Loads the eight elements at `from`, which is aligned to 16 bytes.
 template <class T>
 __device__ void load_vector(float (&to)[kVectorSize], const T* from) {
   unpack<T>(to, *reinterpret_cast<const uint4*>(from));
@@ -77,6 +79,7 @@ __device__ void add_vector(float (&to)[kVectorSize], const T* from) {
   for (int i = 0; i < kVectorSize; ++i) to[i] += more[i];
 }
 
+/// Rounds eight numbers to T and stores them at `to`, which is aligned to 16 bytes.
 template <class T>
 __device__ void store_vector(T* to, const float (&from)[kVectorSize]) {
   uint4 bits;
@@ -95,20 +98,21 @@ __device__ inline void store_vector(float* to, const float (&from)[kVectorSize])
   }
 }
 
-/// One row, spread over the kThreads threads of a group: thread i holds vectors i, i + kThreads,
-/// ... It is the sum of up to kSources rows in memory, each kept as it was read, 16 bits an
-/// element: half the registers, so that more rows are on their way at once. Elements past the row's
-/// end are zeros.
+/// One row, spread over the kThreads threads of a group: thread i holds the vectors i, i +
+/// kThreads, i + 2 kThreads, ... The row is the sum of up to kSources rows in memory. Each of these
+/// is kept as it was read, with 16 bits per element: that takes half the registers, so more rows
+/// can be on their way at once. Elements past the end of the row are zeros.
 template <class T, int kThreads, int kVectors, int kSources>
 struct Row {
   uint4 bits[kSources][kVectors];
 
+  /// Returns the first column of this thread's `vector`-th vector.
   __device__ static int column(int vector) {
     return (static_cast<int>(threadIdx.x) % kThreads + vector * kThreads) * kVectorSize;
   }
 
-  /// A null source is zeros. No value is looked at here, so that all loads of a thread go out
-  /// before the first comes back.
+  /// Loads a source; null stands for zeros. The values are not looked at here, so that a thread
+  /// issues all its loads before the first arrives.
   __device__ void load(int source, const T* from, int columns) {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
@@ -118,6 +122,7 @@ struct Row {
     }
   }
 
+  /// Returns the sum of the sources for one vector.
   __device__ void get(int vector, float (&value)[kVectorSize]) const {
     unpack<T>(value, bits[0][vector]);
 #pragma unroll
@@ -130,7 +135,8 @@ struct Row {
   }
 };
 
-/// A row whose sources were added up once: more registers than Row, less arithmetic.
+/// A row whose sources have been added up once. It takes more registers than Row and less
+/// arithmetic.
 template <class T, int kThreads, int kVectors, int kSources>
 struct SummedRow {
   using Source = Row<T, kThreads, kVectors, kSources>;
@@ -147,7 +153,7 @@ struct SummedRow {
   }
 };
 
-/// gamma and beta of the columns that a thread holds, read when they are needed.
+/// gamma and beta of the columns that a thread holds, read at the time when they are needed.
 struct WeightInMemory {
   const NormWeight& weight;
   __device__ explicit WeightInMemory(const NormWeight& weight, int = 0) : weight(weight) {}
@@ -158,8 +164,8 @@ struct WeightInMemory {
   }
 };
 
-/// The same, read ahead: where one more trip to memory is what counts, or a group goes through many
-/// rows.
+/// The same, read ahead: for rows where one more wait for memory would count, and for groups that
+/// go through many rows.
 template <class RowType, int kVectors>
 struct WeightInRegisters {
   float gamma[kVectors][kVectorSize];
@@ -249,12 +255,13 @@ __device__ void normalize_rows(const RowType (&rows)[kRows], const NormWeight& w
   }
 }
 
-/// Threads of a block that folds rows too wide for its registers.
+/// The number of threads of a block that folds a row.
 inline constexpr int kFoldThreads = 512;
 
-/// Thread-block folding for rows of any width: the block goes over the row three times, calling
-/// load(values, first column) each time (out of cache but for the first), and writes it once.
-/// `scratch`: 64 floats.
+/// Normalises a row of any width that does not fit registers: the threads of the block are folded
+/// over it. The block goes over the row up to three times, calling load(values, first column) each
+/// time (which finds the row in the cache but for the first time), and writes it once. `scratch` is
+/// shared memory of 64 floats.
 template <class T, class Load>
 __device__ void fold_row(int columns, Load load, const NormWeight& weight, T* out, float* scratch) {
   const auto fold = [&](auto visit) {
@@ -295,9 +302,10 @@ __device__ void fold_row(int columns, Load load, const NormWeight& weight, T* ou
   });
 }
 
-/// How rows of `columns` elements are spread, by the width alone: calls launch.operator()<threads
-/// of a row, vectors of a thread>(). A warp takes a row of up to 1024 elements (no barrier at all),
-/// a block of 128 or 512 threads a longer one; <kFoldThreads, 0> asks for folding (over 32768).
+/// Decides, by the width alone, how rows of `columns` elements are spread: calls
+/// launch.operator()<threads of a row, vectors of a thread>(). A row of up to 1024 elements gets a
+/// warp, which needs no barrier, a longer one a block of 128 or 512 threads; <kFoldThreads, 0>
+/// means folding (over 32768).
 template <class Launch>
 void dispatch_row(int64_t columns, Launch launch) {
   const auto spread = [&]<int kThreads, int kFirst>(int64_t vectors) {
@@ -322,13 +330,14 @@ void dispatch_row(int64_t columns, Launch launch) {
   launch.template operator()<kFoldThreads, 0>();
 }
 
-/// Threads of a block, and groups of kThreads in it.
+/// The number of threads of a block, and the number of groups of kThreads threads in it.
 template <int kThreads>
 inline constexpr int kBlockThreads = kThreads == 32 ? 128 : kThreads;
 template <int kThreads>
 inline constexpr int kBlockGroups = kBlockThreads<kThreads> / kThreads;
 
-/// Elements of a batch that is a matter of latency: with a group for each row they run all at once.
+/// Batches of up to this many elements are bound by latency: with a group for each row, all rows
+/// are worked on at once.
 inline constexpr int64_t kFewElements = 3 << 20;
 
 /// Calls launch.operator()<T>() for the two dtypes that CUDA computes in.

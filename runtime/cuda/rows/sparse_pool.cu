@@ -1,3 +1,6 @@
+// Kernels that pool logits over sequences, for sparse embeddings (SPLADE). The logits of a chunk of
+// rows lie in memory. A thread has eight columns of them and goes down the rows, with kInFlight
+// rows on their way.
 #include <algorithm>
 
 #include "cuda/launch.cuh"
@@ -9,17 +12,18 @@ namespace packhorse::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kBlockRows = 32;
-constexpr int kInFlight = 8;  // rows that a thread asks for before it looks at one
+constexpr int kBlockRows = 32;  // rows of a block
+constexpr int kInFlight = 8;    // rows that a thread loads before it looks at one
 
+/// Returns log(1 + max(0, logit)), or with `twice` log(1 + that).
 __device__ float weight_of(float logit, bool twice) {
   if (logit <= 0) return 0;
   const float weight = log1pf(logit);
   return twice ? log1pf(weight) : weight;
 }
 
-// A thread has eight columns of 32 rows. Sequences end within a block, and reach over several:
-// their parts meet in `out`.
+// Maxima: a thread has eight columns of 32 rows. A sequence may end within a block and may reach
+// over several, so the blocks combine their parts in `out` by atomic maxima.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     sparse_chunk_kernel(const __grid_constant__ SparseChunk chunk) {
@@ -30,7 +34,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t end = min(begin + kBlockRows, chunk.rows);
   const auto row_of = [&](int64_t row) { return static_cast<int>(chunk.first_row + row); };
   const auto offset = [&](int i) { return chunk.cu_seqlens[i]; };
-  // Beyond the last sequence lie rows of none: those of a batch that was refused.
+  // Rows after the last sequence belong to none. They exist where a batch was refused.
   if (row_of(begin) >= offset(chunk.num_sequences)) return;
   int sequence = warp_search(chunk.num_sequences, row_of(begin), offset);
   if (column >= chunk.columns) return;
@@ -69,8 +73,9 @@ __global__ void __launch_bounds__(kThreads)
   flush();
 }
 
-// A thread has eight columns of those sequences whose first row of this chunk is in its block of
-// 32, and of each all rows of the chunk: a sum is made in the order of the rows.
+// Sums: a thread has eight columns of those sequences whose first row in this chunk lies in its
+// block of 32 rows, and it adds up all rows of the chunk for them. A sum is thereby formed in the
+// order of the rows.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     sparse_sum_kernel(const __grid_constant__ SparseChunk chunk, bool twice) {
@@ -86,7 +91,8 @@ __global__ void __launch_bounds__(kThreads)
   if (column >= chunk.columns) return;
   const T* logits = static_cast<const T*>(chunk.logits) + column;
   const int count = static_cast<int>(min(int64_t{kVectorSize}, chunk.columns - column));
-  // What began in an earlier block is that block's, unless it began in an earlier chunk.
+  // A sequence that began in an earlier block is summed by that block, unless it began in an
+  // earlier chunk.
   while (sequence < chunk.num_sequences && offset(sequence) < begin &&
          (begin > chunk.first_row || offset(sequence + 1) <= begin)) {
     ++sequence;
@@ -124,6 +130,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Turns the largest logits into weights, in place. Zeros stay as they are.
 __global__ void __launch_bounds__(kThreads)
     sparse_weights_kernel(float* out, int64_t size, bool twice) {
   wait_for_previous_kernel();

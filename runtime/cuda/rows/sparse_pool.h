@@ -1,5 +1,6 @@
-// The maximum of logits over sequences, chunk by chunk of a batch's rows: for devices whose GEMM
-// does not pool. And what follows it.
+// The maximum, or the sum, of logits over sequences, for one chunk of a batch's rows after the
+// other: for sums, and for devices whose GEMM does not pool; and the weights that are made of the
+// maxima.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,12 +9,12 @@
 
 namespace packhorse::cuda {
 
-/// Rows whose logits exist at one time: few enough that they stay in the L2 cache or near it,
-/// enough to fill the machine. What they are divided into does not show: a row's logits and a
-/// maximum do not depend on it.
+/// How many rows have their logits in memory at one time: few enough that the logits stay in the L2
+/// cache or near it, and enough to fill the device. This number does not change any result: neither
+/// a row's logits nor a maximum depends on it, and sums are formed in the order of the rows.
 inline constexpr int64_t kSparsePoolRows = 512;
 
-/// Rows [first_row, first_row + rows) of a batch.
+/// The rows [first_row, first_row + rows) of a batch.
 struct SparseChunk {
   const void* logits = nullptr;  // [rows, stride], 16-bit; stride is a multiple of 8
   int64_t stride = 0;
@@ -26,12 +27,13 @@ struct SparseChunk {
   DType dtype = DType::kFloat16;
 };
 
-/// out = max(out, logits of the sequence's rows); `out` is zeros before the first chunk. NaN wins.
+/// out = max(out, the logits of the sequence's rows), where a NaN wins. `out` must be zeros before
+/// the first chunk.
 void launch_sparse_chunk(const SparseChunk& chunk, cudaStream_t stream);
-/// out += log(1 + max(0, logits)) of the sequence's rows, one after the other, or with `twice` the
-/// logarithm of 1 + that; `out` is zeros before the first chunk.
+/// out += log(1 + max(0, logit)) for the sequence's rows, one after the other; with `twice` the sum
+/// is over log(1 + that). `out` must be zeros before the first chunk.
 void launch_sparse_sum(const SparseChunk& chunk, bool twice, cudaStream_t stream);
-/// out = log(1 + out), or with `twice` that of it
+/// out = log(1 + out), or with `twice` log(1 + log(1 + out)).
 void launch_sparse_weights(float* out, int64_t size, bool twice, cudaStream_t stream);
 
 }  // namespace packhorse::cuda

@@ -1,11 +1,11 @@
-// Where a token of a packed batch stands.
+// The position of a token in its sequence of a packed batch.
 #pragma once
 
 #include "ops/args.h"
 
 namespace packhorse::cuda {
 
-/// Exact sizes of a batch.
+/// The exact sizes of a batch.
 struct TokenCounts {
   int64_t tokens;
   int sequences;
@@ -15,9 +15,9 @@ struct TokenCounts {
                                           : batch.counts[1]) {}
 };
 
-/// The token's place in its own sequence, looked up by one thread.
+/// Returns the token's position in its own sequence. One thread looks it up by binary search.
 __device__ inline int position_in_sequence(const BatchView& batch, int sequences, int token) {
-  int begin = 0;  // the sequence is among [begin, end)
+  int begin = 0;  // the sequence is one of [begin, end)
   int end = sequences;
   while (end - begin > 1) {
     const int middle = (begin + end) / 2;
