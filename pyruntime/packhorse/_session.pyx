@@ -43,8 +43,8 @@ cdef SessionOptions _options(given) except *:
 
 
 cdef class _Maker:
-    """Values of one tensor at a time, of objects with `data` and `dtype`: quantised ones make
-    `data` when they are asked for it, so that a model is never in memory twice."""
+    """Holds the values of one tensor at a time. A quantised tensor of a file makes its `data` when
+    it is asked for it, so that a model is never in memory twice."""
 
     cdef object tensors  # {name: tensor}
     cdef str name

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
-_PIECE = 1 << 16  # values that are made at a time: what is between stays in the caches
+_PIECE = 1 << 16  # values that are decoded at a time, so that temporaries stay in the caches
 
 
 class BlockType(NamedTuple):
-    """dtype: of plain values, as `tensor.PAYLOADS` names it. decode: writes the values of blocks,
-    uint8 [n, size], to float32 [n, elements]; None of plain values."""
+    """One way to store values. A type of plain values has a `dtype`, as `tensor.PAYLOADS` names it.
+    A quantised one has `decode`, which writes the values of blocks, uint8 [n, size], to float32
+    [n, elements]."""
 
     name: str
     elements: int
@@ -31,19 +32,20 @@ class BlockType(NamedTuple):
 
 
 def _half(blocks: Bytes, at: int) -> Floats:
-    """A float16 of each block, as float32 [n, 1]."""
+    """Returns the float16 at this byte of each block, as float32 [n, 1]."""
     bits = np.ascontiguousarray(blocks[:, at : at + 2])
     return bits.view("<f2").astype(np.float32)
 
 
 def _nibbles(packed: Bytes, out: NDArray[Any]) -> None:
-    """packed [..., k] -> out [..., 2, k]: the low halves of all bytes, then the high ones."""
+    """Splits packed [..., k] into out [..., 2, k]: the low halves of all bytes, then the high
+    ones."""
     np.bitwise_and(packed, 15, out=out[..., 0, :])
     np.right_shift(packed, 4, out=out[..., 1, :])
 
 
 def _fifth_bits(blocks: Bytes, at: int) -> Bytes:
-    """[n, 32] of 0 or 16: the bits of a little-endian uint32 of each block."""
+    """Returns [n, 32] of 0 or 16 for the bits of a little-endian uint32 of each block."""
     bits = np.unpackbits(blocks[:, at : at + 4], axis=1, bitorder="little")
     return np.left_shift(bits, 4, out=bits)
 
@@ -53,7 +55,7 @@ def _q8_0(blocks: Bytes, out: Floats) -> None:
 
 
 def _small(blocks: Bytes, at: int) -> Bytes:
-    """[n, 32] from 0 to 15, of the 16 bytes from `at` on."""
+    """Returns [n, 32] values from 0 to 15, which stand in the 16 bytes from `at` on."""
     values = np.empty((len(blocks), 2, 16), np.uint8)
     _nibbles(blocks[:, at:], values)
     return values.reshape(len(blocks), 32)
@@ -84,11 +86,12 @@ def _q5_1(blocks: Bytes, out: Floats) -> None:
 
 
 def _scales_and_minima(blocks: Bytes) -> tuple[Floats, Floats]:
-    """Of the 8 sub-blocks of Q4_K and Q5_K, each [n, 8, 1].
+    """Returns the scales and the minima of the 8 sub-blocks of Q4_K and Q5_K, each [n, 8, 1].
 
-    Six bits each, in 12 bytes: those of sub-blocks 0 to 3 in the low six bits of bytes 0 to 3
-    (scales) and 4 to 7 (minima); of 4 to 7 the low four bits in bytes 8 to 11 (scales low, minima
-    high), the upper two bits at the top of the bytes of 0 to 3.
+    Each has six bits, and all of them stand in 12 bytes. Sub-blocks 0 to 3 have theirs in the low
+    six bits of bytes 0 to 3 (scales) and 4 to 7 (minima). Sub-blocks 4 to 7 have their low four
+    bits in bytes 8 to 11 (the scale in the low half, the minimum in the high half), and their upper
+    two bits at the top of bytes 0 to 7.
     """
     packed = blocks[:, 4:16].reshape(-1, 3, 4)
     six = np.empty((len(blocks), 2, 8), np.uint8)
@@ -102,7 +105,7 @@ def _scales_and_minima(blocks: Bytes) -> tuple[Floats, Floats]:
 
 
 def _scale_sub_blocks(blocks: Bytes, values: Bytes, out: Floats) -> None:
-    """values [n, 8, 32]."""
+    """Writes scale * value - minimum of each sub-block; values are [n, 8, 32]."""
     scales, minima = _scales_and_minima(blocks)
     result = out.reshape(-1, 8, 32)
     np.multiply(values, scales, out=result)
@@ -139,7 +142,7 @@ def _q6_k(blocks: Bytes, out: Floats) -> None:
     np.multiply(result, scales[..., None], out=result)
 
 
-# Numbers of types in a file; all others are refused.
+# The types that are read, by their numbers in a file. All others are refused.
 BLOCK_TYPES = {
     0: BlockType("F32", 1, 4, "float32"),
     1: BlockType("F16", 1, 2, "float16"),
@@ -153,7 +156,7 @@ BLOCK_TYPES = {
     14: BlockType("Q6_K", 256, 210, decode=_q6_k),
     30: BlockType("BF16", 1, 2, "bfloat16"),
 }
-# For messages.
+# Types that are refused, so that the message can name them.
 NAMES_OF_TYPES = {
     9: "Q8_1",
     10: "Q2_K",

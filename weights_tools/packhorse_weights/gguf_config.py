@@ -26,13 +26,13 @@ _HIGH = 1e12
 _HARMLESS = ("rope.scaling.finetuned", "tensor_data_layout", "embedding_length_out")
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _LLAMA3_CONTEXT = 8192
-# Gemmas of this many layers scale scores by the width of a head as if heads had no width of their
-# own: their largest ones (as llama.cpp knows them).
+# The largest Gemma 2 and 3, known by their number of layers as in llama.cpp, scale scores by
+# hidden_size / heads and not by head_dim. No key says so.
 _GEMMA_WIDE = {"gemma2": 46, "gemma3": 62}
 
 
 class _Noting(dict[str, Any]):
-    """Keeps in mind which keys somebody asked for."""
+    """A dict that keeps in mind which keys somebody asked for."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         super().__init__(fields)
@@ -61,14 +61,14 @@ class Metadata(Config):
         return tensor in self.file.tensors
 
     def decimal(self, name: str, default: float | None = None) -> float:
-        """A number, as the shortest decimal that is this float32: 1e-05, not 9.9999997e-06."""
+        """Returns the shortest decimal that is this float32: 1e-05, not 9.9999997e-06."""
         if default is None and self.fields.get(name) is None:
             raise CheckpointError(f"{self.where}: {name}: expected a number, found nothing")
         value = self.number(name, 0.0 if default is None else default, _HIGH)
         return float(str(np.float32(value)))
 
     def factors(self, tensor: str, count: int) -> NDArray[np.float32] | None:
-        """What each frequency is divided by; None where the file has no such tensor."""
+        """Returns what each frequency is divided by, or None if the file has no such tensor."""
         stored = self.file.tensors.get(tensor)
         if stored is None:
             return None
@@ -89,7 +89,7 @@ class Metadata(Config):
 
 
 def _sizes(data: Metadata) -> Fields:
-    """What every architecture has, under the usual names."""
+    """Returns the fields that every architecture has, under the usual names."""
     embedding = data.file.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise CheckpointError(f"{data.file.path}: no matrix token_embd.weight")
@@ -122,8 +122,8 @@ def _head_dim(data: Metadata, fields: Fields) -> int:
 
 
 def _llama3(factors: NDArray[np.float32], theta: float) -> Fields | None:
-    """The fields of Llama 3.1's scaling that gives these factors; None: they come from elsewhere.
-    Computed as llama.cpp's converter does."""
+    """Returns the fields of Llama 3.1's scaling if it gives these factors, as llama.cpp's converter
+    computes them, else None."""
     count, largest = len(factors), round(float(factors.max()), 4)
     lengths = 2 * np.pi * theta ** (np.arange(count) / count)
     low, high = _LLAMA3["low_freq_factor"], _LLAMA3["high_freq_factor"]
@@ -208,7 +208,8 @@ def _rope(data: Metadata, fields: Fields, head_dim: int, theta: float = 10000.0)
 
 
 def _decoder(data: Metadata) -> Fields:
-    """With RMS norms, rotated positions and gated feed-forward blocks."""
+    """Returns the fields of a decoder with RMS norms, rotated positions and gated feed-forward
+    blocks."""
     fields = _sizes(data)
     head_dim = _head_dim(data, fields)
     return {
@@ -246,7 +247,8 @@ def _phi3(data: Metadata) -> Fields:
 
 
 def _gemma(data: Metadata, period: int) -> Fields:
-    """period: every so many layers one sees all tokens, where no key says it."""
+    """Returns the fields of a Gemma. One layer in `period` sees all tokens, unless a key says
+    otherwise."""
     fields = _decoder(data)
     layers, heads = fields["num_hidden_layers"], fields["num_attention_heads"]
     pattern = data.fields.get("attention.sliding_window_pattern")
@@ -334,7 +336,7 @@ _POOLINGS = {1: "mean", 2: "cls", 3: "last"}
 
 
 def read_architecture(file: GgufFile) -> str:
-    """Raises CheckpointError for one that is not supported."""
+    """Returns general.architecture. Raises CheckpointError for one that is not supported."""
     found = file.metadata.get("general.architecture")
     if found not in _ARCHITECTURES:
         raise CheckpointError(
@@ -345,7 +347,7 @@ def read_architecture(file: GgufFile) -> str:
 
 
 def read_config(file: GgufFile) -> tuple[Fields, str | None]:
-    """(what config.json would say, the pooling of an embedder's file or None).
+    """Returns what config.json would say, and the pooling of an embedder's file or None.
 
     Raises CheckpointError for an architecture, a key or a value that cannot be said there.
     """

@@ -28,12 +28,13 @@ from packhorse_weights.tensor import is_addressable
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 
-_MAX_HEADER_BYTES = 64 << 20  # metadata and descriptions of tensors; what is parsed takes more
+# Of the metadata and the descriptions of tensors; the Python objects made of them take more.
+_MAX_HEADER_BYTES = 64 << 20
 _MAX_KEY = 65535  # bytes
 _MAX_NAME = 64
 _MAX_DIMS = 4
-_MAX_DEPTH = 4  # of arrays in arrays
-_ALIGNMENT = 32  # where no entry says otherwise
+_MAX_DEPTH = 4  # of arrays that hold arrays
+_ALIGNMENT = 32  # of tensors, where no entry says otherwise
 _SHORTEST_ENTRY = 8 + 4 + 1  # bytes
 _SHORTEST_TENSOR = 8 + 4 + 8 + 4 + 8
 
@@ -58,8 +59,8 @@ _NUMBERS: dict[int, np.dtype[Any]] = {
 class StoredTensor(NamedTuple):
     """A tensor as it lies in the file.
 
-    shape: of the values, outermost dimension first. blocks: uint8
-    [rows, bytes of a row], a read-only view of the mapped file; a row is one run of the innermost
+    `shape` is that of the values, with the outermost dimension first. `blocks` is a read-only view
+    of the mapped file, uint8 [rows, bytes of a row], where a row is one run of the innermost
     dimension.
     """
 
@@ -70,8 +71,8 @@ class StoredTensor(NamedTuple):
 
 @dataclass(frozen=True)
 class GgufFile:
-    """metadata: key -> bool, int, float, str, or for arrays a list of texts or of lists, else a
-    NumPy array of the numbers (of bools: of bool)."""
+    """What a file holds. `metadata` maps a key to a bool, int, float or str. An array is a list if
+    its elements are texts or arrays, and a NumPy array if they are numbers or bools."""
 
     path: Path
     version: int
@@ -96,7 +97,7 @@ class _Reader:
         return CheckpointError(f"{self.path}: {message}")
 
     def need(self, size: int, what: str) -> int:
-        """Where the next `size` bytes begin; they have been read then."""
+        """Returns where the next `size` bytes begin, and goes on behind them."""
         begin = self.at
         if size > self.end - begin:
             limit = (
@@ -127,7 +128,7 @@ class _Reader:
             raise self.fail(f"{what}: not UTF-8: {error}") from None
 
     def texts(self, count: int, what: str) -> list[str]:
-        """As `text`, many at once."""
+        """Reads `count` texts, as `text` reads one."""
         found: list[str] = []
         buffer, at, end, unpack = self.buffer, self.at, self.end, _U64.unpack_from
         for i in range(count):
@@ -225,7 +226,7 @@ def _describe(reader: _Reader, name: str) -> _Description:
 def _check_places(
     reader: _Reader, tensors: dict[str, _Description], alignment: int, data: int
 ) -> None:
-    """That every tensor lies within the file, right behind the one before it."""
+    """Checks that every tensor lies within the file, right behind the one before it."""
     position = 0
     room = len(reader.buffer) - data
     for tensor in sorted(tensors.values(), key=lambda one: one.offset):

@@ -25,8 +25,8 @@ _SAMPLING = {
 
 
 class GgufModel(NamedTuple):
-    """config: the fields of a config.json. tensors: under the names of a Hugging Face folder.
-    pooling: how an embedder pools, where the file says it."""
+    """`config` holds the fields of a config.json, and `tensors` has the names of a Hugging Face
+    folder. `pooling` says how an embedder pools, if the file says it."""
 
     config: dict[str, Any]
     tensors: dict[str, Tensor]
@@ -34,8 +34,8 @@ class GgufModel(NamedTuple):
 
 
 def find_gguf(path: Path) -> Path | None:
-    """The GGUF file that `path` is, or the one in the folder that it is; None: it is a model in
-    another form. Raises CheckpointError for a folder that has several and nothing else."""
+    """Returns the GGUF file that `path` is, or the one in the folder that it is, or None if it is a
+    model in another form. Raises CheckpointError for a folder that has several and nothing else."""
     if path.is_file():
         if path.suffix.lower() == ".gguf":
             return path
@@ -51,14 +51,15 @@ def find_gguf(path: Path) -> Path | None:
 
 
 def open_gguf(path: Path) -> GgufModel:
-    """Raises CheckpointError: not a valid file, or a model that is not supported."""
+    """Opens a model. Raises CheckpointError if the file is not valid or the model not supported."""
     file = read_gguf(path)
     config, pooling = read_config(file)
     return GgufModel(config, read_tensors(file, config), pooling)
 
 
 def open_tokenizer(path: Path) -> GgufTokenizer:
-    """Raises CheckpointError: not a valid file, no tokenizer, or one that is not supported."""
+    """Reads the tokenizer. Raises CheckpointError if the file is not valid, or has no tokenizer or
+    one that is not supported."""
     return _tokenizer(read_gguf(path))
 
 
@@ -70,8 +71,8 @@ def _tokenizer(file: GgufFile) -> GgufTokenizer:
 
 
 def generation_config(path: Path) -> dict[str, Any]:
-    """What a generation_config.json would say: bos_token_id, eos_token_id (a list: every token that
-    ends an answer), pad_token_id, and what the file says of sampling."""
+    """Returns what a generation_config.json would say: bos_token_id, pad_token_id, eos_token_id,
+    which lists every token that ends an answer, and what the file says of sampling."""
     file = read_gguf(path)
     config = Config(file.metadata, str(path))
     found: dict[str, Any] = {}

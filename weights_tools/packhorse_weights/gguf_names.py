@@ -32,9 +32,11 @@ MakeOrder = Callable[[Fields], Order]
 
 @dataclass(frozen=True)
 class _Names:
-    """layers: theirs -> of Hugging Face, both without .weight and .bias; `{i}` is a layer's number.
+    """The names of an architecture. `layers` maps those of GGUF to those of Hugging Face, both
+    without .weight and .bias; `{i}` stands for a layer's number.
 
-    orders: of rows that were reordered, how. transposed: matrices that were.
+    `orders` says how the rows of some lie in the file, and `transposed` names the matrices that the
+    file holds transposed. `norms_plus_one` says that 1 was added to the weights of norms.
     """
 
     layers: Mapping[str, str]
@@ -44,7 +46,7 @@ class _Names:
 
 
 def _interleaved(heads: str) -> MakeOrder:
-    """Rows of a head were taken from its two halves in turn, as llama.cpp rotates neighbours."""
+    """The rows of a head are taken from its two halves in turn, as llama.cpp rotates neighbours."""
 
     def order(fields: Fields) -> Order:
         return (fields[heads], fields["head_dim"] // 2, 2), (1, 2)
@@ -53,7 +55,8 @@ def _interleaved(heads: str) -> MakeOrder:
 
 
 def _by_kind(fields: Fields) -> Order:
-    """Query, key and value of each head stood together; in the file all queries come first."""
+    """All queries come first, then all keys and values. In the model, query, key and value of each
+    head stand together."""
     heads = fields["num_attention_heads"]
     return (3, heads, fields["hidden_size"] // heads), (0, 1)
 
@@ -163,9 +166,10 @@ def _open(
 
 
 def read_tensors(file: GgufFile, fields: Fields) -> dict[str, Tensor]:
-    """Names as in a Hugging Face folder -> tensors; no values have been read but those of norms.
+    """Returns the tensors under their names in a Hugging Face folder. No values are read but those
+    of norms. `fields` are those of config.json (`gguf_config.read_config`).
 
-    fields: of config.json, see `gguf_config`. Raises CheckpointError for a tensor that no model of
+    Raises CheckpointError for a tensor that no model of
     the architecture has.
     """
     names = _NAMES[read_architecture(file)]

@@ -15,10 +15,11 @@ from packhorse_weights.tokenizer_words import QWEN_WORDS
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """steps: applied one after the other, before bytes become characters.
+    """One way to cut texts. The `steps` are applied one after the other, before bytes become
+    characters.
 
-    ignore_merges: whether a word that is a token stays whole, whatever the merges say.
-    add_bos: whether bos begins a text where the file does not say it.
+    With `ignore_merges` a word that is a token stays whole, whatever the merges say. With `add_bos`
+    bos begins a text, unless the file says otherwise.
     """
 
     steps: tuple[Part, ...]

@@ -13,15 +13,16 @@ from packhorse_weights.gguf_blocks import BlockType, decode
 from packhorse_weights.gguf_file import StoredTensor
 from packhorse_weights.tensor import BLOCK, PAYLOADS, LazyTensor, Tensor
 
-# How rows of a tensor lie in a file: what their number is divided into, and the two axes that are
-# to be exchanged.
+# How the rows of a tensor lie in a file: the extents that their number is divided into, and the two
+# of these axes that are to be exchanged.
 Order = tuple[tuple[int, ...], tuple[int, int]]
 
 
 class QuantizedTensor(LazyTensor):
     """Values that are made of the blocks of a file, as float32.
 
-    kind: of blocks. rows: uint8 [..., bytes of a row], a view of the file. shape: of the values.
+    `kind` is that of the blocks, and `rows` a view of the file, uint8 [..., bytes of a row]. `shape`
+    is that of the values.
     """
 
     __slots__ = ("_kind", "_rows")
@@ -57,7 +58,7 @@ def _reorder(data: NDArray[Any], order: Order) -> NDArray[Any]:
 
 
 def open_tensor(stored: StoredTensor, order: Order | None = None) -> Tensor:
-    """The tensor as a view of the file. Its outermost dimension is brought into another `order`."""
+    """Returns a tensor of the file, its rows brought out of the `order` that they lie in."""
     kind, shape = stored.kind, stored.shape
     if kind.dtype is None:
         rows = stored.blocks

@@ -36,7 +36,7 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 _MAX_TOKENS = 1 << 21
 _MAX_TOKEN = 512  # characters of a token that merges may make
 _KEYS = "tokenizer.ggml."
-# Control tokens that end an answer, by what models call them: few files name more than one.
+# Control tokens that end an answer, whatever the file calls eos: few files name more than one.
 _ENDS = (
     "<|endoftext|>",
     "<|end_of_text|>",
@@ -48,14 +48,14 @@ _ENDS = (
     "<\uff5cend\u2581of\u2581sentence\uff5c>",
     "</s>",
 )
-# Of Phi-3.
+# Tokens of Phi-3 that leave the white space behind them alone.
 _KEEP_SPACE = ("<s>", "<unk>", "<|endoftext|>")
 
 
 @dataclass(frozen=True)
 class GgufTokenizer:
-    """tokenizer: the fields of a tokenizer.json. settings: of a tokenizer_config.json. stop_ids:
-    tokens that end an answer, in ascending order."""
+    """`tokenizer` holds the fields of a tokenizer.json, `settings` those of a tokenizer_config.json.
+    `stop_ids` are the tokens that end an answer, ascending."""
 
     tokenizer: Part
     settings: dict[str, Any]
@@ -87,7 +87,7 @@ class _Vocabulary:
         self.ids = {token: i for i, token in enumerate(self.tokens)}
 
     def array(self, name: str, count: int | None, numeric: bool = False) -> Any:
-        """None where the key is absent and may be."""
+        """Returns the array of a key. An array of numbers may be absent, and is None then."""
         key = _KEYS + name
         found = self.metadata.get(key)
         if found is None and numeric:
@@ -107,7 +107,7 @@ class _Vocabulary:
         return found
 
     def token_id(self, name: str) -> int | None:
-        """By what it is for: "bos", "eos", ..."""
+        """Returns the id of the token for "bos", "eos", ..., or None if there is none."""
         key = f"{_KEYS}{name}_token_id"
         if self.metadata.get(key) in (None, -1, 0xFFFFFFFF):
             return None
@@ -117,8 +117,8 @@ class _Vocabulary:
         return self._config.boolean(_KEYS + name, default)
 
     def added(self, strip: bool = False) -> list[Part]:
-        """`added_tokens` of a tokenizer.json. strip: whether they take the white space behind them
-        along, but for the usual ones."""
+        """Returns `added_tokens` of a tokenizer.json. With `strip` they take the white space behind
+        them along, but for those in _KEEP_SPACE."""
         return [
             AddedToken(
                 token,
@@ -130,7 +130,7 @@ class _Vocabulary:
         ]
 
     def ends(self, add_bos: bool, add_eos: bool) -> Part:
-        """The post-processor: what the files put around a text."""
+        """Returns the post-processor, which puts bos and eos around a text."""
         names: dict[str, int] = {}
 
         def mark(name: str, wanted: bool) -> list[str]:
@@ -216,7 +216,7 @@ def _scored_pieces(vocabulary: _Vocabulary) -> Part:
             fuse_unk=True,
             byte_fallback=True,
         ),
-        # Those of Phi-3, as its tokenizer.json has it.
+        # The tokens of Phi-3 take white space along in its tokenizer.json.
         vocabulary.added(strip=vocabulary.metadata.get("general.architecture") == "phi3"),
         normalizer=sequence("normalizers", [*first, replace(" ", SPACE)]),
         post_processor=vocabulary.ends(
@@ -256,8 +256,10 @@ _KINDS = {"gpt2": _byte_level_bpe, "llama": _scored_pieces}
 
 
 def read_tokenizer(file: GgufFile) -> GgufTokenizer | None:
-    """None where the file has no tokenizer. Raises CheckpointError for one that is not supported or
-    does not fit together."""
+    """Returns the tokenizer, or None if the file has none.
+
+    Raises CheckpointError for one that is not supported or does not fit together.
+    """
     kind = file.metadata.get(f"{_KEYS}model")
     if kind in (None, "none", "no_vocab"):
         return None
