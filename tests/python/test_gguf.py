@@ -26,6 +26,7 @@ EXPECTED = json.loads((GOLDEN / "gguf.json").read_text())
 MODELS = EXPECTED["models"]
 RUNNABLE = [name for name in MODELS if MODELS[name]["config"]["model_type"] in known_model_types()]
 HIDDEN_IDS = list(range(3, 43))
+TEXT_IDS = [504, 3575, 282, 4649, 314, 260, 2643, 335, 260, 1171, 1195, 2644]
 # What transformers says of a model in other words than these, or not at all.
 OTHERWISE = {"architectures", "rope_scaling"}
 
@@ -284,5 +285,5 @@ def test_real_config(smollm2: Path) -> None:
 def test_real_model(smollm2: Path) -> None:
     session = packhorse.Session.load(smollm2, max_tokens=64)
     with np.load(FOLDER / "hidden.npz") as expected:
-        hidden = session.run([HIDDEN_IDS], outputs=["hidden"]).hidden
-        np.testing.assert_allclose(hidden, expected["smollm2"], rtol=0, atol=5e-4)
+        hidden = session.run([TEXT_IDS], outputs=["hidden"]).hidden
+        np.testing.assert_allclose(hidden, expected["smollm2"], rtol=0, atol=2e-4)

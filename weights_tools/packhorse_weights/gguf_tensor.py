@@ -21,8 +21,8 @@ Order = tuple[tuple[int, ...], tuple[int, int]]
 class QuantizedTensor(LazyTensor):
     """Values that are made of the blocks of a file, as float32.
 
-    `kind` is that of the blocks, and `rows` a view of the file, uint8 [..., bytes of a row]. `shape`
-    is that of the values.
+    `kind` is that of the blocks, and `rows` a view of the file, uint8 [..., bytes of a row]. The
+    `shape` is that of the values.
     """
 
     __slots__ = ("_kind", "_rows")

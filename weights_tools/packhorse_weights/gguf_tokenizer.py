@@ -54,8 +54,8 @@ _KEEP_SPACE = ("<s>", "<unk>", "<|endoftext|>")
 
 @dataclass(frozen=True)
 class GgufTokenizer:
-    """`tokenizer` holds the fields of a tokenizer.json, `settings` those of a tokenizer_config.json.
-    `stop_ids` are the tokens that end an answer, ascending."""
+    """`tokenizer` holds the fields of a tokenizer.json, and `settings` those of a
+    tokenizer_config.json. `stop_ids` are the tokens that end an answer, ascending."""
 
     tokenizer: Part
     settings: dict[str, Any]
