@@ -203,7 +203,7 @@ def test_mixed_dtypes_are_aligned(tmp_path: Path) -> None:
 def test_large_tensors_are_written_in_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packhorse_weights.tensor._BLOCK", 7)
+    monkeypatch.setattr("packhorse_weights.tensor.BLOCK", 7)
     convert(BERT, tmp_path / "blocks", "bfloat16")
     monkeypatch.undo()
     convert(BERT, tmp_path / "whole", "bfloat16")
