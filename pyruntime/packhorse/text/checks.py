@@ -40,6 +40,16 @@ def check_ids(
             )
 
 
+def check_types(rows: Sequence[Int32Array], count: int, first: int) -> None:
+    """Raises ValueError for a type beyond the model's `count` of them; 0: it takes none."""
+    for i, types in enumerate(rows if count else (), first):
+        if types.size and (largest := int(types.max())) >= count:
+            raise ValueError(
+                f"texts[{i}] has tokens of type {largest}; the model has types 0 to {count - 1}: "
+                "tokenizer and weights do not fit each other"
+            )
+
+
 def check_size(i: int, size: int, max_length: int) -> None:
     if size > max_length:
         raise ValueError(
