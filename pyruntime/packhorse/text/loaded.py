@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any, TypeVar
 
 from packhorse.dtypes import choose_dtype
@@ -42,7 +43,9 @@ class LoadedText:
 
     @max_length.setter
     def max_length(self, tokens: int) -> None:
-        self._runner.max_length = self._runner.longest(tokens)
+        runner = copy(self._runner)  # copies of the model keep theirs
+        runner.max_length = runner.longest(tokens)
+        self._runner = runner
 
     @classmethod
     def load(

@@ -52,7 +52,7 @@ class TextModel(LoadedText):
                 it is a ValueError that names the text
     progress    called with (texts done, texts in total or None)
 
-    Any number of threads may use one model.
+    Any number of threads may use one model: their requests share batches (docs/text.md).
     """
 
     @overload
