@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 import numpy as np
@@ -40,10 +41,14 @@ class Request(NamedTuple):
     outputs: tuple[OutputName, ...]
     places: Sequence[Int32Array] | None = None
 
-    def sizes(self) -> list[Size]:
-        """Of each sequence."""
-        counts = [0] * len(self.ids) if self.places is None else [p.size for p in self.places]
-        return [(ids.size, 1, count) for ids, count in zip(self.ids, counts, strict=True)]
+    def ends(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+        """How many tokens, sequences and predictions the first i sequences have together, for i
+        from 0 to the number of sequences."""
+        count = len(self.ids)
+        tokens = [0, *accumulate(row.size for row in self.ids)]
+        if self.places is None:
+            return tokens, range(count + 1), [0] * (count + 1)
+        return tokens, range(count + 1), [0, *accumulate(row.size for row in self.places)]
 
 
 def _sum(one: Size, other: Size) -> Size:
@@ -113,21 +118,20 @@ class Batcher:
         Raises as `Session.run`. What a run raises reaches all callers that share it. What a handler
         of a signal raises, Ctrl-C above all, reaches the main thread alone; the others run again.
         """
-        sizes = request.sizes()
-        ends = np.zeros((len(sizes) + 1, 3), np.int64)
-        np.cumsum(np.array(sizes, np.int64).reshape(-1, 3), axis=0, out=ends[1:])
+        ends = request.ends()
         columns = {name: self._counted(name) for name in request.outputs}
         arrays = {
-            name: np.empty((int(ends[-1, column]), self._shapes[name].columns), np.float32)
+            name: np.empty((ends[column][-1], self._shapes[name].columns), np.float32)
             for name, column in columns.items()
         }
-        for first, last, size in self._split(sizes):
+        for first, last in self._split(ends):
+            size = ends[0][last] - ends[0][first], last - first, ends[2][last] - ends[2][first]
             out: dict[str, FloatArray] = {
-                name: array[ends[first, columns[name]] : ends[last, columns[name]]]
+                name: array[ends[columns[name]][first] : ends[columns[name]][last]]
                 for name, array in arrays.items()
             }
             self._run_part(_Part(request, slice(first, last), size, out))
-        return RunResult(arrays, as_int32("cu_seqlens", ends[:, 0]))
+        return RunResult(arrays, as_int32("cu_seqlens", ends[0]))
 
     def _counted(self, name: OutputName) -> int:
         """Which number of a `Size` counts the rows of an output."""
@@ -136,17 +140,17 @@ class Batcher:
     def _fits(self, size: Size) -> bool:
         return all(number <= limit for number, limit in zip(size, self._limits, strict=True))
 
-    def _split(self, sizes: Sequence[Size]) -> Iterator[tuple[int, int, Size]]:
-        """Ranges [first, last) of sequences that each fit into a batch, and their sums."""
-        first, used = 0, (0, 0, 0)
-        for i, size in enumerate(sizes):
-            total = _sum(used, size)
-            if i > first and not self._fits(total):
-                yield first, i, used
-                first, total = i, size
-            used = total
-        if first < len(sizes):
-            yield first, len(sizes), used
+    def _split(self, ends: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
+        """Ranges [first, last) of sequences that each fit into a batch."""
+        first, count = 0, len(ends[1]) - 1
+        while first < count:
+            last = min(
+                bisect_right(of_kind, of_kind[first] + limit) - 1
+                for of_kind, limit in zip(ends, self._limits, strict=True)
+            )
+            last = max(last, first + 1)  # what exceeds a batch by itself the session refuses
+            yield first, last
+            first = last
 
     def _run_part(self, part: _Part) -> None:
         if _on_main_thread() and any(other.thread == part.thread for other in self._parts):

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from packhorse.packing import Int32Array
 from packhorse.text.checks import Text, check_ids, check_size, check_text, encode_rows
@@ -287,31 +288,31 @@ class TextTokenizer:
         found = Tokens([], [], [])
         num_cut = 0
         for i, (row, encoding) in enumerate(zip(rows, encodings, strict=True), first):
-            kept: Any = slice(None)
-            if len(encoding) > limit:
+            ids, types = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32)
+            arrays = [arrays_of(encoding)] if offsets else []
+            if ids.size > limit:
                 num_cut += 1
                 is_pair = not isinstance(row, str)
                 try:
                     kept = kept_tokens(parts_of(encoding), is_pair, limit, strategy, self.side)
                 except ValueError as error:
                     raise ValueError(f"texts[{i}]: {error} ({how})") from None
-            found.ids.append(np.array(encoding.ids, np.int32)[kept])
-            found.type_ids.append(np.array(encoding.type_ids, np.int32)[kept])
-            if offsets:
-                found.arrays.append(self._cut(arrays_of(encoding), kept))
+                ids, types = ids[kept], types[kept]
+                arrays = [self._cut(tokens, kept) for tokens in arrays]
+            found.ids.append(ids)
+            found.type_ids.append(types)
+            found.arrays.extend(arrays)
         if num_cut:
             with self._counting:
                 self._num_truncated += num_cut
         return found
 
-    def _cut(self, tokens: TokenArrays, kept: Any) -> TokenArrays:
-        """The tokens that stay: numbers, or a slice of all."""
+    def _cut(self, tokens: TokenArrays, kept: npt.NDArray[np.intp]) -> TokenArrays:
+        """The tokens that stay."""
         taken = tokens.take(kept)
-        if isinstance(kept, slice) or self.side == "right":
-            return taken
-        for part in (0, 1):
+        for part in (0, 1) if self.side == "left" else ():
             places, wholes = (np.flatnonzero(some.parts == part) for some in (taken, tokens))
-            if places.size < wholes.size and places.size:
+            if 0 < places.size < wholes.size:
                 taken = self.with_first_space(taken, int(places[0]))
         return taken
 
