@@ -1,5 +1,6 @@
-// The operators of a device: for tests, and for people who build models of their own. Each call
-// allocates what it needs, and waits; a Session is what plans its memory and runs fast.
+// The operators of a device, for tests and for people who build models of their own. Each call
+// allocates the memory that it needs and waits for its result. A Session plans its memory and is
+// faster.
 #include <algorithm>
 #include <map>
 
@@ -39,11 +40,11 @@ Pooling parse_pooling(const std::string& name) {
                           {"weighted_mean", Pooling::kWeightedMean}});
 }
 
-// As in a spec: a table has two rows for each.
+// The same limit as in a spec: a table has two rows for each distance.
 constexpr int kMostDistance = 1 << 14;
 
-// The first argument of every operator: null for arrays on the host, for those on the device the
-// stream that the call is ordered with, 0 for none.
+// The first argument of every operator: null if arrays lie on the host. If they lie on the device,
+// it is the stream with which the call is ordered, or 0 for none.
 using Stream = std::optional<StreamHandle>;
 
 class Operators {
@@ -57,13 +58,13 @@ class Operators {
     shared_->backend.packer->format(dtype_);
   }
 
-  /// Of the operators; 0 on the CPU.
+  /// The stream of the operators, or 0 on the CPU.
   StreamHandle stream() {
     DeviceIo* io = shared_->backend.device->io();
     return io == nullptr ? 0 : io->stream();
   }
 
-  /// The operators' stream runs on after what `stream` has been asked so far.
+  /// Makes the operators' stream wait for the work that `stream` has been asked for so far.
   void wait_for(StreamHandle stream) {
     if (DeviceIo* io = shared_->backend.device->io()) io->order(stream, io->stream());
   }
@@ -104,7 +105,8 @@ class Operators {
 
   bool interleaves_heads() { return ops().interleaves_heads(); }
 
-  // Rows of weights and columns of the result are in the device's order (interleaves_heads).
+  // The caller gives the rows of weights, and gets the columns of the result, in the device's order
+  // (interleaves_heads).
   py::object project_heads(const Floats& x, const Floats& weight, const std::optional<Floats>& bias,
                            const Ints& cu_seqlens, const std::optional<IntArray>& position_ids,
                            int num_heads, int num_kv_heads, int head_dim,
@@ -349,7 +351,7 @@ class Operators {
     args.position = call.put("position", position);
     args.type = call.put("type", type);
     args.position_offset = position_offset;
-    // An offset that is negative is refused below, by `embed`.
+    // `embed` below refuses a negative offset.
     const int64_t positions =
         position ? args.position.rows() - std::max<int64_t>(position_offset, 0) : 0;
     const auto tokens =

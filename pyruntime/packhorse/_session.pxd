@@ -1,4 +1,4 @@
-# The public C++ API (runtime/include/packhorse), as Cython sees it.
+# Declares the public C++ API (runtime/include/packhorse) for Cython.
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libcpp cimport bool as cpp_bool
 from libcpp.map cimport map as cpp_map

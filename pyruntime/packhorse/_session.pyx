@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The C++ session, one to one: arguments converted, the GIL released, nothing decided here."""
+"""The C++ session, wrapped one to one: this module converts arguments and releases the interpreter
+lock, and decides nothing."""
 
 import os
 import threading
@@ -19,7 +20,8 @@ cdef Int32Span _span(const int32_t[::1] values):
 
 
 cdef SessionOptions _options(given) except *:
-    """`given`: packhorse.options.SessionOptions."""
+    """Converts `given`, a packhorse.options.SessionOptions. Raises ValueError for a wrong
+    option."""
     cdef SessionOptions options
     options.device = parse_device(given.device.encode())
     options.dtype = parse_dtype(given.dtype.encode())
@@ -39,7 +41,8 @@ cdef SessionOptions _options(given) except *:
 
 
 cdef cpp_map[string, TensorView] _views(tensors) except *:
-    """{name: (array, dtype name)}: the arrays are C-contiguous and stay alive with the caller."""
+    """Views of `tensors`, {name: (array, dtype name)}. The arrays are C-contiguous, and the caller
+    keeps them alive."""
     cdef cpp_map[string, TensorView] views
     cdef TensorView view
     for name, (array, dtype) in tensors.items():
@@ -88,7 +91,8 @@ cdef const int32_t* _address(value) except? NULL:
 
 
 cdef CDeviceTokens _device_batch(batch, const int32_t[::1] rows) except *:
-    """(ids, cu_seqlens, type_ids, position_ids, T, B): addresses, 0 where there is none."""
+    """Converts `batch`, a tuple (ids, cu_seqlens, type_ids, position_ids, T, B). The first four are
+    addresses, 0 where there is no array."""
     cdef CDeviceTokens tokens
     tokens.ids = _address(batch[0])
     tokens.cu_seqlens = _address(batch[1])
@@ -120,7 +124,7 @@ cdef dict _device_arrays(DeviceOutputs& outputs):
 
 
 cdef RunOutputs _host_outputs(arrays) except *:
-    """{name: writable C-contiguous float32 array of the right size}"""
+    """Converts `arrays`, {name: writable C-contiguous float32 array of the right size}."""
     cdef RunOutputs outputs
     cdef size_t i
     for i in range(kOutputNames.size()):
@@ -129,19 +133,20 @@ cdef RunOutputs _host_outputs(arrays) except *:
 
 
 cdef class NativeSession:
-    """Owner of one C++ session. `packhorse.Session` is the class for people."""
+    """Owns one C++ session. Users call `packhorse.Session`, which wraps this class."""
 
-    cdef shared_ptr[CSession] session  # null once it is closed
-    cdef bint interruptible  # whether a run of the main thread is under way
+    cdef shared_ptr[CSession] session  # null after close()
+    cdef bint interruptible  # whether the main thread is in a run
     cdef public int64_t hidden_size
     cdef public int64_t max_seqlen
-    cdef public int device_index  # of CUDA; -1 on the CPU
-    cdef public dict outputs  # {name: (whether per token, columns)}, what the model has
+    cdef public int device_index  # number of the CUDA device; -1 on the CPU
+    cdef public dict outputs  # {name: (whether per token, columns)} of the model's outputs
 
     @staticmethod
     def load(str spec_json, list files, dict names, tensors, given):
-        """Weights come from `tensors` ({name: (array, dtype)}) or, if None, safetensors `files`;
-        `names` maps ours to theirs, `given` is SessionOptions."""
+        """Loads a session. Weights come from `tensors` ({name: (array, dtype)}) or, if that is
+        None, from the safetensors `files`. `names` maps our names of tensors to theirs, and `given`
+        is a SessionOptions."""
         cdef NativeSession result = NativeSession()
         cdef SessionOptions options = _options(given)
         cdef string spec = spec_json.encode()
@@ -173,13 +178,15 @@ cdef class NativeSession:
         return result
 
     cdef shared_ptr[CSession] _open(self) except *:
-        """The session for one call, which keeps it though another thread may close it."""
+        """Returns the session for one call. The call's own reference keeps it alive even if another
+        thread closes it."""
         self.check_open()
         return self.session
 
     cdef _begin(self):
-        """Before a run that may let a handler of a signal run: that one must not begin another, for
-        which it would wait forever."""
+        """Begins a run during which Python may call signal handlers. A handler must not run the
+        same session, because it would wait forever for the run that it interrupts; that raises
+        RuntimeError."""
         if on_main_thread():
             if self.interruptible:
                 raise RuntimeError("a signal handler ran the session that it interrupts")
@@ -199,7 +206,8 @@ cdef class NativeSession:
         return self.session.get() == NULL
 
     def close(self):
-        """What runs in other threads and results on the device still use goes after them."""
+        """Closes the session. What runs in other threads or results on the device still use is
+        freed after them."""
         cdef shared_ptr[CSession] session
         session.swap(self.session)
         with nogil:
@@ -208,7 +216,8 @@ cdef class NativeSession:
     def run(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
             const int32_t[::1] type_ids, const int32_t[::1] position_ids,
             const int32_t[::1] rows, arrays):
-        """Writes into `arrays`: see _host_outputs. `rows`: that predictions are of, or None."""
+        """Runs a batch in host memory and writes its outputs to `arrays` (see _host_outputs).
+        `rows` are the tokens whose predictions are wanted, or None."""
         cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids, rows)
         cdef RunOutputs outputs = _host_outputs(arrays)
         cdef shared_ptr[CSession] session = self._open()
@@ -220,7 +229,8 @@ cdef class NativeSession:
             self._end()
 
     def run_from_device(self, batch, const int32_t[::1] rows, uintptr_t stream, arrays):
-        """`batch`: (ids, cu_seqlens, type_ids, position_ids, T, B), addresses of the device."""
+        """Runs a batch that lies on the device and writes its outputs to `arrays`. `batch` is as in
+        _device_batch."""
         cdef CDeviceTokens tokens = _device_batch(batch, rows)
         cdef RunOutputs outputs = _host_outputs(arrays)
         cdef shared_ptr[CSession] session = self._open()
@@ -230,7 +240,8 @@ cdef class NativeSession:
     def run_to_device(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
                       const int32_t[::1] type_ids, const int32_t[::1] position_ids,
                       const int32_t[::1] rows, outputs, uintptr_t stream):
-        """{name: DeviceArray} of the names in `outputs`."""
+        """Runs a batch in host memory; its outputs stay on the device. Returns {name: DeviceArray}
+        for the names in `outputs`."""
         cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids, rows)
         cdef DeviceOutputSet wanted = _wanted(outputs)
         cdef shared_ptr[CSession] session = self._open()
@@ -240,7 +251,8 @@ cdef class NativeSession:
         return _device_arrays(results)
 
     def run_on_device(self, batch, const int32_t[::1] rows, owner, outputs, uintptr_t stream):
-        """From device to device; `owner` keeps the batch, and is kept until it has been read."""
+        """Runs a batch that lies on the device; its outputs stay there. `owner` keeps the arrays of
+        the batch alive and is held until they have been read."""
         cdef CDeviceTokens tokens = _device_batch(batch, rows)
         cdef DeviceOutputSet wanted = _wanted(outputs)
         cdef shared_ptr[CSession] session = self._open()
@@ -252,7 +264,7 @@ cdef class NativeSession:
 
     @property
     def stream(self):
-        """Handle of the session's stream; 0 on the CPU."""
+        """The handle of the session's stream, or 0 on the CPU."""
         return deref(self._open()).stream()
 
     def wait_for(self, uintptr_t stream):
@@ -262,7 +274,8 @@ cdef class NativeSession:
 
     def time_encoder(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
                      int samples, int launches=10):
-        """Milliseconds on the device, one mean of `launches` runs for each sample."""
+        """Returns the milliseconds that the device takes for the encoder: `samples` numbers, each
+        the mean of `launches` runs."""
         cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, None, None, None)
         cdef vector[double] times
         cdef shared_ptr[CSession] session = self._open()
@@ -276,7 +289,7 @@ cdef class NativeSession:
 
     def explain(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
                 const int32_t[::1] type_ids, const int32_t[::1] position_ids):
-        """A line for each choice of kernels that the batch leads to."""
+        """Returns one line for each choice of kernels that this batch leads to."""
         cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids, None)
         cdef vector[string] lines
         cdef shared_ptr[CSession] session = self._open()
@@ -301,7 +314,7 @@ os.register_at_fork(after_in_child=_watch_signals)
 
 
 def plan_memory(str spec_json, given):
-    """`given`: SessionOptions."""
+    """Computes the memory plan of a spec. `given` is a SessionOptions."""
     cdef SessionOptions options = _options(given)
     cdef string spec = spec_json.encode()
     cdef CMemoryPlan plan
@@ -311,7 +324,7 @@ def plan_memory(str spec_json, given):
 
 
 def available_devices():
-    """Names of the devices that this build and this machine can run on."""
+    """The names of the devices that this build and this machine can run on."""
     return [name.decode() for name in c_available_devices()]
 
 

@@ -1,4 +1,4 @@
-"""What one call of an operator (packhorse.ops) does before and after it."""
+"""What one call of an operator (packhorse.ops) does before and after the computation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def shared_operators(
 def as_float32(name: str, values: Any) -> FloatArray:
     """`values` as a C-contiguous float32 array. Raises ValueError for what is not numbers."""
     array = np.asarray(values)
-    # "V": number types that are not NumPy's own, bfloat16 of ml_dtypes for instance.
+    # "V" stands for number types from outside NumPy, such as bfloat16 of ml_dtypes.
     if array.dtype.kind not in "biufV":
         raise ValueError(f"{name} has dtype {array.dtype}, expected numbers")
     with np.errstate(over="ignore", invalid="ignore"):
@@ -46,7 +46,7 @@ def head_columns(operators: Operators, head_dim: int, frequencies: Any) -> npt.N
 
 
 class OperatorCall:
-    """Where one call runs, and its arrays as the runtime takes them."""
+    """Knows where one call runs, and converts its arrays to the form that the runtime takes."""
 
     def __init__(
         self,
@@ -58,7 +58,8 @@ class OperatorCall:
         stream: Any,
         attention: str = "auto",
     ) -> None:
-        """`first` lies where all do; `matrix` has their dtype; `attention` names an algorithm."""
+        """`first` lies where all arrays do, `matrix` has the dtype of all matrices, and `attention`
+        names an algorithm."""
         self._owners: list[Any] = []
         self.stream: int | None = None
         if not is_device_array(first):
@@ -69,20 +70,20 @@ class OperatorCall:
         self.stream = stream_handle(stream)
         if hasattr(first, "__dlpack_device__"):
             self._index = int(first.__dlpack_device__()[1])
-        else:  # the CUDA array interface does not say
+        else:  # the CUDA array interface does not name the device
             self._index = int(device.partition(":")[2] or 0)
         self.operators = shared_operators(
             f"cuda:{self._index}", dtype_of(matrix), threads, attention
         )
 
     def put(self, name: str, array: Any) -> Any:
-        """Floats: see `as_float32`."""
+        """Converts an array of floats; see `as_float32`."""
         if array is None or is_device_array(array):
             return self._import(name, array)
         return as_float32(name, array)
 
     def put_ints(self, name: str, array: Any) -> Any:
-        """Integers of one dimension: see `as_int32`."""
+        """Converts a vector of integers; see `as_int32`."""
         if array is None or is_device_array(array):
             return self._import(name, array)
         return as_int32(name, array)

@@ -1,4 +1,4 @@
-// Which recordings a CUDA session makes, and which one a batch gets; runs without a GPU.
+// Tests which recordings a CUDA session makes and which one a batch gets. Runs without a GPU.
 #include <vector>
 
 #include "cuda/recording_bounds.h"
@@ -9,7 +9,7 @@ using namespace packhorse;
 
 namespace {
 
-// Launches are remembered by the bounds of the recording.
+// A device that remembers launches by the bounds of the recording.
 class FakeDevice final : public DeviceContext {
  public:
   struct Launch {
@@ -33,7 +33,7 @@ class FakeDevice final : public DeviceContext {
     return std::make_unique<FakeRecording>(*this, recorded);
   }
 
-  Launch recorded = {};  // by the last `work`
+  Launch recorded = {};  // what the last `work` recorded
   std::vector<Launch> launches;
 
  private:

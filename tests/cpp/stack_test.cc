@@ -1,4 +1,4 @@
-// The layers ask a key source what they attend to.
+// The layers ask a key source for the keys that they attend to.
 #include "model/stack.h"
 
 #include <cstring>
@@ -51,7 +51,8 @@ struct TinyStack {
   ModelBuffers buffers;
 };
 
-// Keys and values in memory of its own, as a cache has them; sequences in another order if asked.
+// Copies keys and values to memory of its own, as a cache does. If `swapped`, its sequences are in
+// another order.
 class CopiedKeys final : public KeySource {
  public:
   explicit CopiedKeys(bool swap) : swap_(swap) {}
@@ -88,7 +89,7 @@ TEST(stack_takes_keys_from_anywhere) {
   CopiedKeys copied(false);
   CHECK(stack.run(copied) == expected);
   CHECK((copied.layers == std::vector<size_t>{0, 1}));
-  // Sequences that attend to each other are something else.
+  // If sequences attend to each other's keys, the result differs.
   CopiedKeys swapped(true);
   CHECK(stack.run(swapped) != expected);
 }

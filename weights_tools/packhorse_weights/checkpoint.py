@@ -1,4 +1,5 @@
-"""Finds what a model folder holds: config, weights in any of the known forms, pooling."""
+"""Finds what a model folder holds: its config, its weights in any of the known forms, and its
+pooling."""
 
 from __future__ import annotations
 
@@ -48,12 +49,12 @@ from packhorse_weights.weight_files import Format, read_weights
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model as it lies on disk; nothing but headers has been read."""
+    """A model as it lies on disk. Only headers of its files have been read."""
 
     spec: Spec
     names: dict[str, str]  # ours -> theirs
-    tensors: dict[str, Tensor]  # theirs -> view of the file, heads that nothing uses included
-    files: list[Path]  # of the weights
+    tensors: dict[str, Tensor]  # theirs -> view of the file, including heads that nothing uses
+    files: list[Path]  # files of the weights
     format: Format
     folder: Path  # of config.json and the tokenizer
     converted: bool  # packhorse.json and our names
@@ -62,12 +63,12 @@ class Checkpoint:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether it was converted with `quantize`: sessions of it have that dtype."""
+        """Whether it was converted with `quantize`. Its sessions then have that dtype."""
         return self.converted and any(tensor.dtype == "int8" for tensor in self.tensors.values())
 
     @property
     def stored_dtype(self) -> str:
-        """ "int8" of a quantised folder, else that of most elements of the model."""
+        """The dtype of most elements of the model, or "int8" for a quantised folder."""
         if self.is_quantized:
             return "int8"
         counts: Counter[str] = Counter()
@@ -94,11 +95,11 @@ class ModelFiles:
     safetensors: list[Path]
     names: dict[str, str]
     tensors: dict[str, Tensor] | None
-    stored_dtype: str  # of the checkpoint: see `Checkpoint`
+    stored_dtype: str  # Checkpoint.stored_dtype
 
 
 def model_folder(folder: Path) -> Path:
-    """Where config.json lies: sentence-transformers may keep the transformer in a subfolder."""
+    """The folder of config.json. sentence-transformers may keep the transformer in a subfolder."""
     if (static := find_static(folder)) is not None:
         return static
     for module in read_modules(folder)[:1]:

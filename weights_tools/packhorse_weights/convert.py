@@ -22,7 +22,7 @@ from packhorse_weights.tensor import WEIGHT_DTYPES
 from packhorse_weights.tokenizer_files import build_tokenizer
 from packhorse_weights.transformer_module import SETTINGS, settings_file
 
-# Everything that text needs on its way to ids, and the licence that the weights came under.
+# All files that are needed to turn text into ids, and the licence of the weights.
 _TRAVELLING = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -56,7 +56,8 @@ def _check_destination(folder: Path, overwrite: bool) -> None:
 
 
 def _copy_text_files(to: Path, root: Path, model: Path) -> None:
-    """model: the folder of config.json, whose files win over those of `root`."""
+    """Copies these files. `model` is the folder of config.json; its files take precedence over
+    those of `root`."""
     files = {
         name: folder / name
         for name in _TRAVELLING
@@ -71,15 +72,15 @@ def _copy_text_files(to: Path, root: Path, model: Path) -> None:
 
 
 def _write_tokenizer(to: Path, folders: tuple[Path, ...]) -> None:
-    """Writes the tokenizer.json of a folder that has an older form: what that form means depends on
-    config.json, which a converted folder does not have."""
+    """Writes a tokenizer.json for a folder that has an older form of tokenizer. The meaning of that
+    form depends on config.json, which a converted folder does not have."""
     if (to / "tokenizer.json").is_file():
         return
     for folder in folders:
         try:
             built = build_tokenizer(folder, folders[0])
         except CheckpointError:
-            return  # weights are of use without it, and what loads it for text says why
+            return  # weights are useful without it; loading the model for text raises the error
         if built is not None:
             _write_json(to / "tokenizer.json", built.fields)
             path = to / "tokenizer_config.json"
@@ -111,9 +112,9 @@ def convert(
     written into packhorse.json.
 
     dtype: "float32", "float16" or "bfloat16"; None keeps each tensor's own. quantize: "int8" stores
-    the dense layers of the blocks so, for sessions with dtype="int8" (docs/weights.md). progress
-    is called with (bytes written, bytes in total). `dst` appears whole or not at all; an existing
-    folder is replaced only with `overwrite`, and only where it was written by this function.
+    the dense layers of the blocks in int8, for sessions with dtype="int8" (docs/weights.md).
+    progress is called with (bytes written, bytes in total). `dst` appears complete or not at all.
+    An existing folder is replaced only with `overwrite`, and only if this function wrote it.
     Returns `dst`.
     """
     if dtype not in (None, *WEIGHT_DTYPES):
@@ -140,7 +141,8 @@ def convert(
             for name, tensor in tensors.items()
         }
     destination.parent.mkdir(parents=True, exist_ok=True)
-    # Beside the destination, so that the rename stays within one file system.
+    # The scratch folder lies beside the destination, so that the rename stays within one file
+    # system.
     scratch = destination.parent / f".{destination.name}.{os.getpid()}.partial"
     replaced = scratch.with_suffix(".replaced")
     scratch.mkdir()

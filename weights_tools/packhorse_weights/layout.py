@@ -8,7 +8,7 @@ from typing import Any
 Spec = dict[str, Any]
 Shapes = dict[str, tuple[int, ...]]
 
-# Layers that a file may hold in one tensor, one above the other.
+# Layers that a file may hold in one tensor, concatenated by rows.
 STACKS = {
     "attention.qkv": ("attention.query", "attention.key", "attention.value"),
     "attention.qkv_by_head": ("attention.query", "attention.key", "attention.value"),
@@ -18,12 +18,13 @@ STACKS = {
 
 
 def num_weight_sets(spec: Spec) -> int:
-    """Distinct layers: several of the model's may run with the weights of one."""
+    """The number of distinct layers. Several layers of a model may use the weights of one."""
     return 1 + max(spec.get("layer_weights", range(spec["num_layers"])), default=-1)
 
 
 def _layer_shapes(spec: Spec, first: bool) -> tuple[Shapes, dict[str, bool]]:
-    """Dense layers of one layer as [out, in], and which of them have no bias; norms as [size]."""
+    """The dense layers of one layer with their shapes [out, in], the set of those without bias, and
+    the norms with their shapes [size]."""
     hidden, inner = spec["hidden_size"], spec["intermediate_size"]
     queries = spec["num_heads"] * spec["head_dim"]
     keys = spec["num_kv_heads"] * spec["head_dim"]

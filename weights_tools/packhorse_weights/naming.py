@@ -1,4 +1,4 @@
-"""Which tensor of a checkpoint is which of ours."""
+"""Finds which tensor of a checkpoint is which of ours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from packhorse_weights.errors import CheckpointError
 from packhorse_weights.layout import STACKS, Shapes, Spec, weight_shapes
 from packhorse_weights.tensor import Tensor
 
-# Checkpoints converted from TensorFlow long ago name a LayerNorm's weight and bias so.
+# Checkpoints that were converted from TensorFlow long ago use these names for weight and bias of a
+# LayerNorm.
 _OLD_SUFFIXES = {".weight": ".gamma", ".bias": ".beta"}
 _SHOWN = 8  # names listed in a message
 
@@ -21,7 +22,7 @@ def _list(names: list[str]) -> str:
 
 
 def find_prefix(family: Architecture, tensors: Mapping[str, Tensor], where: str) -> str:
-    """What stands before the model's names in this checkpoint: "", "bert.", "model.", ..."""
+    """The prefix of the model's names in this checkpoint: "", "bert.", "model.", ..."""
     anchor = family.names["embeddings.word"]
     found = sorted(
         name.removesuffix(anchor)
@@ -71,9 +72,10 @@ def _check(
 def map_layers(
     spec: Spec, layers: Mapping[str, str], tensors: Mapping[str, Tensor], where: str
 ) -> dict[str, str]:
-    """Ours -> theirs, where `layers` names every layer and tensor of the spec, whole.
+    """Returns our name -> theirs. `layers` has the complete name of every layer and tensor of the
+    spec.
 
-    Raises CheckpointError: tensors are missing, or have another shape than the spec says.
+    Raises CheckpointError if tensors are missing or have another shape than the spec says.
     """
     shapes = weight_shapes(spec)
     names = {ours: _theirs(layers, "", ours, tensors) for ours in shapes}
@@ -89,10 +91,11 @@ def map_names(
     tensors: Mapping[str, Tensor],
     where: str,
 ) -> dict[str, str]:
-    """Ours -> theirs, for every tensor of the spec; `head`: those beside the prefix.
+    """Returns our name -> theirs for every tensor of the spec. `head` names those outside the
+    prefix.
 
-    Raises CheckpointError: tensors are missing, have another shape than the config says, or belong
-    to the encoder and are read by nothing (a variant that would silently compute something else).
+    Raises CheckpointError if tensors are missing, have another shape than the config says, or
+    belong to the encoder but are not read (such a variant would silently compute something else).
     """
     stacks = [stack for stack in STACKS if f"layers.{{i}}.{stack}" in family.names]
     shapes = weight_shapes(spec, stacks)

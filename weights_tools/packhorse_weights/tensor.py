@@ -1,4 +1,4 @@
-"""A named dtype beside a NumPy array, because NumPy has no bfloat16."""
+"""Tensors: a NumPy array with the name of its dtype, because NumPy has no bfloat16."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from packhorse_weights.errors import CheckpointError
 
-# dtype name -> NumPy dtype of the payload (bfloat16: its 16 bits as uint16). Always little-endian.
+# A dtype's name -> the NumPy dtype of the payload (for bfloat16, its 16 bits as uint16). Data is
+# always little-endian.
 PAYLOADS: dict[str, np.dtype[Any]] = {
     "float64": np.dtype("<f8"),
     "float32": np.dtype("<f4"),
@@ -25,7 +26,7 @@ PAYLOADS: dict[str, np.dtype[Any]] = {
     "uint8": np.dtype("u1"),
     "bool": np.dtype("?"),
 }
-# What a converted folder may hold, and what the runtime reads.
+# The dtypes that a converted folder may hold and that the runtime reads.
 WEIGHT_DTYPES = ("float32", "float16", "bfloat16")
 _BLOCK = 1 << 22  # elements cast at a time: bounds the temporaries of a large table
 
@@ -39,19 +40,19 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the values, whatever holds them."""
+        """The shape of the values, however they are stored."""
         return self.data.shape
 
     def describe(self) -> str:
-        """For messages: `float32[4, 8]`."""
+        """Describes the tensor for messages, such as `float32[4, 8]`."""
         return f"{self.dtype}{list(self.shape)}"
 
 
 def default_dtype(device: str, stored: str = "float32") -> str:
     """The dtype of a session that is not asked for one.
 
-    What the folder says where its weights are quantised; else float32 on the CPU, and on CUDA
-    bfloat16 where the weights are stored so, else float16. stored: `Checkpoint.stored_dtype`.
+    It is int8 if the weights are quantised; otherwise float32 on the CPU, and on CUDA bfloat16 if
+    the weights are stored in it, else float16. stored: `Checkpoint.stored_dtype`.
     """
     if stored == "int8":
         return stored
@@ -61,12 +62,13 @@ def default_dtype(device: str, stored: str = "float32") -> str:
 
 
 def is_addressable(shape: Sequence[int], itemsize: int) -> bool:
-    """Whether an array can have this shape: its bytes, extents of 0 left out, are below 2^63."""
+    """Whether an array can have this shape: its size in bytes, without extents of 0, is below
+    2^63."""
     return math.prod(extent for extent in shape if extent > 0) * itemsize < 1 << 63
 
 
 def to_float32(tensor: Tensor) -> NDArray[np.float32]:
-    """The values as float32: a copy unless they are float32 already."""
+    """Returns the values as float32, copied unless they are float32 already."""
     if tensor.dtype == "bfloat16":
         return (tensor.data.astype(np.uint32) << 16).view(np.float32)
     with np.errstate(over="ignore"):
@@ -75,7 +77,7 @@ def to_float32(tensor: Tensor) -> NDArray[np.float32]:
 
 def _to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     bits = np.ascontiguousarray(values).view(np.uint32)
-    # Round to nearest, ties to even; a NaN must not be carried over into infinity.
+    # Rounds to nearest, ties to even. The rounding must not turn a NaN into infinity.
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(values), (bits >> 16) | 0x40, rounded).astype(np.uint16)
 

@@ -13,8 +13,10 @@ from packhorse_weights.tensor import Tensor
 def read_masked_lm(
     family: Architecture, prefix: str, config: Config, tensors: Mapping[str, Tensor]
 ) -> tuple[Spec, dict[str, str]] | None:
-    """(`heads.masked_lm` of the spec, ours of a layer or tensor -> theirs, whole); None where the
-    class that the config names has no such head, or the checkpoint none of its weights.
+    """Returns (`heads.masked_lm` of the spec, our name of a layer or tensor -> theirs, complete).
+
+    Returns None if the class that the config names has no such head, or if the checkpoint does not
+    have its weights.
 
     As in transformers, the decoder is the word table unless the config says that it is not, or the
     checkpoint has another one.

@@ -1,4 +1,4 @@
-"""`packhorse inspect` for people: what `describe` found, in sections."""
+"""The output of `packhorse inspect` for people: the result of `describe`, in sections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from packhorse.cli.tables import show_sections
 
-_MOST_LABELS = 8  # that are shown
+_MOST_LABELS = 8  # number of labels that are shown
 _LONGEST_PROMPT = 60
 
 Found = Mapping[str, Any]
@@ -70,7 +70,7 @@ def _gives(found: Found) -> Rows:
 
 
 def _listed(name: str, values: Iterable[str]) -> Rows:
-    """A row for each value, the name beside the first one."""
+    """Yields a row for each value, with the name beside the first one."""
     return {name if i == 0 else " " * i: value for i, value in enumerate(values)}
 
 

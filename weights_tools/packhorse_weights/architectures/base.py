@@ -24,7 +24,7 @@ def any_config(config: Config) -> bool:
 class Architecture:
     """One family of checkpoints.
 
-    classes: `model_type` -> how its class names in `architectures` begin.
+    classes: `model_type` -> the beginning of its class names in `architectures`.
     spec: (model type, config) -> spec, without `heads` and `embedding`.
     names: our name, or the layer it belongs to -> theirs, without the checkpoint's prefix. `{i}` is
         a layer's number. `.weight` and `.bias` are appended where ours has them. One of
@@ -53,14 +53,15 @@ class Architecture:
 
 
 def refuse_variants(config: Config) -> None:
-    """Refuses what turns any model of transformers into something else."""
+    """Raises CheckpointError for config fields that turn any model of transformers into something
+    else."""
     for name in ("add_cross_attention", "quantization_config", "is_encoder_decoder"):
         config.refuse(name)
     config.refuse("pruned_heads", {})
 
 
 def sizes(family: str, config: Config) -> Spec:
-    """The fields of the spec that every family has, under the usual names of a config."""
+    """The fields of the spec that every family has, read from their usual names in a config."""
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     if config.fields.get("head_dim") is None and hidden % heads:
         raise CheckpointError(
@@ -84,9 +85,9 @@ def encoder_spec(
 ) -> Spec:
     """The spec of a post-norm encoder with learned positions.
 
-    activation: of its feed-forward blocks, where the config says nothing.
+    activation: the activation of feed-forward blocks if the config does not name one.
 
-    Raises CheckpointError where the config asks for anything that the spec does not say.
+    Raises CheckpointError if the config asks for anything that the spec cannot express.
     """
     refuse_variants(config)
     activation = config.choice("hidden_act", ACTIVATIONS, activation)
@@ -109,7 +110,8 @@ def encoder_spec(
 
 
 def rope_theta(config: Config, default: float) -> float:
-    """theta of unscaled rotary positions, in the newer form of a config or the older one."""
+    """Returns theta of unscaled rotary positions, from either the newer or the older form of a
+    config."""
     section = config.section("rope_parameters")
     section.refuse("rope_type", "default")
     section.refuse("partial_rotary_factor", 1, 1.0)
@@ -120,7 +122,8 @@ def rope_theta(config: Config, default: float) -> float:
 
 
 def local_layers(config: Config, spec: Spec, window: int, local: list[int]) -> dict[str, Any]:
-    """`attention.local` of the spec, or nothing; `local`: the layers where a config names none."""
+    """Returns `attention.local` of the spec, or nothing. `local` lists the layers with the window
+    if the config names none."""
     types = config.fields.get("layer_types")
     if types is not None:
         known = ("full_attention", "sliding_attention")

@@ -38,7 +38,7 @@ def spec(model_type: str, config: Config) -> Spec:
     if model_type == "qwen3" and config.fields.get("head_dim") is None:
         config = Config({**config.fields, "head_dim": 128}, config.where)
     if model_type != "llama":
-        config.integer("num_key_value_heads")  # what is meant without it differs
+        config.integer("num_key_value_heads")  # required: models differ without it
     result = sizes(model_type, config)
     bias = model_type == "qwen2" or config.boolean("attention_bias", False)
     mlp_bias = model_type == "llama" and config.boolean("mlp_bias", False)

@@ -56,8 +56,8 @@ _FIELDS = {
 
 
 class Rope(NamedTuple):
-    spec: dict[str, Any]  # `attention.rope`
-    longest: int | None = None  # tokens of the longest sequence that it is right for, if limited
+    spec: dict[str, Any]  # `attention.rope` of the spec
+    longest: int | None = None  # longest sequence in tokens for which it is right; None: no limit
 
 
 def rope(config: Config, default_theta: float, head_dim: int) -> Rope:
@@ -139,7 +139,7 @@ def _llama3(config: Config, powers: Floats, trained: int) -> Floats:
             f"{config.where}: high_freq_factor {high} is not above low_freq_factor {low}"
         )
     plain = np.float32(1) / powers
-    lengths = np.float32(2 * math.pi) / plain  # of a whole turn
+    lengths = np.float32(2 * math.pi) / plain  # tokens in a whole turn
     ramp = (np.float32(trained) / lengths - np.float32(low)) / np.float32(high - low)
     between = (1 - ramp) * plain / np.float32(factor) + ramp * plain
     slow = np.where(lengths > trained / low, plain / np.float32(factor), between)
@@ -151,7 +151,7 @@ def _yarn(config: Config, powers: Floats, trained: int, theta: float, factor: fl
     dims = 2 * len(powers)
 
     def column(rotations: float) -> float:
-        """Where a frequency makes so many turns within the trained length."""
+        """The column whose frequency makes `rotations` turns within the trained length."""
         return dims * math.log(trained / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
     first = column(_positive(config, "beta_fast", 32.0))
