@@ -1,5 +1,7 @@
-"""Operators of generation, which `packhorse.ops` gives by its own name: what it says of arrays, devices
-and errors holds here, too."""
+"""Operators of generation, which are also names of `packhorse.ops`.
+
+What its docstring says of arrays, devices and errors holds for them, too.
+"""
 
 from __future__ import annotations
 

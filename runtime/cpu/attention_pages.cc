@@ -167,8 +167,9 @@ class PagedAttention {
     for (int64_t i = 0; i < num_tasks_; ++i) {
       const Task task = task_at(i);
       if (!is_divided(task)) continue;
-      scratch_.divided[num_divided_++] = i;
-      scratch_.first_chunk[num_divided_] = chunks_divided() + task.chunks();
+      scratch_.divided[num_divided_] = i;
+      scratch_.first_chunk[num_divided_ + 1] = chunks_divided() + task.chunks();
+      ++num_divided_;
     }
   }
   int64_t chunks_divided() const { return scratch_.first_chunk[num_divided_]; }

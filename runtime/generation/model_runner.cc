@@ -74,7 +74,9 @@ void check_spec(const Spec& spec) {
 
 RunnerBuffers take_buffers(const Spec& spec, const ModelWeights& weights,
                            const GenerationOptions& options, const Backend& backend, Arena& arena) {
-  const Capacity capacity = {options.max_tokens, options.max_sequences, 0};
+  const Capacity capacity = {.max_tokens = options.max_tokens,
+                             .max_sequences = options.max_sequences,
+                             .max_kv_len = spec.max_seqlen};
   const DType dtype = weights.stem.word_table.dtype;
   RunnerBuffers buffers;
   const StepLayout layout(limits_of(spec, options), longest_table(spec));
@@ -86,10 +88,7 @@ RunnerBuffers take_buffers(const Spec& spec, const ModelWeights& weights,
   }
   {
     const Arena::Scope blocks(arena);
-    KvPages bounds;
-    bounds.table_stride = longest_table(spec);
-    bounds.max_kv_len = spec.max_seqlen;
-    take_block_buffers(spec, weights.stack, capacity, *backend.ops, arena, buffers.layers, &bounds);
+    take_block_buffers(spec, weights.stack, capacity, *backend.ops, arena, buffers.layers);
   }
   buffers.chooser = take_chooser_buffers(chooser_shape(spec, options), *weights.heads.lm, dtype,
                                          *backend.ops, arena);

@@ -8,13 +8,13 @@
 
 namespace packhorse {
 
-/// Keys and values of tokens, and the offsets of their sequences; or where they lie in a cache, and
-/// then k and v are empty.
+/// Keys and values of tokens, and the offsets of their sequences; or the pages of a cache that
+/// holds them, and nothing else.
 struct Keys {
   TensorView k;  // [Tk, num_kv_heads * head_dim]
   TensorView v;  // [Tk, num_kv_heads * head_dim]
   BatchView batch;
-  KvPages pages;
+  KvPages pages = {};
 };
 
 class KeySource {
@@ -31,27 +31,27 @@ class OwnKeys final : public KeySource {
   Keys keys(size_t, const Keys& own) override { return own; }
 };
 
-/// Keys and values of all tokens of each sequence so far, which lie in the pages of a cache. Those
-/// that the layer has just computed are put there first.
+/// Keys and values of the batch and of everything before it, in the pages of a cache. Layers add
+/// those of the batch before they attend.
 class PagedKeys final : public KeySource {
  public:
-  /// `layers`: the pages of each layer. The arguments outlive the object.
+  /// `layers` holds the cache of each layer of the stack, and outlives the object, as `ops` does.
   PagedKeys(std::span<const KvPages> layers, Ops& ops) : layers_(layers), ops_(ops) {}
 
   Keys keys(size_t layer, const Keys& own) override {
     const KvPages& pages = layers_[layer];
-    const auto head_dim = static_cast<int32_t>(pages.keys.columns());
+    const int64_t head_dim = pages.keys.columns();
     ops_.append_kv({.k = own.k,
                     .v = own.v,
                     .pages = pages,
                     .batch = own.batch,
                     .num_kv_heads = static_cast<int32_t>(own.k.columns() / head_dim),
-                    .head_dim = head_dim});
+                    .head_dim = static_cast<int32_t>(head_dim)});
     return {.k = {}, .v = {}, .batch = {}, .pages = pages};
   }
 
  private:
-  const std::span<const KvPages> layers_;
+  std::span<const KvPages> layers_;
   Ops& ops_;
 };
 

@@ -139,10 +139,15 @@ void take_block_buffers(const Spec& spec, const StackWeights& weights, const Cap
     batch.num_sequences = capacity.max_sequences;
     batch.max_seqlen = std::min(tokens, spec.max_seqlen);
     AttentionArgs attention = attention_of(spec.stack.attention, weights, buffers, batch);
-    if (pages != nullptr) attention.pages = *pages;
-    buffers.attention_workspace = arena.take(
-        "attention_workspace", pages != nullptr ? ops.paged_attention_workspace(attention)
-                                                : ops.attention_workspace(attention));
+    size_t attention_bytes = ops.attention_workspace(attention);
+    if (capacity.max_kv_len > 0) {  // instead of keys of the batch itself
+      attention.pages.keys = TensorView(nullptr, dtype, 0, attention.head_dim);
+      attention.pages.values = attention.pages.keys;
+      attention.pages.max_kv_len = capacity.max_kv_len;
+      attention.pages.table_stride = (capacity.max_kv_len + kPageTokens - 1) / kPageTokens;
+      attention_bytes = ops.paged_attention_workspace(attention);
+    }
+    buffers.attention_workspace = arena.take("attention_workspace", attention_bytes);
     buffers.linear_workspace =
         arena.take("linear_workspace",
                    std::max(ops.linear_workspace(projection_of(layer, buffers, tokens)),

@@ -29,13 +29,12 @@ struct LayerBuffers {
 
 /// Takes the buffers that live through all layers. After it, `take_block_buffers` takes those that
 /// live inside a block, whose memory other buffers may use before the first layer and after the
-/// last. `pages`: the bounds of attention over a cache; null for a batch that attends to itself.
+/// last.
 LayerBuffers take_layer_buffers(const Spec& spec, const StackWeights& weights,
                                 const Capacity& capacity, DType dtype, const Ops& ops,
                                 Arena& arena);
 void take_block_buffers(const Spec& spec, const StackWeights& weights, const Capacity& capacity,
-                        const Ops& ops, Arena& arena, LayerBuffers& buffers,
-                        const KvPages* pages = nullptr);
+                        const Ops& ops, Arena& arena, LayerBuffers& buffers);
 
 /// Runs batches through the layers.
 class Stack {

@@ -132,16 +132,17 @@ def test_empty(precision: Precision, device: str) -> None:
     none = np.zeros((0, 2, PAGE, 16), np.float32)
     rows = np.zeros((0, 32))
     on: dict[str, Any] = {"device": device, "dtype": precision.name}
-    for offset, table, lens in (([0], np.zeros((0, 3), int), []), ([0, 0], np.zeros((1, 0), int), [0])):
+    for offset, table, lens in (
+        ([0], np.zeros((0, 3), int), []),
+        ([0, 0], np.zeros((1, 0), int), [0]),
+    ):
         ops.append_kv(none, none, rows, rows, offset, table, lens, **on)
-        found = ops.attention_over_pages(
-            rows, none, none, offset, table, lens, num_heads=2, **on
-        )
+        found = ops.attention_over_pages(rows, none, none, offset, table, lens, num_heads=2, **on)
         assert found.shape == (0, 32)
 
 
 def test_pages_out_of_sight_are_not_read(precision: Precision, device: str) -> None:
-    """A window leaves the pages before it to others: their entries of the table are not looked at."""
+    """Pages before a window may belong to others: the table's entries for them are not read."""
     sequences = PagedSequences([300], precision=precision, device=device)
     sequences.skip(0, 290)
     whole = sequences.table.copy()

@@ -51,7 +51,9 @@ class Case:
     def check(self, found: Rows, first: int) -> None:
         """Rows of sequence 0 from position `first` on."""
         expected = self.whole[first : first + len(found)]
-        wrong = [first + i for i in range(len(found)) if found[i].tobytes() != expected[i].tobytes()]
+        wrong = [
+            first + i for i in range(len(found)) if found[i].tobytes() != expected[i].tobytes()
+        ]
         assert not wrong, f"positions {wrong} of rows {first} to {first + len(found)} changed"
 
 
