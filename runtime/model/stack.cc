@@ -124,7 +124,7 @@ LayerBuffers take_layer_buffers(const Spec& spec, const StackWeights& weights,
 }
 
 void take_block_buffers(const Spec& spec, const StackWeights& weights, const Capacity& capacity,
-                        const Ops& ops, Arena& arena, LayerBuffers& buffers, const KvPages* pages) {
+                        const Ops& ops, Arena& arena, LayerBuffers& buffers) {
   if (weights.layers.empty()) return;
   const LayerWeights& layer = weights.layers.front();  // all layers have the same shapes
   const int64_t tokens = capacity.max_tokens;
