@@ -14,7 +14,8 @@ from pathlib import Path
 
 # The folders that the files of a folder may include besides their own.
 MAY_INCLUDE = {
-    "pyruntime": {"session", "model", "ops", "core", "include"},
+    "pyruntime": {"generation", "session", "model", "ops", "core", "include"},
+    "runtime/generation": {"session", "model", "ops", "core", "include"},
     "runtime/session": {"model", "ops", "core", "include"},
     "runtime/model": {"ops", "core", "include"},
     "runtime/ops": {"core", "include"},

@@ -191,10 +191,26 @@ class Call {
     return put_floats(name, *array);
   }
 
-  const int32_t* put_constants(const std::vector<int32_t>& values) {
-    void* data = allocate(values.size() * sizeof(int32_t));
-    device_.upload(data, values.data(), values.size() * sizeof(int32_t));
-    return static_cast<const int32_t*>(data);
+  template <class T>
+  const T* put_values(const std::vector<T>& values) {
+    void* data = allocate(values.size() * sizeof(T));
+    device_.upload(data, values.data(), values.size() * sizeof(T));
+    return static_cast<const T*>(data);
+  }
+
+  template <class Array>
+  void upload(void* to, const Array& array) {
+    device_.upload(to, array.data(), static_cast<size_t>(array.nbytes()));
+  }
+
+  /// The matrix as an array on the host, of the dtype that it has.
+  template <class Array>
+  Array download(const TensorView& matrix) {
+    Array host({matrix.rows(), matrix.columns()});
+    const DownloadScope downloads(device_);
+    device_.download(host.mutable_data(), matrix.data, static_cast<size_t>(host.nbytes()));
+    device_.synchronize();
+    return host;
   }
 
   LinearWeight put_linear(const char* name, const Linear& layer) {
@@ -279,6 +295,9 @@ class Call {
     return {put_batch(cu_seqlens, tokens), put(ids), put(type_ids), put(position_ids)};
   }
 
+  /// Of calls that write where their arguments lie.
+  void finish() { device_.synchronize(); }
+
   /// The result of a call, in a buffer of the call's own.
   py::object get(TensorView rows) {
     if (on_device_) {
@@ -328,11 +347,6 @@ class Call {
     auto* data = reinterpret_cast<void*>(view.pointer);
     if (data != nullptr) device_io().check_pointer(name, data);
     return data;
-  }
-
-  template <class Array>
-  void upload(void* to, const Array& array) {
-    device_.upload(to, array.data(), static_cast<size_t>(array.nbytes()));
   }
 
   /// Loads a batch that lies on the device, where a kernel checks it.

@@ -51,9 +51,14 @@ cdef extern from "packhorse/weight_source.h" namespace "packhorse" nogil:
         pass
 
     unique_ptr[WeightSource] open_safetensors(const vector[string]&) except +
-    unique_ptr[WeightSource] borrow_tensors(cpp_map[string, TensorView]) except +
     unique_ptr[WeightSource] rename_tensors(unique_ptr[WeightSource],
                                             cpp_map[string, string]) except +
+
+
+cdef extern from "packhorse/_tensors.h" namespace "packhorse" nogil:
+    cdef cppclass MadeTensors(WeightSource):
+        MadeTensors(void*, cpp_bool (*)(void*, const string&, TensorView&) except False,
+                    vector[string])
 
 
 cdef extern from "packhorse/attention_algorithm.h" namespace "packhorse" nogil:

@@ -5,6 +5,8 @@ lock, and decides nothing."""
 import os
 import threading
 
+import numpy as np
+
 from cython.operator cimport dereference as deref
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libcpp.utility cimport move
@@ -40,22 +42,38 @@ cdef SessionOptions _options(given) except *:
     return options
 
 
-cdef cpp_map[string, TensorView] _views(tensors) except *:
-    """Views of `tensors`, {name: (array, dtype name)}. The arrays are C-contiguous, and the caller
-    keeps them alive."""
-    cdef cpp_map[string, TensorView] views
-    cdef TensorView view
-    for name, (array, dtype) in tensors.items():
+cdef class _Maker:
+    """Holds the values of one tensor at a time. A quantised tensor of a file makes its `data` when
+    it is asked for it, so that a model is never in memory twice."""
+
+    cdef object tensors  # {name: tensor}
+    cdef str name
+    cdef object array  # of that tensor; C-contiguous
+
+    def __init__(self, tensors):
+        self.tensors, self.name, self.array = tensors, None, None
+
+
+cdef cpp_bool _make(void* maker, const string& name, TensorView& view) except False with gil:
+    cdef _Maker made = <_Maker> maker
+    cdef str wanted = name.decode()
+    if wanted not in made.tensors:
+        return True
+    tensor = made.tensors[wanted]
+    if made.name != wanted:
+        made.name, made.array = None, None
+        array = np.ascontiguousarray(tensor.data)
         if array.ndim < 1 or array.ndim > 4:
-            raise ValueError(f"tensor '{name}' has {array.ndim} dimensions, expected 1 to 4")
-        view.data = <void*> <uintptr_t> array.ctypes.data
-        view.dtype = parse_dtype(dtype.encode())
-        view.rank = array.ndim
-        for i in range(array.ndim):
-            view.shape[i] = array.shape[i]
-        view.row_stride = array.size // max(1, array.shape[0])
-        views[name.encode()] = view
-    return views
+            raise ValueError(f"tensor '{wanted}' has {array.ndim} dimensions, expected 1 to 4")
+        made.name, made.array = wanted, array
+    array = made.array
+    view.data = <void*> <uintptr_t> array.ctypes.data
+    view.dtype = parse_dtype(tensor.dtype.encode())
+    view.rank = array.ndim
+    for i in range(array.ndim):
+        view.shape[i] = array.shape[i]
+    view.row_stride = array.size // max(1, array.shape[0])
+    return True
 
 
 cdef _allocation(const PlannedAllocation& plan):
@@ -144,24 +162,23 @@ cdef class NativeSession:
 
     @staticmethod
     def load(str spec_json, list files, dict names, tensors, given):
-        """Loads a session. Weights come from `tensors` ({name: (array, dtype)}) or, if that is
-        None, from the safetensors `files`. `names` maps our names of tensors to theirs, and `given`
-        is a SessionOptions."""
+        """Loads a session. Weights come from `tensors` ({name: an object with `data`, an array, and
+        `dtype`}) or, if that is None, from the safetensors `files`. `names` maps our names of
+        tensors to theirs, and `given` is a SessionOptions."""
         cdef NativeSession result = NativeSession()
         cdef SessionOptions options = _options(given)
         cdef string spec = spec_json.encode()
         cdef vector[string] paths = [str(path).encode() for path in files]
         cdef cpp_map[string, string] theirs = {a.encode(): b.encode() for a, b in names.items()}
-        cdef cpp_map[string, TensorView] views
         cdef bint in_memory = tensors is not None
+        cdef _Maker maker = _Maker(tensors)
+        cdef vector[string] made = [name.encode() for name in tensors or ()]
         cdef unique_ptr[WeightSource] source
         cdef vector[OutputShape] shapes
         cdef size_t i
-        if in_memory:
-            views = _views(tensors)
         with nogil:
             if in_memory:
-                source = borrow_tensors(views)
+                source.reset(new MadeTensors(<void*> maker, _make, made))
             else:
                 source = open_safetensors(paths)
             if not theirs.empty():

@@ -20,14 +20,22 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from packhorse.device import is_device_array, shape_of
 from packhorse.names import Activation, AttentionAlgorithm, Dtype, Pooling
-from packhorse.operator_call import Norm, OperatorCall, as_float32, shared_operators
+from packhorse.operator_call import (
+    FloatArray,
+    Norm,
+    OperatorCall,
+    as_float32,
+    head_columns,
+    shared_operators,
+)
 from packhorse.packing import as_int32
-
-FloatArray = npt.NDArray[np.float32]
+from packhorse.page_ops import PAGE_TOKENS as PAGE_TOKENS
+from packhorse.page_ops import append_kv as append_kv
+from packhorse.page_ops import attention_over_pages as attention_over_pages
+from packhorse.page_ops import rope as rope
 
 
 def gemm(
@@ -175,10 +183,7 @@ def project_heads(
     if bias is not None and bias.shape != (rows,):
         raise ValueError(f"bias has shape {bias.shape}, expected a vector of {rows}")
     head_dim = rows // heads
-    order = np.arange(head_dim)  # of a head's columns on the device
-    if frequencies is not None and operators.interleaves_heads:
-        dims = 2 * len(frequencies)
-        order[:dims] = order[:dims].reshape(2, -1).T.reshape(-1)
+    order = head_columns(operators, head_dim, frequencies)
     rotated = [h * head_dim + order for h in range(num_heads + kv_heads)]
     columns = np.concatenate([*rotated, np.arange(len(rotated) * head_dim, rows)])
 

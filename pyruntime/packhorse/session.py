@@ -137,12 +137,7 @@ class Session(SessionLifetime):
             json.dumps(model.spec),
             model.safetensors,
             model.names if tensors is None else {},
-            None
-            if tensors is None
-            else {
-                name: (np.ascontiguousarray(tensor.data), tensor.dtype)
-                for name, tensor in tensors.items()
-            },
+            tensors,
             options,
         )
         # Other processes may have another working directory.

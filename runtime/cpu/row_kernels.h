@@ -53,9 +53,10 @@ static inline void norm_row(const Row& row, int64_t columns, const NormParams& n
   Vec mean = {};
   Vec inverse = splat(1.0f);
   if (norm.gamma != nullptr) {
-    const auto count = static_cast<float>(columns);
-    if (!norm.rms) mean = splat(sum_row(row, columns, [](Vec x) { return x; }) / count);
-    const float squares = sum_row(row, columns, [&](Vec x) { return (x - mean) * (x - mean); });
+    const int64_t counted = columns - norm.padding;
+    const auto count = static_cast<float>(counted);
+    if (!norm.rms) mean = splat(sum_row(row, counted, [](Vec x) { return x; }) / count);
+    const float squares = sum_row(row, counted, [&](Vec x) { return (x - mean) * (x - mean); });
     inverse = splat(1.0f / __builtin_sqrtf(squares / count + norm.eps));
   }
   const auto apply = [&](Vec value, auto load_parameter) {

@@ -46,7 +46,7 @@ NormRows norm_task(const TensorView& residual, const NormWeight& norm, const Ten
 }  // namespace
 
 NormParams params_of(const NormWeight& norm) {
-  return {norm.gamma, norm.beta, norm.eps, norm.kind == NormKind::kRms};
+  return {norm.gamma, norm.beta, norm.eps, norm.kind == NormKind::kRms, norm.padding};
 }
 
 void RowsEnd::run(const float* sums, int64_t first_row, int64_t rows,
@@ -151,6 +151,31 @@ void rotate_heads(const RotateHeadsArgs& args, const Kernels& kernels, ThreadPoo
       task.heads = args.num_kv_heads;
       task.norm = params_of(args.k_norm);
       kernel(task);
+    }
+  });
+}
+
+void append_kv(const AppendKvArgs& args, const Kernels& kernels, ThreadPool& pool) {
+  const auto kernel = kernels.cast[index_of(args.k.dtype)][index_of(args.pages.keys.dtype)];
+  const int32_t* cu_seqlens = args.batch.cu_seqlens;
+  const size_t element = size_of(args.k.dtype);
+  for_rows(args.batch.num_tokens, pool, [&](int64_t first, int64_t end) {
+    const int32_t* next =
+        std::upper_bound(cu_seqlens, cu_seqlens + args.batch.num_sequences + 1, first);
+    for (int64_t token = first; token < end; ++token) {
+      while (*next <= token) ++next;
+      const int64_t sequence = next - cu_seqlens - 1;
+      const int64_t position = args.pages.kv_lens[sequence] - (*next - token);
+      if (position < 0) continue;
+      const int64_t page =
+          args.pages.table[sequence * args.pages.table_stride + position / kPageTokens];
+      for (int64_t head = 0; head < args.num_kv_heads; ++head) {
+        const int64_t row =
+            (page * args.num_kv_heads + head) * kPageTokens + position % kPageTokens;
+        const size_t column = static_cast<size_t>(head * args.head_dim) * element;
+        kernel({row_at(args.k, token) + column, row_at(args.pages.keys, row), args.head_dim});
+        kernel({row_at(args.v, token) + column, row_at(args.pages.values, row), args.head_dim});
+      }
     }
   });
 }

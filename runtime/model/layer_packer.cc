@@ -1,7 +1,6 @@
 #include "model/layer_packer.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <string_view>
 
@@ -19,6 +18,17 @@ constexpr int64_t kPiece = int64_t{1} << 15;
 // What stands for ".weight" in the name of a matrix that the source has as [in, out].
 constexpr const char* kTransposed = ".weight_transposed";
 
+int64_t round_up(int64_t size, int64_t multiple) {
+  return (size + multiple - 1) / multiple * multiple;
+}
+
+// Rounds values to what `dtype` can hold.
+void round_to(DType dtype, std::vector<float>& values) {
+  std::vector<char> bits(values.size() * size_of(dtype));
+  from_float32(values.data(), dtype, bits.data(), values.size());
+  to_float32(bits.data(), dtype, values.data(), values.size());
+}
+
 // Writes one row of the source to a row of a matrix, or one element if `columns` is empty.
 void spread_row(const float* values, const Spread& columns, float* to) {
   if (columns.extent == 0) *to = *values;
@@ -31,26 +41,28 @@ void spread_row(const float* values, const Spread& columns, float* to) {
 
 TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t columns, float scale) {
   const DType dtype = precision_.floats();
-  const size_t row_bytes = static_cast<size_t>(columns) * size_of(dtype);
-  const TensorView result = arena_.take_matrix(name, rows, columns, dtype);
+  const int64_t stored = width(columns);
+  const size_t row_bytes = static_cast<size_t>(stored) * size_of(dtype);
+  const TensorView result = arena_.take_matrix(name, rows, stored, dtype);
   if (reader_ == nullptr) return result;
   const TensorView source = reader_->require(name, rows, columns);
   for_each_piece(rows, columns, [&](int64_t row, int64_t count) {
-    const auto elements = static_cast<size_t>(count * columns);
-    std::vector<float> values(elements);
-    std::vector<char> converted(elements * size_of(dtype));
+    std::vector<float> values(static_cast<size_t>(count * columns));
+    std::vector<char> converted(static_cast<size_t>(count) * row_bytes);  // zeros: the padding
     reader_->read_rows(name, source, row, count, values.data());
-    check_range(name, values.data(), elements);
-    from_float32(values.data(), dtype, converted.data(), elements);
+    check_range(name, values.data(), values.size());
     if (scale != 1) {
-      float factor = 0;
-      std::array<char, sizeof(float)> rounded = {};
-      from_float32(&scale, dtype, rounded.data(), 1);
-      to_float32(rounded.data(), dtype, &factor, 1);
-      to_float32(converted.data(), dtype, values.data(), elements);
-      for (float& value : values) value *= factor;
-      check_range(name, values.data(), elements);
-      from_float32(values.data(), dtype, converted.data(), elements);
+      std::vector<float> factor = {scale};
+      round_to(dtype, factor);
+      round_to(dtype, values);
+      for (float& value : values) value *= factor.front();
+      check_range(name, values.data(), values.size());
+    }
+    const int64_t together = stored == columns ? count : 1;
+    for (int64_t i = 0; i < count; i += together) {
+      from_float32(values.data() + i * columns, dtype,
+                   converted.data() + static_cast<size_t>(i) * row_bytes,
+                   static_cast<size_t>(together * columns));
     }
     backend_.device->upload(result.as<char>() + static_cast<size_t>(row) * row_bytes,
                             converted.data(), converted.size());
@@ -59,29 +71,26 @@ TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t col
 }
 
 const float* LayerPacker::vector(const std::string& name, int64_t size) {
-  return constants(name, reader_ != nullptr ? reader_->read_vector(name, size)
-                                            : std::vector<float>(static_cast<size_t>(size)));
+  std::vector<float> values;
+  if (reader_ != nullptr) values = reader_->read_vector(name, size);
+  values.resize(static_cast<size_t>(width(size)));
+  return constants(name, values);
 }
 
 const float* LayerPacker::matrix(const std::string& name, int64_t rows, int64_t columns) {
-  return constants(name, reader_ != nullptr
-                             ? read_matrix(name, rows, columns)
-                             : std::vector<float>(static_cast<size_t>(rows * columns)));
-}
-
-std::vector<float> LayerPacker::read_matrix(const std::string& name, int64_t rows,
-                                            int64_t columns) const {
   std::vector<float> values(static_cast<size_t>(rows * columns));
-  const TensorView source = reader_->require(name, rows, columns);
-  reader_->read_rows(name, source, 0, rows, values.data());
-  return values;
+  if (reader_ != nullptr) {
+    reader_->read_rows(name, reader_->require(name, rows, columns), 0, rows, values.data());
+  }
+  return constants(name, values);
 }
 
 NormWeight LayerPacker::norm(const std::string& name, int64_t size) {
   NormWeight result;
   result.kind = norm_.kind;
   result.eps = norm_.eps;
-  result.gamma = gamma(name + ".weight", whole(size));
+  result.padding = static_cast<int32_t>(width(size) - size);
+  result.gamma = gamma(name + ".weight", whole(size), width(size));
   if (norm_.bias) result.beta = vector(name + ".bias", size);
   return result;
 }
@@ -90,11 +99,11 @@ NormWeight LayerPacker::head_norm(const std::string& name, const Spread& spread)
   NormWeight result;
   result.kind = NormKind::kRms;
   result.eps = norm_.eps;
-  result.gamma = gamma(name + ".weight", spread);
+  result.gamma = gamma(name + ".weight", spread, spread.extent);
   return result;
 }
 
-const float* LayerPacker::gamma(const std::string& name, const Spread& spread) {
+const float* LayerPacker::gamma(const std::string& name, const Spread& spread, int64_t stored) {
   std::vector<float> values(static_cast<size_t>(spread.extent));
   if (reader_ != nullptr) {
     place_vector({name, spread.extent, 0, spread.size}, spread, values.data());
@@ -102,24 +111,44 @@ const float* LayerPacker::gamma(const std::string& name, const Spread& spread) {
       for (float& value : values) value += norm_.gamma_offset;
     }
   }
+  values.resize(static_cast<size_t>(stored));
   return constants(name, values);
 }
 
 LinearWeight LayerPacker::dense(const std::string& name, int64_t out_features, int64_t in_features,
                                 bool bias) {
-  return linear(name, {{name, whole(out_features), bias}}, out_features, whole(in_features),
-                in_features, precision_.rest);
+  return linear(name, {{name, whole(out_features), bias}}, width(out_features), whole(in_features),
+                width(in_features), precision_.rest);
 }
 
 LinearWeight LayerPacker::padded_dense(const std::string& name, int64_t out_features,
                                        int64_t in_features, bool bias, const std::string& weight) {
   return linear(name, {{name, whole(out_features), bias, weight}}, padded(out_features),
-                whole(in_features), in_features, precision_.rest);
+                whole(in_features), width(in_features), precision_.rest);
+}
+
+LinearWeight LayerPacker::gathering(const std::string& name, const Spread& columns,
+                                    int64_t in_features) {
+  const LinearFormat& format = precision_.rest;
+  void* packed = nullptr;
+  const LinearWeight result =
+      take_linear(name, padded(columns.extent), in_features, format, packed);
+  if (reader_ == nullptr) return result;
+  staging_.assign(static_cast<size_t>(in_features * result.out_features), 0.0f);
+  for (int64_t i = 0; i < columns.extent; ++i) {
+    const int64_t from = i / columns.size * columns.stride + i % columns.size;
+    staging_[static_cast<size_t>(i * in_features + from)] = 1.0f;
+  }
+  backend_.packer->pack(staging_.data(), in_features, result.out_features, format, packed);
+  return result;
+}
+
+int64_t LayerPacker::width(int64_t columns) const {
+  return round_up(columns, backend_.ops->width_multiple());
 }
 
 int64_t LayerPacker::padded(int64_t features) const {
-  const int64_t multiple = backend_.ops->head_dim_multiple();
-  return (features + multiple - 1) / multiple * multiple;
+  return round_up(features, backend_.ops->head_dim_multiple());
 }
 
 LinearWeight LayerPacker::take_linear(const std::string& name, int64_t out_features,
@@ -216,23 +245,25 @@ bool LayerPacker::pack_in_place(const LinearWeight& weight, const LinearFormat& 
 
 LinearWeight LayerPacker::convolution(const std::string& name, int64_t hidden_size, int64_t width) {
   const LinearFormat& format = precision_.rest;
+  const int64_t stored = this->width(hidden_size);
   void* packed = nullptr;
-  LinearWeight result = take_linear(name, hidden_size, width * hidden_size, format, packed);
+  LinearWeight result = take_linear(name, stored, width * stored, format, packed);
   result.bias = vector(name + ".bias", hidden_size);
   if (reader_ == nullptr) return result;
   const TensorView source = reader_->require(name + ".weight", hidden_size, hidden_size, width);
-  std::vector<float> row(static_cast<size_t>(result.in_features));
-  staging_.clear();
+  std::vector<float> row(static_cast<size_t>(width * hidden_size));
+  staging_.assign(static_cast<size_t>(result.in_features * stored), 0.0f);
   for (int64_t out = 0; out < hidden_size; ++out) {
     reader_->read_rows(name + ".weight", source, out, 1, row.data());
     check_range(name + ".weight", row.data(), row.size());
+    float* to = staging_.data() + out * result.in_features;
     for (int64_t at = 0; at < width; ++at) {
       for (int64_t in = 0; in < hidden_size; ++in) {
-        staging_.push_back(row[static_cast<size_t>(in * width + at)]);
+        to[at * stored + in] = row[static_cast<size_t>(in * width + at)];
       }
     }
   }
-  backend_.packer->pack(staging_.data(), result.in_features, hidden_size, format, packed);
+  backend_.packer->pack(staging_.data(), result.in_features, stored, format, packed);
   return result;
 }
 

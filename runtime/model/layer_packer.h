@@ -63,10 +63,11 @@ class LayerPacker {
               const TensorReader* reader)
       : norm_(norm), precision_(precision), backend_(backend), arena_(arena), reader_(reader) {}
 
-  /// A table [rows, columns] in the dtype Precision::floats(). Both its elements and `scale`, by
-  /// which they are multiplied, are rounded to that dtype, and so is their product.
+  /// A table [rows, columns] in the dtype Precision::floats(), whose columns are padded to their
+  /// `width`. Both its elements and `scale`, by which they are multiplied, are rounded to that
+  /// dtype, and so is their product.
   TensorView table(const std::string& name, int64_t rows, int64_t columns, float scale = 1);
-  /// A vector [size] in float32, whatever the model's dtype.
+  /// A vector [size] in float32, whatever the model's dtype, padded to its `width`.
   const float* vector(const std::string& name, int64_t size);
   const float* matrix(const std::string& name, int64_t rows, int64_t columns);
   template <class T>
@@ -87,19 +88,26 @@ class LayerPacker {
   LinearWeight linear(const std::string& name, const std::vector<Part>& parts, int64_t out_features,
                       const Spread& columns, int64_t in_features, const LinearFormat& format,
                       const std::vector<FusedTensor>& fused = {});
-  /// A dense layer as the source has it, in the format Precision::rest.
+  /// A dense layer of the source between hidden states, both padded to their `width`, in the format
+  /// Precision::rest.
   LinearWeight dense(const std::string& name, int64_t out_features, int64_t in_features,
                      bool bias = true);
-  /// A dense layer in the format Precision::rest, whose output features are padded. `weight`: as
+  /// A dense layer in the format Precision::rest, whose output features are `padded`. `weight`: as
   /// Part::weight.
   LinearWeight padded_dense(const std::string& name, int64_t out_features, int64_t in_features,
                             bool bias, const std::string& weight = {});
+  /// A layer that moves groups of columns which lie apart together: out[columns.extent, padded] =
+  /// x W^T.
+  LinearWeight gathering(const std::string& name, const Spread& columns, int64_t in_features);
   /// A convolution as a dense layer over neighbouring rows (NeighboursArgs). The source's weight is
   /// [E, E, width] and is transposed to [E, width * E].
   LinearWeight convolution(const std::string& name, int64_t hidden_size, int64_t width);
 
-  /// The number of features as stored, which are padded with zeros to a multiple that the device's
-  /// kernels need.
+  /// The number of columns of a hidden state, or of an embedding table, as stored: padded with
+  /// zeros to a multiple that the device needs. Weights keep the padding at zero.
+  int64_t width(int64_t columns) const;
+  /// The number of features of a head as stored, which are padded with zeros to a multiple that the
+  /// device's kernels need.
   int64_t padded(int64_t features) const;
   const Precision& precision() const { return precision_; }
   Backend& backend() const { return backend_; }
@@ -111,8 +119,6 @@ class LayerPacker {
   LayerPacker over(Arena& arena, const TensorReader* reader) const {
     return LayerPacker(norm_, precision_, backend_, arena, reader);
   }
-  /// Throws InvalidArgument if a value is out of range for the dtype of tables and activations.
-  void check_range(const std::string& name, const float* values, size_t count) const;
   /// Reads a matrix of the source into host memory, for what is derived from it while loading.
   std::vector<float> read_matrix(const std::string& name, int64_t rows, int64_t columns) const;
 
@@ -129,7 +135,7 @@ class LayerPacker {
   };
 
   // The gammas of a norm.
-  const float* gamma(const std::string& name, const Spread& spread);
+  const float* gamma(const std::string& name, const Spread& spread, int64_t stored);
   Location locate(const Part& part, const std::vector<Part>& parts,
                   const std::vector<FusedTensor>& fused, const char* suffix) const;
   // Writes rows of the source to a matrix of `row_length` columns, without touching what lies
@@ -151,6 +157,8 @@ class LayerPacker {
   // float32.
   bool pack_in_place(const LinearWeight& weight, const LinearFormat& format,
                      const std::string& name, void* packed);
+  // Throws InvalidArgument if a value is out of range for the dtype of tables and activations.
+  void check_range(const std::string& name, const float* values, size_t count) const;
   // Calls body(first row, number of rows) for pieces of all rows, in parallel.
   void for_each_piece(int64_t rows, int64_t columns,
                       const std::function<void(int64_t, int64_t)>& body);

@@ -104,9 +104,9 @@ LayerBuffers take_layer_buffers(const Spec& spec, const StackWeights& weights,
   const int64_t tokens = capacity.max_tokens;
   const AttentionSpec& attention = spec.stack.attention;
   LayerBuffers buffers;
-  buffers.hidden = arena.take_matrix("hidden", tokens, spec.hidden_size, dtype);
+  buffers.hidden = arena.take_matrix("hidden", tokens, weights.width, dtype);
   if (spec.stack.pre_norm()) {
-    buffers.normed = arena.take_matrix("normed", tokens, spec.hidden_size, dtype);
+    buffers.normed = arena.take_matrix("normed", tokens, weights.width, dtype);
   }
   const auto take_rotation = [&](const char* name) {
     return arena.take_matrix(name, tokens, ops.rotation_columns(attention.rope->dims),
@@ -138,9 +138,16 @@ void take_block_buffers(const Spec& spec, const StackWeights& weights, const Cap
     batch.num_tokens = tokens;
     batch.num_sequences = capacity.max_sequences;
     batch.max_seqlen = std::min(tokens, spec.max_seqlen);
-    buffers.attention_workspace = arena.take(
-        "attention_workspace",
-        ops.attention_workspace(attention_of(spec.stack.attention, weights, buffers, batch)));
+    AttentionArgs attention = attention_of(spec.stack.attention, weights, buffers, batch);
+    size_t attention_bytes = ops.attention_workspace(attention);
+    if (capacity.max_kv_len > 0) {  // instead of keys of the batch itself
+      attention.pages.keys = TensorView(nullptr, dtype, 0, attention.head_dim);
+      attention.pages.values = attention.pages.keys;
+      attention.pages.max_kv_len = capacity.max_kv_len;
+      attention.pages.table_stride = (capacity.max_kv_len + kPageTokens - 1) / kPageTokens;
+      attention_bytes = ops.paged_attention_workspace(attention);
+    }
+    buffers.attention_workspace = arena.take("attention_workspace", attention_bytes);
     buffers.linear_workspace =
         arena.take("linear_workspace",
                    std::max(ops.linear_workspace(projection_of(layer, buffers, tokens)),
@@ -207,10 +214,11 @@ void Stack::attend(const LayerWeights& layer, size_t index, const BatchView& bat
   const bool local = spec_.local_layers[index];
   AttentionArgs args = attention_of(spec_.attention, weights_, buffers_, batch);
   project_heads(layer, index, args);
-  const Keys source = keys.keys(index, {args.k, args.v, args.keys});
+  const Keys source = keys.keys(index, {args.k, args.v, args.keys, {}});
   args.k = source.k;
   args.v = source.v;
   args.keys = source.batch;
+  args.pages = source.pages;
   args.mask = mask_of(spec_.attention, local);
   args.term.position_keys = layer.attention.position_keys;
   args.term.position_queries = layer.attention.position_queries;

@@ -47,6 +47,9 @@ struct NormWeight {
   const float* gamma = nullptr;
   const float* beta = nullptr;
   float eps = 1e-12f;
+  /// Columns at the end of a row that only fill it up: the statistics leave them out. They are
+  /// zeros in what is normed, in gamma and in beta, and so in the result.
+  int32_t padding = 0;
   explicit operator bool() const { return gamma != nullptr; }
 };
 

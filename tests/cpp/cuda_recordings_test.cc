@@ -21,6 +21,8 @@ class FakeDevice final : public DeviceContext {
   std::unique_ptr<DeviceMemory> allocate(size_t) override { return nullptr; }
   void upload(void*, const void*, size_t) override {}
   void download(void*, const void*, size_t) override {}
+  void copy(void*, const void*, size_t) override {}
+  size_t free_bytes() const override { return 0; }
   std::unique_ptr<UploadBuffer> make_upload_buffer(void*, size_t) override { return nullptr; }
   void synchronize() override {}
   double elapsed_ms(const std::function<void()>&) override { return 0; }

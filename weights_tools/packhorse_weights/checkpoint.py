@@ -19,6 +19,7 @@ from packhorse_weights.classifier import (
 from packhorse_weights.config import Config, language_part
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
+from packhorse_weights.gguf_model import find_gguf, open_gguf
 from packhorse_weights.hub import find_model
 from packhorse_weights.layout import Spec
 from packhorse_weights.modules import known_modules, read_parts
@@ -41,7 +42,7 @@ from packhorse_weights.reranker import (
 )
 from packhorse_weights.safetensors_file import read_safetensors
 from packhorse_weights.static_embedding import find_static, read_static
-from packhorse_weights.tensor import WEIGHT_DTYPES, Tensor, cast, default_dtype
+from packhorse_weights.tensor import WEIGHT_DTYPES, LazyTensor, Tensor, cast, default_dtype
 from packhorse_weights.transformer_module import config_overrides
 from packhorse_weights.vocabulary import read_lm_head, read_masked_lm
 from packhorse_weights.weight_files import Format, read_weights
@@ -56,7 +57,7 @@ class Checkpoint:
     tensors: dict[str, Tensor]  # theirs -> view of the file, including heads that nothing uses
     files: list[Path]  # files of the weights
     format: Format
-    folder: Path  # of config.json and the tokenizer
+    folder: Path  # of config.json and the tokenizer; of a GGUF file, which holds both, the file
     converted: bool  # packhorse.json and our names
     pooling_reason: str  # why sequences are pooled as `embedding.pooling` of the spec says
     elsewhere: bool = False  # whether some tensors lie in other files than `files`
@@ -73,7 +74,7 @@ class Checkpoint:
             return "int8"
         counts: Counter[str] = Counter()
         for theirs in self.names.values():
-            counts[self.tensors[theirs].dtype] += self.tensors[theirs].data.size
+            counts[self.tensors[theirs].dtype] += self.tensors[theirs].size
         return max(counts, key=counts.__getitem__, default="float32")
 
     def default_dtype(self, device: str) -> str:
@@ -88,7 +89,8 @@ class ModelFiles:
     spec: docs/spec.md. names: ours -> theirs, for every tensor of the spec.
     safetensors: files that hold the tensors under *their* names, where `tensors` is None.
     tensors: otherwise, the tensors under *our* names, C-contiguous, float32, float16 or bfloat16
-        (as uint16); they are read-only and may be views of a mapped file.
+        (as uint16); they are read-only and may be views of a mapped file. `data` of those that a
+        GGUF file holds in another form (`LazyTensor`) is made each time that it is asked for.
     """
 
     spec: Spec
@@ -117,10 +119,11 @@ def inspect_checkpoint(
     *,
     revision: str | None = None,
 ) -> Checkpoint:
-    """Opens a model folder, or one weight file (.safetensors, .bin, .pt) beside its config.json.
+    """Opens a model folder, a GGUF file, or one weight file (.safetensors, .bin, .pt) beside its
+    config.json.
 
-    Converted folders, Hugging Face folders and sentence-transformers folders are known. Tensors are
-    views of the files: nothing is loaded.
+    Converted folders, Hugging Face folders and sentence-transformers folders are known, and folders
+    that hold nothing but a GGUF file. Tensors are views of the files: nothing is loaded.
 
     path, revision: a folder, a file, or the name of a repository and a revision of it, as for
     `find_model`.
@@ -162,7 +165,10 @@ def _open_static(root: Path, folder: Path, file: Path | None) -> Checkpoint:
 
 def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     """As the files say."""
+    gguf = find_gguf(path)
     root, file = (path, None) if path.is_dir() else (path.parent, path)
+    if gguf is not None:
+        root = gguf  # it is all of the model: what lies beside it is not looked at
     if (root / "packhorse.json").is_file():
         spec = read_json(root / "packhorse.json")
         weights = file or root / "model.safetensors"
@@ -184,12 +190,19 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
 
     modules = known_modules(root)
     folder = model_folder(root)
-    if not (folder / "config.json").is_file():
-        raise CheckpointError(f"{folder}: no config.json and no packhorse.json")
-    fields = read_json(folder / "config.json") | config_overrides(folder)
-    config = language_part(Config(fields, str(folder / "config.json")))
+    pooling: str | None = None
+    format: Format
+    if gguf is not None:
+        fields, tensors, pooling = open_gguf(gguf)
+        files, format = [gguf], "gguf"
+        config = Config(fields, str(gguf))
+    else:
+        if not (folder / "config.json").is_file():
+            raise CheckpointError(f"{folder}: no config.json and no packhorse.json")
+        fields = read_json(folder / "config.json") | config_overrides(folder)
+        config = language_part(Config(fields, str(folder / "config.json")))
+        tensors, files, format = read_weights(folder, file)
     model_type, family = find_architecture(config)
-    tensors, files, format = read_weights(folder, file)
 
     spec = family.spec(model_type, config)
     prefix = find_prefix(family, tensors, str(files[0]))
@@ -205,6 +218,8 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
         if heads["classifier"]["input"] != "tokens" and (pair := read_pair(folder)) is not None:
             spec["pair"] = pair
     parts = read_parts(modules, root, folder, config, tensors)
+    if pooling is not None:
+        parts.embedding["pooling"], parts.pooling_reason = pooling, "pooling_type says so"
     if reranker is not None or parts.answers is not None:
         template = read_reranker(reranker)
         check_reads_templates(family, config, heads.get("classifier"))
@@ -263,6 +278,9 @@ def resolve_model(
     for name, tensor in used.items():
         dtype = tensor.dtype if tensor.dtype in WEIGHT_DTYPES else "float32"
         tensor = cast(tensor, dtype, name)
+        if isinstance(tensor, LazyTensor):
+            tensors[name] = tensor
+            continue
         flags = tensor.data.flags
         plain = flags.c_contiguous and flags.aligned
         data = tensor.data if plain else tensor.data.copy(order="C")

@@ -13,6 +13,7 @@ from typing import Any
 from packhorse_weights.checkpoint import inspect_checkpoint
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json, refuse_lfs_pointer
+from packhorse_weights.gguf_model import generation_config, open_tokenizer
 from packhorse_weights.hub import find_model
 from packhorse_weights.pooling import AskedPooling
 from packhorse_weights.quantize import QUANTIZED_DTYPES, quantize_tensors
@@ -33,6 +34,7 @@ _TRAVELLING = (
     "merges.txt",
     "sentencepiece.bpe.model",
     "config_sentence_transformers.json",
+    "generation_config.json",
     "LICENSE",
     "LICENSE.txt",
     "NOTICE",
@@ -44,6 +46,10 @@ def _check_destination(folder: Path, overwrite: bool) -> None:
         return
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: exists and is not a folder")
+    if folder.samefile(Path.cwd()):
+        raise CheckpointError(
+            f"{folder}: is the current folder, which a converted one cannot replace; name another"
+        )
     if not any(folder.iterdir()):
         return
     if not overwrite:
@@ -87,6 +93,17 @@ def _write_tokenizer(to: Path, folders: tuple[Path, ...]) -> None:
             settings = read_json(path) if path.is_file() else {}
             _write_json(path, {"mask_token": built.mask_token, **settings})
             return
+
+
+def _write_parts_of_gguf(to: Path, path: Path) -> None:
+    """The files that a folder has in place of the metadata."""
+    _write_json(to / "generation_config.json", generation_config(path))
+    try:
+        found = open_tokenizer(path)
+    except CheckpointError:
+        return  # as above
+    _write_json(to / "tokenizer.json", found.tokenizer)
+    _write_json(to / "tokenizer_config.json", found.settings)
 
 
 def _write_json(path: Path, fields: Mapping[str, Any]) -> None:
@@ -148,9 +165,12 @@ def convert(
     scratch.mkdir()
     try:
         write_safetensors(scratch / "model.safetensors", tensors, dtypes, progress)
-        root = src if src.is_dir() else src.parent
-        _copy_text_files(scratch, root, checkpoint.folder)
-        _write_tokenizer(scratch, (checkpoint.folder, root))
+        if checkpoint.format == "gguf":
+            _write_parts_of_gguf(scratch, checkpoint.folder)
+        else:
+            root = src if src.is_dir() else src.parent
+            _copy_text_files(scratch, root, checkpoint.folder)
+            _write_tokenizer(scratch, (checkpoint.folder, root))
         text = json.dumps(checkpoint.spec, indent=2) + "\n"
         (scratch / "packhorse.json").write_text(text, encoding="utf-8")
         if destination.exists() and any(destination.iterdir()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ PAYLOADS: dict[str, np.dtype[Any]] = {
 }
 # The dtypes that a converted folder may hold and that the runtime reads.
 WEIGHT_DTYPES = ("float32", "float16", "bfloat16")
-_BLOCK = 1 << 22  # elements cast at a time: bounds the temporaries of a large table
+BLOCK = 1 << 22  # elements cast at a time: bounds the temporaries of a large table
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,62 @@ class Tensor:
         """The shape of the values, however they are stored."""
         return self.data.shape
 
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return math.prod(self.shape)
+
+    @property
+    def stored(self) -> tuple[str, int]:
+        """(the form that a file holds the values in, their bytes there)."""
+        return self.dtype, self.size * PAYLOADS[self.dtype].itemsize
+
     def describe(self) -> str:
         """Describes the tensor for messages, such as `float32[4, 8]`."""
         return f"{self.dtype}{list(self.shape)}"
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """The payload, flat and in order, in blocks of bounded size."""
+        flat = self.data.reshape(-1)
+        for start in range(0, flat.size, BLOCK):
+            yield flat[start : start + BLOCK]
+
+
+class LazyTensor(Tensor):
+    """A tensor whose payload is made each time that it is asked for, and not kept.
+
+    make: returns the payload, C-contiguous, of this shape and dtype. stored: see `Tensor`.
+    """
+
+    __slots__ = ("_make", "_shape", "_stored")
+
+    _make: Callable[[], NDArray[Any]]
+    _shape: tuple[int, ...]
+    _stored: tuple[str, int]
+
+    def __init__(
+        self,
+        make: Callable[[], NDArray[Any]],
+        shape: tuple[int, ...],
+        dtype: str,
+        stored: tuple[str, int],
+    ) -> None:
+        object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "_make", make)
+        object.__setattr__(self, "_shape", shape)
+        object.__setattr__(self, "_stored", stored)
+
+    @property
+    def data(self) -> NDArray[Any]:
+        return self._make()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._shape
+
+    @property
+    def stored(self) -> tuple[str, int]:
+        return self._stored
 
 
 def default_dtype(device: str, stored: str = "float32") -> str:
@@ -90,9 +143,8 @@ def cast_blocks(tensor: Tensor, dtype: str, name: str) -> Iterator[NDArray[Any]]
     """
     if tensor.dtype != dtype and tensor.dtype not in (*WEIGHT_DTYPES, "float64"):
         raise CheckpointError(f"tensor {name!r} is {tensor.dtype}; expected a float dtype")
-    flat = tensor.data.reshape(-1)
-    for start in range(0, flat.size, _BLOCK):
-        block = Tensor(flat[start : start + _BLOCK], tensor.dtype)
+    for data in tensor.blocks():
+        block = Tensor(data, tensor.dtype)
         if tensor.dtype == dtype:
             yield block.data
             continue
@@ -112,7 +164,7 @@ def cast(tensor: Tensor, dtype: str, name: str) -> Tensor:
     """The tensor as `dtype`: see `cast_blocks`."""
     if tensor.dtype == dtype:
         return tensor
-    data = np.empty(tensor.data.size, PAYLOADS[dtype])
+    data = np.empty(tensor.size, PAYLOADS[dtype])
     start = 0
     for block in cast_blocks(tensor, dtype, name):
         data[start : start + block.size] = block

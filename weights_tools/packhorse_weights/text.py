@@ -12,6 +12,7 @@ from packhorse_weights.checkpoint import model_folder
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json, refuse_lfs_pointer
+from packhorse_weights.gguf_model import find_gguf, open_tokenizer
 from packhorse_weights.hub import find_model
 from packhorse_weights.static_embedding import find_static, read_static
 from packhorse_weights.tokenizer_files import BuiltTokenizer, build_tokenizer
@@ -150,12 +151,34 @@ def _tokens(folder: Path, file: Path | None) -> Config:
     return Config({} if static is None else read_static(static, file).spec["text"], str(folder))
 
 
+def _of_gguf(path: Path) -> TextConfig:
+    found = open_tokenizer(path)
+    named = found.settings.get
+    return TextConfig(
+        path,
+        found.tokenizer,
+        normalizer={},
+        lower_case=False,
+        truncation_side=None,
+        type_ids=False,
+        begin_token=None,  # the tokenizer itself puts it there
+        end_token=None,
+        mask_token=named("mask_token"),
+        prompts={},
+        default_prompt_name=None,
+        cls_token=named("cls_token"),
+        unk_token=named("unk_token"),
+    )
+
+
 def read_text_config(path: str | PathLike[str], *, revision: str | None = None) -> TextConfig:
     """The settings of the model at `path`; it and `revision`: as in `inspect_checkpoint`.
 
     Raises CheckpointError: no tokenizer, or settings that are not supported.
     """
     path = find_model(path, revision)
+    if (gguf := find_gguf(path)) is not None:
+        return _of_gguf(gguf)
     root = path if path.is_dir() else path.parent
     folder = model_folder(root)
     found = _find_tokenizer(folder, root)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
+from packhorse_weights.gguf_model import open_tokenizer
 from packhorse_weights.special_tokens import SpecialTokens
 from packhorse_weights.tokenizer_families import (
     ALBERT,
@@ -126,8 +127,11 @@ def build_tokenizer(folder: Path, model: Path) -> BuiltTokenizer | None:
 
 
 def read_tokenizer(folder: Path) -> dict[str, Any] | None:
-    """What the tokenizer.json of a model folder holds, or would hold; None where there is none, or
-    none can be made. Raises CheckpointError for a tokenizer.json that cannot be read."""
+    """What the tokenizer.json of a model folder holds, or would hold (of a GGUF file, too); None
+    where there is none, or none can be made. Raises CheckpointError for a tokenizer.json that
+    cannot be read."""
+    if folder.is_file():
+        return open_tokenizer(folder).tokenizer
     path = folder / "tokenizer.json"
     if path.is_file():
         return read_json(path)

@@ -87,12 +87,11 @@ def bpe(vocab: Mapping[str, int], merges: Sequence[tuple[str, str]], **options: 
     }
 
 
-def _merges(model: SentencePieces, scores: Mapping[str, float]) -> list[tuple[str, str]]:
+def merges_of_scores(scores: Mapping[str, float], ids: Mapping[str, int]) -> list[tuple[str, str]]:
     """Pairs of pieces that make a piece, best score first: SentencePiece stores none.
 
     If scores are equal, longer halves come first, as in the converter of transformers.
     """
-    ids = {piece.text: i for i, piece in enumerate(model.pieces)}
     found: list[tuple[float, int, int, tuple[str, str]]] = []
     for text, score in scores.items():
         halves = [(text[:i], text[i:]) for i in range(1, len(text))]
@@ -117,7 +116,7 @@ def pieces_model(
         }
     return bpe(
         {text: i for i, (text, _) in enumerate(vocab)},
-        _merges(model, dict(vocab)),
+        merges_of_scores(dict(vocab), {piece.text: i for i, piece in enumerate(model.pieces)}),
         unk_token=model.unk_piece,
         fuse_unk=True,
         byte_fallback=byte_fallback,
@@ -140,6 +139,7 @@ def whole(
     normalizer: Part | None = None,
     pre_tokenizer: Part | None = None,
     post_processor: Part | None = None,
+    decoder: Part | None = None,
 ) -> Part:
     return {
         "version": "1.0",
@@ -149,6 +149,6 @@ def whole(
         "normalizer": normalizer,
         "pre_tokenizer": pre_tokenizer,
         "post_processor": post_processor,
-        "decoder": None,
+        "decoder": decoder,
         "model": model,
     }

@@ -20,7 +20,7 @@ from packhorse_weights.tokenizer_parts import (
     whole,
 )
 
-_QWEN_WORDS = (
+QWEN_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -133,7 +133,7 @@ def qwen2(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
     model = _read_bpe(paths, True, continuing_subword_prefix="", end_of_word_suffix="")
     words = {
         "type": "Split",
-        "pattern": {"Regex": _QWEN_WORDS},
+        "pattern": {"Regex": QWEN_WORDS},
         "behavior": "Isolated",
         "invert": False,
     }

@@ -50,7 +50,8 @@ def _stored(checkpoint: Checkpoint) -> dict[str, Any]:
     used = [checkpoint.tensors[theirs] for theirs in checkpoint.names.values()]
     dtypes = Counter[str]()
     for tensor in used:
-        dtypes[tensor.dtype] += tensor.data.nbytes
+        name, size = tensor.stored
+        dtypes[name] += size
     return {
         "folder": str(checkpoint.folder),
         "family": checkpoint.spec.get("family"),

@@ -16,6 +16,12 @@ Found = Mapping[str, Any]
 Rows = dict[str, str]
 
 
+def _form(found: Mapping[str, Any]) -> str:
+    if found["format"] == "gguf":
+        return "GGUF"
+    return "converted" if found["converted"] else f"Hugging Face ({found['format']})"
+
+
 def show(found: Found) -> None:
     sections = {
         "Model": _model(found),
@@ -31,7 +37,7 @@ def _model(found: Found) -> Rows:
     files = len(found["files"])
     rows = {
         "family": found["family"] or "not said",
-        "form": "converted" if found["converted"] else f"Hugging Face ({found['format']})",
+        "form": _form(found),
         "parameters": f"{found['parameters']:,}",
         "stored as": ", ".join(f"{name} ({_bytes(n)})" for name, n in found["bytes"].items())
         + (f" in {files} files" if files > 1 else ""),

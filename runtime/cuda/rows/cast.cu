@@ -59,11 +59,6 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-bool takes_vectors(const TensorView& view) {
-  return view.shape[1] % kVectorSize == 0 && view.row_stride % kVectorSize == 0 &&
-         reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
-}
-
 template <class From, class To>
 void launch_cast_to(CastArgs args, cudaStream_t stream) {
   if (args.normalize) {

@@ -37,7 +37,9 @@ struct HeadBuffers {
   DenseBuffers vectors;
   MaskedLmScratch masked_lm;
   LmScratch lm;
-  TensorView as_float32;  // [max(T, B), E] copies on their way to the host, in 16-bit models
+  /// [max(T, B), hidden_size] copies on their way to the host, if hidden states are 16-bit or
+  /// padded.
+  TensorView as_float32;
 };
 
 HeadWeights build_heads(const Spec& spec, LayerPacker& packer);
