@@ -14,7 +14,8 @@ from pathlib import Path
 
 # What the files of a folder include besides their own folder's.
 MAY_INCLUDE = {
-    "pyruntime": {"session", "model", "ops", "core", "include"},
+    "pyruntime": {"generation", "session", "model", "ops", "core", "include"},
+    "runtime/generation": {"session", "model", "ops", "core", "include"},
     "runtime/session": {"model", "ops", "core", "include"},
     "runtime/model": {"ops", "core", "include"},
     "runtime/ops": {"core", "include"},

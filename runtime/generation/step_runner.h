@@ -1,0 +1,95 @@
+// What the engine needs of a model: one step of computation over any sequences.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "ops/kv_pages.h"
+#include "packhorse/generation.h"
+
+namespace packhorse {
+
+/// The content of page `to` becomes that of page `from`, in all layers.
+struct PageCopy {
+  int32_t from = 0;
+  int32_t to = 0;
+};
+
+/// How the token after the last one of a StepSequence is chosen.
+struct StepSampler {
+  /// The request's settings. Where num_beams is above 1, nothing is chosen: `top` of the
+  /// StepSequence gets the most probable tokens with their log-probabilities after penalties, bias
+  /// and mask, not normalised again.
+  const Sampling* sampling = nullptr;
+  uint64_t seed = 0;
+  uint64_t stream = 0;  // the index of the sequence in its request: Philox's key is (seed, stream)
+  /// New tokens of the sequence so far: Philox's counter starts from it, so that a token's random
+  /// numbers are the same whenever it is computed.
+  int64_t num_new_tokens = 0;
+  /// Prompt and new tokens so far, for penalties: [prompt_tokens + num_new_tokens].
+  std::span<const int32_t> history;
+  int64_t prompt_tokens = 0;
+  /// Where a runner may keep what it has counted of the history, from step to step: in
+  /// [0, max_sequences).
+  int32_t slot = 0;
+  /// False: the history is that of the slot's last sampled step, and the one token which has come
+  /// since. True: it is another one.
+  bool restart = true;
+  /// Allowed tokens: bit t % 32 of word t / 32. Empty: all. At least one is allowed.
+  std::span<const uint32_t> mask;
+};
+
+/// The tokens that one sequence has in a step, and where results go (host memory). Spans are valid
+/// during the step.
+struct StepSequence {
+  std::span<const int32_t> ids;    // the new tokens, at least one
+  int64_t position = 0;            // of ids[0]; keys and values of all tokens before are cached
+  std::span<const int32_t> pages;  // block table: tokens [64 i, 64 (i + 1)) lie in pages[i]
+  int64_t kv_len() const { return position + static_cast<int64_t>(ids.size()); }
+
+  /// Whether the token after ids.back() is chosen.
+  bool sample = false;
+  StepSampler sampler;             // where `sample`
+  TokenLogprob* chosen = nullptr;  // the token; its log-probability where Sampling::logprobs is set
+  std::span<TokenLogprob> top;  // the most probable tokens, best first, smaller id first of equals
+
+  /// Prompt log-probabilities: row r of `ids` gives that of the token targets[r], for the first
+  /// targets.size() rows. Empty: none are wanted.
+  std::span<const int32_t> targets;
+  std::span<float> target_logprobs;    // [targets.size()]
+  std::span<TokenLogprob> target_top;  // [targets.size(), Sampling::prompt_logprobs]
+};
+
+/// One packed batch. No page that a sequence writes is in the table of another sequence.
+struct Step {
+  std::span<const PageCopy> copies;  // made in this order, before anything else
+  std::span<const StepSequence> sequences;
+  int64_t num_tokens = 0;
+};
+
+struct RunnerLimits {
+  int64_t vocab_size = 0;
+  int64_t max_context = 0;    // positions of the model
+  int64_t num_pages = 0;      // pages 0 to num_pages - 1
+  int64_t max_tokens = 0;     // of a step
+  int64_t max_sequences = 0;  // of a step
+};
+
+/// The most tokens that StepSequence::top, or one row of target_top, may have.
+inline constexpr int64_t kMaxTopTokens = 128;
+
+/// Runs steps. Called by one thread at a time.
+class StepRunner {
+ public:
+  virtual ~StepRunner() = default;
+  virtual const RunnerLimits& limits() const = 0;
+  virtual const GenerationMemoryPlan& memory_plan() const = 0;
+  /// Stores keys and values of the new tokens, and waits for the results. A token's results depend
+  /// on its sequence alone: the same bits whatever the step has besides, however the tokens before
+  /// came to be cached. Throws an Error where the step failed; results and what the step was to
+  /// write are then not used, pages that it was not to write are unchanged, and the runner stays
+  /// usable.
+  virtual void run(const Step& step) = 0;
+};
+
+}  // namespace packhorse

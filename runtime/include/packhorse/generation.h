@@ -1,0 +1,169 @@
+// The public C++ API of generation: load a decoder once, submit prompts from any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "packhorse/error.h"
+#include "packhorse/export.h"
+#include "packhorse/memory_plan.h"
+#include "packhorse/sampling.h"
+#include "packhorse/types.h"
+#include "packhorse/weight_source.h"
+
+namespace packhorse {
+
+struct GenerationOptions {
+  Device device;
+  DType dtype = DType::kFloat32;
+  /// Tokens of all sequences together whose keys and values the cache holds, rounded up to pages.
+  /// Without a value: as many as the memory limit leaves, or 90 % of the memory that is free.
+  std::optional<int64_t> kv_tokens;
+  int64_t max_tokens = 2048;   // tokens of one step: of all prompts' pieces and running sequences
+  int64_t max_sequences = 64;  // sequences that run at once; not above max_tokens
+  int64_t max_queue = 4096;    // requests that may wait to be started
+  bool prefix_cache = true;    // prompts with a common beginning share its keys and values
+  int threads = 0;             // CPU threads; 0: all cores that the process may use
+  bool pin_threads = false;    // each CPU worker stays on one core of the affinity mask
+  std::optional<size_t> memory_limit;  // bytes, weights + arena + cache; exceeded: OutOfMemory
+  std::vector<int32_t> eos_ids;        // tokens that end a sequence, unless Sampling::ignore_eos
+};
+
+enum class FinishReason : uint8_t {
+  kNone,       // not finished
+  kStop,       // a token of stop_ids or eos_ids, or a mask that allowed no more
+  kLength,     // max_new_tokens, the model's context or the whole cache
+  kCancelled,  // cancelled, or the session is gone
+  kDeadline,
+  kError,
+};
+
+/// "", "stop", "length", "cancelled", "deadline" or "error".
+PACKHORSE_API const char* name_of(FinishReason reason);
+
+struct TokenLogprob {
+  int32_t id = 0;
+  float logprob = 0;
+};
+
+/// One sequence of a request: what there is of it so far, or all of it.
+struct GeneratedSequence {
+  std::vector<int32_t> ids;     // [N] the new tokens, the one that ended the sequence included
+  std::vector<float> logprobs;  // [N] where Sampling::logprobs has a value
+  std::vector<TokenLogprob> top_logprobs;  // [N, Sampling::logprobs] most probable first
+  float score = 0;                         // of a hypothesis of beam search
+  FinishReason finish_reason = FinishReason::kNone;
+  std::string error;  // why, where finish_reason is kError
+};
+
+/// Log-probabilities of a prompt of P tokens.
+struct PromptLogprobs {
+  std::vector<float> logprobs;    // [P - 1] of the tokens 1 to P - 1
+  std::vector<TokenLogprob> top;  // [P - 1, Sampling::prompt_logprobs] most probable first
+};
+
+struct GenerationUsage {
+  int64_t prompt_tokens = 0;
+  int64_t cached_prompt_tokens = 0;  // of them, those that the first sequence had from the cache
+  int64_t new_tokens = 0;            // of all sequences
+};
+
+inline constexpr double kNoTimeout = std::numeric_limits<double>::infinity();
+
+/// A request that was submitted. Its methods may be called from any thread, also when the session
+/// is gone; the request then has ended. `sequence` counts from 0 to Sampling::n - 1; another number
+/// is an InvalidArgument. In a process forked from the one that loaded the session, what would wait
+/// throws RuntimeError.
+class PACKHORSE_API GenerationRequest {
+ public:
+  virtual ~GenerationRequest() = default;
+
+  /// Waits until `sequence` has tokens that no call of `next` has given yet, and gives them. Empty:
+  /// the sequence has ended, or `timeout_s` seconds have passed.
+  virtual std::vector<int32_t> next(size_t sequence = 0, double timeout_s = kNoTimeout) = 0;
+  /// Waits until all sequences have ended. False: `timeout_s` seconds have passed.
+  virtual bool wait(double timeout_s = kNoTimeout) = 0;
+  /// Ends the request soon, with the tokens it has and FinishReason::kCancelled. Does not wait.
+  virtual void cancel() = 0;
+  /// `listener` is called by the thread of the engine whenever there are new tokens or the request
+  /// has ended, and once at once. It must be quick, throw nothing and not destroy the session.
+  /// Empty: nobody is told from now on.
+  virtual void set_listener(std::function<void()> listener) = 0;
+
+  virtual size_t num_sequences() const = 0;
+  virtual FinishReason finish_reason(size_t sequence = 0) const = 0;
+  /// A copy of what there is so far.
+  virtual GeneratedSequence result(size_t sequence = 0) const = 0;
+  /// Complete when the first sequence has a token; empty where they were not asked for.
+  virtual PromptLogprobs prompt_logprobs() const = 0;
+  virtual GenerationUsage usage() const = 0;
+};
+
+/// What a session uses, byte by byte.
+struct GenerationMemoryPlan : MemoryPlan {
+  PlannedAllocation kv_cache;
+  int64_t kv_tokens = 0;       // tokens that the cache holds
+  size_t bytes_per_token = 0;  // of the cache
+  size_t total_bytes() const { return MemoryPlan::total_bytes() + kv_cache.bytes; }
+};
+
+/// What the engine does at one moment, and what it has done since it was loaded.
+struct GenerationStats {
+  int64_t queued = 0;        // sequences that wait, preempted ones among them
+  int64_t running = 0;       // sequences that run
+  int64_t pages = 0;         // of the cache: the sum of the next three
+  int64_t pages_used = 0;    // held by running sequences
+  int64_t pages_cached = 0;  // held by nobody, kept for prompts that begin alike
+  int64_t pages_free = 0;
+  int64_t steps = 0;
+  int64_t computed_tokens = 0;  // of prompts, of output, and those computed again
+  int64_t new_tokens = 0;
+  int64_t preemptions = 0;
+  int64_t prefix_hit_tokens = 0;  // tokens that were taken from the cache instead of computed
+  int64_t finished_requests = 0;
+};
+
+/// A loaded decoder and the engine that runs all its requests: one thread of its own, which makes
+/// step after step while there is work, each of one packed batch, and sleeps otherwise. Methods may
+/// be called from many threads at once. After any error the session stays usable. A session that is
+/// destroyed ends its requests with FinishReason::kCancelled.
+class PACKHORSE_API GenerationSession {
+ public:
+  /// Loads a converted folder: packhorse.json (the spec) and model.safetensors.
+  static std::shared_ptr<GenerationSession> load(const std::string& folder,
+                                                 const GenerationOptions& options);
+  /// Loads from a spec (JSON text, docs/spec.md) and weights under the names of docs/weights.md.
+  static std::shared_ptr<GenerationSession> load(const std::string& spec_json,
+                                                 const WeightSource& weights,
+                                                 const GenerationOptions& options);
+  virtual ~GenerationSession() = default;
+
+  /// Starts generating from the prompt `ids`, of at least one token. Where `max_queue` requests
+  /// wait already, waits up to `timeout_s` seconds for a place. Throws InvalidArgument (prompt or
+  /// settings not acceptable, or the request can never fit into the cache) and RuntimeError (no
+  /// place in the queue; a process forked from the one that loaded the session).
+  virtual std::shared_ptr<GenerationRequest> submit(std::span<const int32_t> ids,
+                                                    const Sampling& sampling,
+                                                    double timeout_s = 0) = 0;
+  /// Submits all prompts, each when the queue has a place, and waits for all. Results are in the
+  /// order of `prompts`, of each prompt its `sampling.n` sequences. Throws as `submit` does; what
+  /// was submitted is then cancelled. A request that ends with an error is in its result.
+  virtual std::vector<std::vector<GeneratedSequence>> generate(
+      std::span<const std::vector<int32_t>> prompts, const Sampling& sampling) = 0;
+
+  virtual const GenerationMemoryPlan& memory_plan() const = 0;
+  virtual GenerationStats stats() const = 0;
+  virtual const GenerationOptions& options() const = 0;
+  /// Tokens of the longest sequence, prompt and output, that the model and the cache take.
+  virtual int64_t max_context() const = 0;
+  virtual int64_t vocab_size() const = 0;
+};
+
+}  // namespace packhorse

@@ -1,0 +1,82 @@
+// How the next token of a generated text is chosen, and when the text ends.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "packhorse/export.h"
+
+namespace packhorse {
+
+/// Decides token by token which tokens may come next, for output of a given form (a JSON schema, a
+/// regular expression, a list of choices). Its methods are called by the thread of the engine, one
+/// at a time: `fill` before a token is chosen, `accept` with the token that was. An exception fails
+/// the request that the mask belongs to, with its message, and no other.
+class PACKHORSE_API TokenMask {
+ public:
+  virtual ~TokenMask() = default;
+  /// Sets bit t % 32 of word t / 32 where token t is allowed; all words, ceil(vocab_size / 32) of
+  /// them, are zero before. Returns false where every token is allowed; the words are then not
+  /// read. A mask that allows no token ends the sequence with FinishReason::kStop.
+  virtual bool fill(std::span<uint32_t> words) = 0;
+  virtual void accept(int32_t token) = 0;
+  /// A mask in the same state, for another sequence of the request. A request of several sequences
+  /// (`n`, `num_beams`) is refused where this gives null.
+  virtual std::unique_ptr<TokenMask> fork() const { return nullptr; }
+};
+
+/// When beam search ends; as `early_stopping` of transformers' GenerationConfig.
+enum class EarlyStopping : uint8_t {
+  kFalse,  // when the best running beam, taken at its present length, is below the worst finished
+  kTrue,   // as soon as `num_beams` hypotheses are finished
+  kNever,  // when no running beam can become better than the worst finished hypothesis
+};
+
+/// Settings of one request. The defaults choose the most probable token each time.
+struct Sampling {
+  /// New tokens of each sequence at most. Without a value: as many as the context takes.
+  std::optional<int64_t> max_new_tokens;
+  /// Logits are divided by it; 0: the most probable token, without chance.
+  float temperature = 0;
+  int64_t top_k = 0;  // the k most probable tokens may be chosen; 0: all
+  float top_p = 1;    // the fewest tokens whose probabilities add up to top_p may be chosen
+  float min_p = 0;    // tokens less probable than min_p times the most probable one may not
+  /// Logits of tokens of the prompt and of the output are divided (positive ones) or multiplied.
+  float repetition_penalty = 1;
+  float presence_penalty = 0;   // subtracted from the logit of each token that the output has
+  float frequency_penalty = 0;  // the same, as often as the output has it
+  std::vector<std::pair<int32_t, float>> logit_bias;  // added to the logits of these tokens
+  std::vector<int32_t> allowed_ids;                   // only these may be chosen; empty: all
+  std::shared_ptr<TokenMask> mask;                    // of this request alone; null: none
+
+  /// A sequence ends with the first of these, or of GenerationOptions::eos_ids, that it chooses;
+  /// the token is its last.
+  std::vector<int32_t> stop_ids;
+  bool ignore_eos = false;  // eos_ids do not end a sequence; stop_ids do
+  /// Seconds from the submission on after which the request ends with what it has.
+  std::optional<double> deadline_s;
+
+  /// Equal seeds give equal tokens, whatever else runs. Sequence i of `n` draws from the stream
+  /// (seed, i). Without a value: a random one.
+  std::optional<uint64_t> seed;
+  /// Log-probabilities of the chosen tokens (0), and of the k most probable ones (k), under the
+  /// model's own distribution: before penalties, masks and temperature. Without a value: none.
+  std::optional<int64_t> logprobs;
+  /// The same of the prompt's tokens, each after those before it; the first has none. Such a prompt
+  /// is computed whole, whatever the prefix cache holds of it.
+  std::optional<int64_t> prompt_logprobs;
+
+  int64_t n = 1;  // sequences that are wanted; with beam search its best hypotheses
+  /// Beam search over this many beams where above 1, as transformers computes it without sampling:
+  /// penalties, bias and masks act upon log-probabilities; the other settings of chance must be at
+  /// their defaults. Results come at the end, best first.
+  int64_t num_beams = 1;
+  float length_penalty = 1;  // hypotheses are ranked by sum of logprobs / new tokens ^ it
+  EarlyStopping early_stopping = EarlyStopping::kFalse;
+};
+
+}  // namespace packhorse
