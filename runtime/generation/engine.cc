@@ -1,0 +1,250 @@
+#include "generation/engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <utility>
+
+#include "core/format.h"
+#include "generation/masks.h"
+
+namespace packhorse {
+namespace {
+
+using State = Sequence::State;
+
+// Calls `body`; what it throws, which a mask has thrown, is returned as text.
+template <class Body>
+std::string catch_mask(const Body& body) {
+  try {
+    body();
+  } catch (const std::exception& failure) {
+    return concat("the token mask failed: ", failure.what());
+  } catch (...) {
+    return "the token mask failed for an unknown reason";
+  }
+  return {};
+}
+
+}  // namespace
+
+template <class Body>
+void Engine::guard(Job& job, const Body& body) {
+  const std::string error = catch_mask(body);
+  if (!error.empty()) end(job, FinishReason::kError, error);
+}
+
+Engine::Engine(StepRunner& runner, const GenerationOptions& options)
+    : runner_(runner),
+      limits_(runner.limits()),
+      max_queue_(options.max_queue),
+      scheduler_(limits_, options),
+      stats_(scheduler_.stats()),
+      thread_([this] { run(); }) {}
+
+Engine::~Engine() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  submitted_.notify_all();
+  room_.notify_all();
+  thread_.join();
+}
+
+void Engine::submit(std::unique_ptr<Job> job, double timeout_s) {
+  std::unique_lock lock(mutex_);
+  const auto has_place = [&] {
+    return stopping_ || num_unstarted_ + static_cast<int64_t>(inbox_.size()) < max_queue_;
+  };
+  if (!room_.wait_until(lock, after(timeout_s), has_place)) {
+    throw RuntimeError(concat("the queue is full: max_queue = ", max_queue_,
+                              " requests wait, and none was started within ", timeout_s,
+                              " seconds; submit it later, or with a longer timeout"));
+  }
+  if (stopping_) throw RuntimeError("the session is being destroyed");
+  inbox_.push_back(std::move(job));
+  lock.unlock();
+  submitted_.notify_one();
+}
+
+GenerationStats Engine::stats() const {
+  const std::lock_guard lock(mutex_);
+  GenerationStats stats = stats_;
+  for (const auto& job : inbox_) stats.queued += static_cast<int64_t>(job->sampling.n);
+  return stats;
+}
+
+void Engine::run() {
+  while (take_submitted()) {
+    end_overdue();
+    run_step();
+    tell();
+    scheduler_.remove_finished();
+  }
+  for (const auto& job : scheduler_.jobs()) end(*job, FinishReason::kCancelled);
+  tell();
+}
+
+bool Engine::take_submitted() {
+  std::vector<Job*> fresh;
+  {
+    std::unique_lock lock(mutex_);
+    stats_ = scheduler_.stats();
+    num_unstarted_ = scheduler_.num_unstarted();
+    room_.notify_all();
+    if (scheduler_.jobs().empty()) {
+      submitted_.wait(lock, [&] { return stopping_ || !inbox_.empty(); });
+    }
+    for (auto& job : inbox_) {
+      fresh.push_back(job.get());
+      scheduler_.add(std::move(job));
+    }
+    inbox_.clear();
+    num_unstarted_ = scheduler_.num_unstarted();
+    if (stopping_) return false;
+  }
+  for (Job* job : fresh) {
+    guard(*job, [&] {
+      for (Sequence& sequence : job->sequences) {
+        if (prepare_mask(sequence, limits_.vocab_size)) continue;
+        return end(*job, FinishReason::kStop);
+      }
+    });
+  }
+  return true;
+}
+
+void Engine::end_overdue() {
+  const auto now = std::chrono::steady_clock::now();
+  for (const auto& job : scheduler_.jobs()) {
+    if (job->request->cancelled()) {
+      end(*job, FinishReason::kCancelled);
+    } else if (job->deadline <= now) {
+      end(*job, FinishReason::kDeadline);
+    }
+  }
+  scheduler_.remove_finished();
+}
+
+void Engine::run_step() {
+  const Step step = scheduler_.plan();
+  if (step.sequences.empty()) return;
+  std::string error;
+  try {
+    runner_.run(step);
+  } catch (const std::exception& failure) {
+    error = concat("a step failed: ", failure.what());
+  } catch (...) {
+    error = "a step failed for an unknown reason";
+  }
+  if (error.empty()) return collect(step);
+  for (Sequence* sequence : scheduler_.planned()) {
+    end(*sequence->job, FinishReason::kError, error);
+  }
+}
+
+void Engine::collect(const Step& step) {
+  scheduler_.commit();
+  for (size_t i = 0; i < step.sequences.size(); ++i) {
+    Sequence& sequence = *scheduler_.planned()[i];
+    Job& job = *sequence.job;
+    if (sequence.index == 0 && !step.sequences[i].targets.empty() && !job.must_score()) {
+      job.request->set_prompt_logprobs(std::move(job.prompt_logprobs));
+    }
+    if (step.sequences[i].sample) {
+      sequence.offered = true;
+      if (!job.search) guard(job, [&] { take_token(sequence); });
+    } else if (sequence.remaining() == 0) {  // no new tokens are wanted
+      finish(sequence, FinishReason::kLength);
+    }
+  }
+  for (const auto& job : scheduler_.jobs()) {
+    if (!job->search || !job->started) continue;
+    const auto waits = [](const Sequence& beam) {
+      return beam.state != State::kUnborn && !(beam.state == State::kRunning && beam.offered);
+    };
+    if (std::ranges::any_of(job->sequences, waits)) continue;
+    guard(*job, [&] { advance_beams(*job); });
+  }
+}
+
+void Engine::take_token(Sequence& sequence) {
+  if (sequence.state == State::kFinished) return;  // by another sequence's mask
+  Job& job = *sequence.job;
+  const int32_t token = sequence.chosen.id;
+  sequence.tokens.push_back(token);
+  job.request->append(sequence.index, sequence.chosen, sequence.top);
+  job.changed = true;
+  if (std::ranges::binary_search(job.stop_ids, token)) {
+    return finish(sequence, FinishReason::kStop);
+  }
+  if (sequence.size() >= job.max_size) return finish(sequence, FinishReason::kLength);
+  if (sequence.mask != nullptr) sequence.mask->accept(token);
+  if (!prepare_mask(sequence, limits_.vocab_size)) finish(sequence, FinishReason::kStop);
+}
+
+void Engine::advance_beams(Job& job) {
+  std::vector<BeamOffer> offers;
+  for (Sequence& beam : job.sequences) {
+    if (beam.state == State::kUnborn) continue;
+    if (beam.dropped) drop_candidates(beam);
+    offers.push_back({beam.top, beam.new_ids(), beam.logprobs});
+  }
+  if (!job.search->advance(offers)) {
+    return finish_beams(job, job.search->finish(), FinishReason::kLength);
+  }
+  scheduler_.fork(job);
+  for (const NextBeam& next : job.search->next()) {
+    Sequence& beam = job.sequences[static_cast<size_t>(&next - job.search->next().data())];
+    // A beam that its mask leads nowhere takes no part any more.
+    beam.dropped = beam.dropped || next.token.logprob == -INFINITY;
+    if (beam.dropped) continue;
+    if (beam.mask != nullptr) beam.mask->accept(next.token.id);
+    beam.dropped = !prepare_mask(beam, limits_.vocab_size);
+  }
+}
+
+void Engine::end(Job& job, FinishReason reason, const std::string& error) {
+  if (job.finished()) return;
+  if (job.search && job.started && reason != FinishReason::kError) {
+    std::vector<BeamOffer> beams;
+    for (const Sequence& beam : job.sequences) {
+      if (beam.state == State::kUnborn) continue;
+      beams.push_back({{}, beam.new_ids(), beam.logprobs});
+    }
+    return finish_beams(job, job.search->finish(beams, reason), reason);
+  }
+  for (size_t i = 0; i < job.request->num_sequences(); ++i) job.request->finish(i, reason, error);
+  for (Sequence& sequence : job.sequences) scheduler_.finish(sequence);
+  job.changed = true;
+}
+
+void Engine::finish(Sequence& sequence, FinishReason reason) {
+  sequence.job->request->finish(sequence.index, reason);
+  sequence.job->changed = true;
+  scheduler_.finish(sequence);
+}
+
+void Engine::finish_beams(Job& job, std::vector<Hypothesis> hypotheses, FinishReason otherwise) {
+  const size_t count = job.request->num_sequences();
+  for (size_t i = 0; i < count && i < hypotheses.size(); ++i) {
+    GeneratedSequence result;
+    result.ids = std::move(hypotheses[i].ids);
+    if (job.sampling.logprobs) result.logprobs = std::move(hypotheses[i].logprobs);
+    result.score = hypotheses[i].score;
+    result.finish_reason = hypotheses[i].reason;
+    job.request->set(i, std::move(result));
+  }
+  for (size_t i = hypotheses.size(); i < count; ++i) job.request->finish(i, otherwise);
+  for (Sequence& beam : job.sequences) scheduler_.finish(beam);
+  job.changed = true;
+}
+
+void Engine::tell() {
+  for (const auto& job : scheduler_.jobs()) {
+    if (std::exchange(job->changed, false)) job->request->notify();
+  }
+}
+
+}  // namespace packhorse

@@ -1,0 +1,64 @@
+// The thread that turns requests into tokens, step by step.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "generation/job.h"
+#include "generation/scheduler.h"
+#include "generation/step_runner.h"
+
+namespace packhorse {
+
+class Engine {
+ public:
+  /// Starts the thread. `runner` outlives the object.
+  Engine(StepRunner& runner, const GenerationOptions& options);
+  /// Ends what is there with FinishReason::kCancelled, after the step that is being run.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// Waits up to `timeout_s` for a place in the queue. Throws RuntimeError where none came.
+  void submit(std::unique_ptr<Job> job, double timeout_s);
+  GenerationStats stats() const;
+
+ private:
+  void run();
+  /// Takes what was submitted; sleeps while there is no work. False: the engine is to end.
+  bool take_submitted();
+  void end_overdue();
+  void run_step();
+  void collect(const Step& step);
+  void take_token(Sequence& sequence);
+  void advance_beams(Job& job);
+  void end(Job& job, FinishReason reason, const std::string& error = {});
+  void finish(Sequence& sequence, FinishReason reason);
+  void finish_beams(Job& job, std::vector<Hypothesis> hypotheses, FinishReason otherwise);
+  /// Calls `body`, whose exceptions (of a mask) end the job.
+  template <class Body>
+  void guard(Job& job, const Body& body);
+  void tell();
+
+  StepRunner& runner_;
+  const RunnerLimits limits_;
+  const int64_t max_queue_;
+  Scheduler scheduler_;  // of the thread alone, as all jobs in it
+
+  mutable std::mutex mutex_;  // of what follows
+  std::condition_variable submitted_;
+  std::condition_variable room_;
+  std::vector<std::unique_ptr<Job>> inbox_;
+  int64_t num_unstarted_ = 0;  // jobs of the scheduler that wait
+  GenerationStats stats_;
+  bool stopping_ = false;
+
+  std::thread thread_;  // last: it uses the others
+};
+
+}  // namespace packhorse

@@ -1,0 +1,100 @@
+// The half of a request that the engine holds: its sequences, on their way through the steps.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "generation/beam_search.h"
+#include "generation/page_pool.h"
+#include "generation/request.h"
+#include "generation/step_runner.h"
+
+namespace packhorse {
+
+struct Job;
+
+/// One sequence of a request, or one beam.
+struct Sequence {
+  enum class State : uint8_t {
+    kUnborn,   // a beam that has no tokens yet
+    kWaiting,  // holds no pages: not started, or preempted
+    kRunning,
+    kFinished,
+  };
+
+  Job* job = nullptr;
+  size_t index = 0;
+  State state = State::kWaiting;
+  std::vector<int32_t> tokens;  // prompt and new tokens; never more than reserved
+  std::vector<float> logprobs;  // of the new tokens of a beam
+  std::vector<int32_t> pages;   // block table
+  int64_t published = 0;        // pages of it that are published, the first ones
+  int64_t computed = 0;         // tokens whose keys and values are cached
+  int32_t slot = -1;            // where it runs
+  bool restart = true;          // StepSampler::restart of its next sampled step
+  bool offered = false;         // a beam whose candidates have come
+  std::shared_ptr<TokenMask> mask;
+  bool masked = false;   // mask_words say what may come next
+  bool dropped = false;  // a beam that no token can follow
+  std::vector<uint32_t> mask_words;
+  TokenLogprob chosen;
+  std::vector<TokenLogprob> top;
+
+  int64_t size() const { return static_cast<int64_t>(tokens.size()); }
+  /// Tokens to compute before the next one can be chosen.
+  int64_t remaining() const { return size() - computed; }
+  std::span<const int32_t> new_ids() const;
+};
+
+struct Job {
+  std::shared_ptr<Request> request;
+  Sampling sampling;
+  uint64_t seed = 0;
+  uint64_t salt = 0;  // PagePool::root
+  int64_t prompt_tokens = 0;
+  int64_t max_size = 0;           // of prompt and new tokens of each sequence
+  std::vector<int32_t> stop_ids;  // the session's too, each once
+  std::chrono::steady_clock::time_point deadline;
+  bool started = false;
+  bool changed = false;  // its caller must be told
+
+  std::vector<uint32_t> allowed_words;  // Sampling::allowed_ids as a mask; empty: all
+
+  std::vector<Sequence> sequences;
+  /// Of a beam search: `sequences` are its beams, and `spare` what they become in the next step.
+  std::optional<BeamSearch> search;
+  std::vector<Sequence> spare;
+
+  PromptLogprobs prompt_logprobs;
+  int64_t scored = 0;  // tokens of the prompt whose log-probabilities have been computed
+
+  bool wants_new_tokens() const { return max_size > prompt_tokens; }
+  /// Log-probabilities of the prompt that have not come yet.
+  bool must_score() const {
+    return sampling.prompt_logprobs.has_value() && scored < prompt_tokens - 1;
+  }
+  /// Whether no sequence of it will need another step.
+  bool finished() const;
+};
+
+inline std::span<const int32_t> Sequence::new_ids() const {
+  return std::span(tokens).subspan(static_cast<size_t>(job->prompt_tokens));
+}
+
+inline bool Job::finished() const {
+  for (const Sequence& sequence : sequences) {
+    if (sequence.state != Sequence::State::kFinished) return false;
+  }
+  return true;
+}
+
+/// Checks a request against what the model, the cache and the options allow, and makes its job.
+/// Throws InvalidArgument naming what was found and what was expected.
+std::unique_ptr<Job> make_job(std::span<const int32_t> ids, const Sampling& sampling,
+                              const RunnerLimits& limits, const GenerationOptions& options);
+
+}  // namespace packhorse

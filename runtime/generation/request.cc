@@ -1,0 +1,162 @@
+#include "generation/request.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/format.h"
+
+namespace packhorse {
+
+const char* name_of(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kDeadline:
+      return "deadline";
+    case FinishReason::kError:
+      return "error";
+    case FinishReason::kNone:
+      break;
+  }
+  return "";
+}
+
+void check_process(pid_t process) {
+  if (getpid() == process) return;
+  throw RuntimeError(concat("this session was loaded in process ", process,
+                            " and cannot generate in process ", getpid(),
+                            ", forked from it: load a session after the fork"));
+}
+
+std::chrono::steady_clock::time_point after(double seconds) {
+  using Clock = std::chrono::steady_clock;
+  constexpr double kYears = 1e9;  // seconds; more would come near the end of the clock
+  if (!(seconds < kYears)) return Clock::time_point::max();
+  const std::chrono::duration<double> wait(std::max(seconds, 0.0));
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(wait);
+}
+
+Request::Request(const Sampling& sampling, int64_t prompt_tokens, int64_t expected_tokens)
+    : process_(getpid()),
+      wants_logprobs_(sampling.logprobs.has_value()),
+      sequences_(static_cast<size_t>(sampling.n)) {
+  usage_.prompt_tokens = prompt_tokens;
+  const auto tokens = static_cast<size_t>(expected_tokens);
+  for (Progress& progress : sequences_) {
+    progress.result.ids.reserve(tokens);
+    if (!wants_logprobs_) continue;
+    progress.result.logprobs.reserve(tokens);
+    progress.result.top_logprobs.reserve(tokens * static_cast<size_t>(*sampling.logprobs));
+  }
+}
+
+const Request::Progress& Request::at(size_t sequence) const {
+  if (sequence < sequences_.size()) return sequences_[sequence];
+  throw InvalidArgument(concat("sequence is ", sequence, ", expected 0 to ", sequences_.size() - 1,
+                               ": the request has n = ", sequences_.size()));
+}
+
+Request::Progress& Request::at(size_t sequence) {
+  return const_cast<Progress&>(std::as_const(*this).at(sequence));
+}
+
+std::vector<int32_t> Request::next(size_t sequence, double timeout_s) {
+  check_process(process_);
+  std::unique_lock lock(mutex_);
+  Progress& progress = at(sequence);
+  const auto ready = [&] {
+    return progress.result.ids.size() > progress.given ||
+           progress.result.finish_reason != FinishReason::kNone;
+  };
+  changed_.wait_until(lock, after(timeout_s), ready);
+  const auto& ids = progress.result.ids;
+  std::vector<int32_t> fresh(ids.begin() + static_cast<ptrdiff_t>(progress.given), ids.end());
+  progress.given = ids.size();
+  return fresh;
+}
+
+bool Request::wait(double timeout_s) {
+  check_process(process_);
+  std::unique_lock lock(mutex_);
+  return changed_.wait_until(lock, after(timeout_s),
+                             [&] { return num_finished_ == sequences_.size(); });
+}
+
+void Request::set_listener(std::function<void()> listener) {
+  const std::lock_guard lock(listener_mutex_);
+  listener_ = std::move(listener);
+  if (listener_) listener_();
+}
+
+FinishReason Request::finish_reason(size_t sequence) const {
+  const std::lock_guard lock(mutex_);
+  return at(sequence).result.finish_reason;
+}
+
+GeneratedSequence Request::result(size_t sequence) const {
+  const std::lock_guard lock(mutex_);
+  return at(sequence).result;
+}
+
+PromptLogprobs Request::prompt_logprobs() const {
+  const std::lock_guard lock(mutex_);
+  return prompt_logprobs_;
+}
+
+GenerationUsage Request::usage() const {
+  const std::lock_guard lock(mutex_);
+  GenerationUsage usage = usage_;
+  for (const Progress& progress : sequences_) {
+    usage.new_tokens += static_cast<int64_t>(progress.result.ids.size());
+  }
+  return usage;
+}
+
+void Request::append(size_t sequence, const TokenLogprob& token,
+                     std::span<const TokenLogprob> top) {
+  const std::lock_guard lock(mutex_);
+  GeneratedSequence& result = sequences_[sequence].result;
+  result.ids.push_back(token.id);
+  if (!wants_logprobs_) return;
+  result.logprobs.push_back(token.logprob);
+  result.top_logprobs.insert(result.top_logprobs.end(), top.begin(), top.end());
+}
+
+void Request::finish(size_t sequence, FinishReason reason, const std::string& error) {
+  const std::lock_guard lock(mutex_);
+  GeneratedSequence& result = sequences_[sequence].result;
+  if (result.finish_reason != FinishReason::kNone) return;
+  result.finish_reason = reason;
+  result.error = error;
+  ++num_finished_;
+}
+
+void Request::set(size_t sequence, GeneratedSequence result) {
+  const std::lock_guard lock(mutex_);
+  sequences_[sequence].result = std::move(result);
+  ++num_finished_;
+}
+
+void Request::set_prompt_logprobs(PromptLogprobs logprobs) {
+  const std::lock_guard lock(mutex_);
+  prompt_logprobs_ = std::move(logprobs);
+}
+
+void Request::set_cached_prompt_tokens(int64_t count) {
+  const std::lock_guard lock(mutex_);
+  usage_.cached_prompt_tokens = count;
+}
+
+void Request::notify() {
+  changed_.notify_all();
+  const std::lock_guard lock(listener_mutex_);
+  if (listener_) listener_();
+}
+
+}  // namespace packhorse

@@ -1,0 +1,14 @@
+// Settings of a request are checked here, once.
+#pragma once
+
+#include "generation/step_runner.h"
+
+namespace packhorse {
+
+/// Throws InvalidArgument naming the setting, what was found and what was expected.
+void check_sampling(const Sampling& sampling, const RunnerLimits& limits);
+
+/// Likewise of options, with what every runner needs of them.
+void check_options(const GenerationOptions& options);
+
+}  // namespace packhorse

@@ -1,0 +1,182 @@
+#include "generation/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ops/kv_pages.h"
+
+namespace packhorse {
+namespace {
+
+using State = Sequence::State;
+
+int64_t pages_of(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
+
+}  // namespace
+
+Scheduler::Scheduler(const RunnerLimits& limits, const GenerationOptions& options)
+    : limits_(limits),
+      shares_prefixes_(options.prefix_cache),
+      pool_(limits.num_pages, options.prefix_cache) {
+  const auto sequences = static_cast<size_t>(limits.max_sequences);
+  constexpr int64_t kReserved = 1 << 16;  // more requests than these grow the list
+  jobs_.reserve(static_cast<size_t>(std::min(options.max_queue, kReserved)) + sequences);
+  free_slots_.reserve(sequences);
+  for (auto slot = static_cast<int32_t>(sequences); slot > 0;) free_slots_.push_back(--slot);
+  copies_.reserve(sequences);
+  planned_.reserve(sequences);
+  counts_.reserve(sequences);
+  step_.reserve(sequences);
+  unit_.reserve(sequences);
+}
+
+void Scheduler::add(std::unique_ptr<Job> job) {
+  // Without a prefix cache, only the sequences of one request share pages.
+  job->salt = shares_prefixes_ ? 0 : next_salt_++;
+  jobs_.push_back(std::move(job));
+}
+
+Step Scheduler::plan() {
+  // Beams that wait for another beam of theirs, which finds no page, may keep all pages: the
+  // youngest then gives way.
+  do {
+    copies_.clear();
+    planned_.clear();
+    counts_.clear();
+    budget_ = limits_.max_tokens;
+    plan_decodes();
+    plan_prefills();
+    plan_starts();
+  } while (planned_.empty() && preempt_youngest());
+  step_.resize(planned_.size());
+  for (size_t i = 0; i < planned_.size(); ++i) build(i);
+  return {copies_, step_, limits_.max_tokens - budget_};
+}
+
+void Scheduler::plan_decodes() {
+  for (size_t i = 0; i < num_started_; ++i) {
+    Job& job = *jobs_[i];
+    unit_.clear();
+    for (Sequence& sequence : job.sequences) {
+      if (sequence.state != State::kRunning || sequence.remaining() != 1) continue;
+      unit_.push_back(&sequence);
+      if (job.search) continue;  // beams go on together
+      if (extend(unit_)) plan_tokens(sequence, 1);
+      unit_.clear();
+    }
+    if (unit_.empty() || !extend(unit_)) continue;
+    for (Sequence* beam : unit_) plan_tokens(*beam, 1);
+  }
+}
+
+void Scheduler::plan_prefills() {
+  for (size_t i = 0; i < num_started_; ++i) {
+    for (Sequence& sequence : jobs_[i]->sequences) {
+      if (sequence.state != State::kRunning || sequence.remaining() <= 1) continue;
+      if (budget_ == 0) return;
+      plan_tokens(sequence, std::min(sequence.remaining(), budget_));
+    }
+  }
+}
+
+void Scheduler::plan_starts() {
+  for (size_t i = 0; i < jobs_.size(); ++i) {
+    for (Sequence& sequence : jobs_[i]->sequences) {
+      if (sequence.state != State::kWaiting || is_held(sequence)) continue;
+      if (budget_ == 0 || !start(sequence)) return;
+      num_started_ = std::max(num_started_, i + 1);
+      plan_tokens(sequence, std::min(sequence.remaining(), budget_));
+    }
+  }
+}
+
+void Scheduler::plan_tokens(Sequence& sequence, int64_t count) {
+  planned_.push_back(&sequence);
+  counts_.push_back(count);
+  budget_ -= count;
+}
+
+void Scheduler::build(size_t number) {
+  Sequence& sequence = *planned_[number];
+  Job& job = *sequence.job;
+  const auto position = static_cast<size_t>(sequence.computed);
+  const auto count = static_cast<size_t>(counts_[number]);
+  const std::span<const int32_t> tokens = sequence.tokens;
+  StepSequence& step = step_[number] = {};
+  step.ids = tokens.subspan(position, count);
+  step.position = sequence.computed;
+  step.pages = std::span(sequence.pages).first(static_cast<size_t>(pages_of(step.kv_len())));
+  step.sample = position + count == tokens.size() && job.wants_new_tokens();
+  if (step.sample) {
+    step.sampler = {.sampling = &job.sampling,
+                    .seed = job.seed,
+                    .stream = sequence.index,
+                    .num_new_tokens = sequence.size() - job.prompt_tokens,
+                    .history = tokens,
+                    .prompt_tokens = job.prompt_tokens,
+                    .slot = sequence.slot,
+                    .restart = std::exchange(sequence.restart, false),
+                    .mask = {}};
+    if (sequence.masked) step.sampler.mask = sequence.mask_words;
+    step.chosen = &sequence.chosen;
+    step.top = sequence.top;
+  }
+  if (sequence.index > 0 || !job.must_score()) return;
+  const auto rows = static_cast<size_t>(job.prompt_tokens - 1) - position;
+  const auto num_top = static_cast<size_t>(*job.sampling.prompt_logprobs);
+  step.targets = tokens.subspan(position + 1, std::min(count, rows));
+  step.target_logprobs =
+      std::span(job.prompt_logprobs.logprobs).subspan(position, step.targets.size());
+  step.target_top =
+      std::span(job.prompt_logprobs.top).subspan(position * num_top, step.targets.size() * num_top);
+}
+
+void Scheduler::commit() {
+  ++stats_.steps;
+  for (size_t i = 0; i < planned_.size(); ++i) {
+    Sequence& sequence = *planned_[i];
+    sequence.computed += counts_[i];
+    stats_.computed_tokens += counts_[i];
+    stats_.new_tokens += step_[i].sample ? 1 : 0;
+    publish(sequence);
+    Job& job = *sequence.job;
+    if (sequence.index == 0 && job.must_score()) {
+      job.scored = std::max(job.scored, std::min(sequence.computed, job.prompt_tokens - 1));
+    }
+  }
+}
+
+void Scheduler::finish(Sequence& sequence) {
+  give_back(sequence);
+  sequence.state = State::kFinished;
+}
+
+void Scheduler::remove_finished() {
+  const auto finished = [](const std::unique_ptr<Job>& job) { return job->finished(); };
+  const auto started = jobs_.begin() + static_cast<ptrdiff_t>(num_started_);
+  num_started_ -= static_cast<size_t>(std::count_if(jobs_.begin(), started, finished));
+  stats_.finished_requests += static_cast<int64_t>(std::erase_if(jobs_, finished));
+}
+
+GenerationStats Scheduler::stats() const {
+  GenerationStats stats = stats_;
+  stats.running = num_running_;
+  for (const auto& job : jobs_) {
+    stats.queued += std::ranges::count(job->sequences, State::kWaiting, &Sequence::state);
+  }
+  stats.pages = pool_.size();
+  stats.pages_used = pool_.num_used();
+  stats.pages_cached = pool_.num_cached();
+  stats.pages_free = pool_.num_free();
+  return stats;
+}
+
+void Scheduler::check() const {
+  std::vector<std::span<const int32_t>> tables;
+  for (const auto& job : jobs_) {
+    for (const Sequence& sequence : job->sequences) tables.emplace_back(sequence.pages);
+  }
+  pool_.check(tables);
+}
+
+}  // namespace packhorse

@@ -1,0 +1,283 @@
+// A model of a few lines for tests of the engine: what it says next is a hash of all tokens before,
+// read from its own pages. A wrong page, one that another sequence has written, a lost token or
+// one computed twice at another place changes what comes out.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <condition_variable>
+#include <limits>
+#include <mutex>
+#include <numeric>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "generation/step_runner.h"
+
+namespace packhorse::test {
+
+inline uint64_t mix(uint64_t a, uint64_t b) {
+  uint64_t x = a * 0x9e3779b97f4a7c15u ^ (b + 0x632be59bd9b4e019u);
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+/// In (0, 1).
+inline double unit(uint64_t hash) { return (static_cast<double>(hash >> 12) + 0.5) * 0x1p-52; }
+
+/// The model, as a function of tokens alone.
+struct FakeModel {
+  int64_t vocab_size = 40;
+
+  /// What is cached of a token: `before` is the sum of what is cached of those before it.
+  static uint64_t key(uint64_t before, int32_t token, int64_t position) {
+    return mix(mix(before, static_cast<uint64_t>(token)), static_cast<uint64_t>(position));
+  }
+  /// Log-probabilities of the next token, [vocab_size]. `sum`: of all keys.
+  std::vector<float> logprobs(uint64_t sum) const {
+    std::vector<float> logits(static_cast<size_t>(vocab_size));
+    double total = 0;
+    for (size_t t = 0; t < logits.size(); ++t) {
+      logits[t] = static_cast<float>(6 * unit(mix(sum, t)));
+      total += std::exp(double{logits[t]});
+    }
+    for (float& logit : logits) logit -= static_cast<float>(std::log(total));
+    return logits;
+  }
+  /// Scores after penalties, bias and mask; -inf where the token is not allowed.
+  static std::vector<float> processed(std::vector<float> scores, const StepSampler& sampler) {
+    const Sampling& sampling = *sampler.sampling;
+    const std::set<int32_t> seen(sampler.history.begin(), sampler.history.end());
+    for (const int32_t t : seen) {
+      float& score = scores[size_t(t)];
+      score = score < 0 ? score * sampling.repetition_penalty : score / sampling.repetition_penalty;
+    }
+    for (const auto& [t, bias] : sampling.logit_bias) scores[size_t(t)] += bias;
+    for (size_t t = 0; t < scores.size() && !sampler.mask.empty(); ++t) {
+      if ((sampler.mask[t / 32] >> (t % 32) & 1) == 0) scores[t] = -INFINITY;
+    }
+    return scores;
+  }
+  static int32_t choose(const std::vector<float>& scores, const StepSampler& sampler) {
+    const uint64_t stream =
+        mix(mix(sampler.seed, sampler.stream), uint64_t(sampler.num_new_tokens));
+    double best = -INFINITY;
+    int32_t chosen = 0;
+    for (size_t t = 0; t < scores.size(); ++t) {
+      double score = double{scores[t]};
+      if (sampler.sampling->temperature > 0) {  // Gumbel's trick
+        score = score / sampler.sampling->temperature - std::log(-std::log(unit(mix(stream, t))));
+      }
+      if (score > best) best = score, chosen = static_cast<int32_t>(t);
+    }
+    return chosen;
+  }
+  static void take_top(const std::vector<float>& scores, std::span<TokenLogprob> top) {
+    std::vector<int32_t> order(scores.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, std::greater<>(), [&](int32_t t) { return scores[size_t(t)]; });
+    for (size_t i = 0; i < top.size(); ++i) top[i] = {order[i], scores[size_t(order[i])]};
+  }
+  /// Everything that a sampled row gives.
+  void sample(uint64_t sum, const StepSampler& sampler, TokenLogprob* chosen,
+              std::span<TokenLogprob> top) const {
+    const std::vector<float> raw = logprobs(sum);
+    const std::vector<float> scores = processed(raw, sampler);
+    if (sampler.sampling->num_beams > 1) return take_top(scores, top);
+    const int32_t token = choose(scores, sampler);
+    *chosen = {token, raw[size_t(token)]};
+    take_top(raw, top);
+  }
+};
+
+class FakeRunner final : public StepRunner {
+ public:
+  explicit FakeRunner(const RunnerLimits& limits)
+      : limits_(limits),
+        model_{limits.vocab_size},
+        cache_(static_cast<size_t>(limits.num_pages * kPageTokens), 0xdead),
+        slots_(static_cast<size_t>(limits.max_sequences)) {
+    plan_.kv_tokens = limits.num_pages * kPageTokens;
+    plan_.bytes_per_token = sizeof(uint64_t);
+    plan_.kv_cache.bytes = cache_.size() * sizeof(uint64_t);
+  }
+
+  const RunnerLimits& limits() const override { return limits_; }
+  const GenerationMemoryPlan& memory_plan() const override { return plan_; }
+
+  void run(const Step& step) override {
+    wait_until_let_go();
+    ++steps;
+    check(step);
+    for (const PageCopy& copy : step.copies) {
+      for (int64_t i = 0; i < kPageTokens; ++i) at(copy.to, i) = at(copy.from, i);
+    }
+    const bool fails = fail_in > 0 && --fail_in == 0;
+    for (const StepSequence& sequence : step.sequences) {
+      compute(sequence);
+      // Half of the step was done: what it has written must not be used.
+      if (fails) throw RuntimeError("the fake device is lost");
+    }
+  }
+
+  /// Steps wait until `let_go`; with a count, that many steps are let go.
+  void hold() {
+    const std::lock_guard lock(mutex_);
+    allowed_ = 0;
+  }
+  void let_go(int64_t count = std::numeric_limits<int64_t>::max()) {
+    {
+      const std::lock_guard lock(mutex_);
+      allowed_ = count;
+    }
+    changed_.notify_all();
+  }
+  /// Waits until a step is held.
+  void wait_held() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return held_; });
+  }
+
+  std::atomic<int64_t> steps = 0;
+  std::atomic<int> fail_in = 0;  // that many steps from now one fails; 0: none does
+  std::atomic<int64_t> copies = 0;
+  std::atomic<int64_t> computed = 0;
+
+ private:
+  struct Slot {
+    std::vector<int32_t> history;
+  };
+
+  uint64_t& at(int32_t page, int64_t token) {
+    return cache_[static_cast<size_t>(page * kPageTokens + token)];
+  }
+
+  void wait_until_let_go() {
+    std::unique_lock lock(mutex_);
+    held_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return allowed_ > 0; });
+    held_ = false;
+    --allowed_;
+  }
+
+  static void expect(bool holds, const char* rule) {
+    if (!holds) throw RuntimeError(std::string("the step breaks a rule: ") + rule);
+  }
+
+  void check(const Step& step) {
+    expect(!step.sequences.empty(), "has sequences");
+    expect(static_cast<int64_t>(step.sequences.size()) <= limits_.max_sequences, "max_sequences");
+    int64_t tokens = 0;
+    std::vector<int> users(static_cast<size_t>(limits_.num_pages));
+    std::set<int32_t> slots;
+    for (const StepSequence& sequence : step.sequences) {
+      tokens += static_cast<int64_t>(sequence.ids.size());
+      expect(!sequence.ids.empty(), "each sequence has tokens");
+      expect(sequence.kv_len() <= limits_.max_context, "max_context");
+      expect(static_cast<int64_t>(sequence.pages.size()) ==
+                 (sequence.kv_len() + kPageTokens - 1) / kPageTokens,
+             "the table covers the tokens");
+      for (const int32_t page : sequence.pages) {
+        expect(page >= 0 && page < limits_.num_pages, "pages exist");
+        ++users[size_t(page)];
+      }
+      if (!sequence.sample) continue;
+      expect(slots.insert(sequence.sampler.slot).second, "one sequence for each slot");
+      check_slot(sequence.sampler);
+    }
+    expect(tokens == step.num_tokens && tokens <= limits_.max_tokens, "max_tokens");
+    for (const StepSequence& sequence : step.sequences) {
+      for (auto i = size_t(sequence.position / kPageTokens); i < sequence.pages.size(); ++i) {
+        expect(users[size_t(sequence.pages[i])] == 1, "a page that is written is of one sequence");
+      }
+    }
+    computed += tokens;
+    copies += static_cast<int64_t>(step.copies.size());
+  }
+
+  void check_slot(const StepSampler& sampler) {
+    std::vector<int32_t>& known = slots_.at(size_t(sampler.slot)).history;
+    if (!sampler.restart) {
+      known.push_back(sampler.history.back());
+      expect(std::ranges::equal(known, sampler.history), "the slot's history goes on");
+    }
+    expect(static_cast<int64_t>(sampler.history.size()) ==
+               sampler.prompt_tokens + sampler.num_new_tokens,
+           "the history has prompt and new tokens");
+    known.assign(sampler.history.begin(), sampler.history.end());
+  }
+
+  void compute(const StepSequence& sequence) {
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < sequence.position; ++i) {
+      sum += at(sequence.pages[size_t(i / kPageTokens)], i % kPageTokens);
+    }
+    for (size_t row = 0; row < sequence.ids.size(); ++row) {
+      const int64_t position = sequence.position + static_cast<int64_t>(row);
+      const uint64_t key = FakeModel::key(sum, sequence.ids[row], position);
+      at(sequence.pages[size_t(position / kPageTokens)], position % kPageTokens) = key;
+      sum += key;
+      if (row >= sequence.targets.size()) continue;
+      const std::vector<float> logprobs = model_.logprobs(sum);
+      sequence.target_logprobs[row] = logprobs[size_t(sequence.targets[row])];
+      const size_t num_top = sequence.target_top.size() / sequence.targets.size();
+      FakeModel::take_top(logprobs, sequence.target_top.subspan(row * num_top, num_top));
+    }
+    if (sequence.sample) model_.sample(sum, sequence.sampler, sequence.chosen, sequence.top);
+  }
+
+  const RunnerLimits limits_;
+  const FakeModel model_;
+  GenerationMemoryPlan plan_;
+  std::vector<uint64_t> cache_;
+  std::vector<Slot> slots_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t allowed_ = std::numeric_limits<int64_t>::max();
+  bool held_ = false;
+};
+
+/// The same by a loop over one sequence's tokens, without engine, pages and batch.
+inline GeneratedSequence generate_alone(const FakeModel& model, std::span<const int32_t> prompt,
+                                        const Sampling& sampling, uint64_t stream,
+                                        int64_t max_context) {
+  GeneratedSequence result;
+  std::vector<int32_t> tokens(prompt.begin(), prompt.end());
+  uint64_t sum = 0;
+  size_t computed = 0;
+  while (result.finish_reason == FinishReason::kNone) {
+    for (; computed < tokens.size(); ++computed) {
+      sum += FakeModel::key(sum, tokens[computed], static_cast<int64_t>(computed));
+    }
+    StepSampler sampler;
+    sampler.sampling = &sampling;
+    sampler.seed = sampling.seed.value_or(0);
+    sampler.stream = stream;
+    sampler.num_new_tokens = static_cast<int64_t>(result.ids.size());
+    sampler.history = tokens;
+    TokenLogprob chosen;
+    std::vector<TokenLogprob> top(static_cast<size_t>(sampling.logprobs.value_or(0)));
+    model.sample(sum, sampler, &chosen, top);
+    tokens.push_back(chosen.id);
+    result.ids.push_back(chosen.id);
+    if (sampling.logprobs) {
+      result.logprobs.push_back(chosen.logprob);
+      result.top_logprobs.insert(result.top_logprobs.end(), top.begin(), top.end());
+    }
+    const auto size = static_cast<int64_t>(tokens.size());
+    const auto num_new = static_cast<int64_t>(result.ids.size());
+    if (std::ranges::find(sampling.stop_ids, chosen.id) != sampling.stop_ids.end()) {
+      result.finish_reason = FinishReason::kStop;
+    } else if (size >= max_context || num_new >= sampling.max_new_tokens.value_or(size)) {
+      result.finish_reason = FinishReason::kLength;
+    }
+  }
+  return result;
+}
+
+}  // namespace packhorse::test
