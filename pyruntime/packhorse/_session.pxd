@@ -119,3 +119,7 @@ cdef extern from "packhorse/session.h" namespace "packhorse" nogil:
                                                        const SessionOptions&) except +
     vector[string] c_available_devices "packhorse::available_devices"() except +
     const char* c_version "packhorse::version"()
+
+
+cdef unique_ptr[WeightSource] weight_source(list files, dict names, tensors) except *
+cdef allocation_of(const PlannedAllocation& plan)

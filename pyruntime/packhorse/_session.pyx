@@ -55,7 +55,27 @@ cdef cpp_map[string, TensorView] _views(tensors) except *:
     return views
 
 
-cdef _allocation(const PlannedAllocation& plan):
+cdef unique_ptr[WeightSource] weight_source(list files, dict names, tensors) except *:
+    """From `tensors` ({name: (array, dtype)}) or, if None, safetensors `files`; `names` maps ours
+    to theirs."""
+    cdef vector[string] paths = [str(path).encode() for path in files]
+    cdef cpp_map[string, string] theirs = {a.encode(): b.encode() for a, b in names.items()}
+    cdef cpp_map[string, TensorView] views
+    cdef bint in_memory = tensors is not None
+    cdef unique_ptr[WeightSource] source
+    if in_memory:
+        views = _views(tensors)
+    with nogil:
+        if in_memory:
+            source = borrow_tensors(views)
+        else:
+            source = open_safetensors(paths)
+        if not theirs.empty():
+            source = rename_tensors(move(source), theirs)
+    return move(source)
+
+
+cdef allocation_of(const PlannedAllocation& plan):
     cdef size_t i
     return plan.bytes, [
         (plan.buffers[i].name.decode(), plan.buffers[i].offset, plan.buffers[i].bytes)
@@ -64,7 +84,7 @@ cdef _allocation(const PlannedAllocation& plan):
 
 
 cdef _plan(const CMemoryPlan& plan):
-    return _allocation(plan.weights), _allocation(plan.arena)
+    return allocation_of(plan.weights), allocation_of(plan.arena)
 
 
 cdef float* _pointer(array) except? NULL:
@@ -140,27 +160,14 @@ cdef class NativeSession:
 
     @staticmethod
     def load(str spec_json, list files, dict names, tensors, given):
-        """Weights come from `tensors` ({name: (array, dtype)}) or, if None, safetensors `files`;
-        `names` maps ours to theirs, `given` is SessionOptions."""
+        """Weights: as of `weight_source`. `given` is SessionOptions."""
         cdef NativeSession result = NativeSession()
         cdef SessionOptions options = _options(given)
         cdef string spec = spec_json.encode()
-        cdef vector[string] paths = [str(path).encode() for path in files]
-        cdef cpp_map[string, string] theirs = {a.encode(): b.encode() for a, b in names.items()}
-        cdef cpp_map[string, TensorView] views
-        cdef bint in_memory = tensors is not None
-        cdef unique_ptr[WeightSource] source
+        cdef unique_ptr[WeightSource] source = weight_source(files, names, tensors)
         cdef vector[OutputShape] shapes
         cdef size_t i
-        if in_memory:
-            views = _views(tensors)
         with nogil:
-            if in_memory:
-                source = borrow_tensors(views)
-            else:
-                source = open_safetensors(paths)
-            if not theirs.empty():
-                source = rename_tensors(move(source), theirs)
             result.session = CSession.load(spec, deref(source), options)
         result.device_index = options.device.index if deref(result.session).stream() else -1
         result.hidden_size = deref(result.session).hidden_size()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 import numpy as np
 
@@ -26,10 +26,13 @@ from packhorse.dtypes import choose_dtype
 from packhorse.lifetime import SessionLifetime
 from packhorse.memory import MemoryPlan
 from packhorse.names import AttentionAlgorithm, Dtype, OutputName, PairTruncation, Pooling
-from packhorse.options import ModelPath, SessionOptions
+from packhorse.options import GenerationOptions, ModelPath, SessionOptions
 from packhorse.packing import Int32Array, PackedTokens, TokenSequence, as_int32, pack
 from packhorse.pairs import as_scores, check_pair, check_scores, join_pairs
 from packhorse.result import DeviceResult, FloatArray, OutputShape, RunResult
+
+if TYPE_CHECKING:
+    from packhorse.generation import GenerationRequest, Sampling
 
 OutArrays = Mapping[str, FloatArray]
 
@@ -53,7 +56,9 @@ class Session(SessionLifetime):
     ) -> None:
         """`reload`: loads the same again, and can be pickled; None: this session cannot be."""
         super().__init__(native, reload)
-        self._options = options
+        self._native = native
+        self._options: SessionOptions | GenerationOptions = options
+        self._max_predictions = options.max_predictions
         self.config = config
         self.memory_plan = MemoryPlan.from_native(native.memory_plan())
 
@@ -63,8 +68,8 @@ class Session(SessionLifetime):
         path: ModelPath,
         device: str = "cpu",
         dtype: Dtype | None = None,
-        max_tokens: int = 8192,
-        max_sequences: int = 256,
+        max_tokens: int | None = None,
+        max_sequences: int | None = None,
         threads: int | None = None,
         pin_threads: bool = False,
         memory_limit: int | None = None,
@@ -76,6 +81,9 @@ class Session(SessionLifetime):
         normalize: bool | None = None,
         *,
         revision: str | None = None,
+        kv_tokens: int | None = None,
+        max_queue: int = 4096,
+        prefix_cache: bool = True,
     ) -> Session:
         """Loads a converted folder or a Hugging Face model.
 
@@ -88,14 +96,16 @@ class Session(SessionLifetime):
                        on the CPU, "float16" or "bfloat16" on CUDA devices. None: "int8" where the
                        folder was converted so; else "float32" on the CPU and, on CUDA, "bfloat16"
                        where the weights are stored so, else "float16"
-        max_tokens     tokens of the largest batch that `run` takes
-        max_sequences  sequences of the largest batch
+        max_tokens     tokens of the largest batch that `run` takes; generating, of one step: of all
+                       prompts' pieces and running sequences. None: 8192; generating, 2048
+        max_sequences  sequences of the largest batch; generating, sequences that run at once. None:
+                       256; generating, 64
         threads        CPU threads, the caller's own among them; None: all cores it may use.
                        Sessions of a process share their threads and take turns on them; with 1 a
                        session runs on its caller alone
         pin_threads    whether each CPU worker stays on one core of the affinity mask; the caller's
                        own thread is left alone
-        memory_limit   bytes that weights and arena together may take; None: no limit
+        memory_limit   bytes that weights, arena and cache together may take; None: no limit
         output_slots   results that may stay on the device at once; on the CPU none are planned
         max_predictions  rows of the largest batch that a masked language model predicts; with 0 its
                        head is not loaded
@@ -108,30 +118,27 @@ class Session(SessionLifetime):
                        (docs/models.md#pooling)
         normalize      whether that vector is brought to length 1; None: as the files say
         revision       branch, tag or commit hash of a repository; None: main
+        kv_tokens      tokens, of all sequences together, whose keys and values the cache of a model
+                       that generates holds; then the session is a `GenerationSession`. 0: the model
+                       gives hidden states and embeddings. None: causal language models generate,
+                       with as many tokens as `memory_limit`, else 90 % of the free memory, leaves;
+                       but 0 for those with files of sentence-transformers and for loads with
+                       `reranker`, `pooling` or `normalize` (docs/generation.md)
+        max_queue      generating: requests that may wait to be started
+        prefix_cache   generating: whether prompts that begin alike share keys and values
 
         Raises FileNotFoundError (no such model, and what to run), ValueError (the model cannot be
-        read or is not supported, by name), MemoryError (the plan exceeds the limit or the machine),
-        RuntimeError (no such device or dtype here).
+        read, is not supported, by name, or cannot generate), MemoryError (the plan exceeds the
+        limit or the machine), RuntimeError (no such device or dtype here).
         """
         # Imported late: what runs models need not know how checkpoints look.
         from packhorse_weights import resolve_model
+        from packhorse_weights.generation import generates
 
         model = resolve_model(path, reranker, pooling, normalize, revision=revision)
         tensors = model.tensors
-        options = SessionOptions(
-            device=device,
-            dtype=choose_dtype(dtype, device, model.stored_dtype),
-            max_tokens=max_tokens,
-            max_sequences=max_sequences,
-            threads=threads,
-            pin_threads=pin_threads,
-            memory_limit=memory_limit,
-            output_slots=output_slots,
-            max_predictions=max_predictions,
-            attention_algorithm=attention_algorithm,
-        )
-        native = _session.NativeSession.load(
-            json.dumps(model.spec),
+        dtype = choose_dtype(dtype, device, model.stored_dtype)
+        weights = (
             model.safetensors,
             model.names if tensors is None else {},
             None
@@ -140,10 +147,39 @@ class Session(SessionLifetime):
                 name: (np.ascontiguousarray(tensor.data), tensor.dtype)
                 for name, tensor in tensors.items()
             },
-            options,
         )
         # Other processes may have another working directory.
         place = Path(path).absolute() if Path(path).exists() else path
+        embeds = reranker is not None or pooling is not None or normalize is not None
+        if generates(path, model.spec, kv_tokens, embeds=embeds, revision=revision):
+            from packhorse.generation.loading import load_generation
+
+            generation = GenerationOptions(
+                device=device,
+                dtype=dtype,
+                kv_tokens=kv_tokens,
+                max_tokens=2048 if max_tokens is None else max_tokens,
+                max_sequences=64 if max_sequences is None else max_sequences,
+                max_queue=max_queue,
+                prefix_cache=prefix_cache,
+                threads=threads,
+                pin_threads=pin_threads,
+                memory_limit=memory_limit,
+            )
+            return load_generation(cls, place, revision, model.spec, weights, generation)
+        options = SessionOptions(
+            device=device,
+            dtype=dtype,
+            max_tokens=8192 if max_tokens is None else max_tokens,
+            max_sequences=256 if max_sequences is None else max_sequences,
+            threads=threads,
+            pin_threads=pin_threads,
+            memory_limit=memory_limit,
+            output_slots=output_slots,
+            max_predictions=max_predictions,
+            attention_algorithm=attention_algorithm,
+        )
+        native = _session.NativeSession.load(json.dumps(model.spec), *weights, options)
         reload = partial(
             cls.load,
             place,
@@ -151,9 +187,15 @@ class Session(SessionLifetime):
             pooling=pooling,
             normalize=normalize,
             revision=revision,
+            kv_tokens=0,
             **asdict(options),
         )
         return cls(native, model.spec, options, reload)
+
+    @property
+    def generates(self) -> bool:
+        """Whether it is a `GenerationSession`: it generates, and gives nothing else."""
+        return False
 
     @property
     def hidden_size(self) -> int:
@@ -198,7 +240,7 @@ class Session(SessionLifetime):
     @property
     def max_predictions(self) -> int:
         """Rows of the largest batch that a masked language model predicts."""
-        return self._options.max_predictions
+        return self._max_predictions
 
     @property
     def max_sequences(self) -> int:
@@ -406,6 +448,39 @@ class Session(SessionLifetime):
             types = None if type_ids is None else type_ids[first:last]
             self._run_into(pack(rows[first:last], type_ids=types), part)
         return RunResult(arrays, cu_seqlens)
+
+    def generate(
+        self, prompts: Iterable[TokenSequence], sampling: Sampling | None = None
+    ) -> list[Any]:
+        """Generates from any number of prompts, each the ids of a sequence, and waits for all.
+
+        sampling  settings of each prompt's request; None: `Sampling()`, the most probable tokens
+
+        Gives a `GeneratedTokens` for each prompt, in order; for `n` over 1 a list of n of them.
+        Ctrl-C, or an error, cancels what still runs.
+
+        Raises ValueError: a session that does not generate; a prompt that is empty, has an id that
+        the model does not know, or can never fit into the context or the cache; settings that are
+        not acceptable. RuntimeError: the session was closed, or a request failed.
+        """
+        self._refuse_generation("generate")
+
+    def submit(
+        self, ids: TokenSequence, sampling: Sampling | None = None, *, timeout_s: float = 0.0
+    ) -> GenerationRequest:
+        """Starts generating from one prompt and gives the request without waiting for it.
+
+        timeout_s  seconds to wait for a place where `max_queue` requests wait already
+
+        Raises as `generate`, and RuntimeError where there was no place in time.
+        """
+        self._refuse_generation("submit")
+
+    def _refuse_generation(self, method: str) -> NoReturn:
+        raise ValueError(
+            f"{method}: this session gives hidden states and embeddings, and does not generate: "
+            "load a causal language model, with kv_tokens over 0 where its files say otherwise"
+        )
 
     def _split(self, rows: Sequence[Int32Array]) -> Iterator[tuple[int, int]]:
         """Ranges [first, last) of sequences that each fit the plan."""

@@ -48,7 +48,7 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: Any) -> bool:
     real = isinstance(value, int | float | np.integer | np.floating)
     return real and not isinstance(value, bool) and math.isfinite(value)
 
@@ -62,16 +62,16 @@ _NUMBERS: Mapping[str, tuple[float, bool, float, str]] = {
     "presence_penalty": (-math.inf, False, math.inf, "a finite number"),
     "frequency_penalty": (-math.inf, False, math.inf, "a finite number"),
     "length_penalty": (-math.inf, False, math.inf, "a finite number"),
-    "deadline_s": (0, True, math.inf, "seconds from 0 on, or None"),
+    "deadline_s": (0, False, math.inf, "seconds above 0, or None"),
 }
 # Field -> (least value, greatest value, what is expected).
 _INTEGERS: Mapping[str, tuple[int, int, str]] = {
-    "max_new_tokens": (1, 2**62, "a whole number from 1 on, or None"),
+    "max_new_tokens": (0, 2**62, "a whole number from 0 on, or None"),
     "top_k": (0, 2**62, "a whole number from 0 on (0: all tokens)"),
     "seed": (0, 2**64 - 1, "a whole number from 0 to 2**64 - 1, or None"),
     "logprobs": (0, 2**31, "a whole number from 0 on, or None"),
     "prompt_logprobs": (0, 2**31, "a whole number from 0 on, or None"),
-    "n": (1, 2**31, "a whole number from 1 on"),
+    "n": (1, 1024, "a whole number from 1 to 1024"),
     "num_beams": (1, 2**31, "a whole number from 1 on"),
 }
 _OPTIONAL = ("max_new_tokens", "deadline_s", "seed", "logprobs", "prompt_logprobs")
@@ -92,7 +92,7 @@ class Sampling:
                         multiplied where negative
     presence_penalty    is subtracted from the logit of each token that the output has already
     frequency_penalty   the same, as many times as the output has the token
-    logit_bias          {token id: what is added to its logit}
+    logit_bias          {token id: what is added to its logit; -inf forbids the token}
     allowed_ids         only these tokens may be chosen; empty: all
     mask                a `TokenMask` of this request alone; None: none
     stop_ids            tokens that end a sequence, beside those that end one by the model's files
@@ -138,7 +138,9 @@ class Sampling:
             value = getattr(self, name)
             if value is None and name in _OPTIONAL:
                 continue
-            right = _is_number(value) and value <= high and (value >= low if closed else value > low)
+            right = (
+                _is_number(value) and value <= high and (value >= low if closed else value > low)
+            )
             _require(right, name, value, expected)
         for name, (least, most, expected) in _INTEGERS.items():
             value = getattr(self, name)
@@ -187,6 +189,6 @@ def _bias(given: Any) -> Mapping[int, float]:
     _require(isinstance(given, Mapping), "logit_bias", given, "a mapping of token ids to numbers")
     for token, bias in given.items():
         _require(_is_int(token) and 0 <= token < _INT32, "logit_bias: key", token, "a token id")
-        right = _is_number(bias) or bias in (math.inf, -math.inf)
-        _require(right, f"logit_bias[{token}]", bias, "a number")
+        right = _is_number(bias) or bias == -math.inf
+        _require(right, f"logit_bias[{token}]", bias, "a number, or -inf")
     return {int(token): float(bias) for token, bias in given.items()}

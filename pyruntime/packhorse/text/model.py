@@ -5,6 +5,7 @@ from __future__ import annotations
 from packhorse.text.answers import Answering
 from packhorse.text.embeddings import Embedding
 from packhorse.text.entities import TokenClassifying
+from packhorse.text.generation import GeneratingText
 from packhorse.text.labels import Classifying
 from packhorse.text.masks import MaskFilling
 from packhorse.text.retrieval import Retrieval
@@ -12,7 +13,14 @@ from packhorse.text.scores import Scoring
 
 
 class TextModel(
-    Embedding, Retrieval, Scoring, Classifying, TokenClassifying, Answering, MaskFilling
+    Embedding,
+    Retrieval,
+    Scoring,
+    Classifying,
+    TokenClassifying,
+    Answering,
+    MaskFilling,
+    GeneratingText,
 ):
     """A session and the tokenizer of its model. Made by `load`.
 

@@ -16,6 +16,7 @@ from packhorse.planning import plan_memory
 from packhorse.result import FloatArray, RunResult
 from packhorse.session import Session
 from packhorse.text.checks import Text
+from packhorse.text.generation import TextGeneration
 from packhorse.text.settings import longest_sequence
 from packhorse.text.streaming import prepare_ahead
 from packhorse.text.tokenizer import NO_FRAME, Frame, TextTokenizer, Tokens
@@ -40,6 +41,7 @@ class TextRunner:
         self.max_length = self._longest(max_length)
         has_types = session.config.get("type_vocab_size", 0) > 1
         self._has_types = has_types and tokenizer.config.type_ids
+        self._generation: TextGeneration | None = None
 
     @classmethod
     def load(
@@ -50,7 +52,7 @@ class TextRunner:
         *,
         max_length: int | None = None,
         max_tokens: int | None = None,
-        max_sequences: int = 256,
+        max_sequences: int | None = None,
         threads: int | None = None,
         pin_threads: bool = False,
         memory_limit: int | None = None,
@@ -61,11 +63,15 @@ class TextRunner:
         pooling: Pooling | Sequence[Pooling] | None = None,
         normalize: bool | None = None,
         revision: str | None = None,
+        kv_tokens: int | None = None,
+        max_queue: int = 4096,
+        prefix_cache: bool = True,
     ) -> Self:
         """Loads a model with its tokenizer. `path`, `device` and `dtype` are as in `Session.load`.
 
         max_length  where to cut texts; None: as the model's files say
-        max_tokens  tokens of the largest batch; None: 8192, or `max_length` where that is more
+        max_tokens  tokens of the largest batch; None: 8192, or `max_length` where that is more; of
+                    a model that generates, as in `Session.load`
 
         The other arguments are those of `Session.load`.
 
@@ -73,6 +79,7 @@ class TextRunner:
         ModuleNotFoundError without the package tokenizers.
         """
         from packhorse_weights import find_model, inspect_checkpoint
+        from packhorse_weights.generation import generates, read_generation
 
         path = find_model(path, revision)
         checkpoint = inspect_checkpoint(path, reranker, pooling, normalize)
@@ -80,7 +87,9 @@ class TextRunner:
         dtype = choose_dtype(dtype, device, checkpoint.stored_dtype)
         plan_memory(spec, device, dtype, max_tokens=1, max_sequences=1)  # checks the spec
         tokenizer = TextTokenizer.load(path)
-        if max_tokens is None:
+        embeds = reranker is not None or pooling is not None or normalize is not None
+        generation = generates(path, spec, kv_tokens, embeds=embeds)
+        if max_tokens is None and not generation:
             max_tokens = max(8192, longest_sequence(spec, max_length))
         session = Session.load(
             path,
@@ -97,8 +106,14 @@ class TextRunner:
             attention_algorithm=attention_algorithm,
             pooling=pooling,
             normalize=normalize,
+            kv_tokens=kv_tokens,
+            max_queue=max_queue,
+            prefix_cache=prefix_cache,
         )
-        return cls(session, tokenizer, max_length)
+        model = cls(session, tokenizer, max_length)
+        if generation:
+            model._generation = TextGeneration(session, tokenizer, read_generation(path))
+        return model
 
     def close(self) -> None:
         """Closes the session (`Session.close`). Methods that need it raise RuntimeError then."""
@@ -133,7 +148,7 @@ class TextRunner:
 
     def _longest(self, max_length: int | None) -> int:
         longest = longest_sequence(self.session.config, max_length)
-        if longest > self.session.max_tokens:
+        if longest > self.session.max_tokens and not self.session.generates:
             raise ValueError(
                 f"max_length {longest} exceeds max_tokens {self.session.max_tokens} of the session"
             )
