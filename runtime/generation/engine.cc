@@ -124,7 +124,6 @@ void Engine::end_overdue() {
       end(*job, FinishReason::kDeadline);
     }
   }
-  scheduler_.remove_finished();
 }
 
 void Engine::run_step() {

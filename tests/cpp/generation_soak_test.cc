@@ -1,0 +1,160 @@
+// Random requests, cancels, deadlines and failing steps, in caches that are too small for them:
+// at the end no page is missing, and every result is that of its lone run.
+// PACKHORSE_SOAK_REQUESTS sets how many requests there are.
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "fake_runner.h"
+#include "generation/generation_session.h"
+#include "test.h"
+
+using namespace packhorse;
+using packhorse::test::FakeRunner;
+using packhorse::test::generate_alone;
+
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+struct Sent {
+  Ids prompt;
+  Sampling sampling;
+  std::shared_ptr<GenerationRequest> request;
+};
+
+int64_t num_requests() {
+  const char* set = std::getenv("PACKHORSE_SOAK_REQUESTS");
+  return set == nullptr ? 1200 : std::atoll(set);
+}
+
+// One caller: sends requests as fast as the queue takes them, and cancels some.
+std::vector<Sent> call(GenerationSession& session, uint64_t seed, int64_t count) {
+  std::mt19937_64 random(seed);
+  const auto draw = [&](uint64_t below) { return random() % below; };
+  std::vector<Sent> sent;
+  for (int64_t i = 0; i < count; ++i) {
+    Sent& next = sent.emplace_back();
+    // Few beginnings, so that many prompts share pages.
+    next.prompt.assign(draw(3) == 0 ? 0 : 64 * (1 + draw(2)), int32_t(draw(2)));
+    for (uint64_t length = 1 + draw(draw(4) == 0 ? 150 : 40); length > 0; --length) {
+      next.prompt.push_back(int32_t(draw(40)));
+    }
+    Sampling& sampling = next.sampling;
+    sampling.max_new_tokens = int64_t(draw(draw(5) == 0 ? 120 : 30));
+    sampling.temperature = draw(2) == 0 ? 0 : 1;
+    sampling.seed = draw(100);
+    sampling.n = draw(6) == 0 ? 3 : 1;
+    if (draw(4) == 0) sampling.logprobs = 2;
+    if (draw(4) == 0) sampling.prompt_logprobs = 1;
+    if (draw(3) == 0) sampling.stop_ids = {int32_t(draw(40))};
+    if (draw(10) == 0) sampling.deadline_s = 1e-6 * double(draw(20000));
+    if (sampling.deadline_s && *sampling.deadline_s <= 0) sampling.deadline_s.reset();
+    if (draw(8) == 0 && sampling.max_new_tokens > 0) {
+      sampling.temperature = 0;
+      sampling.num_beams = 3;
+      sampling.n = std::min<int64_t>(sampling.n, 3);
+      sampling.logprobs.reset();
+    }
+    next.request = session.submit(next.prompt, sampling, kNoTimeout);
+    if (draw(10) == 0) next.request->cancel();
+    if (draw(10) == 0) sent[draw(sent.size())].request->cancel();
+    if (draw(20) == 0) next.request->next();
+  }
+  return sent;
+}
+
+void check_result(const Sent& sent, const RunnerLimits& limits,
+                  GenerationSession& lone, int64_t& complete) {
+  const Sampling& sampling = sent.sampling;
+  std::vector<GeneratedSequence> expected;
+  if (sampling.num_beams > 1) {
+    Sampling free = sampling;
+    free.deadline_s.reset();
+    expected = lone.generate(std::vector<Ids>{sent.prompt}, free)[0];
+  }
+  for (size_t i = 0; i < size_t(sampling.n); ++i) {
+    const GeneratedSequence found = sent.request->result(i);
+    CHECK(found.finish_reason != FinishReason::kNone);
+    if (sampling.max_new_tokens == 0) {
+      CHECK(found.ids.empty());
+      continue;
+    }
+    const bool whole = found.finish_reason == FinishReason::kStop ||
+                       found.finish_reason == FinishReason::kLength;
+    complete += whole ? 1 : 0;
+    if (sampling.num_beams > 1) {
+      if (whole) CHECK(found.ids == expected[i].ids && found.score == expected[i].score);
+      continue;
+    }
+    const GeneratedSequence alone = generate_alone({limits.vocab_size}, sent.prompt, sampling, i,
+                                                   limits.max_context);
+    CHECK(found.ids.size() <= alone.ids.size());
+    CHECK(std::equal(found.ids.begin(), found.ids.end(), alone.ids.begin()));
+    CHECK(std::equal(found.logprobs.begin(), found.logprobs.end(), alone.logprobs.begin()));
+    if (whole) CHECK(found.finish_reason == alone.finish_reason && found.ids == alone.ids);
+  }
+}
+
+void soak(const RunnerLimits& limits, bool prefix_cache, bool fails, uint64_t seed) {
+  GenerationOptions options;
+  options.max_tokens = limits.max_tokens;
+  options.max_sequences = limits.max_sequences;
+  options.max_queue = 50;
+  options.prefix_cache = prefix_cache;
+  auto owned = std::make_unique<FakeRunner>(limits);
+  FakeRunner& runner = *owned;
+  const auto session = make_generation_session(std::move(owned), options);
+  // Beams have no lone run but an engine's: one that is never short of anything.
+  RunnerLimits ample = limits;
+  ample.num_pages = 200;
+  const auto lone = make_generation_session(std::make_unique<FakeRunner>(ample), options);
+
+  constexpr int kCallers = 3;
+  std::vector<std::vector<Sent>> sent(kCallers);
+  std::vector<std::thread> callers;
+  std::atomic<int> left = kCallers;
+  for (int i = 0; i < kCallers; ++i) {
+    callers.emplace_back([&, i] {
+      sent[size_t(i)] = call(*session, seed * 100 + uint64_t(i), num_requests() / (4 * kCallers));
+      --left;
+    });
+  }
+  while (fails && left > 0) {
+    if (runner.fail_in == 0) runner.fail_in = 97;
+    std::this_thread::yield();
+  }
+  runner.fail_in = 0;
+  for (std::thread& caller : callers) caller.join();
+  int64_t complete = 0;
+  for (const auto& of_caller : sent) {
+    for (const Sent& each : of_caller) {
+      CHECK(each.request->wait(60));
+      for (size_t i = 0; i < size_t(each.sampling.n); ++i) {
+        const GeneratedSequence result = each.request->result(i);
+        CHECK(fails ? (result.error.empty() || result.error == "a step failed: the fake device is lost")
+                    : result.error.empty());
+      }
+      check_result(each, limits, *lone, complete);
+    }
+  }
+  // The engine has told the last result before it counts what is left.
+  GenerationStats stats = session->stats();
+  while (stats.running > 0 || stats.queued > 0) stats = session->stats();
+  CHECK(stats.pages_used == 0);
+  CHECK(stats.pages_free + stats.pages_cached == limits.num_pages);
+  CHECK(prefix_cache || stats.pages_cached == 0);
+  CHECK(stats.preemptions > 0 && complete > num_requests() / 20);
+}
+
+}  // namespace
+
+TEST(generation_soak) { soak({40, 400, 14, 40, 8}, true, false, 1); }
+TEST(generation_soak_without_prefix_cache) { soak({40, 400, 14, 40, 8}, false, false, 2); }
+TEST(generation_soak_in_few_pages) { soak({40, 330, 16, 8, 8}, true, false, 3); }
+TEST(generation_soak_with_failing_steps) { soak({40, 400, 20, 100, 12}, true, true, 4); }

@@ -1,0 +1,168 @@
+// What the scheduler decides, step by step, without threads.
+#include "generation/scheduler.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/format.h"
+#include "fake_runner.h"
+#include "test.h"
+
+using namespace packhorse;
+using packhorse::test::FakeRunner;
+
+namespace {
+
+using State = Sequence::State;
+
+GenerationOptions options_of(const RunnerLimits& limits, bool prefix_cache) {
+  GenerationOptions options;
+  options.max_tokens = limits.max_tokens;
+  options.max_sequences = limits.max_sequences;
+  options.prefix_cache = prefix_cache;
+  return options;
+}
+
+// The scheduler and a runner, and what the engine does with the tokens, without ends.
+struct Bench {
+  RunnerLimits limits;
+  GenerationOptions options;
+  Scheduler scheduler;
+  FakeRunner runner;
+
+  explicit Bench(const RunnerLimits& of, bool prefix_cache = true)
+      : limits(of),
+        options(options_of(of, prefix_cache)),
+        scheduler(of, options),
+        runner(of) {}
+
+  Job& add(size_t prompt_tokens, int64_t new_tokens, int32_t first = 0, Sampling sampling = {}) {
+    std::vector<int32_t> ids(prompt_tokens, 7);
+    if (!ids.empty()) ids[0] = first;
+    sampling.max_new_tokens = new_tokens;
+    auto job = make_job(ids, sampling, limits, options);
+    Job& added = *job;
+    scheduler.add(std::move(job));
+    return added;
+  }
+
+  // One step; returns "first token of the prompt: position+count" of each of its sequences.
+  std::string step() {
+    const Step step = scheduler.plan();
+    std::string planned;
+    for (size_t i = 0; i < step.sequences.size(); ++i) {
+      const StepSequence& sequence = step.sequences[i];
+      planned += concat(i == 0 ? "" : " ", scheduler.planned()[i]->tokens[0], ":",
+                        sequence.position, "+", sequence.ids.size());
+    }
+    if (step.sequences.empty()) return "nothing";
+    runner.run(step);
+    scheduler.commit();
+    for (size_t i = 0; i < step.sequences.size(); ++i) {
+      Sequence& sequence = *scheduler.planned()[i];
+      if (!step.sequences[i].sample) continue;
+      sequence.tokens.push_back(sequence.chosen.id);
+      if (sequence.size() == sequence.job->max_size) scheduler.finish(sequence);
+    }
+    scheduler.check();
+    scheduler.remove_finished();
+    return planned;
+  }
+};
+
+}  // namespace
+
+TEST(scheduler_cuts_prompts_into_the_budget_behind_decodes) {
+  Bench bench({40, 1000, 20, 16, 4});
+  bench.add(10, 5, 1);
+  bench.add(20, 3, 2);
+  bench.add(4, 2, 3);
+  CHECK(bench.step() == "1:0+10 2:0+6");
+  CHECK(bench.step() == "1:10+1 2:6+14 3:0+1");  // 3 gets what is left
+  CHECK(bench.step() == "1:11+1 2:20+1 3:1+3");
+  CHECK(bench.step() == "1:12+1 2:21+1 3:4+1");
+  CHECK(bench.step() == "1:13+1");
+  CHECK(bench.step() == "nothing");
+  CHECK(bench.scheduler.stats().finished_requests == 3);
+}
+
+TEST(scheduler_starts_in_the_order_of_arrival) {
+  Bench bench({40, 1000, 4, 300, 2});
+  bench.add(100, 2, 1);  // 2 pages
+  bench.add(150, 2, 2);  // 3 pages: not there
+  bench.add(5, 2, 3);    // would fit, but came later
+  CHECK(bench.step() == "1:0+100");
+  CHECK(bench.scheduler.stats().queued == 2 && bench.scheduler.num_unstarted() == 2);
+  CHECK(bench.step() == "1:100+1");
+  CHECK(bench.step() == "2:0+150");  // a page is kept for what runs
+  CHECK(bench.step() == "2:150+1");
+  CHECK(bench.step() == "3:0+5");
+}
+
+TEST(scheduler_preempts_the_youngest_and_loses_nothing) {
+  Bench bench({40, 1000, 4, 300, 3});
+  bench.add(60, 80, 1);
+  bench.add(60, 80, 2);
+  CHECK(bench.step() == "1:0+60 2:0+60");
+  for (int i = 0; i < 4; ++i) CHECK(bench.step() == concat("1:", 60 + i, "+1 2:", 60 + i, "+1"));
+  CHECK(bench.step() == "1:64+1 2:64+1");  // the second page of each
+  for (int i = 65; i < 128; ++i) CHECK(bench.step() == concat("1:", i, "+1 2:", i, "+1"));
+  CHECK(bench.scheduler.stats().preemptions == 0 && bench.scheduler.stats().pages_free == 0);
+  CHECK(bench.step() == "1:128+1");  // its third page: 2 gives way
+  const GenerationStats stats = bench.scheduler.stats();
+  CHECK(stats.preemptions == 1 && stats.queued == 1 && stats.running == 1);
+  CHECK(stats.pages_used == 3 && stats.pages_cached == 1);
+  for (int i = 129; i < 139; ++i) CHECK(bench.step() == concat("1:", i, "+1"));
+  // 2 finds its first page, and computes the rest, its own new tokens too.
+  CHECK(bench.step() == "2:64+65");
+  CHECK(bench.scheduler.stats().prefix_hit_tokens == 64);
+  CHECK(bench.step() == "2:129+1");
+}
+
+TEST(scheduler_shares_pages_between_sequences_of_a_request) {
+  for (const bool prefix_cache : {true, false}) {
+    Bench bench({40, 1000, 20, 100, 5}, prefix_cache);
+    Sampling sampling;
+    sampling.n = 3;
+    sampling.temperature = 1;
+    sampling.seed = 1;
+    bench.add(140, 3, 1, sampling);
+    bench.add(10, 9, 2);
+    CHECK(bench.step() == "1:0+100");
+    CHECK(bench.step() == "1:100+40 2:0+10");  // the others of 1 wait for its pages
+    CHECK(bench.step() == "1:140+1 2:10+1 1:128+12 1:128+12");
+    CHECK(bench.scheduler.stats().pages_used == 3 + 1 + 1 + 1);
+    // The same prompt later.
+    bench.add(140, 3, 1);
+    bench.step();
+    CHECK(bench.scheduler.stats().prefix_hit_tokens == (prefix_cache ? 3 : 2) * 128);
+    while (bench.step() != "nothing") {
+    }
+    CHECK(bench.scheduler.stats().pages_cached == (prefix_cache ? 2 : 0));
+  }
+}
+
+TEST(scheduler_computes_prompts_whole_for_their_logprobs) {
+  Bench bench({40, 1000, 20, 200, 4});
+  bench.add(140, 2, 1);
+  while (bench.step() != "nothing") {
+  }
+  Sampling sampling;
+  sampling.prompt_logprobs = 0;
+  bench.add(140, 2, 1, sampling);
+  CHECK(bench.step() == "1:0+140");
+  CHECK(bench.scheduler.stats().prefix_hit_tokens == 0);
+  bench.step();
+  bench.add(140, 2, 1);
+  CHECK(bench.step() == "1:128+12");
+}
+
+TEST(scheduler_always_computes_the_last_token) {
+  Bench bench({40, 1000, 20, 200, 4});
+  bench.add(128, 2, 1);
+  while (bench.step() != "nothing") {
+  }
+  bench.add(128, 1, 1);
+  CHECK(bench.step() == "1:64+64");
+}
