@@ -133,7 +133,7 @@ class Session(SessionLifetime):
         """
         # Imported late: what runs models need not know how checkpoints look.
         from packhorse_weights import resolve_model
-        from packhorse_weights.generation import generates
+        from packhorse_weights.generation_files import generates
 
         model = resolve_model(path, reranker, pooling, normalize, revision=revision)
         tensors = model.tensors

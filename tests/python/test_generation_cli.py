@@ -15,7 +15,7 @@ from fake_engine import fake_session
 from packhorse import TextModel
 from packhorse.text import TextTokenizer
 from packhorse.text.generation import TextGeneration
-from packhorse_weights.generation import GenerationFiles
+from packhorse_weights.generation_files import GenerationFiles
 from tiny_tokenizer import with_kind
 
 EOS = 3

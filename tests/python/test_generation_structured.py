@@ -12,7 +12,7 @@ from fake_engine import fake_session
 from packhorse import TextModel
 from packhorse.text import TextTokenizer
 from packhorse.text.generation import TextGeneration
-from packhorse_weights.generation import GenerationFiles
+from packhorse_weights.generation_files import GenerationFiles
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 pytest.importorskip("llguidance")

@@ -16,7 +16,7 @@ from fake_engine import FakeNative, fake_session
 from packhorse import Generation, TextModel
 from packhorse.text import TextStreaming, TextTokenizer
 from packhorse.text.generation import TextGeneration
-from packhorse_weights.generation import GenerationFiles
+from packhorse_weights.generation_files import GenerationFiles
 from tiny_tokenizer import with_kind
 
 EOS = 3

@@ -24,7 +24,7 @@ def load_generation(
 ) -> GenerationSession:
     """`weights`: as `NativeGenerationSession.load` takes them. The tokens that end a sequence are
     read from the model's files."""
-    from packhorse_weights.generation import read_generation
+    from packhorse_weights.generation_files import read_generation
 
     again = asdict(options)
     del again["eos_ids"]

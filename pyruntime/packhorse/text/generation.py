@@ -22,7 +22,7 @@ from packhorse.text.generator import FOREVER, Generator, TextStreaming, as_asked
 from packhorse.text.structured import Grammars
 
 if TYPE_CHECKING:
-    from packhorse_weights.generation import GenerationFiles
+    from packhorse_weights.generation_files import GenerationFiles
     from typing_extensions import Unpack
 
     from packhorse.session import Session

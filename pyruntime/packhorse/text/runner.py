@@ -79,7 +79,7 @@ class TextRunner:
         ModuleNotFoundError without the package tokenizers.
         """
         from packhorse_weights import find_model, inspect_checkpoint
-        from packhorse_weights.generation import generates, read_generation
+        from packhorse_weights.generation_files import generates, read_generation
 
         path = find_model(path, revision)
         checkpoint = inspect_checkpoint(path, reranker, pooling, normalize)

@@ -80,16 +80,25 @@ def read_generation(path: str | PathLike[str], *, revision: str | None = None) -
     path = find_model(path, revision)
     root = path if path.is_dir() else path.parent
     folder = model_folder(root)
-    config = _optional(folder / "config.json")
-    generation = _optional(folder / "generation_config.json")
+    where = str(folder / "generation_config.json")
+    generation = Config(generation_config(folder) or {}, where)
     settings = _optional(folder / "tokenizer_config.json")
-    ends = generation if "eos_token_id" in generation.fields else config
     return GenerationFiles(
-        _token_ids(ends, "eos_token_id"),
+        _token_ids(generation, "eos_token_id"),
         _defaults(generation),
         _chat_templates(folder, settings),
         _special_tokens(settings, _optional(folder / "special_tokens_map.json")),
     )
+
+
+def generation_config(folder: Path) -> dict[str, Any] | None:
+    """generation_config.json of a model folder, with the tokens that end a text from config.json
+    where it does not name any itself; None where neither says anything."""
+    file = folder / "generation_config.json"
+    fields = _optional(file).fields
+    ends = _optional(folder / "config.json").fields.get("eos_token_id")
+    found = {**fields, "eos_token_id": fields.get("eos_token_id", ends)}
+    return found if file.is_file() or ends is not None else None
 
 
 def _optional(path: Path) -> Config:
