@@ -124,3 +124,13 @@ cdef extern from "packhorse/session.h" namespace "packhorse" nogil:
                                                        const SessionOptions&) except +
     vector[string] c_available_devices "packhorse::available_devices"() except +
     const char* c_version "packhorse::version"()
+
+
+cdef class TensorMaker:
+    cdef object tensors  # {name: tensor}, or None
+    cdef str name
+    cdef object array  # of that tensor; C-contiguous
+
+
+cdef unique_ptr[WeightSource] weight_source(list files, dict names, TensorMaker maker) except *
+cdef allocation_of(const PlannedAllocation& plan)

@@ -25,3 +25,21 @@ class SessionOptions:
     output_slots: int = 2
     max_predictions: int = 0
     attention_algorithm: AttentionAlgorithm = "auto"
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """The options of the C++ library (packhorse/generation.h) under the same names; `Session.load`
+    says what they mean."""
+
+    device: str = "cpu"
+    dtype: Dtype = "float32"
+    kv_tokens: int | None = None
+    max_tokens: int = 2048
+    max_sequences: int = 64
+    max_queue: int = 4096
+    prefix_cache: bool = True
+    threads: int | None = None
+    pin_threads: bool = False
+    memory_limit: int | None = None
+    eos_ids: tuple[int, ...] = ()

@@ -13,7 +13,8 @@ from typing import Any
 from packhorse_weights.checkpoint import inspect_checkpoint
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json, refuse_lfs_pointer
-from packhorse_weights.gguf_model import generation_config, open_tokenizer
+from packhorse_weights.generation_files import generation_config
+from packhorse_weights.gguf_model import open_tokenizer
 from packhorse_weights.hub import find_model
 from packhorse_weights.pooling import AskedPooling
 from packhorse_weights.quantize import QUANTIZED_DTYPES, quantize_tensors
@@ -29,6 +30,8 @@ _TRAVELLING = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
     "vocab.txt",
     "vocab.json",
     "merges.txt",
@@ -75,6 +78,8 @@ def _copy_text_files(to: Path, root: Path, model: Path) -> None:
     for name, file in files.items():
         refuse_lfs_pointer(file)
         shutil.copyfile(file, to / name)
+    if (found := generation_config(model)) is not None:
+        _write_json(to / "generation_config.json", found)
 
 
 def _write_tokenizer(to: Path, folders: tuple[Path, ...]) -> None:
@@ -97,7 +102,7 @@ def _write_tokenizer(to: Path, folders: tuple[Path, ...]) -> None:
 
 def _write_parts_of_gguf(to: Path, path: Path) -> None:
     """The files that a folder has in place of the metadata."""
-    _write_json(to / "generation_config.json", generation_config(path))
+    _write_json(to / "generation_config.json", generation_config(path) or {})
     try:
         found = open_tokenizer(path)
     except CheckpointError:
