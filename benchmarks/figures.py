@@ -1,4 +1,4 @@
-"""Figures of a result file of benchmarks/cpu.py, and their plot as SVG."""
+"""The figures of a result file of benchmarks/cpu.py, and their plot as SVG."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Json = dict[str, Any]
 PACKHORSE = "Packhorse"
 DTYPES = ("float32", "bfloat16", "int8")
 
-# One panel for each model and dtype.
+# The plot has one panel for each model and dtype.
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 310, 250, 52, 34, 52
-# Told apart by everybody (Okabe and Ito's palette).
+# Colours that everybody can tell apart (Okabe and Ito's palette).
 COLOURS = {
     PACKHORSE: "#d55e00",
     "PyTorch": "#0072b2",
@@ -35,7 +35,8 @@ def tokens_per_second(case: Json, engine: Json) -> float:
 
 
 def ratio(slower: Json, faster: Json) -> float:
-    """Median over the rounds: what disturbs the machine in one round disturbs both in it."""
+    """The median over the rounds, because what disturbs the machine in a round affects both
+    engines."""
     pairs = zip(slower["seconds"], faster["seconds"], strict=True)
     return float(statistics.median(one / other for one, other in pairs))
 
@@ -50,14 +51,15 @@ def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float 
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times the powers of ten between low and high."""
+    """The numbers 1, 2 and 5 times the powers of ten between low and high."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
     return [step for step in steps if low <= step <= high]
 
 
 def _panel(cases: list[Json], dtype: str, title: str) -> list[str]:
-    """Tokens per second, logarithmic, over the cases; lines within a batch size."""
+    """Plots tokens per second, on a logarithmic scale, over the cases. Lines join cases of one
+    batch size."""
     rates = {
         name: [
             tokens_per_second(case, engine) if (engine := find(case, name, dtype)) else None
@@ -88,7 +90,7 @@ def _panel(cases: list[Json], dtype: str, title: str) -> list[str]:
         first, count = batches.index(batch), batches.count(batch)
         middle = (at_x(first) + at_x(first + count - 1)) / 2
         parts.append(_text(middle, bottom + 32, f"{batch} text{'s' if batch > 1 else ''}"))
-    for name, values in reversed(rates.items()):  # ours last, on top of the others
+    for name, values in reversed(rates.items()):  # ours is drawn last, on top of the others
         colour, width = COLOURS[name], 2.5 if name == PACKHORSE else 1.2
         before: tuple[int, float] | None = None
         for i, rate in enumerate(values):
@@ -106,8 +108,8 @@ def _panel(cases: list[Json], dtype: str, title: str) -> list[str]:
 
 
 def plot(result: Json, models: Sequence[str] = ()) -> str:
-    """An SVG: a row of panels for each model, all of them if none is named; a column for each
-    dtype."""
+    """Makes an SVG with a row of panels for each model (for all models if none is named) and a
+    column for each dtype."""
     models = models or list(dict.fromkeys(case["model"] for case in result["cases"]))
     parts = []
     for row, model in enumerate(models):

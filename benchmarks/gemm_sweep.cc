@@ -1,4 +1,4 @@
-// The Hopper GEMMs of every tile as C functions, for gemm_sweep.py, which compiles this file.
+// The Hopper GEMMs with every tile, as C functions for gemm_sweep.py, which compiles this file.
 #include <cstdio>
 #include <exception>
 
@@ -14,12 +14,12 @@ EXPORT int tile_rows(int tile) { return kGemmTiles.at(static_cast<size_t>(tile))
 EXPORT int tile_columns(int tile) { return kGemmTiles.at(static_cast<size_t>(tile)).n; }
 EXPORT int params_size() { return sizeof(GemmParams); }
 
-/// What the session's recording for up to p.rows rows would take.
+/// The tile that the session's recording for up to p.rows rows would take.
 EXPORT int chosen_tile(const GemmParams& p) {
   return static_cast<int>(select_gemm(shape_of(p), p.sm_count).tile);
 }
 
-/// 0, or 1 after printing what went wrong.
+/// Returns 0, or 1 after printing what went wrong.
 EXPORT int run_gemm(const GemmParams& p, int tile, cudaStream_t stream) {
   try {
     const auto chosen = static_cast<GemmTile>(tile);

@@ -3,16 +3,17 @@
     python benchmarks/gemm_sweep.py --cutlass DIR [--seconds 60] [--out FILE.csv]
     python benchmarks/gemm_sweep.py --fit FILE.csv
 
-The first needs a Hopper GPU, PyTorch and nvcc; DIR holds CUTLASS's headers. It compiles the kernels
-of this tree into build/benchmarks/, checks each against float64 and all against each other, and
-times them. The second prints the rows of kGemmTiles (runtime/cuda/gemm/gemm_config.h) that fit a
-file best, and what their choices cost against the best tile of each shape.
+The first command needs a Hopper GPU, PyTorch and nvcc; DIR holds CUTLASS's headers. It compiles the
+kernels of this tree into build/benchmarks/, checks each against float64 and all against each other,
+and times them. The second command prints the rows of kGemmTiles
+(runtime/cuda/gemm/gemm_config.h) that fit a file best, and how much slower their choices are than
+the best tile of each shape.
 
-Times are of CUDA graphs of many launches, each of which may set itself up while the one before
-finishes, as in the encoder: float16, the row count in device memory, activations in L2 (one
-buffer), weights not (they rotate through more than L2). All tiles of a shape take turns, medians
-over the rounds; cuBLAS adds a bias only. Sustained load is limited by power, so compare within a
-shape.
+The times are those of CUDA graphs of many launches, each of which may begin its setup while the one
+before finishes, as in the encoder. The dtype is float16 and the row count lies in device memory.
+Activations lie in L2 (one buffer); weights do not (they rotate through more memory than L2). All
+tiles of a shape take turns, and times are medians over the rounds; cuBLAS adds only a bias. Power
+limits sustained load, so compare only within a shape.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ KERNELS += [
     f"gemm_sm90_{kind}{dtype}" for kind in ("", "gated_", "rotated_") for dtype in ("f16", "bf16")
 ]
 COLUMNS = ["rows", "n", "k", "epilogue", "variant", "tile_rows", "tile_columns", "us"]
-Shape = tuple[int, int, int, str]  # rows, n, k, epilogue
+Shape = tuple[int, int, int, str]  # (rows, n, k, epilogue)
 LAYERS = [(tokens, 768) for tokens in (32, 128, 300, 581, 1151, 2567, 5283, 21769)]
 LAYERS += [(10308, 1024), (10191, 384)]
 SHAPES: list[Shape] = [(8192, 8192, 8192, "bias")]
@@ -53,7 +54,7 @@ for tokens in (4096, 32768):
     PRODUCTS += [(tokens, 2304, 768), (tokens, 768, 768), (tokens, 3072, 768), (tokens, 768, 3072)]
 PRODUCTS += [(32768, 3072, 1024), (32768, 4096, 1024), (32768, 1024, 4096)]
 SHAPES += [(*product, epilogue) for product in PRODUCTS for epilogue in ("bias", "gelu")]
-FLOAT16, GELU = 1, 1  # DType, Activation
+FLOAT16, GELU = 1, 1  # values of DType and Activation
 
 
 class Rotation(ctypes.Structure):  # GemmRotation
@@ -130,7 +131,7 @@ def bucket_of(rows: int) -> int:
 
 
 class Case:
-    """Buffers of one shape, and its launches."""
+    """The buffers of one shape, and its launches."""
 
     def __init__(self, torch: Any, library: ctypes.CDLL, shape: Shape) -> None:
         self.torch, self.library = torch, library
@@ -185,7 +186,8 @@ class Case:
         self.torch.addmm(self.bias16, self.x[: self.rows], weight, out=out)
 
     def check(self) -> None:
-        """Every tile right to a rounding, and all tiles the same to the bit."""
+        """Checks that every tile is right to within rounding, and that all tiles give the same
+        bits."""
         rows = min(self.rows, 2048)
         expected = self.x[:rows].double() @ self.weights[0].double().t() + self.bias.double()
         if self.activation == GELU:
@@ -217,14 +219,14 @@ class Case:
         return graph
 
     def measure(self, seconds: float) -> dict[str, float]:
-        """Microseconds of each variant: `cublas`, or the number of a tile."""
+        """Returns the microseconds of each variant: `cublas`, or the number of a tile."""
         torch = self.torch
         launches = max(len(self.weights), 24 if self.rows < 6000 else 3)
         graphs = {"cublas": self.capture(self.cublas, launches)}
         for tile in range(self.library.tile_count()):
             size = self.library.tile_rows(tile) * self.library.tile_columns(tile)
             if size < 128 * 128 and self.rows * self.n / size > 60 * self.sm_count:
-                continue  # small tiles at large shapes only heat the room
+                continue  # small tiles are never good for large shapes
 
             def launch(i: int, tile: int = tile) -> None:
                 self.ours(tile, i)
@@ -273,7 +275,7 @@ def sweep(cutlass: Path, seconds: float, out: Path) -> None:
 
 
 def non_negative(a: Any, y: Any) -> Any:
-    """Least squares without negative coefficients, over all subsets of the few columns."""
+    """Least squares without negative coefficients, by trying all subsets of the few columns."""
     best, least = np.zeros(a.shape[1]), float("inf")
     for mask in itertools.product([False, True], repeat=a.shape[1]):
         if not any(mask):
@@ -305,7 +307,7 @@ def fit(file: Path, sm_count: int = 132) -> None:
     for tile in sorted(size):
         timed = [s for s, us in shapes.items() if tile in us]
         measured = np.array([shapes[s][tile] for s in timed])
-        # Where a tile is far from the best, its time decides little.
+        # The further a tile is from the best one, the less its time matters.
         weight = np.array([min(shapes[s].values()) for s in timed]) / measured
         a = np.array([terms(tile, s) for s in timed]) / measured[:, None]
         cost[tile] = non_negative(a * weight[:, None], weight)

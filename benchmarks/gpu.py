@@ -2,9 +2,9 @@
 
     python benchmarks/gpu.py [--quick] [--out FILE.json]
 
-Random weights in the shapes of BERT-base, BERT-large and MiniLM; lengths uniform with mean about
-0.6 of the longest. Prints Markdown, writes FILE.json (default: benchmarks/results/). How it is
-measured: METHOD below, which is also in the file.
+Models have random weights in the shapes of BERT-base, BERT-large and MiniLM; lengths are uniform
+with a mean of about 0.6 of the longest. Prints Markdown and writes FILE.json (default:
+benchmarks/results/). METHOD below, which is also in the file, says how times are measured.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gpu_results import origin, result_of, table, write
 from torch_encoders import VARLEN, Batch, Encoder, capture, forget_compiled
 
 Json = dict[str, Any]
-Timer = Callable[[int], list[float]]  # repeats -> milliseconds of each
+Timer = Callable[[int], list[float]]  # number of repeats -> milliseconds of each
 
 OURS = "Packhorse"
 COMPILED = "torch.compile, varlen, CUDA graph"
@@ -61,9 +61,10 @@ states. One session per model serves all of its rows."""
 
 
 def time_on_gpu(work: Callable[[], object], repeats: int) -> list[float]:
-    """Milliseconds between events around each of `repeats` calls, queued without a pause."""
+    """Returns the milliseconds between events around each of `repeats` calls, which are queued
+    without a pause."""
     events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
-    torch.cuda._sleep(1_000_000)  # half a millisecond, for the queue to fill
+    torch.cuda._sleep(1_000_000)  # half a millisecond, in which the queue fills
     events[0].record()
     for event in events[1:]:
         work()
@@ -82,7 +83,7 @@ def time_run(session: packhorse.Session, ids: Any, cu_seqlens: Any, repeats: int
 
 
 def interleave(timers: dict[str, Timer], rounds: int) -> dict[str, list[float]]:
-    """About a tenth of a second for each engine in each round."""
+    """Times each engine for about a tenth of a second in each round."""
     repeats = {}
     for name, timer in timers.items():
         timer(3)
@@ -95,7 +96,7 @@ def interleave(timers: dict[str, Timer], rounds: int) -> dict[str, list[float]]:
 
 
 class Bench:
-    """One model, loaded by everyone who runs it."""
+    """One model, loaded by all engines that run it."""
 
     def __init__(self, model: Model, folder: Path, rounds: int) -> None:
         self.model, self.rounds = model, rounds
@@ -114,7 +115,7 @@ class Bench:
         }
 
     def peers(self, batch: Batch) -> tuple[dict[str, Timer], dict[str, Any], Json]:
-        """Timers, hidden states [T, hidden_size], and what went wrong; by name."""
+        """Returns timers, hidden states [T, hidden_size] and errors of the peers, each by name."""
         encoder = self.half
         works: dict[str, Callable[[], Any]] = {
             COMPILED: lambda: encoder.packed(batch, compiled=True),
@@ -133,7 +134,7 @@ class Bench:
                     work = graph.replay
                 else:
                     output = work()[batch.mask]
-            except Exception as error:  # a peer that cannot run here must not end the others' run
+            except Exception as error:  # a peer that fails must not end the run of the others
                 failures[name] = f"{type(error).__name__}: {error}"
                 print(f"{name} left out: {failures[name]}", file=sys.stderr)
                 continue

@@ -2,8 +2,9 @@
 
     python benchmarks/gpu_attention.py [--out FILE.json]
 
-Lengths uniform with mean about 0.6 of the longest, or all the longest. Prints Markdown, writes
-FILE.json (default: benchmarks/results/). How it is measured: METHOD below.
+Lengths are uniform with a mean of about 0.6 of the longest, or all equal to the longest. Prints
+Markdown and writes FILE.json (default: benchmarks/results/). METHOD below says how times are
+measured.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Case:
     longest: int
     flash3_ms: float
     causal: bool = False
-    full: bool = False  # all sequences are the longest
+    full: bool = False  # whether all sequences have the longest length
 
     @property
     def name(self) -> str:
@@ -82,7 +83,7 @@ def torch_attention(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, case: Case
 
 
 def exact(q: Tensor, k: Tensor, v: Tensor, case: Case) -> Tensor:
-    """One sequence, in float32, a head at a time."""
+    """Computes attention one sequence and one head at a time, in float32."""
     rows = torch.arange(len(q), device="cuda")
     hidden = rows[:, None] < rows if case.causal else None
     heads = []

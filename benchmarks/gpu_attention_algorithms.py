@@ -2,9 +2,10 @@
 
     python benchmarks/gpu_attention_algorithms.py [--out FILE.json]
 
-ByteTransformer's two kernels (arXiv 2210.03052), the portable and Hopper's kernels with an online
-softmax, and the FlashAttention-2 of PyTorch, on packed sequences of 128 to 1024 tokens. Prints
-Markdown, writes FILE.json (default: benchmarks/results/). How it is measured: METHOD below.
+These are ByteTransformer's two kernels (arXiv 2210.03052), the portable kernel and Hopper's kernel
+with an online softmax, and the FlashAttention-2 of PyTorch, on packed sequences of 128 to 1024
+tokens. Prints Markdown and writes FILE.json (default: benchmarks/results/). METHOD below says how
+times are measured.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def markdown(result: dict[str, Any]) -> str:
     rows = []
     for found in result["rows"]:
         times = [
-            # Beyond its longest sequence the kernel's time is that of the general one.
+            # Beyond the longest sequence of the kernel, the general kernel runs in its place.
             "" if name == "short" and found["longest"] > 384 else f"{1e3 * ms:.1f}"
             for name, ms in found["ms"].items()
         ]

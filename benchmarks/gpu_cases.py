@@ -1,4 +1,5 @@
-"""What the GPU benchmarks run: models of random weights, and batches by the lengths in them."""
+"""What the GPU benchmarks run: models with random weights, and batches that are defined by their
+lengths."""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ class Model:
     num_layers: int
     hidden_size: int
     num_heads: int
-    max_tokens: int  # what its session is loaded for: above every workload's
+    max_tokens: int  # for loading its session; at least that of every workload
     max_sequences: int
-    max_length: int = 512  # of the checkpoints; BERT-base has a workload beyond theirs
+    max_length: int = 512  # the checkpoints' limit, which one workload of BERT-base exceeds
 
     @property
     def spec(self) -> Json:
@@ -41,7 +42,7 @@ class Model:
         )
 
     def flop(self, lengths: list[int]) -> int:
-        """Of the matrix products, attention's among them, without padding."""
+        """FLOP of the matrix products, including those of attention, without padding."""
         products = 2 * sum(lengths) * 12 * self.hidden_size**2
         scores = sum(4 * n * n * self.hidden_size for n in lengths)
         return self.num_layers * (products + scores)
@@ -57,8 +58,8 @@ class Workload:
     model: Model
     batch: int
     max_length: int
-    original_ms: float | None = None  # ByteTransformer's own time; see ORIGINAL
-    quick: bool = False  # also part of --quick
+    original_ms: float | None = None  # the time of ByteTransformer itself; see ORIGINAL
+    quick: bool = False  # whether --quick includes it
 
     @property
     def name(self) -> str:
@@ -78,7 +79,8 @@ class Workload:
 
 
 def uniform_lengths(batch: int, longest: int) -> list[int]:
-    """Uniform from 0.2 to 1 of the longest, the first one the longest: mean about 0.6."""
+    """Lengths that are uniform from 0.2 to 1 times the longest, of which the first is the longest.
+    The mean is about 0.6."""
     generator = torch.Generator().manual_seed(0)
     low = max(1, int(0.2 * longest))
     lengths: list[int] = torch.randint(low, longest + 1, (batch,), generator=generator).tolist()
@@ -87,7 +89,7 @@ def uniform_lengths(batch: int, longest: int) -> list[int]:
 
 
 def shifted(lengths: list[int], total: int, longest: int) -> list[int]:
-    """All lengths but the first changed by 1, in turn, until they add up to `total`. A single
+    """Changes all lengths but the first by 1, in turn, until they add up to `total`. A single
     sequence stays as it is."""
     result = list(lengths)
     difference, i = total - sum(result), 1
@@ -119,7 +121,8 @@ ORIGINAL = (
     "(driver 580.159, 2026-11-20): the fastest of several variants, in a CUDA graph, without its "
     "copy of the token count to the host in every layer. From that run, not from this one."
 )
-# Mean exactly 0.6 of the longest: batch x int(0.6 longest) tokens. One sequence: the whole length.
+# The mean is exactly 0.6 of the longest, so a batch has batch x int(0.6 longest) tokens. A single
+# sequence has the whole length.
 ORIGINAL_WORKLOADS = tuple(
     Workload(BASE, batch, longest, milliseconds)
     for batch, longest, milliseconds in (
@@ -137,7 +140,7 @@ ORIGINAL_WORKLOADS = tuple(
 
 
 class Loadable(Protocol):
-    """What a session is loaded from."""
+    """A model from which a session can be loaded."""
 
     @property
     def spec(self) -> Json: ...
@@ -148,8 +151,8 @@ class Loadable(Protocol):
 
 
 def random_weights(model: Loadable) -> dict[str, Tensor]:
-    """float16 on the GPU, by the names of docs/weights.md: activations stay near 1, attention is
-    far from uniform, norms are not the identity."""
+    """Random weights in float16 on the GPU, by the names of docs/weights.md. They are such that
+    activations stay near 1, attention is far from uniform, and norms are not the identity."""
     generator = torch.Generator("cuda").manual_seed(0)
     tensors = {}
     for name, shape in weight_shapes(with_defaults(model.spec)).items():
@@ -163,7 +166,7 @@ def random_weights(model: Loadable) -> dict[str, Tensor]:
 
 
 def load_session(model: Loadable, weights: dict[str, Tensor], folder: Path) -> packhorse.Session:
-    """The model in float16 on the first GPU, by way of a folder."""
+    """Loads the model in float16 on the first GPU, from a folder that is written first."""
     write_model(folder, model.spec, {name: x.cpu().numpy() for name, x in weights.items()})
     return packhorse.Session.load(
         folder,

@@ -2,9 +2,9 @@
 
     python benchmarks/gpu_deberta.py [--quick] [--out FILE.json]
 
-transformers runs its own DeBERTa as it is, eager, over the padded batch. BERT-base over the same
-batches shows what the relative terms cost. Prints Markdown, writes FILE.json (default:
-benchmarks/results/); how it is measured: METHOD of gpu.py.
+transformers runs its own DeBERTa unchanged, in eager mode, on the padded batch. BERT-base on the
+same batches shows what the relative terms cost. Prints Markdown and writes FILE.json (default:
+benchmarks/results/). METHOD of gpu.py says how times are measured.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ CASES = (Workload(BASE, 16, 512, quick=True), Workload(BASE, 16, 128), Workload(
 
 
 def make_model() -> Any:
-    """The sizes of microsoft/deberta-v3-base but for its vocabulary, for which BERT's serves."""
+    """Makes a model with the sizes of microsoft/deberta-v3-base, except that its vocabulary is
+    BERT's."""
     torch.manual_seed(0)
     config = DebertaV2Config(
         vocab_size=30522,
@@ -50,7 +51,7 @@ def make_model() -> Any:
         position_biased_input=False,
         type_vocab_size=0,
         layer_norm_eps=1e-7,
-        initializer_range=0.04,  # more than its own 0.02: attention is far from uniform
+        initializer_range=0.04,  # not the original 0.02, so that attention is far from uniform
     )
     return DebertaV2Model(config).eval()
 

@@ -2,9 +2,9 @@
 
     python benchmarks/gpu_families.py [NAME ...] [--out FILE.json]
 
-Random weights in a published model's shape; lengths uniform with mean about 0.6 of the longest.
-Prints Markdown, writes FILE.json (default: benchmarks/results/). How it is measured: METHOD below.
-A family is one more entry of CASES.
+Models have random weights in a published model's shape; lengths are uniform with a mean of about
+0.6 of the longest. Prints Markdown and writes FILE.json (default: benchmarks/results/). METHOD
+below says how times are measured. To add a family, add an entry to CASES.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ TF32) on the same weights, sequence by sequence, over all hidden states: the lar
 of all relative to that of the hidden states."""
 
 Weights = Mapping[str, Tensor]
-# name -> what gives hidden states [T, hidden_size] and whether a CUDA graph is to be made of it
+# A name -> a function that returns hidden states [T, hidden_size], and whether to capture it in a
+# CUDA graph.
 Peers = dict[str, tuple[Callable[[], Tensor], bool]]
 
 
@@ -52,10 +53,10 @@ class Case:
     spec: Json
     batch: int
     max_length: int
-    max_tokens: int  # what the session is loaded for: at least those of the lengths
+    max_tokens: int  # for loading the session; at least the sum of the lengths
     peers: Callable[[Weights, Json, Batch], Peers]
-    exact: Callable[[Weights, Json, Batch], Tensor]  # hidden states in float32
-    marks: dict[str, float] = field(default_factory=dict)  # how much faster than a peer we want
+    exact: Callable[[Weights, Json, Batch], Tensor]  # computes hidden states in float32
+    marks: dict[str, float] = field(default_factory=dict)  # our goals: speed relative to a peer
 
     @property
     def max_sequences(self) -> int:
@@ -147,7 +148,7 @@ def measure(case: Case, folder: Path) -> Json:
                 work = graph.replay
             else:
                 output = work()
-        except Exception as error:  # a peer that cannot run here must not end the others' run
+        except Exception as error:  # a peer that fails must not end the run of the others
             failures[name] = f"{type(error).__name__}: {error}"
             print(f"{name} left out: {failures[name]}", file=sys.stderr)
             continue

@@ -1,13 +1,13 @@
-"""Where an encoder's time on the GPU goes: each kernel of a layer beside its floor.
+"""Shows where an encoder's time on the GPU goes: each kernel of a layer beside its lower bound.
 
     python benchmarks/gpu_profile.py ["BERT-base 16 x 512" ...]
 
 Times are those of kernels inside the CUDA graph that `run` launches, medians over passes and
-layers, from PyTorch's profiler (CUPTI), which sees every kernel of the process. A gap is the idle
-time before a kernel; where it is negative, the kernel began while the one before still ran, and
-waited for it: its own time is duration + gap. The floor is the larger of bytes / 4.1 TB/s (rows
-read and written once, weights once) and FLOP / 745 TFLOP/s. The profiler itself makes kernels of a
-few microseconds look up to half a microsecond longer.
+layers. They come from PyTorch's profiler (CUPTI), which sees every kernel of the process. A gap is
+the idle time before a kernel. If it is negative, the kernel began while the one before still ran
+and waited for it, so its own time is duration + gap. The floor, a lower bound, is the larger of
+bytes / 4.1 TB/s (rows are read and written once, weights read once) and FLOP / 745 TFLOP/s. The
+profiler itself makes kernels of a few microseconds look up to half a microsecond longer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LAYER = ("QKV", "attention", "output + residual", "norm", "up + GELU", "down + r
 
 
 def floors(model: Model, lengths: list[int]) -> list[float]:
-    """Microseconds, in the order of LAYER."""
+    """The lower bounds in microseconds, in the order of LAYER."""
     rows, width = sum(lengths), model.hidden_size
 
     def product(n: int, k: int, residual: bool = False) -> float:
@@ -57,7 +57,7 @@ def report(session: Any, workload: Workload) -> str:
     ids, cu_seqlens = workload.tokens()
     whole = 1e3 * statistics.median(session._native.time_encoder(ids, cu_seqlens, 50))
     events = kernel_spans(lambda: session._native.time_encoder(ids, cu_seqlens, 20))
-    per_pass = 1 + len(LAYER) * model.num_layers  # the embedding, then the layers
+    per_pass = 1 + len(LAYER) * model.num_layers  # the embedding, then all layers
     passes = len(events) // per_pass
     if len(events) % per_pass:
         raise SystemExit(f"{len(events)} kernels are no multiple of {per_pass}: LAYER is outdated")
@@ -88,7 +88,7 @@ def main() -> None:
     chosen = [w for w in WORKLOADS if w.name in sys.argv[1:] or not sys.argv[1:]]
     if not chosen:
         raise SystemExit("expected names among: " + ", ".join(w.name for w in WORKLOADS))
-    with profile(activities=[ProfilerActivity.CUDA]):  # CUPTI must see graphs being made
+    with profile(activities=[ProfilerActivity.CUDA]):  # CUPTI must see how the graphs are created
         torch.cuda.synchronize()
     for model in dict.fromkeys(workload.model for workload in chosen):
         with tempfile.TemporaryDirectory() as folder:

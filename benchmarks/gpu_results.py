@@ -1,4 +1,5 @@
-"""What the GPU benchmarks write: Markdown, and result files that say where they come from."""
+"""Writes the results of the GPU benchmarks: Markdown, and result files that say where they come
+from."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def versions() -> dict[str, str]:
 
 
 def command() -> str:
-    """The running one, without where its result goes."""
+    """The command that is running, without the path of its result."""
     words = [
         word
         for before, word in pairwise(["python", *sys.argv])
@@ -47,7 +48,8 @@ def command() -> str:
 
 
 def result_of(**content: Any) -> dict[str, Any]:
-    """`content`, after the machine, the versions and the command that it comes from."""
+    """Returns `content`, preceded by the machine, the versions and the command that it comes
+    from."""
     properties = torch.cuda.get_device_properties(0)
     machine = {
         "device": properties.name,
@@ -61,7 +63,7 @@ def result_of(**content: Any) -> dict[str, Any]:
 
 
 def origin(result: dict[str, Any]) -> str:
-    """The line above a result's tables."""
+    """The line above the tables of a result."""
     machine = result["machine"]
     libraries = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
     where = f"{machine['device']}, driver {machine['driver']}; {libraries}"
@@ -69,7 +71,7 @@ def origin(result: dict[str, Any]) -> str:
 
 
 def write(result: dict[str, Any], kind: str, out: Path | None) -> None:
-    """To `out`, or to a file of this kind, machine and day."""
+    """Writes a result to `out`, or to a file named after its kind, the machine and the day."""
     chip = re.sub(r"[^a-z0-9]+", "-", result["machine"]["device"].lower()).strip("-")
     name = f"{kind}_{chip.removeprefix('nvidia-')}_{result['date']}.json"
     path = out or RESULTS / name

@@ -1,8 +1,9 @@
-"""Times the kernels that memory limits on one GPU: embedding, norms and pooling of large batches.
+"""Times the kernels on one GPU that memory limits: embedding, norms and pooling of large batches.
 
     python benchmarks/gpu_rows.py [--out FILE.json]
 
-Prints Markdown, writes FILE.json (default: benchmarks/results/). How it is measured: METHOD below.
+Prints Markdown and writes FILE.json (default: benchmarks/results/). METHOD below says how times are
+measured.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ and offsets, which a session does for all of a batch's work together, is left ou
 @dataclass(frozen=True)
 class Work:
     name: str
-    kernels: tuple[str, ...]  # what their names contain
+    kernels: tuple[str, ...]  # parts of their names
     bytes_moved: int
     ours: Callable[[], Any]
     peer: Callable[[], Tensor] | None = None
     peer_kernels: tuple[str, ...] = ("",)
-    writes_pending: bool = True  # L2 still has to write back what others wrote
+    writes_pending: bool = True  # whether L2 must still write back the data of other kernels
 
 
 def torch_norm(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
@@ -102,7 +103,7 @@ def work_of(tokens: int, width: int) -> list[Work]:
     places = torch.arange(tokens, device="cuda", dtype=torch.int32)
     sequences = torch.searchsorted(cu_seqlens, places, right=True) - 1
     positions = places - cu_seqlens[sequences]
-    long_ids = ids.long()  # PyTorch computes places in a table in the type of the ids
+    long_ids = ids.long()  # PyTorch computes positions in a table in the dtype of the ids
     once = 2 * tokens * width
     word_bytes = 2 * width * len(ids.unique())
     eps_norm = (gamma, beta, 1e-12)
@@ -156,7 +157,7 @@ def work_of(tokens: int, width: int) -> list[Work]:
 
 
 def copied_per_second() -> float:
-    """Bytes read and written by a copy."""
+    """The bytes per second that a copy reads and writes."""
     source = torch.empty(COPIED_BYTES, device="cuda", dtype=torch.uint8)
     target = torch.empty_like(source)
     times: list[float] = []
@@ -171,7 +172,7 @@ def copied_per_second() -> float:
 
 
 def measure(work: Work) -> dict[str, Any]:
-    """Milliseconds, and the largest difference of the results."""
+    """Returns the milliseconds, and the largest difference between the results."""
     found: dict[str, Any] = {"name": work.name, "bytes": work.bytes_moved}
     out = torch.from_dlpack(work.ours())
     samples: dict[str, list[float]] = {"packhorse_ms": []}

@@ -1,4 +1,4 @@
-"""How the GPU benchmarks time kernels."""
+"""The functions by which the GPU benchmarks time kernels."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ Span = tuple[float, float]
 
 
 def kernel_spans(work: Callable[[], object], names: tuple[str, ...] = ("",)) -> list[Span]:
-    """Start and end, in microseconds, of every kernel of `work` that has one of `names` in its own.
+    """Returns start and end, in microseconds, of every kernel of `work` whose name contains one of
+    `names`.
 
-    As PyTorch's profiler (CUPTI) sees them, in the order of their starts.
+    They come from PyTorch's profiler (CUPTI), in the order of their starts.
     """
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:
         work()
@@ -30,9 +31,10 @@ def kernel_spans(work: Callable[[], object], names: tuple[str, ...] = ("",)) -> 
 def kernel_ms(
     call: Callable[[], object], calls: int, names: tuple[str, ...] = ("",)
 ) -> list[float]:
-    """Milliseconds of each of `calls` calls in kernels that have one of `names` in theirs.
+    """Returns the milliseconds that each of `calls` calls spends in kernels whose name contains one
+    of `names`.
 
-    Without what lies between them, and once where two of them run at the same time.
+    Time between kernels is not counted, and time in which two of them run counts once.
     """
 
     def work() -> None:
@@ -48,7 +50,7 @@ def kernel_ms(
 
 
 def busy(spans: list[Span]) -> float:
-    """How long at least one of `spans`, in the order of their starts, lasts."""
+    """How long at least one of `spans`, which are in the order of their starts, lasts."""
     total, latest = 0.0, 0.0
     for start, end in spans:
         total += max(0.0, end - max(start, latest))

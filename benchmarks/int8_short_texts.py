@@ -1,10 +1,11 @@
-"""Why int8 is least exact on very short texts, and what ideas against it would give.
+"""Shows why int8 is least exact on very short texts, and what ideas against it would achieve.
 
     python benchmarks/int8_short_texts.py [FOLDER] [--ideas]
 
-Prints the cosine of the int8 embedding with the float32 one for texts of no to a few words, by
-`packhorse` itself. With --ideas also what other ways to quantise would give, in NumPy, for a BERT
-with mean pooling, by default all-MiniLM-L6-v2: docs/experiments/int8_short_texts.md.
+Prints the cosine of the int8 embedding with the float32 one for texts of zero to a few words, both
+computed by `packhorse`. With --ideas it also prints what other ways to quantise would give,
+computed in NumPy, for a BERT with mean pooling (by default all-MiniLM-L6-v2). See
+docs/experiments/int8_short_texts.md.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Dense = Callable[
 
 SHORT = ["", "x", ".", "?", "ok", "no", "yes", "of", "hello", "é", "what is this?", "how are you"]
 SHORT += ["the quick brown fox"]
-FROM_NORM = ("query", "key", "value", "up")  # layers that read what a norm gave
+FROM_NORM = ("query", "key", "value", "up")  # layers whose input is the output of a norm
 LICENSE = (Path(__file__).parents[1] / "LICENSE").read_text()
 LONG = [text for text in LICENSE.split("\n\n") if 300 < len(text) < 1200][:10]
 
@@ -48,13 +49,14 @@ def measured(folder: str) -> None:
 
 
 def rounded_weight(w: Array) -> Array:
-    """As the library does: a scale for each output feature."""
+    """Rounds as the library does, with a scale for each output feature."""
     scale = np.abs(w).max(-1, keepdims=True) / 127
     return np.rint(w / scale) * scale
 
 
 def least_square_weight(w: Array) -> Array:
-    """The scale, of 21 down to 0.6 of the usual one, whose error is smallest for the row."""
+    """Rounds with the best of 21 scales, from the usual one down to 0.6 of it: the one with the
+    smallest error for the row."""
     usual = np.abs(w).max(-1, keepdims=True) / 127
     scales = [usual * part for part in np.linspace(0.6, 1, 21)]
     tries = [np.clip(np.rint(w / scale), -127, 127) * scale for scale in scales]
@@ -63,7 +65,8 @@ def least_square_weight(w: Array) -> Array:
 
 
 def rounded(x: Array) -> Array:
-    """As the library does: from the smallest to the largest value of each row in 255 steps."""
+    """Rounds as the library does: from the smallest to the largest value of each row in 255
+    steps."""
     low = x.min(-1, keepdims=True)
     step = (x.max(-1, keepdims=True) - low) / 255
     return np.rint((x - low) / step) * step + low
@@ -87,7 +90,7 @@ class Model:
     def dense(
         self, act: Callable[[str, Array], Array] | None = None, weights: object = None
     ) -> Dense:
-        """Layers in float32, or of activations and weights that were rounded."""
+        """Computes layers in float32, from activations and weights that may have been rounded."""
         table = weights if isinstance(weights, dict) else {}
 
         def run(name: str, x: Array) -> Array:

@@ -1,6 +1,7 @@
-"""What limits an encoder: the best rate of products on this machine, and where its time goes.
+"""Measures what limits an encoder: the best rate of products on this machine, and where its time
+goes.
 
-The rate is that of whatever is fastest on large products: PyTorch's libraries (its BLAS, oneDNN on
+The rate is that of the fastest code for large products: PyTorch's libraries (its BLAS, oneDNN on
 packed weights) or Packhorse's own kernels. The time comes from the runtime's own timers, so that
 all shares of a run add up to it.
 """
@@ -25,7 +26,7 @@ TRIALS = 5
 
 
 def _torch_products(dtype: str, k: int, n: int) -> list[Callable[[], Any]]:
-    """Products of [ROWS, k] and [k, n] by every way that this PyTorch knows."""
+    """Yields products of [ROWS, k] and [k, n] by every method that this PyTorch has."""
     import torch
 
     if dtype == "int8":
@@ -51,9 +52,9 @@ def _torch_products(dtype: str, k: int, n: int) -> list[Callable[[], Any]]:
 
 
 def _torch_rate(dtype: str, k: int, n: int) -> float:
-    """FLOP/s; 0 where it cannot."""
+    """The FLOP/s of PyTorch's fastest product, or 0 if it has none."""
     best = float("inf")
-    # None of these but mm is a public interface of PyTorch: they may go.
+    # Of these, only mm is a public interface of PyTorch; the others may be removed.
     with contextlib.suppress(ImportError, AttributeError, NotImplementedError, RuntimeError):
         import torch
 
@@ -79,7 +80,7 @@ def _own_rate(dtype: str, k: int, n: int, threads: int) -> float:
 
 
 def measure_peaks(threads: int) -> dict[str, float]:
-    """FLOP/s of the fastest product of each dtype."""
+    """Measures the FLOP/s of the fastest product in each dtype."""
     with contextlib.suppress(ImportError):
         import torch
 
@@ -93,9 +94,10 @@ def measure_peaks(threads: int) -> dict[str, float]:
 
 
 def profile(engine: Engine, batches: Sequence[Batch], threads: int) -> dict[str, float]:
-    """Seconds of each part of Packhorse's time, means over the threads; "waiting" is the rest.
+    """The seconds of each part of Packhorse's time, as means over the threads; "waiting" is the
+    rest.
 
-    Of the fastest of some passes: what disturbs it is not Packhorse's.
+    They are those of the fastest of several passes, because disturbances are not Packhorse's.
     """
     passes = []
     for _ in range(TRIALS):

@@ -1,4 +1,4 @@
-"""onnxruntime and OpenVINO, which run the model as PyTorch exports it."""
+"""The peers onnxruntime and OpenVINO, which run the model as PyTorch exports it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from engines import Engine, FloatArray, pad, unpad
 
 
 def export_onnx(folder: Path, cache: Path) -> Path:
-    """model.onnx: as exported; optimized.onnx: after onnxruntime's transformer optimizer, if there.
+    """Writes model.onnx as exported and, if onnxruntime's transformer optimizer is installed, its
+    optimized.onnx.
 
-    The eager attention and the TorchScript exporter give the graph that the optimizer knows.
+    Eager attention and the TorchScript exporter give the graph that the optimizer recognises.
     """
     plain = cache / "model.onnx"
     if plain.is_file():
@@ -40,7 +41,7 @@ def export_onnx(folder: Path, cache: Path) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     partial = cache / "partial.onnx"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns of its own age
+        warnings.simplefilter("ignore")  # the exporter warns of its own age
         torch.onnx.export(
             LastHiddenState(),
             (example, example),
@@ -72,7 +73,7 @@ def onnxruntime_engines(folder: Path, cache: Path, threads: int) -> Iterator[Eng
             hidden_size=sizes.hidden_size,
         )
         fused = model.get_fused_operator_statistics()
-        # Otherwise the figures would be of something less than it can do.
+        # Without all fusions, the figures would show less than the engine can do.
         if not fused["Attention"] == fused["BiasGelu"] == sizes.num_layers:
             raise RuntimeError(f"onnxruntime's optimizer did not know the graph: {fused}")
         model.save_model_to_file(str(optimized))
@@ -82,12 +83,12 @@ def onnxruntime_engines(folder: Path, cache: Path, threads: int) -> Iterator[Eng
             quantized,
             weight_type=QuantType.QInt8,
             per_channel=True,
-            # Shapes and types behind its own fused operators are not inferred.
+            # Shapes and types after its own fused operators are not inferred.
             extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
         )
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    # Its threads spin within a run, but not on into the next engine's.
+    # Its threads spin within a run, but must not go on into the run of the next engine.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     for dtype, path in (("float32", optimized), ("int8", quantized)):
         session = onnxruntime.InferenceSession(
@@ -98,7 +99,7 @@ def onnxruntime_engines(folder: Path, cache: Path, threads: int) -> Iterator[Eng
         def run(batch: Batch, session: Any = session, kinds: dict[str, str] = kinds) -> FloatArray:
             inputs = dict(zip(("input_ids", "attention_mask"), pad(batch), strict=True))
             for name, kind in kinds.items():
-                if kind == "tensor(int32)":  # the optimizer narrows what it can
+                if kind == "tensor(int32)":  # the optimizer narrows the types of inputs
                     inputs[name] = inputs[name].astype(np.int32)
             return session.run(None, inputs)[0]  # type: ignore[no-any-return]
 
@@ -135,7 +136,8 @@ def openvino_engines(folder: Path, cache: Path, threads: int) -> Iterator[Engine
 
 
 def openvino_int8_engines(folder: Path, cache: Path, threads: int) -> Iterator[Engine]:
-    """Quantised by nncf with ranges of activations from some text: OpenVINO has no dynamic one."""
+    """Engines quantised by nncf with ranges of activations from some text, because OpenVINO has no
+    dynamic quantisation."""
     import nncf
     import openvino
 
@@ -143,7 +145,7 @@ def openvino_int8_engines(folder: Path, cache: Path, threads: int) -> Iterator[E
     quantized = cache / "openvino_int8.xml"
     if not quantized.is_file():
         batches = make_batches(Case("", 8, 128, 4), folder)
-        with contextlib.redirect_stdout(io.StringIO()):  # its progress bars
+        with contextlib.redirect_stdout(io.StringIO()):  # to hide its progress bars
             model = nncf.quantize(
                 core.read_model(export_onnx(folder, cache)),
                 nncf.Dataset(batches, lambda batch: list(pad(batch))),
@@ -151,7 +153,7 @@ def openvino_int8_engines(folder: Path, cache: Path, threads: int) -> Iterator[E
                 subset_size=len(batches),
             )
         openvino.save_model(model, quantized)
-    # What is not quantised is float32, as in the int8 of the others.
+    # What is not quantised is float32, as in the int8 engines of the others.
     yield _openvino_engine(
         core, core.read_model(quantized), "int8", threads, INFERENCE_PRECISION_HINT="f32"
     )

@@ -1,7 +1,7 @@
-"""The peers of Packhorse; one that is not installed is left out.
+"""The peers of Packhorse. Those that are not installed are left out.
 
-Each pads, masks and copies as it needs to: all of that is part of its time. No module of a peer is
-imported before it is asked for.
+Each peer pads, masks and copies as it needs to, and all of that is part of its time. No module of a
+peer is imported before the peer is asked for.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def ctranslate2_engines(folder: Path, cache: Path, threads: int) -> Iterator[Eng
         )
 
 
-# What makes engines, and the PyPI packages that it needs.
+# A function that makes engines, and the PyPI packages that it needs.
 Maker = tuple[Callable[[Path, Path, int], Iterator[Engine]], tuple[str, ...]]
 MAKERS: tuple[Maker, ...] = (
     (packhorse_engines, ()),
@@ -89,7 +89,7 @@ VERSIONED = (
 
 
 def installed(packages: Sequence[str]) -> dict[str, str]:
-    """Versions of those that are installed."""
+    """The versions of those packages that are installed."""
     found = {}
     for package in packages:
         with contextlib.suppress(PackageNotFoundError):
@@ -100,10 +100,10 @@ def installed(packages: Sequence[str]) -> dict[str, str]:
 def collect_engines(
     makers: Sequence[Maker], folder: Path, cache: Path, threads: int
 ) -> tuple[list[Engine], dict[str, str]]:
-    """What runs the model, and what cannot, with the reason."""
-    # Some ask the hub whether a local folder has a newer version.
+    """Returns the engines that run the model, and those that cannot with the reason."""
+    # Some peers ask the hub whether a local folder has a newer version.
     os.environ["HF_HUB_OFFLINE"] = "1"
-    logging.disable(logging.WARNING)  # exporters have much to say
+    logging.disable(logging.WARNING)  # exporters write many messages
     engines: list[Engine] = []
     left_out: dict[str, str] = {}
     for maker, packages in makers:
@@ -114,11 +114,11 @@ def collect_engines(
             continue
         try:
             engines += maker(folder, cache, threads)
-        except Exception as error:  # of whatever kind: a peer's failure is no reason to stop
+        except Exception as error:  # a failure of a peer, of any kind, must not end the run
             left_out[name] = f"{type(error).__name__}: {error}"
     return engines, left_out
 
 
 def make_engines(folder: Path, cache: Path, threads: int) -> tuple[list[Engine], dict[str, str]]:
-    """Those that run batches of token ids."""
+    """Makes the engines that run batches of token ids."""
     return collect_engines(MAKERS, folder, cache, threads)

@@ -1,4 +1,4 @@
-"""A result file of benchmarks/cpu.py as Markdown, and as a plot.
+"""Prints a result file of benchmarks/cpu.py as Markdown, and plots it.
 
 python benchmarks/report.py FILE [--plot FILE.svg [--models NAME ...]]
 """
@@ -34,7 +34,7 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def speed(result: Json, model: str) -> str:
-    """A row for each case and dtype, a column for each engine."""
+    """The table of speeds, with a row for each case and dtype and a column for each engine."""
     cases = [case for case in result["cases"] if case["model"] == model]
     names = list(dict.fromkeys(engine["name"] for case in cases for engine in case["engines"]))
     rows = []
@@ -65,7 +65,7 @@ def best_ratio(case: Json, dtype: str) -> float | None:
 
 
 def limits(result: Json) -> str:
-    """Where Packhorse's time goes; of batches of 32, and of the usual length."""
+    """The table of where Packhorse's time goes, for batches of 32 and the usual length."""
     rows = []
     for case in result["cases"]:
         if case["batch_size"] != 32 and case["max_length"] != 256:
@@ -87,7 +87,7 @@ def limits(result: Json) -> str:
 
 
 def accuracy(result: Json) -> str:
-    """Against the reference, over all cases."""
+    """The table of errors against the reference, over all cases."""
     worst: dict[tuple[str, str], tuple[float, float]] = {}
     for case in result["cases"]:
         for engine in case["engines"]:
@@ -106,7 +106,8 @@ def accuracy(result: Json) -> str:
 
 
 def texts(result: Json) -> str:
-    """Texts to embeddings, a row for each dtype; a result file may have none of this."""
+    """The table of texts to embeddings, with a row for each dtype. A result file need not have
+    it."""
     case = result["texts"]
     names = list(dict.fromkeys(engine["name"] for engine in case["engines"]))
     rows = []

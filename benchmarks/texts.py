@@ -1,8 +1,9 @@
-"""Texts to embeddings: `TextModel.embed` beside `SentenceTransformer.encode` as people call it.
+"""Times texts to embeddings: `TextModel.embed` beside `SentenceTransformer.encode` as people call
+it.
 
-Both take the same list of strings, in the order in which they come, and give float32 embeddings:
-tokenizing is part of their time. `encode` sorts the texts by length and pads them in batches of 32,
-its default; Packhorse neither sorts nor pads.
+Both take the same list of strings in the same order and return float32 embeddings, so tokenizing is
+part of their time. `encode` sorts the texts by length and pads them in batches of 32, its default;
+Packhorse neither sorts nor pads.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def read_texts(folder: Path, count: int) -> Texts:
 
 
 def padded_tokens(lengths: Sequence[int], batch_size: int = BATCH_SIZE) -> int:
-    """Tokens computed where batches are padded to their longest text, in the order of `lengths`."""
+    """The number of tokens that are computed if batches are padded to their longest text, in the
+    order of `lengths`."""
     batches = [lengths[i : i + batch_size] for i in range(0, len(lengths), batch_size)]
     return sum(len(batch) * max(batch) for batch in batches)
 
@@ -71,7 +73,7 @@ def sentence_transformers_engines(folder: Path, _cache: Path, threads: int) -> I
 def make_text_engines(
     folder: Path, cache: Path, threads: int
 ) -> tuple[list[Engine], dict[str, str]]:
-    """What embeds texts, and what cannot, with the reason."""
+    """Returns the engines that embed texts, and those that cannot with the reason."""
     packages = ("sentence-transformers", "torch", "transformers")
     return collect_engines(
         [(packhorse_text_engines, ()), (sentence_transformers_engines, packages)],
@@ -90,7 +92,8 @@ def measure_texts(
     progress: Progress,
     clock: str,
 ) -> dict[str, Any]:
-    """All texts in one call of each engine, as it goes into the result file."""
+    """Times all texts in one call of each engine. Returns the case in the form of the result
+    file."""
     texts, lengths = read_texts(folder, count)
     outputs = [engine.run(texts) for engine in engines]
     reference = find_reference(engines)

@@ -1,4 +1,4 @@
-"""How engines are timed side by side, and how their results are compared."""
+"""Times engines side by side, and compares their results."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from figures import PACKHORSE
 from rich.progress import Progress
 
 MOST_ROUNDS, A_MINUTE = 15, 60
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}  # "cpu": of all threads together
-PAUSE = 0.02  # seconds: threads that spin on after a run have stopped by then
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}  # "cpu": time of all threads
+PAUSE = 0.02  # in seconds, after which threads no longer spin
 
 
 def interleave(
@@ -25,10 +25,10 @@ def interleave(
     name: str,
     clock: str = "wall",
 ) -> list[list[float]]:
-    """Seconds of one pass over the batches, by one of CLOCKS: [engine][round].
+    """Times one pass over the batches, in seconds by one of CLOCKS: [engine][round].
 
-    At least `rounds`, or two where those take over a minute; more until `seconds` are over, up to
-    MOST_ROUNDS.
+    There are at least `rounds` rounds, or two if those take over a minute, and more until `seconds`
+    are over, up to MOST_ROUNDS.
     """
     times: list[list[float]] = [[] for _ in engines]
     task = progress.add_task(name, total=None)
@@ -41,7 +41,7 @@ def interleave(
         for step in range(len(engines)):
             i = (round_ + step) % len(engines)
             time.sleep(PAUSE)
-            engines[i].run(batches[0][:1])  # its weights and code come back into the caches
+            engines[i].run(batches[0][:1])  # brings its weights and code back into the caches
             start = CLOCKS[clock]()
             for batch in batches:
                 engines[i].run(batch)
@@ -52,13 +52,14 @@ def interleave(
 
 
 def find_reference(engines: Sequence[Engine]) -> Engine:
-    """A float32 engine that is not ours, PyTorch where it is there; else the first float32 one."""
+    """Returns a float32 engine that is not ours, PyTorch if it is there, otherwise the first
+    float32 engine."""
     exact = [engine for engine in engines if engine.dtype == "float32"] or list(engines)
     others = [engine for engine in exact if engine.name != PACKHORSE]
     return next((one for one in others if one.name == "PyTorch"), (others or exact)[0])
 
 
 def min_cosine(ours: FloatArray, theirs: FloatArray) -> float:
-    """The smallest cosine of a row of `ours` and that of `theirs`, [N, dims] both."""
+    """The smallest cosine of a row of `ours` and the same row of `theirs`, both [N, dims]."""
     a, b = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (ours, theirs))
     return float((a * b).sum(1).min())

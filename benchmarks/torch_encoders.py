@@ -1,6 +1,7 @@
-"""BERT's encoder in PyTorch, as fast as it gets and as the paper's baseline: the GPU's peers.
+"""BERT's encoder in PyTorch, as fast as it can be and as in the paper's baseline: the peers on the
+GPU.
 
-All take the weights and batches of gpu_cases.py on the GPU and give hidden states there.
+All take the weights and batches of gpu_cases.py on the GPU and leave hidden states there.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ except ImportError:
     VARLEN = "torch.ops.aten._flash_attention_forward"
 
     def varlen_attn(q: Tensor, k: Tensor, v: Tensor, *bounds: Any) -> Tensor:
-        """bounds: cu_seqlens of queries and keys, longest of queries and keys."""
+        """PyTorch's variable-length attention. `bounds` are cu_seqlens of queries and of keys, and
+        the longest of queries and of keys."""
         out: Tensor = torch.ops.aten._flash_attention_forward(q, k, v, *bounds, 0.0, False, False)[
             0
         ]
@@ -40,8 +42,8 @@ class Batch:
     positions: Tensor  # int64[T]
     cu_seqlens: Tensor  # int32[B+1]
     longest: int
-    padded_ids: Tensor  # int64[B, longest], zeros where nothing is
-    mask: Tensor  # bool[B, longest], true where a token is
+    padded_ids: Tensor  # int64[B, longest], zeros for padding
+    mask: Tensor  # bool[B, longest], true for tokens
 
     @classmethod
     def make(cls, ids: Any, cu_seqlens: Any) -> Batch:
@@ -58,11 +60,11 @@ class Batch:
         )
 
 
-Layer = tuple[Tensor, ...]  # weight and bias of: qkv, output, norm, up, down, norm
+Layer = tuple[Tensor, ...]  # weight and bias of qkv, output, norm, up, down, norm
 
 
 class Encoder:
-    """Weights as PyTorch wants them, and the ways to run them."""
+    """The weights in the form that PyTorch needs, and the ways to run them."""
 
     def __init__(
         self, weights: Mapping[str, Tensor], num_layers: int, num_heads: int, dtype: torch.dtype
@@ -85,7 +87,7 @@ class Encoder:
             self.layers.append(tuple(tensor.to(dtype) for tensor in layer))
 
     def packed(self, batch: Batch, compiled: bool = False) -> Tensor:
-        """[T, hidden_size], nothing computed on padding."""
+        """Returns [T, hidden_size], computed without padding."""
         embed = compile_once(_embed) if compiled else _embed
         layer = compile_once(_packed_layer) if compiled else _packed_layer
         x = embed(batch.ids, batch.positions, self.tables)
@@ -94,7 +96,8 @@ class Encoder:
         return x
 
     def padded(self, batch: Batch) -> Tensor:
-        """[B, longest, hidden_size] by scaled_dot_product_attention with a mask of the padding."""
+        """Returns [B, longest, hidden_size], by scaled_dot_product_attention with a mask of the
+        padding."""
         x = _embed(batch.padded_ids, torch.arange(batch.longest, device="cuda"), self.tables)
         mask = batch.mask[:, None, None, :]
         for weights in self.layers:
@@ -105,8 +108,8 @@ class Encoder:
         return x
 
     def naive(self, batch: Batch) -> Tensor:
-        """[B, longest, hidden_size]; the paper's PyTorch: three products, softmax over a whole
-        score matrix, padding masked by a large negative number."""
+        """Returns [B, longest, hidden_size] as the paper's PyTorch baseline does: three products, a
+        softmax over a whole score matrix, and padding masked by a large negative number."""
         x = _embed(batch.padded_ids, torch.arange(batch.longest, device="cuda"), self.tables)
         penalty = (~batch.mask[:, None, None, :]).to(x.dtype) * -10000.0
         for weights in self.layers:
@@ -129,7 +132,7 @@ def _split_heads(x: Tensor, num_heads: int) -> Tensor:
 
 
 def _finish_layer(x: Tensor, context: Tensor, weights: Layer) -> Tensor:
-    """Everything behind attention."""
+    """Computes everything after attention."""
     out, out_bias, gamma, beta, up, up_bias, down, down_bias, gamma2, beta2 = weights[2:]
     shape = (x.shape[-1],)
     x = F.layer_norm(x + F.linear(context, out, out_bias), shape, gamma, beta, EPS)
@@ -151,7 +154,8 @@ _compiled: dict[Any, Any] = {}
 
 
 def compile_once(function: Compilable) -> Compilable:
-    """One layer is compiled for all: nothing could be fused across the products at its ends."""
+    """Compiles one layer for all, because nothing could be fused across the products at its
+    ends."""
     if function not in _compiled:
         _compiled[function] = torch.compile(function, dynamic=False)
     compiled: Compilable = _compiled[function]
@@ -159,13 +163,15 @@ def compile_once(function: Compilable) -> Compilable:
 
 
 def forget_compiled() -> None:
-    """Before other shapes, so that PyTorch's limit on versions of one function is not met."""
+    """Called before other shapes, so that PyTorch's limit on the versions of one function is not
+    reached."""
     _compiled.clear()
     torch.compiler.reset()
 
 
 def capture(work: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-    """A CUDA graph of `work`, and the tensor that every replay writes."""
+    """Captures `work` in a CUDA graph. Returns the graph and the tensor that every replay
+    writes."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -11,14 +11,15 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch_encoders import Batch, Layer, compile_once
 
-# (q, k, v [T, H, d], batch, window: keys to either side, or None) -> [T, H, d]
+# (q, k, v [T, H, d], batch, window: keys seen on either side, or None) -> [T, H, d]
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor, int, int | None], Tensor]
 
 PACKED_ATTENTION = "torch.ops.aten._flash_attention_forward (varlen, with its window)"
 
 
 class ModernBert:
-    """Weights as PyTorch wants them, and the ways to run them; hidden states [T, hidden_size]."""
+    """The weights in the form that PyTorch needs, and the ways to run them, which return hidden
+    states [T, hidden_size]."""
 
     def __init__(
         self, weights: Mapping[str, Tensor], spec: Mapping[str, Any], dtype: torch.dtype
@@ -57,7 +58,7 @@ class ModernBert:
         return self._run(batch, flash, compiled)
 
     def exact(self, batch: Batch) -> Tensor:
-        """One sequence after the other, in any dtype."""
+        """Computes one sequence after the other, in any dtype."""
         return self._run(batch, one_by_one, False)
 
     def _run(self, batch: Batch, attention: Attention, compiled: bool) -> Tensor:

@@ -21,7 +21,7 @@ MODULES = ("packhorse", "packhorse.ops", "packhorse.text", "packhorse_weights")
 
 
 def public_names(module: ModuleType) -> list[str]:
-    """What it lists in __all__, else what it defines."""
+    """The names that a module lists in __all__, otherwise those that it defines."""
     defined = [
         name
         for name, value in vars(module).items()
@@ -43,7 +43,7 @@ def undocumented() -> list[str]:
         module = importlib.import_module(module_name)
         for name in public_names(module):
             value = getattr(module, name)
-            if not callable(value):  # a type alias
+            if not callable(value):  # such as a type alias
                 continue
             if not (value.__doc__ or "").strip():
                 found.append(f"{module_name}.{name}")
@@ -59,7 +59,7 @@ def undocumented() -> list[str]:
 
 
 class Written:
-    """An annotation as the source has it: pdoc would spell out what it stands for."""
+    """An annotation as written in the source. pdoc would replace it by what it stands for."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -73,13 +73,13 @@ def _as_written(annotation: Any) -> Any:
 
 
 def keep_annotations() -> None:
-    """Signatures of public functions and methods show annotations as they are written."""
+    """Makes signatures of public functions and methods show annotations as they are written."""
     for module_name in MODULES:
         module = importlib.import_module(module_name)
         values = [getattr(module, name) for name in public_names(module)]
         members = [one for value in values for _, one in inspect.getmembers(value)]
         for value in [*values, *members]:
-            function = getattr(value, "__func__", value)  # of a class method
+            function = getattr(value, "__func__", value)  # the function of a class method
             if isinstance(value, property):
                 function = value.fget
             if not inspect.isfunction(function) or not is_own(function):
@@ -98,7 +98,7 @@ def keep_annotations() -> None:
 
 
 def write(folder: Path) -> None:
-    """Raises ValueError where something public has no docstring."""
+    """Writes the pages. Raises ValueError if something public has no docstring."""
     import pdoc
 
     missing = undocumented()
@@ -106,10 +106,10 @@ def write(folder: Path) -> None:
         raise ValueError(f"no docstring: {', '.join(missing)}")
     keep_annotations()
     pdoc.render.configure(template_directory=TEMPLATES, show_source=False, footer_text="")
-    # Submodules are where things are kept, not where they are used.
+    # Submodules are only where things are stored; users import them from the package.
     first, *others = MODULES
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of annotations that only type checkers import
+        warnings.simplefilter("ignore")  # about annotations that only type checkers import
         pdoc.pdoc(first, rf"!{first}\..*", *others, r"!.+\._.*", output_directory=folder)
 
 

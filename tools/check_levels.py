@@ -12,29 +12,29 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# What the files of a folder include besides their own folder's.
+# The folders that the files of a folder may include besides their own.
 MAY_INCLUDE = {
     "pyruntime": {"generation", "session", "model", "ops", "core", "include"},
     "runtime/generation": {"session", "model", "ops", "core", "include"},
     "runtime/session": {"model", "ops", "core", "include"},
     "runtime/model": {"ops", "core", "include"},
     "runtime/ops": {"core", "include"},
-    "runtime/cpu": {"ops", "core", "include"},  # the boundary's headers: what backends implement
+    "runtime/cpu": {"ops", "core", "include"},  # the boundary's headers, which backends implement
     "runtime/cuda": {"ops", "core", "include"},
     "runtime/core": {"include"},
     "runtime/include": set(),
 }
-# The one switch between the backends.
+# The only file that chooses between the backends.
 EXCEPTIONS = {"runtime/ops/backend.cc": {"cpu", "cuda"}}
 
-# Where an #include is looked for, besides the folder of the file itself.
+# The folders in which an #include is searched, besides the folder of the file itself.
 INCLUDE_FOLDERS = ["runtime", "runtime/include", "pyruntime"]
 SUFFIXES = {".h", ".cc", ".cpp", ".cu", ".cuh", ".pyx", ".pxd"}
 INCLUDE = re.compile(r'^\s*(?:#include|cdef extern from) "([^"]+)"')
 
 
 def folder_of(path: str) -> str:
-    """The folder of MAY_INCLUDE that a file lies in; "" for none."""
+    """The folder of MAY_INCLUDE in which a file lies, or "" if there is none."""
     return next((folder for folder in MAY_INCLUDE if path.startswith(f"{folder}/")), "")
 
 
@@ -54,7 +54,7 @@ def violations(root: Path) -> Iterator[str]:
                 continue
             folders = [path.parent, *(root / folder for folder in INCLUDE_FOLDERS)]
             target = next((f / found[1] for f in folders if (f / found[1]).is_file()), None)
-            if target is None:  # of another library
+            if target is None:  # a header of another library
                 continue
             included = target.resolve().relative_to(root.resolve()).as_posix()
             if not may_include(name, included):

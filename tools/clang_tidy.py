@@ -2,9 +2,9 @@
 
     python tools/clang_tidy.py BUILD_FOLDER
 
-Looks at what the folder's compile_commands.json compiles of runtime/ and pyruntime/, but for the
-vector kernels: those are one header for five instruction sets, and the compiler's own warnings and
-the sanitizers look at them. Fails where clang-tidy finds anything.
+It checks the files of runtime/ and pyruntime/ in the folder's compile_commands.json, except the
+vector kernels. Those are one header for five instruction sets, which the compiler's own warnings
+and the sanitizers check. The script fails if clang-tidy finds anything.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def main() -> int:
     build = Path(sys.argv[1])
 
     def check(name: str) -> tuple[int, str]:
-        # The build's compiler may be GCC, some of whose options clang does not know.
+        # The build's compiler may be GCC, and clang does not know some of its options.
         unknown = "--extra-arg=-Wno-unknown-warning-option"
         command = ["clang-tidy", "-p", str(build), "--quiet", unknown, name]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        # What goes to stderr is mostly a count of warnings in the headers of others.
+        # stderr mostly counts warnings in headers of other libraries.
         return done.returncode, done.stdout or (done.stderr if done.returncode else "")
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -1,10 +1,10 @@
 """Fits the exponents of runtime/cuda/gemm/epilogue.cuh (needs NumPy only).
 
 gelu(x) = x Phi(x) = max(x, 0) - t Phi(-t) with t = |x|, and Phi(-t) = 2^P(t). A quartic replaces P,
-for the normal distribution function Phi and for its form by tanh. Its highest coefficient is the
-largest, and so the best, with which P still falls to where the power is zero in float32; the others
-minimise the largest absolute error of gelu (Lawson's reweighted least squares in float64,
-linearised around the exact P).
+both for the normal distribution function Phi and for its approximation by tanh. Its highest
+coefficient is the largest, and so the best, for which P still falls until the power is zero in
+float32. The others minimise the largest absolute error of gelu (Lawson's reweighted least squares
+in float64, linearised around the exact P).
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
-LIMIT = 16.0  # t stays below
+LIMIT = 16.0  # upper limit of t
 HIGHEST = {"erf": 0.0025, "tanh": -0.0043}
 
 
 def fit(tail: Array, t: Array, highest: float, rounds: int = 1000) -> tuple[float, Array]:
-    """Largest error and the coefficients of P, ascending; tail = Phi(-t)."""
+    """Returns the largest error, and the coefficients of P in ascending order, for tail =
+    Phi(-t)."""
     target = np.log2(tail) - highest * t**4
-    slope = t * tail * math.log(2)  # of gelu in the exponent
+    slope = t * tail * math.log(2)  # derivative of gelu with respect to the exponent
     basis = np.stack([t**power for power in range(4)], axis=1)
     weight = np.ones_like(t)
     best: tuple[float, Array] = (math.inf, np.zeros(5))

@@ -1,11 +1,12 @@
-"""Runs tests/gpu on a GPU and leaves a receipt; says whether the last one still fits the code.
+"""Runs tests/gpu on a GPU and writes a receipt, or says whether the last receipt still fits the
+code.
 
 python tools/gpu_receipt.py --run       runs the tests, writes tests/gpu/receipt.json
-python tools/gpu_receipt.py --check     prints a warning where it is missing or stale
+python tools/gpu_receipt.py --check     prints a warning if the receipt is missing or stale
 python tools/gpu_receipt.py             prints the digest of the code as it is
 
-The first needs packhorse, PyTorch and transformers. Every file of tests has a process of its own,
-several at a time, which also shows what only works while nobody else uses the device.
+The first command needs packhorse, PyTorch and transformers. Every file of tests runs in a process
+of its own, several at a time, which also shows errors that occur only if others use the device.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ ROOT = Path(__file__).resolve().parents[1]
 RECEIPT = Path("tests/gpu/receipt.json")  # relative to the root, as are the folders
 COVERED = (Path("runtime"), Path("third_party"), Path("tests/gpu"))
 NOT_COVERED = (Path("runtime/cpu"),)
-ALONE = ("test_gpu_device_io.py", "test_gpu_session.py")  # look at the memory the device has left
+ALONE = ("test_gpu_device_io.py", "test_gpu_session.py")  # they check the free memory of the device
 
 
 def covered_files(root: Path) -> Iterator[Path]:
-    """What the receipt speaks for, relative to `root`, in an order of its own."""
+    """The files that the receipt covers, relative to `root`, in a fixed order."""
     for folder in COVERED:
         for path in (root / folder).rglob("*"):
             relative = path.relative_to(root)
@@ -47,7 +48,8 @@ def digest(root: Path = ROOT) -> str:
     result = hashlib.sha256()
     for path in sorted(covered_files(root), key=Path.as_posix):
         content = (root / path).read_bytes()
-        # The length keeps one file's end from passing for the next one's beginning.
+        # The length is included so that the end of one file cannot count as the beginning of the
+        # next.
         result.update(f"{path.as_posix()}\0{len(content)}\0".encode())
         result.update(content)
     return result.hexdigest()
@@ -68,7 +70,8 @@ def driver_version() -> str:
 
 
 def run_file(path: Path) -> Counter[str]:
-    """How many of a file's tests passed, failed and were skipped. Prints what failed."""
+    """Runs one file and returns how many of its tests passed, failed and were skipped. Prints
+    failures."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
@@ -84,14 +87,14 @@ def run_file(path: Path) -> Counter[str]:
             passed = int(suite.attrib["tests"]) - failed - skipped
             counts.update(passed=passed, failed=failed, skipped=skipped)
     if done.returncode:
-        counts["failed"] = max(1, counts["failed"])  # it may not have come to its tests
+        counts["failed"] = max(1, counts["failed"])  # it may have failed before its first test
         print(done.stdout, done.stderr)
     print(f"{path.name}: {time.monotonic() - start:.0f} s, {dict(counts)}", flush=True)
     return counts
 
 
 def run() -> int:
-    """Runs all tests, writes the receipt, returns how many failed."""
+    """Runs all tests, writes the receipt and returns how many tests failed."""
     import torch
 
     files = sorted((ROOT / "tests" / "gpu").glob("test_*.py"))
@@ -116,7 +119,7 @@ def run() -> int:
 
 
 def warning(root: Path = ROOT) -> str | None:
-    """What is wrong with the receipt, or None."""
+    """Says what is wrong with the receipt, or returns None."""
     try:
         receipt = json.loads((root / RECEIPT).read_text(encoding="utf-8"))
         last = f"{receipt['date']}, {receipt['device']}"

@@ -1,11 +1,12 @@
-"""Writes docs/experiments/model_errors.md: every tiny model of tests/golden on every device, dtype.
+"""Writes docs/experiments/model_errors.md: the error of every tiny model of tests/golden by device
+and dtype.
 
     python tools/model_table.py            this machine's devices; rows of others are kept
 
-Needs packhorse installed (or on PYTHONPATH) and pytest. Errors are those that the tests assert on:
-the largest absolute difference from transformers' float32 over all numbers of the batch, of the
-first that a model has of OUTPUTS. Causal language models are loaded as rerankers: theirs is that of
-the difference of two tokens' logits.
+Needs packhorse installed (or on PYTHONPATH) and pytest. The errors are those that the tests check:
+the largest absolute difference from transformers in float32 over all numbers of the batch, for the
+first of OUTPUTS that a model has. Causal language models are loaded as rerankers, whose error is
+that of the difference of two tokens' logits.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "experiments" / "model_errors.md"
 HEADER = ("| family | model | device | dtype | error |", "|---|---|---|---|---|")
 DTYPES = ("float32", "float16", "bfloat16")
-# Else "embedding" where it is more than one pooling of "hidden", else "hidden".
+# If a model has none of these, "embedding" is used if it is more than one pooling of "hidden",
+# otherwise "hidden".
 OUTPUTS = ("sparse", "predictions", "vectors", "logits")
-YES, NO = 61, 7  # any two
+YES, NO = 61, 7  # any two token ids
 RERANKER = {"text": "{query}{document}", "yes": YES, "no": NO}
 
 
 def measure(folder: Path, device: str, dtype: str) -> str | None:
-    """The error, or why it does not run; None where the device has no such dtype."""
+    """Returns the error, or why the model does not run, or None if the device does not have this
+    dtype."""
     golden = dict(np.load(folder / "golden.npz"))
     answers = golden.get("last_logits")
     if answers is not None:
@@ -63,7 +66,7 @@ def measure(folder: Path, device: str, dtype: str) -> str | None:
 
 
 def rows(page: str) -> dict[tuple[str, str, str], tuple[str, str]]:
-    """(model, device, dtype) -> (family, error), as the page has them."""
+    """Reads (model, device, dtype) -> (family, error) from the page."""
     row = re.compile(r"^\| (.+?) \| (.+?) \| (.+?) \| (b?float\d+) \| (.+?) \|$", re.M)
     return {(found[2], found[3], found[4]): (found[1], found[5]) for found in row.finditer(page)}
 

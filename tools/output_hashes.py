@@ -4,13 +4,13 @@
     python tools/output_hashes.py --device cpu > after.txt
     diff before.txt after.txt
 
-The models are those of tests/golden, or of another folder (`--models`: where the readers of
-checkpoints differ too, models that `packhorse convert` has written), the random ones of
-tests/python/models.py that have every option of a spec, and MiniLM where its package is installed.
-A hash covers all of BATCHES, with type ids and position ids where the model takes them. A line that
-says "refused" has the hash of the message instead, one that says "plan" that of the memory plan. On
-CUDA devices the results that stay on the device are hashed as well, under the name of the output
-and "(device)". Needs packhorse installed (or on PYTHONPATH).
+The models are those of tests/golden, or of another folder (`--models`; if the readers of
+checkpoints differ, too, use models that `packhorse convert` has written), the random ones of
+tests/python/models.py, which have every option of a spec, and MiniLM if its package is installed. A
+hash covers all of BATCHES, with type ids and position ids if the model takes them. A line that says
+"refused" has the hash of the message instead, and one that says "plan" that of the memory plan. On
+CUDA devices, results that stay on the device are hashed as well, under the name of the output and
+"(device)". Needs packhorse installed (or on PYTHONPATH).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT / "tests" / "python"))
 from models import HEAD_OPTIONS, SPEC_OPTIONS, tiny_spec, write_model  # noqa: E402
 
 DTYPES = {"cpu": ("float32", "bfloat16", "int8"), "cuda": ("float16", "bfloat16")}
-# Lengths of the sequences of each batch. The longest is cut to what the model takes.
+# The lengths of the sequences in each batch. The longest is cut to what the model takes.
 BATCHES = (
     (1,),
     (7, 0, 1, 23, 0, 40, 2),
@@ -44,12 +44,13 @@ BATCHES = (
 MAX_TOKENS = 512
 MAX_SEQUENCES = 64
 MAX_PREDICTIONS = 24
-# What language models that answer a question are loaded with: any two tokens.
+# The template with which language models that answer a question are loaded, with any two tokens.
 RERANKER = {"text": "{query}{document}", "yes": 61, "no": 7}
 
 
 def models(kept: Path, folder: Path) -> Iterator[tuple[str, Path]]:
-    """Names and folders: those in `kept`, and random models, which are written into `folder`."""
+    """The names and folders of the models: those in `kept`, and random ones, which are written to
+    `folder`."""
     for path in sorted(path for path in kept.iterdir() if path.is_dir()):
         if not path.name.startswith("_"):
             yield path.name, path
@@ -61,7 +62,7 @@ def models(kept: Path, folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def load(folder: Path, device: str, dtype: str) -> packhorse.Session:
-    """With predictions where the model has a masked language model."""
+    """Loads a session, with predictions if the model is a language model."""
     golden = folder / "golden.npz"
     answers = golden.exists() and "last_logits" in np.load(golden)
     plan = packhorse.Session.load(
@@ -72,7 +73,7 @@ def load(folder: Path, device: str, dtype: str) -> packhorse.Session:
         max_sequences=MAX_SEQUENCES,
         reranker=RERANKER if answers else None,
     )
-    if "masked_lm" not in plan.config.get("heads", {}):
+    if {"masked_lm", "lm"}.isdisjoint(plan.config.get("heads", {})):
         return plan
     return packhorse.Session.load(
         folder,
@@ -85,7 +86,8 @@ def load(folder: Path, device: str, dtype: str) -> packhorse.Session:
 
 
 def batches(session: packhorse.Session) -> Iterator[packhorse.PackedTokens]:
-    """The same for every build: the numbers come from a generator with a fixed seed."""
+    """The batches, which are the same for every build: the numbers come from a generator with a
+    fixed seed."""
     random = np.random.default_rng(17)
     types = session.config.get("type_vocab_size", 0)
     for i, lengths in enumerate(BATCHES):

@@ -20,7 +20,8 @@ int main(int argc, char** argv) {
     const auto session = packhorse::Session::load(argv[1], options);
     std::cout << "memory: " << session->memory_plan().total_bytes() << " bytes\n";
 
-    // Token ids of all sequences in one array, and where each begins.
+    // One array holds the token ids of all sequences, the other the offset where each sequence
+    // begins.
     const std::vector<int32_t> ids = {1, 2, 3, 4, 5, 6, 7};
     const std::vector<int32_t> cu_seqlens = {0, 5, 5, 7};
     const packhorse::PackedTokens batch{ids, cu_seqlens, {}, {}};

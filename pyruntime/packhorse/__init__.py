@@ -58,10 +58,10 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # to a type checker, this would give the package whatever name is asked for
+if not TYPE_CHECKING:  # type checkers would accept any name from the package if they saw this
 
     def __getattr__(name: str) -> Any:
-        if name == "ops":  # imported on use: it brings another extension module
+        if name == "ops":  # imported on first use, because it loads another extension module
             from importlib import import_module
 
             return import_module("packhorse.ops")

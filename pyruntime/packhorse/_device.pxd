@@ -1,4 +1,4 @@
-# Arrays that stay on a device: shared by the modules that make them.
+# Declarations for arrays that stay on a device, which several extension modules share.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t, uintptr_t
 from libcpp cimport bool as cpp_bool
 from libcpp.memory cimport shared_ptr

@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Arrays that stay on a device, and those of others there, by the protocols all libraries share."""
+"""Arrays that stay on a device, and arrays of other libraries there, exchanged by the protocols
+that all these libraries share."""
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport uintptr_t
@@ -12,7 +13,8 @@ _TYPESTR = {"float32": "<f4", "float16": "<f2"}
 
 
 def read_capsule(capsule):
-    """(address, shape, dtype name, is row-major) of a DLPack tensor; the capsule keeps it."""
+    """Returns (address, shape, dtype name, whether it is row-major) of a DLPack tensor. The capsule
+    keeps the tensor alive."""
     cdef const Tensor* tensor = look_into(capsule)
     cdef int64_t size = 1
     cdef bint contiguous = True
@@ -28,10 +30,10 @@ def read_capsule(capsule):
 
 
 cdef class DeviceArray:
-    """A result in a device's memory, for any library that takes DLPack or the CUDA array interface.
+    """A result in device memory, for any library that accepts DLPack or the CUDA array interface.
 
-    Its memory is leased: it is another run's again when the arrays of the run, and everything that
-    consumers made of them without a copy, are gone or released.
+    The memory is leased. Another run may use it when all arrays of this run, and everything that
+    consumers made of them without a copy, have been deleted or released.
     """
 
     cdef CDeviceArray* _get(self) except NULL:
@@ -61,9 +63,13 @@ cdef class DeviceArray:
         return 2, self._get().device().index
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
-        """`stream`: the consumer's, which finds the array complete: an integer as DLPack counts
-        them, None for the legacy default stream, -1 for no order. It must live as long as the
-        consumer's array does: the memory is not written before the stream's work is done."""
+        """Returns a DLPack capsule of the array.
+
+        `stream` is the consumer's stream, on which the array will be complete: an integer as DLPack
+        numbers streams, None for the legacy default stream, or -1 for no synchronisation. The
+        stream must live as long as the consumer's array, because the memory is not reused before
+        the stream's work is done.
+        """
         if copy:
             raise BufferError("a device array is not copied; take it without copy=True")
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
@@ -81,7 +87,8 @@ cdef class DeviceArray:
 
     @property
     def __cuda_array_interface__(self):
-        """Complete on the stream named there: the run's, or the legacy default stream."""
+        """The array for the CUDA array interface. It is complete on the stream that the dict names:
+        the run's stream, or the legacy default stream."""
         typestr = _TYPESTR.get(self.dtype)
         if typestr is None:
             raise AttributeError(f"the CUDA array interface has no {self.dtype}: use DLPack")
@@ -110,14 +117,15 @@ cdef class DeviceArray:
         return result
 
     def check(self):
-        """Waits for the run. Raises ValueError naming what the device found wrong in its batch."""
+        """Waits for the run. Raises ValueError if the device found an error in the batch, saying
+        what it found."""
         cdef shared_ptr[CDeviceArray] array = self.array
         self._get()
         with nogil:
             array.get().check()
 
     def release(self):
-        """Gives the memory back, once consumers that hold it have let go too."""
+        """Releases the memory. It is free when consumers that hold it have released it, too."""
         cdef shared_ptr[CDeviceArray] array
         array.swap(self.array)
         with nogil:
@@ -146,7 +154,7 @@ cdef class DeviceArray:
 
 
 def from_native(capsule):
-    """A DeviceArray of a capsule with a std::shared_ptr to one."""
+    """Makes a DeviceArray from a capsule that holds a std::shared_ptr to a C++ DeviceArray."""
     cdef DeviceArray result = DeviceArray()
     result.array = (<shared_ptr[CDeviceArray]*> PyCapsule_GetPointer(capsule, b"DeviceArray"))[0]
     return result

@@ -1,5 +1,5 @@
-// Arrays of a device as DLPack capsules (https://dmlc.github.io/dlpack): the structs of its C
-// interface, versions 0.x and 1.x, and the two directions.
+// Exchange of device arrays as DLPack capsules (https://dmlc.github.io/dlpack), in both directions.
+// The structs are those of DLPack's C interface, versions 0.x and 1.x.
 #pragma once
 
 #include <Python.h>
@@ -31,14 +31,14 @@ struct Tensor {
   uint64_t byte_offset;
 };
 
-// What a capsule named "dltensor" holds.
+// The contents of a capsule named "dltensor".
 struct Managed {
   Tensor tensor;
   void* context;
   void (*deleter)(Managed*);
 };
 
-// What a capsule named "dltensor_versioned" holds, from DLPack 1.0 on.
+// The contents of a capsule named "dltensor_versioned", which DLPack has since version 1.0.
 struct ManagedVersioned {
   uint32_t major;
   uint32_t minor;
@@ -53,7 +53,8 @@ constexpr const char* kName = "dltensor";
 template <>
 inline constexpr const char* kName<ManagedVersioned> = "dltensor_versioned";
 
-/// An array as consumers hold it. Their deleter may run in any thread, without the interpreter.
+/// An array that a consumer holds. The consumer may call the deleter in any thread, without the
+/// interpreter lock.
 template <class M>
 struct Exported {
   std::shared_ptr<DeviceArray> array;
@@ -83,7 +84,8 @@ struct Exported {
     if constexpr (requires { managed.major; }) managed.major = 1;
   }
 
-  /// A consumer renames the capsule and calls the deleter; one that nobody took does it here.
+  /// The capsule's destructor. A consumer renames the capsule and calls the deleter itself; if none
+  /// took it, this calls the deleter.
   static void destroy(PyObject* capsule) {
     if (!PyCapsule_IsValid(capsule, kName<M>)) return;
     auto* managed = static_cast<M*>(PyCapsule_GetPointer(capsule, kName<M>));
@@ -102,8 +104,8 @@ inline PyObject* make_capsule(const std::shared_ptr<DeviceArray>& array, bool ve
   return versioned ? Exported<ManagedVersioned>::make(array) : Exported<Managed>::make(array);
 }
 
-/// The tensor in a capsule, which keeps it; null with a Python error for anything else. The capsule
-/// is not taken: its own destructor tells the producer when it goes.
+/// Returns the tensor in a capsule, or null with a Python error set if it holds none. The capsule
+/// keeps the tensor and stays unused: its own destructor tells the producer when it is deleted.
 inline const Tensor* look_into(PyObject* capsule) {
   if (PyCapsule_IsValid(capsule, kName<ManagedVersioned>)) {
     auto* managed =
@@ -116,7 +118,7 @@ inline const Tensor* look_into(PyObject* capsule) {
   return managed == nullptr ? nullptr : &managed->tensor;
 }
 
-/// Keeps a Python object for C++, which may let go of it in any thread.
+/// Keeps a Python object alive for C++ code, which may release it in any thread.
 inline std::shared_ptr<const void> hold(PyObject* object) {
   Py_INCREF(object);
   return std::shared_ptr<const void>(object, [](const void* held) {

@@ -1,10 +1,12 @@
-// The operators of a device: for tests, and for people who build models of their own. Each call
-// allocates what it needs, and waits; a Session is what plans its memory and runs fast.
+// The operators of a device, for tests and for people who build models of their own. Each call
+// allocates the memory that it needs and waits for its result. A Session plans its memory and is
+// faster.
 #include <algorithm>
 #include <map>
 
 #include "model/positions.h"
 #include "packhorse/_ops_call.h"
+#include "packhorse/_ops_sample.h"
 
 namespace packhorse {
 namespace {
@@ -39,11 +41,11 @@ Pooling parse_pooling(const std::string& name) {
                           {"weighted_mean", Pooling::kWeightedMean}});
 }
 
-// As in a spec: a table has two rows for each.
+// The same limit as in a spec: a table has two rows for each distance.
 constexpr int kMostDistance = 1 << 14;
 
-// The first argument of every operator: null for arrays on the host, for those on the device the
-// stream that the call is ordered with, 0 for none.
+// The first argument of every operator: null if arrays lie on the host. If they lie on the device,
+// it is the stream with which the call is ordered, or 0 for none.
 using Stream = std::optional<StreamHandle>;
 
 class Operators {
@@ -51,19 +53,21 @@ class Operators {
   Operators(const std::string& device, const std::string& dtype, int threads,
             const std::string& attention)
       : shared_(std::make_shared<SharedBackend>()), dtype_(parse_dtype(dtype)) {
-    shared_->backend = make_backend(
-        parse_device(device),
-        {.threads = threads, .attention = parse_attention_algorithm(attention, "algorithm")});
+    const char* const name = "algorithm";
+    shared_->backend =
+        make_backend(parse_device(device), {.threads = threads,
+                                            .attention = parse_attention_algorithm(attention, name),
+                                            .attention_name = name});
     shared_->backend.packer->format(dtype_);
   }
 
-  /// Of the operators; 0 on the CPU.
+  /// The stream of the operators, or 0 on the CPU.
   StreamHandle stream() {
     DeviceIo* io = shared_->backend.device->io();
     return io == nullptr ? 0 : io->stream();
   }
 
-  /// The operators' stream runs on after what `stream` has been asked so far.
+  /// Makes the operators' stream wait for the work that `stream` has been asked for so far.
   void wait_for(StreamHandle stream) {
     if (DeviceIo* io = shared_->backend.device->io()) io->order(stream, io->stream());
   }
@@ -104,7 +108,8 @@ class Operators {
 
   bool interleaves_heads() { return ops().interleaves_heads(); }
 
-  // Rows of weights and columns of the result are in the device's order (interleaves_heads).
+  // The caller gives the rows of weights, and gets the columns of the result, in the device's order
+  // (interleaves_heads).
   py::object project_heads(const Floats& x, const Floats& weight, const std::optional<Floats>& bias,
                            const Ints& cu_seqlens, const std::optional<IntArray>& position_ids,
                            int num_heads, int num_kv_heads, int head_dim,
@@ -125,25 +130,134 @@ class Operators {
     heads.q_norm = call.put_norm(q_norm, NormKind::kRms, head_dim);
     heads.k_norm = call.put_norm(k_norm, NormKind::kRms, head_dim);
     if (frequencies) {
-      RotationArgs rotation;
-      rotation.dims = static_cast<int32_t>(2 * size_of_vector("frequencies", *frequencies));
-      rotation.frequencies = call.put_floats("frequencies", *frequencies);
-      rotation.batch = call.put_batch(cu_seqlens, args.x.rows());
-      if (position_ids) {
-        if (position_ids->ndim() != 1 || position_ids->size() != args.x.rows()) {
-          throw InvalidArgument(concat("position_ids: expected a vector of ", args.x.rows()));
-        }
-        rotation.position_ids = call.put_ints(*position_ids);
-      }
-      rotation.out =
-          call.matrix(args.x.rows(), ops().rotation_columns(rotation.dims), DType::kFloat32);
-      ops().rotation(rotation);
-      heads.rotation = rotation.out;
-      heads.frequencies = rotation.frequencies;
-      heads.dims = rotation.dims;
+      put_rotation(call, heads, *frequencies, cu_seqlens, position_ids, args.x.rows());
     }
     ops().project_heads(args, heads);
     return call.get(args.out);
+  }
+
+  // Columns of x and of the result are in the device's order (interleaves_heads).
+  py::object rotate_heads(const Floats& x, const Ints& cu_seqlens,
+                          const std::optional<IntArray>& position_ids, int num_heads, int head_dim,
+                          const Floats& frequencies) {
+    Call call(shared_, dtype_, std::nullopt);
+    RotateHeadsArgs args;
+    args.q = call.put("x", x);
+    args.k = TensorView(nullptr, dtype_, args.q.rows(), 0);
+    args.num_heads = num_heads;
+    args.head_dim = args.model_dim = head_dim;
+    put_rotation(call, args, frequencies, cu_seqlens, position_ids, args.q.rows());
+    ops().rotate_heads(args);
+    return call.get(args.q);
+  }
+
+  void put_rotation(Call& call, RotateHeadsArgs& heads, const Floats& frequencies,
+                    const Ints& cu_seqlens, const std::optional<IntArray>& position_ids,
+                    int64_t rows) {
+    RotationArgs rotation;
+    rotation.dims = static_cast<int32_t>(2 * size_of_vector("frequencies", frequencies));
+    rotation.frequencies = call.put_floats("frequencies", frequencies);
+    rotation.batch = call.put_batch(cu_seqlens, rows);
+    if (position_ids) {
+      if (position_ids->ndim() != 1 || position_ids->size() != rows) {
+        throw InvalidArgument(concat("position_ids: expected a vector of ", rows));
+      }
+      rotation.position_ids = call.put_ints(*position_ids);
+    }
+    rotation.out = call.matrix(rows, ops().rotation_columns(rotation.dims), DType::kFloat32);
+    ops().rotation(rotation);
+    heads.rotation = rotation.out;
+    heads.frequencies = rotation.frequencies;
+    heads.dims = rotation.dims;
+  }
+
+  // Host pages are copied: what has been written comes back as a pair. Those on the device are
+  // written in place. keys and values are [num_pages * num_kv_heads * kPageTokens, head_dim].
+  py::object append_kv(Stream stream, const Floats& keys, const Floats& values, const Floats& k,
+                       const Floats& v, const IntArray& cu_seqlens, const IntArray& table,
+                       const IntArray& kv_lens, int num_kv_heads) {
+    Call call(shared_, dtype_, stream);
+    AppendKvArgs args;
+    args.k = call.put("k", k);
+    args.v = call.put("v", v);
+    args.batch = call.put_batch(Ints(cu_seqlens), args.k.rows());
+    args.num_kv_heads = num_kv_heads;
+    args.pages = put_pages(call, keys, values, table, kv_lens, cu_seqlens, num_kv_heads, -1);
+    args.head_dim = static_cast<int32_t>(args.pages.keys.columns());
+    ops().append_kv(args);
+    if (stream) {
+      call.finish();
+      return py::none();
+    }
+    const py::object new_keys = call.get(args.pages.keys);
+    return py::make_tuple(new_keys, call.get(args.pages.values));
+  }
+
+  py::object attention_over_pages(Stream stream, const Floats& q, const Floats& keys,
+                                  const Floats& values, const IntArray& cu_seqlens,
+                                  const IntArray& table, const IntArray& kv_lens, int num_heads,
+                                  int num_kv_heads, float scale, int window_left, float soft_cap,
+                                  const std::optional<Floats>& alibi_slopes) {
+    Call call(shared_, dtype_, stream);
+    AttentionArgs args;
+    args.q = call.put("q", q);
+    args.queries = call.put_batch(Ints(cu_seqlens), args.q.rows());
+    args.keys.num_sequences = args.queries.num_sequences;
+    args.num_heads = num_heads;
+    args.num_kv_heads = num_kv_heads;
+    args.pages =
+        put_pages(call, keys, values, table, kv_lens, cu_seqlens, num_kv_heads, window_left);
+    args.head_dim = static_cast<int32_t>(args.pages.keys.columns());
+    args.scale = scale;
+    args.mask = {.causal = true, .window_left = window_left};
+    args.soft_cap = soft_cap;
+    if (alibi_slopes) {
+      args.term.kind = ScoreTermKind::kAlibi;
+      args.term.slopes = call.put_vector("alibi_slopes", alibi_slopes, num_heads);
+    }
+    args.out = call.result(args.q.rows(), args.q.columns());
+    if (args.queries.num_sequences == 0) return call.get(args.out);
+    args.workspace = call.allocate(ops().paged_attention_workspace(args));
+    ops().attention(args);
+    return call.get(args.out);
+  }
+
+  // Checks what kernels read without a look: the pages that lie in sight of the last tokens.
+  static KvPages put_pages(Call& call, const Floats& keys, const Floats& values,
+                           const IntArray& table, const IntArray& kv_lens,
+                           const IntArray& cu_seqlens, int num_kv_heads, int window_left) {
+    KvPages pages;
+    pages.keys = call.put("keys", keys);
+    pages.values = call.put("values", values);
+    const int64_t sequences = cu_seqlens.size() - 1;
+    if (table.ndim() != 2 || table.shape(0) != sequences || kv_lens.size() != sequences) {
+      throw InvalidArgument(concat("table and kv_lens: expected rows and elements for ", sequences,
+                                   " sequences"));
+    }
+    pages.table_stride = table.shape(1);
+    const int64_t num_pages =
+        num_kv_heads > 0 ? pages.keys.rows() / (num_kv_heads * kPageTokens) : 0;
+    for (int64_t b = 0; b < sequences; ++b) {
+      const int64_t q_len = cu_seqlens.at(b + 1) - cu_seqlens.at(b);
+      const int64_t kv_len = kv_lens.at(b);
+      if (kv_len < q_len || kv_len > pages.table_stride * kPageTokens) {
+        throw InvalidArgument(concat("kv_lens[", b, "] is ", kv_len, ", expected ", q_len, " to ",
+                                     pages.table_stride * kPageTokens, ": ", q_len,
+                                     " new tokens, and a table of ", pages.table_stride, " pages"));
+      }
+      pages.max_kv_len = std::max(pages.max_kv_len, kv_len);
+      const int64_t first = window_left < 0 ? 0 : std::max<int64_t>(kv_len - q_len - window_left, 0);
+      for (int64_t i = first / kPageTokens; q_len > 0 && i * kPageTokens < kv_len; ++i) {
+        const int64_t page = table.at(b, i);
+        if (page < 0 || page >= num_pages) {
+          throw InvalidArgument(concat("table[", b, ", ", i, "] is ", page, ", expected 0 to ",
+                                       num_pages - 1, ", a page"));
+        }
+      }
+    }
+    pages.table = call.put_ints(table);
+    pages.kv_lens = call.put_ints(kv_lens);
+    return pages;
   }
 
   py::object attention(Stream stream, const Floats& q, const Floats& k, const Floats& v,
@@ -211,7 +325,7 @@ class Operators {
     term.kind = ScoreTermKind::kDisentangled;
     term.position_keys = put("position_keys", position_keys);
     term.position_queries = put("position_queries", position_queries);
-    term.slots = call.put_constants(relative.slots);
+    term.slots = call.put_values(relative.slots);
     term.slot_limit = relative.limit;
   }
 
@@ -240,7 +354,7 @@ class Operators {
     args.position = call.put("position", position);
     args.type = call.put("type", type);
     args.position_offset = position_offset;
-    // An offset that is negative is refused below, by `embed`.
+    // `embed` below refuses a negative offset.
     const int64_t positions =
         position ? args.position.rows() - std::max<int64_t>(position_offset, 0) : 0;
     const auto tokens =
@@ -288,6 +402,16 @@ class Operators {
     return call.get(args.out);
   }
 
+  py::object sample(const FloatArray& logits, const FloatArray& floats, const IntArray& ints,
+                    const LongArray& draws, const IntArray& bias_ends, const IntArray& bias_tokens,
+                    const FloatArray& biases, const std::optional<IntArray>& masks,
+                    const std::optional<IntArray>& counts, int num_top) {
+    Call call(shared_, dtype_, std::nullopt);
+    return packhorse::sample(
+        call, ops(),
+        {logits, floats, ints, draws, bias_ends, bias_tokens, biases, masks, counts, num_top});
+  }
+
  private:
   Ops& ops() { return *shared_->backend.ops; }
 
@@ -315,9 +439,13 @@ PYBIND11_MODULE(_ops, module) {
       .def("feed_forward", &Operators::feed_forward)
       .def_property_readonly("interleaves_heads", &Operators::interleaves_heads)
       .def("project_heads", &Operators::project_heads)
+      .def("rotate_heads", &Operators::rotate_heads)
+      .def("append_kv", &Operators::append_kv)
+      .def("attention_over_pages", &Operators::attention_over_pages)
       .def("attention", &Operators::attention)
       .def("norm", &Operators::norm)
       .def("embed", &Operators::embed)
       .def("pool", &Operators::pool)
-      .def("sparse_pool", &Operators::sparse_pool);
+      .def("sparse_pool", &Operators::sparse_pool)
+      .def("sample", &Operators::sample);
 }

@@ -1,4 +1,5 @@
-// What one call of an operator puts on the device and takes from it.
+// One call of an operator: the arrays that it puts on the device and the result that it takes from
+// there.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -27,7 +28,8 @@ namespace packhorse {
 
 namespace py = pybind11;
 
-// Of these dtypes, or such as convert without a loss: packhorse.ops has converted what it takes.
+// pybind11 converts other dtypes to these. packhorse.ops has checked and converted its arguments
+// before, so nothing is lost here.
 using FloatArray = py::array_t<float, py::array::c_style>;
 using IntArray = py::array_t<int32_t, py::array::c_style>;
 
@@ -43,7 +45,7 @@ using Ints = std::variant<DeviceView, IntArray>;
 using Norm = std::tuple<Floats, std::optional<Floats>, float>;  // gamma, beta, eps
 using Linear = std::tuple<Floats, std::optional<Floats>>;       // weight, bias
 
-/// The backend that calls and results share; one at a time.
+/// The backend that calls and results share. Only one call uses it at a time.
 struct SharedBackend {
   Backend backend;
   std::mutex mutex;
@@ -68,7 +70,8 @@ inline std::pair<int64_t, int64_t> shape_of_matrix(const char* name, const Float
   if (shape.size() != 2) {
     throw InvalidArgument(concat(name, " has ", shape.size(), " dimensions, expected 2"));
   }
-  // An array without elements may claim any size; products of these do not overflow.
+  // An array without elements may have any extents. With this limit, products of extents do not
+  // overflow.
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   if (std::min(shape[0], shape[1]) < 0 || std::max(shape[0], shape[1]) > kMost) {
     throw InvalidArgument(concat(name, " is [", shape[0], ", ", shape[1], "], expected 0 to ",
@@ -77,7 +80,7 @@ inline std::pair<int64_t, int64_t> shape_of_matrix(const char* name, const Float
   return {shape[0], shape[1]};
 }
 
-/// A result that stays on the device. It is complete: the call has waited for it.
+/// A result that stays on the device. It is complete, because the call has waited for it.
 class OwnedArray final : public DeviceArray {
  public:
   OwnedArray(std::shared_ptr<SharedBackend> shared, std::unique_ptr<DeviceMemory> memory,
@@ -114,12 +117,13 @@ class OwnedArray final : public DeviceArray {
   Readers readers_;
 };
 
-/// One call. Its arrays lie all on the host, or all on the device: offsets, but those of `embed`,
-/// may lie on the host even then. Matrices on the device are of the operators' dtype, vectors
-/// float32, ids int32.
+/// One call. Its arrays lie either all on the host or all on the device, except that offsets may
+/// lie on the host even if the others do not (but not those of `embed`). On the device, matrices
+/// have the operators' dtype, vectors are float32 and ids int32.
 class Call {
  public:
-  /// `stream`: null for arrays on the host; 0: no stream to be ordered with.
+  /// `stream` is null if the arrays lie on the host, and 0 if there is no stream to be ordered
+  /// with.
   Call(std::shared_ptr<SharedBackend> shared, DType dtype, std::optional<StreamHandle> stream)
       : shared_(std::move(shared)),
         lock_(shared_->mutex),
@@ -145,7 +149,7 @@ class Call {
 
   TensorView result(int64_t rows, int64_t columns) { return matrix(rows, columns, dtype_); }
 
-  /// A matrix in the operators' dtype.
+  /// Puts a matrix on the device in the operators' dtype.
   TensorView put(const char* name, const Floats& array) {
     const auto [rows, columns] = shape_of_matrix(name, array);
     if (const DeviceView* view = on_device(name, array)) {
@@ -162,7 +166,7 @@ class Call {
     return array ? put(name, *array) : TensorView();
   }
 
-  /// Float32 values of any shape.
+  /// Puts float32 values of any shape on the device.
   const float* put_floats(const char* name, const Floats& array) {
     if (const DeviceView* view = on_device(name, array)) {
       return static_cast<const float*>(address(name, *view, DType::kFloat32));
@@ -187,10 +191,26 @@ class Call {
     return put_floats(name, *array);
   }
 
-  const int32_t* put_constants(const std::vector<int32_t>& values) {
-    void* data = allocate(values.size() * sizeof(int32_t));
-    device_.upload(data, values.data(), values.size() * sizeof(int32_t));
-    return static_cast<const int32_t*>(data);
+  template <class T>
+  const T* put_values(const std::vector<T>& values) {
+    void* data = allocate(values.size() * sizeof(T));
+    device_.upload(data, values.data(), values.size() * sizeof(T));
+    return static_cast<const T*>(data);
+  }
+
+  template <class Array>
+  void upload(void* to, const Array& array) {
+    device_.upload(to, array.data(), static_cast<size_t>(array.nbytes()));
+  }
+
+  /// The matrix as an array on the host, of the dtype that it has.
+  template <class Array>
+  Array download(const TensorView& matrix) {
+    Array host({matrix.rows(), matrix.columns()});
+    const DownloadScope downloads(device_);
+    device_.download(host.mutable_data(), matrix.data, static_cast<size_t>(host.nbytes()));
+    device_.synchronize();
+    return host;
   }
 
   LinearWeight put_linear(const char* name, const Linear& layer) {
@@ -209,7 +229,8 @@ class Call {
       packer_.pack(std::get<FloatArray>(weight).data(), result.in_features, result.out_features,
                    format_, packed);
     }
-    // A GEMM may read its weight while kernels before it, here that of the packing, still run.
+    // A GEMM may start to read its weight while earlier kernels, such as those that pack it, still
+    // run.
     device_.synchronize();
     result.data = packed;
     result.bias = put_vector("bias", bias, result.out_features);
@@ -248,7 +269,7 @@ class Call {
     const int32_t* position_ids = nullptr;
   };
 
-  /// `limits` without sizes, which are those of the batch.
+  /// Puts a batch on the device. `limits` comes without sizes; those are the batch's.
   Tokens put_tokens(const Ints& ids, const Ints& cu_seqlens, const std::optional<Ints>& type_ids,
                     const std::optional<Ints>& position_ids, PackedLimits limits) {
     const int64_t tokens = size_of_vector("ids", ids);
@@ -273,6 +294,9 @@ class Call {
     };
     return {put_batch(cu_seqlens, tokens), put(ids), put(type_ids), put(position_ids)};
   }
+
+  /// Of calls that write where their arguments lie.
+  void finish() { device_.synchronize(); }
 
   /// The result of a call, in a buffer of the call's own.
   py::object get(TensorView rows) {
@@ -306,7 +330,8 @@ class Call {
                                  "' takes arrays in host memory, without a stream"));
   }
 
-  /// Where an array lies on the device; null where it lies on the host, as the others then do.
+  /// Returns where an array lies on the device, or null if it lies on the host. Throws
+  /// InvalidArgument if the other arrays lie elsewhere.
   template <class Array>
   const DeviceView* on_device(const char* name, const std::variant<DeviceView, Array>& array) {
     const auto* view = std::get_if<DeviceView>(&array);
@@ -324,12 +349,7 @@ class Call {
     return data;
   }
 
-  template <class Array>
-  void upload(void* to, const Array& array) {
-    device_.upload(to, array.data(), static_cast<size_t>(array.nbytes()));
-  }
-
-  /// A batch on the device, which checks it.
+  /// Loads a batch that lies on the device, where a kernel checks it.
   Tokens load(const std::optional<Ints>& ids, const Ints& cu_seqlens,
               const std::optional<Ints>& type_ids, const std::optional<Ints>& position_ids,
               PackedLimits limits, int64_t tokens) {
@@ -370,7 +390,7 @@ class Call {
     const auto shared = device_io().allocate_shared(sizeof(InputFinding));
     args.finding = static_cast<InputFinding*>(shared->data());
     device_io().load_batch(args);
-    // Attention may read offsets while kernels before it still run.
+    // Attention may start to read offsets while earlier kernels still run.
     device_.synchronize();
     check_finding(*args.finding, args.run, tokens, limits);
     return {{.num_tokens = tokens,
@@ -394,8 +414,8 @@ class Call {
   DeviceContext& device_;
   LinearPacker& packer_;
   Ops& ops_;
-  LinearFormat format_;  // of dense layers
-  DType dtype_;          // of matrices
+  LinearFormat format_;  // format of dense layers
+  DType dtype_;          // dtype of matrices
   bool on_device_;
   StreamHandle stream_;
   std::vector<std::unique_ptr<DeviceMemory>> memory_;

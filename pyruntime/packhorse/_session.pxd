@@ -1,4 +1,4 @@
-# The public C++ API (runtime/include/packhorse), as Cython sees it.
+# Declares the public C++ API (runtime/include/packhorse) for Cython.
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libcpp cimport bool as cpp_bool
 from libcpp.map cimport map as cpp_map
@@ -51,9 +51,14 @@ cdef extern from "packhorse/weight_source.h" namespace "packhorse" nogil:
         pass
 
     unique_ptr[WeightSource] open_safetensors(const vector[string]&) except +
-    unique_ptr[WeightSource] borrow_tensors(cpp_map[string, TensorView]) except +
     unique_ptr[WeightSource] rename_tensors(unique_ptr[WeightSource],
                                             cpp_map[string, string]) except +
+
+
+cdef extern from "packhorse/_tensors.h" namespace "packhorse" nogil:
+    cdef cppclass MadeTensors(WeightSource):
+        MadeTensors(void*, cpp_bool (*)(void*, const string&, TensorView&) except False,
+                    vector[string])
 
 
 cdef extern from "packhorse/attention_algorithm.h" namespace "packhorse" nogil:
@@ -121,5 +126,9 @@ cdef extern from "packhorse/session.h" namespace "packhorse" nogil:
     const char* c_version "packhorse::version"()
 
 
-cdef unique_ptr[WeightSource] weight_source(list files, dict names, tensors) except *
+cdef class Weights:
+    cdef unique_ptr[WeightSource] source
+    cdef object maker  # what `source` asks for tensors in memory
+
+
 cdef allocation_of(const PlannedAllocation& plan)

@@ -1,6 +1,6 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,12 @@ from packhorse.names import OutputName
 from packhorse.options import SessionOptions
 
 Allocation = tuple[int, list[tuple[str, int, int]]]
+
+class _Tensor(Protocol):
+    @property
+    def data(self) -> npt.NDArray[Any]: ...
+    @property
+    def dtype(self) -> str: ...
 
 class NativeSession:
     hidden_size: int
@@ -21,7 +27,7 @@ class NativeSession:
         spec_json: str,
         files: list[Path],
         names: dict[str, str],
-        tensors: Mapping[str, tuple[npt.NDArray[Any], str]] | None,
+        tensors: Mapping[str, _Tensor] | None,
         given: SessionOptions,
     ) -> NativeSession: ...
     def check_open(self) -> None: ...

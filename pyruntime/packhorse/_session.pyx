@@ -1,8 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The C++ session, one to one: arguments converted, the GIL released, nothing decided here."""
+"""The C++ session, wrapped one to one: this module converts arguments and releases the interpreter
+lock, and decides nothing."""
 
 import os
 import threading
+
+import numpy as np
 
 from cython.operator cimport dereference as deref
 from libc.stdint cimport int32_t, int64_t, uintptr_t
@@ -19,7 +22,8 @@ cdef Int32Span _span(const int32_t[::1] values):
 
 
 cdef SessionOptions _options(given) except *:
-    """`given`: packhorse.options.SessionOptions."""
+    """Converts `given`, a packhorse.options.SessionOptions. Raises ValueError for a wrong
+    option."""
     cdef SessionOptions options
     options.device = parse_device(given.device.encode())
     options.dtype = parse_dtype(given.dtype.encode())
@@ -38,41 +42,59 @@ cdef SessionOptions _options(given) except *:
     return options
 
 
-cdef cpp_map[string, TensorView] _views(tensors) except *:
-    """{name: (array, dtype name)}: the arrays are C-contiguous and stay alive with the caller."""
-    cdef cpp_map[string, TensorView] views
-    cdef TensorView view
-    for name, (array, dtype) in tensors.items():
+cdef class _Maker:
+    """Holds the values of one tensor at a time. A quantised tensor of a file makes its `data` when
+    it is asked for it, so that a model is never in memory twice."""
+
+    cdef object tensors  # {name: tensor}
+    cdef str name
+    cdef object array  # of that tensor; C-contiguous
+
+    def __init__(self, tensors):
+        self.tensors, self.name, self.array = tensors, None, None
+
+
+cdef cpp_bool _make(void* maker, const string& name, TensorView& view) except False with gil:
+    cdef _Maker made = <_Maker> maker
+    cdef str wanted = name.decode()
+    if wanted not in made.tensors:
+        return True
+    tensor = made.tensors[wanted]
+    if made.name != wanted:
+        made.name, made.array = None, None
+        array = np.ascontiguousarray(tensor.data)
         if array.ndim < 1 or array.ndim > 4:
-            raise ValueError(f"tensor '{name}' has {array.ndim} dimensions, expected 1 to 4")
-        view.data = <void*> <uintptr_t> array.ctypes.data
-        view.dtype = parse_dtype(dtype.encode())
-        view.rank = array.ndim
-        for i in range(array.ndim):
-            view.shape[i] = array.shape[i]
-        view.row_stride = array.size // max(1, array.shape[0])
-        views[name.encode()] = view
-    return views
+            raise ValueError(f"tensor '{wanted}' has {array.ndim} dimensions, expected 1 to 4")
+        made.name, made.array = wanted, array
+    array = made.array
+    view.data = <void*> <uintptr_t> array.ctypes.data
+    view.dtype = parse_dtype(tensor.dtype.encode())
+    view.rank = array.ndim
+    for i in range(array.ndim):
+        view.shape[i] = array.shape[i]
+    view.row_stride = array.size // max(1, array.shape[0])
+    return True
 
 
-cdef unique_ptr[WeightSource] weight_source(list files, dict names, tensors) except *:
-    """From `tensors` ({name: (array, dtype)}) or, if None, safetensors `files`; `names` maps ours
-    to theirs."""
-    cdef vector[string] paths = [str(path).encode() for path in files]
-    cdef cpp_map[string, string] theirs = {a.encode(): b.encode() for a, b in names.items()}
-    cdef cpp_map[string, TensorView] views
-    cdef bint in_memory = tensors is not None
-    cdef unique_ptr[WeightSource] source
-    if in_memory:
-        views = _views(tensors)
-    with nogil:
-        if in_memory:
-            source = borrow_tensors(views)
-        else:
-            source = open_safetensors(paths)
-        if not theirs.empty():
-            source = rename_tensors(move(source), theirs)
-    return move(source)
+cdef class Weights:
+    """What a session loads from. Weights come from `tensors` ({name: an object with `data`, an
+    array, and `dtype`}) or, if that is None, from the safetensors `files`. `names` maps our names
+    of tensors to theirs."""
+
+    def __init__(self, list files, dict names, tensors):
+        cdef vector[string] paths = [str(path).encode() for path in files]
+        cdef cpp_map[string, string] theirs = {a.encode(): b.encode() for a, b in names.items()}
+        cdef vector[string] made = [name.encode() for name in tensors or ()]
+        cdef bint in_memory = tensors is not None
+        self.maker = _Maker(tensors)
+        cdef void* maker = <void*> self.maker
+        with nogil:
+            if in_memory:
+                self.source.reset(new MadeTensors(maker, _make, made))
+            else:
+                self.source = open_safetensors(paths)
+            if not theirs.empty():
+                self.source = rename_tensors(move(self.source), theirs)
 
 
 cdef allocation_of(const PlannedAllocation& plan):
@@ -108,7 +130,8 @@ cdef const int32_t* _address(value) except? NULL:
 
 
 cdef CDeviceTokens _device_batch(batch, const int32_t[::1] rows) except *:
-    """(ids, cu_seqlens, type_ids, position_ids, T, B): addresses, 0 where there is none."""
+    """Converts `batch`, a tuple (ids, cu_seqlens, type_ids, position_ids, T, B). The first four are
+    addresses, 0 where there is no array."""
     cdef CDeviceTokens tokens
     tokens.ids = _address(batch[0])
     tokens.cu_seqlens = _address(batch[1])
@@ -140,7 +163,7 @@ cdef dict _device_arrays(DeviceOutputs& outputs):
 
 
 cdef RunOutputs _host_outputs(arrays) except *:
-    """{name: writable C-contiguous float32 array of the right size}"""
+    """Converts `arrays`, {name: writable C-contiguous float32 array of the right size}."""
     cdef RunOutputs outputs
     cdef size_t i
     for i in range(kOutputNames.size()):
@@ -149,26 +172,26 @@ cdef RunOutputs _host_outputs(arrays) except *:
 
 
 cdef class NativeSession:
-    """Owner of one C++ session. `packhorse.Session` is the class for people."""
+    """Owns one C++ session. Users call `packhorse.Session`, which wraps this class."""
 
-    cdef shared_ptr[CSession] session  # null once it is closed
-    cdef bint interruptible  # whether a run of the main thread is under way
+    cdef shared_ptr[CSession] session  # null after close()
+    cdef bint interruptible  # whether the main thread is in a run
     cdef public int64_t hidden_size
     cdef public int64_t max_seqlen
-    cdef public int device_index  # of CUDA; -1 on the CPU
-    cdef public dict outputs  # {name: (whether per token, columns)}, what the model has
+    cdef public int device_index  # number of the CUDA device; -1 on the CPU
+    cdef public dict outputs  # {name: (whether per token, columns)} of the model's outputs
 
     @staticmethod
     def load(str spec_json, list files, dict names, tensors, given):
-        """Weights: as of `weight_source`. `given` is SessionOptions."""
+        """Loads a session. Weights are those of `Weights`, and `given` is a SessionOptions."""
         cdef NativeSession result = NativeSession()
         cdef SessionOptions options = _options(given)
         cdef string spec = spec_json.encode()
-        cdef unique_ptr[WeightSource] source = weight_source(files, names, tensors)
+        cdef Weights weights = Weights(files, names, tensors)
         cdef vector[OutputShape] shapes
         cdef size_t i
         with nogil:
-            result.session = CSession.load(spec, deref(source), options)
+            result.session = CSession.load(spec, deref(weights.source), options)
         result.device_index = options.device.index if deref(result.session).stream() else -1
         result.hidden_size = deref(result.session).hidden_size()
         result.max_seqlen = deref(result.session).max_seqlen()
@@ -180,13 +203,15 @@ cdef class NativeSession:
         return result
 
     cdef shared_ptr[CSession] _open(self) except *:
-        """The session for one call, which keeps it though another thread may close it."""
+        """Returns the session for one call. The call's own reference keeps it alive even if another
+        thread closes it."""
         self.check_open()
         return self.session
 
     cdef _begin(self):
-        """Before a run that may let a handler of a signal run: that one must not begin another, for
-        which it would wait forever."""
+        """Begins a run during which Python may call signal handlers. A handler must not run the
+        same session, because it would wait forever for the run that it interrupts; that raises
+        RuntimeError."""
         if on_main_thread():
             if self.interruptible:
                 raise RuntimeError("a signal handler ran the session that it interrupts")
@@ -206,7 +231,8 @@ cdef class NativeSession:
         return self.session.get() == NULL
 
     def close(self):
-        """What runs in other threads and results on the device still use goes after them."""
+        """Closes the session. What runs in other threads or results on the device still use is
+        freed after them."""
         cdef shared_ptr[CSession] session
         session.swap(self.session)
         with nogil:
@@ -215,7 +241,8 @@ cdef class NativeSession:
     def run(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
             const int32_t[::1] type_ids, const int32_t[::1] position_ids,
             const int32_t[::1] rows, arrays):
-        """Writes into `arrays`: see _host_outputs. `rows`: that predictions are of, or None."""
+        """Runs a batch in host memory and writes its outputs to `arrays` (see _host_outputs).
+        `rows` are the tokens whose predictions are wanted, or None."""
         cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids, rows)
         cdef RunOutputs outputs = _host_outputs(arrays)
         cdef shared_ptr[CSession] session = self._open()
@@ -227,7 +254,8 @@ cdef class NativeSession:
             self._end()
 
     def run_from_device(self, batch, const int32_t[::1] rows, uintptr_t stream, arrays):
-        """`batch`: (ids, cu_seqlens, type_ids, position_ids, T, B), addresses of the device."""
+        """Runs a batch that lies on the device and writes its outputs to `arrays`. `batch` is as in
+        _device_batch."""
         cdef CDeviceTokens tokens = _device_batch(batch, rows)
         cdef RunOutputs outputs = _host_outputs(arrays)
         cdef shared_ptr[CSession] session = self._open()
@@ -237,7 +265,8 @@ cdef class NativeSession:
     def run_to_device(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
                       const int32_t[::1] type_ids, const int32_t[::1] position_ids,
                       const int32_t[::1] rows, outputs, uintptr_t stream):
-        """{name: DeviceArray} of the names in `outputs`."""
+        """Runs a batch in host memory; its outputs stay on the device. Returns {name: DeviceArray}
+        for the names in `outputs`."""
         cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids, rows)
         cdef DeviceOutputSet wanted = _wanted(outputs)
         cdef shared_ptr[CSession] session = self._open()
@@ -247,7 +276,8 @@ cdef class NativeSession:
         return _device_arrays(results)
 
     def run_on_device(self, batch, const int32_t[::1] rows, owner, outputs, uintptr_t stream):
-        """From device to device; `owner` keeps the batch, and is kept until it has been read."""
+        """Runs a batch that lies on the device; its outputs stay there. `owner` keeps the arrays of
+        the batch alive and is held until they have been read."""
         cdef CDeviceTokens tokens = _device_batch(batch, rows)
         cdef DeviceOutputSet wanted = _wanted(outputs)
         cdef shared_ptr[CSession] session = self._open()
@@ -259,7 +289,7 @@ cdef class NativeSession:
 
     @property
     def stream(self):
-        """Handle of the session's stream; 0 on the CPU."""
+        """The handle of the session's stream, or 0 on the CPU."""
         return deref(self._open()).stream()
 
     def wait_for(self, uintptr_t stream):
@@ -269,7 +299,8 @@ cdef class NativeSession:
 
     def time_encoder(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
                      int samples, int launches=10):
-        """Milliseconds on the device, one mean of `launches` runs for each sample."""
+        """Returns the milliseconds that the device takes for the encoder: `samples` numbers, each
+        the mean of `launches` runs."""
         cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, None, None, None)
         cdef vector[double] times
         cdef shared_ptr[CSession] session = self._open()
@@ -283,7 +314,7 @@ cdef class NativeSession:
 
     def explain(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
                 const int32_t[::1] type_ids, const int32_t[::1] position_ids):
-        """A line for each choice of kernels that the batch leads to."""
+        """Returns one line for each choice of kernels that this batch leads to."""
         cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids, None)
         cdef vector[string] lines
         cdef shared_ptr[CSession] session = self._open()
@@ -308,7 +339,7 @@ os.register_at_fork(after_in_child=_watch_signals)
 
 
 def plan_memory(str spec_json, given):
-    """`given`: SessionOptions."""
+    """Computes the memory plan of a spec. `given` is a SessionOptions."""
     cdef SessionOptions options = _options(given)
     cdef string spec = spec_json.encode()
     cdef CMemoryPlan plan
@@ -318,7 +349,7 @@ def plan_memory(str spec_json, given):
 
 
 def available_devices():
-    """Names of the devices that this build and this machine can run on."""
+    """The names of the devices that this build and this machine can run on."""
     return [name.decode() for name in c_available_devices()]
 
 

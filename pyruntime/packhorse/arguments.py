@@ -1,4 +1,4 @@
-"""Arguments of a run, as the runtime takes them."""
+"""Converts the arguments of a run to the form that the runtime takes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packhorse.names import OutputName
 from packhorse.packing import PackedTokens, TokenSequence, pack
 from packhorse.result import FloatArray
 
-# A tuple of two NumPy arrays is (ids, cu_seqlens), though type checkers see two sequences in it.
+# A tuple of two NumPy arrays means (ids, cu_seqlens), although type checkers see two sequences.
 HostBatch = PackedTokens | Sequence[TokenSequence]
 Batch = HostBatch | PackedTokens[Any] | tuple[ForeignArray, ForeignArray]
 Outputs = Sequence[OutputName] | OutputName
@@ -39,7 +39,8 @@ def as_batch(batch: Batch) -> PackedTokens[Any]:
 def import_batch(
     native: NativeSession, packed: PackedTokens[Any], stream: int
 ) -> tuple[tuple[int, ...], list[Any]]:
-    """Of a batch on the device: addresses and sizes, and what keeps it alive."""
+    """The addresses and sizes of a batch on the device, and the objects that keep its arrays
+    alive."""
     if native.device_index < 0:
         raise ValueError("the batch lies on a device, but this session runs on the CPU")
     addresses, owners = [], []
@@ -79,8 +80,8 @@ def output_arrays(
     num_sequences: int,
     num_rows: int = 0,
 ) -> dict[OutputName, FloatArray]:
-    """Host arrays to write into: those given, after a check, and new ones. `num_rows`: of
-    predictions."""
+    """The host arrays that a run writes to: the given ones after a check, and new ones for the
+    other names. `num_rows` is the number of rows of "predictions"."""
     arrays = {}
     for name in names:
         per_token, columns = native.outputs[name]

@@ -1,5 +1,5 @@
-"""Device arrays of other libraries: CuPy, PyTorch, JAX, whatever speaks DLPack or the CUDA array
-interface. Nothing here touches their memory."""
+"""Device arrays of other libraries such as CuPy, PyTorch and JAX: all that support DLPack or the
+CUDA array interface. This module never touches their memory."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class CudaArray(Protocol):
     def __cuda_array_interface__(self) -> Any: ...
 
 
-ForeignArray = DLPackArray | CudaArray  # of whatever library, on a device or not
+ForeignArray = DLPackArray | CudaArray  # an array of any library, on a device or on the host
 
 
 class DeviceView(NamedTuple):
-    """Where an array lies; valid as long as `owner` is there."""
+    """Where an array lies. It is valid as long as `owner` is alive."""
 
     pointer: int
     shape: tuple[int, ...]
@@ -47,7 +47,7 @@ def is_device_array(array: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    """Whether it is an array of any library, on the host or a device. Lists are not."""
+    """Whether `value` is an array of any library, on the host or on a device. Lists are not."""
     return hasattr(value, "__dlpack__") or is_device_array(value)
 
 
@@ -61,14 +61,14 @@ def dtype_of(array: Any) -> str:
     if dtype is None:
         typestr = str(array.__cuda_array_interface__["typestr"])
         return _TYPES.get(typestr, typestr)
-    return str(dtype).rpartition(".")[2]  # PyTorch's are named torch.float16
+    return str(dtype).rpartition(".")[2]  # PyTorch's dtypes print as torch.float16
 
 
 def stream_handle(stream: Any) -> int:
-    """The handle of a stream, 0 for None.
+    """Returns the handle of a stream, or 0 for None.
 
-    Takes a raw handle, or what has `__cuda_stream__` (cuda.core), `cuda_stream` (PyTorch) or `ptr`
-    (CuPy). Handle 0 is the legacy default stream, which DLPack calls 1.
+    Takes a raw handle, or an object that has `__cuda_stream__` (cuda.core), `cuda_stream` (PyTorch)
+    or `ptr` (CuPy). Handle 0 is the legacy default stream, which DLPack calls 1.
     """
     if stream is None:
         return 0
@@ -96,10 +96,11 @@ def _export(array: Any, stream: int) -> Any:
 def import_array(
     name: str, array: Any, device: int, stream: int, wait_for: Callable[[int], None]
 ) -> DeviceView:
-    """Where a row-major array on `cuda:device` lies, complete on `stream`.
+    """Returns where a row-major array on `cuda:device` lies, complete on `stream`.
 
-    DLPack producers see to that themselves; for a stream that the CUDA array interface names,
-    `wait_for` does. Raises ValueError naming the array, what was found and what was expected.
+    DLPack producers make it complete on `stream` themselves. For a stream that the CUDA array
+    interface names, `wait_for` is called. Raises ValueError naming the array, what was found and
+    what was expected.
     """
     if hasattr(array, "__dlpack_device__"):
         kind, index = array.__dlpack_device__()

@@ -1,4 +1,4 @@
-"""The dtype of a session: as asked for, or as the model's files suggest."""
+"""Chooses the dtype of a session: the one asked for, or the one that the model's files suggest."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import cast
 
 from packhorse.names import Dtype
 
-# That can be asked for; a CPU may still lack bfloat16, which the runtime then says.
+# The dtypes that can be asked for. A CPU may still lack bfloat16; then the runtime raises an error.
 _DTYPES = {"cpu": ("float32", "bfloat16", "int8"), "cuda": ("float16", "bfloat16")}
 
 
 def choose_dtype(dtype: str | None, device: str, stored: str) -> Dtype:
-    """`dtype`, or the default one of weights that are stored as `stored`.
+    """Returns `dtype`, or the default for weights that are stored as `stored` if it is None.
 
-    Raises ValueError for what is not the name of a dtype of any device, and where the weights are
-    quantised for another one.
+    Raises ValueError if `dtype` is not a dtype of any device, or if the weights are quantised for
+    another dtype.
     """
     if dtype is None:
         from packhorse_weights.tensor import default_dtype

@@ -1,4 +1,4 @@
-"""What the heads of a model are good for, and which methods use them."""
+"""Which methods of `TextModel` use which heads of a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _heads(config: Config) -> Mapping[str, Any]:
 
 
 def classifier_of(config: Config) -> Mapping[str, Any]:
-    """The classifier of a spec; empty where there is none."""
+    """The classifier section of a spec; empty if it has none."""
     found: Mapping[str, Any] = _heads(config).get("classifier") or {}
     return found
 
@@ -36,7 +36,8 @@ def _answers(config: Config) -> bool:
     return classifier_of(config).get("input") == "tokens" and _labels(config) == _ANSWER_LABELS
 
 
-# Method -> (what it needs, whether a spec has that). A model may be good for several methods.
+# Method -> (what it needs, a function that says whether a spec has that). A model may suit several
+# methods.
 _NEEDS: Mapping[str, tuple[str, Callable[[Config], bool]]] = {
     "score": (
         "a classifier of texts with one label",
@@ -64,7 +65,7 @@ _NEEDS: Mapping[str, tuple[str, Callable[[Config], bool]]] = {
 
 
 def methods_for(config: Config) -> list[str]:
-    """Methods of `TextModel` that have a use for the heads of this spec; else "embed"."""
+    """The methods of `TextModel` that use the heads of this spec, or "embed" if there are none."""
     return [name for name, (_, fits) in _NEEDS.items() if fits(config)] or ["embed"]
 
 
@@ -81,7 +82,7 @@ def _describe(config: Config) -> str:
 
 
 def require_head(config: Config, method: str) -> None:
-    """Raises ValueError, naming the methods that fit, where `method` has no use for this model."""
+    """Raises ValueError if `method` cannot use this model, naming the methods that can."""
     needed, fits = _NEEDS[method]
     if fits(config):
         return

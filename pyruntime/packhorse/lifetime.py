@@ -1,4 +1,4 @@
-"""How a session ends, is copied, and gets into other processes."""
+"""How a session is closed, copied, and sent to other processes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ class SessionLifetime:
     """The methods of `Session` that close, copy and pickle it."""
 
     def __init__(self, runtime: Closable, reload: Callable[[], object] | None) -> None:
-        """`reload` loads the same session again and can be pickled; None: no pickling."""
+        """`reload` loads the same session again and can be pickled. If it is None, the session
+        cannot be pickled."""
         self._runtime = runtime
         self._reload = reload
 
     def check_open(self) -> None:
-        """Raises RuntimeError where the session was closed."""
+        """Raises RuntimeError if the session was closed."""
         self._runtime.check_open()
 
     def close(self) -> None:
         """Frees the arena, and the weights unless other sessions share them.
 
-        What a run in another thread or results on the device still use is freed after them. Later
-        runs raise RuntimeError; what is known of the model stays readable. Closing twice is fine.
+        What a run in another thread or results on the device still use is freed later. Later
+        runs raise RuntimeError; attributes stay readable. Closing twice is allowed.
         """
         self._runtime.close()
 

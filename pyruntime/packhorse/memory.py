@@ -1,4 +1,5 @@
-"""The memory plan: what a session takes, byte by byte, known before it is allocated."""
+"""The memory plan, which says exactly how much memory a session will use before any is
+allocated."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlannedBuffer:
-    """Buffers whose lifetimes do not overlap may share bytes."""
+    """One named buffer. Buffers whose lifetimes do not overlap may share bytes."""
 
     name: str
     offset: int
@@ -36,19 +37,20 @@ def _mebibytes(count: int) -> str:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """`weights` may be shared by the sessions of one device; `arena` is the session's own."""
+    """The plan of a session. Sessions on one device may share `weights`; each has an `arena` of its
+    own."""
 
     weights: PlannedAllocation
     arena: PlannedAllocation
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of weights and arena together."""
+        """The bytes of weights and arena together."""
         return self.weights.bytes + self.arena.bytes
 
     @staticmethod
     def from_native(plan: tuple[NativeAllocation, NativeAllocation]) -> MemoryPlan:
-        """The plan of (weights, arena) as the runtime gives them."""
+        """Makes a plan from (weights, arena) as the runtime returns them."""
         weights, arena = plan
         return MemoryPlan(
             PlannedAllocation.from_native(weights), PlannedAllocation.from_native(arena)

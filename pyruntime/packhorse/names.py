@@ -1,8 +1,8 @@
-"""The names that arguments take, where they are known beforehand: for type checkers."""
+"""Literal types of arguments whose possible names are known beforehand, for type checkers."""
 
 from typing import Literal
 
-Dtype = Literal["float32", "bfloat16", "float16", "int8"]  # of `Session.load` and operators
+Dtype = Literal["float32", "bfloat16", "float16", "int8"]  # for `Session.load` and operators
 AttentionAlgorithm = Literal["auto", "hopper", "online", "short", "grouped", "bytetransformer"]
 Pooling = Literal["cls", "mean", "max", "last", "mean_sqrt", "weighted_mean"]
 OutputName = Literal[
@@ -14,9 +14,9 @@ OutputName = Literal[
     "vectors",
     "sparse",
     "predictions",
-]  # of `Session.run`
-PairTruncation = Literal["longest_first", "only_second"]  # of `Session.score`
-Truncation = Literal["longest_first", "only_first", "only_second"]  # of texts and pairs
-EmbeddingDtype = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]  # of `embed`
-AggregationStrategy = Literal["none", "simple", "first", "average", "max"]  # of entities
+]  # for `Session.run`
+PairTruncation = Literal["longest_first", "only_second"]  # for `Session.score`
+Truncation = Literal["longest_first", "only_first", "only_second"]  # for texts and pairs
+EmbeddingDtype = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]  # for `embed`
+AggregationStrategy = Literal["none", "simple", "first", "average", "max"]  # for entities
 Activation = Literal["none", "gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid"]  # of operators

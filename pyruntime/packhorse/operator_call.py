@@ -1,7 +1,8 @@
-"""What one call of an operator (packhorse.ops) does before and after it."""
+"""What one call of an operator (packhorse.ops) does before and after the computation."""
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +15,7 @@ from packhorse.device import dtype_of, import_array, is_device_array, stream_han
 from packhorse.dtypes import choose_dtype
 from packhorse.packing import as_int32
 
+FloatArray = npt.NDArray[np.float32]
 Norm = tuple[Any, Any, float]
 
 
@@ -24,18 +26,27 @@ def shared_operators(
     return Operators(device, choose_dtype(dtype, device, dtype), threads or 0, attention)
 
 
-def as_float32(name: str, values: Any) -> npt.NDArray[np.float32]:
+def as_float32(name: str, values: Any) -> FloatArray:
     """`values` as a C-contiguous float32 array. Raises ValueError for what is not numbers."""
     array = np.asarray(values)
-    # "V": number types that are not NumPy's own, bfloat16 of ml_dtypes for instance.
+    # "V" stands for number types from outside NumPy, such as bfloat16 of ml_dtypes.
     if array.dtype.kind not in "biufV":
         raise ValueError(f"{name} has dtype {array.dtype}, expected numbers")
     with np.errstate(over="ignore", invalid="ignore"):
         return np.ascontiguousarray(array, np.float32).reshape(array.shape)
 
 
+def head_columns(operators: Operators, head_dim: int, frequencies: Any) -> npt.NDArray[np.int64]:
+    """The order of a head's columns on the device, where `frequencies` [dims / 2] rotate them."""
+    order = np.arange(head_dim)
+    if frequencies is not None and operators.interleaves_heads:
+        dims = 2 * len(frequencies)
+        order[:dims] = order[:dims].reshape(2, -1).T.reshape(-1)
+    return order
+
+
 class OperatorCall:
-    """Where one call runs, and its arrays as the runtime takes them."""
+    """Knows where one call runs, and converts its arrays to the form that the runtime takes."""
 
     def __init__(
         self,
@@ -47,7 +58,8 @@ class OperatorCall:
         stream: Any,
         attention: str = "auto",
     ) -> None:
-        """`first` lies where all do; `matrix` has their dtype; `attention` names an algorithm."""
+        """`first` lies where all arrays do, `matrix` has the dtype of all matrices, and `attention`
+        names an algorithm."""
         self._owners: list[Any] = []
         self.stream: int | None = None
         if not is_device_array(first):
@@ -58,25 +70,32 @@ class OperatorCall:
         self.stream = stream_handle(stream)
         if hasattr(first, "__dlpack_device__"):
             self._index = int(first.__dlpack_device__()[1])
-        else:  # the CUDA array interface does not say
+        else:  # the CUDA array interface does not name the device
             self._index = int(device.partition(":")[2] or 0)
         self.operators = shared_operators(
             f"cuda:{self._index}", dtype_of(matrix), threads, attention
         )
 
     def put(self, name: str, array: Any) -> Any:
-        """Floats: see `as_float32`."""
+        """Converts an array of floats; see `as_float32`."""
         if array is None or is_device_array(array):
             return self._import(name, array)
         return as_float32(name, array)
 
     def put_ints(self, name: str, array: Any) -> Any:
-        """Integers of one dimension: see `as_int32`."""
+        """Converts a vector of integers; see `as_int32`."""
         if array is None or is_device_array(array):
             return self._import(name, array)
         return as_int32(name, array)
 
-    def _import(self, name: str, array: Any) -> Any:
+    def put_rows(self, name: str, array: Any) -> Any:
+        """Floats of any number of dimensions, as a matrix of what its last one holds."""
+        if is_device_array(array):
+            return self._import(name, array, as_rows=True)
+        floats = as_float32(name, array)
+        return floats.reshape(math.prod(floats.shape[:-1]), floats.shape[-1])
+
+    def _import(self, name: str, array: Any, as_rows: bool = False) -> Any:
         if array is None:
             return None
         if self.stream is None:
@@ -84,7 +103,10 @@ class OperatorCall:
         own = self.operators
         view = import_array(name, array, self._index, self.stream or own.stream, own.wait_for)
         self._owners.append(view.owner)
-        return _ops.DeviceView(view.pointer, view.shape, view.dtype)
+        shape = view.shape
+        if as_rows:
+            shape = (math.prod(shape[:-1]), shape[-1])
+        return _ops.DeviceView(view.pointer, shape, view.dtype)
 
     def put_pair(self, name: str, layer: tuple[Any, Any]) -> tuple[Any, Any]:
         return self.put(name, layer[0]), self.put("bias", layer[1])

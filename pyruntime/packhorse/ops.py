@@ -1,18 +1,18 @@
-"""Operators on packed arrays: each is one call of the runtime, on any device and dtype.
+"""Operators on packed arrays. Each is one call of the runtime, on any device and dtype.
 
 Host inputs are arrays of numbers, converted to float32; ids and offsets are integers of any kind
 within int32. The computation runs in `dtype` on `device`, and results come back as float32.
 
-Where the first argument lies on a CUDA device, all do (offsets may lie on the host, except those of
-`embed`), whatever has `__dlpack__` or `__cuda_array_interface__`: matrices of one dtype, float16 or
-bfloat16, in which the computation runs there, vectors of float32, ids of int32. The result is a
-`DeviceArray` with memory of its own. `stream` is as in `Session.run`; an operator waits until it is
-done all the same.
+If the first argument lies on a CUDA device, all arguments must (offsets may lie on the host, except
+those of `embed`). They may be any arrays with `__dlpack__` or `__cuda_array_interface__`. All
+matrices have one dtype, float16 or bfloat16, in which the computation runs; vectors are float32 and
+ids int32. The result is a `DeviceArray` with memory of its own. `stream` is as in `Session.run`,
+but an operator always waits until it is done.
 
-These are for tests and for models of one's own; a `Session` plans its memory and is faster.
+The operators are for tests and for models of one's own; a `Session` plans its memory and is faster.
 
-`norm` arguments are `(gamma, beta, eps)`, beta may be None. Every function raises ValueError where
-arguments do not fit together, and RuntimeError where the device cannot do the dtype.
+`norm` arguments are `(gamma, beta, eps)`, where beta may be None. Every function raises ValueError
+if its arguments do not fit together, and RuntimeError if the device does not support the dtype.
 """
 
 from __future__ import annotations
@@ -20,14 +20,22 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from packhorse.device import is_device_array, shape_of
 from packhorse.names import Activation, AttentionAlgorithm, Dtype, Pooling
-from packhorse.operator_call import Norm, OperatorCall, as_float32, shared_operators
+from packhorse.operator_call import (
+    FloatArray,
+    Norm,
+    OperatorCall,
+    as_float32,
+    head_columns,
+    shared_operators,
+)
 from packhorse.packing import as_int32
-
-FloatArray = npt.NDArray[np.float32]
+from packhorse.page_ops import PAGE_TOKENS as PAGE_TOKENS
+from packhorse.page_ops import append_kv as append_kv
+from packhorse.page_ops import attention_over_pages as attention_over_pages
+from packhorse.page_ops import rope as rope
 
 
 def gemm(
@@ -43,7 +51,7 @@ def gemm(
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
-    """norm(residual + activation(x @ weight.T + bias)); every part but the product is optional.
+    """Computes norm(residual + activation(x @ weight.T + bias)); only the product is not optional.
 
     x [rows, in_features], weight [out_features, in_features], residual [rows, out_features].
     activation: none, gelu (erf), gelu_tanh, relu, silu, tanh, sigmoid.
@@ -76,9 +84,10 @@ def feed_forward(
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
-    """norm(residual + down(activation(up(x)))); `up` and `down` are (weight, bias).
+    """Computes norm(residual + down(activation(up(x)))); `up` and `down` are (weight, bias).
 
-    With `gate`, (weight, bias) as `up`: down(activation(gate(x)) * up(x)); of host arrays alone.
+    With `gate`, which is (weight, bias) as well, it computes down(activation(gate(x)) * up(x))
+    instead. `gate` is only for host arrays.
     """
     call = OperatorCall(x, x, device, dtype, threads, stream)
     if gate is not None:
@@ -105,7 +114,8 @@ _GATE_BLOCK = 16  # kGateBlock of runtime/ops/activation.h
 def _gated(
     gate: tuple[Any, Any], up: tuple[Any, Any], down: tuple[Any, Any]
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Up and down as FeedForwardArgs wants them: rows of gate and up in turn, padded by zeros."""
+    """Arranges up and down as FeedForwardArgs wants them: blocks of rows of gate and up alternate,
+    padded by zeros."""
     if np.shape(gate[0]) != np.shape(up[0]) or np.ndim(up[0]) != 2:
         raise ValueError(
             f"gate has shape {np.shape(gate[0])}, expected that of up, {np.shape(up[0])}"
@@ -149,11 +159,12 @@ def project_heads(
     dtype: Dtype = "float32",
     threads: int | None = None,
 ) -> FloatArray:
-    """x @ weight.T + bias, heads of queries, keys and values, ready for attention; host arrays.
+    """Computes x @ weight.T + bias, the heads of queries, keys and values, ready for attention.
 
-    weight [(num_heads + 2 num_kv_heads) * head_dim, in_features]; the result
-    [T, (num_heads + 2 num_kv_heads) * head_dim]. In queries and keys
-    query_norm   (gamma [head_dim], eps): RMS norm of each head, likewise key_norm; and then
+    All arrays lie on the host. weight is [(num_heads + 2 num_kv_heads) * head_dim, in_features],
+    the result [T, (num_heads + 2 num_kv_heads) * head_dim]. Queries and keys are then changed by
+    query_norm   (gamma [head_dim], eps): RMS norm of each head of queries; key_norm is the same for
+                 keys
     frequencies  [dims / 2], dims even and at most head_dim: columns j and j + dims / 2 of each head
                  are rotated by position * frequencies[j] (RoPE)
     Positions count from each sequence's own start unless `position_ids` [T] are given.
@@ -172,10 +183,7 @@ def project_heads(
     if bias is not None and bias.shape != (rows,):
         raise ValueError(f"bias has shape {bias.shape}, expected a vector of {rows}")
     head_dim = rows // heads
-    order = np.arange(head_dim)  # of a head's columns on the device
-    if frequencies is not None and operators.interleaves_heads:
-        dims = 2 * len(frequencies)
-        order[:dims] = order[:dims].reshape(2, -1).T.reshape(-1)
+    order = head_columns(operators, head_dim, frequencies)
     rotated = [h * head_dim + order for h in range(num_heads + kv_heads)]
     columns = np.concatenate([*rotated, np.arange(len(rotated) * head_dim, rows)])
 
@@ -233,33 +241,35 @@ def attention(
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
-    """Variable-length attention over packed rows; returns [Tq, num_heads * head_dim].
+    """Attention over packed sequences of different lengths; returns [Tq, num_heads * head_dim].
 
     q [Tq, num_heads * head_dim], k and v [Tk, num_kv_heads * head_dim]
     cu_seqlens_k  offsets of the keys; None: those of the queries. Query i of a sequence with q_len
-                  queries over kv_len keys stands at position kv_len - q_len + i
-    scale         of q.k; None: 1 / sqrt(head_dim)
-    window        (left, right) keys seen around a query's position; -1: no limit
+                  queries and kv_len keys has the position kv_len - q_len + i
+    scale         factor of q . k; None: 1 / sqrt(head_dim)
+    window        (left, right) number of keys seen on each side of a query; -1: no limit
     alibi_slopes  [num_heads]: adds -slope * distance
-    bucket_table  [num_buckets, num_heads]: adds T5's relative term, buckets up to max_distance
-    bidirectional half of the buckets are for keys to the right of the query; False: all are for
-                  those to the left, and keys to the right count as distance 0
+    bucket_table  [num_buckets, num_heads]: adds T5's relative term, with buckets up to max_distance
+    bidirectional True: half of the buckets are for keys to the right of the query. False: all are
+                  for keys to the left, and keys to the right count as distance 0
     position_keys, position_queries
-                  [slots, num_heads * head_dim], either may be missing: adds DeBERTa's terms, query
-                  times position key and key times position query, scaled as q.k. One slot for each
-                  distance up to max_distance, or `buckets` to a side, from half of them on growing
-                  like the logarithm of the distance; slots are twice that many
-    algorithm     of CUDA devices, one of
+                  [slots, num_heads * head_dim], either may be None: adds DeBERTa's terms, query
+                  times position key and key times position query, scaled as q . k is. There is
+                  one slot for each distance up to max_distance, or there are `buckets` slots for
+                  each side, the second half of which grow with the logarithm of the distance;
+                  `slots` is the number for both sides
+    algorithm     on CUDA devices, one of
                   "hopper"   wgmma and TMA with an online softmax, compute capability 9.0
                   "online"   online softmax, compute capability 8.0 and up
                   "short"    ByteTransformer's fused attention (arXiv 2210.03052): whole score rows
-                             on chip for sequences of up to 384 keys, longer ones as "online"
-                  "grouped"  its attention by two grouped GEMMs for sequences of up to 1024 keys,
-                             longer ones as "online"
+                             stay on chip for sequences of up to 384 keys; longer ones as "online"
+                  "grouped"  ByteTransformer's attention by two grouped GEMMs for sequences of up
+                             to 1024 keys; longer ones as "online"
                   "bytetransformer"  "short" up to 384 keys, "grouped" up to 1024, then "online"
-                  "auto"     "hopper" where device and term allow it, else "online"
-                  Their results differ by rounding. What an algorithm cannot compute is refused:
-                  the paper's two take heads of up to 128 columns and no disentangled term
+                  "auto"     "hopper" if the device and the term allow it, otherwise "online"
+                  Their results differ by rounding. An algorithm that cannot compute what is asked
+                  for raises ValueError: "short" and "grouped" take heads of up to 128 columns and
+                  no disentangled term
 
     Raises ValueError naming the argument, what was found and what was expected.
     """
@@ -324,7 +334,7 @@ def layer_norm(
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
-    """LayerNorm(x + residual) over the last axis of x [rows, hidden_size]."""
+    """Computes LayerNorm(x + residual) over the last axis of x [rows, hidden_size]."""
     return _norm("layer", x, (gamma, beta, eps), residual, device, dtype, threads, stream)
 
 
@@ -339,7 +349,7 @@ def rms_norm(
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
-    """RMSNorm(x + residual) over the last axis of x [rows, hidden_size]."""
+    """Computes RMSNorm(x + residual) over the last axis of x [rows, hidden_size]."""
     return _norm("rms", x, (gamma, None, eps), residual, device, dtype, threads, stream)
 
 
@@ -359,9 +369,10 @@ def embed(
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
-    """norm(word[ids] + position[pos + position_offset] + type[type_ids]); tables [n, hidden_size].
+    """Looks up norm(word[ids] + position[pos + position_offset] + type[type_ids]).
 
-    Positions count from each sequence's own start unless `position_ids` [T] are given.
+    Tables are [n, hidden_size]. Positions count from the start of each sequence unless
+    `position_ids` [T] are given.
     """
     call = OperatorCall(ids, word, device, dtype, threads, stream)
     return call.result(
@@ -391,8 +402,10 @@ def pool(
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
-    """One row for each sequence of x [T, hidden_size]: cls, mean, max, last, mean_sqrt (the sum by
-    the root of the length) or weighted_mean (token i counts i + 1 times).
+    """Pools the rows of each sequence of x [T, hidden_size] to one row.
+
+    pooling: cls, mean, max, last, mean_sqrt (the sum divided by the square root of the length) or
+    weighted_mean (token i, counted from 0, has weight i + 1).
 
     `normalize` scales rows to length 1. An empty sequence gives zeros.
     """
@@ -421,10 +434,11 @@ def sparse_pool(
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
-    """log(1 + max(0, x weight^T + bias)), its largest over each sequence: [B, N] of x [T, K] and
-    weight [N, K], as SPLADE weighs a vocabulary. No [T, N] array is made on the way.
+    """Computes the maximum of log(1 + max(0, x weight^T + bias)) over each sequence, by which
+    SPLADE weighs a vocabulary: [B, N] from x [T, K] and weight [N, K]. No [T, N] array is stored.
 
-    `sum` adds them up instead; `twice` takes log(1 + that) of each. An empty sequence gives zeros.
+    `sum` adds instead of taking the maximum; `twice` applies log(1 + x) to each value again. An
+    empty sequence gives zeros.
     """
     call = OperatorCall(x, x, device, dtype, threads, stream)
     return call.result(

@@ -1,4 +1,4 @@
-"""What a session is loaded with."""
+"""The options with which a session is loaded."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ ModelPath = str | PathLike[str]
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """The options of the C++ library (packhorse/session.h) under the same names; `Session.load`
-    says what they mean."""
+    """The options of the C++ library (packhorse/session.h) under the same names. `Session.load`
+    explains them."""
 
     device: str = "cpu"
     dtype: Dtype = "float32"

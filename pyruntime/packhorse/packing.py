@@ -1,4 +1,5 @@
-"""Packed batches: the tokens of all sequences in one array, and where each sequence begins."""
+"""Packed batches: one array holds the tokens of all sequences, another the offset at which each
+sequence begins."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from packhorse.device import ForeignArray, is_device_array, shape_of
 Int32Array = npt.NDArray[np.int32]
 TokenSequence = Sequence[int] | npt.NDArray[np.integer[Any]]
 
-if TYPE_CHECKING:  # a default, which typing has from Python 3.13 on, only type checkers need
+if TYPE_CHECKING:  # only type checkers need the default, which typing has since Python 3.13
     from typing_extensions import TypeVar
 
     IdArray = TypeVar("IdArray", default=Int32Array)
@@ -28,9 +29,10 @@ _INT32 = np.iinfo(np.int32)
 
 
 def as_int32(name: str, values: Any) -> Int32Array:
-    """`values` as a C-contiguous int32 vector; copied only if it is not one already.
+    """Returns `values` as a C-contiguous int32 vector, copied only if it is not one already.
 
-    Raises ValueError for other than one dimension, other than integers, and integers beyond int32.
+    Raises ValueError if it does not have one dimension, does not hold integers, or holds integers
+    beyond int32.
     """
     if is_device_array(values):
         raise ValueError(
@@ -50,18 +52,18 @@ def as_int32(name: str, values: Any) -> Int32Array:
 
 
 class PackedTokens(Generic[IdArray]):
-    """One batch without padding. `T` tokens of `B` sequences:
+    """One batch without padding, with `T` tokens in `B` sequences:
 
     ids           int32[T]    token ids, sequence after sequence
     cu_seqlens    int32[B+1]  prefix sum of the lengths: first 0, last T
     type_ids      int32[T] or None (all 0)
     position_ids  int32[T] or None (0, 1, ... from each sequence's own start)
 
-    Integer arrays of other kinds are converted. The contents are checked when a session runs them.
+    Integer arrays of other dtypes are converted. A session checks the contents when it runs them.
 
-    All four may also be arrays of a CUDA device, int32 and contiguous: whatever has `__dlpack__` or
-    `__cuda_array_interface__`. They stay where they are, and as they are given. To type checkers
-    `PackedTokens` is a batch of the host, `PackedTokens[torch.Tensor]` one of PyTorch's arrays.
+    All four may also be contiguous int32 arrays on a CUDA device that have `__dlpack__` or
+    `__cuda_array_interface__`. They stay where they are, unchanged. To type checkers,
+    `PackedTokens` is a batch in host memory, `PackedTokens[torch.Tensor]` one of PyTorch tensors.
     """
 
     __slots__ = ("cu_seqlens", "ids", "on_device", "position_ids", "type_ids")
@@ -123,7 +125,7 @@ class PackedTokens(Generic[IdArray]):
 
     @property
     def num_tokens(self) -> int:
-        """T, the tokens of all sequences."""
+        """T, the number of tokens of all sequences."""
         return int(shape_of(self.ids)[0])
 
     @property
@@ -133,12 +135,13 @@ class PackedTokens(Generic[IdArray]):
 
     @property
     def lengths(self) -> Int32Array:
-        """int32[B]: tokens of each sequence, of a batch in host memory."""
+        """int32[B]: the length of each sequence. Only for batches in host memory."""
         return np.diff(as_int32("cu_seqlens", self.cu_seqlens))
 
     @property
     def max_seqlen(self) -> int:
-        """Tokens of the longest sequence, 0 without any, of a batch in host memory."""
+        """The length of the longest sequence, or 0 without sequences. Only for batches in host
+        memory."""
         return int(self.lengths.max(initial=0))
 
     def __repr__(self) -> str:
@@ -164,9 +167,9 @@ def pack(
 ) -> PackedTokens:
     """Packs a list of token-id sequences, or padded ids `[B, S]` with their attention mask.
 
-    sequences       one list or vector of ids a sequence; or an integer array [B, S]
-    attention_mask  [B, S], nonzero where a token counts; the padding may lie on any side
-    type_ids        shaped like `sequences`, or None
+    sequences       one list or vector of ids for each sequence, or an integer array [B, S]
+    attention_mask  [B, S], nonzero for tokens and 0 for padding, which may lie on any side
+    type_ids        of the same shape as `sequences`, or None
 
     Raises ValueError naming what was found and what was expected.
     """

@@ -1,4 +1,4 @@
-"""Pairs of texts in one sequence, as cross-encoders read them."""
+"""Joins pairs of texts to one sequence, as cross-encoders read them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_scores(config: Mapping[str, Any]) -> None:
 
 
 def check_pair(config: Mapping[str, Any]) -> None:
-    """Raises ValueError where this spec does not say how pairs are joined."""
+    """Raises ValueError if this spec does not say how pairs are joined."""
     if "template" in config:
         raise ValueError("score: this model reads pairs in a template of text: TextModel.score")
     if "pair" not in config:
@@ -50,12 +50,13 @@ def _joins_pairs(pair: Any) -> bool:
 
 
 def _kept(query: int, document: int, room: int, truncation: str) -> tuple[int, int]:
-    """How many tokens of each text stay where there is room for `room` in all."""
+    """How many tokens of each text are kept if there is room for `room` tokens in all."""
     if query + document <= room:
         return query, document
     if truncation == "only_second":
         return query, room - query
-    # As tokens fall one by one off the longer text: halves, unless one fits into its half.
+    # Cutting tokens one by one off the longer text leaves both halves, unless one text is shorter
+    # than its half.
     half = room // 2
     if query <= document:
         kept = min(query, half)
@@ -71,7 +72,7 @@ def join_pairs(
     documents: Sequence[TokenSequence],
     truncation: str,
 ) -> tuple[list[Int32Array], list[Int32Array]]:
-    """(ids, type ids) of each pair, cut to `max_length` as `Session.score` says."""
+    """Returns (ids, type ids) of each pair, truncated to `max_length` as `Session.score` says."""
     if truncation not in ("longest_first", "only_second"):
         raise ValueError(f"truncation {truncation!r:.80} is not longest_first or only_second")
     pair = config["pair"]
@@ -103,6 +104,6 @@ def sigmoid(x: FloatArray) -> FloatArray:
 
 
 def as_scores(config: Mapping[str, Any], logits: FloatArray) -> FloatArray:
-    """float32[B] of logits [B, 1]."""
+    """Computes float32[B] scores from logits [B, 1]."""
     scores: FloatArray = logits[:, 0]
     return sigmoid(scores) if classifier_of(config).get("score") == "sigmoid" else scores

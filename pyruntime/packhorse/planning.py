@@ -1,4 +1,4 @@
-"""The memory plan of a session that is not loaded."""
+"""The memory plan of a session that need not be loaded."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def plan_memory(
 ) -> MemoryPlan:
     """The plan that `Session.load` would have, without reading any weights.
 
-    `model` is a folder as for `Session.load`, or a spec (docs/spec.md), which says itself what it
-    has: without `reranker`, `pooling`, `normalize` and `revision`; without a dtype its weights pass
-    as float32. Raises as `load` does.
+    `model` is a folder as for `Session.load`, or a spec (docs/spec.md). A spec is complete, so
+    `reranker`, `pooling`, `normalize` and `revision` are not accepted with it; if no dtype is
+    given, its weights count as float32. Raises as `load` does.
     """
     stored = "float32"
     if not isinstance(model, Mapping):

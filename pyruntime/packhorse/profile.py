@@ -1,4 +1,4 @@
-"""Where the time of a run on the CPU goes."""
+"""Measures where the time of runs on the CPU goes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from packhorse._session import start_cpu_profile, stop_cpu_profile
 def cpu_profile() -> Iterator[dict[str, float]]:
     """Fills a dict of seconds at the end of the block, for the whole process.
 
-    "wall": of the block. Seconds of all threads together: "product" (the dense layers, with bias
-    and activation where their kernels apply them), "attention", "norm" (with the residual),
-    "quantize" (int8: to bytes and back, with bias and activation), "other" (embeddings, gates,
-    rotations, pooling, casts). With n threads at work, n * wall less all of them is waiting, Python
-    and what else is not computing. Not for use within another such block.
+    "wall" is the duration of the block. The others are seconds of all threads together: "product"
+    (the dense layers, with bias and activation if their kernels apply them), "attention", "norm"
+    (with the residual), "quantize" (int8: conversion to bytes and back, with bias and activation)
+    and "other" (embeddings, gates, rotations, pooling, casts). With n threads, the rest of n * wall
+    is time in which they did not compute: waiting, Python and so on. Blocks must not be nested.
     """
     parts: dict[str, float] = {}
     start_cpu_profile()

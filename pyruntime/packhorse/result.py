@@ -1,4 +1,4 @@
-"""What a run gives back."""
+"""The results of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = TypeVar("Array", FloatArray, DeviceArray)
 
 
 class OutputShape(NamedTuple):
-    """The shape of an output: [T, columns] where it is per token, else [B, columns]."""
+    """The shape of an output: [T, columns] if it is per token, otherwise [B, columns]."""
 
     per_token: bool
     columns: int
@@ -38,7 +38,7 @@ class _Outputs(Generic[Array]):
         return self._arrays[name]
 
     def __getitem__(self, name: OutputName) -> Array:
-        """The output of this name. Raises KeyError where it was not computed."""
+        """The output of this name. Raises KeyError if it was not computed."""
         return self._arrays[name]
 
     @property
@@ -53,12 +53,12 @@ class _Outputs(Generic[Array]):
 
     @property
     def pooled(self) -> Array:
-        """[B, hidden_size]: what the pooler head makes of each sequence."""
+        """[B, hidden_size]: the output of the pooler head for each sequence."""
         return self._get("pooled")
 
     @property
     def logits(self) -> Array:
-        """[B, labels], or [T, labels] where the classifier labels tokens."""
+        """[B, labels], or [T, labels] if the classifier labels tokens."""
         return self._get("logits")
 
     @property
@@ -78,7 +78,8 @@ class _Outputs(Generic[Array]):
 
     @property
     def predictions(self) -> Array:
-        """[rows, vocab_size]: logits of the masked language model, of the rows asked for."""
+        """[rows, vocab_size]: logits of the language model for the rows that were asked
+        for."""
         return self._get("predictions")
 
     def __repr__(self) -> str:
@@ -87,45 +88,46 @@ class _Outputs(Generic[Array]):
 
 
 class RunResult(_Outputs[FloatArray]):
-    """Host arrays that the caller owns. Only outputs that were asked for are here.
+    """Host arrays that the caller owns. It has only the outputs that were asked for.
 
     hidden     float32[T, hidden_size]  last hidden state, token by token
-    embedding  float32[B, columns]      pooled, through dense layers and normalised as the
-                                        checkpoint says
-    pooled     float32[B, hidden_size]  the pooler head
-    logits     float32[B, num_labels]   the classifier; [T, num_labels] where it labels tokens
+    embedding  float32[B, columns]      pooled, passed through dense layers and normalised as
+                                        the checkpoint says
+    pooled     float32[B, hidden_size]  the output of the pooler head
+    logits     float32[B, num_labels]   of the classifier; [T, num_labels] if it labels tokens
     vectors    float32[T, size]         a vector of each token, for late interaction
-    token_weights float32[T, 1]         of each token, for lexical matching
-    sparse     float32[B, vocab_size]   of each entry of the vocabulary; nearly all are zero
-    predictions float32[rows, vocab_size]  logits of the masked language model
+    token_weights float32[T, 1]         a weight of each token, for lexical matching
+    sparse     float32[B, vocab_size]   a weight of each entry of the vocabulary, nearly all zero
+    predictions float32[rows, vocab_size]  logits of the language model
     cu_seqlens int32[B+1]               where each sequence begins in `hidden`
     """
 
     __slots__ = ()
 
     def unpack(self) -> list[FloatArray]:
-        """One view `[n_i, hidden_size]` of `hidden` for each sequence."""
+        """Returns one view `[n_i, hidden_size]` of `hidden` for each sequence."""
         hidden = self.hidden
         offsets = self.cu_seqlens.tolist()
         return [hidden[begin:end] for begin, end in pairwise(offsets)]
 
 
 class DeviceResult(_Outputs[DeviceArray]):
-    """Arrays that stay on the device. Only outputs that were asked for are here.
+    """Arrays that stay on the device. It has only the outputs that were asked for.
 
     hidden     [T, hidden_size], in the session's dtype
     pooled     [B, hidden_size], in the session's dtype
     the others float32, of the shapes that `RunResult` has
-    cu_seqlens as it came in
+    cu_seqlens the batch's own
 
-    Together they lease one of the session's output slots, until the last of them, and of what
-    consumers made of them without a copy, is gone or released.
+    Together they lease one of the session's output slots. It is free when all of them, and
+    everything that consumers made of them without a copy, have been deleted or released.
     """
 
     __slots__ = ()
 
     def check(self) -> None:
-        """Waits for the run. Raises ValueError naming what the device found wrong in its batch."""
+        """Waits for the run. Raises ValueError if the device found an error in the batch, saying
+        what it found."""
         for array in self._arrays.values():
             array.check()
 

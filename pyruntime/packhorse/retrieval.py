@@ -1,4 +1,4 @@
-"""What outputs for retrieval are used as: sparse vectors, lexical weights, late interaction."""
+"""Uses of the outputs for retrieval: sparse vectors, lexical weights and late interaction."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from packhorse.result import FloatArray
 
 
 def sparse_entries(sparse: FloatArray) -> list[tuple[Int32Array, FloatArray]]:
-    """(token ids, weights) of what is above zero in each row of `sparse` [B, vocab_size]; ids
-    ascending."""
+    """Returns (token ids, weights) of the numbers above zero in each row of `sparse` [B,
+    vocab_size], with ids in ascending order."""
     rows = []
     for row in sparse:
         ids = np.flatnonzero(row > 0).astype(np.int32)
@@ -24,12 +24,12 @@ def sparse_entries(sparse: FloatArray) -> list[tuple[Int32Array, FloatArray]]:
 def lexical_weights(
     ids: TokenSequence, token_weights: Any, special: Collection[int] = ()
 ) -> dict[int, float]:
-    """{token id: its largest weight} of one sequence, where above zero.
+    """Returns {token id: its largest weight} of one sequence, for weights above zero.
 
-    token_weights  [n] or [n, 1], of the n ids
-    special        ids that count for nothing: [CLS], [SEP], padding and unknown ones
+    token_weights  [n] or [n, 1], the weights of the n ids
+    special        ids that are ignored: [CLS], [SEP], padding and unknown ones
 
-    As BGE-M3 makes them (Chen et al., arXiv 2402.03216).
+    These are the lexical weights of BGE-M3 (Chen et al., arXiv 2402.03216).
     """
     array = as_int32("ids", ids)
     weights = np.asarray(token_weights, np.float32)
@@ -43,9 +43,9 @@ def lexical_weights(
 
 
 def late_interaction(query: FloatArray, document: FloatArray) -> float:
-    """The sum over the query's vectors [n, size] of the largest product with one of the document's
-    [m, size]: ColBERT's MaxSim (Khattab and Zaharia, arXiv 2004.12832). Zero where either is empty.
-    """
+    """Returns ColBERT's MaxSim (Khattab and Zaharia, arXiv 2004.12832): for each of the query's
+    vectors [n, size], the largest product with one of the document's vectors [m, size], summed.
+    Returns zero if either is empty."""
     if query.ndim != 2 or document.ndim != 2 or query.shape[1] != document.shape[1]:
         raise ValueError(
             f"query is {query.shape} and document {document.shape}, expected [n, size] and "

@@ -1,4 +1,4 @@
-"""The session: a model loaded once, run on packed batches from any thread."""
+"""The session: a model that is loaded once and runs packed batches from any thread."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ OutArrays = Mapping[str, FloatArray]
 
 
 class Session(SessionLifetime):
-    """Made by `Session.load`. After any error a session stays usable.
+    """A loaded model, made by `Session.load`. After any error a session stays usable.
 
-    One session may be called from many threads at once: calls queue, and the interpreter lock is
-    not held meanwhile. After fork() load a new one. A pickled session is the path and the options
-    that it was loaded with: whoever unpickles it loads it anew. A copy is the session itself.
+    One session may be called from many threads at once: calls wait for each other, and the
+    interpreter lock is not held meanwhile. After fork(), load a new one. Pickling stores the path
+    and the options with which the session was loaded; unpickling loads it again. A copy is the
+    session itself.
 
     `close`, or the end of a `with` block, frees its memory.
     """
@@ -54,7 +55,8 @@ class Session(SessionLifetime):
         options: SessionOptions,
         reload: Callable[[], Session] | None = None,
     ) -> None:
-        """`reload`: loads the same again, and can be pickled; None: this session cannot be."""
+        """`reload` loads the same session again and can be pickled. If it is None, this session
+        cannot be pickled."""
         super().__init__(native, reload)
         self._native = native
         self._options: SessionOptions | GenerationOptions = options
@@ -88,50 +90,54 @@ class Session(SessionLifetime):
         """Loads a converted folder or a Hugging Face model.
 
         path           a folder or weight file; or the name of a repository ("org/model"), which
-                       is looked up in the Hugging Face cache and, where it is not there,
+                       is looked up in the Hugging Face cache and, if it is not there,
                        downloaded through huggingface_hub (docs/models.md)
         device         one of `available_devices()`
-        dtype          of weights and activations; sums are float32. "float32", "bfloat16" or
-                       "int8" (dense layers alone, quantised as they are loaded; the rest float32)
-                       on the CPU, "float16" or "bfloat16" on CUDA devices. None: "int8" where the
-                       folder was converted so; else "float32" on the CPU and, on CUDA, "bfloat16"
-                       where the weights are stored so, else "float16"
-        max_tokens     tokens of the largest batch that `run` takes; generating, of one step: of all
-                       prompts' pieces and running sequences. None: 8192; generating, 2048
-        max_sequences  sequences of the largest batch; generating, sequences that run at once. None:
-                       256; generating, 64
-        threads        CPU threads, the caller's own among them; None: all cores it may use.
+        dtype          dtype of weights and activations; sums are float32. "float32", "bfloat16" or
+                       "int8" (only dense layers, quantised when loaded; the rest is float32) on the
+                       CPU, "float16" or "bfloat16" on CUDA devices. None: "int8" if the folder was
+                       converted to it; otherwise "float32" on the CPU, and on CUDA "bfloat16" if
+                       the weights are stored in it, else "float16"
+        max_tokens     number of tokens of the largest batch that `run` takes. For a session that
+                       generates: number of tokens of one step, pieces of all prompts and running
+                       sequences together. None: 8192, or 2048 for a session that generates
+        max_sequences  number of sequences of the largest batch, or of sequences that are generated
+                       at once. None: 256, or 64 for a session that generates
+        threads        CPU threads, including the caller's; None: all cores that it may use.
                        Sessions of a process share their threads and take turns on them; with 1 a
-                       session runs on its caller alone
+                       session runs on its caller only
         pin_threads    whether each CPU worker stays on one core of the affinity mask; the caller's
-                       own thread is left alone
+                       thread is never pinned
         memory_limit   bytes that weights, arena and cache together may take; None: no limit
-        output_slots   results that may stay on the device at once; on the CPU none are planned
-        max_predictions  rows of the largest batch that a masked language model predicts; with 0 its
-                       head is not loaded
-        reranker       for language models that score pairs by "yes" and "no": the template that
-                       they read a pair in, by its name or its fields (docs/text.md)
+        output_slots   number of runs whose results may stay on the device at the same time;
+                       ignored on the CPU
+        max_predictions  largest number of rows for which one run makes predictions of the language
+                       model, masked or causal; with 0 the head for them is not loaded
+        reranker       for language models that score pairs by "yes" and "no": the template in which
+                       they read a pair, by its name or its fields (docs/text.md)
         attention_algorithm  the algorithm on CUDA devices, as `packhorse.ops.attention` names it
         pooling        how a sequence becomes one vector, "embedding": "cls", "mean", "max", "last",
                        "mean_sqrt", "weighted_mean", or several of them side by side; None: as the
-                       files say, else the mean, or the last token of causal language models
+                       files say, otherwise the mean, or the last token for causal language models
                        (docs/models.md#pooling)
-        normalize      whether that vector is brought to length 1; None: as the files say
+        normalize      whether that vector is scaled to length 1; None: as the files say
         revision       branch, tag or commit hash of a repository; None: main
-        kv_tokens      tokens, of all sequences together, whose keys and values the cache of a model
-                       that generates holds; then the session is a `GenerationSession`. 0: the model
-                       gives hidden states and embeddings. None: causal language models generate,
-                       with as many tokens as `memory_limit`, else 90 % of the free memory, leaves;
-                       but 0 for those with files of sentence-transformers and for loads with
-                       `reranker`, `pooling` or `normalize` (docs/generation.md)
-        max_queue      generating: requests that may wait to be started
-        prefix_cache   generating: whether prompts that begin alike share keys and values
+        kv_tokens      number of tokens, of all sequences together, whose keys and values the cache
+                       of a session that generates holds (`GenerationSession`). 0: the session gives
+                       hidden states and embeddings. None: causal language models generate, with a
+                       cache of all that `memory_limit`, or else 90 % of the free memory, leaves;
+                       models with files of sentence-transformers, and those that are loaded with
+                       `reranker`, `pooling`, `normalize` or `max_predictions`, do not
+                       (docs/generation.md)
+        max_queue      number of requests that may wait to be started, in a session that generates
+        prefix_cache   whether prompts that begin alike share keys and values in the cache
 
-        Raises FileNotFoundError (no such model, and what to run), ValueError (the model cannot be
-        read, is not supported, by name, or cannot generate), MemoryError (the plan exceeds the
-        limit or the machine), RuntimeError (no such device or dtype here).
+        Raises FileNotFoundError if there is no such model, saying what to run; ValueError if the
+        model cannot be read, is not supported, or cannot generate though `kv_tokens` asks for it;
+        MemoryError if the plan exceeds the limit or the memory of the device; RuntimeError if the
+        device or the dtype is not available.
         """
-        # Imported late: what runs models need not know how checkpoints look.
+        # Imported late, because running a model does not need the readers of checkpoints.
         from packhorse_weights import resolve_model
         from packhorse_weights.generation_files import generates
 
@@ -141,17 +147,12 @@ class Session(SessionLifetime):
         weights = (
             model.safetensors,
             model.names if tensors is None else {},
-            None
-            if tensors is None
-            else {
-                name: (np.ascontiguousarray(tensor.data), tensor.dtype)
-                for name, tensor in tensors.items()
-            },
+            tensors,
         )
         # Other processes may have another working directory.
         place = Path(path).absolute() if Path(path).exists() else path
-        embeds = reranker is not None or pooling is not None or normalize is not None
-        if generates(path, model.spec, kv_tokens, embeds=embeds, revision=revision):
+        asked = (reranker, pooling, normalize, max_predictions)
+        if generates(path, model.spec, kv_tokens, *asked, revision=revision):
             from packhorse.generation.loading import load_generation
 
             generation = GenerationOptions(
@@ -199,32 +200,32 @@ class Session(SessionLifetime):
 
     @property
     def hidden_size(self) -> int:
-        """Columns of `hidden`."""
+        """The number of columns of `hidden`."""
         return self._native.hidden_size
 
     @property
     def embedding_size(self) -> int:
-        """Columns of `embedding`."""
+        """The number of columns of `embedding`."""
         return self._native.outputs["embedding"][1]
 
     @property
     def outputs(self) -> dict[OutputName, OutputShape]:
-        """What may be asked of `run`, by name."""
+        """The outputs that `run` can compute, by name."""
         return {name: OutputShape(*shape) for name, shape in self._native.outputs.items()}
 
     @property
     def labels(self) -> list[str]:
-        """Names of the columns of `logits`; empty where the model has no classifier."""
+        """The names of the columns of `logits`; empty if the model has no classifier."""
         return list(self.config.get("heads", {}).get("classifier", {}).get("labels", ()))
 
     @property
     def max_seqlen(self) -> int:
-        """Tokens of the longest sequence that the model can take."""
+        """The length of the longest sequence that the model takes, in tokens."""
         return self._native.max_seqlen
 
     @property
     def device(self) -> str:
-        """The device, as it was asked for at load."""
+        """The device, as given to `load`."""
         return self._options.device
 
     @property
@@ -234,17 +235,17 @@ class Session(SessionLifetime):
 
     @property
     def max_tokens(self) -> int:
-        """Tokens of the largest batch that `run` takes."""
+        """The number of tokens of the largest batch that `run` takes."""
         return self._options.max_tokens
 
     @property
     def max_predictions(self) -> int:
-        """Rows of the largest batch that a masked language model predicts."""
+        """The largest number of rows for which one run makes predictions."""
         return self._max_predictions
 
     @property
     def max_sequences(self) -> int:
-        """Sequences of the largest batch that `run` takes."""
+        """The number of sequences of the largest batch that `run` takes."""
         return self._options.max_sequences
 
     @overload
@@ -303,26 +304,26 @@ class Session(SessionLifetime):
     ) -> RunResult | DeviceResult:
         """Runs one batch: `PackedTokens`, `(ids, cu_seqlens)`, or a list of id sequences.
 
-        batch      A tuple of two arrays, of NumPy or on a device, is always `(ids, cu_seqlens)`.
+        batch      a tuple of two arrays, of NumPy or on a device, is always `(ids, cu_seqlens)`.
                    Every other list or tuple holds sequences: a list of two arrays, and a tuple of
                    two lists, are two sequences. A tuple of an array and a list is an error
-        outputs    any that the model has of "hidden", "embedding", "pooled", "logits",
-                   "token_weights", "vectors", "sparse", "predictions" (`RunResult` says what they
-                   are); what is not asked for is not computed
-        out        arrays to write into, by output name: float32, C-contiguous, of the exact shape
-        stream     a CUDA stream: the run comes after what it has been asked so far, and what it is
-                   asked from now on comes after the run. A handle, or an object of cuda.core,
-                   PyTorch or CuPy. None: batches on the device say themselves when they are
-                   complete, and results say it to their consumers
+        outputs    any of "hidden", "embedding", "pooled", "logits", "token_weights", "vectors",
+                   "sparse" and "predictions" that the model has (`RunResult` explains them); other
+                   outputs are not computed
+        out        arrays to write to, by output name: float32, C-contiguous, of the exact shape
+        stream     a CUDA stream, as a handle or as an object of cuda.core, PyTorch or CuPy. The run
+                   starts after the work that the stream has been asked for so far, and work that it
+                   is asked for from now on starts after the run. None: DLPack or the CUDA array
+                   interface synchronises batches on the device, and results with their consumers
         on_device  whether results stay on the device (`DeviceResult`) or come to the host
                    (`RunResult`). None: on the device if the batch is there and there is no `out`
-        rows       of "predictions": numbers of tokens in the whole batch, ascending, on the host;
-                   at most `max_predictions`
+        rows       the tokens for which "predictions" are made: their indices in the whole batch, in
+                   ascending order, on the host; at most `max_predictions`
 
-        Raises ValueError naming the array, what was found and what was expected. What is wrong in a
-        batch on the device is raised when its results are read or checked. RuntimeError: all
-        output slots are in use, or the session was closed. On the CPU Ctrl-C ends a run between
-        layers: KeyboardInterrupt, or what else a handler of a signal raises.
+        Raises ValueError naming the array, what was found and what was expected. If a batch on the
+        device is wrong, reading or checking its results raises it. Raises RuntimeError if all
+        output slots are in use or the session was closed. On the CPU, Ctrl-C ends a run between
+        layers with KeyboardInterrupt, or with whatever else a signal handler raises.
         """
         self.check_open()
         packed = as_batch(batch)
@@ -374,10 +375,10 @@ class Session(SessionLifetime):
         return DeviceResult(arrays, packed.cu_seqlens)
 
     def explain(self, batch: Batch) -> list[str]:
-        """Runs the encoder on a batch in host memory, and says which kernels it took where the
-        device has a choice, and what decided: one line for each choice. Empty on the CPU.
+        """Runs the encoder on a batch in host memory and returns which kernels it took where the
+        device has a choice, and why: one line for each choice. Empty on the CPU.
 
-        Raises as `run`.
+        Raises as `run` does.
         """
         self.check_open()
         packed = as_batch(batch)
@@ -394,16 +395,16 @@ class Session(SessionLifetime):
         *,
         truncation: PairTruncation = "longest_first",
     ) -> FloatArray:
-        """How well each document answers the query, by a cross-encoder: float32[len(documents)].
+        """Computes how well each document answers the query: float32[len(documents)].
 
-        query, documents  token ids without special tokens. The pairs are joined as the model's
-                          tokenizer does
-        truncation        of pairs beyond the model's longest sequence: tokens are cut off the end
-                          of the longer text, one by one, or of the document alone
+        query, documents  token ids without special tokens. Pairs are joined as the model's
+                          tokenizer joins them
+        truncation        how pairs that are too long for the model are cut: token by token off the
+                          end of the longer text, or only off the end of the document
 
-        A score is the logit of the model's one label after what the checkpoint applies to it
-        (`heads.classifier.score` of the spec). Raises ValueError: the model scores no pairs, or the
-        query leaves no room.
+        The model must be a cross-encoder. A score is the logit of its only label after the function
+        that the checkpoint applies (`heads.classifier.score` of the spec). Raises ValueError if the
+        model does not score pairs, or if the query leaves no room.
         """
         check_scores(self.config)
         check_pair(self.config)
@@ -483,7 +484,7 @@ class Session(SessionLifetime):
         )
 
     def _split(self, rows: Sequence[Int32Array]) -> Iterator[tuple[int, int]]:
-        """Ranges [first, last) of sequences that each fit the plan."""
+        """Yields ranges [first, last) of sequences that each fit the plan."""
         for i, row in enumerate(rows):
             if row.size > self.max_tokens:
                 raise ValueError(

@@ -191,8 +191,8 @@ static inline void multiply_values(const float* weights, Rows values, int rows, 
   }
 }
 
-// The slots of the position tables that the distances of a pair of tiles use, and their products
-// with the keys.
+// What a pair of tiles needs of the position-key table: the rows of the slots that its distances
+// use, and the number of these slots.
 struct Relative {
   Rows position_keys = {nullptr, 0};  // [count, d]
   int count = 0;

@@ -43,6 +43,10 @@ class CpuContext final : public DeviceContext {
   void download(void* host_to, const void* device_from, size_t bytes) override {
     if (bytes > 0) std::memcpy(host_to, device_from, bytes);
   }
+  void copy(void* device_to, const void* device_from, size_t bytes) override {
+    std::memcpy(device_to, device_from, bytes);
+  }
+  size_t free_bytes() const override { return free_host_memory(); }
   std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t) override {
     return std::make_unique<InPlaceUpload>(device_to);
   }

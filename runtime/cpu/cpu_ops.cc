@@ -3,12 +3,14 @@
 #include <utility>
 
 #include "cpu/attention.h"
+#include "cpu/attention_pages.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/cpu_context.h"
 #include "cpu/cpu_packer.h"
 #include "cpu/kernels.h"
 #include "cpu/linear.h"
 #include "cpu/row_ops.h"
+#include "cpu/sampling.h"
 #include "cpu/sparse_pool.h"
 
 namespace packhorse {
@@ -35,8 +37,14 @@ class CpuOps final : public Ops {
   size_t attention_workspace(const AttentionArgs& args) const override {
     return cpu::attention_workspace(args.queries.num_sequences, args.head_dim, pool_.threads());
   }
+  size_t paged_attention_workspace(const AttentionArgs& args) const override {
+    return cpu::paged_attention_workspace(args, pool_.threads());
+  }
   size_t sparse_pool_workspace(const SparsePoolArgs& args) const override {
     return cpu::sparse_pool_workspace(args.weight.in_features, args.x.dtype, pool_.threads());
+  }
+  size_t sample_workspace(const SampleArgs& args) const override {
+    return cpu::sample_workspace(args.logits.columns(), args.num_biases, pool_.threads());
   }
 
  private:
@@ -76,6 +84,18 @@ class CpuOps final : public Ops {
     const Use use(context_);
     cpu::attention(args, kernels_, pool_);
   }
+  void do_append_kv(const AppendKvArgs& args) override {
+    context_.check_dtype(args.k.dtype);
+    context_.check_dtype(args.pages.keys.dtype);
+    const Use use(context_);
+    cpu::append_kv(args, kernels_, pool_);
+  }
+  void do_paged_attention(const AttentionArgs& args) override {
+    context_.check_dtype(args.q.dtype);
+    context_.check_dtype(args.pages.keys.dtype);
+    const Use use(context_);
+    cpu::paged_attention(args, kernels_, pool_);
+  }
   void do_norm(const NormArgs& args) override {
     context_.check_dtype(args.x.dtype);
     const Use use(context_);
@@ -104,6 +124,14 @@ class CpuOps final : public Ops {
   void do_clear_empty(const ClearEmptyArgs& args) override {
     const Use use(context_);
     cpu::clear_empty(args);
+  }
+  void do_sample(const SampleArgs& args) override {
+    const Use use(context_);
+    cpu::sample(args, pool_);
+  }
+  void do_count_tokens(const CountTokensArgs& args) override {
+    const Use use(context_);
+    cpu::count_tokens(args);
   }
 
   CpuContext& context_;

@@ -4,6 +4,9 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <string>
 
 #include "core/arena.h"
 #include "core/format.h"
@@ -24,10 +27,8 @@ class HostMemory final : public DeviceMemory {
       data_ = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
     }
     if (data_ == nullptr && bytes > 0) {
-      const auto pages = static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES));
       throw OutOfMemory(concat("cpu: ", bytes, " bytes could not be allocated, ",
-                               pages * static_cast<size_t>(sysconf(_SC_PAGESIZE)),
-                               " bytes are free"));
+                               free_host_memory(), " bytes are free"));
     }
     bytes_ = bytes;
     // Huge pages reduce TLB misses when weights are read. If the kernel refuses, only that gain is
@@ -41,6 +42,19 @@ class HostMemory final : public DeviceMemory {
 
 std::unique_ptr<DeviceMemory> allocate_host_memory(size_t bytes) {
   return std::make_unique<HostMemory>(bytes);
+}
+
+size_t free_host_memory() {
+  // MemAvailable counts what the page cache would give back, which _SC_AVPHYS_PAGES does not.
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  size_t kibibytes = 0;
+  while (file >> name >> kibibytes) {
+    if (name == "MemAvailable:") return kibibytes * 1024;
+    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+  }
+  return static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) *
+         static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
 }  // namespace packhorse::cpu

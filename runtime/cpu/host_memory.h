@@ -13,4 +13,7 @@ namespace packhorse::cpu {
 /// how much was free.
 std::unique_ptr<DeviceMemory> allocate_host_memory(size_t bytes);
 
+/// Bytes of memory that new allocations could use without swapping, as the system estimates them.
+size_t free_host_memory();
+
 }  // namespace packhorse::cpu

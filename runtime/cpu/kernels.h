@@ -18,14 +18,17 @@ struct NormParams {
   const float* beta = nullptr;
   float eps = 0;
   bool rms = false;
+  int64_t padding = 0;  // columns at the end that no statistic counts
 };
 
-/// out = norm(x + residual), row by row. `residual` may be null, and may be the same memory as out.
+/// out = norm(x + residual) + added, row by row. `residual` and `added` may be null, and may be the
+/// same memory as out.
 struct NormRows {
   const void* x = nullptr;
   const void* residual = nullptr;
+  const void* added = nullptr;
   void* out = nullptr;
-  int64_t x_stride = 0, residual_stride = 0, out_stride = 0;
+  int64_t x_stride = 0, residual_stride = 0, added_stride = 0, out_stride = 0;
   int64_t rows = 0, columns = 0;
   NormParams norm;
 };
@@ -53,10 +56,14 @@ struct PoolRows {
   bool normalize = false;
 };
 
+/// to = from, or with a soft_cap over 0 soft_cap * tanh(scale * from / soft_cap), or with another
+/// scale than 1 scale * from.
 struct CastElements {
   const void* from = nullptr;
   void* to = nullptr;
   int64_t count = 0;
+  float scale = 1;
+  float soft_cap = 0;
 };
 
 /// out = activation(gate) * up. In the 2 * `columns` elements of a row of x, kGateBlock elements of
@@ -189,6 +196,50 @@ inline constexpr int64_t attention_scratch_floats(int64_t head_dim) {
          kKeyTile * kTileDistances;
 }
 
+/// Keys of one page, and of one chunk: kPageTokens and kChunkTokens of ops/kv_pages.h.
+inline constexpr int kPageKeys = 64;
+inline constexpr int64_t kChunkKeys = 512;
+
+/// Beyond any position.
+inline constexpr int64_t kMostPositions = 1 << 30;
+
+/// Rows of attention over pages, of one sequence and one head of keys: row r is head r % group of
+/// query r / group. Query i stands at position first_position + i and sees keys j with
+/// position - left <= j <= position.
+struct PagedTile {
+  const void* q = nullptr;  // the sequence's first row, the first column of the group's heads
+  void* out = nullptr;
+  int64_t q_stride = 0, out_stride = 0;
+  int64_t first_row = 0;
+  int rows = 0;  // of this tile, at most kQueryTile
+  int group = 1;
+  int head_dim = 0;  // a multiple of 16
+  int64_t first_position = 0;
+  const void* keys = nullptr;  // of page 0, this head's first row
+  const void* values = nullptr;
+  int64_t page_stride = 0;         // elements from page to page
+  const int32_t* table = nullptr;  // pages of the sequence
+  int64_t left = 0;
+  float scale = 0;
+  float soft_cap = 0;             // or 0
+  const float* slopes = nullptr;  // [group], or null
+  float* scratch = nullptr;       // paged_scratch_floats(head_dim)
+};
+
+/// Queries, keys and values, scores, slopes and positions of a PagedTile.
+inline constexpr int64_t paged_scratch_floats(int64_t head_dim) {
+  return (kQueryTile + 2 * kPageKeys) * head_dim + kPageKeys * kQueryGroup + 2 * kQueryTile;
+}
+
+/// Where the softmax of a tile's rows stands after some keys: the maximum of the scores, the sum of
+/// exp(score - maximum), and that of exp(score - maximum) times values.
+struct SoftmaxState {
+  float* sums = nullptr;  // [head_dim, stride]
+  float* maximum = nullptr;
+  float* denominator = nullptr;
+  int64_t stride = 0;
+};
+
 struct Kernels {
   void (*norm_rows[2][2])(const NormRows&);  // [dtype of x][dtype of residual and out]
   void (*embed_row[2])(const EmbedRow&);
@@ -199,6 +250,11 @@ struct Kernels {
   void (*dequantize_rows[2])(const DequantizeRows&);  // [dtype of out]
   void (*rotate_row[2])(const RotateRow&);
   void (*attention[2])(const AttentionTile&);
+  void (*pack_paged_queries[2])(const PagedTile&);  // [dtype of q], before attend_chunk
+  void (*attend_chunk[2])(const PagedTile&, int64_t chunk, const SoftmaxState&);  // [of pages]
+  void (*clear_state)(const SoftmaxState&, int rows, int head_dim);
+  void (*merge_chunks)(const SoftmaxState& into, const SoftmaxState& next, int rows, int head_dim);
+  void (*write_paged_rows[2])(const PagedTile&, const SoftmaxState&);  // [dtype of out]
   void (*multiply)(const MultiplyRows&);
   void (*pack_columns)(const PackColumns&);
 };

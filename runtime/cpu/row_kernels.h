@@ -46,14 +46,17 @@ static inline float sum_row(const Row& row, int64_t columns, F f) {
 // one pass over sums and sums of squares would lose the variance of a row with a large mean. The
 // row is read three times, from the first-level cache, and `out` may be one of the rows that it is
 // the sum of.
+// `added` is null, or a row that is added to the norm.
 template <class Row, class Out>
-static inline void norm_row(const Row& row, int64_t columns, const NormParams& norm, Out* out) {
+static inline void norm_row(const Row& row, int64_t columns, const NormParams& norm, Out* out,
+                            const Out* added = nullptr) {
   Vec mean = {};
   Vec inverse = splat(1.0f);
   if (norm.gamma != nullptr) {
-    const auto count = static_cast<float>(columns);
-    if (!norm.rms) mean = splat(sum_row(row, columns, [](Vec x) { return x; }) / count);
-    const float squares = sum_row(row, columns, [&](Vec x) { return (x - mean) * (x - mean); });
+    const int64_t counted = columns - norm.padding;
+    const auto count = static_cast<float>(counted);
+    if (!norm.rms) mean = splat(sum_row(row, counted, [](Vec x) { return x; }) / count);
+    const float squares = sum_row(row, counted, [&](Vec x) { return (x - mean) * (x - mean); });
     inverse = splat(1.0f / __builtin_sqrtf(squares / count + norm.eps));
   }
   const auto apply = [&](Vec value, auto load_parameter) {
@@ -64,12 +67,16 @@ static inline void norm_row(const Row& row, int64_t columns, const NormParams& n
   int64_t column = 0;
   for (; column + kWidth <= columns; column += kWidth) {
     const auto full = [&](const float* parameter) { return load(parameter + column); };
-    store(out + column, apply(row.at(column), full));
+    Vec value = apply(row.at(column), full);
+    if (added != nullptr) value += load(added + column);
+    store(out + column, value);
   }
   if (column < columns) {
     const auto rest = static_cast<int>(columns - column);
     const auto part = [&](const float* parameter) { return load_first(parameter + column, rest); };
-    store_first(out + column, apply(row.first_at(column, rest), part), rest);
+    Vec value = apply(row.first_at(column, rest), part);
+    if (added != nullptr) value += load_first(added + column, rest);
+    store_first(out + column, value, rest);
   }
 }
 
@@ -77,11 +84,12 @@ template <class X, class T>
 static void norm_rows(const NormRows& task) {
   const auto* x = static_cast<const X*>(task.x);
   const auto* residual = static_cast<const T*>(task.residual);
+  const auto* added = static_cast<const T*>(task.added);
   auto* out = static_cast<T*>(task.out);
   for (int64_t i = 0; i < task.rows; ++i) {
-    const T* added = residual != nullptr ? residual + i * task.residual_stride : nullptr;
-    norm_row(RowSum<X, T>{x + i * task.x_stride, added, nullptr}, task.columns, task.norm,
-             out + i * task.out_stride);
+    const T* residual_row = residual != nullptr ? residual + i * task.residual_stride : nullptr;
+    norm_row(RowSum<X, T>{x + i * task.x_stride, residual_row, nullptr}, task.columns, task.norm,
+             out + i * task.out_stride, added != nullptr ? added + i * task.added_stride : nullptr);
   }
 }
 
@@ -144,14 +152,29 @@ static void pool_rows(const PoolRows& task) {
   }
 }
 
-template <class From, class To>
-static void cast(const CastElements& task) {
+template <class From, class To, class F>
+static inline void cast_by(const CastElements& task, F f) {
   const auto* from = static_cast<const From*>(task.from);
   auto* to = static_cast<To*>(task.to);
   int64_t i = 0;
-  for (; i + kWidth <= task.count; i += kWidth) store(to + i, load(from + i));
+  for (; i + kWidth <= task.count; i += kWidth) store(to + i, f(load(from + i)));
   if (i < task.count) {
     const auto rest = static_cast<int>(task.count - i);
-    store_first(to + i, load_first(from + i, rest), rest);
+    store_first(to + i, f(load_first(from + i, rest)), rest);
+  }
+}
+
+template <class From, class To>
+static void cast(const CastElements& task) {
+  if (task.soft_cap > 0) {
+    const Vec factor = splat(task.scale / task.soft_cap);
+    const Vec cap = splat(task.soft_cap);
+    with_activation(Activation::kTanh, [&](auto tanh) {
+      cast_by<From, To>(task, [&](Vec x) { return cap * tanh(x * factor); });
+    });
+  } else if (task.scale != 1.0f) {
+    cast_by<From, To>(task, [&](Vec x) { return x * splat(task.scale); });
+  } else {
+    cast_by<From, To>(task, [](Vec x) { return x; });
   }
 }

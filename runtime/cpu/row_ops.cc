@@ -46,7 +46,7 @@ NormRows norm_task(const TensorView& residual, const NormWeight& norm, const Ten
 }  // namespace
 
 NormParams params_of(const NormWeight& norm) {
-  return {norm.gamma, norm.beta, norm.eps, norm.kind == NormKind::kRms};
+  return {norm.gamma, norm.beta, norm.eps, norm.kind == NormKind::kRms, norm.padding};
 }
 
 void RowsEnd::run(const float* sums, int64_t first_row, int64_t rows,
@@ -68,7 +68,7 @@ void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool) {
     task.norm = params_of(args.norm);
     for (int64_t token = first; token < end; ++token) {
       while (*next <= token) ++next;
-      task.word = row_at(args.word, args.ids[token]);
+      task.word = row_at(args.word, args.ids != nullptr ? args.ids[token] : token);
       if (args.position) {
         const int64_t position =
             args.position_ids != nullptr ? args.position_ids[token] : token - next[-1];
@@ -155,12 +155,41 @@ void rotate_heads(const RotateHeadsArgs& args, const Kernels& kernels, ThreadPoo
   });
 }
 
+void append_kv(const AppendKvArgs& args, const Kernels& kernels, ThreadPool& pool) {
+  const auto kernel = kernels.cast[index_of(args.k.dtype)][index_of(args.pages.keys.dtype)];
+  const int32_t* cu_seqlens = args.batch.cu_seqlens;
+  const size_t element = size_of(args.k.dtype);
+  for_rows(args.batch.num_tokens, pool, [&](int64_t first, int64_t end) {
+    const int32_t* next =
+        std::upper_bound(cu_seqlens, cu_seqlens + args.batch.num_sequences + 1, first);
+    for (int64_t token = first; token < end; ++token) {
+      while (*next <= token) ++next;
+      const int64_t sequence = next - cu_seqlens - 1;
+      const int64_t position = args.pages.kv_lens[sequence] - (*next - token);
+      if (position < 0) continue;
+      const int64_t page =
+          args.pages.table[sequence * args.pages.table_stride + position / kPageTokens];
+      for (int64_t head = 0; head < args.num_kv_heads; ++head) {
+        const int64_t row =
+            (page * args.num_kv_heads + head) * kPageTokens + position % kPageTokens;
+        const size_t column = static_cast<size_t>(head * args.head_dim) * element;
+        kernel({row_at(args.k, token) + column, row_at(args.pages.keys, row), args.head_dim});
+        kernel({row_at(args.v, token) + column, row_at(args.pages.values, row), args.head_dim});
+      }
+    }
+  });
+}
+
 void norm(const NormArgs& args, const Kernels& kernels, ThreadPool& pool) {
   const int dtype = index_of(args.x.dtype);
   for_rows(
       args.x.rows(), pool,
       [&](int64_t first, int64_t end) {
         NormRows task = norm_task(args.residual, args.norm, args.out, first, end - first);
+        if (args.added) {
+          task.added = row_at(args.added, first);
+          task.added_stride = args.added.row_stride;
+        }
         task.x = row_at(args.x, first);
         task.x_stride = args.x.row_stride;
         kernels.norm_rows[dtype][dtype](task);
@@ -223,7 +252,8 @@ void cast(const CastArgs& args, const Kernels& kernels, ThreadPool& pool) {
         kernels.pool_rows[from][to](task);
         continue;
       }
-      kernels.cast[from][to]({row_at(args.x, row), row_at(args.out, row), args.x.columns()});
+      kernels.cast[from][to]({row_at(args.x, row), row_at(args.out, row), args.x.columns(),
+                              args.scale, args.soft_cap});
     }
   });
 }

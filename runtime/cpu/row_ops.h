@@ -35,6 +35,7 @@ void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool);
 void neighbours(const NeighboursArgs& args, ThreadPool& pool);
 void rotation(const RotationArgs& args, ThreadPool& pool);
 void rotate_heads(const RotateHeadsArgs& args, const Kernels& kernels, ThreadPool& pool);
+void append_kv(const AppendKvArgs& args, const Kernels& kernels, ThreadPool& pool);
 void norm(const NormArgs& args, const Kernels& kernels, ThreadPool& pool);
 void pool_sequences(const PoolArgs& args, const Kernels& kernels, ThreadPool& pool);
 void cast(const CastArgs& args, const Kernels& kernels, ThreadPool& pool);

@@ -76,6 +76,19 @@ void CudaContext::download(void* host_to, const void* device_from, size_t bytes)
   downloads_.download(host_to, device_from, bytes, stream_);
 }
 
+void CudaContext::copy(void* device_to, const void* device_from, size_t bytes) {
+  const DeviceGuard guard(device_);
+  CUDA_CHECK(cudaMemcpyAsync(device_to, device_from, bytes, cudaMemcpyDeviceToDevice, stream_));
+}
+
+size_t CudaContext::free_bytes() const {
+  const DeviceGuard guard(device_);
+  size_t free = 0;
+  size_t total = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return free;
+}
+
 std::unique_ptr<UploadBuffer> CudaContext::make_upload_buffer(void* device_to, size_t bytes) {
   const DeviceGuard guard(device_);
   return std::make_unique<CudaUploadBuffer>(*this, device_to, bytes);

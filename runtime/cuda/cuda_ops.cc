@@ -10,6 +10,7 @@
 #include "cuda/attention/attention.h"
 #include "cuda/attention/attention_choice.h"
 #include "cuda/attention/attention_disentangled.h"
+#include "cuda/attention/attention_pages.h"
 #include "cuda/attention/attention_sm80.h"
 #include "cuda/check.h"
 #include "cuda/cuda_backend.h"
@@ -20,6 +21,7 @@
 #include "cuda/device_memory.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/params.h"
+#include "cuda/rows/append_kv.h"
 #include "cuda/rows/cast.h"
 #include "cuda/rows/embedding.h"
 #include "cuda/rows/gate.h"
@@ -28,6 +30,7 @@
 #include "cuda/rows/pool.h"
 #include "cuda/rows/rotate.h"
 #include "cuda/rows/sparse_pool.h"
+#include "cuda/sampling/sampling.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
@@ -48,6 +51,7 @@ class CudaOps final : public Ops {
     // An algorithm that could compute no layer is refused now, and not in the first run.
     choose_algorithm(attention_, sm90_capable, true, {}, kMultiple);
     prepare_attention_sm80();
+    prepare_attention_pages();
     CUDA_CHECK(cudaMemsetAsync(counters_.data(), 0, counters_.bytes(), stream_));
   }
   // The stream must be done with the counters before they are freed.
@@ -86,11 +90,20 @@ class CudaOps final : public Ops {
                                     args.head_dim, portable_limits(attention_));
   }
 
+  size_t paged_attention_workspace(const AttentionArgs& args) const override {
+    return attention_pages_workspace(args.queries.num_tokens, args.pages.max_kv_len, args.num_heads,
+                                     args.head_dim);
+  }
+
   size_t sparse_pool_workspace(const SparsePoolArgs& args) const override {
     if (pools_in_gemm(args.sum)) return 0;
     return static_cast<size_t>(std::min(args.x.rows(), kSparsePoolRows) *
                                args.weight.out_features) *
            size_of(args.x.dtype);
+  }
+
+  size_t sample_workspace(const SampleArgs& args) const override {
+    return static_cast<size_t>(args.num_biases + 1) * sizeof(float);
   }
 
  private:
@@ -209,6 +222,31 @@ class CudaOps final : public Ops {
     launch_attention_sm80(params, stream_, portable_limits(algorithm));
   }
 
+  void do_append_kv(const AppendKvArgs& args) override {
+    const char* op = "append_kv";
+    check_compute(op, args.k.dtype);
+    for (auto [name, view] : {std::pair{"k", &args.k},
+                              {"v", &args.v},
+                              {"keys", &args.pages.keys},
+                              {"values", &args.pages.values}}) {
+      check_vectors(op, name, *view);
+    }
+    if (args.pages.keys.dtype != args.k.dtype) {
+      throw InvalidArgument(concat("append_kv: pages are ", name_of(args.pages.keys.dtype),
+                                   ", keys are ", name_of(args.k.dtype)));
+    }
+    const DeviceGuard guard(device_);
+    launch_append_kv(args, stream_);
+  }
+
+  void do_paged_attention(const AttentionArgs& args) override {
+    PagedAttentionParams params = paged_attention_params(args, sm_count_);
+    params.workspace = static_cast<float*>(args.workspace);
+    params.workspace_bytes = args.workspace == nullptr ? 0 : paged_attention_workspace(args);
+    const DeviceGuard guard(device_);
+    launch_attention_pages(params, stream_);
+  }
+
   void do_norm(const NormArgs& args) override {
     const DeviceGuard guard(device_);
     launch_norm(norm_params(args), stream_);
@@ -216,8 +254,12 @@ class CudaOps final : public Ops {
 
   void do_pool(const PoolArgs& args) override {
     check_compute("pool", args.x.dtype);
-    check_vectors("pool", "x", args.x);
-    check_vectors("pool", "out", args.out);
+    // Rows are read by whole vectors: the last one may end in columns that are not asked for.
+    TensorView read = args.x;
+    if (read.row_stride > read.columns()) {
+      read.shape[1] = (read.columns() + kMultiple - 1) / kMultiple * kMultiple;
+    }
+    check_vectors("pool", "x", read);
     const DeviceGuard guard(device_);
     launch_pool(args, stream_);
   }
@@ -295,6 +337,16 @@ class CudaOps final : public Ops {
   void do_clear_empty(const ClearEmptyArgs& args) override {
     const DeviceGuard guard(device_);
     launch_clear_empty(args.batch.cu_seqlens, args.out, stream_);
+  }
+
+  void do_sample(const SampleArgs& args) override {
+    const DeviceGuard guard(device_);
+    launch_sample(args, stream_);
+  }
+
+  void do_count_tokens(const CountTokensArgs& args) override {
+    const DeviceGuard guard(device_);
+    launch_count_tokens(args, stream_);
   }
 
   void gemm(const GemmParams& params) {

@@ -61,16 +61,6 @@ PinnedMemory::PinnedMemory(size_t bytes) : bytes_(bytes) {
 
 PinnedMemory::~PinnedMemory() { cudaFreeHost(data_); }
 
-UploadRing::UploadRing() {
-  for (cudaEvent_t& event : read_) {
-    CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-  }
-}
-
-UploadRing::~UploadRing() {
-  for (cudaEvent_t event : read_) cudaEventDestroy(event);
-}
-
 void* UploadRing::acquire() {
   CUDA_CHECK(cudaEventSynchronize(read_[next_]));
   return memory_.data() + next_ * kSlotBytes;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "cuda/stream.h"
 #include "ops/device_context.h"
 
 namespace packhorse::cuda {
@@ -58,19 +59,17 @@ class UploadRing {
   static constexpr size_t kSlotBytes = size_t{1} << 20;
   static constexpr int kSlots = 8;
 
-  UploadRing();
-  ~UploadRing();
-  UploadRing(const UploadRing&) = delete;
-  UploadRing& operator=(const UploadRing&) = delete;
-
   /// Returns the next slot, after waiting until the stream has read what was in it.
   void* acquire();
   /// Ends the use of the slot: the stream has been asked for everything that reads it.
   void release(cudaStream_t stream);
 
  private:
+  struct ReadEvent : Event {
+    ReadEvent() : Event(cudaEventDisableTiming) {}
+  };
   PinnedMemory memory_{kSlots * kSlotBytes};
-  std::array<cudaEvent_t, kSlots> read_ = {};
+  std::array<ReadEvent, kSlots> read_;
   int next_ = 0;
 };
 

@@ -99,17 +99,64 @@ AttentionParams attention_params(const AttentionArgs& args, int sm_count) {
   return params;
 }
 
+PagedAttentionParams paged_attention_params(const AttentionArgs& args, int sm_count) {
+  const char* op = "attention";
+  check_compute(op, args.q.dtype);
+  for (auto [name, view] : {std::pair{"q", &args.q},
+                            {"out", &args.out},
+                            {"pages.keys", &args.pages.keys},
+                            {"pages.values", &args.pages.values}}) {
+    check_vectors(op, name, *view);
+  }
+  if (args.head_dim > 256) {
+    throw InvalidArgument(concat("attention: head_dim ", args.head_dim, " is over 256"));
+  }
+  if (args.pages.keys.dtype != args.q.dtype) {
+    throw InvalidArgument(concat("attention: pages are ", name_of(args.pages.keys.dtype),
+                                 ", queries are ", name_of(args.q.dtype)));
+  }
+  PagedAttentionParams params;
+  params.q = args.q.data;
+  params.out = args.out.data;
+  params.q_row_stride = args.q.row_stride;
+  params.out_row_stride = args.out.row_stride;
+  params.keys = args.pages.keys.data;
+  params.values = args.pages.values.data;
+  params.table = args.pages.table;
+  params.kv_lens = args.pages.kv_lens;
+  params.cu_seqlens = args.queries.cu_seqlens;
+  params.counts = args.queries.counts;
+  params.table_stride = to_int32(op, "pages.table_stride", args.pages.table_stride);
+  params.num_tokens = to_int32(op, "num_tokens", args.queries.num_tokens);
+  params.num_sequences = to_int32(op, "num_sequences", args.queries.num_sequences);
+  params.max_seqlen = to_int32(op, "max_seqlen", args.queries.max_seqlen);
+  params.max_kv_len = to_int32(op, "pages.max_kv_len", args.pages.max_kv_len);
+  params.num_heads = args.num_heads;
+  params.num_kv_heads = args.num_kv_heads;
+  params.head_dim = args.head_dim;
+  params.scale = args.scale;
+  params.soft_cap = args.soft_cap;
+  params.mask = args.mask;
+  if (args.term.kind == ScoreTermKind::kAlibi) params.slopes = args.term.slopes;
+  params.dtype = args.q.dtype;
+  params.sm_count = sm_count;
+  return params;
+}
+
 NormParams norm_params(const NormArgs& args) {
   const char* op = "norm";
   check_compute(op, args.x.dtype);
   check_vectors(op, "x", args.x);
   check_vectors(op, "residual", args.residual);
+  check_vectors(op, "added", args.added);
   check_vectors(op, "out", args.out);
   NormParams params;
   params.x = args.x.data;
   params.x_stride = args.x.row_stride;
   params.residual = args.residual.data;
   params.residual_stride = args.residual.row_stride;
+  params.added = args.added.data;
+  params.added_stride = args.added.row_stride;
   params.out = args.out.data;
   params.out_stride = args.out.row_stride;
   params.weight = args.norm;

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cuda/attention/attention.h"
+#include "cuda/attention/attention_pages.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/rows/norm.h"
 #include "ops/args.h"
@@ -27,6 +28,8 @@ GemmParams gemm_params(const char* op, const TensorView& x, const LinearWeight& 
                        const int32_t* row_count, int sm_count);
 /// The workspace is left null.
 AttentionParams attention_params(const AttentionArgs& args, int sm_count);
+/// Without a workspace.
+PagedAttentionParams paged_attention_params(const AttentionArgs& args, int sm_count);
 NormParams norm_params(const NormArgs& args);
 
 }  // namespace packhorse::cuda

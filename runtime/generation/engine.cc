@@ -79,6 +79,7 @@ void Engine::run() {
   while (take_submitted()) {
     end_overdue();
     run_step();
+    count();  // before callers hear of it
     tell();
     scheduler_.remove_finished();
   }
@@ -86,11 +87,17 @@ void Engine::run() {
   tell();
 }
 
+void Engine::count() {
+  const std::lock_guard lock(mutex_);
+  stats_ = scheduler_.stats();
+  num_unstarted_ = scheduler_.num_unstarted();
+  room_.notify_all();
+}
+
 bool Engine::take_submitted() {
   std::vector<Job*> fresh;
   {
     std::unique_lock lock(mutex_);
-    stats_ = scheduler_.stats();
     num_unstarted_ = scheduler_.num_unstarted();
     room_.notify_all();
     if (scheduler_.jobs().empty()) {
@@ -128,6 +135,7 @@ void Engine::end_overdue() {
 
 void Engine::run_step() {
   const Step step = scheduler_.plan();
+  count();  // what has begun makes room in the queue
   if (step.sequences.empty()) return;
   std::string error;
   try {

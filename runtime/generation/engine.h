@@ -32,6 +32,8 @@ class Engine {
   void run();
   /// Takes what was submitted; sleeps while there is no work. False: the engine is to end.
   bool take_submitted();
+  /// Tells callers how many wait and run.
+  void count();
   void end_overdue();
   void run_step();
   void collect(const Step& step);

@@ -1,6 +1,7 @@
 #include "generation/sampling_checks.h"
 
 #include <cmath>
+#include <set>
 #include <string>
 
 #include "core/format.h"
@@ -56,7 +57,12 @@ void check_sampling(const Sampling& sampling, const RunnerLimits& limits) {
          "a number");
   expect(std::isfinite(sampling.frequency_penalty), "frequency_penalty", sampling.frequency_penalty,
          "a number");
+  const auto biases = static_cast<int64_t>(sampling.logit_bias.size());
+  expect(biases <= kMostBiases, "the number of entries of logit_bias", biases,
+         concat("at most ", kMostBiases));
+  std::set<int32_t> biased;
   for (const auto& [id, bias] : sampling.logit_bias) {
+    expect(biased.insert(id).second, "a token of logit_bias", id, "each token once");
     check_id("a token of logit_bias", id, limits.vocab_size);
     expect(!std::isnan(bias) && bias != INFINITY, "a bias of logit_bias", bias,
            "a number, or -inf");

@@ -147,15 +147,17 @@ void Scheduler::commit() {
 }
 
 void Scheduler::finish(Sequence& sequence) {
+  if (sequence.state == State::kFinished) return;
   give_back(sequence);
   sequence.state = State::kFinished;
+  if (sequence.job->finished()) ++stats_.finished_requests;
 }
 
 void Scheduler::remove_finished() {
   const auto finished = [](const std::unique_ptr<Job>& job) { return job->finished(); };
   const auto started = jobs_.begin() + static_cast<ptrdiff_t>(num_started_);
   num_started_ -= static_cast<size_t>(std::count_if(jobs_.begin(), started, finished));
-  stats_.finished_requests += static_cast<int64_t>(std::erase_if(jobs_, finished));
+  std::erase_if(jobs_, finished);
 }
 
 GenerationStats Scheduler::stats() const {

@@ -77,6 +77,8 @@ struct RunnerLimits {
 
 /// The most tokens that StepSequence::top, or one row of target_top, may have.
 inline constexpr int64_t kMaxTopTokens = 128;
+/// The most entries that Sampling::logit_bias may have.
+inline constexpr int64_t kMostBiases = 1024;
 
 /// Runs steps. Called by one thread at a time.
 class StepRunner {

@@ -11,6 +11,7 @@ struct Capacity {
   int64_t max_tokens = 0;
   int64_t max_sequences = 0;
   int64_t max_predictions = 0;
+  int64_t max_kv_len = 0;  // most keys of a sequence in a cache; 0: without a cache
 };
 
 /// A batch in device memory. type_ids and position_ids are null if the batch has none.

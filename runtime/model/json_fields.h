@@ -46,6 +46,13 @@ class Fields {
     return has(name) ? integer(name, smallest, largest) : otherwise;
   }
 
+  float number(const char* name, float otherwise) {
+    if (!has(name)) return otherwise;
+    const Json& value = get(name);
+    if (!value.is_number() || !std::isfinite(value.get<float>())) fail(name, value, "a number");
+    return value.get<float>();
+  }
+
   float positive_number(const char* name) {
     const Json& value = get(name);
     if (!value.is_number() || !(value.get<double>() > 0) || !std::isfinite(value.get<float>())) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "core/float_convert.h"
 #include "core/format.h"
@@ -14,6 +15,20 @@ namespace {
 // that a large tensor is never held twice.
 constexpr int64_t kPiece = int64_t{1} << 15;
 
+// What stands for ".weight" in the name of a matrix that the source has as [in, out].
+constexpr const char* kTransposed = ".weight_transposed";
+
+int64_t round_up(int64_t size, int64_t multiple) {
+  return (size + multiple - 1) / multiple * multiple;
+}
+
+// Rounds values to what `dtype` can hold.
+void round_to(DType dtype, std::vector<float>& values) {
+  std::vector<char> bits(values.size() * size_of(dtype));
+  from_float32(values.data(), dtype, bits.data(), values.size());
+  to_float32(bits.data(), dtype, values.data(), values.size());
+}
+
 // Writes one row of the source to a row of a matrix, or one element if `columns` is empty.
 void spread_row(const float* values, const Spread& columns, float* to) {
   if (columns.extent == 0) *to = *values;
@@ -24,19 +39,31 @@ void spread_row(const float* values, const Spread& columns, float* to) {
 
 }  // namespace
 
-TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t columns) {
+TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t columns, float scale) {
   const DType dtype = precision_.floats();
-  const size_t row_bytes = static_cast<size_t>(columns) * size_of(dtype);
-  const TensorView result = arena_.take_matrix(name, rows, columns, dtype);
+  const int64_t stored = width(columns);
+  const size_t row_bytes = static_cast<size_t>(stored) * size_of(dtype);
+  const TensorView result = arena_.take_matrix(name, rows, stored, dtype);
   if (reader_ == nullptr) return result;
   const TensorView source = reader_->require(name, rows, columns);
   for_each_piece(rows, columns, [&](int64_t row, int64_t count) {
-    const auto elements = static_cast<size_t>(count * columns);
-    std::vector<float> values(elements);
-    std::vector<char> converted(elements * size_of(dtype));
+    std::vector<float> values(static_cast<size_t>(count * columns));
+    std::vector<char> converted(static_cast<size_t>(count) * row_bytes);  // zeros: the padding
     reader_->read_rows(name, source, row, count, values.data());
-    check_range(name, values.data(), elements);
-    from_float32(values.data(), dtype, converted.data(), elements);
+    check_range(name, values.data(), values.size());
+    if (scale != 1) {
+      std::vector<float> factor = {scale};
+      round_to(dtype, factor);
+      round_to(dtype, values);
+      for (float& value : values) value *= factor.front();
+      check_range(name, values.data(), values.size());
+    }
+    const int64_t together = stored == columns ? count : 1;
+    for (int64_t i = 0; i < count; i += together) {
+      from_float32(values.data() + i * columns, dtype,
+                   converted.data() + static_cast<size_t>(i) * row_bytes,
+                   static_cast<size_t>(together * columns));
+    }
     backend_.device->upload(result.as<char>() + static_cast<size_t>(row) * row_bytes,
                             converted.data(), converted.size());
   });
@@ -44,56 +71,84 @@ TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t col
 }
 
 const float* LayerPacker::vector(const std::string& name, int64_t size) {
-  return constants(name, reader_ != nullptr ? reader_->read_vector(name, size)
-                                            : std::vector<float>(static_cast<size_t>(size)));
-}
-
-const float* LayerPacker::spread_vector(const std::string& name, const Spread& spread) {
-  std::vector<float> values(static_cast<size_t>(spread.extent));
-  if (reader_ != nullptr) {
-    place_vector({name, spread.extent, 0, spread.size}, spread, values.data());
-  }
+  std::vector<float> values;
+  if (reader_ != nullptr) values = reader_->read_vector(name, size);
+  values.resize(static_cast<size_t>(width(size)));
   return constants(name, values);
 }
 
 const float* LayerPacker::matrix(const std::string& name, int64_t rows, int64_t columns) {
-  return constants(name, reader_ != nullptr
-                             ? read_matrix(name, rows, columns)
-                             : std::vector<float>(static_cast<size_t>(rows * columns)));
-}
-
-std::vector<float> LayerPacker::read_matrix(const std::string& name, int64_t rows,
-                                            int64_t columns) const {
   std::vector<float> values(static_cast<size_t>(rows * columns));
-  const TensorView source = reader_->require(name, rows, columns);
-  reader_->read_rows(name, source, 0, rows, values.data());
-  return values;
+  if (reader_ != nullptr) {
+    reader_->read_rows(name, reader_->require(name, rows, columns), 0, rows, values.data());
+  }
+  return constants(name, values);
 }
 
 NormWeight LayerPacker::norm(const std::string& name, int64_t size) {
   NormWeight result;
   result.kind = norm_.kind;
   result.eps = norm_.eps;
-  result.gamma = vector(name + ".weight", size);
+  result.padding = static_cast<int32_t>(width(size) - size);
+  result.gamma = gamma(name + ".weight", whole(size), width(size));
   if (norm_.bias) result.beta = vector(name + ".bias", size);
   return result;
 }
 
+NormWeight LayerPacker::head_norm(const std::string& name, const Spread& spread) {
+  NormWeight result;
+  result.kind = NormKind::kRms;
+  result.eps = norm_.eps;
+  result.gamma = gamma(name + ".weight", spread, spread.extent);
+  return result;
+}
+
+const float* LayerPacker::gamma(const std::string& name, const Spread& spread, int64_t stored) {
+  std::vector<float> values(static_cast<size_t>(spread.extent));
+  if (reader_ != nullptr) {
+    place_vector({name, spread.extent, 0, spread.size}, spread, values.data());
+    if (norm_.gamma_offset != 0) {
+      for (float& value : values) value += norm_.gamma_offset;
+    }
+  }
+  values.resize(static_cast<size_t>(stored));
+  return constants(name, values);
+}
+
 LinearWeight LayerPacker::dense(const std::string& name, int64_t out_features, int64_t in_features,
                                 bool bias) {
-  return linear(name, {{name, whole(out_features), bias}}, out_features, whole(in_features),
-                in_features, precision_.rest);
+  return linear(name, {{name, whole(out_features), bias}}, width(out_features), whole(in_features),
+                width(in_features), precision_.rest);
 }
 
 LinearWeight LayerPacker::padded_dense(const std::string& name, int64_t out_features,
-                                       int64_t in_features, bool bias) {
-  return linear(name, {{name, whole(out_features), bias}}, padded(out_features), whole(in_features),
-                in_features, precision_.rest);
+                                       int64_t in_features, bool bias, const std::string& weight) {
+  return linear(name, {{name, whole(out_features), bias, weight}}, padded(out_features),
+                whole(in_features), width(in_features), precision_.rest);
+}
+
+LinearWeight LayerPacker::gathering(const std::string& name, const Spread& columns,
+                                    int64_t in_features) {
+  const LinearFormat& format = precision_.rest;
+  void* packed = nullptr;
+  const LinearWeight result =
+      take_linear(name, padded(columns.extent), in_features, format, packed);
+  if (reader_ == nullptr) return result;
+  staging_.assign(static_cast<size_t>(in_features * result.out_features), 0.0f);
+  for (int64_t i = 0; i < columns.extent; ++i) {
+    const int64_t from = i / columns.size * columns.stride + i % columns.size;
+    staging_[static_cast<size_t>(i * in_features + from)] = 1.0f;
+  }
+  backend_.packer->pack(staging_.data(), in_features, result.out_features, format, packed);
+  return result;
+}
+
+int64_t LayerPacker::width(int64_t columns) const {
+  return round_up(columns, backend_.ops->width_multiple());
 }
 
 int64_t LayerPacker::padded(int64_t features) const {
-  const int64_t multiple = backend_.ops->head_dim_multiple();
-  return (features + multiple - 1) / multiple * multiple;
+  return round_up(features, backend_.ops->head_dim_multiple());
 }
 
 LinearWeight LayerPacker::take_linear(const std::string& name, int64_t out_features,
@@ -135,8 +190,9 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
   const Location first = locate(parts.front(), parts, fused, ".weight");
   const bool quantized = format.quantized() && reader_->is_quantized(first.name);
   const Spread& rows = parts.front().rows;
-  if (!quantized && first.rows == out_features && rows.extent == out_features && rows.paired == 0 &&
-      columns.extent == in_features && pack_in_place(weight, format, first.name, packed)) {
+  if (!quantized && !first.transposed && first.rows == out_features &&
+      rows.extent == out_features && rows.paired == 0 && columns.extent == in_features &&
+      pack_in_place(weight, format, first.name, packed)) {
     return;
   }
   int64_t placed = 0;
@@ -146,6 +202,11 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
   if (placed < in_features * out_features) std::fill(staging_.begin(), staging_.end(), 0.0f);
   for (const Part& part : parts) {
     const Location from = locate(part, parts, fused, ".weight");
+    if (from.transposed) {
+      place_transposed(reader_->require(from.name, columns.extent, from.rows), from, part.rows,
+                       columns, in_features, staging_.data());
+      continue;
+    }
     const TensorView source = quantized
                                   ? reader_->require_quantized(from.name, from.rows, columns.extent)
                                   : reader_->require(from.name, from.rows, columns.extent);
@@ -184,32 +245,40 @@ bool LayerPacker::pack_in_place(const LinearWeight& weight, const LinearFormat& 
 
 LinearWeight LayerPacker::convolution(const std::string& name, int64_t hidden_size, int64_t width) {
   const LinearFormat& format = precision_.rest;
+  const int64_t stored = this->width(hidden_size);
   void* packed = nullptr;
-  LinearWeight result = take_linear(name, hidden_size, width * hidden_size, format, packed);
+  LinearWeight result = take_linear(name, stored, width * stored, format, packed);
   result.bias = vector(name + ".bias", hidden_size);
   if (reader_ == nullptr) return result;
   const TensorView source = reader_->require(name + ".weight", hidden_size, hidden_size, width);
-  std::vector<float> row(static_cast<size_t>(result.in_features));
-  staging_.clear();
+  std::vector<float> row(static_cast<size_t>(width * hidden_size));
+  staging_.assign(static_cast<size_t>(result.in_features * stored), 0.0f);
   for (int64_t out = 0; out < hidden_size; ++out) {
     reader_->read_rows(name + ".weight", source, out, 1, row.data());
     check_range(name + ".weight", row.data(), row.size());
+    float* to = staging_.data() + out * result.in_features;
     for (int64_t at = 0; at < width; ++at) {
       for (int64_t in = 0; in < hidden_size; ++in) {
-        staging_.push_back(row[static_cast<size_t>(in * width + at)]);
+        to[at * stored + in] = row[static_cast<size_t>(in * width + at)];
       }
     }
   }
-  backend_.packer->pack(staging_.data(), result.in_features, hidden_size, format, packed);
+  backend_.packer->pack(staging_.data(), result.in_features, stored, format, packed);
   return result;
 }
 
 LayerPacker::Location LayerPacker::locate(const Part& part, const std::vector<Part>& parts,
                                           const std::vector<FusedTensor>& fused,
                                           const char* suffix) const {
+  const bool is_weight = suffix == std::string_view(".weight");
+  const auto is_transposed = [&](const std::string& name) {
+    return is_weight && reader_->has(name + kTransposed);
+  };
   for (const FusedTensor& tensor : fused) {
-    if (!reader_->has(tensor.name + suffix)) continue;
-    Location found = {tensor.name + suffix, 0, 0, part.rows.size};
+    const bool transposed = is_transposed(tensor.name);
+    if (!transposed && !reader_->has(tensor.name + suffix)) continue;
+    Location found = {tensor.name + (transposed ? kTransposed : suffix), 0, 0, part.rows.size,
+                      transposed};
     for (const std::string& held : tensor.names) {
       const auto other = std::find_if(parts.begin(), parts.end(),
                                       [&](const Part& one) { return one.name == held; });
@@ -222,7 +291,12 @@ LayerPacker::Location LayerPacker::locate(const Part& part, const std::vector<Pa
     }
     return found;
   }
-  return {part.name + suffix, part.rows.extent, 0, part.rows.size};
+  if (is_weight && !part.weight.empty()) {
+    return {part.weight, part.rows.extent, 0, part.rows.size};
+  }
+  const bool transposed = is_transposed(part.name);
+  return {part.name + (transposed ? kTransposed : suffix), part.rows.extent, 0, part.rows.size,
+          transposed};
 }
 
 void LayerPacker::place_vector(const Location& from, const Spread& rows, float* to) {
@@ -250,6 +324,25 @@ void LayerPacker::place(const TensorView& source, const Location& from, const Sp
                    group_rows + rows.place(in_group + i) * row_length);
       }
       row += together;
+    }
+  });
+}
+
+void LayerPacker::place_transposed(const TensorView& source, const Location& from,
+                                   const Spread& rows, const Spread& columns, int64_t row_length,
+                                   float* to) {
+  for_each_piece(columns.extent, from.rows, [&](int64_t begin, int64_t count) {
+    std::vector<float> values(static_cast<size_t>(count * from.rows));
+    reader_->read_rows(from.name, source, begin, count, values.data());
+    check_range(from.name, values.data(), values.size());
+    for (int64_t row = 0; row < rows.extent; ++row) {
+      const int64_t group = row / rows.size;
+      const int64_t in_group = row % rows.size;
+      const float* value = values.data() + from.first + group * from.step + in_group;
+      float* out = to + (rows.offset + group * rows.stride + rows.place(in_group)) * row_length;
+      for (int64_t i = begin; i < begin + count; ++i, value += from.rows) {
+        out[i / columns.size * columns.stride + i % columns.size] = *value;
+      }
     }
   });
 }

@@ -23,11 +23,13 @@ struct Spread {
   int64_t size;
   int64_t stride;
   int64_t offset = 0;
-  /// Only for rows: the two halves of the first `paired` rows of a group are interleaved.
+  /// Only for rows: the two halves of the first `paired` rows of a group are interleaved, or, if
+  /// negative, the first -`paired` rows, which are interleaved in the source, become two halves.
   int64_t paired = 0;
 
   /// The row of the group to which row i of the source's group goes.
   int64_t place(int64_t i) const {
+    if (i < -paired) return i / 2 + (i % 2 == 0 ? 0 : -paired / 2);
     if (i >= paired) return i;
     return i < paired / 2 ? 2 * i : 2 * i - paired + 1;
   }
@@ -40,6 +42,7 @@ struct Part {
   std::string name;  // without ".weight" / ".bias"
   Spread rows;
   bool bias;
+  std::string weight = {};  // the weight's whole name, if it is another than name + ".weight"
 };
 
 /// A source tensor that may hold several parts, either one after the other or interleaved head by
@@ -60,12 +63,12 @@ class LayerPacker {
               const TensorReader* reader)
       : norm_(norm), precision_(precision), backend_(backend), arena_(arena), reader_(reader) {}
 
-  /// A table [rows, columns] in the dtype Precision::floats().
-  TensorView table(const std::string& name, int64_t rows, int64_t columns);
-  /// A vector [size] in float32, whatever the model's dtype.
+  /// A table [rows, columns] in the dtype Precision::floats(), whose columns are padded to their
+  /// `width`. Both its elements and `scale`, by which they are multiplied, are rounded to that
+  /// dtype, and so is their product.
+  TensorView table(const std::string& name, int64_t rows, int64_t columns, float scale = 1);
+  /// A vector [size] in float32, whatever the model's dtype, padded to its `width`.
   const float* vector(const std::string& name, int64_t size);
-  /// A vector [spread.extent] in float32, whose elements are placed as rows are.
-  const float* spread_vector(const std::string& name, const Spread& spread);
   const float* matrix(const std::string& name, int64_t rows, int64_t columns);
   template <class T>
   const T* constants(const std::string& name, const std::vector<T>& values) {
@@ -77,23 +80,34 @@ class LayerPacker {
   }
 
   NormWeight norm(const std::string& name, int64_t size);
+  /// The RMS norm of a head, whose elements are placed as rows are.
+  NormWeight head_norm(const std::string& name, const Spread& spread);
   /// A dense layer that consists of several parts. The source may hold each part as a tensor of its
-  /// own, or all of them in one of the tensors `fused`.
+  /// own, or all of them in one of the tensors `fused`, and each matrix transposed, under a name
+  /// that ends in ".weight_transposed".
   LinearWeight linear(const std::string& name, const std::vector<Part>& parts, int64_t out_features,
                       const Spread& columns, int64_t in_features, const LinearFormat& format,
                       const std::vector<FusedTensor>& fused = {});
-  /// A dense layer as the source has it, in the format Precision::rest.
+  /// A dense layer of the source between hidden states, both padded to their `width`, in the format
+  /// Precision::rest.
   LinearWeight dense(const std::string& name, int64_t out_features, int64_t in_features,
                      bool bias = true);
-  /// A dense layer in the format Precision::rest, whose output features are padded.
+  /// A dense layer in the format Precision::rest, whose output features are `padded`. `weight`: as
+  /// Part::weight.
   LinearWeight padded_dense(const std::string& name, int64_t out_features, int64_t in_features,
-                            bool bias);
+                            bool bias, const std::string& weight = {});
+  /// A layer that moves groups of columns which lie apart together: out[columns.extent, padded] =
+  /// x W^T.
+  LinearWeight gathering(const std::string& name, const Spread& columns, int64_t in_features);
   /// A convolution as a dense layer over neighbouring rows (NeighboursArgs). The source's weight is
   /// [E, E, width] and is transposed to [E, width * E].
   LinearWeight convolution(const std::string& name, int64_t hidden_size, int64_t width);
 
-  /// The number of features as stored, which are padded with zeros to a multiple that the device's
-  /// kernels need.
+  /// The number of columns of a hidden state, or of an embedding table, as stored: padded with
+  /// zeros to a multiple that the device needs. Weights keep the padding at zero.
+  int64_t width(int64_t columns) const;
+  /// The number of features of a head as stored, which are padded with zeros to a multiple that the
+  /// device's kernels need.
   int64_t padded(int64_t features) const;
   const Precision& precision() const { return precision_; }
   Backend& backend() const { return backend_; }
@@ -105,27 +119,32 @@ class LayerPacker {
   LayerPacker over(Arena& arena, const TensorReader* reader) const {
     return LayerPacker(norm_, precision_, backend_, arena, reader);
   }
-  /// Throws InvalidArgument if a value is out of range for the dtype of tables and activations.
-  void check_range(const std::string& name, const float* values, size_t count) const;
   /// Reads a matrix of the source into host memory, for what is derived from it while loading.
   std::vector<float> read_matrix(const std::string& name, int64_t rows, int64_t columns) const;
 
  private:
   // Where a part lies in the source: the tensor and its number of rows, the part's first row, and
-  // the distance between the beginnings of its groups of rows.
+  // the distance between the beginnings of its groups of rows. A transposed tensor is a matrix
+  // [in, out], whose columns are these rows.
   struct Location {
     std::string name;
     int64_t rows;
     int64_t first;
     int64_t step;
+    bool transposed = false;
   };
 
+  // The gammas of a norm.
+  const float* gamma(const std::string& name, const Spread& spread, int64_t stored);
   Location locate(const Part& part, const std::vector<Part>& parts,
                   const std::vector<FusedTensor>& fused, const char* suffix) const;
   // Writes rows of the source to a matrix of `row_length` columns, without touching what lies
   // between them. If `columns` is empty, `to` is a vector.
   void place(const TensorView& source, const Location& from, const Spread& rows,
              const Spread& columns, int64_t row_length, float* to);
+  // Likewise from a transposed matrix.
+  void place_transposed(const TensorView& source, const Location& from, const Spread& rows,
+                        const Spread& columns, int64_t row_length, float* to);
   void place_vector(const Location& from, const Spread& rows, float* to);
 
   // Takes memory from the arena for a layer of these sizes.
@@ -138,6 +157,8 @@ class LayerPacker {
   // float32.
   bool pack_in_place(const LinearWeight& weight, const LinearFormat& format,
                      const std::string& name, void* packed);
+  // Throws InvalidArgument if a value is out of range for the dtype of tables and activations.
+  void check_range(const std::string& name, const float* values, size_t count) const;
   // Calls body(first row, number of rows) for pieces of all rows, in parallel.
   void for_each_piece(int64_t rows, int64_t columns,
                       const std::function<void(int64_t, int64_t)>& body);

@@ -26,7 +26,7 @@ class RelativePositions {
   const Spec& spec_;
   LayerPacker& packer_;
   std::unique_ptr<DeviceMemory> memory_;
-  TensorView table_;  // [num_relative, hidden_size]; empty without a reader
+  TensorView table_;  // [num_relative, E]; empty without a reader
 };
 
 }  // namespace packhorse

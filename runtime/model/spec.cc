@@ -43,6 +43,8 @@ void parse_sizes(Fields& fields, Spec& spec) {
   spec.hidden_size = fields.integer("hidden_size", 1, kMaxHidden);
   spec.stem.projection = fields.has("embedding_size");
   spec.stem.embedding_size = fields.integer("embedding_size", 1, kMaxHidden, spec.hidden_size);
+  if (spec.stem.projection) spec.stem.projection_bias = fields.boolean("embedding_bias", true);
+  spec.stem.embedding_scale = fields.positive_number("embedding_scale", 1.0f);
   spec.stack.num_layers = fields.integer("num_layers", 0, kMaxLayers);
   parse_layer_weights(fields, spec.stack);
   spec.stem.type_vocab_size = fields.integer("type_vocab_size", 0, kMaxRows, 0);
@@ -81,6 +83,9 @@ void parse_positions(Fields& fields, Spec& spec) {
   }
   stem.num_positions = positions.integer("count", 1, kMaxRows);
   stem.position_offset = positions.integer("offset", 0, kMaxRows, 0);
+  if (stem.projection) {
+    stem.positions_after_projection = positions.boolean("after_projection", false);
+  }
   positions.done();
   const int64_t left = stem.num_positions - stem.position_offset;
   if (left <= 0) {
@@ -97,19 +102,31 @@ void parse_positions(Fields& fields, Spec& spec) {
 void parse_norm(Fields fields, Spec& spec) {
   spec.norm.kind =
       fields.choice<NormKind>("kind", {{"layer", NormKind::kLayer}, {"rms", NormKind::kRms}});
-  spec.stack.norm_placement = fields.choice<NormPlacement>(
-      "placement", {{"post", NormPlacement::kPost}, {"pre", NormPlacement::kPre}});
+  spec.stack.norm_placement =
+      fields.choice<NormPlacement>("placement", {{"post", NormPlacement::kPost},
+                                                 {"pre", NormPlacement::kPre},
+                                                 {"both", NormPlacement::kBoth},
+                                                 {"parallel", NormPlacement::kParallel}});
   spec.norm.eps = fields.positive_number("eps");
   spec.norm.bias = fields.boolean("bias", spec.norm.kind == NormKind::kLayer);
   spec.stem.norm = fields.boolean("embeddings", true);
-  if (spec.stack.pre_norm()) {
+  spec.norm.gamma_offset = fields.number("gamma_offset", 0.0f);
+  if (spec.stack.norm_placement == NormPlacement::kPre) {
     spec.stack.first_attention_norm = fields.boolean("first_attention", true);
   }
+  if (spec.stack.parallel()) spec.stack.shared_norm = fields.boolean("shared", false);
   fields.done();
 }
 
-RopeSpec parse_rope(Fields fields, int64_t head_dim) {
+RopeSpec parse_rope(Fields fields, int64_t head_dim, StackSpec& stack) {
   RopeSpec rope;
+  stack.rotated_layers.assign(static_cast<size_t>(stack.num_layers), !fields.has("layers"));
+  if (fields.has("layers")) {
+    for (const int32_t layer : fields.indices("layers", stack.num_layers - 1)) {
+      stack.rotated_layers[static_cast<size_t>(layer)] = true;
+    }
+  }
+  rope.interleaved = fields.boolean("interleaved", false);
   rope.dims = fields.integer("dims", 2, head_dim, head_dim);
   if (fields.has("frequencies")) {
     rope.frequencies = fields.positive_numbers("frequencies", rope.dims / 2);
@@ -117,6 +134,7 @@ RopeSpec parse_rope(Fields fields, int64_t head_dim) {
     rope.theta = fields.positive_number("theta");
     rope.local_theta = fields.positive_number("local_theta", rope.theta);
     rope.factor = fields.positive_number("factor", 1.0f);
+    rope.local_factor = fields.positive_number("local_factor", rope.factor);
   }
   rope.attention_factor = fields.positive_number("attention_factor", 1.0f);
   fields.done();
@@ -177,6 +195,8 @@ void parse_attention(Fields fields, StackSpec& stack) {
   attention.key_bias = fields.boolean("key_bias", attention.qkv_bias);
   attention.output_bias = fields.boolean("output_bias", true);
   attention.qk_norm = fields.boolean("qk_norm", false);
+  if (fields.has("scale")) attention.scale = fields.positive_number("scale");
+  if (fields.has("soft_cap")) attention.soft_cap = fields.positive_number("soft_cap");
   stack.local_layers.resize(static_cast<size_t>(stack.num_layers));
   if (fields.has("local")) {
     Fields local = fields.object("local");
@@ -186,7 +206,9 @@ void parse_attention(Fields fields, StackSpec& stack) {
     }
     local.done();
   }
-  if (fields.has("rope")) attention.rope = parse_rope(fields.object("rope"), attention.head_dim);
+  if (fields.has("rope")) {
+    attention.rope = parse_rope(fields.object("rope"), attention.head_dim, stack);
+  }
   if (fields.has("score_term")) parse_score_term(fields.object("score_term"), attention);
   fields.done();
 }
@@ -208,6 +230,15 @@ void parse_convolution(Fields fields, StackSpec& stack) {
     throw InvalidArgument(concat("spec: 'convolution.width' is ", convolution.width, " with ",
                                  stack.num_layers, " layers, expected an odd number and a layer"));
   }
+}
+
+// The decoder of a language model reads what the tables of embeddings have the width of.
+void check_lm(const Spec& spec) {
+  if (!spec.heads.lm || spec.heads.lm->projection || spec.stem.embedding_size == spec.hidden_size) {
+    return;
+  }
+  throw InvalidArgument(concat("spec: 'heads.lm' has no 'projection', but 'embedding_size' is ",
+                               spec.stem.embedding_size, ", 'hidden_size' ", spec.hidden_size));
 }
 
 }  // namespace
@@ -244,6 +275,7 @@ Spec parse_spec(const std::string& json_text) {
   if (says("ffn")) parse_feed_forward(fields.object("ffn"), spec.stack.feed_forward);
   if (fields.has("convolution")) parse_convolution(fields.object("convolution"), spec.stack);
   if (fields.has("heads")) parse_heads(fields.object("heads"), spec.heads);
+  check_lm(spec);
   parse_embedding(fields.object("embedding"), spec.heads.embedding);
   fields.done();
   return spec;

@@ -11,7 +11,11 @@
 
 namespace packhorse {
 
-enum class NormPlacement : uint8_t { kPost, kPre };
+/// kPost: x = norm(x + block(x)). The others have a last norm after all layers. kPre: x = x +
+/// block(norm(x)). kBoth: x = x + output_norm(block(norm(x))). kParallel: x = x +
+/// attention(norm(x))
+/// + feed_forward(norm(x)), each with a norm of its own or both with one.
+enum class NormPlacement : uint8_t { kPost, kPre, kBoth, kParallel };
 enum class PositionKind : uint8_t { kNone, kLearned };
 
 /// Rotary position embedding of queries and keys. If no frequencies are given, frequency j is
@@ -23,6 +27,8 @@ struct RopeSpec {
   float local_theta = 0;  // for layers with a window
   int64_t dims = 0;       // number of leading columns of a head that are rotated
   float factor = 1;
+  float local_factor = 1;    // for layers with a window
+  bool interleaved = false;  // weights are for the rotation of columns 2 j and 2 j + 1
 };
 
 /// A classifier. It labels each sequence, from the output of the pooler head or from its pooled
@@ -48,6 +54,16 @@ struct MaskedLmSpec {
   bool sparse = false;        // whether the model makes sparse vectors
   bool sparse_sum = false;    // SparsePoolArgs::sum
   bool sparse_twice = false;  // SparsePoolArgs::twice
+};
+
+/// The head of a causal language model. It makes logits over the vocabulary: soft_cap * tanh(z /
+/// soft_cap) for z = scale * decoder(projection(x)).
+struct LmSpec {
+  bool tied = false;        // the decoder is the table of words
+  bool bias = false;        // of the decoder
+  bool projection = false;  // a dense layer from the hidden size to the width of the tables
+  float scale = 1;
+  float soft_cap = 0;  // 0: logits are not capped
 };
 
 /// One layer in a sequence of dense layers, each of which takes the output of the one before.
@@ -78,7 +94,10 @@ struct EmbeddingSpec {
 struct StemSpec {
   int64_t vocab_size = 0;
   int64_t embedding_size = 0;  // number of columns of the tables
+  float embedding_scale = 1;   // multiplies the rows of the table of words
   bool projection = false;     // whether a dense layer maps that width to the hidden size
+  bool projection_bias = true;
+  bool positions_after_projection = false;  // their table then has hidden_size columns
   int64_t type_vocab_size = 0;
   PositionKind position_kind = PositionKind::kLearned;
   int64_t num_positions = 0;  // number of positions, including `position_offset`
@@ -112,10 +131,14 @@ struct AttentionSpec {
   bool qkv_bias = true;
   bool key_bias = true;  // also of the projection of positions to keys
   bool output_bias = true;
+  std::optional<float> scale;  // of products of queries and keys; default 1 / sqrt(head_dim)
+  float soft_cap = 0;          // AttentionArgs::soft_cap
 
   bool disentangled() const { return score_term.kind == ScoreTermKind::kDisentangled; }
   /// Whether layers with a window have rotation frequencies of their own.
-  bool has_local_theta() const { return rope && rope->local_theta != rope->theta; }
+  bool has_local_theta() const {
+    return rope && (rope->local_theta != rope->theta || rope->local_factor != rope->factor);
+  }
 };
 
 struct FeedForwardSpec {
@@ -137,13 +160,19 @@ struct StackSpec {
   int64_t num_layers = 0;
   std::vector<int32_t> layer_weights;  // [num_layers] the set of weights of each layer
   std::vector<bool> local_layers;      // [num_layers] whether the layer has the window
+  std::vector<bool> rotated_layers;    // [num_layers] whether the layer rotates, if there is a rope
   NormPlacement norm_placement = NormPlacement::kPost;
+  bool shared_norm = false;          // parallel: whether both blocks have one norm
   bool first_attention_norm = true;  // pre-norm: whether the first attention has a norm
   AttentionSpec attention;
   FeedForwardSpec feed_forward;
   ConvolutionSpec convolution;
 
-  bool pre_norm() const { return norm_placement == NormPlacement::kPre; }
+  /// Whether blocks compute from a norm of the hidden state.
+  bool pre_norm() const { return norm_placement != NormPlacement::kPost; }
+  /// Whether the output of a block has a norm before it is added.
+  bool output_norms() const { return norm_placement == NormPlacement::kBoth; }
+  bool parallel() const { return norm_placement == NormPlacement::kParallel; }
   int64_t num_weight_sets() const;
 };
 
@@ -153,15 +182,18 @@ struct HeadsSpec {
   std::optional<Activation> pooler;  // activation of the pooler head, if there is one
   std::optional<ClassifierSpec> classifier;
   std::optional<MaskedLmSpec> masked_lm;
+  std::optional<LmSpec> lm;
   std::optional<VectorsSpec> vectors;
   bool token_weights = false;
 };
 
-/// The form of all norms of a model except those of the heads of queries and keys.
+/// The form of all norms of a model; those of the heads of queries and keys have its eps and
+/// gamma_offset.
 struct NormSpec {
   NormKind kind = NormKind::kLayer;
   float eps = 1e-12f;
   bool bias = true;
+  float gamma_offset = 0;  // added to every gamma of the source
 };
 
 struct Spec {

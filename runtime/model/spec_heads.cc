@@ -65,6 +65,17 @@ void parse_masked_lm(Fields fields, HeadsSpec& heads) {
   heads.masked_lm = head;
 }
 
+void parse_lm(Fields fields, HeadsSpec& heads) {
+  LmSpec head;
+  head.tied = fields.boolean("tied", false);
+  head.bias = fields.boolean("bias", false);
+  head.projection = fields.boolean("projection", false);
+  head.scale = fields.positive_number("scale", 1.0f);
+  if (fields.has("soft_cap")) head.soft_cap = fields.positive_number("soft_cap");
+  fields.done();
+  heads.lm = head;
+}
+
 DenseSpec parse_dense(Fields& fields, bool has_bias) {
   DenseSpec layer;
   layer.size = fields.integer("size", 1, kMaxHidden);
@@ -103,6 +114,7 @@ void parse_heads(Fields fields, HeadsSpec& heads) {
   }
   if (fields.has("classifier")) parse_classifier(fields.object("classifier"), heads);
   if (fields.has("masked_lm")) parse_masked_lm(fields.object("masked_lm"), heads);
+  if (fields.has("lm")) parse_lm(fields.object("lm"), heads);
   if (fields.has("vectors")) parse_vectors(fields.object("vectors"), heads);
   heads.token_weights = fields.boolean("token_weights", false);
   fields.done();

@@ -19,27 +19,34 @@ LinearArgs projection_of(const LayerWeights& layer, const LayerBuffers& buffers,
   return args;
 }
 
-LinearArgs output_of(const LayerWeights& layer, const LayerBuffers& buffers, int64_t rows) {
+// Adds the output of a block to the hidden state, or keeps it apart if it has a norm first.
+template <class Args>
+void set_result(Args& args, const StackSpec& spec, const LayerBuffers& buffers, int64_t rows) {
+  const TensorView hidden = buffers.hidden.first_rows(rows);
+  if (!spec.output_norms()) args.residual = hidden;
+  args.out = spec.output_norms() ? buffers.normed.first_rows(rows) : hidden;
+}
+
+LinearArgs output_of(const StackSpec& spec, const LayerWeights& layer, const LayerBuffers& buffers,
+                     int64_t rows) {
   LinearArgs args;
   args.x = buffers.context.first_rows(rows);
   args.weight = layer.attention.output;
-  args.residual = buffers.hidden.first_rows(rows);
-  args.out = args.residual;
   args.workspace = buffers.linear_workspace;
+  set_result(args, spec, buffers, rows);
   return args;
 }
 
-FeedForwardArgs feed_forward_of(const FeedForwardSpec& spec, const LayerWeights& layer,
+FeedForwardArgs feed_forward_of(const StackSpec& spec, const LayerWeights& layer,
                                 const LayerBuffers& buffers, int64_t rows) {
   FeedForwardArgs args;
   args.x = buffers.hidden.first_rows(rows);
   args.up = layer.feed_forward.up;
   args.down = layer.feed_forward.down;
-  args.activation = spec.activation;
-  args.gated = spec.gated;
-  args.residual = args.x;
-  args.out = args.x;
+  args.activation = spec.feed_forward.activation;
+  args.gated = spec.feed_forward.gated;
   args.workspace = buffers.feed_forward_workspace;
+  set_result(args, spec, buffers, rows);
   return args;
 }
 
@@ -71,9 +78,10 @@ AttentionArgs attention_of(const AttentionSpec& spec, const StackWeights& weight
   // Each disentangled term has as much weight as the product of contents.
   const int terms = 1 + (spec.score_term.content_to_position ? 1 : 0) +
                     (spec.score_term.position_to_content ? 1 : 0);
-  args.scale = 1.0f / std::sqrt(static_cast<float>(terms * spec.head_dim));
+  args.scale = spec.scale.value_or(1.0f / std::sqrt(static_cast<float>(terms * spec.head_dim)));
   if (spec.rope) args.scale *= spec.rope->attention_factor * spec.rope->attention_factor;
   args.term = weights.score_term;
+  args.soft_cap = spec.soft_cap;
   args.workspace = buffers.attention_workspace;
   return args;
 }
@@ -96,9 +104,9 @@ LayerBuffers take_layer_buffers(const Spec& spec, const StackWeights& weights,
   const int64_t tokens = capacity.max_tokens;
   const AttentionSpec& attention = spec.stack.attention;
   LayerBuffers buffers;
-  buffers.hidden = arena.take_matrix("hidden", tokens, spec.hidden_size, dtype);
+  buffers.hidden = arena.take_matrix("hidden", tokens, weights.width, dtype);
   if (spec.stack.pre_norm()) {
-    buffers.normed = arena.take_matrix("normed", tokens, spec.hidden_size, dtype);
+    buffers.normed = arena.take_matrix("normed", tokens, weights.width, dtype);
   }
   const auto take_rotation = [&](const char* name) {
     return arena.take_matrix(name, tokens, ops.rotation_columns(attention.rope->dims),
@@ -130,17 +138,25 @@ void take_block_buffers(const Spec& spec, const StackWeights& weights, const Cap
     batch.num_tokens = tokens;
     batch.num_sequences = capacity.max_sequences;
     batch.max_seqlen = std::min(tokens, spec.max_seqlen);
-    buffers.attention_workspace = arena.take(
-        "attention_workspace",
-        ops.attention_workspace(attention_of(spec.stack.attention, weights, buffers, batch)));
-    buffers.linear_workspace = arena.take(
-        "linear_workspace", std::max(ops.linear_workspace(projection_of(layer, buffers, tokens)),
-                                     ops.linear_workspace(output_of(layer, buffers, tokens))));
+    AttentionArgs attention = attention_of(spec.stack.attention, weights, buffers, batch);
+    size_t attention_bytes = ops.attention_workspace(attention);
+    if (capacity.max_kv_len > 0) {  // instead of keys of the batch itself
+      attention.pages.keys = TensorView(nullptr, dtype, 0, attention.head_dim);
+      attention.pages.values = attention.pages.keys;
+      attention.pages.max_kv_len = capacity.max_kv_len;
+      attention.pages.table_stride = (capacity.max_kv_len + kPageTokens - 1) / kPageTokens;
+      attention_bytes = ops.paged_attention_workspace(attention);
+    }
+    buffers.attention_workspace = arena.take("attention_workspace", attention_bytes);
+    buffers.linear_workspace =
+        arena.take("linear_workspace",
+                   std::max(ops.linear_workspace(projection_of(layer, buffers, tokens)),
+                            ops.linear_workspace(output_of(spec.stack, layer, buffers, tokens))));
   }
   const Arena::Scope feed_forward_block(arena);
-  buffers.feed_forward_workspace = arena.take(
-      "feed_forward_workspace",
-      ops.feed_forward_workspace(feed_forward_of(spec.stack.feed_forward, layer, buffers, tokens)));
+  buffers.feed_forward_workspace =
+      arena.take("feed_forward_workspace",
+                 ops.feed_forward_workspace(feed_forward_of(spec.stack, layer, buffers, tokens)));
 }
 
 void Stack::run(const TokenBatch& tokens, KeySource& keys, void (*before_layer)()) const {
@@ -159,16 +175,17 @@ void Stack::run(const TokenBatch& tokens, KeySource& keys, void (*before_layer)(
   for (size_t i = 0; i < spec_.layer_weights.size(); ++i) {
     if (before_layer != nullptr) before_layer();
     const LayerWeights& layer = weights_.layers[static_cast<size_t>(spec_.layer_weights[i])];
-    attention_block(layer, i, batch, keys);
-    feed_forward_block(layer, batch);
+    attend(layer, i, batch, keys);
+    // Parallel blocks compute from the same hidden state.
+    TensorView input;
+    if (spec_.parallel()) input = feed_forward_input(layer, batch);
+    add_attention(layer, batch);
+    if (!spec_.parallel()) input = feed_forward_input(layer, batch);
+    add_feed_forward(layer, input, batch);
     if (i == 0 && weights_.convolution) convolve(batch);
   }
   if (weights_.final_norm) {
-    ops_.norm({.x = hidden,
-               .residual = {},
-               .norm = weights_.final_norm,
-               .out = hidden,
-               .row_count = batch.counts});
+    ops_.norm({.x = hidden, .norm = weights_.final_norm, .out = hidden, .row_count = batch.counts});
   }
 }
 
@@ -187,43 +204,61 @@ TensorView Stack::block_input(const NormWeight& norm, const BatchView& batch) co
   const TensorView hidden = buffers_.hidden.first_rows(batch.num_tokens);
   if (!spec_.pre_norm() || !norm) return hidden;
   const TensorView normed = buffers_.normed.first_rows(batch.num_tokens);
-  ops_.norm({.x = hidden, .residual = {}, .norm = norm, .out = normed, .row_count = batch.counts});
+  ops_.norm({.x = hidden, .norm = norm, .out = normed, .row_count = batch.counts});
   return normed;
 }
 
-// post-norm: hidden = norm(hidden + output(attention(qkv(hidden))));
-// pre-norm:  hidden = hidden + output(attention(qkv(norm(hidden))))
-void Stack::attention_block(const LayerWeights& layer, size_t index, const BatchView& batch,
-                            KeySource& keys) const {
+// context = attention(qkv(hidden)), or of a norm of hidden
+void Stack::attend(const LayerWeights& layer, size_t index, const BatchView& batch,
+                   KeySource& keys) const {
   const bool local = spec_.local_layers[index];
   AttentionArgs args = attention_of(spec_.attention, weights_, buffers_, batch);
-  project_heads(layer, local, args);
-  const Keys source = keys.keys(index, {args.k, args.v, args.keys});
+  project_heads(layer, index, args);
+  const Keys source = keys.keys(index, {args.k, args.v, args.keys, {}});
   args.k = source.k;
   args.v = source.v;
   args.keys = source.batch;
+  args.pages = source.pages;
   args.mask = mask_of(spec_.attention, local);
   args.term.position_keys = layer.attention.position_keys;
   args.term.position_queries = layer.attention.position_queries;
   // A quantised layer rounds the output of attention anyway.
   args.rounded = layer.attention.output.dtype == DType::kInt8;
   ops_.attention(args);
-  LinearArgs output = output_of(layer, buffers_, batch.num_tokens);
+}
+
+// post-norm: hidden = norm(hidden + output(context)); else hidden = hidden + output(context), or
+// hidden + norm(output(context))
+void Stack::add_attention(const LayerWeights& layer, const BatchView& batch) const {
+  LinearArgs output = output_of(spec_, layer, buffers_, batch.num_tokens);
   if (!spec_.pre_norm()) output.norm = layer.attention_norm;
   output.row_count = batch.counts;
   ops_.linear(output);
+  add_normed(layer.attention_output_norm, batch);
+}
+
+// Adds the norm of what a block gave to the hidden state, if there is such a norm.
+void Stack::add_normed(const NormWeight& norm, const BatchView& batch) const {
+  if (!norm) return;
+  const TensorView hidden = buffers_.hidden.first_rows(batch.num_tokens);
+  ops_.norm({.x = buffers_.normed.first_rows(batch.num_tokens),
+             .norm = norm,
+             .out = hidden,
+             .added = hidden,
+             .row_count = batch.counts});
 }
 
 // Computes the heads of queries, keys and values into buffers_.qkv, normalised and rotated if the
 // spec says so.
-void Stack::project_heads(const LayerWeights& layer, bool local,
+void Stack::project_heads(const LayerWeights& layer, size_t index,
                           const AttentionArgs& attention) const {
   const BatchView& batch = attention.queries;
   LinearArgs projection = projection_of(layer, buffers_, batch.num_tokens);
   projection.x = block_input(layer.attention_norm, batch);
   projection.row_count = batch.counts;
   const std::optional<RopeSpec>& rope = spec_.attention.rope;
-  if (!rope && !spec_.attention.qk_norm) return ops_.linear(projection);
+  const bool rotates = rope && spec_.rotated_layers[index];
+  if (!rotates && !spec_.attention.qk_norm) return ops_.linear(projection);
   RotateHeadsArgs args;
   args.q = attention.q;
   args.k = attention.k;
@@ -233,8 +268,8 @@ void Stack::project_heads(const LayerWeights& layer, bool local,
   args.model_dim = static_cast<int32_t>(spec_.attention.head_dim);
   args.q_norm = layer.attention.query_norm;
   args.k_norm = layer.attention.key_norm;
-  if (rope) {
-    const bool own = local && spec_.attention.has_local_theta();
+  if (rotates) {
+    const bool own = spec_.local_layers[index] && spec_.attention.has_local_theta();
     const TensorView& rotation = own ? buffers_.local_rotation : buffers_.rotation;
     args.rotation = rotation.first_rows(batch.num_tokens);
     args.frequencies = own ? weights_.local_rope_frequencies : weights_.rope_frequencies;
@@ -244,12 +279,19 @@ void Stack::project_heads(const LayerWeights& layer, bool local,
   ops_.project_heads(projection, args);
 }
 
-void Stack::feed_forward_block(const LayerWeights& layer, const BatchView& batch) const {
-  FeedForwardArgs args = feed_forward_of(spec_.feed_forward, layer, buffers_, batch.num_tokens);
-  args.x = block_input(layer.feed_forward_norm, batch);
+TensorView Stack::feed_forward_input(const LayerWeights& layer, const BatchView& batch) const {
+  if (spec_.shared_norm) return buffers_.normed.first_rows(batch.num_tokens);
+  return block_input(layer.feed_forward_norm, batch);
+}
+
+void Stack::add_feed_forward(const LayerWeights& layer, const TensorView& input,
+                             const BatchView& batch) const {
+  FeedForwardArgs args = feed_forward_of(spec_, layer, buffers_, batch.num_tokens);
+  args.x = input;
   if (!spec_.pre_norm()) args.norm = layer.feed_forward_norm;
   args.row_count = batch.counts;
   ops_.feed_forward(args);
+  add_normed(layer.feed_forward_output_norm, batch);
 }
 
 // hidden = norm(hidden + activation(convolution of what entered the first layer))

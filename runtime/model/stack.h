@@ -50,10 +50,14 @@ class Stack {
  private:
   void rotate(const TokenBatch& tokens, const float* frequencies, const TensorView& out) const;
   TensorView block_input(const NormWeight& norm, const BatchView& batch) const;
-  void attention_block(const LayerWeights& layer, size_t index, const BatchView& batch,
-                       KeySource& keys) const;
-  void project_heads(const LayerWeights& layer, bool local, const AttentionArgs& attention) const;
-  void feed_forward_block(const LayerWeights& layer, const BatchView& batch) const;
+  void attend(const LayerWeights& layer, size_t index, const BatchView& batch,
+              KeySource& keys) const;
+  void project_heads(const LayerWeights& layer, size_t index, const AttentionArgs& attention) const;
+  void add_attention(const LayerWeights& layer, const BatchView& batch) const;
+  TensorView feed_forward_input(const LayerWeights& layer, const BatchView& batch) const;
+  void add_feed_forward(const LayerWeights& layer, const TensorView& input,
+                        const BatchView& batch) const;
+  void add_normed(const NormWeight& norm, const BatchView& batch) const;
   void convolve(const BatchView& batch) const;
 
   const StackSpec& spec_;

@@ -16,10 +16,12 @@ class StackBuilder {
       : spec_(spec),
         attention_(spec.stack.attention),
         packer_(packer),
+        width_(packer.width(spec.hidden_size)),
         head_dim_(packer.padded(attention_.head_dim)) {}
 
   StackWeights build() {
     StackWeights weights;
+    weights.width = width_;
     weights.head_dim = head_dim_;
     build_positions(weights);
     for (int64_t i = 0; i < spec_.stack.num_weight_sets(); ++i) {
@@ -66,8 +68,9 @@ class StackBuilder {
                                 : rope.frequencies);
     weights.local_rope_frequencies = weights.rope_frequencies;
     if (attention_.has_local_theta()) {
-      weights.local_rope_frequencies = packer_.constants(
-          "local_rope_frequencies", rope_frequencies(rope.local_theta, rope.dims, rope.factor));
+      weights.local_rope_frequencies =
+          packer_.constants("local_rope_frequencies",
+                            rope_frequencies(rope.local_theta, rope.dims, rope.local_factor));
     }
   }
 
@@ -77,10 +80,14 @@ class StackBuilder {
             paired};
   }
 
-  // How many columns of a head of queries or keys are stored with their halves interleaved.
+  // Spread::paired of a head of queries or keys: columns that are rotated together lie side by side
+  // or in two halves, in the source as its model was trained, in memory as the device's kernels
+  // rotate them.
   int64_t paired_columns() const {
-    return attention_.rope && packer_.backend().ops->interleaves_heads() ? attention_.rope->dims
-                                                                         : 0;
+    if (!attention_.rope) return 0;
+    const bool device = packer_.backend().ops->interleaves_heads();
+    if (device == attention_.rope->interleaved) return 0;
+    return device ? attention_.rope->dims : -attention_.rope->dims;
   }
 
   void build_attention(LayerWeights& layer, int64_t index) {
@@ -96,18 +103,23 @@ class StackBuilder {
         {name + "value", heads(keys, queries + keys), attention_.qkv_bias}};
     const std::vector<std::string> names = {parts[0].name, parts[1].name, parts[2].name};
     weights.qkv = packer_.linear(name + "qkv", parts, (queries + 2 * keys) * head_dim_,
-                                 whole(spec_.hidden_size), spec_.hidden_size, format,
+                                 whole(spec_.hidden_size), width_, format,
                                  {{names, name + "qkv"}, {names, name + "qkv_by_head", true}});
     weights.output = packer_.linear(
         name + "output", {{name + "output", whole(spec_.hidden_size), attention_.output_bias}},
-        spec_.hidden_size, heads(queries, 0), queries * head_dim_, format);
+        width_, heads(queries, 0), queries * head_dim_, format);
     build_relative_positions(weights, name);
     if (!spec_.stack.pre_norm() || spec_.stack.first_attention_norm || index > 0) {
       layer.attention_norm = packer_.norm(name + "norm", spec_.hidden_size);
     }
+    if (spec_.stack.output_norms()) {
+      layer.attention_output_norm = packer_.norm(name + "output_norm", spec_.hidden_size);
+    }
     if (attention_.qk_norm) {
-      weights.query_norm = head_norm(name + "query_norm");
-      weights.key_norm = head_norm(name + "key_norm");
+      const int64_t head_dim = attention_.head_dim;
+      const Spread head = {head_dim, head_dim, head_dim, 0, paired};
+      weights.query_norm = packer_.head_norm(name + "query_norm", head);
+      weights.key_norm = packer_.head_norm(name + "key_norm", head);
     }
   }
 
@@ -137,33 +149,29 @@ class StackBuilder {
       const Spread up = {spec.size, kGateBlock, 2 * kGateBlock, kGateBlock};
       layer.feed_forward.up = packer_.linear(
           name + "up", {{name + "gate", gate, spec.up_bias}, {name + "up", up, spec.up_bias}},
-          2 * padded, whole(hidden_size), hidden_size, format,
+          2 * padded, whole(hidden_size), width_, format,
           {{{name + "gate", name + "up"}, name + "gate_up"},
            {{name + "up", name + "gate"}, name + "up_gate"}});
     } else {
       layer.feed_forward.up =
           packer_.linear(name + "up", {{name + "up", whole(spec.size), spec.up_bias}}, padded,
-                         whole(hidden_size), hidden_size, format);
+                         whole(hidden_size), width_, format);
     }
     layer.feed_forward.down =
-        packer_.linear(name + "down", {{name + "down", whole(hidden_size), spec.down_bias}},
-                       hidden_size, whole(spec.size), padded, format);
-    layer.feed_forward_norm = packer_.norm(name + "norm", hidden_size);
-  }
-
-  NormWeight head_norm(const std::string& name) {
-    NormWeight result;
-    result.kind = NormKind::kRms;
-    result.eps = spec_.norm.eps;
-    result.gamma = packer_.spread_vector(
-        name + ".weight",
-        {attention_.head_dim, attention_.head_dim, attention_.head_dim, 0, paired_columns()});
-    return result;
+        packer_.linear(name + "down", {{name + "down", whole(hidden_size), spec.down_bias}}, width_,
+                       whole(spec.size), padded, format);
+    if (!spec_.stack.shared_norm) {
+      layer.feed_forward_norm = packer_.norm(name + "norm", hidden_size);
+    }
+    if (spec_.stack.output_norms()) {
+      layer.feed_forward_output_norm = packer_.norm(name + "output_norm", hidden_size);
+    }
   }
 
   const Spec& spec_;
   const AttentionSpec& attention_;
   LayerPacker& packer_;
+  const int64_t width_;     // of hidden states, as stored
   const int64_t head_dim_;  // as stored, padded
   std::unique_ptr<RelativePositions> relative_;
 };

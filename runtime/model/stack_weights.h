@@ -27,6 +27,8 @@ struct FeedForwardWeights {
 
 struct LayerWeights {
   AttentionWeights attention;
+  NormWeight attention_output_norm;  // if StackSpec::output_norms, and so feed_forward_output_norm
+  NormWeight feed_forward_output_norm;
   NormWeight attention_norm;  // none in the first layer of some pre-norm models
   FeedForwardWeights feed_forward;
   NormWeight feed_forward_norm;
@@ -34,8 +36,9 @@ struct LayerWeights {
 
 struct StackWeights {
   std::vector<LayerWeights> layers;  // one for each set of weights, see StackSpec::layer_weights
+  int64_t width = 0;                 // columns of the hidden state, as stored
   int64_t head_dim = 0;              // as stored, padded with zeros to what the device needs
-  std::optional<LinearWeight> convolution;  // [E, width * E]
+  std::optional<LinearWeight> convolution;  // [E, width of the convolution * E]
   NormWeight convolution_norm;
   NormWeight final_norm;  // only in pre-norm models
   ScoreTerm score_term;

@@ -17,16 +17,20 @@ StemWeights build_stem(const Spec& spec, LayerPacker& packer) {
   const StemSpec& stem = spec.stem;
   const int64_t width = stem.embedding_size;
   StemWeights weights;
-  weights.word_table = packer.table("embeddings.word", stem.vocab_size, width);
+  weights.word_table =
+      packer.table("embeddings.word", stem.vocab_size, width, stem.embedding_scale);
   if (stem.position_kind == PositionKind::kLearned) {
-    weights.position_table = packer.table("embeddings.position", stem.num_positions, width);
+    weights.position_table =
+        packer.table("embeddings.position", stem.num_positions,
+                     stem.positions_after_projection ? spec.hidden_size : width);
   }
   if (stem.type_vocab_size > 0) {
     weights.type_table = packer.table("embeddings.type", stem.type_vocab_size, width);
   }
   if (stem.norm) weights.norm = packer.norm("embeddings.norm", width);
   if (stem.projection) {
-    weights.projection = packer.dense("embeddings.projection", spec.hidden_size, width);
+    weights.projection =
+        packer.dense("embeddings.projection", spec.hidden_size, width, stem.projection_bias);
   }
   return weights;
 }
@@ -51,7 +55,7 @@ void embed(const StemSpec& spec, const StemWeights& weights, const StemBuffers& 
   args.type_ids = tokens.type_ids;
   args.position_ids = tokens.position_ids;
   args.word = weights.word_table;
-  args.position = weights.position_table;
+  if (!spec.positions_after_projection) args.position = weights.position_table;
   args.type = weights.type_table;
   args.position_offset = spec.position_offset;
   args.norm = weights.norm;
@@ -63,6 +67,15 @@ void embed(const StemSpec& spec, const StemWeights& weights, const StemBuffers& 
   projection.out = hidden.first_rows(rows);
   projection.row_count = tokens.batch.counts;
   ops.linear(projection);
+  if (!spec.positions_after_projection) return;
+  EmbedArgs positions;
+  positions.position_ids = tokens.position_ids;
+  positions.word = projection.out;
+  positions.position = weights.position_table;
+  positions.position_offset = spec.position_offset;
+  positions.batch = tokens.batch;
+  positions.out = projection.out;
+  ops.embed(positions);
 }
 
 }  // namespace packhorse

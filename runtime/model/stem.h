@@ -31,7 +31,7 @@ StemBuffers take_stem_buffers(const StemWeights& weights, const Capacity& capaci
                               Arena& arena);
 
 /// hidden = norm(word + position + type), projected to the hidden size if the tables have another
-/// width. Writes the first T rows of `hidden`.
+/// width; the position may be added after that. Writes the first T rows of `hidden`.
 void embed(const StemSpec& spec, const StemWeights& weights, const StemBuffers& buffers,
            const TokenBatch& tokens, const TensorView& hidden, Ops& ops);
 

@@ -1,20 +1,10 @@
 #include "model/weights.h"
 
-#include "core/format.h"
 #include "model/layer_packer.h"
 #include "model/tensor_reader.h"
-#include "packhorse/error.h"
 
 namespace packhorse {
 namespace {
-
-void check_width(const char* name, int64_t width, const Backend& backend) {
-  const int64_t multiple = backend.ops->width_multiple();
-  if (width % multiple == 0) return;
-  throw InvalidArgument(concat("spec: '", name, "' is ", width, ", ",
-                               name_of(backend.device->device()), " needs multiples of ", multiple,
-                               ": use cpu"));
-}
 
 // Takes the memory of all weights from an arena and, if the packer has a reader, fills it. One
 // routine does both, so that the memory plan cannot differ from the load.
@@ -27,8 +17,6 @@ void build(const Spec& spec, LayerPacker packer, ModelWeights& weights) {
 }  // namespace
 
 ModelWeights plan_weights(const Spec& spec, const Precision& precision, Backend& backend) {
-  check_width("hidden_size", spec.hidden_size, backend);
-  check_width("embedding_size", spec.stem.embedding_size, backend);
   Arena arena;
   ModelWeights weights;
   build(spec, LayerPacker(spec.norm, precision, backend, arena, nullptr), weights);

@@ -23,8 +23,7 @@ struct ModelWeights {
   std::unique_ptr<DeviceMemory> memory;
 };
 
-/// Lays the weights out without reading any: the result has sizes and dtypes, but no data. Throws
-/// InvalidArgument naming what the device cannot run.
+/// Lays the weights out without reading any: the result has sizes and dtypes, but no data.
 ModelWeights plan_weights(const Spec& spec, const Precision& precision, Backend& backend);
 
 /// Reads, checks and packs the weights (docs/weights.md lists names and shapes). Throws

@@ -47,6 +47,9 @@ struct NormWeight {
   const float* gamma = nullptr;
   const float* beta = nullptr;
   float eps = 1e-12f;
+  /// Columns at the end of a row that only fill it up: the statistics leave them out. They are
+  /// zeros in what is normed, in gamma and in beta, and so in the result.
+  int32_t padding = 0;
   explicit operator bool() const { return gamma != nullptr; }
 };
 
@@ -54,10 +57,10 @@ struct NormWeight {
 ///
 /// The caller has checked that ids and positions lie within their tables.
 struct EmbedArgs {
-  const int32_t* ids = nullptr;           // [T]
+  const int32_t* ids = nullptr;           // [T], or null: token t takes row t of `word`
   const int32_t* type_ids = nullptr;      // [T]; null: every token takes row 0 of `type`
   const int32_t* position_ids = nullptr;  // [T], or null: 0, 1, ... from the sequence's start
-  TensorView word;                        // [vocab_size, E]
+  TensorView word;                        // [vocab_size, E]; without ids [T, E], may be `out`
   TensorView position;                    // [num_positions, E] or empty
   TensorView type;                        // [type_vocab_size, E] or empty
   int64_t position_offset = 0;
@@ -206,12 +209,14 @@ struct AppendKvArgs {
   int32_t head_dim = 0;  // as stored
 };
 
-/// out = norm(x + residual). `residual` is optional; it and `out` may be the same memory as x.
+/// out = norm(x + residual) + added. `residual` and `added` are optional; both and `out` may be the
+/// same memory as x.
 struct NormArgs {
   TensorView x;  // [rows, E]
-  TensorView residual;
+  TensorView residual = {};
   NormWeight norm;
   TensorView out;  // [rows, E]
+  TensorView added = {};
   const int32_t* row_count = nullptr;
 };
 
@@ -241,11 +246,15 @@ struct SparsePoolArgs {
 };
 
 /// out = x converted to the dtype of `out`. With `normalize`, each row is divided by its Euclidean
-/// norm, or by 1e-12 if the norm is smaller. `out` may be the same memory as x.
+/// norm, or by 1e-12 if the norm is smaller. Otherwise x is multiplied by `scale`, and with a
+/// `soft_cap` over 0 the product z becomes soft_cap * tanh(z / soft_cap). `out` may be the same
+/// memory as x.
 struct CastArgs {
   TensorView x;
   TensorView out;
   bool normalize = false;
+  float scale = 1;
+  float soft_cap = 0;
 };
 
 }  // namespace packhorse

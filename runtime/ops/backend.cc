@@ -18,7 +18,7 @@ Backend make_backend(Device device, [[maybe_unused]] const BackendOptions& optio
     case DeviceType::kCpu:
 #ifdef PACKHORSE_WITH_CPU
       if (options.attention != AttentionAlgorithm::kAuto) {
-        throw InvalidArgument(concat("attention_algorithm is '", name_of(options.attention),
+        throw InvalidArgument(concat(options.attention_name, " is '", name_of(options.attention),
                                      "': the CPU has one algorithm alone, expected 'auto'"));
       }
       return make_cpu_backend(options);

@@ -16,6 +16,7 @@ struct BackendOptions {
   int threads = 0;  // CPU threads, including the caller's; 0: all available cores
   bool pin_threads = false;
   AttentionAlgorithm attention = AttentionAlgorithm::kAuto;  // kAuto on the CPU
+  const char* attention_name = "attention_algorithm";        // what the caller calls it
 };
 
 /// One device, as the model and the session see it. Assign only to an empty Backend: members depend

@@ -67,6 +67,10 @@ class PACKHORSE_API DeviceContext {
   virtual void download(void* host_to, const void* device_from, size_t bytes) = 0;
   /// Cancels all downloads since the last `synchronize`: they no longer write to host memory.
   virtual void drop_downloads() noexcept {}
+  /// Copies within the device's memory; the two ranges do not overlap.
+  virtual void copy(void* device_to, const void* device_from, size_t bytes) = 0;
+  /// Bytes that could be allocated now, about.
+  virtual size_t free_bytes() const = 0;
   virtual std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t bytes) = 0;
   /// Waits until all work asked for so far is done. Throws the error of any of that work that
   /// failed.

@@ -1,5 +1,6 @@
 #include "ops/ops.h"
 
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -89,6 +90,62 @@ void check_batch(const char* op, const char* name, const BatchView& batch, int64
   }
 }
 
+// Rows of queries, keys or both, and what turns them.
+void check_rotated_heads(const char* op, const RotateHeadsArgs& heads, int64_t rows,
+                         int64_t rotation_columns) {
+  check_matrix(op, "q", heads.q, rows, int64_t{heads.num_heads} * heads.head_dim);
+  check_matrix(op, "k", heads.k, rows, int64_t{heads.num_kv_heads} * heads.head_dim);
+  if (heads.model_dim <= 0 || heads.model_dim > heads.head_dim) {
+    fail(op, concat("model_dim is ", heads.model_dim, ", expected 1 to head_dim ", heads.head_dim));
+  }
+  if (!heads.rotation) return;
+  check_matrix(op, "rotation", heads.rotation, rows, rotation_columns);
+  check_dtype_is(op, "rotation", heads.rotation, DType::kFloat32);
+  if (heads.dims <= 0 || heads.dims > heads.model_dim || heads.dims % 2 != 0) {
+    fail(op, concat("dims is ", heads.dims, ", expected an even number up to ", heads.model_dim));
+  }
+}
+
+void check_pages(const char* op, const KvPages& pages, const BatchView& batch, int64_t num_kv_heads,
+                 int64_t head_dim) {
+  const int64_t page_rows = num_kv_heads * kPageTokens;
+  for (auto [name, view] :
+       {std::pair{"pages.keys", &pages.keys}, {"pages.values", &pages.values}}) {
+    check_compute_dtype(op, name, *view);
+    check_dtype_is(op, name, *view, pages.keys.dtype);
+    check_matrix(op, name, *view, pages.keys.rows(), head_dim);
+    check_contiguous(op, name, *view);
+    if (view->rows() % page_rows != 0) {
+      fail(op, concat(name, " has ", view->rows(), " rows, expected a multiple of ", page_rows,
+                      ": ", kPageTokens, " for each of ", num_kv_heads, " heads"));
+    }
+  }
+  if (pages.max_kv_len < 0 || pages.max_kv_len > pages.table_stride * kPageTokens) {
+    fail(op, concat("pages.max_kv_len is ", pages.max_kv_len, ", expected 0 to ",
+                    pages.table_stride * kPageTokens, ", what ", pages.table_stride,
+                    " pages of the table hold"));
+  }
+  if (batch.num_sequences > 0 && (pages.table == nullptr || pages.kv_lens == nullptr)) {
+    fail(op, concat("pages have no ", pages.table == nullptr ? "table" : "kv_lens", " for ",
+                    batch.num_sequences, " sequences"));
+  }
+}
+
+// What attention over pages can be asked for.
+void check_paged_attention(const char* op, const AttentionArgs& args) {
+  if (args.k || args.v || args.keys.num_tokens != 0) {
+    fail(op, "k and v are given beside pages, expected one of both");
+  }
+  check_pages(op, args.pages, args.queries, args.num_kv_heads, args.head_dim);
+  if (!args.mask.causal) fail(op, "the mask over pages is not causal, expected a causal one");
+  if (args.term.kind != ScoreTermKind::kNone && args.term.kind != ScoreTermKind::kAlibi) {
+    fail(op, "a bucketed or disentangled term was asked for over pages, expected ALiBi or none");
+  }
+  if (!(args.soft_cap >= 0) || !std::isfinite(args.soft_cap)) {
+    fail(op, concat("soft_cap is ", args.soft_cap, ", expected a positive number, or 0 for none"));
+  }
+}
+
 }  // namespace
 
 void Ops::embed(const EmbedArgs& args) {
@@ -109,7 +166,10 @@ void Ops::embed(const EmbedArgs& args) {
                     args.position.rows(), ", the rows of position"));
   }
   if (tokens == 0) return;
-  if (args.ids == nullptr) fail(op, concat("ids are missing for ", tokens, " tokens"));
+  if (args.ids == nullptr && args.word.rows() != tokens) {
+    fail(op, concat("ids are missing for ", tokens, " tokens, and word has ", args.word.rows(),
+                    " rows"));
+  }
   do_embed(args);
 }
 
@@ -163,24 +223,38 @@ void Ops::project_heads(const LinearArgs& args, const RotateHeadsArgs& heads) {
   const int64_t rows = args.x.rows();
   check_head_dim(op, heads.head_dim, head_dim_multiple());
   check_linear(op, args);
-  check_matrix(op, "q", heads.q, rows, int64_t{heads.num_heads} * heads.head_dim);
-  check_matrix(op, "k", heads.k, rows, int64_t{heads.num_kv_heads} * heads.head_dim);
+  check_rotated_heads(op, heads, rows, rotation_columns(heads.dims));
   const char* out = args.out.as<char>();
   if (heads.q.data != out ||
       heads.k.data != out + static_cast<size_t>(heads.q.columns()) * size_of(args.out.dtype)) {
     fail(op, "q and k are not the first columns of out");
   }
-  if (heads.model_dim <= 0 || heads.model_dim > heads.head_dim) {
-    fail(op, concat("model_dim is ", heads.model_dim, ", expected 1 to head_dim ", heads.head_dim));
-  }
-  if (heads.rotation) {
-    check_matrix(op, "rotation", heads.rotation, rows, rotation_columns(heads.dims));
-    check_dtype_is(op, "rotation", heads.rotation, DType::kFloat32);
-    if (heads.dims <= 0 || heads.dims > heads.model_dim || heads.dims % 2 != 0) {
-      fail(op, concat("dims is ", heads.dims, ", expected an even number up to ", heads.model_dim));
-    }
-  }
   if (rows > 0) do_project_heads(args, heads);
+}
+
+void Ops::rotate_heads(const RotateHeadsArgs& args) {
+  const char* op = "rotate_heads";
+  check_head_dim(op, args.head_dim, head_dim_multiple());
+  check_compute_dtype(op, "q", args.q);
+  check_dtype_is(op, "k", args.k, args.q.dtype);
+  check_rotated_heads(op, args, args.q.rows(), rotation_columns(args.dims));
+  if (args.q.rows() > 0) do_rotate_heads(args);
+}
+
+void Ops::append_kv(const AppendKvArgs& args) {
+  const char* op = "append_kv";
+  if (args.num_kv_heads <= 0) {
+    fail(op, concat("num_kv_heads is ", args.num_kv_heads, ", expected a positive number"));
+  }
+  check_head_dim(op, args.head_dim, head_dim_multiple());
+  const int64_t columns = int64_t{args.num_kv_heads} * args.head_dim;
+  check_compute_dtype(op, "k", args.k);
+  check_dtype_is(op, "v", args.v, args.k.dtype);
+  check_matrix(op, "k", args.k, args.batch.num_tokens, columns);
+  check_matrix(op, "v", args.v, args.batch.num_tokens, columns);
+  check_batch(op, "batch", args.batch, args.k.rows());
+  check_pages(op, args.pages, args.batch, args.num_kv_heads, args.head_dim);
+  if (args.k.rows() > 0) do_append_kv(args);
 }
 
 void Ops::attention(const AttentionArgs& args) {
@@ -194,20 +268,29 @@ void Ops::attention(const AttentionArgs& args) {
   const int64_t kv_columns = int64_t{args.num_kv_heads} * args.head_dim;
   check_compute_dtype(op, "q", args.q);
   check_matrix(op, "q", args.q, args.queries.num_tokens, q_columns);
+  check_matrix(op, "out", args.out, args.queries.num_tokens, q_columns);
+  check_dtype_is(op, "out", args.out, args.q.dtype);
+  check_batch(op, "queries", args.queries, args.q.rows());
+  if (args.term.kind == ScoreTermKind::kAlibi && args.term.slopes == nullptr) {
+    fail(op, "ALiBi needs slopes");
+  }
+  if (args.pages) {
+    check_paged_attention(op, args);
+    if (args.q.rows() > 0) do_paged_attention(args);
+    return;
+  }
+  if (args.soft_cap != 0) {
+    fail(op, concat("soft_cap is ", args.soft_cap, " without pages, expected 0"));
+  }
   check_matrix(op, "k", args.k, args.keys.num_tokens, kv_columns);
   check_matrix(op, "v", args.v, args.keys.num_tokens, kv_columns);
-  check_matrix(op, "out", args.out, args.queries.num_tokens, q_columns);
-  for (auto [name, view] : {std::pair{"k", &args.k}, {"v", &args.v}, {"out", &args.out}}) {
+  for (auto [name, view] : {std::pair{"k", &args.k}, {"v", &args.v}}) {
     check_dtype_is(op, name, *view, args.q.dtype);
   }
-  check_batch(op, "queries", args.queries, args.q.rows());
   check_batch(op, "keys", args.keys, args.k.rows());
   if (args.queries.num_sequences != args.keys.num_sequences) {
     fail(op, concat("queries have ", args.queries.num_sequences, " sequences, keys ",
                     args.keys.num_sequences));
-  }
-  if (args.term.kind == ScoreTermKind::kAlibi && args.term.slopes == nullptr) {
-    fail(op, "ALiBi needs slopes");
   }
   const ScoreTerm& term = args.term;
   const int32_t side_buckets = term.bidirectional ? term.num_buckets / 2 : term.num_buckets;
@@ -241,6 +324,10 @@ void Ops::norm(const NormArgs& args) {
   const char* op = "norm";
   check_compute_dtype(op, "x", args.x);
   if (!args.norm) fail(op, "gamma is missing");
+  if (args.added) {
+    check_matrix(op, "added", args.added, args.x.rows(), args.x.columns());
+    check_dtype_is(op, "added", args.added, args.x.dtype);
+  }
   check_result(op, args.residual, args.out, args.x.rows(), args.x.columns(), args.x.dtype);
   if (args.x.rows() > 0) do_norm(args);
 }
@@ -277,6 +364,11 @@ void Ops::cast(const CastArgs& args) {
   check_compute_dtype(op, "x", args.x);
   check_compute_dtype(op, "out", args.out);
   check_matrix(op, "out", args.out, args.x.rows(), args.x.columns());
+  if (args.normalize && (args.scale != 1 || args.soft_cap != 0)) {
+    fail(op, "rows that are normalised have neither scale nor soft_cap");
+  }
+  if (!(args.soft_cap >= 0))
+    fail(op, concat("soft_cap is ", args.soft_cap, ", expected 0 or more"));
   if (args.x.rows() > 0) do_cast(args);
 }
 
@@ -297,6 +389,38 @@ void Ops::clear_empty(const ClearEmptyArgs& args) {
   check_contiguous(op, "out", args.out);
   check_batch(op, "batch", args.batch, args.batch.num_tokens);
   if (args.out.size() > 0) do_clear_empty(args);
+}
+
+void Ops::sample(const SampleArgs& args) {
+  const char* op = "sample";
+  const int64_t vocab_size = args.logits.columns();
+  check_dtype_is(op, "logits", args.logits, DType::kFloat32);
+  if (args.logits.rows() == 0) return;
+  if (vocab_size < 1 || vocab_size > kMostVocabSize) {
+    fail(op, concat("logits has ", vocab_size, " columns, expected 1 to ", kMostVocabSize));
+  }
+  if (args.num_top < 0 || args.num_top > kMostTopTokens) {
+    fail(op, concat("num_top is ", args.num_top, ", expected 0 to ", kMostTopTokens));
+  }
+  if (args.counts) {
+    check_dtype_is(op, "counts", args.counts, DType::kInt32);
+    check_matrix(op, "counts", args.counts, args.counts.rows(), vocab_size);
+  }
+  if (args.rows == nullptr || args.tokens == nullptr || args.workspace == nullptr ||
+      (args.wants_logprobs && args.logprobs == nullptr) ||
+      (args.num_top > 0 && (args.top_tokens == nullptr || args.top_logprobs == nullptr))) {
+    fail(op, "rows, workspace or a result is missing");
+  }
+  do_sample(args);
+}
+
+void Ops::count_tokens(const CountTokensArgs& args) {
+  const char* op = "count_tokens";
+  check_dtype_is(op, "counts", args.counts, DType::kInt32);
+  if (args.num_tokens > 0 && (args.ids == nullptr || args.slots == nullptr)) {
+    fail(op, "ids or slots are missing");
+  }
+  if (args.num_tokens > 0 || args.num_clear > 0) do_count_tokens(args);
 }
 
 }  // namespace packhorse

@@ -14,6 +14,7 @@
 
 #include "ops/args.h"
 #include "ops/row_args.h"
+#include "ops/sample_args.h"
 #include "packhorse/export.h"
 
 namespace packhorse {
@@ -30,8 +31,8 @@ class PACKHORSE_API Ops {
   }
 
   // What the device requires of shapes. Weights and buffers are laid out accordingly.
-  /// The hidden size and the embedding size of a model must be multiples of this number. The
-  /// intermediate size of a feed-forward block need not be: it is padded when weights are loaded.
+  /// Hidden states, embedding tables and feed-forward blocks are padded with zeros to a multiple of
+  /// this number when weights are loaded.
   virtual int64_t width_multiple() const { return 1; }
   /// Head sizes are zero-padded to a multiple of this when weights are loaded.
   virtual int64_t head_dim_multiple() const = 0;
@@ -48,7 +49,10 @@ class PACKHORSE_API Ops {
   virtual size_t linear_workspace(const LinearArgs& args) const = 0;
   virtual size_t feed_forward_workspace(const FeedForwardArgs& args) const = 0;
   virtual size_t attention_workspace(const AttentionArgs& args) const = 0;
+  /// Of attention over pages, where `pages` has bounds but may have no addresses yet.
+  virtual size_t paged_attention_workspace(const AttentionArgs& args) const = 0;
   virtual size_t sparse_pool_workspace(const SparsePoolArgs& args) const = 0;
+  virtual size_t sample_workspace(const SampleArgs& args) const = 0;
 
   // The operators. Each throws InvalidArgument if its arguments do not fit together.
   void embed(const EmbedArgs& args);
@@ -59,6 +63,9 @@ class PACKHORSE_API Ops {
   /// Computes `linear`, then does with q and k, which are columns of args.out, what `heads` says.
   /// This is one operator so that a backend may rotate values before it rounds them.
   void project_heads(const LinearArgs& args, const RotateHeadsArgs& heads);
+  /// What RotateHeadsArgs says, of rows that are projected already.
+  void rotate_heads(const RotateHeadsArgs& args);
+  void append_kv(const AppendKvArgs& args);
   void attention(const AttentionArgs& args);
   void norm(const NormArgs& args);
   void pool(const PoolArgs& args);
@@ -66,6 +73,8 @@ class PACKHORSE_API Ops {
   void cast(const CastArgs& args);
   void gather_rows(const GatherRowsArgs& args);
   void clear_empty(const ClearEmptyArgs& args);
+  void sample(const SampleArgs& args);
+  void count_tokens(const CountTokensArgs& args);
 
  private:
   virtual void do_embed(const EmbedArgs& args) = 0;
@@ -78,13 +87,17 @@ class PACKHORSE_API Ops {
     do_linear(args);
     do_rotate_heads(heads);
   }
+  virtual void do_append_kv(const AppendKvArgs& args) = 0;
   virtual void do_attention(const AttentionArgs& args) = 0;
+  virtual void do_paged_attention(const AttentionArgs& args) = 0;
   virtual void do_norm(const NormArgs& args) = 0;
   virtual void do_pool(const PoolArgs& args) = 0;
   virtual void do_sparse_pool(const SparsePoolArgs& args) = 0;
   virtual void do_cast(const CastArgs& args) = 0;
   virtual void do_gather_rows(const GatherRowsArgs& args) = 0;
   virtual void do_clear_empty(const ClearEmptyArgs& args) = 0;
+  virtual void do_sample(const SampleArgs& args) = 0;
+  virtual void do_count_tokens(const CountTokensArgs& args) = 0;
 };
 
 }  // namespace packhorse

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <deque>
 #include <mutex>
 #include <utility>
@@ -63,7 +64,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
 
   void run(const PackedTokens& tokens, const RunOutputs& outputs) override {
     door_.check(tokens, outputs);
-    const std::lock_guard lock(mutex_);
+    const auto turn = take_turn();
     const DownloadScope downloads(device());
     outputs_.read(encode_batch(staging_.upload(tokens)), outputs);
     device().synchronize();
@@ -71,7 +72,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
 
   void run(const DeviceTokens& tokens, const RunOutputs& outputs, StreamHandle stream) override {
     door_.check(tokens, outputs);
-    const std::lock_guard lock(mutex_);
+    const auto turn = take_turn();
     wait_for(stream);
     const uint32_t run = ++device_runs_;
     auto* finding = static_cast<InputFinding*>(finding_->data());
@@ -85,7 +86,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
                               StreamHandle stream) override {
     door_.check(tokens, wanted);
     door_.io();
-    const std::lock_guard lock(mutex_);
+    const auto turn = take_turn();
     const auto lease = slots_.lease(shared_from_this());
     wait_for(stream);
     return keep_outputs(encode_batch(staging_.upload(tokens)), wanted, lease, stream, 0);
@@ -97,7 +98,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     // Declared before the lock so that owners are released after it. Releasing an owner may run any
     // code, such as that of another session's result.
     std::vector<std::shared_ptr<const void>> read;
-    const std::lock_guard lock(mutex_);
+    const auto turn = take_turn();
     while (!being_read_.empty() && being_read_.front().first->is_done()) {
       read.push_back(std::move(being_read_.front().second));
       being_read_.pop_front();
@@ -124,7 +125,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
 
   std::vector<double> time_encoder(const PackedTokens& tokens, int samples, int launches) override {
     door_.check(tokens, DeviceOutputSet());
-    const std::lock_guard lock(mutex_);
+    const auto turn = take_turn();
     const TokenBatch batch = staging_.upload(tokens);
     std::vector<double> times;
     for (int i = 0; i < samples; ++i) {
@@ -138,7 +139,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
 
   std::vector<std::string> explain(const PackedTokens& tokens) override {
     door_.check(tokens, DeviceOutputSet());
-    const std::lock_guard lock(mutex_);
+    const auto turn = take_turn();
     const TokenBatch batch = staging_.upload(tokens);
     const auto lines = model_.backend.ops->explain([&] {
       // Kernels in a recording were chosen for its bounds, not for the batch, so explain those.
@@ -187,7 +188,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     void read(float* to) override {
       session_->door_.check_process();
       {
-        const std::lock_guard lock(session_->mutex_);
+        const auto turn = session_->take_turn();
         const DownloadScope downloads(session_->device());
         session_->outputs_.read_back(view(), to);
         session_->device().synchronize();
@@ -208,6 +209,16 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   };
 
   DeviceContext& device() const { return *model_.backend.device; }
+
+  // One run at a time. Who waits for another thread's may be interrupted, and looks for that now
+  // and then.
+  std::unique_lock<std::timed_mutex> take_turn() {
+    std::unique_lock turn(mutex_, std::try_to_lock);
+    while (!turn.owns_lock() && !turn.try_lock_for(std::chrono::milliseconds(50))) {
+      check_interrupt();
+    }
+    return turn;
+  }
 
   SessionBuffers carve() {
     Arena arena(arena_memory_->data(), model_.plan.arena);
@@ -246,7 +257,9 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
                                  .prediction_rows = row};
     const TokenBatch loaded =
         staging_.load(tokens, 0, static_cast<InputFinding*>(finding_->data()));
-    outputs_.write(exact(loaded), staging_.counts(), all, buffers_.model.heads.outputs);
+    const OutputBuffers& to =
+        buffers_.slots.empty() ? buffers_.model.heads.outputs : buffers_.slots.front();
+    outputs_.write(exact(loaded), staging_.counts(), all, to);
     device().synchronize();
   }
 
@@ -318,15 +331,42 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   uint32_t device_runs_ = 0;
   /// Owners of input batches on the device, each kept until the device has read the batch.
   std::deque<std::pair<std::unique_ptr<DeviceEvent>, std::shared_ptr<const void>>> being_read_;
-  std::mutex mutex_;  // allows one run at a time, because all runs use one arena
+  std::timed_mutex mutex_;  // allows one run at a time, because all runs use one arena
 };
 
+// What an encoder session cannot compute is refused by name.
+void check_attention(const AttentionSpec& attention) {
+  if (attention.soft_cap == 0) return;
+  throw InvalidArgument(concat("spec: 'attention.soft_cap' is ", attention.soft_cap,
+                               ": scores are capped over pages of a cache alone"));
+}
+
+LoadedModel plan_model(const std::string& spec_json, const SessionOptions& options) {
+  LoadedModel model = open_model(spec_json, options);
+  check_attention(model.spec.stack.attention);
+  count_memory(model, [&](const ModelWeights& weights, Arena& arena) {
+    take_session_buffers(model.spec, weights, options, model.backend, arena);
+  });
+  return model;
+}
+
 }  // namespace
+
+LoadedModel load_encoder(const std::string& spec_json, const WeightSource& source,
+                         const SessionOptions& options) {
+  LoadedModel model = plan_model(spec_json, options);
+  load_weights(model, source);
+  return model;
+}
 
 std::shared_ptr<Session> make_encoder_session(const std::string& spec_json,
                                               const WeightSource& source,
                                               const SessionOptions& options) {
-  return std::make_shared<EncoderSession>(load_model(spec_json, source, options));
+  return std::make_shared<EncoderSession>(load_encoder(spec_json, source, options));
+}
+
+MemoryPlan plan_encoder_session(const std::string& spec_json, const SessionOptions& options) {
+  return plan_model(spec_json, options).plan;
 }
 
 }  // namespace packhorse

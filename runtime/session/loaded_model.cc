@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "core/format.h"
-#include "session/session_buffers.h"
 
 namespace packhorse {
 namespace {
@@ -14,11 +13,14 @@ namespace {
 Spec parse_spec_for(const SessionOptions& options, const std::string& spec_json) {
   Spec spec = parse_spec(spec_json);
   std::optional<MaskedLmSpec>& head = spec.heads.masked_lm;
-  if (!head && options.max_predictions > 0) {
-    throw InvalidArgument(concat("max_predictions is ", options.max_predictions,
-                                 ", but this model has no 'heads.masked_lm': expected 0"));
+  const bool predicts = options.max_predictions > 0;
+  if (!head && !spec.heads.lm && predicts) {
+    throw InvalidArgument(
+        concat("max_predictions is ", options.max_predictions,
+               ", but this model has no 'heads.masked_lm' or 'heads.lm': expected 0"));
   }
-  if (head && options.max_predictions == 0 && !head->sparse) head.reset();
+  if (head && !predicts && !head->sparse) head.reset();
+  if (!predicts) spec.heads.lm.reset();
   return spec;
 }
 
@@ -29,10 +31,11 @@ PackedLimits limits_of(const Spec& spec, const SessionOptions& options) {
           .vocab_size = spec.stem.vocab_size,
           .type_vocab_size = std::max<int64_t>(1, spec.stem.type_vocab_size),
           .num_positions = spec.stem.num_positions - spec.stem.position_offset,
-          .max_predictions = spec.heads.masked_lm ? options.max_predictions : 0};
+          .max_predictions = spec.heads.masked_lm || spec.heads.lm ? options.max_predictions : 0};
 }
 
-/// Fills in everything except the plan and the weights.
+}  // namespace
+
 LoadedModel open_model(const std::string& spec_json, const SessionOptions& options) {
   LoadedModel model;
   model.options = options;
@@ -43,15 +46,14 @@ LoadedModel open_model(const std::string& spec_json, const SessionOptions& optio
   model.backend = make_backend(options.device, {.threads = options.threads,
                                                 .pin_threads = options.pin_threads,
                                                 .attention = options.attention_algorithm});
+  model.precision = precision_of(options.dtype, *model.backend.packer);
   return model;
 }
 
-/// Counts the memory of the weights, then that of the arena. Throws OutOfMemory if they exceed the
-/// session's memory limit.
-MemoryPlan count_memory(LoadedModel& model, const Precision& precision) {
-  MemoryPlan plan;
+void count_memory(LoadedModel& model, const TakeBuffers& take) {
+  MemoryPlan& plan = model.plan;
   const std::optional<size_t> limit = model.options.memory_limit;
-  const ModelWeights weights = plan_weights(model.spec, precision, model.backend);
+  const ModelWeights weights = plan_weights(model.spec, model.precision, model.backend);
   plan.weights = weights.plan;
   if (limit && plan.weights.bytes > *limit) {
     throw OutOfMemory(concat("the weights take ", plan.weights.bytes, " bytes as ",
@@ -60,7 +62,7 @@ MemoryPlan count_memory(LoadedModel& model, const Precision& precision) {
   }
   try {
     Arena arena(limit ? std::optional<size_t>(*limit - plan.weights.bytes) : std::nullopt);
-    take_session_buffers(model.spec, weights, model.options, model.backend, arena);
+    take(weights, arena);
     plan.arena = arena.plan();
   } catch (const OutOfMemory& error) {
     if (!limit) throw;
@@ -69,49 +71,30 @@ MemoryPlan count_memory(LoadedModel& model, const Precision& precision) {
                              "; lower max_tokens, max_sequences or output_slots, or raise "
                              "memory_limit)"));
   }
-  return plan;
 }
 
-/// Returns the weights of another live session with the same device, dtype, spec and files, or
-/// loads them if there is none.
-std::shared_ptr<const ModelWeights> share_weights(LoadedModel& model, const Precision& precision,
-                                                  const WeightSource& source) {
+void load_weights(LoadedModel& model, const WeightSource& source) {
   static std::mutex mutex;
   static std::map<std::string, std::weak_ptr<const ModelWeights>> loaded;
   const auto load = [&] {
-    return load_weights(model.spec, precision, model.backend, model.plan.weights, source);
+    return load_weights(model.spec, model.precision, model.backend, model.plan.weights, source);
   };
   const std::string identity = source.identity();
-  if (identity.empty()) return load();
+  if (identity.empty()) {
+    model.weights = load();
+    return;
+  }
   const SessionOptions& options = model.options;
-  const std::string key =
-      concat(name_of(options.device), '\n', name_of(options.dtype), '\n', identity, '\n',
-             model.spec.heads.masked_lm.has_value(), '\n', model.spec_json);
+  const std::string key = concat(name_of(options.device), '\n', name_of(options.dtype), '\n',
+                                 identity, '\n', model.spec.heads.masked_lm.has_value(),
+                                 model.spec.heads.lm.has_value(), '\n', model.spec_json);
   // The lock is held while loading, so that two sessions opened at once load the weights only once.
   const std::lock_guard lock(mutex);
   std::erase_if(loaded, [](const auto& entry) { return entry.second.expired(); });
-  auto weights = loaded[key].lock();
-  if (weights == nullptr) {
-    weights = load();
-    loaded[key] = weights;
-  }
-  return weights;
-}
-
-}  // namespace
-
-LoadedModel load_model(const std::string& spec_json, const WeightSource& source,
-                       const SessionOptions& options) {
-  LoadedModel model = open_model(spec_json, options);
-  const Precision precision = precision_of(options.dtype, *model.backend.packer);
-  model.plan = count_memory(model, precision);
-  model.weights = share_weights(model, precision, source);
-  return model;
-}
-
-MemoryPlan plan_model(const std::string& spec_json, const SessionOptions& options) {
-  LoadedModel model = open_model(spec_json, options);
-  return count_memory(model, precision_of(options.dtype, *model.backend.packer));
+  model.weights = loaded[key].lock();
+  if (model.weights != nullptr) return;
+  model.weights = load();
+  loaded[key] = model.weights;
 }
 
 }  // namespace packhorse

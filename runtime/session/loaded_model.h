@@ -2,11 +2,14 @@
 // not change any of it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "core/arena.h"
 #include "model/batch.h"
 #include "model/heads/outputs.h"
+#include "model/precision.h"
 #include "model/spec.h"
 #include "model/weights.h"
 #include "ops/backend.h"
@@ -22,6 +25,7 @@ struct LoadedModel {
   PerOutput<OutputLayout> layouts;
   PackedLimits limits;
   Backend backend;
+  Precision precision;
   MemoryPlan plan;
   std::shared_ptr<const ModelWeights> weights;  // shared with other sessions on the same device
 };
@@ -30,12 +34,20 @@ inline Capacity capacity_of(const SessionOptions& options) {
   return {options.max_tokens, options.max_sequences, options.max_predictions};
 }
 
-/// Loads a model. The caller must have checked `options`. Throws InvalidArgument for a wrong spec
-/// or wrong weights, RuntimeError if the device or the dtype is not available, and OutOfMemory.
-LoadedModel load_model(const std::string& spec_json, const WeightSource& source,
-                       const SessionOptions& options);
+/// Parses the spec and opens the device: everything except the plan and the weights. The caller
+/// must have checked `options`. Throws InvalidArgument for a wrong spec and RuntimeError if the
+/// device or the dtype is not available.
+LoadedModel open_model(const std::string& spec_json, const SessionOptions& options);
 
-/// Only computes the memory plan: it reads no weights and allocates nothing.
-MemoryPlan plan_model(const std::string& spec_json, const SessionOptions& options);
+/// Takes the buffers of a session from the arena. Of the weights it reads sizes and dtypes only.
+using TakeBuffers = std::function<void(const ModelWeights& weights, Arena& arena)>;
+
+/// Fills in the plan: the memory of the weights, and that of the arena which `take` counts. Throws
+/// OutOfMemory if they exceed the memory limit of the options.
+void count_memory(LoadedModel& model, const TakeBuffers& take);
+
+/// Fills in the weights of a model with a plan: those of another live session with the same device,
+/// dtype, spec and files, or newly loaded ones. Throws as load_weights does.
+void load_weights(LoadedModel& model, const WeightSource& source);
 
 }  // namespace packhorse

@@ -8,13 +8,15 @@ void SessionOutputs::read(const TokenBatch& tokens, const RunOutputs& outputs) {
   const OutputBuffers& made = buffers_.heads.outputs;
   make(tokens, nullptr, wanted, made);
   for (size_t i = 0; i < kOutputNames.size(); ++i) {
-    if (wanted[i]) read_back(made[i].first_rows(model_.layouts[i].rows(tokens)), outputs[i]);
+    const OutputLayout& layout = model_.layouts[i];
+    if (!wanted[i]) continue;
+    read_back(made[i].first_rows(layout.rows(tokens)).column_slice(0, layout.columns), outputs[i]);
   }
 }
 
 void SessionOutputs::read_back(TensorView rows, float* to) {
   if (to == nullptr || rows.size() == 0) return;
-  if (rows.dtype != DType::kFloat32) {
+  if (rows.dtype != DType::kFloat32 || rows.row_stride != rows.columns()) {
     const TensorView converted = buffers_.heads.as_float32.first_rows(rows.rows());
     model_.backend.ops->cast({.x = rows, .out = converted});
     rows = converted;
@@ -25,9 +27,12 @@ void SessionOutputs::read_back(TensorView rows, float* to) {
 void SessionOutputs::write(const TokenBatch& tokens, const int32_t* counts,
                            const DeviceOutputSet& wanted, const OutputBuffers& to) {
   if (wanted.hidden) {
-    model_.backend.ops->gather_rows({.x = hidden(tokens),
-                                     .out = to.hidden.first_rows(tokens.batch.num_tokens),
-                                     .row_count = counts});
+    const TensorView from = hidden(tokens);
+    const TensorView out = to.hidden.first_rows(tokens.batch.num_tokens);
+    const bool padded = from.columns() != out.columns();
+    Ops& ops = *model_.backend.ops;
+    ops.gather_rows({.x = from, .out = padded ? from : out, .row_count = counts});
+    if (padded) ops.cast({.x = from.column_slice(0, out.columns()), .out = out});
   }
   make(tokens, counts, wanted, to);
 }

@@ -1,13 +1,11 @@
 #include "packhorse/session.h"
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "core/format.h"
+#include "core/text_file.h"
 #include "ops/backend.h"
 #include "session/encoder_session.h"
-#include "session/loaded_model.h"
 
 namespace packhorse {
 namespace {
@@ -33,19 +31,11 @@ void check_options(const SessionOptions& options) {
   }
 }
 
-std::string read_text(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) throw InvalidArgument(concat("cannot read '", path.string(), "'"));
-  return text.str();
-}
-
 }  // namespace
 
 std::shared_ptr<Session> Session::load(const std::string& folder, const SessionOptions& options) {
   const std::filesystem::path path(folder);
-  const std::string spec_json = read_text(path / "packhorse.json");
+  const std::string spec_json = read_text_file(path / "packhorse.json");
   const auto weights = open_safetensors({(path / "model.safetensors").string()});
   return load(spec_json, *weights, options);
 }
@@ -58,7 +48,7 @@ std::shared_ptr<Session> Session::load(const std::string& spec_json, const Weigh
 
 MemoryPlan plan_memory(const std::string& spec_json, const SessionOptions& options) {
   check_options(options);
-  return plan_model(spec_json, options);
+  return plan_encoder_session(spec_json, options);
 }
 
 std::vector<std::string> available_devices() { return list_devices(); }

@@ -19,7 +19,7 @@ struct Memory {
   void* data;
 };
 
-/// What a model does: long-lived buffers, and two phases that share scratch.
+/// Buffers as a model takes them: some that live long, and two phases that share scratch.
 struct Buffers {
   void* ids;
   float* hidden;
@@ -48,8 +48,8 @@ TEST(arena_counts_what_it_carves) {
   Arena count;
   CHECK(lay_out(count).hidden == nullptr);
   const PlannedAllocation plan = count.plan();
-  // 100 -> 256; 1200 -> 1536; the longer of the scratches, 2000, ends the allocation; the empty
-  // buffer after it starts at its aligned end.
+  // 100 rounds up to 256 and 1200 to 1280. The longer of the two scratches, 2000, rounds up to 2048
+  // and ends the allocation; the empty buffer after it starts at this aligned end.
   CHECK(plan.bytes == 256 + 1280 + 2048);
   CHECK(plan.buffers.size() == 5);
   CHECK(plan.buffers[1].name == "hidden");

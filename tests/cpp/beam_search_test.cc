@@ -65,8 +65,8 @@ std::vector<BeamOffer> offers_of(const Golden& golden, std::vector<Beam>& beams)
   for (Beam& beam : beams) {
     const int32_t last = beam.ids.empty() ? kLastOfPrompt : beam.ids.back();
     beam.top.resize(size_t(candidates_per_beam(golden.num_beams, golden.stop_ids.size(), kVocab)));
-    FakeModel::take_top(
-        logprobs_after(golden.seed, last, kPrompt + int64_t(beam.ids.size())), beam.top);
+    FakeModel::take_top(logprobs_after(golden.seed, last, kPrompt + int64_t(beam.ids.size())),
+                        beam.top);
     offers.push_back({beam.top, beam.ids, beam.logprobs});
   }
   return offers;
@@ -104,8 +104,8 @@ TEST(beam_search_equals_transformers) {
       CHECK(found[i].ids == expected.ids);
       CHECK(std::abs(found[i].score - expected.score) < 1e-5f * (1 + std::abs(expected.score)));
       CHECK(found[i].logprobs.size() == found[i].ids.size());
-      const bool stops = std::ranges::find(golden.stop_ids, found[i].ids.back()) !=
-                         golden.stop_ids.end();
+      const bool stops =
+          std::ranges::find(golden.stop_ids, found[i].ids.back()) != golden.stop_ids.end();
       CHECK(found[i].reason == (stops ? FinishReason::kStop : FinishReason::kLength));
     }
   }

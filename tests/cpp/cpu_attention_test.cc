@@ -1,10 +1,10 @@
-// Attention of the CPU backend.
+// Tests attention of the CPU backend.
 #include "cpu_test.h"
 
 namespace packhorse::cpu_test {
 namespace {
 
-// Runs `op` over a batch of uneven sequences and compares each with the reference.
+// Runs `op` over a batch of sequences of different lengths and compares each with the reference.
 bool attention_agrees(AttentionOp& op, DType dtype, const std::vector<int32_t>& lengths) {
   const std::vector<int32_t> cu_seqlens = prefix_sums(lengths);
   const int64_t q = int64_t{op.heads} * op.head_dim, kv = int64_t{op.kv_heads} * op.head_dim;
@@ -91,7 +91,7 @@ TEST(cpu_attention_takes_queries_after_cached_keys) {
       const int64_t nq = queries[s + 1] - queries[s], nk = keys[s + 1] - keys[s];
       Matrix part(nq, 128, dtype);
       part.set(columns_of(found, queries[s], nq, 0, 128));
-      // The last sequence has queries and no keys: zeros.
+      // The last sequence has queries but no keys, so it gives zeros.
       CHECK(close(
           part, op.expect(columns_of(q, queries[s], nq, 0, 128), columns_of(k, keys[s], nk, 0, 128),
                           columns_of(v, keys[s], nk, 0, 128), nq, nk)));
@@ -121,7 +121,7 @@ TEST(cpu_attention_gives_no_weight_to_scores_of_minus_infinity) {
 TEST(cpu_attention_bits_depend_on_the_sequence_alone) {
   for (DType dtype : dtypes()) {
     for (bool causal : {false, true}) {
-      // Many threads take smaller tiles.
+      // Many threads use smaller tiles.
       AttentionOp one, three, many;
       one.ops = make(1);
       three.ops = make(3);

@@ -1,4 +1,4 @@
-// linear and feed_forward of the CPU backend.
+// Tests linear and feed_forward of the CPU backend.
 #include "cpu_test.h"
 
 namespace packhorse::cpu_test {
@@ -9,7 +9,8 @@ struct LinearOp {
       : ops(make(threads)), dense(*ops.packer, in, out, dtype, 3), norm(out), finish(finish) {}
   Matrix run(Matrix x) {
     Matrix out(x.rows, dense.out, x.dtype);
-    // Residual: the input's first column in every column, so that it too depends on the row alone.
+    // Every column of the residual is the input's first column, so that it, too, depends on the row
+    // only.
     Matrix residual(x.rows, dense.out, x.dtype);
     for (int64_t i = 0; i < x.rows; ++i) {
       for (int64_t j = 0; j < dense.out; ++j) {
@@ -54,7 +55,8 @@ TEST(cpu_linear_matches_float64) {
         const Dense dense(*ops.packer, in, out, dtype, 11, option != 1);
         const Norm norm(out);
         Matrix x = Matrix::random(rows, in, dtype, 12);
-        Matrix result = Matrix::random(rows, out, dtype, 13);  // also the residual: in place
+        Matrix result =
+            Matrix::random(rows, out, dtype, 13);  // also the residual, which is updated in place
         std::vector<double> expected = dense.apply(x.values(), Activation::kNone);
         LinearArgs args;
         if (option >= 2) {
@@ -118,7 +120,7 @@ TEST(cpu_feed_forward_matches_float64) {
           std::vector<double> expected = op.down.apply(rounded, Activation::kNone);
           add(expected, x.values());
           op.norm.apply(expected);
-          // The norm may magnify: compare against the size of what it divides.
+          // The norm may magnify errors, so the tolerance is larger.
           CHECK(close(found, expected, 3.0));
         }
       }
@@ -126,8 +128,8 @@ TEST(cpu_feed_forward_matches_float64) {
   }
 }
 
-// The same row everywhere: alone, at every position of batches that need full and partial blocks,
-// split and whole ones, with 1 and 3 threads, among NaN and Inf.
+// Whether a row gives the same bits everywhere: alone, at every position of batches that need full
+// and partial blocks, split and whole ones, with 1 and 3 threads, and among NaN and Inf.
 template <class Op>
 bool bits_depend_on_the_row_alone(Op& one, Op& three, int64_t columns, DType dtype) {
   const Matrix row = Matrix::random(1, columns, dtype, 31);

@@ -1,4 +1,4 @@
-// What the CPU backend promises beyond numbers: memory, errors, fork.
+// Tests what the CPU backend promises besides numbers: memory, errors and fork.
 #include <malloc.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -37,7 +37,7 @@ TEST(cpu_memory_does_not_grow_with_shapes) {
     const size_t before = mallinfo2().uordblks;
     if (before == 0) continue;  // A sanitizer's allocator does not count.
     for (int64_t rows = 1; rows < 2200; rows += 3) run(rows);
-    // Threads free some of each other's small blocks late: their caches hold a few.
+    // Threads free some small blocks of other threads late, because their caches keep a few.
     CHECK(mallinfo2().uordblks < before + 16384);
   }
 }
@@ -77,8 +77,8 @@ TEST(cpu_use_after_fork_is_an_error_not_a_hang) {
     }
     {
       const CpuBackend gone = std::move(op.ops);
-    }  // must not wait for threads that are not there
-    // A new one works.
+    }  // must not wait for threads that do not exist here
+    // A new backend works.
     if (code == 0 && !FeedForwardOp(3, 32, 64, DType::kFloat32).run(x).same_rows(0, before, 0, 100))
       code = 3;
     _exit(code);

@@ -1,4 +1,4 @@
-// Every row is dealt once, in parts that fit.
+// Every row is assigned exactly once, in parts that fit.
 #include "cpu/partition.h"
 #include "test.h"
 

@@ -1,4 +1,4 @@
-// norm, embed, pool and cast of the CPU backend.
+// Tests norm, embed, pool and cast of the CPU backend.
 #include "cpu_test.h"
 
 namespace packhorse::cpu_test {
@@ -12,7 +12,7 @@ TEST(cpu_norm_matches_float64) {
         for (bool with_residual : {false, true}) {
           const Norm norm(columns, kind);
           Matrix x = Matrix::random(70, columns, dtype, 71);
-          // A large mean: sums of squares would lose the variance.
+          // With a large mean, sums of squares would lose the variance.
           std::vector<float> shifted = x.values();
           for (float& value : shifted) value += 30.0f;
           x.set(shifted);
@@ -162,7 +162,7 @@ TEST(cpu_gathers_rows) {
     ops->gather_rows({.x = x.view(), .rows = rows.data(), .out = out.view(), .row_count = &count});
     for (int64_t i = 0; i < count; ++i) CHECK(out.same_rows(i, x, rows[size_t(i)], 1));
     for (float value : columns_of(out, count, 1, 0, 24)) CHECK(value == 0);
-    // In place: rows from the count on become zeros.
+    // In place, rows from the count on become zeros.
     const Matrix before = x;
     ops->gather_rows({.x = x.view(), .out = x.view(), .row_count = &count});
     CHECK(x.same_rows(0, before, 0, count));

@@ -1,4 +1,4 @@
-// What the tests of the CPU backend share: matrices of either dtype, references in float64.
+// Helpers for the tests of the CPU backend: matrices of any dtype, and references in float64.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace packhorse::cpu_test {
 inline constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 inline constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// A backend whose ops are at hand.
+// A backend whose operators are reached by `->`.
 struct CpuBackend : Backend {
   Ops* operator->() const { return ops.get(); }
 };
@@ -36,7 +36,7 @@ inline std::vector<DType> dtypes() {
   return result;
 }
 
-// A matrix in the dtype under test; `values` holds what the dtype can hold.
+// A matrix in the dtype under test. `values` returns its numbers after rounding to that dtype.
 struct Matrix {
   Matrix() = default;
   Matrix(int64_t rows, int64_t columns, DType dtype)
@@ -85,7 +85,8 @@ struct Matrix {
   std::vector<std::byte> bytes;
 };
 
-// Greatest |found - expected| relative to the dtype's precision and the size of the values.
+// Whether the largest |found - expected| is small relative to the dtype's precision and to the size
+// of the values.
 inline bool close(const Matrix& found, const std::vector<double>& expected,
                   double tolerance = 1.0) {
   const double unit = found.dtype == DType::kBFloat16 ? 8e-3 : 4e-6;
@@ -122,7 +123,7 @@ inline double activate(Activation activation, double x) {
   return x;
 }
 
-// A dense layer packed for the device, and what it was made of.
+// A dense layer packed for the device, with the weight and bias that it was made from.
 struct Dense {
   Dense(LinearPacker& packer, int64_t in, int64_t out, DType dtype, unsigned seed,
         bool with_bias = true)
@@ -226,7 +227,7 @@ struct FeedForwardOp {
     args.up = up.view;
     args.down = down.view;
     args.activation = activation;
-    args.residual = x.view();  // in place, as the encoder does
+    args.residual = x.view();  // in place, as in the encoder
     args.norm = norm.view;
     args.out = x.view();
     std::vector<std::byte> workspace(ops->feed_forward_workspace(args));
@@ -281,7 +282,7 @@ struct AttentionOp {
     }
     return double(term.table[(bucket + (distance > 0 ? half : 0)) * heads + head]);
   }
-  // One sequence: q [nq, H d], k and v [nk, Hkv d], all contiguous.
+  // The reference for one sequence: q [nq, H d], k and v [nk, Hkv d], all contiguous.
   std::vector<double> expect(const std::vector<float>& q, const std::vector<float>& k,
                              const std::vector<float>& v, int64_t nq, int64_t nk) const {
     std::vector<double> out(static_cast<size_t>(nq * heads * head_dim));

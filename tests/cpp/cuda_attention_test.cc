@@ -1,4 +1,4 @@
-// The part of Hopper attention that needs no GPU: which kernel runs a batch.
+// Tests the part of Hopper attention that needs no GPU: which kernel runs a batch.
 #include "cuda/attention/attention_choice.h"
 #include "cuda/attention/attention_config.h"
 #include "test.h"
@@ -18,8 +18,8 @@ TEST(attention_head_tile_is_the_smallest_that_holds_the_head) {
 }
 
 TEST(attention_key_tile_depends_on_the_layer_alone) {
-  // The batch must never choose it: it orders a row's sums. One number per head tile and kind of
-  // window, by type.
+  // The tile orders the sums of a row, so the batch must never choose it. Its type allows one
+  // number for each head tile and kind of window.
   CHECK(attention_kv_tile(64) == 128);
   CHECK(attention_kv_tile(64, true) == 64);
   CHECK(attention_kv_tile(256) == 64);
@@ -38,7 +38,7 @@ TEST(attention_narrow_windows_have_a_plan_of_their_own) {
 }
 
 TEST(attention_plans_of_known_shapes) {
-  // Measured winners, H200: heads, tokens, longest.
+  // The fastest plans as measured on an H200, by heads, tokens and longest sequence.
   const auto plan = [](int head_dim, int heads, int64_t tokens, int longest) {
     return select_attention(head_dim, heads, tokens, longest, false, kSms).plan;
   };
@@ -60,7 +60,7 @@ TEST(attention_single_tile_plan_only_where_every_sequence_fits_one) {
         if (config.plan == AttentionPlan::kSingleTile) {
           CHECK(longest <= attention_kv_tile(config.head_tile));
         }
-        // Kernels that exist (attention_sm90_dispatch.h).
+        // Only kernels that exist (attention_sm90_dispatch.h) may be chosen.
         CHECK(config.head_tile <= 64 || config.plan == AttentionPlan::kPingPong || term);
       }
     }

@@ -1,4 +1,4 @@
-// What is said about drivers, which no test machine has in every state.
+// The messages about drivers: no test machine has a driver in every state.
 #include "cuda/device.h"
 #include "test.h"
 

@@ -1,4 +1,4 @@
-// What was downloaded and not synchronised when an exception came writes to nobody's memory.
+// A download that was not synchronised when an exception came must not write to memory any more.
 #include <algorithm>
 #include <cstddef>
 #include <vector>
@@ -13,7 +13,7 @@ TEST(cuda_downloads_of_a_failed_run_are_dropped) {
   if (cuda_device_count() == 0) return;
   const Backend backend = make_cuda_backend(0, AttentionAlgorithm::kAuto);
   DeviceContext& device = *backend.device;
-  // The second goes straight to the caller's memory, which a large one does.
+  // The second size is large, so its download goes straight to the caller's memory.
   for (const size_t count : {size_t{5}, size_t{3} << 20}) {
     const std::vector<float> values(count, 1.0f);
     const size_t bytes = count * sizeof(float);
@@ -26,7 +26,7 @@ TEST(cuda_downloads_of_a_failed_run_are_dropped) {
       throw RuntimeError("between two outputs");
     } catch (const RuntimeError&) {
     }
-    // As if it had been freed, and were somebody else's now.
+    // As if the memory had been freed and belonged to somebody else now.
     std::fill(dropped.begin(), dropped.end(), -2.0f);
     {
       const DownloadScope downloads(device);

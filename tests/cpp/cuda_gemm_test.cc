@@ -1,4 +1,4 @@
-// The parts of the CUDA GEMM that need no GPU: tile choice and activation arithmetic.
+// Tests the parts of the CUDA GEMM that need no GPU: tile choice and activation arithmetic.
 #include <cmath>
 #include <limits>
 
@@ -31,7 +31,7 @@ TEST(gemm_tile_never_predicted_slower_than_another) {
 }
 
 TEST(gemm_tiles_of_known_shapes) {
-  // Measured winners, H200.
+  // The fastest tiles as measured on an H200.
   const auto tile = [](int64_t rows, int64_t n, int64_t k, bool activated = false) {
     return select_gemm({rows, n, k, false, activated}, kSms).tile;
   };
@@ -43,11 +43,11 @@ TEST(gemm_tiles_of_known_shapes) {
   CHECK(tile(1151, 768, 3072) == GemmTile::kHalves64x128);
   CHECK(tile(581, 768, 3072) == GemmTile::k64x64);
   CHECK(tile(128, 768, 3072) == GemmTile::k64x16);
-  CHECK(tile(16, 12288, 12288) == GemmTile::k64x32);  // as long as its weights take to come
+  CHECK(tile(16, 12288, 12288) == GemmTile::k64x32);  // takes as long as reading its weights
 }
 
 TEST(gemm_of_counted_rows_is_judged_by_the_counts_it_will_see) {
-  // Of the 22 to 24 tiles of rows, those up to 22 make one wave.
+  // Up to 22 of the 22 to 24 tiles of rows fit into one wave.
   const GemmTileCost& cost = cost_of(GemmTile::kHalves64x128);
   const double worst = predict(cost, {1536, 768, 768}, kSms);
   CHECK(predict_counted(cost, {1536, 768, 768}, kSms) < worst);
@@ -101,7 +101,8 @@ TEST(gelu_saturates) {
   for (float x : {-16.0f, -100.0f, -3e38f, -std::numeric_limits<float>::infinity()}) {
     CHECK(gelu_erf()(x) == 0.0f && gelu_tanh()(x) == 0.0f);
   }
-  for (float x = -16.0f; x < 0.0f; x += 1e-4f) {  // never above zero, and ever closer to it
+  for (float x = -16.0f; x < 0.0f;
+       x += 1e-4f) {  // never above zero, and closer to it with falling x
     CHECK(gelu_erf()(x) <= 0.0f && gelu_tanh()(x) <= 0.0f);
     if (x < -1.0f) CHECK(gelu_erf()(x) >= gelu_erf()(x + 1e-3f));
   }

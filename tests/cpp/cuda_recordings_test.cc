@@ -1,4 +1,4 @@
-// Which recordings a CUDA session makes, and which one a batch gets; runs without a GPU.
+// Tests which recordings a CUDA session makes and which one a batch gets. Runs without a GPU.
 #include <vector>
 
 #include "cuda/recording_bounds.h"
@@ -9,7 +9,7 @@ using namespace packhorse;
 
 namespace {
 
-// Launches are remembered by the bounds of the recording.
+// A device that remembers launches by the bounds of the recording.
 class FakeDevice final : public DeviceContext {
  public:
   struct Launch {
@@ -21,6 +21,8 @@ class FakeDevice final : public DeviceContext {
   std::unique_ptr<DeviceMemory> allocate(size_t) override { return nullptr; }
   void upload(void*, const void*, size_t) override {}
   void download(void*, const void*, size_t) override {}
+  void copy(void*, const void*, size_t) override {}
+  size_t free_bytes() const override { return 0; }
   std::unique_ptr<UploadBuffer> make_upload_buffer(void*, size_t) override { return nullptr; }
   void synchronize() override {}
   double elapsed_ms(const std::function<void()>&) override { return 0; }
@@ -33,7 +35,7 @@ class FakeDevice final : public DeviceContext {
     return std::make_unique<FakeRecording>(*this, recorded);
   }
 
-  Launch recorded = {};  // by the last `work`
+  Launch recorded = {};  // what the last `work` recorded
   std::vector<Launch> launches;
 
  private:

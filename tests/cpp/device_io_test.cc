@@ -1,4 +1,4 @@
-// What is said about a batch that only the device has seen: what `check` says of the same batch.
+// The messages about a batch that only the device has seen are those of `check` for the same batch.
 #include "ops/device_io.h"
 
 #include <string>

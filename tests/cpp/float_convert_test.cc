@@ -12,7 +12,7 @@
 namespace packhorse {
 namespace {
 
-/// The value of a 16-bit float by its definition, in double; NaN for NaNs.
+/// The value of a 16-bit float by its definition, in double. NaNs give NaN.
 double value_of(uint32_t bits, int exponent_bits, int fraction_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const int exponent = static_cast<int>(bits >> fraction_bits) & ((1 << exponent_bits) - 1);
@@ -52,7 +52,7 @@ int count_wrong_roundings(uint16_t infinity, Widen widen, Narrow narrow) {
     const auto low = static_cast<uint16_t>(bits);
     const auto high = static_cast<uint16_t>(bits + 1);
     const float value = widen(low);
-    // The step past the largest finite number is as long as the one before it.
+    // The step beyond the largest finite number is as long as the one before it.
     const float next =
         high == infinity ? value + (value - widen(static_cast<uint16_t>(bits - 1))) : widen(high);
     const float middle = value / 2 + next / 2;
@@ -78,7 +78,7 @@ TEST(float16_rounds_to_nearest_even) {
 }
 
 TEST(bfloat16_rounds_to_nearest_even) {
-  // Without the largest number: its midpoint to the next is not a float32.
+  // The largest number is left out, because its midpoint to the next is not a float32.
   CHECK(count_wrong_roundings(0x7f7f, bfloat16_to_float32, float32_to_bfloat16) == 0);
   CHECK(float32_to_bfloat16(std::numeric_limits<float>::max()) == 0x7f80);
   CHECK(float32_to_bfloat16(-INFINITY) == 0xff80);

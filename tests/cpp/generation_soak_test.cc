@@ -30,7 +30,7 @@ struct Sent {
 
 int64_t num_requests() {
   const char* set = std::getenv("PACKHORSE_SOAK_REQUESTS");
-  return set == nullptr ? 1200 : std::atoll(set);
+  return set == nullptr ? 2400 : std::atoll(set);
 }
 
 // One caller: sends requests as fast as the queue takes them, and cancels some.
@@ -46,7 +46,7 @@ std::vector<Sent> call(GenerationSession& session, uint64_t seed, int64_t count)
       next.prompt.push_back(int32_t(draw(40)));
     }
     Sampling& sampling = next.sampling;
-    sampling.max_new_tokens = int64_t(draw(draw(5) == 0 ? 120 : 30));
+    sampling.max_new_tokens = int64_t(draw(draw(3) == 0 ? 220 : 30));
     sampling.temperature = draw(2) == 0 ? 0 : 1;
     sampling.seed = draw(100);
     sampling.n = draw(6) == 0 ? 3 : 1;
@@ -58,6 +58,7 @@ std::vector<Sent> call(GenerationSession& session, uint64_t seed, int64_t count)
     if (draw(8) == 0 && sampling.max_new_tokens > 0) {
       sampling.temperature = 0;
       sampling.num_beams = 3;
+      sampling.max_new_tokens = std::min<int64_t>(*sampling.max_new_tokens, 60);
       sampling.n = std::min<int64_t>(sampling.n, 3);
       sampling.logprobs.reset();
     }
@@ -69,8 +70,8 @@ std::vector<Sent> call(GenerationSession& session, uint64_t seed, int64_t count)
   return sent;
 }
 
-void check_result(const Sent& sent, const RunnerLimits& limits,
-                  GenerationSession& lone, int64_t& complete) {
+void check_result(const Sent& sent, const RunnerLimits& limits, GenerationSession& lone,
+                  int64_t& complete) {
   const Sampling& sampling = sent.sampling;
   std::vector<GeneratedSequence> expected;
   if (sampling.num_beams > 1) {
@@ -85,15 +86,15 @@ void check_result(const Sent& sent, const RunnerLimits& limits,
       CHECK(found.ids.empty());
       continue;
     }
-    const bool whole = found.finish_reason == FinishReason::kStop ||
-                       found.finish_reason == FinishReason::kLength;
+    const bool whole =
+        found.finish_reason == FinishReason::kStop || found.finish_reason == FinishReason::kLength;
     complete += whole ? 1 : 0;
     if (sampling.num_beams > 1) {
       if (whole) CHECK(found.ids == expected[i].ids && found.score == expected[i].score);
       continue;
     }
-    const GeneratedSequence alone = generate_alone({limits.vocab_size}, sent.prompt, sampling, i,
-                                                   limits.max_context);
+    const GeneratedSequence alone =
+        generate_alone({limits.vocab_size}, sent.prompt, sampling, i, limits.max_context);
     CHECK(found.ids.size() <= alone.ids.size());
     CHECK(std::equal(found.ids.begin(), found.ids.end(), alone.ids.begin()));
     CHECK(std::equal(found.logprobs.begin(), found.logprobs.end(), alone.logprobs.begin()));
@@ -137,19 +138,20 @@ void soak(const RunnerLimits& limits, bool prefix_cache, bool fails, uint64_t se
       CHECK(each.request->wait(60));
       for (size_t i = 0; i < size_t(each.sampling.n); ++i) {
         const GeneratedSequence result = each.request->result(i);
-        CHECK(fails ? (result.error.empty() || result.error == "a step failed: the fake device is lost")
+        CHECK(fails ? (result.error.empty() ||
+                       result.error == "a step failed: the fake device is lost")
                     : result.error.empty());
       }
       check_result(each, limits, *lone, complete);
     }
   }
-  // The engine has told the last result before it counts what is left.
-  GenerationStats stats = session->stats();
-  while (stats.running > 0 || stats.queued > 0) stats = session->stats();
+  const GenerationStats stats = session->stats();
+  CHECK(stats.running == 0 && stats.queued == 0);
   CHECK(stats.pages_used == 0);
   CHECK(stats.pages_free + stats.pages_cached == limits.num_pages);
   CHECK(prefix_cache || stats.pages_cached == 0);
-  CHECK(stats.preemptions > 0 && complete > num_requests() / 20);
+  CHECK(complete > num_requests() / 8);
+  CHECK(stats.preemptions > 0);
 }
 
 }  // namespace
@@ -157,4 +159,4 @@ void soak(const RunnerLimits& limits, bool prefix_cache, bool fails, uint64_t se
 TEST(generation_soak) { soak({40, 400, 14, 40, 8}, true, false, 1); }
 TEST(generation_soak_without_prefix_cache) { soak({40, 400, 14, 40, 8}, false, false, 2); }
 TEST(generation_soak_in_few_pages) { soak({40, 330, 16, 8, 8}, true, false, 3); }
-TEST(generation_soak_with_failing_steps) { soak({40, 400, 20, 100, 12}, true, true, 4); }
+TEST(generation_soak_with_failing_steps) { soak({40, 400, 14, 100, 12}, true, true, 4); }

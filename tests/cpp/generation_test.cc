@@ -42,6 +42,7 @@ struct Room {
     runner = owned.get();
     session = make_generation_session(std::move(owned), options);
   }
+  ~Room() { runner->let_go(); }
   GeneratedSequence alone(const Ids& prompt, const Sampling& sampling, uint64_t stream = 0) const {
     return generate_alone({limits.vocab_size}, prompt, sampling, stream, limits.max_context);
   }
@@ -96,7 +97,8 @@ TEST(generation_streams_tokens) {
   const Sampling sampling = new_tokens(25);
   const auto request = room.session->submit(prompt, sampling);
   Ids ids;
-  for (Ids fresh; !(fresh = request->next()).empty();) ids.insert(ids.end(), fresh.begin(), fresh.end());
+  for (Ids fresh; !(fresh = request->next()).empty();)
+    ids.insert(ids.end(), fresh.begin(), fresh.end());
   CHECK(ids == room.alone(prompt, sampling).ids);
   CHECK(request->finish_reason() == FinishReason::kLength && request->wait(0));
   CHECK(request->usage().prompt_tokens == 30 && request->usage().new_tokens == 25);
@@ -175,7 +177,8 @@ TEST(generation_ends_with_the_context_or_the_cache) {
   CHECK(result.ids.size() == 93 && result.finish_reason == FinishReason::kLength);
   Room wide(40);
   wide.limits.max_context = 1000;
-  CHECK(wide.session->generate(std::vector<Ids>{prompt_of(990)}, new_tokens(50))[0][0].ids.size() == 10);
+  CHECK(wide.session->generate(std::vector<Ids>{prompt_of(990)}, new_tokens(50))[0][0].ids.size() ==
+        10);
   CHECK(wide.session->generate(std::vector<Ids>{prompt_of(999)}, Sampling())[0][0].ids.size() == 1);
   CHECK_THROWS_WITH(wide.session->submit(prompt_of(1000), Sampling()),
                     "the prompt has 1000 tokens, expected at most 999");
@@ -187,7 +190,8 @@ TEST(generation_refuses_what_can_never_run) {
                     "the request needs 256 tokens of cache");
   CHECK_THROWS_WITH(room.session->submit(prompt_of(150), new_tokens(50)), "the cache holds 192");
   CHECK_THROWS_WITH(room.session->submit(prompt_of(193), Sampling()), "the cache holds 192");
-  room.session->generate(std::vector<Ids>{prompt_of(150)}, new_tokens(43));  // the last is not computed
+  room.session->generate(std::vector<Ids>{prompt_of(150)},
+                         new_tokens(43));  // the last is not computed
   CHECK_THROWS_WITH(room.session->submit({}, Sampling()), "the prompt is empty");
   CHECK_THROWS_WITH(room.session->submit(Ids{3, 40}, Sampling()), "ids[1] = 40, expected 0 to 39");
   const auto refuses = [&](auto change, const char* part) {
@@ -292,7 +296,8 @@ TEST(generation_bounds_its_queue) {
                   "max_queue = 2 requests wait");
   CHECK_THROWS_AS(RuntimeError, room.session->submit(prompt_of(5), new_tokens(3), 0.005),
                   "within 0.005 seconds");
-  std::thread late([&] { requests.push_back(room.session->submit(prompt_of(5), new_tokens(3), 60)); });
+  std::thread late(
+      [&] { requests.push_back(room.session->submit(prompt_of(5), new_tokens(3), 60)); });
   room.runner->let_go();
   late.join();
   for (const auto& request : requests) CHECK(request->wait());
@@ -305,8 +310,8 @@ TEST(generation_survives_failed_steps) {
   const auto good = room.session->generate(std::vector<Ids>{prompt}, new_tokens(20));
   for (const int when : {1, 2, 5, 70}) {
     room.runner->fail_in = when;
-    const auto results =
-        room.session->generate(std::vector<Ids>{prompt, prompt_of(90), prompt_of(150, 3)}, new_tokens(90));
+    const auto results = room.session->generate(
+        std::vector<Ids>{prompt, prompt_of(90), prompt_of(150, 3)}, new_tokens(90));
     bool failed = false;
     for (const auto& result : results) {
       if (result[0].finish_reason != FinishReason::kError) continue;
@@ -314,7 +319,8 @@ TEST(generation_survives_failed_steps) {
       CHECK(result[0].error == "a step failed: the fake device is lost");
     }
     CHECK(failed);
-    CHECK(room.session->generate(std::vector<Ids>{prompt}, new_tokens(20))[0][0].ids == good[0][0].ids);
+    CHECK(room.session->generate(std::vector<Ids>{prompt}, new_tokens(20))[0][0].ids ==
+          good[0][0].ids);
   }
   CHECK(room.session->stats().pages_used == 0);
 }
@@ -360,5 +366,6 @@ TEST(generation_is_refused_after_a_fork) {
   int status = -1;
   waitpid(child, &status, 0);
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  CHECK(room.session->generate(std::vector<Ids>{prompt_of(5)}, new_tokens(2))[0][0].ids.size() == 2);
+  CHECK(room.session->generate(std::vector<Ids>{prompt_of(5)}, new_tokens(2))[0][0].ids.size() ==
+        2);
 }

@@ -1,4 +1,4 @@
-// Runs that are ended between their layers.
+// Runs can be interrupted between their layers.
 #include "packhorse/interrupt.h"
 
 #include <atomic>
@@ -13,7 +13,7 @@ using namespace packhorse;
 namespace {
 
 std::atomic<int> asked;
-std::atomic<int> end_at;  // which question is answered with yes; 0: none
+std::atomic<int> end_at;  // number of the query that returns true; 0: none
 
 bool count() { return ++asked == end_at; }
 
@@ -51,12 +51,12 @@ TEST(interrupt_ends_a_run_between_layers) {
     const ScopedQuery query(layer);
     CHECK_THROWS_AS(Interrupted, hidden(*session), "ended before it was done");
     CHECK(asked == layer);
-    CHECK(hidden(*session) == expected);  // the session is as it was
+    CHECK(hidden(*session) == expected);  // the session still works
   }
   {
     const ScopedQuery query(0);
     CHECK(hidden(*session) == expected);
-    CHECK(asked == 2);  // once for each layer
+    CHECK(asked == 2);  // one query for each layer
   }
   hidden(*session);
   CHECK(asked == 2);

@@ -32,10 +32,7 @@ struct Bench {
   FakeRunner runner;
 
   explicit Bench(const RunnerLimits& of, bool prefix_cache = true)
-      : limits(of),
-        options(options_of(of, prefix_cache)),
-        scheduler(of, options),
-        runner(of) {}
+      : limits(of), options(options_of(of, prefix_cache)), scheduler(of, options), runner(of) {}
 
   Job& add(size_t prompt_tokens, int64_t new_tokens, int32_t first = 0, Sampling sampling = {}) {
     std::vector<int32_t> ids(prompt_tokens, 7);

@@ -1,4 +1,5 @@
-// The whole path in C++, mostly so that the sanitizers see it; numbers are checked in Python.
+// Runs the whole path in C++, mostly so that the sanitizers see it. Tests in Python check the
+// numbers.
 #include "packhorse/session.h"
 
 #include <algorithm>
@@ -57,7 +58,7 @@ TEST(session_runs_and_survives_errors) {
   CHECK_THROWS_WITH(hidden(*session, {std::vector<int32_t>(31, 1), {0, 31}}), "max_seqlen = 30");
   CHECK(hidden(*session, batch) == first);
 
-  // A sequence alone has the bits it has in company.
+  // A sequence has the same bits alone as in a batch.
   const std::vector<float> alone = hidden(*session, {{4, 5, 6, 7}, {0, 4}});
   CHECK(alone == std::vector<float>(first.begin() + 3 * 24, first.end()));
   CHECK(hidden(*session, {{}, {0}}).empty());
@@ -117,10 +118,11 @@ TEST(session_runs_every_head) {
   for (const std::vector<float>& output : values) {
     for (const float value : output) CHECK(std::isfinite(value));
   }
-  // The second row is of the first sequence: none of its predictions is above the sparse vector.
+  // The second row belongs to the first sequence, so none of its predictions exceeds the sparse
+  // vector.
   for (size_t i = 0; i < 50; ++i) {
     CHECK(std::log1p(std::max(0.0f, values[7][50 + i])) <= values[6][i] + 1e-6f);
-    CHECK(values[6][100 + i] == 0);  // of the empty sequence
+    CHECK(values[6][100 + i] == 0);  // the sparse vector of the empty sequence
   }
   const std::vector<int32_t> twice = {3, 3};
   view.prediction_rows = twice;

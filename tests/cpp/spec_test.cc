@@ -93,6 +93,18 @@ TEST(spec_refuses_by_name) {
   CHECK_THROWS_WITH(parse_spec(with("/norm/eps", 0)), "'norm.eps' is 0");
   CHECK_THROWS_WITH(parse_spec(with("/norm/kind", "group")), "expected one of \"layer\"");
   CHECK_THROWS_WITH(parse_spec(with("/norm/extra", 1)), "'norm.extra' is not known");
+  CHECK_THROWS_WITH(parse_spec(with("/norm/shared", true)), "'norm.shared' is not known");
+  CHECK_THROWS_WITH(parse_spec(with("/norm/gamma_offset", "1")), "expected a number");
+  CHECK_THROWS_WITH(parse_spec(with("/embedding_bias", false)), "'embedding_bias' is not known");
+  CHECK_THROWS_WITH(parse_spec(with("/embedding_scale", 0)), "'embedding_scale' is 0");
+  CHECK_THROWS_WITH(parse_spec(with("/positions/after_projection", true)),
+                    "'positions.after_projection' is not known");
+  CHECK_THROWS_WITH(parse_spec(with("/attention/scale", -1)), "'attention.scale' is -1");
+  CHECK_THROWS_WITH(parse_spec(with("/attention/soft_cap", 0)), "'attention.soft_cap' is 0");
+  CHECK_THROWS_WITH(parse_spec(with("/heads/lm", {{"soft_cap", 0}})), "'heads.lm.soft_cap' is 0");
+  CHECK_THROWS_WITH(parse_spec(with("/heads/lm", {{"untied", true}})), "'heads.lm.untied'");
+  CHECK_THROWS_WITH(parse_spec(with("/attention/rope", {{"theta", 1e4}, {"layers", {2}}})),
+                    "integers from 0 to 1");
   CHECK_THROWS_WITH(parse_spec(with("/positions/kind", "rope")), "'positions.kind' is \"rope\"");
   CHECK_THROWS_WITH(parse_spec(with("/positions/offset", 40)), "leaves none of the 32");
   CHECK_THROWS_WITH(parse_spec(with("/max_seqlen", 31)), "serves at most 30");

@@ -37,7 +37,7 @@ inline void fail(const char* file, int line, const std::string& what) {
   std::cerr << file << ":" << line << ": " << what << "\n";
 }
 
-/// Reports unless `body` throws `Expected` with `part` in its message.
+/// Reports a failure unless `body` throws an `Expected` whose message contains `part`.
 template <class Expected>
 void expect_throw(const char* file, int line, const std::function<void()>& body,
                   const std::string& part) {
@@ -69,6 +69,6 @@ void expect_throw(const char* file, int line, const std::function<void()>& body,
   packhorse::test::expect_throw<Exception>(          \
       __FILE__, __LINE__, [&] { static_cast<void>(expression); }, part)
 
-/// For the usual case: the caller's mistake.
+/// The same for InvalidArgument, the usual case.
 #define CHECK_THROWS_WITH(expression, part) \
   CHECK_THROWS_AS(packhorse::InvalidArgument, expression, part)

@@ -56,7 +56,7 @@ TEST(shared_pools_are_one_for_each_kind) {
 }
 
 TEST(shared_pools_take_turns) {
-  // Three callers, two pools: at no time do more than the larger count compute.
+  // Three callers use two pools. No more threads than the larger pool's compute at any time.
   std::atomic<int> running = 0;
   std::atomic<int> most = 0;
   std::atomic<int> thrown = 0;
@@ -96,7 +96,7 @@ TEST(a_long_loop_lets_others_go_on) {
   std::atomic<bool> other_done = false;
   std::atomic<int> calls = 0;
   std::thread other;
-  constexpr int kIndices = 20000;  // of 1 ms each, unless the other comes to its end
+  constexpr int kIndices = 20000;  // of 1 ms each, until the other caller is done
   pool->parallel_for(kIndices, [&](int64_t index, int) {
     if (index == 0) {
       other = std::thread([&] {
@@ -105,7 +105,7 @@ TEST(a_long_loop_lets_others_go_on) {
       });
     }
     if (!other_done) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    // Nothing is skipped or done twice where a loop goes on after a pause.
+    // A loop that goes on after a pause skips nothing and does nothing twice.
     ++calls;
     if (index == kIndices - 1) CHECK(other_done);
   });
@@ -137,7 +137,7 @@ TEST(pinned_workers_stay_on_their_cores) {
     std::this_thread::yield();
   });
 
-  // A caller with a mask of its own: other threads, another turn.
+  // A caller with its own affinity mask has other threads and another turn.
   std::thread([&] {
     cpu::pin_to_core(cores[1]);
     CHECK(cpu::shared_pool(0, false)->threads() == 1);
@@ -145,7 +145,7 @@ TEST(pinned_workers_stay_on_their_cores) {
     own->parallel_for(100,
                       [&](int64_t, int) { CHECK(cpu::allowed_cores() == std::vector{cores[1]}); });
     pool->parallel_for(2, [&](int64_t index, int) {
-      // Would hang if it had to wait for the turn that is taken.
+      // This would hang if it had to wait for the turn that is taken.
       if (index == 0) own->parallel_for(2, [](int64_t, int) {});
     });
   }).join();

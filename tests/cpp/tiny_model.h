@@ -25,7 +25,7 @@ inline nlohmann::json tiny_spec() {
     "embedding": {"pooling": "mean", "normalize": true}})");
 }
 
-/// The same with every head.
+/// The same spec with every head.
 inline nlohmann::json spec_of_all_heads() {
   nlohmann::json spec = tiny_spec();
   spec["heads"]["classifier"] = {{"input", "last"}, {"labels", {"a", "b", "c"}}};
@@ -36,7 +36,7 @@ inline nlohmann::json spec_of_all_heads() {
   return spec;
 }
 
-/// Random weights of both, by name; `source` borrows them.
+/// Random weights for both specs, by name. `source` borrows them.
 class TinyWeights {
  public:
   TinyWeights() {

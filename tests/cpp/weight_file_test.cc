@@ -119,7 +119,8 @@ TEST(safetensors_data_survives_release_and_deletion) {
     CHECK(wrong == 0);
     const long before = resident_kib();
     source->release(view.data, kBytes);
-    // Of 16384; the rest is for what else the process may hold more of by now.
+    // 16384 KiB were mapped. The rest is a margin, because the process may hold more memory
+    // elsewhere by now.
     CHECK(before - resident_kib() >= 12000);
   }
   int elsewhere = 5;
@@ -261,7 +262,7 @@ TEST(safetensors_bad_offsets) {
   CHECK_THROWS_WITH(open_tensors(tensor("a", "I8", "2", "0,2"), 4),
                     "2 bytes at the end belong to no tensor");
   CHECK_THROWS_WITH(open_tensors("", 4), "4 bytes at the end belong to no tensor");
-  // An empty tensor inside another one's data.
+  // An empty tensor lies inside the data of another one.
   CHECK_THROWS_WITH(
       open_tensors(tensor("a", "I8", "4", "0,4") + "," + tensor("b", "I8", "0", "2,2"), 4),
       "tensor 'b' overlaps");

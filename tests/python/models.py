@@ -75,6 +75,20 @@ SPEC_OPTIONS: dict[str, Spec] = {
     "pre-norm-without-biases": {"norm": {**_NORM, "bias": False, "first_attention": False}},
     "rms-norm": {"norm": {"kind": "rms", "placement": "post", "eps": 1e-6}},
     "rms-pre-norm": {"norm": {**_NORM, "kind": "rms", "embeddings": False}},
+    "norms-before-and-after": {
+        "embedding_scale": 1.7,
+        "norm": {**_NORM, "kind": "rms", "placement": "both", "gamma_offset": 0.5},
+        "attention": {**_MASK, "qk_norm": True, "scale": 0.2},
+    },
+    "parallel-blocks": {"norm": {**_NORM, "placement": "parallel"}},
+    "parallel-blocks-of-one-norm": {
+        "norm": {**_NORM, "placement": "parallel", "shared": True, "embeddings": False}
+    },
+    "positions-after-a-projection": {
+        "embedding_size": 21,
+        "embedding_bias": False,
+        "positions": {"kind": "learned", "count": 300, "offset": 2, "after_projection": True},
+    },
     "no-biases": {
         "attention": {**_MASK, "qkv_bias": False, "output_bias": False},
         "ffn": {"kind": "plain", "activation": "gelu", "up_bias": False, "down_bias": False},
@@ -95,6 +109,22 @@ SPEC_OPTIONS: dict[str, Spec] = {
             "local": {"window": 20, "layers": [1]},
         },
     },
+    "rope-of-two-factors": {
+        "attention": {
+            **_MASK,
+            "rope": {**_ROPE, "factor": 4.0, "local_factor": 1.0},
+            "local": {"window": 20, "layers": [1]},
+        },
+    },
+    "rope-of-neighbouring-columns": {
+        "head_dim": 11,
+        "attention": {
+            **_MASK,
+            "qk_norm": True,
+            "rope": {**_ROPE, "dims": 6, "interleaved": True},
+        },
+    },
+    "rope-of-one-layer": {"attention": {**_MASK, "rope": {**_ROPE, "layers": [1]}}},
     "rope-of-given-frequencies": {
         "attention": {
             **_MASK,
@@ -171,6 +201,13 @@ HEAD_OPTIONS: dict[str, Spec] = {
     "masked-lm-of-narrow-embeddings": {
         "embedding_size": 24,
         "heads": {"masked_lm": {"activation": "gelu", "dense_bias": False, "decoder_bias": False}},
+    },
+    "lm": {"heads": {"lm": {}}},
+    "tied-lm": {"heads": {"lm": {"tied": True, "bias": True, "scale": 0.7, "soft_cap": 3.0}}},
+    "scaled-lm": {"embedding_scale": 0.3, "heads": {"lm": {"tied": True, "scale": 0.25}}},
+    "lm-of-narrow-embeddings": {
+        "embedding_size": 24,
+        "heads": {"lm": {"tied": True, "projection": True}},
     },
     "sparse": _SPARSE,
     "sparse-of-many": {**_SPARSE, "vocab_size": 1001, "norm": {**_NORM, "bias": False}},

@@ -124,6 +124,7 @@ def attention(
     buckets: int = 0,
     position_keys: Any = None,
     position_queries: Any = None,
+    soft_cap: float = 0,
 ) -> Array:
     """One sequence and head at a time; a query that sees no key gives zeros.
 
@@ -156,6 +157,8 @@ def attention(
                 by_slot = k[keys, g] @ _f64(position_queries)[:, head].T
                 scores += np.take_along_axis(by_slot, slot.T, axis=1).T
             scores *= head_dim**-0.5 if scale is None else scale
+            if soft_cap:
+                scores = soft_cap * np.tanh(scores / soft_cap)
             if alibi_slopes is not None:
                 scores -= alibi_slopes[h] * np.abs(distance)
             if bucket_table is not None:

@@ -18,6 +18,7 @@ def norm_by_name(
     gamma, beta = tensors.get(f"{name}.weight"), tensors.get(f"{name}.bias")
     if gamma is None:
         return x
+    gamma = gamma + spec["norm"].get("gamma_offset", 0)
     if spec["norm"]["kind"] == "rms":
         return reference.rms_norm(x, gamma, spec["norm"]["eps"])
     return reference.layer_norm(x, gamma, beta, spec["norm"]["eps"])
@@ -28,17 +29,26 @@ def _frequencies(spec: Mapping[str, Any], rope: Mapping[str, Any], local: bool) 
         return np.array(rope["frequencies"], np.float32)
     theta = rope.get("local_theta", rope["theta"]) if local else rope["theta"]
     dims = rope.get("dims", spec["head_dim"])
-    return reference.rope_frequencies(theta, dims, rope.get("factor", 1))
+    factor = rope.get("factor", 1)
+    factor = rope.get("local_factor", factor) if local else factor
+    return reference.rope_frequencies(theta, dims, factor)
 
 
 def _rotated(
-    spec: Mapping[str, Any], tensors: Mapping[str, Array], x: Array, norm: str, local: bool, at: Any
+    spec: Mapping[str, Any], tensors: Mapping[str, Array], x: Array, norm: str, layer: int, at: Any
 ) -> Array:
     """Queries or keys [T, H d] after each head's norm and rotation, where there are any."""
+    local = layer in spec["attention"].get("local", {}).get("layers", [])
     heads = x.reshape(len(x), x.shape[1] // spec["head_dim"], spec["head_dim"])
     if spec["attention"].get("qk_norm"):
-        heads = reference.rms_norm(heads, tensors[norm], spec["norm"]["eps"])
-    if rope := spec["attention"].get("rope"):
+        gamma = tensors[norm] + spec["norm"].get("gamma_offset", 0)
+        heads = reference.rms_norm(heads, gamma, spec["norm"]["eps"])
+    rope = spec["attention"].get("rope")
+    if rope and layer in rope.get("layers", [layer]):
+        dims = rope.get("dims", spec["head_dim"])
+        if rope.get("interleaved"):  # scores are sums over columns in any order
+            order = [*range(0, dims, 2), *range(1, dims, 2), *range(dims, spec["head_dim"])]
+            heads = heads[..., order]
         heads = reference.rotate(heads, at, _frequencies(spec, rope, local))
         heads = heads * rope.get("attention_factor", 1)
     return heads.reshape(x.shape)
@@ -68,7 +78,8 @@ def encoder(
 ) -> Array:
     """The last hidden state: post-norm (Vaswani et al. 2017; BERT) or pre-norm."""
     spec = with_defaults(spec)
-    attention, ffn, pre = spec["attention"], spec["ffn"], spec["norm"]["placement"] == "pre"
+    attention, ffn, placement = spec["attention"], spec["ffn"], spec["norm"]["placement"]
+    pre = placement != "post"
 
     def dense(name: str, x: Array, activation: str = "none") -> Array:
         weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
@@ -78,15 +89,32 @@ def encoder(
         return norm_by_name(spec, tensors, name, x)
 
     at = reference.positions(cu_seqlens) if position_ids is None else np.asarray(position_ids)
-    tables = (tensors.get(f"embeddings.{name}") for name in ("word", "position", "type"))
+    word, position, type_table = (
+        tensors.get(f"embeddings.{name}") for name in ("word", "position", "type")
+    )
+    word = word * spec.get("embedding_scale", 1)
     offset = spec["positions"].get("offset", 0)
-    x = reference.embed(ids, cu_seqlens, *tables, type_ids, position_ids, offset)
+    late = spec["positions"].get("after_projection")
+    x = reference.embed(
+        ids,
+        cu_seqlens,
+        word,
+        None if late else position,
+        type_table,
+        type_ids,
+        position_ids,
+        offset,
+    )
     x = norm("embeddings.norm", x)
     if "embedding_size" in spec:
         x = dense("embeddings.projection", x)
+    if late:
+        x = x + position[at + offset]
 
     entered = x
     options: dict[str, Any] = {"causal": attention["mask"] == "causal"}
+    if "scale" in attention:
+        options["scale"] = attention["scale"]
     term = attention.get("score_term", {})
     if term.get("kind") == "alibi":
         options["alibi_slopes"] = reference.alibi_slopes(spec["num_heads"])
@@ -107,10 +135,11 @@ def encoder(
         window = attention["local"]["window"] if local else -1
         right = window if attention["mask"] == "bidirectional" else -1
         block = f"layers.{index}.attention"
+        entering = x
         y = norm(f"{block}.norm", x) if pre else x
         q, k, v = (dense(f"{block}.{name}", y) for name in ("query", "key", "value"))
-        q = _rotated(spec, tensors, q, f"{block}.query_norm.weight", local, at)
-        k = _rotated(spec, tensors, k, f"{block}.key_norm.weight", local, at)
+        q = _rotated(spec, tensors, q, f"{block}.query_norm.weight", i, at)
+        k = _rotated(spec, tensors, k, f"{block}.key_norm.weight", i, at)
         own = "" if relative.get("shared_projections") else "position_"
         if relative.get("content_to_position"):
             options["position_keys"] = dense(f"{block}.{own}key", table)
@@ -120,15 +149,16 @@ def encoder(
             q, k, v, cu_seqlens, cu_seqlens, spec["num_heads"], spec["num_kv_heads"],
             window=(window, right), **options,
         )  # fmt: skip
-        x = x + dense(f"{block}.output", context)
+        x = x + norm(f"{block}.output_norm", dense(f"{block}.output", context))
         x = x if pre else norm(f"{block}.norm", x)
         block = f"layers.{index}.ffn"
-        y = norm(f"{block}.norm", x) if pre else x
+        if not spec["norm"].get("shared"):
+            y = norm(f"{block}.norm", entering if placement == "parallel" else x) if pre else x
         if ffn["kind"] == "gated":
             inner = dense(f"{block}.gate", y, ffn["activation"]) * dense(f"{block}.up", y)
         else:
             inner = dense(f"{block}.up", y, ffn["activation"])
-        x = x + dense(f"{block}.down", inner)
+        x = x + norm(f"{block}.output_norm", dense(f"{block}.down", inner))
         x = x if pre else norm(f"{block}.norm", x)
         if i == 0 and "convolution" in spec:
             x = norm("convolution.norm", x + _convolution(spec, tensors, entered, cu_seqlens))

@@ -42,7 +42,13 @@ def embedding(
 
 
 def predictions(spec: Mapping[str, Any], tensors: Mapping[str, Array], hidden: Array) -> Array:
-    """Of a masked language model, for every row of `hidden`."""
+    """Of a language model, for every row of `hidden`."""
+    if (lm := spec["heads"].get("lm")) is not None:
+        x = _dense(tensors, "lm.projection", hidden) if lm.get("projection") else hidden
+        decoder = "embeddings.word" if lm.get("tied") else "lm.decoder.weight"
+        x = reference.linear(x, tensors[decoder], tensors.get("lm.decoder.bias"))
+        x, cap = x * lm.get("scale", 1), lm.get("soft_cap")
+        return x if cap is None else cap * np.tanh(x / cap)
     x = _dense(tensors, "masked_lm.dense", hidden, spec["heads"]["masked_lm"]["activation"])
     return _dense(tensors, "masked_lm.decoder", norm_by_name(spec, tensors, "masked_lm.norm", x))
 
@@ -77,10 +83,10 @@ def outputs(
             vectors = _dense_of(tensors, f"vectors.dense.{i}", layer, vectors)
         vectors = _dense_of(tensors, "vectors", heads["vectors"], vectors)
         found["vectors"] = _unit(vectors) if heads["vectors"].get("normalize", True) else vectors
-    if "masked_lm" in heads:
+    if "masked_lm" in heads or "lm" in heads:
         logits = predictions(spec, tensors, hidden)
         found["predictions"] = logits[rows]
-        if heads["masked_lm"].get("sparse"):
+        if heads.get("masked_lm", {}).get("sparse"):
             found["sparse"] = sparse(
                 logits,
                 cu_seqlens,

@@ -13,6 +13,7 @@ from checkpoints import BERT, GOLDEN
 from command_line import Cli, failed
 from folder_cases import make_folder
 from packhorse_weights import convert, inspect_checkpoint
+from packhorse_weights.gguf_file import read_gguf
 from text_cases import PROMPTS
 from tiny_tokenizer import with_kind, with_tokenizer
 
@@ -43,6 +44,20 @@ def test_inspect(cli: Cli, name: str) -> None:
     assert "512 tokens, 8 sequences" in shown.out
     for word in ("arena", "total", checkpoint.spec["embedding"]["pooling"], weights[0].dtype):
         assert word in shown.out
+
+
+def test_a_gguf_file(cli: Cli) -> None:
+    path = GOLDEN / "gguf" / "llama.gguf"
+    shown = cli("inspect", path)
+    assert (shown.status, shown.err) == (0, "")
+    for word in ("GGUF", "Q8_0", "Q5_1", "BPE of ", "512 tokens"):
+        assert word in shown.out
+    found = described(cli, path)
+    assert found["format"] == "gguf"
+    stored = sum(tensor.blocks.size for tensor in read_gguf(path).tensors.values())
+    freqs, head = 4 * 4, inspect_checkpoint(path).tensors["lm_head.weight"].stored[1]
+    assert sum(found["bytes"].values()) in (stored - freqs - head, stored - freqs)
+    assert found["text"]["tokens"] == found["size"]["vocabulary"]
 
 
 @pytest.mark.parametrize("name", [*sorted(MODELS), "static"])

@@ -203,7 +203,7 @@ def test_mixed_dtypes_are_aligned(tmp_path: Path) -> None:
 def test_large_tensors_are_written_in_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packhorse_weights.tensor._BLOCK", 7)
+    monkeypatch.setattr("packhorse_weights.tensor.BLOCK", 7)
     convert(BERT, tmp_path / "blocks", "bfloat16")
     monkeypatch.undo()
     convert(BERT, tmp_path / "whole", "bfloat16")
@@ -256,7 +256,7 @@ def test_git_lfs_pointers_do_not_travel(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
-def test_destination(tmp_path: Path) -> None:
+def test_destination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "new" / "out"
     convert(BERT, out)
     with pytest.raises(CheckpointError, match="not empty"):
@@ -272,6 +272,10 @@ def test_destination(tmp_path: Path) -> None:
     (tmp_path / "precious" / "thesis.tex").write_text("x")
     with pytest.raises(CheckpointError, match="not a converted folder"):
         convert(BERT, tmp_path / "precious", overwrite=True)
+    monkeypatch.chdir(tmp_path / "empty")
+    for here in (".", tmp_path / "empty", tmp_path / "new" / ".." / "empty"):
+        with pytest.raises(CheckpointError, match="is the current folder"):
+            convert(BERT, here, overwrite=True)
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["out"]
 
 

@@ -14,6 +14,7 @@ from tiny_tokenizer import with_tokenizer
 pytest.importorskip("tokenizers")
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
 import compare_sentence_transformers as example
+import sample
 
 
 @pytest.fixture
@@ -40,6 +41,11 @@ def test_compare_embeddings(minilm: Path) -> None:
     assert result.max_difference < 2e-6
     assert result.min_cosine is not None
     assert result.min_cosine > 0.999999
+
+
+def test_models_in_packages(minilm: Path, smollm2: Path) -> None:
+    assert sample.find_model() == minilm
+    assert sample.find_language_model() == smollm2
 
 
 def test_compare_scores(reranker: Path) -> None:

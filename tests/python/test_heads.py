@@ -29,7 +29,7 @@ POISON = 49  # an id whose row overflows
 
 def load(folder: Path, device: str, dtype: str = "float32", **options: Any) -> Session:
     sizes = {"max_tokens": 512, "max_sequences": 16}
-    has_head = "masked_lm" in packhorse_spec(folder).get("heads", {})
+    has_head = not {"masked_lm", "lm"}.isdisjoint(packhorse_spec(folder).get("heads", {}))
     return Session.load(
         folder, device, dtype, **{**sizes, "max_predictions": 40 * has_head, **options}
     )
@@ -156,6 +156,10 @@ def test_what_is_not_asked_for_is_not_planned() -> None:
     assert not any(name.startswith("masked_lm") for name in names)
     encoder = {**spec, "heads": {}}
     assert plan_memory(spec, **sizes).total_bytes == plan_memory(encoder, **sizes).total_bytes
+    causal = tiny_spec(**HEAD_OPTIONS["lm"], vocab_size=3000)
+    assert plan_memory(causal, **sizes).total_bytes == plan_memory(encoder, **sizes).total_bytes
+    predicting = plan_memory(causal, **sizes, max_predictions=5)
+    assert "lm.decoder.weight" in {b.name for b in predicting.weights.buffers}
     predicting = plan_memory(spec, **sizes, max_predictions=5)
     assert "masked_lm.decoder.weight" in {b.name for b in predicting.weights.buffers}
     planned = {b.name: b.bytes for b in predicting.arena.buffers}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,27 @@ def watch_runs(monkeypatch: pytest.MonkeyPatch) -> list[type[BaseException]]:
 
     monkeypatch.setattr(Session, "_run_into", watched)
     return raised
+
+
+def test_ctrl_c_ends_the_wait_for_a_run_of_another_thread(
+    deep: Session, ctrl_c: Callable[[], None], untouched: FloatArray
+) -> None:
+    batch = [LONG[0][:128]]
+    theirs = np.full((128, 48), np.nan, np.float32)
+    worker = threading.Thread(target=deep.run, args=(batch,), kwargs={"out": {"hidden": theirs}})
+    before = time.process_time()
+    worker.start()
+    while time.process_time() < before + 0.1:  # it has begun when the process has computed so much
+        time.sleep(0.01)
+    try:
+        ctrl_c()
+        with pytest.raises(KeyboardInterrupt):
+            deep.run(SHORT, out={"hidden": untouched[:3]})
+        assert np.isnan(theirs).all()  # it is still under way
+    finally:
+        worker.join()
+    assert np.isnan(untouched).all()
+    assert np.isfinite(theirs).all()
 
 
 def test_what_a_handler_raises_comes_through(

@@ -16,7 +16,7 @@ import pytest
 
 SUITES = [
     str(Path(__file__).with_name(f"test_{name}.py"))
-    for name in ("invariance", "ops", "attention", "int8")
+    for name in ("invariance", "ops", "attention", "int8", "pages", "pages_invariance")
 ]
 
 pytestmark = pytest.mark.skipif(

@@ -215,6 +215,68 @@ def attention(d: Draw) -> Any:
     )
 
 
+class Pages:
+    """A cache, and steps that fit it but for one in about eight."""
+
+    def __init__(self, d: Draw) -> None:
+        self.heads, self.group = d.of(1, 2, 3), d.of(1, 2)
+        self.head_dim = d.of(8, 16, 32, 48, 128, 272)
+        lengths = [d.of(0, 1, 2, 17, 70) for _ in range(d.of(0, 1, 2, 3))]
+        self.rows = sum(lengths)
+        self.cu_seqlens = d.offsets(self.rows) if d.strays() else np.cumsum([0, *lengths])
+        self.num_pages = d.of(1, 3, 5)
+        shape = (self.num_pages, self.heads, d.number(ops.PAGE_TOKENS) or 64, self.head_dim)
+        if d.strays() or not isinstance(shape[2], int) or not 0 <= shape[2] < 100:
+            shape = (self.num_pages, self.heads, d.of(0, 1, 63), self.head_dim)
+        self.keys, self.values = (np.ones(shape, np.float32) for _ in range(2))
+        pages = d.of(2, 3, 4)
+        self.table = d.ints(len(lengths) * pages, self.num_pages)
+        if isinstance(self.table, np.ndarray):
+            self.table = self.table.reshape(len(lengths), pages)
+        self.kv_lens = [d.number(length + d.of(0, 0, 5, 58)) for length in lengths]
+
+    @property
+    def places(self) -> tuple[Any, Any, Any]:
+        return self.cu_seqlens, self.table, self.kv_lens
+
+
+def append_kv(d: Draw) -> Any:
+    pages = Pages(d)
+    columns = pages.heads * pages.head_dim
+    k, v = d.floats(pages.rows, columns), d.floats(pages.rows, columns)
+    ops.append_kv(pages.keys, pages.values, k, v, *pages.places, **d.options())
+    return pages.keys.reshape(-1, pages.head_dim)
+
+
+def attention_over_pages(d: Draw) -> Any:
+    pages = Pages(d)
+    heads = pages.heads * pages.group
+    return ops.attention_over_pages(
+        d.floats(pages.rows, heads * pages.head_dim),
+        pages.keys,
+        pages.values,
+        *pages.places,
+        num_heads=d.number(heads),
+        scale=d.of(None, 0.1, 0.0, -1.0, np.nan, np.inf),
+        window=d.number(d.of(-1, 0, 3)),
+        soft_cap=d.of(0.0, 0.0, 5.0, -1.0, np.nan, np.inf, 1e-30),
+        alibi_slopes=d.of(None, None, d.floats(heads)),
+        **d.options(),
+    )
+
+
+def rope(d: Draw) -> Any:
+    rows, heads, head_dim = d.size(), d.of(1, 2, 3), d.of(0, 8, 16, 48, 4112)
+    return ops.rope(
+        d.floats(min(rows, 5), heads * head_dim),
+        d.offsets(min(rows, 5)),
+        d.floats(d.of(0, 1, head_dim // 4, head_dim // 2)),
+        num_heads=d.number(heads),
+        position_ids=d.maybe(d.ints(min(rows, 5), 100)),
+        **d.options(),
+    )
+
+
 def layer_norm(d: Draw) -> Any:
     rows, columns = d.size(), d.size()
     gamma, beta, eps = d.norm(columns)
@@ -264,13 +326,15 @@ def sparse_pool(d: Draw) -> Any:
     )
 
 
-FUNCTIONS = [gemm, feed_forward, project_heads, attention, layer_norm, embed, pool, sparse_pool]
+FUNCTIONS = [
+    gemm, feed_forward, project_heads, attention, append_kv, attention_over_pages, rope, layer_norm,
+    embed, pool, sparse_pool,
+]  # fmt: skip
 
 
 def test_every_function_is_here() -> None:
-    named = {
-        name for name in vars(ops) if getattr(vars(ops)[name], "__module__", "") == ops.__name__
-    }
+    modules = (ops.__name__, "packhorse.page_ops")
+    named = {name for name in vars(ops) if getattr(vars(ops)[name], "__module__", "") in modules}
     public = {name for name in named if not name.startswith("_")} - {"FloatArray"}
     assert public == {function.__name__ for function in FUNCTIONS} | {"rms_norm"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from collections.abc import Iterator
@@ -131,6 +132,18 @@ def test_max_length_and_max_tokens(folder: Path) -> None:
         packhorse.TextModel.load(folder, max_length=121)
     with pytest.raises(ValueError, match="max_length 40 exceeds max_tokens 39"):
         packhorse.TextModel.load(folder, max_tokens=39)
+
+
+def test_max_length_may_be_set(folder: Path) -> None:
+    model = packhorse.TextModel.load(folder)
+    other = copy.copy(model)
+    model.max_length = 8
+    text = "the cat sat on the mat"
+    np.testing.assert_array_equal(model.embed(text), other.embed(text, max_length=8))
+    assert (model.max_length, other.max_length) == (8, 40)
+    with pytest.raises(ValueError, match="max_length 121 is not between 1 and .* 120"):
+        model.max_length = 121
+    assert model.max_length == 8
 
 
 def test_texts_that_are_none(model: packhorse.TextModel) -> None:

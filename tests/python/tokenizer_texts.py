@@ -30,3 +30,15 @@ PAIRS = [
     ("Who? ", " the [SEP] cat </s>"),
     ("漢字 é", ""),
 ]
+CHATS = [  # and what else tells tokenizers of language models apart
+    "<|im_start|>system\nYou are helpful.<|im_end|>\n<|im_start|>user\nHi there!<|im_end|>\n",
+    "<start_of_turn>user\nWhat's 12+345?<end_of_turn>\n\n<start_of_turn>model\n",
+    "<s>[INST] Ünïcode, 1234567 and  tabs\t\there [/INST] ok</s><s>",
+    "def f(x):\n    return x ** 2  # it's\n\n\n\nclass A:\n\tpass\n",
+    "I'LL GO, he'd SAID; we've 3.14159 x 10^-27 \u2014 \u00bd \u2167 \u0663\u0664",
+    "   leading, trailing   ",
+    "<|user|> \n Hi<|end|> \n<|endoftext|> x</s>  y <unk> z",
+    "\n\n\n a\n b \r\n\r\n c",
+    "中文,日本語。テスト! 한국어? русский עברית العربية ไทย",
+    "$<=>^~|`+ (a){b}[c] \"q\" 'r' https://x.y/z?a=1&b=2 a@b.c #tag",
+]

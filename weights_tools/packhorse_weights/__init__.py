@@ -5,7 +5,8 @@
     resolve_model(path) -> ModelFiles          what a session loads from
     find_model(name) -> Path                   a model by its name, from the Hugging Face cache
 
-Nothing in a checkpoint is executed: pickles are interpreted by a closed list of operations.
+Nothing in a checkpoint is executed: an interpreter of our own, with a closed list of operations,
+reads pickles.
 """
 
 from packhorse_weights.checkpoint import Checkpoint, ModelFiles, inspect_checkpoint, resolve_model

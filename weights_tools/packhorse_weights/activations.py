@@ -1,4 +1,4 @@
-"""Names of activations."""
+"""The names of activations in configs and in the spec."""
 
 from collections.abc import Mapping
 

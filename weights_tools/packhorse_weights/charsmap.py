@@ -1,9 +1,9 @@
-"""Compiled rules of normalisation inside SentencePiece models, checked before they are used.
+"""Checks the compiled rules of normalisation inside SentencePiece models before they are used.
 
-Such rules are the size of a trie in bytes, the trie (a double array of 32-bit units) and the texts
-that its matches are replaced by, each ended by a zero byte. The package tokenizers walks the trie
-without looking whether it leads out of the array. Source: `normalizer.cc` of SentencePiece, and
-darts-clone for what the bits of a unit mean.
+Such rules consist of the size of a trie in bytes, the trie (a double array of 32-bit units) and the
+texts that replace its matches, each terminated by a zero byte. The package tokenizers walks the
+trie without checking whether it leads out of the array. Sources: `normalizer.cc` of SentencePiece,
+and darts-clone for the meaning of the bits of a unit.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-_BLOCK = 256  # units among which the next byte of a text decides
-_NODES = 4096  # looked at in one go
+_BLOCK = 256  # units among which the next byte of a text selects one
+_NODES = 4096  # nodes that are checked at a time
 
 
 def _offsets(units: NDArray[np.uint32]) -> NDArray[np.uint32]:
@@ -22,14 +22,14 @@ def _offsets(units: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 
 def check_charsmap(data: bytes) -> None:
-    """Raises ValueError for rules that no compiler of them makes."""
+    """Raises ValueError for rules that SentencePiece's compiler cannot have made."""
     size = int.from_bytes(data[:4], "little")
     if len(data) < 4 or size % 4 or not 4 <= size <= len(data) - 4:
         raise ValueError("rules of normalisation that do not fit their size")
     units = np.frombuffer(data, "<u4", size // 4, 4)
     texts = data[4 + size :]
     texts.decode("utf-8")  # UnicodeDecodeError is a ValueError
-    # Where a text may begin: at a character, or at the end, where it is empty.
+    # A text may begin at any character, or at the end, where it is empty.
     begins = np.append((np.frombuffer(texts, np.uint8) & 0xC0) != 0x80, True)
     labels = np.arange(1, _BLOCK, dtype=np.uint32)
     seen = np.zeros(units.size, bool)

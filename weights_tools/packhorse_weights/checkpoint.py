@@ -1,4 +1,5 @@
-"""Finds what a model folder holds: config, weights in any of the known forms, pooling."""
+"""Finds what a model folder holds: its config, its weights in any of the known forms, and its
+pooling."""
 
 from __future__ import annotations
 
@@ -15,9 +16,10 @@ from packhorse_weights.classifier import (
     read_score,
     refuse_padding_at_the_end,
 )
-from packhorse_weights.config import Config
+from packhorse_weights.config import Config, language_part
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
+from packhorse_weights.gguf_model import find_gguf, open_gguf
 from packhorse_weights.hub import find_model
 from packhorse_weights.layout import Spec
 from packhorse_weights.modules import known_modules, read_parts
@@ -40,39 +42,39 @@ from packhorse_weights.reranker import (
 )
 from packhorse_weights.safetensors_file import read_safetensors
 from packhorse_weights.static_embedding import find_static, read_static
-from packhorse_weights.tensor import WEIGHT_DTYPES, Tensor, cast, default_dtype
+from packhorse_weights.tensor import WEIGHT_DTYPES, LazyTensor, Tensor, cast, default_dtype
 from packhorse_weights.transformer_module import config_overrides
-from packhorse_weights.vocabulary import read_masked_lm
+from packhorse_weights.vocabulary import read_lm_head, read_masked_lm
 from packhorse_weights.weight_files import Format, read_weights
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model as it lies on disk; nothing but headers has been read."""
+    """A model as it lies on disk. Only headers of its files have been read."""
 
     spec: Spec
     names: dict[str, str]  # ours -> theirs
-    tensors: dict[str, Tensor]  # theirs -> view of the file, heads that nothing uses included
-    files: list[Path]  # of the weights
+    tensors: dict[str, Tensor]  # theirs -> view of the file, including heads that nothing uses
+    files: list[Path]  # files of the weights
     format: Format
-    folder: Path  # of config.json and the tokenizer
+    folder: Path  # of config.json and the tokenizer; of a GGUF file, which holds both, the file
     converted: bool  # packhorse.json and our names
     pooling_reason: str  # why sequences are pooled as `embedding.pooling` of the spec says
     elsewhere: bool = False  # whether some tensors lie in other files than `files`
 
     @property
     def is_quantized(self) -> bool:
-        """Whether it was converted with `quantize`: sessions of it have that dtype."""
+        """Whether it was converted with `quantize`. Its sessions then have that dtype."""
         return self.converted and any(tensor.dtype == "int8" for tensor in self.tensors.values())
 
     @property
     def stored_dtype(self) -> str:
-        """ "int8" of a quantised folder, else that of most elements of the model."""
+        """The dtype of most elements of the model, or "int8" for a quantised folder."""
         if self.is_quantized:
             return "int8"
         counts: Counter[str] = Counter()
         for theirs in self.names.values():
-            counts[self.tensors[theirs].dtype] += self.tensors[theirs].data.size
+            counts[self.tensors[theirs].dtype] += self.tensors[theirs].size
         return max(counts, key=counts.__getitem__, default="float32")
 
     def default_dtype(self, device: str) -> str:
@@ -87,18 +89,19 @@ class ModelFiles:
     spec: docs/spec.md. names: ours -> theirs, for every tensor of the spec.
     safetensors: files that hold the tensors under *their* names, where `tensors` is None.
     tensors: otherwise, the tensors under *our* names, C-contiguous, float32, float16 or bfloat16
-        (as uint16); they are read-only and may be views of a mapped file.
+        (as uint16); they are read-only and may be views of a mapped file. `data` of those that a
+        GGUF file holds in another form (`LazyTensor`) is made each time that it is asked for.
     """
 
     spec: Spec
     safetensors: list[Path]
     names: dict[str, str]
     tensors: dict[str, Tensor] | None
-    stored_dtype: str  # of the checkpoint: see `Checkpoint`
+    stored_dtype: str  # Checkpoint.stored_dtype
 
 
 def model_folder(folder: Path) -> Path:
-    """Where config.json lies: sentence-transformers may keep the transformer in a subfolder."""
+    """The folder of config.json. sentence-transformers may keep the transformer in a subfolder."""
     if (static := find_static(folder)) is not None:
         return static
     for module in read_modules(folder)[:1]:
@@ -116,10 +119,11 @@ def inspect_checkpoint(
     *,
     revision: str | None = None,
 ) -> Checkpoint:
-    """Opens a model folder, or one weight file (.safetensors, .bin, .pt) beside its config.json.
+    """Opens a model folder, a GGUF file, or one weight file (.safetensors, .bin, .pt) beside its
+    config.json.
 
-    Converted folders, Hugging Face folders and sentence-transformers folders are known. Tensors are
-    views of the files: nothing is loaded.
+    Converted folders, Hugging Face folders and sentence-transformers folders are known, and folders
+    that hold nothing but a GGUF file. Tensors are views of the files: nothing is loaded.
 
     path, revision: a folder, a file, or the name of a repository and a revision of it, as for
     `find_model`.
@@ -161,7 +165,10 @@ def _open_static(root: Path, folder: Path, file: Path | None) -> Checkpoint:
 
 def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     """As the files say."""
+    gguf = find_gguf(path)
     root, file = (path, None) if path.is_dir() else (path.parent, path)
+    if gguf is not None:
+        root = gguf  # it is all of the model: what lies beside it is not looked at
     if (root / "packhorse.json").is_file():
         spec = read_json(root / "packhorse.json")
         weights = file or root / "model.safetensors"
@@ -183,12 +190,19 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
 
     modules = known_modules(root)
     folder = model_folder(root)
-    if not (folder / "config.json").is_file():
-        raise CheckpointError(f"{folder}: no config.json and no packhorse.json")
-    fields = read_json(folder / "config.json") | config_overrides(folder)
-    config = Config(fields, str(folder / "config.json"))
+    pooling: str | None = None
+    format: Format
+    if gguf is not None:
+        fields, tensors, pooling = open_gguf(gguf)
+        files, format = [gguf], "gguf"
+        config = Config(fields, str(gguf))
+    else:
+        if not (folder / "config.json").is_file():
+            raise CheckpointError(f"{folder}: no config.json and no packhorse.json")
+        fields = read_json(folder / "config.json") | config_overrides(folder)
+        config = language_part(Config(fields, str(folder / "config.json")))
+        tensors, files, format = read_weights(folder, file)
     model_type, family = find_architecture(config)
-    tensors, files, format = read_weights(folder, file)
 
     spec = family.spec(model_type, config)
     prefix = find_prefix(family, tensors, str(files[0]))
@@ -204,6 +218,8 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
         if heads["classifier"]["input"] != "tokens" and (pair := read_pair(folder)) is not None:
             spec["pair"] = pair
     parts = read_parts(modules, root, folder, config, tensors)
+    if pooling is not None:
+        parts.embedding["pooling"], parts.pooling_reason = pooling, "pooling_type says so"
     if reranker is not None or parts.answers is not None:
         template = read_reranker(reranker)
         check_reads_templates(family, config, heads.get("classifier"))
@@ -212,7 +228,7 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
         if not scores_sequences(heads.get("classifier")):
             tokens = answer_tokens(template, folder, config, parts.answers)
             weight = answer_weight(family, prefix, config, tensors, tokens)
-            parts.add("classifier", f"{family.lm_head} of answers", {"weight": weight})
+            parts.add("classifier", "answers of the LM head", {"weight": weight})
             heads["classifier"] = {
                 "input": "last",
                 "bias": False,
@@ -226,6 +242,10 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
         layers |= masked_lm[1]
     elif parts.sparse:
         raise CheckpointError(f"{root}: SpladePooling, but no head of a masked language model")
+    lm_head = read_lm_head(family, prefix, config, tensors)
+    if lm_head is not None and "template" not in spec:
+        heads["lm"] = lm_head[0]
+        layers |= lm_head[1]
     if heads:
         spec["heads"] = heads
     spec["embedding"] = parts.embedding
@@ -258,6 +278,9 @@ def resolve_model(
     for name, tensor in used.items():
         dtype = tensor.dtype if tensor.dtype in WEIGHT_DTYPES else "float32"
         tensor = cast(tensor, dtype, name)
+        if isinstance(tensor, LazyTensor):
+            tensors[name] = tensor
+            continue
         flags = tensor.data.flags
         plain = flags.c_contiguous and flags.aligned
         data = tensor.data if plain else tensor.data.copy(order="C")

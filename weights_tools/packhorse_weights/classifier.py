@@ -1,4 +1,4 @@
-"""The classifier of a checkpoint: which there is, its labels, how pairs are scored with it."""
+"""The classifier of a checkpoint: which one it is, its labels, and how pairs are scored with it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PROBLEMS = {
 
 
 def find_head(family: Architecture, config: Config, tensors: Mapping[str, Tensor]) -> Head | None:
-    """The head of the class that the config names, where the checkpoint has its weights."""
+    """The head of the class that the config names, if the checkpoint has its weights."""
     for ending, head in family.heads.items():
         if config.class_name.endswith(ending) and f"{head.names['classifier']}.weight" in tensors:
             return head
@@ -36,7 +36,8 @@ def find_head(family: Architecture, config: Config, tensors: Mapping[str, Tensor
 
 
 def _labels(config: Config, rows: int) -> list[str]:
-    """Names of labels; `rows`: how many the layer has, where the config says nothing."""
+    """The names of the labels. `rows` is the number of rows of the layer, which decides if the
+    config says nothing."""
     names = config.fields.get("id2label")
     if names is None:
         count = config.integer("num_labels", default=rows, high=_MAX_LABELS)
@@ -51,7 +52,7 @@ def _labels(config: Config, rows: int) -> list[str]:
 def read_classifier(
     head: Head, config: Config, tensors: Mapping[str, Tensor], has_pooler: bool, root: Path
 ) -> dict[str, Any]:
-    """`heads.classifier` of the spec."""
+    """Builds `heads.classifier` of the spec."""
     options = head.options(config)
     if options["input"] == "pooler" and not has_pooler:
         raise CheckpointError(f"{config.where}: a classifier on a pooler, but there is no pooler")
@@ -67,9 +68,9 @@ def read_classifier(
 
 
 def read_score(config: Config, root: Path) -> str:
-    """`heads.classifier.score`: what sentence-transformers' CrossEncoder applies to the logit of a
-    single label: what its own config in the folder `root` names, or the model's, in either form,
-    else a sigmoid."""
+    """Builds `heads.classifier.score`: the function that sentence-transformers' CrossEncoder
+    applies to the logit of a single label. Its own config in the folder `root` names it, or the
+    model's config does in either form; otherwise it is a sigmoid."""
     path = root / "config_sentence_transformers.json"
     older = config.fields.get("sbert_ce_default_activation_function")
     for named in (
@@ -83,7 +84,7 @@ def read_score(config: Config, root: Path) -> str:
 
 
 def _processor(value: object) -> dict[str, Any]:
-    """The post-processor that puts special tokens in; others may stand beside it in a sequence."""
+    """The post-processor that inserts special tokens. Others may stand beside it in a sequence."""
     known = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")
     whole = value if isinstance(value, dict) else {}
     parts = whole.get("processors") if whole.get("type") == "Sequence" else [whole]
@@ -92,8 +93,8 @@ def _processor(value: object) -> dict[str, Any]:
 
 
 def refuse_padding_at_the_end(config: Config, folder: Path) -> None:
-    """Where the tokenizer ends texts with the padding token, transformers' classes of decoders take
-    the token before for the last one."""
+    """Raises CheckpointError if the tokenizer ends texts with the padding token, because
+    transformers' classes of decoders then take the token before it for the last one."""
     padding = config.fields.get("pad_token_id")
     processor = _processor((read_tokenizer(folder) or {}).get("post_processor"))
     for kind in ("single", "pair"):
@@ -101,7 +102,7 @@ def refuse_padding_at_the_end(config: Config, folder: Path) -> None:
             ((name, fields),) = processor[kind][-1].items()
             ids = processor["special_tokens"][fields["id"]]["ids"] if name == "SpecialToken" else []
         except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-            continue  # of another kind; where it matters, it is looked at again
+            continue  # another kind of file; where it matters, another check reads it
         if padding is not None and ids[-1:] == [padding]:
             raise CheckpointError(
                 f"{folder}: texts end with the token {padding}, pad_token_id of {config.where}: a "
@@ -110,7 +111,8 @@ def refuse_padding_at_the_end(config: Config, folder: Path) -> None:
 
 
 def read_pair(folder: Path) -> dict[str, Any] | None:
-    """`pair` of the spec, from the tokenizer: None where there is none or it joins no pairs."""
+    """Builds `pair` of the spec from the tokenizer. Returns None if there is no tokenizer or it
+    joins no pairs."""
     path = folder / "tokenizer.json"
     processor = _processor((read_tokenizer(folder) or {}).get("post_processor"))
     if not processor:
@@ -135,7 +137,7 @@ def read_pair(folder: Path) -> dict[str, Any] | None:
         raise CheckpointError(f"{path}: post_processor {processor!r:.120} is not usable") from None
     tokens = [token for token, _ in parts]
     if [token for token in tokens if isinstance(token, str)] != ["query", "document"]:
-        return None  # not made for pairs
+        return None  # the tokenizer is not made for pairs
     if any(type(one) not in (int, str) or type(kind) is not int for one, kind in parts):
         raise CheckpointError(f"{path}: post_processor {processor!r:.120} is not usable")
     return {"tokens": tokens, "types": [kind for _, kind in parts]}

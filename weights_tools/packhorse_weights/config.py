@@ -1,4 +1,4 @@
-"""Typed access to a config.json, with errors that name the field."""
+"""Typed access to a config.json. Errors name the field."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class Config:
         self.fields, self.where = fields, where
 
     def renamed(self, names: Mapping[str, str]) -> Config:
-        """The same fields, those of a family's own names (theirs -> the usual) renamed."""
+        """Returns the same fields, with a family's own names (theirs -> the usual one) renamed."""
         usual = {names[name]: value for name, value in self.fields.items() if name in names}
         return Config({**self.fields, **usual}, self.where)
 
     @property
     def class_name(self) -> str:
-        """The class of transformers that wrote the checkpoint; "" where the config names none."""
+        """The transformers class that wrote the checkpoint, or "" if the config names none."""
         classes = self.fields.get("architectures")
         return str(classes[0]) if isinstance(classes, list) and classes else ""
 
     def section(self, name: str) -> Config:
-        """A field that holds fields; empty where it is absent."""
+        """A field whose value is an object; empty if it is absent."""
         value = self.fields.get(name)
         if not isinstance(value, dict | None):
             raise CheckpointError(f"{self.where}: {name}: expected an object, found {value!r:.80}")
@@ -68,7 +68,7 @@ class Config:
         return value
 
     def choice(self, name: str, choices: Mapping[str, str], default: str) -> str:
-        """The value that `choices` gives for what the field says."""
+        """The value of `choices` for the text in a field."""
         value = self.fields.get(name, default)
         if not isinstance(value, str) or value not in choices:
             raise CheckpointError(
@@ -78,7 +78,21 @@ class Config:
         return choices[value]
 
     def refuse(self, name: str, *harmless: object) -> None:
-        """Refuses a field whose value is something else than absent, None, False or `harmless`."""
+        """Raises CheckpointError unless a field is absent, None, False or one of `harmless`."""
         value = self.fields.get(name)
         if value not in (None, False, *harmless):
             raise CheckpointError(f"{self.where}: {name} = {value!r:.80} is not supported")
+
+
+def language_part(config: Config) -> Config:
+    """The config of the language model within one that also sees: Gemma 3's, whose tensors have the
+    same names behind another prefix. Other configs are given back as they are."""
+    text = config.fields.get("text_config")
+    if config.fields.get("model_type") != "gemma3" or not isinstance(text, dict):
+        return config
+    outer = {
+        name: config.fields[name]
+        for name in ("architectures", "tie_word_embeddings")
+        if name in config.fields
+    }
+    return Config({"model_type": "gemma3_text", **text, **outer}, f"{config.where}: text_config")

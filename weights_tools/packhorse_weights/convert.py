@@ -13,7 +13,9 @@ from typing import Any
 from packhorse_weights.checkpoint import inspect_checkpoint
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json, refuse_lfs_pointer
+from packhorse_weights import gguf_model
 from packhorse_weights.generation_files import generation_config
+from packhorse_weights.gguf_model import open_tokenizer
 from packhorse_weights.hub import find_model
 from packhorse_weights.pooling import AskedPooling
 from packhorse_weights.quantize import QUANTIZED_DTYPES, quantize_tensors
@@ -23,7 +25,7 @@ from packhorse_weights.tensor import WEIGHT_DTYPES
 from packhorse_weights.tokenizer_files import build_tokenizer
 from packhorse_weights.transformer_module import SETTINGS, settings_file
 
-# Everything that text needs on its way to ids, and the licence that the weights came under.
+# All files that are needed to turn text into ids, and the licence of the weights.
 _TRAVELLING = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -47,6 +49,10 @@ def _check_destination(folder: Path, overwrite: bool) -> None:
         return
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: exists and is not a folder")
+    if folder.samefile(Path.cwd()):
+        raise CheckpointError(
+            f"{folder}: is the current folder, which a converted one cannot replace; name another"
+        )
     if not any(folder.iterdir()):
         return
     if not overwrite:
@@ -59,7 +65,8 @@ def _check_destination(folder: Path, overwrite: bool) -> None:
 
 
 def _copy_text_files(to: Path, root: Path, model: Path) -> None:
-    """model: the folder of config.json, whose files win over those of `root`."""
+    """Copies these files. `model` is the folder of config.json; its files take precedence over
+    those of `root`."""
     files = {
         name: folder / name
         for name in _TRAVELLING
@@ -76,21 +83,32 @@ def _copy_text_files(to: Path, root: Path, model: Path) -> None:
 
 
 def _write_tokenizer(to: Path, folders: tuple[Path, ...]) -> None:
-    """Writes the tokenizer.json of a folder that has an older form: what that form means depends on
-    config.json, which a converted folder does not have."""
+    """Writes a tokenizer.json for a folder that has an older form of tokenizer. The meaning of that
+    form depends on config.json, which a converted folder does not have."""
     if (to / "tokenizer.json").is_file():
         return
     for folder in folders:
         try:
             built = build_tokenizer(folder, folders[0])
         except CheckpointError:
-            return  # weights are of use without it, and what loads it for text says why
+            return  # weights are useful without it; loading the model for text raises the error
         if built is not None:
             _write_json(to / "tokenizer.json", built.fields)
             path = to / "tokenizer_config.json"
             settings = read_json(path) if path.is_file() else {}
             _write_json(path, {"mask_token": built.mask_token, **settings})
             return
+
+
+def _write_parts_of_gguf(to: Path, path: Path) -> None:
+    """The files that a folder has in place of the metadata."""
+    _write_json(to / "generation_config.json", gguf_model.generation_config(path))
+    try:
+        found = open_tokenizer(path)
+    except CheckpointError:
+        return  # as above
+    _write_json(to / "tokenizer.json", found.tokenizer)
+    _write_json(to / "tokenizer_config.json", found.settings)
 
 
 def _write_json(path: Path, fields: Mapping[str, Any]) -> None:
@@ -116,9 +134,9 @@ def convert(
     written into packhorse.json.
 
     dtype: "float32", "float16" or "bfloat16"; None keeps each tensor's own. quantize: "int8" stores
-    the dense layers of the blocks so, for sessions with dtype="int8" (docs/weights.md). progress
-    is called with (bytes written, bytes in total). `dst` appears whole or not at all; an existing
-    folder is replaced only with `overwrite`, and only where it was written by this function.
+    the dense layers of the blocks in int8, for sessions with dtype="int8" (docs/weights.md).
+    progress is called with (bytes written, bytes in total). `dst` appears complete or not at all.
+    An existing folder is replaced only with `overwrite`, and only if this function wrote it.
     Returns `dst`.
     """
     if dtype not in (None, *WEIGHT_DTYPES):
@@ -145,15 +163,19 @@ def convert(
             for name, tensor in tensors.items()
         }
     destination.parent.mkdir(parents=True, exist_ok=True)
-    # Beside the destination, so that the rename stays within one file system.
+    # The scratch folder lies beside the destination, so that the rename stays within one file
+    # system.
     scratch = destination.parent / f".{destination.name}.{os.getpid()}.partial"
     replaced = scratch.with_suffix(".replaced")
     scratch.mkdir()
     try:
         write_safetensors(scratch / "model.safetensors", tensors, dtypes, progress)
-        root = src if src.is_dir() else src.parent
-        _copy_text_files(scratch, root, checkpoint.folder)
-        _write_tokenizer(scratch, (checkpoint.folder, root))
+        if checkpoint.format == "gguf":
+            _write_parts_of_gguf(scratch, checkpoint.folder)
+        else:
+            root = src if src.is_dir() else src.parent
+            _copy_text_files(scratch, root, checkpoint.folder)
+            _write_tokenizer(scratch, (checkpoint.folder, root))
         text = json.dumps(checkpoint.spec, indent=2) + "\n"
         (scratch / "packhorse.json").write_text(text, encoding="utf-8")
         if destination.exists() and any(destination.iterdir()):

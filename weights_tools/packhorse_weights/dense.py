@@ -1,4 +1,4 @@
-"""Dense layers in files of their own, as sentence-transformers' modules and others keep them."""
+"""Dense layers in separate files, as sentence-transformers' modules and others store them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from packhorse_weights.files import read_json
 from packhorse_weights.tensor import Tensor
 from packhorse_weights.weight_files import read_file
 
-# Classes of torch, as Dense modules name them -> ours; None: no activation.
+# Classes of torch, as Dense modules name them -> our names; None: no activation.
 _ACTIVATIONS = {
     "torch.nn.modules.linear.Identity": "",
     "torch.nn.modules.activation.Tanh": "tanh",
@@ -19,18 +19,19 @@ _ACTIVATIONS = {
     "torch.nn.modules.activation.GELU": "gelu",
     "torch.nn.modules.activation.SiLU": "silu",
 }
-Layer = dict[str, Tensor]  # "weight", "bias" if any
+Layer = dict[str, Tensor]  # "weight" and, if there is one, "bias"
 
 
 class Dense(NamedTuple):
     layer: Layer
-    activation: str  # by our name; "": none
+    activation: str  # our name of it; "": none
     has_residual: bool
-    residual: Layer  # the layer that its input goes through before it is added; empty: none
+    residual: Layer  # the layer through which its input is added; empty: none
 
 
 def take_layer(tensors: dict[str, Tensor], prefix: str, path: Path, has_bias: bool = True) -> Layer:
-    """Takes prefix + "weight" and, if any, prefix + "bias" out of the tensors of a file."""
+    """Takes prefix + "weight" and, if there is one, prefix + "bias" out of the tensors of a
+    file."""
     layer = {
         name: tensors.pop(prefix + name)
         for name in ("weight", "bias")[: 1 + has_bias]
@@ -50,7 +51,7 @@ def refuse_rest(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def read_dense(folder: Path, inputs: str) -> Dense:
-    """A Dense module whose input and output are `inputs`."""
+    """Reads a Dense module whose input and output are `inputs`."""
     config = Config(read_json(folder / "config.json"), str(folder / "config.json"))
     for name in ("module_input_name", "module_output_name"):
         config.refuse(name, inputs)

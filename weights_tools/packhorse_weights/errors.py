@@ -1,4 +1,4 @@
-"""The one error of this package."""
+"""The only error class of this package."""
 
 
 class CheckpointError(ValueError):

@@ -1,8 +1,8 @@
-"""Packages that are not needed to run, and what a message says where one is missing."""
+"""Optional packages, and the message when one is missing."""
 
 from __future__ import annotations
 
-# Extra of pyproject.toml -> its packages.
+# An extra of pyproject.toml -> its packages.
 _EXTRAS = {
     "text": ("tokenizers", "jinja2"),
     "structured": ("llguidance",),
@@ -12,13 +12,14 @@ _EXTRAS = {
 
 
 def install_hint(extra: str) -> str:
-    """The commands that install the packages of an extra, wherever Packhorse itself came from."""
+    """The commands that install the packages of an extra, whatever way Packhorse itself was
+    installed."""
     packages = " ".join(_EXTRAS[extra])
     return f"pip install {packages} (or, in a clone of Packhorse: pip install '.[{extra}]')"
 
 
 def missing_package(extra: str, package: str, what: str) -> ModuleNotFoundError:
-    """The error where `what` needs `package` of an extra."""
+    """The error to raise if `what` needs `package` of an extra."""
     return ModuleNotFoundError(
         f"{what} needs the package {package} (extra {extra!r}), which is not installed: "
         f"{install_hint(extra)}",

@@ -1,4 +1,4 @@
-"""Small file helpers that trust nothing they read."""
+"""Small helpers for files, which trust nothing that they read."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def parse_json_object(text: bytes, what: str) -> dict[str, Any]:
 
 
 def refuse_lfs_pointer(path: Path, start: bytes | None = None) -> None:
-    """Raises CheckpointError where `path`, which begins with `start` (None: it is read), only
-    stands for a file that Git LFS has not fetched."""
+    """Raises CheckpointError if `path` is only a placeholder for a file that Git LFS has not
+    fetched. `start` is the beginning of the file; None: it is read."""
     if start is None:
         with path.open("rb") as file:
             start = file.read(len(_LFS_POINTER))
@@ -61,9 +61,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def child(folder: Path, name: object, what: str) -> Path:
-    """`folder / name`, where `name` came from a file: it must stay below the folder.
+    """Returns `folder / name`, where `name` comes from a file and must stay below the folder.
 
-    Links are followed: download caches consist of them.
+    Links are followed, because download caches consist of them.
     """
     if not isinstance(name, str) or "\0" in name or "\\" in name or ":" in name:
         raise CheckpointError(f"{what}: {name!r} is not a usable file name")
@@ -74,7 +74,7 @@ def child(folder: Path, name: object, what: str) -> Path:
 
 
 def map_file(path: Path) -> mmap.mmap:
-    """The whole file, mapped read-only. It stays mapped while a view of it lives."""
+    """Maps a whole file read-only. It stays mapped as long as a view of it is alive."""
     with path.open("rb") as file:
         if path.stat().st_size == 0:
             raise CheckpointError(f"{path}: the file is empty")

@@ -8,10 +8,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from packhorse_weights import gguf_model
 from packhorse_weights.checkpoint import model_folder
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_bytes, read_json
+from packhorse_weights.gguf_model import find_gguf, open_tokenizer
 from packhorse_weights.hub import find_model
 from packhorse_weights.layout import Spec
 from packhorse_weights.pooling import read_modules
@@ -38,14 +40,14 @@ def generates(
     path: str | PathLike[str],
     spec: Spec,
     kv_tokens: int | None,
-    *,
-    embeds: bool = False,
+    *others: Any,
     revision: str | None = None,
 ) -> bool:
-    """Whether a model is to generate rather than to embed.
+    """Whether a model is to generate rather than to embed, score or predict.
 
-    kv_tokens  as of `Session.load`. embeds: whether something was asked for that embedders and
-               rerankers alone have
+    kv_tokens  as of `Session.load`
+    others     its arguments reranker, pooling, normalize and max_predictions, of which any one asks
+               for something else than generation
 
     Raises CheckpointError where it cannot generate, and `kv_tokens` asks for it.
     """
@@ -53,8 +55,8 @@ def generates(
         return False
     heads = spec.get("heads")
     reason = None
-    if "template" in spec or embeds:
-        reason = "reranker, pooling and normalize are for models that score or embed"
+    if "template" in spec or any(one is not None and (one is False or one != 0) for one in others):
+        reason = "reranker, pooling, normalize and max_predictions are for other sessions"
     elif not isinstance(heads, dict) or "lm" not in heads:
         reason = "it has no head of a causal language model"
     elif _embeds_by_files(find_model(path, revision)):
@@ -78,6 +80,8 @@ def read_generation(path: str | PathLike[str], *, revision: str | None = None) -
     Raises CheckpointError for what is not usable.
     """
     path = find_model(path, revision)
+    if (gguf := find_gguf(path)) is not None:
+        return _of_gguf(gguf)
     root = path if path.is_dir() else path.parent
     folder = model_folder(root)
     where = str(folder / "generation_config.json")
@@ -99,6 +103,21 @@ def generation_config(folder: Path) -> dict[str, Any] | None:
     ends = _optional(folder / "config.json").fields.get("eos_token_id")
     found = {**fields, "eos_token_id": fields.get("eos_token_id", ends)}
     return found if file.is_file() or ends is not None else None
+
+
+def _of_gguf(path: Path) -> GenerationFiles:
+    where = str(path)
+    fields = gguf_model.generation_config(path)
+    # What the file says of sampling is meant: there is no do_sample.
+    drawn = {"do_sample": True} if fields.get("temperature") else {}
+    generation = Config(fields | drawn, where)
+    settings = Config(open_tokenizer(path).settings, where)
+    return GenerationFiles(
+        _token_ids(generation, "eos_token_id"),
+        _defaults(generation),
+        _named_templates(settings),
+        _special_tokens(settings, Config({}, where)),
+    )
 
 
 def _optional(path: Path) -> Config:
@@ -134,8 +153,8 @@ def _defaults(config: Config) -> dict[str, Any]:
     return found
 
 
-def _chat_templates(folder: Path, settings: Config) -> dict[str, str]:
-    """Files of their own come before tokenizer_config.json, as in transformers."""
+def _named_templates(settings: Config) -> dict[str, str]:
+    """Of tokenizer_config.json."""
     found: dict[str, str] = {}
     value = settings.fields.get("chat_template")
     named = value if isinstance(value, list) else []
@@ -151,7 +170,12 @@ def _chat_templates(folder: Path, settings: Config) -> dict[str, str]:
             f"{settings.where}: chat_template is {value!r:.80}, expected a text or a list of "
             "names and templates"
         )
-    found |= {one["name"]: one["template"] for one in named}
+    return found | {one["name"]: one["template"] for one in named}
+
+
+def _chat_templates(folder: Path, settings: Config) -> dict[str, str]:
+    """Files of their own come before tokenizer_config.json, as in transformers."""
+    found = _named_templates(settings)
     if (folder / "chat_template.json").is_file():
         file = _optional(folder / "chat_template.json")
         if isinstance(text := file.fields.get("chat_template"), str):

@@ -1,9 +1,9 @@
-"""Models by name: found in the cache of Hugging Face, or downloaded into it.
+"""Finds models by name in the cache of Hugging Face, or downloads them into it.
 
-The layout of the cache: a folder models--ORG--NAME for each repository, in it refs/REVISION (a file
-that holds the commit of a branch or tag), snapshots/COMMIT (the files) and .no_exist/COMMIT (empty
-files for names that the repository is known not to have). Source: the documentation of
-huggingface_hub, "Understand caching".
+The cache has a folder models--ORG--NAME for each repository. It holds refs/REVISION (a file with
+the commit of a branch or tag), snapshots/COMMIT (the files) and .no_exist/COMMIT (empty files for
+names that the repository is known not to have). Source: the documentation of huggingface_hub,
+"Understand caching".
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from packhorse_weights.hub_files import choose_files, has_tokenizer, missing_par
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
 _NAME = re.compile(rf"(?:{_PART}/)?{_PART}")
 _MODULES = "modules.json"
-_TIMEOUT = 10.0  # seconds, of a request for the names of files
-_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # the first that is set counts
+_TIMEOUT = 10.0  # in seconds, for a request for the names of files
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # the first one that is set decides
 
 
 def cache_folder() -> Path:
-    """Where huggingface_hub keeps repositories, by the variables of the environment it honours."""
+    """The folder in which huggingface_hub keeps repositories, by the environment variables that it
+    honours."""
     caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     home = os.environ.get("HF_HOME", f"{caches}/huggingface")
     older = os.environ.get("HUGGINGFACE_HUB_CACHE", f"{home}/hub")
@@ -36,14 +37,14 @@ def cache_folder() -> Path:
 
 
 def _offline_by() -> str | None:
-    """The variable that forbids downloads; None: they are allowed."""
+    """The environment variable that forbids downloads, or None if they are allowed."""
     name = next((name for name in _OFFLINE if os.environ.get(name)), None)
     on = name is not None and os.environ[name].upper() in ("1", "ON", "YES", "TRUE")
     return name if on else None
 
 
 def _hub() -> Any:
-    """The package huggingface_hub where something may be downloaded, else None."""
+    """The package huggingface_hub if downloads are possible, otherwise None."""
     if _offline_by() is not None:
         return None
     try:
@@ -65,7 +66,8 @@ class _Entry:
         return self.cache / f"models--{self.name.replace('/', '--')}"
 
     def commit(self) -> str:
-        """Of the revision: what its file of refs says, else the revision is one itself."""
+        """The commit of the revision: the one in its file of refs, otherwise the revision
+        itself."""
         revision = self.revision or "main"
         reference = self.folder / "refs" / revision.lstrip("/")
         if ".." not in reference.parts and reference.is_file():
@@ -80,13 +82,13 @@ class _Entry:
         return snapshot if snapshot.is_dir() else None
 
     def _longer_name(self) -> str:
-        """For messages: what a name without an organisation means elsewhere."""
+        """For messages: what sentence-transformers means by a name without an organisation."""
         if "/" in self.name:
             return ""
         return f" (sentence-transformers means sentence-transformers/{self.name} by such a name)"
 
     def lacks(self) -> str | None:
-        """What is missing for a session, in words; None: nothing."""
+        """Says what is missing for a session, or returns None if nothing is."""
         snapshot = self.snapshot()
         if snapshot is None:
             if not self.folder.is_dir():
@@ -103,22 +105,25 @@ class _Entry:
         return None if missing is None else f"{snapshot} is incomplete: it lacks {missing}"
 
     def is_certain(self, snapshot: Path) -> bool:
-        """Whether the cache says if there are modules on the model, and has a tokenizer.
+        """Whether the cache has a tokenizer and says whether the repository has modules on the
+        model.
 
-        Whoever downloaded a model through transformers has no modules.json, even where the
-        repository has one, and pooling would be another.
+        After a download through transformers there is no modules.json even if the repository has
+        one, and the pooling would be a different one.
         """
         absent = self.folder / ".no_exist" / snapshot.name / _MODULES
         known = (snapshot / _MODULES).is_file() or absent.is_file()
         return (known or (snapshot / "packhorse.json").is_file()) and has_tokenizer(snapshot)
 
     def files(self, hub: Any) -> list[str]:
-        """Of the repository; one request, which is not repeated where there is no network."""
+        """The names of the repository's files. This is one request, which is not repeated if there
+        is no network."""
         found = hub.model_info(self.name, revision=self.revision, timeout=_TIMEOUT).siblings
         return [file.rfilename for file in found]
 
     def download(self, hub: Any, files: list[str]) -> Path:
-        """Those of `files` that are needed and not in the cache, with the progress bar of `hub`."""
+        """Downloads those of `files` that are needed and not in the cache, with the progress bar of
+        `hub`."""
         path = hub.snapshot_download(
             self.name,
             revision=self.revision,
@@ -128,28 +133,28 @@ class _Entry:
         return Path(path)
 
     def complete(self, hub: Any, snapshot: Path) -> None:
-        """Downloads what `is_certain` misses. What fails is left as it is: a session can do
-        without."""
+        """Downloads what `is_certain` finds missing. If that fails, nothing happens: a session can
+        do without."""
         commit = replace(self, revision=snapshot.name)
         try:
             files = commit.files(hub)
             if _MODULES in files or not has_tokenizer(snapshot):
                 commit.download(hub, files)
-            else:  # in this way the cache keeps in mind that there is no such file
+            else:  # so that the cache records that there is no such file
                 hub.hf_hub_download(
                     self.name, _MODULES, revision=snapshot.name, cache_dir=str(self.cache)
                 )
-        except Exception:  # of many kinds, depending on the version and its HTTP library
+        except Exception:  # its class depends on the version and its HTTP library
             return
 
     @property
     def command(self) -> str:
-        """That downloads it; part of huggingface_hub."""
+        """The command that downloads the revision; it is part of huggingface_hub."""
         revision = f" --revision {self.revision}" if self.revision else ""
         return f"hf download {self.name}{revision}"
 
     def advice(self) -> str:
-        """What to run where nothing may be, or can be, downloaded from here."""
+        """Says what to run if nothing may be, or can be, downloaded from here."""
         if (variable := _offline_by()) is not None:
             return (
                 f"{variable} is set, so it was not downloaded; where there is a network: "
@@ -163,7 +168,7 @@ class _Entry:
 
 
 def _entry_at(path: Path, revision: str | None) -> _Entry | None:
-    """The repository whose folder in a cache `path` is; None for other folders."""
+    """The repository whose folder in a cache `path` is, or None for other folders."""
     kind, _, name = path.resolve().name.partition("--")
     if kind != "models" or not (path / "snapshots").is_dir():
         return None
@@ -171,7 +176,8 @@ def _entry_at(path: Path, revision: str | None) -> _Entry | None:
 
 
 def _find(entry: _Entry, wanted: str) -> Path:
-    """`wanted`: what the caller asked for, and why it is not a folder itself, for messages."""
+    """Finds the folder of a revision. `wanted` says in messages what the caller asked for, and why
+    that is not a folder itself."""
     lacks, hub = entry.lacks(), _hub()
     snapshot = entry.snapshot()
     if lacks is None and snapshot is not None:
@@ -193,15 +199,15 @@ def _find(entry: _Entry, wanted: str) -> Path:
 def find_model(path_or_name: str | PathLike[str], revision: str | None = None) -> Path:
     """The folder (or weight file) of a model.
 
-    path_or_name  a path that exists is taken; also the folder of a repository in the cache of
-                  Hugging Face (models--ORG--NAME). Otherwise a name such as "org/model" is looked
-                  up in that cache, and what is not there is downloaded through huggingface_hub,
-                  where it is installed and HF_HUB_OFFLINE is not set
+    path_or_name  an existing path, or the folder of a repository in the cache of Hugging Face
+                  (models--ORG--NAME). Any other name, such as "org/model", is looked up in that
+                  cache; what is not there is downloaded through huggingface_hub, if that is
+                  installed and HF_HUB_OFFLINE is not set
     revision      a branch, a tag or a whole commit hash; None: the branch main
 
-    What the cache has is taken as it is: nothing asks whether the hub has a newer version. Raises
-    FileNotFoundError, which says where was looked and what to run, and ValueError for a revision of
-    a path that has none.
+    The cache is used as it is, without asking whether the hub has a newer version. Raises
+    FileNotFoundError, saying where the model was looked for and what to run, and ValueError if a
+    revision is given for a path that has none.
     """
     path = Path(path_or_name)
     if path.exists():

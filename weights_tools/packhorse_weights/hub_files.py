@@ -11,10 +11,10 @@ from packhorse_weights.files import read_json
 from packhorse_weights.pooling import read_modules
 from packhorse_weights.weight_files import WEIGHT_FILES
 
-# Folders of modules, as sentence-transformers names them: 1_Pooling, query_0_Transformer.
+# The names of folders of modules in sentence-transformers: 1_Pooling, query_0_Transformer.
 _MODULE_FOLDER = re.compile(r"([a-z]+_)?\d+_\w+")
 _WEIGHTS = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?")
-# Of BGE-M3, beside the model's own.
+# Files of BGE-M3 besides the model's own.
 _LAYERS = ("sparse_linear.pt", "colbert_linear.pt")
 _SUFFIXES = (".json", ".txt", ".model")
 _NOTICES = re.compile(r"(LICENSE|LICENCE|NOTICE)(\..*)?", re.IGNORECASE)
@@ -24,15 +24,16 @@ _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")
 
 def _is_needed(path: PurePosixPath) -> bool:
     if len(path.parts) > 1 and not _MODULE_FOLDER.fullmatch(path.parts[0]):
-        return False  # other forms of the weights: onnx, openvino, ...
+        return False  # weights in other forms: onnx, openvino, ...
     name = path.name
     if name.endswith(".index.json"):
-        return False  # with the weights that it is of
+        return False  # an index comes with the weights that it lists
     return name.endswith(_SUFFIXES) or name in _LAYERS or bool(_NOTICES.fullmatch(name))
 
 
 def _weights_of(names: set[str]) -> set[str]:
-    """Of one folder: the first form that `read_weights` would take, all shards of it."""
+    """The weight files of one folder: the first form that `read_weights` would take, with all its
+    shards."""
     for name in WEIGHT_FILES:
         if name in names:
             if not name.endswith(".index.json"):
@@ -44,10 +45,10 @@ def _weights_of(names: set[str]) -> set[str]:
 
 
 def choose_files(names: Iterable[str]) -> list[str]:
-    """Of the files of a repository those that are to be downloaded.
+    """Chooses the files of a repository that are to be downloaded.
 
-    Configs, tokenizers, licences and, of each folder, one form of the weights (safetensors where
-    they are there); of the root and of the folders of modules alone.
+    These are configs, tokenizers, licences and, for each folder, the weights in one form
+    (safetensors if there are any). Only the root and the folders of modules count.
     """
     chosen: set[str] = set()
     folders: dict[PurePosixPath, set[str]] = {}
@@ -64,7 +65,7 @@ def choose_files(names: Iterable[str]) -> list[str]:
 
 
 def _has_weights(folder: Path) -> bool:
-    """Whether all files of the weights are there."""
+    """Whether all files of the weights exist."""
     for name in WEIGHT_FILES:
         if (folder / name).is_file():
             if not name.endswith(".index.json"):
@@ -76,9 +77,10 @@ def _has_weights(folder: Path) -> bool:
 
 
 def missing_part(folder: Path) -> str | None:
-    """What a downloaded folder lacks before a session can be loaded from it; None: nothing.
+    """Says what a downloaded folder lacks before a session can be loaded from it, or returns None
+    if it lacks nothing.
 
-    What else is wrong with it says whoever reads it.
+    Other errors in it are found by the code that reads it.
     """
     try:
         modules = read_modules(folder)

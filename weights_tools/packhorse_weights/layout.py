@@ -8,7 +8,7 @@ from typing import Any
 Spec = dict[str, Any]
 Shapes = dict[str, tuple[int, ...]]
 
-# Layers that a file may hold in one tensor, one above the other.
+# Layers that a file may hold in one tensor, concatenated by rows.
 STACKS = {
     "attention.qkv": ("attention.query", "attention.key", "attention.value"),
     "attention.qkv_by_head": ("attention.query", "attention.key", "attention.value"),
@@ -16,14 +16,18 @@ STACKS = {
     "ffn.up_gate": ("ffn.up", "ffn.gate"),
 }
 
+# What stands for `.weight` in the name of a layer that a file stores as [in, out].
+TRANSPOSED = ".weight_transposed"
+
 
 def num_weight_sets(spec: Spec) -> int:
-    """Distinct layers: several of the model's may run with the weights of one."""
+    """The number of distinct layers. Several layers of a model may use the weights of one."""
     return 1 + max(spec.get("layer_weights", range(spec["num_layers"])), default=-1)
 
 
 def _layer_shapes(spec: Spec, first: bool) -> tuple[Shapes, dict[str, bool]]:
-    """Dense layers of one layer as [out, in], and which of them have no bias; norms as [size]."""
+    """The dense layers of one layer with their shapes [out, in], the set of those without bias, and
+    the norms with their shapes [size]."""
     hidden, inner = spec["hidden_size"], spec["intermediate_size"]
     queries = spec["num_heads"] * spec["head_dim"]
     keys = spec["num_kv_heads"] * spec["head_dim"]
@@ -53,18 +57,26 @@ def _layer_shapes(spec: Spec, first: bool) -> tuple[Shapes, dict[str, bool]]:
     add("attention.output", (hidden, queries), attention.get("output_bias", True))
     if not first or norm.get("first_attention", True):
         add("attention.norm", (hidden,), norm_bias)
+    if norm["placement"] == "both":
+        add("attention.output_norm", (hidden,), norm_bias)
     if ffn["kind"] == "gated":
         add("ffn.gate", (inner, hidden), up_bias)
     add("ffn.up", (inner, hidden), up_bias)
     add("ffn.down", (hidden, inner), ffn.get("down_bias", True))
-    add("ffn.norm", (hidden,), norm_bias)
+    if not norm.get("shared", False):
+        add("ffn.norm", (hidden,), norm_bias)
+    if norm["placement"] == "both":
+        add("ffn.output_norm", (hidden,), norm_bias)
     return shapes, bias
 
 
-def weight_shapes(spec: Spec, stacks: Collection[str] = ()) -> Shapes:
+def weight_shapes(
+    spec: Spec, stacks: Collection[str] = (), transposed: Collection[str] = ()
+) -> Shapes:
     """Our tensor names, in the order of docs/weights.md, with their shapes.
 
     stacks: which of STACKS the file has instead of the single layers.
+    transposed: which layers of the blocks, such as `attention.qkv`, it stores as [in, out].
     """
     hidden = spec["hidden_size"]
     norm = spec.get("norm", {"kind": "layer", "placement": "post", "embeddings": False})
@@ -72,7 +84,8 @@ def weight_shapes(spec: Spec, stacks: Collection[str] = ()) -> Shapes:
     norm_bias = norm.get("bias", norm["kind"] == "layer")
     shapes: Shapes = {"embeddings.word": (spec["vocab_size"], embedding)}
     if spec["positions"]["kind"] == "learned":
-        shapes["embeddings.position"] = (spec["positions"]["count"], embedding)
+        width = hidden if spec["positions"].get("after_projection", False) else embedding
+        shapes["embeddings.position"] = (spec["positions"]["count"], width)
     if spec.get("type_vocab_size", 0) > 0:
         shapes["embeddings.type"] = (spec["type_vocab_size"], embedding)
 
@@ -91,7 +104,7 @@ def weight_shapes(spec: Spec, stacks: Collection[str] = ()) -> Shapes:
     if norm.get("embeddings", True):
         layer("embeddings.norm", (embedding,), norm_bias)
     if "embedding_size" in spec:
-        layer("embeddings.projection", (hidden, embedding))
+        layer("embeddings.projection", (hidden, embedding), spec.get("embedding_bias", True))
     score_term = spec.get("attention", {}).get("score_term", {})
     if score_term.get("kind") == "bucketed":
         shapes["relative_bias"] = (score_term["buckets"], spec["num_heads"])
@@ -112,10 +125,13 @@ def weight_shapes(spec: Spec, stacks: Collection[str] = ()) -> Shapes:
             bias[stack] = whole
         for part, shape in parts.items():
             layer(f"layers.{i}.{part}", shape, bias[part])
+            if part in transposed:
+                shapes.pop(f"layers.{i}.{part}.weight")
+                shapes[f"layers.{i}.{part}{TRANSPOSED}"] = shape[::-1]
     if "convolution" in spec:
         layer("convolution", (hidden, hidden, spec["convolution"]["width"]))
         layer("convolution.norm", (hidden,), norm_bias)
-    if norm["placement"] == "pre":
+    if norm["placement"] != "post":
         layer("final_norm", (hidden,), norm_bias)
     if "pooler" in spec.get("heads", {}):
         layer("pooler", (hidden, hidden))
@@ -137,6 +153,13 @@ def weight_shapes(spec: Spec, stacks: Collection[str] = ()) -> Shapes:
         layer("masked_lm.norm", (embedding,), norm_bias)
         decoder_bias = masked_lm.get("decoder_bias", True)
         layer("masked_lm.decoder", (spec["vocab_size"], embedding), decoder_bias)
+    if (lm := spec.get("heads", {}).get("lm")) is not None:
+        if lm.get("projection", False):
+            layer("lm.projection", (embedding, hidden), False)
+        if not lm.get("tied", False):
+            shapes["lm.decoder.weight"] = (spec["vocab_size"], embedding)
+        if lm.get("bias", False):
+            shapes["lm.decoder.bias"] = (spec["vocab_size"],)
     options = spec.get("embedding", {})
     poolings = options.get("pooling")
     width = hidden * (len(poolings) if isinstance(poolings, list) else 1)

@@ -1,5 +1,5 @@
-"""What stands on the model in files of its own: sentence-transformers' modules, ColBERT's and
-BGE-M3's layers."""
+"""The parts on top of the model that lie in separate files: sentence-transformers' modules, and the
+layers of ColBERT and BGE-M3."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _KNOWN = (
     "MultiVectorMask",
     "LogitScore",
 )
-# Other modules of sentence-transformers -> what they would do.
+# Unsupported modules of sentence-transformers -> what they would do.
 _REFUSED = {
     "Router": "it sends each text to one of several models",
     "Asym": "it sends each text to one of several models",
@@ -53,7 +53,7 @@ _REFUSED = {
     "CSRSparsity": "it makes sparse vectors of dense ones",
     "TokenPooling": "it merges the vectors of a text's tokens",
 }
-# What a model gives -> the orders of modules that say so.
+# What a model gives -> the order of modules that makes it do so, as a regular expression.
 _ORDERS = {
     "no embedding": "(Transformer)?",
     "one vector": "Transformer Pooling( Dense)*( Normalize)?",
@@ -66,10 +66,10 @@ _ORDERS = {
 
 @dataclass
 class Modules:
-    """What read_parts finds.
+    """The parts that read_parts finds.
 
     embedding, heads: these sections of the spec
-    names: our name of a layer -> the whole name of its tensor in `tensors`
+    names: our name of a layer -> the complete name of its tensor in `tensors`
     """
 
     embedding: Spec
@@ -78,7 +78,7 @@ class Modules:
     names: dict[str, str] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     sparse: Spec = field(default_factory=dict)  # fields of `heads.masked_lm` for sparse vectors
-    answers: list[int] | None = None  # ids of "yes" and, if any, "no": their logits make a score
+    answers: list[int] | None = None  # ids of "yes" and, if any, "no", whose logits give a score
 
     def add(self, ours: str, theirs: str, tensors: Mapping[str, Tensor]) -> None:
         """Adds a dense layer that lies in a file of its own."""
@@ -87,7 +87,7 @@ class Modules:
 
 
 def _read_dense_layers(paths: list[Path], inputs: str, names: list[str], to: Modules) -> list[Spec]:
-    """The layers of Dense modules, under our `names`."""
+    """Reads the layers of Dense modules, under our `names`."""
     found: list[Spec] = []
     for path, name in zip(paths, names, strict=True):
         dense = read_dense(path, inputs)
@@ -143,7 +143,7 @@ def _read_logit_score(path: Path, model: Config, result: Modules) -> None:
 
 
 def _read_layers(root: Path, folder: Path, result: Modules) -> None:
-    """Layers that checkpoints hold beside the model: BGE-M3's."""
+    """Reads the layers that BGE-M3's checkpoints hold beside the model."""
     for name, ours in (("sparse_linear.pt", "token_weights"), ("colbert_linear.pt", "vectors")):
         paths = [place / name for place in (root, folder) if (place / name).is_file()]
         if paths:
@@ -153,7 +153,7 @@ def _read_layers(root: Path, folder: Path, result: Modules) -> None:
 
 
 def _read_colbert(config: Config, tensors: Mapping[str, Tensor], result: Modules) -> None:
-    """The layer that ColBERT's own checkpoints keep among the model's tensors."""
+    """Reads the layer that ColBERT's own checkpoints keep among the model's tensors."""
     is_colbert = "colbert" in config.class_name.lower()
     if is_colbert and "linear.weight" in tensors and "vectors" not in result.names:
         layer = {n: tensors[f"linear.{n}"] for n in ("weight", "bias") if f"linear.{n}" in tensors}
@@ -161,7 +161,7 @@ def _read_colbert(config: Config, tensors: Mapping[str, Tensor], result: Modules
 
 
 def _routes(path: Path) -> str:
-    """Those of a Router, for a message; "" where its file says none."""
+    """The routes of a Router, for a message, or "" if its file names none."""
     files = [path / name for name in ("router_config.json", "config.json")]
     structure = next((read_json(file).get("structure") for file in files if file.is_file()), None)
     found = structure.items() if isinstance(structure, dict) else ()
@@ -187,7 +187,8 @@ def _check_module(module: Module, where: str) -> None:
 
 
 def known_modules(root: Path) -> list[Module]:
-    """As `read_modules` gives them. Raises CheckpointError for one that is not supported."""
+    """Returns the modules as `read_modules` does. Raises CheckpointError if one is not
+    supported."""
     modules = read_modules(root)
     for module in modules:
         _check_module(module, str(root / "modules.json"))
@@ -201,12 +202,11 @@ def read_parts(
     config: Config,
     tensors: Mapping[str, Tensor],
 ) -> Modules:
-    """What stands on the model of `folder`, whose own files hold `tensors`.
+    """Reads the parts on top of the model in `folder`, whose own files hold `tensors`.
 
-    Where no file says how, a sequence is pooled as sentence-transformers does it then, and never
-    normalised.
+    If no file says how, a sequence is pooled as sentence-transformers would, and not normalised.
 
-    modules: as `known_modules` gives them.
+    modules: the result of `known_modules`.
 
     Raises CheckpointError for an order of modules or options that are not supported.
     """
@@ -226,7 +226,7 @@ def read_parts(
     for one in modules:
         if one.kind == "Normalize":
             _check_normalize(one.path / "config.json", inputs)
-    # PyLate brings vectors to length 1 without a module for it.
+    # PyLate scales vectors to length 1 without a module for it.
     normalize = "Normalize" in kinds or any(one.package == "pylate" for one in modules)
     if orders[0].startswith("one vector"):
         if kinds[0] == "Transformer":

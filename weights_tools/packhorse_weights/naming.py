@@ -1,4 +1,4 @@
-"""Which tensor of a checkpoint is which of ours."""
+"""Finds which tensor of a checkpoint is which of ours."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Mapping
 
 from packhorse_weights.architectures.base import Architecture
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.layout import STACKS, Shapes, Spec, weight_shapes
+from packhorse_weights.layout import STACKS, TRANSPOSED, Shapes, Spec, weight_shapes
 from packhorse_weights.tensor import Tensor
 
-# Checkpoints converted from TensorFlow long ago name a LayerNorm's weight and bias so.
+# Checkpoints that were converted from TensorFlow long ago use these names for weight and bias of a
+# LayerNorm.
 _OLD_SUFFIXES = {".weight": ".gamma", ".bias": ".beta"}
+_LAYER = re.compile(r"\.\d+\.")
 _SHOWN = 8  # names listed in a message
 
 
@@ -21,7 +23,7 @@ def _list(names: list[str]) -> str:
 
 
 def find_prefix(family: Architecture, tensors: Mapping[str, Tensor], where: str) -> str:
-    """What stands before the model's names in this checkpoint: "", "bert.", "model.", ..."""
+    """The prefix of the model's names in this checkpoint: "", "bert.", "model.", ..."""
     anchor = family.names["embeddings.word"]
     found = sorted(
         name.removesuffix(anchor)
@@ -42,6 +44,8 @@ def _theirs(names: Mapping[str, str], prefix: str, ours: str, tensors: Mapping[s
         stem, dot, last = generic.rpartition(".")
         suffix = dot + last
     theirs = prefix + names[stem].replace("{i}", layer[1] if layer else "")
+    if suffix == TRANSPOSED:
+        return theirs + ".weight"
     if suffix and theirs + suffix not in tensors:
         old = theirs + _OLD_SUFFIXES[suffix]
         return old if old in tensors else theirs + suffix
@@ -71,9 +75,10 @@ def _check(
 def map_layers(
     spec: Spec, layers: Mapping[str, str], tensors: Mapping[str, Tensor], where: str
 ) -> dict[str, str]:
-    """Ours -> theirs, where `layers` names every layer and tensor of the spec, whole.
+    """Returns our name -> theirs. `layers` has the complete name of every layer and tensor of the
+    spec.
 
-    Raises CheckpointError: tensors are missing, or have another shape than the spec says.
+    Raises CheckpointError if tensors are missing or have another shape than the spec says.
     """
     shapes = weight_shapes(spec)
     names = {ours: _theirs(layers, "", ours, tensors) for ours in shapes}
@@ -89,13 +94,14 @@ def map_names(
     tensors: Mapping[str, Tensor],
     where: str,
 ) -> dict[str, str]:
-    """Ours -> theirs, for every tensor of the spec; `head`: those beside the prefix.
+    """Returns our name -> theirs for every tensor of the spec. `head` names those outside the
+    prefix.
 
-    Raises CheckpointError: tensors are missing, have another shape than the config says, or belong
-    to the encoder and are read by nothing (a variant that would silently compute something else).
+    Raises CheckpointError if tensors are missing, have another shape than the config says, or
+    belong to the encoder but are not read (such a variant would silently compute something else).
     """
     stacks = [stack for stack in STACKS if f"layers.{{i}}.{stack}" in family.names]
-    shapes = weight_shapes(spec, stacks)
+    shapes = weight_shapes(spec, stacks, family.transposed)
     names = {
         ours: _theirs(head, "", ours, tensors)
         if ours in head or ours.rpartition(".")[0] in head
@@ -105,7 +111,11 @@ def map_names(
     _check(names, shapes, tensors, where)
     encoder = tuple(prefix + part for part in family.encoder)
     read = {*names.values(), *(prefix + name for name in family.unused)}
-    unread = [name for name in sorted(tensors) if name.startswith(encoder) and name not in read]
+    unread = [
+        name
+        for name in sorted(tensors)
+        if name.startswith(encoder) and name not in read and _LAYER.sub(".{i}.", name) not in read
+    ]
     if unread:
         raise CheckpointError(
             f"{where}: a variant of {spec['family']} that is not supported: it also has "

@@ -1,4 +1,4 @@
-"""How a sequence becomes one vector: the files that sentence-transformers writes."""
+"""Reads how a sequence becomes one vector, from the files that sentence-transformers writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packhorse_weights.files import child, read_bytes, read_json
 from packhorse_weights.layout import Spec
 from packhorse_weights.transformer_module import transformer_settings
 
-# Names of sentence-transformers -> ours.
+# The names of sentence-transformers -> ours.
 _MODES = {
     "cls": "cls",
     "mean": "mean",
@@ -22,7 +22,7 @@ _MODES = {
     "mean_sqrt_len_tokens": "mean_sqrt",
     "weightedmean": "weighted_mean",
 }
-# The older form: one flag for each mode, in the order in which several are put together.
+# The older form has one flag for each mode. This is the order in which several are concatenated.
 _FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -31,27 +31,27 @@ _FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-# Names of ours that callers may ask for, one or several.
+# The names that callers may ask for, one or several.
 POOLINGS = tuple(_MODES.values())
-_MAX_POOLINGS = 16  # the runtime takes no more side by side
+_MAX_POOLINGS = 16  # the runtime accepts no more
 AskedPooling = str | Sequence[str] | None
 
 
-# The first part of the names of modules that are known.
+# The first part of the names of supported modules.
 PACKAGES = ("sentence_transformers", "pylate")
-OF_TRAINING = ("Dropout",)  # modules of theirs that do nothing outside of it
+OF_TRAINING = ("Dropout",)  # modules that do nothing outside of training
 
 
 class Module(NamedTuple):
-    kind: str  # the last part of its class's name, such as "Pooling"
+    kind: str  # last part of the class's name, such as "Pooling"
     path: Path
-    package: str  # the first part of it, such as "sentence_transformers"
-    name: str  # the class's whole name
+    package: str  # first part of the class's name, such as "sentence_transformers"
+    name: str  # the complete name of the class
 
 
 def read_modules(folder: Path) -> list[Module]:
-    """The modules that modules.json lists, in order, without those that only training needs; empty
-    where there is no such file."""
+    """The modules that modules.json lists, in order, without those that only training needs. Empty
+    if there is no such file."""
     path = folder / "modules.json"
     if not path.is_file():
         return []
@@ -72,12 +72,12 @@ def read_modules(folder: Path) -> list[Module]:
 
 
 def read_pooling(path: Path) -> Spec:
-    """`embedding.pooling` of the spec, and `include_prompt` where it is false, from the config of a
-    Pooling module."""
+    """Reads `embedding.pooling` of the spec, and `include_prompt` if it is false, from the config
+    of a Pooling module."""
     config = Config(read_json(path), str(path))
     modes = config.fields.get("pooling_mode")
     if modes is None:
-        # Without any flag sentence-transformers takes the mean.
+        # If no flag is set, sentence-transformers takes the mean.
         modes = [mode for flag, mode in _FLAGS.items() if config.fields.get(flag)]
         modes = modes or ["mean"]
     elif isinstance(modes, str):
@@ -96,7 +96,8 @@ def read_pooling(path: Path) -> Spec:
 
 
 def default_pooling(config: Config) -> tuple[str, str]:
-    """(pooling, why) where no file says how: as sentence-transformers builds a model then."""
+    """Returns (pooling, why) if no file says how, as sentence-transformers would build the
+    model."""
     if config.class_name.endswith("ForCausalLM") and config.boolean("is_causal", True):
         return "last", "the last token, as sentence-transformers takes it of a causal model"
     return "mean", "the mean, as sentence-transformers takes it"
@@ -113,14 +114,15 @@ def _check_pooling(pooling: str | Sequence[str]) -> str | list[str]:
 
 
 def override_embedding(spec: Spec, pooling: AskedPooling, normalize: bool | None) -> Spec:
-    """The spec with the pooling and the normalisation that a caller asks for; None: as it says.
+    """Returns the spec with the pooling and the normalisation that a caller asks for; None keeps
+    what it says.
 
-    Raises CheckpointError: no such pooling, or a model that has no pooled embedding to change.
+    Raises CheckpointError if there is no such pooling, or if the model has no pooled embedding.
     """
     if pooling is None and normalize is None:
         return spec
     asked = "pooling" if pooling is not None else "normalize"
-    fields = Config(spec, "spec")  # of a converted folder it may say anything
+    fields = Config(spec, "spec")  # a converted folder may say anything
     heads = fields.section("heads")
     of_tokens = "vectors" in heads.fields and "token_weights" not in heads.fields
     for found, what in (
@@ -148,7 +150,8 @@ def override_embedding(spec: Spec, pooling: AskedPooling, normalize: bool | None
 
 
 def read_max_length(folder: Path, max_seqlen: int) -> int | None:
-    """Where a tokenizer should truncate, special tokens included; None where nothing says so."""
+    """The length to which a tokenizer should truncate, special tokens included, or None if no file
+    says so."""
     found: list[object] = [transformer_settings(folder).fields.get("max_seq_length")]
     tokenizer = folder / "tokenizer_config.json"
     if tokenizer.is_file():

@@ -1,4 +1,5 @@
-"""Weights as int8: the dense layers of the blocks, each output feature with a scale of its own."""
+"""Quantises weights to int8: the dense layers of the blocks, with a scale for each output
+feature."""
 
 from __future__ import annotations
 
@@ -8,23 +9,26 @@ from collections.abc import Mapping
 import numpy as np
 
 from packhorse_weights.errors import CheckpointError
+from packhorse_weights.layout import TRANSPOSED
 from packhorse_weights.tensor import WEIGHT_DTYPES, Tensor, to_float32
 
 QUANTIZED_DTYPES = ("int8",)
-SCALE_SUFFIX = "_scale"  # of the tensor's name
-_MOST = 127  # -128 is left out: symmetric
+SCALE_SUFFIX = "_scale"  # appended to the tensor's name
+_MOST = 127  # -128 is not used, so that the range is symmetric
 
 
 def is_quantizable(name: str, shape: tuple[int, ...]) -> bool:
-    """Embeddings, norms, biases, what comes before and after the blocks stay in floats."""
+    """Whether a tensor is quantised. Embeddings, norms, biases and all layers before and after the
+    blocks are not."""
     return name.startswith("layers.") and len(shape) == 2
 
 
 def quantize_weight(tensor: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """int8 [out, in] and float32 scales [out]: scale = max |w| / 127 of the row, q = w / scale.
+    """Returns int8 q [out, in] and float32 scales [out]: scale = max |w| / 127 of the row, q = w /
+    scale.
 
-    Rounded to nearest, ties to even; the runtime does the same when it quantises at load. Raises
-    CheckpointError for a tensor that is not of floats, or not finite.
+    q is rounded to nearest, ties to even, as the runtime does when it quantises at load. Raises
+    CheckpointError if the tensor does not hold floats, or is not finite.
     """
     if tensor.dtype not in (*WEIGHT_DTYPES, "float64"):
         raise CheckpointError(f"tensor {name!r} is {tensor.dtype}; expected a float dtype")
@@ -39,9 +43,13 @@ def quantize_weight(tensor: Tensor, name: str) -> tuple[Tensor, Tensor]:
 
 
 def quantize_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a model, under our names: quantised where they are to be, with scales."""
+    """Returns the tensors of a model, by our names, with those that are to be quantised replaced by
+    int8 tensors and scales."""
     result: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
+        if name.endswith(TRANSPOSED):  # a scale is of an output feature
+            name = name.removesuffix(TRANSPOSED) + ".weight"
+            tensor = Tensor(tensor.data.T, tensor.dtype)
         if is_quantizable(name, tensor.shape):
             result[name], result[name + SCALE_SUFFIX] = quantize_weight(tensor, name)
         else:

@@ -1,7 +1,7 @@
-"""Rerankers that are language models: a pair is written in a template, and the score is what the
-model says of "yes" and "no" after it.
+"""Rerankers that are language models. A pair is written in a template, and the score comes from the
+logits of "yes" and "no" after it.
 
-A checkpoint of this kind does not say so itself: whoever loads it does.
+A checkpoint of this kind does not say so itself, so the caller who loads it has to.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from packhorse_weights.architectures.base import Architecture
+from packhorse_weights.architectures.heads import LmHead
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.layout import Spec
 from packhorse_weights.tensor import Tensor, to_float32
 from packhorse_weights.tokenizer_files import read_tokenizer
 
-# A name, or the fields of a template (docs/text.md).
+# The name of a template, or its fields (docs/text.md).
 Reranker = str | Mapping[str, Any]
 
 TEMPLATES: Mapping[str, Mapping[str, Any]] = {
@@ -36,13 +37,13 @@ TEMPLATES: Mapping[str, Mapping[str, Any]] = {
         "no": "no",
     },
 }
-_TEXTS = ("prefix", "text", "suffix", "instruction")  # of the spec
-_PLACES = ("{instruction}", "{query}", "{document}")  # of "text" alone
+_TEXTS = ("prefix", "text", "suffix", "instruction")  # fields of the spec
+_PLACES = ("{instruction}", "{query}", "{document}")  # placeholders, only in "text"
 _OPTIONAL = {"prefix": "", "suffix": "", "instruction": "", "no": None}
 
 
 def read_reranker(reranker: Reranker | None) -> dict[str, Any]:
-    """All fields of a template. Raises CheckpointError for one that is not usable."""
+    """Returns all fields of a template. Raises CheckpointError if it is not usable."""
     if reranker is None:
         raise CheckpointError(
             "LogitScore: this model reads pairs in a template, and chat templates are not read: "
@@ -81,7 +82,7 @@ def read_reranker(reranker: Reranker | None) -> dict[str, Any]:
 
 
 def _numbered(rows: list[Any], path: Path) -> dict[str, int]:
-    """Ids of a vocabulary that is a list of [token, score]."""
+    """The ids of a vocabulary that is a list of [token, score]."""
     for i, row in enumerate(rows):
         if not isinstance(row, list) or not row or not isinstance(row[0], str):
             raise CheckpointError(f"{path}: vocab[{i}] is {row!r:.80}, expected [token, score]")
@@ -89,7 +90,7 @@ def _numbered(rows: list[Any], path: Path) -> dict[str, int]:
 
 
 def _token_id(token: int | str, folder: Path, vocab_size: int) -> int:
-    """Of an entry of the vocabulary, spelled as tokenizer.json has it."""
+    """The id of an entry of the vocabulary, spelled as in tokenizer.json."""
     found: Any = token
     if isinstance(token, str):
         path = folder / "tokenizer.json"
@@ -114,9 +115,9 @@ def _token_id(token: int | str, folder: Path, vocab_size: int) -> int:
 def answer_tokens(
     fields: Mapping[str, Any], folder: Path, config: Config, known: list[int] | None
 ) -> list[int]:
-    """Ids of the template's "yes" and, where it has one, "no".
+    """The ids of the template's "yes" and, if it has one, "no".
 
-    known: what the folder itself says they are, if anything.
+    known: the ids that the folder itself gives, if any.
     """
     tokens = [fields["yes"]] if fields["no"] is None else [fields["yes"], fields["no"]]
     found = [_token_id(token, folder, config.integer("vocab_size")) for token in tokens]
@@ -128,12 +129,13 @@ def answer_tokens(
 
 
 def texts_of(fields: Mapping[str, Any]) -> Spec:
-    """`template` of the spec."""
+    """Builds `template` of the spec."""
     return {name: fields[name] for name in _TEXTS}
 
 
 def scores_sequences(classifier: Mapping[str, Any] | None) -> bool:
-    """Whether a checkpoint has been made a classifier already: then its template is all to add."""
+    """Whether a checkpoint has been made a classifier already, so that only its template is
+    missing."""
     return (
         classifier is not None
         and classifier["input"] != "tokens"
@@ -144,10 +146,11 @@ def scores_sequences(classifier: Mapping[str, Any] | None) -> bool:
 def check_reads_templates(
     family: Architecture, config: Config, classifier: Mapping[str, Any] | None
 ) -> None:
-    """Raises CheckpointError for what is neither a causal language model nor a classifier with one
-    label made of one: the others were trained on pairs as they are."""
+    """Raises CheckpointError unless the model is a causal language model, or a classifier with one
+    label that was made from one. Other models were trained on pairs without a template."""
     is_language_model = config.class_name.endswith("ForCausalLM")
-    if family.lm_head is None or not (is_language_model or scores_sequences(classifier)):
+    plain = family.lm_head is not None and not family.lm_head.options(config)
+    if not plain or not (is_language_model or scores_sequences(classifier)):
         raise CheckpointError(
             f"{config.where}: reranker: expected a causal language model or a classifier with one "
             f"label made of one, found {config.class_name!r:.80}"
@@ -161,15 +164,17 @@ def answer_weight(
     tensors: Mapping[str, Tensor],
     tokens: list[int],
 ) -> Tensor:
-    """[1, E], of a causal language model whose last token's logits of `tokens` make the score.
+    """Returns the weight [1, E] with which a causal language model scores by the logits of
+    `tokens`.
 
-    That is the logit of the first less that of the second: its sigmoid is P(yes) among the two,
-    and the score, unless the checkpoint's activation is Identity. So one row is kept of the layer
-    over the vocabulary: their difference, in float32.
+    The result is the logit of the first token minus that of the second. Its sigmoid is P(yes) among
+    the two, which is the score unless the checkpoint's activation is Identity. So of the layer over
+    the vocabulary only one row is kept: the difference of two rows, in float32.
     """
-    name = f"{family.lm_head}.weight"
+    head = family.lm_head or LmHead()
+    name = f"{head.name}.weight"
     if name not in tensors:
-        if not config.boolean("tie_word_embeddings", False):
+        if not config.boolean("tie_word_embeddings", head.tied):
             raise CheckpointError(
                 f"{config.where}: reranker: no tensor {name}, and tie_word_embeddings is not true"
             )

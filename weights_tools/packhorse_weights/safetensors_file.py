@@ -1,7 +1,8 @@
 """Reading and writing safetensors files.
 
-Format (safetensors README, "Format"): u64 little-endian length of the header; the header, a JSON
-object name -> {dtype, shape, data_offsets}; then the tensors' bytes, back to back.
+The format (safetensors README, "Format") is: the length of the header as little-endian u64; the
+header, a JSON object name -> {dtype, shape, data_offsets}; then the bytes of the tensors, without
+gaps.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from packhorse_weights.tensor import PAYLOADS, Tensor, cast_blocks, is_addressab
 
 Progress = Callable[[int, int], None]  # (bytes written, bytes in total)
 
-_MAX_HEADER_BYTES = 16 << 20  # a tensor takes about a hundred; what is parsed takes far more
+_MAX_HEADER_BYTES = 16 << 20  # a tensor takes about 100; parsed JSON takes far more memory
 _NAMES = {
     "F64": "float64",
     "F32": "float32",
@@ -49,7 +50,7 @@ def _counts(entry: Mapping[str, Any], key: str, where: str) -> list[int]:
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a file, as read-only views of it. The header is checked whole before.
+    """Returns all tensors of a file, as read-only views of it. The whole header is checked first.
 
     Raises CheckpointError on anything that the format does not allow: a header that does not fit
     the file, unknown dtypes, sizes that do not follow from shape and dtype, overlaps and gaps.
@@ -118,8 +119,9 @@ def write_safetensors(
 ) -> None:
     """Writes tensors in the order given (wider elements first, so that all are aligned).
 
-    dtypes: name -> what to cast it to (see `cast_blocks`), for all; None keeps each one's own. One
-    block of a tensor is held in memory at a time. The same input gives the same bytes.
+    dtypes: name -> the dtype to cast it to (see `cast_blocks`), for all names; None keeps each
+    dtype. Only one block of a tensor is held in memory at a time. The same input gives the same
+    bytes.
     """
     targets = dtypes or {name: tensor.dtype for name, tensor in tensors.items()}
     order = sorted(tensors, key=lambda name: -PAYLOADS[targets[name]].itemsize)

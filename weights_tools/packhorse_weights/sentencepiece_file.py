@@ -1,8 +1,8 @@
-"""SentencePiece models (tokenizer.model, spiece.model, ...), read without the package of that name.
+"""Reads SentencePiece models (tokenizer.model, spiece.model, ...) without the package of that name.
 
-Such a file is one message of Protocol Buffers. Only the few fields that say how text becomes pieces
-are looked at. Source: sentencepiece_model.proto of SentencePiece, and "Encoding" in the
-documentation of Protocol Buffers.
+Such a file is one Protocol Buffers message. Only the few fields that say how text becomes pieces
+are read. Sources: sentencepiece_model.proto of SentencePiece, and "Encoding" in the documentation
+of Protocol Buffers.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from packhorse_weights.charsmap import check_charsmap
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_bytes
 
-# Kinds of pieces and of models that matter here.
+# The kinds of pieces and of models that matter here.
 CONTROL, USER_DEFINED = 3, 4
 UNIGRAM, BPE = 1, 2
 
 Value = int | bytes
 _FLOAT = struct.Struct("<f")
 _MAX_PIECES = 1 << 21
-_MAX_PIECE = 512  # characters; SentencePiece makes pieces of 16 unless told otherwise
+_MAX_PIECE = 512  # in characters; SentencePiece's default limit is 16
 
 
 class Piece(NamedTuple):
@@ -36,7 +36,8 @@ class Piece(NamedTuple):
 
 @dataclass
 class SentencePieces:
-    """pieces: by id. charsmap: compiled rules of normalisation, empty for none."""
+    """A SentencePiece model. `pieces` are in the order of ids; `charsmap` holds compiled rules of
+    normalisation, and is empty if there are none."""
 
     pieces: list[Piece] = field(default_factory=list)
     model_type: int = UNIGRAM
@@ -46,8 +47,8 @@ class SentencePieces:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """(value, the position after it)."""
-    value = data[at]  # IndexError: see read_sentencepiece
+    """Reads a varint. Returns its value and the position after it."""
+    value = data[at]  # read_sentencepiece handles the IndexError
     if value < 0x80:
         return value, at + 1
     value = 0
@@ -60,7 +61,8 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Value]]:
-    """(number, value) of the fields of a message: ints of varints, bytes of all else."""
+    """Yields (number, value) of the fields of a message: ints for varints, bytes for everything
+    else."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -97,7 +99,8 @@ def _number(value: Value) -> int:
 def _piece(data: bytes) -> Piece:
     text, score, kind = "", 0.0, 1
     size = len(data) - 7
-    # How nearly all are written, of a quarter of a million: a short text, a score, nothing more.
+    # Nearly all of a quarter of a million pieces are written like this: a short text and a score,
+    # nothing more.
     if 0 < size < 0x80 and data[:2] == bytes((0x0A, size)) and data[size + 2] == 0x15:
         text = data[2 : size + 2].decode("utf-8")
         (score,) = _FLOAT.unpack_from(data, size + 3)
@@ -133,7 +136,8 @@ def _read_normalizer(data: bytes, result: SentencePieces) -> None:
 
 
 def read_sentencepiece(path: Path) -> SentencePieces:
-    """Raises CheckpointError: not such a file, or a model that is neither unigram nor BPE."""
+    """Reads a model. Raises CheckpointError if the file is not such a model, or its kind is neither
+    unigram nor BPE."""
     data = read_bytes(path)
     result = SentencePieces()
     try:

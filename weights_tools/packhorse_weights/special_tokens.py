@@ -1,4 +1,4 @@
-"""Special and added tokens of a folder that has no tokenizer.json."""
+"""The special and added tokens of a folder that has no tokenizer.json."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
 
-_ATTRIBUTES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # in the order they are added in
+_ATTRIBUTES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # in the order of their ids
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 @dataclass(frozen=True)
 class AddedToken:
-    """A token that is found in a text before anything else is done with it.
+    """A token that is searched for in a text before anything else is done with it.
 
-    normalized: whether in the text as the normalizer leaves it. lstrip, rstrip: together with the
-    white space around it. single_word: only where it stands as a word.
+    normalized: whether the search is in the text as the normalizer leaves it. lstrip, rstrip:
+    whether white space to its left or right belongs to it. single_word: whether it counts only as a
+    word of its own.
     """
 
     content: str
@@ -32,17 +33,17 @@ class AddedToken:
     special: bool = True
 
     def entry(self, token_id: int) -> dict[str, Any]:
-        """Of `added_tokens` in a tokenizer.json."""
+        """The entry for `added_tokens` in a tokenizer.json."""
         flags = {name: getattr(self, name) for name in _FLAGS}
         return {"id": token_id, "content": self.content, **flags}
 
 
 @dataclass(frozen=True)
 class Names:
-    """What a class of tokenizers of transformers calls its tokens where no file says it.
+    """The names that a tokenizer class of transformers gives its tokens if no file names them.
 
-    normalized: which of them are looked for in normalised text, where a file gives no flags.
-    mask_lstrip: whether the mask token takes the white space before it along. more: further tokens.
+    normalized: the tokens that are searched for in normalised text if a file gives no flags.
+    mask_lstrip: whether white space before the mask token belongs to it. more: further tokens.
     """
 
     bos: str | None = None
@@ -58,7 +59,8 @@ class Names:
 
 
 def read_token(value: object, where: str) -> AddedToken | None:
-    """A token with flags of its own, as an object of JSON; None for anything else."""
+    """Reads a token with flags of its own, which is a JSON object. Returns None for anything
+    else."""
     if not isinstance(value, dict):
         return None
     content = value.get("content")
@@ -80,7 +82,7 @@ def _texts(value: object, where: str) -> list[Any]:
 
 
 class SpecialTokens:
-    """Tokens by what they are for, and those that the files add to the vocabulary, in order."""
+    """The tokens by their purpose, and those that the files add to the vocabulary, in order."""
 
     def __init__(self, folder: Path, settings: Config, names: Names) -> None:
         self._names = names
@@ -90,8 +92,8 @@ class SpecialTokens:
         self.added = self._decoded(decoder)
         if not self.added:
             fields |= self._older(folder, fields)
-        # Flags that tokens have by number count; those of added_tokens.json, which has none, do so
-        # where a token has a name alone.
+        # If there is an added_tokens_decoder, its flags decide. added_tokens.json has no flags, so
+        # a special token that comes with flags of its own keeps those.
         known = {token.content: token for token in self.added}
         self._tokens: dict[str, AddedToken] = {}
         for name in _ATTRIBUTES:
@@ -117,7 +119,8 @@ class SpecialTokens:
         return [token for _, token in sorted(found, key=lambda one: one[0])]
 
     def _older(self, folder: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Of special_tokens_map.json, and, into `added`, of added_tokens.json."""
+        """Reads the fields of special_tokens_map.json, and the tokens of added_tokens.json into
+        `added`."""
         path = folder / "special_tokens_map.json"
         changes = read_json(path) if path.is_file() else {}
         for name, value in changes.items():
@@ -165,7 +168,7 @@ class SpecialTokens:
         return self._tokens["mask"].content if "mask" in self._tokens else None
 
     def text(self, name: str) -> str:
-        """Of the token for "cls", "sep", ...; raises CheckpointError where there is none."""
+        """The text of the token for "cls", "sep", ... Raises CheckpointError if there is none."""
         if name not in self._tokens:
             raise CheckpointError(f"{self._where}: no {name}_token, which this tokenizer needs")
         return self._tokens[name].content
@@ -173,10 +176,11 @@ class SpecialTokens:
     def entries(
         self, vocab: Mapping[str, int], size: int, first: Iterable[AddedToken] = ()
     ) -> list[dict[str, Any]]:
-        """`added_tokens` of a tokenizer.json.
+        """Returns `added_tokens` of a tokenizer.json.
 
-        vocab, size  of the model: what is in it keeps its id, the rest follows after it
-        first        what the model itself brings
+        vocab, size  the model's vocabulary and its size: tokens in it keep their ids, the others
+                     get the ids after it
+        first        tokens that the model itself adds
         """
         ids: dict[str, int] = {}
         found: dict[str, AddedToken] = {}
@@ -190,6 +194,6 @@ class SpecialTokens:
         return [found[content].entry(ids[content]) for content in sorted(ids, key=ids.__getitem__)]
 
     def ids(self, entries: Iterable[Mapping[str, Any]], *names: str) -> dict[str, int]:
-        """Ids of the tokens for `names`, by their text."""
+        """The ids of the tokens for `names`, by their text."""
         known = {entry["content"]: entry["id"] for entry in entries}
         return {self.text(name): known[self.text(name)] for name in names}

@@ -1,7 +1,8 @@
-"""Tables of embeddings with no model above them: a text is the mean of its tokens' rows.
+"""Tables of embeddings without a model on top: the vector of a text is the mean of its tokens'
+rows.
 
 Two kinds of folders hold them: those of sentence-transformers' StaticEmbedding module, and those
-that model2vec writes itself (Tulkens and van Dongen, Model2Vec), where tokens may share rows.
+that model2vec writes (Tulkens and van Dongen, Model2Vec), where tokens may share rows.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ from packhorse_weights.pooling import read_modules
 from packhorse_weights.tensor import Tensor, to_float32
 from packhorse_weights.weight_files import Format, read_weights
 
-# Names of the table's tensor: that of sentence-transformers, that of model2vec.
+# The names of the table's tensor in sentence-transformers and in model2vec.
 _NAMES = ("embedding.weight", "embeddings")
-_MAX_LENGTH = 8192  # tokens of a text that no file limits
-_MODEL2VEC_MAX_LENGTH = 512  # model2vec's own limit where its config says nothing
+_MAX_LENGTH = 8192  # tokens of a text, if no file limits it
+_MODEL2VEC_MAX_LENGTH = 512  # model2vec's own limit if its config gives none
 _MAX_SEQLEN = 1 << 20
-_MAX_MADE = 1 << 31  # numbers in a table that is computed: 8 GiB
+_MAX_MADE = 1 << 31  # numbers in a table that is computed (8 GiB)
 
 
 class Static(NamedTuple):
     spec: Spec  # without its section `embedding`
     name: str  # the name of the table's tensor in its file
     table: Tensor  # [vocabulary, columns]
-    is_made: bool  # whether it was computed from what the file holds, so that no file has it
+    is_made: bool  # whether it was computed from the file's tensors, so that no file holds it
     normalize: bool
     files: list[Path]
     format: Format
 
 
 def find_static(root: Path) -> Path | None:
-    """Where the table and the tokenizer lie; None where `root` is another kind of model."""
+    """The folder of the table and the tokenizer, or None if `root` is another kind of model."""
     if modules := read_modules(root):
         return modules[0].path if modules[0].kind == "StaticEmbedding" else None
     return root if _model2vec_config(root).fields else None
@@ -59,7 +60,8 @@ def _vector(tensor: Tensor | None, name: str, rows: int | None, path: Path) -> T
 def _make_table(
     table: Tensor, mapping: Tensor | None, weights: Tensor | None, path: Path
 ) -> Tensor:
-    """A row for each token: the row that `mapping` names, times the token's weight, in float32."""
+    """Makes a table with a row for each token: the row that `mapping` names, times the token's
+    weight, in float32."""
     count, columns = (table if mapping is None else mapping).shape[0], table.shape[1]
     if count * columns > _MAX_MADE:  # a small file can ask for any number of shared rows
         raise CheckpointError(
@@ -80,7 +82,8 @@ def _make_table(
 
 
 def _longest(folder: Path, config: Config, as_model2vec: bool) -> int:
-    """Tokens of a text: model2vec's config says it, in other folders the tokenizer's own file."""
+    """The longest text in tokens. model2vec's config gives it; in other folders the tokenizer's own
+    file does."""
     if as_model2vec:
         if config.fields.get("max_length", _MODEL2VEC_MAX_LENGTH) is None:
             return _MAX_LENGTH
@@ -93,11 +96,11 @@ def _longest(folder: Path, config: Config, as_model2vec: bool) -> int:
 
 
 def read_static(folder: Path, file: Path | None = None) -> Static:
-    """The table in `folder`, as `find_static` gives it; `file`: as in `read_weights`.
+    """Reads the table in `folder`, which `find_static` gives. `file` is as in `read_weights`.
 
-    Texts are read as sentence-transformers reads them; or as model2vec does (cut elsewhere, and
-    their unknown tokens do not count) where only that can load the folder: it has no modules.json,
-    or rows are shared, weighed or of int8.
+    Texts are processed as in sentence-transformers. If only model2vec can load the folder, because
+    it has no modules.json or its rows are shared, weighted or int8, they are processed as in
+    model2vec, which truncates elsewhere and ignores unknown tokens.
 
     Raises CheckpointError naming the tensor that is missing or not usable.
     """

@@ -1,9 +1,9 @@
-"""A named dtype beside a NumPy array, because NumPy has no bfloat16."""
+"""Tensors: a NumPy array with the name of its dtype, because NumPy has no bfloat16."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from packhorse_weights.errors import CheckpointError
 
-# dtype name -> NumPy dtype of the payload (bfloat16: its 16 bits as uint16). Always little-endian.
+# A dtype's name -> the NumPy dtype of the payload (for bfloat16, its 16 bits as uint16). Data is
+# always little-endian.
 PAYLOADS: dict[str, np.dtype[Any]] = {
     "float64": np.dtype("<f8"),
     "float32": np.dtype("<f4"),
@@ -25,9 +26,9 @@ PAYLOADS: dict[str, np.dtype[Any]] = {
     "uint8": np.dtype("u1"),
     "bool": np.dtype("?"),
 }
-# What a converted folder may hold, and what the runtime reads.
+# The dtypes that a converted folder may hold and that the runtime reads.
 WEIGHT_DTYPES = ("float32", "float16", "bfloat16")
-_BLOCK = 1 << 22  # elements cast at a time: bounds the temporaries of a large table
+BLOCK = 1 << 22  # elements cast at a time: bounds the temporaries of a large table
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +40,72 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the values, whatever holds them."""
+        """The shape of the values, however they are stored."""
         return self.data.shape
 
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return math.prod(self.shape)
+
+    @property
+    def stored(self) -> tuple[str, int]:
+        """(the form that a file holds the values in, their bytes there)."""
+        return self.dtype, self.size * PAYLOADS[self.dtype].itemsize
+
     def describe(self) -> str:
-        """For messages: `float32[4, 8]`."""
+        """Describes the tensor for messages, such as `float32[4, 8]`."""
         return f"{self.dtype}{list(self.shape)}"
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """The payload, flat and in order, in blocks of bounded size."""
+        flat = self.data.reshape(-1)
+        for start in range(0, flat.size, BLOCK):
+            yield flat[start : start + BLOCK]
+
+
+class LazyTensor(Tensor):
+    """A tensor whose payload is made each time that it is asked for, and not kept.
+
+    make: returns the payload, C-contiguous, of this shape and dtype. stored: see `Tensor`.
+    """
+
+    __slots__ = ("_make", "_shape", "_stored")
+
+    _make: Callable[[], NDArray[Any]]
+    _shape: tuple[int, ...]
+    _stored: tuple[str, int]
+
+    def __init__(
+        self,
+        make: Callable[[], NDArray[Any]],
+        shape: tuple[int, ...],
+        dtype: str,
+        stored: tuple[str, int],
+    ) -> None:
+        object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "_make", make)
+        object.__setattr__(self, "_shape", shape)
+        object.__setattr__(self, "_stored", stored)
+
+    @property
+    def data(self) -> NDArray[Any]:
+        return self._make()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._shape
+
+    @property
+    def stored(self) -> tuple[str, int]:
+        return self._stored
 
 
 def default_dtype(device: str, stored: str = "float32") -> str:
     """The dtype of a session that is not asked for one.
 
-    What the folder says where its weights are quantised; else float32 on the CPU, and on CUDA
-    bfloat16 where the weights are stored so, else float16. stored: `Checkpoint.stored_dtype`.
+    It is int8 if the weights are quantised; otherwise float32 on the CPU, and on CUDA bfloat16 if
+    the weights are stored in it, else float16. stored: `Checkpoint.stored_dtype`.
     """
     if stored == "int8":
         return stored
@@ -61,12 +115,13 @@ def default_dtype(device: str, stored: str = "float32") -> str:
 
 
 def is_addressable(shape: Sequence[int], itemsize: int) -> bool:
-    """Whether an array can have this shape: its bytes, extents of 0 left out, are below 2^63."""
+    """Whether an array can have this shape: its size in bytes, without extents of 0, is below
+    2^63."""
     return math.prod(extent for extent in shape if extent > 0) * itemsize < 1 << 63
 
 
 def to_float32(tensor: Tensor) -> NDArray[np.float32]:
-    """The values as float32: a copy unless they are float32 already."""
+    """Returns the values as float32, copied unless they are float32 already."""
     if tensor.dtype == "bfloat16":
         return (tensor.data.astype(np.uint32) << 16).view(np.float32)
     with np.errstate(over="ignore"):
@@ -75,7 +130,7 @@ def to_float32(tensor: Tensor) -> NDArray[np.float32]:
 
 def _to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     bits = np.ascontiguousarray(values).view(np.uint32)
-    # Round to nearest, ties to even; a NaN must not be carried over into infinity.
+    # Rounds to nearest, ties to even. The rounding must not turn a NaN into infinity.
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(values), (bits >> 16) | 0x40, rounded).astype(np.uint16)
 
@@ -88,9 +143,8 @@ def cast_blocks(tensor: Tensor, dtype: str, name: str) -> Iterator[NDArray[Any]]
     """
     if tensor.dtype != dtype and tensor.dtype not in (*WEIGHT_DTYPES, "float64"):
         raise CheckpointError(f"tensor {name!r} is {tensor.dtype}; expected a float dtype")
-    flat = tensor.data.reshape(-1)
-    for start in range(0, flat.size, _BLOCK):
-        block = Tensor(flat[start : start + _BLOCK], tensor.dtype)
+    for data in tensor.blocks():
+        block = Tensor(data, tensor.dtype)
         if tensor.dtype == dtype:
             yield block.data
             continue
@@ -110,7 +164,7 @@ def cast(tensor: Tensor, dtype: str, name: str) -> Tensor:
     """The tensor as `dtype`: see `cast_blocks`."""
     if tensor.dtype == dtype:
         return tensor
-    data = np.empty(tensor.data.size, PAYLOADS[dtype])
+    data = np.empty(tensor.size, PAYLOADS[dtype])
     start = 0
     for block in cast_blocks(tensor, dtype, name):
         data[start : start + block.size] = block

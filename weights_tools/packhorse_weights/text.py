@@ -1,4 +1,5 @@
-"""What a model folder says about text: its tokenizer, and the settings and prompts around it."""
+"""Reads what a model folder says about text: its tokenizer, and the settings and prompts that go
+with it."""
 
 from __future__ import annotations
 
@@ -11,48 +12,49 @@ from packhorse_weights.checkpoint import model_folder
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json, refuse_lfs_pointer
+from packhorse_weights.gguf_model import find_gguf, open_tokenizer
 from packhorse_weights.hub import find_model
 from packhorse_weights.static_embedding import find_static, read_static
 from packhorse_weights.tokenizer_files import BuiltTokenizer, build_tokenizer
 from packhorse_weights.transformer_module import transformer_settings
 
-# Of tokenizer_config.json -> of the BertNormalizer of tokenizer.json. In transformers the first
-# wins, in classes made for a family of models.
+# A field of tokenizer_config.json -> the field of the BertNormalizer in tokenizer.json. In
+# transformers the former takes precedence in classes that are made for one family of models.
 _GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _NORMALIZER = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-# Of a Transformer module of sentence-transformers: what changes how it turns text into tokens.
+# Settings of sentence-transformers' Transformer module that change how it turns text into tokens.
 _UNSUPPORTED = ("query_length", "document_length", "query_expansion")
 
 
 @dataclass(frozen=True)
 class TextConfig:
-    """Settings, as far as the files have them."""
+    """The settings that the files give."""
 
     tokenizer_file: Path
-    tokenizer: dict[str, Any] | None  # of a tokenizer.json, where that file is none but made one
-    normalizer: dict[str, bool | None]  # fields that a BertNormalizer must have
-    lower_case: bool  # lower-case every text first, as sentence-transformers does
-    truncation_side: str | None  # "left" or "right"; None: as tokenizer.json says
-    type_ids: bool  # whether the model is given any
-    begin_token: str | None  # that the tokenizer must put before a text
-    end_token: str | None  # and after it
-    mask_token: str | None  # what a masked language model fills in
+    tokenizer: dict[str, Any] | None  # fields of a tokenizer.json that was made from other files
+    normalizer: dict[str, bool | None]  # values that fields of a BertNormalizer must have
+    lower_case: bool  # whether every text is first lower-cased, as in sentence-transformers
+    truncation_side: str | None  # "left" or "right"; None: see tokenizer.json
+    type_ids: bool  # whether the model gets type ids
+    begin_token: str | None  # the token that the tokenizer must put before a text
+    end_token: str | None  # the token that it must put after a text
+    mask_token: str | None  # the token that a masked language model replaces
     prompts: dict[str, str]
     default_prompt_name: str | None
-    truncate_dim: int | None = None  # dimensions of embeddings that are kept
-    special_tokens: bool = True  # whether the tokenizer adds any
-    unknown_tokens: bool = True  # whether the unknown token counts
-    cls_token: str | None = None  # that begins a text
-    unk_token: str | None = None  # of what the vocabulary lacks
-    clean_up_spaces: bool = False  # whether a decoded text loses spaces before punctuation
+    truncate_dim: int | None = None  # number of dimensions of embeddings that are kept
+    special_tokens: bool = True  # whether the tokenizer adds special tokens
+    unknown_tokens: bool = True  # whether unknown tokens are used
+    cls_token: str | None = None  # the token that begins a text
+    unk_token: str | None = None  # the token for text that the vocabulary lacks
+    clean_up_spaces: bool = False  # whether decoding removes spaces before punctuation
 
 
 def _find_tokenizer(folder: Path, root: Path) -> Path | BuiltTokenizer:
-    """A tokenizer.json, or what is made of other files."""
+    """Finds a tokenizer.json, or makes one from other files."""
     folders = list(dict.fromkeys((folder, root)))
     for path in (place / "tokenizer.json" for place in folders):
         if path.is_file():
@@ -82,7 +84,8 @@ def _token(config: Config, name: str) -> str | None:
 
 
 def _special(settings: Config, folder: Path, name: str) -> str | None:
-    """Of tokenizer_config.json, else of special_tokens_map.json, which older folders have."""
+    """The special token `name` in tokenizer_config.json, otherwise in special_tokens_map.json,
+    which older folders have."""
     found = _token(settings, name)
     return found or _token(_optional(folder, "special_tokens_map.json"), name)
 
@@ -95,7 +98,7 @@ def _normalizer(config: Config) -> dict[str, bool | None]:
         if config.fields.get(theirs) is not None:
             found[ours] = config.boolean(theirs, default=False)
         elif ours == "strip_accents" and ours in config.fields:
-            found[ours] = None  # accents are kept or lost as case is; null says nothing of the rest
+            found[ours] = None  # null means that accents follow case, and says nothing else
     return found
 
 
@@ -122,7 +125,8 @@ def _prompts(config: Config) -> tuple[dict[str, str], str | None]:
 
 
 def _lower_case(config: Config) -> bool:
-    """From sentence_bert_config.json, whose other settings must be such as change nothing."""
+    """Reads whether sentence_bert_config.json asks for lower case. Raises CheckpointError if
+    another setting in it changes tokens."""
     for name in _UNSUPPORTED:
         config.refuse(name)
     config.refuse("processing_kwargs", {})
@@ -138,13 +142,33 @@ def _truncate_dim(config: Config) -> int | None:
 
 
 def _tokens(folder: Path, file: Path | None) -> Config:
-    """`text` of the spec: of a converted folder, or of a table of embeddings (in `file`, where its
-    folder has several)."""
+    """The section `text` of the spec of a converted folder, or of a table of embeddings (in `file`,
+    if its folder has several)."""
     converted = folder / "packhorse.json"
     if converted.is_file():
         return Config(read_json(converted), str(converted)).section("text")
     static = find_static(folder)
     return Config({} if static is None else read_static(static, file).spec["text"], str(folder))
+
+
+def _of_gguf(path: Path) -> TextConfig:
+    found = open_tokenizer(path)
+    named = found.settings.get
+    return TextConfig(
+        path,
+        found.tokenizer,
+        normalizer={},
+        lower_case=False,
+        truncation_side=None,
+        type_ids=False,
+        begin_token=None,  # the tokenizer itself puts it there
+        end_token=None,
+        mask_token=named("mask_token"),
+        prompts={},
+        default_prompt_name=None,
+        cls_token=named("cls_token"),
+        unk_token=named("unk_token"),
+    )
 
 
 def read_text_config(path: str | PathLike[str], *, revision: str | None = None) -> TextConfig:
@@ -153,6 +177,8 @@ def read_text_config(path: str | PathLike[str], *, revision: str | None = None) 
     Raises CheckpointError: no tokenizer, or settings that are not supported.
     """
     path = find_model(path, revision)
+    if (gguf := find_gguf(path)) is not None:
+        return _of_gguf(gguf)
     root = path if path.is_dir() else path.parent
     folder = model_folder(root)
     found = _find_tokenizer(folder, root)
@@ -161,7 +187,7 @@ def read_text_config(path: str | PathLike[str], *, revision: str | None = None) 
     tokens = _tokens(root, None if path.is_dir() else path)
     special_tokens = tokens.boolean("special_tokens", True)
     settings = _optional(tokenizer_file.parent, "tokenizer_config.json")
-    if not special_tokens:  # then nothing reads them, in sentence-transformers neither
+    if not special_tokens:  # then nothing reads them, nor does sentence-transformers
         settings = Config({}, settings.where)
     names = settings.fields.get("model_input_names")
     model = _optional(root, "config_sentence_transformers.json")

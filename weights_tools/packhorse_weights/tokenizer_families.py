@@ -1,4 +1,5 @@
-"""Classes of tokenizers of transformers: their files, the names of their tokens, what they make.
+"""The tokenizer classes of transformers: their files, the names of their tokens and how they are
+built.
 
 Sources: the converters of transformers (`convert_slow_tokenizer.py`) and the classes themselves.
 """
@@ -20,14 +21,15 @@ _SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "token
 
 @dataclass(frozen=True)
 class Family:
-    """files: each a choice of names, the first there is read. names: of its special tokens."""
+    """A family of tokenizer classes. Each entry of `files` is a choice of names, of which the first
+    that exists is read. `names` are those of the special tokens."""
 
     files: tuple[tuple[str, ...], ...]
     names: Names
     build: Builder
 
     def find(self, folder: Path) -> list[Path] | None:
-        """The files in `folder`; None unless all are there."""
+        """The files in `folder`, or None unless all exist."""
         found = [
             next((folder / name for name in choice if (folder / name).is_file()), None)
             for choice in self.files

@@ -1,8 +1,8 @@
-"""The tokenizer of a folder: its tokenizer.json, or one made of the files that came before it.
+"""The tokenizer of a folder: its tokenizer.json, or one made from files of older formats.
 
-Those are vocab.txt (WordPiece), vocab.json with merges.txt (byte-level BPE) and SentencePiece
-models. Which class of transformers they are for decides how a text is normalised and split, and
-which tokens go around it; what is made here is what transformers' converters of these classes make.
+These are vocab.txt (WordPiece), vocab.json with merges.txt (byte-level BPE) and SentencePiece
+models. The transformers class that they belong to decides how a text is normalised and split, and
+which tokens surround it. The result is the same as that of transformers' converters.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
+from packhorse_weights.gguf_model import open_tokenizer
 from packhorse_weights.special_tokens import SpecialTokens
 from packhorse_weights.tokenizer_families import (
     ALBERT,
@@ -28,7 +29,7 @@ from packhorse_weights.tokenizer_families import (
     Family,
 )
 
-# Names of transformers' classes, without "Tokenizer" at the end.
+# The names of transformers' classes, without "Tokenizer" at the end.
 _CLASSES = {
     "Albert": ALBERT,
     "Bart": ROBERTA,
@@ -49,7 +50,7 @@ _CLASSES = {
     "Roberta": ROBERTA,
     "XLMRoberta": XLM_ROBERTA,
 }
-# Those that say nothing of what is in the files.
+# Class names that say nothing about the contents of the files.
 _GENERIC = ("", "PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend")
 _MODEL_TYPES = {
     "albert": ALBERT,
@@ -68,7 +69,7 @@ _MODEL_TYPES = {
     "roberta": ROBERTA,
     "xlm-roberta": XLM_ROBERTA,
 }
-# For models that come with either.
+# The families of models that come with either kind of files.
 _BY_FILES = (BERT, XLM_ROBERTA)
 
 
@@ -77,9 +78,9 @@ def _fields(path: Path) -> dict[str, Any]:
 
 
 def _find_family(folder: Path, settings: Config, model: Path) -> Family | None:
-    """Of the class that the files name, else of the model's type, else by what files there are.
+    """Finds the family by the class that the files name, by the model's type or by its files.
 
-    Raises CheckpointError for a class that is not known, where it has files to be read.
+    Raises CheckpointError for an unknown class.
     """
     config = _fields(model / "config.json") or _fields(folder / "config.json")
     class_name = settings.fields.get("tokenizer_class") or config.get("tokenizer_class") or ""
@@ -98,7 +99,8 @@ def _find_family(folder: Path, settings: Config, model: Path) -> Family | None:
 
 
 class BuiltTokenizer(NamedTuple):
-    """fields: what a tokenizer.json would hold. file: that it was made of."""
+    """A tokenizer made from older files. `fields` is what a tokenizer.json would hold, `file` the
+    file that it was made from."""
 
     fields: dict[str, Any]
     file: Path
@@ -106,9 +108,10 @@ class BuiltTokenizer(NamedTuple):
 
 
 def build_tokenizer(folder: Path, model: Path) -> BuiltTokenizer | None:
-    """From the files of `folder` that are older than tokenizer.json; None where there are none.
+    """Builds a tokenizer from the files of `folder` that are older than tokenizer.json, or returns
+    None if there are none.
 
-    model: the folder of config.json. Raises CheckpointError for files that are not usable.
+    model: the folder of config.json. Raises CheckpointError if the files are not usable.
     """
     families = {id(family): family for family in _CLASSES.values()}.values()
     if not any(family.find(folder) for family in families):
@@ -124,13 +127,16 @@ def build_tokenizer(folder: Path, model: Path) -> BuiltTokenizer | None:
 
 
 def read_tokenizer(folder: Path) -> dict[str, Any] | None:
-    """What the tokenizer.json of a model folder holds, or would hold; None where there is none, or
-    none can be made. Raises CheckpointError for a tokenizer.json that cannot be read."""
+    """What the tokenizer.json of a model folder holds, or would hold (of a GGUF file, too); None
+    where there is none, or none can be made. Raises CheckpointError for a tokenizer.json that
+    cannot be read."""
+    if folder.is_file():
+        return open_tokenizer(folder).tokenizer
     path = folder / "tokenizer.json"
     if path.is_file():
         return read_json(path)
     try:
         built = build_tokenizer(folder, folder)
     except CheckpointError:
-        return None  # what loads the tokenizer says why
+        return None  # loading the tokenizer explains the error
     return None if built is None else built.fields

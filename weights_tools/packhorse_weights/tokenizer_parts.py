@@ -1,4 +1,4 @@
-"""Parts of a tokenizer.json, as the package tokenizers reads them."""
+"""Makes the parts of a tokenizer.json, as the package tokenizers reads them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from packhorse_weights.special_tokens import SpecialTokens
 
 Part = dict[str, Any]
 Place = tuple[str, int]  # a token or one of the two texts, and its type id
-A, B = "A", "B"  # the texts
-# Makes a tokenizer of its files, the fields of tokenizer_config.json and the special tokens.
+A, B = "A", "B"  # the two texts
+# Makes a tokenizer from its files, the fields of tokenizer_config.json and the special tokens.
 Builder = Callable[[list[Path], Config, SpecialTokens], Part]
-SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # what SentencePiece writes for one
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # what SentencePiece writes for a space
 
 
 def sequence(kind: str, parts: Sequence[Part]) -> Part:
-    """kind: "normalizers" or "pretokenizers"."""
+    """A sequence of parts. `kind` is "normalizers" or "pretokenizers"."""
     return {"type": "Sequence", kind: list(parts)}
 
 
@@ -53,7 +53,8 @@ def metaspace(scheme: str = "always", split: bool = True) -> Part:
 
 
 def template(single: Sequence[Place], pair: Sequence[Place], ids: Mapping[str, int]) -> Part:
-    """What goes around a text and around two. ids: of the special tokens."""
+    """Makes the post-processor that surrounds one text or two with special tokens, whose ids are in
+    `ids`."""
 
     def parts(places: Sequence[Place]) -> list[Part]:
         return [
@@ -86,12 +87,11 @@ def bpe(vocab: Mapping[str, int], merges: Sequence[tuple[str, str]], **options: 
     }
 
 
-def _merges(model: SentencePieces, scores: Mapping[str, float]) -> list[tuple[str, str]]:
+def merges_of_scores(scores: Mapping[str, float], ids: Mapping[str, int]) -> list[tuple[str, str]]:
     """Pairs of pieces that make a piece, best score first: SentencePiece stores none.
 
-    Among those of one score the longer halves come first, as in the converter of transformers.
+    If scores are equal, longer halves come first, as in the converter of transformers.
     """
-    ids = {piece.text: i for i, piece in enumerate(model.pieces)}
     found: list[tuple[float, int, int, tuple[str, str]]] = []
     for text, score in scores.items():
         halves = [(text[:i], text[i:]) for i in range(1, len(text))]
@@ -105,7 +105,8 @@ def _merges(model: SentencePieces, scores: Mapping[str, float]) -> list[tuple[st
 def pieces_model(
     model: SentencePieces, vocab: Sequence[tuple[str, float]], unk_id: int, byte_fallback: bool
 ) -> Part:
-    """vocab: the pieces with their scores, by the ids that the checkpoint knows them by."""
+    """Makes the model. `vocab` has the pieces with their scores, in the order of the checkpoint's
+    ids."""
     if model.model_type == UNIGRAM:
         return {
             "type": "Unigram",
@@ -115,7 +116,7 @@ def pieces_model(
         }
     return bpe(
         {text: i for i, (text, _) in enumerate(vocab)},
-        _merges(model, dict(vocab)),
+        merges_of_scores(dict(vocab), {piece.text: i for i, piece in enumerate(model.pieces)}),
         unk_token=model.unk_piece,
         fuse_unk=True,
         byte_fallback=byte_fallback,
@@ -123,8 +124,8 @@ def pieces_model(
 
 
 def cls_sep(special: SpecialTokens, added: list[Part], separators: int = 1) -> Part:
-    """[CLS] A [SEP], and [CLS] A [SEP] B [SEP] with type ids, by whatever names; `separators`: how
-    many stand between two texts."""
+    """Makes the post-processor for [CLS] A [SEP], and for [CLS] A [SEP] B [SEP] with type ids,
+    whatever the tokens are called. `separators` is how many stand between two texts."""
     cls, sep = special.text("cls"), special.text("sep")
     single = [(cls, 0), (A, 0), (sep, 0)]
     pair = [*single, *([(sep, 0)] * (separators - 1)), (B, 1), (sep, 1)]
@@ -138,6 +139,7 @@ def whole(
     normalizer: Part | None = None,
     pre_tokenizer: Part | None = None,
     post_processor: Part | None = None,
+    decoder: Part | None = None,
 ) -> Part:
     return {
         "version": "1.0",
@@ -147,6 +149,6 @@ def whole(
         "normalizer": normalizer,
         "pre_tokenizer": pre_tokenizer,
         "post_processor": post_processor,
-        "decoder": None,
+        "decoder": decoder,
         "model": model,
     }

@@ -1,4 +1,4 @@
-"""Tokenizers made of SentencePiece models, as families of models use them."""
+"""Builds tokenizers from SentencePiece models, as several families of models use them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _control(model: SentencePieces) -> list[AddedToken]:
 
 
 def _bos_eos(special: SpecialTokens, added: list[Part]) -> Part:
-    """As RoBERTa joins texts, with the tokens' usual names, whatever the files call them."""
+    """Joins texts as RoBERTa does, with the tokens' usual names, whatever the files call them."""
     known = {entry["content"]: entry["id"] for entry in added}
     bos, eos = "<s>", "</s>"
     if not {bos, eos} <= known.keys():
@@ -57,7 +57,7 @@ def _with_pieces(
     unk_id: int,
     byte_fallback: bool = False,
 ) -> tuple[Part, list[Part]]:
-    """(the model, added tokens)."""
+    """Returns (the model, its added tokens)."""
     ids = {text: i for i, (text, _) in enumerate(vocab)}
     made = pieces_model(model, vocab, unk_id, byte_fallback)
     return made, special.entries(ids, len(made["vocab"]), _control(model))
@@ -75,7 +75,8 @@ def _spaces(model: SentencePieces) -> Part:
 
 
 def fairseq(first: list[tuple[str, float]], skipped: int) -> Builder:
-    """Ids of fairseq: `first`, the pieces without the first ones, <mask>."""
+    """Builds tokenizers with fairseq's ids: `first`, then the pieces without the first `skipped`
+    ones, then <mask>."""
 
     def build(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
         read = read_sentencepiece(paths[0])
@@ -94,7 +95,7 @@ def fairseq(first: list[tuple[str, float]], skipped: int) -> Builder:
 
 def albert(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
     read = read_sentencepiece(paths[0])
-    # Numbers keep no comma at their end: "9," is two pieces.
+    # A number does not keep a comma at its end: "9," becomes two pieces.
     comma = re.compile(r".*\d,", re.DOTALL)
     vocab = [
         (piece.text, piece.score - 100 if comma.fullmatch(piece.text) else piece.score)

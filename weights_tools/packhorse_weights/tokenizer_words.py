@@ -1,4 +1,4 @@
-"""Tokenizers made of a vocabulary of words and their parts: WordPiece and byte-level BPE."""
+"""Builds tokenizers from a vocabulary of words and their parts: WordPiece and byte-level BPE."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from packhorse_weights.tokenizer_parts import (
     whole,
 )
 
-_QWEN_WORDS = (
+QWEN_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -35,7 +35,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def wordpiece(separators: int) -> Builder:
-    """separators: between two texts."""
+    """Builds WordPiece tokenizers. `separators` is how many stand between two texts."""
 
     def build(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
         lines = _lines(paths[0])
@@ -77,8 +77,8 @@ def _vocabulary(path: Path) -> dict[str, int]:
 
 
 def _read_bpe(paths: list[Path], first_line: bool, **options: Any) -> Part:
-    """first_line: whether merges may stand there already. Else it is a heading, and the last line,
-    if it does not end, is left out, as transformers does."""
+    """Reads byte-level BPE. `first_line` says whether merges may begin in the first line. If not,
+    that line is a heading, and a last line without a line end is ignored, as in transformers."""
     vocab, lines = _vocabulary(paths[0]), _lines(paths[1])
     if not first_line:
         lines = lines[1:-1]
@@ -133,7 +133,7 @@ def qwen2(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
     model = _read_bpe(paths, True, continuing_subword_prefix="", end_of_word_suffix="")
     words = {
         "type": "Split",
-        "pattern": {"Regex": _QWEN_WORDS},
+        "pattern": {"Regex": QWEN_WORDS},
         "behavior": "Isolated",
         "invert": False,
     }

@@ -1,8 +1,9 @@
-"""PyTorch checkpoints (.bin, .pt), without PyTorch.
+"""Reads PyTorch checkpoints (.bin, .pt) without PyTorch.
 
-Since 1.6 an archive of uncompressed entries below one folder: data.pkl (the pickle that names the
-tensors), data/KEY (one storage each), byteorder, version. Source: the notes on serialisation of
-PyTorch (`torch.save`) and its `caffe2/serialize/inline_container.h`. Older files: torch_legacy.py.
+Since version 1.6 they are archives of uncompressed entries below one folder: data.pkl (the pickle
+that names the tensors), data/KEY (one storage each), byteorder and version. Sources: PyTorch's
+notes on serialisation (`torch.save`) and its `caffe2/serialize/inline_container.h`. torch_legacy.py
+reads older files.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from packhorse_weights.torch_pickle import MAX_PICKLE_BYTES, StridedTensor, read
 
 
 class _Archive:
-    """The entries of a zip file as (begin, size) in the mapped file: nothing is extracted."""
+    """The entries of a zip file as (begin, size) in the mapped file; nothing is extracted."""
 
     def __init__(self, path: Path, buffer: mmap.mmap) -> None:
         self.path, self.buffer = path, buffer
@@ -42,12 +43,12 @@ class _Archive:
 
     def _span(self, entry: zipfile.ZipInfo) -> tuple[int, int]:
         where = f"{self.path}: entry {entry.filename!r}"
-        # torch.save never compresses; so neither views of the file nor zip bombs are a question.
+        # torch.save never compresses. So views of the file are possible, and zip bombs are not.
         if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
             raise CheckpointError(f"{where} is compressed; torch.save stores entries plainly")
         if entry.flag_bits & 1:
             raise CheckpointError(f"{where} is encrypted")
-        # Length of name and extra field, as the entry's own header has them (APPNOTE 4.3.7).
+        # The entry's own header holds the lengths of its name and extra field (APPNOTE 4.3.7).
         start = max(entry.header_offset, 0)
         local = self.buffer[start : start + 30]
         if len(local) < 30 or local[:4] != b"PK\x03\x04":
@@ -83,7 +84,8 @@ class _Archive:
 
 
 def _read_archive(path: Path, buffer: mmap.mmap) -> tuple[Any, View]:
-    """(the object that the archive holds, what makes a tensor of one that it describes)."""
+    """Returns (the object that the archive holds, a function that makes a tensor from its
+    description)."""
     archive = _Archive(path, buffer)
     if archive.root + "constants.pkl" in archive.spans:
         raise CheckpointError(f"{path}: a TorchScript program, not a checkpoint of weights")
@@ -99,11 +101,12 @@ def _read_archive(path: Path, buffer: mmap.mmap) -> tuple[Any, View]:
 
 
 def read_torch(path: Path) -> dict[str, Tensor]:
-    """The tensors of a state dict, as read-only views of the file (not always contiguous or, in
-    older files, aligned).
+    """Returns the tensors of a state dict, as read-only views of the file (not always contiguous
+    or, in older files, aligned).
 
-    A training checkpoint that keeps its weights under "state_dict" is read from there; whatever is
-    not a tensor is left out. Raises CheckpointError: not such a file, or not only tensors.
+    In a training checkpoint that keeps its weights under "state_dict", they are read from there;
+    everything that is not a tensor is ignored. Raises CheckpointError if the file is not a
+    checkpoint, or describes anything that is not allowed.
     """
     buffer = map_file(path)
     if buffer[:4] == b"PK\x03\x04":

@@ -1,8 +1,9 @@
-"""PyTorch checkpoints from before version 1.6, without PyTorch.
+"""Reads PyTorch checkpoints from before version 1.6, without PyTorch.
 
-Pickles one behind the other (a magic number, the version of the layout, a dict of what the machine
-was like, the object itself, the keys of its storages), then for each key a count of elements and
-the elements. Source: `_legacy_save` and `_legacy_load` of PyTorch's `torch/serialization.py`.
+Such a file consists of consecutive pickles (a magic number, the version of the layout, a dict that
+describes the machine, the object itself, the keys of its storages), then for each key the number of
+elements and the elements. Source: `_legacy_save` and `_legacy_load` of PyTorch's
+`torch/serialization.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ View = Callable[[StridedTensor], Tensor]
 
 _MAGIC = 0x1950A86A20F9469CFC6C
 _LAYOUT = 1001
-# How a pickle of the magic number begins: protocol 2, a long of ten bytes.
+# A pickle of the magic number begins like this: protocol 2, a long of ten bytes.
 _BEGINNING = b"\x80\x02\x8a\n" + _MAGIC.to_bytes(10, "little")
 _TAR = slice(257, 262)
 
@@ -37,7 +38,7 @@ def is_legacy(buffer: mmap.mmap) -> bool:
 
 
 def describe_other(buffer: mmap.mmap) -> str:
-    """What a file is that is no checkpoint of either kind, for messages; "" where unknown."""
+    """Says for messages what a file is that is not a checkpoint of either kind; "" if unknown."""
     if buffer[_TAR] == b"ustar":
         return (
             ": a tar archive, as PyTorch wrote them before 0.1.10, or a packed folder: unpack it, "
@@ -49,7 +50,7 @@ def describe_other(buffer: mmap.mmap) -> str:
 
 
 class _Reader:
-    """Goes through the pickles, then through the storages."""
+    """Reads the pickles, then the storages."""
 
     def __init__(self, buffer: mmap.mmap) -> None:
         self.buffer, self.position = buffer, 0
@@ -78,7 +79,8 @@ def _check_heading(reader: _Reader) -> None:
 
 
 def read_legacy(path: Path, buffer: mmap.mmap) -> tuple[Any, View]:
-    """(the object that the file holds, what makes a tensor of one that it describes)."""
+    """Returns (the object that the file holds, a function that makes a tensor from its
+    description)."""
     reader = _Reader(buffer)
     begins: dict[str, int] = {}
     try:

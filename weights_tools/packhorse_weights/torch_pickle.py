@@ -1,8 +1,9 @@
-"""The pickle inside a PyTorch checkpoint, read without executing anything.
+"""Reads the pickle inside a PyTorch checkpoint without executing anything.
 
-A small interpreter of our own rather than a subclass of `pickle.Unpickler`: only the opcodes that
-`torch.save` writes for tensors exist here, so there is nothing to switch off, and no opcode of the
-C unpickler (a huge memo index, say) can hurt. Opcodes: the `pickletools` module of CPython.
+This is a small interpreter of our own rather than a subclass of `pickle.Unpickler`. It has only the
+opcodes that `torch.save` writes for tensors, so there is nothing to switch off, and no opcode of
+the C unpickler (such as a huge memo index) can do harm. The `pickletools` module of CPython
+documents the opcodes.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import numpy as np
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.tensor import PAYLOADS, Tensor, is_addressable
 
-MAX_PICKLE_BYTES = 16 << 20  # that are read of one
+MAX_PICKLE_BYTES = 16 << 20  # the most bytes of a pickle that are read
 
-# torch.<name>Storage -> dtype of its elements.
+# torch.<name>Storage -> the dtype of its elements.
 _STORAGES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -37,7 +38,7 @@ _STORAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Flat memory in the file: `count` elements of `dtype` that it knows by `key`."""
+    """Flat memory in the file: `count` elements of `dtype`, which the file identifies by `key`."""
 
     dtype: str
     key: str
@@ -46,7 +47,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class StridedTensor:
-    """A view of a storage; offset and strides in elements."""
+    """A view of a storage. Offset and strides count elements."""
 
     storage: Storage
     offset: int
@@ -54,7 +55,8 @@ class StridedTensor:
     strides: tuple[int, ...]
 
     def view(self, buffer: mmap.mmap, begin: int) -> Tensor:
-        """The tensor, as a read-only view of a file in which its storage begins at a byte."""
+        """Returns the tensor as a read-only view of a file in which its storage begins at byte
+        `begin`."""
         payload = PAYLOADS[self.storage.dtype]
         if not is_addressable(self.shape, payload.itemsize):
             raise CheckpointError(
@@ -62,7 +64,7 @@ class StridedTensor:
             )
         if 0 in self.shape:
             return Tensor(np.empty(self.shape, payload), self.storage.dtype)
-        # The stride of a single element says nothing, and may be any number.
+        # The stride of a dimension with one element has no meaning and may be any number.
         strides = tuple(
             payload.itemsize * (stride if size > 1 else 1)
             for size, stride in zip(self.shape, self.strides, strict=True)
@@ -79,7 +81,7 @@ class _StorageType:
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """A global that the pickle may call; `call` checks its own arguments."""
+    """A global that the pickle may call. `call` checks its own arguments."""
 
     name: str
     call: Callable[..., object]
@@ -89,7 +91,8 @@ _MARK = object()
 
 
 def show(value: object) -> str:
-    """For messages. Not the repr of a container: shared nesting makes that exponentially long."""
+    """Describes a value for messages. It does not use the repr of containers, which shared nesting
+    can make exponentially long."""
     plain = isinstance(value, str | int | float | None)
     return f"{value!r:.80}" if plain else f"a {type(value).__name__}"
 
@@ -105,7 +108,7 @@ def _rebuild_tensor(
     offset: object = None,
     shape: object = None,
     strides: object = None,
-    *_: object,  # requires_grad, hooks, metadata: nothing that a weight needs
+    *_: object,  # requires_grad, hooks, metadata: a weight needs none of them
 ) -> StridedTensor:
     if not isinstance(storage, Storage):
         raise CheckpointError(f"a tensor is built from {show(storage)}, not from a storage")
@@ -117,7 +120,7 @@ def _rebuild_tensor(
     for size in sizes:
         elements *= size
     last = start + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
-    # More elements than the storage would be a bomb made of strides.
+    # Strides can describe far more elements than the storage has, so that is refused.
     if elements > storage.count or (elements > 0 and last >= storage.count):
         raise CheckpointError(
             f"a tensor of shape {list(sizes)} with strides {list(steps)} at offset {start} "
@@ -152,8 +155,8 @@ _GLOBALS: dict[str, _StorageType | _Function] = {
 
 
 def _persistent(pid: object) -> Storage:
-    """What `torch.save` writes for a storage: ("storage", type, key, location, count), in files
-    from before 1.6 with one field more, of which only None is known in checkpoints."""
+    """Reads what `torch.save` writes for a storage: ("storage", type, key, location, count). Files
+    from before version 1.6 have one more field, which is always None in checkpoints."""
     if isinstance(pid, tuple) and len(pid) == 6 and pid[5] is None:
         pid = pid[:5]
     match pid:
@@ -167,7 +170,7 @@ def _persistent(pid: object) -> Storage:
 
 
 class _Machine:
-    """The stack and memo of one pickle."""
+    """The stack and the memo of one pickle."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -230,7 +233,7 @@ class _Machine:
         self.stack.append(storage)
 
     def build(self) -> None:
-        self.pop()  # state of an OrderedDict, as modules write it (`_metadata`): not needed
+        self.pop()  # the state of an OrderedDict, which modules write (`_metadata`): not needed
         self.top(dict, "BUILD")
 
 
@@ -301,8 +304,9 @@ def _step(m: _Machine, opcode: str, arg: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pickle:
-    """value: dicts, lists, tuples, scalars and StridedTensor. size: bytes of the pickle itself.
-    storages: all that it names, by key."""
+    """The result of reading a pickle. `value` consists of dicts, lists, tuples, scalars and
+    StridedTensor. `size` is the number of bytes of the pickle itself. `storages` holds all storages
+    that it names, by key."""
 
     value: Any
     size: int
@@ -310,7 +314,7 @@ class Pickle:
 
 
 def read_pickle(data: bytes) -> Pickle:
-    """The pickle that `data` begins with.
+    """Reads the pickle at the beginning of `data`.
 
     Raises CheckpointError on every opcode and every global outside the closed list.
     """

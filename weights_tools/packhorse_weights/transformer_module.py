@@ -1,4 +1,4 @@
-"""What sentence-transformers keeps beside a model: settings of its Transformer module."""
+"""Reads the settings of sentence-transformers' Transformer module, which lie beside a model."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
 
 SETTINGS = "sentence_bert_config.json"
-# In older names of that file, in the order in which sentence-transformers looks for them.
+# The kinds in older names of that file, in the order in which sentence-transformers looks for them.
 _OLDER_KINDS = ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-# Arguments, by both of their names, and those that change nothing here: where and how a model or a
-# tokenizer is loaded.
+# Arguments, under both of their names, and those that change nothing here: where and how a model or
+# a tokenizer is loaded.
 _MODEL = ("model_args", "model_kwargs")
 _TOKENIZER = ("tokenizer_args", "processor_kwargs")
 _CONFIG = ("config_args", "config_kwargs")
@@ -34,14 +34,15 @@ _HARMLESS = {
 
 
 def settings_file(folder: Path) -> Path:
-    """sentence_bert_config.json, or the file under its older names where a folder has that."""
+    """The file sentence_bert_config.json, or the file under an older name if the folder has
+    that."""
     names = (f"sentence_{kind}_config.json" for kind in _OLDER_KINDS)
     paths = [path for path in (folder / SETTINGS, *map(folder.joinpath, names)) if path.is_file()]
     return paths[0] if paths else folder / SETTINGS
 
 
 def transformer_settings(folder: Path) -> Config:
-    """What `settings_file` holds; empty where there is none.
+    """The contents of `settings_file`; empty if there is none.
 
     Raises CheckpointError for arguments that would make another model or other tokens.
     """
@@ -59,7 +60,7 @@ def transformer_settings(folder: Path) -> Config:
 
 
 def config_overrides(folder: Path) -> dict[str, Any]:
-    """Fields of config.json that the module sets anew."""
+    """The fields of config.json that the module overrides."""
     settings = transformer_settings(folder)
     fields: dict[str, Any] = {}
     for name in _CONFIG:

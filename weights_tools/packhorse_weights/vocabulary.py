@@ -1,4 +1,4 @@
-"""The head of a masked language model."""
+"""The heads of language models: the masked and the causal ones."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from packhorse_weights.config import Config
 from packhorse_weights.layout import Spec
 from packhorse_weights.tensor import Tensor
 
+_CAUSAL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")  # ends of names of classes
+
 
 def read_masked_lm(
     family: Architecture, prefix: str, config: Config, tensors: Mapping[str, Tensor]
 ) -> tuple[Spec, dict[str, str]] | None:
-    """(`heads.masked_lm` of the spec, ours of a layer or tensor -> theirs, whole); None where the
-    class that the config names has no such head, or the checkpoint none of its weights.
+    """Returns (`heads.masked_lm` of the spec, our name of a layer or tensor -> theirs, complete).
+
+    Returns None if the class that the config names has no such head, or if the checkpoint does not
+    have its weights.
 
     As in transformers, the decoder is the word table unless the config says that it is not, or the
     checkpoint has another one.
@@ -33,3 +37,22 @@ def read_masked_lm(
     stored = f"{decoder}.bias" in tensors or head.bias is None
     names["masked_lm.decoder.bias"] = f"{decoder}.bias" if stored else str(head.bias)
     return head.options(config), names
+
+
+def read_lm_head(
+    family: Architecture, prefix: str, config: Config, tensors: Mapping[str, Tensor]
+) -> tuple[Spec, dict[str, str]] | None:
+    """(`heads.lm` of the spec, ours of a layer or tensor -> theirs, whole); None where the class
+    that the config names is no causal language model, or the checkpoint has none of its weights.
+
+    As in transformers, the decoder is the word table where the config, or the default of its
+    family, says so, whatever else the checkpoint holds.
+    """
+    head = family.lm_head
+    if head is None or not config.class_name.endswith(_CAUSAL):
+        return None
+    tied = config.boolean("tie_word_embeddings", head.tied)
+    if not tied and f"{head.name}.weight" not in tensors:
+        return None
+    options = {**({"tied": True} if tied else {}), **head.options(config)}
+    return options, {"lm.decoder": head.name}

@@ -1,4 +1,4 @@
-"""The tensors of a folder, whichever form its weights have."""
+"""Reads the tensors of a folder, in whatever form its weights are."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from packhorse_weights.files import child, read_json
 from packhorse_weights.safetensors_file import read_safetensors
 from packhorse_weights.tensor import Tensor
 
-Format = Literal["safetensors", "torch"]
+Format = Literal["safetensors", "torch", "gguf"]
 _TORCH_SUFFIXES = (".bin", ".pt", ".pth")
-# In order of preference: safetensors can be mapped by the runtime itself.
+# The forms in order of preference: the runtime itself can map safetensors.
 WEIGHT_FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
@@ -30,7 +30,7 @@ def read_file(path: Path) -> tuple[dict[str, Tensor], Format]:
 
 
 def _read_shards(index: Path) -> tuple[dict[str, Tensor], list[Path], Format]:
-    """The tensors of all shards. Each must lie where the index says, and nowhere else."""
+    """Reads the tensors of all shards. Each must lie where the index says, and nowhere else."""
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{index}: expected a weight_map of tensor names to files")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-EXIT_FAILURE = 1  # the command was understood and failed
+EXIT_FAILURE = 1  # the command was valid but failed
 EXIT_USAGE = 2  # wrong arguments, or a package that the command needs is missing
 
 
@@ -18,7 +18,8 @@ def _fail(message: str, status: int) -> NoReturn:
 
 
 def main() -> None:
-    """Entry point. Every failure is one line on stderr and an exit status, never a traceback."""
+    """The entry point. Every failure is one line on stderr and an exit status, never a
+    traceback."""
     try:
         from packhorse.cli.app import app
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""`python -m packhorse.cli`, for where scripts are not on the PATH."""
+"""Makes `python -m packhorse.cli` work, for machines where scripts are not on the PATH."""
 
 from packhorse.cli import main
 

@@ -1,4 +1,4 @@
-"""`packhorse bench`: tokens per second on batches of uneven lengths."""
+"""`packhorse bench`: measures tokens per second on batches of sequences of different lengths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from packhorse.cli.options import split_options
 from packhorse.cli.tables import show_rows
 from packhorse.text.settings import longest_sequence
 
-_BATCHES = 16  # different ones, taken in turn
+_BATCHES = 16  # number of different batches, which take turns
 
 
 def run(
@@ -26,13 +26,13 @@ def run(
     seconds: float,
     explain: bool,
 ) -> None:
-    """Prints what was measured. Ids are random; lengths are uniform from 1 to the longest.
+    """Measures and prints the speed. Ids are random; lengths are uniform from 1 to the longest.
 
-    A run computes the embedding of each sequence. load: of `Session.load`. explain: whether to
-    print the kernels that the batches take, too. Raises ValueError.
+    A run computes the embedding of each sequence. load: arguments of `Session.load`. explain:
+    whether to print the kernels that the batches take, too. Raises ValueError.
     """
     spec = packhorse_weights.inspect_checkpoint(model, **split_options(load)[0]).spec
-    plan_memory(spec)  # checks the spec: its fields may be relied on from here
+    plan_memory(spec)  # checks the spec, so its fields can be trusted from here on
     longest = longest_sequence(spec, max_length)
     session = Session.load(model, max_tokens=sequences * longest, max_sequences=sequences, **load)
     random = np.random.default_rng(0)
@@ -44,7 +44,7 @@ def run(
     rates: list[float] = []
     console = Console(stderr=True)
     with console.status(f"measuring for {seconds:g} s"):
-        for batch in batches[:3]:  # warm up
+        for batch in batches[:3]:  # to warm up
             session.run(batch, outputs=["embedding"])
         end = time.perf_counter() + seconds
         while not rates or time.perf_counter() < end:

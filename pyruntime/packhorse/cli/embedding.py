@@ -1,4 +1,4 @@
-"""`packhorse embed`: lines of text to vectors, in bounded memory."""
+"""`packhorse embed`: turns lines of text into vectors, in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from packhorse.text.embeddings import MIN_SAMPLE
 
 
 def read_ranges(sample: Path | None, dtype: str) -> npt.NDArray[np.float32] | None:
-    """Of `embed(dtype=)`: what the embeddings in `sample`, a .npy file, lie between.
+    """Reads the ranges of embeddings for `embed(dtype=)` from `sample`, a .npy file of embeddings.
 
-    Raises ValueError where a dtype needs such a file and there is none, or has no use for it, or
-    where it holds something else.
+    Raises ValueError if the dtype needs such a file and there is none, if it has no use for one, or
+    if the file holds something else.
     """
     if (dtype in ("int8", "uint8")) != (sample is not None):
         raise ValueError(
@@ -56,8 +56,8 @@ def embed_file(
 ) -> None:
     """Embeds every line of `file` ("-": stdin) and writes vector after vector.
 
-    An empty line is a text too: the vectors keep the lines' numbers. load: of TextModel.load;
-    embed: of TextModel.embed.
+    An empty line is a text, too, so vectors have the same numbers as lines. load: arguments of
+    TextModel.load; embed: arguments of TextModel.embed.
     """
     chosen = check_output(output, format, errors)
     with open_lines(file, "embedding", errors) as reader:

@@ -1,4 +1,4 @@
-"""`packhorse evaluate`: how far the embeddings of a dtype are from those of float32."""
+"""`packhorse evaluate`: measures how far the embeddings of a dtype are from those of float32."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _NEAREST = 10
 
 
 def read_texts(file: Path | None, errors: str, count: int) -> list[str]:
-    """The first `count` lines of a file that are not empty; without a file, passages of Python's
-    documentation."""
+    """The first `count` lines of a file that are not empty, or passages of Python's documentation
+    if there is no file."""
     if file is None:
         return [passage.text for passage in read_passages(count)]
     texts: list[str] = []
@@ -35,7 +35,8 @@ def read_texts(file: Path | None, errors: str, count: int) -> list[str]:
 
 
 def nearest(rows: FloatArray, count: int) -> npt.NDArray[np.intp]:
-    """[B, count] the most similar other rows of each, by cosine, most similar first."""
+    """Returns [B, count]: for each row the indices of the most similar other rows by cosine, most
+    similar first."""
     result = np.empty((len(rows), count), np.intp)
     for i, row in enumerate(rows):
         scores = rows @ row
@@ -45,8 +46,9 @@ def nearest(rows: FloatArray, count: int) -> npt.NDArray[np.intp]:
 
 
 def compare(embeddings: FloatArray, reference: FloatArray) -> dict[str, float]:
-    """Cosines of each embedding with its reference, and how far the nearest neighbours agree:
-    the share of texts with the same nearest one, and of the ten nearest that are the same."""
+    """Returns the cosine of each embedding with its reference, and how far nearest neighbours
+    agree: the share of texts with the same nearest one, and the share of the ten nearest that are
+    the same."""
     ours, theirs = scale_to_length_1(embeddings), scale_to_length_1(reference)
     cosines = (ours.astype(np.float64) * theirs).sum(axis=1)
     count = min(_NEAREST, len(ours) - 1)
@@ -73,11 +75,11 @@ def run(
     errors: str,
     count: int,
 ) -> None:
-    """Prints `compare` of the embeddings of a model with those of the reference, by default the
-    same model, in float32 on the CPU.
+    """Prints `compare` of the embeddings of a model with those of the reference, which is by
+    default the same model in float32 on the CPU.
 
-    load: of `TextModel.load`, for the model; without a dtype that is int8 on the CPU. Raises
-    ValueError, and what `TextModel.load` raises.
+    load: arguments of `TextModel.load` for the model; without a dtype they mean int8 on the CPU.
+    Raises ValueError, and what `TextModel.load` raises.
     """
     texts = read_texts(file, errors, count)
     if len(texts) < 2:

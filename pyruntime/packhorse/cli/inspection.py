@@ -1,4 +1,4 @@
-"""`packhorse inspect`: what a model is and can do, and what a session of it takes."""
+"""`packhorse inspect`: shows what a model is and can do, and what memory a session of it takes."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 def describe(model: str, load: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that is known of a model before `Session.load(model, **load)`, in the form of
-    JSON. Raises ValueError for a model that cannot be read or run."""
+    """Returns everything that is known about a model before `Session.load(model, **load)`, in the
+    form of JSON. Raises ValueError if the model cannot be read or run."""
     read, plan = split_options(load)
     path = packhorse_weights.find_model(model, read.pop("revision", None))
     checkpoint = packhorse_weights.inspect_checkpoint(path, **read)
     spec = checkpoint.spec
-    # First, because it checks the spec: what follows may then rely on its fields.
+    # This comes first because it checks the spec, whose fields can be trusted afterwards.
     plan_memory(spec, max_tokens=1, max_sequences=1)
     text = _text(path, spec)
     return {
         "model": model,
         **_stored(checkpoint),
         "size": _sizes(spec),
-        # What it was made for, and what every model does.
+        # The methods for which the model was made, and the one that every model supports.
         "methods": list(dict.fromkeys([*methods_for(spec), "embed"])),
         "labels": list(spec.get("heads", {}).get("classifier", {}).get("labels", ())),
         "outputs": {name: output._asdict() for name, output in find_outputs(spec).items()},
@@ -50,7 +50,8 @@ def _stored(checkpoint: Checkpoint) -> dict[str, Any]:
     used = [checkpoint.tensors[theirs] for theirs in checkpoint.names.values()]
     dtypes = Counter[str]()
     for tensor in used:
-        dtypes[tensor.dtype] += tensor.data.nbytes
+        name, size = tensor.stored
+        dtypes[name] += size
     return {
         "folder": str(checkpoint.folder),
         "family": checkpoint.spec.get("family"),
@@ -63,7 +64,7 @@ def _stored(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _sizes(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that the model has: one without layers has fewer."""
+    """The sizes that the model has; a model without layers has fewer."""
     heads = spec.get("num_heads")
     sizes = {
         "vocabulary": spec["vocab_size"],
@@ -89,7 +90,8 @@ def _embedding(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _text(path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """`error` in place of the rest where the folder has no tokenizer that can be read."""
+    """The settings for text. If the folder has no readable tokenizer, `error` takes the place of
+    the rest."""
     longest = {
         "longest": spec.get("max_seqlen") or spec["positions"]["count"],
         "cut_at": spec.get("max_length"),
@@ -113,7 +115,8 @@ def _text(path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _session(checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str, Any]:
-    """`error` in place of bytes where this build or machine has no such device."""
+    """The memory of a session. If this build or machine does not have the device, `error` takes the
+    place of the bytes."""
     dtype = choose_dtype(options.get("dtype"), options["device"], checkpoint.stored_dtype)
     asked = {**options, "dtype": dtype}
     try:

@@ -1,4 +1,4 @@
-"""`packhorse inspect` for people: what `describe` found, in sections."""
+"""The output of `packhorse inspect` for people: the result of `describe`, in sections."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from typing import Any
 
 from packhorse.cli.tables import show_sections
 
-_MOST_LABELS = 8  # that are shown
+_MOST_LABELS = 8  # number of labels that are shown
 _LONGEST_PROMPT = 60
 
 Found = Mapping[str, Any]
 Rows = dict[str, str]
+
+
+def _form(found: Mapping[str, Any]) -> str:
+    if found["format"] == "gguf":
+        return "GGUF"
+    return "converted" if found["converted"] else f"Hugging Face ({found['format']})"
 
 
 def show(found: Found) -> None:
@@ -31,7 +37,7 @@ def _model(found: Found) -> Rows:
     files = len(found["files"])
     rows = {
         "family": found["family"] or "not said",
-        "form": "converted" if found["converted"] else f"Hugging Face ({found['format']})",
+        "form": _form(found),
         "parameters": f"{found['parameters']:,}",
         "stored as": ", ".join(f"{name} ({_bytes(n)})" for name, n in found["bytes"].items())
         + (f" in {files} files" if files > 1 else ""),
@@ -70,7 +76,7 @@ def _gives(found: Found) -> Rows:
 
 
 def _listed(name: str, values: Iterable[str]) -> Rows:
-    """A row for each value, the name beside the first one."""
+    """Yields a row for each value, with the name beside the first one."""
     return {name if i == 0 else " " * i: value for i, value in enumerate(values)}
 
 

@@ -1,4 +1,4 @@
-"""Lines of text from a file or stdin, in bounded memory."""
+"""Reads lines of text from a file or from stdin, in bounded memory."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from typing import BinaryIO, NamedTuple
 
 from packhorse.cli.progress import Report, byte_progress
 
-_CHUNK_BYTES = 1 << 16  # text held at a time: some full batches, seconds of work at most
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # that some editors put at the start of a file
+_CHUNK_BYTES = 1 << 16  # text held at a time: several full batches, a few seconds of work
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some editors write this at the start of a file
 _ERRORS = ("strict", "replace", "skip")
 
 
 class Lines(NamedTuple):
-    """texts: without the ends of lines. numbers: of the lines that they are, from 0 on."""
+    """Some lines. `texts` are without line ends, and `numbers` are the numbers of their lines, from
+    0 on."""
 
     texts: list[str]
     numbers: list[int]
 
     @contextmanager
     def named(self) -> Iterator[None]:
-        """A ValueError about texts[i] of these lines becomes one about the line."""
+        """Turns a ValueError about texts[i] into one about its line."""
         try:
             yield
         except ValueError as error:
@@ -39,7 +40,7 @@ class Lines(NamedTuple):
 
 
 class LineReader:
-    """Chunks of lines, and what was wrong with some of them."""
+    """Yields chunks of lines, and counts lines with errors."""
 
     def __init__(
         self, stream: BinaryIO, name: str, errors: str, report: Report, total: int | None
@@ -76,7 +77,7 @@ class LineReader:
             self._report(done, self._total)
 
     def note(self) -> None:
-        """Says on stderr how many lines were not as they should be, if any."""
+        """Says on stderr how many lines had errors, if any."""
         if self._bad:
             what = "left out" if self._errors == "skip" else "with bytes replaced"
             print(
@@ -88,11 +89,11 @@ class LineReader:
 
 @contextmanager
 def open_lines(file: Path, what: str, errors: str = "strict") -> Iterator[LineReader]:
-    """Chunks of the lines of `file` ("-": stdin); progress, called `what`.
+    """Opens `file` ("-": stdin) for reading in chunks of lines, with a progress bar called `what`.
 
-    An empty line is a line too. errors: of lines that are not UTF-8. "strict": ValueError at the
-    first, when those before it have been yielded; "replace": U+FFFD stands for what is wrong;
-    "skip": they are left out. Raises ValueError for another one.
+    An empty line is a line, too. errors: what to do with lines that are not UTF-8. "strict" raises
+    ValueError at the first one, after those before it have been yielded; "replace" puts U+FFFD in
+    place of wrong bytes; "skip" leaves the line out. Raises ValueError for any other value.
     """
     if errors not in _ERRORS:
         raise ValueError(f"--errors {errors!r:.80} is not one of {', '.join(_ERRORS)}")

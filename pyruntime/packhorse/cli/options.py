@@ -1,6 +1,7 @@
 """The arguments and options of all commands, each declared once.
 
-Those that go together are fields of a dataclass, a bundle, which `unbundle` turns into options.
+Options that belong together are fields of a dataclass, a bundle, which `unbundle` turns into
+options.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-_MACHINE = "Model and machine"  # heading of such options in the help
+_MACHINE = "Model and machine"  # heading of these options in the help
 _POOLING = "Pooling (by default as the model's files say)"
 _READING = ("revision", "pooling", "normalize", "reranker")
 
@@ -68,7 +69,8 @@ TopK = Annotated[
 
 
 def read_template(reranker: str | None) -> Any:
-    """The name of a template, or the fields in a file. Raises ValueError, FileNotFoundError."""
+    """Returns the name of a template, or the fields in a file. Raises ValueError or
+    FileNotFoundError."""
     if reranker is None or not reranker.endswith(".json"):
         return reranker
     from packhorse_weights.files import read_json
@@ -77,8 +79,8 @@ def read_template(reranker: str | None) -> Any:
 
 
 def split_options(load: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(what decides which model there is, what decides how it runs) of options of `Session.load`:
-    the first are those of `inspect_checkpoint`."""
+    """Splits the options of `Session.load` into (those that decide what the model is, those that
+    decide how it runs). The former are options of `inspect_checkpoint`."""
     read = {name: value for name, value in load.items() if name in _READING}
     return read, {name: value for name, value in load.items() if name not in _READING}
 
@@ -89,7 +91,7 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Planning:
-    """Which model, and what a session of it takes on which device."""
+    """Options that decide which model is meant, and what a session of it takes on which device."""
 
     revision: Revision = None
     device: Annotated[
@@ -118,7 +120,8 @@ class Planning:
     ] = None
 
     def arguments(self) -> dict[str, Any]:
-        """What was given, as `Session.load` names it. Raises ValueError for what has no effect."""
+        """The given options under the names of `Session.load`. Raises ValueError for one that has
+        no effect."""
         if self.threads is not None and self.device != "cpu":
             raise ValueError(f"--threads is for the CPU, but the device is {self.device}")
         return _given(vars(self))
@@ -143,7 +146,7 @@ class Running(Planning):
 
 @dataclass(frozen=True)
 class Loading(Running):
-    """Everything that `TextModel.load` takes for any model."""
+    """All options that `TextModel.load` takes for any model."""
 
     max_length: MaxLength = None
     max_tokens: Annotated[
@@ -159,7 +162,7 @@ class Loading(Running):
 
 @dataclass(frozen=True)
 class Pooling:
-    """How a text becomes one vector, where the files shall not decide."""
+    """Options that decide how a text becomes one vector, if the files shall not."""
 
     pooling: Annotated[
         list[str] | None,
@@ -199,7 +202,7 @@ class Prompts:
 
 @dataclass(frozen=True)
 class Reading:
-    """Of commands that print a line of JSON for each line of text."""
+    """Options of commands that print a line of JSON for each line of text."""
 
     errors: Errors = "strict"
     text: Annotated[bool, typer.Option("--text", help="Repeat the line beside its result.")] = False

@@ -1,4 +1,4 @@
-"""What a session of a model gives, read off the spec alone."""
+"""The outputs that a session of a model has, read from the spec alone."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ Spec = Mapping[str, Any]
 
 
 class Output(NamedTuple):
-    """Of a session: rows are those of "token" or "sequence"."""
+    """An output of a session. Its rows belong to a "token" or to a "sequence"."""
 
     per: str
     columns: int
 
 
 def find_outputs(spec: Spec) -> dict[str, Output]:
-    """What a session of the model gives, but for "predictions", which are planned on request."""
+    """Returns the outputs of a session of the model, except "predictions", which are planned on
+    request."""
     heads, hidden = spec.get("heads", {}), int(spec["hidden_size"])
     outputs = {
         "hidden": Output("token", hidden),

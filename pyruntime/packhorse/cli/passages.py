@@ -1,7 +1,7 @@
 """Real English text that every machine has: Python's own documentation.
 
-The docstrings of the standard library are as uneven in length as text is in use: many of one line,
-some of a page.
+The lengths of the standard library's docstrings vary as those of real texts do: many have one line,
+some fill a page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Passage:
-    name: str  # "textwrap.dedent"
+    name: str  # such as "textwrap.dedent"
     text: str
 
 
@@ -35,10 +35,10 @@ def _docstrings(node: _Documented, name: str) -> Iterator[Passage]:
 
 
 def read_passages(count: int) -> list[Passage]:
-    """The first `count` docstrings in an order that is random, but always the same.
+    """Returns the first `count` docstrings in an order that is random, but always the same.
 
-    Sources are parsed, never imported: some modules of the library do things when imported. Raises
-    RuntimeError where the library comes without its sources.
+    Sources are parsed and never imported, because importing some modules has effects. Raises
+    RuntimeError if the library comes without its sources.
     """
     library = Path(sysconfig.get_path("stdlib"))
     files = [*library.glob("[a-z]*.py"), *library.glob("[a-z]*/__init__.py")]

@@ -1,4 +1,4 @@
-"""Progress on stderr, and only where somebody watches."""
+"""Shows progress on stderr, but only if that is a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Report = Callable[[int, int | None], None]
 
 @contextmanager
 def byte_progress(what: str) -> Iterator[Report]:
-    """Yields report(bytes done, bytes in total or None where that is not known)."""
+    """Yields a function report(bytes done, bytes in total or None if unknown)."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda done, total: None

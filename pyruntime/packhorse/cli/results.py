@@ -24,7 +24,8 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Job:
-    """What is read, by which model. file: "-" is stdin. load: of `TextModel.load`."""
+    """Which text is read, and by which model. file: "-" is stdin. load: arguments of
+    `TextModel.load`."""
 
     model: str
     file: Path
@@ -32,7 +33,7 @@ class Job:
     load: dict[str, Any]
 
     def require(self, method: str) -> None:
-        """Raises ValueError before anything is loaded for a model without a head for a method."""
+        """Raises ValueError, before anything is loaded, if the model has no head for a method."""
         read, _ = split_options(self.load)
         require_head(inspect_checkpoint(self.model, **read).spec, method)
 
@@ -44,10 +45,10 @@ class Job:
     ) -> None:
         """Prints {"index": number of the line, ...} for each line, in order.
 
-        doing  what the progress bar says
-        find   gives the fields of each of some texts. It is called once without any, before text is
-               read: for what is wrong with the model
-        best   print so many lines alone, those of the highest "score", best first
+        doing  the text of the progress bar
+        find   returns the fields for each of some texts. It is called once without texts, before
+               any is read, to find errors of the model
+        best   if given, print only this many lines, those with the highest "score", best first
         """
         with open_lines(self.file, doing, self.reading.errors) as reader:
             model = TextModel.load(self.model, **self.load)
@@ -90,12 +91,12 @@ def labels(
     strategy: str | None,
     stride: int | None,
 ) -> Iterable[Fields]:
-    """Labels of texts or pairs, or where the model labels tokens, the entities of texts."""
+    """Finds labels of texts or pairs or, if the model labels tokens, the entities of texts."""
     if "classify_tokens" in methods_for(model.session.config):
         if top_k is not None or pairs:
             name = "--pairs" if pairs else "--top-k"
             raise ValueError(f"{name}: this model labels tokens, not texts")
-        joined: Any = strategy or "simple"  # the method says what it knows
+        joined: Any = strategy or "simple"  # the method checks the name
         entities = model.classify_tokens(texts, aggregation_strategy=joined, stride=stride)
         return ({"entities": some} for some in entities)
     if strategy is not None or stride is not None:
@@ -127,7 +128,7 @@ def answers(
 
 
 def masks(model: TextModel, texts: list[str], top_k: int) -> Iterator[Fields]:
-    """Always a list for each mask, also where there is but one."""
+    """Finds words for masks. The result has a list for each mask, even if there is only one."""
     for found in model.fill_mask(texts, top_k=top_k):
         yield {"masks": found if isinstance(found[0], list) else [found]}
 
@@ -143,5 +144,5 @@ def token_vectors(model: TextModel, texts: list[str], prompts: dict[str, Any]) -
 
 
 def _short(values: FloatArray) -> list[float]:
-    """Nine digits give a float32 back."""
+    """Formats numbers with nine digits, which are enough to restore a float32."""
     return [float(f"{value:.9g}") for value in values.tolist()]

@@ -1,4 +1,4 @@
-"""Names and values on stdout, in sections."""
+"""Prints names and values to stdout, in sections."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.text import Text
 
-_WIDE = 160  # columns where nobody looks: lines that a pipe carries are not broken early
+_WIDE = 160  # columns if stdout is no terminal, so that lines in a pipe are not broken early
 
 Rows = Mapping[str, str]
 
@@ -18,9 +18,9 @@ def show_rows(title: str, rows: Rows) -> None:
 
 
 def show_sections(title: str, sections: Mapping[str, Rows]) -> None:
-    """Prints a title, and under a heading each the rows of the sections, aligned with each other.
+    """Prints a title, and the rows of each section under its heading, all aligned with each other.
 
-    What does not fit the terminal goes on below, indented.
+    A value that is too wide for the terminal continues on the next line, indented.
     """
     console = Console()
     if not console.is_terminal:
@@ -32,7 +32,7 @@ def show_sections(title: str, sections: Mapping[str, Rows]) -> None:
         if heading:
             console.print(Text(f"  {heading}", style="bold"))
         for name, value in rows.items():
-            # Text: brackets in a path are no markup.
+            # A Text object is used because brackets in a path are no markup.
             lines = Text(value).wrap(console, max(20, console.width - column), overflow="fold")
             for line in lines:
                 line.rstrip()

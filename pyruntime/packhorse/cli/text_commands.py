@@ -209,7 +209,7 @@ def fill_mask(
 
     load = loading.arguments() | {"max_predictions": max_masks}
     job = results.Job(model, file, reading, load)
-    job.require("fill_mask")  # a session refuses masks by what its plan calls them
+    job.require("fill_mask")  # the session's own error would speak of its plan
     job.print_results("filling", partial(results.masks, top_k=top_k))
 
 

@@ -1,4 +1,5 @@
-"""Commands whose options come in bundles: a dataclass is a parameter, its fields are options."""
+"""Supports commands whose options come in bundles: a parameter is a dataclass, and its fields are
+options."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ Command = Callable[..., None]
 
 
 def unbundle(command: Command) -> Command:
-    """`command` as Typer reads it.
+    """Returns `command` in the form that Typer reads.
 
-    Each parameter that is annotated with a dataclass gives way to the fields of the dataclass, with
-    their annotations and defaults. The bundles are put together again when the command is called.
+    Each parameter that is annotated with a dataclass is replaced by the fields of the dataclass,
+    with their annotations and defaults. The bundles are restored when the command is called.
     """
     own: list[inspect.Parameter] = []
     bundles: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Files of vectors that grow row by row, so that no output need fit in memory."""
+"""Writes files of vectors row by row, so that no output has to fit in memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from packhorse import TextModel
 
 FORMATS = ("npy", "jsonl")
-_SUFFIXES = {".npy": "npy", ".jsonl": "jsonl", ".ndjson": "jsonl"}  # of names that say one
+_SUFFIXES = {".npy": "npy", ".jsonl": "jsonl", ".ndjson": "jsonl"}  # by the ends of names
 
 
 class NpyWriter:
-    """A .npy file of rows like those of `like`. Valid after `__exit__`, also after an error."""
+    """Writes a .npy file of rows like those of `like`. The file is valid after `__exit__`, even
+    after an error."""
 
     def __init__(self, path: Path, like: NDArray[Any]) -> None:
         self._file = path.open("wb")
@@ -28,7 +29,7 @@ class NpyWriter:
         self._write_header()
 
     def _write_header(self) -> None:
-        # NumPy leaves room in the header for the first dimension to grow in place.
+        # NumPy leaves room in the header, so that the first dimension can grow in place.
         shape = (self._rows, self._columns)
         header = {"descr": self._dtype.str, "fortran_order": False, "shape": shape}
         npy_format.write_array_header_1_0(self._file, header)
@@ -47,7 +48,8 @@ class NpyWriter:
 
 
 class JsonlWriter:
-    """Lines {"index": number, "embedding": [...]}, to a file or, without a path, to stdout."""
+    """Writes lines {"index": number, "embedding": [...]} to a file or, without a path, to
+    stdout."""
 
     def __init__(self, path: Path | None) -> None:
         self._stack = ExitStack()
@@ -59,7 +61,7 @@ class JsonlWriter:
         if not np.isfinite(rows).all():
             raise ValueError("an embedding is not finite, which JSON cannot hold: use --format npy")
         for number, row in zip(numbers, rows.tolist(), strict=True):
-            values = ", ".join([f"{value:.9g}" for value in row])  # 9 digits give float32 back
+            values = ", ".join([f"{value:.9g}" for value in row])  # 9 digits restore a float32
             self._file.write(f'{{"index": {number}, "embedding": [{values}]}}\n')
         self._file.flush()
 
@@ -74,10 +76,10 @@ Writer = NpyWriter | JsonlWriter
 
 
 def check_output(path: Path | None, format: str | None, errors: str) -> str:
-    """The format: as given, or as the file's name says, or jsonl where it says nothing.
+    """Returns the format: the given one, the one that the file's name implies, or else jsonl.
 
-    Raises ValueError: a name that says another format than what would be written, npy without a
-    regular file, or with lines left out (`errors`), which only jsonl can tell.
+    Raises ValueError if the name implies another format, or if npy would be written to something
+    other than a regular file or with lines left out (`errors`), which only jsonl can express.
     """
     if format not in (None, *FORMATS):
         raise ValueError(f"--format {format!r:.80} is not one of {', '.join(FORMATS)}")
@@ -103,19 +105,19 @@ def check_output(path: Path | None, format: str | None, errors: str) -> str:
 
 
 def _is_stream(path: Path | None) -> bool:
-    """A pipe or a device that is there already."""
+    """Whether the path is an existing pipe or device."""
     return path is not None and path.exists() and not path.is_file()
 
 
 def open_writer(path: Path | None, format: str, like: NDArray[Any]) -> Writer:
-    """A writer of rows like those of `like`, as a context manager; see `check_output`."""
+    """Opens a writer of rows like those of `like`, as a context manager; see `check_output`."""
     if format == "npy" and path is not None:
         return NpyWriter(path, like)
     return JsonlWriter(path)
 
 
 def note_truncated(model: TextModel) -> None:
-    """Says on stderr how many lines were cut, if any."""
+    """Says on stderr how many lines were truncated, if any."""
     if model.num_truncated:
         print(
             f"packhorse: lines cut short at {model.max_length} tokens: {model.num_truncated}",

@@ -5,20 +5,16 @@ A context longer than the model takes is read in windows that overlap, each afte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Sized
-from itertools import repeat
-from typing import TYPE_CHECKING, Any, Literal, overload
+from collections.abc import Iterable, Sized
+from itertools import chain, repeat
+from typing import Any
 
 from packhorse.heads import require_head
+from packhorse.result import RunResult
+from packhorse.text.batching import Request
 from packhorse.text.runner import TextRunner
-from packhorse.text.spans import Answer, AnswerOptions, find_answers
-from packhorse.text.streaming import prepare_ahead
-from packhorse.text.windows import Window, Windows
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from packhorse.text.call_types import AnswerCall
+from packhorse.text.spans import AnswerOptions, find_answers
+from packhorse.text.windows import Window, Windows, logits_by_text, prepare_windows
 
 _MAX_LENGTH = 384  # tokens of a window, unless asked otherwise: what models are trained with
 _STRIDE = 128
@@ -38,98 +34,43 @@ def _as_pairs(question: str | Iterable[str], context: str | Iterable[str]) -> It
     return zip(question, context, strict=True)
 
 
-class Answering(TextRunner):
-    @overload
-    def answer(
-        self,
-        question: str,
-        context: str,
-        *,
-        top_k: Literal[1] = ...,
-        **options: Unpack[AnswerCall],
-    ) -> Answer: ...
-    @overload
-    def answer(
-        self,
-        question: str,
-        context: str,
-        *,
-        top_k: int,
-        **options: Unpack[AnswerCall],
-    ) -> list[Answer]: ...
-    @overload
-    def answer(
-        self,
-        question: Iterable[str],
-        context: str | Iterable[str],
-        *,
-        top_k: Literal[1] = ...,
-        **options: Unpack[AnswerCall],
-    ) -> list[Answer]: ...
-    @overload
-    def answer(
-        self,
-        question: Iterable[str],
-        context: str | Iterable[str],
-        *,
-        top_k: int,
-        **options: Unpack[AnswerCall],
-    ) -> list[list[Answer]]: ...
-    def answer(
-        self,
-        question: str | Iterable[str],
-        context: str | Iterable[str],
-        *,
-        top_k: int = 1,
-        max_length: int | None = None,
-        stride: int | None = None,
-        max_answer_length: int = 15,
-        allow_none: bool = False,
-        align_to_words: bool = True,
-    ) -> Any:
-        """Where the context answers the question: {"score", "start", "end", "answer"}.
+class Answering:
+    """Questions and contexts to answers; the arguments are those of `TextModel.answer`."""
 
-        Two str give the answer itself. As many questions as contexts, or several questions about
-        one context, give a list. With `top_k` over 1 each result is a list of up to so many
-        answers, best first.
-        `start` and `end` count characters of the context, `answer` is context[start:end].
-
-        max_length         tokens of a window; None: `self.max_length`, but at most 384
-        stride             tokens that neighbouring windows share; None: 128, but at most half of a
-                           window
-        max_answer_length  tokens of an answer
-        allow_none         whether "" may be the answer (transformers: handle_impossible_answer)
-        align_to_words     whether answers are made of whole words
-
-        Equal to the question-answering pipeline of transformers 4, whose `doc_stride` is `stride`,
-        `max_seq_len` `max_length` and `max_answer_len` `max_answer_length`. An empty context, which
-        it refuses, gives "" with score 0, or 1 with `allow_none`.
-
-        Raises ValueError: a model that does not answer questions; a question that leaves no room.
-        """
-        self.session.check_open()
-        require_head(self.session.config, "answer")
-        longest = min(self.max_length, _MAX_LENGTH) if max_length is None else max_length
-        longest = self._longest(longest)
+    def __init__(
+        self,
+        runner: TextRunner,
+        *,
+        max_length: int | None,
+        stride: int | None,
+        options: AnswerOptions,
+    ) -> None:
+        self._runner = runner
+        require_head(runner.session.config, "answer")
+        longest = min(runner.max_length, _MAX_LENGTH) if max_length is None else max_length
+        longest = runner.longest(longest)
         shared = min(_STRIDE, longest // 2) if stride is None else stride
-        if top_k < 1 or max_answer_length < 1 or shared < 0:
+        if options.top_k < 1 or options.max_answer_length < 1 or shared < 0:
             raise ValueError(
-                f"top_k {top_k} and max_answer_length {max_answer_length} must be positive, "
-                f"stride {shared} not negative"
+                f"top_k {options.top_k} and max_answer_length {options.max_answer_length} must be "
+                f"positive, stride {shared} not negative"
             )
-        windows = Windows(self.tokenizer, longest, shared)
-        options = AnswerOptions(top_k, max_answer_length, allow_none, align_to_words)
-        none_id = self.tokenizer.special_id("cls")
+        self._options = options
+        self._windows = Windows(runner.tokenizer, longest, shared)
+        self._none_id = runner.tokenizer.special_id("cls")
 
-        def prepare(chunk: Sequence[Any], first: int) -> list[list[Window]]:
-            read = self.tokenizer.read(chunk, first=first, table=self._table)
-            return [windows.split(tokens, 1, f"texts[{i}]") for i, tokens in enumerate(read, first)]
+    def prepare(self, pairs: list[Any], first: int) -> tuple[Request, list[list[Window]]]:
+        return prepare_windows(self._runner, self._windows, pairs, first, part=1)
 
+    def finish(self, pairs: list[Any], windows: list[list[Window]], result: RunResult) -> list[Any]:
         found: list[Any] = []
+        logits = logits_by_text(windows, result)
+        for (_, context), own, rows in zip(pairs, windows, logits, strict=True):
+            best = find_answers(context, own, rows, self._none_id, self._options)
+            found.append(best[0] if self._options.top_k == 1 else best)
+        return found
+
+    def run(self, question: str | Iterable[str], context: str | Iterable[str]) -> Any:
         pairs = _as_pairs(question, context)
-        for chunk, prepared in prepare_ahead(pairs, self.session.max_sequences, prepare):
-            logits = self._run_windows(prepared)
-            for (_, text), own, rows in zip(chunk, prepared, logits, strict=True):
-                best = find_answers(text, own, rows, none_id, options)
-                found.append(best[0] if top_k == 1 else best)
+        found = list(chain.from_iterable(self._runner.results(self, pairs)))
         return found[0] if isinstance(question, str) else found

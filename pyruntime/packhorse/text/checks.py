@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+
 from packhorse.packing import Int32Array
 
 if TYPE_CHECKING:
@@ -30,14 +32,30 @@ def check_ids(
     tokenizer: Tokenizer, rows: Sequence[Int32Array], table: int | None, first: int
 ) -> None:
     """Raises ValueError for an id beyond the model's table of so many entries."""
-    if table is None:
-        return
-    for i, ids in enumerate(rows, first):
-        if ids.size and (largest := int(ids.max())) >= table:
-            raise ValueError(
-                f"texts[{i}] has token {tokenizer.id_to_token(largest)!r} (id {largest}); the "
-                f"model's table has {table} entries: tokenizer and weights do not fit each other"
-            )
+    if table is not None and (found := _first_beyond(rows, table)):
+        i, largest = found
+        raise ValueError(
+            f"texts[{first + i}] has token {tokenizer.id_to_token(largest)!r} (id {largest}); the "
+            f"model's table has {table} entries: tokenizer and weights do not fit each other"
+        )
+
+
+def _first_beyond(rows: Sequence[Int32Array], count: int) -> tuple[int, int] | None:
+    """The number of the first row that holds `count` or more, and what it holds at most."""
+    if not rows or np.concatenate(rows).max(initial=0) < count:
+        return None
+    sizes = [int(row.max(initial=0)) for row in rows]
+    return next((i, size) for i, size in enumerate(sizes) if size >= count)
+
+
+def check_types(rows: Sequence[Int32Array], count: int, first: int) -> None:
+    """Raises ValueError for a type beyond the model's `count` of them; 0: it takes none."""
+    if count and (found := _first_beyond(rows, count)):
+        i, largest = found
+        raise ValueError(
+            f"texts[{first + i}] has tokens of type {largest}; the model has types 0 to "
+            f"{count - 1}: tokenizer and weights do not fit each other"
+        )
 
 
 def check_size(i: int, size: int, max_length: int) -> None:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sized
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from packhorse.names import EmbeddingDtype
-from packhorse.result import FloatArray
+from packhorse.result import FloatArray, RunResult
+from packhorse.text.batching import Request
+from packhorse.text.checks import Text
 from packhorse.text.runner import Progress, TextRunner, as_texts
 from packhorse.text.settings import choose_prompt
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from packhorse.text.call_types import EmbedCall
 
 MIN_SAMPLE = 100  # embeddings whose ranges say something about others
 _HOW_TO_SAMPLE = (
@@ -104,103 +101,69 @@ def _check_sample(count: int, dtype: str) -> None:
         )
 
 
-class Embedding(TextRunner):
-    @overload
-    def embed(
-        self,
-        texts: str | Iterable[str],
-        *,
-        dtype: Literal["float32"] = ...,
-        **options: Unpack[EmbedCall],
-    ) -> FloatArray: ...
-    @overload
-    def embed(
-        self,
-        texts: str | Iterable[str],
-        *,
-        dtype: Literal["float16"],
-        **options: Unpack[EmbedCall],
-    ) -> npt.NDArray[np.float16]: ...
-    @overload
-    def embed(
-        self,
-        texts: str | Iterable[str],
-        *,
-        dtype: Literal["int8", "binary"],
-        **options: Unpack[EmbedCall],
-    ) -> npt.NDArray[np.int8]: ...
-    @overload
-    def embed(
-        self,
-        texts: str | Iterable[str],
-        *,
-        dtype: Literal["uint8", "ubinary"],
-        **options: Unpack[EmbedCall],
-    ) -> npt.NDArray[np.uint8]: ...
-    @overload
-    def embed(
-        self,
-        texts: str | Iterable[str],
-        *,
-        dtype: EmbeddingDtype,
-        **options: Unpack[EmbedCall],
-    ) -> npt.NDArray[Any]: ...
-    def embed(
-        self,
-        texts: str | Iterable[str],
-        *,
-        prompt: str | None = None,
-        prompt_name: str | None = None,
-        truncate_dim: int | None = None,
-        normalize: bool | None = None,
-        dtype: EmbeddingDtype = "float32",
-        ranges: npt.ArrayLike | None = None,
-        max_length: int | None = None,
-        truncation: bool = True,
-        progress: Progress | None = None,
-    ) -> npt.NDArray[Any]:
-        """Embeddings [texts, dims]; [dims] of a single str.
+class Embedding:
+    """Texts to embeddings; the arguments are those of `TextModel.embed`."""
 
-        prompt        goes before every text; "": none
-        prompt_name   of one of `self.prompts`. Neither: the model's default one, where it has one
-        truncate_dim  only the first dimensions, of models trained for that (Matryoshka); None: as
-                      `truncate_dim` of config_sentence_transformers.json says, else all
-        normalize     to length 1, after that. None: the model's own embeddings have length 1 where
-                      its files say so, and what is cut of them is left as it is, as in
-                      sentence-transformers
-        dtype         "float32", "float16", "int8", "uint8", "binary" or "ubinary", with `ranges` as
-                      `quantize_embeddings` says; but int8 and uint8 without ranges are a ValueError
-                      where there are fewer than 100 texts to take them from
-        """
-        size = self.session.embedding_size
+    def __init__(
+        self,
+        runner: TextRunner,
+        *,
+        prompt: str | None,
+        prompt_name: str | None,
+        truncate_dim: int | None,
+        normalize: bool | None,
+        dtype: EmbeddingDtype,
+        ranges: npt.ArrayLike | None,
+        max_length: int | None,
+        truncation: bool,
+    ) -> None:
+        config = runner.tokenizer.config
+        self._runner = runner
+        self._size = runner.session.embedding_size
         if truncate_dim is None:
-            truncate_dim = self.tokenizer.config.truncate_dim  # more than there are: all of them
-        elif not 1 <= truncate_dim <= size:
-            raise ValueError(f"truncate_dim {truncate_dim} is not between 1 and {size}")
-        before = choose_prompt(self.tokenizer.config, prompt, prompt_name)
-        if before and not self.session.config.get("embedding", {}).get("include_prompt", True):
+            truncate_dim = config.truncate_dim  # more than there are: all of them
+        elif not 1 <= truncate_dim <= self._size:
+            raise ValueError(f"truncate_dim {truncate_dim} is not between 1 and {self._size}")
+        self._truncate_dim = truncate_dim
+        self._prompt = choose_prompt(config, prompt, prompt_name)
+        if self._prompt and not runner.session.config.get("embedding", {}).get(
+            "include_prompt", True
+        ):
             raise ValueError(
                 "embed: this model's pooling leaves the prompt out (include_prompt = false), which "
                 'is not supported: pool output "hidden" of the session, or embed with prompt=""'
             )
+        self._normalize = normalize
+        self._dtype = dtype
+        self._ranges = ranges
         # Where ranges are not given, they are those of all embeddings.
-        late = dtype in ("int8", "uint8") and ranges is None
+        self._late = dtype in ("int8", "uint8") and ranges is None
+        self._max_length = runner.longest(max_length)
+        self._truncation = truncation
+
+    def prepare(self, texts: list[Text], first: int) -> tuple[Request, None]:
+        tokens = self._runner.encode(
+            texts, first, self._max_length, truncation=self._truncation, prompt=self._prompt
+        )
+        return self._runner.request(tokens.ids, tokens.type_ids, "embedding"), None
+
+    def finish(self, _texts: object, _kept: None, result: RunResult) -> npt.NDArray[Any]:
+        return self._shrink(result.embedding)
+
+    def _shrink(self, rows: FloatArray) -> npt.NDArray[Any]:
+        rows = rows[:, : self._truncate_dim]
+        rows = scale_to_length_1(rows) if self._normalize else rows
+        return rows if self._late else quantize_embeddings(rows, self._dtype, self._ranges)
+
+    def run(self, texts: str | Iterable[str], progress: Progress | None) -> npt.NDArray[Any]:
         chosen = as_texts(texts)
-        if late and isinstance(chosen, Sized):
-            _check_sample(len(chosen), dtype)
-
-        def finish(rows: FloatArray) -> npt.NDArray[Any]:
-            rows = rows[:, :truncate_dim]
-            rows = scale_to_length_1(rows) if normalize else rows
-            return rows if late else quantize_embeddings(rows, dtype, ranges)
-
-        parts = [finish(np.empty((0, size), np.float32))]  # checks dtype and ranges, too
-        for _, _, result in self._run(
-            chosen, ["embedding"], max_length, truncation, progress, prompt=before
-        ):
-            parts.append(finish(result.embedding))
+        if self._late and isinstance(chosen, Sized):
+            _check_sample(len(chosen), self._dtype)
+        # The empty part checks dtype and ranges, too.
+        parts = [self._shrink(np.empty((0, self._size), np.float32))]
+        parts += self._runner.results(self, chosen, progress)
         found = np.concatenate(parts)
-        if late:
-            _check_sample(len(found), dtype)
-            found = quantize_embeddings(found, dtype)
+        if self._late:
+            _check_sample(len(found), self._dtype)
+            found = quantize_embeddings(found, self._dtype)
         return found[0] if isinstance(texts, str) else found

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
+from typing import Any, TypedDict
 
 import numpy as np
 
 from packhorse.heads import classifier_of, require_head
 from packhorse.names import Truncation
 from packhorse.pairs import sigmoid
-from packhorse.result import FloatArray
+from packhorse.result import FloatArray, RunResult
+from packhorse.text.batching import Request
 from packhorse.text.checks import Text
-from packhorse.text.runner import Progress, TextRunner, as_texts
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from packhorse.text.call_types import PairCall
+from packhorse.text.runner import Progress, TextRunner
 
 
 class Label(TypedDict):
@@ -66,63 +62,33 @@ def best_labels(labels: Sequence[str], scores: FloatArray, top_k: int | None) ->
     ]
 
 
-class Classifying(TextRunner):
-    @overload
-    def classify(
-        self,
-        texts: str,
-        *,
-        top_k: Literal[1] = ...,
-        **options: Unpack[PairCall],
-    ) -> Label: ...
-    @overload
-    def classify(
-        self,
-        texts: str,
-        *,
-        top_k: int | None,
-        **options: Unpack[PairCall],
-    ) -> list[Label]: ...
-    @overload
-    def classify(
-        self,
-        texts: Iterable[Text],
-        *,
-        top_k: Literal[1] = ...,
-        **options: Unpack[PairCall],
-    ) -> list[Label]: ...
-    @overload
-    def classify(
-        self,
-        texts: Iterable[Text],
-        *,
-        top_k: int | None,
-        **options: Unpack[PairCall],
-    ) -> list[list[Label]]: ...
-    def classify(
-        self,
-        texts: str | Iterable[Text],
-        *,
-        top_k: int | None = 1,
-        max_length: int | None = None,
-        truncation: bool | Truncation = True,
-        progress: Progress | None = None,
-    ) -> Any:
-        """The best label of each text or pair, {"label": ..., "score": its probability}, in a list.
+class Classification:
+    """Texts and pairs to labels; the arguments are those of `TextModel.classify`."""
 
-        With another `top_k` each result is a list of so many labels, best first; with None, of all
-        labels. A single str gives its own result. Probabilities are a softmax over the labels, or a
-        sigmoid of each one where the model was trained for several at once or has but one; a
-        regression gives its logit.
-        """
+    def __init__(
+        self,
+        runner: TextRunner,
+        *,
+        top_k: int | None,
+        max_length: int | None,
+        truncation: bool | Truncation,
+    ) -> None:
         if top_k is not None and top_k < 1:
             raise ValueError(f"top_k is {top_k}, expected a positive number or None")
-        classifier = check_classifier(self.session.config)
-        found: list[Any] = []
-        for _, _, result in self._run(
-            as_texts(texts), ["logits"], max_length, truncation, progress
-        ):
-            scores = probabilities(classifier, result.logits)
-            best = best_labels(self.labels, scores, top_k)
-            found += [row[0] for row in best] if top_k == 1 else best
-        return found[0] if isinstance(texts, str) else found
+        self._runner = runner
+        self._classifier = check_classifier(runner.session.config)
+        self._top_k = top_k
+        self._max_length = runner.longest(max_length)
+        self._truncation = truncation
+
+    def prepare(self, texts: list[Text], first: int) -> tuple[Request, None]:
+        tokens = self._runner.encode(texts, first, self._max_length, truncation=self._truncation)
+        return self._runner.request(tokens.ids, tokens.type_ids, "logits"), None
+
+    def finish(self, _texts: object, _kept: None, result: RunResult) -> list[Any]:
+        scores = probabilities(self._classifier, result.logits)
+        best = best_labels(self._runner.session.labels, scores, self._top_k)
+        return [row[0] for row in best] if self._top_k == 1 else best
+
+    def run(self, texts: str | Iterable[Text], progress: Progress | None) -> Any:
+        return self._runner.results_of_texts(self, texts, progress)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, overload
+from collections.abc import Iterable
+from typing import Any, TypedDict
 
 import numpy as np
+import numpy.typing as npt
 
 from packhorse.heads import require_head
-from packhorse.packing import Int32Array, pack
-from packhorse.result import FloatArray
+from packhorse.packing import Int32Array
+from packhorse.result import FloatArray, RunResult
+from packhorse.text.batching import Request
+from packhorse.text.checks import Text
 from packhorse.text.labels import softmax
 from packhorse.text.runner import TextRunner, as_texts
-from packhorse.text.tokenizer import Tokens
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from packhorse.text.call_types import MaskCall
 
 
 class Word(TypedDict):
@@ -30,133 +27,94 @@ class Word(TypedDict):
     sequence: str
 
 
-class MaskFilling(TextRunner):
-    @overload
-    def fill_mask(
+class MaskFilling:
+    """Texts to the words of their masks; the arguments are those of `TextModel.fill_mask`."""
+
+    def __init__(
         self,
-        texts: str,
-        **options: Unpack[MaskCall],
-    ) -> list[Word] | Any: ...
-    @overload
-    def fill_mask(
-        self,
-        texts: Iterable[str],
-        **options: Unpack[MaskCall],
-    ) -> list[list[Word] | Any]: ...
-    def fill_mask(
-        self,
-        texts: str | Iterable[str],
+        runner: TextRunner,
         *,
-        top_k: int = 5,
-        targets: str | Iterable[str] | None = None,
-        max_length: int | None = None,
-        truncation: bool = True,
-    ) -> Any:
-        """The `top_k` likeliest tokens for the mask of each text, best first, each {"score",
-        "token" (its id), "token_str", "sequence" (the text with it)}; a list of such lists for a
-        text with several masks. A single str gives its own result. Equal to transformers'
-        fill-mask pipeline.
-
-        targets  only these tokens; what is no entry of the vocabulary counts as its first token,
-                 with a UserWarning
-
-        Scores are softmax probabilities over the vocabulary. The model is loaded with
-        `max_predictions`: no text may have more masks. Raises ValueError for a text without a mask,
-        and for a model without this head.
-        """
-        self.session.check_open()
-        require_head(self.session.config, "fill_mask")
-        most = self.session.max_predictions
-        if most == 0:
+        top_k: int,
+        targets: str | Iterable[str] | None,
+        max_length: int | None,
+        truncation: bool,
+    ) -> None:
+        self._runner = runner
+        require_head(runner.session.config, "fill_mask")
+        self._most = runner.session.max_predictions
+        if self._most == 0:
             raise ValueError(
                 "fill_mask: this model was loaded without its head; load it with the number of "
                 "masks in one run: TextModel.load(path, max_predictions=64)"
             )
-        mask_id = self.tokenizer.special_id("mask")
+        mask_id = runner.tokenizer.special_id("mask")
         if mask_id is None:
             raise ValueError(
                 "fill_mask: the tokenizer's files name no mask_token of the vocabulary"
             )
         if top_k < 1:
             raise ValueError(f"top_k is {top_k}, expected 1 or more")
-        wanted = None if targets is None else self._target_ids(targets)
-        longest = self.max_length if max_length is None else self._longest(max_length)
-        tokens = self.tokenizer.encode(
-            list(as_texts(texts)), longest, truncation=truncation, pairs=False, table=self._table
-        )
-        counts = [int((ids == mask_id).sum()) for ids in tokens.ids]
-        for i, count in enumerate(counts):
-            if not 1 <= count <= most:
-                name = self.tokenizer.token_of(mask_id)
-                raise ValueError(f"texts[{i}] has {count} {name}, expected 1 to {most}")
-        found: list[Any] = []
-        for first, last in self._parts(tokens.ids, counts):
-            logits = self._predict(tokens, first, last, mask_id)
-            for ids, rows in zip(tokens.ids[first:last], logits, strict=True):
-                words = self._words(ids, mask_id, softmax(rows), top_k, wanted)
-                found.append(words if len(words) > 1 else words[0])
-        return found[0] if isinstance(texts, str) else found
+        self._mask_id = mask_id
+        self._top_k = top_k
+        self._wanted = None if targets is None else self._target_ids(targets)
+        self._max_length = runner.longest(max_length)
+        self._truncation = truncation
 
     def _target_ids(self, targets: str | Iterable[str]) -> Int32Array:
+        tokenizer = self._runner.tokenizer
         found = set()
         for target in as_texts(targets):
-            number = self.tokenizer.id_of(str(target))
+            number = tokenizer.id_of(str(target))
             if number is None:
-                ids = self.tokenizer.plain_ids(str(target))
+                ids = tokenizer.plain_ids(str(target))
                 if not ids.size:
                     raise ValueError(f"targets: {target!r:.80} has no tokens")
                 number = int(ids[0])
                 warnings.warn(
                     f"targets: {target!r:.80} is not in the vocabulary, its first token "
-                    f"{self.tokenizer.token_of(number)!r} is taken",
-                    stacklevel=3,
+                    f"{tokenizer.token_of(number)!r} is taken",
+                    stacklevel=4,  # who called the method of TextModel
                 )
             found.add(number)
         if not found:
             raise ValueError("targets is empty, expected a token or more")
         return np.array(sorted(found), np.int32)
 
-    def _parts(self, ids: Sequence[Int32Array], counts: list[int]) -> Iterator[tuple[int, int]]:
-        """Ranges of texts that each fit one run."""
-        limits = (
-            self.session.max_tokens,
-            self.session.max_sequences,
-            self.session.max_predictions,
+    def prepare(self, texts: list[Text], first: int) -> tuple[Request, list[Int32Array]]:
+        """Keeps the tokens of each text."""
+        tokens = self._runner.encode(
+            texts, first, self._max_length, truncation=self._truncation, pairs=False
         )
-        first = 0
-        used = np.zeros(3, np.int64)
-        for i, row in enumerate(ids):
-            one = np.array([row.size, 1, counts[i]])
-            if i > first and (used + one > limits).any():
-                yield first, i
-                first = i
-                used[:] = 0
-            used += one
-        if first < len(ids):
-            yield first, len(ids)
+        places = [np.flatnonzero(ids == self._mask_id).astype(np.int32) for ids in tokens.ids]
+        for i, masks in enumerate(places, first):
+            if not 1 <= masks.size <= self._most:
+                name = self._runner.tokenizer.token_of(self._mask_id)
+                raise ValueError(f"texts[{i}] has {masks.size} {name}, expected 1 to {self._most}")
+        request = self._runner.request(tokens.ids, tokens.type_ids, "predictions", places=places)
+        return request, tokens.ids
 
-    def _predict(self, tokens: Tokens, first: int, last: int, mask_id: int) -> list[FloatArray]:
-        """Logits [masks, vocabulary] of each text."""
-        types = tokens.type_ids[first:last] if self._has_types else None
-        batch = pack(tokens.ids[first:last], type_ids=types)
-        rows = np.flatnonzero(batch.ids == mask_id)
-        logits = self.session.run(batch, outputs=["predictions"], rows=rows).predictions
-        found: list[FloatArray] = np.split(logits, np.searchsorted(rows, batch.cu_seqlens[1:-1]))
+    def finish(
+        self, _texts: object, ids: list[Int32Array], result: RunResult
+    ) -> list[list[Word] | list[list[Word]]]:
+        found: list[list[Word] | list[list[Word]]] = []
+        begin = 0
+        for row in ids:
+            places = np.flatnonzero(row == self._mask_id)
+            scores = softmax(result.predictions[begin : begin + places.size])
+            begin += places.size
+            words = self._words(row, places, scores)
+            found.append(words if len(words) > 1 else words[0])
         return found
 
     def _words(
-        self,
-        ids: Int32Array,
-        mask_id: int,
-        scores: FloatArray,
-        top_k: int,
-        wanted: Int32Array | None,
+        self, ids: Int32Array, places: npt.NDArray[np.intp], scores: FloatArray
     ) -> list[list[Word]]:
         """Of one text, for each of its masks; scores [masks, vocabulary]."""
-        places = np.flatnonzero(ids == mask_id)
+        tokenizer = self._runner.tokenizer
+        wanted = self._wanted
         if wanted is None:
             wanted = np.arange(scores.shape[1], dtype=np.int32)
-        order = np.argsort(-scores[:, wanted], axis=1, kind="stable")[:, :top_k]
+        order = np.argsort(-scores[:, wanted], axis=1, kind="stable")[:, : self._top_k]
         found = []
         for place, row, best in zip(places, scores, wanted[order].tolist(), strict=True):
             words: list[Word] = []
@@ -167,12 +125,17 @@ class MaskFilling(TextRunner):
                     {
                         "score": float(row[token]),
                         "token": token,
-                        "token_str": self.tokenizer.decode([token], skip_special=False),
+                        "token_str": tokenizer.decode([token], skip_special=False),
                         # The other masks stay, as do the special tokens beside them.
-                        "sequence": self.tokenizer.decode(
+                        "sequence": tokenizer.decode(
                             filled.tolist(), skip_special=len(places) == 1
                         ),
                     }
                 )
             found.append(words)
         return found
+
+    def run(self, texts: str | Iterable[str]) -> Any:
+        # The logits of a chunk are all kept at once, and every text has a mask: one run's masks.
+        chunk = min(self._runner.session.max_sequences, self._most)
+        return self._runner.results_of_texts(self, texts, None, chunk=chunk)

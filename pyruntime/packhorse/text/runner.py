@@ -1,29 +1,43 @@
-"""What every kind of result of a `TextModel` needs: tokenizing, running, in chunks and in order."""
+"""What the tasks of a `TextModel` hold: texts to tokens, tokens to rows, any number of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from itertools import chain
+from typing import Any, Protocol, TypeVar
 
-import numpy as np
-
-from packhorse.arguments import Outputs
-from packhorse.dtypes import choose_dtype
-from packhorse.names import AttentionAlgorithm, Dtype, Pooling
-from packhorse.options import ModelPath
+from packhorse.names import OutputName
 from packhorse.packing import Int32Array
-from packhorse.planning import plan_memory
-from packhorse.result import FloatArray, RunResult
+from packhorse.result import RunResult
 from packhorse.session import Session
-from packhorse.text.checks import Text
-from packhorse.text.generation import TextGeneration
+from packhorse.text.batching import Batcher, Request
+from packhorse.text.checks import Text, check_types
 from packhorse.text.settings import longest_sequence
 from packhorse.text.streaming import prepare_ahead
-from packhorse.text.tokenizer import NO_FRAME, Frame, TextTokenizer, Tokens
-from packhorse.text.windows import Window
+from packhorse.text.token_arrays import TokenArrays
+from packhorse.text.tokenizer import TextTokenizer, Tokens
 
 Progress = Callable[[int, int | None], object]
-Self = TypeVar("Self", bound="TextRunner")
+Item = TypeVar("Item")
+Kept = TypeVar("Kept")
+Found = TypeVar("Found", covariant=True)
+
+
+class Task(Protocol[Item, Kept, Found]):
+    """What becomes of texts: one call of a method of `TextModel`, with its arguments."""
+
+    def prepare(self, items: list[Item], first: int) -> tuple[Request, Kept]:
+        """Items, of which the first has this number, to tokens, and what `finish` needs besides.
+
+        Everything that may be wrong with an item is found here: what is in a request may share a
+        batch with the requests of other callers. Called by another thread than the caller's while
+        the items before are run.
+        """
+        ...
+
+    def finish(self, items: list[Item], kept: Kept, result: RunResult) -> Found:
+        """The rows of the request to results."""
+        ...
 
 
 def as_texts(texts: str | Iterable[Text]) -> Iterable[Text]:
@@ -31,122 +45,21 @@ def as_texts(texts: str | Iterable[Text]) -> Iterable[Text]:
 
 
 class TextRunner:
-    """A session and the tokenizer of its model."""
+    """A session, the tokenizer of its model, and how long a text may be, for any number of tasks
+    and threads. Nothing is locked while texts are made tokens; requests of several threads share
+    batches."""
 
     def __init__(
         self, session: Session, tokenizer: TextTokenizer, max_length: int | None = None
     ) -> None:
         self.session = session
         self.tokenizer = tokenizer
-        self.max_length = self._longest(max_length)
-        has_types = session.config.get("type_vocab_size", 0) > 1
-        self._has_types = has_types and tokenizer.config.type_ids
-        self._generation: TextGeneration | None = None
+        self.max_length = self._check_length(max_length)
+        types = session.config.get("type_vocab_size", 0)
+        self._num_types = types if types > 1 and tokenizer.config.type_ids else 0
+        self._batcher = Batcher(session)
 
-    @classmethod
-    def load(
-        cls: type[Self],
-        path: ModelPath,
-        device: str = "cpu",
-        dtype: Dtype | None = None,
-        *,
-        max_length: int | None = None,
-        max_tokens: int | None = None,
-        max_sequences: int | None = None,
-        threads: int | None = None,
-        pin_threads: bool = False,
-        memory_limit: int | None = None,
-        output_slots: int = 2,
-        max_predictions: int = 0,
-        reranker: str | Mapping[str, Any] | None = None,
-        attention_algorithm: AttentionAlgorithm = "auto",
-        pooling: Pooling | Sequence[Pooling] | None = None,
-        normalize: bool | None = None,
-        revision: str | None = None,
-        kv_tokens: int | None = None,
-        max_queue: int = 4096,
-        prefix_cache: bool = True,
-    ) -> Self:
-        """Loads a model with its tokenizer. `path`, `device` and `dtype` are as in `Session.load`.
-
-        max_length  where to cut texts; None: as the model's files say
-        max_tokens  tokens of the largest batch; None: 8192, or `max_length` where that is more; of
-                    a model that generates, as in `Session.load`
-
-        The other arguments are those of `Session.load`.
-
-        Raises as `Session.load`; ValueError also for a tokenizer that is missing or not usable,
-        ModuleNotFoundError without the package tokenizers.
-        """
-        from packhorse_weights import find_model, inspect_checkpoint
-        from packhorse_weights.generation_files import generates, read_generation
-
-        path = find_model(path, revision)
-        checkpoint = inspect_checkpoint(path, reranker, pooling, normalize)
-        spec = checkpoint.spec
-        dtype = choose_dtype(dtype, device, checkpoint.stored_dtype)
-        plan_memory(spec, device, dtype, max_tokens=1, max_sequences=1)  # checks the spec
-        tokenizer = TextTokenizer.load(path)
-        embeds = reranker is not None or pooling is not None or normalize is not None
-        generation = generates(path, spec, kv_tokens, embeds=embeds)
-        if max_tokens is None and not generation:
-            max_tokens = max(8192, longest_sequence(spec, max_length))
-        session = Session.load(
-            path,
-            device,
-            dtype,
-            max_tokens=max_tokens,
-            max_sequences=max_sequences,
-            threads=threads,
-            pin_threads=pin_threads,
-            memory_limit=memory_limit,
-            output_slots=output_slots,
-            max_predictions=max_predictions,
-            reranker=reranker,
-            attention_algorithm=attention_algorithm,
-            pooling=pooling,
-            normalize=normalize,
-            kv_tokens=kv_tokens,
-            max_queue=max_queue,
-            prefix_cache=prefix_cache,
-        )
-        model = cls(session, tokenizer, max_length)
-        if generation:
-            model._generation = TextGeneration(session, tokenizer, read_generation(path))
-        return model
-
-    def close(self) -> None:
-        """Closes the session (`Session.close`). Methods that need it raise RuntimeError then."""
-        self.session.close()
-
-    def __enter__(self: Self) -> Self:
-        self.session.__enter__()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
-
-    @property
-    def labels(self) -> list[str]:
-        """The labels of the model's classifier; empty where it has none."""
-        return self.session.labels
-
-    @property
-    def prompts(self) -> dict[str, str]:
-        """The prompts by name, as sentence-transformers keeps them with a model."""
-        return dict(self.tokenizer.config.prompts)
-
-    @property
-    def num_truncated(self) -> int:
-        """How many texts and pairs have been cut short so far."""
-        return self.tokenizer.num_truncated
-
-    @property
-    def _table(self) -> int:
-        """How many entries the model's embedding table has."""
-        return int(self.session.config["vocab_size"])
-
-    def _longest(self, max_length: int | None) -> int:
+    def _check_length(self, max_length: int | None) -> int:
         longest = longest_sequence(self.session.config, max_length)
         if longest > self.session.max_tokens and not self.session.generates:
             raise ValueError(
@@ -154,63 +67,72 @@ class TextRunner:
             )
         return longest
 
-    def _run(
-        self,
-        texts: Iterable[Text],
-        outputs: Outputs,
-        max_length: int | None,
-        truncation: bool | str,
-        progress: Progress | None,
-        *,
-        prompt: str = "",
-        offsets: bool = False,
-        frame: Frame = NO_FRAME,
-        total: int | None = None,
-        pairs: bool = True,
-    ) -> Iterator[tuple[list[Text], Tokens, RunResult]]:
-        """Yields (texts, their tokens, outputs of the session) of each chunk of `texts`, in order.
+    def longest(self, max_length: int | None) -> int:
+        """Where a call truncates that has this `max_length`. Raises ValueError for too much."""
+        return self.max_length if max_length is None else self._check_length(max_length)
 
-        frame  what stands around the tokens of each text
-        total  number of texts, where `texts` does not know it
-        pairs  whether a pair may be among them
+    @property
+    def _table(self) -> int:
+        """How many entries the model's embedding table has."""
+        return int(self.session.config["vocab_size"])
+
+    def encode(self, texts: Sequence[Text], first: int, max_length: int, **options: Any) -> Tokens:
+        """`TextTokenizer.encode`, with ids and type ids that the model takes."""
+        tokens = self.tokenizer.encode(texts, max_length, first=first, table=self._table, **options)
+        check_types(tokens.type_ids, self._num_types, first)
+        return tokens
+
+    def read(self, texts: Sequence[Text], first: int, *, pairs: bool) -> list[TokenArrays]:
+        """`TextTokenizer.read`, with ids and type ids that the model takes."""
+        found = self.tokenizer.read(texts, first=first, pairs=pairs, table=self._table)
+        check_types([tokens.type_ids for tokens in found], self._num_types, first)
+        return found
+
+    def request(
+        self,
+        ids: Sequence[Int32Array],
+        type_ids: Sequence[Int32Array],
+        *outputs: OutputName,
+        places: Sequence[Int32Array] | None = None,
+    ) -> Request:
+        """Outputs of the session for these tokens, with their types where the model takes any."""
+        return Request(ids, type_ids if self._num_types else None, outputs, places)
+
+    def results(
+        self,
+        task: Task[Item, Kept, Found],
+        items: Iterable[Item],
+        progress: Progress | None = None,
+        *,
+        total: int | None = None,
+        chunk: int | None = None,
+    ) -> Iterator[Found]:
+        """Yields what the task makes of chunks of `items`, in order.
+
+        total  number of items, where `items` does not know it
+        chunk  items that are prepared together; None: as many as a batch may hold
         """
         self.session.check_open()
-        longest = self.max_length if max_length is None else self._longest(max_length)
-        if isinstance(texts, Sized):
-            total = len(texts)
-
-        def tokenize(chunk: Sequence[Text], first: int) -> Tokens:
-            return self.tokenizer.encode(
-                chunk,
-                longest,
-                truncation=truncation,
-                offsets=offsets,
-                prompt=prompt,
-                frame=frame,
-                first=first,
-                pairs=pairs,
-                table=self._table,
-            )
-
+        if isinstance(items, Sized):
+            total = len(items)
         done = 0
-        for chunk, tokens in prepare_ahead(texts, self.session.max_sequences, tokenize):
-            result = self._run_tokens(tokens.ids, tokens.type_ids, outputs)
-            done += len(chunk)
+        size = self.session.max_sequences if chunk is None else chunk
+        for some, (request, kept) in prepare_ahead(items, size, task.prepare):
+            result = self._batcher.run(request)
+            done += len(some)
             if progress is not None:
                 progress(done, total)
-            yield chunk, tokens, result
+            yield task.finish(some, kept, result)
 
-    def _run_tokens(
-        self, ids: Sequence[Int32Array], type_ids: Sequence[Int32Array], outputs: Outputs
-    ) -> RunResult:
-        return self.session.run_many(ids, outputs, type_ids=type_ids if self._has_types else None)
-
-    def _run_windows(self, windows: Sequence[Sequence[Window]]) -> list[list[FloatArray]]:
-        """Logits [tokens, labels] of each window of each text."""
-        flat = [window.tokens for own in windows for window in own]
-        result = self._run_tokens([t.ids for t in flat], [t.type_ids for t in flat], ["logits"])
-        rows = iter(np.split(result.logits, result.cu_seqlens[1:-1]))
-        return [[next(rows) for _ in own] for own in windows]
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.session!r}, max_length={self.max_length})"
+    def results_of_texts(
+        self,
+        task: Task[Text, Kept, list[Any]],
+        texts: str | Iterable[Text],
+        progress: Progress | None,
+        *,
+        chunk: int | None = None,
+    ) -> Any:
+        """All results of a task that gives one for each text; of a single str, its own."""
+        runs = self.results(task, as_texts(texts), progress, chunk=chunk)
+        found = list(chain.from_iterable(runs))
+        return found[0] if isinstance(texts, str) else found

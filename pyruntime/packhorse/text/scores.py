@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sized
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any
 
 import numpy as np
 
 from packhorse.names import Truncation
 from packhorse.pairs import as_scores, check_scores
-from packhorse.result import FloatArray
+from packhorse.result import FloatArray, RunResult
+from packhorse.text.batching import Request
 from packhorse.text.checks import Text
 from packhorse.text.runner import Progress, TextRunner, as_texts
 from packhorse.text.settings import choose_prompt
 from packhorse.text.template import find_template
 from packhorse.text.tokenizer import NO_FRAME
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from packhorse.text.call_types import ScoreCall
 
 Pairs = Iterable[tuple[str, str]]
 
@@ -37,110 +33,73 @@ def _checked(pairs: Pairs) -> Iterator[tuple[str, str]]:
         )
 
 
-class Scoring(TextRunner):
-    @overload
-    def score(
+class Scoring:
+    """Pairs to scores; the arguments are those of `TextModel.score_pairs`."""
+
+    def __init__(
         self,
-        query: str,
-        documents: str,
-        **options: Unpack[ScoreCall],
-    ) -> float: ...
-    @overload
-    def score(
-        self,
-        query: str,
-        documents: Iterable[str],
-        **options: Unpack[ScoreCall],
-    ) -> FloatArray: ...
-    def score(
-        self,
-        query: str,
-        documents: str | Iterable[str],
+        runner: TextRunner,
         *,
-        instruction: str | None = None,
-        max_length: int | None = None,
-        truncation: bool | Truncation = True,
-        progress: Progress | None = None,
-    ) -> Any:
-        """How well each document answers the query: float32[documents]; of one str, a float.
-
-        A score is what `score_pairs` gives for the pair (query, document), and the other arguments
-        are as there. Raises ValueError as that does.
-        """
-        if not isinstance(query, str):
-            raise ValueError(f"query is {query!r:.80}, expected a str")
-        chosen = as_texts(documents)
-        pairs = ((query, document) for document in chosen)
-        total = len(chosen) if isinstance(chosen, Sized) else None
-        scores = self._score(pairs, total, instruction, max_length, truncation, progress)
-        return float(scores[0]) if isinstance(documents, str) else scores
-
-    def score_pairs(
-        self,
-        pairs: Pairs,
-        *,
-        instruction: str | None = None,
-        max_length: int | None = None,
-        truncation: bool | Truncation = True,
-        progress: Progress | None = None,
-    ) -> FloatArray:
-        """Of each (query, document), what sentence-transformers' CrossEncoder predicts: float32[N].
-
-        That is the logit of the model's one label, after the activation that the checkpoint names;
-        of a generative reranker, the probability of "yes" among "yes" and "no", unless that
-        activation is Identity: then the logit of "yes" less that of "no".
-
-        instruction  what makes a document a good one, for generative rerankers; None: the model's
-                     default prompt, else its template's. Their texts, written as one, are cut on
-                     the side that the tokenizer's files say; what the template puts around them
-                     stays
-
-        Raises ValueError: the model scores no pairs, or its spec's template is not usable; an
-        instruction where the model or its template takes none; truncation to one text of a pair
-        with a template; a pair that is not one, by its number; a `max_length` that leaves no room
-        or is more than the model's; a pair longer than that with `truncation=False`.
-        """
-        total = len(pairs) if isinstance(pairs, Sized) else None
-        return self._score(pairs, total, instruction, max_length, truncation, progress)
-
-    def _score(
-        self,
-        pairs: Iterable[Any],
-        total: int | None,
         instruction: str | None,
         max_length: int | None,
         truncation: bool | Truncation,
-        progress: Progress | None,
-    ) -> FloatArray:
-        config = self.session.config
+    ) -> None:
+        self._runner = runner
+        config = runner.session.config
         check_scores(config)
-        prompt = choose_prompt(self.tokenizer.config, None, None)
-        template = find_template(config)
-        texts: Iterable[Text] = _checked(pairs)
-        frame = NO_FRAME
-        if template is not None:
+        self._prompt = choose_prompt(runner.tokenizer.config, None, None)
+        self._template = find_template(config)
+        self._frame = NO_FRAME
+        if self._template is not None:
             if not isinstance(truncation, bool):
                 raise ValueError(
                     f"truncation {truncation!r:.80}: this model's template is cut as one text, "
                     "expected True or False"
                 )
-            if instruction is not None and not template.takes_instruction:
+            if instruction is not None and not self._template.takes_instruction:
                 raise ValueError("instruction: this model's template has no {instruction}")
             if instruction is None:
-                instruction = prompt or template.instruction
-            texts = (template.write(*pair, instruction) for pair in _checked(pairs))
-            prompt, frame = "", template.frame(self.tokenizer)
+                instruction = self._prompt or self._template.instruction
+            self._prompt, self._frame = "", self._template.frame(runner.tokenizer)
         elif instruction is not None:
             raise ValueError("instruction: this model takes none")
-        runs = self._run(
+        self._instruction = instruction or ""
+        self._max_length = runner.longest(max_length)
+        self._truncation = truncation
+
+    def prepare(self, texts: list[Text], first: int) -> tuple[Request, None]:
+        tokens = self._runner.encode(
             texts,
-            ["logits"],
-            max_length,
-            truncation,
-            progress,
-            prompt=prompt,
-            frame=frame,
-            total=total,
+            first,
+            self._max_length,
+            truncation=self._truncation,
+            prompt=self._prompt,
+            frame=self._frame,
         )
-        parts = [as_scores(config, result.logits) for _, _, result in runs]
-        return np.concatenate([np.empty(0, np.float32), *parts])
+        return self._runner.request(tokens.ids, tokens.type_ids, "logits"), None
+
+    def finish(self, _texts: object, _kept: None, result: RunResult) -> FloatArray:
+        return as_scores(self._runner.session.config, result.logits)
+
+    def _written(self, pairs: Pairs) -> Iterator[Text]:
+        """Each pair as the model reads it: two texts, or one where there is a template."""
+        for pair in _checked(pairs):
+            if self._template is None:
+                yield pair
+            else:
+                yield self._template.write(*pair, self._instruction)
+
+    def run(self, pairs: Pairs, total: int | None, progress: Progress | None) -> FloatArray:
+        runs = self._runner.results(self, self._written(pairs), progress, total=total)
+        return np.concatenate([np.empty(0, np.float32), *runs])
+
+    def run_query(
+        self, query: str, documents: str | Iterable[str], progress: Progress | None
+    ) -> Any:
+        """Of one query and many documents, or one: then its score alone."""
+        chosen = as_texts(documents)
+        total = len(chosen) if isinstance(chosen, Sized) else None
+        # Whether a document is a text is checked with its number, as a pair.
+        pairs: Iterator[Any] = ((query, document) for document in chosen)
+        scores = self.run(pairs, total, progress)
+        return float(scores[0]) if isinstance(documents, str) else scores

@@ -38,12 +38,17 @@ def _numbers(values: Sequence[int | None]) -> Int32Array:
     return np.array([-1 if value is None else value for value in values], np.int32)
 
 
+def parts_of(encoding: Encoding) -> Int32Array:
+    """`TokenArrays.parts` alone."""
+    return _numbers(encoding.sequence_ids)
+
+
 def arrays_of(encoding: Encoding) -> TokenArrays:
     offsets: npt.NDArray[np.int32] = np.array(encoding.offsets, np.int32).reshape(-1, 2)
     return TokenArrays(
         np.array(encoding.ids, np.int32),
         np.array(encoding.type_ids, np.int32),
-        _numbers(encoding.sequence_ids),
+        parts_of(encoding),
         _numbers(encoding.word_ids),
         np.ascontiguousarray(offsets[:, 0]),
         np.ascontiguousarray(offsets[:, 1]),

@@ -12,19 +12,21 @@ from os import PathLike
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from packhorse.packing import Int32Array
 from packhorse.text.checks import Text, check_ids, check_size, check_text, encode_rows
 from packhorse.text.cutting import PIECE, Cutter, steps_of
-from packhorse.text.token_arrays import TokenArrays, arrays_of, join
+from packhorse.text.token_arrays import TokenArrays, arrays_of, join, parts_of
+from packhorse.text.truncation import STRATEGIES, kept_tokens
 
 if TYPE_CHECKING:
     from packhorse_weights.text import TextConfig
-    from tokenizers import Encoding, Tokenizer
+    from tokenizers import Tokenizer
 
 _USUAL = {"cls": ("[CLS]", "<s>"), "mask": ("[MASK]", "<mask>"), "unk": ("[UNK]", "<unk>")}
 _NO_SPACE_BEFORE = (".", "?", "!", ",", "' ", "n't", "'m", "'s", "'ve", "'re")
-STRATEGIES = ("longest_first", "only_first", "only_second")
+_SPACE = "\u0120"  # as byte-level tokenizers write it
 
 
 class Frame(NamedTuple):
@@ -44,12 +46,12 @@ NO_FRAME = Frame(np.empty(0, np.int32), np.empty(0, np.int32))
 class Tokens(NamedTuple):
     """The tokens of each text or pair, special tokens included.
 
-    encodings  what the package tokenizers made, with offsets in characters, if asked for
+    arrays  with the characters that each token stands for, if asked for
     """
 
     ids: list[Int32Array]
     type_ids: list[Int32Array]
-    encodings: list[Encoding]
+    arrays: list[TokenArrays]
 
 
 def _load(config: TextConfig) -> Tokenizer:
@@ -78,8 +80,9 @@ def _load(config: TextConfig) -> Tokenizer:
 
 
 class TextTokenizer:
-    """Any number of threads may use one. Pickled, it is the settings that it was made of; a copy is
-    the tokenizer itself."""
+    """Any number of threads may use one, and tokenize at the same time: texts are cut after they
+    were tokenized, so that nothing in it changes. Pickled, it is the settings that it was made of;
+    a copy is the tokenizer itself."""
 
     def __init__(self, config: TextConfig) -> None:
         """Raises ModuleNotFoundError (no package tokenizers) and ValueError (a file not usable)."""
@@ -89,13 +92,18 @@ class TextTokenizer:
         self._tokenizer = _load(config)
         truncation = self._tokenizer.truncation or {}
         self.side: str = config.truncation_side or truncation.get("direction", "right")
-        self._lock = threading.Lock()  # how to truncate is state of the tokenizer
+        self._tokenizer.no_truncation()
+        self._counting = threading.Lock()
         self._num_truncated = 0
         self._cutter = Cutter(self._tokenizer)
         self._check_added_tokens(config)
         model = self._tokenizer.model
         unknown = None if config.unknown_tokens else getattr(model, "unk_token", None)
         self._left_out = None if unknown is None else self._tokenizer.token_to_id(unknown)
+        steps = steps_of(self._tokenizer.post_processor, "processors")
+        self._keeps_first_space = any(
+            step.get("trim_offsets") and step.get("add_prefix_space") for step in steps
+        )
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, revision: str | None = None) -> TextTokenizer:
@@ -150,12 +158,18 @@ class TextTokenizer:
         """The entry of the vocabulary with this id, "" where there is none."""
         return self._tokenizer.id_to_token(token_id) or ""
 
-    @property
-    def keeps_first_space(self) -> bool:
-        """Whether the first word of a window keeps the space before it: of byte-level tokenizers
-        that put a space before a text, and take it for that one."""
-        steps = steps_of(self._tokenizer.post_processor, "processors")
-        return any(step.get("trim_offsets") and step.get("add_prefix_space") for step in steps)
+    def with_first_space(self, tokens: TokenArrays, first: int) -> TokenArrays:
+        """Tokens of which `first` now comes first in its part, with the space before that one where
+        the tokenizer counts it as the word's: byte-level tokenizers that put a space before a text
+        do, because they take it for that one."""
+        token = self.token_of(int(tokens.ids[first]))
+        if not self._keeps_first_space or not token.startswith(_SPACE):
+            return tokens
+        begins, ends = tokens.begins.copy(), tokens.ends.copy()
+        begins[first] -= 1
+        if not token.strip(_SPACE):
+            ends[first] -= 1
+        return tokens._replace(begins=begins, ends=ends)
 
     @property
     def marks_continuation(self) -> bool:
@@ -179,9 +193,7 @@ class TextTokenizer:
 
     def plain_ids(self, text: str) -> Int32Array:
         """Tokens of a text that is not cut, without those that the tokenizer adds."""
-        with self._lock:
-            self._tokenizer.no_truncation()
-            return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
+        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
 
     def _check_added_tokens(self, config: TextConfig) -> None:
         if not config.special_tokens:
@@ -216,9 +228,9 @@ class TextTokenizer:
         truncation  True or "longest_first": what exceeds it is cut off, token by token off the
                     longer text of a pair; "only_first", "only_second": off this one; False: it is
                     an error
-        offsets     whether to keep the encodings
+        offsets     whether to make the arrays
         prompt      goes before each text, or before the first of a pair
-        frame       goes around the tokens of each; offsets and encodings are without it
+        frame       goes around the tokens of each; the arrays are without it
         first       number of the first text, for messages
         pairs       whether a pair may come
         table       entries of the model's embedding table, where an id beyond it is an error
@@ -238,24 +250,19 @@ class TextTokenizer:
         if max_length is not None and truncation is False:
             self._refuse_longer(rows, max_length, frame.size, first)
         room = None if max_length is None else max_length - frame.size
-        encodings = self._encode(rows, room, truncation, offsets, first)
+        tokens = self._encode(rows, room, truncation, offsets, first)
+        ids, types = tokens.ids, tokens.type_ids
         if max_length is not None and truncation is False:
-            for i, encoding in enumerate(encodings, first):
-                check_size(i, len(encoding) + frame.size, max_length)
-        ids = [np.array(encoding.ids, np.int32) for encoding in encodings]
+            for i, row in enumerate(ids, first):
+                check_size(i, row.size + frame.size, max_length)
         check_ids(self._tokenizer, ids, table, first)
-        types = [np.array(encoding.type_ids, np.int32) for encoding in encodings]
         if self._left_out is not None:
             types = [row[one != self._left_out] for row, one in zip(types, ids, strict=True)]
             ids = [row[row != self._left_out] for row in ids]
         if frame.size:
             ids = [np.concatenate([frame.before, row, frame.after]) for row in ids]
             types = [np.pad(row, (frame.before.size, frame.after.size)) for row in types]
-        return Tokens(
-            ids,
-            types,
-            encodings if offsets else [],
-        )
+        return Tokens(ids, types, tokens.arrays)
 
     def _encode(
         self,
@@ -264,7 +271,7 @@ class TextTokenizer:
         truncation: bool | str,
         offsets: bool,
         first: int,
-    ) -> list[Encoding]:
+    ) -> Tokens:
         strategy = "longest_first" if truncation is True else truncation
         if strategy not in (False, *STRATEGIES):
             raise ValueError(
@@ -277,20 +284,42 @@ class TextTokenizer:
             add_special_tokens=self.config.special_tokens,
         )
         how = f"max_length {max_length}, {strategy}"
-        with self._lock:
-            tokenizer.no_truncation()
-            if max_length is not None and strategy is not False:
-                if not (offsets and self.side == "left"):  # offsets count from the beginning
-                    shorten = partial(self._shorten, max_length, strategy)
-                    rows = [
-                        encode_rows(shorten, [row], i, how)[0] for i, row in enumerate(rows, first)
-                    ]
-                tokenizer.enable_truncation(max_length, strategy=strategy, direction=self.side)
-            encodings = encode_rows(encode, rows, first, how)
-            self._num_truncated += sum(
-                len(encoding) == max_length and bool(encoding.overflowing) for encoding in encodings
-            )
-        return encodings
+        limit = sys.maxsize if max_length is None or strategy is False else max_length
+        # Offsets count from the beginning of the text.
+        if limit < sys.maxsize and not (offsets and self.side == "left"):
+            shorten = partial(self._shorten, limit, strategy)
+            rows = [encode_rows(shorten, [row], i, how)[0] for i, row in enumerate(rows, first)]
+        encodings = encode_rows(encode, rows, first, how)
+        found = Tokens([], [], [])
+        num_cut = 0
+        for i, (row, encoding) in enumerate(zip(rows, encodings, strict=True), first):
+            ids, types = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32)
+            arrays = [arrays_of(encoding)] if offsets else []
+            if ids.size > limit:
+                num_cut += 1
+                is_pair = not isinstance(row, str)
+                try:
+                    kept = kept_tokens(parts_of(encoding), is_pair, limit, strategy, self.side)
+                except ValueError as error:
+                    raise ValueError(f"texts[{i}]: {error} ({how})") from None
+                ids, types = ids[kept], types[kept]
+                arrays = [self._cut(tokens, kept) for tokens in arrays]
+            found.ids.append(ids)
+            found.type_ids.append(types)
+            found.arrays.extend(arrays)
+        if num_cut:
+            with self._counting:
+                self._num_truncated += num_cut
+        return found
+
+    def _cut(self, tokens: TokenArrays, kept: npt.NDArray[np.intp]) -> TokenArrays:
+        """The tokens that stay."""
+        taken = tokens.take(kept)
+        for part in (0, 1) if self.side == "left" else ():
+            places, wholes = (np.flatnonzero(some.parts == part) for some in (taken, tokens))
+            if 0 < places.size < wholes.size:
+                taken = self.with_first_space(taken, int(places[0]))
+        return taken
 
     def _num_special(self, rows: Sequence[Text]) -> int:
         """How many tokens stand around a text, or around a pair where there is one."""
@@ -302,13 +331,11 @@ class TextTokenizer:
         self, rows: Sequence[Text], max_length: int, beside: int, first: int
     ) -> None:
         """Raises ValueError for a long text that has too many tokens, counted piece by piece."""
-        with self._lock:
-            self._tokenizer.no_truncation()
-            for i, row in enumerate(rows, first):
-                texts = (row,) if isinstance(row, str) else row
-                if max(map(len, texts)) > PIECE:
-                    counts = encode_rows(self._count, texts, i, "whole")
-                    check_size(i, sum(counts) + self._num_special([row]) + beside, max_length)
+        for i, row in enumerate(rows, first):
+            texts = (row,) if isinstance(row, str) else row
+            if max(map(len, texts)) > PIECE:
+                counts = encode_rows(self._count, texts, i, "whole")
+                check_size(i, sum(counts) + self._num_special([row]) + beside, max_length)
 
     def _count(self, texts: Sequence[Text]) -> list[int]:
         return [self._cutter.count(str(text)) for text in texts]
@@ -338,16 +365,12 @@ class TextTokenizer:
         rows = [check_text(text, i, "", pairs) for i, text in enumerate(texts, first)]
         limit = PIECE if self._cutter.keeps_words else sys.maxsize
         long = [len(row if isinstance(row, str) else row[1]) > limit for row in rows]
-        with self._lock:
-            self._tokenizer.no_truncation()
-            short = ["" if big else row for row, big in zip(rows, long, strict=True)]
-            encodings = encode_rows(self._tokenizer.encode_batch, short, first, "whole")
-            found = [
-                encode_rows(self._read_pieces, [row], i, "whole")[0] if big else arrays_of(encoding)
-                for i, (row, big, encoding) in enumerate(
-                    zip(rows, long, encodings, strict=True), first
-                )
-            ]
+        short = ["" if big else row for row, big in zip(rows, long, strict=True)]
+        encodings = encode_rows(self._tokenizer.encode_batch, short, first, "whole")
+        found = [
+            encode_rows(self._read_pieces, [row], i, "whole")[0] if big else arrays_of(encoding)
+            for i, (row, big, encoding) in enumerate(zip(rows, long, encodings, strict=True), first)
+        ]
         check_ids(self._tokenizer, [tokens.ids for tokens in found], table, first)
         return found
 

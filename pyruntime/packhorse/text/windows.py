@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from packhorse.result import FloatArray, RunResult
+from packhorse.text.batching import Request
+from packhorse.text.checks import Text
+from packhorse.text.runner import TextRunner
 from packhorse.text.token_arrays import TokenArrays
-
-if TYPE_CHECKING:
-    from packhorse.text.tokenizer import TextTokenizer
-
-_SPACE = "\u0120"  # as byte-level tokenizers write it
+from packhorse.text.tokenizer import TextTokenizer
 
 
 class Window(NamedTuple):
@@ -26,7 +27,6 @@ class Windows:
         self._tokenizer = tokenizer
         self._max_length = max_length
         self._stride = stride
-        self._untrimmed = tokenizer.keeps_first_space
 
     def split(self, tokens: TokenArrays, part: int, name: str) -> list[Window]:
         """Windows of one text (part 0), or of the second of a pair (1) after the first, in the
@@ -51,18 +51,28 @@ class Windows:
             if self._tokenizer.side == "left":
                 first, last = count - last, count - first
             kept = np.r_[:begin, begin + first : begin + last, end : len(tokens.ids)]
-            window = Window(tokens.take(kept), slice(begin, begin + last - first))
-            windows.append(self._with_first_space(window) if first else window)
+            taken = tokens.take(kept)
+            if first:
+                taken = self._tokenizer.with_first_space(taken, int(begin))
+            windows.append(Window(taken, slice(begin, begin + last - first)))
         return windows
 
-    def _with_first_space(self, window: Window) -> Window:
-        """With the space before its first word, where the tokenizer counts it as that word's."""
-        tokens, first = window.tokens, window.own.start
-        token = self._tokenizer.token_of(int(tokens.ids[first]))
-        if not self._untrimmed or not token.startswith(_SPACE):
-            return window
-        begins, ends = tokens.begins.copy(), tokens.ends.copy()
-        begins[first] -= 1
-        if not token.strip(_SPACE):
-            ends[first] -= 1
-        return window._replace(tokens=tokens._replace(begins=begins, ends=ends))
+
+def prepare_windows(
+    runner: TextRunner, windows: Windows, texts: Sequence[Text], first: int, part: int
+) -> tuple[Request, list[list[Window]]]:
+    """A request for the logits of all windows of `texts`, and the windows of each text; `part` is
+    as of `Windows.split`."""
+    read = runner.read(texts, first, pairs=part == 1)
+    found = [windows.split(tokens, part, f"texts[{i}]") for i, tokens in enumerate(read, first)]
+    flat = [window.tokens for own in found for window in own]
+    ids, types = [tokens.ids for tokens in flat], [tokens.type_ids for tokens in flat]
+    return runner.request(ids, types, "logits"), found
+
+
+def logits_by_text(
+    windows: Sequence[Sequence[object]], result: RunResult
+) -> list[list[FloatArray]]:
+    """Logits [tokens, labels] of each window of each text."""
+    rows = iter(np.split(result.logits, result.cu_seqlens[1:-1]))
+    return [[next(rows) for _ in own] for own in windows]

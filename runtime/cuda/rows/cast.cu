@@ -9,6 +9,11 @@
 namespace packhorse::cuda {
 namespace {
 
+__device__ float scaled(const CastArgs& args, float value) {
+  value *= args.scale;
+  return args.soft_cap > 0 ? args.soft_cap * tanhf(value / args.soft_cap) : value;
+}
+
 template <class From, class To, bool kVectors>
 __global__ void __launch_bounds__(256) cast_kernel(const __grid_constant__ CastArgs args) {
   constexpr int kSize = kVectors ? kVectorSize : 1;
@@ -24,9 +29,11 @@ __global__ void __launch_bounds__(256) cast_kernel(const __grid_constant__ CastA
     if constexpr (kVectors) {
       float value[kVectorSize];
       load_vector(value, from);
+#pragma unroll
+      for (float& x : value) x = scaled(args, x);
       store_vector(to, value);
     } else {
-      *to = Element<To>::from(to_float(*from));
+      *to = Element<To>::from(scaled(args, to_float(*from)));
     }
   }
 }
@@ -50,11 +57,6 @@ __global__ void __launch_bounds__(256)
   for (int64_t i = threadIdx.x % 32; i < args.x.shape[1]; i += 32) {
     to[i] = Element<To>::from(to_float(from[i]) / divisor);
   }
-}
-
-bool takes_vectors(const TensorView& view) {
-  return view.shape[1] % kVectorSize == 0 && view.row_stride % kVectorSize == 0 &&
-         reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
 }
 
 template <class From, class To>

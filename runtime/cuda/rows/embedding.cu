@@ -26,7 +26,7 @@ struct TokenIds {
 
   /// Reads the indices that the batch gives for `token`.
   __device__ void read(const EmbedArgs& args, int64_t token) {
-    word = args.ids[token];
+    word = args.ids == nullptr ? static_cast<int>(token) : args.ids[token];
     if (args.type.data != nullptr && args.type_ids != nullptr) type = args.type_ids[token];
     if (args.position_ids != nullptr) position = args.position_ids[token];
   }
@@ -229,7 +229,11 @@ __global__ void __launch_bounds__(kFoldThreads)
         if (position != nullptr) add_vector(value, position + column);
         if (type != nullptr) add_vector(value, type + column);
       },
-      args.norm, static_cast<T*>(args.out.data) + token * args.out.row_stride, scratch);
+      args.norm,
+      [&](const float (&value)[kVectorSize], int column) {
+        store_vector(static_cast<T*>(args.out.data) + token * args.out.row_stride + column, value);
+      },
+      scratch);
 }
 
 /// Returns how many blocks of `kernel` an SM of the current device has room for, with `bytes` of

@@ -34,6 +34,13 @@ template <class T>
 __device__ const T* residual_row(const NormParams& params, int64_t row) {
   return static_cast<const T*>(params.residual) + row * params.residual_stride;
 }
+/// Adds the columns of `params.added` from `column` on, if there is one.
+template <class T>
+__device__ void add_added(const NormParams& params, int64_t row, int column,
+                          float (&value)[kVectorSize]) {
+  if (params.added == nullptr) return;
+  add_vector(value, static_cast<const T*>(params.added) + row * params.added_stride + column);
+}
 template <class T>
 __device__ T* out_row(const NormParams& params, int64_t row) {
   return static_cast<T*>(params.out) + row * params.out_stride;
@@ -68,10 +75,10 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>,
     }
   }
   normalize_rows<kThreads, kVectors>(rows, params.weight, weight, columns, scratch,
-                                     [&](int r, int column, const float (&value)[kVectorSize]) {
-                                       if (first + r < count)
-                                         store_vector(out_row<T>(params, first + r) + column,
-                                                      value);
+                                     [&](int r, int column, float (&value)[kVectorSize]) {
+                                       if (first + r >= count) return;
+                                       add_added<T>(params, first + r, column, value);
+                                       store_vector(out_row<T>(params, first + r) + column, value);
                                      });
 }
 
@@ -90,7 +97,12 @@ __global__ void __launch_bounds__(kFoldThreads)
         add_vector(value, x_row<T>(params, row) + column);
         if (params.residual != nullptr) add_vector(value, residual_row<T>(params, row) + column);
       },
-      params.weight, out_row<T>(params, row), scratch);
+      params.weight,
+      [&](float (&value)[kVectorSize], int column) {
+        add_added<T>(params, row, column, value);
+        store_vector(out_row<T>(params, row) + column, value);
+      },
+      scratch);
 }
 
 }  // namespace

@@ -9,14 +9,17 @@
 
 namespace packhorse::cuda {
 
-/// out[r] = norm(x[r] + residual[r]), with statistics in float32. Rows are 16-bit and have any
-/// number of columns that is a multiple of 8. Strides are in elements and multiples of 8; pointers,
-/// those of gamma and beta too, are aligned to 16 bytes. `out` may be `x` or `residual`.
+/// out[r] = norm(x[r] + residual[r]) + added[r], with statistics in float32. Rows are 16-bit and
+/// have any number of columns that is a multiple of 8. Strides are in elements and multiples of 8;
+/// pointers, those of gamma and beta too, are aligned to 16 bytes. `out` may be `x`, `residual` or
+/// `added`.
 struct NormParams {
   const void* x = nullptr;
   int64_t x_stride = 0;
   const void* residual = nullptr;  // or null
   int64_t residual_stride = 0;
+  const void* added = nullptr;  // or null
+  int64_t added_stride = 0;
   void* out = nullptr;
   int64_t out_stride = 0;
   NormWeight weight;

@@ -5,6 +5,7 @@
 // by their Euclidean norms.
 #include "cuda/launch.cuh"
 #include "cuda/rows/async_copy.cuh"
+#include "cuda/rows/cast.h"
 #include "cuda/rows/pool.h"
 #include "cuda/rows/raise.cuh"
 #include "cuda/rows/row.cuh"
@@ -184,7 +185,9 @@ void launch_pool_to(const PoolArgs& args, cudaStream_t stream) {
   // work.
   launch_clusters(2, pool_kernel<T, Out, kMax>, dim3((blocks + 1) / 2 * 2), kThreads, 0, stream,
                   args);
-  if (args.normalize) launch_unit_length<Out>(args, stream);
+  if (!args.normalize) return;
+  if (takes_vectors(args.out)) return launch_unit_length<Out>(args, stream);
+  launch_cast({.x = args.out, .out = args.out, .normalize = true}, stream);
 }
 
 }  // namespace

@@ -198,7 +198,9 @@ template <int kThreads, int kVectors, int kRows, class RowType, class Weight, cl
 __device__ void normalize_rows(const RowType (&rows)[kRows], const NormWeight& weight,
                                const Weight& columns_weight, int columns, float* scratch,
                                Store store) {
-  const float width = static_cast<float>(columns);
+  const int counted = columns - weight.padding;
+  const int whole = counted / kVectorSize * kVectorSize;  // columns of vectors without padding
+  const float width = static_cast<float>(counted);
   float mean[kRows] = {};
   float factor[kRows];
   if (weight.gamma != nullptr) {
@@ -222,11 +224,27 @@ __device__ void normalize_rows(const RowType (&rows)[kRows], const NormWeight& w
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        if (RowType::column(v) >= columns) continue;
+        if (RowType::column(v) >= whole) continue;
         float value[kVectorSize];
         rows[r].get(v, value);
 #pragma unroll
         for (float x : value) squares[r] += (x - mean[r]) * (x - mean[r]);
+      }
+    }
+    if (whole < counted) {  // the vector that padding fills up
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        if (RowType::column(v) != whole) continue;
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          float value[kVectorSize];
+          rows[r].get(v, value);
+#pragma unroll
+          for (int i = 0; i < kVectorSize; ++i) {
+            const float difference = whole + i < counted ? value[i] - mean[r] : 0.0f;
+            squares[r] += difference * difference;
+          }
+        }
       }
     }
     group_sum<kThreads>(squares, scratch + kRows * 32);
@@ -260,10 +278,11 @@ inline constexpr int kFoldThreads = 512;
 
 /// Normalises a row of any width that does not fit registers: the threads of the block are folded
 /// over it. The block goes over the row up to three times, calling load(values, first column) each
-/// time (which finds the row in the cache but for the first time), and writes it once. `scratch` is
-/// shared memory of 64 floats.
-template <class T, class Load>
-__device__ void fold_row(int columns, Load load, const NormWeight& weight, T* out, float* scratch) {
+/// time (which finds the row in the cache but for the first time), and writes it once, by
+/// store(values, first column). `scratch` is shared memory of 64 floats.
+template <class Load, class Store>
+__device__ void fold_row(int columns, Load load, const NormWeight& weight, Store store,
+                         float* scratch) {
   const auto fold = [&](auto visit) {
     for (int column = threadIdx.x * kVectorSize; column < columns;
          column += kFoldThreads * kVectorSize) {
@@ -272,6 +291,8 @@ __device__ void fold_row(int columns, Load load, const NormWeight& weight, T* ou
       visit(value, column);
     }
   };
+  const int counted = columns - weight.padding;
+  const float width = static_cast<float>(counted);
   float mean[1] = {};
   float squares[1] = {};
   if (weight.gamma != nullptr) {
@@ -280,14 +301,17 @@ __device__ void fold_row(int columns, Load load, const NormWeight& weight, T* ou
         for (float x : value) mean[0] += x;
       });
       group_sum<kFoldThreads>(mean, scratch);
-      mean[0] /= static_cast<float>(columns);
+      mean[0] /= width;
     }
-    fold([&](const float (&value)[kVectorSize], int) {
-      for (float x : value) squares[0] += (x - mean[0]) * (x - mean[0]);
+    fold([&](const float (&value)[kVectorSize], int column) {
+      for (int i = 0; i < kVectorSize; ++i) {
+        const float difference = column + i < counted ? value[i] - mean[0] : 0.0f;
+        squares[0] += difference * difference;
+      }
     });
     group_sum<kFoldThreads>(squares, scratch + 32);
   }
-  const float factor = rsqrtf(squares[0] / static_cast<float>(columns) + weight.eps);
+  const float factor = rsqrtf(squares[0] / width + weight.eps);
   fold([&](float (&value)[kVectorSize], int column) {
     if (weight.gamma != nullptr) {
       float gamma[kVectorSize];
@@ -298,7 +322,7 @@ __device__ void fold_row(int columns, Load load, const NormWeight& weight, T* ou
         value[i] = (value[i] - mean[0]) * factor * gamma[i] + beta[i];
       }
     }
-    store_vector(out + column, value);
+    store(value, column);
   });
 }
 

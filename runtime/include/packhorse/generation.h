@@ -166,4 +166,8 @@ class PACKHORSE_API GenerationSession {
   virtual int64_t vocab_size() const = 0;
 };
 
+/// The plan of a model that need not be loaded: no weights are read.
+PACKHORSE_API GenerationMemoryPlan plan_generation(const std::string& spec_json,
+                                                   const GenerationOptions& options);
+
 }  // namespace packhorse

@@ -13,8 +13,9 @@ using InterruptQuery = bool (*)();
 /// function is called.
 ///
 /// There is one query for the whole process. It must be cheap, must not throw, and must not run the
-/// session that calls it. Sessions on CUDA devices do not call it, because their runs are queued
-/// and short.
+/// session that calls it. Sessions on CUDA devices do not call it during runs, because these are
+/// queued and short. On every device, a call that waits for another thread's run of the same
+/// session calls it every 50 ms.
 PACKHORSE_API void set_interrupt_query(InterruptQuery query);
 
 }  // namespace packhorse

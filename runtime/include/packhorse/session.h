@@ -53,7 +53,7 @@ struct PerOutput {
   Value token_weights{};  // [T, 1] weight of each token in lexical matching
   Value vectors{};        // [T, size] vector of each token, for late interaction
   Value sparse{};         // [B, vocab_size] sparse vector of the vocabulary (SPLADE)
-  Value predictions{};    // [prediction_rows, vocab_size] logits of the masked language model
+  Value predictions{};    // [prediction_rows, vocab_size] logits of the language model
 
   Value& operator[](size_t i) {
     const std::array<Value*, kOutputNames.size()> values = {

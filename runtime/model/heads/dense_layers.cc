@@ -6,23 +6,28 @@
 
 namespace packhorse {
 
-std::vector<DenseWeights> build_dense_layers(const std::vector<DenseSpec>& layers, int64_t features,
+std::vector<DenseWeights> build_dense_layers(const std::vector<DenseSpec>& layers, Spread input,
+                                             int64_t columns,
                                              const std::function<std::string(size_t)>& name_of,
                                              LayerPacker& packer) {
   std::vector<DenseWeights> result;
-  int64_t columns = features;  // of the current input, as stored
   for (size_t i = 0; i < layers.size(); ++i) {
     const DenseSpec& layer = layers[i];
-    const bool same_size = layer.size == features;
-    const int64_t out_columns = layer.residual && same_size ? columns : packer.padded(layer.size);
+    const bool same_size = layer.size == input.extent;
+    const bool together = input.extent == input.size || input.size == input.stride;
+    const int64_t out_columns =
+        layer.residual && same_size && together ? columns : packer.padded(layer.size);
     const auto build = [&](const std::string& name, bool bias) {
-      return packer.linear(name, {{name, whole(layer.size), bias}}, out_columns, whole(features),
-                           columns, packer.precision().rest);
+      return packer.linear(name, {{name, whole(layer.size), bias}}, out_columns, input, columns,
+                           packer.precision().rest);
     };
     DenseWeights built = {build(name_of(i), layer.bias), {}};
     if (layer.residual && !same_size) built.residual = build(name_of(i) + ".residual", false);
+    if (layer.residual && same_size && !together) {
+      built.residual = packer.gathering(name_of(i) + ".input", input, columns);
+    }
     result.push_back(built);
-    features = layer.size;
+    input = whole(layer.size);
     columns = out_columns;
   }
   return result;

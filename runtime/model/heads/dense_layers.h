@@ -17,7 +17,8 @@ namespace packhorse {
 /// input, whose columns they then match.
 struct DenseWeights {
   LinearWeight layer;
-  std::optional<LinearWeight> residual;  // applied to the input if sizes differ
+  /// Applied to the input if sizes differ, or if the input's columns lie apart.
+  std::optional<LinearWeight> residual;
 };
 
 struct DenseBuffers {
@@ -25,9 +26,10 @@ struct DenseBuffers {
   void* workspace = nullptr;
 };
 
-/// `features` is the number of columns of the input; `name_of(i)` is the name of layer i in the
-/// source.
-std::vector<DenseWeights> build_dense_layers(const std::vector<DenseSpec>& layers, int64_t features,
+/// `input` says how the features of the input lie in rows of `columns`; `name_of(i)` is the name of
+/// layer i in the source.
+std::vector<DenseWeights> build_dense_layers(const std::vector<DenseSpec>& layers, Spread input,
+                                             int64_t columns,
                                              const std::function<std::string(size_t)>& name_of,
                                              LayerPacker& packer);
 DenseBuffers take_dense_layers(const std::vector<DenseWeights>& weights, int64_t rows,

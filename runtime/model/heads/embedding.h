@@ -13,13 +13,12 @@ struct EmbeddingWeights {
 };
 
 struct EmbeddingBuffers {
-  TensorView pooled;  // [B, pooled_columns], input of the dense layers
+  TensorView pooled;  // [B, E of each pooling], input of the dense layers
   DenseBuffers dense;
 };
 
 EmbeddingWeights build_embedding(const Spec& spec, LayerPacker& packer);
-EmbeddingBuffers take_embedding(const Spec& spec, const EmbeddingWeights& weights,
-                                const HeadArena& arena);
+EmbeddingBuffers take_embedding(const EmbeddingWeights& weights, const HeadArena& arena);
 /// `out` is [B, embedding_columns] float32.
 void make_embedding(const HeadRun& run, const EmbeddingSpec& spec, const EmbeddingWeights& weights,
                     const EmbeddingBuffers& buffers, const TensorView& out);

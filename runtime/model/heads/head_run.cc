@@ -30,8 +30,11 @@ void HeadRun::dense(const TensorView& x, const LinearWeight& weight, const Tenso
 }
 
 void HeadRun::pool(Pooling pooling, const TensorView& out, bool normalize) const {
-  ops.pool(
-      {.x = hidden, .batch = tokens.batch, .pooling = pooling, .normalize = normalize, .out = out});
+  ops.pool({.x = hidden.column_slice(0, out.columns()),
+            .batch = tokens.batch,
+            .pooling = pooling,
+            .normalize = normalize,
+            .out = out});
 }
 
 void HeadRun::finish(const TensorView& x, const TensorView& out, OutputRows per,

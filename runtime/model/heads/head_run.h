@@ -41,14 +41,14 @@ struct HeadRun {
   /// {T, B} on the device, or null. They are zeros if a kernel found wrong offsets in the batch;
   /// all outputs are then zeros.
   const int32_t* counts;
-  TensorView hidden;  // [T, E]
+  TensorView hidden;  // [T, E]; E as stored
   Ops& ops;
 
   /// out = norm(residual + activation(x W^T + bias))
   void dense(const TensorView& x, const LinearWeight& weight, const TensorView& out,
              void* workspace, Activation activation = Activation::kNone,
              const NormWeight& norm = {}, const TensorView& residual = {}) const;
-  /// Pools `hidden` into `out`, where rows of empty sequences become zeros.
+  /// Pools the first columns of `hidden` into `out`, where rows of empty sequences become zeros.
   void pool(Pooling pooling, const TensorView& out, bool normalize = false) const;
   /// Writes the first columns of `x` to the output `out`, converted to its dtype. `x` may be the
   /// same memory as `out`; it may be overwritten. Rows of empty sequences become zeros, as do all

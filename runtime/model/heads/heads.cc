@@ -11,6 +11,7 @@ HeadWeights build_heads(const Spec& spec, LayerPacker& packer) {
   if (spec.heads.token_weights) weights.token_weights = build_token_weights(spec, packer);
   if (spec.heads.vectors) weights.vectors = build_vectors(spec, packer);
   if (spec.heads.masked_lm) weights.masked_lm = build_masked_lm(spec, packer);
+  if (spec.heads.lm) weights.lm = build_lm(spec, packer);
   weights.embedding = build_embedding(spec, packer);
   return weights;
 }
@@ -24,7 +25,9 @@ HeadBuffers take_head_buffers(const Spec& spec, const HeadWeights& weights,
   for (size_t i = 1; i < kOutputNames.size(); ++i) {
     const OutputLayout& layout = layouts[i];
     if (!layout.exists()) continue;
-    buffers.outputs[i] = arena.take_matrix(kOutputNames[i], layout.rows(capacity), layout.columns,
+    // What a dense layer writes is as wide as hidden states are stored.
+    const int64_t columns = layout.is_float32 ? layout.columns : hidden.columns();
+    buffers.outputs[i] = arena.take_matrix(kOutputNames[i], layout.rows(capacity), columns,
                                            layout.dtype(hidden.dtype));
   }
   const HeadArena heads{arena, ops, capacity, hidden.dtype};
@@ -32,7 +35,7 @@ HeadBuffers take_head_buffers(const Spec& spec, const HeadWeights& weights,
     const Arena::Scope scope(arena);
     return take();
   };
-  buffers.embedding = scoped([&] { return take_embedding(spec, weights.embedding, heads); });
+  buffers.embedding = scoped([&] { return take_embedding(weights.embedding, heads); });
   if (weights.pooler) {
     buffers.pooler = scoped([&] { return take_pooler(*weights.pooler, heads); });
   }
@@ -49,7 +52,10 @@ HeadBuffers take_head_buffers(const Spec& spec, const HeadWeights& weights,
     buffers.masked_lm =
         scoped([&] { return take_masked_lm(*spec.heads.masked_lm, *weights.masked_lm, heads); });
   }
-  if (hidden.dtype != DType::kFloat32) {
+  if (weights.lm) {
+    buffers.lm = scoped([&] { return take_lm(*weights.lm, capacity.max_predictions, heads); });
+  }
+  if (hidden.dtype != DType::kFloat32 || hidden.columns() != spec.hidden_size) {
     buffers.as_float32 =
         arena.take_matrix("hidden_float32", std::max(capacity.max_tokens, capacity.max_sequences),
                           spec.hidden_size, DType::kFloat32);
@@ -69,11 +75,18 @@ void make_outputs(const HeadRun& run, const HeadsSpec& spec, const HeadWeights& 
   }
   const bool classifies_pooled =
       spec.classifier && spec.classifier->input == ClassifierSpec::Input::kPooler;
+  TensorView pooled = rows.pooled;
   if (wanted.pooled || (wanted.logits && classifies_pooled)) {
-    make_pooled(run, *spec.pooler, *weights.pooler, buffers.pooler, rows.pooled);
+    // An output without the padding is a copy.
+    const bool padded = pooled.columns() != run.hidden.columns();
+    if (padded) pooled = buffers.outputs.pooled.first_rows(pooled.rows());
+    make_pooled(run, *spec.pooler, *weights.pooler, buffers.pooler, pooled);
+    if (padded) {
+      run.ops.cast({.x = pooled.column_slice(0, rows.pooled.columns()), .out = rows.pooled});
+    }
   }
   if (wanted.logits) {
-    make_logits(run, *spec.classifier, *weights.classifier, buffers.classifier, rows.pooled,
+    make_logits(run, *spec.classifier, *weights.classifier, buffers.classifier, pooled,
                 rows.logits);
   }
   if (wanted.token_weights) {
@@ -85,7 +98,9 @@ void make_outputs(const HeadRun& run, const HeadsSpec& spec, const HeadWeights& 
   if (wanted.sparse) {
     make_sparse(run, *spec.masked_lm, *weights.masked_lm, buffers.masked_lm, rows.sparse);
   }
-  if (wanted.predictions) {
+  if (wanted.predictions && weights.lm) {
+    make_lm_predictions(run, *spec.lm, *weights.lm, buffers.lm, rows.predictions);
+  } else if (wanted.predictions) {
     make_predictions(run, *spec.masked_lm, *weights.masked_lm, buffers.masked_lm, rows.predictions);
   }
 }

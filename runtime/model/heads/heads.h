@@ -7,6 +7,7 @@
 
 #include "model/heads/classifier.h"
 #include "model/heads/embedding.h"
+#include "model/heads/lm.h"
 #include "model/heads/masked_lm.h"
 #include "model/heads/outputs.h"
 #include "model/heads/pooler.h"
@@ -23,6 +24,7 @@ struct HeadWeights {
   std::optional<LinearWeight> token_weights;
   std::vector<DenseWeights> vectors;
   std::optional<MaskedLmWeights> masked_lm;
+  std::optional<LmWeights> lm;
 };
 
 /// The buffers of all heads. The scratch buffers of different heads share the same memory.
@@ -34,7 +36,10 @@ struct HeadBuffers {
   HeadScratch token_weights;
   DenseBuffers vectors;
   MaskedLmScratch masked_lm;
-  TensorView as_float32;  // [max(T, B), E] copies on their way to the host, in 16-bit models
+  LmScratch lm;
+  /// [max(T, B), hidden_size] copies on their way to the host, if hidden states are 16-bit or
+  /// padded.
+  TensorView as_float32;
 };
 
 HeadWeights build_heads(const Spec& spec, LayerPacker& packer);

@@ -16,7 +16,7 @@ PerOutput<OutputLayout> output_layouts(const Spec& spec, const Capacity& capacit
   if (spec.heads.vectors) layouts.vectors = {kTokens, spec.heads.vectors->size()};
   if (spec.heads.masked_lm && spec.heads.masked_lm->sparse)
     layouts.sparse = {kSequences, spec.stem.vocab_size};
-  if (spec.heads.masked_lm && capacity.max_predictions > 0) {
+  if ((spec.heads.masked_lm || spec.heads.lm) && capacity.max_predictions > 0) {
     layouts.predictions = {kPredictions, spec.stem.vocab_size};
   }
   return layouts;

@@ -13,14 +13,22 @@ from packhorse_weights.architectures import (
     decoder,
     distilbert,
     electra,
+    gemma,
+    gpt2,
+    gpt_neox,
+    gptj,
     gte,
     jina_bert,
     modernbert,
     mpnet,
     nomic_bert,
+    opt,
+    phi3,
     roberta,
+    smollm3,
 )
 from packhorse_weights.architectures.base import Architecture
+from packhorse_weights.architectures.refused import refuse_known
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 
@@ -38,6 +46,13 @@ FAMILIES: tuple[Architecture, ...] = (
     deberta.ARCHITECTURE,
     deberta.FIRST_ARCHITECTURE,
     decoder.ARCHITECTURE,
+    smollm3.ARCHITECTURE,
+    phi3.ARCHITECTURE,
+    gemma.ARCHITECTURE,
+    gpt2.ARCHITECTURE,
+    opt.ARCHITECTURE,
+    gpt_neox.ARCHITECTURE,
+    gptj.ARCHITECTURE,
 )
 
 
@@ -63,6 +78,7 @@ def find_architecture(config: Config) -> tuple[str, Architecture]:
                 rest = name.removeprefix(class_prefix)
                 if rest != name and rest.startswith(("Model", "For", "LMHead")):
                     return known, family
+    refuse_known(config)
     raise CheckpointError(
         f"{config.where}: unknown architecture: model_type {model_type!r:.80}, architectures "
         f"{classes!r:.80}; known model types: {', '.join(known_model_types())}"

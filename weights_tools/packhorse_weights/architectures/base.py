@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from packhorse_weights.activations import ACTIVATIONS
-from packhorse_weights.architectures.heads import Head, MaskedLm
+from packhorse_weights.architectures.heads import Head, LmHead, MaskedLm
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.layout import Spec
@@ -24,19 +24,20 @@ def any_config(config: Config) -> bool:
 class Architecture:
     """One family of checkpoints.
 
-    classes: `model_type` -> how its class names in `architectures` begin.
+    classes: `model_type` -> the beginning of its class names in `architectures`.
     spec: (model type, config) -> spec, without `heads` and `embedding`.
     names: our name, or the layer it belongs to -> theirs, without the checkpoint's prefix. `{i}` is
         a layer's number. `.weight` and `.bias` are appended where ours has them. One of
         layout.STACKS stands for the layers it holds.
     encoder: how the names of the model itself begin. A tensor below one of these that nothing
         reads means that the checkpoint computes something else.
-    unused: names that may stay unread all the same (buffers).
+    unused: names that may stay unread all the same (buffers); `{i}` as in `names`.
+    transposed: which layers of `names` the checkpoint stores as [in, out].
     pooler_activation: of the pooler head; the head exists where `names` has it and the checkpoint
         has its weights.
     heads: how the name of a class in `architectures` ends -> the classifier that it has.
     masked_lm: the head of its masked language model.
-    lm_head: the layer over the vocabulary of its causal language model, whole.
+    lm_head: of its causal language model.
     accepts: which configs of its model types are meant, where two families share one.
     """
 
@@ -45,22 +46,30 @@ class Architecture:
     names: Mapping[str, str]
     encoder: tuple[str, ...]
     unused: tuple[str, ...] = ()
+    transposed: tuple[str, ...] = ()
     pooler_activation: str = "tanh"
     heads: Mapping[str, Head] = field(default_factory=dict)
     masked_lm: MaskedLm | None = None
-    lm_head: str | None = None
+    lm_head: LmHead | None = None
     accepts: Callable[[Config], bool] = any_config
 
 
 def refuse_variants(config: Config) -> None:
-    """Refuses what turns any model of transformers into something else."""
+    """Raises CheckpointError for config fields that turn any model of transformers into something
+    else."""
     for name in ("add_cross_attention", "quantization_config", "is_encoder_decoder"):
         config.refuse(name)
     config.refuse("pruned_heads", {})
 
 
+def with_defaults(config: Config, **fields: Any) -> Config:
+    """The config with `fields` where it says nothing, or null."""
+    said = {name: value for name, value in config.fields.items() if value is not None}
+    return Config({**config.fields, **fields, **said}, config.where)
+
+
 def sizes(family: str, config: Config) -> Spec:
-    """The fields of the spec that every family has, under the usual names of a config."""
+    """The fields of the spec that every family has, read from their usual names in a config."""
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     if config.fields.get("head_dim") is None and hidden % heads:
         raise CheckpointError(
@@ -84,9 +93,9 @@ def encoder_spec(
 ) -> Spec:
     """The spec of a post-norm encoder with learned positions.
 
-    activation: of its feed-forward blocks, where the config says nothing.
+    activation: the activation of feed-forward blocks if the config does not name one.
 
-    Raises CheckpointError where the config asks for anything that the spec does not say.
+    Raises CheckpointError if the config asks for anything that the spec cannot express.
     """
     refuse_variants(config)
     activation = config.choice("hidden_act", ACTIVATIONS, activation)
@@ -109,7 +118,8 @@ def encoder_spec(
 
 
 def rope_theta(config: Config, default: float) -> float:
-    """theta of unscaled rotary positions, in the newer form of a config or the older one."""
+    """Returns theta of unscaled rotary positions, from either the newer or the older form of a
+    config."""
     section = config.section("rope_parameters")
     section.refuse("rope_type", "default")
     section.refuse("partial_rotary_factor", 1, 1.0)
@@ -120,7 +130,8 @@ def rope_theta(config: Config, default: float) -> float:
 
 
 def local_layers(config: Config, spec: Spec, window: int, local: list[int]) -> dict[str, Any]:
-    """`attention.local` of the spec, or nothing; `local`: the layers where a config names none."""
+    """Returns `attention.local` of the spec, or nothing. `local` lists the layers with the window
+    if the config names none."""
     types = config.fields.get("layer_types")
     if types is not None:
         known = ("full_attention", "sliding_attention")

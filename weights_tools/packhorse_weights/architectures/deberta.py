@@ -1,4 +1,5 @@
-"""DeBERTa (He et al. 2020, 2021), v1 to v3: contents meet relative positions in attention."""
+"""DeBERTa (He et al. 2020, 2021), v1 to v3: attention also compares contents with relative
+positions."""
 
 from packhorse_weights.activations import ACTIVATIONS
 from packhorse_weights.architectures.base import Architecture, encoder_spec
@@ -12,7 +13,7 @@ _TERMS = ("c2p", "p2c")
 
 
 def _terms(config: Config) -> list[str]:
-    """Which terms `pos_att_type` names, as a list or joined by bars."""
+    """The terms that `pos_att_type` names, in a list or in a string joined by bars."""
     value = config.fields.get("pos_att_type") or []
     terms = value.lower().split("|") if isinstance(value, str) else value
     terms = [term.strip() if isinstance(term, str) else term for term in terms]
@@ -62,7 +63,7 @@ def spec(model_type: str, config: Config) -> Spec:
         "norm": "layer_norm" in norms,
     }
     if not config.boolean("position_biased_input", True):
-        # Relative positions have no end; the trained length bounds a sequence all the same.
+        # Relative positions have no limit, but the trained length limits a sequence all the same.
         result["positions"] = {"kind": "none"}
     return result | {
         "type_vocab_size": config.integer("type_vocab_size", default=0, low=0),
@@ -110,7 +111,7 @@ NAMES = {
     "layers.{i}.ffn.down": "encoder.layer.{i}.output.dense",
     "layers.{i}.ffn.norm": "encoder.layer.{i}.output.LayerNorm",
 }
-# The first version keeps query, key and value of each head together, and has no bias of keys.
+# The first version stores query, key and value of each head together, and keys have no bias.
 _SELF = "encoder.layer.{i}.attention.self"
 FIRST_NAMES = {
     **{ours: theirs for ours, theirs in NAMES.items() if not theirs.startswith(f"{_SELF}.")},
@@ -120,7 +121,7 @@ FIRST_NAMES = {
     "layers.{i}.attention.position_key": f"{_SELF}.pos_proj",
     "layers.{i}.attention.position_query": f"{_SELF}.pos_q_proj",
 }
-# Checkpoints carry a position table also where positions do not enter with the embeddings.
+# Checkpoints hold a position table even if positions are not added to the embeddings.
 UNUSED = (*BUFFERS, "embeddings.position_embeddings.weight")
 
 ARCHITECTURE = Architecture(

@@ -1,4 +1,4 @@
-"""Decoders as embedders: Qwen2, Qwen3, Llama, Mistral and models of their shape."""
+"""Qwen2, Qwen3, Llama, Mistral and models of their shape, SmolLM and SmolLM2 among them."""
 
 from packhorse_weights.activations import ACTIVATIONS
 from packhorse_weights.architectures.base import (
@@ -7,7 +7,7 @@ from packhorse_weights.architectures.base import (
     refuse_variants,
     sizes,
 )
-from packhorse_weights.architectures.heads import Head
+from packhorse_weights.architectures.heads import Head, LmHead
 from packhorse_weights.architectures.rope import rope
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
@@ -38,7 +38,7 @@ def spec(model_type: str, config: Config) -> Spec:
     if model_type == "qwen3" and config.fields.get("head_dim") is None:
         config = Config({**config.fields, "head_dim": 128}, config.where)
     if model_type != "llama":
-        config.integer("num_key_value_heads")  # what is meant without it differs
+        config.integer("num_key_value_heads")  # required: models differ without it
     result = sizes(model_type, config)
     bias = model_type == "qwen2" or config.boolean("attention_bias", False)
     mlp_bias = model_type == "llama" and config.boolean("mlp_bias", False)
@@ -78,30 +78,33 @@ def spec(model_type: str, config: Config) -> Spec:
     }
 
 
+NAMES = {
+    "embeddings.word": "embed_tokens.weight",
+    "layers.{i}.attention.query": "layers.{i}.self_attn.q_proj",
+    "layers.{i}.attention.key": "layers.{i}.self_attn.k_proj",
+    "layers.{i}.attention.value": "layers.{i}.self_attn.v_proj",
+    "layers.{i}.attention.query_norm": "layers.{i}.self_attn.q_norm",
+    "layers.{i}.attention.key_norm": "layers.{i}.self_attn.k_norm",
+    "layers.{i}.attention.output": "layers.{i}.self_attn.o_proj",
+    "layers.{i}.attention.norm": "layers.{i}.input_layernorm",
+    "layers.{i}.ffn.gate": "layers.{i}.mlp.gate_proj",
+    "layers.{i}.ffn.up": "layers.{i}.mlp.up_proj",
+    "layers.{i}.ffn.down": "layers.{i}.mlp.down_proj",
+    "layers.{i}.ffn.norm": "layers.{i}.post_attention_layernorm",
+    "final_norm": "norm",
+}
+
 ARCHITECTURE = Architecture(
     classes={"qwen2": "Qwen2", "qwen3": "Qwen3", "llama": "Llama", "mistral": "Mistral"},
     spec=spec,
-    names={
-        "embeddings.word": "embed_tokens.weight",
-        "layers.{i}.attention.query": "layers.{i}.self_attn.q_proj",
-        "layers.{i}.attention.key": "layers.{i}.self_attn.k_proj",
-        "layers.{i}.attention.value": "layers.{i}.self_attn.v_proj",
-        "layers.{i}.attention.query_norm": "layers.{i}.self_attn.q_norm",
-        "layers.{i}.attention.key_norm": "layers.{i}.self_attn.k_norm",
-        "layers.{i}.attention.output": "layers.{i}.self_attn.o_proj",
-        "layers.{i}.attention.norm": "layers.{i}.input_layernorm",
-        "layers.{i}.ffn.gate": "layers.{i}.mlp.gate_proj",
-        "layers.{i}.ffn.up": "layers.{i}.mlp.up_proj",
-        "layers.{i}.ffn.down": "layers.{i}.mlp.down_proj",
-        "layers.{i}.ffn.norm": "layers.{i}.post_attention_layernorm",
-        "final_norm": "norm",
-    },
+    names=NAMES,
     encoder=("embed_tokens.", "layers.", "norm."),
+    unused=("layers.{i}.self_attn.rotary_emb.inv_freq",),
     heads={
         "ForSequenceClassification": Head(
             lambda config: {"input": "last", "bias": False}, {"classifier": "score"}
         ),
         "ForTokenClassification": Head(lambda config: {"input": "tokens"}, {"classifier": "score"}),
     },
-    lm_head="lm_head",
+    lm_head=LmHead(),
 )

@@ -15,8 +15,9 @@ FIELDS = {
 
 
 def spec(model_type: str, config: Config) -> Spec:
-    # sinusoidal_pos_embds only says how the position table was filled: it is stored all the same.
-    config.refuse("layer_norm_eps", 1e-12)  # a constant of the class
+    # sinusoidal_pos_embds only says how the position table was initialised; the checkpoint stores
+    # it anyway.
+    config.refuse("layer_norm_eps", 1e-12)  # a constant in transformers' class
     return encoder_spec(model_type, config.renamed(FIELDS)) | {"type_vocab_size": 0}
 
 

@@ -10,7 +10,7 @@ from packhorse_weights.layout import Spec
 def spec(model_type: str, config: Config) -> Spec:
     result = encoder_spec(model_type, config)
     embedding = config.integer("embedding_size", default=128)
-    # The projection exists only where the widths differ.
+    # The projection exists only if the two widths differ.
     return result | ({"embedding_size": embedding} if embedding != result["hidden_size"] else {})
 
 

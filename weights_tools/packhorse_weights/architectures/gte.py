@@ -13,8 +13,8 @@ from packhorse_weights.layout import Spec
 
 
 def _rope(config: Config, head_dim: int) -> dict[str, Any]:
-    """Published configs may scale the rotation by a fixed NTK rule: theta grows by the factor, and
-    all frequencies fall by its power 2 / head_dim."""
+    """The rotation. Published configs may scale it by a fixed NTK rule: theta is multiplied by the
+    factor, and all frequencies are divided by the factor to the power 2 / head_dim."""
     scaling = config.section("rope_scaling")
     unscaled = {name: value for name, value in config.fields.items() if name != "rope_scaling"}
     theta = rope_theta(Config(unscaled, config.where), 160000.0)

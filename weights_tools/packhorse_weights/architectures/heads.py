@@ -14,11 +14,11 @@ Options = dict[str, Any]
 
 @dataclass(frozen=True)
 class Head:
-    """What stands on the encoder in a checkpoint of one class.
+    """A classifier on top of the encoder, in checkpoints of one class.
 
     options: config -> `heads.classifier` of the spec, without `labels` and `score`.
-    names: our name of a layer -> theirs, whole: heads stand beside the model's own prefix.
-    labels: where the config's `id2label` does not say them.
+    names: our name of a layer -> theirs, complete, as heads lie outside the model's own prefix.
+    labels: the labels if the config's `id2label` does not name them.
     """
 
     options: Callable[[Config], Options]
@@ -39,8 +39,8 @@ class MaskedLm:
     """decoder(norm(activation(dense(x)))), over the vocabulary.
 
     options: config -> `heads.masked_lm` of the spec.
-    names: our name of a layer -> theirs, whole.
-    bias: where the decoder's bias may lie instead of beside its weight.
+    names: our name of a layer -> theirs, complete.
+    bias: another name under which the decoder's bias may be stored.
     """
 
     options: Callable[[Config], Options]
@@ -56,14 +56,32 @@ def masked_lm(
     field: str | None = "hidden_act",
     default: str = "gelu",
 ) -> MaskedLm:
-    """`field`: of the config, with the activation, `default` where it is absent; None: always
-    GELU."""
+    """`field` names the config's field for the activation, which is `default` if it is absent. None
+    means that the activation is always GELU."""
     names = {"masked_lm.dense": dense, "masked_lm.norm": norm, "masked_lm.decoder": decoder}
 
     def options(config: Config) -> Options:
         return {"activation": config.choice(field, ACTIVATIONS, default) if field else "gelu"}
 
     return MaskedLm(options, names, bias)
+
+
+def no_options(config: Config) -> Options:
+    return {}
+
+
+@dataclass(frozen=True)
+class LmHead:
+    """The layer over the vocabulary of a causal language model.
+
+    name: theirs, whole.
+    tied: whether it is the word table where the config does not say.
+    options: config -> what `heads.lm` of the spec says beside `tied`.
+    """
+
+    name: str = "lm_head"
+    tied: bool = False
+    options: Callable[[Config], Options] = no_options
 
 
 _OF_BERT = "cls.predictions"
@@ -81,7 +99,7 @@ TOKENS = Head(lambda config: {"input": "tokens"}, {"classifier": "classifier"})
 ANSWERS = Head(
     lambda config: {"input": "tokens"}, {"classifier": "qa_outputs"}, labels=("start", "end")
 )
-# By how the names of classes end.
+# Classifiers of tokens, by the end of the class's name.
 OF_TOKENS = {"ForTokenClassification": TOKENS, "ForQuestionAnswering": ANSWERS}
 OF_POOLER = {"ForSequenceClassification": POOLED, **OF_TOKENS}
 ROBERTA = {

@@ -1,4 +1,5 @@
-"""ModernBERT (Warner et al. 2024): pre-norm, rotary positions, gated, most layers see a window."""
+"""ModernBERT (Warner et al. 2024): pre-norm, rotary positions, gated feed-forward blocks; most
+layers have a window."""
 
 from packhorse_weights.activations import ACTIVATIONS
 from packhorse_weights.architectures.base import (
@@ -15,7 +16,8 @@ from packhorse_weights.layout import Spec
 
 
 def _thetas(config: Config) -> tuple[float, float]:
-    """Of layers that see everything, and of those that see a window; in either form of a config."""
+    """Returns theta of layers without a window and theta of layers with one, from either form of a
+    config."""
     thetas = []
     known = {"full_attention", "sliding_attention"}
     if unknown := config.section("rope_parameters").fields.keys() - known:

@@ -1,4 +1,5 @@
-"""MPNet (Song et al. 2020): BERT without types, with a bias by bucket of distance in attention."""
+"""MPNet (Song et al. 2020): BERT without types; attention adds a bias for the bucket of each
+distance."""
 
 from packhorse_weights.architectures.base import Architecture, encoder_spec
 from packhorse_weights.architectures.bert import BUFFERS, ENCODER
@@ -6,8 +7,8 @@ from packhorse_weights.architectures.heads import ROBERTA, ROBERTA_LM
 from packhorse_weights.config import Config
 from packhorse_weights.layout import Spec
 
-# transformers counts 32 buckets up to distance 128 whatever the config says, and positions from
-# the padding's, 1, on.
+# transformers uses 32 buckets up to distance 128 whatever the config says, and counts positions
+# from the padding id, 1.
 BUCKETS, MAX_DISTANCE, PADDING = 32, 128, 1
 
 

@@ -5,7 +5,7 @@ from packhorse_weights.architectures.heads import OF_POOLER, masked_lm
 from packhorse_weights.config import Config
 from packhorse_weights.layout import Spec
 
-# The published checkpoints name their fields as GPT-2 does.
+# Published checkpoints name their fields as GPT-2 does.
 FIELDS = {
     "n_embd": "hidden_size",
     "n_layer": "num_hidden_layers",
@@ -17,7 +17,7 @@ FIELDS = {
     "activation_function": "hidden_act",
 }
 TRAINED_LENGTH = 2048
-# What the published code could also do, and the values that mean what is done here.
+# Fields for variants of the published code, with the values that mean what is computed here.
 FIXED = {
     "prenorm": (),
     "parallel_block": (),
@@ -38,7 +38,7 @@ FIXED = {
 }
 
 
-# Gated activations by the names of the published code.
+# Gated activations, by their names in the published code.
 _GATES = {"swiglu": "silu", "geglu": "gelu"}
 
 
@@ -52,7 +52,7 @@ def spec(model_type: str, config: Config) -> Spec:
     result = encoder_spec(model_type, config)
     positions = result["max_seqlen"]
     if config.fields.get("rotary_scaling_factor") is not None:
-        # Beyond the trained length frequencies would change from one sequence to the next.
+        # Beyond the trained length, frequencies would change from one sequence to the next.
         positions = min(positions, TRAINED_LENGTH)
     return result | {
         "max_seqlen": positions,

@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al. 2019), XLM-RoBERTa and CamemBERT: BERT, but for where positions begin."""
+"""RoBERTa (Liu et al. 2019), XLM-RoBERTa and CamemBERT: BERT with another first position."""
 
 from packhorse_weights.architectures.base import Architecture, encoder_spec
 from packhorse_weights.architectures.bert import BUFFERS, ENCODER, NAMES
@@ -8,7 +8,7 @@ from packhorse_weights.layout import Spec
 
 
 def spec(model_type: str, config: Config) -> Spec:
-    # The first token has position pad_token_id + 1: the rows before are the padding's.
+    # The first token has position pad_token_id + 1; the rows before belong to the padding.
     padding = config.integer("pad_token_id", default=1, low=0)
     return encoder_spec(model_type, config, position_offset=padding + 1)
 

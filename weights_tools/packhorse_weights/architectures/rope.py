@@ -56,19 +56,45 @@ _FIELDS = {
 
 
 class Rope(NamedTuple):
-    spec: dict[str, Any]  # `attention.rope`
-    longest: int | None = None  # tokens of the longest sequence that it is right for, if limited
+    spec: dict[str, Any]  # `attention.rope` of the spec
+    longest: int | None = None  # longest sequence in tokens for which it is right; None: no limit
 
 
-def rope(config: Config, default_theta: float, head_dim: int) -> Rope:
-    """The rotation of a decoder's config.json, in either form. Raises CheckpointError."""
-    config.refuse("partial_rotary_factor", 1, 1.0)
+def rope(config: Config, default_theta: float, head_dim: int, partial: bool = False) -> Rope:
+    """The rotation of a decoder's config.json, in either form. Raises CheckpointError.
+
+    partial: whether the family may rotate a part of each head alone (`partial_rotary_factor`).
+    """
     scaling = config.section("rope_parameters")
     if scaling.fields:
         config.refuse("rope_scaling")
     else:
         scaling = config.section("rope_scaling")
-    scaling.refuse("partial_rotary_factor", 1, 1.0)
+    dims = head_dim
+    if partial:
+        share = config.number("partial_rotary_factor", 1.0)
+        dims = int(head_dim * scaling.number("partial_rotary_factor", share))
+        if dims < 2 or dims % 2:
+            raise CheckpointError(
+                f"{config.where}: partial_rotary_factor: {dims} of {head_dim} columns are rotated, "
+                "expected an even number from 2 on"
+            )
+    else:
+        config.refuse("partial_rotary_factor", 1, 1.0)
+        scaling.refuse("partial_rotary_factor", 1, 1.0)
+    found = _scaled(config, scaling, default_theta, dims)
+    if dims == head_dim:
+        return found
+    if found.spec.get("attention_factor", 1.0) != 1:
+        raise CheckpointError(
+            f"{scaling.where}: scores are scaled, but {dims} of {head_dim} columns are rotated, "
+            "which is not supported together"
+        )
+    return Rope({**found.spec, "dims": dims}, found.longest)
+
+
+def _scaled(config: Config, scaling: Config, default_theta: float, dims: int) -> Rope:
+    """The rotation of `dims` columns. scaling: the section of the config that says how."""
     kind = scaling.fields.get("rope_type", scaling.fields.get("type", "default"))
     if not isinstance(kind, str) or kind not in _FIELDS:
         raise CheckpointError(
@@ -85,13 +111,15 @@ def rope(config: Config, default_theta: float, head_dim: int) -> Rope:
         return Rope({"theta": theta}, config.integer("max_position_embeddings"))
     if kind == "linear":
         return Rope({"theta": theta, "factor": _positive(scaling, "factor")})
-    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    exponents = np.arange(0, dims, 2, dtype=np.float32) / np.float32(dims)
     powers = (np.float64(theta) ** exponents.astype(np.float64)).astype(np.float32)
-    trained = scaling.integer("original_max_position_embeddings")
+    # Phi-3 keeps the trained length beside the section, and its factor follows from it.
+    beside = kind == "longrope" and "original_max_position_embeddings" not in scaling.fields
+    trained = (config if beside else scaling).integer("original_max_position_embeddings")
     if kind == "llama3":
         return Rope({"frequencies": _listed(_llama3(scaling, powers, trained))})
     factor = scaling.fields.get("factor")
-    if factor is None:
+    if factor is None or beside:
         factor = config.integer("max_position_embeddings") / trained
     else:
         factor = _positive(scaling, "factor")
@@ -139,7 +167,7 @@ def _llama3(config: Config, powers: Floats, trained: int) -> Floats:
             f"{config.where}: high_freq_factor {high} is not above low_freq_factor {low}"
         )
     plain = np.float32(1) / powers
-    lengths = np.float32(2 * math.pi) / plain  # of a whole turn
+    lengths = np.float32(2 * math.pi) / plain  # tokens in a whole turn
     ramp = (np.float32(trained) / lengths - np.float32(low)) / np.float32(high - low)
     between = (1 - ramp) * plain / np.float32(factor) + ramp * plain
     slow = np.where(lengths > trained / low, plain / np.float32(factor), between)
@@ -151,7 +179,7 @@ def _yarn(config: Config, powers: Floats, trained: int, theta: float, factor: fl
     dims = 2 * len(powers)
 
     def column(rotations: float) -> float:
-        """Where a frequency makes so many turns within the trained length."""
+        """The column whose frequency makes `rotations` turns within the trained length."""
         return dims * math.log(trained / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
     first = column(_positive(config, "beta_fast", 32.0))

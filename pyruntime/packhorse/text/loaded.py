@@ -1,0 +1,152 @@
+"""A session and the tokenizer of its model, loaded together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Any, TypeVar
+
+from packhorse.dtypes import choose_dtype
+from packhorse.names import AttentionAlgorithm, Dtype, Pooling
+from packhorse.options import ModelPath
+from packhorse.planning import plan_memory
+from packhorse.session import Session
+from packhorse.text.generation import TextGeneration
+from packhorse.text.runner import TextRunner
+from packhorse.text.settings import longest_sequence
+from packhorse.text.tokenizer import TextTokenizer
+
+Self = TypeVar("Self", bound="LoadedText")
+
+
+class LoadedText:
+    """What is there of a `TextModel` before any method is called: loading, closing, settings."""
+
+    def __init__(
+        self, session: Session, tokenizer: TextTokenizer, max_length: int | None = None
+    ) -> None:
+        self._runner = TextRunner(session, tokenizer, max_length)
+        self._generation: TextGeneration | None = None
+
+    @property
+    def session(self) -> Session:
+        """What runs the model."""
+        return self._runner.session
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        """What makes tokens of texts."""
+        return self._runner.tokenizer
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens of a text or pair, where a call says nothing else. May be set."""
+        return self._runner.max_length
+
+    @max_length.setter
+    def max_length(self, tokens: int) -> None:
+        runner = copy(self._runner)  # copies of the model keep theirs
+        runner.max_length = runner.longest(tokens)
+        self._runner = runner
+
+    @classmethod
+    def load(
+        cls: type[Self],
+        path: ModelPath,
+        device: str = "cpu",
+        dtype: Dtype | None = None,
+        *,
+        max_length: int | None = None,
+        max_tokens: int | None = None,
+        max_sequences: int | None = None,
+        threads: int | None = None,
+        pin_threads: bool = False,
+        memory_limit: int | None = None,
+        output_slots: int = 2,
+        max_predictions: int = 0,
+        reranker: str | Mapping[str, Any] | None = None,
+        attention_algorithm: AttentionAlgorithm = "auto",
+        pooling: Pooling | Sequence[Pooling] | None = None,
+        normalize: bool | None = None,
+        revision: str | None = None,
+        kv_tokens: int | None = None,
+        max_queue: int = 4096,
+        prefix_cache: bool = True,
+    ) -> Self:
+        """Loads a model with its tokenizer. `path`, `device` and `dtype` are as in `Session.load`.
+
+        max_length  where to cut texts; None: as the model's files say
+        max_tokens  tokens of the largest batch; None: 8192, or `max_length` where that is more; for
+                    a model that generates, as in `Session.load`
+
+        The other arguments are those of `Session.load`.
+
+        Raises as `Session.load`; ValueError also for a tokenizer that is missing or not usable,
+        ModuleNotFoundError without the package tokenizers.
+        """
+        from packhorse_weights import find_model, inspect_checkpoint
+        from packhorse_weights.generation_files import generates, read_generation
+
+        path = find_model(path, revision)
+        checkpoint = inspect_checkpoint(path, reranker, pooling, normalize)
+        spec = checkpoint.spec
+        dtype = choose_dtype(dtype, device, checkpoint.stored_dtype)
+        plan_memory(spec, device, dtype, max_tokens=1, max_sequences=1)  # checks the spec
+        tokenizer = TextTokenizer.load(path)
+        generation = generates(
+            path, spec, kv_tokens, reranker, pooling, normalize, max_predictions
+        )
+        if max_tokens is None and not generation:
+            max_tokens = max(8192, longest_sequence(spec, max_length))
+        session = Session.load(
+            path,
+            device,
+            dtype,
+            max_tokens=max_tokens,
+            max_sequences=max_sequences,
+            threads=threads,
+            pin_threads=pin_threads,
+            memory_limit=memory_limit,
+            output_slots=output_slots,
+            max_predictions=max_predictions,
+            reranker=reranker,
+            attention_algorithm=attention_algorithm,
+            pooling=pooling,
+            normalize=normalize,
+            kv_tokens=kv_tokens,
+            max_queue=max_queue,
+            prefix_cache=prefix_cache,
+        )
+        model = cls(session, tokenizer, max_length)
+        if generation:
+            model._generation = TextGeneration(session, tokenizer, read_generation(path))
+        return model
+
+    def close(self) -> None:
+        """Closes the session (`Session.close`). Methods that need it raise RuntimeError then."""
+        self.session.close()
+
+    def __enter__(self: Self) -> Self:
+        self.session.__enter__()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels of the model's classifier; empty where it has none."""
+        return self.session.labels
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The prompts by name, as sentence-transformers keeps them with a model."""
+        return dict(self.tokenizer.config.prompts)
+
+    @property
+    def num_truncated(self) -> int:
+        """How many texts and pairs have been cut short so far."""
+        return self.tokenizer.num_truncated
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.session!r}, max_length={self.max_length})"

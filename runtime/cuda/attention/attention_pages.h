@@ -1,0 +1,57 @@
+// Attention of new tokens over the pages of a key-value cache on CUDA: raw pointers, sizes, a
+// stream. Shapes are checked by Ops, not here.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/args.h"
+
+namespace packhorse::cuda {
+
+/// What AttentionArgs with pages says, with the numbers that kernels take. H = query heads, Hkv =
+/// key/value heads, d = head size. The numbers of tokens, sequences and keys are bounds where
+/// `counts` is not null, so that one captured graph serves every step within them.
+struct PagedAttentionParams {
+  const void* q = nullptr;  // [T, H * d]
+  void* out = nullptr;      // [T, H * d]
+  int64_t q_row_stride = 0;
+  int64_t out_row_stride = 0;
+  const void* keys = nullptr;           // [num_pages, Hkv, kPageTokens, d]
+  const void* values = nullptr;         // likewise
+  const int32_t* table = nullptr;       // [B, table_stride]
+  const int32_t* kv_lens = nullptr;     // [B]
+  const int32_t* cu_seqlens = nullptr;  // [B + 1] of the queries
+  const int32_t* counts = nullptr;      // {T, B} or null
+  int32_t table_stride = 0;
+  int32_t num_tokens = 0;
+  int32_t num_sequences = 0;
+  int32_t max_seqlen = 0;  // queries of the longest sequence
+  int32_t max_kv_len = 0;
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  float scale = 1;
+  float soft_cap = 0;
+  AttentionMask mask;
+  const float* slopes = nullptr;  // [H] of ALiBi, or null
+  DType dtype = DType::kFloat16;
+  float* workspace = nullptr;
+  size_t workspace_bytes = 0;
+  int32_t sm_count = 0;
+};
+
+/// Raises the kernels' shared memory limits on the current device; once, before any launch.
+void prepare_attention_pages();
+
+/// Bytes of workspace for these bounds, and for every batch within them.
+size_t attention_pages_workspace(int64_t num_tokens, int64_t max_kv_len, int64_t num_heads,
+                                 int64_t head_dim);
+
+/// Allocates nothing; asynchronous on `stream`, may be captured. Without a workspace long sequences
+/// are not split among blocks: slower, same bits. Throws RuntimeError.
+void launch_attention_pages(const PagedAttentionParams& params, cudaStream_t stream);
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,387 @@
+// Attention of new tokens over pages of a key-value cache, for compute capability 8.0 and up.
+//
+// Prompts and single tokens go through one kernel, and a row's result is one expression of the
+// row's own position, whatever the batch, the step and the launch are like:
+//
+//   - Keys are taken in chunks of kChunkTokens, counted from position 0 of the sequence. A chunk
+//     starts from maximum -infinity and sum 0 and takes its tiles of keys in ascending order, as in
+//     FlashAttention-2 (arXiv 2307.08691): products in steps of 16 columns by mma.sync, a new
+//     maximum for every tile, probabilities rounded to the cache's dtype against that maximum.
+//   - Finished chunks are merged in ascending order (merge_chunk). A block may walk through all
+//     chunks of its rows and merge on the way, or blocks take a chunk each and leave what they
+//     have found in memory for merge_chunks_kernel: the operations on a row are the same.
+//   - What a row does not see changes nothing, to the bit: a masked score is -infinity, its
+//     probability 0, and a chunk without a visible key is not merged.
+//
+// A block works on rows of one sequence and one key/value head. The query heads that share this
+// key/value head lie side by side: row r is token r / group and head r % group, so that a key is
+// read once for all of them, and a single token of a model with grouped heads fills a tile.
+#pragma once
+
+#include "cuda/attention/attention_pages.h"
+#include "cuda/attention/attention_sm80_scores.cuh"
+#include "cuda/attention/varlen.cuh"
+#include "cuda/launch.cuh"
+
+namespace packhorse::cuda {
+
+/// Each warp has 16 rows.
+template <int kDim, int kWarps>
+struct PagedTraits {
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kRows = 16 * kWarps;
+  /// Keys of a tile: a constant of the head size, because it decides on the order of sums.
+  static constexpr int kKeys = kDim <= 128 ? 64 : 32;
+  static constexpr int kSlab = kRows * kPitch<kDim>;
+  static constexpr int kTile = kKeys * kPitch<kDim>;
+  static constexpr size_t kSharedBytes = (kSlab + 4 * kTile) * 2;  // keys and values twice
+  static_assert(kPageTokens % kKeys == 0);
+};
+
+/// What the kernels are given: the arguments, the mask as a window, and where unfinished rows go.
+struct PagedKernelParams {
+  PagedAttentionParams args;
+  KeyWindow window;
+  /// [chunks, T, H]: the sums of a row over one chunk, as they are before they are divided.
+  float* sums = nullptr;    // [.., head_dim]
+  float2* state = nullptr;  // maximum and sum of probabilities
+
+  __device__ int group() const { return args.num_heads / args.num_kv_heads; }
+  __device__ int sequences() const {
+    return args.counts == nullptr ? args.num_sequences : args.counts[1];
+  }
+  __device__ int64_t partial(int chunk, int token, int head) const {
+    return (static_cast<int64_t>(chunk) * args.num_tokens + token) * args.num_heads + head;
+  }
+};
+
+/// Rows of one sequence and key/value head.
+struct PagedSlab {
+  int sequence;
+  int q_begin;   // the sequence's first token in the batch
+  int rows;      // of the sequence: tokens times heads of the group
+  int row;       // the slab's first
+  int position;  // of the sequence's first new token
+  int kv_length;
+  int kv_head;
+};
+
+/// Slots of `rows` rows that hold every slab of a batch: sequence b's slabs begin at slot
+/// cu_seqlens[b] * group / rows + b, which never overlap, so a block finds its slab by a search
+/// alone.
+inline int64_t paged_slots(const PagedAttentionParams& args, int rows) {
+  const int64_t group = args.num_heads / args.num_kv_heads;
+  return args.num_tokens * group / rows + args.num_sequences;
+}
+
+/// The slab of slot blockIdx.x; false where there is none. Called by whole warps.
+template <int kRows>
+__device__ bool find_paged_slab(const PagedKernelParams& params, PagedSlab& slab) {
+  const PagedAttentionParams& args = params.args;
+  const int group = params.group();
+  const auto first_slot = [&](int b) { return args.cu_seqlens[b] * group / kRows + b; };
+  const int sequences = params.sequences();
+  if (sequences == 0) return false;
+  const int slot = static_cast<int>(blockIdx.x);
+  slab.sequence = warp_search(sequences, slot, first_slot);
+  slab.q_begin = args.cu_seqlens[slab.sequence];
+  const int q_length = args.cu_seqlens[slab.sequence + 1] - slab.q_begin;
+  slab.rows = q_length * group;
+  slab.row = (slot - first_slot(slab.sequence)) * kRows;
+  slab.kv_length = args.kv_lens[slab.sequence];
+  slab.position = slab.kv_length - q_length;
+  slab.kv_head = static_cast<int>(blockIdx.y);
+  return slab.row < slab.rows;
+}
+
+/// Numbers of the pages of one sequence. Each lane of a warp holds one of 32 neighbouring entries
+/// of the table, so that the table is read once for 32 pages. Called by whole warps.
+class PageNumbers {
+ public:
+  __device__ PageNumbers(const int32_t* table, int count) : table_(table), count_(count) {}
+  __device__ int operator[](int page) {
+    if (page / 32 != block_) {
+      block_ = page / 32;
+      const int mine = block_ * 32 + static_cast<int>(threadIdx.x) % 32;
+      held_ = mine < count_ ? table_[mine] : 0;
+    }
+    return __shfl_sync(kFullWarp, held_, page % 32);
+  }
+
+ private:
+  const int32_t* table_;
+  int count_;
+  int block_ = -1;
+  int held_ = 0;
+};
+
+/// Maximum and sum of a row so far, and how the sums of the row and of the next chunk are to be
+/// multiplied before they are added. In units of log2(e).
+struct ChunkMerge {
+  float maximum = -INFINITY;
+  float sum = 0;
+
+  /// `factors`: of what was merged so far, and of the chunk.
+  __device__ void add(float chunk_maximum, float chunk_sum, float2& factors) {
+    factors = {1, 0};
+    if (chunk_maximum == -INFINITY) return;  // an empty chunk changes nothing
+    const float highest = fmaxf(maximum, chunk_maximum);
+    factors = {fast_exp2(maximum - highest), fast_exp2(chunk_maximum - highest)};
+    maximum = highest;
+    sum = __fmaf_rn(chunk_sum, factors.y, __fmul_rn(sum, factors.x));
+  }
+};
+
+__device__ inline float merge_chunk(float merged, float chunk, float2 factors) {
+  if (factors.y == 0) return merged;
+  return __fmaf_rn(chunk, factors.y, __fmul_rn(merged, factors.x));
+}
+
+/// Scores of this thread's two rows over a tile of keys from `key` on: scaled, capped, with the
+/// term of ALiBi, in units of log2(e); -infinity where masked. `row`: the first of the warp's.
+template <int kBlocks>
+__device__ void finish_paged_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
+                                    const PagedSlab& slab, int row, int key) {
+  const PagedAttentionParams& args = params.args;
+  const AccumulatorPlace place;
+  const int group = params.group();
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int r = row + place.row + half * 8;
+    const int position = slab.position + r / group;
+    const int low = position - params.window.left;
+    const int high = min(slab.kv_length - 1, position + params.window.right);
+    const float slope = args.slopes == nullptr || r >= slab.rows
+                            ? 0
+                            : args.slopes[slab.kv_head * group + r % group] * -kLog2e;
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n) {
+#pragma unroll
+      for (int e = 2 * half; e < 2 * half + 2; ++e) {
+        const int at = key + n * 8 + place.column + e % 2;
+        float score = scores[n][e];
+        if (args.soft_cap == 0) {
+          score *= args.scale * kLog2e;
+        } else {
+          score = args.soft_cap * kLog2e * tanhf(score * args.scale / args.soft_cap);
+        }
+        if (args.slopes != nullptr) score += slope * static_cast<float>(abs(at - position));
+        scores[n][e] = at < low || at > high ? -INFINITY : score;
+      }
+    }
+  }
+}
+
+/// Forgets a chunk: what the next one starts from.
+template <int kOutputs>
+__device__ void clear_chunk(float (&output)[kOutputs][4], float2& maxima, float2& sums) {
+#pragma unroll
+  for (float (&block)[4] : output) block[0] = block[1] = block[2] = block[3] = 0;
+  maxima = {-INFINITY, -INFINITY};
+  sums = {0, 0};
+}
+
+/// kSplit: a block takes chunk blockIdx.z alone and leaves its rows in params.sums and state; else
+/// it takes all chunks and writes its rows of the output.
+template <class T, int kDim, int kWarps, bool kSplit>
+__global__ void __launch_bounds__(PagedTraits<kDim, kWarps>::kThreads)
+    paged_attention_kernel(const __grid_constant__ PagedKernelParams params) {
+  using Traits = PagedTraits<kDim, kWarps>;
+  constexpr int kKeys = Traits::kKeys;
+  constexpr int kChunkTiles = static_cast<int>(kChunkTokens) / kKeys;
+  constexpr int kPageTiles = static_cast<int>(kPageTokens) / kKeys;
+  constexpr int kBlocks = kKeys / 8;
+  extern __shared__ __align__(16) unsigned char shared[];
+  T* const queries = reinterpret_cast<T*>(shared);
+  T* const tiles = queries + Traits::kSlab;
+  const PagedAttentionParams& args = params.args;
+
+  PagedSlab slab;
+  const bool found = find_paged_slab<Traits::kRows>(params, slab);
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  if (!found) return;
+  const int group = params.group();
+  const int head_dim = args.head_dim;
+  const int first_position = slab.position + slab.row / group;
+  const int last_row = min(slab.row + Traits::kRows, slab.rows) - 1;
+  const int last_position = slab.position + last_row / group;
+  const int end_key = min(slab.kv_length, last_position + params.window.right + 1);
+  int begin = max(0, first_position - params.window.left) / kKeys;
+  int end = end_key <= 0 ? 0 : (end_key + kKeys - 1) / kKeys;
+  if constexpr (kSplit) {
+    begin = max(begin, static_cast<int>(blockIdx.z) * kChunkTiles);
+    end = min(end, static_cast<int>(blockIdx.z + 1) * kChunkTiles);
+    if (begin >= end) return;
+  }
+
+  const auto row_pointer = [&](auto* base, int64_t stride, int row) {
+    const int r = slab.row + row;
+    return base + (slab.q_begin + r / group) * stride +
+           (slab.kv_head * group + r % group) * head_dim;
+  };
+  constexpr int kAcross = kDim / kVectorSize;
+  const T* q = static_cast<const T*>(args.q);
+  for (int at = static_cast<int>(threadIdx.x); at < Traits::kRows * kAcross;
+       at += Traits::kThreads) {
+    const int row = at / kAcross;
+    const int column = at % kAcross * kVectorSize;
+    const bool inside = slab.row + row < slab.rows && column < head_dim;
+    copy_vector_async(queries + row * kPitch<kDim> + column,
+                      inside ? row_pointer(q, args.q_row_stride, row) + column : q, inside);
+  }
+
+  PageNumbers pages(
+      args.table + static_cast<int64_t>(slab.sequence) * args.table_stride,
+      (slab.kv_length + static_cast<int>(kPageTokens) - 1) / static_cast<int>(kPageTokens));
+  // One group of copies per tile of keys or values, an empty one past the last: a tile's keys and
+  // values are here when all but the two latest groups are.
+  const auto fetch = [&](bool values, int tile) {
+    if (tile < end) {
+      const int64_t page = pages[tile / kPageTiles];
+      const int64_t row =
+          (page * args.num_kv_heads + slab.kv_head) * kPageTokens + tile % kPageTiles * kKeys;
+      const T* from = static_cast<const T*>(values ? args.values : args.keys) + row * head_dim;
+      copy_tile_async<kKeys, kDim, Traits::kThreads>(
+          tiles + ((values ? 2 : 0) + tile % 2) * Traits::kTile, from, head_dim,
+          slab.kv_length - tile * kKeys, head_dim);
+    }
+    cute::cp_async_fence();
+  };
+  fetch(false, begin);
+  fetch(true, begin);
+
+  const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;
+  T* const warp_queries = queries + warp_row * kPitch<kDim>;
+  float output[1][kDim / 8][4];
+  float2 maxima;
+  float2 sums;
+  clear_chunk(output[0], maxima, sums);
+  // Unused, and gone, where chunks are merged by another kernel.
+  [[maybe_unused]] float merged[kDim / 8][4] = {};
+  [[maybe_unused]] ChunkMerge above, below;  // of this thread's rows r and r + 8
+
+  const auto finish_chunk = [&] {
+    sums = {quad_sum(sums.x), quad_sum(sums.y)};
+    if constexpr (!kSplit) {
+      float2 factors_above, factors_below;
+      above.add(maxima.x, sums.x, factors_above);
+      below.add(maxima.y, sums.y, factors_below);
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n) {
+        merged[n][0] = merge_chunk(merged[n][0], output[0][n][0], factors_above);
+        merged[n][1] = merge_chunk(merged[n][1], output[0][n][1], factors_above);
+        merged[n][2] = merge_chunk(merged[n][2], output[0][n][2], factors_below);
+        merged[n][3] = merge_chunk(merged[n][3], output[0][n][3], factors_below);
+      }
+      clear_chunk(output[0], maxima, sums);
+    }
+  };
+
+  for (int tile = begin; tile < end; ++tile) {
+    fetch(false, tile + 1);
+    cute::cp_async_wait<2>();
+    __syncthreads();
+    float scores[1][kBlocks][4] = {};
+    accumulate_scores<T, kDim, kKeys, 1>(scores, warp_queries, tiles + tile % 2 * Traits::kTile);
+    finish_paged_scores(scores[0], params, slab, slab.row + warp_row, tile * kKeys);
+    update_softmax(scores[0], output[0], maxima, sums);
+
+    fetch(true, tile + 1);
+    cute::cp_async_wait<2>();
+    __syncthreads();
+    accumulate_output<T, kDim, kKeys, 1>(output, scores, tiles + (2 + tile % 2) * Traits::kTile);
+    if ((tile + 1) % kChunkTiles == 0 && tile + 1 < end) finish_chunk();
+  }
+  finish_chunk();
+  cute::cp_async_wait<0>();
+  __syncthreads();  // the queries' room becomes the staging of the output
+
+  const AccumulatorPlace place;
+  if constexpr (kSplit) {
+    const auto leave = [&](int row, float maximum, float sum, int first) {
+      const int r = slab.row + warp_row + row;
+      if (r >= slab.rows) return;
+      const int64_t at = params.partial(static_cast<int>(blockIdx.z), slab.q_begin + r / group,
+                                        slab.kv_head * group + r % group);
+      if (place.column == 0) params.state[at] = {maximum, sum};
+      float* to = params.sums + at * head_dim + place.column;
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n) {
+        if (n * 8 + place.column < head_dim) {
+          *reinterpret_cast<float2*>(to + n * 8) = {output[0][n][first], output[0][n][first + 1]};
+        }
+      }
+    };
+    leave(place.row, maxima.x, sums.x, 0);
+    leave(place.row + 8, maxima.y, sums.y, 2);
+  } else {
+    using Pair = typename Element<T>::Pair;
+    const float2 factors = {inverse_or_zero(above.sum), inverse_or_zero(below.sum)};
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n) {
+      T* at = warp_queries + place.row * kPitch<kDim> + n * 8 + place.column;
+      *reinterpret_cast<Pair*>(at) =
+          Element<T>::pair(merged[n][0] * factors.x, merged[n][1] * factors.x);
+      *reinterpret_cast<Pair*>(at + 8 * kPitch<kDim>) =
+          Element<T>::pair(merged[n][2] * factors.y, merged[n][3] * factors.y);
+    }
+    __syncwarp();
+    T* out = static_cast<T*>(args.out);
+    for (int at = static_cast<int>(threadIdx.x) % 32; at < 16 * kAcross; at += 32) {
+      const int row = warp_row + at / kAcross;
+      const int column = at % kAcross * kVectorSize;
+      if (slab.row + row < slab.rows && column < head_dim) {
+        *reinterpret_cast<uint4*>(row_pointer(out, args.out_row_stride, row) + column) =
+            *reinterpret_cast<const uint4*>(queries + row * kPitch<kDim> + column);
+      }
+    }
+  }
+}
+
+/// Merges the chunks that a row sees, in ascending order. A warp for each token and head.
+template <class T>
+__global__ void __launch_bounds__(128)
+    merge_chunks_kernel(const __grid_constant__ PagedKernelParams params) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const PagedAttentionParams& args = params.args;
+  const int row = static_cast<int>(blockIdx.x) * 4 + static_cast<int>(threadIdx.x) / 32;
+  const int token = row / args.num_heads;
+  const int head = row % args.num_heads;
+  const int sequences = params.sequences();
+  const int tokens = args.counts == nullptr ? args.num_tokens : args.counts[0];
+  if (token >= tokens || sequences == 0) return;
+  const int sequence = warp_search(sequences, token, [&](int b) { return args.cu_seqlens[b]; });
+  const int kv_length = args.kv_lens[sequence];
+  const int position = kv_length - args.cu_seqlens[sequence + 1] + token;
+  constexpr int kChunk = static_cast<int>(kChunkTokens);
+  const int first = max(0, position - params.window.left) / kChunk;
+  const int end_key = min(kv_length, position + params.window.right + 1);
+  const int end = end_key <= 0 ? 0 : (end_key + kChunk - 1) / kChunk;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  constexpr int kColumns = 8;  // of a lane: heads have up to 256
+  float merged[kColumns] = {};
+  ChunkMerge merge;
+  for (int chunk = first; chunk < end; ++chunk) {
+    const int64_t at = params.partial(chunk, token, head);
+    const float2 state = params.state[at];
+    float2 factors;
+    merge.add(state.x, state.y, factors);
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      const int column = i * 32 + lane;
+      if (column >= args.head_dim) continue;
+      merged[i] = merge_chunk(merged[i], params.sums[at * args.head_dim + column], factors);
+    }
+  }
+  const float factor = inverse_or_zero(merge.sum);
+  T* out = static_cast<T*>(args.out) + token * args.out_row_stride + head * args.head_dim;
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i) {
+    const int column = i * 32 + lane;
+    if (column < args.head_dim) out[column] = Element<T>::from(merged[i] * factor);
+  }
+}
+
+}  // namespace packhorse::cuda

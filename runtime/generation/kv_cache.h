@@ -1,0 +1,52 @@
+// The key-value cache of a model: pages of all layers in one allocation.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/arena.h"
+#include "generation/step_runner.h"
+#include "model/spec.h"
+#include "model/stack_weights.h"
+#include "ops/device_context.h"
+#include "ops/kv_pages.h"
+
+namespace packhorse {
+
+/// What one page of the cache takes.
+struct KvCacheShape {
+  int64_t num_layers = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;  // as stored
+  DType dtype = DType::kFloat32;
+
+  /// Keys and values of one page in one layer.
+  size_t layer_page_bytes() const {
+    return 2 * static_cast<size_t>(num_kv_heads * kPageTokens * head_dim) * size_of(dtype);
+  }
+  /// Bytes of the cache for each token that it holds.
+  size_t bytes_per_token() const {
+    return static_cast<size_t>(num_layers) * layer_page_bytes() / kPageTokens;
+  }
+};
+
+KvCacheShape kv_cache_shape(const StackSpec& spec, const StackWeights& weights, DType dtype);
+
+/// Pages of every layer, without a table: each step brings its own.
+class KvCache {
+ public:
+  /// Takes memory for `num_pages` pages from the arena, both when it counts and when it carves.
+  KvCache(const KvCacheShape& shape, int64_t num_pages, Arena& arena);
+
+  /// The pages of each layer. Tables, lengths and bounds are left to the step.
+  std::span<const KvPages> layers() const { return layers_; }
+  /// Copies whole pages in all layers, in the order given.
+  void copy(std::span<const PageCopy> copies, DeviceContext& device) const;
+
+ private:
+  KvCacheShape shape_;
+  std::vector<KvPages> layers_;
+};
+
+}  // namespace packhorse

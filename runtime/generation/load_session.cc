@@ -1,0 +1,49 @@
+// How sessions of generation are loaded and planned.
+#include <filesystem>
+
+#include "core/format.h"
+#include "core/text_file.h"
+#include "generation/generation_session.h"
+#include "generation/model_runner.h"
+
+namespace packhorse {
+namespace {
+
+void check(const char* name, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return;
+  throw InvalidArgument(concat(name, " is ", value, ", expected ", low, " to ", high));
+}
+
+void check_options(const GenerationOptions& options) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  check("max_tokens", options.max_tokens, 1, kMost);
+  check("max_sequences", options.max_sequences, 1, options.max_tokens);
+  check("max_queue", options.max_queue, 1, kMost);
+  check("threads", options.threads, 0, 4096);
+  if (options.kv_tokens) check("kv_tokens", *options.kv_tokens, 1, int64_t{1} << 40);
+}
+
+}  // namespace
+
+std::shared_ptr<GenerationSession> GenerationSession::load(const std::string& folder,
+                                                           const GenerationOptions& options) {
+  const std::filesystem::path path(folder);
+  const std::string spec_json = read_text_file(path / "packhorse.json");
+  const auto weights = open_safetensors({(path / "model.safetensors").string()});
+  return load(spec_json, *weights, options);
+}
+
+std::shared_ptr<GenerationSession> GenerationSession::load(const std::string& spec_json,
+                                                           const WeightSource& weights,
+                                                           const GenerationOptions& options) {
+  check_options(options);
+  return make_generation_session(load_model_runner(spec_json, weights, options), options);
+}
+
+GenerationMemoryPlan plan_generation(const std::string& spec_json,
+                                     const GenerationOptions& options) {
+  check_options(options);
+  return plan_model_runner(spec_json, options);
+}
+
+}  // namespace packhorse

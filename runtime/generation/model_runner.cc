@@ -1,0 +1,247 @@
+#include "generation/model_runner.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "core/format.h"
+#include "generation/kv_cache.h"
+#include "generation/step_inputs.h"
+#include "generation/token_chooser.h"
+#include "model/stack.h"
+#include "model/stem.h"
+#include "session/loaded_model.h"
+
+namespace packhorse {
+namespace {
+
+// Part of the memory that is free which a cache of no given size takes.
+constexpr double kShareOfFree = 0.9;
+
+struct RunnerBuffers {
+  int32_t* inputs = nullptr;  // [StepLayout::size]
+  StemBuffers stem;
+  LayerBuffers layers;
+  ChooserBuffers chooser;
+};
+
+SessionOptions session_options(const GenerationOptions& options) {
+  SessionOptions result;
+  result.device = options.device;
+  result.dtype = options.dtype;
+  result.max_tokens = options.max_tokens;
+  result.max_sequences = options.max_sequences;
+  result.threads = options.threads;
+  result.pin_threads = options.pin_threads;
+  result.memory_limit = options.memory_limit;
+  result.output_slots = 0;
+  result.max_predictions = options.max_sequences;
+  return result;
+}
+
+int64_t pages_for(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
+
+// Pages that a sequence of the longest context has.
+int64_t longest_table(const Spec& spec) { return pages_for(spec.max_seqlen); }
+
+RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options) {
+  return {.vocab_size = spec.stem.vocab_size,
+          .max_context = spec.max_seqlen,
+          .num_pages = 0,
+          .max_tokens = options.max_tokens,
+          .max_sequences = options.max_sequences};
+}
+
+ChooserShape chooser_shape(const Spec& spec, const GenerationOptions& options) {
+  return {.rows = options.max_sequences,
+          .vocab_size = spec.stem.vocab_size,
+          .hidden_size = spec.hidden_size,
+          .num_slots = options.max_sequences};
+}
+
+void check_spec(const Spec& spec) {
+  if (!spec.heads.lm) {
+    throw InvalidArgument("this model has no 'heads.lm', so it cannot generate text");
+  }
+  if (!spec.stack.attention.causal) {
+    throw InvalidArgument(
+        "this model's attention is bidirectional: it cannot generate text token by token");
+  }
+  if (spec.stack.convolution.width > 0) {
+    throw InvalidArgument("a model with a convolution cannot generate text");
+  }
+}
+
+RunnerBuffers take_buffers(const Spec& spec, const ModelWeights& weights,
+                           const GenerationOptions& options, const Backend& backend, Arena& arena) {
+  const Capacity capacity = {.max_tokens = options.max_tokens,
+                             .max_sequences = options.max_sequences,
+                             .max_kv_len = spec.max_seqlen};
+  const DType dtype = weights.stem.word_table.dtype;
+  RunnerBuffers buffers;
+  const StepLayout layout(limits_of(spec, options), longest_table(spec));
+  buffers.inputs = arena.take_array<int32_t>("inputs", static_cast<size_t>(layout.size));
+  buffers.layers = take_layer_buffers(spec, weights.stack, capacity, dtype, *backend.ops, arena);
+  {
+    const Arena::Scope stem(arena);
+    buffers.stem = take_stem_buffers(weights.stem, capacity, *backend.ops, arena);
+  }
+  {
+    const Arena::Scope blocks(arena);
+    take_block_buffers(spec, weights.stack, capacity, *backend.ops, arena, buffers.layers);
+  }
+  buffers.chooser = take_chooser_buffers(chooser_shape(spec, options), *weights.heads.lm, dtype,
+                                         *backend.ops, arena);
+  return buffers;
+}
+
+// Pages of the cache: those asked for, or what the memory leaves.
+int64_t count_pages(const LoadedModel& model, const KvCacheShape& shape,
+                    const GenerationOptions& options) {
+  const size_t page_bytes = shape.bytes_per_token() * kPageTokens;
+  const size_t taken = model.plan.total_bytes();
+  if (options.kv_tokens) {
+    const int64_t pages = pages_for(*options.kv_tokens);
+    const size_t bytes = static_cast<size_t>(pages) * page_bytes;
+    if (options.memory_limit && taken + bytes > *options.memory_limit) {
+      throw OutOfMemory(concat("a cache of ", *options.kv_tokens, " tokens takes ", bytes,
+                               " bytes, memory_limit is ", *options.memory_limit,
+                               " bytes, of which weights and arena take ", taken,
+                               ": lower kv_tokens, max_tokens or max_sequences, or raise "
+                               "memory_limit"));
+    }
+    return pages;
+  }
+  const auto share = [](size_t free, double part) {
+    return static_cast<size_t>(static_cast<double>(free) * part);
+  };
+  const size_t limit = options.memory_limit
+                           ? *options.memory_limit
+                           : share(model.backend.device->free_bytes(), kShareOfFree);
+  const int64_t most = options.max_sequences * longest_table(model.spec);
+  const int64_t pages =
+      limit <= taken ? 0 : std::min(most, static_cast<int64_t>((limit - taken) / page_bytes));
+  if (pages < 1) {
+    throw OutOfMemory(concat("no page of the cache fits: ", limit,
+                             " bytes may be used, weights and arena take ", taken, ", a page of ",
+                             kPageTokens, " tokens takes ", page_bytes));
+  }
+  return pages;
+}
+
+struct Planned {
+  LoadedModel model;  // without weights
+  KvCacheShape shape;
+  GenerationMemoryPlan plan;
+  int64_t num_pages = 0;
+};
+
+Planned plan(const std::string& spec_json, const GenerationOptions& options) {
+  Planned planned{
+      .model = open_model(spec_json, session_options(options)), .shape = {}, .plan = {}};
+  LoadedModel& model = planned.model;
+  check_spec(model.spec);
+  count_memory(model, [&](const ModelWeights& weights, Arena& arena) {
+    planned.shape = kv_cache_shape(model.spec.stack, weights.stack, weights.stem.word_table.dtype);
+    take_buffers(model.spec, weights, options, model.backend, arena);
+  });
+  planned.num_pages = count_pages(model, planned.shape, options);
+  static_cast<MemoryPlan&>(planned.plan) = model.plan;
+  Arena cache;
+  KvCache(planned.shape, planned.num_pages, cache);
+  planned.plan.kv_cache = cache.plan();
+  planned.plan.kv_tokens = planned.num_pages * kPageTokens;
+  planned.plan.bytes_per_token = planned.shape.bytes_per_token();
+  return planned;
+}
+
+class ModelRunner final : public StepRunner {
+ public:
+  ModelRunner(Planned planned, const GenerationOptions& options)
+      : model_(std::move(planned.model)),
+        plan_(std::move(planned.plan)),
+        limits_(limits_of(model_.spec, options)),
+        arena_memory_(device().allocate(plan_.arena.bytes)),
+        cache_memory_(device().allocate(plan_.kv_cache.bytes)),
+        buffers_(carve_buffers(options)),
+        cache_(carve_cache(planned.shape, planned.num_pages)),
+        inputs_(limits_, StepLayout(limits_, longest_table(model_.spec)), buffers_.inputs,
+                device()),
+        chooser_(chooser_shape(model_.spec, options), *model_.spec.heads.lm,
+                 *model_.weights->heads.lm, buffers_.chooser, model_.backend) {
+    limits_.num_pages = planned.num_pages;
+  }
+
+  // The device may still be at work on what a failed step has asked for.
+  ~ModelRunner() override {
+    try {
+      device().synchronize();
+    } catch (...) {
+      // The device is lost.
+    }
+  }
+
+  const RunnerLimits& limits() const override { return limits_; }
+  const GenerationMemoryPlan& memory_plan() const override { return plan_; }
+
+  void run(const Step& step) override {
+    cache_.copy(step.copies, device());
+    if (step.sequences.empty()) return;
+    const TokenBatch tokens = inputs_.upload(step);
+    encode(tokens, inputs_.max_kv_len());
+    chooser_.run(step, buffers_.layers.hidden.first_rows(tokens.batch.num_tokens));
+    device().synchronize();
+  }
+
+ private:
+  DeviceContext& device() const { return *model_.backend.device; }
+
+  RunnerBuffers carve_buffers(const GenerationOptions& options) {
+    Arena arena(arena_memory_->data(), plan_.arena);
+    return take_buffers(model_.spec, *model_.weights, options, model_.backend, arena);
+  }
+
+  KvCache carve_cache(const KvCacheShape& shape, int64_t num_pages) {
+    Arena arena(cache_memory_->data(), plan_.kv_cache);
+    return KvCache(shape, num_pages, arena);
+  }
+
+  void encode(const TokenBatch& tokens, int64_t max_kv_len) {
+    Ops& ops = *model_.backend.ops;
+    embed(model_.spec.stem, model_.weights->stem, buffers_.stem, tokens, buffers_.layers.hidden,
+          ops);
+    std::vector<KvPages>& layers = layers_;
+    layers.clear();
+    for (const KvPages& layer : cache_.layers()) layers.push_back(inputs_.pages(layer, max_kv_len));
+    PagedKeys keys(layers, ops);
+    Stack(model_.spec.stack, model_.weights->stack, buffers_.layers, ops).run(tokens, keys);
+  }
+
+  LoadedModel model_;
+  const GenerationMemoryPlan plan_;
+  RunnerLimits limits_;
+  const std::unique_ptr<DeviceMemory> arena_memory_;
+  const std::unique_ptr<DeviceMemory> cache_memory_;
+  const RunnerBuffers buffers_;
+  const KvCache cache_;
+  StepInputs inputs_;
+  TokenChooser chooser_;
+  std::vector<KvPages> layers_;  // of the step that runs
+};
+
+}  // namespace
+
+std::unique_ptr<StepRunner> load_model_runner(const std::string& spec_json,
+                                              const WeightSource& source,
+                                              const GenerationOptions& options) {
+  Planned planned = plan(spec_json, options);
+  load_weights(planned.model, source);
+  return std::make_unique<ModelRunner>(std::move(planned), options);
+}
+
+GenerationMemoryPlan plan_model_runner(const std::string& spec_json,
+                                       const GenerationOptions& options) {
+  return plan(spec_json, options).plan;
+}
+
+}  // namespace packhorse

@@ -1,0 +1,70 @@
+#include "model/heads/lm.h"
+
+#include <algorithm>
+
+namespace packhorse {
+
+LmWeights build_lm(const Spec& spec, LayerPacker& packer) {
+  const LmSpec& head = *spec.heads.lm;
+  const int64_t width = spec.stem.embedding_size;
+  LmWeights weights;
+  if (head.projection)
+    weights.projection = packer.dense("lm.projection", width, spec.hidden_size, false);
+  weights.decoder = packer.padded_dense("lm.decoder", spec.stem.vocab_size, width, head.bias,
+                                        head.tied ? "embeddings.word" : "");
+  return weights;
+}
+
+LmScratch take_lm(const LmWeights& weights, int64_t rows, const HeadArena& arena) {
+  LmScratch buffers;
+  if (rows == 0) return buffers;
+  size_t bytes = arena.workspace_of(rows, weights.decoder);
+  const LinearWeight& first = weights.projection ? *weights.projection : weights.decoder;
+  buffers.input = arena.matrix("lm_input", rows, first.in_features);
+  if (weights.projection) {
+    buffers.dense = arena.matrix("lm_projection", rows, weights.projection->out_features);
+    bytes = std::max(bytes, arena.workspace_of(rows, *weights.projection));
+  }
+  buffers.padded = arena.matrix("padded_logits", rows, weights.decoder.out_features);
+  buffers.workspace = arena.workspace("lm_workspace", bytes);
+  return buffers;
+}
+
+void make_lm_logits(const LmSpec& spec, const LmWeights& weights, const LmScratch& buffers,
+                    const TensorView& x, const TensorView& out, const int32_t* row_count,
+                    Ops& ops) {
+  TensorView input = x;
+  if (weights.projection) {
+    const TensorView projected = buffers.dense.first_rows(x.rows());
+    ops.linear({.x = x,
+                .weight = *weights.projection,
+                .residual = {},
+                .norm = {},
+                .out = projected,
+                .workspace = buffers.workspace});
+    input = projected;
+  }
+  const TensorView padded = buffers.padded.first_rows(x.rows());
+  ops.linear({.x = input,
+              .weight = weights.decoder,
+              .residual = {},
+              .norm = {},
+              .out = padded,
+              .workspace = buffers.workspace});
+  if (row_count != nullptr) {
+    ops.gather_rows({.x = padded, .out = padded, .row_count = row_count});
+  }
+  ops.cast({.x = padded.column_slice(0, out.columns()),
+            .out = out,
+            .scale = spec.scale,
+            .soft_cap = spec.soft_cap});
+}
+
+void make_lm_predictions(const HeadRun& run, const LmSpec& spec, const LmWeights& weights,
+                         const LmScratch& buffers, const TensorView& out) {
+  const TensorView input = buffers.input.first_rows(out.rows());
+  run.ops.gather_rows({.x = run.hidden, .rows = run.tokens.prediction_rows, .out = input});
+  make_lm_logits(spec, weights, buffers, input, out, run.counts, run.ops);
+}
+
+}  // namespace packhorse

@@ -1,0 +1,308 @@
+// Models whose widths are no multiple of what a device's rows have to be: padded, they give what
+// they give unpadded. The CPU takes any width, so that it can play such a device.
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <regex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/encoder.h"
+#include "packhorse/error.h"
+#include "session/encoder_session.h"
+#include "session/output_slots.h"
+#include "session/outputs.h"
+#include "test.h"
+#include "tiny_model.h"
+
+using namespace packhorse;
+using nlohmann::json;
+using packhorse::test::tiny_spec;
+
+namespace {
+
+constexpr int64_t kMultiple = 8;
+
+/// The ops of another backend, for rows of whole multiples.
+class PaddedOps final : public Ops {
+ public:
+  explicit PaddedOps(std::unique_ptr<Ops> ops) : ops_(std::move(ops)) {}
+
+  int64_t width_multiple() const override { return kMultiple; }
+  int64_t head_dim_multiple() const override { return ops_->head_dim_multiple(); }
+  size_t linear_workspace(const LinearArgs& args) const override {
+    return ops_->linear_workspace(args);
+  }
+  size_t feed_forward_workspace(const FeedForwardArgs& args) const override {
+    return ops_->feed_forward_workspace(args);
+  }
+  size_t attention_workspace(const AttentionArgs& args) const override {
+    return ops_->attention_workspace(args);
+  }
+  size_t paged_attention_workspace(const AttentionArgs& args) const override {
+    return ops_->paged_attention_workspace(args);
+  }
+  size_t sparse_pool_workspace(const SparsePoolArgs& args) const override {
+    return ops_->sparse_pool_workspace(args);
+  }
+  size_t sample_workspace(const SampleArgs& args) const override {
+    return ops_->sample_workspace(args);
+  }
+
+ private:
+  void do_embed(const EmbedArgs& args) override { ops_->embed(args); }
+  void do_linear(const LinearArgs& args) override { ops_->linear(args); }
+  void do_feed_forward(const FeedForwardArgs& args) override { ops_->feed_forward(args); }
+  void do_neighbours(const NeighboursArgs& args) override { ops_->neighbours(args); }
+  void do_rotation(const RotationArgs& args) override { ops_->rotation(args); }
+  void do_rotate_heads(const RotateHeadsArgs&) override {}  // within do_project_heads
+  void do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads) override {
+    ops_->project_heads(args, heads);
+  }
+  void do_attention(const AttentionArgs& args) override { ops_->attention(args); }
+  void do_norm(const NormArgs& args) override { ops_->norm(args); }
+  void do_pool(const PoolArgs& args) override { ops_->pool(args); }
+  void do_sparse_pool(const SparsePoolArgs& args) override { ops_->sparse_pool(args); }
+  void do_cast(const CastArgs& args) override { ops_->cast(args); }
+  void do_gather_rows(const GatherRowsArgs& args) override { ops_->gather_rows(args); }
+  void do_clear_empty(const ClearEmptyArgs& args) override { ops_->clear_empty(args); }
+  void do_append_kv(const AppendKvArgs& args) override { ops_->append_kv(args); }
+  void do_paged_attention(const AttentionArgs& args) override { ops_->attention(args); }
+  void do_sample(const SampleArgs& args) override { ops_->sample(args); }
+  void do_count_tokens(const CountTokensArgs& args) override { ops_->count_tokens(args); }
+
+  std::unique_ptr<Ops> ops_;
+};
+
+SessionOptions options_for(const json& spec) {
+  SessionOptions options;
+  options.max_tokens = 16;
+  options.max_sequences = 5;
+  options.max_predictions = spec["heads"].contains("masked_lm") ? 3 : 0;
+  options.threads = 1;
+  return options;
+}
+
+using Outputs = std::vector<std::vector<float>>;
+
+/// Everything of one model, up to one batch of 11 tokens.
+class Model {
+ public:
+  Model(const json& spec, const WeightSource& source, bool padded) {
+    model_.options = options_for(spec);
+    model_.spec = parse_spec(spec.dump());
+    model_.layouts = output_layouts(model_.spec, capacity());
+    model_.backend = make_backend({}, {.threads = 1});
+    if (padded) {
+      model_.backend.ops = std::make_unique<PaddedOps>(std::move(model_.backend.ops));
+    }
+    const Precision precision = precision_of(DType::kFloat32, *model_.backend.packer);
+    const ModelWeights planned = plan_weights(model_.spec, precision, model_.backend);
+    model_.weights = load_weights(model_.spec, precision, model_.backend, planned.plan, source);
+    Arena counting;
+    take_buffers(planned, counting);
+    memory_ = model_.backend.device->allocate(counting.plan().bytes);
+    std::memset(memory_->data(), 0xff, memory_->bytes());  // NaN: nothing is read unwritten
+    Arena carving(memory_->data(), counting.plan());
+    take_buffers(*model_.weights, carving);
+    tokens_.ids = ids_.data();
+    tokens_.batch = {
+        .num_tokens = 11, .num_sequences = 4, .max_seqlen = 7, .cu_seqlens = cu_seqlens_.data()};
+    tokens_.prediction_rows = rows_.data();
+    tokens_.num_predictions = model_.layouts.predictions.exists() ? 2 : 0;
+    encode(model_.spec, *model_.weights, tokens_, buffers_, *model_.backend.ops);
+  }
+
+  /// The padding of hidden states is zeros, to the bit of what weights would multiply it with.
+  void check_padding() const {
+    const TensorView hidden = buffers_.layers.hidden.first_rows(11);
+    CHECK(hidden.columns() % kMultiple == 0);
+    for (int64_t row = 0; row < 11; ++row) {
+      for (int64_t i = model_.spec.hidden_size; i < hidden.columns(); ++i) {
+        CHECK(hidden.as<const float>()[row * hidden.row_stride + i] == 0);
+      }
+    }
+  }
+
+  /// As the host gets them.
+  Outputs read() {
+    Outputs values = make_outputs();
+    RunOutputs to;
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (model_.layouts[i].exists()) to[i] = values[i].data();
+    }
+    SessionOutputs(model_, buffers_).read(tokens_, to);
+    return values;
+  }
+
+  /// As arrays that stay on a device hold them: contiguous, of the model's widths.
+  Outputs write() {
+    DeviceOutputSet all;
+    for (size_t i = 0; i < kOutputNames.size(); ++i) all[i] = model_.layouts[i].exists();
+    const std::array<int32_t, 2> counts = {11, 4};
+    SessionOutputs(model_, buffers_).write(tokens_, counts.data(), all, slots_.front());
+    Outputs values = make_outputs();
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (!model_.layouts[i].exists()) continue;
+      CHECK(slots_.front()[i].columns() == model_.layouts[i].columns);
+      std::memcpy(values[i].data(), slots_.front()[i].data, values[i].size() * sizeof(float));
+    }
+    return values;
+  }
+
+ private:
+  Capacity capacity() const { return capacity_of(model_.options); }
+
+  void take_buffers(const ModelWeights& weights, Arena& arena) {
+    slots_ = take_output_slots(model_.layouts, capacity(), DType::kFloat32, 1, arena);
+    buffers_ = take_model_buffers(model_.spec, weights, capacity(), *model_.backend.ops, arena);
+  }
+
+  Outputs make_outputs() const {
+    Outputs values;
+    for (size_t i = 0; i < kOutputNames.size(); ++i) {
+      const OutputLayout& layout = model_.layouts[i];
+      values.emplace_back(static_cast<size_t>(layout.rows(tokens_) * layout.columns), NAN);
+    }
+    return values;
+  }
+
+  const std::vector<int32_t> ids_ = {1, 2, 3, 4, 11, 12, 13, 14, 49, 0, 7};
+  const std::vector<int32_t> cu_seqlens_ = {0, 3, 3, 10, 11};
+  const std::vector<int32_t> rows_ = {1, 9};
+  LoadedModel model_;
+  std::unique_ptr<DeviceMemory> memory_;
+  std::vector<OutputBuffers> slots_;
+  ModelBuffers buffers_;
+  TokenBatch tokens_;
+};
+
+/// Random values for every tensor that a model asks for, of the shape that it asks for.
+class AnyWeights {
+ public:
+  explicit AnyWeights(const json& spec) {
+    const std::regex missing(R"('([a-z_0-9.]+)' \[([0-9, ]+)\] is missing)");
+    for (;;) {
+      try {
+        load_encoder(spec.dump(), *source(), options_for(spec));
+        return;
+      } catch (const InvalidArgument& error) {
+        std::smatch found;
+        const std::string message = error.what();
+        if (!std::regex_search(message, found, missing)) throw;
+        add(found[1], json::parse("[" + found[2].str() + "]"));
+      }
+    }
+  }
+
+  std::unique_ptr<WeightSource> source() const { return borrow_tensors(views_); }
+
+ private:
+  void add(const std::string& name, const std::vector<int64_t>& shape) {
+    int64_t size = 1;
+    for (const int64_t extent : shape) size *= extent;
+    const bool is_norm = name.find("norm.") != name.npos;
+    const auto columns = static_cast<float>(size / shape[0]);
+    std::normal_distribution<float> normal(is_norm && name.ends_with("weight") ? 1.0f : 0.0f,
+                                           is_norm ? 0.2f : 1.5f / std::sqrt(columns));
+    std::vector<float>& values = values_[name];
+    for (int64_t i = 0; i < size; ++i) values.push_back(normal(random_));
+    TensorView view(values.data(), DType::kFloat32, shape[0], shape.size() > 1 ? shape[1] : 1);
+    view.rank = static_cast<int>(shape.size());
+    if (shape.size() > 2) view.shape[2] = shape[2];
+    view.row_stride = size / shape[0];
+    views_[name] = view;
+  }
+
+  std::map<std::string, std::vector<float>> values_;
+  std::map<std::string, TensorView> views_;
+  std::mt19937 random_{3};
+};
+
+json with(json spec, const char* changes) {
+  spec.merge_patch(json::parse(changes));
+  return spec;
+}
+
+/// Of three heads of five columns each.
+json narrow_spec() {
+  return with(tiny_spec(), R"({"hidden_size": 21, "head_dim": 5, "intermediate_size": 13})");
+}
+
+void check(const json& spec) {
+  const AnyWeights weights(spec);
+  Model plain(spec, *weights.source(), false);
+  Model padded(spec, *weights.source(), true);
+  padded.check_padding();
+  const Outputs expected = plain.read();
+  const Outputs found = padded.read();
+  CHECK(padded.write() == found);
+  for (size_t i = 0; i < kOutputNames.size(); ++i) {
+    CHECK(found[i].size() == expected[i].size());
+    for (size_t j = 0; j < expected[i].size(); ++j) {
+      const float tolerance = 2e-5f * (1 + std::abs(expected[i][j]));
+      if (std::abs(found[i][j] - expected[i][j]) <= tolerance) continue;
+      test::fail(__FILE__, __LINE__,
+                 std::string(kOutputNames[i]) + " of " + spec.dump() + ": found " +
+                     std::to_string(found[i][j]) + ", expected " + std::to_string(expected[i][j]));
+      break;
+    }
+  }
+}
+
+}  // namespace
+
+TEST(padded_widths_change_no_head) {
+  const json heads = with(narrow_spec(), R"({"heads": {
+    "classifier": {"input": "pooler", "labels": ["a", "b", "c"]},
+    "masked_lm": {"activation": "gelu", "sparse": true},
+    "vectors": {"dense": [{"size": 21, "residual": true}], "size": 11, "residual": true},
+    "token_weights": true}})");
+  check(heads);
+  for (const char* input : {"cls", "mean", "last", "tokens"}) {
+    json one = with(heads, R"({"heads": {"pooler": null, "classifier": {
+      "dense": {"activation": "gelu", "norm": true}}}})");
+    one["heads"]["classifier"]["input"] = input;
+    check(one);
+  }
+}
+
+TEST(padded_widths_change_no_embedding) {
+  for (const char* pooling :
+       {R"("cls")", R"("max")", R"("weighted_mean")", R"(["mean", "max", "last"])"}) {
+    for (const bool normalize : {false, true}) {
+      json spec = narrow_spec();
+      spec["embedding"] = {{"pooling", json::parse(pooling)}, {"normalize", normalize}};
+      check(spec);
+      // Layers that add their input: of its size, and of another.
+      const int64_t columns = spec["embedding"]["pooling"].is_array() ? 63 : 21;
+      spec["embedding"]["dense"] = {{{"size", columns}, {"residual", true}}};
+      check(spec);
+      spec["embedding"]["dense"].push_back({{"size", columns}, {"residual", true}});
+      spec["embedding"]["dense"].push_back({{"size", 10}, {"residual", true}});
+      check(spec);
+    }
+  }
+}
+
+TEST(padded_widths_change_no_layer) {
+  check(with(narrow_spec(), R"({"embedding_size": 10, "heads": {
+    "masked_lm": {"activation": "gelu"}}})"));
+  check(with(narrow_spec(), R"({"embedding_size": 30})"));
+  check(with(narrow_spec(), R"({"norm": {"kind": "rms", "placement": "pre", "embeddings": false},
+    "ffn": {"kind": "gated", "activation": "silu"}, "num_kv_heads": 1, "head_dim": 6,
+    "attention": {"mask": "causal", "rope": {"theta": 100}, "qk_norm": true}})"));
+  check(with(narrow_spec(), R"({"norm": {"placement": "pre", "bias": false}})"));
+  check(with(narrow_spec(), R"({"convolution": {"width": 3, "activation": "tanh"},
+    "attention": {"score_term": {"kind": "disentangled", "buckets": 8, "max_distance": 20,
+      "content_to_position": true, "position_to_content": true, "shared_projections": true,
+      "norm": true}}})"));
+  for (int size : {1, 2, 7, 9, 16}) {
+    json spec = narrow_spec();
+    spec["hidden_size"] = size;
+    check(spec);
+  }
+}

@@ -1,0 +1,80 @@
+"""Phi-3 and Phi-4: a Llama whose layers are stored together; long ones with LongRoPE."""
+
+from packhorse_weights.activations import ACTIVATIONS
+from packhorse_weights.architectures.base import (
+    Architecture,
+    local_layers,
+    refuse_variants,
+    sizes,
+    with_defaults,
+)
+from packhorse_weights.architectures.heads import LmHead
+from packhorse_weights.architectures.rope import rope
+from packhorse_weights.config import Config
+from packhorse_weights.layout import Spec
+
+
+def _with_longrope(config: Config) -> Config:
+    """LongRoPE under the name that it has today."""
+    scaling = config.section("rope_scaling").fields
+    if scaling.get("type", scaling.get("rope_type")) in ("su", "yarn"):
+        scaling = {**scaling, "type": "longrope", "rope_type": "longrope"}
+        config = Config({**config.fields, "rope_scaling": scaling}, config.where)
+    return with_defaults(config, original_max_position_embeddings=4096)
+
+
+def spec(model_type: str, config: Config) -> Spec:
+    refuse_variants(config)
+    config = _with_longrope(config)
+    result = sizes(model_type, config)
+    rotation = rope(config, 10000.0, result["head_dim"], partial=True)
+    longest = config.integer("max_position_embeddings", default=4096)
+    window = {}
+    if config.fields.get("sliding_window") is not None:
+        layers = list(range(result["num_layers"]))
+        # A token sees itself and sliding_window - 1 tokens before.
+        window = local_layers(config, result, config.integer("sliding_window") - 1, layers)
+    return {
+        **result,
+        "type_vocab_size": 0,
+        "max_seqlen": min(longest, rotation.longest or longest),
+        "positions": {"kind": "none"},
+        "norm": {
+            "kind": "rms",
+            "placement": "pre",
+            "eps": config.number("rms_norm_eps", 1e-5),
+            "embeddings": False,
+        },
+        "attention": {
+            "mask": "causal",
+            "qkv_bias": False,
+            "output_bias": False,
+            **window,
+            "rope": rotation.spec,
+        },
+        "ffn": {
+            "kind": "gated",
+            "activation": config.choice("hidden_act", ACTIVATIONS, "silu"),
+            "up_bias": False,
+            "down_bias": False,
+        },
+    }
+
+
+ARCHITECTURE = Architecture(
+    classes={"phi3": "Phi3"},
+    spec=spec,
+    names={
+        "embeddings.word": "embed_tokens.weight",
+        "layers.{i}.attention.qkv": "layers.{i}.self_attn.qkv_proj",
+        "layers.{i}.attention.output": "layers.{i}.self_attn.o_proj",
+        "layers.{i}.attention.norm": "layers.{i}.input_layernorm",
+        "layers.{i}.ffn.gate_up": "layers.{i}.mlp.gate_up_proj",
+        "layers.{i}.ffn.down": "layers.{i}.mlp.down_proj",
+        "layers.{i}.ffn.norm": "layers.{i}.post_attention_layernorm",
+        "final_norm": "norm",
+    },
+    encoder=("embed_tokens.", "layers.", "norm."),
+    unused=("layers.{i}.self_attn.rotary_emb.inv_freq",),
+    lm_head=LmHead(),
+)

@@ -1,0 +1,41 @@
+"""SmolLM3: a Llama that rotates three layers of four."""
+
+from dataclasses import replace
+
+from packhorse_weights.architectures import decoder
+from packhorse_weights.architectures.base import with_defaults
+from packhorse_weights.architectures.heads import LmHead
+from packhorse_weights.config import Config
+from packhorse_weights.errors import CheckpointError
+from packhorse_weights.layout import Spec
+
+
+def _rotated(config: Config, count: int) -> list[int]:
+    """The layers that rotate: `no_rope_layers` has a 1 for each of them."""
+    every = config.integer("no_rope_layer_interval", default=4)
+    flags = config.fields.get("no_rope_layers")
+    if flags is None:
+        flags = [int((i + 1) % every != 0) for i in range(count)]
+    if not isinstance(flags, list) or len(flags) != count or {*flags} - {0, 1}:
+        raise CheckpointError(
+            f"{config.where}: no_rope_layers {flags!r:.80}: expected 0 or 1 for each of the "
+            f"{count} layers"
+        )
+    return [i for i, flag in enumerate(flags) if flag]
+
+
+def spec(model_type: str, config: Config) -> Spec:
+    config.refuse("use_sliding_window")
+    config = with_defaults(config, num_key_value_heads=4, rope_theta=2e6)
+    result = decoder.spec("llama", config)
+    rotation = {**result["attention"]["rope"], "layers": _rotated(config, result["num_layers"])}
+    attention = {**result["attention"], "rope": rotation}
+    return {**result, "family": model_type, "attention": attention}
+
+
+ARCHITECTURE = replace(
+    decoder.ARCHITECTURE,
+    classes={"smollm3": "SmolLM3"},
+    spec=spec,
+    lm_head=LmHead(tied=True),
+)

@@ -1,0 +1,191 @@
+"""How GGUF files store values: plain, or quantised in blocks with scales of their own.
+
+A block holds `elements` values of one row in `size` bytes. Written from the layouts in ggml
+(ggml-common.h, ggml-quants.c); every product and sum is rounded to float32 as there, so that the
+values are the same, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+
+_PIECE = 1 << 16  # values that are decoded at a time, so that temporaries stay in the caches
+
+
+class BlockType(NamedTuple):
+    """One way to store values. A type of plain values has a `dtype`, as `tensor.PAYLOADS` names it.
+    A quantised one has `decode`, which writes the values of blocks, uint8 [n, size], to float32
+    [n, elements]."""
+
+    name: str
+    elements: int
+    size: int
+    dtype: str | None = None
+    decode: Callable[[Bytes, Floats], None] | None = None
+
+
+def _half(blocks: Bytes, at: int) -> Floats:
+    """Returns the float16 at this byte of each block, as float32 [n, 1]."""
+    bits = np.ascontiguousarray(blocks[:, at : at + 2])
+    return bits.view("<f2").astype(np.float32)
+
+
+def _nibbles(packed: Bytes, out: NDArray[Any]) -> None:
+    """Splits packed [..., k] into out [..., 2, k]: the low halves of all bytes, then the high
+    ones."""
+    np.bitwise_and(packed, 15, out=out[..., 0, :])
+    np.right_shift(packed, 4, out=out[..., 1, :])
+
+
+def _fifth_bits(blocks: Bytes, at: int) -> Bytes:
+    """Returns [n, 32] of 0 or 16 for the bits of a little-endian uint32 of each block."""
+    bits = np.unpackbits(blocks[:, at : at + 4], axis=1, bitorder="little")
+    return np.left_shift(bits, 4, out=bits)
+
+
+def _q8_0(blocks: Bytes, out: Floats) -> None:
+    np.multiply(blocks[:, 2:].view(np.int8), _half(blocks, 0), out=out)
+
+
+def _small(blocks: Bytes, at: int) -> Bytes:
+    """Returns [n, 32] values from 0 to 15, which stand in the 16 bytes from `at` on."""
+    values = np.empty((len(blocks), 2, 16), np.uint8)
+    _nibbles(blocks[:, at:], values)
+    return values.reshape(len(blocks), 32)
+
+
+def _q4_0(blocks: Bytes, out: Floats) -> None:
+    np.subtract(_small(blocks, 2), np.float32(8), out=out)
+    np.multiply(out, _half(blocks, 0), out=out)
+
+
+def _q4_1(blocks: Bytes, out: Floats) -> None:
+    np.multiply(_small(blocks, 4), _half(blocks, 0), out=out)
+    np.add(out, _half(blocks, 2), out=out)
+
+
+def _q5_0(blocks: Bytes, out: Floats) -> None:
+    values = _small(blocks, 6)
+    np.bitwise_or(values, _fifth_bits(blocks, 2), out=values)
+    np.subtract(values, np.float32(16), out=out)
+    np.multiply(out, _half(blocks, 0), out=out)
+
+
+def _q5_1(blocks: Bytes, out: Floats) -> None:
+    values = _small(blocks, 8)
+    np.bitwise_or(values, _fifth_bits(blocks, 4), out=values)
+    np.multiply(values, _half(blocks, 0), out=out)
+    np.add(out, _half(blocks, 2), out=out)
+
+
+def _scales_and_minima(blocks: Bytes) -> tuple[Floats, Floats]:
+    """Returns the scales and the minima of the 8 sub-blocks of Q4_K and Q5_K, each [n, 8, 1].
+
+    Each has six bits, and all of them stand in 12 bytes. Sub-blocks 0 to 3 have theirs in the low
+    six bits of bytes 0 to 3 (scales) and 4 to 7 (minima). Sub-blocks 4 to 7 have their low four
+    bits in bytes 8 to 11 (the scale in the low half, the minimum in the high half), and their upper
+    two bits at the top of bytes 0 to 7.
+    """
+    packed = blocks[:, 4:16].reshape(-1, 3, 4)
+    six = np.empty((len(blocks), 2, 8), np.uint8)
+    six[:, :, :4] = packed[:, :2] & 63
+    top = (packed[:, :2] >> 6) << 4
+    six[:, 0, 4:] = (packed[:, 2] & 15) | top[:, 0]
+    six[:, 1, 4:] = (packed[:, 2] >> 4) | top[:, 1]
+    scales = six[:, 0] * _half(blocks, 0)
+    minima = six[:, 1] * _half(blocks, 2)
+    return scales[..., None], minima[..., None]
+
+
+def _scale_sub_blocks(blocks: Bytes, values: Bytes, out: Floats) -> None:
+    """Writes scale * value - minimum of each sub-block; values are [n, 8, 32]."""
+    scales, minima = _scales_and_minima(blocks)
+    result = out.reshape(-1, 8, 32)
+    np.multiply(values, scales, out=result)
+    np.subtract(result, minima, out=result)
+
+
+def _q4_k(blocks: Bytes, out: Floats) -> None:
+    values = np.empty((len(blocks), 4, 2, 32), np.uint8)
+    _nibbles(blocks[:, 16:].reshape(-1, 4, 32), values)
+    _scale_sub_blocks(blocks, values.reshape(-1, 8, 32), out)
+
+
+def _q5_k(blocks: Bytes, out: Floats) -> None:
+    values = np.empty((len(blocks), 4, 2, 32), np.uint8)
+    _nibbles(blocks[:, 48:].reshape(-1, 4, 32), values)
+    whole = values.reshape(-1, 8, 32)
+    shifts = np.arange(8, dtype=np.uint8)[:, None]
+    fifth = (blocks[:, 16:48].reshape(-1, 1, 32) >> shifts) & 1
+    np.bitwise_or(whole, fifth << 4, out=whole)
+    _scale_sub_blocks(blocks, whole, out)
+
+
+def _q6_k(blocks: Bytes, out: Floats) -> None:
+    n = len(blocks)
+    values = np.empty((n, 2, 2, 64), np.uint8)
+    _nibbles(blocks[:, :128].reshape(n, 2, 64), values)
+    shifts = np.array([0, 2, 4, 6], np.uint8)[:, None]
+    top = (blocks[:, 128:192].reshape(n, 2, 1, 32) >> shifts) & 3
+    whole = values.reshape(n, 2, 4, 32)
+    np.bitwise_or(whole, top << 4, out=whole)
+    scales = blocks[:, 192:208].view(np.int8) * _half(blocks, 208)
+    result = out.reshape(n, 16, 16)
+    np.subtract(values.reshape(n, 16, 16), np.float32(32), out=result)
+    np.multiply(result, scales[..., None], out=result)
+
+
+# The types that are read, by their numbers in a file. All others are refused.
+BLOCK_TYPES = {
+    0: BlockType("F32", 1, 4, "float32"),
+    1: BlockType("F16", 1, 2, "float16"),
+    2: BlockType("Q4_0", 32, 18, decode=_q4_0),
+    3: BlockType("Q4_1", 32, 20, decode=_q4_1),
+    6: BlockType("Q5_0", 32, 22, decode=_q5_0),
+    7: BlockType("Q5_1", 32, 24, decode=_q5_1),
+    8: BlockType("Q8_0", 32, 34, decode=_q8_0),
+    12: BlockType("Q4_K", 256, 144, decode=_q4_k),
+    13: BlockType("Q5_K", 256, 176, decode=_q5_k),
+    14: BlockType("Q6_K", 256, 210, decode=_q6_k),
+    30: BlockType("BF16", 1, 2, "bfloat16"),
+}
+# Types that are refused, so that the message can name them.
+NAMES_OF_TYPES = {
+    9: "Q8_1",
+    10: "Q2_K",
+    11: "Q3_K",
+    15: "Q8_K",
+    16: "IQ2_XXS",
+    17: "IQ2_XS",
+    18: "IQ3_XXS",
+    19: "IQ1_S",
+    20: "IQ4_NL",
+    21: "IQ3_S",
+    22: "IQ2_S",
+    23: "IQ4_XS",
+    24: "I8",
+    25: "I16",
+    26: "I32",
+    27: "I64",
+    28: "F64",
+    29: "IQ1_M",
+    34: "TQ1_0",
+    35: "TQ2_0",
+    39: "MXFP4",
+}
+
+
+def decode(kind: BlockType, blocks: Bytes, out: Floats) -> None:
+    """Writes the values of quantised blocks, uint8 [n, size], to `out`, float32 [n, elements]."""
+    assert kind.decode is not None
+    step = _PIECE // kind.elements
+    with np.errstate(over="ignore", invalid="ignore"):  # scales may be anything
+        for begin in range(0, len(blocks), step):
+            kind.decode(blocks[begin : begin + step], out[begin : begin + step])
