@@ -9,13 +9,13 @@ from cpython.object cimport PyObject
 from cython.operator cimport dereference as deref
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libcpp cimport bool as cpp_bool
-from libcpp.memory cimport make_shared, shared_ptr, unique_ptr
+from libcpp.memory cimport make_shared, shared_ptr
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from packhorse._device cimport Int32Span, parse_device, parse_dtype
 from packhorse._generation cimport *
-from packhorse._session cimport TensorMaker, WeightSource, allocation_of, weight_source
+from packhorse._session cimport Weights, allocation_of
 
 cdef double LOOK_S = 0.05  # how often the main thread looks for signals while it waits
 
@@ -200,10 +200,9 @@ cdef class NativeGenerationSession:
         cdef NativeGenerationSession result = NativeGenerationSession()
         cdef CGenerationOptions options = _options(given)
         cdef string spec = spec_json.encode()
-        cdef TensorMaker maker = TensorMaker(tensors)
-        cdef unique_ptr[WeightSource] source = weight_source(files, names, maker)
+        cdef Weights weights = Weights(files, names, tensors)
         with nogil:
-            result.session = CGenerationSession.load(spec, deref(source), options)
+            result.session = CGenerationSession.load(spec, deref(weights.source), options)
         result.max_context = deref(result.session).max_context()
         result.vocab_size = deref(result.session).vocab_size()
         return result

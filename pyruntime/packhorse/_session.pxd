@@ -126,11 +126,9 @@ cdef extern from "packhorse/session.h" namespace "packhorse" nogil:
     const char* c_version "packhorse::version"()
 
 
-cdef class TensorMaker:
-    cdef object tensors  # {name: tensor}, or None
-    cdef str name
-    cdef object array  # of that tensor; C-contiguous
+cdef class Weights:
+    cdef unique_ptr[WeightSource] source
+    cdef object maker  # what `source` asks for tensors in memory
 
 
-cdef unique_ptr[WeightSource] weight_source(list files, dict names, TensorMaker maker) except *
 cdef allocation_of(const PlannedAllocation& plan)

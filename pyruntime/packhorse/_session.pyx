@@ -42,16 +42,20 @@ cdef SessionOptions _options(given) except *:
     return options
 
 
-cdef class TensorMaker:
+cdef class _Maker:
     """Holds the values of one tensor at a time. A quantised tensor of a file makes its `data` when
-    it is asked for it, so that a model is never in memory twice. `tensors` may be None."""
+    it is asked for it, so that a model is never in memory twice."""
+
+    cdef object tensors  # {name: tensor}
+    cdef str name
+    cdef object array  # of that tensor; C-contiguous
 
     def __init__(self, tensors):
         self.tensors, self.name, self.array = tensors, None, None
 
 
 cdef cpp_bool _make(void* maker, const string& name, TensorView& view) except False with gil:
-    cdef TensorMaker made = <TensorMaker> maker
+    cdef _Maker made = <_Maker> maker
     cdef str wanted = name.decode()
     if wanted not in made.tensors:
         return True
@@ -72,23 +76,25 @@ cdef cpp_bool _make(void* maker, const string& name, TensorView& view) except Fa
     return True
 
 
-cdef unique_ptr[WeightSource] weight_source(list files, dict names, TensorMaker maker) except *:
-    """Weights come from the tensors of `maker` ({name: an object with `data`, an array, and
-    `dtype`}) or, if it has none, from the safetensors `files`. `names` maps our names of tensors to
-    theirs. The source is valid as long as `maker`."""
-    cdef vector[string] paths = [str(path).encode() for path in files]
-    cdef cpp_map[string, string] theirs = {a.encode(): b.encode() for a, b in names.items()}
-    cdef bint in_memory = maker.tensors is not None
-    cdef vector[string] made = [name.encode() for name in maker.tensors or ()]
-    cdef unique_ptr[WeightSource] source
-    with nogil:
-        if in_memory:
-            source.reset(new MadeTensors(<void*> maker, _make, made))
-        else:
-            source = open_safetensors(paths)
-        if not theirs.empty():
-            source = rename_tensors(move(source), theirs)
-    return move(source)
+cdef class Weights:
+    """What a session loads from. Weights come from `tensors` ({name: an object with `data`, an
+    array, and `dtype`}) or, if that is None, from the safetensors `files`. `names` maps our names
+    of tensors to theirs."""
+
+    def __init__(self, list files, dict names, tensors):
+        cdef vector[string] paths = [str(path).encode() for path in files]
+        cdef cpp_map[string, string] theirs = {a.encode(): b.encode() for a, b in names.items()}
+        cdef vector[string] made = [name.encode() for name in tensors or ()]
+        cdef bint in_memory = tensors is not None
+        self.maker = _Maker(tensors)
+        cdef void* maker = <void*> self.maker
+        with nogil:
+            if in_memory:
+                self.source.reset(new MadeTensors(maker, _make, made))
+            else:
+                self.source = open_safetensors(paths)
+            if not theirs.empty():
+                self.source = rename_tensors(move(self.source), theirs)
 
 
 cdef allocation_of(const PlannedAllocation& plan):
@@ -177,17 +183,15 @@ cdef class NativeSession:
 
     @staticmethod
     def load(str spec_json, list files, dict names, tensors, given):
-        """Loads a session. Weights are those of `weight_source`, and `given` is a
-        SessionOptions."""
+        """Loads a session. Weights are those of `Weights`, and `given` is a SessionOptions."""
         cdef NativeSession result = NativeSession()
         cdef SessionOptions options = _options(given)
         cdef string spec = spec_json.encode()
-        cdef TensorMaker maker = TensorMaker(tensors)
-        cdef unique_ptr[WeightSource] source = weight_source(files, names, maker)
+        cdef Weights weights = Weights(files, names, tensors)
         cdef vector[OutputShape] shapes
         cdef size_t i
         with nogil:
-            result.session = CSession.load(spec, deref(source), options)
+            result.session = CSession.load(spec, deref(weights.source), options)
         result.device_index = options.device.index if deref(result.session).stream() else -1
         result.hidden_size = deref(result.session).hidden_size()
         result.max_seqlen = deref(result.session).max_seqlen()

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import os
 import random
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from packhorse import TextModel
 from packhorse.generation import Sampling
 from packhorse.generation.session import GenerationSession
 from packhorse.options import GenerationOptions
+from packhorse.text import TextTokenizer
+from packhorse_weights.generation_files import GenerationFiles
 
 Script = Callable[[list[int], int], Iterable[int]]  # (prompt, number of the sequence) -> tokens
 
@@ -256,3 +261,43 @@ def fake_session(script: Script, vocab_size: int, **options: Any) -> GenerationS
         "positions": {},
     }
     return GenerationSession(native, config, given)
+
+
+def byte_level() -> Any:
+    """A tokenizer of GPT-2's kind, with few merges."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: i for i, token in enumerate([*alphabet, "tr", "ue", "true", "Ad"])}
+    merges = [("t", "r"), ("u", "e"), ("tr", "ue"), ("A", "d")]
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def text_model_of_chance(tokenizer: Any = None) -> TextModel:
+    """Draws any token that is allowed, the same ones for the same seed. Its "</s>" ends a text."""
+    made = byte_level() if tokenizer is None else tokenizer
+    made.add_special_tokens(["</s>"])
+    with tempfile.TemporaryDirectory() as folder:
+        made.save(str(Path(folder) / "tokenizer.json"))
+        ours = TextTokenizer.load(folder)
+    end = ours.id_of("</s>")
+    assert end is not None
+    # The model's table has more entries than the tokenizer, as those of real models have.
+    session = session_of_chance(end + 40, end)
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    files = GenerationFiles((end,), chat_templates={"default": template})
+    return TextModel(session, ours, files=files)
+
+
+def session_of_chance(vocab_size: int = 100, end: int = 99) -> GenerationSession:
+    """Draws tokens below `end`, which would end a text."""
+
+    def draw(prompt: list[int], number: int) -> Iterator[int]:
+        random_ = random.Random(f"{prompt} {number}")
+        while True:
+            yield random_.randrange(end)
+
+    return fake_session(draw, vocab_size, eos_ids=[end], max_context=4000)

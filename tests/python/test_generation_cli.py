@@ -14,7 +14,6 @@ from command_line import Cli, failed
 from fake_engine import fake_session
 from packhorse import TextModel
 from packhorse.text import TextTokenizer
-from packhorse.text.generation import TextGeneration
 from packhorse_weights.generation_files import GenerationFiles
 from tiny_tokenizer import with_kind
 
@@ -33,9 +32,8 @@ def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Said:
     tokenizer = TextTokenizer.load(with_kind(GOLDEN / "qwen3", tmp_path / "model", "bytes"))
     tokens = tokenizer.plain_ids(STORY).tolist()
     session = fake_session(lambda *_: [*tokens, EOS], 104, eos_ids=[EOS], max_context=120)
-    model = TextModel(session, tokenizer)
     files = GenerationFiles((EOS,), {}, {"default": TEMPLATE}, {})
-    model._generation = TextGeneration(session, tokenizer, files)
+    model = TextModel(session, tokenizer, files=files)
     engine: Any = session._engine
     submit: Callable[..., Any] = engine.submit
     prompts: Said = []

@@ -108,7 +108,7 @@ def test_causal_language_models_generate(tmp_path: Path) -> None:
 def test_folders_of_sentence_transformers_embed(tmp_path: Path, files: dict[str, Any]) -> None:
     write(tmp_path, **files)
     assert not generates(tmp_path, LM, None)
-    with pytest.raises(CheckpointError, match="kv_tokens is 64, .*files of sentence-transformers"):
+    with pytest.raises(CheckpointError, match="kv_tokens is 64, .*its files say how it pools"):
         generates(tmp_path, LM, 64)
 
 
@@ -116,7 +116,7 @@ def test_folders_of_sentence_transformers_embed(tmp_path: Path, files: dict[str,
     ("spec", "embeds", "message"),
     [
         ({}, False, "no head of a causal language model"),
-        (LM, True, "reranker, pooling and normalize are for models that score or embed"),
+        (LM, True, "reranker, pooling, normalize and max_predictions are for models that do not"),
     ],
 )
 def test_why_a_model_does_not_generate(

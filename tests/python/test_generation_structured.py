@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_engine import fake_session
+from fake_engine import byte_level, fake_session, text_model_of_chance
 from packhorse import TextModel
 from packhorse.text import TextTokenizer
-from packhorse.text.generation import TextGeneration
 from packhorse_weights.generation_files import GenerationFiles
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, normalizers
 
 pytest.importorskip("llguidance")
 
@@ -27,16 +26,6 @@ SCHEMA = {
     "required": ["name", "age", "tags"],
     "additionalProperties": False,
 }
-
-
-def byte_level() -> Tokenizer:
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: i for i, token in enumerate([*alphabet, "tr", "ue", "true", "Ad"])}
-    merges = [("t", "r"), ("u", "e"), ("tr", "ue"), ("A", "d")]
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
 
 
 def byte_fallback() -> Tokenizer:
@@ -53,20 +42,8 @@ def byte_fallback() -> Tokenizer:
 
 
 @pytest.fixture(scope="module", params=[byte_level, byte_fallback])
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TextModel:
-    """Draws any token that is allowed, the same ones for the same seed."""
-    made = request.param()
-    made.add_special_tokens(["</s>"])
-    folder = tmp_path_factory.mktemp("structured")
-    made.save(str(folder / "tokenizer.json"))
-    tokenizer = TextTokenizer.load(folder)
-    end = tokenizer.id_of("</s>")
-    assert end is not None
-    # The model's table has more entries than the tokenizer, as those of real models have.
-    session = fake_session(lambda *_: [], end + 40, eos_ids=[end], max_context=4000)
-    text_model = TextModel(session, tokenizer)
-    text_model._generation = TextGeneration(session, tokenizer, GenerationFiles((end,)))
-    return text_model
+def model(request: pytest.FixtureRequest) -> TextModel:
+    return text_model_of_chance(request.param())
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -150,7 +127,6 @@ def test_a_tokenizer_that_llguidance_does_not_know(tmp_path: Path) -> None:
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     ours = TextTokenizer.load(tmp_path)
     session = fake_session(lambda *_: [], 2, eos_ids=[1])
-    model = TextModel(session, ours)
-    model._generation = TextGeneration(session, ours, GenerationFiles((1,)))
+    model = TextModel(session, ours, files=GenerationFiles((1,)))
     with pytest.raises(ValueError, match="llguidance cannot read this model's tokenizer"):
         model.generate("a", regex="a")

@@ -15,7 +15,6 @@ from checkpoints import GOLDEN
 from fake_engine import FakeNative, fake_session
 from packhorse import Generation, TextModel
 from packhorse.text import TextStreaming, TextTokenizer
-from packhorse.text.generation import TextGeneration
 from packhorse_weights.generation_files import GenerationFiles
 from tiny_tokenizer import with_kind
 
@@ -63,9 +62,7 @@ def make_model(
         yield EOS
 
     session = fake_session(script, 104, eos_ids=files.eos_ids, **options)
-    model = Model(session, tokenizer)
-    model._generation = TextGeneration(session, tokenizer, files)
-    return model
+    return Model(session, tokenizer, files=files)
 
 
 @pytest.fixture

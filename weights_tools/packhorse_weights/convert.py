@@ -37,7 +37,6 @@ _TRAVELLING = (
     "merges.txt",
     "sentencepiece.bpe.model",
     "config_sentence_transformers.json",
-    "generation_config.json",
     "LICENSE",
     "LICENSE.txt",
     "NOTICE",
