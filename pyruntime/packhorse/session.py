@@ -160,12 +160,13 @@ class Session(SessionLifetime):
         if generates(path, model.spec, kv_tokens, embeds=embeds, revision=revision):
             from packhorse.generation.loading import load_generation
 
+            step = 2048 if max_tokens is None else max_tokens
             generation = GenerationOptions(
                 device=device,
                 dtype=dtype,
                 kv_tokens=kv_tokens,
-                max_tokens=2048 if max_tokens is None else max_tokens,
-                max_sequences=64 if max_sequences is None else max_sequences,
+                max_tokens=step,
+                max_sequences=min(64, step) if max_sequences is None else max_sequences,
                 max_queue=max_queue,
                 prefix_cache=prefix_cache,
                 threads=threads,
