@@ -155,17 +155,17 @@ class Session(SessionLifetime):
         if generates(path, model.spec, kv_tokens, *asked, revision=revision):
             from packhorse.generation.loading import load_generation
 
-            generation = GenerationOptions(
-                device=device,
-                dtype=dtype,
-                kv_tokens=kv_tokens,
-                max_tokens=2048 if max_tokens is None else max_tokens,
-                max_sequences=64 if max_sequences is None else max_sequences,
-                max_queue=max_queue,
-                prefix_cache=prefix_cache,
-                threads=threads,
-                pin_threads=pin_threads,
-                memory_limit=memory_limit,
+            generation = GenerationOptions.make(
+                device,
+                dtype,
+                kv_tokens,
+                max_tokens,
+                max_sequences,
+                threads,
+                pin_threads,
+                memory_limit,
+                max_queue,
+                prefix_cache,
             )
             return load_generation(cls, place, revision, model.spec, weights, generation)
         options = SessionOptions(

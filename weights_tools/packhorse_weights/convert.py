@@ -10,10 +10,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from packhorse_weights import gguf_model
 from packhorse_weights.checkpoint import inspect_checkpoint
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json, refuse_lfs_pointer
-from packhorse_weights import gguf_model
 from packhorse_weights.generation_files import generation_config
 from packhorse_weights.gguf_model import open_tokenizer
 from packhorse_weights.hub import find_model

@@ -91,11 +91,12 @@ class LoadedText:
         checkpoint = inspect_checkpoint(path, reranker, pooling, normalize)
         spec = checkpoint.spec
         dtype = choose_dtype(dtype, device, checkpoint.stored_dtype)
-        plan_memory(spec, device, dtype, max_tokens=1, max_sequences=1)  # checks the spec
+        asked = (reranker, pooling, normalize, max_predictions)
+        generation = generates(path, spec, kv_tokens, *asked)
+        if not generation:
+            plan_memory(spec, device, dtype, max_tokens=1, max_sequences=1)  # checks the spec
         tokenizer = TextTokenizer.load(path)
-        generation = generates(
-            path, spec, kv_tokens, reranker, pooling, normalize, max_predictions
-        )
+        generation = generates(path, spec, kv_tokens, reranker, pooling, normalize, max_predictions)
         if max_tokens is None and not generation:
             max_tokens = max(8192, longest_sequence(spec, max_length))
         session = Session.load(
