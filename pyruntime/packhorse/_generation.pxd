@@ -124,6 +124,9 @@ cdef extern from "packhorse/generation.h" namespace "packhorse" nogil:
         int64_t max_context()
         int64_t vocab_size()
 
+    CGenerationMemoryPlan c_plan_generation "packhorse::plan_generation"(
+        const string&, const CGenerationOptions&) except +
+
 
 cdef extern from "packhorse/_generation.h" namespace "packhorse::python" nogil:
     cdef cppclass CMailbox "packhorse::python::Mailbox":

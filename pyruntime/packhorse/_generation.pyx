@@ -84,6 +84,21 @@ cdef list _pairs(const vector[TokenLogprob]& top):
     return [(top[i].id, top[i].logprob) for i in range(top.size())]
 
 
+cdef _plan(const CGenerationMemoryPlan& plan):
+    return (allocation_of(plan.weights), allocation_of(plan.arena), allocation_of(plan.kv_cache),
+            plan.kv_tokens, plan.bytes_per_token)
+
+
+def plan_generation(str spec_json, given):
+    """The plan of a model that is not loaded; `given` is GenerationOptions."""
+    cdef CGenerationOptions options = _options(given)
+    cdef string spec = spec_json.encode()
+    cdef CGenerationMemoryPlan plan
+    with nogil:
+        plan = c_plan_generation(spec, options)
+    return _plan(plan)
+
+
 cdef class NativeMailbox:
     """Which of several requests have news, by number."""
 
@@ -248,10 +263,7 @@ cdef class NativeGenerationSession:
 
     def memory_plan(self):
         """(weights, arena, cache of keys and values, its tokens, bytes of a token)"""
-        cdef shared_ptr[CGenerationSession] session = self._open()
-        cdef const CGenerationMemoryPlan* plan = &deref(session).memory_plan()
-        return (allocation_of(plan.weights), allocation_of(plan.arena),
-                allocation_of(plan.kv_cache), plan.kv_tokens, plan.bytes_per_token)
+        return _plan(deref(self._open()).memory_plan())
 
     def stats(self):
         cdef shared_ptr[CGenerationSession] session = self._open()

@@ -37,11 +37,6 @@ if TYPE_CHECKING:
 OutArrays = Mapping[str, FloatArray]
 
 
-def embeds_by(reranker: object, pooling: object, normalize: object, max_predictions: int) -> bool:
-    """Whether these arguments of `Session.load` ask for what a session that generates cannot do."""
-    return any(given is not None for given in (reranker, pooling, normalize)) or max_predictions > 0
-
-
 class Session(SessionLifetime):
     """A loaded model, made by `Session.load`. After any error a session stays usable.
 
@@ -103,11 +98,12 @@ class Session(SessionLifetime):
                        CPU, "float16" or "bfloat16" on CUDA devices. None: "int8" if the folder was
                        converted to it; otherwise "float32" on the CPU, and on CUDA "bfloat16" if
                        the weights are stored in it, else "float16"
-        max_tokens     number of tokens of the largest batch that `run` takes; for a session that
-                       generates, of the largest step: of all pieces of prompts and all running
+        max_tokens     number of tokens of the largest batch that `run` takes. For a session that
+                       generates: number of tokens of one step, pieces of all prompts and running
                        sequences together. None: 8192, or 2048 for a session that generates
-        max_sequences  number of sequences of the largest batch, or number of sequences that are
-                       generated at the same time. None: 256, or 64 for a session that generates
+        max_sequences  number of sequences of the largest batch, or of sequences that are generated
+                       at once. None: 256, or 64 for a session that generates, but not more than
+                       `max_tokens`
         threads        CPU threads, including the caller's; None: all cores that it may use.
                        Sessions of a process share their threads and take turns on them; with 1 a
                        session runs on its caller only
@@ -127,18 +123,18 @@ class Session(SessionLifetime):
                        (docs/models.md#pooling)
         normalize      whether that vector is scaled to length 1; None: as the files say
         revision       branch, tag or commit hash of a repository; None: main
-        kv_tokens      tokens, of all sequences together, whose keys and values the cache of a model
-                       that generates holds; then the session is a `GenerationSession`. 0: the model
-                       gives hidden states and embeddings. None: causal language models generate,
-                       with as many tokens as `memory_limit`, else 90 % of the free memory, leaves;
-                       but 0 for those whose files say how they pool, and for loads with
-                       `reranker`, `pooling`, `normalize` or `max_predictions`
+        kv_tokens      number of tokens, of all sequences together, whose keys and values the cache
+                       of a session that generates holds (`GenerationSession`). 0: the session gives
+                       hidden states and embeddings. None: causal language models generate, with a
+                       cache of all that `memory_limit`, or else 90 % of the free memory, leaves;
+                       models with files of sentence-transformers, and those that are loaded with
+                       `reranker`, `pooling`, `normalize` or `max_predictions`, do not
                        (docs/generation.md)
-        max_queue      generating: requests that may wait to be started
-        prefix_cache   generating: whether prompts that begin alike share keys and values
+        max_queue      number of requests that may wait to be started, in a session that generates
+        prefix_cache   whether prompts that begin alike share keys and values in the cache
 
         Raises FileNotFoundError if there is no such model, saying what to run; ValueError if the
-        model cannot be read, is not supported, or cannot generate though `kv_tokens` is given;
+        model cannot be read, is not supported, or cannot generate though `kv_tokens` asks for it;
         MemoryError if the plan exceeds the limit or the memory of the device; RuntimeError if the
         device or the dtype is not available.
         """
@@ -156,22 +152,21 @@ class Session(SessionLifetime):
         )
         # Other processes may have another working directory.
         place = Path(path).absolute() if Path(path).exists() else path
-        embeds = embeds_by(reranker, pooling, normalize, max_predictions)
-        if generates(path, model.spec, kv_tokens, embeds=embeds, revision=revision):
+        asked = (reranker, pooling, normalize, max_predictions)
+        if generates(path, model.spec, kv_tokens, *asked, revision=revision):
             from packhorse.generation.loading import load_generation
 
-            step = 2048 if max_tokens is None else max_tokens
-            generation = GenerationOptions(
-                device=device,
-                dtype=dtype,
-                kv_tokens=kv_tokens,
-                max_tokens=step,
-                max_sequences=min(64, step) if max_sequences is None else max_sequences,
-                max_queue=max_queue,
-                prefix_cache=prefix_cache,
-                threads=threads,
-                pin_threads=pin_threads,
-                memory_limit=memory_limit,
+            generation = GenerationOptions.make(
+                device,
+                dtype,
+                kv_tokens,
+                max_tokens,
+                max_sequences,
+                threads,
+                pin_threads,
+                memory_limit,
+                max_queue,
+                prefix_cache,
             )
             return load_generation(cls, place, revision, model.spec, weights, generation)
         options = SessionOptions(

@@ -92,7 +92,9 @@ def test_causal_language_models_generate(tmp_path: Path) -> None:
     assert generates(tmp_path, LM, None)
     assert generates(tmp_path, LM, 64)
     assert not generates(tmp_path, LM, 0)
-    assert not generates(tmp_path, LM, None, embeds=True)
+    assert generates(tmp_path, LM, None, None, None, None, 0)
+    for asked in (("qwen3",), (None, "last"), (None, None, False), (None, None, None, 8)):
+        assert not generates(tmp_path, LM, None, *asked)
     assert not generates(tmp_path, {**LM, "template": {}}, None)
     assert not generates(tmp_path, {"heads": {"classifier": {}}}, None)
     assert not generates(tmp_path, {}, None)
@@ -113,17 +115,17 @@ def test_folders_of_sentence_transformers_embed(tmp_path: Path, files: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("spec", "embeds", "message"),
+    ("spec", "asked", "message"),
     [
-        ({}, False, "no head of a causal language model"),
-        (LM, True, "reranker, pooling, normalize and max_predictions are for models that do not"),
+        ({}, None, "no head of a causal language model"),
+        (LM, "qwen3", "reranker, pooling, normalize and max_predictions are for other sessions"),
     ],
 )
 def test_why_a_model_does_not_generate(
-    tmp_path: Path, spec: dict[str, Any], embeds: bool, message: str
+    tmp_path: Path, spec: dict[str, Any], asked: str | None, message: str
 ) -> None:
     with pytest.raises(CheckpointError, match=f"kv_tokens is 9, .*{message}"):
-        generates(tmp_path, spec, 9, embeds=embeds)
+        generates(tmp_path, spec, 9, asked)
 
 
 def test_a_converted_folder_says_the_same(tmp_path: Path) -> None:

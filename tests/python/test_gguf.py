@@ -121,7 +121,7 @@ def test_converted(tmp_path: Path) -> None:
     """The converted folder is the same model: vectors, tokens, what generation needs."""
     source = FOLDER / "llama.gguf"
     folder = convert(source, tmp_path / "out")
-    before, after = (packhorse.TextModel.load(path, kv_tokens=0) for path in (source, folder))
+    before, after = (packhorse.TextModel.load(one, kv_tokens=0) for one in (source, folder))
     texts = ["the cat sat", "<end_of_turn> a"]
     np.testing.assert_array_equal(before.embed(texts), after.embed(texts))
     for one, two in zip(

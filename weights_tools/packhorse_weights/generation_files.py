@@ -1,5 +1,4 @@
-"""What a model's files say about generation: the tokens that end a text, the default settings and
-the chat templates. A folder and a GGUF file are read to the same form."""
+"""What a model's files say about generation: what ends a text, defaults, chat templates."""
 
 from __future__ import annotations
 
@@ -9,12 +8,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from packhorse_weights import gguf_model
 from packhorse_weights.checkpoint import model_folder
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_bytes, read_json
 from packhorse_weights.gguf_model import find_gguf, open_gguf, open_tokenizer
-from packhorse_weights.gguf_model import generation_config as gguf_generation_config
 from packhorse_weights.hub import find_model
 from packhorse_weights.layout import Spec
 from packhorse_weights.pooling import read_modules
@@ -41,14 +40,17 @@ def generates(
     path: str | PathLike[str],
     spec: Spec,
     kv_tokens: int | None,
+    reranker: object = None,
+    pooling: object = None,
+    normalize: bool | None = None,
+    max_predictions: int = 0,
     *,
-    embeds: bool = False,
     revision: str | None = None,
 ) -> bool:
-    """Whether a model is to generate rather than to embed.
+    """Whether a model is to generate rather than to embed, score or predict.
 
-    kv_tokens  as of `Session.load`. embeds: whether something was asked for that embedders and
-               rerankers alone have
+    The arguments are those of `Session.load`. Any of the optional ones asks for something else than
+    generation.
 
     Raises CheckpointError where it cannot generate, and `kv_tokens` asks for it.
     """
@@ -56,12 +58,13 @@ def generates(
         return False
     heads = spec.get("heads")
     reason = None
-    if "template" in spec or embeds:
-        reason = "reranker, pooling, normalize and max_predictions are for models that do not"
+    asked = any(one is not None for one in (reranker, pooling, normalize)) or max_predictions > 0
+    if "template" in spec or asked:
+        reason = "reranker, pooling, normalize and max_predictions are for other sessions"
     elif not isinstance(heads, dict) or "lm" not in heads:
         reason = "it has no head of a causal language model"
     elif _embeds_by_files(find_model(path, revision)):
-        reason = "its files say how it pools, so it gives embeddings"
+        reason = "its files say how it pools (modules.json, 1_Pooling, pooling_type): it embeds"
     if reason is not None and kv_tokens is not None:
         raise CheckpointError(
             f"kv_tokens is {kv_tokens}, but {path} is not loaded for generation: {reason}"
@@ -70,12 +73,12 @@ def generates(
 
 
 def _embeds_by_files(path: Path) -> bool:
-    """Whether the files say how the model pools: those of sentence-transformers, or a GGUF file."""
+    """Whether the files say how the model pools: those that sentence-transformers wrote, and GGUF
+    files of embedders."""
     if (gguf := find_gguf(path)) is not None:
         return open_gguf(gguf).pooling is not None
     root = path if path.is_dir() else path.parent
-    files = ("1_Pooling/config.json", "config_sentence_transformers.json")
-    return bool(read_modules(root)) or any((root / name).is_file() for name in files)
+    return bool(read_modules(root)) or (root / "1_Pooling" / "config.json").is_file()
 
 
 def read_generation(path: str | PathLike[str], *, revision: str | None = None) -> GenerationFiles:
@@ -84,23 +87,18 @@ def read_generation(path: str | PathLike[str], *, revision: str | None = None) -
     Raises CheckpointError for what is not usable.
     """
     path = find_model(path, revision)
-    gguf = find_gguf(path)
-    if gguf is not None:
-        generation = Config(generation_config(gguf) or {}, str(gguf))
-        settings, older = Config(open_tokenizer(gguf).settings, str(gguf)), Config({}, str(gguf))
-        templates = _named_templates(settings)
-    else:
-        folder = model_folder(path if path.is_dir() else path.parent)
-        where = str(folder / "generation_config.json")
-        generation = Config(generation_config(folder) or {}, where)
-        settings = _optional(folder / "tokenizer_config.json")
-        older = _optional(folder / "special_tokens_map.json")
-        templates = _chat_templates(folder, settings)
+    if (gguf := find_gguf(path)) is not None:
+        return _of_gguf(gguf)
+    root = path if path.is_dir() else path.parent
+    folder = model_folder(root)
+    where = str(folder / "generation_config.json")
+    generation = Config(generation_config(folder) or {}, where)
+    settings = _optional(folder / "tokenizer_config.json")
     return GenerationFiles(
         _token_ids(generation, "eos_token_id"),
         _defaults(generation),
-        templates,
-        _special_tokens(settings, older),
+        _chat_templates(folder, settings),
+        _special_tokens(settings, _optional(folder / "special_tokens_map.json")),
     )
 
 
@@ -109,12 +107,24 @@ def generation_config(path: Path) -> dict[str, Any] | None:
     config.json if it does not name any itself, or what a GGUF file says in place of both. None if
     a folder says nothing."""
     if path.is_file():
-        return gguf_generation_config(path)
+        return gguf_model.generation_config(path)
     file = path / "generation_config.json"
     fields = _optional(file).fields
     ends = _optional(path / "config.json").fields.get("eos_token_id")
     found = {**fields, "eos_token_id": fields.get("eos_token_id", ends)}
     return found if file.is_file() or ends is not None else None
+
+
+def _of_gguf(path: Path) -> GenerationFiles:
+    where = str(path)
+    generation = Config(generation_config(path) or {}, where)
+    settings = Config(open_tokenizer(path).settings, where)
+    return GenerationFiles(
+        _token_ids(generation, "eos_token_id"),
+        _defaults(generation),
+        _named_templates(settings),
+        _special_tokens(settings, Config({}, where)),
+    )
 
 
 def _optional(path: Path) -> Config:
@@ -151,27 +161,23 @@ def _defaults(config: Config) -> dict[str, Any]:
 
 
 def _named_templates(settings: Config) -> dict[str, str]:
-    """Those of tokenizer_config.json, by name."""
+    """Of tokenizer_config.json."""
+    found: dict[str, str] = {}
     value = settings.fields.get("chat_template")
-    if value is None:
-        return {}
+    named = value if isinstance(value, list) else []
     if isinstance(value, str):
-        return {"default": value}
-    if (
-        isinstance(value, list)
-        and value
-        and all(
-            isinstance(one, dict)
-            and isinstance(one.get("name"), str)
-            and isinstance(one.get("template"), str)
-            for one in value
-        )
+        found["default"] = value
+    elif value is not None and not all(
+        isinstance(one, dict)
+        and isinstance(one.get("name"), str)
+        and isinstance(one.get("template"), str)
+        for one in (named or [None])
     ):
-        return {one["name"]: one["template"] for one in value}
-    raise CheckpointError(
-        f"{settings.where}: chat_template is {value!r:.80}, expected a text or a list of names and "
-        "templates"
-    )
+        raise CheckpointError(
+            f"{settings.where}: chat_template is {value!r:.80}, expected a text or a list of "
+            "names and templates"
+        )
+    return found | {one["name"]: one["template"] for one in named}
 
 
 def _chat_templates(folder: Path, settings: Config) -> dict[str, str]:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from packhorse.generation.results import Generation
 from packhorse.heads import methods_for
 from packhorse.text.generation import Conversation, TextGeneration
+from packhorse.text.generation_options import ChatCall, GenerateCall
 from packhorse.text.generator import TextStreaming
 from packhorse.text.loaded import LoadedText
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from packhorse.text.generation_options import ChatCall, GenerateCall
 
 
 def _check_plain(n: int, details: bool) -> None:
@@ -28,7 +27,7 @@ def _check_plain(n: int, details: bool) -> None:
 
 
 class GeneratingText(LoadedText):
-    """What `TextModel` adds to texts, beside its results of single runs."""
+    """The methods of `TextModel` that generate."""
 
     def _generating(self, method: str) -> TextGeneration:
         """Raises ValueError where the model does not generate."""

@@ -10,7 +10,7 @@ from packhorse.dtypes import choose_dtype
 from packhorse.names import AttentionAlgorithm, Dtype, Pooling
 from packhorse.options import ModelPath
 from packhorse.planning import plan_memory
-from packhorse.session import Session, embeds_by
+from packhorse.session import Session
 from packhorse.text.generation import TextGeneration
 from packhorse.text.runner import TextRunner
 from packhorse.text.settings import longest_sequence
@@ -100,10 +100,11 @@ class LoadedText:
         checkpoint = inspect_checkpoint(path, reranker, pooling, normalize)
         spec = checkpoint.spec
         dtype = choose_dtype(dtype, device, checkpoint.stored_dtype)
-        plan_memory(spec, device, dtype, max_tokens=1, max_sequences=1)  # checks the spec
+        asked = (reranker, pooling, normalize, max_predictions)
+        generation = generates(path, spec, kv_tokens, *asked)
+        if not generation:
+            plan_memory(spec, device, dtype, max_tokens=1, max_sequences=1)  # checks the spec
         tokenizer = TextTokenizer.load(path)
-        embeds = embeds_by(reranker, pooling, normalize, max_predictions)
-        generation = generates(path, spec, kv_tokens, embeds=embeds)
         if max_tokens is None and not generation:
             max_tokens = max(8192, longest_sequence(spec, max_length))
         session = Session.load(
