@@ -16,7 +16,7 @@ from packhorse import GeneratedTokens, GenerationSession, Sampling, TextModel
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FOLDERS = sorted(path.parent for path in GOLDEN.glob("generation/*/golden.npz"))
-MODELS = [path for path in FOLDERS if path.name != "embedding-gemma"]
+MODELS = [path for path in FOLDERS if "continuations" in np.load(path / "golden.npz")]
 # Grouped heads and rotated keys; learned positions; a window and soft caps.
 SOME = [GOLDEN / "generation" / name for name in ("llama", "gpt2", "gemma2")]
 PAGE = 64  # tokens of a page of the cache

@@ -24,7 +24,13 @@ from packhorse_weights.tensor import to_float32
 FOLDER = GOLDEN / "gguf"
 EXPECTED = json.loads((GOLDEN / "gguf.json").read_text())
 MODELS = EXPECTED["models"]
-RUNNABLE = [name for name in MODELS if MODELS[name]["config"]["model_type"] in known_model_types()]
+# Without a cache of keys and values: scores are capped over its pages alone.
+RUNNABLE = [
+    name
+    for name, model in MODELS.items()
+    if model["config"]["model_type"] in known_model_types()
+    and not model["config"].get("attn_logit_softcapping")
+]
 HIDDEN_IDS = list(range(3, 43))
 TEXT_IDS = [504, 3575, 282, 4649, 314, 260, 2643, 335, 260, 1171, 1195, 2644]
 # What transformers says of a model in other words than these, or not at all.
