@@ -12,6 +12,14 @@ from typing import TYPE_CHECKING, Any
 from packhorse._device import DeviceArray
 from packhorse._session import available_devices
 from packhorse._session import version as _version
+from packhorse.generation import (
+    GeneratedTokens,
+    Generation,
+    GenerationMemoryPlan,
+    GenerationRequest,
+    Sampling,
+)
+from packhorse.generation.session import GenerationSession
 from packhorse.memory import MemoryPlan
 from packhorse.packing import PackedTokens, pack
 from packhorse.planning import plan_memory
@@ -29,9 +37,15 @@ __version__ = _version()
 __all__ = [
     "DeviceArray",
     "DeviceResult",
+    "GeneratedTokens",
+    "Generation",
+    "GenerationMemoryPlan",
+    "GenerationRequest",
+    "GenerationSession",
     "MemoryPlan",
     "PackedTokens",
     "RunResult",
+    "Sampling",
     "Session",
     "TextModel",
     "available_devices",

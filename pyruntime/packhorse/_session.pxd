@@ -124,3 +124,11 @@ cdef extern from "packhorse/session.h" namespace "packhorse" nogil:
                                                        const SessionOptions&) except +
     vector[string] c_available_devices "packhorse::available_devices"() except +
     const char* c_version "packhorse::version"()
+
+
+cdef class Weights:
+    cdef unique_ptr[WeightSource] source
+    cdef object maker  # what `source` asks for tensors in memory
+
+
+cdef allocation_of(const PlannedAllocation& plan)

@@ -76,7 +76,28 @@ cdef cpp_bool _make(void* maker, const string& name, TensorView& view) except Fa
     return True
 
 
-cdef _allocation(const PlannedAllocation& plan):
+cdef class Weights:
+    """What a session loads from. Weights come from `tensors` ({name: an object with `data`, an
+    array, and `dtype`}) or, if that is None, from the safetensors `files`. `names` maps our names
+    of tensors to theirs."""
+
+    def __init__(self, list files, dict names, tensors):
+        cdef vector[string] paths = [str(path).encode() for path in files]
+        cdef cpp_map[string, string] theirs = {a.encode(): b.encode() for a, b in names.items()}
+        cdef vector[string] made = [name.encode() for name in tensors or ()]
+        cdef bint in_memory = tensors is not None
+        self.maker = _Maker(tensors)
+        cdef void* maker = <void*> self.maker
+        with nogil:
+            if in_memory:
+                self.source.reset(new MadeTensors(maker, _make, made))
+            else:
+                self.source = open_safetensors(paths)
+            if not theirs.empty():
+                self.source = rename_tensors(move(self.source), theirs)
+
+
+cdef allocation_of(const PlannedAllocation& plan):
     cdef size_t i
     return plan.bytes, [
         (plan.buffers[i].name.decode(), plan.buffers[i].offset, plan.buffers[i].bytes)
@@ -85,7 +106,7 @@ cdef _allocation(const PlannedAllocation& plan):
 
 
 cdef _plan(const CMemoryPlan& plan):
-    return _allocation(plan.weights), _allocation(plan.arena)
+    return allocation_of(plan.weights), allocation_of(plan.arena)
 
 
 cdef float* _pointer(array) except? NULL:
@@ -162,28 +183,15 @@ cdef class NativeSession:
 
     @staticmethod
     def load(str spec_json, list files, dict names, tensors, given):
-        """Loads a session. Weights come from `tensors` ({name: an object with `data`, an array, and
-        `dtype`}) or, if that is None, from the safetensors `files`. `names` maps our names of
-        tensors to theirs, and `given` is a SessionOptions."""
+        """Loads a session. Weights are those of `Weights`, and `given` is a SessionOptions."""
         cdef NativeSession result = NativeSession()
         cdef SessionOptions options = _options(given)
         cdef string spec = spec_json.encode()
-        cdef vector[string] paths = [str(path).encode() for path in files]
-        cdef cpp_map[string, string] theirs = {a.encode(): b.encode() for a, b in names.items()}
-        cdef bint in_memory = tensors is not None
-        cdef _Maker maker = _Maker(tensors)
-        cdef vector[string] made = [name.encode() for name in tensors or ()]
-        cdef unique_ptr[WeightSource] source
+        cdef Weights weights = Weights(files, names, tensors)
         cdef vector[OutputShape] shapes
         cdef size_t i
         with nogil:
-            if in_memory:
-                source.reset(new MadeTensors(<void*> maker, _make, made))
-            else:
-                source = open_safetensors(paths)
-            if not theirs.empty():
-                source = rename_tensors(move(source), theirs)
-            result.session = CSession.load(spec, deref(source), options)
+            result.session = CSession.load(spec, deref(weights.source), options)
         result.device_index = options.device.index if deref(result.session).stream() else -1
         result.hidden_size = deref(result.session).hidden_size()
         result.max_seqlen = deref(result.session).max_seqlen()

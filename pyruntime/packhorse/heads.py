@@ -65,8 +65,10 @@ _NEEDS: Mapping[str, tuple[str, Callable[[Config], bool]]] = {
 
 
 def methods_for(config: Config) -> list[str]:
-    """The methods of `TextModel` that use the heads of this spec, or "embed" if there are none."""
-    return [name for name, (_, fits) in _NEEDS.items() if fits(config)] or ["embed"]
+    """The methods of `TextModel` that use the heads of this spec, or "embed" if there are none. A
+    causal language model generates or, if it is loaded so, embeds."""
+    found = [name for name, (_, fits) in _NEEDS.items() if fits(config)]
+    return found or (["generate", "embed"] if "lm" in _heads(config) else ["embed"])
 
 
 def _describe(config: Config) -> str:
@@ -78,6 +80,8 @@ def _describe(config: Config) -> str:
         count = f"{len(labels)} label{'s' if len(labels) > 1 else ''}"
         return f"this model gives {kind} {count} ({', '.join(labels):.120})"
     found = [needed for needed, fits in _NEEDS.values() if fits(config)]
+    if not found and "lm" in _heads(config):
+        return "this model is a causal language model"
     return f"this model has {' and '.join(found)}" if found else "this model gives embeddings"
 
 

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
-
-from packhorse._session import NativeSession
+from typing import Protocol, TypeVar
 
 Self = TypeVar("Self", bound="SessionLifetime")
+
+
+class Closable(Protocol):
+    """A session of the runtime."""
+
+    def check_open(self) -> None: ...
+    @property
+    def closed(self) -> bool: ...
+    def close(self) -> None: ...
 
 
 class SessionLifetime:
     """The methods of `Session` that close, copy and pickle it."""
 
-    def __init__(self, native: NativeSession, reload: Callable[[], object] | None) -> None:
+    def __init__(self, runtime: Closable, reload: Callable[[], object] | None) -> None:
         """`reload` loads the same session again and can be pickled. If it is None, the session
         cannot be pickled."""
-        self._native = native
+        self._runtime = runtime
         self._reload = reload
 
     def check_open(self) -> None:
         """Raises RuntimeError if the session was closed."""
-        self._native.check_open()
+        self._runtime.check_open()
 
     def close(self) -> None:
         """Frees the arena, and the weights unless other sessions share them.
@@ -29,12 +36,12 @@ class SessionLifetime:
         What a run in another thread or results on the device still use is freed later. Later
         runs raise RuntimeError; attributes stay readable. Closing twice is allowed.
         """
-        self._native.close()
+        self._runtime.close()
 
     @property
     def closed(self) -> bool:
         """Whether the session was closed."""
-        return self._native.closed
+        return self._runtime.closed
 
     def __enter__(self: Self) -> Self:
         self.check_open()

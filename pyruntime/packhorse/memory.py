@@ -24,6 +24,12 @@ class PlannedAllocation:
     bytes: int
     buffers: tuple[PlannedBuffer, ...]
 
+    @classmethod
+    def from_native(cls, allocation: NativeAllocation) -> PlannedAllocation:
+        """The allocation of (bytes, buffers) as the runtime gives it."""
+        size, buffers = allocation
+        return cls(size, tuple(PlannedBuffer(*buffer) for buffer in buffers))
+
 
 def _mebibytes(count: int) -> str:
     return f"{count / 2**20:10.2f} MiB"
@@ -42,14 +48,13 @@ class MemoryPlan:
         """The bytes of weights and arena together."""
         return self.weights.bytes + self.arena.bytes
 
-    @classmethod
-    def from_native(cls, plan: tuple[NativeAllocation, NativeAllocation]) -> MemoryPlan:
+    @staticmethod
+    def from_native(plan: tuple[NativeAllocation, NativeAllocation]) -> MemoryPlan:
         """Makes a plan from (weights, arena) as the runtime returns them."""
-        weights, arena = (
-            PlannedAllocation(size, tuple(PlannedBuffer(*buffer) for buffer in buffers))
-            for size, buffers in plan
+        weights, arena = plan
+        return MemoryPlan(
+            PlannedAllocation.from_native(weights), PlannedAllocation.from_native(arena)
         )
-        return cls(weights, arena)
 
     def __str__(self) -> str:
         lines = [

@@ -25,3 +25,51 @@ class SessionOptions:
     output_slots: int = 2
     max_predictions: int = 0
     attention_algorithm: AttentionAlgorithm = "auto"
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """The options of the C++ library (packhorse/generation.h) under the same names; `Session.load`
+    says what they mean."""
+
+    device: str = "cpu"
+    dtype: Dtype = "float32"
+    kv_tokens: int | None = None
+    max_tokens: int = 2048
+    max_sequences: int = 64
+    max_queue: int = 4096
+    prefix_cache: bool = True
+    threads: int | None = None
+    pin_threads: bool = False
+    memory_limit: int | None = None
+    eos_ids: tuple[int, ...] = ()
+
+    @classmethod
+    def make(
+        cls,
+        device: str,
+        dtype: Dtype,
+        kv_tokens: int | None,
+        max_tokens: int | None,
+        max_sequences: int | None,
+        threads: int | None,
+        pin_threads: bool,
+        memory_limit: int | None,
+        max_queue: int = max_queue,
+        prefix_cache: bool = prefix_cache,
+    ) -> GenerationOptions:
+        """The options of a call of `Session.load`, where None stands for a default."""
+        max_tokens = cls.max_tokens if max_tokens is None else max_tokens
+        most = min(cls.max_sequences, max_tokens)
+        return cls(
+            device=device,
+            dtype=dtype,
+            kv_tokens=kv_tokens,
+            max_tokens=max_tokens,
+            max_sequences=most if max_sequences is None else max_sequences,
+            max_queue=max_queue,
+            prefix_cache=prefix_cache,
+            threads=threads,
+            pin_threads=pin_threads,
+            memory_limit=memory_limit,
+        )

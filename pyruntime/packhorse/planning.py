@@ -8,17 +8,18 @@ from typing import Any
 
 from packhorse import _session
 from packhorse.dtypes import choose_dtype
+from packhorse.generation.plan import GenerationMemoryPlan
 from packhorse.memory import MemoryPlan
 from packhorse.names import AttentionAlgorithm, Dtype, Pooling
-from packhorse.options import ModelPath, SessionOptions
+from packhorse.options import GenerationOptions, ModelPath, SessionOptions
 
 
 def plan_memory(
     model: ModelPath | Mapping[str, Any],
     device: str = "cpu",
     dtype: Dtype | None = None,
-    max_tokens: int = 8192,
-    max_sequences: int = 256,
+    max_tokens: int | None = None,
+    max_sequences: int | None = None,
     threads: int | None = None,
     pin_threads: bool = False,
     memory_limit: int | None = None,
@@ -30,29 +31,42 @@ def plan_memory(
     normalize: bool | None = None,
     *,
     revision: str | None = None,
+    kv_tokens: int | None = None,
 ) -> MemoryPlan:
     """The plan that `Session.load` would have, without reading any weights.
 
     `model` is a folder as for `Session.load`, or a spec (docs/spec.md). A spec is complete, so
     `reranker`, `pooling`, `normalize` and `revision` are not accepted with it; if no dtype is
-    given, its weights count as float32. Raises as `load` does.
+    given, its weights count as float32, and if no `kv_tokens` are, it does not generate. The plan
+    of a model that generates is a `GenerationMemoryPlan`. Raises as `load` does.
     """
     stored = "float32"
+    generation = bool(kv_tokens)
     if not isinstance(model, Mapping):
         from packhorse_weights import resolve_model
+        from packhorse_weights.generation_files import generates
 
         files = resolve_model(model, reranker, pooling, normalize, revision=revision)
+        asked = (reranker, pooling, normalize, max_predictions)
+        generation = generates(model, files.spec, kv_tokens, *asked, revision=revision)
         model, stored = files.spec, files.stored_dtype
     elif any(asked is not None for asked in (reranker, pooling, normalize, revision)):
         raise ValueError(
             "reranker, pooling, normalize and revision go with a folder or a name: a spec says all "
             "of this itself"
         )
+    dtype = choose_dtype(dtype, device, stored)
+    if generation:
+        sizes = (kv_tokens, max_tokens, max_sequences)
+        return plan_generation(
+            model,
+            GenerationOptions.make(device, dtype, *sizes, threads, pin_threads, memory_limit),
+        )
     options = SessionOptions(
         device=device,
-        dtype=choose_dtype(dtype, device, stored),
-        max_tokens=max_tokens,
-        max_sequences=max_sequences,
+        dtype=dtype,
+        max_tokens=8192 if max_tokens is None else max_tokens,
+        max_sequences=256 if max_sequences is None else max_sequences,
         threads=threads,
         pin_threads=pin_threads,
         memory_limit=memory_limit,
@@ -61,3 +75,12 @@ def plan_memory(
         attention_algorithm=attention_algorithm,
     )
     return MemoryPlan.from_native(_session.plan_memory(json.dumps(model), options))
+
+
+def plan_generation(spec: Mapping[str, Any], options: GenerationOptions) -> GenerationMemoryPlan:
+    """The plan of a model that generates."""
+    from packhorse import _generation
+
+    return GenerationMemoryPlan.of_generation(
+        _generation.plan_generation(json.dumps(spec), options)
+    )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 import numpy as np
 
@@ -26,10 +26,13 @@ from packhorse.dtypes import choose_dtype
 from packhorse.lifetime import SessionLifetime
 from packhorse.memory import MemoryPlan
 from packhorse.names import AttentionAlgorithm, Dtype, OutputName, PairTruncation, Pooling
-from packhorse.options import ModelPath, SessionOptions
+from packhorse.options import GenerationOptions, ModelPath, SessionOptions
 from packhorse.packing import Int32Array, PackedTokens, TokenSequence, as_int32, pack
 from packhorse.pairs import as_scores, check_pair, check_scores, join_pairs
 from packhorse.result import DeviceResult, FloatArray, OutputShape, RunResult
+
+if TYPE_CHECKING:
+    from packhorse.generation import GenerationRequest, Sampling
 
 OutArrays = Mapping[str, FloatArray]
 
@@ -55,7 +58,9 @@ class Session(SessionLifetime):
         """`reload` loads the same session again and can be pickled. If it is None, this session
         cannot be pickled."""
         super().__init__(native, reload)
-        self._options = options
+        self._native = native
+        self._options: SessionOptions | GenerationOptions = options
+        self._max_predictions = options.max_predictions
         self.config = config
         self.memory_plan = MemoryPlan.from_native(native.memory_plan())
 
@@ -65,8 +70,8 @@ class Session(SessionLifetime):
         path: ModelPath,
         device: str = "cpu",
         dtype: Dtype | None = None,
-        max_tokens: int = 8192,
-        max_sequences: int = 256,
+        max_tokens: int | None = None,
+        max_sequences: int | None = None,
         threads: int | None = None,
         pin_threads: bool = False,
         memory_limit: int | None = None,
@@ -78,6 +83,9 @@ class Session(SessionLifetime):
         normalize: bool | None = None,
         *,
         revision: str | None = None,
+        kv_tokens: int | None = None,
+        max_queue: int = 4096,
+        prefix_cache: bool = True,
     ) -> Session:
         """Loads a converted folder or a Hugging Face model.
 
@@ -90,14 +98,18 @@ class Session(SessionLifetime):
                        CPU, "float16" or "bfloat16" on CUDA devices. None: "int8" if the folder was
                        converted to it; otherwise "float32" on the CPU, and on CUDA "bfloat16" if
                        the weights are stored in it, else "float16"
-        max_tokens     number of tokens of the largest batch that `run` takes
-        max_sequences  number of sequences of the largest batch
+        max_tokens     number of tokens of the largest batch that `run` takes. For a session that
+                       generates: number of tokens of one step, pieces of all prompts and running
+                       sequences together. None: 8192, or 2048 for a session that generates
+        max_sequences  number of sequences of the largest batch, or of sequences that are generated
+                       at once. None: 256, or 64 for a session that generates, but not more than
+                       `max_tokens`
         threads        CPU threads, including the caller's; None: all cores that it may use.
                        Sessions of a process share their threads and take turns on them; with 1 a
                        session runs on its caller only
         pin_threads    whether each CPU worker stays on one core of the affinity mask; the caller's
                        thread is never pinned
-        memory_limit   bytes that weights and arena together may take; None: no limit
+        memory_limit   bytes that weights, arena and cache together may take; None: no limit
         output_slots   number of runs whose results may stay on the device at the same time;
                        ignored on the CPU
         max_predictions  largest number of rows for which one run makes predictions of the language
@@ -111,21 +123,57 @@ class Session(SessionLifetime):
                        (docs/models.md#pooling)
         normalize      whether that vector is scaled to length 1; None: as the files say
         revision       branch, tag or commit hash of a repository; None: main
+        kv_tokens      number of tokens, of all sequences together, whose keys and values the cache
+                       of a session that generates holds (`GenerationSession`). 0: the session gives
+                       hidden states and embeddings. None: causal language models generate, with a
+                       cache of all that `memory_limit`, or else 90 % of the free memory, leaves;
+                       models with files of sentence-transformers, and those that are loaded with
+                       `reranker`, `pooling`, `normalize` or `max_predictions`, do not
+                       (docs/generation.md)
+        max_queue      number of requests that may wait to be started, in a session that generates
+        prefix_cache   whether prompts that begin alike share keys and values in the cache
 
         Raises FileNotFoundError if there is no such model, saying what to run; ValueError if the
-        model cannot be read or is not supported; MemoryError if the plan exceeds the limit or the
-        memory of the device; RuntimeError if the device or the dtype is not available.
+        model cannot be read, is not supported, or cannot generate though `kv_tokens` asks for it;
+        MemoryError if the plan exceeds the limit or the memory of the device; RuntimeError if the
+        device or the dtype is not available.
         """
         # Imported late, because running a model does not need the readers of checkpoints.
         from packhorse_weights import resolve_model
+        from packhorse_weights.generation_files import generates
 
         model = resolve_model(path, reranker, pooling, normalize, revision=revision)
         tensors = model.tensors
+        dtype = choose_dtype(dtype, device, model.stored_dtype)
+        weights = (
+            model.safetensors,
+            model.names if tensors is None else {},
+            tensors,
+        )
+        # Other processes may have another working directory.
+        place = Path(path).absolute() if Path(path).exists() else path
+        asked = (reranker, pooling, normalize, max_predictions)
+        if generates(path, model.spec, kv_tokens, *asked, revision=revision):
+            from packhorse.generation.loading import load_generation
+
+            generation = GenerationOptions.make(
+                device,
+                dtype,
+                kv_tokens,
+                max_tokens,
+                max_sequences,
+                threads,
+                pin_threads,
+                memory_limit,
+                max_queue,
+                prefix_cache,
+            )
+            return load_generation(cls, place, revision, model.spec, weights, generation)
         options = SessionOptions(
             device=device,
-            dtype=choose_dtype(dtype, device, model.stored_dtype),
-            max_tokens=max_tokens,
-            max_sequences=max_sequences,
+            dtype=dtype,
+            max_tokens=8192 if max_tokens is None else max_tokens,
+            max_sequences=256 if max_sequences is None else max_sequences,
             threads=threads,
             pin_threads=pin_threads,
             memory_limit=memory_limit,
@@ -133,15 +181,7 @@ class Session(SessionLifetime):
             max_predictions=max_predictions,
             attention_algorithm=attention_algorithm,
         )
-        native = _session.NativeSession.load(
-            json.dumps(model.spec),
-            model.safetensors,
-            model.names if tensors is None else {},
-            tensors,
-            options,
-        )
-        # Other processes may have another working directory.
-        place = Path(path).absolute() if Path(path).exists() else path
+        native = _session.NativeSession.load(json.dumps(model.spec), *weights, options)
         reload = partial(
             cls.load,
             place,
@@ -149,9 +189,15 @@ class Session(SessionLifetime):
             pooling=pooling,
             normalize=normalize,
             revision=revision,
+            kv_tokens=0,
             **asdict(options),
         )
         return cls(native, model.spec, options, reload)
+
+    @property
+    def generates(self) -> bool:
+        """Whether it is a `GenerationSession`: it generates, and gives nothing else."""
+        return False
 
     @property
     def hidden_size(self) -> int:
@@ -196,7 +242,7 @@ class Session(SessionLifetime):
     @property
     def max_predictions(self) -> int:
         """The largest number of rows for which one run makes predictions."""
-        return self._options.max_predictions
+        return self._max_predictions
 
     @property
     def max_sequences(self) -> int:
@@ -404,6 +450,39 @@ class Session(SessionLifetime):
             types = None if type_ids is None else type_ids[first:last]
             self._run_into(pack(rows[first:last], type_ids=types), part)
         return RunResult(arrays, cu_seqlens)
+
+    def generate(
+        self, prompts: Iterable[TokenSequence], sampling: Sampling | None = None
+    ) -> list[Any]:
+        """Generates from any number of prompts, each the ids of a sequence, and waits for all.
+
+        sampling  settings of each prompt's request; None: `Sampling()`, the most probable tokens
+
+        Gives a `GeneratedTokens` for each prompt, in order; for `n` over 1 a list of n of them.
+        Ctrl-C, or an error, cancels what still runs.
+
+        Raises ValueError: a session that does not generate; a prompt that is empty, has an id that
+        the model does not know, or can never fit into the context or the cache; settings that are
+        not acceptable. RuntimeError: the session was closed, or a request failed.
+        """
+        self._refuse_generation("generate")
+
+    def submit(
+        self, ids: TokenSequence, sampling: Sampling | None = None, *, timeout_s: float = 0.0
+    ) -> GenerationRequest:
+        """Starts generating from one prompt and gives the request without waiting for it.
+
+        timeout_s  seconds to wait for a place where `max_queue` requests wait already
+
+        Raises as `generate`, and RuntimeError where there was no place in time.
+        """
+        self._refuse_generation("submit")
+
+    def _refuse_generation(self, method: str) -> NoReturn:
+        raise ValueError(
+            f"{method}: this session gives hidden states and embeddings, and does not generate: "
+            "load a causal language model, with kv_tokens over 0 where its files say otherwise"
+        )
 
     def _split(self, rows: Sequence[Int32Array]) -> Iterator[tuple[int, int]]:
         """Yields ranges [first, last) of sequences that each fit the plan."""

@@ -78,7 +78,10 @@ RunnerBuffers take_buffers(const Spec& spec, const ModelWeights& weights,
                              .max_sequences = options.max_sequences,
                              .max_kv_len = spec.max_seqlen};
   const DType dtype = weights.stem.word_table.dtype;
+  const ChooserShape chooser = chooser_shape(spec, options);
   RunnerBuffers buffers;
+  // Counts live from step to step, so that they share no bytes with the scratch of a step.
+  const CountBuffers counts = take_count_buffers(chooser.num_slots, chooser.vocab_size, arena);
   const StepLayout layout(limits_of(spec, options), longest_table(spec));
   buffers.inputs = arena.take_array<int32_t>("inputs", static_cast<size_t>(layout.size));
   buffers.layers = take_layer_buffers(spec, weights.stack, capacity, dtype, *backend.ops, arena);
@@ -90,8 +93,8 @@ RunnerBuffers take_buffers(const Spec& spec, const ModelWeights& weights,
     const Arena::Scope blocks(arena);
     take_block_buffers(spec, weights.stack, capacity, *backend.ops, arena, buffers.layers);
   }
-  buffers.chooser = take_chooser_buffers(chooser_shape(spec, options), *weights.heads.lm, dtype,
-                                         *backend.ops, arena);
+  buffers.chooser =
+      take_chooser_buffers(chooser, counts, *weights.heads.lm, dtype, *backend.ops, arena);
   return buffers;
 }
 

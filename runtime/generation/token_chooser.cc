@@ -39,8 +39,9 @@ bool has_penalties(const Sampling& sampling) {
 
 }  // namespace
 
-ChooserBuffers take_chooser_buffers(const ChooserShape& shape, const LmWeights& weights,
-                                    DType dtype, const Ops& ops, Arena& arena) {
+ChooserBuffers take_chooser_buffers(const ChooserShape& shape, const CountBuffers& counts,
+                                    const LmWeights& weights, DType dtype, const Ops& ops,
+                                    Arena& arena) {
   const int64_t rows = shape.rows;
   const auto count = static_cast<size_t>(rows);
   ChooserBuffers buffers;
@@ -55,7 +56,7 @@ ChooserBuffers take_chooser_buffers(const ChooserShape& shape, const LmWeights& 
   args.logits = buffers.logits;
   args.num_biases = rows * kMostBiases;
   buffers.workspace = arena.take("sampling_workspace", ops.sample_workspace(args));
-  buffers.counts = take_count_buffers(shape.num_slots, shape.vocab_size, arena);
+  buffers.counts = counts;
   return buffers;
 }
 

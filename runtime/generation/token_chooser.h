@@ -39,9 +39,11 @@ struct ChooserBuffers {
   CountBuffers counts;
 };
 
-/// Takes the buffers from the arena, both when it counts and when it carves.
-ChooserBuffers take_chooser_buffers(const ChooserShape& shape, const LmWeights& weights,
-                                    DType dtype, const Ops& ops, Arena& arena);
+/// Takes the buffers from the arena, both when it counts and when it carves. They hold nothing from
+/// one step to the next, but for `counts`, which the caller has taken where nothing overwrites it.
+ChooserBuffers take_chooser_buffers(const ChooserShape& shape, const CountBuffers& counts,
+                                    const LmWeights& weights, DType dtype, const Ops& ops,
+                                    Arena& arena);
 
 class TokenChooser {
  public:

@@ -21,6 +21,7 @@ struct CountBuffers {
   int32_t* input = nullptr;  // ids [kCountedTokens], slots [kCountedTokens]
 };
 
+/// `counts` has to keep its values from step to step.
 CountBuffers take_count_buffers(int64_t num_slots, int64_t vocab_size, Arena& arena);
 
 class TokenCounts {

@@ -60,9 +60,8 @@ class TinyModel(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
 
 def main() -> None:
     lines = [
-        "// Made by tests/golden/make_beam_golden.py with "
-        f"transformers {transformers.__version__},",
-        f"// torch {torch.__version__.split('+')[0]}.",
+        "// Made by tests/golden/make_beam_golden.py with",
+        f"// transformers {transformers.__version__}, torch {torch.__version__.split('+')[0]}.",
         "// seed, num_beams, length_penalty, early_stopping, max_new_tokens, stop ids, hypotheses",
     ]
     early = {False: "kFalse", True: "kTrue", "never": "kNever"}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import packhorse
 from checkpoints import GOLDEN
+from fake_engine import session_of_chance, text_model_of_chance
 from tiny_tokenizer import NO_TYPES, with_tokenizer
 
 # Folder -> the golden model in it.
@@ -92,6 +93,8 @@ GIVEN: dict[str, Callable[[], Any]] = {
     "model": lambda: packhorse.TextModel.load("model-folder", threads=1),
     "batch": _ids,
     "ids": _ids,
+    "lm": text_model_of_chance,
+    "session_that_generates": session_of_chance,
     "packhorse": lambda: packhorse,
     "np": lambda: np,
     "numpy": lambda: np,

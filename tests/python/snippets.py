@@ -25,6 +25,7 @@ LANGUAGES = ("python", "sh")
 CLASSES = {
     "session": packhorse.Session,
     "model": packhorse.TextModel,
+    "lm": packhorse.TextModel,
     "plan": packhorse.MemoryPlan,
 }
 

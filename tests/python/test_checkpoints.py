@@ -120,7 +120,7 @@ def test_activations(theirs: str, ours: str, tmp_path: Path) -> None:
         ({"num_hidden_layers": 0}, "num_hidden_layers"),
         ({"layer_norm_eps": -1}, "layer_norm_eps"),
         ({"layer_norm_eps": "1e-12"}, "layer_norm_eps"),
-        ({"model_type": "gpt2"}, "'gpt2'.*bert, roberta, xlm-roberta, camembert"),
+        ({"model_type": "gpt3"}, "'gpt3'.*bert, roberta, xlm-roberta, camembert"),
         ({"model_type": None, "architectures": ["BertGenerationEncoder"]}, "unknown architecture"),
         ({"model_type": None, "architectures": None}, "unknown architecture"),
         ({"model_type": ["bert"]}, "unknown architecture"),

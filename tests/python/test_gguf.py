@@ -24,7 +24,13 @@ from packhorse_weights.tensor import to_float32
 FOLDER = GOLDEN / "gguf"
 EXPECTED = json.loads((GOLDEN / "gguf.json").read_text())
 MODELS = EXPECTED["models"]
-RUNNABLE = [name for name in MODELS if MODELS[name]["config"]["model_type"] in known_model_types()]
+# Without a cache of keys and values: scores are capped over its pages alone.
+RUNNABLE = [
+    name
+    for name, model in MODELS.items()
+    if model["config"]["model_type"] in known_model_types()
+    and not model["config"].get("attn_logit_softcapping")
+]
 HIDDEN_IDS = list(range(3, 43))
 TEXT_IDS = [504, 3575, 282, 4649, 314, 260, 2643, 335, 260, 1171, 1195, 2644]
 # What transformers says of a model in other words than these, or not at all.
@@ -92,7 +98,7 @@ def test_tensors_of_the_model_it_was_made_of(name: str) -> None:
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_hidden_states_of_transformers(name: str) -> None:
     with np.load(FOLDER / "hidden.npz") as expected:
-        session = packhorse.Session.load(FOLDER / f"{name}.gguf", max_tokens=64)
+        session = packhorse.Session.load(FOLDER / f"{name}.gguf", max_tokens=64, kv_tokens=0)
         hidden = session.run([HIDDEN_IDS], outputs=["hidden"]).hidden
         np.testing.assert_allclose(hidden, expected[name], rtol=0, atol=2e-5)
 
@@ -121,7 +127,7 @@ def test_converted(tmp_path: Path) -> None:
     """The converted folder is the same model: vectors, tokens, what generation needs."""
     source = FOLDER / "llama.gguf"
     folder = convert(source, tmp_path / "out")
-    before, after = packhorse.TextModel.load(source), packhorse.TextModel.load(folder)
+    before, after = (packhorse.TextModel.load(one, kv_tokens=0) for one in (source, folder))
     texts = ["the cat sat", "<end_of_turn> a"]
     np.testing.assert_array_equal(before.embed(texts), after.embed(texts))
     for one, two in zip(
@@ -283,7 +289,7 @@ def test_real_config(smollm2: Path) -> None:
 
 
 def test_real_model(smollm2: Path) -> None:
-    session = packhorse.Session.load(smollm2, max_tokens=64)
+    session = packhorse.Session.load(smollm2, max_tokens=64, kv_tokens=0)
     with np.load(FOLDER / "hidden.npz") as expected:
         hidden = session.run([TEXT_IDS], outputs=["hidden"]).hidden
         np.testing.assert_allclose(hidden, expected["smollm2"], rtol=0, atol=2e-4)

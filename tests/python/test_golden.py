@@ -51,6 +51,7 @@ def run(model: Path, golden: Arrays, dtype: str = "float32") -> packhorse.RunRes
         max_tokens=tokens,
         max_sequences=sequences,
         max_predictions=0 if rows is None else rows.size,
+        kv_tokens=0,
     )
     batch = packhorse.PackedTokens(golden["ids"], golden["cu_seqlens"], golden["type_ids"])
     return session.run(batch, outputs=[name for name in OUTPUTS if name in golden], rows=rows)

@@ -36,7 +36,9 @@ def golden() -> Any:
 @pytest.mark.parametrize("name", CASES)
 def test_as_they_embed(name: str, golden: Any, tmp_path: Path) -> None:
     folder = make_folder(name, tmp_path / "model")
-    model = packhorse.TextModel.load(folder)
+    # A causal language model whose files say nothing of embeddings generates otherwise.
+    kv_tokens = 0 if name == "qwen3-answers" else None
+    model = packhorse.TextModel.load(folder, kv_tokens=kv_tokens)
     found = model.embed(TEXTS)
     expected = golden[name].astype(np.float32)
     if name == "static-subfolder":
@@ -47,8 +49,9 @@ def test_as_they_embed(name: str, golden: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(model.embed(TEXTS[::-1]), found[::-1])
     for text, row in zip(TEXTS, found, strict=True):
         np.testing.assert_array_equal(model.embed(text), row)
-    converted = packhorse.TextModel.load(convert(folder, tmp_path / "converted"))
-    np.testing.assert_array_equal(converted.embed(TEXTS), found)
+    converted = convert(folder, tmp_path / "converted")
+    again = packhorse.TextModel.load(converted, kv_tokens=kv_tokens)
+    np.testing.assert_array_equal(again.embed(TEXTS), found)
 
 
 @pytest.mark.parametrize(

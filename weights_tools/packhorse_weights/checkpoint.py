@@ -201,8 +201,9 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
             raise CheckpointError(f"{folder}: no config.json and no packhorse.json")
         fields = read_json(folder / "config.json") | config_overrides(folder)
         config = language_part(Config(fields, str(folder / "config.json")))
-        tensors, files, format = read_weights(folder, file)
     model_type, family = find_architecture(config)
+    if gguf is None:
+        tensors, files, format = read_weights(folder, file)
 
     spec = family.spec(model_type, config)
     prefix = find_prefix(family, tensors, str(files[0]))

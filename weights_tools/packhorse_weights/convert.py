@@ -6,14 +6,16 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from packhorse_weights.checkpoint import inspect_checkpoint
+from packhorse_weights.checkpoint import Checkpoint, inspect_checkpoint
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json, refuse_lfs_pointer
-from packhorse_weights.gguf_model import generation_config, open_tokenizer
+from packhorse_weights.generation_files import generates, generation_config
+from packhorse_weights.gguf_model import open_tokenizer
 from packhorse_weights.hub import find_model
 from packhorse_weights.pooling import AskedPooling
 from packhorse_weights.quantize import QUANTIZED_DTYPES, quantize_tensors
@@ -29,12 +31,13 @@ _TRAVELLING = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
     "vocab.txt",
     "vocab.json",
     "merges.txt",
     "sentencepiece.bpe.model",
     "config_sentence_transformers.json",
-    "generation_config.json",
     "LICENSE",
     "LICENSE.txt",
     "NOTICE",
@@ -75,6 +78,8 @@ def _copy_text_files(to: Path, root: Path, model: Path) -> None:
     for name, file in files.items():
         refuse_lfs_pointer(file)
         shutil.copyfile(file, to / name)
+    if (found := generation_config(model)) is not None:
+        _write_json(to / "generation_config.json", found)
 
 
 def _write_tokenizer(to: Path, folders: tuple[Path, ...]) -> None:
@@ -97,13 +102,24 @@ def _write_tokenizer(to: Path, folders: tuple[Path, ...]) -> None:
 
 def _write_parts_of_gguf(to: Path, path: Path) -> None:
     """The files that a folder has in place of the metadata."""
-    _write_json(to / "generation_config.json", generation_config(path))
+    _write_json(to / "generation_config.json", generation_config(path) or {})
     try:
         found = open_tokenizer(path)
     except CheckpointError:
         return  # as above
     _write_json(to / "tokenizer.json", found.tokenizer)
     _write_json(to / "tokenizer_config.json", found.settings)
+
+
+def _without_lm_head(checkpoint: Checkpoint) -> Checkpoint:
+    """A converted folder no longer has the files that say how a model pools. A causal language
+    model that embeds is one without a head there."""
+    spec = dict(checkpoint.spec)
+    heads = {name: head for name, head in spec.pop("heads", {}).items() if name != "lm"}
+    if heads:
+        spec["heads"] = heads
+    names = {ours: name for ours, name in checkpoint.names.items() if not ours.startswith("lm.")}
+    return replace(checkpoint, spec=spec, names=names)
 
 
 def _write_json(path: Path, fields: Mapping[str, Any]) -> None:
@@ -142,6 +158,8 @@ def convert(
     _check_destination(destination, overwrite)
     src = find_model(src, revision)
     checkpoint = inspect_checkpoint(src, reranker, pooling, normalize)
+    if not generates(src, checkpoint.spec, None, reranker, pooling, normalize):
+        checkpoint = _without_lm_head(checkpoint)
     tensors = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
     if checkpoint.is_quantized:
         raise CheckpointError(f"{src} is quantised already; convert the model that it came from")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 # An extra of pyproject.toml -> its packages.
 _EXTRAS = {
-    "text": ("tokenizers",),
+    "text": ("tokenizers", "jinja2"),
+    "structured": ("llguidance",),
     "cli": ("typer", "rich"),
     "hub": ("huggingface_hub",),
 }

@@ -72,7 +72,8 @@ def _tokenizer(file: GgufFile) -> GgufTokenizer:
 
 def generation_config(path: Path) -> dict[str, Any]:
     """Returns what a generation_config.json would say: bos_token_id, pad_token_id, eos_token_id,
-    which lists every token that ends an answer, and what the file says of sampling."""
+    which lists every token that ends an answer, and what the file says of sampling. It has no field
+    of its own for do_sample: a temperature above 0 means it."""
     file = read_gguf(path)
     config = Config(file.metadata, str(path))
     found: dict[str, Any] = {}
@@ -87,4 +88,6 @@ def generation_config(path: Path) -> dict[str, Any]:
             found[name] = config.number(f"general.sampling.{theirs}", 0.0, high=1e6)
     if file.metadata.get("general.sampling.top_k") is not None:
         found["top_k"] = config.integer("general.sampling.top_k", low=0)
+    if found.get("temperature"):
+        found["do_sample"] = True
     return found

@@ -32,7 +32,7 @@ def main() -> None:
     try:
         app()
     except ModuleNotFoundError as error:
-        if error.name != "tokenizers":
+        if error.name not in ("tokenizers", "jinja2", "llguidance"):
             raise
         _fail(str(error), EXIT_USAGE)
     except OSError as error:

@@ -34,7 +34,9 @@ def run(
     spec = packhorse_weights.inspect_checkpoint(model, **split_options(load)[0]).spec
     plan_memory(spec)  # checks the spec, so its fields can be trusted from here on
     longest = longest_sequence(spec, max_length)
-    session = Session.load(model, max_tokens=sequences * longest, max_sequences=sequences, **load)
+    session = Session.load(
+        model, max_tokens=sequences * longest, max_sequences=sequences, kv_tokens=0, **load
+    )
     random = np.random.default_rng(0)
     batches = []
     for _ in range(_BATCHES):

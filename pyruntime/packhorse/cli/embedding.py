@@ -61,7 +61,7 @@ def embed_file(
     """
     chosen = check_output(output, format, errors)
     with open_lines(file, "embedding", errors) as reader:
-        loaded = TextModel.load(model, **load)
+        loaded = TextModel.load(model, kv_tokens=0, **load)
         like = loaded.embed([], **embed)
         with open_writer(output, chosen, like) as writer:
             for lines in reader:

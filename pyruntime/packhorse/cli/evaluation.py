@@ -88,9 +88,9 @@ def run(
     if load["device"] == "cpu":
         load = {"dtype": "int8"} | load
     with Console(stderr=True).status("embedding"):
-        loaded = TextModel.load(model, **load)
+        loaded = TextModel.load(model, kv_tokens=0, **load)
         found = loaded.embed(texts)
-        expected = TextModel.load(reference or model, **exact).embed(texts)
+        expected = TextModel.load(reference or model, kv_tokens=0, **exact).embed(texts)
     session = loaded.session
     rows = {
         "texts": f"{len(texts):,}",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import packhorse_weights
+from packhorse_weights.generation_files import generates
 from packhorse_weights.text import read_text_config
 
 from packhorse import plan_memory
@@ -16,6 +17,8 @@ from packhorse.cli.options import split_options
 from packhorse.cli.outputs import embedding_columns, find_outputs
 from packhorse.dtypes import choose_dtype
 from packhorse.heads import methods_for
+from packhorse.options import GenerationOptions
+from packhorse.planning import plan_generation
 from packhorse.text import TextTokenizer
 
 if TYPE_CHECKING:
@@ -29,20 +32,28 @@ def describe(model: str, load: Mapping[str, Any]) -> dict[str, Any]:
     path = packhorse_weights.find_model(model, read.pop("revision", None))
     checkpoint = packhorse_weights.inspect_checkpoint(path, **read)
     spec = checkpoint.spec
+    kv_tokens = plan.pop("kv_tokens", None)
+    generation = generates(path, spec, kv_tokens, *read.values())
+    if generation:
+        plan = plan | {"kv_tokens": kv_tokens}
+    else:
+        plan = {name: size for name, size in plan.items() if size is not None}
     # This comes first because it checks the spec, whose fields can be trusted afterwards.
-    plan_memory(spec, max_tokens=1, max_sequences=1)
+    plan_memory(spec, max_tokens=1, max_sequences=1, kv_tokens=1 if generation else 0)
     text = _text(path, spec)
     return {
         "model": model,
         **_stored(checkpoint),
         "size": _sizes(spec),
         # The methods for which the model was made, and the one that every model supports.
-        "methods": list(dict.fromkeys([*methods_for(spec), "embed"])),
+        "methods": ["generate", "chat"]
+        if generation
+        else list(dict.fromkeys([*methods_for(spec), "embed"])),
         "labels": list(spec.get("heads", {}).get("classifier", {}).get("labels", ())),
         "outputs": {name: output._asdict() for name, output in find_outputs(spec).items()},
         "embedding": _embedding(checkpoint) | {"truncate_dim": text.pop("truncate_dim", None)},
         "text": text,
-        "session": _session(checkpoint, plan),
+        "session": _generation(checkpoint, plan) if generation else _session(checkpoint, plan),
     }
 
 
@@ -114,11 +125,53 @@ def _text(path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "kind": tokenizer.kind, "tokens": tokenizer.vocab_size}
 
 
+def _generation(checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str, Any]:
+    """As `_session`, with the cache: the longest context and the most sequences of it that fit."""
+    dtype = choose_dtype(options.get("dtype"), options["device"], checkpoint.stored_dtype)
+    asked = GenerationOptions.make(
+        options["device"],
+        dtype,
+        options["kv_tokens"],
+        options.get("max_tokens"),
+        options.get("max_sequences"),
+        options.get("threads"),
+        pin_threads=False,
+        memory_limit=None,
+    )
+    shown = {
+        "device": asked.device,
+        "dtype": dtype,
+        "max_tokens": asked.max_tokens,
+        "max_sequences": asked.max_sequences,
+    }
+    try:
+        plan = plan_generation(checkpoint.spec, asked)
+    except (RuntimeError, MemoryError) as error:
+        return {**shown, "error": str(error)}
+    spec = checkpoint.spec
+    context = min(int(spec.get("max_seqlen") or spec["positions"]["count"]), plan.kv_tokens)
+    return {
+        **shown,
+        "kv_tokens": plan.kv_tokens,
+        "bytes_per_token": plan.bytes_per_token,
+        "longest_context": context,
+        "sequences_of_longest_context": plan.kv_tokens // context,
+        "bytes": {
+            "weights": plan.weights.bytes,
+            "arena": plan.arena.bytes,
+            "cache": plan.kv_cache.bytes,
+            "total": plan.total_bytes,
+        },
+        "buffers": {buffer.name: buffer.bytes for buffer in plan.arena.buffers},
+    }
+
+
 def _session(checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str, Any]:
     """The memory of a session. If this build or machine does not have the device, `error` takes the
     place of the bytes."""
     dtype = choose_dtype(options.get("dtype"), options["device"], checkpoint.stored_dtype)
-    asked = {**options, "dtype": dtype}
+    sizes = {"max_tokens": 8192, "max_sequences": 256}
+    asked = {**sizes, **options, "dtype": dtype}
     try:
         plan = plan_memory(checkpoint.spec, **asked)
     except RuntimeError as error:

@@ -120,10 +120,19 @@ def _session(session: Found) -> Rows:
     if "error" in session:
         return {**rows, "memory": f"cannot be planned here: {session['error']}"}
     size = session["bytes"]
+    if "kv_tokens" in session:
+        rows["cache"] = (
+            f"{session['kv_tokens']:,} tokens of {_bytes(session['bytes_per_token'])} each"
+        )
+        count = session["sequences_of_longest_context"]
+        rows["longest context"] = (
+            f"{session['longest_context']:,} tokens; the cache takes {count:,} such sequences"
+        )
     sizes = {
         "weights": size["weights"],
         "arena": size["arena"],
         **{f"  {name}": count for name, count in session["buffers"].items()},
+        **({"cache memory": size["cache"]} if "cache" in size else {}),
         "total": size["total"],
     }
     rows |= {name: f"{_bytes(count):>10}" for name, count in sizes.items()}

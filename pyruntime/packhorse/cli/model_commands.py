@@ -58,11 +58,32 @@ def inspect(
     pooling: Pooling,
     planning: Planning,
     max_tokens: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Tokens of the largest batch to plan for.")
-    ] = 8192,
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Tokens of the largest batch to plan for; by default 8192, or "
+            "2048 of one step of a model that generates.",
+        ),
+    ] = None,
     max_sequences: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Sequences of the largest batch to plan for.")
-    ] = 256,
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Sequences of the largest batch to plan for; by default 256, "
+            "or 64 that are generated at once.",
+        ),
+    ] = None,
+    kv_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Tokens of the cache of a model that generates; by default "
+            "what the memory that is free takes. 0: a session that does not generate.",
+        ),
+    ] = None,
     reranker: Reranker = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -70,7 +91,11 @@ def inspect(
     from packhorse.cli import inspection, inspection_view
 
     load = planning.arguments() | pooling.arguments() | {"reranker": read_template(reranker)}
-    load |= {"max_tokens": max_tokens, "max_sequences": max_sequences}
+    load |= {
+        "max_tokens": max_tokens,
+        "max_sequences": max_sequences,
+        "kv_tokens": kv_tokens,
+    }
     found = inspection.describe(model, load)
     if as_json:
         print(json.dumps(found, indent=2, ensure_ascii=False))

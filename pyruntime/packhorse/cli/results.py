@@ -51,7 +51,7 @@ class Job:
         best   if given, print only this many lines, those with the highest "score", best first
         """
         with open_lines(self.file, doing, self.reading.errors) as reader:
-            model = TextModel.load(self.model, **self.load)
+            model = TextModel.load(self.model, kv_tokens=0, **self.load)
             list(find(model, []))
 
             def results() -> Iterator[Fields]:

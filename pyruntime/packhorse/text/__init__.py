@@ -1,6 +1,7 @@
 """Text in, results out: models with their tokenizers. Needs the extra `text`."""
 
 from packhorse.text.embeddings import quantize_embeddings
+from packhorse.text.generator import TextStreaming
 from packhorse.text.labels import Label
 from packhorse.text.masks import Word
 from packhorse.text.model import TextModel
@@ -14,6 +15,7 @@ __all__ = [
     "EntityGroup",
     "Label",
     "TextModel",
+    "TextStreaming",
     "TextTokenizer",
     "Tokens",
     "Word",

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from packhorse.dtypes import choose_dtype
 from packhorse.names import AttentionAlgorithm, Dtype, Pooling
 from packhorse.options import ModelPath
 from packhorse.planning import plan_memory
 from packhorse.session import Session
+from packhorse.text.generation import TextGeneration
 from packhorse.text.runner import TextRunner
 from packhorse.text.settings import longest_sequence
 from packhorse.text.tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    from packhorse_weights.generation_files import GenerationFiles
 
 Self = TypeVar("Self", bound="LoadedText")
 
@@ -22,9 +26,16 @@ class LoadedText:
     """What is there of a `TextModel` before any method is called: loading, closing, settings."""
 
     def __init__(
-        self, session: Session, tokenizer: TextTokenizer, max_length: int | None = None
+        self,
+        session: Session,
+        tokenizer: TextTokenizer,
+        max_length: int | None = None,
+        files: GenerationFiles | None = None,
     ) -> None:
+        """`files` is what the model's files say about generation; None: `session` does not
+        generate."""
         self._runner = TextRunner(session, tokenizer, max_length)
+        self._generation = None if files is None else TextGeneration(self._runner, files)
 
     @property
     def session(self) -> Session:
@@ -56,7 +67,7 @@ class LoadedText:
         *,
         max_length: int | None = None,
         max_tokens: int | None = None,
-        max_sequences: int = 256,
+        max_sequences: int | None = None,
         threads: int | None = None,
         pin_threads: bool = False,
         memory_limit: int | None = None,
@@ -67,11 +78,15 @@ class LoadedText:
         pooling: Pooling | Sequence[Pooling] | None = None,
         normalize: bool | None = None,
         revision: str | None = None,
+        kv_tokens: int | None = None,
+        max_queue: int = 4096,
+        prefix_cache: bool = True,
     ) -> Self:
         """Loads a model with its tokenizer. `path`, `device` and `dtype` are as in `Session.load`.
 
         max_length  where to cut texts; None: as the model's files say
-        max_tokens  tokens of the largest batch; None: 8192, or `max_length` where that is more
+        max_tokens  tokens of the largest batch; None: 8192, or `max_length` where that is more; for
+                    a model that generates, as in `Session.load`
 
         The other arguments are those of `Session.load`.
 
@@ -79,14 +94,18 @@ class LoadedText:
         ModuleNotFoundError without the package tokenizers.
         """
         from packhorse_weights import find_model, inspect_checkpoint
+        from packhorse_weights.generation_files import generates, read_generation
 
         path = find_model(path, revision)
         checkpoint = inspect_checkpoint(path, reranker, pooling, normalize)
         spec = checkpoint.spec
         dtype = choose_dtype(dtype, device, checkpoint.stored_dtype)
-        plan_memory(spec, device, dtype, max_tokens=1, max_sequences=1)  # checks the spec
+        asked = (reranker, pooling, normalize, max_predictions)
+        generation = generates(path, spec, kv_tokens, *asked)
+        if not generation:
+            plan_memory(spec, device, dtype, max_tokens=1, max_sequences=1)  # checks the spec
         tokenizer = TextTokenizer.load(path)
-        if max_tokens is None:
+        if max_tokens is None and not generation:
             max_tokens = max(8192, longest_sequence(spec, max_length))
         session = Session.load(
             path,
@@ -103,8 +122,11 @@ class LoadedText:
             attention_algorithm=attention_algorithm,
             pooling=pooling,
             normalize=normalize,
+            kv_tokens=kv_tokens,
+            max_queue=max_queue,
+            prefix_cache=prefix_cache,
         )
-        return cls(session, tokenizer, max_length)
+        return cls(session, tokenizer, max_length, read_generation(path) if generation else None)
 
     def close(self) -> None:
         """Closes the session (`Session.close`). Methods that need it raise RuntimeError then."""

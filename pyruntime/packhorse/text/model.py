@@ -14,8 +14,8 @@ from packhorse.text.answers import Answering
 from packhorse.text.checks import Text
 from packhorse.text.embeddings import Embedding
 from packhorse.text.entities import TokenClassification
+from packhorse.text.generating import GeneratingText
 from packhorse.text.labels import Classification, Label
-from packhorse.text.loaded import LoadedText
 from packhorse.text.masks import MaskFilling, Word
 from packhorse.text.runner import Progress
 from packhorse.text.scores import Pairs, Scoring
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     )
 
 
-class TextModel(LoadedText):
+class TextModel(GeneratingText):
     """A session and the tokenizer of its model. Made by `load`.
 
     Texts may be any iterable, generators included, of any number: they are tokenized in chunks,

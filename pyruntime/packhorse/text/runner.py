@@ -61,7 +61,7 @@ class TextRunner:
 
     def _check_length(self, max_length: int | None) -> int:
         longest = longest_sequence(self.session.config, max_length)
-        if longest > self.session.max_tokens:
+        if longest > self.session.max_tokens and not self.session.generates:
             raise ValueError(
                 f"max_length {longest} exceeds max_tokens {self.session.max_tokens} of the session"
             )

@@ -144,6 +144,11 @@ class TextTokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         return frozenset(i for i, token in added.items() if token.special)
 
+    @property
+    def backend(self) -> Tokenizer:
+        """The tokenizer of the package tokenizers; not to be changed."""
+        return self._tokenizer
+
     def id_of(self, token: str) -> int | None:
         """The id of an entry of the vocabulary; None where there is no such entry."""
         found: int | None = self._tokenizer.token_to_id(token)

@@ -30,6 +30,18 @@ def sessions(folder: Path) -> None:
     print(dtype, rows)
 
 
+def generation(folder: Path) -> None:
+    session = Session.load(folder, kv_tokens="all")  # error: arg-type
+    session.submit([1], packhorse.Sampling(temprature=1))  # error: call-arg
+    lm = TextModel.load(folder)
+    lm.generate("a", max_tokens=3)  # error: call-overload
+    number: int = lm.generate("a")  # error: assignment
+    lm.generate("a", details=True).texts  # error: attr-defined
+    lm.chat("hello")  # error: arg-type
+    lm.generate(["a"], stream=True)  # error: call-overload
+    print(number)
+
+
 def texts(folder: Path) -> None:
     model = TextModel.load(folder, thread=2)  # error: call-arg
     TextModel.load(folder, dtype="float8")  # error: arg-type

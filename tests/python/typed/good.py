@@ -8,7 +8,7 @@ import numpy.typing as npt
 import packhorse
 from packhorse import DeviceArray, DeviceResult, PackedTokens, RunResult, Session, TextModel
 from packhorse.names import AggregationStrategy, Dtype, OutputName
-from packhorse.text import Answer, Entity, EntityGroup, Label, Word
+from packhorse.text import Answer, Entity, EntityGroup, Label, TextStreaming, Word
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -41,6 +41,34 @@ def sessions(folder: Path, tensor: DeviceArray, dtype: Dtype, names: list[Output
     plan: int = packhorse.plan_memory(folder, "cpu", dtype).total_bytes
     normed = packhorse.ops.gemm(rows, rows, activation="gelu")
     print(parts, array, of_device, lengths, scores, plan, normed)
+
+
+def generation(folder: Path, messages: list[dict[str, str]]) -> None:
+    session = Session.load(folder, kv_tokens=1024, max_sequences=4)
+    sampling = packhorse.Sampling(temperature=0.5, max_new_tokens=9, stop_ids=[3])
+    request: packhorse.GenerationRequest = session.submit([1, 2], sampling, timeout_s=1)
+    tokens: list[int] = list(request.tokens())
+    made: packhorse.GeneratedTokens = request.result()
+    if isinstance(session, packhorse.GenerationSession):
+        tokens.append(session.memory_plan.kv_tokens + session.stats["running"])
+    with TextModel.load(folder, kv_tokens=1024) as lm:
+        text: str = lm.generate("a", max_new_tokens=3, stop=["x"], seed=1)
+        several: list[str] = lm.generate("a", n=2)
+        listed: list[str] = lm.generate(["a", "b"], regex="[ab]", temperature=0.5)
+        nested: list[list[str]] = lm.generate(["a"], n=3)
+        one: packhorse.Generation = lm.generate("a", details=True, logprobs=2)
+        many: list[packhorse.Generation] = lm.generate(["a"], details=True)
+        stream: TextStreaming = lm.generate("a", stream=True)
+        pieces: list[str] = list(stream)
+        answer: str = lm.chat(messages, schema={"type": "object"}, tools=None)
+        answered: packhorse.Generation = lm.chat(messages, details=True)
+        pieces += list(lm.chat(messages, stream=True, template_args={"enable_thinking": False}))
+    print(tokens, made.finish_reason == "stop", text, several, listed, nested, one.text, many)
+    print(pieces, answer, answered.usage.new_tokens, stream.result.text)
+
+
+async def pieces(lm: TextModel) -> str:
+    return "".join([piece async for piece in lm.generate_async("a", top_k=3)])
 
 
 def texts(

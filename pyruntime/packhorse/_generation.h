@@ -1,0 +1,153 @@
+// What stands between the engine's thread and Python: news without the interpreter lock, and masks
+// of tokens, the only calls that take it.
+#pragma once
+
+#include <Python.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "packhorse/generation.h"
+
+namespace packhorse::python {
+
+/// Collects which of several requests have news. Its file descriptor can be read while there are
+/// any, so that an event loop, or a thread, can wait for them.
+class Mailbox {
+ public:
+  Mailbox() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (fd_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+  }
+  ~Mailbox() { close(fd_); }
+  Mailbox(const Mailbox&) = delete;
+  Mailbox& operator=(const Mailbox&) = delete;
+
+  int fd() const { return fd_; }
+
+  /// Says that the request with this number has news.
+  void post(size_t number) {
+    const std::lock_guard lock(mutex_);
+    if (number >= posted_.size()) posted_.resize(number + 1);
+    if (posted_[number]) return;
+    posted_[number] = true;
+    news_.push_back(number);
+    const uint64_t one = 1;
+    static_cast<void>(!write(fd_, &one, sizeof(one)));  // a full counter can be read as well
+  }
+
+  /// The numbers that were posted since the last time, in order.
+  std::vector<size_t> take() {
+    const std::lock_guard lock(mutex_);
+    uint64_t count = 0;
+    static_cast<void>(!read(fd_, &count, sizeof(count)));
+    for (const size_t number : news_) posted_[number] = false;
+    return std::exchange(news_, {});
+  }
+
+ private:
+  const int fd_;
+  std::mutex mutex_;
+  std::vector<bool> posted_;
+  std::vector<size_t> news_;
+};
+
+/// From now on news of the request are posted under `number`.
+inline void listen(GenerationRequest& request, std::shared_ptr<Mailbox> mailbox, size_t number) {
+  request.set_listener([mailbox = std::move(mailbox), number] { mailbox->post(number); });
+}
+
+inline void stop_listening(GenerationRequest& request) { request.set_listener({}); }
+
+/// Takes the interpreter lock for the lifetime of the object.
+class Locked {
+ public:
+  Locked() : state_(PyGILState_Ensure()) {}
+  ~Locked() { PyGILState_Release(state_); }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+
+ private:
+  const PyGILState_STATE state_;
+};
+
+/// A new reference, or null where a Python exception is set; dropped with the lock held.
+using Owned = std::unique_ptr<PyObject, decltype(&Py_DecRef)>;
+
+inline Owned own(PyObject* object) { return {object, &Py_DecRef}; }
+
+/// The Python exception that is set, as one of ours: "TypeError: ...".
+[[noreturn]] inline void rethrow() {
+  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  const Owned owned_type = own(type), owned_value = own(value), owned_traceback = own(traceback);
+  std::string message = "a mask of tokens raised an exception";
+  if (value != nullptr) {
+    message = Py_TYPE(value)->tp_name;
+    const Owned text = own(PyObject_Str(value));
+    const char* bytes = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+    if (bytes != nullptr) message += std::string(": ") + bytes;
+  }
+  PyErr_Clear();
+  throw RuntimeError(message);
+}
+
+/// The object of Python that Sampling.mask names.
+class PythonMask final : public TokenMask {
+ public:
+  /// The caller holds the interpreter lock.
+  explicit PythonMask(PyObject* mask) : mask_(mask) { Py_INCREF(mask_); }
+  ~PythonMask() override {
+    const Locked locked;
+    Py_DECREF(mask_);
+  }
+  PythonMask(const PythonMask&) = delete;
+  PythonMask& operator=(const PythonMask&) = delete;
+
+  bool fill(std::span<uint32_t> words) override {
+    const Locked locked;
+    const Owned bytes = own(PyMemoryView_FromMemory(
+        reinterpret_cast<char*>(words.data()), static_cast<Py_ssize_t>(words.size_bytes()),
+        PyBUF_WRITE));
+    if (!bytes) rethrow();
+    const Owned view = own(PyObject_CallMethod(bytes.get(), "cast", "s", "I"));
+    if (!view) rethrow();
+    const Owned restricts = own(PyObject_CallMethod(mask_, "fill", "O", view.get()));
+    if (!restricts) rethrow();
+    const int truth = PyObject_IsTrue(restricts.get());
+    if (truth < 0) rethrow();
+    return truth != 0;
+  }
+
+  void accept(int32_t token) override {
+    const Locked locked;
+    if (!own(PyObject_CallMethod(mask_, "accept", "i", static_cast<int>(token)))) rethrow();
+  }
+
+  std::unique_ptr<TokenMask> fork() const override {
+    const Locked locked;
+    if (PyObject_HasAttrString(mask_, "fork") == 0) return nullptr;
+    const Owned copy = own(PyObject_CallMethod(mask_, "fork", nullptr));
+    if (!copy) rethrow();
+    return std::make_unique<PythonMask>(copy.get());
+  }
+
+ private:
+  PyObject* const mask_;
+};
+
+inline std::shared_ptr<TokenMask> make_mask(PyObject* mask) {
+  return std::make_shared<PythonMask>(mask);
+}
+
+}  // namespace packhorse::python

@@ -1,0 +1,286 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The C++ engine of generation, one to one: arguments converted, the GIL released."""
+
+import threading
+import time
+
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.object cimport PyObject
+from cython.operator cimport dereference as deref
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from libcpp cimport bool as cpp_bool
+from libcpp.memory cimport make_shared, shared_ptr
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+
+from packhorse._device cimport Int32Span, parse_device, parse_dtype
+from packhorse._generation cimport *
+from packhorse._session cimport Weights, allocation_of
+
+cdef double LOOK_S = 0.05  # how often the main thread looks for signals while it waits
+
+
+cdef CGenerationOptions _options(given) except *:
+    """`given`: packhorse.options.GenerationOptions."""
+    cdef CGenerationOptions options
+    options.device = parse_device(given.device.encode())
+    options.dtype = parse_dtype(given.dtype.encode())
+    if given.kv_tokens is not None:
+        options.kv_tokens = <int64_t> given.kv_tokens
+    options.max_tokens = given.max_tokens
+    options.max_sequences = given.max_sequences
+    options.max_queue = given.max_queue
+    options.prefix_cache = given.prefix_cache
+    options.threads = 0 if given.threads is None else given.threads
+    options.pin_threads = given.pin_threads
+    if given.memory_limit is not None:
+        if given.memory_limit < 0:
+            raise ValueError(f"memory_limit is {given.memory_limit}, expected bytes from 0 on")
+        options.memory_limit = <size_t> given.memory_limit
+    options.eos_ids = list(given.eos_ids)
+    return options
+
+
+cdef CSampling _sampling(given) except *:
+    """`given`: packhorse.Sampling."""
+    cdef CSampling sampling
+    if given.max_new_tokens is not None:
+        sampling.max_new_tokens = <int64_t> given.max_new_tokens
+    sampling.temperature = given.temperature
+    sampling.top_k = given.top_k
+    sampling.top_p = given.top_p
+    sampling.min_p = given.min_p
+    sampling.repetition_penalty = given.repetition_penalty
+    sampling.presence_penalty = given.presence_penalty
+    sampling.frequency_penalty = given.frequency_penalty
+    sampling.logit_bias = list(given.logit_bias.items())
+    sampling.allowed_ids = list(given.allowed_ids)
+    if given.mask is not None:
+        sampling.mask = make_mask(<PyObject*> given.mask)
+    sampling.stop_ids = list(given.stop_ids)
+    sampling.ignore_eos = given.ignore_eos
+    if given.deadline_s is not None:
+        sampling.deadline_s = <double> given.deadline_s
+    if given.seed is not None:
+        sampling.seed = <uint64_t> given.seed
+    if given.logprobs is not None:
+        sampling.logprobs = <int64_t> given.logprobs
+    if given.prompt_logprobs is not None:
+        sampling.prompt_logprobs = <int64_t> given.prompt_logprobs
+    sampling.n = given.n
+    sampling.num_beams = given.num_beams
+    sampling.length_penalty = given.length_penalty
+    if given.early_stopping == "never":
+        sampling.early_stopping = EarlyStopping.kNever
+    elif given.early_stopping:
+        sampling.early_stopping = EarlyStopping.kTrue
+    else:
+        sampling.early_stopping = EarlyStopping.kFalse
+    return sampling
+
+
+cdef list _pairs(const vector[TokenLogprob]& top):
+    cdef size_t i
+    return [(top[i].id, top[i].logprob) for i in range(top.size())]
+
+
+cdef _plan(const CGenerationMemoryPlan& plan):
+    return (allocation_of(plan.weights), allocation_of(plan.arena), allocation_of(plan.kv_cache),
+            plan.kv_tokens, plan.bytes_per_token)
+
+
+def plan_generation(str spec_json, given):
+    """The plan of a model that is not loaded; `given` is GenerationOptions."""
+    cdef CGenerationOptions options = _options(given)
+    cdef string spec = spec_json.encode()
+    cdef CGenerationMemoryPlan plan
+    with nogil:
+        plan = c_plan_generation(spec, options)
+    return _plan(plan)
+
+
+cdef class NativeMailbox:
+    """Which of several requests have news, by number."""
+
+    cdef shared_ptr[CMailbox] mailbox
+
+    def __cinit__(self):
+        self.mailbox = make_shared[CMailbox]()
+
+    @property
+    def fd(self):
+        """A file descriptor that can be read while there are news."""
+        return deref(self.mailbox).fd()
+
+    def take(self):
+        """Numbers of requests that had news since the last time."""
+        return deref(self.mailbox).take()
+
+
+cdef class NativeRequest:
+    """Owner of one C++ request. `packhorse.GenerationRequest` is the class for people."""
+
+    cdef shared_ptr[CGenerationRequest] request
+
+    def next(self, size_t sequence, timeout_s=None):
+        """New tokens of a sequence; none where it has ended, or after `timeout_s` seconds."""
+        cdef vector[int32_t] ids
+        cdef double slice_s
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            slice_s = self._slice(until)
+            with nogil:
+                ids = deref(self.request).next(sequence, slice_s)
+            if not ids.empty():
+                return ids
+            if self.finish_reason(sequence):
+                # It may have ended, with more tokens, after `next` gave up.
+                return deref(self.request).next(sequence, 0)
+            PyErr_CheckSignals()
+            if until is not None and time.monotonic() >= until:
+                return []
+
+    def wait(self, timeout_s=None):
+        """Whether all sequences have ended, within `timeout_s` seconds."""
+        cdef cpp_bool done
+        cdef double slice_s
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            slice_s = self._slice(until)
+            with nogil:
+                done = deref(self.request).wait(slice_s)
+            if done:
+                return True
+            PyErr_CheckSignals()
+            if until is not None and time.monotonic() >= until:
+                return False
+
+    cdef double _slice(self, until) except? -1:
+        """Seconds to wait before the next look for signals, which the main thread handles."""
+        cdef double left = 1e9 if until is None else max(0.0, until - time.monotonic())
+        cdef bint is_main = threading.get_ident() == threading.main_thread().ident
+        return min(LOOK_S, left) if is_main else left
+
+    def cancel(self):
+        with nogil:
+            deref(self.request).cancel()
+
+    @property
+    def num_sequences(self):
+        return deref(self.request).num_sequences()
+
+    def finish_reason(self, size_t sequence):
+        return name_of(deref(self.request).finish_reason(sequence)).decode()
+
+    def result(self, size_t sequence):
+        """(ids, logprobs, top_logprobs in one list, score, finish reason, error)"""
+        cdef GeneratedSequence found
+        with nogil:
+            found = deref(self.request).result(sequence)
+        return (found.ids, found.logprobs, _pairs(found.top_logprobs), found.score,
+                name_of(found.finish_reason).decode(), found.error.decode(errors="replace"))
+
+    def prompt_logprobs(self):
+        """(logprobs, top in one list)"""
+        cdef CPromptLogprobs found
+        with nogil:
+            found = deref(self.request).prompt_logprobs()
+        return found.logprobs, _pairs(found.top)
+
+    def usage(self):
+        """(prompt tokens, those of them that were cached, new tokens)"""
+        cdef GenerationUsage found = deref(self.request).usage()
+        return found.prompt_tokens, found.cached_prompt_tokens, found.new_tokens
+
+    def listen(self, NativeMailbox mailbox not None, size_t number):
+        """From now on news are posted to the mailbox under this number."""
+        with nogil:
+            c_listen(deref(self.request), mailbox.mailbox, number)
+
+    def stop_listening(self):
+        with nogil:
+            c_stop_listening(deref(self.request))
+
+
+cdef class NativeGenerationSession:
+    """Owner of one C++ session. `packhorse.GenerationSession` is the class for people."""
+
+    cdef shared_ptr[CGenerationSession] session  # null once it is closed
+    cdef readonly int64_t max_context
+    cdef readonly int64_t vocab_size
+
+    @staticmethod
+    def load(str spec_json, list files, dict names, tensors, given):
+        """As of NativeSession; `given` is GenerationOptions."""
+        cdef NativeGenerationSession result = NativeGenerationSession()
+        cdef CGenerationOptions options = _options(given)
+        cdef string spec = spec_json.encode()
+        cdef Weights weights = Weights(files, names, tensors)
+        with nogil:
+            result.session = CGenerationSession.load(spec, deref(weights.source), options)
+        result.max_context = deref(result.session).max_context()
+        result.vocab_size = deref(result.session).vocab_size()
+        return result
+
+    cdef shared_ptr[CGenerationSession] _open(self) except *:
+        """The session for one call, which keeps it though another thread may close it."""
+        self.check_open()
+        return self.session
+
+    def check_open(self):
+        if self.session.get() == NULL:
+            raise RuntimeError("this session was closed, or never loaded: load another one")
+
+    @property
+    def closed(self):
+        return self.session.get() == NULL
+
+    def close(self):
+        """Ends all requests."""
+        cdef shared_ptr[CGenerationSession] session
+        session.swap(self.session)
+        with nogil:
+            session.reset()
+
+    def __dealloc__(self):
+        with nogil:  # the engine's thread may need the lock before it ends
+            self.session.reset()
+
+    def submit(self, const int32_t[::1] ids not None, sampling, double timeout_s):
+        """`sampling`: packhorse.Sampling."""
+        cdef NativeRequest request = NativeRequest()
+        cdef CSampling settings = _sampling(sampling)
+        cdef Int32Span prompt
+        cdef shared_ptr[CGenerationSession] session = self._open()
+        if ids.shape[0] > 0:
+            prompt = Int32Span(&ids[0], ids.shape[0])
+        with nogil:
+            request.request = deref(session).submit(prompt, settings, timeout_s)
+        return request
+
+    def mailbox(self):
+        return NativeMailbox()
+
+    def memory_plan(self):
+        """(weights, arena, cache of keys and values, its tokens, bytes of a token)"""
+        return _plan(deref(self._open()).memory_plan())
+
+    def stats(self):
+        cdef shared_ptr[CGenerationSession] session = self._open()
+        cdef CGenerationStats found
+        with nogil:
+            found = deref(session).stats()
+        return {
+            "queued": found.queued,
+            "running": found.running,
+            "pages": found.pages,
+            "pages_used": found.pages_used,
+            "pages_cached": found.pages_cached,
+            "pages_free": found.pages_free,
+            "steps": found.steps,
+            "computed_tokens": found.computed_tokens,
+            "new_tokens": found.new_tokens,
+            "preemptions": found.preemptions,
+            "prefix_hit_tokens": found.prefix_hit_tokens,
+            "finished_requests": found.finished_requests,
+        }

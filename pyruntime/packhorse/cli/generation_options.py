@@ -1,0 +1,99 @@
+"""Options of the commands that generate: of `TextModel.generate` and of loading for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from packhorse.cli.options import Running
+
+_MACHINE = "Model and machine"
+_FORM = "Form of the output (needs the extra structured)"
+
+
+@dataclass(frozen=True)
+class LoadingGenerator(Running):
+    """Everything that `TextModel.load` takes for a model that generates."""
+
+    kv_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            rich_help_panel=_MACHINE,
+            help="Tokens that the cache of keys and values holds; by default what memory takes.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Generating:
+    """How texts are generated; by default as the model's files say."""
+
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Most tokens of the text.")
+    ] = None
+    temperature: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="T", help="0: the most probable token each time."),
+    ] = None
+    top_k: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Only the N most probable tokens.")
+    ] = None
+    top_p: Annotated[
+        float | None,
+        typer.Option(metavar="P", help="Only the tokens that have this probability together."),
+    ] = None
+    min_p: Annotated[
+        float | None,
+        typer.Option(metavar="P", help="Only tokens with this share of the best one's chance."),
+    ] = None
+    repetition_penalty: Annotated[
+        float | None, typer.Option(metavar="X", help="Above 1: what was said becomes less likely.")
+    ] = None
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="The same number gives the same text again."),
+    ] = None
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Ends the text, and is not in it; may be repeated."),
+    ] = None
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on after the tokens that end a text.")
+    ] = False
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", rich_help_panel=_FORM, help="The output is JSON of this JSON schema."
+        ),
+    ] = None
+    regex: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            rich_help_panel=_FORM,
+            help="The output matches this regular expression as a whole.",
+        ),
+    ] = None
+    choice: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT", rich_help_panel=_FORM, help="The output is one of these; repeated."
+        ),
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """What was given, as `TextModel.generate` names it."""
+        given = {
+            **vars(self),
+            "choices": self.choice or None,
+            "stop": self.stop or None,
+            "schema": None if self.schema is None else self.schema.read_text("utf-8"),
+            "ignore_eos": self.ignore_eos or None,
+        }
+        del given["choice"]
+        return {name: value for name, value in given.items() if value is not None}

@@ -1,0 +1,25 @@
+"""Generation: what a request asks for, and what it gives. Sessions are in `session`."""
+
+from packhorse.generation.plan import GenerationMemoryPlan
+from packhorse.generation.request import GenerationRequest
+from packhorse.generation.results import (
+    FinishReason,
+    GeneratedTokens,
+    Generation,
+    PromptLogprobs,
+    Usage,
+)
+from packhorse.generation.sampling import EarlyStopping, Sampling, TokenMask
+
+__all__ = [
+    "EarlyStopping",
+    "FinishReason",
+    "GeneratedTokens",
+    "Generation",
+    "GenerationMemoryPlan",
+    "GenerationRequest",
+    "PromptLogprobs",
+    "Sampling",
+    "TokenMask",
+    "Usage",
+]

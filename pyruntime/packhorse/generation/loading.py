@@ -1,0 +1,38 @@
+"""How `Session.load` makes a session that generates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+from packhorse._generation import NativeGenerationSession
+from packhorse.generation.session import GenerationSession
+from packhorse.options import GenerationOptions, ModelPath
+from packhorse.session import Session
+
+
+def load_generation(
+    cls: type[Session],
+    path: ModelPath,
+    revision: str | None,
+    spec: dict[str, Any],
+    weights: tuple[list[Any], dict[str, str], Mapping[str, Any] | None],
+    options: GenerationOptions,
+) -> GenerationSession:
+    """`weights`: as `NativeGenerationSession.load` takes them. The tokens that end a sequence are
+    read from the model's files."""
+    from packhorse_weights.generation_files import read_generation
+
+    again = asdict(options)
+    del again["eos_ids"]
+    options = replace(options, eos_ids=read_generation(path, revision=revision).eos_ids)
+    native = NativeGenerationSession.load(json.dumps(spec), *weights, options)
+    # Whoever loads it again shall have a cache of the same size, whatever memory is free there.
+    if options.kv_tokens is None:
+        again["kv_tokens"] = native.memory_plan()[3]
+    return GenerationSession(
+        native, spec, options, partial(cls.load, path, revision=revision, **again)
+    )

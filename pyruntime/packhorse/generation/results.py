@@ -1,0 +1,66 @@
+"""What a request has generated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+FinishReason = Literal["", "stop", "length", "cancelled", "deadline", "error"]
+TokenLogprobs = list[tuple[int, float]]  # (token id, its log-probability), most probable first
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens that a request took.
+
+    prompt_tokens         of its prompt
+    cached_prompt_tokens  of them, those whose keys and values came from the prefix cache
+    new_tokens            that were computed, of all sequences of the request
+    """
+
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    new_tokens: int
+
+
+@dataclass(frozen=True)
+class PromptLogprobs:
+    """Log-probabilities of a prompt of P tokens, by the model itself.
+
+    logprobs  [P - 1] of the tokens 1 to P - 1, each after those before it
+    top       [P - 1] lists of the `prompt_logprobs` most probable tokens at their places
+    """
+
+    logprobs: list[float]
+    top: list[TokenLogprobs]
+
+
+@dataclass(frozen=True)
+class GeneratedTokens:
+    """One sequence that was generated.
+
+    ids              its tokens, the one that ended it included
+    finish_reason    "stop" (a token or text that ends it, or a mask that allowed no more),
+                     "length" (max_new_tokens, the model's context or the whole cache),
+                     "cancelled", "deadline"; "" while it runs
+    logprobs         of the tokens `ids`, where they were asked for
+    top_logprobs     for each token, the `logprobs` most probable ones at its place
+    score            of a hypothesis of beam search; else 0
+    prompt_logprobs  where they were asked for
+    usage            of the whole request
+    """
+
+    ids: list[int]
+    finish_reason: FinishReason
+    logprobs: list[float] | None
+    top_logprobs: list[TokenLogprobs] | None
+    score: float
+    prompt_logprobs: PromptLogprobs | None
+    usage: Usage
+
+
+@dataclass(frozen=True)
+class Generation(GeneratedTokens):
+    """One text that was generated: `text`, without what ended it, and its tokens."""
+
+    text: str

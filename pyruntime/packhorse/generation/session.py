@@ -1,0 +1,199 @@
+"""The session that generates: prompts of token ids in, tokens out."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from packhorse.generation.plan import GenerationMemoryPlan
+from packhorse.generation.request import GenerationRequest
+from packhorse.generation.sampling import Sampling
+from packhorse.lifetime import SessionLifetime
+from packhorse.names import OutputName
+from packhorse.options import GenerationOptions
+from packhorse.packing import TokenSequence, as_int32
+from packhorse.result import OutputShape
+from packhorse.session import Session
+
+if TYPE_CHECKING:
+    from packhorse._generation import NativeGenerationSession, NativeMailbox
+
+
+class GenerationSession(Session):
+    """A `Session` of a causal language model, as `Session.load` gives it for one: it generates, and
+    gives no hidden states or embeddings.
+
+    An engine with a thread of its own runs the requests of all callers together. Methods may be
+    called from any thread.
+    """
+
+    memory_plan: GenerationMemoryPlan
+
+    def __init__(
+        self,
+        native: NativeGenerationSession,
+        config: dict[str, Any],
+        options: GenerationOptions,
+        reload: Callable[[], Session] | None = None,
+    ) -> None:
+        """`reload`: as of `Session`."""
+        SessionLifetime.__init__(self, native, reload)
+        self._engine = native
+        self._options = options
+        self._max_predictions = 0
+        self._max_queue, self._eos_ids = options.max_queue, options.eos_ids
+        self.config = config
+        self.memory_plan = GenerationMemoryPlan.of_generation(native.memory_plan())
+        _sessions.add(self)
+
+    def generate(
+        self, prompts: Iterable[TokenSequence], sampling: Sampling | None = None
+    ) -> list[Any]:
+        """Generates from any number of prompts: see `Session.generate`."""
+        if sampling is None:
+            sampling = Sampling()
+        if sampling.mask is not None:
+            raise ValueError("sampling.mask is of one request alone: use submit for each prompt")
+        running: deque[GenerationRequest] = deque()
+        found: list[Any] = []
+
+        def collect() -> None:
+            request = running.popleft()
+            try:
+                results = request.results()
+            except RuntimeError as error:
+                raise RuntimeError(f"prompts[{len(found)}]: {error}") from None
+            found.append(results[0] if sampling.n == 1 else results)
+
+        try:
+            for i, ids in enumerate(prompts):
+                if len(running) == self._max_queue:
+                    collect()
+                running.append(self._submit(f"prompts[{i}]", ids, sampling, _FOREVER))
+            while running:
+                collect()
+        finally:
+            for request in running:
+                request.cancel()
+        return found
+
+    def submit(
+        self, ids: TokenSequence, sampling: Sampling | None = None, *, timeout_s: float = 0.0
+    ) -> GenerationRequest:
+        """Starts generating from one prompt: see `Session.submit`."""
+        return self._submit("ids", ids, sampling or Sampling(), timeout_s)
+
+    def _submit(
+        self, name: str, ids: TokenSequence, sampling: Sampling, timeout_s: float
+    ) -> GenerationRequest:
+        self.check_open()
+        prompt = as_int32(name, ids)
+        if not prompt.size:
+            raise ValueError(f"{name} is empty, expected a prompt of at least one token")
+        native = self._engine.submit(prompt, sampling, timeout_s)
+        return GenerationRequest(native, prompt.size, sampling)
+
+    def mailbox(self) -> NativeMailbox:
+        """Collects which of several requests have news (`GenerationRequest.listen`)."""
+        return self._engine.mailbox()
+
+    @property
+    def stats(self) -> dict[str, int]:
+        """What the engine does at this moment, and what it has done since it was loaded.
+
+        "queued" and "running" sequences; "pages" of the cache, which are "pages_used" by running
+        sequences, "pages_cached" for prompts that begin alike, or "pages_free"; "steps",
+        "computed_tokens" (of prompts, of output, and those computed again), "new_tokens",
+        "preemptions", "prefix_hit_tokens" (taken from the cache), "finished_requests".
+        """
+        return self._engine.stats()
+
+    @property
+    def max_context(self) -> int:
+        """Tokens of the longest sequence, prompt and output, that the model and the cache take."""
+        return self._engine.max_context
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens that there are logits of."""
+        return self._engine.vocab_size
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Tokens that end a sequence, as the model's files say."""
+        return self._eos_ids
+
+    @property
+    def generates(self) -> bool:
+        """True: it generates, and gives nothing else."""
+        return True
+
+    @property
+    def hidden_size(self) -> int:
+        """The number of columns of hidden states, which it does not give."""
+        return int(self.config["hidden_size"])
+
+    @property
+    def embedding_size(self) -> int:
+        """Raises ValueError: it gives no embeddings."""
+        self._refuse("embedding_size")
+
+    @property
+    def outputs(self) -> dict[OutputName, OutputShape]:
+        """Empty: it gives tokens alone."""
+        return {}
+
+    @property
+    def max_seqlen(self) -> int:
+        """The same as `max_context`."""
+        return self.max_context
+
+    @property
+    def max_queue(self) -> int:
+        """Requests that may wait to be started."""
+        return self._max_queue
+
+    def _refuse(self, method: str) -> NoReturn:
+        raise ValueError(
+            f"{method}: this session generates text: load the model with kv_tokens=0 for hidden "
+            "states and embeddings"
+        )
+
+    def run(self, *_args: Any, **_options: Any) -> NoReturn:
+        """Raises ValueError: it generates, and does nothing else."""
+        self._refuse("run")
+
+    def run_many(self, *_args: Any, **_options: Any) -> NoReturn:
+        """Raises ValueError: it generates, and does nothing else."""
+        self._refuse("run_many")
+
+    def score(self, *_args: Any, **_options: Any) -> NoReturn:
+        """Raises ValueError: it generates, and does nothing else."""
+        self._refuse("score")
+
+    def explain(self, *_args: Any, **_options: Any) -> NoReturn:
+        """Raises ValueError: it generates, and does nothing else."""
+        self._refuse("explain")
+
+    def __repr__(self) -> str:
+        return (
+            f"GenerationSession({self.config.get('family')}, hidden_size={self.hidden_size}, "
+            f"device='{self.device}', dtype='{self.dtype}', "
+            f"kv_tokens={self.memory_plan.kv_tokens}, max_context={self.max_context})"
+        )
+
+
+_FOREVER = 1e18  # seconds
+_sessions: weakref.WeakSet[GenerationSession] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """Before the interpreter ends: an engine that is to call a mask would wait for it forever."""
+    for session in list(_sessions):
+        session.close()
+
+
+atexit.register(_close_all)

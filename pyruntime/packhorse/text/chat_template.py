@@ -1,0 +1,178 @@
+"""Conversations to prompts, by the chat template that a model comes with.
+
+Templates are programs of Jinja, written for transformers. They run in its sandbox, with what
+`apply_chat_template` of transformers gives them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+Message = Mapping[str, Any]
+_LAST = "\ufdd0end of the last message\ufdd0"  # U+FDD0 is in no text
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    try:
+        from jinja2 import TemplateError, nodes
+        from jinja2.ext import Extension, loopcontrols
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ModuleNotFoundError:
+        from packhorse_weights.extras import missing_package
+
+        raise missing_package("text", "jinja2", "a chat template") from None
+
+    class Generation(Extension):
+        """{% generation %} marks what the model wrote, for training; what is in it stays."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body).set_lineno(line)
+
+    def raise_exception(message: str) -> NoReturn:
+        raise TemplateError(message)
+
+    def to_json(
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
+
+    made = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    made.filters["tojson"] = to_json
+    made.globals["raise_exception"] = raise_exception
+    made.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
+    return made
+
+
+class ChatTemplates:
+    """The chat templates of one model, by name; most have one, "default".
+
+    special_tokens  what templates may write, such as "bos_token"
+    """
+
+    def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, Any]) -> None:
+        self._templates = templates
+        self._special_tokens = special_tokens
+        self._compiled: dict[str, Template] = {}
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        chat_template: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_args: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt of a conversation. Arguments as of `TextModel.chat`. Raises ValueError."""
+        check_messages(messages)
+        if continue_final_message:
+            if add_generation_prompt:
+                raise ValueError(
+                    "continue_final_message goes with add_generation_prompt=False: the last "
+                    "message is continued, or a new one begun"
+                )
+            messages = _marked(messages)
+        text = self._render(
+            self._choose(chat_template, tools),
+            {
+                **self._special_tokens,
+                "messages": [dict(message) for message in messages],
+                "tools": None if tools is None else [dict(tool) for tool in tools],
+                "documents": documents,
+                "add_generation_prompt": add_generation_prompt,
+                **(template_args or {}),
+            },
+        )
+        return _up_to_mark(text) if continue_final_message else text
+
+    def _choose(self, asked: str | None, tools: object) -> str:
+        """The text of a template: of this name, or `asked` itself, or the model's own."""
+        if asked is not None:
+            return self._templates.get(asked, asked)
+        if tools is not None and "tool_use" in self._templates:
+            return self._templates["tool_use"]
+        if "default" in self._templates:
+            return self._templates["default"]
+        known = ", ".join(self._templates)
+        raise ValueError(
+            f"this model has several chat templates and no default one: {known}; name one by "
+            "chat_template="
+            if known
+            else "this model has no chat template: give one by chat_template=, or use generate"
+        )
+
+    def _render(self, template: str, values: Mapping[str, Any]) -> str:
+        compiled = self._compiled.get(template)
+        try:
+            if compiled is None:
+                compiled = self._compiled[template] = _environment().from_string(template)
+            return compiled.render(**values)
+        except ModuleNotFoundError:
+            raise
+        except Exception as error:  # of Jinja, and whatever the template's own steps raise
+            raise ValueError(f"chat template: {error}") from error
+
+
+def check_messages(messages: Any) -> None:
+    """Raises ValueError for what is no conversation."""
+    if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence) or not messages:
+        raise ValueError(
+            f'messages is {messages!r:.80}, expected a list of {{"role": ..., "content": ...}}'
+        )
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise ValueError(
+                f'messages[{i}] is {message!r:.80}, expected {{"role": ..., "content": ...}}'
+            )
+
+
+def _marked(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """The messages with a mark at the end of the last one's text."""
+    found = [dict(deepcopy(message)) for message in messages]
+    content = found[-1].get("content")
+    if isinstance(content, str):
+        found[-1]["content"] = f"{content}{_LAST} "
+        return found
+    for part in reversed(content) if isinstance(content, list) else ():
+        if isinstance(part, dict) and isinstance(part.get("text"), str):
+            part["text"] += f"{_LAST} "
+            return found
+    raise ValueError(
+        f"continue_final_message: the last message's content is {content!r:.80}, expected text"
+    )
+
+
+def _up_to_mark(text: str) -> str:
+    where = text.rfind(_LAST)
+    if where < 0:
+        raise ValueError(
+            "continue_final_message: this chat template does not write the last message as it is"
+        )
+    before, trimmed = text[:where], text[where + len(_LAST) :][:1] != " "
+    return before.rstrip() if trimmed else before

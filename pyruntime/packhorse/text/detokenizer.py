@@ -1,0 +1,144 @@
+"""Tokens to text, piece by piece: the pieces, joined, are the text of all tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from packhorse.text.decoder_steps import Replacement, Step, make_steps
+
+# As transformers cleans up a text: what stands after a space -> what both become.
+CLEANED_UP = {
+    " .": ".",
+    " ?": "?",
+    " !": "!",
+    " ,": ",",
+    " ' ": "'",
+    " n't": "n't",
+    " 'm": "'m",
+    " 's": "'s",
+    " 've": "'ve",
+    " 're": "'re",
+}
+
+_CONTEXT = 16  # tokens before the first one of a stream that may change its text
+
+
+class TextStream(Protocol):
+    """The text of one sequence, as it grows."""
+
+    def push(self, token: int) -> str:
+        """What is certain of the text when one more token has come."""
+        ...
+
+    def finish(self) -> str:
+        """The rest, when nothing comes any more."""
+        ...
+
+
+class Detokenizer:
+    """Makes streams of text for one tokenizer, of the package tokenizers.
+
+    clean_up  whether spaces before punctuation are taken out, as transformers does where
+              tokenizer_config.json says `clean_up_tokenization_spaces`
+    """
+
+    def __init__(self, tokenizer: Any, *, clean_up: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._clean_up = clean_up
+        self._decoder = json.loads(tokenizer.to_str())["decoder"]
+        added = tokenizer.get_added_tokens_decoder()
+        self._special = {token.content for token in added.values() if token.special}
+        self._tokens: dict[int, str | None] = {}
+
+    def token(self, token_id: int) -> str | None:
+        """The entry of the vocabulary; None where it stands for no text."""
+        if token_id not in self._tokens:
+            token = self._tokenizer.id_to_token(token_id)
+            self._tokens[token_id] = None if token in self._special else token
+        return self._tokens[token_id]
+
+    def stream(self, before: Sequence[int] = ()) -> TextStream:
+        """A stream for tokens that come after those of `before`, whose text it does not give."""
+        known = [token for token in before if self.token(token) is not None][-_CONTEXT:]
+        stream = self._stream(known)
+        if stream is None:
+            return _Whole(self, list(before))
+        # What is not certain of the text before would be given with the first tokens after it.
+        ends = self._stream(known)
+        return stream if ends is None else _Without(stream, len(ends.finish()))
+
+    def _stream(self, before: Iterable[int]) -> _Stream | None:
+        steps = make_steps(self._decoder)
+        if steps is None:
+            return None
+        if self._clean_up:
+            steps += [Replacement(old, new) for old, new in CLEANED_UP.items()]
+        stream = _Stream(self, steps)
+        for token in before:
+            stream.push(token)
+        return stream
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of all tokens."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        for old, new in CLEANED_UP.items() if self._clean_up else ():
+            text = text.replace(old, new)
+        return text
+
+
+class _Stream:
+    """A chain of steps."""
+
+    def __init__(self, detokenizer: Detokenizer, steps: Sequence[Step]) -> None:
+        self._token = detokenizer.token
+        self._steps = steps
+
+    def push(self, token: int) -> str:
+        text = self._token(token)
+        return "" if text is None else self._through([text], 0)
+
+    def _through(self, texts: Iterable[str], first: int) -> str:
+        for step in self._steps[first:]:
+            texts = [made for text in texts for made in step.push(text)]
+        return "".join(texts)
+
+    def finish(self) -> str:
+        rest = (self._through(step.finish(), i + 1) for i, step in enumerate(self._steps))
+        return "".join(rest)
+
+
+class _Without:
+    """A stream without its first characters."""
+
+    def __init__(self, stream: _Stream, count: int) -> None:
+        self._stream, self._left = stream, count
+
+    def _cut(self, text: str) -> str:
+        cut = min(self._left, len(text))
+        self._left -= cut
+        return text[cut:]
+
+    def push(self, token: int) -> str:
+        return self._cut(self._stream.push(token))
+
+    def finish(self) -> str:
+        return self._cut(self._stream.finish())
+
+
+class _Whole:
+    """For decoders of which nothing is certain before the end."""
+
+    def __init__(self, detokenizer: Detokenizer, before: list[int]) -> None:
+        self._detokenizer = detokenizer
+        self._before = before
+        self._ids: list[int] = []
+
+    def push(self, token: int) -> str:
+        self._ids.append(token)
+        return ""
+
+    def finish(self) -> str:
+        known = self._detokenizer.decode(self._before)
+        return self._detokenizer.decode([*self._before, *self._ids])[len(known) :]

@@ -1,0 +1,263 @@
+"""The methods of `TextModel` that generate."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from packhorse.generation.results import Generation
+from packhorse.heads import methods_for
+from packhorse.text.generation import Conversation, TextGeneration
+from packhorse.text.generation_options import ChatCall, GenerateCall
+from packhorse.text.generator import TextStreaming
+from packhorse.text.loaded import LoadedText
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+def _check_plain(n: int, details: bool) -> None:
+    if n != 1:
+        raise ValueError(f"stream=True gives one text: n is {n!r:.80}, expected 1")
+    if details:
+        raise ValueError(
+            "stream=True gives pieces of text, details=True a Generation: when the stream has "
+            "ended, its `result` is one"
+        )
+
+
+class GeneratingText(LoadedText):
+    """The methods of `TextModel` that generate."""
+
+    def _generating(self, method: str) -> TextGeneration:
+        """Raises ValueError where the model does not generate."""
+        if self._generation is None:
+            methods = " or ".join(methods_for(self.session.config))
+            raise ValueError(
+                f"{method}: this model was not loaded for generation: use {methods}, or load a "
+                "causal language model, with kv_tokens over 0 where its files say otherwise"
+            )
+        return self._generation
+
+    @overload
+    def generate(
+        self, prompt: str, *, stream: Literal[True], **options: Unpack[GenerateCall]
+    ) -> TextStreaming: ...
+    @overload
+    def generate(
+        self,
+        prompt: str,
+        *,
+        n: Literal[1] = ...,
+        stream: Literal[False] = ...,
+        details: Literal[False] = ...,
+        **options: Unpack[GenerateCall],
+    ) -> str: ...
+    @overload
+    def generate(
+        self,
+        prompt: str,
+        *,
+        n: int,
+        stream: Literal[False] = ...,
+        details: Literal[False] = ...,
+        **options: Unpack[GenerateCall],
+    ) -> list[str]: ...
+    @overload
+    def generate(
+        self,
+        prompt: str,
+        *,
+        n: Literal[1] = ...,
+        stream: Literal[False] = ...,
+        details: Literal[True],
+        **options: Unpack[GenerateCall],
+    ) -> Generation: ...
+    @overload
+    def generate(
+        self,
+        prompt: str,
+        *,
+        n: int,
+        stream: Literal[False] = ...,
+        details: Literal[True],
+        **options: Unpack[GenerateCall],
+    ) -> list[Generation]: ...
+    @overload
+    def generate(
+        self,
+        prompt: Iterable[str],
+        *,
+        n: Literal[1] = ...,
+        stream: Literal[False] = ...,
+        details: Literal[False] = ...,
+        **options: Unpack[GenerateCall],
+    ) -> list[str]: ...
+    @overload
+    def generate(
+        self,
+        prompt: Iterable[str],
+        *,
+        n: int,
+        stream: Literal[False] = ...,
+        details: Literal[False] = ...,
+        **options: Unpack[GenerateCall],
+    ) -> list[list[str]]: ...
+    @overload
+    def generate(
+        self,
+        prompt: Iterable[str],
+        *,
+        n: Literal[1] = ...,
+        stream: Literal[False] = ...,
+        details: Literal[True],
+        **options: Unpack[GenerateCall],
+    ) -> list[Generation]: ...
+    @overload
+    def generate(
+        self,
+        prompt: Iterable[str],
+        *,
+        n: int,
+        stream: Literal[False] = ...,
+        details: Literal[True],
+        **options: Unpack[GenerateCall],
+    ) -> list[list[Generation]]: ...
+    def generate(
+        self,
+        prompt: str | Iterable[str],
+        *,
+        n: int = 1,
+        stream: bool = False,
+        details: bool = False,
+        **options: Unpack[GenerateCall],
+    ) -> Any:
+        """The text with which the model goes on after a prompt; a list of texts, in order, for
+        several prompts, and for each a list of n for n over 1.
+
+        stream   of one prompt: gives the pieces of the text as they come (`TextStreaming`). They
+                 never end within a character, and joined they are the text
+        details  gives `Generation` objects: text, ids, finish_reason, logprobs, usage
+        stop     a text, or several, before the first of which the text ends, whatever tokens it is
+                 made of
+        schema, regex, choices
+                 at most one of them: the output is JSON of this schema (a dict, its text, a class
+                 of pydantic, or True for any JSON), matches a regular expression as a whole, or is
+                 one of some texts. Needs the extra `structured`
+
+        The other options are those of `Sampling`. What is left out, or None, is as
+        generation_config.json or the GGUF file says, else as in `Sampling`: the most probable token
+        each time, up to the end of the context.
+
+        Raises ValueError: a model that does not generate; a prompt beyond the context (the message
+        has both numbers); options that are not acceptable. RuntimeError: the session was closed, or
+        a request failed. An error or Ctrl-C cancels what still runs.
+        """
+        generation = self._generating("generate")
+        if stream:
+            _check_plain(n, details)
+            return generation.stream(prompt, options)
+        return generation.generate(prompt, n, details, options)
+
+    @overload
+    def chat(
+        self, messages: Conversation, *, stream: Literal[True], **options: Unpack[ChatCall]
+    ) -> TextStreaming: ...
+    @overload
+    def chat(
+        self,
+        messages: Conversation,
+        *,
+        n: Literal[1] = ...,
+        stream: Literal[False] = ...,
+        details: Literal[False] = ...,
+        **options: Unpack[ChatCall],
+    ) -> str: ...
+    @overload
+    def chat(
+        self,
+        messages: Conversation,
+        *,
+        n: int,
+        stream: Literal[False] = ...,
+        details: Literal[False] = ...,
+        **options: Unpack[ChatCall],
+    ) -> list[str]: ...
+    @overload
+    def chat(
+        self,
+        messages: Conversation,
+        *,
+        n: Literal[1] = ...,
+        stream: Literal[False] = ...,
+        details: Literal[True],
+        **options: Unpack[ChatCall],
+    ) -> Generation: ...
+    @overload
+    def chat(
+        self,
+        messages: Conversation,
+        *,
+        n: int,
+        stream: Literal[False] = ...,
+        details: Literal[True],
+        **options: Unpack[ChatCall],
+    ) -> list[Generation]: ...
+    @overload
+    def chat(
+        self, messages: Sequence[Conversation], *, n: int = ..., **options: Unpack[ChatCall]
+    ) -> list[Any]: ...
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Conversation],
+        *,
+        n: int = ...,
+        details: bool,
+        **options: Unpack[ChatCall],
+    ) -> list[Any]: ...
+    def chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        *,
+        n: int = 1,
+        stream: bool = False,
+        details: bool = False,
+        **options: Unpack[ChatCall],
+    ) -> Any:
+        """The model's answer in a conversation, a list of {"role": ..., "content": ...}; a list of
+        answers for a list of conversations.
+
+        The prompt is what the model's chat template writes, as in transformers.
+
+        tools                   functions that the model may call, each as a JSON schema of the form
+                                {"type": "function", "function": {...}}
+        documents               for templates that have a place for them
+        chat_template           the name of one of the model's templates, or a template (Jinja)
+        add_generation_prompt   whether the template begins the answer; default True
+        continue_final_message  the last message is the beginning of the answer, which is continued;
+                                with add_generation_prompt=False
+        template_args           what else the template knows, such as {"enable_thinking": False}
+
+        The other arguments, results and errors are those of `generate`; ValueError also for a model
+        without a chat template, and for what the template refuses.
+        """
+        generation = self._generating("chat")
+        if stream:
+            _check_plain(n, details)
+            return generation.stream_chat(messages, options)
+        return generation.chat(messages, n, details, options)
+
+    def generate_async(self, prompt: str, **options: Unpack[GenerateCall]) -> AsyncIterator[str]:
+        """The pieces of one text, for `async for`: as `generate(prompt, stream=True)`. Whoever ends
+        the iteration early, or is cancelled, cancels the request. No thread waits meanwhile."""
+        return self._generating("generate_async").stream(prompt, options, timeout_s=0).pieces()
+
+    def chat_async(self, messages: Conversation, **options: Unpack[ChatCall]) -> AsyncIterator[str]:
+        """The pieces of one answer, for `async for`: as `chat(messages, stream=True)`."""
+        generation = self._generating("chat_async")
+        return generation.stream_chat(messages, options, timeout_s=0).pieces()
+
+    def apply_chat_template(self, messages: Conversation, **options: Any) -> str:
+        """The prompt that `chat` makes of a conversation; its options are those of the template."""
+        return self._generating("apply_chat_template").templates.render(messages, **options)

@@ -1,0 +1,140 @@
+"""Texts that go on: what becomes of the prompts and conversations of one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from packhorse.packing import Int32Array
+from packhorse.text.chat_template import ChatTemplates, Message
+from packhorse.text.checks import check_ids
+from packhorse.text.detokenizer import Detokenizer
+from packhorse.text.generation_options import (
+    CHAT_OPTIONS,
+    ChatCall,
+    GenerateCall,
+    RequestOptions,
+    check_options,
+)
+from packhorse.text.generator import FOREVER, Generator, TextStreaming, as_asked
+from packhorse.text.runner import TextRunner
+from packhorse.text.structured import Grammars
+
+if TYPE_CHECKING:
+    from packhorse_weights.generation_files import GenerationFiles
+
+Conversation = Sequence[Message]
+
+
+class TextGeneration:
+    """A model that generates and what its files say, for any number of threads."""
+
+    def __init__(self, runner: TextRunner, files: GenerationFiles) -> None:
+        """`runner` has a `GenerationSession`."""
+        from packhorse.generation.session import GenerationSession
+
+        session, tokenizer = runner.session, runner.tokenizer
+        assert isinstance(session, GenerationSession)
+        self._made_of = (runner, files)
+        self._tokenizer = tokenizer
+        self._vocab_size = session.vocab_size
+        self._defaults = files.defaults
+        clean_up = tokenizer.config.clean_up_spaces
+        self._generator = Generator(session, Detokenizer(tokenizer.backend, clean_up=clean_up))
+        self._grammars = Grammars(tokenizer, session.vocab_size, session.eos_ids)
+        self.templates = ChatTemplates(files.chat_templates, files.special_tokens)
+
+    def __reduce__(self) -> tuple[type[TextGeneration], tuple[TextRunner, GenerationFiles]]:
+        return type(self), self._made_of
+
+    def __copy__(self) -> TextGeneration:
+        return self
+
+    def __deepcopy__(self, _memo: object) -> TextGeneration:
+        return self
+
+    def _options(self, n: int, options: Mapping[str, Any]) -> RequestOptions:
+        return RequestOptions(self._defaults, self._tokenizer, self._grammars, n, options)
+
+    def prompt_ids(self, prompt: Any, number: int) -> Int32Array:
+        """Of a prompt as it stands, with the tokens that the tokenizer puts around a text."""
+        encode, table = self._tokenizer.encode, self._vocab_size
+        return encode([prompt], None, first=number, pairs=False, table=table).ids[0]
+
+    def chat_ids(self, messages: Conversation, options: Mapping[str, Any]) -> Int32Array:
+        """Of a conversation: the template writes all special tokens itself."""
+        ids = self._tokenizer.plain_ids(self.templates.render(messages, **options))
+        check_ids(self._tokenizer.backend, [ids], self._vocab_size, 0)
+        return ids
+
+    def generate(
+        self, prompt: str | Iterable[str], n: int, details: bool, options: Mapping[str, Any]
+    ) -> Any:
+        check_options("generate", options, GenerateCall)
+        prompts = [prompt] if isinstance(prompt, str) else prompt
+        named = ((f"prompts[{i}]", self.prompt_ids(one, i)) for i, one in enumerate(prompts))
+        found = self._generator.run(named, self._options(n, options), continues=True)
+        results = [as_asked(one, n, details) for one in found]
+        return results[0] if isinstance(prompt, str) else results
+
+    def stream(
+        self, prompt: object, options: Mapping[str, Any], timeout_s: float = FOREVER
+    ) -> TextStreaming:
+        """`timeout_s`: as of `Session.submit`."""
+        check_options("generate", options, GenerateCall)
+        asked = self._options(1, options)
+        _check_stream("prompt", prompt, isinstance(prompt, str), asked)
+        return self._generator.stream("prompt", self.prompt_ids(prompt, 0), asked, True, timeout_s)
+
+    def chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        n: int,
+        details: bool,
+        options: Mapping[str, Any],
+    ) -> Any:
+        of_template, rest = _split(options)
+        several = _are_several(messages)
+        chats: Sequence[Any] = messages if several else [messages]
+        named = (
+            (f"messages[{i}]" if several else "messages", self.chat_ids(chat, of_template))
+            for i, chat in enumerate(chats)
+        )
+        found = self._generator.run(named, self._options(n, rest), continues=False)
+        results = [as_asked(one, n, details) for one in found]
+        return results if several else results[0]
+
+    def stream_chat(
+        self, messages: Any, options: Mapping[str, Any], timeout_s: float = FOREVER
+    ) -> TextStreaming:
+        """`timeout_s`: as of `Session.submit`."""
+        of_template, rest = _split(options)
+        asked = self._options(1, rest)
+        _check_stream("conversation", messages, not _are_several(messages), asked)
+        ids = self.chat_ids(messages, of_template)
+        return self._generator.stream("messages", ids, asked, False, timeout_s)
+
+
+def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(those of the chat template, those of requests)"""
+    check_options("chat", options, ChatCall)
+    of_template = {name: value for name, value in options.items() if name in CHAT_OPTIONS}
+    return of_template, {name: options[name] for name in options.keys() - CHAT_OPTIONS}
+
+
+def _are_several(messages: Any) -> bool:
+    """Whether it is a list of conversations rather than one."""
+    return (
+        isinstance(messages, Sequence)
+        and not isinstance(messages, str)
+        and len(messages) > 0
+        and not isinstance(messages[0], Mapping)
+        and isinstance(messages[0], Sequence)
+    )
+
+
+def _check_stream(name: str, value: object, is_one: bool, options: RequestOptions) -> None:
+    if not is_one:
+        raise ValueError(f"stream=True takes one {name}, found {value!r:.80}")
+    if options.sampling().num_beams > 1:
+        raise ValueError("stream=True gives a text as it comes: num_beams must be 1")

@@ -1,0 +1,116 @@
+"""Options of generated texts: as asked for, else as the model's files say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from packhorse.generation.sampling import EarlyStopping, Sampling
+
+if TYPE_CHECKING:
+    from packhorse.text.structured import Grammars
+    from packhorse.text.tokenizer import TextTokenizer
+
+
+class GenerateCall(TypedDict, total=False):
+    """Options of `TextModel.generate`, which says what they mean. None: as the model's files say,
+    else the default of `packhorse.Sampling`."""
+
+    max_new_tokens: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    logit_bias: Mapping[int, float] | None
+    allowed_ids: Sequence[int] | None
+    stop: str | Sequence[str] | None
+    stop_ids: Sequence[int] | None
+    ignore_eos: bool | None
+    deadline_s: float | None
+    seed: int | None
+    num_beams: int | None
+    length_penalty: float | None
+    early_stopping: EarlyStopping | None
+    logprobs: int | None
+    prompt_logprobs: int | None
+    schema: Any
+    regex: str | None
+    choices: Sequence[str] | None
+
+
+class ChatCall(GenerateCall, total=False):
+    """Options of `TextModel.chat`: those of `generate`, and those of the chat template."""
+
+    tools: Sequence[Mapping[str, Any]] | None
+    documents: Sequence[Mapping[str, Any]] | None
+    chat_template: str | None
+    add_generation_prompt: bool
+    continue_final_message: bool
+    template_args: Mapping[str, Any] | None
+
+
+_NOT_OF_SAMPLING = {"stop", "schema", "regex", "choices"}
+_OF_CHANCE = {"top_k": 0, "top_p": 1, "min_p": 0}
+CHAT_OPTIONS = frozenset(ChatCall.__annotations__.keys() - GenerateCall.__annotations__.keys())
+
+
+def check_options(method: str, options: Mapping[str, Any], known: type) -> None:
+    """Raises TypeError for an option that there is not, as Python itself would."""
+    for name in options:
+        if name not in known.__annotations__:
+            raise TypeError(f"{method}() got an unexpected keyword argument {name!r}")
+
+
+class RequestOptions:
+    """What each request of one call is submitted with.
+
+    defaults  of the model's files, by names of `Sampling`
+    n         sequences that are wanted of each prompt
+    options   of `GenerateCall`, checked by `check_options`
+    """
+
+    def __init__(
+        self,
+        defaults: Mapping[str, Any],
+        tokenizer: TextTokenizer,
+        grammars: Grammars,
+        n: int,
+        options: Mapping[str, Any],
+    ) -> None:
+        from packhorse.text.stop_strings import check_stops
+
+        given = {name: value for name, value in options.items() if value is not None}
+        settings = {name: given[name] for name in given.keys() - _NOT_OF_SAMPLING}
+        defaults = dict(defaults)
+        if given.get("num_beams", 1) > 1 or defaults.get("num_beams", 1) > 1:
+            for name in ("temperature", *_OF_CHANCE):
+                defaults.pop(name, None)  # beam search leaves nothing to chance
+        settings = {**defaults, **settings, "n": n}
+        self.stops: list[str] = []
+        stop_ids = list(settings.get("stop_ids", ()))
+        for stop in check_stops(given.get("stop")):
+            token = tokenizer.id_of(stop)
+            if token is not None and token in tokenizer.special_ids:
+                stop_ids.append(token)  # the texts of special tokens are in no output
+            else:
+                self.stops.append(stop)
+        self._settings = settings | {"stop_ids": stop_ids}
+        Sampling(**self._settings)  # checks it
+        if not settings.get("temperature"):
+            for name, neutral in _OF_CHANCE.items():
+                if given.get(name, neutral) != neutral and "temperature" not in given:
+                    raise ValueError(
+                        f"{name} is {given[name]}, but the most probable token is taken each time: "
+                        "give a temperature above 0"
+                    )
+        self._grammars = grammars
+        self._form = {name: given.get(name) for name in ("schema", "regex", "choices")}
+        self._mask = grammars.make(**self._form)
+
+    def sampling(self) -> Sampling:
+        """For one request; its mask is its own."""
+        mask = None if self._mask is None else self._mask.fork()
+        return Sampling(**self._settings, mask=mask)

@@ -1,0 +1,212 @@
+"""What a model's files say about generation: what ends a text, defaults, chat templates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from packhorse_weights import gguf_model
+from packhorse_weights.checkpoint import model_folder
+from packhorse_weights.config import Config
+from packhorse_weights.errors import CheckpointError
+from packhorse_weights.files import read_bytes, read_json
+from packhorse_weights.gguf_model import find_gguf, open_gguf, open_tokenizer
+from packhorse_weights.hub import find_model
+from packhorse_weights.layout import Spec
+from packhorse_weights.pooling import read_modules
+
+# Of generation_config.json -> what is right there.
+_NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "length_penalty")
+_INTEGERS = ("max_new_tokens", "top_k", "num_beams")
+_SPECIAL = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+
+@dataclass(frozen=True)
+class GenerationFiles:
+    """eos_ids: tokens that end a text. defaults: settings under the names of packhorse.Sampling.
+    chat_templates: by name, Jinja; the usual one is "default". special_tokens: texts by the names
+    that chat templates give them, such as "bos_token"."""
+
+    eos_ids: tuple[int, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    chat_templates: Mapping[str, str] = field(default_factory=dict)
+    special_tokens: Mapping[str, Any] = field(default_factory=dict)
+
+
+def generates(
+    path: str | PathLike[str],
+    spec: Spec,
+    kv_tokens: int | None,
+    reranker: object = None,
+    pooling: object = None,
+    normalize: bool | None = None,
+    max_predictions: int = 0,
+    *,
+    revision: str | None = None,
+) -> bool:
+    """Whether a model is to generate rather than to embed, score or predict.
+
+    The arguments are those of `Session.load`. Any of the optional ones asks for something else than
+    generation.
+
+    Raises CheckpointError where it cannot generate, and `kv_tokens` asks for it.
+    """
+    if kv_tokens == 0:
+        return False
+    heads = spec.get("heads")
+    reason = None
+    asked = any(one is not None for one in (reranker, pooling, normalize)) or max_predictions > 0
+    if "template" in spec or asked:
+        reason = "reranker, pooling, normalize and max_predictions are for other sessions"
+    elif not isinstance(heads, dict) or "lm" not in heads:
+        reason = "it has no head of a causal language model"
+    elif _embeds_by_files(find_model(path, revision)):
+        reason = "its files say how it pools (modules.json, 1_Pooling, pooling_type): it embeds"
+    if reason is not None and kv_tokens is not None:
+        raise CheckpointError(
+            f"kv_tokens is {kv_tokens}, but {path} is not loaded for generation: {reason}"
+        )
+    return reason is None
+
+
+def _embeds_by_files(path: Path) -> bool:
+    """Whether the files say how the model pools: those that sentence-transformers wrote, and GGUF
+    files of embedders."""
+    if (gguf := find_gguf(path)) is not None:
+        return open_gguf(gguf).pooling is not None
+    root = path if path.is_dir() else path.parent
+    return bool(read_modules(root)) or (root / "1_Pooling" / "config.json").is_file()
+
+
+def read_generation(path: str | PathLike[str], *, revision: str | None = None) -> GenerationFiles:
+    """Of the model at `path`; it and `revision`: as in `inspect_checkpoint`.
+
+    Raises CheckpointError for what is not usable.
+    """
+    path = find_model(path, revision)
+    if (gguf := find_gguf(path)) is not None:
+        return _of_gguf(gguf)
+    root = path if path.is_dir() else path.parent
+    folder = model_folder(root)
+    where = str(folder / "generation_config.json")
+    generation = Config(generation_config(folder) or {}, where)
+    settings = _optional(folder / "tokenizer_config.json")
+    return GenerationFiles(
+        _token_ids(generation, "eos_token_id"),
+        _defaults(generation),
+        _chat_templates(folder, settings),
+        _special_tokens(settings, _optional(folder / "special_tokens_map.json")),
+    )
+
+
+def generation_config(path: Path) -> dict[str, Any] | None:
+    """Returns generation_config.json of a model folder, with the tokens that end a text from
+    config.json if it does not name any itself, or what a GGUF file says in place of both. None if
+    a folder says nothing."""
+    if path.is_file():
+        return gguf_model.generation_config(path)
+    file = path / "generation_config.json"
+    fields = _optional(file).fields
+    ends = _optional(path / "config.json").fields.get("eos_token_id")
+    found = {**fields, "eos_token_id": fields.get("eos_token_id", ends)}
+    return found if file.is_file() or ends is not None else None
+
+
+def _of_gguf(path: Path) -> GenerationFiles:
+    where = str(path)
+    generation = Config(generation_config(path) or {}, where)
+    settings = Config(open_tokenizer(path).settings, where)
+    return GenerationFiles(
+        _token_ids(generation, "eos_token_id"),
+        _defaults(generation),
+        _named_templates(settings),
+        _special_tokens(settings, Config({}, where)),
+    )
+
+
+def _optional(path: Path) -> Config:
+    return Config(read_json(path) if path.is_file() else {}, str(path))
+
+
+def _token_ids(config: Config, name: str) -> tuple[int, ...]:
+    value = config.fields.get(name)
+    found = value if isinstance(value, list) else [] if value is None else [value]
+    for token in found:
+        if type(token) is not int or token < 0:
+            raise CheckpointError(
+                f"{config.where}: {name} is {value!r:.80}, expected a token id or a list of them"
+            )
+    return tuple(found)
+
+
+def _defaults(config: Config) -> dict[str, Any]:
+    """As transformers reads them: without do_sample the most probable tokens are taken, whatever
+    else the file has."""
+    found: dict[str, Any] = {}
+    for name in _NUMBERS:
+        if config.fields.get(name) is not None:
+            found[name] = config.number(name, 1.0, high=1e6)
+    for name in _INTEGERS:
+        if config.fields.get(name) is not None:
+            found[name] = config.integer(name, low=0)
+    if not config.boolean("do_sample", False):
+        for name in ("temperature", "top_k", "top_p", "min_p"):
+            found.pop(name, None)
+    else:
+        found.setdefault("temperature", 1.0)
+    return found
+
+
+def _named_templates(settings: Config) -> dict[str, str]:
+    """Of tokenizer_config.json."""
+    found: dict[str, str] = {}
+    value = settings.fields.get("chat_template")
+    named = value if isinstance(value, list) else []
+    if isinstance(value, str):
+        found["default"] = value
+    elif value is not None and not all(
+        isinstance(one, dict)
+        and isinstance(one.get("name"), str)
+        and isinstance(one.get("template"), str)
+        for one in (named or [None])
+    ):
+        raise CheckpointError(
+            f"{settings.where}: chat_template is {value!r:.80}, expected a text or a list of "
+            "names and templates"
+        )
+    return found | {one["name"]: one["template"] for one in named}
+
+
+def _chat_templates(folder: Path, settings: Config) -> dict[str, str]:
+    """Files of their own come before tokenizer_config.json, as in transformers."""
+    found = _named_templates(settings)
+    if (folder / "chat_template.json").is_file():
+        file = _optional(folder / "chat_template.json")
+        if isinstance(text := file.fields.get("chat_template"), str):
+            found["default"] = text
+    files = {"default": folder / "chat_template.jinja"}
+    files |= {path.stem: path for path in folder.glob("additional_chat_templates/*.jinja")}
+    return found | {name: _text(path) for name, path in files.items() if path.is_file()}
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path}: not UTF-8: {error}") from None
+
+
+def _special_tokens(settings: Config, older: Config) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for kind in _SPECIAL:
+        name = f"{kind}_token"
+        for config in (settings, older):
+            value = config.fields.get(name)
+            text = value.get("content") if isinstance(value, dict) else value
+            if isinstance(text, str):
+                found[name] = text
+                break
+    return found
