@@ -8,12 +8,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from packhorse_weights import gguf_model
 from packhorse_weights.checkpoint import model_folder
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_bytes, read_json
-from packhorse_weights.gguf_model import find_gguf, open_gguf, open_tokenizer
+from packhorse_weights.gguf_model import find_gguf, open_generation, open_gguf
 from packhorse_weights.hub import find_model
 from packhorse_weights.layout import Spec
 from packhorse_weights.pooling import read_modules
@@ -107,7 +106,7 @@ def generation_config(path: Path) -> dict[str, Any] | None:
     config.json if it does not name any itself, or what a GGUF file says in place of both. None if
     a folder says nothing."""
     if path.is_file():
-        return gguf_model.generation_config(path)
+        return open_generation(path)[0]
     file = path / "generation_config.json"
     fields = _optional(file).fields
     ends = _optional(path / "config.json").fields.get("eos_token_id")
@@ -117,8 +116,7 @@ def generation_config(path: Path) -> dict[str, Any] | None:
 
 def _of_gguf(path: Path) -> GenerationFiles:
     where = str(path)
-    generation = Config(generation_config(path) or {}, where)
-    settings = Config(open_tokenizer(path).settings, where)
+    generation, settings = (Config(fields, where) for fields in open_generation(path))
     return GenerationFiles(
         _token_ids(generation, "eos_token_id"),
         _defaults(generation),
