@@ -39,7 +39,14 @@ def has_hopper_kernels() -> bool:
     rows = np.ones((1, 64), np.float32)
     try:
         packhorse.ops.attention(
-            rows, rows, rows, [0, 1], 1, device=DEVICE, dtype="float16", algorithm="hopper"
+            rows,
+            rows,
+            rows,
+            [0, 1],
+            num_heads=1,
+            device=DEVICE,
+            dtype="float16",
+            algorithm="hopper",
         )
     except ValueError as error:
         if "needs a device of compute capability 9.0 and a build for it" in str(error):

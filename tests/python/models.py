@@ -87,7 +87,7 @@ SPEC_OPTIONS: dict[str, Spec] = {
     "positions-after-a-projection": {
         "embedding_size": 21,
         "embedding_bias": False,
-        "positions": {"kind": "learned", "count": 300, "offset": 2, "after_projection": True},
+        "positions": {"kind": "learned", "count": 302, "offset": 2, "after_projection": True},
     },
     "no-biases": {
         "attention": {**_MASK, "qkv_bias": False, "output_bias": False},
