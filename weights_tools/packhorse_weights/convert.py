@@ -111,15 +111,13 @@ def _write_parts_of_gguf(to: Path, path: Path) -> None:
     _write_json(to / "tokenizer_config.json", found.settings)
 
 
-def _without_lm_head(checkpoint: Checkpoint) -> Checkpoint:
-    """A converted folder no longer has the files that say how a model pools. A causal language
-    model that embeds is one without a head there."""
-    spec = dict(checkpoint.spec)
-    heads = {name: head for name, head in spec.pop("heads", {}).items() if name != "lm"}
-    if heads:
-        spec["heads"] = heads
-    names = {ours: name for ours, name in checkpoint.names.items() if not ours.startswith("lm.")}
-    return replace(checkpoint, spec=spec, names=names)
+def _without_lm(checkpoint: Checkpoint) -> Checkpoint:
+    """A converted folder does not have the files that say of a causal language model that it
+    embeds. Without the head it does not generate."""
+    heads = {name: head for name, head in checkpoint.spec.get("heads", {}).items() if name != "lm"}
+    spec = {name: value for name, value in checkpoint.spec.items() if name != "heads"}
+    names = {ours: one for ours, one in checkpoint.names.items() if not ours.startswith("lm.")}
+    return replace(checkpoint, spec=spec | ({"heads": heads} if heads else {}), names=names)
 
 
 def _write_json(path: Path, fields: Mapping[str, Any]) -> None:
@@ -158,8 +156,10 @@ def convert(
     _check_destination(destination, overwrite)
     src = find_model(src, revision)
     checkpoint = inspect_checkpoint(src, reranker, pooling, normalize)
-    if not generates(src, checkpoint.spec, None, reranker, pooling, normalize):
-        checkpoint = _without_lm_head(checkpoint)
+    heads, asked = checkpoint.spec.get("heads"), (reranker, pooling, normalize)
+    has_lm = isinstance(heads, dict) and "lm" in heads
+    if has_lm and not generates(src, checkpoint.spec, None, *asked):
+        checkpoint = _without_lm(checkpoint)
     tensors = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
     if checkpoint.is_quantized:
         raise CheckpointError(f"{src} is quantised already; convert the model that it came from")
