@@ -50,7 +50,6 @@ def run(model: Path, golden: Arrays, dtype: str = "float32") -> packhorse.RunRes
         dtype=dtype,
         max_tokens=tokens,
         max_sequences=sequences,
-        kv_tokens=0,
         max_predictions=0 if rows is None else rows.size,
         kv_tokens=0,
     )

@@ -6,15 +6,14 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from packhorse_weights.checkpoint import Checkpoint, inspect_checkpoint
+from packhorse_weights.checkpoint import inspect_checkpoint
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json, refuse_lfs_pointer
-from packhorse_weights.generation_files import generates, generation_config
+from packhorse_weights.generation_files import generation_config
 from packhorse_weights.gguf_model import open_tokenizer
 from packhorse_weights.hub import find_model
 from packhorse_weights.pooling import AskedPooling
@@ -111,15 +110,6 @@ def _write_parts_of_gguf(to: Path, path: Path) -> None:
     _write_json(to / "tokenizer_config.json", found.settings)
 
 
-def _without_lm(checkpoint: Checkpoint) -> Checkpoint:
-    """A converted folder does not have the files that say of a causal language model that it
-    embeds. Without the head it does not generate."""
-    heads = {name: head for name, head in checkpoint.spec.get("heads", {}).items() if name != "lm"}
-    spec = {name: value for name, value in checkpoint.spec.items() if name != "heads"}
-    names = {ours: one for ours, one in checkpoint.names.items() if not ours.startswith("lm.")}
-    return replace(checkpoint, spec=spec | ({"heads": heads} if heads else {}), names=names)
-
-
 def _write_json(path: Path, fields: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
 
@@ -156,10 +146,6 @@ def convert(
     _check_destination(destination, overwrite)
     src = find_model(src, revision)
     checkpoint = inspect_checkpoint(src, reranker, pooling, normalize)
-    heads, asked = checkpoint.spec.get("heads"), (reranker, pooling, normalize)
-    has_lm = isinstance(heads, dict) and "lm" in heads
-    if has_lm and not generates(src, checkpoint.spec, None, *asked):
-        checkpoint = _without_lm(checkpoint)
     tensors = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
     if checkpoint.is_quantized:
         raise CheckpointError(f"{src} is quantised already; convert the model that it came from")
