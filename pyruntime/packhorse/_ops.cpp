@@ -143,7 +143,7 @@ class Operators {
     Call call(shared_, dtype_, std::nullopt);
     RotateHeadsArgs args;
     args.q = call.put("x", x);
-    args.k = TensorView(nullptr, dtype_, args.q.rows(), 0);
+    args.k = TensorView(nullptr, args.q.dtype, args.q.rows(), 0);
     args.num_heads = num_heads;
     args.head_dim = args.model_dim = head_dim;
     put_rotation(call, args, frequencies, cu_seqlens, position_ids, args.q.rows());
@@ -231,8 +231,8 @@ class Operators {
     pages.values = call.put("values", values);
     const int64_t sequences = cu_seqlens.size() - 1;
     if (table.ndim() != 2 || table.shape(0) != sequences || kv_lens.size() != sequences) {
-      throw InvalidArgument(concat("table and kv_lens: expected rows and elements for ", sequences,
-                                   " sequences"));
+      throw InvalidArgument(
+          concat("table and kv_lens: expected rows and elements for ", sequences, " sequences"));
     }
     pages.table_stride = table.shape(1);
     const int64_t num_pages =
@@ -246,7 +246,8 @@ class Operators {
                                      " new tokens, and a table of ", pages.table_stride, " pages"));
       }
       pages.max_kv_len = std::max(pages.max_kv_len, kv_len);
-      const int64_t first = window_left < 0 ? 0 : std::max<int64_t>(kv_len - q_len - window_left, 0);
+      const int64_t first =
+          window_left < 0 ? 0 : std::max<int64_t>(kv_len - q_len - window_left, 0);
       for (int64_t i = first / kPageTokens; q_len > 0 && i * kPageTokens < kv_len; ++i) {
         const int64_t page = table.at(b, i);
         if (page < 0 || page >= num_pages) {

@@ -36,6 +36,8 @@ from packhorse.page_ops import PAGE_TOKENS as PAGE_TOKENS
 from packhorse.page_ops import append_kv as append_kv
 from packhorse.page_ops import attention_over_pages as attention_over_pages
 from packhorse.page_ops import rope as rope
+from packhorse.sampling_operator import Sampled as Sampled
+from packhorse.sampling_operator import sample as sample
 
 
 def gemm(

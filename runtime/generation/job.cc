@@ -10,8 +10,6 @@
 namespace packhorse {
 namespace {
 
-int64_t pages_of(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
-
 // Pages that a request holds at most at one time when its sequences have `size` tokens; the last
 // token of a sequence is not computed. Beams share the full pages of the prompt.
 int64_t pages_at_once(int64_t prompt_tokens, int64_t size, int64_t num_beams) {

@@ -170,6 +170,8 @@ class ModelRunner final : public StepRunner {
         chooser_(chooser_shape(model_.spec, options), *model_.spec.heads.lm,
                  *model_.weights->heads.lm, buffers_.chooser, model_.backend) {
     limits_.num_pages = planned.num_pages;
+    warm_up();
+    record();
   }
 
   // The device may still be at work on what a failed step has asked for.
@@ -188,7 +190,7 @@ class ModelRunner final : public StepRunner {
     cache_.copy(step.copies, device());
     if (step.sequences.empty()) return;
     const TokenBatch tokens = inputs_.upload(step);
-    encode(tokens, inputs_.max_kv_len());
+    if (!launch(tokens.batch)) encode(tokens, inputs_.max_kv_len());
     chooser_.run(step, buffers_.layers.hidden.first_rows(tokens.batch.num_tokens));
     device().synchronize();
   }
@@ -204,6 +206,46 @@ class ModelRunner final : public StepRunner {
   KvCache carve_cache(const KvCacheShape& shape, int64_t num_pages) {
     Arena arena(cache_memory_->data(), plan_.kv_cache);
     return KvCache(shape, num_pages, arena);
+  }
+
+  // One token, so that what kernels make at first use is made now, and not in a caller's step. What
+  // it leaves in a page is never read.
+  void warm_up() {
+    const int32_t id = 0;
+    const int32_t page = 0;
+    const Sampling sampling;
+    TokenLogprob chosen;
+    StepSequence sequence;
+    sequence.ids = {&id, 1};
+    sequence.pages = {&page, 1};
+    sequence.sample = true;
+    sequence.sampler.sampling = &sampling;
+    sequence.chosen = &chosen;
+    run({.copies = {}, .sequences = {&sequence, 1}, .num_tokens = 1});
+  }
+
+  // Steps of single tokens, in which launches would take longer than what they launch, are recorded
+  // for batches up to each power of two.
+  void record() {
+    if (device().recording_bounds(limits_.max_sequences, 1).empty()) return;
+    for (int64_t bound = 1;; bound *= 2) {
+      const int64_t sequences = std::min(bound, limits_.max_sequences);
+      const TokenBatch tokens = inputs_.bounds(sequences, sequences, 1);
+      recordings_.push_back(
+          {sequences, device().record([&] { encode(tokens, limits_.max_context); })});
+      if (sequences == limits_.max_sequences) return;
+    }
+  }
+
+  // Whether there is a recording for such a batch; then it is launched.
+  bool launch(const BatchView& batch) const {
+    if (batch.max_seqlen != 1) return false;
+    for (const auto& [sequences, recording] : recordings_) {
+      if (batch.num_sequences > sequences) continue;
+      recording->launch();
+      return true;
+    }
+    return false;
   }
 
   void encode(const TokenBatch& tokens, int64_t max_kv_len) {
@@ -227,6 +269,8 @@ class ModelRunner final : public StepRunner {
   StepInputs inputs_;
   TokenChooser chooser_;
   std::vector<KvPages> layers_;  // of the step that runs
+  /// By the largest number of sequences that each serves, ascending.
+  std::vector<std::pair<int64_t, std::unique_ptr<Recording>>> recordings_;
 };
 
 }  // namespace

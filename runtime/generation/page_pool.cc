@@ -4,7 +4,6 @@
 #include <bit>
 
 #include "core/format.h"
-#include "ops/kv_pages.h"
 #include "packhorse/error.h"
 
 namespace packhorse {

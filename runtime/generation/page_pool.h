@@ -14,7 +14,12 @@
 #include <span>
 #include <vector>
 
+#include "ops/kv_pages.h"
+
 namespace packhorse {
+
+/// Pages of so many tokens of one sequence.
+constexpr int64_t pages_of(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
 
 class PagePool {
  public:

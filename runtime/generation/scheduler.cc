@@ -3,14 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "ops/kv_pages.h"
-
 namespace packhorse {
 namespace {
 
 using State = Sequence::State;
-
-int64_t pages_of(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
 
 }  // namespace
 

@@ -3,14 +3,11 @@
 #include <utility>
 
 #include "generation/scheduler.h"
-#include "ops/kv_pages.h"
 
 namespace packhorse {
 namespace {
 
 using State = Sequence::State;
-
-int64_t pages_of(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
 
 // The page that the next token goes to, or -1 where it is the first of a new one.
 int32_t last_page(const Sequence& sequence) {

@@ -125,7 +125,7 @@ void check_pages(const char* op, const KvPages& pages, const BatchView& batch, i
                     pages.table_stride * kPageTokens, ", what ", pages.table_stride,
                     " pages of the table hold"));
   }
-  if (batch.num_sequences > 0 && (pages.table == nullptr || pages.kv_lens == nullptr)) {
+  if (batch.num_tokens > 0 && (pages.table == nullptr || pages.kv_lens == nullptr)) {
     fail(op, concat("pages have no ", pages.table == nullptr ? "table" : "kv_lens", " for ",
                     batch.num_sequences, " sequences"));
   }

@@ -163,3 +163,29 @@ TEST(scheduler_always_computes_the_last_token) {
   bench.add(128, 1, 1);
   CHECK(bench.step() == "1:64+64");
 }
+
+TEST(scheduler_keeps_its_counts) {
+  // PagePool::check after each step, over prompts that begin alike and a cache that is too small.
+  for (const bool prefix_cache : {true, false}) {
+    Bench bench({40, 400, 9, 30, 5}, prefix_cache);
+    for (uint64_t i = 0; i < 120; ++i) {
+      Sampling sampling;
+      sampling.n = i % 7 == 0 ? 3 : 1;
+      if (i % 5 == 0) sampling.prompt_logprobs = 1;
+      bench.add(1 + test::mix(1, i) % 200, 1 + int64_t(test::mix(2, i) % 150), int32_t(i % 3),
+                sampling);
+      // At times one that runs or waits ends early, as a cancelled one does.
+      if (i % 11 == 0) {
+        for (Sequence& sequence : bench.scheduler.jobs().front()->sequences) {
+          bench.scheduler.finish(sequence);
+        }
+      }
+      for (int steps = 0; steps < 20; ++steps) bench.step();
+    }
+    while (bench.step() != "nothing") {
+    }
+    const GenerationStats stats = bench.scheduler.stats();
+    CHECK(stats.finished_requests == 120 && stats.pages_used == 0 && stats.preemptions > 0);
+    CHECK(stats.prefix_hit_tokens > 0 && (stats.pages_cached > 0) == prefix_cache);
+  }
+}

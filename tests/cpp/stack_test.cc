@@ -55,8 +55,7 @@ struct TinyStack {
     capacity.max_kv_len = max_kv_len;
     model = load_encoder(tiny_spec().dump(), *TinyWeights().source(), options);
     Arena counting;
-    take_model_buffers(model.spec, *model.weights, capacity_of(options), *model.backend.ops,
-                       counting);
+    take_model_buffers(model.spec, *model.weights, capacity, *model.backend.ops, counting);
     memory = model.backend.device->allocate(counting.plan().bytes);
     Arena carving(memory->data(), counting.plan());
     buffers = take_model_buffers(model.spec, *model.weights, capacity, *model.backend.ops, carving);

@@ -160,6 +160,12 @@ MODELS: tuple[Case, ...] = (
         embedding_std=0.2,
     ),
     Case(
+        "gemma2-plain-scores",
+        "gemma2",
+        {"attn_logit_softcapping": None, "final_logit_softcapping": 4.0},
+        embedding_std=0.2,
+    ),
+    Case(
         "gemma3",
         "gemma3_text",
         {

@@ -60,7 +60,8 @@ class TinyModel(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
 
 def main() -> None:
     lines = [
-        f"// Made by tests/golden/make_beam_golden.py with transformers {transformers.__version__},",
+        "// Made by tests/golden/make_beam_golden.py with "
+        f"transformers {transformers.__version__},",
         f"// torch {torch.__version__.split('+')[0]}.",
         "// seed, num_beams, length_penalty, early_stopping, max_new_tokens, stop ids, hypotheses",
     ]
@@ -86,7 +87,10 @@ def main() -> None:
         found = model.generate(torch.tensor([PROMPT]), generation_config=config)
         hypotheses = []
         for ids, beams, score in zip(
-            found.sequences.tolist(), found.beam_indices.tolist(), found.sequences_scores.tolist()
+            found.sequences.tolist(),
+            found.beam_indices.tolist(),
+            found.sequences_scores.tolist(),
+            strict=True,
         ):
             length = sum(beam >= 0 for beam in beams)
             new = ", ".join(map(str, ids[len(PROMPT) : len(PROMPT) + length]))

@@ -17,7 +17,7 @@ Each is a folder of tests/golden/generation as users have them, with golden.npz 
     continuations               [prompts, 200] greedy: the largest logit at each step
     smallest_gap                between the two largest logits of any of those steps
 
-Every sequence was run alone, in float32 with eager attention and a cache. A prompt whose
+Every sequence was run without padding, in float32 with eager attention and a cache. A prompt whose
 continuation has two logits closer than SMALLEST_GAP is drawn anew, so that an implementation's
 rounding does not decide, and so is one whose continuation repeats a few tokens. The weights are
 larger than a trained model's, the norms far from identity: so a wrong activation, position, scale
@@ -49,6 +49,7 @@ LENGTHS = (17, 1, 2, 70, 33)  # of the sequences whose logits are kept
 PROMPTS = (1, 6, 33, 128, 300)
 NEW_TOKENS = 200
 SMALLEST_GAP = 4e-3
+DRAWN = 12  # prompts of one length that are continued at once
 FEWEST_TOKENS = 8  # distinct ones of a continuation
 QUERIES_AND_KEYS = ("q_proj", "k_proj", "qkv_proj", "query_key_value", "c_attn")
 GIVING_NORMS = ("post_attention_layernorm", "post_feedforward_layernorm")
@@ -83,6 +84,12 @@ def randomise(model: nn.Module, embedding_std: float = 0.7) -> None:
             normal(module.weight, 0.3, mean=mean)
 
 
+def cast(model: nn.Module, dtype: torch.dtype) -> None:
+    """Of parameters alone: frequencies of a rotation stay float32, as transformers loads them."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+
 def config_of(case: Case) -> Any:
     renamed = RENAMED.get(case.model_type, ())
     fields = {name: value for name, value in DEFAULTS.items() if name not in renamed}
@@ -99,11 +106,11 @@ def logits_of(model: Any, sequences: list[np.ndarray]) -> np.ndarray:
 
 
 @torch.no_grad()
-def continue_greedily(model: Any, prompt: np.ndarray) -> tuple[np.ndarray, float]:
-    """(the tokens, the smallest gap between the two largest logits)"""
+def continue_greedily(model: Any, prompts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of prompts of one length: (the tokens, the smallest gap between the two largest logits)"""
     output = model.generate(
-        torch.tensor(prompt)[None],
-        attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+        torch.tensor(prompts),
+        attention_mask=torch.ones(prompts.shape, dtype=torch.int64),
         do_sample=False,
         max_new_tokens=NEW_TOKENS,
         min_new_tokens=NEW_TOKENS,
@@ -112,8 +119,22 @@ def continue_greedily(model: Any, prompt: np.ndarray) -> tuple[np.ndarray, float
         output_logits=True,
         return_dict_in_generate=True,
     )
-    top = torch.stack([step[0] for step in output.logits]).topk(2).values
-    return output.sequences[0, len(prompt) :].numpy(), float((top[:, 0] - top[:, 1]).min())
+    top = torch.stack(output.logits).topk(2).values
+    gaps = (top[..., 0] - top[..., 1]).min(0).values
+    return output.sequences[:, prompts.shape[1] :].numpy(), gaps.numpy()
+
+
+def draw_prompt(
+    model: Any, length: int, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """(a prompt, its continuation, the smallest gap of that)"""
+    vocab_size = model.get_input_embeddings().num_embeddings
+    for _ in range(10):
+        prompts = random.integers(0, vocab_size, (DRAWN, length))
+        for prompt, tokens, gap in zip(prompts, *continue_greedily(model, prompts), strict=True):
+            if gap >= SMALLEST_GAP and len({*tokens}) >= FEWEST_TOKENS:
+                return prompt, tokens, float(gap)
+    raise RuntimeError(f"no prompt of {length} tokens without near ties")
 
 
 def save(folder: Path, case: Case, model: Any) -> None:
@@ -146,8 +167,8 @@ def make(case: Case) -> None:
     model.eval()
     randomise(model, case.embedding_std)
     if not case.float32:
-        for parameter in model.parameters():
-            parameter.data = parameter.data.to(torch.bfloat16).float()
+        cast(model, torch.bfloat16)
+        cast(model, torch.float32)
     folder = HERE / case.name
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -155,32 +176,30 @@ def make(case: Case) -> None:
     vocab_size = model.get_input_embeddings().num_embeddings
     sequences = [random.integers(0, vocab_size, length) for length in LENGTHS]
     logits = logits_of(model, sequences)
+    cast(model, torch.bfloat16)
+    error = logits_of(model, sequences) - logits
+    cast(model, torch.float32)
+    if case.float32:
+        randomise(model, case.embedding_std)  # not those that went through bfloat16
+    save(folder, case, model)
+    arrays = {
+        "versions": np.array(VERSIONS),
+        "ids": np.concatenate(sequences).astype(np.int32),
+        "cu_seqlens": np.cumsum([0, *LENGTHS]).astype(np.int32),
+        "logits": logits,
+        "bfloat16_error": np.array([np.abs(error).max(), np.sqrt((error**2).mean())]),
+    }
+    np.savez_compressed(folder / "golden.npz", **arrays)
     prompts, continuations, gaps = [], [], []
     for length in PROMPTS:
-        for _ in range(200):
-            prompt = random.integers(0, vocab_size, length)
-            tokens, gap = continue_greedily(model, prompt)
-            if gap >= SMALLEST_GAP and len({*tokens}) >= FEWEST_TOKENS:
-                break
-        else:
-            raise RuntimeError(f"{case.name}: no prompt of {length} tokens without near ties")
+        prompt, tokens, gap = draw_prompt(model, length, random)
         print(f"  {length}: gap {gap:.1e}, {len(set(tokens))} distinct tokens")
         prompts.append(prompt)
         continuations.append(tokens)
         gaps.append(gap)
-    model.to(torch.bfloat16)
-    error = logits_of(model, sequences) - logits
-    if case.float32:
-        model.float()
-        randomise(model, case.embedding_std)  # not those that went through bfloat16
-    save(folder, case, model)
     np.savez_compressed(
         folder / "golden.npz",
-        versions=np.array(VERSIONS),
-        ids=np.concatenate(sequences).astype(np.int32),
-        cu_seqlens=np.cumsum([0, *LENGTHS]).astype(np.int32),
-        logits=logits,
-        bfloat16_error=np.array([np.abs(error).max(), np.sqrt((error**2).mean())]),
+        **arrays,
         prompts=np.concatenate(prompts).astype(np.int32),
         prompt_lengths=np.array(PROMPTS, np.int32),
         continuations=np.stack(continuations).astype(np.int16),
@@ -203,8 +222,8 @@ def make_embedding_gemma() -> None:
     config = config_of(case)
     model = transformers.AutoModel.from_config(config).eval()
     randomise(model)
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(torch.bfloat16).float()
+    cast(model, torch.bfloat16)
+    cast(model, torch.float32)
     model.save_pretrained(folder)
     # What is written is the width of the window as the model keeps it, which reading halves again.
     written = json.loads((folder / "config.json").read_text())

@@ -40,7 +40,8 @@ FOLDERS = (
 
 
 def sized(changes: dict[str, Any]) -> dict[str, Any]:
-    return {"max_predictions": 60} if "masked_lm" in changes.get("heads", {}) else {}
+    has_head = not {"masked_lm", "lm"}.isdisjoint(changes.get("heads", {}))
+    return {"max_predictions": 60} if has_head else {}
 
 
 @pytest.mark.parametrize("changes", HEAD_OPTIONS.values(), ids=HEAD_OPTIONS)

@@ -27,13 +27,18 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+def on(device: str) -> dict[str, Any]:
+    """The device with a dtype that it computes in."""
+    return {"device": device, "dtype": "float32" if device == "cpu" else "float16"}
+
+
 @pytest.fixture(scope="module")
 def head_dim_multiple(device: str) -> int:
     """What head sizes must be a multiple of on this device, by its own words."""
     try:
         one = np.ones((1, 1, PAGE, 1))
         ops.attention_over_pages(
-            np.ones((1, 1)), one, one, [0, 1], [[0]], [1], num_heads=1, device=device
+            np.ones((1, 1)), one, one, [0, 1], [[0]], [1], num_heads=1, **on(device)
         )
     except ValueError as error:
         return int(re.findall(r"head_dim 1 is not a positive multiple of (\d+)", str(error))[0])
@@ -177,7 +182,7 @@ def test_errors(device: str, head_dim_multiple: int) -> None:
     q, kv = np.zeros((4, 2 * d)), np.zeros((4, d))
     good: dict[str, Any] = {
         "keys": pages, "values": pages, "cu_seqlens": [0, 4], "table": [[2]], "kv_lens": [4],
-        "device": device,
+        **on(device),
     }  # fmt: skip
 
     def attention(**changed: Any) -> None:

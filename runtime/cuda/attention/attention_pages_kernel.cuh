@@ -124,7 +124,7 @@ struct ChunkMerge {
   /// `factors`: of what was merged so far, and of the chunk.
   __device__ void add(float chunk_maximum, float chunk_sum, float2& factors) {
     factors = {1, 0};
-    if (chunk_maximum == -INFINITY) return;  // an empty chunk changes nothing
+    if (chunk_sum == 0) return;  // an empty chunk changes nothing; NaN is not empty
     const float highest = fmaxf(maximum, chunk_maximum);
     factors = {fast_exp2(maximum - highest), fast_exp2(chunk_maximum - highest)};
     maximum = highest;

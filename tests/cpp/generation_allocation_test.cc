@@ -1,0 +1,73 @@
+// The engine allocates nothing from step to step. All allocations of the process are counted.
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "generation/generation_session.h"
+#include "test.h"
+
+namespace {
+std::atomic<int64_t> allocations = 0;
+}
+
+void* operator new(size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+using namespace packhorse;
+
+namespace {
+
+constexpr size_t kSteps = 700;
+
+// Notes at each step how many allocations there have been.
+class CountingRunner final : public StepRunner {
+ public:
+  const RunnerLimits& limits() const override { return limits_; }
+  const GenerationMemoryPlan& memory_plan() const override { return plan_; }
+  void run(const Step& step) override {
+    if (steps < kSteps) counts[steps] = allocations;
+    ++steps;
+    for (const StepSequence& sequence : step.sequences) {
+      if (!sequence.sample) continue;
+      *sequence.chosen = {int32_t(sequence.kv_len() % 40), -1};
+      for (TokenLogprob& top : sequence.top) top = *sequence.chosen;
+    }
+  }
+
+  size_t steps = 0;
+  std::array<int64_t, kSteps> counts = {};
+
+ private:
+  const RunnerLimits limits_{40, 2000, 24, 100, 4};
+  const GenerationMemoryPlan plan_;
+};
+
+}  // namespace
+
+TEST(generation_allocates_nothing_from_step_to_step) {
+  auto owned = std::make_unique<CountingRunner>();
+  CountingRunner& runner = *owned;
+  GenerationOptions options;
+  options.max_tokens = 100;
+  options.max_sequences = 4;
+  const auto session = make_generation_session(std::move(owned), options);
+  Sampling sampling;
+  sampling.max_new_tokens = 500;
+  sampling.logprobs = 3;
+  // Prompts that are cut, pages that fill up, and preemptions: 3 times 700 tokens, 24 pages.
+  const std::vector<std::vector<int32_t>> prompts = {
+      std::vector<int32_t>(200, 1), std::vector<int32_t>(200, 2), std::vector<int32_t>(200, 3)};
+  session->generate(prompts, sampling);
+  CHECK(session->stats().preemptions > 0);
+  // The last steps are of the last sequence alone; the first ones come while others are submitted.
+  CHECK(runner.steps > 520);
+  CHECK(runner.counts[480] == runner.counts[20]);
+}
