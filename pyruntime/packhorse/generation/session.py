@@ -52,6 +52,7 @@ class GenerationSession(Session):
     def generate(
         self, prompts: Iterable[TokenSequence], sampling: Sampling | None = None
     ) -> list[Any]:
+        """As `Session.generate`."""
         if sampling is None:
             sampling = Sampling()
         if sampling.mask is not None:
@@ -82,6 +83,7 @@ class GenerationSession(Session):
     def submit(
         self, ids: TokenSequence, sampling: Sampling | None = None, *, timeout_s: float = 0.0
     ) -> GenerationRequest:
+        """As `Session.submit`."""
         return self._submit("ids", ids, sampling or Sampling(), timeout_s)
 
     def _submit(
@@ -126,22 +128,27 @@ class GenerationSession(Session):
 
     @property
     def generates(self) -> bool:
+        """True."""
         return True
 
     @property
     def hidden_size(self) -> int:
+        """The model's hidden size."""
         return int(self.config["hidden_size"])
 
     @property
     def embedding_size(self) -> int:
+        """Refused with a ValueError: the session gives no embeddings."""
         self._refuse("embedding_size")
 
     @property
     def outputs(self) -> dict[OutputName, OutputShape]:
+        """Empty: the session generates, and gives no outputs of `run`."""
         return {}
 
     @property
     def max_seqlen(self) -> int:
+        """As `max_context`."""
         return self.max_context
 
     @property
@@ -156,15 +163,19 @@ class GenerationSession(Session):
         )
 
     def run(self, *_args: Any, **_options: Any) -> NoReturn:
+        """Refused with a ValueError: the session generates."""
         self._refuse("run")
 
     def run_many(self, *_args: Any, **_options: Any) -> NoReturn:
+        """Refused with a ValueError: the session generates."""
         self._refuse("run_many")
 
     def score(self, *_args: Any, **_options: Any) -> NoReturn:
+        """Refused with a ValueError: the session generates."""
         self._refuse("score")
 
     def explain(self, *_args: Any, **_options: Any) -> NoReturn:
+        """Refused with a ValueError: the session generates."""
         self._refuse("explain")
 
     def __repr__(self) -> str:
