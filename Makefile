@@ -28,8 +28,9 @@ CPP_SOURCES := $(shell find runtime pyruntime tests examples -name '*.h' -o -nam
   lint tidy bench docs cuda-compile clean
 .DELETE_ON_ERROR:
 
-demo: .venv/.installed .venv/.text .venv/.model
+demo: .venv/.installed .venv/.text .venv/.model .venv/.smollm2
 	$(BIN)/python examples/demo.py
+	$(BIN)/python examples/generation_demo.py
 
 test: test-cpp test-sanitize gpu-receipt test-python
 

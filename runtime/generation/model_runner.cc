@@ -150,9 +150,9 @@ Planned plan(const std::string& spec_json, const GenerationOptions& options) {
   });
   planned.num_pages = count_pages(model, planned.shape, options);
   static_cast<MemoryPlan&>(planned.plan) = model.plan;
-  Arena cache;
-  KvCache(planned.shape, planned.num_pages, cache);
-  planned.plan.kv_cache = cache.plan();
+  Arena arena;
+  const KvCache cache(planned.shape, planned.num_pages, arena);
+  planned.plan.kv_cache = arena.plan();
   planned.plan.kv_tokens = planned.num_pages * kPageTokens;
   planned.plan.bytes_per_token = planned.shape.bytes_per_token();
   return planned;
