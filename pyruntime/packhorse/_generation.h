@@ -116,9 +116,9 @@ class PythonMask final : public TokenMask {
 
   bool fill(std::span<uint32_t> words) override {
     const Locked locked;
-    const Owned bytes = own(PyMemoryView_FromMemory(
-        reinterpret_cast<char*>(words.data()), static_cast<Py_ssize_t>(words.size_bytes()),
-        PyBUF_WRITE));
+    const Owned bytes =
+        own(PyMemoryView_FromMemory(reinterpret_cast<char*>(words.data()),
+                                    static_cast<Py_ssize_t>(words.size_bytes()), PyBUF_WRITE));
     if (!bytes) rethrow();
     const Owned view = own(PyObject_CallMethod(bytes.get(), "cast", "s", "I"));
     if (!view) rethrow();

@@ -64,7 +64,7 @@ def test_a_gguf_file(cli: Cli) -> None:
 def test_outputs_and_labels_are_those_of_the_session(cli: Cli, tmp_path: Path, name: str) -> None:
     folder = make_folder("static", tmp_path / "m") if name == "static" else GOLDEN / name
     session = packhorse.Session.load(folder, max_tokens=16, max_sequences=2, kv_tokens=0)
-    found = described(cli, folder)
+    found = described(cli, folder, "--kv-tokens", 0)
     outputs = {
         name: {"per": "token" if per_token else "sequence", "columns": columns}
         for name, (per_token, columns) in session.outputs.items()

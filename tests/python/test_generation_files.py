@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from checkpoints import GOLDEN
-from packhorse_weights import CheckpointError, convert
+from packhorse_weights import CheckpointError, convert, inspect_checkpoint
 from packhorse_weights.generation_files import GenerationFiles, generates, read_generation
 
 LM = {"heads": {"lm": {}}}
@@ -100,18 +100,21 @@ def test_causal_language_models_generate(tmp_path: Path) -> None:
     assert not generates(tmp_path, {}, None)
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        {"modules_json": [{"type": "sentence_transformers.models.Transformer", "path": ""}]},
-        {"1_Pooling__config_json": {"pooling_mode_lasttoken": True}},
-    ],
-)
-def test_folders_of_sentence_transformers_embed(tmp_path: Path, files: dict[str, Any]) -> None:
-    write(tmp_path, **files)
-    assert not generates(tmp_path, LM, None)
+@pytest.mark.parametrize("name", ["modules.json", "1_Pooling/config.json"])
+def test_folders_that_say_how_they_pool_embed(tmp_path: Path, name: str) -> None:
+    folder = shutil.copytree(GOLDEN / "generation" / "qwen3", tmp_path / "m")
+    assert "lm" in inspect_checkpoint(folder).spec["heads"]
+    (folder / "1_Pooling").mkdir()
+    source = GOLDEN / "qwen2-window" / name
+    shutil.copyfile(source, folder / name)
+    if name == "modules.json":
+        shutil.copytree(source.parent / "1_Pooling", folder / "1_Pooling", dirs_exist_ok=True)
+    spec = inspect_checkpoint(folder).spec
+    assert "heads" not in spec
+    assert not generates(folder, spec, None)
     with pytest.raises(CheckpointError, match="kv_tokens is 64, .*its files say how it pools"):
-        generates(tmp_path, LM, 64)
+        generates(folder, spec, 64)
+    assert inspect_checkpoint(convert(folder, tmp_path / "converted")).spec == spec
 
 
 @pytest.mark.parametrize(

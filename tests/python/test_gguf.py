@@ -15,9 +15,10 @@ import pytest
 from checkpoints import GOLDEN
 from packhorse_weights import CheckpointError, convert, inspect_checkpoint, resolve_model
 from packhorse_weights.architectures import known_model_types
+from packhorse_weights.generation_files import generation_config
 from packhorse_weights.gguf_config import read_config
 from packhorse_weights.gguf_file import GgufFile, StoredTensor, read_gguf
-from packhorse_weights.gguf_model import find_gguf, generation_config, open_gguf
+from packhorse_weights.gguf_model import find_gguf, open_gguf
 from packhorse_weights.gguf_tensor import open_tensor
 from packhorse_weights.tensor import to_float32
 
@@ -158,7 +159,7 @@ def test_nothing_is_made_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_generation_config() -> None:
-    found = generation_config(FOLDER / "llama.gguf")
+    found = generation_config(FOLDER / "llama.gguf") or {}
     tokens = read_gguf(FOLDER / "llama.gguf").metadata["tokenizer.ggml.tokens"]
     ends = {tokens[i] for i in found.pop("eos_token_id")}
     assert ends == {"</s>", "<end_of_turn>", "<|end|>", "<|endoftext|>"}

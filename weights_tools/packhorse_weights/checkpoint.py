@@ -111,6 +111,27 @@ def model_folder(folder: Path) -> Path:
     return folder
 
 
+def embeds_by_files(path: Path) -> bool:
+    """Whether the files say how the model pools: those that sentence-transformers wrote, and GGUF
+    files of embedders."""
+    if (gguf := find_gguf(path)) is not None:
+        return open_gguf(gguf).pooling is not None
+    root = path if path.is_dir() else path.parent
+    return bool(read_modules(root)) or (root / "1_Pooling" / "config.json").is_file()
+
+
+def _without_lm(checkpoint: Checkpoint) -> Checkpoint:
+    """A model that is to embed has no use for the head of a causal language model."""
+    if checkpoint.converted or "lm" not in checkpoint.spec.get("heads", {}):
+        return checkpoint
+    spec = dict(checkpoint.spec)
+    heads = {name: head for name, head in spec.pop("heads").items() if name != "lm"}
+    if heads:
+        spec["heads"] = heads
+    names = {ours: name for ours, name in checkpoint.names.items() if not ours.startswith("lm.")}
+    return replace(checkpoint, spec=spec, names=names)
+
+
 def inspect_checkpoint(
     path: str | PathLike[str],
     reranker: Reranker | None = None,
@@ -137,6 +158,8 @@ def inspect_checkpoint(
     Raises CheckpointError with the reason, and FileNotFoundError where there is nothing at `path`.
     """
     checkpoint = _open(find_model(path, revision), reranker)
+    if pooling is not None or normalize is not None:
+        checkpoint = _without_lm(checkpoint)
     spec = override_embedding(checkpoint.spec, pooling, normalize)
     reason = checkpoint.pooling_reason if pooling is None else "asked for"
     return replace(checkpoint, spec=spec, pooling_reason=reason)
@@ -244,7 +267,7 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     elif parts.sparse:
         raise CheckpointError(f"{root}: SpladePooling, but no head of a masked language model")
     lm_head = read_lm_head(family, prefix, config, tensors)
-    if lm_head is not None and "template" not in spec:
+    if lm_head is not None and "template" not in spec and not embeds_by_files(gguf or root):
         heads["lm"] = lm_head[0]
         layers |= lm_head[1]
     if heads:

@@ -6,15 +6,14 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from packhorse_weights.checkpoint import Checkpoint, inspect_checkpoint
+from packhorse_weights.checkpoint import inspect_checkpoint
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json, refuse_lfs_pointer
-from packhorse_weights.generation_files import generates, generation_config
+from packhorse_weights.generation_files import generation_config
 from packhorse_weights.gguf_model import open_tokenizer
 from packhorse_weights.hub import find_model
 from packhorse_weights.pooling import AskedPooling
@@ -111,17 +110,6 @@ def _write_parts_of_gguf(to: Path, path: Path) -> None:
     _write_json(to / "tokenizer_config.json", found.settings)
 
 
-def _without_lm_head(checkpoint: Checkpoint) -> Checkpoint:
-    """A converted folder no longer has the files that say how a model pools. A causal language
-    model that embeds is one without a head there."""
-    spec = dict(checkpoint.spec)
-    heads = {name: head for name, head in spec.pop("heads", {}).items() if name != "lm"}
-    if heads:
-        spec["heads"] = heads
-    names = {ours: name for ours, name in checkpoint.names.items() if not ours.startswith("lm.")}
-    return replace(checkpoint, spec=spec, names=names)
-
-
 def _write_json(path: Path, fields: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
 
@@ -158,8 +146,6 @@ def convert(
     _check_destination(destination, overwrite)
     src = find_model(src, revision)
     checkpoint = inspect_checkpoint(src, reranker, pooling, normalize)
-    if not generates(src, checkpoint.spec, None, reranker, pooling, normalize):
-        checkpoint = _without_lm_head(checkpoint)
     tensors = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
     if checkpoint.is_quantized:
         raise CheckpointError(f"{src} is quantised already; convert the model that it came from")

@@ -8,15 +8,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from packhorse_weights import gguf_model
-from packhorse_weights.checkpoint import model_folder
+from packhorse_weights.checkpoint import embeds_by_files, model_folder
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_bytes, read_json
-from packhorse_weights.gguf_model import find_gguf, open_gguf, open_tokenizer
+from packhorse_weights.gguf_model import find_gguf, open_generation
 from packhorse_weights.hub import find_model
 from packhorse_weights.layout import Spec
-from packhorse_weights.pooling import read_modules
 
 # Of generation_config.json -> what is right there.
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "length_penalty")
@@ -63,22 +61,13 @@ def generates(
         reason = "reranker, pooling, normalize and max_predictions are for other sessions"
     elif not isinstance(heads, dict) or "lm" not in heads:
         reason = "it has no head of a causal language model"
-    elif _embeds_by_files(find_model(path, revision)):
-        reason = "its files say how it pools (modules.json, 1_Pooling, pooling_type): it embeds"
+        if embeds_by_files(find_model(path, revision)):
+            reason = "its files say how it pools (modules.json, 1_Pooling, pooling_type): it embeds"
     if reason is not None and kv_tokens is not None:
         raise CheckpointError(
             f"kv_tokens is {kv_tokens}, but {path} is not loaded for generation: {reason}"
         )
     return reason is None
-
-
-def _embeds_by_files(path: Path) -> bool:
-    """Whether the files say how the model pools: those that sentence-transformers wrote, and GGUF
-    files of embedders."""
-    if (gguf := find_gguf(path)) is not None:
-        return open_gguf(gguf).pooling is not None
-    root = path if path.is_dir() else path.parent
-    return bool(read_modules(root)) or (root / "1_Pooling" / "config.json").is_file()
 
 
 def read_generation(path: str | PathLike[str], *, revision: str | None = None) -> GenerationFiles:
@@ -107,7 +96,7 @@ def generation_config(path: Path) -> dict[str, Any] | None:
     config.json if it does not name any itself, or what a GGUF file says in place of both. None if
     a folder says nothing."""
     if path.is_file():
-        return gguf_model.generation_config(path)
+        return open_generation(path)[0]
     file = path / "generation_config.json"
     fields = _optional(file).fields
     ends = _optional(path / "config.json").fields.get("eos_token_id")
@@ -117,8 +106,7 @@ def generation_config(path: Path) -> dict[str, Any] | None:
 
 def _of_gguf(path: Path) -> GenerationFiles:
     where = str(path)
-    generation = Config(generation_config(path) or {}, where)
-    settings = Config(open_tokenizer(path).settings, where)
+    generation, settings = (Config(fields, where) for fields in open_generation(path))
     return GenerationFiles(
         _token_ids(generation, "eos_token_id"),
         _defaults(generation),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.gguf_config import read_config
-from packhorse_weights.gguf_file import MAGIC, GgufFile, read_gguf
+from packhorse_weights.gguf_file import MAGIC, read_gguf
 from packhorse_weights.gguf_names import read_tensors
 from packhorse_weights.gguf_tokenizer import GgufTokenizer, read_tokenizer
 from packhorse_weights.tensor import Tensor
@@ -60,20 +60,17 @@ def open_gguf(path: Path) -> GgufModel:
 def open_tokenizer(path: Path) -> GgufTokenizer:
     """Reads the tokenizer. Raises CheckpointError if the file is not valid, or has no tokenizer or
     one that is not supported."""
-    return _tokenizer(read_gguf(path))
-
-
-def _tokenizer(file: GgufFile) -> GgufTokenizer:
-    found = read_tokenizer(file)
+    found = read_tokenizer(read_gguf(path))
     if found is None:
-        raise CheckpointError(f"{file.path}: no tokenizer: there is no tokenizer.ggml.model")
+        raise CheckpointError(f"{path}: no tokenizer: there is no tokenizer.ggml.model")
     return found
 
 
-def generation_config(path: Path) -> dict[str, Any]:
-    """Returns what a generation_config.json would say: bos_token_id, pad_token_id, eos_token_id,
-    which lists every token that ends an answer, and what the file says of sampling. It has no field
-    of its own for do_sample: a temperature above 0 means it."""
+def open_generation(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns what a generation_config.json would say (bos_token_id, pad_token_id, eos_token_id,
+    which lists every token that ends an answer, and what the file says of sampling) and the fields
+    of a tokenizer_config.json, none if there is no tokenizer. A temperature above 0 stands for
+    do_sample, of which the file says nothing itself."""
     file = read_gguf(path)
     config = Config(file.metadata, str(path))
     found: dict[str, Any] = {}
@@ -81,7 +78,8 @@ def generation_config(path: Path) -> dict[str, Any]:
         key = f"tokenizer.ggml.{theirs}_token_id"
         if file.metadata.get(key) is not None:
             found[f"{name}_token_id"] = config.integer(key, low=0)
-    if (tokenizer := read_tokenizer(file)) is not None and tokenizer.stop_ids:
+    tokenizer = read_tokenizer(file)
+    if tokenizer is not None and tokenizer.stop_ids:
         found["eos_token_id"] = tokenizer.stop_ids
     for theirs, name in _SAMPLING.items():
         if file.metadata.get(f"general.sampling.{theirs}") is not None:
@@ -90,4 +88,4 @@ def generation_config(path: Path) -> dict[str, Any]:
         found["top_k"] = config.integer("general.sampling.top_k", low=0)
     if found.get("temperature"):
         found["do_sample"] = True
-    return found
+    return found, tokenizer.settings if tokenizer is not None else {}

@@ -50,7 +50,9 @@ def describe(model: str, load: Mapping[str, Any]) -> dict[str, Any]:
         if generation
         else list(dict.fromkeys([*methods_for(spec), "embed"])),
         "labels": list(spec.get("heads", {}).get("classifier", {}).get("labels", ())),
-        "outputs": {name: output._asdict() for name, output in find_outputs(spec).items()},
+        "outputs": {}
+        if generation
+        else {name: output._asdict() for name, output in find_outputs(spec).items()},
         "embedding": _embedding(checkpoint) | {"truncate_dim": text.pop("truncate_dim", None)},
         "text": text,
         "session": _generation(checkpoint, plan) if generation else _session(checkpoint, plan),

@@ -53,6 +53,8 @@ def _model(found: Found) -> Rows:
 
 
 def _gives(found: Found) -> Rows:
+    if "generate" in found["methods"]:
+        return {"methods": ", ".join(found["methods"])}
     embedding = found["embedding"]
     pooled = f"{embedding['columns']} columns: {' + '.join(embedding['pooling'])}"
     if embedding["normalize"]:

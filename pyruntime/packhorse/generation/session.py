@@ -52,7 +52,7 @@ class GenerationSession(Session):
     def generate(
         self, prompts: Iterable[TokenSequence], sampling: Sampling | None = None
     ) -> list[Any]:
-        """Generates from any number of prompts: see `Session.generate`."""
+        """As `Session.generate`."""
         if sampling is None:
             sampling = Sampling()
         if sampling.mask is not None:
@@ -83,7 +83,7 @@ class GenerationSession(Session):
     def submit(
         self, ids: TokenSequence, sampling: Sampling | None = None, *, timeout_s: float = 0.0
     ) -> GenerationRequest:
-        """Starts generating from one prompt: see `Session.submit`."""
+        """As `Session.submit`."""
         return self._submit("ids", ids, sampling or Sampling(), timeout_s)
 
     def _submit(
@@ -128,27 +128,27 @@ class GenerationSession(Session):
 
     @property
     def generates(self) -> bool:
-        """True: it generates, and gives nothing else."""
+        """True."""
         return True
 
     @property
     def hidden_size(self) -> int:
-        """The number of columns of hidden states, which it does not give."""
+        """The model's hidden size."""
         return int(self.config["hidden_size"])
 
     @property
     def embedding_size(self) -> int:
-        """Raises ValueError: it gives no embeddings."""
+        """Refused with a ValueError: the session gives no embeddings."""
         self._refuse("embedding_size")
 
     @property
     def outputs(self) -> dict[OutputName, OutputShape]:
-        """Empty: it gives tokens alone."""
+        """Empty: the session generates, and gives no outputs of `run`."""
         return {}
 
     @property
     def max_seqlen(self) -> int:
-        """The same as `max_context`."""
+        """As `max_context`."""
         return self.max_context
 
     @property
@@ -163,19 +163,19 @@ class GenerationSession(Session):
         )
 
     def run(self, *_args: Any, **_options: Any) -> NoReturn:
-        """Raises ValueError: it generates, and does nothing else."""
+        """Refused with a ValueError: the session generates."""
         self._refuse("run")
 
     def run_many(self, *_args: Any, **_options: Any) -> NoReturn:
-        """Raises ValueError: it generates, and does nothing else."""
+        """Refused with a ValueError: the session generates."""
         self._refuse("run_many")
 
     def score(self, *_args: Any, **_options: Any) -> NoReturn:
-        """Raises ValueError: it generates, and does nothing else."""
+        """Refused with a ValueError: the session generates."""
         self._refuse("score")
 
     def explain(self, *_args: Any, **_options: Any) -> NoReturn:
-        """Raises ValueError: it generates, and does nothing else."""
+        """Refused with a ValueError: the session generates."""
         self._refuse("explain")
 
     def __repr__(self) -> str:
