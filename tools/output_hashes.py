@@ -72,6 +72,7 @@ def load(folder: Path, device: str, dtype: str) -> packhorse.Session:
         max_tokens=MAX_TOKENS,
         max_sequences=MAX_SEQUENCES,
         reranker=RERANKER if answers else None,
+        kv_tokens=0,
     )
     if {"masked_lm", "lm"}.isdisjoint(plan.config.get("heads", {})):
         return plan
