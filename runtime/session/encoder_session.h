@@ -10,8 +10,8 @@
 namespace packhorse {
 
 /// Loads the model of an encoder session. The caller must have checked `options`. Throws
-/// InvalidArgument for a wrong spec or wrong weights, RuntimeError if the device or the dtype is not
-/// available, and OutOfMemory.
+/// InvalidArgument for a wrong spec or wrong weights, RuntimeError if the device or the dtype is
+/// not available, and OutOfMemory.
 LoadedModel load_encoder(const std::string& spec_json, const WeightSource& source,
                          const SessionOptions& options);
 
