@@ -62,7 +62,9 @@ def generates(
     elif not isinstance(heads, dict) or "lm" not in heads:
         reason = "it has no head of a causal language model"
         if embeds_by_files(find_model(path, revision)):
-            reason = "its files say how it pools (modules.json, 1_Pooling, pooling_type): it embeds"
+            reason += (
+                " that is used: its files say how it pools (modules.json, 1_Pooling, pooling_type)"
+            )
     if reason is not None and kv_tokens is not None:
         raise CheckpointError(
             f"kv_tokens is {kv_tokens}, but {path} is not loaded for generation: {reason}"
