@@ -107,7 +107,7 @@ BATCH = pack(random_sequences(LENGTHS[0]))
 
 
 def load(folder: Path, dtype: str = "float16", **options: Any) -> Session:
-    sizes = {"max_tokens": 512, "max_sequences": 32}
+    sizes = {"max_tokens": 512, "max_sequences": 32, "kv_tokens": 0}
     return Session.load(folder, DEVICE, dtype, **{**sizes, **options})
 
 

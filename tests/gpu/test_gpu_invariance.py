@@ -63,7 +63,7 @@ class Case:
         self.alone = [bits(result)[0] for result in alone]
 
     def load(self, **options: int) -> Session:
-        return Session.load(self.folder, DEVICE, self.dtype, **options)
+        return Session.load(self.folder, DEVICE, self.dtype, kv_tokens=0, **options)
 
     def check(self, batch: list[Any]) -> None:
         """Runs a batch of sequences, given by index, and of arrays whose bits are not compared."""

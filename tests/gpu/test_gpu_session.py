@@ -38,7 +38,9 @@ def large_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(folder: Path, **options: Any) -> Session:
-    return Session.load(folder, DEVICE, "float16", **{"max_tokens": 1024, **options})
+    return Session.load(
+        folder, DEVICE, "float16", **{"max_tokens": 1024, "kv_tokens": 0, **options}
+    )
 
 
 def free_memory() -> int:
