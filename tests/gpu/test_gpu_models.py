@@ -87,9 +87,7 @@ def run_torch(model: Any, batch: PackedTokens, dtype: torch.dtype) -> dict[str, 
 def test_transformers(kernels: str, precision: Precision, bert: Any) -> None:
     """The error is no larger than twice that of PyTorch in the same dtype."""
     model, folder = bert
-    session = Session.load(
-        folder, DEVICE, precision.name, max_tokens=2048, max_sequences=16, kv_tokens=0
-    )
+    session = Session.load(folder, DEVICE, precision.name, max_tokens=2048, max_sequences=16)
     cu_seqlens = offsets(LENGTHS)
     random = np.random.default_rng(0)
     total = int(cu_seqlens[-1])
@@ -227,7 +225,7 @@ def test_golden(folder: Path, precision: Precision) -> None:
     """Folders as users have them, compared with stored outputs of transformers."""
     golden = np.load(folder / "golden.npz")
     batch = PackedTokens(golden["ids"], golden["cu_seqlens"], golden["type_ids"])
-    session = Session.load(folder, DEVICE, precision.name, max_tokens=1024)
+    session = Session.load(folder, DEVICE, precision.name, max_tokens=1024, kv_tokens=0)
     found = session.run(batch, outputs=["embedding"]).embedding
     expected = golden["embedding"]
     norms = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
