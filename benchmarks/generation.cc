@@ -181,7 +181,11 @@ void measure_load(GenerationSession& session, int64_t vocab) {
 /// Milliseconds of a step of single tokens, by the difference of two lengths of output.
 void measure_decode(GenerationSession& session, int64_t vocab, int64_t context) {
   for (const int batch : {1, 4, 16, 64}) {
-    if (batch > session.options().max_sequences) break;
+    // A cache that is too small would be measured instead.
+    if (batch > session.options().max_sequences ||
+        batch * (context + 128) > session.memory_plan().kv_tokens) {
+      break;
+    }
     double seconds[2];
     const int64_t lengths[2] = {8, 72};
     std::vector<std::vector<int32_t>> prompts;

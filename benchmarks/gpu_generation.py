@@ -1,6 +1,6 @@
 """Generation beside transformers on one GPU: 64 requests of mixed lengths, GPT-2 XL's shape.
 
-    python benchmarks/gpu_generation.py build/generation
+    python benchmarks/gpu_generation.py build/generation [--rounds 3] [--peers static-64 ...]
 
 `build/generation` is benchmarks/generation.cc, whose first lines say how to compile it. Prompts
 have 16 to 1,024 tokens and 16 to 256 new ones are asked for; weights are random, in float16. Peers
@@ -11,12 +11,13 @@ Ours and theirs run in turn. Tokens that nobody asked for are not counted.
 
 from __future__ import annotations
 
+import argparse
 import re
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,6 @@ import torch
 import transformers
 
 REQUESTS = 64
-ROUNDS = 2
 
 
 def workload(vocab_size: int) -> list[tuple[list[int], int]]:
@@ -107,34 +107,42 @@ def ours(program: str) -> list[float]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("program", help="benchmarks/generation.cc, compiled")
+    parser.add_argument("--rounds", type=int, default=3)
+    peers: dict[str, Callable[[Any, list[tuple[list[int], int]]], None]] = {
+        "static-64": lambda model, work: static(model, work, 64),
+        "static-16-sorted": lambda model, work: static(
+            model, sorted(work, key=lambda request: request[1]), 16
+        ),
+        "static-16": lambda model, work: static(model, work, 16),
+        "continuous": continuous,
+    }
+    parser.add_argument("--peers", nargs="+", choices=list(peers), default=list(peers))
+    arguments = parser.parse_args()
     work = workload(50257)
     new = sum(count for _, count in work)
     print(f"{len(work)} requests, {sum(len(ids) for ids, _ in work)} prompt and {new} new tokens")
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}")
-    ordered = sorted(work, key=lambda request: request[1])
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}", flush=True)
     rates: dict[str, list[float]] = {"Packhorse": []}
     with torch.inference_mode():
         model = make_model()
-        peers: dict[str, Callable[[], None]] = {
-            "static, 16 at once": lambda: static(model, work, 16),
-            "static, 64 at once": lambda: static(model, work, 64),
-            "static, 16 at once, sorted by output": lambda: static(model, ordered, 16),
-            "continuous batching": lambda: continuous(model, work),
-        }
         static(model, work[:4], 4)
-        for _ in range(ROUNDS):
-            rates["Packhorse"] += ours(sys.argv[1])
-            for name, run in peers.items():
+        for _ in range(arguments.rounds):
+            rates["Packhorse"] += ours(arguments.program)
+            for name in arguments.peers:
                 try:
-                    rates.setdefault(name, []).append(new / timed(run))
+                    rate = new / timed(partial(peers[name], model, work))
                 except Exception as error:  # a peer that cannot run is named, and left out
-                    print(f"{name}: {type(error).__name__}: {error}")
+                    print(f"{name}: {type(error).__name__}: {error}", flush=True)
+                    continue
+                rates.setdefault(name, []).append(rate)
+                best = statistics.median(rates["Packhorse"])
+                print(f"{name}: {rate:,.0f} new tokens/s; Packhorse {best:,.0f}", flush=True)
     best = statistics.median(rates["Packhorse"])
     for name, found in rates.items():
-        if not found:
-            continue
         rate = statistics.median(found)
-        print(f"{name:40} {rate:8,.0f} new tokens/s   {best / rate:5.2f}")
+        print(f"{name:20} {rate:8,.0f} new tokens/s   {best / rate:5.2f}")
 
 
 if __name__ == "__main__":
