@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <thread>
 #include <vector>
 
 #include "generation/generation_session.h"
@@ -33,6 +34,8 @@ class CountingRunner final : public StepRunner {
   const RunnerLimits& limits() const override { return limits_; }
   const GenerationMemoryPlan& memory_plan() const override { return plan_; }
   void run(const Step& step) override {
+    // The first step ends when all requests are there, so that they run together.
+    while (!all_submitted) std::this_thread::yield();
     if (steps < kSteps) counts[steps] = allocations;
     ++steps;
     for (const StepSequence& sequence : step.sequences) {
@@ -42,6 +45,7 @@ class CountingRunner final : public StepRunner {
     }
   }
 
+  std::atomic<bool> all_submitted = false;
   size_t steps = 0;
   std::array<int64_t, kSteps> counts = {};
 
@@ -63,11 +67,14 @@ TEST(generation_allocates_nothing_from_step_to_step) {
   sampling.max_new_tokens = 500;
   sampling.logprobs = 3;
   // Prompts that are cut, pages that fill up, and preemptions: 3 times 700 tokens, 24 pages.
-  const std::vector<std::vector<int32_t>> prompts = {
-      std::vector<int32_t>(200, 1), std::vector<int32_t>(200, 2), std::vector<int32_t>(200, 3)};
-  session->generate(prompts, sampling);
+  std::vector<std::shared_ptr<GenerationRequest>> requests;
+  for (const int32_t token : {1, 2, 3}) {
+    requests.push_back(session->submit(std::vector<int32_t>(200, token), sampling));
+  }
+  runner.all_submitted = true;
+  for (const auto& request : requests) request->wait();
   CHECK(session->stats().preemptions > 0);
-  // The last steps are of the last sequence alone; the first ones come while others are submitted.
+  // The last steps are of the last sequence alone; in the first ones the sequences start.
   CHECK(runner.steps > 520);
   CHECK(runner.counts[480] == runner.counts[20]);
 }
