@@ -14,6 +14,8 @@ namespace {
 std::atomic<int64_t> allocations = 0;
 }
 
+// A sanitizer has operators of its own, and its builds count nothing.
+#ifndef __SANITIZE_ADDRESS__
 void* operator new(size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
@@ -21,6 +23,7 @@ void* operator new(size_t bytes) {
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+#endif
 
 using namespace packhorse;
 
