@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import weakref
 import zlib
 from collections import Counter
 from pathlib import Path
@@ -19,7 +20,7 @@ from packhorse_weights.generation_files import generation_config
 from packhorse_weights.gguf_config import read_config
 from packhorse_weights.gguf_file import GgufFile, StoredTensor, read_gguf
 from packhorse_weights.gguf_model import find_gguf, open_gguf
-from packhorse_weights.gguf_tensor import open_tensor
+from packhorse_weights.gguf_tensor import QuantizedTensor, open_tensor
 from packhorse_weights.tensor import to_float32
 
 FOLDER = GOLDEN / "gguf"
@@ -156,6 +157,33 @@ def test_nothing_is_made_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch)
     assert files.stored_dtype == "float32"
     with pytest.raises(AssertionError, match="values were made"):
         _ = files.tensors["embeddings.word"].data
+
+
+def test_tensors_are_made_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a session loads, values of one quantised tensor at most are in memory."""
+    made: list[weakref.ref[Any]] = []
+    whole = QuantizedTensor._whole
+
+    def make(tensor: QuantizedTensor) -> Any:
+        assert not any(one() is not None for one in made)
+        values = whole(tensor)
+        made.append(weakref.ref(values))
+        return values
+
+    monkeypatch.setattr(QuantizedTensor, "_whole", make)
+    packhorse.Session.load(FOLDER / "llama.gguf", max_tokens=8)
+    assert len(made) > 10
+
+
+def test_a_tensor_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise MemoryError("no room for it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("packhorse_weights.gguf_tensor.decode", refuse)
+        with pytest.raises(MemoryError, match="no room for it"):
+            packhorse.Session.load(FOLDER / "llama.gguf", max_tokens=8)
+    packhorse.Session.load(FOLDER / "llama.gguf", max_tokens=8)
 
 
 def test_generation_config() -> None:

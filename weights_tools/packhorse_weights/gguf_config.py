@@ -7,85 +7,19 @@ else, so it is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.gguf_file import GgufFile
-from packhorse_weights.gguf_tensor import open_tensor
-from packhorse_weights.tensor import to_float32
+from packhorse_weights.gguf_metadata import Fields, Metadata
+from packhorse_weights.gguf_rope import read_rope
 
-Fields = dict[str, Any]
-
-_HIGH = 1e12
-# Keys that say nothing about the arithmetic.
-_HARMLESS = ("rope.scaling.finetuned", "tensor_data_layout", "embedding_length_out")
-_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-_LLAMA3_CONTEXT = 8192
 # The largest Gemma 2 and 3, known by their number of layers as in llama.cpp, scale scores by
 # hidden_size / heads and not by head_dim. No key says so.
 _GEMMA_WIDE = {"gemma2": 46, "gemma3": 62}
-
-
-class _Noting(dict[str, Any]):
-    """A dict that keeps in mind which keys somebody asked for."""
-
-    def __init__(self, fields: Mapping[str, Any]) -> None:
-        super().__init__(fields)
-        self.asked: set[str] = set()
-
-    def get(self, key: str, default: Any = None) -> Any:
-        self.asked.add(key)
-        return super().get(key, default)
-
-
-class Metadata(Config):
-    """The keys of one architecture, without its name in front of them; and the tensors."""
-
-    def __init__(self, file: GgufFile, architecture: str) -> None:
-        prefix = f"{architecture}."
-        own = {
-            key.removeprefix(prefix): value
-            for key, value in file.metadata.items()
-            if key.startswith(prefix)
-        }
-        self._noting = _Noting(own)
-        super().__init__(self._noting, f"{file.path}: {architecture}")
-        self.file, self.architecture = file, architecture
-
-    def has(self, tensor: str) -> bool:
-        return tensor in self.file.tensors
-
-    def decimal(self, name: str, default: float | None = None) -> float:
-        """Returns the shortest decimal that is this float32: 1e-05, not 9.9999997e-06."""
-        if default is None and self.fields.get(name) is None:
-            raise CheckpointError(f"{self.where}: {name}: expected a number, found nothing")
-        value = self.number(name, 0.0 if default is None else default, _HIGH)
-        return float(str(np.float32(value)))
-
-    def factors(self, tensor: str, count: int) -> NDArray[np.float32] | None:
-        """Returns what each frequency is divided by, or None if the file has no such tensor."""
-        stored = self.file.tensors.get(tensor)
-        if stored is None:
-            return None
-        values = to_float32(open_tensor(stored))
-        if values.shape != (count,) or not (np.isfinite(values) & (values > 0)).all():
-            raise CheckpointError(
-                f"{self.file.path}: tensor {tensor}: expected {count} positive numbers, found "
-                f"shape {list(values.shape)}"
-            )
-        return values
-
-    def refuse_rest(self) -> None:
-        """Raises CheckpointError for a key that nothing has asked for."""
-        for name, value in self.fields.items():
-            harmless = isinstance(value, bool | int | float) and not value
-            if name not in (*self._noting.asked, *_HARMLESS) and not harmless:
-                raise CheckpointError(f"{self.where}.{name} = {value!r:.80} is not supported")
 
 
 def _sizes(data: Metadata) -> Fields:
@@ -121,92 +55,6 @@ def _head_dim(data: Metadata, fields: Fields) -> int:
     return size
 
 
-def _llama3(factors: NDArray[np.float32], theta: float) -> Fields | None:
-    """Returns the fields of Llama 3.1's scaling if it gives these factors, as llama.cpp's converter
-    computes them, else None."""
-    count, largest = len(factors), round(float(factors.max()), 4)
-    lengths = 2 * np.pi * theta ** (np.arange(count) / count)
-    low, high = _LLAMA3["low_freq_factor"], _LLAMA3["high_freq_factor"]
-    ramp = (_LLAMA3_CONTEXT / lengths - low) / (high - low)
-    made = 1 / ((1 - ramp) / largest + ramp)
-    made = np.where(lengths < _LLAMA3_CONTEXT / high, 1, made)
-    made = np.where(lengths > _LLAMA3_CONTEXT / low, largest, made)
-    if not np.allclose(made, factors, rtol=1e-4):
-        return None
-    return {
-        "rope_type": "llama3",
-        "factor": largest,
-        **_LLAMA3,
-        "original_max_position_embeddings": _LLAMA3_CONTEXT,
-    }
-
-
-def _scaling(data: Metadata, fields: Fields, theta: float, rotated: int) -> Fields | None:
-    kinds = {"none": "", "linear": "linear", "yarn": "yarn", "longrope": "longrope"}
-    # In older files there is only a factor.
-    linear = data.decimal("rope.scale_linear", 1.0)
-    kind = data.choice("rope.scaling.type", kinds, "linear" if linear != 1 else "none")
-    factor = data.decimal("rope.scaling.factor", linear) or 1.0
-    trained = data.integer(
-        "rope.scaling.original_context_length", default=fields["max_position_embeddings"]
-    )
-    attention = data.decimal("rope.scaling.attn_factor", 1.0)
-    factors = data.factors("rope_freqs.weight", rotated // 2)
-    short = data.factors("rope_factors_short.weight", rotated // 2)
-    long = data.factors("rope_factors_long.weight", rotated // 2)
-    if short is not None and long is not None:
-        return {
-            "rope_type": "longrope",
-            "short_factor": short.tolist(),
-            "long_factor": long.tolist(),
-            "attention_factor": attention,
-            "original_max_position_embeddings": trained,
-        }
-    if kind == "longrope":
-        raise CheckpointError(f"{data.where}: longrope without rope_factors_short.weight")
-    if factors is not None and (factors != 1).any():
-        if kind:
-            raise CheckpointError(f"{data.where}: {kind} scaling beside rope_freqs.weight")
-        return _llama3(factors, theta) or {
-            "rope_type": "longrope",
-            "short_factor": factors.tolist(),
-            "long_factor": factors.tolist(),
-            "attention_factor": 1.0,
-            "original_max_position_embeddings": fields["max_position_embeddings"],
-        }
-    if kind == "yarn":
-        scaling: Fields = {
-            "rope_type": "yarn",
-            "factor": factor,
-            "original_max_position_embeddings": trained,
-        }
-        for name in ("beta_fast", "beta_slow"):
-            if data.fields.get(f"rope.scaling.yarn_{name}") is not None:
-                scaling[name] = data.decimal(f"rope.scaling.yarn_{name}")
-        if attention != 1:
-            scaling["attention_factor"] = attention * (0.1 * float(np.log(factor)) + 1)
-        return scaling
-    return {"rope_type": "linear", "factor": factor} if kind and factor != 1 else None
-
-
-def _rope(data: Metadata, fields: Fields, head_dim: int, theta: float = 10000.0) -> Fields:
-    theta = data.decimal("rope.freq_base", theta)
-    rotated = data.integer("rope.dimension_count", default=head_dim)
-    if rotated > head_dim or rotated % 2:
-        raise CheckpointError(
-            f"{data.where}.rope.dimension_count: {rotated} of heads of {head_dim} values; expected "
-            "an even number of them"
-        )
-    found: Fields = {"rope_theta": theta}
-    if rotated != head_dim:
-        share = rotated / head_dim
-        whole = int(share * head_dim) == rotated
-        found["partial_rotary_factor"] = share if whole else float(np.nextafter(share, 1))
-    if (scaling := _scaling(data, fields, theta, rotated)) is not None:
-        found["rope_scaling"] = scaling
-    return found
-
-
 def _decoder(data: Metadata) -> Fields:
     """Returns the fields of a decoder with RMS norms, rotated positions and gated feed-forward
     blocks."""
@@ -217,7 +65,7 @@ def _decoder(data: Metadata) -> Fields:
         "head_dim": head_dim,
         "rms_norm_eps": data.decimal("attention.layer_norm_rms_epsilon"),
         "hidden_act": "silu",
-        **_rope(data, fields, head_dim),
+        **read_rope(data, fields, head_dim),
     }
 
 
@@ -301,7 +149,7 @@ def _gpt2(data: Metadata) -> Fields:
 def _gptneox(data: Metadata) -> Fields:
     fields = _sizes(data)
     del fields["num_key_value_heads"]
-    rope = _rope(data, fields, _head_dim(data, fields))
+    rope = read_rope(data, fields, _head_dim(data, fields))
     if "rope_scaling" in rope:
         raise CheckpointError(f"{data.where}: scaled rotary positions are not supported")
     return {

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.gguf_config import Fields, read_architecture
+from packhorse_weights.gguf_config import read_architecture
 from packhorse_weights.gguf_file import GgufFile, StoredTensor
+from packhorse_weights.gguf_metadata import Fields
 from packhorse_weights.gguf_tensor import Order, open_tensor, transposed
 from packhorse_weights.tensor import Tensor, to_float32
 
