@@ -149,7 +149,7 @@ clean:
 	touch $@
 
 .venv/.test: .venv/.build
-	$(PIP) install $$($(BIN)/python tools/requirements.py test)
+	$(PIP) install $$($(BIN)/python tools/requirements.py test structured)
 	touch $@
 
 .venv/.lint: .venv/.build
