@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <random>
-#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -184,16 +183,20 @@ class Model {
 class AnyWeights {
  public:
   explicit AnyWeights(const json& spec) {
-    const std::regex missing(R"('([a-z_0-9.]+)' \[([0-9, ]+)\] is missing)");
     for (;;) {
       try {
         load_encoder(spec.dump(), *source(), options_for(spec));
         return;
       } catch (const InvalidArgument& error) {
-        std::smatch found;
+        // "... 'name' [shape] is missing ..."
         const std::string message = error.what();
-        if (!std::regex_search(message, found, missing)) throw;
-        add(found[1], json::parse("[" + found[2].str() + "]"));
+        const size_t end = message.find("] is missing");
+        if (end == message.npos) throw;
+        const size_t shape = message.rfind('[', end);
+        const size_t after_name = message.rfind('\'', shape);
+        const size_t name = message.rfind('\'', after_name - 1) + 1;
+        add(message.substr(name, after_name - name),
+            json::parse(message.substr(shape, end + 1 - shape)));
       }
     }
   }
