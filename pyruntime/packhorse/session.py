@@ -23,13 +23,13 @@ from packhorse.arguments import (
 )
 from packhorse.device import stream_handle
 from packhorse.dtypes import choose_dtype
-from packhorse.lifetime import SessionLifetime
 from packhorse.memory import MemoryPlan
 from packhorse.names import AttentionAlgorithm, Dtype, OutputName, PairTruncation, Pooling
 from packhorse.options import GenerationOptions, ModelPath, SessionOptions
 from packhorse.packing import Int32Array, PackedTokens, TokenSequence, as_int32, pack
 from packhorse.pairs import as_scores, check_pair, check_scores, join_pairs
-from packhorse.result import DeviceResult, FloatArray, OutputShape, RunResult
+from packhorse.result import DeviceResult, FloatArray, RunResult
+from packhorse.session_properties import SessionProperties
 
 if TYPE_CHECKING:
     from packhorse.generation import GenerationRequest, Sampling
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 OutArrays = Mapping[str, FloatArray]
 
 
-class Session(SessionLifetime):
+class Session(SessionProperties):
     """A loaded model, made by `Session.load`. After any error a session stays usable.
 
     One session may be called from many threads at once: calls wait for each other, and the
@@ -59,7 +59,7 @@ class Session(SessionLifetime):
         cannot be pickled."""
         super().__init__(native, reload)
         self._native = native
-        self._options: SessionOptions | GenerationOptions = options
+        self._options = options
         self._max_predictions = options.max_predictions
         self.config = config
         self.memory_plan = MemoryPlan.from_native(native.memory_plan())
@@ -193,61 +193,6 @@ class Session(SessionLifetime):
             **asdict(options),
         )
         return cls(native, model.spec, options, reload)
-
-    @property
-    def generates(self) -> bool:
-        """Whether it is a `GenerationSession`: it generates, and gives nothing else."""
-        return False
-
-    @property
-    def hidden_size(self) -> int:
-        """The number of columns of `hidden`."""
-        return self._native.hidden_size
-
-    @property
-    def embedding_size(self) -> int:
-        """The number of columns of `embedding`."""
-        return self._native.outputs["embedding"][1]
-
-    @property
-    def outputs(self) -> dict[OutputName, OutputShape]:
-        """The outputs that `run` can compute, by name."""
-        return {name: OutputShape(*shape) for name, shape in self._native.outputs.items()}
-
-    @property
-    def labels(self) -> list[str]:
-        """The names of the columns of `logits`; empty if the model has no classifier."""
-        return list(self.config.get("heads", {}).get("classifier", {}).get("labels", ()))
-
-    @property
-    def max_seqlen(self) -> int:
-        """The length of the longest sequence that the model takes, in tokens."""
-        return self._native.max_seqlen
-
-    @property
-    def device(self) -> str:
-        """The device, as given to `load`."""
-        return self._options.device
-
-    @property
-    def dtype(self) -> Dtype:
-        """The dtype of weights and activations."""
-        return self._options.dtype
-
-    @property
-    def max_tokens(self) -> int:
-        """The number of tokens of the largest batch that `run` takes."""
-        return self._options.max_tokens
-
-    @property
-    def max_predictions(self) -> int:
-        """The largest number of rows for which one run makes predictions."""
-        return self._max_predictions
-
-    @property
-    def max_sequences(self) -> int:
-        """The number of sequences of the largest batch that `run` takes."""
-        return self._options.max_sequences
 
     @overload
     def run(
