@@ -125,7 +125,7 @@ cdef extern from "packhorse/generation.h" namespace "packhorse" nogil:
         shared_ptr[CGenerationRequest] submit(Int32Span, const CSampling&, double) except +
         void add_adapter(const string&, const WeightSource&) except +
         void remove_adapter(const string&) except +
-        vector[string] adapters()
+        vector[string] adapters() except +
         const CGenerationMemoryPlan& memory_plan()
         CGenerationStats stats() except +
         int64_t max_context()

@@ -146,7 +146,9 @@ class CudaOps final : public Ops {
   void do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads,
                         const LoraArgs& lora) override {
     if (gemm_kernels_ != GemmKernels::kSm90 || heads.q_norm || heads.k_norm) {
-      return Ops::do_project_heads(args, heads, lora);
+      do_linear(args);
+      do_add_lora(lora);
+      return do_rotate_heads(heads);
     }
     // The product is rotated before it is rounded, and so is what is added to it.
     do_project_heads(args, heads);

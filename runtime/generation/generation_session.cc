@@ -67,8 +67,14 @@ class EngineSession final : public GenerationSession {
     }
     adapters_.publish(slot);
   }
-  void remove_adapter(const std::string& name) override { adapters_.remove(name); }
-  std::vector<std::string> adapters() const override { return adapters_.names(); }
+  void remove_adapter(const std::string& name) override {
+    check_process(process_);
+    adapters_.remove(name);
+  }
+  std::vector<std::string> adapters() const override {
+    check_process(process_);
+    return adapters_.names();
+  }
 
   const GenerationMemoryPlan& memory_plan() const override { return runner_->memory_plan(); }
   GenerationStats stats() const override {
