@@ -16,7 +16,6 @@ nlohmann::json causal_spec() {
   nlohmann::json spec = tiny_spec();
   spec["attention"]["mask"] = "causal";
   spec["heads"] = {{"lm", {{"tied", true}}}};
-  spec.erase("embedding");
   return spec;
 }
 
