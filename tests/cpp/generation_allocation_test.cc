@@ -19,13 +19,14 @@ std::atomic<int64_t> allocations = 0;
 
 // A sanitizer has operators of its own, and its builds count nothing.
 #ifndef __SANITIZE_ADDRESS__
-void* operator new(size_t bytes) {
+// Not inlined, or GCC warns of memory that malloc gave and delete takes.
+[[gnu::noinline]] void* operator new(size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 #endif
 
 using namespace packhorse;
