@@ -8,6 +8,7 @@ _EXTRAS = {
     "structured": ("llguidance",),
     "cli": ("typer", "rich"),
     "hub": ("huggingface_hub",),
+    "serve": ("starlette", "uvicorn", "uvloop", "httptools", "orjson", "prometheus-client"),
 }
 
 

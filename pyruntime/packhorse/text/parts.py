@@ -60,7 +60,7 @@ class Part(NamedTuple):
 
     request: Request
     size: Size
-    out: Mapping[OutputName, FloatArray]
+    out: Mapping[str, FloatArray]
 
     @property
     def kind(self) -> tuple[tuple[OutputName, ...], bool]:
@@ -99,7 +99,7 @@ class PartRunner:
         parts = []
         for first, last in _split(ends, (most, *self.limits[1:])):
             size = ends[0][last] - ends[0][first], last - first, ends[2][last] - ends[2][first]
-            out: dict[OutputName, FloatArray] = {
+            out: dict[str, FloatArray] = {
                 name: array[ends[columns[name]][first] : ends[columns[name]][last]]
                 for name, array in arrays.items()
             }

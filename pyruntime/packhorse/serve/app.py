@@ -1,0 +1,62 @@
+"""The application: all routes of a server, for any ASGI server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Mount
+
+from packhorse.serve.endpoint import openai_style, tei_style
+from packhorse.serve.protocols import health, openai_embeddings, tei
+from packhorse.serve.routes import Line, Routes
+from packhorse.serve.service import Service
+from packhorse.serve.settings import Settings
+
+_LINES = (
+    Line("POST", "/embed", tei.embed, tei_style),
+    Line("POST", "/v1/embeddings", openai_embeddings.embeddings, openai_style),
+    Line("GET", "/v1/models", openai_embeddings.models, openai_style),
+    Line("GET", "/v1/models/", openai_embeddings.model, openai_style),
+    Line("GET", "/health", health.health, tei_style, public=True),
+    Line("GET", "/ping", health.health, tei_style, public=True),
+    Line("GET", "/ready", health.ready, tei_style, public=True),
+    Line("GET", "/metrics", health.metrics, tei_style, public=True),
+)
+
+
+def create_app(settings: Settings | None = None) -> Starlette:
+    """The application with these settings; None: those of the environment (`Settings.load`).
+
+    Its models are loaded when the server that runs it begins (the lifespan protocol of ASGI), and
+    freed when it ends. `app.state.service` is its `Service`.
+    """
+    service = Service(settings if settings is not None else Settings.load())
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        await service.start()
+        try:
+            yield
+        finally:
+            await service.stop()
+
+    middleware = []
+    if service.settings.cors_allow_origin:
+        middleware.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(service.settings.cors_allow_origin),
+                allow_methods=["*"],
+                allow_headers=["*"],
+                expose_headers=["*"],
+            )
+        )
+    app = Starlette(
+        routes=[Mount("/", Routes(service, _LINES))], middleware=middleware, lifespan=lifespan
+    )
+    app.state.service = service
+    return app

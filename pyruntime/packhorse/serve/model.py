@@ -1,0 +1,236 @@
+"""A model that is served: its sessions, its queue, and the threads that run it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from packhorse.generation.session import GenerationSession
+from packhorse.heads import classifier_of, methods_for
+from packhorse.result import RunResult
+from packhorse.serve.errors import ServeError
+from packhorse.serve.metrics import Metrics
+from packhorse.serve.pace import Pace
+from packhorse.serve.queue import TokenQueue
+from packhorse.serve.settings import ModelSettings, Settings
+from packhorse.serve.tokenizing import Job, TokenizerPool
+from packhorse.serve.work import Work
+from packhorse.serve.worker import Worker
+from packhorse.text import TextModel
+from packhorse.text.parts import PartRunner, Request
+from packhorse.text.runner import Task, TextRunner
+
+AnyTask = Task[Any, Any, Any]
+Made = TypeVar("Made")
+_MOST_TASKS = 256
+_PIECES = 8  # of a batch: what a request has beyond one piece may run in another batch
+
+
+class Outcome(NamedTuple):
+    """What came of a request, and what it took."""
+
+    found: Any
+    tokens: int
+    work: Work
+
+
+class ServedModel:
+    """A model under a name, loaded once for each device. Made by `load`."""
+
+    def __init__(
+        self,
+        settings: ModelSettings,
+        server: Settings,
+        replicas: Sequence[TextModel],
+        pool: TokenizerPool,
+        metrics: Metrics,
+    ) -> None:
+        self.settings = settings
+        self.name = settings.name
+        self.path = settings.path
+        self.created = int(time.time())
+        self.replicas = tuple(replicas)
+        self._pool = pool
+        self._metrics = metrics
+        self._tasks: dict[Hashable, Any] = {}
+        self._characters_per_token = 3.0
+        session = self.text.session
+        self.generates = session.generates
+        self.methods = frozenset(_methods(session.config, self.generates))
+        pace = Pace(server.max_batch_ms / 1000, len(replicas))
+        self.queue = TokenQueue(pace, server.max_queue_tokens, server.max_wait_s)
+        self._runner = None if self.generates else PartRunner(session)
+        self._workers = [] if self.generates else [self._worker(one) for one in replicas]
+        for worker in self._workers:
+            worker.start()
+
+    @property
+    def text(self) -> TextModel:
+        """The first replica: what all of them have in common is asked of it."""
+        return self.replicas[0]
+
+    @property
+    def device(self) -> str:
+        """Of the first replica."""
+        return str(self.text.session.device)
+
+    @property
+    def runner(self) -> TextRunner:
+        return self.text._runner
+
+    def _worker(self, replica: TextModel) -> Worker:
+        session = replica.session
+        return Worker(
+            f"{self.name}@{session.device}",
+            self.queue,
+            PartRunner(session),
+            session.max_tokens,
+            self._metrics.of_batch(self.name),
+        )
+
+    @property
+    def healthy(self) -> bool:
+        """Whether all its threads run."""
+        return all(worker.is_alive() for worker in self._workers)
+
+    def require(self, method: str, what: str) -> None:
+        """Raises ServeError where the model is not made for it; `what` names such models."""
+        if method not in self.methods:
+            able = ", ".join(sorted(self.methods))
+            raise ServeError("unsuited", f"model {self.name!r} is not {what}; it can: {able}")
+
+    def task(self, make: Callable[..., Made], **options: Any) -> Made:
+        """A task with these options; requests with equal ones share it, and with it batches.
+        Raises ServeError for options that are not acceptable."""
+        key = (make, *options.items())
+        found: Made | None = self._tasks.get(key)
+        if found is None:
+            try:
+                found = make(self.runner, **options)
+            except ValueError as error:
+                raise ServeError("validation", str(error)) from None
+            if len(self._tasks) >= _MOST_TASKS:
+                self._tasks.clear()
+            self._tasks[key] = found
+        return found
+
+    async def run(
+        self, task: AnyTask, items: list[Any], client: str, deadline: float, wait: Any
+    ) -> Outcome:
+        """The results of a task for some items, when they have run.
+
+        client, deadline  as of `Work`
+        wait              awaits a `Work`, and gives up when the client does
+
+        Raises ServeError, ClientGoneError.
+        """
+        work = Work(client, deadline, self._estimate(items))
+        self.queue.admit(work)
+        try:
+            self._pool.submit(Job(work, task, items, self._put))
+            await wait(work)
+        except BaseException:
+            self.queue.cancel(work)
+            raise
+        assert work.result is not None
+        return Outcome(task.finish(items, work.kept, work.result), work.tokens, work)
+
+    def _put(self, work: Work, request: Request, kept: Any) -> None:
+        """On a thread of the tokenizer: a request that is tokenized goes to the queue."""
+        assert self._runner is not None
+        piece = self.queue.pace.tokens_of_a_batch(self._runner.limits[0]) // _PIECES
+        result, parts = self._runner.cut(request, max(1, piece))
+        work.result, work.kept = result, kept
+        self.queue.put(work, parts)
+
+    def _estimate(self, items: list[Any]) -> int:
+        """About how many tokens the items have, before anybody has counted them."""
+        most = self.text.max_length
+        return sum(min(most, _length(item, self._characters_per_token)) for item in items)
+
+    def stats(self) -> dict[str, int]:
+        """Of a model that generates: `GenerationSession.stats`, of all replicas together."""
+        found: Counter[str] = Counter()
+        for replica in self.replicas:
+            session = replica.session
+            assert isinstance(session, GenerationSession)
+            found.update(session.stats)
+        return found
+
+    async def close(self) -> None:
+        """Runs what was admitted, and frees the model."""
+        self.queue.close()
+        await asyncio.to_thread(self._free)
+
+    def _free(self) -> None:
+        for worker in self._workers:
+            worker.join()
+        for replica in self.replicas:
+            replica.close()
+
+
+def _length(item: Any, characters_per_token: float) -> int:
+    if isinstance(item, str):
+        return 2 + int(len(item) / characters_per_token)
+    if item and isinstance(item[0], int):
+        return len(item)
+    return 1 + sum(_length(text, characters_per_token) for text in item)
+
+
+def _methods(config: Any, generates: bool) -> list[str]:
+    """What may be asked of a model: "embed", and names of methods of `TextModel`."""
+    if generates:
+        return ["generate"]
+    found = [name for name in methods_for(config) if name not in ("generate", "embed")]
+    splade = config.get("heads", {}).get("masked_lm", {}).get("sparse")
+    if not classifier_of(config) and not splade:
+        found += ["embed", "embed_all"]
+    return found
+
+
+def load_model(
+    settings: ModelSettings, server: Settings, pool: TokenizerPool, metrics: Metrics
+) -> ServedModel:
+    """Loads a model on each of its devices, and starts its threads. Raises as `TextModel.load`."""
+    given = server.of_model(settings)
+    options: dict[str, Any] = {
+        "dtype": given.dtype,
+        "max_length": given.max_length,
+        "max_tokens": given.max_batch_tokens,
+        "kv_tokens": given.kv_tokens,
+        "revision": given.revision,
+        "pooling": _poolings(given.pooling),
+        "normalize": given.normalize,
+        "reranker": _template(given.reranker),
+    }
+    replicas: list[TextModel] = []
+    try:
+        for device in given.device or ("cpu",):
+            threads = given.threads if device == "cpu" else None
+            replicas.append(TextModel.load(given.path, device, threads=threads, **options))
+        return ServedModel(given, server, replicas, pool, metrics)
+    except BaseException:
+        for replica in replicas:
+            replica.close()
+        raise
+
+
+def _poolings(pooling: str | None) -> Any:
+    names = [] if pooling is None else pooling.split(",")
+    return names[0] if len(names) == 1 else names or None
+
+
+def _template(reranker: str | None) -> Any:
+    if reranker is None or not reranker.endswith(".json"):
+        return reranker
+    from pathlib import Path
+
+    from packhorse_weights.files import read_json
+
+    return read_json(Path(reranker))
+
+
+__all__ = ["Outcome", "RunResult", "ServedModel", "load_model"]
