@@ -10,15 +10,37 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount
 
-from packhorse.serve.endpoint import openai_style, tei_style
-from packhorse.serve.protocols import health, openai_embeddings, tei
+from packhorse.serve.endpoint import cohere_style, openai_style, tei_style
+from packhorse.serve.protocols import (
+    cohere_embed,
+    health,
+    openai_embeddings,
+    rerankers,
+    tei,
+    tei_text,
+)
 from packhorse.serve.routes import Line, Routes
 from packhorse.serve.service import Service
 from packhorse.serve.settings import Settings
 
 _LINES = (
+    Line("POST", "/", tei.root, tei_style),
     Line("POST", "/embed", tei.embed, tei_style),
+    Line("POST", "/embed_all", tei.embed_all, tei_style),
+    Line("POST", "/embed_sparse", tei.embed_sparse, tei_style),
+    Line("POST", "/rerank", tei.rerank, tei_style),
+    Line("POST", "/predict", tei.predict, tei_style),
+    Line("POST", "/similarity", tei.similarity, tei_style),
+    Line("POST", "/tokenize", tei_text.tokenize, tei_style),
+    Line("POST", "/decode", tei_text.decode, tei_style),
+    Line("GET", "/info", tei_text.info, tei_style),
+    Line("POST", "/embeddings", openai_embeddings.embeddings, openai_style),
     Line("POST", "/v1/embeddings", openai_embeddings.embeddings, openai_style),
+    Line("POST", "/v1/rerank", rerankers.rerank, openai_style),
+    Line("POST", "/v1/score", rerankers.scores, openai_style),
+    Line("POST", "/score", rerankers.scores, openai_style),
+    Line("POST", "/v2/embed", cohere_embed.embed, cohere_style),
+    Line("POST", "/v2/rerank", rerankers.cohere_rerank, cohere_style),
     Line("GET", "/v1/models", openai_embeddings.models, openai_style),
     Line("GET", "/v1/models/", openai_embeddings.model, openai_style),
     Line("GET", "/health", health.health, tei_style, public=True),

@@ -6,12 +6,12 @@ not are refused by name (`refuse`); others, which no protocol has, are ignored, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from packhorse.serve.errors import ServeError
 
-Number = TypeVar("Number", int, float)
+Found = TypeVar("Found")
 
 
 def shown(value: Any) -> str:
@@ -38,6 +38,13 @@ class Fields:
             )
         found = shown(self._values[name])
         raise ServeError("validation", f"{full} is {found}, expected {expected}", parameter=full)
+
+    def checked(self, find: Callable[[], Found]) -> Found:
+        """What a function finds; its ValueError is one of the request."""
+        try:
+            return find()
+        except ValueError as error:
+            raise ServeError("validation", str(error)) from None
 
     def get(self, name: str) -> Any:
         """As it is; None where it is left out."""

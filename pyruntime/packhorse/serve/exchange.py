@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
 import orjson
 
@@ -24,6 +26,15 @@ Send = Callable[[Message], Awaitable[None]]
 
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _WATCH_AFTER_S = 0.02  # requests that take longer are cancelled when their client goes away
+
+
+_PROCESS = secrets.token_hex(6)
+_numbers = itertools.count()
+
+
+def next_id() -> str:
+    """A name that no other request has."""
+    return f"{_PROCESS}{next(_numbers):010x}"
 
 
 class Exchange:
@@ -48,13 +59,22 @@ class Exchange:
         self.receive = receive
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self.headers.get(b"x-request-id", b"")
-        self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else secrets.token_hex(12)
+        self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else next_id()
         self.started = time.monotonic()
         self.deadline = self.started + service.settings.request_timeout_s
         address = scope.get("client")
         self.client: str = address[0] if address else "-"
         self.model = ""  # the name of the model that is asked, for metrics and logs
         self.usage: dict[str, Any] = {}  # for logs
+
+    def query(self) -> dict[str, str]:
+        """What stands after the question mark of the address; of a name the last value."""
+        return dict(parse_qsl(self.scope.get("query_string", b"").decode("latin-1")))
+
+    @property
+    def created(self) -> int:
+        """When it came, in seconds since 1970."""
+        return int(time.time() - (time.monotonic() - self.started))
 
     async def body(self) -> bytes:
         """All of it. Raises ServeError for more than `payload_limit`, ClientGoneError."""

@@ -38,13 +38,17 @@ class Registry:
             for model in models.values():
                 if method in model.methods:
                     return model
-            if not models:
-                raise ServeError("no_model", "no model is loaded")
-            found = next(iter(models.values()))
+            found = self.first()
         else:
             found = self.named(name)
         found.require(method, what)
         return found
+
+    def first(self) -> ServedModel:
+        """The model that is meant where none is named. Raises ServeError where there is none."""
+        for model in self._models.values():
+            return model
+        raise ServeError("no_model", "no model is loaded")
 
     def named(self, name: str) -> ServedModel:
         """The model of this name. Raises ServeError."""

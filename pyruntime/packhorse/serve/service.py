@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from packhorse.serve.exchange import Exchange, Headers
 from packhorse.serve.metrics import Metrics
 from packhorse.serve.model import AnyTask, Outcome, ServedModel
 from packhorse.serve.registry import Registry
 from packhorse.serve.settings import Settings
-from packhorse.serve.tokenizing import TokenizerPool
+from packhorse.serve.tokenizing import TokenizerPool, as_served
+
+Found = TypeVar("Found")
 
 
 class Service:
@@ -21,6 +27,7 @@ class Service:
         self.metrics = Metrics(lambda: self.registry.models())
         self.tokenization_workers = settings.tokenization_workers or min(4, os.cpu_count() or 1)
         self.pool = TokenizerPool(self.tokenization_workers)
+        self._executor = ThreadPoolExecutor(self.tokenization_workers, "packhorse-text")
         self.registry = Registry(settings, self.pool, self.metrics)
         self.stopping = False
         self._started = False
@@ -38,6 +45,15 @@ class Service:
         self.stopping = True
         await self.registry.close()
         self.pool.close()
+        self._executor.shutdown()
+
+    async def on_thread(self, find: Callable[[], Found]) -> Found:
+        """What a function finds, on a thread beside the event loop. Raises ServeError for its
+        errors."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, find)
+        except Exception as error:
+            raise as_served(error) from error
 
     @property
     def healthy(self) -> bool:
@@ -49,7 +65,7 @@ class Service:
         exchange: Exchange,
         model: ServedModel,
         task: AnyTask,
-        items: list[object],
+        items: list[Any],
         kind: str | None,
         *,
         single: bool = False,
