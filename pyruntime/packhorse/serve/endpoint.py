@@ -22,6 +22,8 @@ from packhorse.serve.exchange import (
 from packhorse.serve.logs import log
 from packhorse.serve.service import Service
 
+_GONE = 499  # the client, as servers write it in their logs
+
 
 class Answer(Protocol):
     """What a handler gives: a `Reply`, or a stream."""
@@ -54,28 +56,30 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(self._service, scope, receive)
+        failure: ServeError | None = None
         try:
             if self._keys:
                 self._check_key(exchange)
             answer: Answer = await self._handler(exchange)
         except ClientGoneError:
-            self._note(exchange, 499, None)
+            self._note(exchange, _GONE, None)
             return
         except ServeError as error:
-            self._service.metrics.fail(error.kind)
+            failure = error
             answer = self._failed(error)
-            self._note(exchange, answer.status, error)
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            self._service.metrics.fail("internal")
             failure = ServeError("internal", f"an error of the server: {type(error).__name__}")
             failure.__cause__ = error
             answer = self._failed(failure)
-            self._note(exchange, answer.status, failure)
-        else:
-            self._note(exchange, answer.status, None)
-        await answer.send(send, [(b"x-request-id", exchange.request_id.encode("latin-1"))])
+        status = answer.status
+        try:
+            await answer.send(send, [(b"x-request-id", exchange.request_id.encode("latin-1"))])
+        except ClientGoneError:
+            status = _GONE
+        finally:
+            self._note(exchange, status, failure)
 
     def _check_key(self, exchange: Exchange) -> None:
         given = exchange.headers.get(b"authorization", b"")
@@ -89,6 +93,7 @@ class Endpoint:
             exchange.client = f"key {found[0]}"
 
     def _failed(self, error: ServeError) -> Reply:
+        self._service.metrics.fail(error.kind)
         reply = self._style(error)
         if error.retry_after is not None:
             reply.headers.append((b"retry-after", b"%d" % error.retry_after))

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from packhorse.generation.session import GenerationSession
 from packhorse.heads import classifier_of, methods_for
 from packhorse.result import RunResult
 from packhorse.serve.errors import ServeError
+from packhorse.serve.generating import Engine
 from packhorse.serve.metrics import Metrics
 from packhorse.serve.pace import Pace
 from packhorse.serve.queue import TokenQueue
@@ -26,6 +26,7 @@ from packhorse.text.runner import Task, TextRunner
 AnyTask = Task[Any, Any, Any]
 Made = TypeVar("Made")
 _MOST_TASKS = 256
+_LOOK_S = 0.02  # how often an engine is looked at that is to be closed
 _PIECES = 8  # of a batch: what a request has beyond one piece may run in another batch
 
 
@@ -63,6 +64,7 @@ class ServedModel:
         pace = Pace(server.max_batch_ms / 1000, len(replicas))
         self.queue = TokenQueue(pace, server.max_queue_tokens, server.max_wait_s)
         self._runner = None if self.generates else PartRunner(session)
+        self.engines = [Engine(one) for one in replicas] if self.generates else []
         self._workers = [] if self.generates else [self._worker(one) for one in replicas]
         for worker in self._workers:
             worker.start()
@@ -154,15 +156,21 @@ class ServedModel:
     def stats(self) -> dict[str, int]:
         """Of a model that generates: `GenerationSession.stats`, of all replicas together."""
         found: Counter[str] = Counter()
-        for replica in self.replicas:
-            session = replica.session
-            assert isinstance(session, GenerationSession)
-            found.update(session.stats)
+        for engine in self.engines:
+            found.update(engine.session.stats)
         return found
+
+    def engine(self) -> Engine:
+        """The replica that has the least to do."""
+        return min(self.engines, key=lambda engine: engine.active)
 
     async def close(self) -> None:
         """Runs what was admitted, and frees the model."""
         self.queue.close()
+        while any(engine.active for engine in self.engines):
+            await asyncio.sleep(_LOOK_S)
+        for engine in self.engines:
+            engine.news.close()
         await asyncio.to_thread(self._free)
 
     def _free(self) -> None:

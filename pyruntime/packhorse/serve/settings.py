@@ -149,6 +149,12 @@ class Settings:
     request_timeout_s: float = setting(
         60.0, "Requests that are not answered in this time fail (504).", _LIMITS, "SECONDS"
     )
+    generation_timeout_s: float = setting(
+        600.0,
+        "Texts that are generated end after this time with what they have.",
+        _LIMITS,
+        "SECONDS",
+    )
     max_client_batch_size: int = setting(1024, "Most texts of one request (413 for more).", _LIMITS)
     payload_limit: int = setting(
         8_000_000, "Most bytes of the body of a request (413 for more).", _LIMITS
@@ -224,7 +230,7 @@ class Settings:
         """Itself. Raises ValueError for values that are not acceptable together."""
         if (self.ssl_keyfile is None) != (self.ssl_certfile is None):
             raise ValueError("ssl_certfile and ssl_keyfile go together: give both")
-        for name in ("max_wait_s", "request_timeout_s", "max_batch_ms"):
+        for name in ("max_wait_s", "request_timeout_s", "generation_timeout_s", "max_batch_ms"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected a positive number")
         for name in ("max_queue_tokens", "max_client_batch_size", "payload_limit"):
