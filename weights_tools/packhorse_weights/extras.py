@@ -9,6 +9,7 @@ _EXTRAS = {
     "cli": ("typer", "rich"),
     "hub": ("huggingface_hub",),
     "serve": ("starlette", "uvicorn", "uvloop", "httptools", "orjson", "prometheus-client"),
+    "tracing": ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
 }
 
 

@@ -12,6 +12,7 @@ from starlette.routing import Mount
 
 from packhorse.serve.endpoint import cohere_style, openai_style, tei_style
 from packhorse.serve.protocols import (
+    admin,
     cohere_embed,
     health,
     openai_embeddings,
@@ -46,10 +47,16 @@ _LINES = (
     Line("POST", "/v2/rerank", rerankers.cohere_rerank, cohere_style),
     Line("GET", "/v1/models", openai_embeddings.models, openai_style),
     Line("GET", "/v1/models/", openai_embeddings.model, openai_style),
+    Line("GET", "/models", admin.list_models, tei_style),
+    Line("POST", "/models", admin.load_model, tei_style),
+    Line("GET", "/models/", admin.show_model, tei_style),
+    Line("POST", "/models/", admin.change_model, tei_style),
+    Line("DELETE", "/models/", admin.unload_model, tei_style),
     Line("GET", "/health", health.health, tei_style, public=True),
     Line("GET", "/ping", health.health, tei_style, public=True),
     Line("GET", "/ready", health.ready, tei_style, public=True),
     Line("GET", "/metrics", health.metrics, tei_style, public=True),
+    Line("GET", "/openapi.json", health.openapi, tei_style, public=True),
 )
 
 

@@ -106,6 +106,8 @@ class Endpoint:
     def _note(self, exchange: Exchange, status: int, error: ServeError | None) -> None:
         self._service.metrics.answered(exchange.model, self._path, status)
         log_request(exchange, self._path, status, error)
+        if self._service.tracer is not None:
+            self._service.tracer.request(exchange, self._path, status)
 
 
 def log_request(exchange: Exchange, path: str, status: int, error: ServeError | None) -> None:

@@ -51,6 +51,7 @@ class Exchange:
         "service",
         "started",
         "usage",
+        "work",
     )
 
     def __init__(self, service: Service, scope: Scope, receive: Receive) -> None:
@@ -65,7 +66,8 @@ class Exchange:
         address = scope.get("client")
         self.client: str = address[0] if address else "-"
         self.model = ""  # the name of the model that is asked, for metrics and logs
-        self.usage: dict[str, Any] = {}  # for logs
+        self.usage: dict[str, Any] = {}  # what it took, for logs
+        self.work: Work | None = None  # what it took, for traces
 
     def query(self) -> dict[str, str]:
         """What stands after the question mark of the address; of a name the last value."""

@@ -15,6 +15,7 @@ from packhorse.serve.model import AnyTask, Outcome, ServedModel
 from packhorse.serve.registry import Registry
 from packhorse.serve.settings import Settings
 from packhorse.serve.tokenizing import TokenizerPool, as_served
+from packhorse.serve.tracing import Tracer
 
 Found = TypeVar("Found")
 
@@ -29,6 +30,7 @@ class Service:
         self.pool = TokenizerPool(self.tokenization_workers)
         self._executor = ThreadPoolExecutor(self.tokenization_workers, "packhorse-text")
         self.registry = Registry(settings, self.pool, self.metrics)
+        self.tracer = None if settings.otlp_endpoint is None else Tracer(settings.otlp_endpoint)
         self.stopping = False
         self._started = False
 
@@ -46,6 +48,8 @@ class Service:
         await self.registry.close()
         self.pool.close()
         self._executor.shutdown()
+        if self.tracer is not None:
+            await asyncio.to_thread(self.tracer.close)
 
     async def on_thread(self, find: Callable[[], Found]) -> Found:
         """What a function finds, on a thread beside the event loop. Raises ServeError for its
@@ -79,7 +83,7 @@ class Service:
         exchange.model = model.name
         self.metrics.begin(method)
         outcome = await model.run(task, items, exchange.client, exchange.deadline, exchange.wait)
-        work = outcome.work
+        work = exchange.work = outcome.work
         seconds = time.monotonic() - exchange.started
         self.metrics.succeed(method, kind, len(items), seconds, work)
         exchange.usage = {

@@ -1,9 +1,10 @@
-"""Whether the server is well, and what it measures."""
+"""Whether the server is well, what it measures, and what it offers."""
 
 from __future__ import annotations
 
 from packhorse.serve.errors import ServeError
-from packhorse.serve.exchange import Exchange, Reply
+from packhorse.serve.exchange import Exchange, Reply, json_reply
+from packhorse.serve.openapi import document
 
 
 async def health(exchange: Exchange) -> Reply:
@@ -30,3 +31,8 @@ async def metrics(exchange: Exchange) -> Reply:
     """GET /metrics: in the text format of Prometheus."""
     body = exchange.service.metrics.render()
     return Reply(body, content_type=b"text/plain; version=0.0.4; charset=utf-8")
+
+
+async def openapi(_exchange: Exchange) -> Reply:
+    """GET /openapi.json: the description of all routes."""
+    return json_reply(document())
