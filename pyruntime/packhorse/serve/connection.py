@@ -9,12 +9,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _MOST_HEADER_BYTES = 65_536
 _HEADERS_WITHIN_S = 20.0  # from the connection, or the first byte of a request, to all its headers
+_LINGER_S = 1.0  # for what a client still sends that has been refused
 
 
 class Connection(HttpToolsProtocol):
     """Closes a connection whose headers do not come in time, and refuses those too long (431)."""
 
     _header_bytes = 0
+    _refused = False
     _in_headers = False
     _timer: asyncio.TimerHandle | None = None
 
@@ -27,6 +29,8 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
         before = self._header_bytes
         super().data_received(data)
         if self._in_headers:
@@ -68,4 +72,8 @@ class Connection(HttpToolsProtocol):
             b"content-type: application/json\r\nconnection: close\r\n"
             b"content-length: %d\r\n\r\n%b" % (len(message), message)
         )
-        self.transport.close()
+        # Closed at once, with data unread, the connection would be reset, and the answer lost.
+        self._refused = True
+        self.transport.write_eof()
+        self._stop_timer()
+        self._timer = self.loop.call_later(_LINGER_S, self._give_up)

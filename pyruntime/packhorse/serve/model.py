@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from packhorse.heads import classifier_of, methods_for
-from packhorse.result import RunResult
+from packhorse.names import OutputName
 from packhorse.serve.errors import ServeError
 from packhorse.serve.generating import Engine
 from packhorse.serve.metrics import Metrics
@@ -26,6 +28,9 @@ from packhorse.text.runner import Task, TextRunner
 AnyTask = Task[Any, Any, Any]
 Made = TypeVar("Made")
 _MOST_TASKS = 256
+_FEW_TOKENS = 16  # a request of fewer says little about others
+_LEARN = 0.02  # how much one request counts for what is known of all
+_WARM_UP = (4, 64)  # sequences, tokens of each
 _LOOK_S = 0.02  # how often an engine is looked at that is to be closed
 _PIECES = 8  # of a batch: what a request has beyond one piece may run in another batch
 
@@ -61,11 +66,13 @@ class ServedModel:
         session = self.text.session
         self.generates = session.generates
         self.methods = frozenset(_methods(session.config, self.generates))
-        pace = Pace(server.max_batch_ms / 1000, len(replicas))
+        pace = Pace(server.max_batch_ms / 1000, session.max_tokens, len(replicas))
         self.queue = TokenQueue(pace, server.max_queue_tokens, server.max_wait_s)
         self._runner = None if self.generates else PartRunner(session)
         self.engines = [Engine(one) for one in replicas] if self.generates else []
         self._workers = [] if self.generates else [self._worker(one) for one in replicas]
+        for replica in () if self.generates else replicas:
+            pace.note(*_warm_up(replica))
         for worker in self._workers:
             worker.start()
 
@@ -89,7 +96,6 @@ class ServedModel:
             f"{self.name}@{session.device}",
             self.queue,
             PartRunner(session),
-            session.max_tokens,
             self._metrics.of_batch(self.name),
         )
 
@@ -129,7 +135,7 @@ class ServedModel:
 
         Raises ServeError, ClientGoneError.
         """
-        work = Work(client, deadline, self._estimate(items))
+        work = Work(client, deadline, *self._estimate(items))
         self.queue.admit(work)
         try:
             self._pool.submit(Job(work, task, items, self._put))
@@ -143,15 +149,27 @@ class ServedModel:
     def _put(self, work: Work, request: Request, kept: Any) -> None:
         """On a thread of the tokenizer: a request that is tokenized goes to the queue."""
         assert self._runner is not None
-        piece = self.queue.pace.tokens_of_a_batch(self._runner.limits[0]) // _PIECES
+        piece = self.queue.pace.batch_tokens // _PIECES
         result, parts = self._runner.cut(request, max(1, piece))
         work.result, work.kept = result, kept
+        tokens = int(result.cu_seqlens[-1])
+        if work.characters and tokens > _FEW_TOKENS:
+            found = work.characters / tokens
+            self._characters_per_token += _LEARN * (found - self._characters_per_token)
         self.queue.put(work, parts)
 
-    def _estimate(self, items: list[Any]) -> int:
-        """About how many tokens the items have, before anybody has counted them."""
+    def _estimate(self, items: list[Any]) -> tuple[int, int]:
+        """(about how many tokens the items have, before anybody has counted them; characters)"""
         most = self.text.max_length
-        return sum(min(most, _length(item, self._characters_per_token)) for item in items)
+        tokens = characters = 0
+        for item in items:
+            if isinstance(item, list):  # of ids
+                tokens += min(most, len(item))
+                continue
+            length = len(item) if isinstance(item, str) else len(item[0]) + len(item[1])
+            characters += length
+            tokens += min(most, 2 + int(length / self._characters_per_token))
+        return tokens, characters
 
     def stats(self) -> dict[str, int]:
         """Of a model that generates: `GenerationSession.stats`, of all replicas together."""
@@ -180,12 +198,19 @@ class ServedModel:
             replica.close()
 
 
-def _length(item: Any, characters_per_token: float) -> int:
-    if isinstance(item, str):
-        return 2 + int(len(item) / characters_per_token)
-    if item and isinstance(item[0], int):
-        return len(item)
-    return 1 + sum(_length(text, characters_per_token) for text in item)
+def _warm_up(replica: TextModel) -> tuple[int, float]:
+    """(tokens, seconds) of a batch, after one that pays for what only the first one needs."""
+    session = replica.session
+    count, size = _WARM_UP
+    size = min(size, session.max_seqlen, session.max_tokens)
+    count = max(1, min(count, session.max_sequences, session.max_tokens // size))
+    output: OutputName = "logits" if "logits" in session.outputs else "embedding"
+    rows = [np.zeros(size, np.int32)] * count
+    for _ in range(2):
+        begin = time.monotonic()
+        session.run(rows, outputs=[output])
+        seconds = time.monotonic() - begin
+    return count * size, seconds
 
 
 def _methods(config: Any, generates: bool) -> list[str]:
@@ -239,6 +264,3 @@ def _template(reranker: str | None) -> Any:
     from packhorse_weights.files import read_json
 
     return read_json(Path(reranker))
-
-
-__all__ = ["Outcome", "RunResult", "ServedModel", "load_model"]

@@ -9,18 +9,26 @@ class Pace:
     """Tokens per second, and what follows from it: how long what waits will take, and how many
     tokens a batch may have to end in time.
 
-    batch_s   how long a batch shall take at most
-    replicas  how many batches run at a time
+    batch_s     how long a batch shall take at most
+    max_tokens  tokens of the largest batch
+    replicas    how many batches run at a time
+
+    A batch of few tokens takes longer for each of them. It says nothing about how long many will
+    take, and so counts only where it was faster than what is known.
     """
 
-    def __init__(self, batch_s: float, replicas: int = 1) -> None:
+    def __init__(self, batch_s: float, max_tokens: int, replicas: int = 1) -> None:
         self._batch_s = batch_s
+        self._max_tokens = max_tokens
         self._replicas = replicas
         self._tokens = 0.0
         self._seconds = 0.0
 
     def note(self, tokens: int, seconds: float) -> None:
         """A batch of so many tokens took so long."""
+        seconds = max(seconds, 1e-9)
+        if 2 * tokens < self.batch_tokens and tokens < seconds * self.tokens_per_second:
+            return
         keep = max(0.0, 1.0 - seconds / _MEMORY_S) if self._seconds > _MEMORY_S else 1.0
         self._tokens = self._tokens * keep + tokens
         self._seconds = self._seconds * keep + seconds
@@ -35,7 +43,10 @@ class Pace:
         rate = self.tokens_per_second * self._replicas
         return tokens / rate if rate else 0.0
 
-    def tokens_of_a_batch(self, most: int) -> int:
+    @property
+    def batch_tokens(self) -> int:
         """How many tokens a batch may have to take no longer than it shall."""
         rate = self.tokens_per_second
-        return most if not rate else max(1, min(most, int(rate * self._batch_s)))
+        return (
+            max(1, min(self._max_tokens, int(rate * self._batch_s))) if rate else self._max_tokens
+        )

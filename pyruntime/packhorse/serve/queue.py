@@ -122,20 +122,18 @@ class TokenQueue:
         self._count += 1
         heapq.heappush(self._order, (client.virtual, self._count, client))
 
-    def take(self, runner: PartRunner, max_tokens: int) -> tuple[list[Chosen], list[Work]] | None:
-        """Waits for work, and gives (what fits into the next batch, what has come too late).
+    def take(self, runner: PartRunner) -> tuple[list[Chosen], list[Work]] | None:
+        """Waits for work, and gives (what the next batch runs, what has come too late).
 
-        max_tokens  of the batch, unless one part alone has more
-
-        None: the queue is closed, and nothing waits any more.
+        A batch has no more tokens than the pace allows, unless one part alone has more. None: the
+        queue is closed, and nothing waits any more.
         """
         with self._changed:
             while not self._order:
                 if self._closed and not self.requests:
                     return None
                 self._changed.wait()
-            budget = min(max_tokens, self.pace.tokens_of_a_batch(max_tokens))
-            return self._choose(runner, budget)
+            return self._choose(runner, self.pace.batch_tokens)
 
     def _choose(self, runner: PartRunner, budget: int) -> tuple[list[Chosen], list[Work]]:
         chosen: list[Chosen] = []

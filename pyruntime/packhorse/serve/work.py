@@ -19,14 +19,16 @@ class Work:
     The event loop makes it and waits for `future`. Threads that tokenize and threads that run the
     model fill it in; each of them tells the event loop by `finish_soon`.
 
-    client    whose turn it takes
-    deadline  of `time.monotonic`, after which it is not run any more
-    tokens    how many tokens it counts for in the queue: an estimate until it is tokenized
+    client      whose turn it takes
+    deadline    of `time.monotonic`, after which it is not run any more
+    tokens      how many tokens it counts for in the queue: an estimate until it is tokenized
+    characters  of its texts
     """
 
     __slots__ = (
         "admitted",
         "cancelled",
+        "characters",
         "client",
         "deadline",
         "error",
@@ -45,10 +47,11 @@ class Work:
         "waiting_tokens",
     )
 
-    def __init__(self, client: str, deadline: float, tokens: int) -> None:
+    def __init__(self, client: str, deadline: float, tokens: int, characters: int = 0) -> None:
         self.client = client
         self.deadline = deadline
         self.tokens = tokens
+        self.characters = characters
         self.waiting_tokens = 0  # of them, those that wait and no batch has taken yet
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[None] = self.loop.create_future()

@@ -15,23 +15,17 @@ Ran = Callable[[int, int, float], object]  # (tokens, sequences, seconds) of a b
 
 
 class Worker(threading.Thread):
-    """Runs what is in the queue on one session until the queue is closed and empty.
+    """Runs what is in the queue on one session until the queue is closed and empty; `ran` is called
+    after each batch."""
 
-    max_tokens  of a batch
-    ran         called after each batch
-    """
-
-    def __init__(
-        self, name: str, queue: TokenQueue, runner: PartRunner, max_tokens: int, ran: Ran
-    ) -> None:
+    def __init__(self, name: str, queue: TokenQueue, runner: PartRunner, ran: Ran) -> None:
         super().__init__(name=f"packhorse-{name}", daemon=True)
         self._queue = queue
         self._runner = runner
-        self._max_tokens = max_tokens
         self._ran = ran
 
     def run(self) -> None:
-        while (found := self._queue.take(self._runner, self._max_tokens)) is not None:
+        while (found := self._queue.take(self._runner)) is not None:
             chosen, late = found
             if chosen:
                 self._run_batch(chosen)
