@@ -225,7 +225,6 @@ def test_a_stream_whose_client_goes_away_is_cancelled(client: Client, lm: TextMo
         ("/v1/completions", {"prompt": "a", "temperature": "hot"}, 400, "temperature"),
         ("/v1/completions", {"prompt": "a", "suffix": "b"}, 400, "suffix is not supported"),
         ("/v1/completions", {"prompt": "a", "echo": True}, 400, "echo is not supported"),
-        ("/v1/completions", {"prompt": [[10**6]], "max_tokens": 1}, 400, "prompt[0]"),
         ("/v1/completions", {"prompt": [{}]}, 400, "prompt is"),
         ("/v1/completions", {"prompt": "a", "stop": [""]}, 400, "stop is"),
         ("/v1/completions", {"prompt": "a", "logit_bias": {"x": 1}}, 400, "logit_bias"),

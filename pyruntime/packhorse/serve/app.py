@@ -25,7 +25,7 @@ from packhorse.serve.routes import Line, Routes
 from packhorse.serve.service import Service
 from packhorse.serve.settings import Settings
 
-_LINES = (
+LINES = (
     Line("POST", "/", tei.root, tei_style),
     Line("POST", "/embed", tei.embed, tei_style),
     Line("POST", "/embed_all", tei.embed_all, tei_style),
@@ -88,7 +88,7 @@ def create_app(settings: Settings | None = None) -> Starlette:
             )
         )
     app = Starlette(
-        routes=[Mount("/", Routes(service, _LINES))], middleware=middleware, lifespan=lifespan
+        routes=[Mount("/", Routes(service, LINES))], middleware=middleware, lifespan=lifespan
     )
     app.state.service = service
     return app

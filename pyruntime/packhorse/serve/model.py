@@ -12,6 +12,7 @@ import numpy as np
 
 from packhorse.heads import classifier_of, methods_for
 from packhorse.names import OutputName
+from packhorse.packing import pack
 from packhorse.serve.errors import ServeError
 from packhorse.serve.generating import Engine
 from packhorse.serve.metrics import Metrics
@@ -205,10 +206,10 @@ def _warm_up(replica: TextModel) -> tuple[int, float]:
     size = min(size, session.max_seqlen, session.max_tokens)
     count = max(1, min(count, session.max_sequences, session.max_tokens // size))
     output: OutputName = "logits" if "logits" in session.outputs else "embedding"
-    rows = [np.zeros(size, np.int32)] * count
+    batch = pack([np.zeros(size, np.int32)] * count)
     for _ in range(2):
         begin = time.monotonic()
-        session.run(rows, outputs=[output])
+        session.run(batch, outputs=[output])
         seconds = time.monotonic() - begin
     return count * size, seconds
 
