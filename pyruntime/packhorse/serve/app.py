@@ -11,12 +11,14 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount
 
 from packhorse.serve.endpoint import cohere_style, openai_style, tei_style
+from packhorse.serve.exchange import Receive, Scope, Send
 from packhorse.serve.protocols import (
     admin,
     cohere_embed,
     health,
     openai_embeddings,
     openai_generation,
+    page,
     rerankers,
     tei,
     tei_text,
@@ -26,6 +28,8 @@ from packhorse.serve.service import Service
 from packhorse.serve.settings import Settings
 
 LINES = (
+    Line("GET", "/", page.index, tei_style, public=True),
+    Line("GET", "/page/", page.file, tei_style, public=True),
     Line("POST", "/", tei.root, tei_style),
     Line("POST", "/embed", tei.embed, tei_style),
     Line("POST", "/embed_all", tei.embed_all, tei_style),
@@ -60,35 +64,46 @@ LINES = (
 )
 
 
-def create_app(settings: Settings | None = None) -> Starlette:
+class Application(Starlette):
+    """Starlette, which is asked only for what it adds: the lifespan, and CORS where that is on."""
+
+    def __init__(self, service: Service) -> None:
+        @asynccontextmanager
+        async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+            await service.start()
+            try:
+                yield
+            finally:
+                await service.stop()
+
+        origins = list(service.settings.cors_allow_origin)
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["*"],
+        )
+        self._routes = Routes(service, LINES)
+        self._direct = not origins
+        super().__init__(
+            routes=[Mount("/", self._routes)],
+            middleware=[cors] if origins else [],
+            lifespan=lifespan,
+        )
+        self.state.service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._direct and scope["type"] == "http":
+            await self._routes(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+def create_app(settings: Settings | None = None) -> Application:
     """The application with these settings; None: those of the environment (`Settings.load`).
 
     Its models are loaded when the server that runs it begins (the lifespan protocol of ASGI), and
     freed when it ends. `app.state.service` is its `Service`.
     """
-    service = Service(settings if settings is not None else Settings.load())
-
-    @asynccontextmanager
-    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        await service.start()
-        try:
-            yield
-        finally:
-            await service.stop()
-
-    middleware = []
-    if service.settings.cors_allow_origin:
-        middleware.append(
-            Middleware(
-                CORSMiddleware,
-                allow_origins=list(service.settings.cors_allow_origin),
-                allow_methods=["*"],
-                allow_headers=["*"],
-                expose_headers=["*"],
-            )
-        )
-    app = Starlette(
-        routes=[Mount("/", Routes(service, LINES))], middleware=middleware, lifespan=lifespan
-    )
-    app.state.service = service
-    return app
+    return Application(Service(settings if settings is not None else Settings.load()))

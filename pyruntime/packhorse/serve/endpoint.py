@@ -19,7 +19,7 @@ from packhorse.serve.exchange import (
     Send,
     to_json,
 )
-from packhorse.serve.logs import log
+from packhorse.serve.logs import LOGGER, log
 from packhorse.serve.service import Service
 
 _GONE = 499  # the client, as servers write it in their logs
@@ -112,6 +112,8 @@ class Endpoint:
 
 def log_request(exchange: Exchange, path: str, status: int, error: ServeError | None) -> None:
     """A line of the log for one request."""
+    if error is None and not LOGGER.isEnabledFor(logging.INFO):
+        return
     fields = {
         "request_id": exchange.request_id,
         "route": path,

@@ -52,9 +52,17 @@ def log(level: int, message: str, raised: BaseException | None = None, /, **fiel
         LOGGER.log(level, message, exc_info=raised, extra={"fields": fields})
 
 
+class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to what `sys.stderr` is when it writes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
 def set_up(level: str, style: str) -> None:
     """Has this process write the log to stderr, and what uvicorn has to say with it."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Stderr()
     handler.setFormatter(JsonLines() if style == "json" else TextLines())
     for name in ("packhorse.serve", "uvicorn.error"):
         logger = logging.getLogger(name)

@@ -19,7 +19,7 @@ from packhorse.serve.metrics import Metrics
 from packhorse.serve.pace import Pace
 from packhorse.serve.queue import TokenQueue
 from packhorse.serve.settings import ModelSettings, Settings
-from packhorse.serve.tokenizing import Job, TokenizerPool
+from packhorse.serve.tokenizing import Job, TokenizerPool, do_jobs
 from packhorse.serve.work import Work
 from packhorse.serve.worker import Worker
 from packhorse.text import TextModel
@@ -29,6 +29,7 @@ from packhorse.text.runner import Task, TextRunner
 AnyTask = Task[Any, Any, Any]
 Made = TypeVar("Made")
 _MOST_TASKS = 256
+_FEW_CHARACTERS = 1000  # take the event loop less than a millisecond
 _FEW_TOKENS = 16  # a request of fewer says little about others
 _LEARN = 0.02  # how much one request counts for what is known of all
 _WARM_UP = (4, 64)  # sequences, tokens of each
@@ -139,7 +140,12 @@ class ServedModel:
         work = Work(client, deadline, *self._estimate(items))
         self.queue.admit(work)
         try:
-            self._pool.submit(Job(work, task, items, self._put))
+            job = Job(work, task, items, self._put)
+            if self.queue.requests == 1 and work.characters <= _FEW_CHARACTERS:
+                for failed in do_jobs([job]):  # nothing else waits: a thread would only cost time
+                    failed.finish()
+            else:
+                self._pool.submit(job)
             await wait(work)
         except BaseException:
             self.queue.cancel(work)

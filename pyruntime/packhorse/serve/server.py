@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import signal
 import socket
 import sys
@@ -84,6 +85,8 @@ def run(settings: Settings) -> None:
     `shutdown_timeout_s`. Raises as `TextModel.load`; OSError where the address is not free."""
     set_up(settings.log_level, settings.log_format)
     sys.setswitchinterval(_SWITCH_S)
+    # The threads of the package tokenizers cost a text more than they save; ours tokenize at once.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     server = Server(settings)
     # uvicorn raises the signal that ended it again, when it has put these handlers back.
     signals = (signal.SIGTERM, signal.SIGINT)

@@ -74,17 +74,21 @@ class TokenizerPool:
 
     def _run(self) -> None:
         while (jobs := self._take()) is not None:
-            failed: list[Work] = []
-            wanted = [job for job in jobs if not job.work.cancelled]
-            for job, prepared in _prepare(wanted):
-                try:
-                    if isinstance(prepared, Exception):
-                        raise prepared
-                    job.put(job.work, *prepared)
-                except Exception as error:
-                    job.work.fail(as_served(error))
-                    failed.append(job.work)
-            finish_soon(failed)
+            finish_soon(do_jobs([job for job in jobs if not job.work.cancelled]))
+
+
+def do_jobs(jobs: Sequence[Job]) -> list[Work]:
+    """Prepares jobs of one task; gives the work of those that failed."""
+    failed = []
+    for job, prepared in _prepare(jobs):
+        try:
+            if isinstance(prepared, Exception):
+                raise prepared
+            job.put(job.work, *prepared)
+        except Exception as error:
+            job.work.fail(as_served(error))
+            failed.append(job.work)
+    return failed
 
 
 Prepared = tuple[Request, Any] | Exception

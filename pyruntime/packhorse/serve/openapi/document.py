@@ -11,7 +11,8 @@ from packhorse.serve.openapi.parts import TEXT, Schema, ref
 
 
 class Operation(NamedTuple):
-    """A route. request: None where there is no body. events: of a stream, what each one is."""
+    """A route. request: None where there is no body. events: of a stream, what each one is. page:
+    whether the answer is a file of the page, of any type."""
 
     method: str
     path: str
@@ -21,6 +22,7 @@ class Operation(NamedTuple):
     request: str | None = None
     events: str | None = None
     status: int = 200
+    page: bool = False
 
 
 _TEI, _OPENAI, _COHERE, _RERANK, _SERVER = "TEI", "OpenAI", "Cohere", "Rerankers", "Server"
@@ -98,13 +100,15 @@ OPERATIONS = (
     Operation("get", "/models/{name}", _SERVER, "A model and what it does", "ServedModel"),
     Operation("delete", "/models/{name}", _SERVER, "Unload a model", None, status=204),
     Operation("post", "/models/{name}/reload", _SERVER, "Load a model anew", "ServedModel"),
+    Operation("get", "/", _SERVER, "A page to try the models", None, page=True),
+    Operation("get", "/page/{name}", _SERVER, "A file of the page", None, page=True),
     Operation("get", "/health", _SERVER, "Whether the models are well", None),
     Operation("get", "/ping", _SERVER, "The same", None),
     Operation("get", "/ready", _SERVER, "Whether a request would be taken", None),
     Operation("get", "/metrics", _SERVER, "Metrics, for Prometheus", None),
     Operation("get", "/openapi.json", _SERVER, "This document", None),
 )
-PUBLIC = ("/health", "/ping", "/ready", "/metrics", "/openapi.json")
+PUBLIC = ("/", "/page/{name}", "/health", "/ping", "/ready", "/metrics", "/openapi.json")
 # By tag. What no model is needed for fails with fewer.
 _ERRORS = {
     _TEI: ("ErrorResponse", (400, 401, 404, 413, 422, 424, 429, 500, 503, 504)),
@@ -137,6 +141,8 @@ def _operation(one: Operation) -> Schema:
     content: Schema = {}
     if one.response is not None:
         content = _json(one.response)
+    elif one.page:
+        content = {}
     elif one.path == "/openapi.json":
         content = {"application/json": {"schema": {"type": "object"}}}
     elif one.status == 200:
@@ -169,7 +175,7 @@ def _operation(one: Operation) -> Schema:
         found["requestBody"] = {"required": True, "content": _json(one.request)}
     if "{name}" in one.path:
         found["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": TEXT}]
-    if one.path not in PUBLIC:
+    if one.path not in PUBLIC or one.method == "post":
         found["security"] = [{"key": []}, {}]
     return found
 

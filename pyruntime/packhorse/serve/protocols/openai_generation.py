@@ -86,12 +86,12 @@ class Call:
             "prompt_tokens": used["prompt_tokens"],
             "new_tokens": used["completion_tokens"],
         }
-        metrics = self.exchange.service.metrics
-        metrics.generated.labels(self.model.name).inc(used["completion_tokens"])
         first = [one.first_at for one in self.running if one.first_at is not None]
-        if first:
-            seconds = min(first) - self.exchange.started
-            metrics.first_token.labels(self.model.name).observe(seconds)
+        self.exchange.service.metrics.generated(
+            self.model.name,
+            used["completion_tokens"],
+            min(first) - self.exchange.started if first else None,
+        )
 
     async def whole(self) -> list[list[Generation]]:
         """All texts of all prompts, when they have ended."""
