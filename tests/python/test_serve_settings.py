@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import os
 import re
+import shutil
 import signal
+import ssl
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from command_line import Cli, failed
 from packhorse.serve import ModelSettings, Settings
 from packhorse.serve.openapi import document
-from serve_room import PACKAGES, SECONDS
+from serve_room import PACKAGES, SECONDS, serving, settings_for
 
 for package in (*PACKAGES, "typer"):
     pytest.importorskip(package)
@@ -150,3 +155,67 @@ def test_the_description_has_every_route() -> None:
         for method in methods
     }
     assert served == described
+
+
+def test_traces(minilm: Path) -> None:
+    """A request's span, and those of its parts, come to who collects them."""
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    came: list[bytes] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            came.append(gzip.decompress(body) if "content-encoding" in self.headers else body)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_arguments: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Collector) as collector:
+        threading.Thread(target=collector.serve_forever).start()
+        endpoint = f"http://127.0.0.1:{collector.server_port}"
+        with serving(settings_for(f"minilm={minilm}", otlp_endpoint=endpoint)) as (client, _):
+            trace = "0af7651916cd43dd8448eb211c80319c"
+            parent = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+            assert client.post("/embed", {"inputs": "a cat"}, headers=parent).status == 200
+        collector.shutdown()
+    (found,) = came
+    spans = ExportTraceServiceRequest.FromString(found).resource_spans[0].scope_spans[0].spans
+    assert [span.name for span in spans] == ["tokenize", "queue", "run", "POST /embed"]
+    assert {span.trace_id.hex() for span in spans} == {trace}
+    assert spans[3].parent_span_id.hex() == "b7ad6b7169203331"
+    times = [spans[3].start_time_unix_nano]
+    times += [time for span in spans[:3] for time in (span.start_time_unix_nano,)]
+    assert times == sorted(times)
+
+
+def test_tls(minilm: Path, tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl that makes a certificate")
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    made = f"openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -keyout {key} -out"
+    subprocess.run([*made.split(), certificate], check=True, capture_output=True)
+    files = {"ssl_certfile": os.fspath(certificate), "ssl_keyfile": os.fspath(key)}
+    with serving(settings_for(f"m={minilm}", **files)) as (client, server):
+        assert server.address.startswith("https://")
+        context = ssl.create_default_context(cafile=certificate)
+        context.check_hostname = False
+        connection = http.client.HTTPSConnection("127.0.0.1", client.port, context=context)
+        connection.request("GET", "/health")
+        assert connection.getresponse().status == 200
+        connection.close()
+
+
+def test_errors_of_loading_reach_who_runs_it(tmp_path: Path, minilm: Path) -> None:
+    with (
+        pytest.raises(FileNotFoundError, match="nothing"),
+        serving(settings_for(f"m={minilm}", f"n={tmp_path / 'nothing'}")),
+    ):
+        pass
+    with serving(settings_for(f"m={minilm}")) as (client, _):
+        taken = settings_for(f"m={minilm}", port=client.port)
+        with pytest.raises(OSError, match=f"cannot listen at 127.0.0.1 port {client.port}"):
+            serving(taken).__enter__()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -84,10 +83,7 @@ def as_base64(row: npt.NDArray[Any]) -> str:
 
 
 def contiguous(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Rows that orjson takes."""
+    """Rows that orjson takes. Raises ServeError for those that JSON has no numbers for."""
+    if not np.isfinite(rows).all():
+        raise ServeError("backend", "the model gave numbers that are not finite")
     return np.ascontiguousarray(rows)
-
-
-def all_finite(arrays: Iterable[npt.NDArray[Any]]) -> bool:
-    """Whether no number is NaN or infinite."""
-    return all(bool(np.isfinite(array).all()) for array in arrays)

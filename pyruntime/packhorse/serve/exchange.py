@@ -87,7 +87,7 @@ class Exchange:
         parts: list[bytes] = []
         size = 0
         while True:
-            message = await self.receive()
+            message = await self._more(bool(parts))
             if message["type"] == "http.disconnect":
                 raise ClientGoneError
             part = message.get("body", b"")
@@ -97,6 +97,17 @@ class Exchange:
             parts.append(part)
             if not message.get("more_body", False):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _more(self, begun: bool) -> Message:
+        """The next part of the body, within the time that the request has; the first one is most
+        often all of it, and there."""
+        if not begun:
+            return await self.receive()
+        left = max(0.0, self.deadline - time.monotonic())
+        try:
+            return await asyncio.wait_for(self.receive(), left)
+        except asyncio.TimeoutError:
+            raise ServeError("timeout", "the body did not come in time") from None
 
     async def json(self) -> dict[str, Any]:
         """The body, a JSON object. Raises ServeError."""

@@ -39,8 +39,12 @@ class Service:
         if self._started:
             return
         self._started = True
-        for model in self.settings.models:
-            await self.registry.load(model)
+        try:
+            for model in self.settings.models:
+                await self.registry.load(model)
+        except BaseException:
+            await self.stop()
+            raise
 
     async def stop(self) -> None:
         """Runs what was admitted, and frees all models."""
