@@ -84,6 +84,15 @@ def test_clients_take_turns_whatever_they_ask_for(runner: PartRunner, put: Put) 
     assert take(queue, runner, 30) == [("greedy", 10)] * 3
 
 
+def test_turns_are_counted_in_tokens(runner: PartRunner, put: Put) -> None:
+    queue = queue_of()
+    for _ in range(20):
+        put(queue, "short", [10])
+        put(queue, "long", [40])
+    for _ in range(2):
+        assert Counter(client for client, _ in take(queue, runner, 160)) == {"short": 8, "long": 2}
+
+
 def test_who_comes_back_has_saved_no_turns(runner: PartRunner, put: Put) -> None:
     queue = queue_of()
     put(queue, "a", [100])

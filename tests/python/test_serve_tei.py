@@ -263,6 +263,14 @@ def test_errors(client: Client, path: str, body: Any, status: int, kind: str, sa
     assert said in answer.json["error"]
 
 
+def test_an_answer_that_would_be_too_large(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packhorse.serve.protocols.tei._MOST_NUMBERS", 10_000)
+    assert client.post("/embed_all", {"inputs": "a cat"}).status == 200
+    answer = client.post("/embed_all", {"inputs": ["a cat " * 20] * 8})
+    assert answer.status == 413
+    assert "send fewer texts" in answer.json["error"]
+
+
 def test_other_methods_are_refused(client: Client) -> None:
     answer = client.get("/embed")
     assert answer.status == 405

@@ -68,11 +68,13 @@ class ServedModel:
         session = self.text.session
         self.generates = session.generates
         self.methods = frozenset(_methods(session.config, self.generates))
-        pace = Pace(server.max_batch_ms / 1000, session.max_tokens, len(replicas))
+        workers = [one for one in replicas for _ in range(1 if one.session.device == "cpu" else 2)]
+        pace = Pace(server.max_batch_ms / 1000, session.max_tokens, len(workers))
         self.queue = TokenQueue(pace, server.max_queue_tokens, server.max_wait_s)
         self._runner = None if self.generates else PartRunner(session)
         self.engines = [Engine(one) for one in replicas] if self.generates else []
-        self._workers = [] if self.generates else [self._worker(one) for one in replicas]
+        # While a GPU runs one batch, another worker packs the next one.
+        self._workers = [] if self.generates else [self._worker(one) for one in workers]
         for replica in () if self.generates else replicas:
             pace.note(*_warm_up(replica))
         for worker in self._workers:
@@ -137,7 +139,7 @@ class ServedModel:
 
         Raises ServeError, ClientGoneError.
         """
-        work = Work(client, deadline, *self._estimate(items))
+        work = Work(client, deadline, *self.estimate(items))
         self.queue.admit(work)
         try:
             job = Job(work, task, items, self._put)
@@ -165,7 +167,7 @@ class ServedModel:
             self._characters_per_token += _LEARN * (found - self._characters_per_token)
         self.queue.put(work, parts)
 
-    def _estimate(self, items: list[Any]) -> tuple[int, int]:
+    def estimate(self, items: list[Any]) -> tuple[int, int]:
         """(about how many tokens the items have, before anybody has counted them; characters)"""
         most = self.text.max_length
         tokens = characters = 0

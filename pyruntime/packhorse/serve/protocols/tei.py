@@ -22,6 +22,7 @@ from packhorse.text.sparse import SparseEmbedding
 
 PREDICTS = "a classifier of texts"
 SPARSE = "a model of sparse embeddings"
+_MOST_NUMBERS = 20_000_000  # of one answer: 200 MB of JSON
 
 
 def truncation_of(exchange: Exchange, fields: Fields) -> bool:
@@ -70,6 +71,14 @@ async def embed_all(exchange: Exchange) -> Reply:
     service = exchange.service
     model = service.registry.get(fields.optional_text("model"), "embed_all", EMBEDS)
     inputs = _inputs(exchange, fields)
+    numbers = model.estimate(inputs.items)[0] * model.text.session.hidden_size
+    if numbers > _MOST_NUMBERS:
+        raise ServeError(
+            "too_large",
+            f"the vectors of all tokens would be about {numbers} numbers, at most "
+            f"{_MOST_NUMBERS} are given: send fewer texts",
+            parameter="inputs",
+        )
     task: AnyTask = model.task(
         _states_of_ids if inputs.ids else HiddenStates,
         truncation=truncation_of(exchange, fields),
