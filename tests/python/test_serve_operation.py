@@ -73,13 +73,15 @@ def check(answer: Answer, expected: dict[str, Any], *texts: str) -> None:
 
 def gather(client: Client, queue: Any, requests: list[tuple[str, ...]]) -> list[Future[Answer]]:
     """Sends requests, and comes back when all of them wait in the queue."""
-    before = queue.requests
-    sent = []
-    for texts in requests:
-        sent.append(in_thread(lambda texts=texts: embed(client, *texts)))
-        wait_until(lambda: queue.requests == before + len(sent))
-    wait_until(lambda: all(work.parts for one in queue._clients.values() for work in one.works))
+    sent = [in_thread(lambda texts=texts: embed(client, *texts)) for texts in requests]
+    wait_until(lambda: waiting(queue) == len(sent))
     return sent
+
+
+def waiting(queue: Any) -> int:
+    """Requests that were tokenized, and of which nothing has run."""
+    works = [work for one in list(queue._clients.values()) for work in list(one.works)]
+    return sum(work.admitted for work in works)
 
 
 # --- batches
@@ -237,7 +239,7 @@ def test_keys_are_clients_that_take_turns(
         sent = []
         for name, one in [("first", client)] * 4 + [("second", other)]:
             sent.append(in_thread(lambda name=name, one=one: ask(name, one)))
-            wait_until(lambda: queue.requests == len(sent))
+            wait_until(lambda: waiting(queue) == len(sent))
         runs.release()
         for future in [first, *sent]:
             future.result(SECONDS)

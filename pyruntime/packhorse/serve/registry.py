@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from packhorse.serve.errors import ServeError
+from packhorse.serve.loading import load_model
 from packhorse.serve.metrics import Metrics
-from packhorse.serve.model import ServedModel, load_model
+from packhorse.serve.model import ServedModel
 from packhorse.serve.settings import ModelSettings, Settings
 from packhorse.serve.tokenizing import TokenizerPool
 
