@@ -149,7 +149,7 @@ clean:
 	touch $@
 
 .venv/.test: .venv/.build
-	$(PIP) install $$($(BIN)/python tools/requirements.py test structured)
+	$(PIP) install $$($(BIN)/python tools/requirements.py test structured serve)
 	touch $@
 
 .venv/.lint: .venv/.build

@@ -8,6 +8,8 @@ _EXTRAS = {
     "structured": ("llguidance",),
     "cli": ("typer", "rich"),
     "hub": ("huggingface_hub",),
+    "serve": ("starlette", "uvicorn", "uvloop", "httptools", "orjson", "prometheus-client"),
+    "tracing": ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
 }
 
 
