@@ -10,6 +10,7 @@ _EXTRAS = {
     "hub": ("huggingface_hub",),
     "serve": ("starlette", "uvicorn", "uvloop", "httptools", "orjson", "prometheus-client"),
     "tracing": ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
+    "ray": ("'ray[data,serve]'", "pyarrow"),
 }
 
 

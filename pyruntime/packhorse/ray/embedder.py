@@ -22,6 +22,19 @@ def portable_path(model: ModelPath) -> str:
     return os.path.abspath(path) if os.path.exists(path) else path
 
 
+def require_ray() -> None:
+    """Raises ModuleNotFoundError, with what to install, where the extra `ray` is missing."""
+    try:
+        import pyarrow  # noqa: F401
+        import ray.data  # noqa: F401
+        import ray.serve  # noqa: F401
+    except ModuleNotFoundError as error:
+        from packhorse_weights.extras import missing_package
+
+        package = (error.name or "ray").partition(".")[0]
+        raise missing_package("ray", package, "packhorse.ray") from None
+
+
 def load_arguments(load: Mapping[str, Any] | None) -> dict[str, Any]:
     """Arguments of `TextModel.load` where `load` leaves them to this process: on the device that Ray
     has given it, with as many threads as CPUs were asked for."""

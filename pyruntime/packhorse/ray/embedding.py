@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packhorse.options import ModelPath
-from packhorse.ray.embedder import check_options, portable_path
+from packhorse.ray.embedder import check_options, portable_path, require_ray
 
 if TYPE_CHECKING:
     import ray.data
@@ -91,7 +91,7 @@ def embed(
     RuntimeError if fragments failed: all others have been written, the first error is named, and a
     call with the same arguments tries them again. ModuleNotFoundError without the extra `ray`.
     """
-    _require_ray()
+    require_ray()
     import ray
 
     from packhorse.ray.places import Folder
@@ -143,17 +143,6 @@ def embed(
         raise RuntimeError(f"{folder.place}: {len(missing)} files are missing: {min(missing)}")
     folder.remove(_STAGED)
     return Embedded(folder.place, len(fragments), skipped, rows)
-
-
-def _require_ray() -> None:
-    try:
-        import pyarrow  # noqa: F401
-        import ray.data  # noqa: F401
-    except ModuleNotFoundError as error:
-        from packhorse_weights.extras import missing_package
-
-        package = (error.name or "ray").partition(".")[0]
-        raise missing_package("ray", package, "packhorse.ray") from None
 
 
 def _plan(
