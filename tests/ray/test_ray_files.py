@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -128,9 +127,14 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         stream.write(b"1")
         assert folder.names() == set()
     assert folder.read("a") == b"1"
-    with pytest.raises(KeyboardInterrupt), folder.writing("a") as stream:
-        stream.write(b"2")
-        raise KeyboardInterrupt
+
+    def stop() -> None:
+        with folder.writing("a") as stream:
+            stream.write(b"2")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stop()
     assert folder.read("a") == b"1"
     assert list((tmp_path / "out/_temporary").iterdir()) == []
 
@@ -150,9 +154,9 @@ def test_a_writer_that_is_killed_leaves_nothing_that_counts(tmp_path: Path) -> N
     assert process.returncode == -signal.SIGKILL
     folder = Folder(str(tmp_path))
     assert folder.names() == set()
-    assert len(os.listdir(tmp_path / "_temporary")) == 1
+    assert len(list((tmp_path / "_temporary").iterdir())) == 1
     folder.remove_partial()
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_object_stores_get_whole_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +185,9 @@ def test_a_plan_keeps_its_fragments(tmp_path: Path) -> None:
     again = Plan.read(folder)
     assert again is not None
     assert list(again.fragments()) == list(plan.fragments()) == fragments_of(path, 500)
-    assert not again.add([Found(str(path), path.stat().st_size)], 1, "text")  # another size: as begun
+    assert not again.add(
+        [Found(str(path), path.stat().st_size)], 1, "text"
+    )  # another size: as begun
     other = tmp_path / "0.txt"
     other.write_text("x")
     assert again.add([Found(str(other), 1), Found(str(path), path.stat().st_size)], 1, "text")

@@ -71,7 +71,9 @@ def test_the_routes_of_the_server(ask: Ask, model: Path) -> None:
     assert found.tobytes() == expected[32:].tobytes()
     assert [one["id"] for one in ask("/v1/models")["data"]] == ["tiny"]
     ask("/health")
-    with pytest.raises(urllib.error.HTTPError, match="404: .*there is no model 'another', but: tiny"):
+    with pytest.raises(
+        urllib.error.HTTPError, match="404: .*there is no model 'another', but: tiny"
+    ):
         ask("/v1/embeddings", {"input": texts, "model": "another"})
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,9 +21,9 @@ class Cluster:
         typer.Option(
             "--ray",
             rich_help_panel=_CLUSTER,
-            help="Embed whole files on a Ray cluster: FILE... are Parquet files, JSON lines, lines of "
-            "text, or folders of them; --output is a folder of Parquet files. Run again, it does "
-            "what is missing.",
+            help="Embed whole files on a Ray cluster: FILE... are Parquet files, JSON lines, lines "
+            "of text, or folders of them; --output is a folder of Parquet files. Run again, it "
+            "does what is missing.",
         ),
     ] = False
     address: Annotated[
@@ -89,8 +88,8 @@ class Cluster:
 
 def embed_folders(
     model: str,
-    inputs: Sequence[Path],
-    output: Path | None,
+    inputs: Sequence[str],
+    output: str | None,
     cluster: Cluster,
     load: dict[str, Any],
     embed: dict[str, Any],
@@ -102,21 +101,18 @@ def embed_folders(
 
     if output is None:
         raise ValueError("--ray needs a folder to write to: name one with -o")
-    if "-" in map(str, inputs):
+    if "-" in inputs:
         raise ValueError("--ray reads files, not stdin")
-    require_ray()
-    _connect(cluster.address)
-    load = dict(load)
     gpus = cluster.gpus_per_worker
     if gpus is None:
-        gpus = 0 if load.get("device", "cpu") == "cpu" else 1
-    if gpus == 0 and load.get("device", "cpu") != "cpu":
-        raise ValueError(f"--device {load['device']} needs --gpus-per-worker")
-    if load.pop("device") != "cpu" or gpus:
-        load["device"] = "cuda"
+        gpus = 0 if load["device"] == "cpu" else 1
+    if (gpus == 0) != (load["device"] == "cpu"):
+        raise ValueError(f"--gpus-per-worker {gpus:g} with --device {load['device']}")
+    require_ray()
+    _connect(cluster.address)
     with count_progress("embedding") as report:
         done = packhorse.ray.embed(
-            [str(path) for path in inputs],
+            inputs,
             model,
             output=output,
             column=cluster.column or "text",

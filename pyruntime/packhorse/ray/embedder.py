@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,16 +20,15 @@ if TYPE_CHECKING:
 
 def portable_path(model: ModelPath) -> str:
     """The model as other processes find it: a path that exists is made absolute, a name stays."""
-    path = os.fspath(model)
-    return os.path.abspath(path) if os.path.exists(path) else path
+    path = Path(model)
+    return str(path.absolute()) if path.exists() else os.fspath(model)
 
 
 def require_ray() -> None:
     """Raises ModuleNotFoundError, with what to install, where the extra `ray` is missing."""
     try:
-        import pyarrow  # noqa: F401
-        import ray.data  # noqa: F401
-        import ray.serve  # noqa: F401
+        for name in ("pyarrow", "ray.data", "ray.serve"):
+            import_module(name)
     except ModuleNotFoundError as error:
         from packhorse_weights.extras import missing_package
 
@@ -36,8 +37,8 @@ def require_ray() -> None:
 
 
 def load_arguments(load: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Arguments of `TextModel.load` where `load` leaves them to this process: on the device that Ray
-    has given it, with as many threads as CPUs were asked for."""
+    """Arguments of `TextModel.load`. What `load` leaves open is as Ray has it for this worker: the
+    device that it was given, and as many threads as it was given CPUs."""
     given = dict(load or {})
     gpus, cpus = _assigned()
     given.setdefault("device", "cuda" if gpus else "cpu")
@@ -89,8 +90,8 @@ class Embedder:
                           a GPU uses it, and one without has as many threads as CPUs
         options           arguments of `TextModel.embed`
 
-        Raises as `TextModel.load` and `TextModel.embed`; ValueError for dtype int8 and uint8 without
-        `ranges`, which would differ from batch to batch.
+        Raises as `TextModel.load` and `TextModel.embed`; ValueError for dtype int8 and uint8
+        without `ranges`, which would differ from batch to batch.
         """
         check_options(options)
         self._column, self._embedding_column = column, embedding_column

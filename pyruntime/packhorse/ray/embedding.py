@@ -78,8 +78,8 @@ def embed(
     workers           how many sessions; None: as many as the cluster has room for
     num_cpus          CPUs of each, its threads; None: up to 4 of a machine, with a GPU 1
     num_gpus          GPUs of each; a fraction lets several share one
-    fragment_bytes    about how much text is in a fragment, uncompressed: what is lost at most when a
-                      worker dies. A row group is never cut
+    fragment_bytes    about how much text is in a fragment, uncompressed: what is lost at most when
+                      a worker dies. A row group is never cut
     load              arguments of `TextModel.load`
     progress          called with (fragments done, fragments in total)
     options           arguments of `TextModel.embed`, such as `prompt_name` or `dtype`
@@ -107,11 +107,8 @@ def embed(
         "column": column,
         "embedding_column": embedding_column,
         "keep": None if keep is None else list(keep),
-        "load": {name: value for name, value in (load or {}).items() if name not in _MACHINE},
-        "options": {
-            name: np.asarray(value).tolist() if name == "ranges" else value
-            for name, value in options.items()
-        },
+        "load": _said({k: v for k, v in (load or {}).items() if k not in _MACHINE}),
+        "options": _said(options),
     }
     fragments = _plan(inputs, folder, settings, fragment_bytes, column)
     folder.remove_partial()
@@ -143,6 +140,16 @@ def embed(
         raise RuntimeError(f"{folder.place}: {len(missing)} files are missing: {min(missing)}")
     folder.remove(_STAGED)
     return Embedded(folder.place, len(fragments), skipped, rows)
+
+
+def _said(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments as a plan keeps them: without those that say nothing, in values of JSON."""
+    values = {name: value for name, value in given.items() if value is not None}
+    if values.get("dtype") == "float32":
+        del values["dtype"]
+    if "ranges" in values:
+        values["ranges"] = np.asarray(values["ranges"]).tolist()
+    return values
 
 
 def _plan(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -41,8 +42,10 @@ class Fragment(NamedTuple):
 
 def _split_name(file: str) -> tuple[str, str]:
     """The suffix that says what is in a file, and that of its compression."""
-    stem, last = os.path.splitext(file)
-    return (os.path.splitext(stem)[1], last) if last in _COMPRESSED else (last, "")
+    suffixes = PurePosixPath(file).suffixes[-2:] or [""]
+    if suffixes[-1] in _COMPRESSED:
+        return (suffixes[0], suffixes[-1])
+    return (suffixes[-1], "")
 
 
 def _kind(file: str) -> str:
@@ -78,7 +81,7 @@ def _cut_parquet(place: str, fragment_bytes: int, column: str) -> list[tuple[int
         if size >= fragment_bytes or i + 1 == metadata.num_row_groups:
             cuts.append(i + 1)
             size = 0
-    return list(zip(cuts, cuts[1:], strict=False))
+    return list(pairwise(cuts))
 
 
 def _cut_lines(file: Found, fragment_bytes: int) -> list[tuple[int, int]]:
@@ -96,7 +99,7 @@ def _cut_lines(file: Found, fragment_bytes: int) -> list[tuple[int, int]]:
             cuts.append(min(place, file.size))
     if cuts[-1] < file.size:
         cuts.append(file.size)
-    return list(zip(cuts, cuts[1:], strict=False))
+    return list(pairwise(cuts))
 
 
 def read(fragment: Fragment, column: str, keep: Sequence[str] | None) -> Iterator[pa.Table]:

@@ -8,11 +8,13 @@ import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyarrow import fs
 
-_STAGING = "_temporary"  # what is not finished; readers pass over names that begin like this
+_HIDDEN = (".", "_")  # what names begin with that readers pass over
+_STAGING = "_temporary"  # what is not finished
 # What is written there appears when it is complete, and cannot be renamed.
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 
@@ -28,15 +30,15 @@ def locate(place: str) -> tuple[Any, str]:
     """The filesystem, and the path in it, of a path on this machine or of a URI (s3://, gs://,
     hdfs://, file://). Raises ValueError for a URI that pyarrow does not know."""
     if "://" not in place:
-        return fs.LocalFileSystem(), os.path.abspath(place)
+        return fs.LocalFileSystem(), str(Path(place).absolute())
     filesystem, path = fs.FileSystem.from_uri(place)
     return filesystem, path
 
 
 def find_files(places: Sequence[str], suffixes: Sequence[str]) -> list[Found]:
-    """Files in the order of their names: those named, those that a local pattern (*, ?) matches, and
-    in folders, at any depth, those with such a suffix. Hidden ones are left out: names that begin
-    with "." or "_".
+    """Files in the order of their names: those named, those that a local pattern (*, ?) matches,
+    and in folders, at any depth, those with such a suffix. Hidden ones are left out: names that
+    begin with "." or "_".
 
     Raises FileNotFoundError for a place that has none, ValueError for a named file with another
     suffix.
@@ -44,8 +46,10 @@ def find_files(places: Sequence[str], suffixes: Sequence[str]) -> list[Found]:
     found: dict[str, Found] = {}
     for place in places:
         matches = [place]
-        if "://" not in place and glob.has_magic(place) and not os.path.exists(place):
-            matches = sorted(glob.glob(place))
+        if "://" not in place and glob.has_magic(place) and not Path(place).exists():
+            start = Path(place).absolute()
+            found_by_name = Path("/").glob(str(start.relative_to("/")))
+            matches = [str(path) for path in found_by_name if not path.name.startswith(_HIDDEN)]
         some = [file for match in matches for file in _files_at(match, suffixes)]
         if not some:
             raise FileNotFoundError(f"{place}: no files that end in {', '.join(suffixes)}")
@@ -64,7 +68,7 @@ def _files_at(place: str, suffixes: Sequence[str]) -> Iterator[Found]:
     elif info.type == fs.FileType.Directory:
         for inner in filesystem.get_file_info(fs.FileSelector(path, recursive=True)):
             below = inner.path[len(path) :].strip("/")
-            hidden = any(part.startswith((".", "_")) for part in below.split("/"))
+            hidden = any(part.startswith(_HIDDEN) for part in below.split("/"))
             if inner.type == fs.FileType.File and below.endswith(tuple(suffixes)) and not hidden:
                 yield Found(f"{name.rstrip('/')}/{below}", inner.size)
 
@@ -98,9 +102,10 @@ class Folder:
         final = f"{self._path}/{name}"
         if self._filesystem.type_name in _OBJECT_STORES:
             with tempfile.TemporaryDirectory(prefix="packhorse-") as folder:
-                with open(f"{folder}/whole", "wb") as stream:
+                whole = Path(folder) / "whole"
+                with whole.open("wb") as stream:
                     yield stream
-                fs.copy_files(stream.name, final, fs.LocalFileSystem(), self._filesystem)
+                fs.copy_files(str(whole), final, fs.LocalFileSystem(), self._filesystem)
             return
         self._filesystem.create_dir(f"{self._path}/{_STAGING}", recursive=True)
         partial = f"{self._path}/{_STAGING}/{name}.{uuid.uuid4().hex}"

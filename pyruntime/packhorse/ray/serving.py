@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
     from packhorse.serve import Settings
 
-_MOST_REQUESTS = 4096  # that a replica holds: its own queue packs them, and refuses what is too much
+_MOST_REQUESTS = (
+    4096  # that a replica holds: its own queue packs them, and refuses what is too much
+)
 
 
 def deployment(
@@ -40,10 +42,10 @@ def deployment(
                   gives it another name, a sequence of them has several models in every replica
     num_cpus      CPUs of a replica, the threads of its sessions on the CPU
     num_gpus      GPUs of a replica; a fraction lets several share one
-    target_queued_tokens     tokens that wait in a replica, on average. What waits is not yet late: a
-                  queue of some batches keeps the device busy
-    target_ongoing_requests  requests of a replica, on average; what models that generate are scaled
-                  by
+    target_queued_tokens     tokens that wait in a replica, on average: some batches, which keep
+                  the device busy
+    target_ongoing_requests  requests of a replica, on average; models that generate are scaled by
+                  them
     autoscaling   fields of Ray's `AutoscalingConfig` besides, such as "upscale_delay_s"
     options       settings of `packhorse serve`, such as `dtype` or `max_queue_tokens`
 
@@ -108,7 +110,7 @@ def _replica(settings: Settings) -> Any:
     from ray import serve
 
     def application() -> Any:
-        from packhorse.serve import create_app
+        from packhorse.serve.app import create_app
 
         return create_app(settings)
 
