@@ -184,6 +184,13 @@ def test_refusals(
         )
 
 
+def test_a_model_that_is_not_there(cluster: Cluster, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a.parquet", ["the cat"], rows=1)
+    message = "the workers cannot go on: FileNotFoundError: no-such-model: no such file or folder"
+    with pytest.raises(RuntimeError, match=message):
+        packhorse.ray.embed(tmp_path / "a.parquet", "no-such-model", output=tmp_path / "o", **SMALL)
+
+
 def test_other_settings_need_another_folder(cluster: Cluster, model: Path, tmp_path: Path) -> None:
     write_parquet(tmp_path / "a.parquet", ["the cat"], rows=1)
     packhorse.ray.embed(tmp_path / "a.parquet", model, output=tmp_path / "out", **SMALL)

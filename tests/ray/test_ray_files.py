@@ -252,6 +252,19 @@ def test_an_error_is_a_result(model: Path, tmp_path: Path) -> None:
     assert Folder(str(tmp_path / "out")).names() == {"part-00000001.parquet"}
 
 
+def test_what_kills_its_workers_is_given_up(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("the cat\n")
+    folder = Folder(str(tmp_path))
+    worker = FragmentWorker(job(model, tmp_path))
+    fragment = Fragment(0, str(tmp_path / "a.txt"), 0, 8)
+    for _ in range(5):
+        killed = KILLED.replace('"part"', repr(fragment.output))
+        subprocess.run([sys.executable, "-c", killed, tmp_path], check=False)
+    assert "5 workers died over it" in call(worker, [fragment])[0]["error"]
+    folder.remove_partial()  # what a later run begins with
+    assert call(worker, [fragment]) == [{"fragment": 0, "rows": 1, "error": ""}]
+
+
 def test_batches_of_an_embedder(model: Path) -> None:
     embedder = Embedder(model, column="body", embedding_column="v", load={"threads": 1})
     texts = make_texts(5)

@@ -89,7 +89,8 @@ def embed(
     Raises FileNotFoundError for inputs that are not there; ValueError for input that has no such
     column, for a folder that was begun with other settings, and for arguments that are wrong;
     RuntimeError if fragments failed: all others have been written, the first error is named, and a
-    call with the same arguments tries them again. ModuleNotFoundError without the extra `ray`.
+    call with the same arguments tries them again; and if no worker can load the model.
+    ModuleNotFoundError without the extra `ray`.
     """
     require_ray()
     import ray
@@ -189,6 +190,7 @@ def _run(
     """Yields the outcome of each fragment as it comes. Actors that die are replaced, and what they
     had is given out again."""
     import ray.data
+    import ray.exceptions
 
     from packhorse.ray.worker import FragmentWorker
 
@@ -215,7 +217,11 @@ def _run(
             num_cpus=cpus,
             num_gpus=num_gpus or None,
         )
-        yield from dataset.iter_rows()
+        try:
+            yield from dataset.iter_rows()
+        except ray.exceptions.RayError as error:  # its last line is what a worker itself raised
+            said = str(error).strip().rpartition("\n")[2]
+            raise RuntimeError(f"the workers cannot go on: {said}") from error
 
 
 def _cpus(num_cpus: int | None, num_gpus: float) -> int:

@@ -120,6 +120,13 @@ class Folder:
                 self._filesystem.delete_file(partial)
             raise
 
+    def partial(self, name: str) -> int:
+        """How many writers of this file have not finished: those at work, and those that were
+        killed. 0 in an object store."""
+        chosen = fs.FileSelector(f"{self._path}/{_STAGING}", allow_not_found=True)
+        infos = self._filesystem.get_file_info(chosen)
+        return sum(info.base_name.startswith(f"{name}.") for info in infos)
+
     def remove_partial(self) -> None:
         """Removes what writers that were killed have left. Nobody else may be writing."""
         self.remove(_STAGING)

@@ -13,6 +13,8 @@ from packhorse.ray.embedder import Embedder
 from packhorse.ray.fragments import Fragment, read
 from packhorse.ray.places import Folder
 
+_MOST_DEATHS = 5  # of workers over one fragment: then it is taken for what kills them
+
 
 class Job(NamedTuple):
     """What is the same for all fragments. It can be pickled.
@@ -65,6 +67,9 @@ class FragmentWorker:
         job = self._job
         if job.output.has(fragment.output):  # done by a worker that died before it could say so
             return 0
+        deaths = job.output.partial(fragment.output)
+        if deaths >= _MOST_DEATHS:
+            raise RuntimeError(f"{deaths} workers died over it: perhaps it takes too much memory")
         rows = 0
         writer = None
         with job.output.writing(fragment.output) as stream:
