@@ -107,8 +107,7 @@ class Folder:
                     yield stream
                 fs.copy_files(str(whole), final, fs.LocalFileSystem(), self._filesystem)
             return
-        self._filesystem.create_dir(f"{self._path}/{_STAGING}", recursive=True)
-        partial = f"{self._path}/{_STAGING}/{name}.{uuid.uuid4().hex}"
+        partial = f"{self._staging()}/{name}.{uuid.uuid4().hex}"
         try:
             with self._filesystem.open_output_stream(partial) as stream:
                 yield stream
@@ -120,11 +119,18 @@ class Folder:
                 self._filesystem.delete_file(partial)
             raise
 
+    def _staging(self) -> str:
+        """The folder of what is not finished, which is made where it is missing."""
+        path = f"{self._path}/{_STAGING}"
+        self._filesystem.create_dir(path, recursive=True)
+        return path
+
     def partial(self, name: str) -> int:
         """How many writers of this file have not finished: those at work, and those that were
         killed. 0 in an object store."""
-        chosen = fs.FileSelector(f"{self._path}/{_STAGING}", allow_not_found=True)
-        infos = self._filesystem.get_file_info(chosen)
+        if self._filesystem.type_name in _OBJECT_STORES:
+            return 0
+        infos = self._filesystem.get_file_info(fs.FileSelector(self._staging()))
         return sum(info.base_name.startswith(f"{name}.") for info in infos)
 
     def remove_partial(self) -> None:
