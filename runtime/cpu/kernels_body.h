@@ -24,6 +24,8 @@ namespace packhorse::cpu::PACKHORSE_ISA {
 #include "cpu/attention_pages_kernel.h"
 //
 #include "cpu/gemm_kernel_float.h"
+//
+#include "cpu/gemm_kernel_stripe.h"
 }  // namespace packhorse::cpu::PACKHORSE_ISA
 
 namespace packhorse::cpu {
@@ -50,6 +52,8 @@ const Kernels PACKHORSE_KERNELS = {
     .write_paged_rows = {isa::write_paged_rows<float>, isa::write_paged_rows<bfloat16>},
     .multiply = isa::multiply,
     .pack_columns = isa::pack_columns,
+    .multiply_stripe = {isa::kMultiplyStripe<float>, isa::kMultiplyStripe<bfloat16>},
+    .multiply_stripe_int8 = isa::kMultiplyStripeInt8,
 };
 
 }  // namespace packhorse::cpu
