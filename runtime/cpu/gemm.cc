@@ -262,7 +262,9 @@ class OneDnnGemm final : public Gemm {
   }
   void run_columns(const Block& block, int64_t begin, int64_t columns) const override {
     if (in_stripes(block.rows)) return run_stripes(block, begin, columns);
-    run_panel(block, begin / layout_.columns);
+    for (int64_t done = 0; done < columns; done += layout_.columns) {
+      run_panel(block, (begin + done) / layout_.columns);
+    }
   }
 
  private:
@@ -301,6 +303,7 @@ class OneDnnGemm final : public Gemm {
     task.rows = block.rows;
     task.in_features = shape_.in_features;
     task.chunk = chunk_;
+    task.stripe_bytes = static_cast<int64_t>(layout_.stripe_offset(kStripeColumns));
     for (int64_t begin = first; begin < first + columns; begin += kStripeColumns) {
       task.weight = static_cast<const char*>(block.weight) + layout_.stripe_offset(begin);
       task.bias = shape_.bias ? block.bias + begin : nullptr;

@@ -119,36 +119,17 @@ class Int8Gemm final : public Gemm {
 
   int64_t readable_rows(int64_t) const override { return kBlockRows; }
 
-  void run(const Block& block) const override {
-    const int64_t width = columns_at_once(block.rows);
-    for (int64_t begin = 0; begin < shape_.out_features; begin += width) {
-      run_columns(block, begin, std::min(width, shape_.out_features - begin));
-    }
-  }
+  void run(const Block& block) const override { run_columns(block, 0, shape_.out_features); }
 
   int64_t columns_at_once(int64_t rows) const override {
     return in_stripes(rows) ? kStripeColumns : layout_.columns;
   }
 
   void run_columns(const Block& block, int64_t begin, int64_t columns) const override {
-    if (in_stripes(block.rows) && columns > kStripeColumns) {
-      for (int64_t done = 0; done < columns; done += kStripeColumns) {
-        run_columns(block, begin + done, std::min(kStripeColumns, columns - done));
-      }
-      return;
+    const int64_t width = columns_at_once(block.rows);
+    for (int64_t done = 0; done < columns; done += width) {
+      run_piece(block, begin + done, std::min(width, columns - done));
     }
-    const Int8Weight weight(block.weight, layout_.bytes, shape_.out_features);
-    auto* sums = static_cast<int32_t*>(block.tile);
-    if (in_stripes(block.rows)) {
-      multiply_stripe(block, weight.panels, begin, columns, sums);
-    } else {
-      multiply(block, weight.panels, begin / layout_.columns, sums);
-    }
-    const auto offset = static_cast<size_t>(begin - block.first_column) * size_of(shape_.out_dtype);
-    const CpuTimer timer(CpuPart::kQuantize);
-    dequantize_({sums, block.x_scales, block.x_offsets, weight.scales + begin, weight.sums + begin,
-                 shape_.bias ? block.bias + begin : nullptr, static_cast<char*>(block.out) + offset,
-                 block.out_stride, block.rows, columns, shape_.activation});
   }
 
  private:
@@ -160,6 +141,7 @@ class Int8Gemm final : public Gemm {
 
   bool in_stripes(int64_t rows) const { return rows <= kFewRows && multiply_stripe_ != nullptr; }
   void make(int64_t rows);
+  void run_piece(const Block& block, int64_t begin, int64_t columns) const;
   void multiply(const Block& block, const void* panels, int64_t panel, int32_t* sums) const;
   void multiply_stripe(const Block& block, const void* panels, int64_t begin, int64_t columns,
                        int32_t* sums) const;
@@ -189,6 +171,22 @@ void Int8Gemm::make(int64_t rows) {
   SizedKernels made = {rows, std::nullopt, kernel(layout_.last_columns, layout_.last)};
   if (layout_.panels > 1) made.full = kernel(layout_.columns, layout_.full);
   kernels_.push_back(std::move(made));
+}
+
+// Computes a stripe or a panel: sums first, then floats of them.
+void Int8Gemm::run_piece(const Block& block, int64_t begin, int64_t columns) const {
+  const Int8Weight weight(block.weight, layout_.bytes, shape_.out_features);
+  auto* sums = static_cast<int32_t*>(block.tile);
+  if (in_stripes(block.rows)) {
+    multiply_stripe(block, weight.panels, begin, columns, sums);
+  } else {
+    multiply(block, weight.panels, begin / layout_.columns, sums);
+  }
+  const auto offset = static_cast<size_t>(begin - block.first_column) * size_of(shape_.out_dtype);
+  const CpuTimer timer(CpuPart::kQuantize);
+  dequantize_({sums, block.x_scales, block.x_offsets, weight.scales + begin, weight.sums + begin,
+               shape_.bias ? block.bias + begin : nullptr, static_cast<char*>(block.out) + offset,
+               block.out_stride, block.rows, columns, shape_.activation});
 }
 
 // Computes the integer sums of one panel: `sums` is [rows, columns of the panel], contiguous. It
@@ -222,6 +220,7 @@ void Int8Gemm::multiply_stripe(const Block& block, const void* panels, int64_t b
   task.rows = block.rows;
   task.in_features = shape_.in_features;
   task.columns = columns;
+  task.stripe_bytes = static_cast<int64_t>(layout_.stripe_offset(kStripeColumns));
   multiply_stripe_(task);
 }
 

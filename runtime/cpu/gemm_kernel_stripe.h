@@ -36,6 +36,11 @@ static inline void for_row_tiles(int64_t rows, const Tile& tile) {
   }
 }
 
+// A second tile of rows finds this stripe in the cache, and prefetches the next one.
+static inline int64_t prefetch_distance(const MultiplyStripe& task, int64_t first_row) {
+  return first_row == 0 ? kStripeAhead : task.stripe_bytes;
+}
+
 static inline void prefetch_stripe(const void* weight, int64_t ahead) {
   const char* at = static_cast<const char*>(weight) + ahead;
 #pragma GCC unroll 4
@@ -65,14 +70,14 @@ struct StripeSums {
   // sums += x W^T of input features [first, end), which begin a tile
   template <int rows>
   static inline void add(const bfloat16* x, int64_t x_stride, const bfloat16* weight, int64_t first,
-                         int64_t end, Vec (*sums)[kVectors]) {
+                         int64_t end, int64_t ahead, Vec (*sums)[kVectors]) {
     for (int64_t begin = first; begin < end; begin += kTileFeatures) {
       const int64_t stop = begin + kTileFeatures < end ? begin + kTileFeatures : end;
       Vec even[rows][kVectors] = {};
       Vec odd[rows][kVectors] = {};
       for (int64_t k = begin; k < stop; k += 2) {
         const bfloat16* at = weight + k * kStripeColumns;
-        prefetch_stripe(at, kStripeAhead);
+        prefetch_stripe(at, ahead);
         Vec low[kVectors], high[kVectors];
         for (int v = 0; v < kVectors; ++v) {
           const auto both = (IntVec)_mm512_loadu_si512(at + v * 2 * kWidth);
@@ -104,10 +109,10 @@ struct StripeSums {
 
   template <int rows>
   static inline void add(const bfloat16* x, int64_t x_stride, const bfloat16* weight, int64_t first,
-                         int64_t end, Vec (*sums)[kVectors]) {
+                         int64_t end, int64_t ahead, Vec (*sums)[kVectors]) {
     for (int64_t k = first; k < end; k += 2) {
       const bfloat16* at = weight + k * kStripeColumns;
-      prefetch_stripe(at, kStripeAhead);
+      prefetch_stripe(at, ahead);
       __m512i columns[kVectors];
       for (int v = 0; v < kVectors; ++v) columns[v] = _mm512_loadu_si512(at + v * 2 * kWidth);
 #pragma GCC unroll 8
@@ -131,6 +136,7 @@ struct StripeOfBfloat16 {
   template <int rows>
   [[gnu::noinline]] void run(int64_t first_row) const {
     constexpr int kColumns = StripeSums::kVectors * kWidth;
+    const int64_t ahead = prefetch_distance(task, first_row);
     for (int64_t begin = 0; begin < task.columns; begin += kColumns) {
       const bfloat16* x = static_cast<const bfloat16*>(task.x) + first_row * task.x_stride;
       const auto* weight = static_cast<const bfloat16*>(task.weight) + 2 * begin;
@@ -139,7 +145,7 @@ struct StripeOfBfloat16 {
         Vec sums[rows][StripeSums::kVectors] = {};
         const int64_t left = task.in_features - first;
         StripeSums::add<rows>(x, task.x_stride, weight, first,
-                              first + (left < task.chunk ? left : task.chunk), sums);
+                              first + (left < task.chunk ? left : task.chunk), ahead, sums);
         for (int i = 0; i < rows; ++i) {
           for (int v = 0; v < StripeSums::kVectors; ++v) {
             whole[i][v] = first == 0 ? sums[i][v] : whole[i][v] + sums[i][v];
@@ -206,8 +212,9 @@ struct StripeOfInt8 {
     }
     const uint8_t* x = static_cast<const uint8_t*>(task.x) + first_row * task.x_stride;
     const auto* weight = static_cast<const int8_t*>(task.weight);
+    const int64_t ahead = prefetch_distance(task, first_row);
     for (int64_t k = 0; k < task.in_features; k += 4, weight += 4 * kStripeColumns) {
-      prefetch_stripe(weight, kStripeAhead);
+      prefetch_stripe(weight, ahead);
       __m512i columns[kStripeVectors];
       for (int v = 0; v < kStripeVectors; ++v) {
         columns[v] = _mm512_loadu_si512(weight + v * 4 * kWidth);

@@ -72,7 +72,7 @@ class Gemm {
   virtual void run(const Block& block) const = 0;
   /// The columns that a task of a block of `rows` <= kBlockRows rows should take.
   virtual int64_t columns_at_once(int64_t rows) const = 0;
-  /// `begin` is a multiple of columns_at_once, `columns` that many or what is left.
+  /// `begin` and `columns` are multiples of columns_at_once, or `columns` is what is left.
   virtual void run_columns(const Block& block, int64_t begin, int64_t columns) const = 0;
 
   /// The bytes of scratch for one call, which holds the sums of a panel if they do not go to `out`

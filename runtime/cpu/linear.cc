@@ -16,6 +16,9 @@ namespace {
 
 // The number of rows in a task that processes rows of a split block one by one.
 constexpr int64_t kTaskRows = 8;
+// About as many tasks as a thread gets of a product of few rows: each reads weights that lie one
+// after another, and enough of them are left for threads that get more time than others.
+constexpr int64_t kTasksPerThread = 8;
 
 // A block that all threads share.
 struct Split {
@@ -28,15 +31,6 @@ struct Layer {
   const LinearWeight* weight = nullptr;
 
   explicit operator bool() const { return gemm != nullptr; }
-
-  // How the columns are dealt to tasks.
-  int64_t width(int64_t rows) const { return gemm->columns_at_once(rows); }
-  int64_t tasks(int64_t rows) const {
-    return (weight->out_features + width(rows) - 1) / width(rows);
-  }
-  int64_t columns(int64_t begin, int64_t rows) const {
-    return std::min(width(rows), weight->out_features - begin);
-  }
 };
 
 // One operator: x goes through `up`, if there is one, then through `last` into out.
@@ -185,6 +179,17 @@ void Chain::run() const {
     most_rows =
         std::max(most_rows, partition.first_row_of_split(i + 1) - partition.first_row_of_split(i));
   }
+  const auto step_by_columns = [&](const Layer& layer, auto body) {
+    const int64_t all = layer.weight->out_features;
+    int64_t width = layer.gemm->columns_at_once(most_rows);
+    if (most_rows <= kFewRows) {
+      width *= std::max<int64_t>(1, all / (width * kTasksPerThread * pool.threads()));
+    }
+    step((all + width - 1) / width, [&](const Split& split, int64_t task, int worker) {
+      const int64_t begin = task * width;
+      body(split, begin, std::min(width, all - begin), worker);
+    });
+  };
   const auto step_by_rows = [&](auto body) {
     step((most_rows + kTaskRows - 1) / kTaskRows, [&](const Split& split, int64_t task, int) {
       const int64_t row = task * kTaskRows;
@@ -202,10 +207,8 @@ void Chain::run() const {
     });
   }
   if (up) {
-    step(up.tasks(most_rows), [&](const Split& split, int64_t task, int worker) {
+    step_by_columns(up, [&](const Split& split, int64_t begin, int64_t columns, int worker) {
       const Target to = {split.own.up, sizes.up_features, kBlockRows};
-      const int64_t begin = task * up.width(most_rows);
-      const int64_t columns = up.columns(begin, most_rows);
       up.gemm->run_columns(block(up, split.rows, input(split, worker), to, worker), begin, columns);
       if (sizes.gated() && !sizes.quantized()) {
         gate_columns(split.own, split.rows, begin, columns);
@@ -218,14 +221,12 @@ void Chain::run() const {
       });
     }
   }
-  step(last.tasks(most_rows), [&](const Split& split, int64_t task, int worker) {
+  step_by_columns(last, [&](const Split& split, int64_t begin, int64_t columns, int worker) {
     const Source from = !up                 ? input(split, worker)
                         : sizes.quantized() ? split.own.inner.source()
                                             : Source{split.own.gated, sizes.inner_features};
     const Target to = target(split.first_row, split.rows, split.own.result);
-    const int64_t begin = task * last.width(most_rows);
-    last.gemm->run_columns(block(last, split.rows, from, to, worker), begin,
-                           last.columns(begin, most_rows));
+    last.gemm->run_columns(block(last, split.rows, from, to, worker), begin, columns);
   });
   if (!end) return;
   step_by_rows([&](const Split& split, int64_t row, int64_t rows) {
