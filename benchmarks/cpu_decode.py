@@ -3,10 +3,11 @@
     python benchmarks/cpu_decode_models.py MODEL.gguf FOLDER      # the model in their forms
     python benchmarks/cpu_decode.py MODEL.gguf FOLDER --python llama.cpp=/a/venv/bin/python ...
 
-Every engine is a process of its own, of the Python that --python names for it (otherwise the one that
-runs this), and has its model loaded while the others have their turns. Only one computes at a time:
-the rest wait for their input. A round takes a figure of each, in an order that turns from round to
-round; reported are medians over the rounds, and ratios as medians of the ratios within each round.
+Every engine is a process of its own, of the Python that --python names for it (otherwise the one
+that runs this), and has its model loaded while the others have their turns. Only one computes at a
+time: the rest wait for their input. A round takes a figure of each, in an order that turns from
+round to round; reported are medians over the rounds, and ratios as medians of the ratios within
+each round.
 Token ids are random, the most probable token is taken, and nothing ends a text early. Decode is
 timed from the first new token of all texts to the last, after prompts of 64 tokens.
 Engines that cannot be loaded are left out, and why is printed.
@@ -44,10 +45,8 @@ def work(name: str, model: str, folder: str, threads: int) -> None:
     for line in sys.stdin:
         batch, prompt, new = CASES[line.strip()]
         times = run(batch, prompt, new)
-        if new == 1:
-            rate = batch * prompt / times[0]
-        else:
-            rate = batch * (new - 1) / (times[1] - times[0])
+        prefill = batch * prompt / times[0]
+        rate = prefill if new == 1 else batch * (new - 1) / (times[1] - times[0])
         print(json.dumps({"rate": rate}), flush=True)
 
 

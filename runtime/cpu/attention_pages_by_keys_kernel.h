@@ -6,11 +6,16 @@
 
 static constexpr int kFewPagedRows = 8;
 
-// scores[rows, kPageKeys] = queries * keys, for keys [head_dim, kPageKeys]
-template <int rows>
-static void multiply_by_keys(const float* queries, const float* keys, int head_dim, float* scores) {
-  constexpr int kVectors = kWidth == 16 && rows <= 6 ? 4 : 2;
-  for (int key = 0; key < kPageKeys; key += kVectors * kWidth) {
+// scores[rows, kPageKeys] = queries * keys, for the first `count` keys of [head_dim, kPageKeys]
+template <int rows, int kVectors = kWidth == 16 && rows <= 6 ? 4 : 2>
+static void multiply_by_keys(const float* queries, const float* keys, int count, int head_dim,
+                             float* scores) {
+  if constexpr (kVectors > 1) {
+    if (count <= kWidth) {
+      return multiply_by_keys<rows, 1>(queries, keys, count, head_dim, scores);
+    }
+  }
+  for (int key = 0; key < count; key += kVectors * kWidth) {
     Vec sums[rows][kVectors] = {};
     for (int c = 0; c < head_dim; ++c) {
       Vec elements[kVectors];
@@ -59,12 +64,12 @@ static inline void multiply_value_columns(const float* weights, const T* values,
   }
 }
 
-// As adjust_paged_scores, of one row over all keys of a page from position `first` on.
+// As adjust_paged_scores, of one row over the first `count` keys of a page, which is at `first`.
 static inline void adjust_scores_of_row(const PagedTile& tile, int32_t position, float slope,
-                                        int64_t first, float* scores) {
+                                        int64_t first, int count, float* scores) {
   const Vec cap = splat(tile.soft_cap * kLog2E);
   const auto left = static_cast<int32_t>(tile.left < kMostPositions ? tile.left : kMostPositions);
-  for (int key = 0; key < kPageKeys; key += kWidth) {
+  for (int key = 0; key < count; key += kWidth) {
     Vec score = load(scores + key);
     if (tile.soft_cap > 0) score = accurate_tanh(score) * cap;
     const auto nearest = static_cast<int32_t>(position - (first + key));
@@ -78,18 +83,18 @@ static inline void adjust_scores_of_row(const PagedTile& tile, int32_t position,
 }
 
 // As soften_page, of one row.
-static inline float soften_row(float* scores, float* maximum, float* denominator) {
+static inline float soften_row(float* scores, int count, float* maximum, float* denominator) {
   const float before = *maximum;
   Vec greatest = splat(before);
-  for (int key = 0; key < kPageKeys; key += kWidth) greatest = max(load(scores + key), greatest);
+  for (int key = 0; key < count; key += kWidth) greatest = max(load(scores + key), greatest);
   const float now = max_lane(greatest);
   const Vec base = splat(now == -kInfinity ? 0.0f : now);
-  for (int key = 0; key < kPageKeys; key += kWidth) {
+  for (int key = 0; key < count; key += kWidth) {
     store(scores + key, exp2(load(scores + key) - base));
   }
   using Chains = float __attribute__((vector_size(kChains * sizeof(float))));
   Chains sums = {};
-  for (int key = 0; key < kPageKeys; key += kChains) {
+  for (int key = 0; key < count; key += kChains) {
     Chains weights;
     __builtin_memcpy(&weights, scores + key, sizeof(weights));
     sums += weights;
@@ -132,16 +137,17 @@ static void attend_pages_by_keys(const PagedTile& tile, int64_t begin, int64_t e
         }
       }
     }
-    multiply_by_keys<rows>(scratch.queries, scratch.keys, d, scratch.scores);
+    multiply_by_keys<rows>(scratch.queries, scratch.keys, to, d, scratch.scores);
+    const int count = (to + kWidth - 1) / kWidth * kWidth;  // those from `to` on are not visible
     const bool all_visible =
         to == kPageKeys && lowest >= first + kPageKeys - 1 && highest - tile.left <= first;
     float factor[rows];
     for (int i = 0; i < rows; ++i) {
       float* scores = scratch.scores + i * kPageKeys;
       if (!all_visible || tile.soft_cap > 0 || tile.slopes != nullptr) {
-        adjust_scores_of_row(tile, scratch.positions[i], scratch.slopes[i], first, scores);
+        adjust_scores_of_row(tile, scratch.positions[i], scratch.slopes[i], first, count, scores);
       }
-      factor[i] = soften_row(scores, maximum + i, denominator + i);
+      factor[i] = soften_row(scores, count, maximum + i, denominator + i);
     }
     // Values of keys that no row sees may be any bytes.
     constexpr int kVectors = rows * 4 <= (kWidth == 16 ? 24 : 12) ? 4 : 2;
