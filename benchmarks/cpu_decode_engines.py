@@ -183,10 +183,9 @@ def load_openvino(file: str, _: str, folder: Path, threads: int) -> Run:
 
 
 ENGINES = {
-    **{
-        f"Packhorse {d}": Engine(d, partial(load_packhorse, d))
-        for d in ("float32", "bfloat16", "int8")
-    },
+    "Packhorse float32": Engine("float32", partial(load_packhorse, "float32")),
+    "Packhorse bfloat16": Engine("bfloat16", partial(load_packhorse, "bfloat16")),
+    "Packhorse int8": Engine("int8", partial(load_packhorse, "int8")),
     "llama.cpp F32": Engine("float32", partial(load_llama_cpp, "f32.gguf")),
     "llama.cpp BF16": Engine("bfloat16", partial(load_llama_cpp, "bf16.gguf")),
     "llama.cpp Q8_0": Engine("int8", partial(load_llama_cpp, "q8_0.gguf")),
