@@ -220,6 +220,7 @@ void Int8Gemm::multiply_stripe(const Block& block, const void* panels, int64_t b
   task.rows = block.rows;
   task.in_features = shape_.in_features;
   task.columns = columns;
+  task.stripe_bytes = static_cast<int64_t>(layout_.stripe_offset(kStripeColumns));
   multiply_stripe_(task);
 }
 

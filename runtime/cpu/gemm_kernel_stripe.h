@@ -2,8 +2,8 @@
 // kernels.h). Included by kernels_body.h.
 //
 // The weights of a stripe lie one after another in the order in which they are read, so that they
-// stream from memory. Pieces of it that fit the first-level cache are multiplied by one tile of
-// rows after another, whose sums are in registers during a piece.
+// stream from memory; a tile of rows keeps its sums in registers meanwhile. Further tiles of rows
+// find the stripe in the second-level cache.
 
 using MultiplyStripeKernel = void (*)(const MultiplyStripe&);
 
@@ -11,45 +11,40 @@ using MultiplyStripeKernel = void (*)(const MultiplyStripe&);
 
 // Bytes that are prefetched ahead of what is read, across the ends of the hardware prefetcher's
 // pages and of the stripe.
-static constexpr int64_t kStripeAhead = 8192;
-// Input features of a piece, in groups of 2 or 4.
-static constexpr int64_t kPieceGroups = 32;
+static constexpr int64_t kStripeAhead = 4096;
 // Vectors of sums in a row of a stripe.
 static constexpr int kStripeVectors = static_cast<int>(kStripeColumns) / kWidth;
 
-// Rows that are multiplied together, [begin, begin + count), and which of the four cache lines of a
-// group of input features they prefetch: tiles of rows share that work, so that weights come from
-// memory all the time.
-struct RowTile {
-  int64_t begin;
-  int count;
-  int first_line, end_line;
-};
+// Calls tile.run<rows>(first row) for all rows, in tiles of at most `most` rows whose heights
+// differ by at most one.
+template <int most, class Tile, int rows = most>
+static inline void for_row_tile(int count, const Tile& tile, int64_t row) {
+  if constexpr (rows > 1) {
+    if (count < rows) return for_row_tile<most, Tile, rows - 1>(count, tile, row);
+  }
+  tile.template run<rows>(row);
+}
 
-// Calls body(tile) for tiles of at most `most` rows whose heights differ by at most one.
-template <int most, class Body>
-static inline void for_row_tiles(int64_t rows, const Body& body) {
-  const auto tiles = static_cast<int>((rows + most - 1) / most);
+template <int most, class Tile>
+static inline void for_row_tiles(int64_t rows, const Tile& tile) {
+  const int64_t tiles = (rows + most - 1) / most;
   int64_t row = 0;
-  for (int i = 0; i < tiles; ++i) {
-    const auto count = static_cast<int>((rows - row) / (tiles - i));
-    body(RowTile{row, count, 4 * i / tiles, 4 * (i + 1) / tiles});
+  for (int64_t i = 0; i < tiles; ++i) {
+    const int64_t count = (rows - row) / (tiles - i);
+    for_row_tile<most>(static_cast<int>(count), tile, row);
     row += count;
   }
 }
 
-static inline void prefetch_lines(const void* weight, const RowTile& tile) {
-  const char* at = static_cast<const char*>(weight) + kStripeAhead;
-  for (int line = tile.first_line; line < tile.end_line; ++line) __builtin_prefetch(at + line * 64);
+// A second tile of rows finds this stripe in the cache, and prefetches the next one.
+static inline int64_t prefetch_distance(const MultiplyStripe& task, int64_t first_row) {
+  return first_row == 0 ? kStripeAhead : task.stripe_bytes;
 }
 
-// Calls multiply.run<count>(...) for the number of rows of the tile.
-template <class Multiply, int rows = Multiply::kMostRows, class... Arguments>
-static inline void with_row_count(const RowTile& tile, Arguments&&... arguments) {
-  if constexpr (rows > 1) {
-    if (tile.count < rows) return with_row_count<Multiply, rows - 1>(tile, arguments...);
-  }
-  Multiply::template run<rows>(tile, arguments...);
+static inline void prefetch_stripe(const void* weight, int64_t ahead) {
+  const char* at = static_cast<const char*>(weight) + ahead;
+#pragma GCC unroll 4
+  for (int line = 0; line < 4; ++line) __builtin_prefetch(at + line * 64);
 }
 
 #if defined(__AVX512BF16__)
@@ -74,19 +69,15 @@ struct StripeSums {
 
   // sums += x W^T of input features [first, end), which begin a tile
   template <int rows>
-  [[gnu::noinline]] static void run(const RowTile& tile, const MultiplyStripe& task,
-                                    const bfloat16* weight, int64_t first, int64_t end,
-                                    Vec (*sums)[kVectors]) {
-    const int64_t x_stride = task.x_stride;
-    const bfloat16* x = static_cast<const bfloat16*>(task.x) + tile.begin * x_stride;
-    sums += tile.begin;
+  static inline void add(const bfloat16* x, int64_t x_stride, const bfloat16* weight, int64_t first,
+                         int64_t end, int64_t ahead, Vec (*sums)[kVectors]) {
     for (int64_t begin = first; begin < end; begin += kTileFeatures) {
       const int64_t stop = begin + kTileFeatures < end ? begin + kTileFeatures : end;
       Vec even[rows][kVectors] = {};
       Vec odd[rows][kVectors] = {};
       for (int64_t k = begin; k < stop; k += 2) {
         const bfloat16* at = weight + k * kStripeColumns;
-        prefetch_lines(at, tile);
+        prefetch_stripe(at, ahead);
         Vec low[kVectors], high[kVectors];
         for (int v = 0; v < kVectors; ++v) {
           const auto both = (IntVec)_mm512_loadu_si512(at + v * 2 * kWidth);
@@ -117,18 +108,11 @@ struct StripeSums {
   static constexpr int kMostRows = 6;
 
   template <int rows>
-  [[gnu::noinline]] static void run(const RowTile& tile, const MultiplyStripe& task,
-                                    const bfloat16* weight, int64_t first, int64_t end,
-                                    Vec (*all)[kVectors]) {
-    const int64_t x_stride = task.x_stride;
-    const bfloat16* x = static_cast<const bfloat16*>(task.x) + tile.begin * x_stride;
-    Vec sums[rows][kVectors];
-    for (int i = 0; i < rows; ++i) {
-      for (int v = 0; v < kVectors; ++v) sums[i][v] = all[tile.begin + i][v];
-    }
+  static inline void add(const bfloat16* x, int64_t x_stride, const bfloat16* weight, int64_t first,
+                         int64_t end, int64_t ahead, Vec (*sums)[kVectors]) {
     for (int64_t k = first; k < end; k += 2) {
       const bfloat16* at = weight + k * kStripeColumns;
-      prefetch_lines(at, tile);
+      prefetch_stripe(at, ahead);
       __m512i columns[kVectors];
       for (int v = 0; v < kVectors; ++v) columns[v] = _mm512_loadu_si512(at + v * 2 * kWidth);
 #pragma GCC unroll 8
@@ -140,65 +124,56 @@ struct StripeSums {
         }
       }
     }
-    for (int i = 0; i < rows; ++i) {
-      for (int v = 0; v < kVectors; ++v) all[tile.begin + i][v] = sums[i][v];
-    }
   }
 };
 
 #endif
 
-// out = sums + bias, for columns from `begin` on
 template <class T>
-static inline void write_sums(const MultiplyStripe& task, int64_t begin,
-                              const Vec (*sums)[StripeSums::kVectors]) {
-  for (int v = 0; v < StripeSums::kVectors; ++v) {
-    const int64_t column = begin + v * kWidth;
-    const auto count =
-        static_cast<int>(task.columns - column < kWidth ? task.columns - column : int64_t{kWidth});
-    if (count <= 0) return;
-    Vec bias = {};
-    if (task.bias != nullptr) {
-      bias = count == kWidth ? load(task.bias + column) : load_first(task.bias + column, count);
-    }
-    for (int64_t row = 0; row < task.rows; ++row) {
-      T* out = static_cast<T*>(task.out) + row * task.out_stride + column;
-      const Vec sum = task.bias != nullptr ? sums[row][v] + bias : sums[row][v];
-      if (count == kWidth) {
-        store(out, sum);
-      } else {
-        store_first(out, sum, count);
-      }
-    }
-  }
-}
+struct StripeOfBfloat16 {
+  const MultiplyStripe& task;
 
-template <class T>
-static void multiply_columns(const MultiplyStripe& task, int64_t begin) {
-  constexpr int64_t kPiece = 2 * kPieceGroups;
-  const auto* weight = static_cast<const bfloat16*>(task.weight) + 2 * begin;
-  Vec whole[kFewRows][StripeSums::kVectors];
-  Vec sums[kFewRows][StripeSums::kVectors];
-  for (int64_t chunk = 0; chunk < task.in_features; chunk += task.chunk) {
-    const int64_t left = task.in_features - chunk;
-    const int64_t end = chunk + (left < task.chunk ? left : task.chunk);
-    for (int64_t row = 0; row < task.rows; ++row) {
-      for (int v = 0; v < StripeSums::kVectors; ++v) sums[row][v] = Vec{};
-    }
-    for (int64_t k = chunk; k < end; k += kPiece) {
-      const int64_t stop = k + kPiece < end ? k + kPiece : end;
-      for_row_tiles<StripeSums::kMostRows>(task.rows, [&](const RowTile& tile) {
-        with_row_count<StripeSums>(tile, task, weight, k, stop, sums);
-      });
-    }
-    for (int64_t row = 0; row < task.rows; ++row) {
+  template <int rows>
+  [[gnu::noinline]] void run(int64_t first_row) const {
+    constexpr int kColumns = StripeSums::kVectors * kWidth;
+    const int64_t ahead = prefetch_distance(task, first_row);
+    for (int64_t begin = 0; begin < task.columns; begin += kColumns) {
+      const bfloat16* x = static_cast<const bfloat16*>(task.x) + first_row * task.x_stride;
+      const auto* weight = static_cast<const bfloat16*>(task.weight) + 2 * begin;
+      Vec whole[rows][StripeSums::kVectors] = {};
+      for (int64_t first = 0; first < task.in_features; first += task.chunk) {
+        Vec sums[rows][StripeSums::kVectors] = {};
+        const int64_t left = task.in_features - first;
+        StripeSums::add<rows>(x, task.x_stride, weight, first,
+                              first + (left < task.chunk ? left : task.chunk), ahead, sums);
+        for (int i = 0; i < rows; ++i) {
+          for (int v = 0; v < StripeSums::kVectors; ++v) {
+            whole[i][v] = first == 0 ? sums[i][v] : whole[i][v] + sums[i][v];
+          }
+        }
+      }
       for (int v = 0; v < StripeSums::kVectors; ++v) {
-        whole[row][v] = chunk == 0 ? sums[row][v] : whole[row][v] + sums[row][v];
+        const int64_t column = begin + v * kWidth;
+        const auto count = static_cast<int>(task.columns - column < kWidth ? task.columns - column
+                                                                           : int64_t{kWidth});
+        if (count <= 0) return;
+        for (int i = 0; i < rows; ++i) {
+          T* out = static_cast<T*>(task.out) + (first_row + i) * task.out_stride + column;
+          Vec sum = whole[i][v];
+          if (task.bias != nullptr) {
+            const float* bias = task.bias + column;
+            sum += count == kWidth ? load(bias) : load_first(bias, count);
+          }
+          if (count == kWidth) {
+            store(out, sum);
+          } else {
+            store_first(out, sum, count);
+          }
+        }
       }
     }
   }
-  write_sums<T>(task, begin, whole);
-}
+};
 
 template <class T>
 static void multiply_stripe(const MultiplyStripe& task) {
@@ -207,10 +182,7 @@ static void multiply_stripe(const MultiplyStripe& task) {
   const unsigned before = _mm_getcsr();
   _mm_setcsr(before | kZeroSubnormals);
 #endif
-  constexpr int kColumns = StripeSums::kVectors * kWidth;
-  for (int64_t begin = 0; begin < task.columns; begin += kColumns) {
-    multiply_columns<T>(task, begin);
-  }
+  for_row_tiles<StripeSums::kMostRows>(task.rows, StripeOfBfloat16<T>{task});
 #if defined(__AMX_BF16__)
   _mm_setcsr(before);
 #endif
@@ -229,71 +201,56 @@ static constexpr MultiplyStripeKernel kMultiplyStripe = nullptr;
 #pragma GCC push_options
 #pragma GCC target("avx512vnni")
 
-// Four neighbouring elements of a row in every lane, of which those from `count` on are zero.
-static inline __m512i splat_bytes(const uint8_t* x, int64_t count) {
-  uint32_t elements = 0;
-  if (count >= 4) {
-    __builtin_memcpy(&elements, x, sizeof(elements));
-  } else {
-    for (int64_t i = 0; i < count; ++i) elements |= uint32_t{x[i]} << 8 * i;
-  }
-  return _mm512_set1_epi32(static_cast<int>(elements));
-}
+struct StripeOfInt8 {
+  const MultiplyStripe& task;
 
-struct Int8Sums {
-  static constexpr int kMostRows = 6;
-
-  // sums += x W^T of input features [first, end)
   template <int rows>
-  [[gnu::noinline]] static void run(const RowTile& tile, const MultiplyStripe& task, int64_t first,
-                                    int64_t end, __m512i (*all)[kStripeVectors]) {
-    const uint8_t* x = static_cast<const uint8_t*>(task.x) + tile.begin * task.x_stride;
-    const int8_t* weight = static_cast<const int8_t*>(task.weight) + first * kStripeColumns;
+  [[gnu::noinline]] void run(int64_t first_row) const {
     __m512i sums[rows][kStripeVectors];
     for (int i = 0; i < rows; ++i) {
-      for (int v = 0; v < kStripeVectors; ++v) sums[i][v] = all[tile.begin + i][v];
+      for (int v = 0; v < kStripeVectors; ++v) sums[i][v] = _mm512_setzero_si512();
     }
-    for (int64_t k = first; k < end; k += 4, weight += 4 * kStripeColumns) {
-      prefetch_lines(weight, tile);
+    const uint8_t* x = static_cast<const uint8_t*>(task.x) + first_row * task.x_stride;
+    const auto* weight = static_cast<const int8_t*>(task.weight);
+    const int64_t ahead = prefetch_distance(task, first_row);
+    for (int64_t k = 0; k < task.in_features; k += 4, weight += 4 * kStripeColumns) {
+      prefetch_stripe(weight, ahead);
       __m512i columns[kStripeVectors];
       for (int v = 0; v < kStripeVectors; ++v) {
         columns[v] = _mm512_loadu_si512(weight + v * 4 * kWidth);
       }
+      const bool all = k + 4 <= task.in_features;
 #pragma GCC unroll 8
       for (int i = 0; i < rows; ++i) {
-        const __m512i element = splat_bytes(x + i * task.x_stride + k, task.in_features - k);
+        const uint8_t* from = x + i * task.x_stride + k;
+        uint32_t elements = 0;
+        if (all) {
+          __builtin_memcpy(&elements, from, sizeof(elements));
+        } else {
+          for (int64_t j = k; j < task.in_features; ++j) {
+            elements |= uint32_t{from[j - k]} << 8 * (j - k);
+          }
+        }
+        const __m512i element = _mm512_set1_epi32(static_cast<int>(elements));
         for (int v = 0; v < kStripeVectors; ++v) {
           sums[i][v] = _mm512_dpbusd_epi32(sums[i][v], element, columns[v]);
         }
       }
     }
     for (int i = 0; i < rows; ++i) {
-      for (int v = 0; v < kStripeVectors; ++v) all[tile.begin + i][v] = sums[i][v];
+      int32_t* out = static_cast<int32_t*>(task.out) + (first_row + i) * task.out_stride;
+      for (int v = 0; v < kStripeVectors; ++v) {
+        const int64_t left = task.columns - v * kWidth;
+        if (left <= 0) break;
+        const auto some = static_cast<__mmask16>(left < kWidth ? (1u << left) - 1 : 0xffffu);
+        _mm512_mask_storeu_epi32(out + v * kWidth, some, sums[i][v]);
+      }
     }
   }
 };
 
 static void multiply_stripe_int8(const MultiplyStripe& task) {
-  constexpr int64_t kPiece = 4 * kPieceGroups;
-  __m512i sums[kFewRows][kStripeVectors];
-  for (int64_t row = 0; row < task.rows; ++row) {
-    for (int v = 0; v < kStripeVectors; ++v) sums[row][v] = _mm512_setzero_si512();
-  }
-  for (int64_t k = 0; k < task.in_features; k += kPiece) {
-    const int64_t stop = k + kPiece < task.in_features ? k + kPiece : task.in_features;
-    for_row_tiles<Int8Sums::kMostRows>(task.rows, [&](const RowTile& tile) {
-      with_row_count<Int8Sums>(tile, task, k, stop, sums);
-    });
-  }
-  for (int64_t row = 0; row < task.rows; ++row) {
-    int32_t* out = static_cast<int32_t*>(task.out) + row * task.out_stride;
-    for (int v = 0; v < kStripeVectors; ++v) {
-      const int64_t left = task.columns - v * kWidth;
-      if (left <= 0) break;
-      const auto some = static_cast<__mmask16>(left < kWidth ? (1u << left) - 1 : 0xffffu);
-      _mm512_mask_storeu_epi32(out + v * kWidth, some, sums[row][v]);
-    }
-  }
+  for_row_tiles<6>(task.rows, StripeOfInt8{task});
 }
 
 #pragma GCC pop_options

@@ -162,6 +162,7 @@ struct MultiplyStripe {
   /// A sum is the sum, in order, of sums of so many input features (bfloat16 only; a multiple of
   /// 32).
   int64_t chunk = 0;
+  int64_t stripe_bytes = 0;  // from this stripe to the next
 };
 
 /// The most queries in one attention tile, and the most keys that it processes at a time.

@@ -47,6 +47,7 @@ struct Stripe {
     task.in_features = in;
     task.columns = columns;
     task.chunk = 64;
+    task.stripe_bytes = static_cast<int64_t>(packed.size() * sizeof(T));
     return task;
   }
 
