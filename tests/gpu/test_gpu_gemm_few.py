@@ -19,18 +19,18 @@ pytestmark = pytest.mark.skipif(
 
 ROWS = 220  # of the product that large tiles compute
 FEW = [0, 1, 3, 10, 18, 27, 43, 44]  # where batches of 1 to 16 of its rows begin and end
-# n and k: less than a box of k, odd multiples of 8, several tiles for a block, a chain of many sums
+# n and k: less than a box of k, odd multiples of 8, several tiles for a block, a chain of many sums.
+# The kernels for few rows are for weights of 10 MB and more (cuda/gemm/gemm_few.h).
 SHAPES = [
     (8, 8),
-    (24, 40),
     (264, 72),
-    (1600, 312),
     (768, 768),
+    (200000, 40),
+    (40000, 136),
+    (5400, 1000),
     (4800, 1600),
-    (520, 1000),
-    (768, 3072),
-    (40000, 128),
-    (264, 6400),
+    (1608, 6400),
+    (2048, 8192),
 ]
 
 
@@ -63,7 +63,7 @@ def test_products(
     check(compute)
 
 
-@pytest.mark.parametrize(("hidden", "intermediate"), [(72, 40), (768, 2048), (2048, 8192)])
+@pytest.mark.parametrize(("hidden", "intermediate"), [(72, 40), (1000, 3000), (2048, 8192)])
 def test_gated_feed_forward(
     precision: Precision, random: Generator, hidden: int, intermediate: int
 ) -> None:
@@ -84,12 +84,20 @@ def test_gated_feed_forward(
     check(compute)
 
 
-@pytest.mark.parametrize(("heads", "head_dim", "dims"), [((4, 2), 64, 64), ((6, 6), 40, 16)])
+@pytest.mark.parametrize(
+    ("heads", "head_dim", "dims", "k"),
+    [((4, 2), 64, 64, 256), ((32, 8), 64, 64, 2048), ((36, 36), 40, 16, 1256)],
+)
 def test_rotated_heads(
-    precision: Precision, random: Generator, heads: tuple[int, int], head_dim: int, dims: int
+    precision: Precision,
+    random: Generator,
+    heads: tuple[int, int],
+    head_dim: int,
+    dims: int,
+    k: int,
 ) -> None:
     num_heads, num_kv_heads = heads
-    n, k = (num_heads + 2 * num_kv_heads) * head_dim, 256
+    n = (num_heads + 2 * num_kv_heads) * head_dim
     x = to_host(precision.normal(random, ROWS, k))
     weight = to_host(precision.normal(random, n, k, scale=k**-0.5))
     bias = to_host(vector(random, n))
