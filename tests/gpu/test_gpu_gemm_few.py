@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 ROWS = 220  # of the product that large tiles compute
 FEW = [0, 1, 3, 10, 18, 27, 43, 44]  # where batches of 1 to 16 of its rows begin and end
-# n and k: less than a box of k, odd multiples of 8, several tiles for a block, a chain of many sums.
+# n and k: less than a box of k, odd multiples of 8, several tiles for a block, chains of many sums.
 # The kernels for few rows are for weights of 10 MB and more (cuda/gemm/gemm_few.h).
 SHAPES = [
     (8, 8),
