@@ -1,0 +1,451 @@
+// Attention over pages for few queries: the tokens that a step of generation adds to texts. Its time
+// is that of reading the cached keys and values once.
+//
+// A block has up to 16 rows (a token, and the query heads of one key/value head) and one chunk of
+// keys. It asks for all keys and values of the chunk at once, and for those that are older than this
+// step while the kernel before still runs. Each of its four warps multiplies the queries by a
+// quarter of the keys; then each computes the softmax of all scores, and multiplies it by a quarter
+// of the columns of the values. Every sum has the order that it has in paged_attention_kernel.
+//
+// The chunks of a row are merged by the block that finishes the last of them, in ascending order.
+// Where the workspace has no room for the chunks of a sequence, a block walks through all of them.
+#pragma once
+
+#include "cuda/attention/attention_pages_kernel.cuh"
+
+namespace packhorse::cuda {
+
+/// Rows of a slab.
+inline constexpr int kFewRows = 16;
+
+template <int kDim_>
+struct FewTraits {
+  static constexpr int kDim = kDim_;
+  static constexpr int kWarps = 4;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kRows = kFewRows;
+  static constexpr int kKeys = PagedTraits<kDim, 1>::kKeys;  // of a tile, as there
+  static constexpr int kTiles = kChunkKeys / kKeys;
+  static constexpr int kWarpKeys = kChunkKeys / kWarps;
+  static constexpr int kWarpColumns = kDim / kWarps;
+  static constexpr int kScorePitch = kChunkKeys + 8;
+  static constexpr int kSlab = kRows * kPitch<kDim>;
+  static constexpr int kChunk = kChunkKeys * kPitch<kDim>;
+  static constexpr size_t kSharedBytes = (kSlab + 2 * kChunk) * 2 + kRows * kScorePitch * 4;
+};
+
+/// Chunks of a sequence that queries of this step see: [first, end).
+struct ChunkRange {
+  int first, end;
+  __device__ ChunkRange(const KeyWindow& window, int position, int kv_length) {
+    first = max(0, position - window.left) / kChunkKeys;
+    end = (kv_length + kChunkKeys - 1) / kChunkKeys;
+  }
+  __device__ int count() const { return max(0, end - first); }
+};
+
+/// What a block works on: rows of a slab, and chunks.
+struct FewWork {
+  PagedSlab slab;
+  ChunkRange chunks{{}, 0, 0};  // of the sequence
+  int begin = 0;                // of this block
+  int end = 0;
+  int slot = 0;        // numbers the slabs of the step
+  int64_t entry = 0;   // of the sequence's first row in the workspace; see `entry_of`
+  bool split = false;  // whether other blocks have other chunks of the same rows
+};
+
+/// Finds the work of number `item`, in the order of sequences, chunks, slabs, heads. Called by whole
+/// warps; each lane looks at one of 32 sequences.
+__device__ inline bool find_few_work(const PagedKernelParams& params, int item, FewWork& work) {
+  const PagedAttentionParams& args = params.args;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int group = params.group();
+  const int sequences = params.sequences();
+  int64_t entries = 0;  // of the sequences before
+  for (int first = 0; first < sequences; first += 32) {
+    const int b = first + lane;
+    int items = 0;
+    int64_t own_entries = 0;
+    ChunkRange chunks{{}, 0, 0};
+    PagedSlab& slab = work.slab;
+    int slabs = 0;
+    int q_length = 0;
+    if (b < sequences) {
+      slab.q_begin = args.cu_seqlens[b];
+      q_length = args.cu_seqlens[b + 1] - slab.q_begin;
+      slab.rows = q_length * group;
+      slab.kv_length = args.kv_lens[b];
+      slab.position = slab.kv_length - q_length;
+      slabs = (slab.rows + kFewRows - 1) / kFewRows;
+      chunks = ChunkRange(params.window, slab.position, slab.kv_length);
+      own_entries = static_cast<int64_t>(chunks.count()) * q_length * args.num_heads;
+    }
+    int64_t entries_end = own_entries;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int64_t before = __shfl_up_sync(kFullWarp, entries_end, step);
+      if (lane >= step) entries_end += before;
+    }
+    const int64_t entry = entries + entries_end - own_entries;
+    const bool split = chunks.count() > 1 && entry + own_entries <= params.entries;
+    items = slabs * args.num_kv_heads * (split ? chunks.count() : 1);
+    int items_end = items;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int before = __shfl_up_sync(kFullWarp, items_end, step);
+      if (lane >= step) items_end += before;
+    }
+    const unsigned past = __ballot_sync(kFullWarp, item < items_end);
+    if (past != 0) {
+      const int from = __ffs(static_cast<int>(past)) - 1;
+      const auto take = [&](auto value) { return __shfl_sync(kFullWarp, value, from); };
+      slab.sequence = first + from;
+      slab.q_begin = take(slab.q_begin);
+      slab.rows = take(slab.rows);
+      slab.kv_length = take(slab.kv_length);
+      slab.position = take(slab.position);
+      slabs = take(slabs);
+      work.chunks.first = take(chunks.first);
+      work.chunks.end = take(chunks.end);
+      work.entry = take(entry);
+      work.split = take(static_cast<int>(split)) != 0;
+      const int local = item - take(items_end - items);
+      slab.kv_head = local % args.num_kv_heads;
+      const int rest = local / args.num_kv_heads;
+      slab.row = rest % slabs * kFewRows;
+      work.slot = slab.q_begin * group / kFewRows + slab.sequence + rest % slabs;
+      work.begin = work.chunks.first + (work.split ? rest / slabs : 0);
+      work.end = work.split ? work.begin + 1 : work.chunks.end;
+      return true;
+    }
+    item -= __shfl_sync(kFullWarp, items_end, 31);
+    entries += __shfl_sync(kFullWarp, entries_end, 31);
+  }
+  return false;
+}
+
+template <class T, int kDim>
+struct FewAttention {
+  using Traits = FewTraits<kDim>;
+  static constexpr int kThreads = Traits::kThreads;
+  static constexpr int kAcross = kDim / kVectorSize;
+
+  const PagedKernelParams& params;
+  T* queries;
+  T* keys;
+  T* values;
+  float* scores;  // [kRows][kScorePitch]
+
+  __device__ FewAttention(const PagedKernelParams& params, unsigned char* shared)
+      : params(params),
+        queries(reinterpret_cast<T*>(shared)),
+        keys(queries + Traits::kSlab),
+        values(keys + Traits::kChunk),
+        scores(reinterpret_cast<float*>(values + Traits::kChunk)) {}
+
+  template <class Base>
+  __device__ Base* row_pointer(const FewWork& work, Base* base, int64_t stride, int row) const {
+    const int r = work.slab.row + row;
+    const int group = params.group();
+    return base + (work.slab.q_begin + r / group) * stride +
+           static_cast<int64_t>(work.slab.kv_head * group + r % group) * params.args.head_dim;
+  }
+
+  /// The place in the workspace of what a row finds in a chunk.
+  __device__ int64_t entry_of(const FewWork& work, int chunk, int row) const {
+    const int group = params.group();
+    const int r = work.slab.row + row;
+    const int q_length = work.slab.rows / group;
+    return work.entry +
+           (static_cast<int64_t>(chunk - work.chunks.first) * q_length + r / group) *
+               params.args.num_heads +
+           work.slab.kv_head * group + r % group;
+  }
+
+  /// Starts copying the keys (or values) of a chunk whose positions lie in [from, to); what is past
+  /// the sequence's end becomes zeros.
+  __device__ void copy_chunk(const FewWork& work, int chunk, const void* pages, T* to, int from,
+                             int end) const {
+    const PagedAttentionParams& args = params.args;
+    const int32_t* table =
+        args.table + static_cast<int64_t>(work.slab.sequence) * args.table_stride;
+    constexpr int kTokens = static_cast<int>(kPageTokens);
+    constexpr int kPages = kChunkKeys / kTokens;
+    int64_t page_rows[kPages];
+#pragma unroll
+    for (int p = 0; p < kPages; ++p) {
+      const int page = chunk * kPages + p;
+      const int64_t number = page * kTokens < work.slab.kv_length ? table[page] : 0;
+      page_rows[p] = (number * args.num_kv_heads + work.slab.kv_head) * kTokens;
+    }
+#pragma unroll
+    for (int i = 0; i < kChunkKeys * kAcross / kThreads; ++i) {
+      const int at = i * kThreads + static_cast<int>(threadIdx.x);
+      const int row = at / kAcross;
+      const int column = at % kAcross * kVectorSize;
+      const int position = chunk * kChunkKeys + row;
+      if (position < from || position >= end) continue;
+      const bool inside = position < work.slab.kv_length && column < args.head_dim;
+      const T* source = static_cast<const T*>(pages);
+      if (inside) {
+        source += (page_rows[i * kThreads / kAcross / kTokens] + row % kTokens) * args.head_dim +
+                  column;
+      }
+      copy_vector_async(to + row * kPitch<kDim> + column, source, inside);
+    }
+    static_assert(kThreads / kAcross <= kTokens, "one copy of all threads stays within a page");
+  }
+
+  __device__ void copy_queries(const FewWork& work) const {
+    const PagedAttentionParams& args = params.args;
+    const T* q = static_cast<const T*>(args.q);
+    for (int at = static_cast<int>(threadIdx.x); at < Traits::kRows * kAcross; at += kThreads) {
+      const int row = at / kAcross;
+      const int column = at % kAcross * kVectorSize;
+      const bool inside = work.slab.row + row < work.slab.rows && column < args.head_dim;
+      copy_vector_async(queries + row * kPitch<kDim> + column,
+                        inside ? row_pointer(work, q, args.q_row_stride, row) + column : q, inside);
+    }
+  }
+
+  /// This warp's quarter of the keys of a chunk: scores, masked, to shared memory.
+  __device__ void score(const FewWork& work, int chunk) const {
+    constexpr int kBlocks = Traits::kWarpKeys / 8;
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int first = warp * Traits::kWarpKeys;
+    float mine[1][kBlocks][4] = {};
+    accumulate_scores<T, kDim, Traits::kWarpKeys, 1>(mine, queries, keys + first * kPitch<kDim>);
+    finish_paged_scores(mine[0], params, work.slab, work.slab.row, chunk * kChunkKeys + first);
+    const AccumulatorPlace place;
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n) {
+      float* to = scores + place.row * Traits::kScorePitch + first + n * 8 + place.column;
+      *reinterpret_cast<float2*>(to) = {mine[0][n][0], mine[0][n][1]};
+      *reinterpret_cast<float2*>(to + 8 * Traits::kScorePitch) = {mine[0][n][2], mine[0][n][3]};
+    }
+  }
+
+  /// The softmax of all keys of a chunk, times this warp's quarter of the values' columns.
+  __device__ void weigh(float (&output)[Traits::kWarpColumns / 8][4], float2& maxima,
+                        float2& sums) const {
+    constexpr int kBlocks = Traits::kKeys / 8;
+    const int first = static_cast<int>(threadIdx.x) / 32 * Traits::kWarpColumns;
+    const AccumulatorPlace place;
+    clear_chunk(output, maxima, sums);
+#pragma unroll
+    for (int tile = 0; tile < Traits::kTiles; ++tile) {
+      float p[kBlocks][4];
+#pragma unroll
+      for (int n = 0; n < kBlocks; ++n) {
+        const float* from =
+            scores + place.row * Traits::kScorePitch + tile * Traits::kKeys + n * 8 + place.column;
+        const float2 above = *reinterpret_cast<const float2*>(from);
+        const float2 below = *reinterpret_cast<const float2*>(from + 8 * Traits::kScorePitch);
+        p[n][0] = above.x;
+        p[n][1] = above.y;
+        p[n][2] = below.x;
+        p[n][3] = below.y;
+      }
+      update_softmax(p, output, maxima, sums);
+#pragma unroll
+      for (int k = 0; k < Traits::kKeys / 16; ++k) {
+        const Fragment a = pack_a<T>(p[2 * k], p[2 * k + 1]);
+#pragma unroll
+        for (int n = 0; n < Traits::kWarpColumns / 16; ++n) {
+          const Fragment b =
+              load_b_transposed<kDim>(values, tile * Traits::kKeys + k * 16, first + n * 16);
+          mma<T>(output[2 * n], a, b.x[0], b.x[1]);
+          mma<T>(output[2 * n + 1], a, b.x[2], b.x[3]);
+        }
+      }
+    }
+    sums = {quad_sum(sums.x), quad_sum(sums.y)};
+  }
+
+  /// Leaves what the rows have found in a chunk in the workspace.
+  __device__ void leave(const FewWork& work, int chunk,
+                        const float (&output)[Traits::kWarpColumns / 8][4], float2 maxima,
+                        float2 sums) const {
+    const AccumulatorPlace place;
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = place.row + h * 8;
+      if (work.slab.row + row >= work.slab.rows) continue;
+      const int64_t entry = entry_of(work, chunk, row);
+      if (warp == 0 && place.column == 0) {
+        params.state[entry] = h == 0 ? float2{maxima.x, sums.x} : float2{maxima.y, sums.y};
+      }
+      float* to = params.sums + entry * params.args.head_dim;
+#pragma unroll
+      for (int n = 0; n < Traits::kWarpColumns / 8; ++n) {
+        const int column = warp * Traits::kWarpColumns + n * 8 + place.column;
+        if (column < params.args.head_dim) {
+          *reinterpret_cast<float2*>(to + column) = {output[n][2 * h], output[n][2 * h + 1]};
+        }
+      }
+    }
+  }
+
+  /// Whether this block is the last of those that have chunks of these rows.
+  __device__ bool is_last(const FewWork& work, int* told) const {
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      unsigned* counter =
+          params.counters + work.slot * params.args.num_kv_heads + work.slab.kv_head;
+      const auto others = static_cast<unsigned>(work.chunks.count() - 1);
+      const bool last = atomicAdd(counter, 1u) == others;
+      if (last) *counter = 0;  // as the next launch expects it
+      *told = last ? 1 : 0;
+    }
+    __syncthreads();
+    __threadfence();
+    return *told != 0;
+  }
+
+  /// Merges all chunks of the rows, a pair of columns at a time.
+  __device__ void merge(const FewWork& work) const {
+    const int head_dim = params.args.head_dim;
+    const int rows = min(Traits::kRows, work.slab.rows - work.slab.row);
+    const int pairs = head_dim / 2;
+    const int count = work.chunks.count();
+    const int64_t step =
+        static_cast<int64_t>(work.slab.rows / params.group()) * params.args.num_heads;
+    for (int at = static_cast<int>(threadIdx.x); at < rows * pairs; at += kThreads) {
+      const int row = at / pairs;
+      const int column = at % pairs * 2;
+      const int64_t entry = entry_of(work, work.chunks.first, row);
+      const float2* state = params.state + entry;
+      const float* sums = params.sums + entry * head_dim + column;
+      ChunkMerge merge;
+      float2 merged = {0, 0};
+      constexpr int kAhead = 8;  // chunks whose numbers are asked for at once
+      for (int first = 0; first < count; first += kAhead) {
+        float2 states[kAhead];
+        float2 found[kAhead];
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          const int64_t chunk = min(first + i, count - 1);
+          states[i] = __ldcg(state + chunk * step);
+          found[i] = __ldcg(reinterpret_cast<const float2*>(sums + chunk * step * head_dim));
+        }
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          if (first + i >= count) break;
+          float2 factors;
+          merge.add(states[i].x, states[i].y, factors);
+          merged.x = merge_chunk(merged.x, found[i].x, factors);
+          merged.y = merge_chunk(merged.y, found[i].y, factors);
+        }
+      }
+      const float factor = inverse_or_zero(merge.sum);
+      T* out = row_pointer(work, static_cast<T*>(params.args.out), params.args.out_row_stride, row);
+      *reinterpret_cast<typename Element<T>::Pair*>(out + column) =
+          Element<T>::pair(merged.x * factor, merged.y * factor);
+    }
+  }
+
+  /// All chunks of `work`, whose first one's older keys are already on their way.
+  __device__ void run(const FewWork& work, int* told) const {
+    float merged[Traits::kWarpColumns / 8][4] = {};
+    ChunkMerge above, below;
+    float output[Traits::kWarpColumns / 8][4];
+    float2 maxima, sums;
+    for (int chunk = work.begin; chunk < work.end; ++chunk) {
+      if (chunk != work.begin) {
+        __syncthreads();  // the chunk before has been read
+        copy_chunk(work, chunk, params.args.keys, keys, 0, INT_MAX);
+        cute::cp_async_fence();
+        copy_chunk(work, chunk, params.args.values, values, 0, INT_MAX);
+        cute::cp_async_fence();
+      }
+      cute::cp_async_wait<1>();
+      __syncthreads();
+      score(work, chunk);
+      cute::cp_async_wait<0>();
+      __syncthreads();
+      weigh(output, maxima, sums);
+      if (work.split) {
+        leave(work, chunk, output, maxima, sums);
+        if (is_last(work, told)) merge(work);
+        return;
+      }
+      float2 factors_above, factors_below;
+      above.add(maxima.x, sums.x, factors_above);
+      below.add(maxima.y, sums.y, factors_below);
+#pragma unroll
+      for (int n = 0; n < Traits::kWarpColumns / 8; ++n) {
+        merged[n][0] = merge_chunk(merged[n][0], output[n][0], factors_above);
+        merged[n][1] = merge_chunk(merged[n][1], output[n][1], factors_above);
+        merged[n][2] = merge_chunk(merged[n][2], output[n][2], factors_below);
+        merged[n][3] = merge_chunk(merged[n][3], output[n][3], factors_below);
+      }
+    }
+    const AccumulatorPlace place;
+    const float2 factors = {inverse_or_zero(above.sum), inverse_or_zero(below.sum)};
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = place.row + h * 8;
+      if (work.slab.row + row >= work.slab.rows) continue;
+      const float factor = h == 0 ? factors.x : factors.y;
+      T* out = row_pointer(work, static_cast<T*>(params.args.out), params.args.out_row_stride, row);
+#pragma unroll
+      for (int n = 0; n < Traits::kWarpColumns / 8; ++n) {
+        const int column = static_cast<int>(threadIdx.x) / 32 * Traits::kWarpColumns + n * 8 +
+                           place.column;
+        if (column < params.args.head_dim) {
+          *reinterpret_cast<typename Element<T>::Pair*>(out + column) =
+              Element<T>::pair(merged[n][2 * h] * factor, merged[n][2 * h + 1] * factor);
+        }
+      }
+    }
+  }
+};
+
+template <class T, int kDim>
+__global__ void __launch_bounds__(FewTraits<kDim>::kThreads)
+    paged_attention_few_kernel(const __grid_constant__ PagedKernelParams params) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  __shared__ int told;
+  const FewAttention<T, kDim> attention(params, shared);
+  FewWork work;
+  bool waited = false;
+  for (int item = static_cast<int>(blockIdx.x);
+       find_few_work(params, item, work);
+       item += static_cast<int>(gridDim.x)) {
+    const bool any = work.begin < work.end;
+    // Tokens of this step are cached by the kernel before, older ones were long before.
+    const int old = waited ? INT_MAX : work.slab.position;
+    __syncthreads();  // what was read of the shared memory before
+    if (any) {
+      attention.copy_chunk(work, work.begin, params.args.keys, attention.keys, 0, old);
+      if (!waited) {
+        attention.copy_chunk(work, work.begin, params.args.values, attention.values, 0, old);
+      }
+    }
+    if (!waited) {
+      wait_for_previous_kernel();
+      let_next_kernel_start();
+    }
+    attention.copy_queries(work);
+    if (any && !waited) {
+      attention.copy_chunk(work, work.begin, params.args.keys, attention.keys, old, INT_MAX);
+    }
+    cute::cp_async_fence();
+    if (any) {
+      attention.copy_chunk(work, work.begin, params.args.values, attention.values,
+                           waited ? 0 : old, INT_MAX);
+    }
+    cute::cp_async_fence();
+    waited = true;
+    attention.run(work, &told);
+  }
+  if (!waited) {
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+  }
+}
+
+}  // namespace packhorse::cuda

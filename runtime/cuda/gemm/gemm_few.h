@@ -1,0 +1,95 @@
+// Dense layers for few rows on Hopper: what a step of generation asks for, whose time is that of
+// reading the weight once. This is the host interface, and the choice of the tile.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cuda/gemm/gemm.h"
+
+namespace packhorse::cuda {
+
+/// The most rows that launch_gemm_few takes.
+inline constexpr int32_t kMostFewRows = 16;
+/// Where the keys and values among the output's columns go besides: the pages of a cache, as
+/// AppendKvArgs says. Columns [first, first + columns) of the output are keys, the same number
+/// after these values.
+struct GemmAppend {
+  void* keys = nullptr;  // [num_pages, num_kv_heads, kPageTokens, head_dim], or null: no pages
+  void* values = nullptr;
+  const int32_t* table = nullptr;       // [B, table_stride]
+  const int32_t* kv_lens = nullptr;     // [B]
+  const int32_t* cu_seqlens = nullptr;  // [B + 1]
+  const int32_t* counts = nullptr;      // {T, B}, or null
+  int32_t num_sequences = 0;
+  int32_t table_stride = 0;
+  int32_t first = 0;
+  int32_t columns = 0;
+  int32_t head_dim = 0;
+};
+
+/// The tile of such a product. Every block has `features` columns of the output at a time (rows of
+/// the weight) and goes over k in stages of `boxes` boxes of 64 elements.
+struct GemmFewTile {
+  int features;
+  int boxes;
+  int stages;
+  int blocks;          // of the grid
+  /// Whether one copy brings all boxes of a stage, of the rows and of the weight. A thread takes
+  /// about a hundred cycles for a copy, which is longer than a small box takes to arrive.
+  bool rows_at_once;
+  bool weight_at_once;
+  int64_t shared_bytes;
+};
+
+/// Two warpgroups have 64 features each.
+inline constexpr int kMostFewFeatures = 128;
+inline constexpr int kMostFewStages = 16;
+/// Shared memory that a block may have: less than half of a multiprocessor's, so that the blocks of
+/// the next kernel find room and load their weights while this one computes.
+inline constexpr int64_t kFewSharedBytes = 100 * 1024;
+/// `row_blocks`: blocks of 8 rows.
+inline GemmFewTile few_tile(int64_t n, int64_t k, int row_blocks, bool gated, int sm_count) {
+  GemmFewTile tile{};
+  // Rotated pairs must not be split, nor blocks of a gate and what it gates.
+  const int64_t unit = gated ? 2 * kGateBlock : 2;
+  const int64_t most = int64_t{sm_count} * kMostFewFeatures;
+  const int64_t passes = (n + most - 1) / most;
+  const int64_t share = (n + sm_count * passes - 1) / (sm_count * passes);
+  // Copies of several boxes need boxes of whole groups of eight rows.
+  constexpr int64_t kSmallShare = 24;
+  tile.rows_at_once = k % 64 == 0;
+  const int64_t step = !gated && tile.rows_at_once && share <= kSmallShare ? 8 : unit;
+  tile.features = static_cast<int>(
+      std::min<int64_t>(kMostFewFeatures, (share + step - 1) / step * step));
+  tile.weight_at_once = !gated && tile.rows_at_once && tile.features % 8 == 0;
+  tile.blocks = static_cast<int>(
+      std::min<int64_t>(sm_count, (n + tile.features - 1) / tile.features));
+  const int64_t weight_rows = (tile.features + 7) / 8 * 8;
+  const int64_t row_bytes = int64_t{row_blocks} * 8 * 128;  // of a box of the rows
+  const int64_t boxes_k = (k + 63) / 64;
+  tile.boxes = weight_rows <= 32 ? 4 : weight_rows <= 64 ? 2 : 1;
+  tile.boxes = static_cast<int>(std::min<int64_t>(tile.boxes, boxes_k));
+  const int64_t stage = tile.boxes * (weight_rows * 128 + row_bytes);
+  const int64_t stages_k = (boxes_k + tile.boxes - 1) / tile.boxes;
+  tile.stages = static_cast<int>(
+      std::clamp<int64_t>(std::min(kFewSharedBytes / stage, stages_k), 2, kMostFewStages));
+  // A warpgroup reads 64 rows of a box of the weight, whether they exist or not.
+  tile.shared_bytes = tile.stages * stage + int64_t{tile.features > 64 ? 128 : 64} * 128;
+  return tile;
+}
+
+/// Whether launch_gemm_few can compute this.
+inline bool is_few(const GemmParams& params) {
+  return params.rows <= kMostFewRows && params.pool.out == nullptr &&
+         (!params.gated || params.n % (2 * kGateBlock) == 0);
+}
+
+/// Launches the product. It is asynchronous on `stream`, allocates nothing and may be captured into
+/// a graph; the rules are those of launch_gemm_sm90, and so are the bits of every row. Throws
+/// RuntimeError.
+void launch_gemm_few(const GemmParams& params, const GemmAppend& append, cudaStream_t stream);
+
+}  // namespace packhorse::cuda
