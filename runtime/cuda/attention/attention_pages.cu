@@ -10,8 +10,6 @@ namespace {
 // so many rows, or so long sequences, that blocks without a split fill the device.
 constexpr size_t kSplitBytes = size_t{64} << 20;
 constexpr int kPrefillWarps = 4;
-// Shared memory of a multiprocessor of Hopper; on devices with less some blocks start later.
-constexpr size_t kMultiprocessorShared = 227 * 1024;
 
 // Calls launch.operator()<T, kDim>() with the smallest kDim that holds a head.
 template <class Launch>
@@ -51,11 +49,10 @@ void launch_few(const PagedKernelParams& params, cudaStream_t stream) {
   using Traits = FewTraits<kDim>;
   const PagedAttentionParams& args = params.args;
   // As many blocks as fit the device at once: each takes work until there is no more.
-  constexpr int64_t kBlocks = std::max<int64_t>(1, kMultiprocessorShared / Traits::kSharedBytes);
   const int64_t work = paged_slots(args, Traits::kRows) * args.num_kv_heads *
                        (params.entries > 0 ? chunk_count(args.max_kv_len) : 1);
   launch_kernel(paged_attention_few_kernel<T, kDim>,
-                dim3(static_cast<unsigned>(std::min(work, kBlocks * args.sm_count))),
+                dim3(static_cast<unsigned>(std::min(work, int64_t{Traits::kBlocks} * args.sm_count))),
                 Traits::kThreads, Traits::kSharedBytes, stream, params);
 }
 

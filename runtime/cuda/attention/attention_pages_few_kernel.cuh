@@ -1,14 +1,16 @@
 // Attention over pages for few queries: the tokens that a step of generation adds to texts. Its time
 // is that of reading the cached keys and values once.
 //
-// A block has up to 16 rows (a token, and the query heads of one key/value head) and one chunk of
-// keys. It asks for all keys and values of the chunk at once, and for those that are older than this
-// step while the kernel before still runs. Each of its four warps multiplies the queries by a
-// quarter of the keys; then each computes the softmax of all scores, and multiplies it by a quarter
-// of the columns of the values. Every sum has the order that it has in paged_attention_kernel.
+// A block has up to 16 rows (a token, and the query heads of one key/value head) and some chunks of
+// keys, one after the other. It asks for all keys and values of a chunk at once, and for those that
+// are older than this step while the kernel before still runs. Each of its four warps multiplies the
+// queries by a quarter of the keys; then each computes the softmax of all scores, and multiplies it
+// by a quarter of the columns of the values. Every sum has the order that it has in
+// paged_attention_kernel.
 //
-// The chunks of a row are merged by the block that finishes the last of them, in ascending order.
-// Where the workspace has no room for the chunks of a sequence, a block walks through all of them.
+// The blocks of the grid share the chunks of a step evenly. Where several blocks have chunks of the
+// same rows, each leaves what it has found in the workspace, and the last to finish merges all
+// chunks in ascending order.
 #pragma once
 
 #include "cuda/attention/attention_pages_kernel.cuh"
@@ -32,6 +34,8 @@ struct FewTraits {
   static constexpr int kSlab = kRows * kPitch<kDim>;
   static constexpr int kChunk = kChunkKeys * kPitch<kDim>;
   static constexpr size_t kSharedBytes = (kSlab + 2 * kChunk) * 2 + kRows * kScorePitch * 4;
+  // Blocks of a multiprocessor: what shared memory (of Hopper: others run fewer) has room for.
+  static constexpr int kBlocks = static_cast<int>(size_t{227 * 1024} / (kSharedBytes + 1024));
 };
 
 /// Chunks of a sequence that queries of this step see: [first, end).
@@ -50,80 +54,105 @@ struct FewWork {
   ChunkRange chunks{{}, 0, 0};  // of the sequence
   int begin = 0;                // of this block
   int end = 0;
-  int slot = 0;        // numbers the slabs of the step
-  int64_t entry = 0;   // of the sequence's first row in the workspace; see `entry_of`
-  bool split = false;  // whether other blocks have other chunks of the same rows
+  int blocks = 1;     // that have chunks of these rows
+  int slot = 0;       // numbers the slabs of the step
+  int64_t entry = 0;  // of the sequence's first row in the workspace; see `entry_of`
 };
 
-/// Finds the work of number `item`, in the order of sequences, chunks, slabs, heads. Called by whole
-/// warps; each lane looks at one of 32 sequences.
-__device__ inline bool find_few_work(const PagedKernelParams& params, int item, FewWork& work) {
-  const PagedAttentionParams& args = params.args;
+/// The sum of the values of this lane and those before.
+template <class Value>
+__device__ Value sum_to_lane(Value value) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int group = params.group();
-  const int sequences = params.sequences();
-  int64_t entries = 0;  // of the sequences before
-  for (int first = 0; first < sequences; first += 32) {
-    const int b = first + lane;
-    int items = 0;
-    int64_t own_entries = 0;
-    ChunkRange chunks{{}, 0, 0};
-    PagedSlab& slab = work.slab;
-    int slabs = 0;
-    int q_length = 0;
-    if (b < sequences) {
-      slab.q_begin = args.cu_seqlens[b];
-      q_length = args.cu_seqlens[b + 1] - slab.q_begin;
-      slab.rows = q_length * group;
-      slab.kv_length = args.kv_lens[b];
-      slab.position = slab.kv_length - q_length;
-      slabs = (slab.rows + kFewRows - 1) / kFewRows;
-      chunks = ChunkRange(params.window, slab.position, slab.kv_length);
-      own_entries = static_cast<int64_t>(chunks.count()) * q_length * args.num_heads;
-    }
-    int64_t entries_end = own_entries;
 #pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int64_t before = __shfl_up_sync(kFullWarp, entries_end, step);
-      if (lane >= step) entries_end += before;
-    }
-    const int64_t entry = entries + entries_end - own_entries;
-    const bool split = chunks.count() > 1 && entry + own_entries <= params.entries;
-    items = slabs * args.num_kv_heads * (split ? chunks.count() : 1);
-    int items_end = items;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int before = __shfl_up_sync(kFullWarp, items_end, step);
-      if (lane >= step) items_end += before;
-    }
-    const unsigned past = __ballot_sync(kFullWarp, item < items_end);
-    if (past != 0) {
-      const int from = __ffs(static_cast<int>(past)) - 1;
-      const auto take = [&](auto value) { return __shfl_sync(kFullWarp, value, from); };
-      slab.sequence = first + from;
-      slab.q_begin = take(slab.q_begin);
-      slab.rows = take(slab.rows);
-      slab.kv_length = take(slab.kv_length);
-      slab.position = take(slab.position);
-      slabs = take(slabs);
-      work.chunks.first = take(chunks.first);
-      work.chunks.end = take(chunks.end);
-      work.entry = take(entry);
-      work.split = take(static_cast<int>(split)) != 0;
-      const int local = item - take(items_end - items);
-      slab.kv_head = local % args.num_kv_heads;
-      const int rest = local / args.num_kv_heads;
-      slab.row = rest % slabs * kFewRows;
-      work.slot = slab.q_begin * group / kFewRows + slab.sequence + rest % slabs;
-      work.begin = work.chunks.first + (work.split ? rest / slabs : 0);
-      work.end = work.split ? work.begin + 1 : work.chunks.end;
-      return true;
-    }
-    item -= __shfl_sync(kFullWarp, items_end, 31);
-    entries += __shfl_sync(kFullWarp, entries_end, 31);
+  for (int step = 1; step < 32; step *= 2) {
+    const Value before = __shfl_up_sync(kFullWarp, value, step);
+    if (lane >= step) value += before;
   }
-  return false;
+  return value;
 }
+
+/// The work of a step, and its division. Called by whole warps; a lane looks at every 32nd sequence.
+class FewSchedule {
+ public:
+  __device__ explicit FewSchedule(const PagedKernelParams& params) : params_(params) {
+    int64_t units = 0;
+    for (int first = 0; first < params.sequences(); first += 32) {
+      const Sequence mine(params, first);
+      units += int64_t{mine.chunks.count()} * mine.slabs * params.args.num_kv_heads;
+    }
+    units = __shfl_sync(kFullWarp, sum_to_lane(units), 31);
+    chunks_at_once_ = static_cast<int>(
+        max(int64_t{1}, (units + static_cast<int64_t>(gridDim.x) - 1) / gridDim.x));
+  }
+
+  /// Finds the work of number `item`, in the order of sequences, chunks, slabs, heads.
+  __device__ bool find(int item, FewWork& work) const {
+    const PagedAttentionParams& args = params_.args;
+    int64_t entries = 0;  // of the sequences before
+    for (int first = 0; first < params_.sequences(); first += 32) {
+      const Sequence mine(params_, first);
+      const int64_t entries_end = entries + sum_to_lane(mine.entries);
+      int blocks = (mine.chunks.count() + chunks_at_once_ - 1) / chunks_at_once_;
+      if (entries_end > params_.entries) blocks = 1;
+      blocks = max(blocks, 1);
+      const int items = mine.slabs * args.num_kv_heads * blocks;
+      const int items_end = sum_to_lane(items);
+      const unsigned past = __ballot_sync(kFullWarp, item < items_end);
+      if (past != 0) {
+        const int from = __ffs(static_cast<int>(past)) - 1;
+        const auto take = [&](auto value) { return __shfl_sync(kFullWarp, value, from); };
+        PagedSlab& slab = work.slab;
+        slab.sequence = first + from;
+        slab.q_begin = take(mine.q_begin);
+        slab.rows = take(mine.rows);
+        slab.kv_length = take(mine.kv_length);
+        slab.position = slab.kv_length - slab.rows / params_.group();
+        work.chunks.first = take(mine.chunks.first);
+        work.chunks.end = take(mine.chunks.end);
+        work.entry = take(entries_end - mine.entries);
+        work.blocks = take(blocks);
+        const int slabs = take(mine.slabs);
+        const int local = item - take(items_end - items);
+        slab.kv_head = local % args.num_kv_heads;
+        const int rest = local / args.num_kv_heads;
+        slab.row = rest % slabs * kFewRows;
+        work.slot = slab.q_begin * params_.group() / kFewRows + slab.sequence + rest % slabs;
+        const int share = work.blocks == 1 ? work.chunks.count() : chunks_at_once_;
+        work.begin = work.chunks.first + rest / slabs * share;
+        work.end = min(work.begin + share, work.chunks.end);
+        return true;
+      }
+      item -= __shfl_sync(kFullWarp, items_end, 31);
+      entries = __shfl_sync(kFullWarp, entries_end, 31);
+    }
+    return false;
+  }
+
+ private:
+  struct Sequence {
+    int q_begin = 0;
+    int rows = 0;
+    int slabs = 0;
+    int kv_length = 0;
+    int64_t entries = 0;
+    ChunkRange chunks{{}, 0, 0};
+
+    __device__ Sequence(const PagedKernelParams& params, int first) {
+      const int b = first + static_cast<int>(threadIdx.x) % 32;
+      if (b >= params.sequences()) return;
+      q_begin = params.args.cu_seqlens[b];
+      const int q_length = params.args.cu_seqlens[b + 1] - q_begin;
+      rows = q_length * params.group();
+      slabs = (rows + kFewRows - 1) / kFewRows;
+      kv_length = params.args.kv_lens[b];
+      chunks = ChunkRange(params.window, kv_length - q_length, kv_length);
+      entries = static_cast<int64_t>(chunks.count()) * q_length * params.args.num_heads;
+    }
+  };
+
+  const PagedKernelParams& params_;
+  int chunks_at_once_;
+};
 
 template <class T, int kDim>
 struct FewAttention {
@@ -295,7 +324,7 @@ struct FewAttention {
     if (threadIdx.x == 0) {
       unsigned* counter =
           params.counters + work.slot * params.args.num_kv_heads + work.slab.kv_head;
-      const auto others = static_cast<unsigned>(work.chunks.count() - 1);
+      const auto others = static_cast<unsigned>(work.blocks - 1);
       const bool last = atomicAdd(counter, 1u) == others;
       if (last) *counter = 0;  // as the next launch expects it
       *told = last ? 1 : 0;
@@ -347,30 +376,34 @@ struct FewAttention {
     }
   }
 
-  /// All chunks of `work`, whose first one's older keys are already on their way.
+  __device__ void fetch(const FewWork& work, int chunk, bool of_keys, int from, int end) const {
+    copy_chunk(work, chunk, of_keys ? params.args.keys : params.args.values,
+               of_keys ? keys : values, from, end);
+  }
+
+  /// All chunks of `work`, whose first one is on its way: a group of copies of queries and keys, and
+  /// one of values.
   __device__ void run(const FewWork& work, int* told) const {
     float merged[Traits::kWarpColumns / 8][4] = {};
     ChunkMerge above, below;
     float output[Traits::kWarpColumns / 8][4];
     float2 maxima, sums;
     for (int chunk = work.begin; chunk < work.end; ++chunk) {
-      if (chunk != work.begin) {
-        __syncthreads();  // the chunk before has been read
-        copy_chunk(work, chunk, params.args.keys, keys, 0, INT_MAX);
-        cute::cp_async_fence();
-        copy_chunk(work, chunk, params.args.values, values, 0, INT_MAX);
-        cute::cp_async_fence();
-      }
+      const bool more = chunk + 1 < work.end;
       cute::cp_async_wait<1>();
       __syncthreads();
       score(work, chunk);
       cute::cp_async_wait<0>();
       __syncthreads();
+      if (more) fetch(work, chunk + 1, true, 0, INT_MAX);
+      cute::cp_async_fence();
       weigh(output, maxima, sums);
-      if (work.split) {
+      __syncthreads();  // values and scores have been read
+      if (more) fetch(work, chunk + 1, false, 0, INT_MAX);
+      cute::cp_async_fence();
+      if (work.blocks > 1) {
         leave(work, chunk, output, maxima, sums);
-        if (is_last(work, told)) merge(work);
-        return;
+        continue;
       }
       float2 factors_above, factors_below;
       above.add(maxima.x, sums.x, factors_above);
@@ -382,6 +415,10 @@ struct FewAttention {
         merged[n][2] = merge_chunk(merged[n][2], output[n][2], factors_below);
         merged[n][3] = merge_chunk(merged[n][3], output[n][3], factors_below);
       }
+    }
+    if (work.blocks > 1) {
+      if (is_last(work, told)) merge(work);
+      return;
     }
     const AccumulatorPlace place;
     const float2 factors = {inverse_or_zero(above.sum), inverse_or_zero(below.sum)};
@@ -405,41 +442,39 @@ struct FewAttention {
 };
 
 template <class T, int kDim>
-__global__ void __launch_bounds__(FewTraits<kDim>::kThreads)
+__global__ void __launch_bounds__(FewTraits<kDim>::kThreads, FewTraits<kDim>::kBlocks)
     paged_attention_few_kernel(const __grid_constant__ PagedKernelParams params) {
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ int told;
   const FewAttention<T, kDim> attention(params, shared);
+  const FewSchedule schedule(params);
   FewWork work;
   bool waited = false;
-  for (int item = static_cast<int>(blockIdx.x);
-       find_few_work(params, item, work);
+  for (int item = static_cast<int>(blockIdx.x); schedule.find(item, work);
        item += static_cast<int>(gridDim.x)) {
     const bool any = work.begin < work.end;
-    // Tokens of this step are cached by the kernel before, older ones were long before.
-    const int old = waited ? INT_MAX : work.slab.position;
-    __syncthreads();  // what was read of the shared memory before
-    if (any) {
-      attention.copy_chunk(work, work.begin, params.args.keys, attention.keys, 0, old);
-      if (!waited) {
-        attention.copy_chunk(work, work.begin, params.args.values, attention.values, 0, old);
-      }
-    }
     if (!waited) {
+      // The tokens of this step are cached by the kernel before, older ones were long before.
+      const int old = work.slab.position;
+      if (any) {
+        attention.fetch(work, work.begin, true, 0, old);
+        attention.fetch(work, work.begin, false, 0, old);
+      }
       wait_for_previous_kernel();
       let_next_kernel_start();
-    }
-    attention.copy_queries(work);
-    if (any && !waited) {
-      attention.copy_chunk(work, work.begin, params.args.keys, attention.keys, old, INT_MAX);
+      attention.copy_queries(work);
+      if (any) attention.fetch(work, work.begin, true, old, INT_MAX);
+      cute::cp_async_fence();
+      if (any) attention.fetch(work, work.begin, false, old, INT_MAX);
+      waited = true;
+    } else {
+      __syncthreads();  // the work before has been read
+      attention.copy_queries(work);
+      if (any) attention.fetch(work, work.begin, true, 0, INT_MAX);
+      cute::cp_async_fence();
+      if (any) attention.fetch(work, work.begin, false, 0, INT_MAX);
     }
     cute::cp_async_fence();
-    if (any) {
-      attention.copy_chunk(work, work.begin, params.args.values, attention.values,
-                           waited ? 0 : old, INT_MAX);
-    }
-    cute::cp_async_fence();
-    waited = true;
     attention.run(work, &told);
   }
   if (!waited) {

@@ -12,7 +12,7 @@
 namespace packhorse::cuda {
 
 /// The most rows that launch_gemm_few takes.
-inline constexpr int32_t kMostFewRows = 16;
+inline constexpr int32_t kMostFewRows = 32;
 /// Where the keys and values among the output's columns go besides: the pages of a cache, as
 /// AppendKvArgs says. Columns [first, first + columns) of the output are keys, the same number
 /// after these values.
@@ -44,12 +44,18 @@ struct GemmFewTile {
   int64_t shared_bytes;
 };
 
-/// Two warpgroups have 64 features each.
+/// Eight warps have 16 features each.
 inline constexpr int kMostFewFeatures = 128;
 inline constexpr int kMostFewStages = 16;
 /// Shared memory that a block may have: less than half of a multiprocessor's, so that the blocks of
 /// the next kernel find room and load their weights while this one computes.
 inline constexpr int64_t kFewSharedBytes = 100 * 1024;
+/// Weights lie in memory in the order in which the layers of a model use them. So what lies this far
+/// behind a weight is needed soon, and is brought to the second-level cache (60 MB) while the product
+/// runs. Larger weights leave memory no time in which it would do nothing.
+inline constexpr int64_t kAheadBytes = int64_t{20} << 20;
+inline constexpr int64_t kMostAheadWeight = int64_t{40} << 20;
+
 /// `row_blocks`: blocks of 8 rows.
 inline GemmFewTile few_tile(int64_t n, int64_t k, int row_blocks, bool gated, int sm_count) {
   GemmFewTile tile{};
@@ -71,13 +77,12 @@ inline GemmFewTile few_tile(int64_t n, int64_t k, int row_blocks, bool gated, in
   const int64_t row_bytes = int64_t{row_blocks} * 8 * 128;  // of a box of the rows
   const int64_t boxes_k = (k + 63) / 64;
   tile.boxes = weight_rows <= 32 ? 4 : weight_rows <= 64 ? 2 : 1;
-  tile.boxes = static_cast<int>(std::min<int64_t>(tile.boxes, boxes_k));
   const int64_t stage = tile.boxes * (weight_rows * 128 + row_bytes);
   const int64_t stages_k = (boxes_k + tile.boxes - 1) / tile.boxes;
   tile.stages = static_cast<int>(
       std::clamp<int64_t>(std::min(kFewSharedBytes / stage, stages_k), 2, kMostFewStages));
-  // A warpgroup reads 64 rows of a box of the weight, whether they exist or not.
-  tile.shared_bytes = tile.stages * stage + int64_t{tile.features > 64 ? 128 : 64} * 128;
+  // The last warp reads 16 rows of a box of the weight, whether they exist or not.
+  tile.shared_bytes = tile.stages * stage + 16 * 128;
   return tile;
 }
 

@@ -3,19 +3,20 @@
 // brings through a ring of stages by TMA from the moment the block starts, while the kernel before
 // still runs.
 //
-// The weight is the left operand of wgmma and the rows of the batch are the right one, the other way
-// round than in gemm_sm90_kernel.cuh: so a product has 64 columns of the output and as few rows as
-// there are. The sum over k is formed in the same order, 16 elements at a time, and tensor cores
-// give the same bits with operands exchanged (tests/gpu/test_gpu_gemm_few.py).
+// The weight is the left operand of mma.sync and the rows of the batch are the right one, the other
+// way round than in gemm_sm90_kernel.cuh: so a product has 16 columns of the output and as few rows
+// as there are. The sum over k is formed in the same order, 16 elements at a time, and tensor cores
+// give the same bits by either instruction and with operands exchanged
+// (tests/gpu/test_gpu_gemm_few.py). With few rows that chain of sums is what takes time beside the
+// weight: mma.sync takes 24 cycles for a link of it. wgmma takes 18, but for so small products the
+// descriptors of its operands make them 40.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
-#include <cutlass/numeric_types.h>
 
 #include <cute/arch/copy_sm90_tma.hpp>
-#include <cute/atom/mma_traits_sm90_gmma.hpp>
-#include <cute/tensor.hpp>
 
+#include "cuda/attention/mma_sm80.cuh"
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/gemm_few.h"
 #include "cuda/launch.cuh"
@@ -39,6 +40,11 @@ struct GemmFewArgs {
   const int32_t* row_count;  // null: the number of rows is `rows`
   int32_t rows, n, k;
   GemmFewTile tile;
+  // What lies `ahead` bytes behind the block's part of the weight, and before `ahead_end`, is
+  // brought to the second-level cache (null: nothing is).
+  const unsigned char* weight_at;
+  int64_t ahead;
+  const unsigned char* ahead_end;
   Activation activation;
   GemmRotation rotation;
   GemmAppend append;
@@ -51,20 +57,12 @@ struct GemmFewShared {
   int64_t page_row[kMostFewRows];  // of each row: the element in `keys` where its first head begins
 };
 
-template <class T, int kRowBlocks, bool kGated>
+/// kBoxes: boxes of a stage, GemmFewTile::boxes.
+template <class T, int kRowBlocks, int kBoxes, bool kGated>
 struct GemmFew {
   static constexpr int kRows = 8 * kRowBlocks;
   static constexpr int kBoxRow = 128;  // bytes of a row of a box
   static constexpr int kRowsBox = kRows * kBoxRow;
-  using Operand = std::conditional_t<std::is_same_v<T, __half>, cutlass::half_t,
-                                     cutlass::bfloat16_t>;
-  using Mma = decltype(cute::make_tiled_mma(
-      cute::SM90::GMMA::ss_op_selector<Operand, Operand, float,
-                                       cute::Shape<cute::_64, cute::Int<kRows>, cute::_64>,
-                                       cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::K>()));
-  template <int rows>
-  using BoxLayout = decltype(cute::tile_to_shape(cute::SM90::GMMA::Layout_K_SW128_Atom<Operand>{},
-                                                 cute::Shape<cute::Int<rows>, cute::_64>{}));
   // A barrier of the consumers and the warp that brings the rows; 0 is __syncthreads.
   static constexpr int kPagesKnown = 1;
 
@@ -74,7 +72,7 @@ struct GemmFew {
 
   __device__ int weight_box() const { return (args.tile.features + 7) / 8 * 8 * kBoxRow; }
   __device__ int stage_bytes() const {
-    return args.tile.boxes * (weight_box() + kRowsBox);
+    return kBoxes * (weight_box() + kRowsBox);
   }
   __device__ int boxes_k() const { return (args.k + 63) / 64; }
   __device__ int tiles() const { return (args.n + args.tile.features - 1) / args.tile.features; }
@@ -82,18 +80,19 @@ struct GemmFew {
     return args.row_count == nullptr ? args.rows : min(args.rows, *args.row_count);
   }
 
-  /// Goes through the stages of all tiles of this block: visit(index, stage, phase, tile, first box,
-  /// number of boxes).
+  /// Goes through the stages of all tiles of this block: visit(index, stage, phase, tile, first
+  /// box). Boxes past k are zeros.
   template <class Visit>
   __device__ void for_stages(Visit visit) const {
     const int boxes = boxes_k();
+    const int last_tile = tiles();
     int index = 0;
     int stage = 0;
     uint32_t phase = 0;
-    for (int tile = static_cast<int>(blockIdx.x); tile < tiles();
+    for (int tile = static_cast<int>(blockIdx.x); tile < last_tile;
          tile += static_cast<int>(gridDim.x)) {
-      for (int box = 0; box < boxes; box += args.tile.boxes) {
-        visit(index++, stage, phase, tile, box, min(args.tile.boxes, boxes - box));
+      for (int box = 0; box < boxes; box += kBoxes) {
+        visit(index++, stage, phase, tile, box);
         if (++stage == args.tile.stages) {
           stage = 0;
           phase ^= 1;
@@ -111,30 +110,30 @@ struct GemmFew {
       let_next_kernel_start();
       waited = true;
     };
-    for_stages([&](int index, int stage, uint32_t phase, int tile, int box, int boxes) {
+    const int bytes = stage_bytes();
+    const int box_bytes = weight_box();
+    constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
+    for_stages([&](int index, int stage, uint32_t phase, int tile, int box) {
       if (index >= args.tile.stages) {
         if (!waited) wait();
         sm90::Barrier::wait(&shared.empty[stage], phase ^ 1);
       }
-      // A copy of all boxes brings those past k, too, as zeros.
-      const int brought = args.tile.weight_at_once ? args.tile.boxes : boxes;
       sm90::TxBarrier::arrive_and_expect_tx(&shared.full[stage],
-                                            brought * args.tile.features * kBoxRow);
-      constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
+                                            kBoxes * args.tile.features * kBoxRow);
+      unsigned char* to = ring + stage * bytes;
+      const int feature = tile * args.tile.features;
       if (args.tile.weight_at_once) {
-        cute::SM90_TMA_LOAD_3D::copy(&args.weight, &shared.full[stage], kHint,
-                                     ring + stage * stage_bytes(), 0, tile * args.tile.features,
-                                     box);
+        cute::SM90_TMA_LOAD_3D::copy(&args.weight, &shared.full[stage], kHint, to, 0, feature, box);
         return;
       }
-      for (int i = 0; i < boxes; ++i) {
-        unsigned char* to = ring + stage * stage_bytes() + i * weight_box();
+#pragma unroll
+      for (int i = 0; i < kBoxes; ++i, to += box_bytes) {
         if constexpr (kGated) {
           cute::SM90_TMA_LOAD_5D::copy(&args.weight, &shared.full[stage], kHint, to, (box + i) * 64,
-                                       0, 0, 0, tile * args.tile.features / (2 * kGateBlock));
+                                       0, 0, 0, feature / (2 * kGateBlock));
         } else {
           cute::SM90_TMA_LOAD_2D::copy(&args.weight, &shared.full[stage], kHint, to,
-                                       (box + i) * 64, tile * args.tile.features);
+                                       (box + i) * 64, feature);
         }
       }
     });
@@ -144,21 +143,38 @@ struct GemmFew {
   /// A lane of another warp brings the rows.
   __device__ void bring_rows() const {
     wait_for_previous_kernel();
-    for_stages([&](int index, int stage, uint32_t phase, int, int box, int boxes) {
+    const int bytes = stage_bytes();
+    unsigned char* const rows_at = ring + kBoxes * weight_box();
+    constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_LAST);
+    for_stages([&](int index, int stage, uint32_t phase, int, int box) {
       if (index >= args.tile.stages) sm90::Barrier::wait(&shared.empty[stage], phase ^ 1);
-      constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_LAST);
-      unsigned char* to = ring + stage * stage_bytes() + args.tile.boxes * weight_box();
+      unsigned char* to = rows_at + stage * bytes;
       if (args.tile.rows_at_once) {
-        sm90::TxBarrier::arrive_and_expect_tx(&shared.full[stage], args.tile.boxes * kRowsBox);
+        sm90::TxBarrier::arrive_and_expect_tx(&shared.full[stage], kBoxes * kRowsBox);
         cute::SM90_TMA_LOAD_3D::copy(&args.x, &shared.full[stage], kHint, to, 0, 0, box);
         return;
       }
-      sm90::TxBarrier::arrive_and_expect_tx(&shared.full[stage], boxes * args.rows * kBoxRow);
-      for (int i = 0; i < boxes; ++i) {
+      sm90::TxBarrier::arrive_and_expect_tx(&shared.full[stage], kBoxes * args.rows * kBoxRow);
+      for (int i = 0; i < kBoxes; ++i) {
         cute::SM90_TMA_LOAD_2D::copy(&args.x, &shared.full[stage], kHint, to + i * kRowsBox,
                                      (box + i) * 64, 0);
       }
     });
+  }
+
+  /// Asks the second-level cache for a part of the weights of the next products, as large as this
+  /// block's part of its own weight: so memory works on while kernels wait for each other.
+  __device__ void bring_ahead() const {
+    const int64_t row_bytes = int64_t{args.k} * 2;
+    const int first = static_cast<int>(blockIdx.x) * args.tile.features;
+    const unsigned char* from = args.weight_at + first * row_bytes + args.ahead;
+    const unsigned char* end = from + min(args.tile.features, args.n - first) * row_bytes;
+    if (end > args.ahead_end) end = args.ahead_end;
+    constexpr int kPiece = 4096;
+    for (from += static_cast<int>(threadIdx.x) % 32 * kPiece; from < end; from += 32 * kPiece) {
+      const auto bytes = static_cast<uint32_t>(min(int64_t{kPiece}, int64_t{end - from}));
+      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+    }
   }
 
   /// The warp that brings the rows finds out beforehand where each row's keys go.
@@ -190,9 +206,9 @@ struct GemmFew {
     float frequency[2];
   };
 
-  __device__ Place place_of(int tile) const {
+  __device__ Place place_of(int tile, int warp) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int first = static_cast<int>(threadIdx.x) / 32 * 16;
+    const int first = warp * 16;
     Place place;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -254,8 +270,7 @@ struct GemmFew {
           of_head % append.head_dim] = rounded;
   }
 
-  template <class Accumulators>
-  __device__ void finish(const Accumulators& acc, const Place& place,
+  __device__ void finish(const float (&acc)[kRowBlocks][4], const Place& place,
                          const T (&residual)[2][kRowBlocks][2], int count) const {
     with_activation(args.activation, [&](auto function) {
 #pragma unroll
@@ -263,7 +278,7 @@ struct GemmFew {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int row = row_of(r, e);
-          float value[2] = {acc(4 * r + e) + place.bias[0], acc(4 * r + 2 + e) + place.bias[1]};
+          float value[2] = {acc[r][e] + place.bias[0], acc[r][2 + e] + place.bias[1]};
           if constexpr (kGated) {
             value[0] = function(value[0]) * value[1];
           } else {
@@ -299,66 +314,126 @@ struct GemmFew {
     });
   }
 
-  /// A warpgroup has 64 features of every tile.
-  __device__ void consume() const {
-    using namespace cute;
-    const int warpgroup = sm90::uniform(static_cast<int>(threadIdx.x) / 128);
+  /// The operands of a box: 16 features, all rows, 64 elements of k.
+  struct Operands {
+    Fragment weight[4];
+    Fragment rows[kRowBlocks][2];
+  };
+
+  /// Where this lane's operands lie in a box; ldmatrix takes a row of 16 bytes from each lane.
+  struct Offsets {
+    uint32_t weight[4];
+    uint32_t rows[2];
+    __device__ explicit Offsets(int warp) {
+      const int lane = static_cast<int>(threadIdx.x) % 32;
+      const int feature = warp * 16 + lane % 16;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        weight[j] = feature * kBoxRow + ((2 * j + lane / 16) ^ (feature % 8)) * 16;
+      }
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        rows[j] = lane % 8 * kBoxRow + ((4 * j + lane / 8) ^ (lane % 8)) * 16;
+      }
+    }
+  };
+
+  // The loop below is bound by the latency of its instructions. So it keeps addresses in shared
+  // memory as they are, in registers of a thread, where pointers would be made of uniform ones.
+  __device__ static uint32_t address_of(const void* shared) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  }
+  __device__ static Fragment fragment_at(uint32_t address) {
+    Fragment f;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(f.x[0]), "=r"(f.x[1]), "=r"(f.x[2]), "=r"(f.x[3])
+                 : "r"(address));
+    return f;
+  }
+  __device__ static void wait_for(uint32_t barrier, uint32_t phase) {
+    asm volatile(
+        "{ .reg .pred done;\n"
+        "again%=: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again%=; }" ::"r"(barrier),
+        "r"(phase)
+        : "memory");
+  }
+  __device__ static void release(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+  }
+
+  /// Loads step j of four of a box's operands.
+  __device__ static void load(Operands& to, int j, uint32_t weight, uint32_t rows,
+                              const Offsets& offsets) {
+    to.weight[j] = fragment_at(weight + offsets.weight[j]);
+    if (j % 2 != 0) return;
+#pragma unroll
+    for (int r = 0; r < kRowBlocks; ++r) {
+      to.rows[r][j / 2] = fragment_at(rows + r * 8 * kBoxRow + offsets.rows[j / 2]);
+    }
+  }
+
+  __device__ static void multiply(float (&acc)[kRowBlocks][4], const Operands& operands, int j) {
+#pragma unroll
+    for (int r = 0; r < kRowBlocks; ++r) {
+      const Fragment& rows = operands.rows[r][j / 2];
+      mma<T>(acc[r], operands.weight[j], rows.x[j % 2 * 2], rows.x[j % 2 * 2 + 1]);
+    }
+  }
+
+  /// The products of a stage. Operands of a box are loaded while those of the box before are
+  /// multiplied.
+  __device__ static void multiply_stage(float (&acc)[kRowBlocks][4], uint32_t weight, uint32_t rows,
+                                        uint32_t box_bytes, const Offsets& offsets) {
+    Operands operands[2];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) load(operands[0], j, weight, rows, offsets);
+#pragma unroll
+    for (int box = 0; box < kBoxes; ++box) {
+      weight += box_bytes;
+      rows += kRowsBox;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (box + 1 < kBoxes) load(operands[(box + 1) % 2], j, weight, rows, offsets);
+        multiply(acc, operands[box % 2], j);
+      }
+    }
+  }
+
+  /// A warp has 16 features of every tile.
+  __device__ void consume(int warp) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int boxes = boxes_k();
+    const int stages_k = (boxes_k() + kBoxes - 1) / kBoxes;
+    const int last_tile = tiles();
     const int count = rows();
-    const int bytes = stage_bytes();
-    Place place = place_of(static_cast<int>(blockIdx.x));
+    const uint32_t bytes = stage_bytes();
+    const uint32_t box_bytes = weight_box();
+    const uint32_t ring_at = address_of(ring);
+    const uint32_t full = address_of(shared.full);
+    const uint32_t empty = address_of(shared.empty);
+    const Offsets offsets(warp);
+    Place place = place_of(static_cast<int>(blockIdx.x), warp);
     wait_for_previous_kernel();
-    Mma mma;
-    const auto slice = mma.get_slice(threadIdx.x % 128);
-    int stage = 0;
+    uint32_t stage = 0;
     uint32_t phase = 0;
     bool pages_known = args.append.keys == nullptr;
-    for (int tile = static_cast<int>(blockIdx.x); tile < tiles();
+    for (int tile = static_cast<int>(blockIdx.x); tile < last_tile;
          tile += static_cast<int>(gridDim.x)) {
-      if (tile != static_cast<int>(blockIdx.x)) place = place_of(tile);
+      if (tile != static_cast<int>(blockIdx.x)) place = place_of(tile, warp);
       T residual[2][kRowBlocks][2];
       load_residual(residual, place, count);
-      auto acc = partition_fragment_C(Mma{}, Shape<_64, Int<kRows>>{});
-      mma.accumulate_ = GMMA::ScaleOut::Zero;
-      int last = -1;
-      for (int box = 0; box < boxes; box += args.tile.boxes) {
-        sm90::Barrier::wait(&shared.full[stage], phase);
-        const unsigned char* weight =
-            ring + stage * bytes + warpgroup * 64 * kBoxRow;
-        const unsigned char* x = ring + stage * bytes + args.tile.boxes * weight_box();
-        warpgroup_fence_operand(acc);
-        warpgroup_arrive();
-        const int end = min(args.tile.boxes, boxes - box);
-        for (int i = 0; i < end; ++i) {
-          const Tensor sa = make_tensor(
-              make_smem_ptr(reinterpret_cast<const Operand*>(weight + i * weight_box())),
-              BoxLayout<64>{});
-          const Tensor sb =
-              make_tensor(make_smem_ptr(reinterpret_cast<const Operand*>(x + i * kRowsBox)),
-                          BoxLayout<kRows>{});
-          const Tensor a = slice.partition_fragment_A(sa);
-          const Tensor b = slice.partition_fragment_B(sb);
-          CUTE_UNROLL
-          for (int j = 0; j < 4; ++j) {
-            cute::gemm(mma, a(_, _, j), b(_, _, j), acc);
-            mma.accumulate_ = GMMA::ScaleOut::One;
-          }
-        }
-        warpgroup_commit_batch();
-        warpgroup_fence_operand(acc);
-        if (last >= 0) {
-          warpgroup_wait<1>();
-          if (lane == 0) sm90::Barrier::arrive(&shared.empty[last]);
-        }
-        last = stage;
-        if (++stage == args.tile.stages) {
+      float acc[kRowBlocks][4] = {};
+      for (int i = 0; i < stages_k; ++i) {
+        const uint32_t weight = ring_at + stage * bytes;
+        wait_for(full + stage * 8, phase);
+        multiply_stage(acc, weight, weight + kBoxes * box_bytes, box_bytes, offsets);
+        __syncwarp();
+        if (lane == 0) release(empty + stage * 8);
+        if (++stage == static_cast<uint32_t>(args.tile.stages)) {
           stage = 0;
           phase ^= 1;
         }
       }
-      warpgroup_wait<0>();
-      if (lane == 0) sm90::Barrier::arrive(&shared.empty[last]);
       if (!pages_known) {
         cutlass::arch::NamedBarrier::sync(blockDim.x - 32, kPagesKnown);
         pages_known = true;
@@ -368,12 +443,12 @@ struct GemmFew {
   }
 };
 
-/// One or two warpgroups of consumers, a warp that brings the weight, one that brings the rows.
-template <class T, int kRowBlocks, bool kGated>
+/// A warp for each 16 features of a tile, one that brings the weight, and one that brings the rows.
+template <class T, int kRowBlocks, int kBoxes, bool kGated>
 __global__ void __launch_bounds__(320) gemm_few_kernel(const __grid_constant__ GemmFewArgs args) {
   extern __shared__ __align__(1024) unsigned char ring[];
   __shared__ GemmFewShared shared;
-  const GemmFew<T, kRowBlocks, kGated> work{args, shared, ring};
+  const GemmFew<T, kRowBlocks, kBoxes, kGated> work{args, shared, ring};
   const int consumers = static_cast<int>(blockDim.x) / 32 - 2;
   if (threadIdx.x == 0) {
     for (int i = 0; i < args.tile.stages; ++i) {
@@ -386,11 +461,13 @@ __global__ void __launch_bounds__(320) gemm_few_kernel(const __grid_constant__ G
   }
   __syncthreads();
   const int warp = sm90::uniform(static_cast<int>(threadIdx.x) / 32);
-  if (warp < consumers) return work.consume();
+  if (warp < consumers) return work.consume(warp);
   if (warp == consumers) {
     if (cute::elect_one_sync()) work.bring_weight();
     return;
   }
+  if (args.ahead_end != nullptr) work.bring_ahead();
+  __syncwarp();
   if (args.append.keys != nullptr) {
     work.find_pages();
     cutlass::arch::NamedBarrier::arrive(blockDim.x - 32, work.kPagesKnown);
