@@ -22,6 +22,7 @@ cdef extern from "packhorse/sampling.h" namespace "packhorse" nogil:
         kNever
 
     cdef cppclass CSampling "packhorse::Sampling":
+        string adapter
         optional[int64_t] max_new_tokens
         float temperature
         int64_t top_k
@@ -58,6 +59,8 @@ cdef extern from "packhorse/generation.h" namespace "packhorse" nogil:
         cpp_bool pin_threads
         optional[size_t] memory_limit
         vector[int32_t] eos_ids
+        int64_t max_adapters
+        int64_t max_adapter_rank
 
     cdef enum class FinishReason:
         kNone
@@ -96,6 +99,7 @@ cdef extern from "packhorse/generation.h" namespace "packhorse" nogil:
         GenerationUsage usage() except +
 
     cdef cppclass CGenerationMemoryPlan "packhorse::GenerationMemoryPlan"(CMemoryPlan):
+        PlannedAllocation adapters
         PlannedAllocation kv_cache
         int64_t kv_tokens
         size_t bytes_per_token
@@ -119,6 +123,9 @@ cdef extern from "packhorse/generation.h" namespace "packhorse" nogil:
         shared_ptr[CGenerationSession] load(const string&, const WeightSource&,
                                             const CGenerationOptions&) except +
         shared_ptr[CGenerationRequest] submit(Int32Span, const CSampling&, double) except +
+        void add_adapter(const string&, const WeightSource&) except +
+        void remove_adapter(const string&) except +
+        vector[string] adapters() except +
         const CGenerationMemoryPlan& memory_plan()
         CGenerationStats stats() except +
         int64_t max_context()

@@ -38,12 +38,16 @@ cdef CGenerationOptions _options(given) except *:
             raise ValueError(f"memory_limit is {given.memory_limit}, expected bytes from 0 on")
         options.memory_limit = <size_t> given.memory_limit
     options.eos_ids = list(given.eos_ids)
+    options.max_adapters = given.max_adapters
+    options.max_adapter_rank = given.max_adapter_rank
     return options
 
 
 cdef CSampling _sampling(given) except *:
     """`given`: packhorse.Sampling."""
     cdef CSampling sampling
+    if given.adapter is not None:
+        sampling.adapter = given.adapter.encode()
     if given.max_new_tokens is not None:
         sampling.max_new_tokens = <int64_t> given.max_new_tokens
     sampling.temperature = given.temperature
@@ -85,8 +89,8 @@ cdef list _pairs(const vector[TokenLogprob]& top):
 
 
 cdef _plan(const CGenerationMemoryPlan& plan):
-    return (allocation_of(plan.weights), allocation_of(plan.arena), allocation_of(plan.kv_cache),
-            plan.kv_tokens, plan.bytes_per_token)
+    return (allocation_of(plan.weights), allocation_of(plan.arena), allocation_of(plan.adapters),
+            allocation_of(plan.kv_cache), plan.kv_tokens, plan.bytes_per_token)
 
 
 def plan_generation(str spec_json, given):
@@ -258,11 +262,25 @@ cdef class NativeGenerationSession:
             request.request = deref(session).submit(prompt, settings, timeout_s)
         return request
 
+    def add_adapter(self, str name, dict tensors):
+        """`tensors`: as of NativeSession.load, under the names of the C++ library."""
+        cdef string named = name.encode()
+        cdef Weights weights = Weights([], {}, tensors)
+        cdef shared_ptr[CGenerationSession] session = self._open()
+        with nogil:
+            deref(session).add_adapter(named, deref(weights.source))
+
+    def remove_adapter(self, str name):
+        deref(self._open()).remove_adapter(name.encode())
+
+    def adapters(self):
+        return [name.decode() for name in deref(self._open()).adapters()]
+
     def mailbox(self):
         return NativeMailbox()
 
     def memory_plan(self):
-        """(weights, arena, cache of keys and values, its tokens, bytes of a token)"""
+        """(weights, arena, adapters, cache of keys and values, its tokens, bytes of a token)"""
         return _plan(deref(self._open()).memory_plan())
 
     def stats(self):

@@ -6,6 +6,7 @@
 
 #include "model/positions.h"
 #include "packhorse/_ops_call.h"
+#include "packhorse/_ops_lora.h"
 #include "packhorse/_ops_sample.h"
 
 namespace packhorse {
@@ -403,6 +404,13 @@ class Operators {
     return call.get(args.out);
   }
 
+  py::object add_lora(const Floats& out, const Floats& x, const Floats& a, const Floats& b,
+                      const IntArray& slots, const IntArray& ranks,
+                      const std::optional<IntArray>& parts, int num_parts) {
+    Call call(shared_, dtype_, std::nullopt);
+    return packhorse::add_lora(call, ops(), out, x, a, b, slots, ranks, parts, num_parts);
+  }
+
   py::object sample(const FloatArray& logits, const FloatArray& floats, const IntArray& ints,
                     const LongArray& draws, const IntArray& bias_ends, const IntArray& bias_tokens,
                     const FloatArray& biases, const std::optional<IntArray>& masks,
@@ -448,5 +456,6 @@ PYBIND11_MODULE(_ops, module) {
       .def("embed", &Operators::embed)
       .def("pool", &Operators::pool)
       .def("sparse_pool", &Operators::sparse_pool)
+      .def("add_lora", &Operators::add_lora)
       .def("sample", &Operators::sample);
 }

@@ -31,7 +31,8 @@ class PlannedAllocation:
         return cls(size, tuple(PlannedBuffer(*buffer) for buffer in buffers))
 
 
-def _mebibytes(count: int) -> str:
+def mebibytes(count: int) -> str:
+    """As plans show it."""
     return f"{count / 2**20:10.2f} MiB"
 
 
@@ -58,12 +59,12 @@ class MemoryPlan:
 
     def __str__(self) -> str:
         lines = [
-            f"weights {_mebibytes(self.weights.bytes)}",
-            f"arena   {_mebibytes(self.arena.bytes)}",
+            f"weights {mebibytes(self.weights.bytes)}",
+            f"arena   {mebibytes(self.arena.bytes)}",
         ]
         lines += [
-            f"  {_mebibytes(buffer.bytes)} at {buffer.offset:<12} {buffer.name}"
+            f"  {mebibytes(buffer.bytes)} at {buffer.offset:<12} {buffer.name}"
             for buffer in self.arena.buffers
         ]
-        lines.append(f"total   {_mebibytes(self.total_bytes)}")
+        lines.append(f"total   {mebibytes(self.total_bytes)}")
         return "\n".join(lines)

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 from packhorse.device import is_device_array, shape_of
+from packhorse.lora_operator import add_lora as add_lora
 from packhorse.names import Activation, AttentionAlgorithm, Dtype, Pooling
 from packhorse.operator_call import (
     FloatArray,

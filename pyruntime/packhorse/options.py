@@ -43,6 +43,8 @@ class GenerationOptions:
     pin_threads: bool = False
     memory_limit: int | None = None
     eos_ids: tuple[int, ...] = ()
+    max_adapters: int = 0
+    max_adapter_rank: int = 16
 
     @classmethod
     def make(
@@ -57,6 +59,8 @@ class GenerationOptions:
         memory_limit: int | None,
         max_queue: int = max_queue,
         prefix_cache: bool = prefix_cache,
+        max_adapters: int = max_adapters,
+        max_adapter_rank: int = max_adapter_rank,
     ) -> GenerationOptions:
         """The options of a call of `Session.load`, where None stands for a default."""
         max_tokens = cls.max_tokens if max_tokens is None else max_tokens
@@ -72,4 +76,15 @@ class GenerationOptions:
             threads=threads,
             pin_threads=pin_threads,
             memory_limit=memory_limit,
+            max_adapters=max_adapters,
+            max_adapter_rank=max_adapter_rank,
+        )
+
+
+def refuse_adapters(max_adapters: int) -> None:
+    """Of a session that does not generate."""
+    if max_adapters:
+        raise ValueError(
+            f"max_adapters is {max_adapters}, but this session gives hidden states and embeddings: "
+            "adapters are supported where a model generates; merge the adapter into the model"
         )

@@ -11,7 +11,7 @@ from packhorse.dtypes import choose_dtype
 from packhorse.generation.plan import GenerationMemoryPlan
 from packhorse.memory import MemoryPlan
 from packhorse.names import AttentionAlgorithm, Dtype, Pooling
-from packhorse.options import GenerationOptions, ModelPath, SessionOptions
+from packhorse.options import GenerationOptions, ModelPath, SessionOptions, refuse_adapters
 
 
 def plan_memory(
@@ -32,6 +32,8 @@ def plan_memory(
     *,
     revision: str | None = None,
     kv_tokens: int | None = None,
+    max_adapters: int = 0,
+    max_adapter_rank: int = 16,
 ) -> MemoryPlan:
     """The plan that `Session.load` would have, without reading any weights.
 
@@ -60,8 +62,18 @@ def plan_memory(
         sizes = (kv_tokens, max_tokens, max_sequences)
         return plan_generation(
             model,
-            GenerationOptions.make(device, dtype, *sizes, threads, pin_threads, memory_limit),
+            GenerationOptions.make(
+                device,
+                dtype,
+                *sizes,
+                threads,
+                pin_threads,
+                memory_limit,
+                max_adapters=max_adapters,
+                max_adapter_rank=max_adapter_rank,
+            ),
         )
+    refuse_adapters(max_adapters)
     options = SessionOptions(
         device=device,
         dtype=dtype,

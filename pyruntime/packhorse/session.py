@@ -25,7 +25,7 @@ from packhorse.device import stream_handle
 from packhorse.dtypes import choose_dtype
 from packhorse.memory import MemoryPlan
 from packhorse.names import AttentionAlgorithm, Dtype, OutputName, PairTruncation, Pooling
-from packhorse.options import GenerationOptions, ModelPath, SessionOptions
+from packhorse.options import GenerationOptions, ModelPath, SessionOptions, refuse_adapters
 from packhorse.packing import Int32Array, PackedTokens, TokenSequence, as_int32, pack
 from packhorse.pairs import as_scores, check_pair, check_scores, join_pairs
 from packhorse.result import DeviceResult, FloatArray, RunResult
@@ -86,6 +86,8 @@ class Session(SessionProperties):
         kv_tokens: int | None = None,
         max_queue: int = 4096,
         prefix_cache: bool = True,
+        max_adapters: int = 0,
+        max_adapter_rank: int = 16,
     ) -> Session:
         """Loads a converted folder or a Hugging Face model.
 
@@ -132,6 +134,9 @@ class Session(SessionProperties):
                        (docs/generation.md)
         max_queue      number of requests that may wait to be started, in a session that generates
         prefix_cache   whether prompts that begin alike share keys and values in the cache
+        max_adapters   number of LoRA adapters that a session that generates may have at once
+                       (`GenerationSession.add_adapter`); their memory is planned
+        max_adapter_rank  largest rank of each
 
         Raises FileNotFoundError if there is no such model, saying what to run; ValueError if the
         model cannot be read, is not supported, or cannot generate though `kv_tokens` asks for it;
@@ -167,8 +172,11 @@ class Session(SessionProperties):
                 memory_limit,
                 max_queue,
                 prefix_cache,
+                max_adapters,
+                max_adapter_rank,
             )
             return load_generation(cls, place, revision, model.spec, weights, generation)
+        refuse_adapters(max_adapters)
         options = SessionOptions(
             device=device,
             dtype=dtype,

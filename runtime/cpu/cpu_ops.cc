@@ -9,6 +9,7 @@
 #include "cpu/cpu_packer.h"
 #include "cpu/kernels.h"
 #include "cpu/linear.h"
+#include "cpu/lora.h"
 #include "cpu/row_ops.h"
 #include "cpu/sampling.h"
 #include "cpu/sparse_pool.h"
@@ -132,6 +133,29 @@ class CpuOps final : public Ops {
   void do_count_tokens(const CountTokensArgs& args) override {
     const Use use(context_);
     cpu::count_tokens(args);
+  }
+
+  void do_add_lora(const LoraArgs& args) override {
+    context_.check_dtype(args.x.dtype);
+    const Use use(context_);
+    cpu::add_lora(args, kernels_, pool_);
+  }
+  void do_feed_forward_up(const FeedForwardUpArgs& args) override {
+    LinearArgs up;
+    up.x = args.x;
+    up.weight = args.up;
+    up.out = args.gated ? args.sums : args.out;
+    up.activation = args.gated ? Activation::kNone : args.activation;
+    up.workspace = args.workspace;
+    do_linear(up);
+    if (!args.gated) return;
+    const Use use(context_);
+    cpu::gate(args.sums, args.activation, args.out, kernels_, pool_);
+  }
+  void do_activate(const ActivateArgs& args) override {
+    context_.check_dtype(args.x.dtype);
+    const Use use(context_);
+    cpu::activate(args, kernels_, pool_);
   }
 
   CpuContext& context_;

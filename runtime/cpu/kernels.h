@@ -240,6 +240,33 @@ struct SoftmaxState {
   int64_t stride = 0;
 };
 
+/// out[r] = x . a[r] for each of `rows` rows of a.
+struct LoraShrink {
+  const void* x = nullptr;  // [columns]
+  const void* a = nullptr;  // [rows, columns], contiguous
+  float* out = nullptr;     // [rows]
+  int64_t rows = 0, columns = 0;
+};
+
+/// out[c] += sum over r < rank of inner[part of c, r] * b[r, c]
+struct LoraExpand {
+  const float* inner = nullptr;    // [parts, max_rank]
+  const void* b = nullptr;         // rows are b_stride apart
+  const int32_t* parts = nullptr;  // of every 8 columns; 16 of them are of one part; or null
+  void* out = nullptr;             // [columns]
+  int64_t b_stride = 0;
+  int64_t columns = 0;
+  int rank = 0, max_rank = 0;
+};
+
+/// out = activation(x), element by element.
+struct ActivateElements {
+  const void* x = nullptr;
+  void* out = nullptr;
+  int64_t count = 0;
+  Activation activation = Activation::kNone;
+};
+
 struct Kernels {
   void (*norm_rows[2][2])(const NormRows&);  // [dtype of x][dtype of residual and out]
   void (*embed_row[2])(const EmbedRow&);
@@ -257,6 +284,9 @@ struct Kernels {
   void (*write_paged_rows[2])(const PagedTile&, const SoftmaxState&);  // [dtype of out]
   void (*multiply)(const MultiplyRows&);
   void (*pack_columns)(const PackColumns&);
+  void (*lora_shrink[2])(const LoraShrink&);
+  void (*lora_expand[2])(const LoraExpand&);
+  void (*activate[2])(const ActivateElements&);
 };
 
 extern const Kernels kSse41Kernels;

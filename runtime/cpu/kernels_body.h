@@ -24,6 +24,8 @@ namespace packhorse::cpu::PACKHORSE_ISA {
 #include "cpu/attention_pages_kernel.h"
 //
 #include "cpu/gemm_kernel_float.h"
+//
+#include "cpu/lora_kernels.h"
 }  // namespace packhorse::cpu::PACKHORSE_ISA
 
 namespace packhorse::cpu {
@@ -50,6 +52,9 @@ const Kernels PACKHORSE_KERNELS = {
     .write_paged_rows = {isa::write_paged_rows<float>, isa::write_paged_rows<bfloat16>},
     .multiply = isa::multiply,
     .pack_columns = isa::pack_columns,
+    .lora_shrink = {isa::lora_shrink<float>, isa::lora_shrink<bfloat16>},
+    .lora_expand = {isa::lora_expand<float>, isa::lora_expand<bfloat16>},
+    .activate = {isa::activate_elements<float>, isa::activate_elements<bfloat16>},
 };
 
 }  // namespace packhorse::cpu

@@ -26,6 +26,7 @@
 #include "cuda/rows/cast.h"
 #include "cuda/rows/embedding.h"
 #include "cuda/rows/gate.h"
+#include "cuda/rows/lora.h"
 #include "cuda/rows/neighbours.h"
 #include "cuda/rows/norm.h"
 #include "cuda/rows/pool.h"
@@ -146,6 +147,47 @@ class CudaOps final : public Ops {
     gemm(params);
   }
 
+  void do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads,
+                        const LoraArgs& lora) override {
+    if (gemm_kernels_ != GemmKernels::kSm90 || heads.q_norm || heads.k_norm) {
+      do_linear(args);
+      do_add_lora(lora);
+      return do_rotate_heads(heads);
+    }
+    // The product is rotated before it is rounded, and so is what is added to it.
+    do_project_heads(args, heads);
+    LoraRotation rotation;
+    rotation.positions = static_cast<const float*>(heads.rotation.data);
+    rotation.stride = heads.rotation.row_stride;
+    rotation.frequencies = heads.frequencies;
+    rotation.dims = heads.dims;
+    rotation.head_dim = heads.head_dim;
+    rotation.columns = (heads.num_heads + heads.num_kv_heads) * heads.head_dim;
+    add_lora("project_heads", lora, rotation);
+  }
+
+  void do_add_lora(const LoraArgs& args) override { add_lora("add_lora", args, {}); }
+
+  void do_feed_forward_up(const FeedForwardUpArgs& args) override {
+    const char* op = "feed_forward_up";
+    const DeviceGuard guard(device_);
+    const bool fused = args.gated && gemm_kernels_ == GemmKernels::kSm90;
+    const bool apart = args.gated && !fused;
+    GemmParams up = gemm_params(op, args.x, args.up, apart ? Activation::kNone : args.activation,
+                                {}, apart ? args.sums : args.out, args.row_count, sm_count_);
+    up.gated = fused;
+    gemm(up);
+    if (apart) gate(args.sums, args.activation, args.out, args.row_count);
+  }
+
+  void do_activate(const ActivateArgs& args) override {
+    check_compute("activate", args.x.dtype);
+    check_vectors("activate", "x", args.x);
+    check_vectors("activate", "out", args.out);
+    const DeviceGuard guard(device_);
+    launch_activate(args, stream_);
+  }
+
   void do_feed_forward(const FeedForwardArgs& args) override {
     const DeviceGuard guard(device_);
     const DType dtype = args.x.dtype;
@@ -159,18 +201,11 @@ class CudaOps final : public Ops {
     up.gated = fused;
     gemm(up);
     if (args.gated && !fused) {
-      GateParams gate;
-      gate.x = intermediate.data;
-      gate.rows = rows;
-      gate.columns = args.down.in_features;
-      gate.row_count = args.row_count;
-      gate.dtype = dtype;
-      gate.activation = args.activation;
       auto* end = static_cast<unsigned char*>(args.workspace) +
                   static_cast<size_t>(intermediate.size()) * size_of(dtype);
-      gate.out = end;
-      launch_gate(gate, stream_);
-      intermediate = TensorView(end, dtype, rows, gate.columns);
+      const TensorView gated(end, dtype, rows, args.down.in_features);
+      gate(intermediate, args.activation, gated, args.row_count);
+      intermediate = gated;
     }
     gemm(gemm_params("feed_forward", intermediate, args.down, Activation::kNone, args.residual,
                      args.out, args.row_count, sm_count_));
@@ -362,6 +397,32 @@ class CudaOps final : public Ops {
       }
     }
     launch_gemm_sm80(params, stream_);
+  }
+
+  // out = activation(gate) * up of the blocks that alternate in x; both are contiguous.
+  void gate(const TensorView& x, Activation activation, const TensorView& out,
+            const int32_t* row_count) {
+    GateParams params;
+    params.x = x.data;
+    params.out = out.data;
+    params.rows = x.rows();
+    params.columns = out.columns();
+    params.row_count = row_count;
+    params.dtype = x.dtype;
+    params.activation = activation;
+    launch_gate(params, stream_);
+  }
+
+  void add_lora(const char* op, const LoraArgs& args, const LoraRotation& rotation) {
+    check_compute(op, args.x.dtype);
+    for (auto [name, view] : {std::pair{"x", &args.x},
+                              {"a", &args.layer.a},
+                              {"b", &args.layer.b},
+                              {"out", &args.out}}) {
+      check_vectors(op, name, *view);
+    }
+    const DeviceGuard guard(device_);
+    launch_add_lora(args, rotation, stream_);
   }
 
   void norm_in_place(const TensorView& rows, const NormWeight& weight, const int32_t* row_count) {

@@ -68,6 +68,22 @@ void Engine::submit(std::unique_ptr<Job> job, double timeout_s) {
   submitted_.notify_one();
 }
 
+void Engine::between_steps(std::function<void()> work) {
+  std::packaged_task<void()> errand(std::move(work));
+  std::future<void> done = errand.get_future();
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_) throw RuntimeError("the session is being destroyed");
+    errands_.push_back(std::move(errand));
+  }
+  submitted_.notify_one();
+  try {
+    done.get();
+  } catch (const std::future_error&) {  // nobody will do it
+    throw RuntimeError("the session is being destroyed");
+  }
+}
+
 GenerationStats Engine::stats() const {
   const std::lock_guard lock(mutex_);
   GenerationStats stats = stats_;
@@ -96,21 +112,24 @@ void Engine::count() {
 
 bool Engine::take_submitted() {
   std::vector<Job*> fresh;
+  std::vector<std::packaged_task<void()>> errands;
   {
     std::unique_lock lock(mutex_);
     num_unstarted_ = scheduler_.num_unstarted();
     room_.notify_all();
     if (scheduler_.jobs().empty()) {
-      submitted_.wait(lock, [&] { return stopping_ || !inbox_.empty(); });
+      submitted_.wait(lock, [&] { return stopping_ || !inbox_.empty() || !errands_.empty(); });
     }
     for (auto& job : inbox_) {
       fresh.push_back(job.get());
       scheduler_.add(std::move(job));
     }
     inbox_.clear();
+    errands.swap(errands_);
     num_unstarted_ = scheduler_.num_unstarted();
-    if (stopping_) return false;
+    if (stopping_) return false;  // who waits for an errand hears that it is gone
   }
+  for (auto& errand : errands) errand();
   for (Job* job : fresh) {
     guard(*job, [&] {
       for (Sequence& sequence : job->sequences) {
@@ -222,18 +241,20 @@ void Engine::end(Job& job, FinishReason reason, const std::string& error) {
     }
     return finish_beams(job, job.search->finish(beams, reason), reason);
   }
-  for (size_t i = 0; i < job.request->num_sequences(); ++i) job.request->finish(i, reason, error);
   for (Sequence& sequence : job.sequences) scheduler_.finish(sequence);
+  for (size_t i = 0; i < job.request->num_sequences(); ++i) job.request->finish(i, reason, error);
   job.changed = true;
 }
 
+// What a sequence holds is given back before its caller can see that it has ended.
 void Engine::finish(Sequence& sequence, FinishReason reason) {
+  scheduler_.finish(sequence);
   sequence.job->request->finish(sequence.index, reason);
   sequence.job->changed = true;
-  scheduler_.finish(sequence);
 }
 
 void Engine::finish_beams(Job& job, std::vector<Hypothesis> hypotheses, FinishReason otherwise) {
+  for (Sequence& beam : job.sequences) scheduler_.finish(beam);
   const size_t count = job.request->num_sequences();
   for (size_t i = 0; i < count && i < hypotheses.size(); ++i) {
     GeneratedSequence result;
@@ -244,7 +265,6 @@ void Engine::finish_beams(Job& job, std::vector<Hypothesis> hypotheses, FinishRe
     job.request->set(i, std::move(result));
   }
   for (size_t i = hypotheses.size(); i < count; ++i) job.request->finish(i, otherwise);
-  for (Sequence& beam : job.sequences) scheduler_.finish(beam);
   job.changed = true;
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <condition_variable>
+#include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -27,6 +29,9 @@ class Engine {
   /// Waits up to `timeout_s` for a place in the queue. Throws RuntimeError where none came.
   void submit(std::unique_ptr<Job> job, double timeout_s);
   GenerationStats stats() const;
+  /// Has the engine's thread call `work` when no step runs, and waits for it. Throws what `work`
+  /// throws, and RuntimeError where the engine ends first.
+  void between_steps(std::function<void()> work);
 
  private:
   void run();
@@ -56,7 +61,8 @@ class Engine {
   std::condition_variable submitted_;
   std::condition_variable room_;
   std::vector<std::unique_ptr<Job>> inbox_;
-  int64_t num_unstarted_ = 0;  // jobs of the scheduler that wait
+  std::vector<std::packaged_task<void()>> errands_;  // of between_steps
+  int64_t num_unstarted_ = 0;                        // jobs of the scheduler that wait
   GenerationStats stats_;
   bool stopping_ = false;
 

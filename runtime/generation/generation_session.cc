@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "generation/adapter_names.h"
 #include "generation/engine.h"
 
 namespace packhorse {
@@ -15,6 +16,7 @@ class EngineSession final : public GenerationSession {
   EngineSession(std::unique_ptr<StepRunner> runner, const GenerationOptions& options)
       : process_(getpid()),
         options_(options),
+        adapters_(options.max_adapters),
         runner_(std::move(runner)),
         engine_(std::make_unique<Engine>(*runner_, options_)) {}
 
@@ -29,6 +31,7 @@ class EngineSession final : public GenerationSession {
                                             double timeout_s) override {
     check_process(process_);
     auto job = make_job(ids, sampling, runner_->limits(), options_);
+    if (!sampling.adapter.empty()) job->adapter = adapters_.lease(sampling.adapter);
     std::shared_ptr<GenerationRequest> request = job->request;
     engine_->submit(std::move(job), timeout_s);
     return request;
@@ -52,6 +55,27 @@ class EngineSession final : public GenerationSession {
     return results;
   }
 
+  void add_adapter(const std::string& name, const WeightSource& weights) override {
+    check_process(process_);
+    const int32_t slot = adapters_.reserve(name);
+    try {
+      const auto load = runner_->read_adapter(weights);
+      engine_->between_steps([&] { load(slot); });
+    } catch (...) {
+      adapters_.drop(slot);
+      throw;
+    }
+    adapters_.publish(slot);
+  }
+  void remove_adapter(const std::string& name) override {
+    check_process(process_);
+    adapters_.remove(name);
+  }
+  std::vector<std::string> adapters() const override {
+    check_process(process_);
+    return adapters_.names();
+  }
+
   const GenerationMemoryPlan& memory_plan() const override { return runner_->memory_plan(); }
   GenerationStats stats() const override {
     check_process(process_);
@@ -67,6 +91,7 @@ class EngineSession final : public GenerationSession {
  private:
   const pid_t process_;
   const GenerationOptions options_;
+  AdapterNames adapters_;  // outlives the jobs of the engine
   std::unique_ptr<StepRunner> runner_;
   std::unique_ptr<Engine> engine_;
 };

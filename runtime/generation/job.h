@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "generation/adapter_names.h"
 #include "generation/beam_search.h"
 #include "generation/page_pool.h"
 #include "generation/request.h"
@@ -54,7 +55,8 @@ struct Job {
   std::shared_ptr<Request> request;
   Sampling sampling;
   uint64_t seed = 0;
-  uint64_t salt = 0;  // PagePool::root
+  std::shared_ptr<const AdapterNames::Lease> adapter;  // null: none
+  uint64_t salt = 0;                                   // PagePool::root
   int64_t prompt_tokens = 0;
   int64_t max_size = 0;           // of prompt and new tokens of each sequence
   std::vector<int32_t> stop_ids;  // the session's too, each once
@@ -72,6 +74,7 @@ struct Job {
   PromptLogprobs prompt_logprobs;
   int64_t scored = 0;  // tokens of the prompt whose log-probabilities have been computed
 
+  int32_t adapter_slot() const { return adapter == nullptr ? -1 : adapter->slot; }
   bool wants_new_tokens() const { return max_size > prompt_tokens; }
   /// Log-probabilities of the prompt that have not come yet.
   bool must_score() const {

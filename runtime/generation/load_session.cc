@@ -20,6 +20,8 @@ void check_options(const GenerationOptions& options) {
   check("max_sequences", options.max_sequences, 1, options.max_tokens);
   check("max_queue", options.max_queue, 1, kMost);
   check("threads", options.threads, 0, 4096);
+  check("max_adapters", options.max_adapters, 0, 1 << 16);
+  check("max_adapter_rank", options.max_adapter_rank, 1, 1 << 12);
   if (options.kv_tokens) check("kv_tokens", *options.kv_tokens, 1, int64_t{1} << 40);
 }
 

@@ -1,6 +1,7 @@
 #include "generation/model_runner.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "generation/kv_cache.h"
 #include "generation/step_inputs.h"
 #include "generation/token_chooser.h"
+#include "model/adapters.h"
 #include "model/stack.h"
 #include "model/stem.h"
 #include "session/loaded_model.h"
@@ -24,6 +26,10 @@ struct RunnerBuffers {
   LayerBuffers layers;
   ChooserBuffers chooser;
 };
+
+AdapterCapacity adapter_capacity(const GenerationOptions& options) {
+  return {options.max_adapters, options.max_adapter_rank};
+}
 
 SessionOptions session_options(const GenerationOptions& options) {
   SessionOptions result;
@@ -49,7 +55,8 @@ RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options) {
           .max_context = spec.max_seqlen,
           .num_pages = 0,
           .max_tokens = options.max_tokens,
-          .max_sequences = options.max_sequences};
+          .max_sequences = options.max_sequences,
+          .max_adapters = options.max_adapters};
 }
 
 ChooserShape chooser_shape(const Spec& spec, const GenerationOptions& options) {
@@ -76,7 +83,8 @@ RunnerBuffers take_buffers(const Spec& spec, const ModelWeights& weights,
                            const GenerationOptions& options, const Backend& backend, Arena& arena) {
   const Capacity capacity = {.max_tokens = options.max_tokens,
                              .max_sequences = options.max_sequences,
-                             .max_kv_len = spec.max_seqlen};
+                             .max_kv_len = spec.max_seqlen,
+                             .adapters = adapter_capacity(options)};
   const DType dtype = weights.stem.word_table.dtype;
   const ChooserShape chooser = chooser_shape(spec, options);
   RunnerBuffers buffers;
@@ -99,17 +107,17 @@ RunnerBuffers take_buffers(const Spec& spec, const ModelWeights& weights,
 }
 
 // Pages of the cache: those asked for, or what the memory leaves.
-int64_t count_pages(const LoadedModel& model, const KvCacheShape& shape,
+int64_t count_pages(const LoadedModel& model, size_t adapter_bytes, const KvCacheShape& shape,
                     const GenerationOptions& options) {
   const size_t page_bytes = shape.bytes_per_token() * kPageTokens;
-  const size_t taken = model.plan.total_bytes();
+  const size_t taken = model.plan.total_bytes() + adapter_bytes;
   if (options.kv_tokens) {
     const int64_t pages = pages_for(*options.kv_tokens);
     const size_t bytes = static_cast<size_t>(pages) * page_bytes;
     if (options.memory_limit && taken + bytes > *options.memory_limit) {
       throw OutOfMemory(concat("a cache of ", *options.kv_tokens, " tokens takes ", bytes,
                                " bytes, memory_limit is ", *options.memory_limit,
-                               " bytes, of which weights and arena take ", taken,
+                               " bytes, of which weights, adapters and arena take ", taken,
                                ": lower kv_tokens, max_tokens or max_sequences, or raise "
                                "memory_limit"));
     }
@@ -126,8 +134,8 @@ int64_t count_pages(const LoadedModel& model, const KvCacheShape& shape,
       limit <= taken ? 0 : std::min(most, static_cast<int64_t>((limit - taken) / page_bytes));
   if (pages < 1) {
     throw OutOfMemory(concat("no page of the cache fits: ", limit,
-                             " bytes may be used, weights and arena take ", taken, ", a page of ",
-                             kPageTokens, " tokens takes ", page_bytes));
+                             " bytes may be used, weights, adapters and arena take ", taken,
+                             ", a page of ", kPageTokens, " tokens takes ", page_bytes));
   }
   return pages;
 }
@@ -148,8 +156,14 @@ Planned plan(const std::string& spec_json, const GenerationOptions& options) {
     planned.shape = kv_cache_shape(model.spec.stack, weights.stack, weights.stem.word_table.dtype);
     take_buffers(model.spec, weights, options, model.backend, arena);
   });
-  planned.num_pages = count_pages(model, planned.shape, options);
   static_cast<MemoryPlan&>(planned.plan) = model.plan;
+  if (options.max_adapters > 0) {
+    Arena slots;
+    take_adapter_slots(model.spec, model.precision, model.backend, adapter_capacity(options), slots,
+                       nullptr);
+    planned.plan.adapters = slots.plan();
+  }
+  planned.num_pages = count_pages(model, planned.plan.adapters.bytes, planned.shape, options);
   Arena arena;
   const KvCache cache(planned.shape, planned.num_pages, arena);
   planned.plan.kv_cache = arena.plan();
@@ -165,16 +179,26 @@ class ModelRunner final : public StepRunner {
         plan_(std::move(planned.plan)),
         limits_(limits_of(model_.spec, options)),
         arena_memory_(device().allocate(plan_.arena.bytes)),
+        adapter_memory_(options.max_adapters > 0 ? device().allocate(plan_.adapters.bytes)
+                                                 : nullptr),
         cache_memory_(device().allocate(plan_.kv_cache.bytes)),
         buffers_(carve_buffers(options)),
         cache_(carve_cache(planned.shape, planned.num_pages)),
         inputs_(limits_, StepLayout(limits_, longest_table(model_.spec)), buffers_.inputs,
                 device()),
+        adapter_capacity_(adapter_capacity(options)),
+        adapters_(carve_adapters()),
+        loaded_(static_cast<size_t>(options.max_adapters)),
         chooser_(chooser_shape(model_.spec, options), *model_.spec.heads.lm,
                  *model_.weights->heads.lm, buffers_.chooser, model_.backend) {
     limits_.num_pages = planned.num_pages;
-    warm_up();
-    record();
+    warm_up(-1);
+    if (options.max_adapters > 0) {  // of an empty slot, but with all operators of adapters
+      loaded_[0] = {.uses = {true, true, true, true}};
+      warm_up(0);
+      loaded_[0] = {};
+    }
+    recordings_ = record(nullptr);
   }
 
   // The device may still be at work on what a failed step has asked for.
@@ -193,12 +217,31 @@ class ModelRunner final : public StepRunner {
     cache_.copy(step.copies, device());
     if (step.sequences.empty()) return;
     const TokenBatch tokens = inputs_.upload(step);
-    if (!launch(tokens.batch)) encode(tokens, inputs_.max_kv_len());
+    const AdapterBatch adapters = adapters_of(step);
+    const bool adapted = std::ranges::any_of(adapters.uses, std::identity());
+    if (!launch(tokens.batch, adapted ? adapted_recordings_ : recordings_)) {
+      encode(tokens, inputs_.max_kv_len(), adapted ? &adapters : nullptr);
+    }
     chooser_.run(step, buffers_.layers.hidden.first_rows(tokens.batch.num_tokens));
     device().synchronize();
   }
 
+  std::function<void(int32_t)> read_adapter(const WeightSource& source) override {
+    if (adapter_capacity_.max_adapters == 0) return StepRunner::read_adapter(source);
+    auto adapter = std::make_shared<const Adapter>(packhorse::read_adapter(
+        model_.spec, model_.precision, model_.backend, adapter_capacity_, source));
+    return [this, adapter](int32_t slot) { load(*adapter, slot); };
+  }
+
  private:
+  /// What the adapter in a slot adds to.
+  struct LoadedAdapter {
+    PerTarget<bool> uses = {};
+    bool up_in_all_layers = false;
+  };
+  /// By the largest number of sequences that each serves, ascending.
+  using Recordings = std::vector<std::pair<int64_t, std::unique_ptr<Recording>>>;
+
   DeviceContext& device() const { return *model_.backend.device; }
 
   RunnerBuffers carve_buffers(const GenerationOptions& options) {
@@ -211,9 +254,48 @@ class ModelRunner final : public StepRunner {
     return KvCache(shape, num_pages, arena);
   }
 
+  AdapterSlots carve_adapters() {
+    if (adapter_capacity_.max_adapters == 0) return {};
+    Arena arena(adapter_memory_->data(), plan_.adapters);
+    return take_adapter_slots(model_.spec, model_.precision, model_.backend, adapter_capacity_,
+                              arena, &device());
+  }
+
+  void load(const Adapter& adapter, int32_t slot) {
+    LoadedAdapter& loaded = loaded_[static_cast<size_t>(slot)];
+    loaded = {};
+    load_adapter(adapter, adapters_, slot, device());
+    for (size_t t = 0; t < loaded.uses.size(); ++t) {
+      loaded.uses[t] = adapter.any(static_cast<LoraTarget>(t));
+    }
+    loaded.up_in_all_layers = adapter.all(LoraTarget::kUp);
+    AdapterBatch all = no_adapters();
+    for (const LoadedAdapter& one : loaded_) add(one, all);
+    all.up_of_all = false;  // a step may have any of them, and sequences without one
+    adapted_recordings_ = record(&all);
+  }
+
+  AdapterBatch no_adapters() const {
+    return {.slots = &adapters_, .rows = inputs_.adapters(), .uses = {}, .up_of_all = true};
+  }
+
+  static void add(const LoadedAdapter& loaded, AdapterBatch& batch) {
+    std::ranges::transform(batch.uses, loaded.uses, batch.uses.begin(), std::logical_or<>());
+    batch.up_of_all = batch.up_of_all && loaded.up_in_all_layers;
+  }
+
+  AdapterBatch adapters_of(const Step& step) const {
+    AdapterBatch batch = no_adapters();
+    for (const StepSequence& sequence : step.sequences) {
+      const int32_t slot = sequence.adapter;
+      add(slot < 0 ? LoadedAdapter() : loaded_[static_cast<size_t>(slot)], batch);
+    }
+    return batch;
+  }
+
   // One token, so that what kernels make at first use is made now, and not in a caller's step. What
   // it leaves in a page is never read.
-  void warm_up() {
+  void warm_up(int32_t adapter) {
     const int32_t id = 0;
     const int32_t page = 0;
     const Sampling sampling;
@@ -221,6 +303,7 @@ class ModelRunner final : public StepRunner {
     StepSequence sequence;
     sequence.ids = {&id, 1};
     sequence.pages = {&page, 1};
+    sequence.adapter = adapter;
     sequence.sample = true;
     sequence.sampler.sampling = &sampling;
     sequence.chosen = &chosen;
@@ -229,21 +312,22 @@ class ModelRunner final : public StepRunner {
 
   // Steps of single tokens, in which launches would take longer than what they launch, are recorded
   // for batches up to each power of two.
-  void record() {
-    if (device().recording_bounds(limits_.max_sequences, 1).empty()) return;
+  Recordings record(const AdapterBatch* adapters) {
+    Recordings recordings;
+    if (device().recording_bounds(limits_.max_sequences, 1).empty()) return recordings;
     for (int64_t bound = 1;; bound *= 2) {
       const int64_t sequences = std::min(bound, limits_.max_sequences);
       const TokenBatch tokens = inputs_.bounds(sequences, sequences, 1);
-      recordings_.push_back(
-          {sequences, device().record([&] { encode(tokens, limits_.max_context); })});
-      if (sequences == limits_.max_sequences) return;
+      recordings.push_back(
+          {sequences, device().record([&] { encode(tokens, limits_.max_context, adapters); })});
+      if (sequences == limits_.max_sequences) return recordings;
     }
   }
 
   // Whether there is a recording for such a batch; then it is launched.
-  bool launch(const BatchView& batch) const {
+  static bool launch(const BatchView& batch, const Recordings& recordings) {
     if (batch.max_seqlen != 1) return false;
-    for (const auto& [sequences, recording] : recordings_) {
+    for (const auto& [sequences, recording] : recordings) {
       if (batch.num_sequences > sequences) continue;
       recording->launch();
       return true;
@@ -251,7 +335,7 @@ class ModelRunner final : public StepRunner {
     return false;
   }
 
-  void encode(const TokenBatch& tokens, int64_t max_kv_len) {
+  void encode(const TokenBatch& tokens, int64_t max_kv_len, const AdapterBatch* adapters) {
     Ops& ops = *model_.backend.ops;
     embed(model_.spec.stem, model_.weights->stem, buffers_.stem, tokens, buffers_.layers.hidden,
           ops);
@@ -259,21 +343,26 @@ class ModelRunner final : public StepRunner {
     layers.clear();
     for (const KvPages& layer : cache_.layers()) layers.push_back(inputs_.pages(layer, max_kv_len));
     PagedKeys keys(layers, ops);
-    Stack(model_.spec.stack, model_.weights->stack, buffers_.layers, ops).run(tokens, keys);
+    Stack(model_.spec.stack, model_.weights->stack, buffers_.layers, ops, adapters)
+        .run(tokens, keys);
   }
 
   LoadedModel model_;
   const GenerationMemoryPlan plan_;
   RunnerLimits limits_;
   const std::unique_ptr<DeviceMemory> arena_memory_;
+  const std::unique_ptr<DeviceMemory> adapter_memory_;
   const std::unique_ptr<DeviceMemory> cache_memory_;
   const RunnerBuffers buffers_;
   const KvCache cache_;
   StepInputs inputs_;
+  const AdapterCapacity adapter_capacity_;
+  const AdapterSlots adapters_;
+  std::vector<LoadedAdapter> loaded_;  // by slot
   TokenChooser chooser_;
-  std::vector<KvPages> layers_;  // of the step that runs
-  /// By the largest number of sequences that each serves, ascending.
-  std::vector<std::pair<int64_t, std::unique_ptr<Recording>>> recordings_;
+  std::vector<KvPages> layers_;    // of the step that runs
+  Recordings recordings_;          // of steps without adapters
+  Recordings adapted_recordings_;  // of steps with any of those that are loaded
 };
 
 }  // namespace

@@ -28,7 +28,8 @@ Scheduler::Scheduler(const RunnerLimits& limits, const GenerationOptions& option
 
 void Scheduler::add(std::unique_ptr<Job> job) {
   // Without a prefix cache, only the sequences of one request share pages.
-  job->salt = shares_prefixes_ ? 0 : next_salt_++;
+  const uint64_t shared = job->adapter == nullptr ? 0 : job->adapter->salt;
+  job->salt = shares_prefixes_ ? shared : next_salt_++;
   jobs_.push_back(std::move(job));
 }
 
@@ -102,6 +103,7 @@ void Scheduler::build(size_t number) {
   step.ids = tokens.subspan(position, count);
   step.position = sequence.computed;
   step.pages = std::span(sequence.pages).first(static_cast<size_t>(pages_of(step.kv_len())));
+  step.adapter = job.adapter_slot();
   step.sample = position + count == tokens.size() && job.wants_new_tokens();
   if (step.sample) {
     step.sampler = {.sampling = &job.sampling,
@@ -146,7 +148,9 @@ void Scheduler::finish(Sequence& sequence) {
   if (sequence.state == State::kFinished) return;
   give_back(sequence);
   sequence.state = State::kFinished;
-  if (sequence.job->finished()) ++stats_.finished_requests;
+  if (!sequence.job->finished()) return;
+  ++stats_.finished_requests;
+  sequence.job->adapter.reset();
 }
 
 void Scheduler::remove_finished() {

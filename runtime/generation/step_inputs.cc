@@ -12,7 +12,8 @@ StepLayout::StepLayout(const RunnerLimits& limits, int64_t pages_of_sequence) {
   kv_lens = cu_seqlens + aligned(limits.max_sequences + 1);
   ids = kv_lens + aligned(limits.max_sequences);
   positions = ids + aligned(limits.max_tokens);
-  table = positions + aligned(limits.max_tokens);
+  adapters = positions + aligned(limits.max_tokens);
+  table = adapters + aligned(limits.max_adapters > 0 ? limits.max_tokens : 0);
   table_stride = pages_of_sequence;
   size = table + aligned(limits.max_sequences * table_stride);
 }
@@ -43,6 +44,7 @@ TokenBatch StepInputs::upload(const Step& step) {
       host[layout_.ids + token] = sequence.ids[j];
       host[layout_.positions + token] =
           static_cast<int32_t>(sequence.position) + static_cast<int32_t>(j);
+      if (limits_.max_adapters > 0) host[layout_.adapters + token] = sequence.adapter;
     }
     longest = std::max(longest, static_cast<int64_t>(sequence.ids.size()));
     max_kv_len_ = std::max(max_kv_len_, sequence.kv_len());

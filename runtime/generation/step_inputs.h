@@ -21,6 +21,7 @@ struct StepLayout {
   int64_t kv_lens;     // [max_sequences]
   int64_t ids;         // [max_tokens]
   int64_t positions;   // [max_tokens]
+  int64_t adapters;    // [max_tokens] slots, where there may be adapters
   int64_t table;       // [max_sequences, table_stride]
   int64_t table_stride;
   int64_t size;
@@ -39,6 +40,8 @@ class StepInputs {
   /// The pages of `layer` with the table and the lengths of the step that was uploaded, none of
   /// which is above `max_kv_len`.
   KvPages pages(const KvPages& layer, int64_t max_kv_len) const;
+  /// The slots of the tokens' adapters: [max_tokens], -1 for none.
+  const int32_t* adapters() const { return buffer_ + layout_.adapters; }
   /// The longest sequence of the step that was uploaded, in keys.
   int64_t max_kv_len() const { return max_kv_len_; }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "ops/kv_pages.h"
@@ -45,6 +46,7 @@ struct StepSequence {
   std::span<const int32_t> ids;    // the new tokens, at least one
   int64_t position = 0;            // of ids[0]; keys and values of all tokens before are cached
   std::span<const int32_t> pages;  // block table: tokens [64 i, 64 (i + 1)) lie in pages[i]
+  int32_t adapter = -1;            // the slot of its adapter; -1: none
   int64_t kv_len() const { return position + static_cast<int64_t>(ids.size()); }
 
   /// Whether the token after ids.back() is chosen.
@@ -73,6 +75,7 @@ struct RunnerLimits {
   int64_t num_pages = 0;      // pages 0 to num_pages - 1
   int64_t max_tokens = 0;     // of a step
   int64_t max_sequences = 0;  // of a step
+  int64_t max_adapters = 0;   // slots 0 to max_adapters - 1
 };
 
 /// The most tokens that StepSequence::top, or one row of target_top, may have.
@@ -92,6 +95,12 @@ class StepRunner {
   /// write are then not used, pages that it was not to write are unchanged, and the runner stays
   /// usable.
   virtual void run(const Step& step) = 0;
+
+  /// Reads and checks an adapter, on any thread. The result loads it into a slot that no step uses;
+  /// it is called as `run` is. Throws InvalidArgument.
+  virtual std::function<void(int32_t slot)> read_adapter(const WeightSource&) {
+    throw InvalidArgument("this model takes no adapters");
+  }
 };
 
 }  // namespace packhorse

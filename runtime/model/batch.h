@@ -7,11 +7,18 @@
 
 namespace packhorse {
 
+/// How many adapters lie on the device at once, and the largest rank of each.
+struct AdapterCapacity {
+  int64_t max_adapters = 0;
+  int64_t max_rank = 0;
+};
+
 struct Capacity {
   int64_t max_tokens = 0;
   int64_t max_sequences = 0;
   int64_t max_predictions = 0;
   int64_t max_kv_len = 0;  // most keys of a sequence in a cache; 0: without a cache
+  AdapterCapacity adapters = {};
 };
 
 /// A batch in device memory. type_ids and position_ids are null if the batch has none.

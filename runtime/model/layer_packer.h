@@ -122,10 +122,9 @@ class LayerPacker {
   /// Reads a matrix of the source into host memory, for what is derived from it while loading.
   std::vector<float> read_matrix(const std::string& name, int64_t rows, int64_t columns) const;
 
- private:
-  // Where a part lies in the source: the tensor and its number of rows, the part's first row, and
-  // the distance between the beginnings of its groups of rows. A transposed tensor is a matrix
-  // [in, out], whose columns are these rows.
+  /// Where a part lies in the source: the tensor and its number of rows, the part's first row, and
+  /// the distance between the beginnings of its groups of rows. A transposed tensor is a matrix
+  /// [in, out], whose columns are these rows.
   struct Location {
     std::string name;
     int64_t rows;
@@ -134,10 +133,13 @@ class LayerPacker {
     bool transposed = false;
   };
 
-  // The gammas of a norm.
-  const float* gamma(const std::string& name, const Spread& spread, int64_t stored);
+  /// Where the tensor of a part lies whose name ends in `suffix`.
   Location locate(const Part& part, const std::vector<Part>& parts,
                   const std::vector<FusedTensor>& fused, const char* suffix) const;
+
+ private:
+  // The gammas of a norm.
+  const float* gamma(const std::string& name, const Spread& spread, int64_t stored);
   // Writes rows of the source to a matrix of `row_length` columns, without touching what lies
   // between them. If `columns` is empty, `to` is a vector.
   void place(const TensorView& source, const Location& from, const Spread& rows,

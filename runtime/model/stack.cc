@@ -50,6 +50,43 @@ FeedForwardArgs feed_forward_of(const StackSpec& spec, const LayerWeights& layer
   return args;
 }
 
+// The two dense layers of a feed-forward block as operators of their own, which batches with
+// adapters take. They give the bits of the one operator.
+FeedForwardUpArgs up_of(const FeedForwardArgs& block, const AdaptedBuffers& buffers) {
+  FeedForwardUpArgs args;
+  args.x = block.x;
+  args.up = block.up;
+  args.activation = block.activation;
+  args.gated = block.gated;
+  args.out = buffers.inner.first_rows(block.x.rows());
+  args.sums = buffers.sums.first_rows(block.x.rows());
+  args.row_count = block.row_count;
+  args.workspace = buffers.linear_workspace;
+  return args;
+}
+
+LinearArgs sums_of(const FeedForwardUpArgs& up) {
+  LinearArgs args;
+  args.x = up.x;
+  args.weight = up.up;
+  args.out = up.sums;
+  args.row_count = up.row_count;
+  args.workspace = up.workspace;
+  return args;
+}
+
+LinearArgs down_of(const FeedForwardArgs& block, const AdaptedBuffers& buffers) {
+  LinearArgs args;
+  args.x = buffers.inner.first_rows(block.x.rows());
+  args.weight = block.down;
+  args.residual = block.residual;
+  args.norm = block.norm;
+  args.out = block.out;
+  args.row_count = block.row_count;
+  args.workspace = buffers.linear_workspace;
+  return args;
+}
+
 LinearArgs convolution_of(const StackWeights& weights, const LayerBuffers& buffers, int64_t rows) {
   LinearArgs args;
   args.x = buffers.neighbours.first_rows(rows);
@@ -112,6 +149,11 @@ LayerBuffers take_layer_buffers(const Spec& spec, const StackWeights& weights,
     return arena.take_matrix(name, tokens, ops.rotation_columns(attention.rope->dims),
                              DType::kFloat32);
   };
+  if (const AdapterCapacity& adapters = capacity.adapters; adapters.max_adapters > 0) {
+    constexpr int64_t kMostParts = 3;  // queries, keys and values
+    buffers.adapted.workspace = arena.take_array<float>(
+        "adapted_ranks", static_cast<size_t>(tokens * kMostParts * adapters.max_rank));
+  }
   if (attention.rope) buffers.rotation = take_rotation("rotation");
   if (attention.has_local_theta()) buffers.local_rotation = take_rotation("local_rotation");
   if (weights.convolution) {
@@ -153,10 +195,20 @@ void take_block_buffers(const Spec& spec, const StackWeights& weights, const Cap
                    std::max(ops.linear_workspace(projection_of(layer, buffers, tokens)),
                             ops.linear_workspace(output_of(spec.stack, layer, buffers, tokens))));
   }
-  const Arena::Scope feed_forward_block(arena);
-  buffers.feed_forward_workspace =
-      arena.take("feed_forward_workspace",
-                 ops.feed_forward_workspace(feed_forward_of(spec.stack, layer, buffers, tokens)));
+  const FeedForwardArgs block = feed_forward_of(spec.stack, layer, buffers, tokens);
+  {
+    const Arena::Scope feed_forward_block(arena);
+    buffers.feed_forward_workspace =
+        arena.take("feed_forward_workspace", ops.feed_forward_workspace(block));
+  }
+  if (capacity.adapters.max_adapters == 0) return;
+  const Arena::Scope adapted_block(arena);
+  AdaptedBuffers& adapted = buffers.adapted;
+  adapted.sums = arena.take_matrix("adapted_sums", tokens, block.up.out_features, dtype);
+  adapted.inner = arena.take_matrix("adapted_inner", tokens, block.down.in_features, dtype);
+  adapted.linear_workspace =
+      arena.take("adapted_workspace", std::max(ops.linear_workspace(sums_of(up_of(block, adapted))),
+                                               ops.linear_workspace(down_of(block, adapted))));
 }
 
 void Stack::run(const TokenBatch& tokens, KeySource& keys, void (*before_layer)()) const {
@@ -179,9 +231,9 @@ void Stack::run(const TokenBatch& tokens, KeySource& keys, void (*before_layer)(
     // Parallel blocks compute from the same hidden state.
     TensorView input;
     if (spec_.parallel()) input = feed_forward_input(layer, batch);
-    add_attention(layer, batch);
+    add_attention(layer, i, batch);
     if (!spec_.parallel()) input = feed_forward_input(layer, batch);
-    add_feed_forward(layer, input, batch);
+    add_feed_forward(layer, i, input, batch);
     if (i == 0 && weights_.convolution) convolve(batch);
   }
   if (weights_.final_norm) {
@@ -229,12 +281,44 @@ void Stack::attend(const LayerWeights& layer, size_t index, const BatchView& bat
 
 // post-norm: hidden = norm(hidden + output(context)); else hidden = hidden + output(context), or
 // hidden + norm(output(context))
-void Stack::add_attention(const LayerWeights& layer, const BatchView& batch) const {
+void Stack::add_attention(const LayerWeights& layer, size_t index, const BatchView& batch) const {
   LinearArgs output = output_of(spec_, layer, buffers_, batch.num_tokens);
   if (!spec_.pre_norm()) output.norm = layer.attention_norm;
   output.row_count = batch.counts;
-  ops_.linear(output);
+  run_linear(LoraTarget::kOutput, index, output);
   add_normed(layer.attention_output_norm, batch);
+}
+
+// Whether an adapter of the batch adds something to these layers.
+bool Stack::adapts(LoraTarget target) const {
+  return adapters_ != nullptr && adapters_->uses[static_cast<size_t>(target)];
+}
+
+// What adapters add to layer `index` of the stack.
+LoraArgs Stack::lora_of(LoraTarget target, size_t index, const TensorView& x, const TensorView& out,
+                        const int32_t* row_count) const {
+  LoraArgs args;
+  args.x = x;
+  args.layer =
+      adapters_->slots
+          ->layers[static_cast<size_t>(spec_.layer_weights[index])][static_cast<size_t>(target)];
+  args.slots = adapters_->rows;
+  args.out = out;
+  args.row_count = row_count;
+  args.workspace = buffers_.adapted.workspace;
+  return args;
+}
+
+// A dense layer without an activation, and what adapters add to it: to the residual, so that a norm
+// sees it, or else to the result.
+void Stack::run_linear(LoraTarget target, size_t index, const LinearArgs& args) const {
+  const bool adapted = adapts(target);
+  const auto add = [&](const TensorView& to) {
+    ops_.add_lora(lora_of(target, index, args.x, to, args.row_count));
+  };
+  if (adapted && args.residual) add(args.residual);
+  ops_.linear(args);
+  if (adapted && !args.residual) add(args.out);
 }
 
 // Adds the norm of what a block gave to the hidden state, if there is such a norm.
@@ -258,7 +342,9 @@ void Stack::project_heads(const LayerWeights& layer, size_t index,
   projection.row_count = batch.counts;
   const std::optional<RopeSpec>& rope = spec_.attention.rope;
   const bool rotates = rope && spec_.rotated_layers[index];
-  if (!rotates && !spec_.attention.qk_norm) return ops_.linear(projection);
+  if (!rotates && !spec_.attention.qk_norm) {
+    return run_linear(LoraTarget::kQkv, index, projection);
+  }
   RotateHeadsArgs args;
   args.q = attention.q;
   args.k = attention.k;
@@ -276,7 +362,9 @@ void Stack::project_heads(const LayerWeights& layer, size_t index,
     args.dims = static_cast<int32_t>(rope->dims);
   }
   args.row_count = batch.counts;
-  ops_.project_heads(projection, args);
+  if (!adapts(LoraTarget::kQkv)) return ops_.project_heads(projection, args);
+  ops_.project_heads(projection, args,
+                     lora_of(LoraTarget::kQkv, index, projection.x, projection.out, batch.counts));
 }
 
 TensorView Stack::feed_forward_input(const LayerWeights& layer, const BatchView& batch) const {
@@ -284,14 +372,39 @@ TensorView Stack::feed_forward_input(const LayerWeights& layer, const BatchView&
   return block_input(layer.feed_forward_norm, batch);
 }
 
-void Stack::add_feed_forward(const LayerWeights& layer, const TensorView& input,
+void Stack::add_feed_forward(const LayerWeights& layer, size_t index, const TensorView& input,
                              const BatchView& batch) const {
   FeedForwardArgs args = feed_forward_of(spec_, layer, buffers_, batch.num_tokens);
   args.x = input;
   if (!spec_.pre_norm()) args.norm = layer.feed_forward_norm;
   args.row_count = batch.counts;
-  ops_.feed_forward(args);
+  if (adapts(LoraTarget::kUp) || adapts(LoraTarget::kDown)) {
+    run_adapted_feed_forward(index, args);
+  } else {
+    ops_.feed_forward(args);
+  }
   add_normed(layer.feed_forward_output_norm, batch);
+}
+
+// A feed-forward block in two halves. Tokens without an adapter have the bits of the one operator:
+// their activation is computed from sums that were not rounded, where the device does so.
+void Stack::run_adapted_feed_forward(size_t index, const FeedForwardArgs& args) const {
+  const FeedForwardUpArgs up = up_of(args, buffers_.adapted);
+  const bool adapted = adapts(LoraTarget::kUp);
+  if (!adapted || !adapters_->up_of_all) ops_.feed_forward_up(up);
+  if (adapted) {
+    ops_.linear(sums_of(up));
+    const LoraArgs lora = lora_of(LoraTarget::kUp, index, up.x, up.sums, up.row_count);
+    ops_.add_lora(lora);
+    ops_.activate({.x = up.sums,
+                   .activation = up.activation,
+                   .gated = up.gated,
+                   .slots = lora.slots,
+                   .ranks = lora.layer.ranks,
+                   .out = up.out,
+                   .row_count = up.row_count});
+  }
+  run_linear(LoraTarget::kDown, index, down_of(args, buffers_.adapted));
 }
 
 // hidden = norm(hidden + activation(convolution of what entered the first layer))

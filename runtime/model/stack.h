@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/arena.h"
+#include "model/adapters.h"
 #include "model/batch.h"
 #include "model/key_source.h"
 #include "model/spec.h"
@@ -9,6 +10,14 @@
 #include "ops/ops.h"
 
 namespace packhorse {
+
+/// What batches with adapters need besides. I is the inner size of feed-forward blocks.
+struct AdaptedBuffers {
+  float* workspace = nullptr;        // LoraArgs::workspace, of any layer
+  TensorView sums;                   // [T, I], or [T, 2 I] of gate and up
+  TensorView inner;                  // [T, I]
+  void* linear_workspace = nullptr;  // for the two layers of a feed-forward block
+};
 
 /// The buffers of the stack. T is max_tokens and E the hidden size. Buffers whose lifetimes do not
 /// overlap share memory; those that a spec does not need are empty.
@@ -25,6 +34,7 @@ struct LayerBuffers {
   void* attention_workspace = nullptr;
   void* linear_workspace = nullptr;        // for the dense layers before and after attention
   void* feed_forward_workspace = nullptr;  // used inside feed-forward blocks
+  AdaptedBuffers adapted;
 };
 
 /// Takes the buffers that live through all layers. After it, `take_block_buffers` takes those that
@@ -39,9 +49,10 @@ void take_block_buffers(const Spec& spec, const StackWeights& weights, const Cap
 /// Runs batches through the layers.
 class Stack {
  public:
-  /// The arguments must outlive this object.
-  Stack(const StackSpec& spec, const StackWeights& weights, const LayerBuffers& buffers, Ops& ops)
-      : spec_(spec), weights_(weights), buffers_(buffers), ops_(ops) {}
+  /// The arguments must outlive this object. `adapters`: those of the batch that is run, or null.
+  Stack(const StackSpec& spec, const StackWeights& weights, const LayerBuffers& buffers, Ops& ops,
+        const AdapterBatch* adapters = nullptr)
+      : spec_(spec), weights_(weights), buffers_(buffers), ops_(ops), adapters_(adapters) {}
 
   /// Replaces the embeddings in the first T rows of `hidden` by the last hidden state.
   /// `before_layer`, if not null, is called before each layer and may throw.
@@ -53,10 +64,15 @@ class Stack {
   void attend(const LayerWeights& layer, size_t index, const BatchView& batch,
               KeySource& keys) const;
   void project_heads(const LayerWeights& layer, size_t index, const AttentionArgs& attention) const;
-  void add_attention(const LayerWeights& layer, const BatchView& batch) const;
+  void add_attention(const LayerWeights& layer, size_t index, const BatchView& batch) const;
   TensorView feed_forward_input(const LayerWeights& layer, const BatchView& batch) const;
-  void add_feed_forward(const LayerWeights& layer, const TensorView& input,
+  void add_feed_forward(const LayerWeights& layer, size_t index, const TensorView& input,
                         const BatchView& batch) const;
+  bool adapts(LoraTarget target) const;
+  LoraArgs lora_of(LoraTarget target, size_t index, const TensorView& x, const TensorView& out,
+                   const int32_t* row_count) const;
+  void run_linear(LoraTarget target, size_t index, const LinearArgs& args) const;
+  void run_adapted_feed_forward(size_t index, const FeedForwardArgs& args) const;
   void add_normed(const NormWeight& norm, const BatchView& batch) const;
   void convolve(const BatchView& batch) const;
 
@@ -64,6 +80,7 @@ class Stack {
   const StackWeights& weights_;
   const LayerBuffers& buffers_;
   Ops& ops_;
+  const AdapterBatch* adapters_;
 };
 
 }  // namespace packhorse

@@ -146,6 +146,42 @@ void check_paged_attention(const char* op, const AttentionArgs& args) {
   }
 }
 
+void check_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads, const Ops& ops) {
+  const char* op = "project_heads";
+  check_head_dim(op, heads.head_dim, ops.head_dim_multiple());
+  check_linear(op, args);
+  check_rotated_heads(op, heads, args.x.rows(), ops.rotation_columns(heads.dims));
+  const char* out = args.out.as<char>();
+  if (heads.q.data != out ||
+      heads.k.data != out + static_cast<size_t>(heads.q.columns()) * size_of(args.out.dtype)) {
+    fail(op, "q and k are not the first columns of out");
+  }
+}
+
+void check_lora(const char* op, const LoraArgs& args) {
+  const LoraLayer& layer = args.layer;
+  const int64_t rows = args.x.rows();
+  check_compute_dtype(op, "x", args.x);
+  if (layer.num_parts < 1 || layer.max_rank < 1 || layer.b.rows() % layer.max_rank != 0) {
+    fail(op, concat("layer has ", layer.num_parts, " parts of rank ", layer.max_rank,
+                    " at most, b ", layer.b.rows(), " rows; expected some for each slot"));
+  }
+  check_matrix(op, "a", layer.a, layer.b.rows() * layer.num_parts, args.x.columns());
+  check_matrix(op, "out", args.out, rows, layer.b.columns());
+  for (auto [name, view] : {std::pair{"a", &layer.a}, {"b", &layer.b}, {"out", &args.out}}) {
+    check_dtype_is(op, name, *view, args.x.dtype);
+  }
+  check_contiguous(op, "a", layer.a);
+  check_contiguous(op, "b", layer.b);
+  if (layer.num_parts > 1 && (layer.parts == nullptr || layer.b.columns() % kPartColumns != 0)) {
+    fail(op, concat("a layer of ", layer.num_parts, " parts needs `parts`, and a multiple of ",
+                    kPartColumns, " columns; found ", layer.b.columns()));
+  }
+  if (rows > 0 && (args.slots == nullptr || layer.ranks == nullptr || args.workspace == nullptr)) {
+    fail(op, "slots, ranks or workspace are missing");
+  }
+}
+
 }  // namespace
 
 void Ops::embed(const EmbedArgs& args) {
@@ -219,17 +255,17 @@ void Ops::rotation(const RotationArgs& args) {
 }
 
 void Ops::project_heads(const LinearArgs& args, const RotateHeadsArgs& heads) {
+  check_project_heads(args, heads, *this);
+  if (args.x.rows() > 0) do_project_heads(args, heads);
+}
+
+void Ops::project_heads(const LinearArgs& args, const RotateHeadsArgs& heads,
+                        const LoraArgs& lora) {
   const char* op = "project_heads";
-  const int64_t rows = args.x.rows();
-  check_head_dim(op, heads.head_dim, head_dim_multiple());
-  check_linear(op, args);
-  check_rotated_heads(op, heads, rows, rotation_columns(heads.dims));
-  const char* out = args.out.as<char>();
-  if (heads.q.data != out ||
-      heads.k.data != out + static_cast<size_t>(heads.q.columns()) * size_of(args.out.dtype)) {
-    fail(op, "q and k are not the first columns of out");
-  }
-  if (rows > 0) do_project_heads(args, heads);
+  check_project_heads(args, heads, *this);
+  check_lora(op, lora);
+  if (lora.out.data != args.out.data) fail(op, "lora.out is not out");
+  if (args.x.rows() > 0) do_project_heads(args, heads, lora);
 }
 
 void Ops::rotate_heads(const RotateHeadsArgs& args) {
@@ -421,6 +457,37 @@ void Ops::count_tokens(const CountTokensArgs& args) {
     fail(op, "ids or slots are missing");
   }
   if (args.num_tokens > 0 || args.num_clear > 0) do_count_tokens(args);
+}
+
+void Ops::add_lora(const LoraArgs& args) {
+  check_lora("add_lora", args);
+  if (args.x.rows() > 0) do_add_lora(args);
+}
+
+void Ops::feed_forward_up(const FeedForwardUpArgs& args) {
+  const char* op = "feed_forward_up";
+  const int64_t rows = args.x.rows();
+  check_compute_dtype(op, "x", args.x);
+  check_weight(op, "up", args.up, args.x.columns(), args.x.dtype);
+  check_matrix(op, "out", args.out, rows, args.up.out_features / (args.gated ? 2 : 1));
+  check_dtype_is(op, "out", args.out, args.x.dtype);
+  if (args.gated) {
+    check_matrix(op, "sums", args.sums, rows, args.up.out_features);
+    check_dtype_is(op, "sums", args.sums, args.x.dtype);
+  }
+  if (rows > 0) do_feed_forward_up(args);
+}
+
+void Ops::activate(const ActivateArgs& args) {
+  const char* op = "activate";
+  check_compute_dtype(op, "x", args.x);
+  check_contiguous(op, "x", args.x);
+  check_contiguous(op, "out", args.out);
+  check_matrix(op, "x", args.x, args.out.rows(), args.out.columns() * (args.gated ? 2 : 1));
+  check_dtype_is(op, "out", args.out, args.x.dtype);
+  if (args.x.rows() == 0) return;
+  if (args.slots == nullptr || args.ranks == nullptr) fail(op, "slots or ranks are missing");
+  do_activate(args);
 }
 
 }  // namespace packhorse

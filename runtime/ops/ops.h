@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ops/args.h"
+#include "ops/lora_args.h"
 #include "ops/row_args.h"
 #include "ops/sample_args.h"
 #include "packhorse/export.h"
@@ -63,6 +64,8 @@ class PACKHORSE_API Ops {
   /// Computes `linear`, then does with q and k, which are columns of args.out, what `heads` says.
   /// This is one operator so that a backend may rotate values before it rounds them.
   void project_heads(const LinearArgs& args, const RotateHeadsArgs& heads);
+  /// The same with what adapters add to args.out before heads are normalised and rotated.
+  void project_heads(const LinearArgs& args, const RotateHeadsArgs& heads, const LoraArgs& lora);
   /// What RotateHeadsArgs says, of rows that are projected already.
   void rotate_heads(const RotateHeadsArgs& args);
   void append_kv(const AppendKvArgs& args);
@@ -75,6 +78,9 @@ class PACKHORSE_API Ops {
   void clear_empty(const ClearEmptyArgs& args);
   void sample(const SampleArgs& args);
   void count_tokens(const CountTokensArgs& args);
+  void add_lora(const LoraArgs& args);
+  void feed_forward_up(const FeedForwardUpArgs& args);
+  void activate(const ActivateArgs& args);
 
  private:
   virtual void do_embed(const EmbedArgs& args) = 0;
@@ -85,6 +91,12 @@ class PACKHORSE_API Ops {
   virtual void do_rotate_heads(const RotateHeadsArgs& args) = 0;
   virtual void do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads) {
     do_linear(args);
+    do_rotate_heads(heads);
+  }
+  virtual void do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads,
+                                const LoraArgs& lora) {
+    do_linear(args);
+    do_add_lora(lora);
     do_rotate_heads(heads);
   }
   virtual void do_append_kv(const AppendKvArgs& args) = 0;
@@ -98,6 +110,9 @@ class PACKHORSE_API Ops {
   virtual void do_clear_empty(const ClearEmptyArgs& args) = 0;
   virtual void do_sample(const SampleArgs& args) = 0;
   virtual void do_count_tokens(const CountTokensArgs& args) = 0;
+  virtual void do_add_lora(const LoraArgs& args) = 0;
+  virtual void do_feed_forward_up(const FeedForwardUpArgs& args) = 0;
+  virtual void do_activate(const ActivateArgs& args) = 0;
 };
 
 }  // namespace packhorse

@@ -230,7 +230,7 @@ class FakeNative:
         return FakeMailbox()
 
     def memory_plan(self) -> tuple[Any, ...]:
-        return (100, []), (20, [("ids", 0, 20)]), (4096, []), 64, 64
+        return (100, []), (20, [("ids", 0, 20)]), (0, []), (4096, []), 64, 64
 
     def stats(self) -> dict[str, int]:
         return {"running": len(self._running)}

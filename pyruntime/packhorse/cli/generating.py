@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from packhorse import Generation, TextModel
+from packhorse_weights.adapter import read_adapter_rank
+
+from packhorse import Generation, GenerationSession, TextModel
+from packhorse.cli.generation_options import ADAPTER
 from packhorse.cli.lines import open_lines
 from packhorse.cli.options import Reading
 from packhorse.text import TextStreaming
@@ -18,13 +21,19 @@ Options = Mapping[str, Any]
 
 
 def load_generator(model: str, load: Options) -> TextModel:
-    """Raises ValueError for a model that does not generate."""
-    found = TextModel.load(model, **load)
-    if not found.session.generates:
+    """`load`: the options of `TextModel.load`, and "adapter", the folder of one, which is then
+    called ADAPTER. Raises ValueError for a model that does not generate."""
+    options = dict(load)
+    if (adapter := options.pop("adapter", None)) is not None:
+        options |= {"max_adapters": 1, "max_adapter_rank": read_adapter_rank(adapter)}
+    found = TextModel.load(model, **options)
+    if not isinstance(found.session, GenerationSession):
         raise ValueError(
             f"{model} was not loaded for generation: its files say that it is for "
             "embeddings or scores; a causal language model is needed (packhorse inspect)"
         )
+    if adapter is not None:
+        found.session.add_adapter(ADAPTER, adapter)
     return found
 
 

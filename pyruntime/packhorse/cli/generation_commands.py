@@ -39,7 +39,7 @@ def generate(
 
     if (prompt is None) == (file is None):
         raise ValueError("give either a PROMPT or --file FILE")
-    load, options = loading.arguments(), generating.arguments()
+    load, options = loading.arguments(), generating.arguments() | loading.of_requests()
     if file is not None:
         work.generate_lines(model, file, reading, load, options, chat=chat)
     else:
@@ -59,7 +59,8 @@ def chat(
     """Talk with a model. /reset forgets what was said, /exit ends; Ctrl-C ends an answer."""
     from packhorse.cli.chatting import talk
 
-    talk(model, system, loading.arguments(), generating.arguments())
+    options = generating.arguments() | loading.of_requests()
+    talk(model, system, loading.arguments(), options)
 
 
 GENERATION_COMMANDS = (generate, chat)

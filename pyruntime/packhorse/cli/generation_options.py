@@ -10,6 +10,8 @@ import typer
 
 from packhorse.cli.options import Running
 
+ADAPTER = "adapter"  # what the one of --adapter is called
+
 _MACHINE = "Model and machine"
 _FORM = "Form of the output (needs the extra structured)"
 
@@ -27,6 +29,18 @@ class LoadingGenerator(Running):
             help="Tokens that the cache of keys and values holds; by default what memory takes.",
         ),
     ] = None
+    adapter: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            rich_help_panel=_MACHINE,
+            help="A LoRA adapter of the model, as PEFT saved it.",
+        ),
+    ] = None
+
+    def of_requests(self) -> dict[str, Any]:
+        """What each request names of it."""
+        return {} if self.adapter is None else {"adapter": ADAPTER}
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def load_generation(
     native = NativeGenerationSession.load(json.dumps(spec), *weights, options)
     # Whoever loads it again shall have a cache of the same size, whatever memory is free there.
     if options.kv_tokens is None:
-        again["kv_tokens"] = native.memory_plan()[3]
+        again["kv_tokens"] = native.memory_plan()[-2]
     return GenerationSession(
         native, spec, options, partial(cls.load, path, revision=revision, **again)
     )

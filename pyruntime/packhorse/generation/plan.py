@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packhorse.memory import MemoryPlan, PlannedAllocation
+from packhorse.memory import MemoryPlan, PlannedAllocation, mebibytes
 
 if TYPE_CHECKING:
     from packhorse._generation import GenerationPlan
@@ -13,28 +13,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GenerationMemoryPlan(MemoryPlan):
-    """Weights, arena, and the cache of keys and values: `kv_cache` in bytes, `kv_tokens` in tokens
-    of all sequences together, `bytes_per_token` of the cache."""
+    """Weights, arena, the slots of `adapters`, and the cache of keys and values: `kv_cache` in
+    bytes, `kv_tokens` in tokens of all sequences together, `bytes_per_token` of the cache."""
 
+    adapters: PlannedAllocation
     kv_cache: PlannedAllocation
     kv_tokens: int
     bytes_per_token: int
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of weights, arena and cache together."""
-        return super().total_bytes + self.kv_cache.bytes
+        """Bytes of weights, arena, adapters and cache together."""
+        return super().total_bytes + self.adapters.bytes + self.kv_cache.bytes
 
     @classmethod
     def of_generation(cls, plan: GenerationPlan) -> GenerationMemoryPlan:
         """The plan as the runtime gives it."""
-        weights, arena, cache, kv_tokens, bytes_per_token = plan
-        base = MemoryPlan.from_native((weights, arena))
-        kv_cache = PlannedAllocation.from_native(cache)
-        return cls(base.weights, base.arena, kv_cache, kv_tokens, bytes_per_token)
+        *allocations, kv_tokens, bytes_per_token = plan
+        weights, arena, adapters, kv_cache = map(PlannedAllocation.from_native, allocations)
+        return cls(weights, arena, adapters, kv_cache, kv_tokens, bytes_per_token)
 
     def __str__(self) -> str:
         *lines, total = super().__str__().splitlines()
-        mebibytes = f"{self.kv_cache.bytes / 2**20:10.2f} MiB"
+        if self.adapters.bytes:
+            lines.append(f"adapters{mebibytes(self.adapters.bytes)}")
         cache = f"{self.kv_tokens} tokens of {self.bytes_per_token} bytes"
-        return "\n".join([*lines, f"cache   {mebibytes} for {cache}", total])
+        lines.append(f"cache   {mebibytes(self.kv_cache.bytes)} for {cache}")
+        return "\n".join([*lines, total])

@@ -107,6 +107,7 @@ class Sampling:
     length_penalty      hypotheses are ranked by the sum of their log-probabilities divided by
                         (number of new tokens) ** length_penalty
     early_stopping      when beam search ends, as transformers names it: False, True or "never"
+    adapter             the name of an adapter of the session; None: the model as it is
 
     Raises ValueError that names the setting, what was found and what was expected.
     """
@@ -132,6 +133,7 @@ class Sampling:
     num_beams: int = 1
     length_penalty: float = 1.0
     early_stopping: EarlyStopping = False
+    adapter: str | None = None
 
     def __post_init__(self) -> None:
         for name, (low, closed, high, expected) in _NUMBERS.items():
@@ -151,6 +153,8 @@ class Sampling:
         early = self.early_stopping
         expected = "True, False or 'never'"
         _require(isinstance(early, bool) or early == "never", "early_stopping", early, expected)
+        named = self.adapter is None or (isinstance(self.adapter, str) and self.adapter != "")
+        _require(named, "adapter", self.adapter, "the name of an adapter, or None")
         for name in ("allowed_ids", "stop_ids"):
             object.__setattr__(self, name, _token_ids(name, getattr(self, name)))
         object.__setattr__(self, "logit_bias", _bias(self.logit_bias))

@@ -13,7 +13,7 @@ from packhorse.generation.request import GenerationRequest
 from packhorse.generation.sampling import Sampling
 from packhorse.lifetime import SessionLifetime
 from packhorse.names import OutputName
-from packhorse.options import GenerationOptions
+from packhorse.options import GenerationOptions, ModelPath
 from packhorse.packing import TokenSequence, as_int32
 from packhorse.result import OutputShape
 from packhorse.session import Session
@@ -42,7 +42,7 @@ class GenerationSession(Session):
         """`reload`: as of `Session`."""
         SessionLifetime.__init__(self, native, reload)
         self._engine = native
-        self._options = options
+        self._options: GenerationOptions = options
         self._max_predictions = 0
         self._max_queue, self._eos_ids = options.max_queue, options.eos_ids
         self.config = config
@@ -95,6 +95,43 @@ class GenerationSession(Session):
             raise ValueError(f"{name} is empty, expected a prompt of at least one token")
         native = self._engine.submit(prompt, sampling, timeout_s)
         return GenerationRequest(native, prompt.size, sampling)
+
+    def add_adapter(self, name: str, folder: ModelPath) -> None:
+        """Adds a LoRA adapter, which requests may name from then on (`Sampling.adapter`). Requests
+        of others go on meanwhile.
+
+        folder  as PEFT saved it: adapter_config.json and adapter_model.safetensors or .bin
+
+        Raises FileNotFoundError; ValueError for a name that is taken, an adapter of another model,
+        of a rank above `max_adapter_rank`, or with what is not supported; RuntimeError where
+        `max_adapters` are there already.
+        """
+        from packhorse_weights import read_adapter
+
+        self.check_open()
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"name is {name!r:.80}, expected a text")
+        adapter = read_adapter(folder, self.config)
+        if self._options.max_adapters and adapter.rank > self._options.max_adapter_rank:
+            raise ValueError(
+                f"{folder}: rank {adapter.rank}, but max_adapter_rank is "
+                f"{self._options.max_adapter_rank}: load the session with a higher one"
+            )
+        self._engine.add_adapter(name, adapter.tensors)
+
+    def remove_adapter(self, name: str) -> None:
+        """Later requests cannot name the adapter; those that were submitted go on with it, and
+        its place is free when the last of them has ended.
+
+        Raises ValueError where there is no such adapter.
+        """
+        self.check_open()
+        self._engine.remove_adapter(name)
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The adapters that requests may name, in the order in which they were added."""
+        return tuple(self._engine.adapters())
 
     def mailbox(self) -> NativeMailbox:
         """Collects which of several requests have news (`GenerationRequest.listen`)."""

@@ -36,6 +36,7 @@ class GenerateCall(TypedDict, total=False):
     early_stopping: EarlyStopping | None
     logprobs: int | None
     prompt_logprobs: int | None
+    adapter: str | None
     schema: Any
     regex: str | None
     choices: Sequence[str] | None

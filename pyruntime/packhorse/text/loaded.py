@@ -81,6 +81,8 @@ class LoadedText:
         kv_tokens: int | None = None,
         max_queue: int = 4096,
         prefix_cache: bool = True,
+        max_adapters: int = 0,
+        max_adapter_rank: int = 16,
     ) -> Self:
         """Loads a model with its tokenizer. `path`, `device` and `dtype` are as in `Session.load`.
 
@@ -125,6 +127,8 @@ class LoadedText:
             kv_tokens=kv_tokens,
             max_queue=max_queue,
             prefix_cache=prefix_cache,
+            max_adapters=max_adapters,
+            max_adapter_rank=max_adapter_rank,
         )
         return cls(session, tokenizer, max_length, read_generation(path) if generation else None)
 

@@ -34,6 +34,8 @@ struct GenerationOptions {
   bool pin_threads = false;    // each CPU worker stays on one core of the affinity mask
   std::optional<size_t> memory_limit;  // bytes, weights + arena + cache; exceeded: OutOfMemory
   std::vector<int32_t> eos_ids;        // tokens that end a sequence, unless Sampling::ignore_eos
+  int64_t max_adapters = 0;            // LoRA adapters that may be there at once
+  int64_t max_adapter_rank = 16;       // largest rank of each
 };
 
 enum class FinishReason : uint8_t {
@@ -108,10 +110,11 @@ class PACKHORSE_API GenerationRequest {
 
 /// What a session uses, byte by byte.
 struct GenerationMemoryPlan : MemoryPlan {
+  PlannedAllocation adapters;  // slots of max_adapters adapters
   PlannedAllocation kv_cache;
   int64_t kv_tokens = 0;       // tokens that the cache holds
   size_t bytes_per_token = 0;  // of the cache
-  size_t total_bytes() const { return MemoryPlan::total_bytes() + kv_cache.bytes; }
+  size_t total_bytes() const { return MemoryPlan::total_bytes() + adapters.bytes + kv_cache.bytes; }
 };
 
 /// What the engine does at one moment, and what it has done since it was loaded.
@@ -157,6 +160,19 @@ class PACKHORSE_API GenerationSession {
   /// was submitted is then cancelled. A request that ends with an error is in its result.
   virtual std::vector<std::vector<GeneratedSequence>> generate(
       std::span<const std::vector<int32_t>> prompts, const Sampling& sampling) = 0;
+
+  /// Adds a LoRA adapter, which requests name in Sampling::adapter from then on; others go on
+  /// meanwhile. `weights` holds, of each dense layer that it adapts, `NAME.lora_a` [rank,
+  /// in_features] and `NAME.lora_b` [out_features, rank], which has the scale in it, under the
+  /// names of docs/weights.md ("layers.0.attention.query.lora_a"). Throws InvalidArgument (a name
+  /// that is empty or taken; tensors that are missing, not of this model, or above
+  /// max_adapter_rank) and RuntimeError (no slot is free).
+  virtual void add_adapter(const std::string& name, const WeightSource& weights) = 0;
+  /// Later requests cannot name it; those that were submitted go on with it, and its slot is free
+  /// when the last of them has ended. Throws InvalidArgument where there is no such adapter.
+  virtual void remove_adapter(const std::string& name) = 0;
+  /// Names of the adapters that requests can name, in the order in which they were added.
+  virtual std::vector<std::string> adapters() const = 0;
 
   virtual const GenerationMemoryPlan& memory_plan() const = 0;
   virtual GenerationStats stats() const = 0;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,7 @@ enum class EarlyStopping : uint8_t {
 
 /// Settings of one request. The defaults choose the most probable token each time.
 struct Sampling {
+  std::string adapter;  // GenerationSession::add_adapter; empty: the model as it is
   /// New tokens of each sequence at most. Without a value: as many as the context takes.
   std::optional<int64_t> max_new_tokens;
   /// Logits are divided by it; 0: the most probable token, without chance.

@@ -1,0 +1,97 @@
+#include "model/stack_layouts.h"
+
+#include "core/format.h"
+
+namespace packhorse {
+namespace {
+
+std::string block(int64_t index, const char* name) { return concat("layers.", index, '.', name); }
+
+}  // namespace
+
+StackLayouts::StackLayouts(const Spec& spec, const LayerPacker& packer)
+    : spec_(spec),
+      attention_(spec.stack.attention),
+      packer_(packer),
+      width_(packer.width(spec.hidden_size)),
+      head_dim_(packer.padded(spec.stack.attention.head_dim)) {}
+
+Spread StackLayouts::heads(int64_t count, int64_t before, int64_t paired) const {
+  return {count * attention_.head_dim, attention_.head_dim, head_dim_, before * head_dim_, paired};
+}
+
+// Columns that are rotated together lie side by side or in two halves, in the source as its model
+// was trained, in memory as the device's kernels rotate them.
+int64_t StackLayouts::paired_columns() const {
+  if (!attention_.rope) return 0;
+  const bool device = packer_.backend().ops->interleaves_heads();
+  if (device == attention_.rope->interleaved) return 0;
+  return device ? attention_.rope->dims : -attention_.rope->dims;
+}
+
+DenseLayout StackLayouts::qkv(int64_t index) const {
+  const std::string name = block(index, "attention.");
+  const int64_t paired = paired_columns();
+  const int64_t queries = attention_.num_heads;
+  const int64_t keys = attention_.num_kv_heads;
+  const std::vector<Part> parts = {
+      {name + "query", heads(queries, 0, paired), attention_.qkv_bias},
+      {name + "key", heads(keys, queries, paired), attention_.key_bias},
+      {name + "value", heads(keys, queries + keys), attention_.qkv_bias}};
+  const std::vector<std::string> names = {parts[0].name, parts[1].name, parts[2].name};
+  return {name + "qkv",
+          parts,
+          (queries + 2 * keys) * head_dim_,
+          whole(spec_.hidden_size),
+          width_,
+          {{names, name + "qkv"}, {names, name + "qkv_by_head", true}}};
+}
+
+DenseLayout StackLayouts::output(int64_t index) const {
+  const std::string name = block(index, "attention.output");
+  const int64_t queries = attention_.num_heads;
+  return {name,
+          {{name, whole(spec_.hidden_size), attention_.output_bias}},
+          width_,
+          heads(queries, 0),
+          queries * head_dim_};
+}
+
+int64_t StackLayouts::padded_inner() const {
+  const FeedForwardSpec& spec = spec_.stack.feed_forward;
+  const int64_t multiple = spec.gated ? kGateBlock : packer_.backend().ops->width_multiple();
+  return (spec.size + multiple - 1) / multiple * multiple;
+}
+
+DenseLayout StackLayouts::up(int64_t index) const {
+  const FeedForwardSpec& spec = spec_.stack.feed_forward;
+  const std::string name = block(index, "ffn.");
+  const std::string gate = name + "gate";
+  const std::string up = name + "up";
+  if (!spec.gated) {
+    return {up,
+            {{up, whole(spec.size), spec.up_bias}},
+            padded_inner(),
+            whole(spec_.hidden_size),
+            width_};
+  }
+  return {up,
+          {{gate, {spec.size, kGateBlock, 2 * kGateBlock, 0}, spec.up_bias},
+           {up, {spec.size, kGateBlock, 2 * kGateBlock, kGateBlock}, spec.up_bias}},
+          2 * padded_inner(),
+          whole(spec_.hidden_size),
+          width_,
+          {{{gate, up}, name + "gate_up"}, {{up, gate}, name + "up_gate"}}};
+}
+
+DenseLayout StackLayouts::down(int64_t index) const {
+  const FeedForwardSpec& spec = spec_.stack.feed_forward;
+  const std::string name = block(index, "ffn.down");
+  return {name,
+          {{name, whole(spec_.hidden_size), spec.down_bias}},
+          width_,
+          whole(spec.size),
+          padded_inner()};
+}
+
+}  // namespace packhorse
