@@ -8,6 +8,10 @@
 // by a quarter of the columns of the values. Every sum has the order that it has in
 // paged_attention_kernel.
 //
+// What a block computes is over in a few microseconds, of which the first time through the code is a
+// good part: instructions have to come from memory, too. So loops are not unrolled further than
+// loads that shall be under way together.
+//
 // The blocks of the grid share the chunks of a step evenly. Where several blocks have chunks of the
 // same rows, each leaves what it has found in the workspace, and the last to finish merges all
 // chunks in ascending order.
@@ -192,38 +196,32 @@ struct FewAttention {
            work.slab.kv_head * group + r % group;
   }
 
-  /// Starts copying the keys (or values) of a chunk whose positions lie in [from, to); what is past
-  /// the sequence's end becomes zeros.
-  __device__ void copy_chunk(const FewWork& work, int chunk, const void* pages, T* to, int from,
+  /// Starts copying those keys (or values) of a chunk whose positions lie in [from, end); what is
+  /// past the sequence's end becomes zeros.
+  __device__ void copy_chunk(const FewWork& work, int chunk, bool of_keys, int from,
                              int end) const {
     const PagedAttentionParams& args = params.args;
     const int32_t* table =
         args.table + static_cast<int64_t>(work.slab.sequence) * args.table_stride;
+    const T* pages = static_cast<const T*>(of_keys ? args.keys : args.values);
+    T* const to = of_keys ? keys : values;
     constexpr int kTokens = static_cast<int>(kPageTokens);
-    constexpr int kPages = kChunkKeys / kTokens;
-    int64_t page_rows[kPages];
-#pragma unroll
-    for (int p = 0; p < kPages; ++p) {
-      const int page = chunk * kPages + p;
-      const int64_t number = page * kTokens < work.slab.kv_length ? table[page] : 0;
-      page_rows[p] = (number * args.num_kv_heads + work.slab.kv_head) * kTokens;
-    }
-#pragma unroll
-    for (int i = 0; i < kChunkKeys * kAcross / kThreads; ++i) {
-      const int at = i * kThreads + static_cast<int>(threadIdx.x);
-      const int row = at / kAcross;
-      const int column = at % kAcross * kVectorSize;
-      const int position = chunk * kChunkKeys + row;
-      if (position < from || position >= end) continue;
-      const bool inside = position < work.slab.kv_length && column < args.head_dim;
-      const T* source = static_cast<const T*>(pages);
-      if (inside) {
-        source += (page_rows[i * kThreads / kAcross / kTokens] + row % kTokens) * args.head_dim +
-                  column;
+    constexpr int kStep = kThreads / kAcross;  // rows that all threads copy at once
+    static_assert(kTokens % kStep == 0);
+    const int column = static_cast<int>(threadIdx.x) % kAcross * kVectorSize;
+    for (int first = 0; first < kChunkKeys; first += kTokens) {
+      const int position = chunk * kChunkKeys + first;
+      const int64_t page = position < work.slab.kv_length ? table[position / kTokens] : 0;
+      const T* source = pages + (page * args.num_kv_heads + work.slab.kv_head) * kTokens *
+                                    args.head_dim;
+#pragma unroll 2
+      for (int row = static_cast<int>(threadIdx.x) / kAcross; row < kTokens; row += kStep) {
+        if (position + row < from || position + row >= end) continue;
+        const bool inside = position + row < work.slab.kv_length && column < args.head_dim;
+        copy_vector_async(to + (first + row) * kPitch<kDim> + column,
+                          inside ? source + row * args.head_dim + column : pages, inside);
       }
-      copy_vector_async(to + row * kPitch<kDim> + column, source, inside);
     }
-    static_assert(kThreads / kAcross <= kTokens, "one copy of all threads stays within a page");
   }
 
   __device__ void copy_queries(const FewWork& work) const {
@@ -240,50 +238,61 @@ struct FewAttention {
 
   /// This warp's quarter of the keys of a chunk: scores, masked, to shared memory.
   __device__ void score(const FewWork& work, int chunk) const {
-    constexpr int kBlocks = Traits::kWarpKeys / 8;
-    const int warp = static_cast<int>(threadIdx.x) / 32;
-    const int first = warp * Traits::kWarpKeys;
-    float mine[1][kBlocks][4] = {};
-    accumulate_scores<T, kDim, Traits::kWarpKeys, 1>(mine, queries, keys + first * kPitch<kDim>);
-    finish_paged_scores(mine[0], params, work.slab, work.slab.row, chunk * kChunkKeys + first);
     const AccumulatorPlace place;
+    const int begin = static_cast<int>(threadIdx.x) / 32 * Traits::kWarpKeys;
+#pragma unroll 1
+    for (int first = begin; first < begin + Traits::kWarpKeys; first += 16) {
+      float mine[1][2][4] = {};
+      accumulate_scores<T, kDim, 16, 1>(mine, queries, keys + first * kPitch<kDim>);
+      finish_paged_scores(mine[0], params, work.slab, work.slab.row, chunk * kChunkKeys + first);
 #pragma unroll
-    for (int n = 0; n < kBlocks; ++n) {
-      float* to = scores + place.row * Traits::kScorePitch + first + n * 8 + place.column;
-      *reinterpret_cast<float2*>(to) = {mine[0][n][0], mine[0][n][1]};
-      *reinterpret_cast<float2*>(to + 8 * Traits::kScorePitch) = {mine[0][n][2], mine[0][n][3]};
+      for (int n = 0; n < 2; ++n) {
+        float* to = scores + place.row * Traits::kScorePitch + first + n * 8 + place.column;
+        *reinterpret_cast<float2*>(to) = {mine[0][n][0], mine[0][n][1]};
+        *reinterpret_cast<float2*>(to + 8 * Traits::kScorePitch) = {mine[0][n][2], mine[0][n][3]};
+      }
     }
   }
 
-  /// The softmax of all keys of a chunk, times this warp's quarter of the values' columns.
+  /// The scores of this lane's two rows: columns `column` and the next.
+  __device__ void load_scores(float (&to)[4], int column) const {
+    const AccumulatorPlace place;
+    const float* from = scores + place.row * Traits::kScorePitch + column + place.column;
+    const float2 above = *reinterpret_cast<const float2*>(from);
+    const float2 below = *reinterpret_cast<const float2*>(from + 8 * Traits::kScorePitch);
+    to[0] = above.x;
+    to[1] = above.y;
+    to[2] = below.x;
+    to[3] = below.y;
+  }
+
+  /// The softmax of all keys of a chunk, times this warp's quarter of the values' columns, in the
+  /// steps of update_softmax and accumulate_output.
   __device__ void weigh(float (&output)[Traits::kWarpColumns / 8][4], float2& maxima,
                         float2& sums) const {
-    constexpr int kBlocks = Traits::kKeys / 8;
-    const int first = static_cast<int>(threadIdx.x) / 32 * Traits::kWarpColumns;
-    const AccumulatorPlace place;
+    const int column = static_cast<int>(threadIdx.x) / 32 * Traits::kWarpColumns;
     clear_chunk(output, maxima, sums);
-#pragma unroll
-    for (int tile = 0; tile < Traits::kTiles; ++tile) {
-      float p[kBlocks][4];
-#pragma unroll
-      for (int n = 0; n < kBlocks; ++n) {
-        const float* from =
-            scores + place.row * Traits::kScorePitch + tile * Traits::kKeys + n * 8 + place.column;
-        const float2 above = *reinterpret_cast<const float2*>(from);
-        const float2 below = *reinterpret_cast<const float2*>(from + 8 * Traits::kScorePitch);
-        p[n][0] = above.x;
-        p[n][1] = above.y;
-        p[n][2] = below.x;
-        p[n][3] = below.y;
+#pragma unroll 1
+    for (int tile = 0; tile < kChunkKeys; tile += Traits::kKeys) {
+      float2 highest = {-INFINITY, -INFINITY};
+#pragma unroll 4
+      for (int n = 0; n < Traits::kKeys; n += 8) {
+        float block[4];
+        load_scores(block, tile + n);
+        highest.x = fmaxf(highest.x, fmaxf(block[0], block[1]));
+        highest.y = fmaxf(highest.y, fmaxf(block[2], block[3]));
       }
-      update_softmax(p, output, maxima, sums);
-#pragma unroll
-      for (int k = 0; k < Traits::kKeys / 16; ++k) {
-        const Fragment a = pack_a<T>(p[2 * k], p[2 * k + 1]);
+      rescale(output, maxima, sums, {quad_max(highest.x), quad_max(highest.y)});
+#pragma unroll 1
+      for (int key = tile; key < tile + Traits::kKeys; key += 16) {
+        float p[2][4];
+        load_scores(p[0], key);
+        load_scores(p[1], key + 8);
+        exponentiate(p, maxima, sums);
+        const Fragment a = pack_a<T>(p[0], p[1]);
 #pragma unroll
         for (int n = 0; n < Traits::kWarpColumns / 16; ++n) {
-          const Fragment b =
-              load_b_transposed<kDim>(values, tile * Traits::kKeys + k * 16, first + n * 16);
+          const Fragment b = load_b_transposed<kDim>(values, key, column + n * 16);
           mma<T>(output[2 * n], a, b.x[0], b.x[1]);
           mma<T>(output[2 * n + 1], a, b.x[2], b.x[3]);
         }
@@ -350,7 +359,7 @@ struct FewAttention {
       const float* sums = params.sums + entry * head_dim + column;
       ChunkMerge merge;
       float2 merged = {0, 0};
-      constexpr int kAhead = 8;  // chunks whose numbers are asked for at once
+      constexpr int kAhead = 4;  // chunks whose numbers are asked for at once
       for (int first = 0; first < count; first += kAhead) {
         float2 states[kAhead];
         float2 found[kAhead];
@@ -376,11 +385,6 @@ struct FewAttention {
     }
   }
 
-  __device__ void fetch(const FewWork& work, int chunk, bool of_keys, int from, int end) const {
-    copy_chunk(work, chunk, of_keys ? params.args.keys : params.args.values,
-               of_keys ? keys : values, from, end);
-  }
-
   /// All chunks of `work`, whose first one is on its way: a group of copies of queries and keys, and
   /// one of values.
   __device__ void run(const FewWork& work, int* told) const {
@@ -395,11 +399,11 @@ struct FewAttention {
       score(work, chunk);
       cute::cp_async_wait<0>();
       __syncthreads();
-      if (more) fetch(work, chunk + 1, true, 0, INT_MAX);
+      if (more) copy_chunk(work, chunk + 1, true, 0, INT_MAX);
       cute::cp_async_fence();
       weigh(output, maxima, sums);
       __syncthreads();  // values and scores have been read
-      if (more) fetch(work, chunk + 1, false, 0, INT_MAX);
+      if (more) copy_chunk(work, chunk + 1, false, 0, INT_MAX);
       cute::cp_async_fence();
       if (work.blocks > 1) {
         leave(work, chunk, output, maxima, sums);
@@ -450,31 +454,31 @@ __global__ void __launch_bounds__(FewTraits<kDim>::kThreads, FewTraits<kDim>::kB
   const FewSchedule schedule(params);
   FewWork work;
   bool waited = false;
-  for (int item = static_cast<int>(blockIdx.x); schedule.find(item, work);
-       item += static_cast<int>(gridDim.x)) {
+  for (int item = static_cast<int>(blockIdx.x);; item += static_cast<int>(gridDim.x)) {
+    if (!schedule.find(item, work)) break;
     const bool any = work.begin < work.end;
-    if (!waited) {
-      // The tokens of this step are cached by the kernel before, older ones were long before.
-      const int old = work.slab.position;
-      if (any) {
-        attention.fetch(work, work.begin, true, 0, old);
-        attention.fetch(work, work.begin, false, 0, old);
+    if (waited) __syncthreads();  // the work before has been read
+    // The tokens of this step are cached by the kernel before, older ones were long before.
+    const int old = waited ? 0 : work.slab.position;
+#pragma unroll 1
+    for (const bool after_wait : {false, true}) {
+      if (after_wait) {
+        if (!waited) {
+          wait_for_previous_kernel();
+          let_next_kernel_start();
+          waited = true;
+        }
+        attention.copy_queries(work);
       }
-      wait_for_previous_kernel();
-      let_next_kernel_start();
-      attention.copy_queries(work);
-      if (any) attention.fetch(work, work.begin, true, old, INT_MAX);
-      cute::cp_async_fence();
-      if (any) attention.fetch(work, work.begin, false, old, INT_MAX);
-      waited = true;
-    } else {
-      __syncthreads();  // the work before has been read
-      attention.copy_queries(work);
-      if (any) attention.fetch(work, work.begin, true, 0, INT_MAX);
-      cute::cp_async_fence();
-      if (any) attention.fetch(work, work.begin, false, 0, INT_MAX);
+#pragma unroll 1
+      for (const bool of_keys : {true, false}) {
+        if (any) {
+          attention.copy_chunk(work, work.begin, of_keys, after_wait ? old : 0,
+                               after_wait ? INT_MAX : old);
+        }
+        if (after_wait) cute::cp_async_fence();
+      }
     }
-    cute::cp_async_fence();
     attention.run(work, &told);
   }
   if (!waited) {

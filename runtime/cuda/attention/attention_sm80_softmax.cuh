@@ -38,13 +38,10 @@ __device__ void exponentiate(float (&scores)[kBlocks][4], float2 maxima, float2&
   }
 }
 
-/// One step of online softmax. Turns a tile's scores into probabilities, in place; updates the
-/// rows' maxima and sums; and multiplies the earlier output and sums by 2^(old maximum - new
-/// maximum).
-template <int kBlocks, int kOutputs>
-__device__ void update_softmax(float (&scores)[kBlocks][4], float (&output)[kOutputs][4],
-                               float2& maxima, float2& sums) {
-  const float2 here = row_maxima(scores);
+/// Raises the maxima to those of a new tile, where they are higher, and multiplies the earlier output
+/// and sums by 2^(old maximum - new maximum).
+template <int kOutputs>
+__device__ void rescale(float (&output)[kOutputs][4], float2& maxima, float2& sums, float2 here) {
   const float2 highest = {fmaxf(maxima.x, here.x), fmaxf(maxima.y, here.y)};
   const float2 shrink = {highest.x == -INFINITY ? 1 : fast_exp2(maxima.x - highest.x),
                          highest.y == -INFINITY ? 1 : fast_exp2(maxima.y - highest.y)};
@@ -57,7 +54,15 @@ __device__ void update_softmax(float (&scores)[kBlocks][4], float (&output)[kOut
     block[2] *= shrink.y;
     block[3] *= shrink.y;
   }
-  exponentiate(scores, highest, sums);
+}
+
+/// One step of online softmax. Turns a tile's scores into probabilities, in place, and updates the
+/// rows' maxima, sums and earlier output.
+template <int kBlocks, int kOutputs>
+__device__ void update_softmax(float (&scores)[kBlocks][4], float (&output)[kOutputs][4],
+                               float2& maxima, float2& sums) {
+  rescale(output, maxima, sums, row_maxima(scores));
+  exponentiate(scores, maxima, sums);
 }
 
 /// A row that sees no key has the sum 0 and gives zeros.
