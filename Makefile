@@ -10,7 +10,7 @@ FUZZ_EXAMPLES ?= 300# of each operator, in test-asan-python
 
 BIN := .venv/bin
 CMAKE := $(BIN)/cmake
-CTEST := $(BIN)/ctest --output-on-failure
+CTEST := $(BIN)/ctest --output-on-failure --parallel 2
 SITE = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 # The build tools of .venv come first; scikit-build-core finds ninja and cython through PATH.

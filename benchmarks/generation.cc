@@ -7,9 +7,12 @@
 //   build/generation cuda bfloat16 gpt-18b plan    # loads, generates, compares plan and use
 //   build/generation cuda bfloat16 llama-1b bits   # a request alone, in pieces, and among others
 //
-// The weights are one block of random numbers that every tensor is a view of, so that a model of
-// sixty billion parameters needs no file.
+// The weights are a few MiB of random numbers, which every tensor repeats as often as it needs, so
+// that a model of sixty billion parameters needs neither a file nor memory of the host.
 #include "packhorse/generation.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -17,6 +20,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <random>
 #include <string>
 #include <vector>
@@ -63,7 +68,60 @@ std::string spec_of(const Shape& s) {
   return text;
 }
 
-/// Tensors by our names; all matrices begin in the same block of random bfloat16.
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Random bfloat16 numbers that repeat: the same pages of memory, mapped one after the other as
+/// often as the asked number of elements needs. The number of pages is a prime, so that the rows of
+/// a matrix do not repeat with it.
+class RepeatedNumbers {
+ public:
+  explicit RepeatedNumbers(int64_t elements) {
+    constexpr size_t kPages = 8191;
+    const size_t period = kPages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const size_t bytes = static_cast<size_t>(elements) * sizeof(uint16_t);
+    bytes_ = (bytes + period - 1) / period * period;
+    const int memory = memfd_create("random", 0);
+    require(memory >= 0 && ftruncate(memory, static_cast<off_t>(period)) == 0, "memfd_create");
+    data_ = mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    require(data_ != MAP_FAILED, "mmap");
+    for (size_t at = 0; at < bytes_; at += period) {
+      require(mmap(static_cast<char*>(data_) + at, period, PROT_READ | PROT_WRITE,
+                   MAP_SHARED | MAP_FIXED, memory, 0) != MAP_FAILED,
+              "mmap");
+    }
+    close(memory);
+    // Numbers around 0.02 in size, by a cheap generator: what counts is that they differ.
+    uint64_t state = 88172645463325252u;
+    for (size_t i = 0; i < period / sizeof(uint16_t); ++i) {
+      state ^= state << 13;
+      state ^= state >> 7;
+      state ^= state << 17;
+      const float number = (static_cast<float>(state >> 40) / 16777216.0f - 0.5f) * 0.06f;
+      uint32_t bits;
+      std::memcpy(&bits, &number, sizeof(bits));
+      static_cast<uint16_t*>(data_)[i] = static_cast<uint16_t>(bits >> 16);
+    }
+  }
+  ~RepeatedNumbers() { munmap(data_, bytes_); }
+  RepeatedNumbers(const RepeatedNumbers&) = delete;
+  RepeatedNumbers& operator=(const RepeatedNumbers&) = delete;
+
+  void* data() const { return data_; }
+
+ private:
+  static void require(bool condition, const char* what) {
+    if (condition) return;
+    std::perror(what);
+    std::exit(1);
+  }
+
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+/// Tensors by our names; all matrices begin in the same block of numbers.
 class RandomWeights final : public WeightSource {
  public:
   explicit RandomWeights(const Shape& s) {
@@ -92,18 +150,7 @@ class RandomWeights final : public WeightSource {
       norm(layer + ".ffn.norm");
     }
     norm("final_norm");
-    block_.resize(static_cast<size_t>(largest_));
-    // Numbers around 0.02 in size, by a cheap generator: what counts is that they differ.
-    uint64_t state = 88172645463325252u;
-    for (uint16_t& value : block_) {
-      state ^= state << 13;
-      state ^= state >> 7;
-      state ^= state << 17;
-      const float number = (static_cast<float>(state >> 40) / 16777216.0f - 0.5f) * 0.06f;
-      uint32_t bits;
-      std::memcpy(&bits, &number, sizeof(bits));
-      value = static_cast<uint16_t>(bits >> 16);
-    }
+    numbers_ = std::make_unique<RepeatedNumbers>(largest_);
     ones_.assign(static_cast<size_t>(s.hidden), 0x3f80);
   }
 
@@ -111,7 +158,7 @@ class RandomWeights final : public WeightSource {
     const auto found = tensors_.find(name);
     if (found == tensors_.end()) return {};
     const auto& [shape, one] = found->second;
-    void* data = const_cast<uint16_t*>(one ? ones_.data() : block_.data());
+    void* data = one ? const_cast<uint16_t*>(ones_.data()) : numbers_->data();
     return shape.size() == 1 ? TensorView(data, DType::kBFloat16, shape[0])
                              : TensorView(data, DType::kBFloat16, shape[0], shape[1]);
   }
@@ -119,6 +166,15 @@ class RandomWeights final : public WeightSource {
     std::vector<std::string> result;
     for (const auto& [name, tensor] : tensors_) result.push_back(name);
     return result;
+  }
+  /// Says how much has been read, every two seconds. Threads of the load call it.
+  void release(const void*, size_t bytes) const override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    read_ += bytes;
+    if (now() - reported_ < 2) return;
+    reported_ = now();
+    std::printf("  %.1f GB read after %.0f s\n", static_cast<double>(read_) / 1e9,
+                reported_ - made_);
   }
   int64_t parameters() const { return parameters_; }
 
@@ -134,13 +190,13 @@ class RandomWeights final : public WeightSource {
   std::map<std::string, std::pair<std::vector<int64_t>, bool>> tensors_;
   int64_t largest_ = 0;
   int64_t parameters_ = 0;
-  std::vector<uint16_t> block_;
+  std::unique_ptr<RepeatedNumbers> numbers_;
   std::vector<uint16_t> ones_;
+  const double made_ = now();
+  mutable std::mutex mutex_;
+  mutable size_t read_ = 0;
+  mutable double reported_ = now();
 };
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::vector<int32_t> random_ids(int64_t count, int64_t vocab, uint32_t seed) {
   std::mt19937 random(seed);
@@ -268,6 +324,7 @@ int main(int argc, char** argv) {
                  argv[0]);
     return 2;
   }
+  std::setvbuf(stdout, nullptr, _IONBF, 0);  // each line at once, also where it goes to a file
   const Shape shape = kShapes.at(argv[3]);
   const std::string what = argv[4];
   const std::string spec = spec_of(shape);
@@ -296,12 +353,12 @@ int main(int argc, char** argv) {
     const int64_t longest = std::min(shape.context, plan.kv_tokens) - 40;
     const std::vector<std::vector<int32_t>> prompts = {random_ids(5, shape.vocab, 1),
                                                        random_ids(longest, shape.vocab, 2)};
+    std::printf("generating from prompts of 5 and %ld tokens\n", longest);
     const double begin = now();
     const auto found = session->generate(prompts, sampling);
     std::printf("prompts of 5 and %ld tokens, %zu and %zu new ones, %s%s, in %.2f s\n", longest,
                 found[0][0].ids.size(), found[1][0].ids.size(), name_of(found[1][0].finish_reason),
                 found[1][0].error.c_str(), now() - begin);
-    std::fflush(stdout);
     // What the device says is in use, by a tool beside.
     std::system("nvidia-smi --query-gpu=memory.used --format=csv 2>/dev/null");
   }

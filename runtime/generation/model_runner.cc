@@ -62,7 +62,6 @@ RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options) {
 ChooserShape chooser_shape(const Spec& spec, const GenerationOptions& options) {
   return {.rows = options.max_sequences,
           .vocab_size = spec.stem.vocab_size,
-          .hidden_size = spec.hidden_size,
           .num_slots = options.max_sequences};
 }
 

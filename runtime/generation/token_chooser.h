@@ -21,8 +21,7 @@ namespace packhorse {
 struct ChooserShape {
   int64_t rows = 0;  // rows of logits at once
   int64_t vocab_size = 0;
-  int64_t hidden_size = 0;  // as stored
-  int64_t num_slots = 0;    // of sequences whose tokens are counted
+  int64_t num_slots = 0;  // of sequences whose tokens are counted
 
   int64_t mask_words() const { return (vocab_size + 31) / 32; }
 };

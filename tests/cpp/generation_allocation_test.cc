@@ -1,4 +1,5 @@
-// The engine allocates nothing from step to step. All allocations of the process are counted.
+// Neither the engine nor a model allocates from step to step. All allocations of the process are
+// counted.
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -8,7 +9,9 @@
 #include <vector>
 
 #include "generation/generation_session.h"
+#include "generation/model_runner.h"
 #include "test.h"
+#include "tiny_model.h"
 
 namespace {
 std::atomic<int64_t> allocations = 0;
@@ -16,13 +19,14 @@ std::atomic<int64_t> allocations = 0;
 
 // A sanitizer has operators of its own, and its builds count nothing.
 #ifndef __SANITIZE_ADDRESS__
-void* operator new(size_t bytes) {
+// Not inlined, or GCC warns of memory that malloc gave and delete takes.
+[[gnu::noinline]] void* operator new(size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 #endif
 
 using namespace packhorse;
@@ -81,3 +85,78 @@ TEST(generation_allocates_nothing_from_step_to_step) {
   CHECK(runner.steps > 520);
   CHECK(runner.counts[480] == runner.counts[20]);
 }
+
+#ifdef PACKHORSE_WITH_CPU
+namespace {
+
+// The steps of a real model. Notes at each of them how many allocations there have been.
+class CountingModel final : public StepRunner {
+ public:
+  explicit CountingModel(std::unique_ptr<StepRunner> model) : model_(std::move(model)) {}
+
+  const RunnerLimits& limits() const override { return model_->limits(); }
+  const GenerationMemoryPlan& memory_plan() const override { return model_->memory_plan(); }
+  void run(const Step& step) override {
+    while (!all_submitted) std::this_thread::yield();
+    if (steps < kSteps) counts[steps] = allocations;
+    ++steps;
+    model_->run(step);
+  }
+
+  std::atomic<bool> all_submitted = false;
+  size_t steps = 0;
+  std::array<int64_t, kSteps> counts = {};
+
+ private:
+  const std::unique_ptr<StepRunner> model_;
+};
+
+}  // namespace
+
+TEST(generation_by_a_model_allocates_nothing_from_step_to_step) {
+  const std::string spec = test::tiny_spec(R"({
+    "type_vocab_size": null, "max_seqlen": 2000,
+    "positions": {"kind": "none", "count": null, "offset": null},
+    "attention": {"mask": "causal", "rope": {"theta": 10000}},
+    "heads": {"pooler": null, "lm": {"tied": true}}, "embedding": {"pooling": "last"}})");
+  GenerationOptions options;
+  options.max_tokens = 100;
+  options.max_sequences = 4;
+  options.kv_tokens = 24 * kPageTokens;
+  options.threads = 2;
+  auto owned = std::make_unique<CountingModel>(
+      load_model_runner(spec, *test::TinyWeights().source(), options));
+  CountingModel& model = *owned;
+  const auto session = make_generation_session(std::move(owned), options);
+  // One of every kind: greedy, sampled by every filter, with penalties and biases.
+  Sampling greedy;
+  greedy.max_new_tokens = 500;
+  greedy.ignore_eos = true;
+  greedy.temperature = 0;
+  greedy.logprobs = 3;
+  Sampling sampled = greedy;
+  sampled.temperature = 0.8f;
+  sampled.seed = 1;
+  sampled.top_k = 20;
+  sampled.top_p = 0.9f;
+  sampled.min_p = 0.01f;
+  Sampling penalised = sampled;
+  penalised.repetition_penalty = 1.2f;
+  penalised.presence_penalty = 0.1f;
+  penalised.frequency_penalty = 0.1f;
+  penalised.logit_bias = {{3, 0.5f}};
+  std::vector<std::shared_ptr<GenerationRequest>> requests;
+  int32_t token = 0;
+  for (const Sampling& sampling : {greedy, sampled, penalised}) {
+    requests.push_back(session->submit(std::vector<int32_t>(200, ++token), sampling));
+  }
+  model.all_submitted = true;
+  for (const auto& request : requests) {
+    request->wait();
+    CHECK(request->result().ids.size() == 500);
+  }
+  CHECK(session->stats().preemptions > 0);
+  CHECK(model.steps > 520);
+  CHECK(model.counts[480] == model.counts[20]);
+}
+#endif

@@ -149,12 +149,20 @@ TEST(generation_searches_beams) {
 
 TEST(generation_preempts_beams_together) {
   for (const bool prefix_cache : {true, false}) {
-    const auto session = make_session(14, prefix_cache);
+    FakeRunner* runner = nullptr;
+    const auto session = make_session(14, prefix_cache, 8, &runner);
     Sampling sampling = beams(3, 200);
     const std::vector<Ids> prompts = {prompt_of(70), prompt_of(130), prompt_of(3)};
-    const auto results = session->generate(prompts, sampling);
+    // All are there before one of them can be done.
+    runner->hold();
+    std::vector<std::shared_ptr<GenerationRequest>> requests;
+    for (const Ids& prompt : prompts) requests.push_back(session->submit(prompt, sampling));
+    runner->let_go();
     for (size_t i = 0; i < prompts.size(); ++i) {
-      check_equal(results[i], search_alone(prompts[i], sampling));
+      CHECK(requests[i]->wait());
+      std::vector<GeneratedSequence> found;
+      for (size_t k = 0; k < 3; ++k) found.push_back(requests[i]->result(k));
+      check_equal(found, search_alone(prompts[i], sampling));
     }
     CHECK(session->stats().preemptions > 0);
   }

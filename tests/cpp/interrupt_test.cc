@@ -45,7 +45,7 @@ TEST(interrupt_ends_a_run_between_layers) {
   options.max_tokens = 16;
   options.max_sequences = 2;
   options.threads = 2;
-  const auto session = Session::load(test::tiny_spec().dump(), *weights.source(), options);
+  const auto session = Session::load(test::tiny_spec(), *weights.source(), options);
   const std::vector<float> expected = hidden(*session);
   for (const int layer : {1, 2}) {
     const ScopedQuery query(layer);

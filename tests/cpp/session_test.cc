@@ -46,7 +46,7 @@ std::vector<float> hidden(Session& session, const Batch& batch) {
 
 TEST(session_runs_and_survives_errors) {
   const TinyWeights weights;
-  const auto session = Session::load(tiny_spec().dump(), *weights.source(), small_options());
+  const auto session = Session::load(tiny_spec(), *weights.source(), small_options());
   const Batch batch{{1, 2, 3, 4, 5, 6, 7}, {0, 3, 3, 7}};
   const std::vector<float> first = hidden(*session, batch);
   for (const float value : first) CHECK(std::isfinite(value));
@@ -66,7 +66,7 @@ TEST(session_runs_and_survives_errors) {
 
 TEST(session_pools) {
   const TinyWeights weights;
-  const auto session = Session::load(tiny_spec().dump(), *weights.source(), small_options());
+  const auto session = Session::load(tiny_spec(), *weights.source(), small_options());
   const Batch batch{{1, 2, 3, 4, 5, 6, 7}, {0, 3, 3, 7}};
   std::vector<float> embedding(3 * 24, 9.0f);
   std::vector<float> pooled(3 * 24, 9.0f);
@@ -82,7 +82,7 @@ TEST(session_pools) {
 
 TEST(session_names_the_outputs_that_a_model_has) {
   const TinyWeights weights;
-  const auto session = Session::load(tiny_spec().dump(), *weights.source(), small_options());
+  const auto session = Session::load(tiny_spec(), *weights.source(), small_options());
   std::string names;
   for (const OutputShape& shape : session->outputs()) names += shape.name + " ";
   CHECK(names == "hidden embedding pooled ");
@@ -96,7 +96,7 @@ TEST(session_runs_every_head) {
   const TinyWeights weights;
   SessionOptions options = small_options();
   options.max_predictions = 4;
-  const auto session = Session::load(spec_of_all_heads().dump(), *weights.source(), options);
+  const auto session = Session::load(spec_of_all_heads(), *weights.source(), options);
   CHECK(session->embedding_size() == 5);
   const std::vector<OutputShape> shapes = session->outputs();
   CHECK(shapes.size() == kOutputNames.size());
@@ -132,19 +132,19 @@ TEST(session_runs_every_head) {
 TEST(session_plans_before_loading) {
   const TinyWeights weights;
   SessionOptions options = small_options();
-  const MemoryPlan plan = plan_memory(tiny_spec().dump(), options);
-  const auto session = Session::load(tiny_spec().dump(), *weights.source(), options);
+  const MemoryPlan plan = plan_memory(tiny_spec(), options);
+  const auto session = Session::load(tiny_spec(), *weights.source(), options);
   CHECK(plan.total_bytes() == session->memory_plan().total_bytes());
   options.memory_limit = plan.total_bytes();
-  Session::load(tiny_spec().dump(), *weights.source(), options);
+  Session::load(tiny_spec(), *weights.source(), options);
   options.memory_limit = plan.total_bytes() - 1;
-  CHECK_THROWS_AS(OutOfMemory, Session::load(tiny_spec().dump(), *weights.source(), options),
+  CHECK_THROWS_AS(OutOfMemory, Session::load(tiny_spec(), *weights.source(), options),
                   "memory_limit");
 }
 
 TEST(session_refuses_weights_by_name) {
   const auto load = [](TinyWeights& weights) {
-    return Session::load(tiny_spec().dump(), *weights.source(), small_options());
+    return Session::load(tiny_spec(), *weights.source(), small_options());
   };
   TinyWeights missing;
   missing.views.erase("layers.1.ffn.up.weight");
@@ -160,7 +160,7 @@ TEST(session_refuses_weights_by_name) {
 
 TEST(sessions_on_the_cpu_have_no_device_arrays) {
   const TinyWeights weights;
-  const auto session = Session::load(tiny_spec().dump(), *weights.source(), small_options());
+  const auto session = Session::load(tiny_spec(), *weights.source(), small_options());
   const Batch batch{{1, 2, 3}, {0, 3}};
   const DeviceTokens there = {.ids = batch.ids.data(),
                               .cu_seqlens = batch.cu_seqlens.data(),
@@ -175,5 +175,5 @@ TEST(sessions_on_the_cpu_have_no_device_arrays) {
   CHECK_THROWS_WITH(session->run(there, RunOutputs()), message);
   SessionOptions options = small_options();
   options.output_slots = -1;
-  CHECK_THROWS_WITH(plan_memory(tiny_spec().dump(), options), "output_slots is -1");
+  CHECK_THROWS_WITH(plan_memory(tiny_spec(), options), "output_slots is -1");
 }

@@ -53,7 +53,7 @@ struct TinyStack {
     options.threads = 1;
     Capacity capacity = capacity_of(options);
     capacity.max_kv_len = max_kv_len;
-    model = load_encoder(tiny_spec().dump(), *TinyWeights().source(), options);
+    model = load_encoder(tiny_spec(), *TinyWeights().source(), options);
     Arena counting;
     take_model_buffers(model.spec, *model.weights, capacity, *model.backend.ops, counting);
     memory = model.backend.device->allocate(counting.plan().bytes);

@@ -10,14 +10,11 @@ import importlib.util
 import sys
 import warnings
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import packhorse
 import pytest
-from packhorse import operator_call
-from packhorse._ops import Operators
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -36,7 +33,7 @@ if CAN_RUN:
         import torch
         import transformers  # noqa: F401
 
-    from gpu_support import PRECISIONS, Precision
+    from gpu_support import PRECISIONS, Precision, using_kernels
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -56,15 +53,7 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "sm90" and torch.cuda.get_device_capability(0) != (9, 0):
         pytest.skip("needs compute capability 9.0")
 
-    def make(device: str, dtype: str, threads: int | None, attention: str = "auto") -> Operators:
-        return Operators(device, dtype, threads or 0, attention)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PACKHORSE_GEMM", request.param)
-        # "auto" means the Hopper kernels, and the portable ones for what those do not take.
-        patch.setenv("PACKHORSE_ATTENTION", "online" if request.param == "portable" else "auto")
-        # Operators read the choice when they are made: those with other kernels cannot be shared.
-        patch.setattr(operator_call, "shared_operators", lru_cache(make))
+    with using_kernels(request.param):
         yield request.param
 
 

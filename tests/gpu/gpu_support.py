@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from packhorse import operator_call
+from packhorse._ops import Operators
 from reference import relative_slot, t5_bucket
 from torch import Tensor
 
@@ -66,6 +71,23 @@ class Precision:
 PRECISIONS = {name: Precision(name, e) for name, e in (("float16", 2**-11), ("bfloat16", 2**-9))}
 
 Norm = tuple[Tensor, Tensor, float]  # gamma, beta, eps
+
+
+@contextmanager
+def using_kernels(name: str) -> Iterator[None]:
+    """Sessions that are loaded and operators that are called within use the kernels "sm90" or
+    "portable"."""
+
+    def make(device: str, dtype: str, threads: int | None, attention: str = "auto") -> Operators:
+        return Operators(device, dtype, threads or 0, attention)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PACKHORSE_GEMM", name)
+        # "auto" means the Hopper kernels, and the portable ones for what those do not take.
+        patch.setenv("PACKHORSE_ATTENTION", "online" if name == "portable" else "auto")
+        # Operators read the choice when they are made: those with other kernels cannot be shared.
+        patch.setattr(operator_call, "shared_operators", lru_cache(make))
+        yield
 
 
 def vector(random: torch.Generator, size: int, mean: float = 0, deviation: float = 1) -> Tensor:

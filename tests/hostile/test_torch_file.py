@@ -288,7 +288,7 @@ def test_every_flipped_byte(tmp_path: Path) -> None:
     path = tmp_path / "flipped.bin"
     refused = 0
     for position in range(len(whole)):
-        for flip in (0x01, 0x80, 0xFF):
+        for flip in ((0xFF,), (0x01, 0x80))[position % 2]:
             data = bytearray(whole)
             data[position] ^= flip
             path.write_bytes(data)
@@ -297,7 +297,7 @@ def test_every_flipped_byte(tmp_path: Path) -> None:
                     value.data.tobytes()
             except CheckpointError:
                 refused += 1
-    assert refused > len(whole)
+    assert refused > len(whole) / 2
 
 
 def test_entry_out_of_the_file(tmp_path: Path) -> None:

@@ -99,3 +99,16 @@ def test_demo_counts_padding() -> None:
     lengths = [1, 9] * 32
     assert demo.padded_lengths(lengths) == [9] * 64
     assert demo.padded_lengths(sorted(lengths)) == [1] * 32 + [9] * 32
+
+
+def test_same_bits() -> None:
+    import same_bits
+
+    random = np.random.default_rng(0)
+    crowd = [random.integers(0, 60, n).tolist() for n in (1, 65)]
+    model = GOLDEN / "generation" / "llama"
+    found = list(same_bits.check(model, random.integers(0, 60, 200).tolist(), crowd, threads=1))
+    assert len(found) == 12
+    assert all(equal for _, equal, _ in found), found
+    remarks = {what: remark for what, _, remark in found}
+    assert remarks["greedy, from the prefix cache"] == "192 cached tokens"

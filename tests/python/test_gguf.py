@@ -282,6 +282,18 @@ def test_the_largest_gemmas(name: str, layers: int, wide: int) -> None:
     assert fields["head_dim"] == 16
 
 
+def test_soft_caps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of scores and of logits: as the file says, and none where it says nothing."""
+    names = ("gemma2.attn_logit_softcapping", "gemma2.final_logit_softcapping")
+    for file, caps in (
+        (changed("gemma2", dict(zip(names, (2.5, 3.5), strict=True))), (2.5, 3.5)),
+        (changed("gemma2", {}, without=names), (None, None)),
+    ):
+        monkeypatch.setattr("packhorse_weights.gguf_model.read_gguf", lambda _, file=file: file)
+        spec = inspect_checkpoint(FOLDER / "gemma2.gguf").spec
+        assert (spec["attention"].get("soft_cap"), spec["heads"]["lm"].get("soft_cap")) == caps
+
+
 def test_pooling_of_an_embedder(monkeypatch: pytest.MonkeyPatch) -> None:
     file = changed("qwen3", {"qwen3.pooling_type": 1})
     monkeypatch.setattr("packhorse_weights.gguf_model.read_gguf", lambda _: file)

@@ -125,7 +125,7 @@ def test_minilm_int8_on_real_text(minilm: Path) -> None:
     from packhorse.cli.evaluation import compare
     from packhorse.cli.passages import read_passages
 
-    texts = [passage.text for passage in read_passages(300)]
+    texts = [passage.text for passage in read_passages(120)]
     exact, int8 = (
         packhorse.TextModel.load(minilm, dtype=dtype, max_length=128).embed(texts)
         for dtype in ("float32", "int8")
