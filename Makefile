@@ -24,7 +24,7 @@ SOURCES := CMakeLists.txt LICENSE README.md pyproject.toml \
 CPP_SOURCES := $(shell find runtime pyruntime tests examples -name '*.h' -o -name '*.cc' \
   -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo test test-all test-cpp test-sanitize test-asan-python test-python test-peers gpu-receipt \
+.PHONY: demo test test-all test-cpp test-sanitize test-asan-python test-python test-peers test-ray gpu-receipt \
   lint tidy bench docs cuda-compile clean
 .DELETE_ON_ERROR:
 
@@ -39,6 +39,7 @@ test-all: test
 	timeout 1200 $(MAKE) tidy
 	timeout 900 $(MAKE) test-asan-python FUZZ_EXAMPLES=30
 	timeout 900 $(MAKE) test-peers
+	timeout 900 $(MAKE) test-ray
 
 # The C++ tests share the objects of the installed library.
 test-cpp: .venv/.installed
@@ -87,6 +88,22 @@ build/peers/.installed: .venv/.build
 	$(PYTHON) -m venv build/peers/env
 	build/peers/env/bin/pip --disable-pip-version-check --quiet install \
 	  $$($(BIN)/python tools/requirements.py peers test cli)
+	touch $@
+
+# On a Ray cluster of several processes on this machine, whose packages have an environment of their
+# own. Warnings are those of Ray.
+test-ray: .venv/.installed build/ray/.installed
+	rm -rf build/ray/packages
+	mkdir -p build/ray/packages
+	cp -r $(SITE)/packhorse $(SITE)/packhorse_weights build/ray/packages
+	PYTHONPATH=$(CURDIR)/build/ray/packages HF_HUB_OFFLINE=1 build/ray/env/bin/python -m pytest -q -rs \
+	  -p no:cacheprovider -W default tests/ray
+
+build/ray/.installed: .venv/.build
+	mkdir -p build/ray
+	$(PYTHON) -m venv build/ray/env
+	build/ray/env/bin/pip --disable-pip-version-check --quiet install \
+	  $$($(BIN)/python tools/requirements.py project text cli serve ray test)
 	touch $@
 
 # A warning where the GPU tests have not been run since the CUDA code changed.
@@ -149,7 +166,7 @@ clean:
 	touch $@
 
 .venv/.test: .venv/.build
-	$(PIP) install $$($(BIN)/python tools/requirements.py test structured)
+	$(PIP) install $$($(BIN)/python tools/requirements.py test structured serve)
 	touch $@
 
 .venv/.lint: .venv/.build

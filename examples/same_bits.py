@@ -51,11 +51,12 @@ def situations(
         made = session.generate([*crowd, prompt], sampling)[-1]
         yield "in a crowd", made, f"{len(crowd)} neighbours of 1 to {len(crowd[-1])} tokens"
 
-    # All of these fit when they begin, and one page more: not when each needs one. Those that came
-    # last give way.
-    pages = -(-len(prompt) // PAGE)
-    with load(kv_tokens=PAGE * (4 * pages + 1), prefix_cache=False) as session:
-        made = session.generate([prompt[i:] + prompt[:i] for i in (3, 2, 1, 0)], sampling)[-1]
+    # All of these fit when they begin, and one page more. When their texts have grown by a page each,
+    # those that came last give way.
+    short = [prompt[i : i + PAGE - 4] for i in (1, 2, 3)]
+    pages = -(-len(prompt) // PAGE) + len(short)
+    with load(kv_tokens=PAGE * (pages + 1), prefix_cache=False) as session:
+        made = session.generate([*short, prompt], sampling)[-1]
         yield "after preemption", made, f"{session.stats['preemptions']} in the session"
 
     with load(kv_tokens=roomy) as session:

@@ -31,6 +31,7 @@ from packhorse.text import TextModel
 
 if TYPE_CHECKING:
     from packhorse import ops as ops
+    from packhorse import ray as ray
 
 __version__ = _version()
 
@@ -58,14 +59,17 @@ __all__ = [
 ]
 
 
+# Imported on first use: the former loads another extension module, the latter is for clusters.
+_ON_USE = ("ops", "ray")
+
 if not TYPE_CHECKING:  # type checkers would accept any name from the package if they saw this
 
     def __getattr__(name: str) -> Any:
-        if name == "ops":  # imported on first use, because it loads another extension module
+        if name in _ON_USE:
             from importlib import import_module
 
-            return import_module("packhorse.ops")
+            return import_module(f"packhorse.{name}")
         raise AttributeError(f"module 'packhorse' has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), "ops"})
+        return sorted({*globals(), *_ON_USE})

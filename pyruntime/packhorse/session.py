@@ -96,7 +96,8 @@ class Session(SessionProperties):
                        downloaded through huggingface_hub (docs/models.md)
         device         one of `available_devices()`
         dtype          dtype of weights and activations; sums are float32. "float32", "bfloat16" or
-                       "int8" (only dense layers, quantised when loaded; the rest is float32) on the
+                       "int8" (only dense layers and the head of a model that generates, quantised
+                       when loaded; the rest is float32) on the
                        CPU, "float16" or "bfloat16" on CUDA devices. None: "int8" if the folder was
                        converted to it; otherwise "float32" on the CPU, and on CUDA "bfloat16" if
                        the weights are stored in it, else "float16"

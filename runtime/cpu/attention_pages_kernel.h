@@ -30,7 +30,7 @@ struct PagedScratch {
   int32_t* positions;  // [kQueryTile] of each row's query
 };
 
-// Chains of the sum over a tile's weights.
+// Chains of the sum over a page's weights.
 static constexpr int kChains = 4;
 static_assert(kPageKeys % kChains == 0);
 
@@ -169,6 +169,8 @@ static void clear_state(const SoftmaxState& state, int rows, int head_dim) {
   }
 }
 
+#include "cpu/attention_pages_by_keys_kernel.h"
+
 // The tile's rows over the keys of one chunk; `state`, with rows kQueryTile apart, is written anew.
 template <class T>
 static void attend_chunk(const PagedTile& tile, int64_t chunk, const SoftmaxState& state) {
@@ -180,6 +182,7 @@ static void attend_chunk(const PagedTile& tile, int64_t chunk, const SoftmaxStat
   const int64_t first = chunk * kChunkKeys;
   const int64_t end = highest < first + kChunkKeys ? highest : first + kChunkKeys;
   const int64_t begin = lowest > first ? lowest / kPageKeys * kPageKeys : first;
+  if (tile.rows <= kFewPagedRows) return attend_few_rows<T>(tile, begin, end, scratch, state);
   for (int64_t key = begin; key < end; key += kPageKeys) {
     const int64_t page = tile.table[key / kPageKeys];
     const int count = clamp(end - key, kPageKeys);

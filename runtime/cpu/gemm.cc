@@ -15,6 +15,9 @@
 #include "cpu/gemm_float.h"
 #include "cpu/gemm_int8.h"
 #include "cpu/gemm_kernel.h"
+#include "cpu/kernels.h"
+#include "cpu/profile.h"
+#include "cpu/row_ops.h"
 #include "packhorse/error.h"
 
 // These functions come from the OpenMP runtime that oneDNN was linked with. They are weak because
@@ -32,6 +35,10 @@ using dnnl::memory;
 // The block sizes. The smaller ones are for the last rows of a batch. 1 is not among them, because
 // a matrix-vector kernel sums in another order.
 constexpr std::array<int64_t, 3> kRowCounts = {kBlockRows, 32, 16};
+
+// Input features that oneDNN's kernels may add up before they add the result to an earlier one,
+// those first that version 3.2 chooses. The last stands for all.
+constexpr std::array<int64_t, 7> kChunks = {512, 1024, 256, 2048, 128, 64, int64_t{1} << 40};
 
 }  // namespace
 
@@ -224,9 +231,12 @@ class OneDnnGemm final : public Gemm {
     keep_what_agrees();
   }
 
-  int64_t readable_rows(int64_t rows) const override { return kRowCounts[row_index(rows)]; }
+  int64_t readable_rows(int64_t rows) const override {
+    return in_stripes(rows) ? rows : kRowCounts[row_index(rows)];
+  }
 
   void run(const Block& block) const override {
+    if (in_stripes(block.rows)) return run_stripes(block, 0, shape_.out_features);
     Block rest = block;
     while (rest.rows > 0) {
       int64_t done = std::min(rest.rows, kBlockRows);
@@ -247,7 +257,18 @@ class OneDnnGemm final : public Gemm {
     }
   }
 
-  void run_panel(const Block& block, int64_t panel) const override {
+  int64_t columns_at_once(int64_t rows) const override {
+    return in_stripes(rows) ? kStripeColumns : layout_.columns;
+  }
+  void run_columns(const Block& block, int64_t begin, int64_t columns) const override {
+    if (in_stripes(block.rows)) return run_stripes(block, begin, columns);
+    for (int64_t done = 0; done < columns; done += layout_.columns) {
+      run_panel(block, (begin + done) / layout_.columns);
+    }
+  }
+
+ private:
+  void run_panel(const Block& block, int64_t panel) const {
     const size_t index = row_index(block.rows);
     const bool last = panel + 1 == layout_.panels;
     const int64_t begin = panel * layout_.columns;
@@ -270,7 +291,29 @@ class OneDnnGemm final : public Gemm {
     }
   }
 
- private:
+  // Whether so few rows are multiplied by multiply_stripe_, which gives them the same bits.
+  bool in_stripes(int64_t rows) const { return rows <= kFewRows && multiply_stripe_ != nullptr; }
+
+  void run_stripes(const Block& block, int64_t first, int64_t columns) const {
+    const CpuTimer timer(CpuPart::kProduct);
+    MultiplyStripe task;
+    task.x = block.x;
+    task.x_stride = shape_.in_features;
+    task.out_stride = block.out_stride;
+    task.rows = block.rows;
+    task.in_features = shape_.in_features;
+    task.chunk = chunk_;
+    task.stripe_bytes = static_cast<int64_t>(layout_.stripe_offset(kStripeColumns));
+    for (int64_t begin = first; begin < first + columns; begin += kStripeColumns) {
+      task.weight = static_cast<const char*>(block.weight) + layout_.stripe_offset(begin);
+      task.bias = shape_.bias ? block.bias + begin : nullptr;
+      task.out = static_cast<char*>(block.out) +
+                 static_cast<size_t>(begin - block.first_column) * size_of(shape_.out_dtype);
+      task.columns = std::min(kStripeColumns, first + columns - begin);
+      multiply_stripe_(task);
+    }
+  }
+
   // Makes a kernel for `rows` rows, but only with the oneDNN implementation that a full block has.
   // Another one would not agree, and might be oneDNN's slow reference code.
   bool make(int64_t rows, int64_t columns, const memory::desc& weight,
@@ -309,8 +352,8 @@ class OneDnnGemm final : public Gemm {
   }
 
   // Runs every kernel on the same rows in two orders. A row must give the same result wherever it
-  // stands. Smaller blocks and kernels for all panels are dropped unless they agree with the panels
-  // of a full block.
+  // stands. Smaller blocks, kernels for all panels and the kernel for stripes are dropped unless
+  // they agree with the panels of a full block.
   void keep_what_agrees() {
     std::vector<AllPanels> candidates = std::exchange(all_panels_, {});
     Probe probe(shape_, layout_, workers_);
@@ -328,6 +371,16 @@ class OneDnnGemm final : public Gemm {
       all_panels_.push_back(std::move(candidate));
       if (!agrees(all_panels_.back().rows)) all_panels_.pop_back();
     }
+    if (shape_.activation != Activation::kNone || !is_in_stripes(layout_, shape_.dtype)) return;
+    multiply_stripe_ = kernels_here().multiply_stripe[index_of(shape_.out_dtype)];
+    if (multiply_stripe_ == nullptr) return;
+    for (const int64_t chunk : kChunks) {
+      chunk_ = chunk;
+      int64_t rows = 1;
+      while (rows <= kFewRows && agrees(rows)) ++rows;
+      if (rows > kFewRows) return;
+    }
+    multiply_stripe_ = nullptr;
   }
 
   const DenseShape shape_;
@@ -337,6 +390,8 @@ class OneDnnGemm final : public Gemm {
   mutable std::array<std::optional<Kernel>, kRowCounts.size()> last_panel_;
   mutable std::vector<AllPanels> all_panels_;  // in descending order of rows
   std::array<bool, kRowCounts.size()> usable_ = {};
+  void (*multiply_stripe_)(const MultiplyStripe&) = nullptr;
+  int64_t chunk_ = 0;  // MultiplyStripe::chunk
 };
 
 }  // namespace

@@ -10,19 +10,13 @@ namespace {
 
 class FloatGemm final : public Gemm {
  public:
-  explicit FloatGemm(const DenseShape& shape)
-      : multiply_(kernels_here().multiply), shape_(shape), width_(panel_width(DType::kFloat32)) {}
+  explicit FloatGemm(const DenseShape& shape) : multiply_(kernels_here().multiply), shape_(shape) {}
 
   int64_t readable_rows(int64_t rows) const override { return rows; }
 
   void run(const Block& block) const override { run_columns(block, 0, shape_.out_features); }
-  void run_panel(const Block& block, int64_t panel) const override {
-    const int64_t begin = panel * width_;
-    run_columns(block, begin, std::min(width_, shape_.out_features - begin));
-  }
-
- private:
-  void run_columns(const Block& block, int64_t begin, int64_t columns) const {
+  int64_t columns_at_once(int64_t) const override { return panel_width(DType::kFloat32); }
+  void run_columns(const Block& block, int64_t begin, int64_t columns) const override {
     MultiplyRows task;
     task.x = static_cast<const float*>(block.x);
     task.x_stride = block.x_stride != 0 ? block.x_stride : shape_.in_features;
@@ -38,9 +32,9 @@ class FloatGemm final : public Gemm {
     multiply_(task);
   }
 
+ private:
   void (*const multiply_)(const MultiplyRows&);
   const DenseShape shape_;
-  const int64_t width_;
 };
 
 }  // namespace

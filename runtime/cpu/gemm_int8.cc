@@ -112,24 +112,24 @@ class Int8Gemm final : public Gemm {
         dequantize_(kernels_here().dequantize_rows[index_of(shape.out_dtype)]) {
     for (const int64_t rows : kRowCounts) make(rows);
     check_exact();
+    if (cpu_features().vnni && is_in_stripes(layout_, DType::kInt8)) {
+      multiply_stripe_ = kernels_here().multiply_stripe_int8;
+    }
   }
 
   int64_t readable_rows(int64_t) const override { return kBlockRows; }
 
-  void run(const Block& block) const override {
-    for (int64_t panel = 0; panel < layout_.panels; ++panel) run_panel(block, panel);
+  void run(const Block& block) const override { run_columns(block, 0, shape_.out_features); }
+
+  int64_t columns_at_once(int64_t rows) const override {
+    return in_stripes(rows) ? kStripeColumns : layout_.columns;
   }
 
-  void run_panel(const Block& block, int64_t panel) const override {
-    const Int8Weight weight(block.weight, layout_.bytes, shape_.out_features);
-    auto* sums = static_cast<int32_t*>(block.tile);
-    multiply(block, weight.panels, panel, sums);
-    const int64_t begin = panel * layout_.columns;
-    const auto offset = static_cast<size_t>(begin - block.first_column) * size_of(shape_.out_dtype);
-    const CpuTimer timer(CpuPart::kQuantize);
-    dequantize_({sums, block.x_scales, block.x_offsets, weight.scales + begin, weight.sums + begin,
-                 shape_.bias ? block.bias + begin : nullptr, static_cast<char*>(block.out) + offset,
-                 block.out_stride, block.rows, columns(panel), shape_.activation});
+  void run_columns(const Block& block, int64_t begin, int64_t columns) const override {
+    const int64_t width = columns_at_once(block.rows);
+    for (int64_t done = 0; done < columns; done += width) {
+      run_piece(block, begin + done, std::min(width, columns - done));
+    }
   }
 
  private:
@@ -139,11 +139,12 @@ class Int8Gemm final : public Gemm {
     std::optional<Kernel> full, last;
   };
 
-  int64_t columns(int64_t panel) const {
-    return panel + 1 == layout_.panels ? layout_.last_columns : layout_.columns;
-  }
+  bool in_stripes(int64_t rows) const { return rows <= kFewRows && multiply_stripe_ != nullptr; }
   void make(int64_t rows);
+  void run_piece(const Block& block, int64_t begin, int64_t columns) const;
   void multiply(const Block& block, const void* panels, int64_t panel, int32_t* sums) const;
+  void multiply_stripe(const Block& block, const void* panels, int64_t begin, int64_t columns,
+                       int32_t* sums) const;
   void check_exact() const;
 
   const DenseShape shape_;
@@ -151,6 +152,7 @@ class Int8Gemm final : public Gemm {
   GemmWorkers& workers_;
   void (*const dequantize_)(const DequantizeRows&);
   mutable std::vector<SizedKernels> kernels_;  // in descending order of rows
+  void (*multiply_stripe_)(const MultiplyStripe&) = nullptr;
 };
 
 void Int8Gemm::make(int64_t rows) {
@@ -171,8 +173,24 @@ void Int8Gemm::make(int64_t rows) {
   kernels_.push_back(std::move(made));
 }
 
-// Computes the integer sums of one panel: `sums` is [rows, columns(panel)], contiguous. It may be
-// written up to the next multiple of 64 rows.
+// Computes a stripe or a panel: sums first, then floats of them.
+void Int8Gemm::run_piece(const Block& block, int64_t begin, int64_t columns) const {
+  const Int8Weight weight(block.weight, layout_.bytes, shape_.out_features);
+  auto* sums = static_cast<int32_t*>(block.tile);
+  if (in_stripes(block.rows)) {
+    multiply_stripe(block, weight.panels, begin, columns, sums);
+  } else {
+    multiply(block, weight.panels, begin / layout_.columns, sums);
+  }
+  const auto offset = static_cast<size_t>(begin - block.first_column) * size_of(shape_.out_dtype);
+  const CpuTimer timer(CpuPart::kQuantize);
+  dequantize_({sums, block.x_scales, block.x_offsets, weight.scales + begin, weight.sums + begin,
+               shape_.bias ? block.bias + begin : nullptr, static_cast<char*>(block.out) + offset,
+               block.out_stride, block.rows, columns, shape_.activation});
+}
+
+// Computes the integer sums of one panel: `sums` is [rows, columns of the panel], contiguous. It
+// may be written up to the next multiple of 64 rows.
 void Int8Gemm::multiply(const Block& block, const void* panels, int64_t panel,
                         int32_t* sums) const {
   const bool last = panel + 1 == layout_.panels;
@@ -185,9 +203,25 @@ void Int8Gemm::multiply(const Block& block, const void* panels, int64_t panel,
     Kernel& kernel = last ? *best.last : *best.full;
     kernel.run(x, weight, nullptr, sums, block.worker, workers_);
     x += best.rows * shape_.in_features;
-    sums += best.rows * columns(panel);
+    sums += best.rows * (last ? layout_.last_columns : layout_.columns);
     rows -= best.rows;
   }
+}
+
+void Int8Gemm::multiply_stripe(const Block& block, const void* panels, int64_t begin,
+                               int64_t columns, int32_t* sums) const {
+  const CpuTimer timer(CpuPart::kProduct);
+  MultiplyStripe task;
+  task.x = block.x;
+  task.x_stride = shape_.in_features;
+  task.weight = static_cast<const char*>(panels) + layout_.stripe_offset(begin);
+  task.out = sums;
+  task.out_stride = columns;
+  task.rows = block.rows;
+  task.in_features = shape_.in_features;
+  task.columns = columns;
+  task.stripe_bytes = static_cast<int64_t>(layout_.stripe_offset(kStripeColumns));
+  multiply_stripe_(task);
 }
 
 // Runs each kernel on the largest possible products, in its last panel, and throws if a sum

@@ -1,9 +1,11 @@
 #include "cpu/gemm_kernel.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 
 #include "core/format.h"
+#include "cpu/kernels.h"
 #include "cpu/profile.h"
 #include "packhorse/error.h"
 
@@ -95,6 +97,19 @@ PackedLayout::PackedLayout(int64_t in_features, int64_t out_features, DType dtyp
   last = last_panel.weights_desc();
   full = panels > 1 ? describe(shape, kBlockRows, columns).weights_desc() : last;
   bytes = static_cast<size_t>(panels - 1) * full.get_size() + last.get_size();
+}
+
+bool is_in_stripes(const PackedLayout& layout, DType dtype) {
+  const auto group = static_cast<int64_t>(sizeof(int32_t) / size_of(dtype));
+  const memory::dims blocks = {16, kStripeColumns, group};
+  const memory::dims order = {0, 1, 0};
+  return std::ranges::all_of(std::array{&layout.full, &layout.last}, [&](const memory::desc* desc) {
+    if (desc->get_inner_blks() != blocks || desc->get_inner_idxs() != order) return false;
+    const memory::dims padded = desc->get_padded_dims();
+    const memory::dims strides = {16 * group * kStripeColumns, padded[0] * kStripeColumns};
+    return desc->get_strides() == strides && padded[1] % kStripeColumns == 0 &&
+           desc->get_size() == static_cast<size_t>(padded[0] * padded[1]) * size_of(dtype);
+  });
 }
 
 void pack_panel(const PackedLayout& layout, const void* weight, DType from_dtype, int64_t panel,

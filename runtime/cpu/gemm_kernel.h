@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cpu/gemm.h"
+#include "cpu/kernels.h"
 
 namespace packhorse::cpu {
 
@@ -33,7 +34,16 @@ struct PackedLayout {
   dnnl::memory::desc full;
   dnnl::memory::desc last;
   size_t bytes;
+
+  /// Where the stripe with a column begins, in bytes; only if is_in_stripes.
+  size_t stripe_offset(int64_t column) const {
+    return static_cast<size_t>(column / kStripeColumns) * full.get_size() /
+           static_cast<size_t>(full.get_padded_dims()[1] / kStripeColumns);
+  }
 };
+
+/// Whether oneDNN's layout is that of MultiplyStripe, stripe after stripe.
+bool is_in_stripes(const PackedLayout& layout, DType dtype);
 
 /// Packs one panel of a matrix [out_features, in_features] of dtype `from` into its place in
 /// `packed`.

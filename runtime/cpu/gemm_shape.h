@@ -58,7 +58,7 @@ class Gemm {
     const void* weight = nullptr;
     const float* bias = nullptr;
     void* out = nullptr;  // [out_rows, out_features]
-    /// The column of the layer at which `out` begins (only for `run_panel`).
+    /// The column of the layer at which `out` begins (only for `run_columns`).
     int64_t first_column = 0;
     int64_t out_stride = 0;  // elements between the beginnings of rows
     int64_t out_rows = 0;    // at least `rows`; rows up to this number may be overwritten
@@ -70,7 +70,10 @@ class Gemm {
   /// The block size that is used for `rows` <= kBlockRows rows. x is read up to this row.
   virtual int64_t readable_rows(int64_t rows) const = 0;
   virtual void run(const Block& block) const = 0;
-  virtual void run_panel(const Block& block, int64_t panel) const = 0;
+  /// The columns that a task of a block of `rows` <= kBlockRows rows should take.
+  virtual int64_t columns_at_once(int64_t rows) const = 0;
+  /// `begin` and `columns` are multiples of columns_at_once, or `columns` is what is left.
+  virtual void run_columns(const Block& block, int64_t begin, int64_t columns) const = 0;
 
   /// The bytes of scratch for one call, which holds the sums of a panel if they do not go to `out`
   /// at once.

@@ -140,6 +140,31 @@ struct PackColumns {
   float* packed = nullptr;  // [in_features * columns up to the next multiple of kPackedColumns]
 };
 
+/// The columns that MultiplyStripe computes: a stripe of a weight in the layout that oneDNN gives
+/// it. For every group of 2 (bfloat16) or 4 (int8) input features it has the elements of the group
+/// of one column after those of another; after the last input feature come zeros, at least up to
+/// the end of a group.
+inline constexpr int64_t kStripeColumns = 64;
+/// The most rows for which reading the weights from memory is what limits a product.
+inline constexpr int64_t kFewRows = 16;
+
+/// out = x W^T + bias for up to kFewRows rows and kStripeColumns columns, which reads the weight
+/// from memory once. x and the weight are bfloat16, and the bits of a sum are those of oneDNN's
+/// kernels; or x is uint8, the weight int8, and `out` the exact sums without a bias.
+struct MultiplyStripe {
+  const void* x = nullptr;
+  int64_t x_stride = 0;
+  const void* weight = nullptr;
+  const float* bias = nullptr;  // [columns], or null
+  void* out = nullptr;
+  int64_t out_stride = 0;
+  int64_t rows = 0, in_features = 0, columns = 0;
+  /// A sum is the sum, in order, of sums of so many input features (bfloat16 only; a multiple of
+  /// 32).
+  int64_t chunk = 0;
+  int64_t stripe_bytes = 0;  // from this stripe to the next
+};
+
 /// The most queries in one attention tile, and the most keys that it processes at a time.
 inline constexpr int kQueryTile = 128;
 inline constexpr int kKeyTile = 128;
@@ -284,6 +309,8 @@ struct Kernels {
   void (*write_paged_rows[2])(const PagedTile&, const SoftmaxState&);  // [dtype of out]
   void (*multiply)(const MultiplyRows&);
   void (*pack_columns)(const PackColumns&);
+  void (*multiply_stripe[2])(const MultiplyStripe&);    // [dtype of out]; null without AVX512-BF16
+  void (*multiply_stripe_int8)(const MultiplyStripe&);  // null without AVX-512; needs VNNI
   void (*lora_shrink[2])(const LoraShrink&);
   void (*lora_expand[2])(const LoraExpand&);
   void (*activate[2])(const ActivateElements&);

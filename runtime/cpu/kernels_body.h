@@ -25,6 +25,8 @@ namespace packhorse::cpu::PACKHORSE_ISA {
 //
 #include "cpu/gemm_kernel_float.h"
 //
+#include "cpu/gemm_kernel_stripe.h"
+//
 #include "cpu/lora_kernels.h"
 }  // namespace packhorse::cpu::PACKHORSE_ISA
 
@@ -52,6 +54,8 @@ const Kernels PACKHORSE_KERNELS = {
     .write_paged_rows = {isa::write_paged_rows<float>, isa::write_paged_rows<bfloat16>},
     .multiply = isa::multiply,
     .pack_columns = isa::pack_columns,
+    .multiply_stripe = {isa::kMultiplyStripe<float>, isa::kMultiplyStripe<bfloat16>},
+    .multiply_stripe_int8 = isa::kMultiplyStripeInt8,
     .lora_shrink = {isa::lora_shrink<float>, isa::lora_shrink<bfloat16>},
     .lora_expand = {isa::lora_expand<float>, isa::lora_expand<bfloat16>},
     .activate = {isa::activate_elements<float>, isa::activate_elements<bfloat16>},

@@ -16,6 +16,9 @@ namespace {
 
 // The number of rows in a task that processes rows of a split block one by one.
 constexpr int64_t kTaskRows = 8;
+// About as many tasks as a thread gets of a product of few rows: each reads weights that lie one
+// after another, and enough of them are left for threads that get more time than others.
+constexpr int64_t kTasksPerThread = 8;
 
 // A block that all threads share.
 struct Split {
@@ -28,7 +31,6 @@ struct Layer {
   const LinearWeight* weight = nullptr;
 
   explicit operator bool() const { return gemm != nullptr; }
-  int64_t panels() const { return panel_count(weight->out_features, weight->dtype); }
 };
 
 // One operator: x goes through `up`, if there is one, then through `last` into out.
@@ -59,7 +61,7 @@ struct Chain {
                     int worker) const;
   Source quantize(const void* from, int64_t stride, int64_t rows, const Quantized& to) const;
   Source finish_up(std::byte* rows_of_up, int64_t rows, const Quantized& to) const;
-  void gate_panel(const Buffers& own, int64_t rows, int64_t panel) const;
+  void gate_columns(const Buffers& own, int64_t rows, int64_t begin, int64_t columns) const;
   void gate_rows(const std::byte* from, std::byte* to, int64_t to_stride, int64_t rows,
                  int64_t columns) const;
   void run_whole(int64_t first_row, int64_t rows, int worker) const;
@@ -130,12 +132,10 @@ Source Chain::finish_up(std::byte* rows_of_up, int64_t rows, const Quantized& to
   return {rows_of_up, features};
 }
 
-// Applies the gate to one panel of a split block. Panels hold whole pairs of gate and up blocks.
-void Chain::gate_panel(const Buffers& own, int64_t rows, int64_t panel) const {
-  const int64_t begin = panel * panel_width(sizes.weights);
-  const int64_t columns = std::min(panel_width(sizes.weights), sizes.up_features - begin) / 2;
+// Applies the gate to some columns of a split block, which are whole pairs of gate and up blocks.
+void Chain::gate_columns(const Buffers& own, int64_t rows, int64_t begin, int64_t columns) const {
   gate_rows(own.up + sizes.float_bytes(begin), own.gated + sizes.float_bytes(begin / 2),
-            sizes.inner_features, rows, columns);
+            sizes.inner_features, rows, columns / 2);
 }
 
 void Chain::run_whole(int64_t first_row, int64_t rows, int worker) const {
@@ -173,8 +173,25 @@ void Chain::run() const {
            (task - whole) % tasks, worker);
     });
   };
+  // The rows of the largest split block: where there are few, each task takes fewer columns.
+  int64_t most_rows = 0;
+  for (int64_t i = 0; i < partition.split(); ++i) {
+    most_rows =
+        std::max(most_rows, partition.first_row_of_split(i + 1) - partition.first_row_of_split(i));
+  }
+  const auto step_by_columns = [&](const Layer& layer, auto body) {
+    const int64_t all = layer.weight->out_features;
+    int64_t width = layer.gemm->columns_at_once(most_rows);
+    if (most_rows <= kFewRows) {
+      width *= std::max<int64_t>(1, all / (width * kTasksPerThread * pool.threads()));
+    }
+    step((all + width - 1) / width, [&](const Split& split, int64_t task, int worker) {
+      const int64_t begin = task * width;
+      body(split, begin, std::min(width, all - begin), worker);
+    });
+  };
   const auto step_by_rows = [&](auto body) {
-    step(kBlockRows / kTaskRows, [&](const Split& split, int64_t task, int) {
+    step((most_rows + kTaskRows - 1) / kTaskRows, [&](const Split& split, int64_t task, int) {
       const int64_t row = task * kTaskRows;
       const int64_t rows = std::min(kTaskRows, split.rows - row);
       if (rows > 0) body(split, row, rows);
@@ -190,10 +207,12 @@ void Chain::run() const {
     });
   }
   if (up) {
-    step(up.panels(), [&](const Split& split, int64_t panel, int worker) {
+    step_by_columns(up, [&](const Split& split, int64_t begin, int64_t columns, int worker) {
       const Target to = {split.own.up, sizes.up_features, kBlockRows};
-      up.gemm->run_panel(block(up, split.rows, input(split, worker), to, worker), panel);
-      if (sizes.gated() && !sizes.quantized()) gate_panel(split.own, split.rows, panel);
+      up.gemm->run_columns(block(up, split.rows, input(split, worker), to, worker), begin, columns);
+      if (sizes.gated() && !sizes.quantized()) {
+        gate_columns(split.own, split.rows, begin, columns);
+      }
     });
     if (sizes.quantized()) {
       step_by_rows([&](const Split& split, int64_t row, int64_t rows) {
@@ -202,12 +221,12 @@ void Chain::run() const {
       });
     }
   }
-  step(last.panels(), [&](const Split& split, int64_t panel, int worker) {
+  step_by_columns(last, [&](const Split& split, int64_t begin, int64_t columns, int worker) {
     const Source from = !up                 ? input(split, worker)
                         : sizes.quantized() ? split.own.inner.source()
                                             : Source{split.own.gated, sizes.inner_features};
     const Target to = target(split.first_row, split.rows, split.own.result);
-    last.gemm->run_panel(block(last, split.rows, from, to, worker), panel);
+    last.gemm->run_columns(block(last, split.rows, from, to, worker), begin, columns);
   });
   if (!end) return;
   step_by_rows([&](const Split& split, int64_t row, int64_t rows) {

@@ -174,7 +174,24 @@ class Row {
     return best;
   }
 
+  // The first token with the largest key, where every token may come as it is.
+  size_t most_likely() const {
+    // As signed numbers, of which this compiles to vector code.
+    const auto key = [](float logit) {
+      return static_cast<int32_t>(logit_key(logit) ^ 0x80000000u);
+    };
+    int32_t largest = INT32_MIN;
+    for (float logit : logits_) largest = std::max(largest, key(logit));
+    size_t token = 0;
+    while (key(logits_[token]) != largest) ++token;
+    return token;
+  }
+
   int32_t choose() {
+    if (row_.temperature == 0 && row_.counts < 0 && row_.mask < 0) {
+      const size_t best = most_likely();
+      return logit_key(logits_[best]) <= kImpossibleKey ? -1 : static_cast<int32_t>(best);
+    }
     const size_t best = fill_keys();
     if (keys_[best] <= kImpossibleKey) return -1;
     const double largest = logit_of_key(keys_[best]);

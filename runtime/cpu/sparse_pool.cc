@@ -89,7 +89,7 @@ void sparse_pool(const SparsePoolArgs& args, GemmSet& gemms, const Kernels& kern
       block.rows = end - first;
       block.x = first < whole ? args.x.as<char>() + static_cast<size_t>(first) * row_bytes
                               : static_cast<const void*>(scratch.last_rows);
-      gemm.run_panel(block, panel);
+      gemm.run_columns(block, begin, block.out_stride);
       const CpuTimer timer(CpuPart::kOther);
       for (int64_t row = first; row < end;) {
         while (cu_seqlens[sequence + 1] <= row) ++sequence;

@@ -19,17 +19,21 @@ constexpr uint32_t kJoined = 0x7fff;
 constexpr uint32_t kOpen = 0x8000;
 constexpr uint32_t kEpoch = 0x10000;
 
-// These spins take 10 to 20 us: longer than the gap between two operators of a model, and short
-// enough for a shared machine.
-constexpr int kSpins = 300;
+// How long threads spin before they sleep, in ticks of the time stamp counter, of which processors
+// have 2 to 4 in a nanosecond. Idle workers spin for 10 to 20 us: longer than the gap between two
+// operators of a model, and short enough for a shared machine. A caller waits for workers that have
+// joined its loop, and so run; to be woken would take longer than most of what they have to do.
+constexpr uint64_t kIdleTicks = 40000;
+constexpr uint64_t kCallerTicks = 300000;
 
 // Waits until `state` differs from `seen` and returns its value.
-uint32_t wait_for_change(const std::atomic<uint32_t>& state, uint32_t seen) {
-  for (int i = 0; i < kSpins; ++i) {
+uint32_t wait_for_change(const std::atomic<uint32_t>& state, uint32_t seen, uint64_t ticks) {
+  const uint64_t start = __rdtsc();
+  do {
     const uint32_t now = state.load(std::memory_order_acquire);
     if (now != seen) return now;
     _mm_pause();
-  }
+  } while (__rdtsc() - start < ticks);
   state.wait(seen, std::memory_order_acquire);
   return state.load(std::memory_order_acquire);
 }
@@ -96,7 +100,7 @@ void ThreadPool::run(const Loop& loop) {
     state_.notify_all();
     claim(0);
     uint32_t state = state_.fetch_sub(kOpen, std::memory_order_acq_rel) - kOpen;
-    while ((state & kJoined) != 0) state = wait_for_change(state_, state);
+    while ((state & kJoined) != 0) state = wait_for_change(state_, state, kCallerTicks);
     if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
     next = next_.load(std::memory_order_relaxed);
   } while (next < loop.count);
@@ -105,7 +109,7 @@ void ThreadPool::run(const Loop& loop) {
 void ThreadPool::work(int worker) {
   uint32_t seen = 0;
   while (true) {
-    uint32_t state = wait_for_change(state_, seen);
+    uint32_t state = wait_for_change(state_, seen, kIdleTicks);
     if (stop_.load(std::memory_order_relaxed)) return;
     const bool new_loop = (state & kOpen) != 0 && (state ^ seen) >= kEpoch;
     if (new_loop) {

@@ -151,6 +151,7 @@ Planned plan(const std::string& spec_json, const GenerationOptions& options) {
       .model = open_model(spec_json, session_options(options)), .shape = {}, .plan = {}};
   LoadedModel& model = planned.model;
   check_spec(model.spec);
+  model.precision.decoder = model.precision.layers;
   count_memory(model, [&](const ModelWeights& weights, Arena& arena) {
     planned.shape = kv_cache_shape(model.spec.stack, weights.stack, weights.stem.word_table.dtype);
     take_buffers(model.spec, weights, options, model.backend, arena);

@@ -122,9 +122,15 @@ LinearWeight LayerPacker::dense(const std::string& name, int64_t out_features, i
 }
 
 LinearWeight LayerPacker::padded_dense(const std::string& name, int64_t out_features,
-                                       int64_t in_features, bool bias, const std::string& weight) {
+                                       int64_t in_features, bool bias) {
+  return padded_dense(name, out_features, in_features, bias, precision_.rest, {});
+}
+
+LinearWeight LayerPacker::padded_dense(const std::string& name, int64_t out_features,
+                                       int64_t in_features, bool bias, const LinearFormat& format,
+                                       const std::string& weight) {
   return linear(name, {{name, whole(out_features), bias, weight}}, padded(out_features),
-                whole(in_features), width(in_features), precision_.rest);
+                whole(in_features), width(in_features), format);
 }
 
 LinearWeight LayerPacker::gathering(const std::string& name, const Spread& columns,

@@ -92,10 +92,12 @@ class LayerPacker {
   /// Precision::rest.
   LinearWeight dense(const std::string& name, int64_t out_features, int64_t in_features,
                      bool bias = true);
-  /// A dense layer in the format Precision::rest, whose output features are `padded`. `weight`: as
-  /// Part::weight.
+  /// A dense layer in the format Precision::rest, whose output features are `padded`.
   LinearWeight padded_dense(const std::string& name, int64_t out_features, int64_t in_features,
-                            bool bias, const std::string& weight = {});
+                            bool bias);
+  /// Likewise in another format. `weight`: as Part::weight.
+  LinearWeight padded_dense(const std::string& name, int64_t out_features, int64_t in_features,
+                            bool bias, const LinearFormat& format, const std::string& weight);
   /// A layer that moves groups of columns which lie apart together: out[columns.extent, padded] =
   /// x W^T.
   LinearWeight gathering(const std::string& name, const Spread& columns, int64_t in_features);

@@ -5,11 +5,13 @@
 
 namespace packhorse {
 
-/// Only the layers of the stack may be quantised: they hold nearly all of the weights. Embeddings,
-/// norms and heads affect results most and cost little, so they never are.
+/// The layers of the stack may be quantised: they hold nearly all of the weights. Embeddings, norms
+/// and heads affect results most and cost little, so they never are, but for one: a model that
+/// generates reads the whole matrix of its language model head for every token.
 struct Precision {
-  LinearFormat layers;  // the dense layers of attention and of feed-forward blocks
-  LinearFormat rest;    // the dense layers of stem, convolution and heads: never quantised
+  LinearFormat layers;   // the dense layers of attention and of feed-forward blocks
+  LinearFormat rest;     // the dense layers of stem, convolution and heads: never quantised
+  LinearFormat decoder;  // the language model head: that of `layers` in a model that generates
 
   /// The dtype of activations, tables and outputs.
   DType floats() const { return rest.compute; }
@@ -18,7 +20,7 @@ struct Precision {
 /// The precision of a model that is loaded with `dtype`. Throws as LinearPacker::format does.
 inline Precision precision_of(DType dtype, const LinearPacker& packer) {
   const LinearFormat format = packer.format(dtype);
-  return {format, format.plain()};
+  return {format, format.plain(), format.plain()};
 }
 
 }  // namespace packhorse

@@ -12,11 +12,8 @@ using namespace packhorse::test;
 
 namespace {
 
-nlohmann::json causal_spec() {
-  nlohmann::json spec = tiny_spec();
-  spec["attention"]["mask"] = "causal";
-  spec["heads"] = {{"lm", {{"tied", true}}}};
-  return spec;
+std::string causal_spec() {
+  return tiny_spec(R"({"attention": {"mask": "causal"}, "heads": {"lm": {"tied": true}}})");
 }
 
 GenerationOptions options_for(int64_t max_adapters) {
@@ -91,7 +88,7 @@ TEST(an_adapter_is_what_merging_it_would_give) {
                             "layers.0.ffn.up", "layers.1.ffn.down"}) {
     adapter.merge_into(merged, layer);
   }
-  const std::string spec = causal_spec().dump();
+  const std::string spec = causal_spec();
   const auto plain = GenerationSession::load(spec, *weights.source(), options_for(0));
   const auto other = GenerationSession::load(spec, *merged.source(), options_for(0));
   const auto session = GenerationSession::load(spec, *weights.source(), options_for(2));

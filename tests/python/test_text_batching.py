@@ -374,6 +374,7 @@ def test_handlers_may_not_run_what_they_interrupt(
     assert "signal handler" in found["error"]
 
 
+FILES = ("text/batching.py", "text/parts.py")
 LEADING = ("_lead", "_choose", "_run_alone", "_run_together", "_leave", "wake")
 
 
@@ -389,7 +390,7 @@ def inject(number: int, raised: list[str]) -> Callable[[FrameType, str, Any], An
 
     def step(frame: FrameType, event: str, _argument: Any) -> Any:
         code = frame.f_code
-        if not code.co_filename.endswith("batching.py") or code.co_name not in LEADING:
+        if not code.co_filename.endswith(FILES) or code.co_name not in LEADING:
             return None
         place = (frame, frame.f_lineno)
         if event in ("call", "line") and place not in seen and not raised:

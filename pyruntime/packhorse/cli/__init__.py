@@ -32,7 +32,7 @@ def main() -> None:
     try:
         app()
     except ModuleNotFoundError as error:
-        if error.name not in ("tokenizers", "jinja2", "llguidance"):
+        if "(extra " not in str(error):  # it is not the message of `missing_package`
             raise
         _fail(str(error), EXIT_USAGE)
     except OSError as error:

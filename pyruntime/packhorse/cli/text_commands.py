@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from packhorse.cli.cluster import Cluster, embed_folders
 from packhorse.cli.options import (
     Errors,
     File,
@@ -25,17 +26,25 @@ from packhorse.cli.options import (
 
 def embed(
     model: Model,
-    file: File,
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="Text, one per line, UTF-8; - is stdin. With --ray, files and folders.",
+        ),
+    ],
     prompts: Prompts,
     pooling: Pooling,
     loading: Loading,
+    cluster: Cluster,
     output: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--output",
             "-o",
             metavar="FILE",
-            help="File to write, .npy or .jsonl; by default lines of JSON to stdout.",
+            help="File to write, .npy or .jsonl; by default lines of JSON to stdout. With --ray, a "
+            "folder.",
         ),
     ] = None,
     format: Annotated[
@@ -69,13 +78,25 @@ def embed(
     """Embed each line of a text: one vector per line, in order."""
     from packhorse.cli import embedding
 
+    if len(files) > 1 and not cluster.ray:
+        raise typer.BadParameter(f"{len(files)} files, expected one (several need --ray)")
+
     options = prompts.arguments() | {
         "truncate_dim": truncate_dim,
         "dtype": output_dtype,
         "ranges": embedding.read_ranges(calibration, output_dtype),
     }
     load = loading.arguments() | pooling.arguments()
-    embedding.embed_file(model, file, errors, output, format, load, options)
+    if cluster.ray:
+        if format is not None or errors != "strict":
+            raise ValueError(
+                f"--{'errors' if format is None else 'format'} has no effect with --ray"
+            )
+        embed_folders(model, files, output, cluster, load, options)
+        return
+    cluster.check_unused()
+    target = None if output is None else Path(output)
+    embedding.embed_file(model, Path(files[0]), errors, target, format, load, options)
 
 
 def embed_sparse(

@@ -11,7 +11,7 @@ from typing import Any
 
 from packhorse.heads import require_head
 from packhorse.result import RunResult
-from packhorse.text.batching import Request
+from packhorse.text.parts import Request
 from packhorse.text.runner import TextRunner
 from packhorse.text.spans import AnswerOptions, find_answers
 from packhorse.text.windows import Window, Windows, logits_by_text, prepare_windows

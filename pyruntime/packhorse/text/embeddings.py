@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from packhorse.names import EmbeddingDtype
 from packhorse.result import FloatArray, RunResult
-from packhorse.text.batching import Request
 from packhorse.text.checks import Text
+from packhorse.text.parts import Request
 from packhorse.text.runner import Progress, TextRunner, as_texts
 from packhorse.text.settings import choose_prompt
 

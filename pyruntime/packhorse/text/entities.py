@@ -8,8 +8,8 @@ from typing import Any
 from packhorse.heads import require_head
 from packhorse.names import AggregationStrategy
 from packhorse.result import FloatArray, RunResult
-from packhorse.text.batching import Request
 from packhorse.text.checks import Text
+from packhorse.text.parts import Request
 from packhorse.text.runner import Progress, TextRunner
 from packhorse.text.tagging import (
     STRATEGIES,

@@ -16,7 +16,7 @@ from packhorse.text.generation_options import (
     RequestOptions,
     check_options,
 )
-from packhorse.text.generator import FOREVER, Generator, TextStreaming, as_asked
+from packhorse.text.generator import FOREVER, Generator, TextRequest, TextStreaming, as_asked
 from packhorse.text.runner import TextRunner
 from packhorse.text.structured import Grammars
 
@@ -85,6 +85,26 @@ class TextGeneration:
         asked = self._options(1, options)
         _check_stream("prompt", prompt, isinstance(prompt, str), asked)
         return self._generator.stream("prompt", self.prompt_ids(prompt, 0), asked, True, timeout_s)
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """What the model's files say about sampling, by names of `Sampling`."""
+        return self._defaults
+
+    def submit(
+        self,
+        name: str,
+        prompt: Int32Array,
+        n: int,
+        options: Mapping[str, Any],
+        *,
+        continues: bool,
+    ) -> TextRequest:
+        """Starts generating from token ids, without waiting for anything. Arguments as of
+        `Generator.submit` and `generate`."""
+        check_options("submit", options, GenerateCall)
+        asked = self._options(n, options)
+        return self._generator.submit(name, prompt, asked, continues, timeout_s=0)
 
     def chat(
         self,

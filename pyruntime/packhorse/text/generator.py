@@ -90,6 +90,10 @@ class TextRequest:
 
         Raises RuntimeError where the request failed.
         """
+        return self.read_all()[0]
+
+    def read_all(self) -> list[str]:
+        """What has come of the text of each sequence. Raises as `read`."""
         texts = [sequence.read() for sequence in self._sequences]
         for i in range(len(texts)):
             if self.request.finish_reason(i) == "error":
@@ -99,11 +103,19 @@ class TextRequest:
                     raise RuntimeError(f"{self._name}: {error}") from None
         if self.ended:
             self.request.cancel()  # a stop string may have ended it before the engine knows
-        return texts[0]
+        return texts
 
     @property
     def ended(self) -> bool:
         return all(sequence.ended for sequence in self._sequences)
+
+    def has_ended(self, sequence: int) -> bool:
+        """Whether one sequence has."""
+        return self._sequences[sequence].ended
+
+    def so_far(self, sequence: int) -> Generation:
+        """What was read of one sequence; its finish_reason counts when it has ended."""
+        return self._sequences[sequence].result()
 
     def results(self) -> list[Generation]:
         """When it has ended."""

@@ -11,8 +11,8 @@ from packhorse.heads import classifier_of, require_head
 from packhorse.names import Truncation
 from packhorse.pairs import sigmoid
 from packhorse.result import FloatArray, RunResult
-from packhorse.text.batching import Request
 from packhorse.text.checks import Text
+from packhorse.text.parts import Request
 from packhorse.text.runner import Progress, TextRunner
 
 

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from packhorse.heads import require_head
 from packhorse.packing import Int32Array
 from packhorse.result import FloatArray, RunResult
-from packhorse.text.batching import Request
 from packhorse.text.checks import Text
 from packhorse.text.labels import softmax
+from packhorse.text.parts import Request
 from packhorse.text.runner import TextRunner, as_texts
 
 

@@ -10,8 +10,9 @@ from packhorse.names import OutputName
 from packhorse.packing import Int32Array
 from packhorse.result import RunResult
 from packhorse.session import Session
-from packhorse.text.batching import Batcher, Request
+from packhorse.text.batching import Batcher
 from packhorse.text.checks import Text, check_types
+from packhorse.text.parts import Request
 from packhorse.text.settings import longest_sequence
 from packhorse.text.streaming import prepare_ahead
 from packhorse.text.token_arrays import TokenArrays

@@ -10,8 +10,8 @@ import numpy as np
 from packhorse.names import Truncation
 from packhorse.pairs import as_scores, check_scores
 from packhorse.result import FloatArray, RunResult
-from packhorse.text.batching import Request
 from packhorse.text.checks import Text
+from packhorse.text.parts import Request
 from packhorse.text.runner import Progress, TextRunner, as_texts
 from packhorse.text.settings import choose_prompt
 from packhorse.text.template import find_template

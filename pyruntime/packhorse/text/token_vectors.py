@@ -9,8 +9,8 @@ import numpy as np
 
 from packhorse.heads import require_head
 from packhorse.result import FloatArray, RunResult
-from packhorse.text.batching import Request
 from packhorse.text.checks import Text
+from packhorse.text.parts import Request
 from packhorse.text.runner import Progress, TextRunner
 from packhorse.text.settings import choose_prompt
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from packhorse.result import FloatArray, RunResult
-from packhorse.text.batching import Request
 from packhorse.text.checks import Text
+from packhorse.text.parts import Request
 from packhorse.text.runner import TextRunner
 from packhorse.text.token_arrays import TokenArrays
 from packhorse.text.tokenizer import TextTokenizer

@@ -10,8 +10,9 @@ LmWeights build_lm(const Spec& spec, LayerPacker& packer) {
   LmWeights weights;
   if (head.projection)
     weights.projection = packer.dense("lm.projection", width, spec.hidden_size, false);
-  weights.decoder = packer.padded_dense("lm.decoder", spec.stem.vocab_size, width, head.bias,
-                                        head.tied ? "embeddings.word" : "");
+  weights.decoder =
+      packer.padded_dense("lm.decoder", spec.stem.vocab_size, width, head.bias,
+                          packer.precision().decoder, head.tied ? "embeddings.word" : "");
   return weights;
 }
 

@@ -1,0 +1,72 @@
+"""Writes one language model in the forms that the engines of cpu_decode.py take.
+
+    python benchmarks/cpu_decode_models.py MODEL.gguf FOLDER
+
+Run it with a Python that has transformers, torch, gguf and (for CTranslate2) ctranslate2. The
+weights are those of the GGUF file, decoded to float32: f32.gguf, bf16.gguf and q8_0.gguf for
+llama.cpp, hf/ for transformers, and ct2-float32/, ct2-int8/ for CTranslate2.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+import transformers
+
+TYPES = {
+    "f32": gguf.GGMLQuantizationType.F32,
+    "bf16": gguf.GGMLQuantizationType.BF16,
+    "q8_0": gguf.GGMLQuantizationType.Q8_0,
+}
+FILE_TYPES = {"f32": 0, "bf16": 32, "q8_0": 7}
+
+
+def write_gguf(source: gguf.GGUFReader, name: str, path: Path) -> None:
+    """The same metadata and tensors, matrices in another type."""
+    field = source.get_field("general.architecture")
+    writer = gguf.GGUFWriter(path, field.contents() if field else "llama")
+    for key, value in source.fields.items():
+        if key.startswith("GGUF.") or key == "general.architecture":
+            continue
+        kind = value.types[0]
+        contents = FILE_TYPES[name] if key == "general.file_type" else value.contents()
+        writer.add_key_value(key, contents, kind, value.types[-1])
+    for tensor in source.tensors:
+        data = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        kind = TYPES[name] if data.ndim > 1 else TYPES["f32"]
+        writer.add_tensor(tensor.name, gguf.quants.quantize(data, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def main() -> None:
+    source, target = Path(sys.argv[1]), Path(sys.argv[2])
+    target.mkdir(parents=True, exist_ok=True)
+    reader = gguf.GGUFReader(source)
+    for name in TYPES:
+        write_gguf(reader, name, target / f"{name}.gguf")
+    folder = target / "hf"
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        source.parent, gguf_file=source.name, dtype=torch.float32
+    )
+    model.save_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+    tokenizer.save_pretrained(folder)
+    try:
+        from ctranslate2.converters import TransformersConverter
+    except ModuleNotFoundError:
+        return
+    for quantization in ("float32", "int8"):
+        TransformersConverter(str(folder)).convert(
+            str(target / f"ct2-{quantization}"), quantization=quantization, force=True
+        )
+
+
+if __name__ == "__main__":
+    main()

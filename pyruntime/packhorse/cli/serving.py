@@ -1,0 +1,96 @@
+"""The command that serves models over HTTP."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from packhorse.serve.settings import ENVIRONMENT, Settings, kind_of
+
+
+def _option(one: Field[Any], hint: Any) -> inspect.Parameter:
+    """The flag of a setting. Its default is None, so that what was not given is known."""
+    kind = kind_of(hint)
+    metadata = one.metadata
+    flags = [f"--{one.name.replace('_', '-')}"]
+    if kind is bool:
+        flags = [f"{flags[0]}/--no-{flags[0][2:]}"]
+    several = kind not in (str, int, float, bool)
+    default = one.default_factory() if callable(one.default_factory) else one.default
+    shown = ", ".join(default) if isinstance(default, tuple) else default
+    info = typer.Option(
+        *flags,
+        help=metadata["help"],
+        metavar=None if kind is bool else metadata["metavar"] or ("N" if kind is int else "NAME"),
+        rich_help_panel=metadata["panel"],
+        envvar=f"{ENVIRONMENT}{one.name.upper()}",
+        show_default=str(shown) if shown not in (None, "", False) else False,
+    )
+    annotation: Any = Annotated[(list[str] if several else kind) | None, info]
+    return inspect.Parameter(
+        one.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )
+
+
+Models = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[MODEL]...",
+        help="A model folder, a GGUF file, or a model's name on the Hugging Face hub; NAME=MODEL "
+        "serves it under another name.",
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        envvar=f"{ENVIRONMENT}CONFIG",
+        help="Settings as TOML: each flag by its name with underscores, and models as tables.",
+    ),
+]
+
+
+def _command() -> Callable[..., None]:
+    hints = get_type_hints(Settings)
+    options = [_option(one, hints[one.name]) for one in fields(Settings) if one.name != "models"]
+
+    def serve(models: list[str] | None, config: Path | None, **given: Any) -> None:
+        given = {name: None if value == [] else value for name, value in given.items()}
+        settings = Settings.load(models or (), config, **given)
+        if not settings.models:
+            raise ValueError("there is no model to serve: name one, or list some in --config")
+        _run(settings)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter("models", keyword, default=None, annotation=Models),
+        inspect.Parameter("config", keyword, default=None, annotation=Config),
+        *options,
+    ]
+    serve.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    serve.__annotations__ = {one.name: one.annotation for one in parameters}
+    serve.__doc__ = """Serve models over HTTP, by the protocols of text-embeddings-inference, OpenAI
+    and Cohere. Stops on SIGTERM or Ctrl-C, when what runs has finished."""
+    return serve
+
+
+def _run(settings: Settings) -> None:
+    try:
+        from packhorse.serve.server import run
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package == "packhorse":
+            raise
+        from packhorse_weights.extras import missing_package
+
+        raise missing_package("serve", package, "serving") from None
+    run(settings)
+
+
+SERVE_COMMANDS = (_command(),)

@@ -1,0 +1,15 @@
+"""Packhorse on the machines of a Ray cluster (extra `ray`, docs/scale.md).
+
+packhorse.ray.embed("documents/", "model-folder", output="vectors/")     # Parquet in, Parquet out
+dataset.map_batches(packhorse.ray.Embedder, fn_constructor_kwargs={"model": "model-folder"}, ...)
+
+serve.run(packhorse.ray.deployment("model-folder", num_gpus=1, max_replicas=8).bind())
+
+Ray and pyarrow are imported when something here is used.
+"""
+
+from packhorse.ray.embedder import Embedder
+from packhorse.ray.embedding import Embedded, embed
+from packhorse.ray.serving import deployment
+
+__all__ = ["Embedded", "Embedder", "deployment", "embed"]

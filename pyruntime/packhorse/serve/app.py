@@ -1,0 +1,109 @@
+"""The application: all routes of a server, for any ASGI server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Mount
+
+from packhorse.serve.endpoint import cohere_style, openai_style, tei_style
+from packhorse.serve.exchange import Receive, Scope, Send
+from packhorse.serve.protocols import (
+    admin,
+    cohere_embed,
+    health,
+    openai_embeddings,
+    openai_generation,
+    page,
+    rerankers,
+    tei,
+    tei_text,
+)
+from packhorse.serve.routes import Line, Routes
+from packhorse.serve.service import Service
+from packhorse.serve.settings import Settings
+
+LINES = (
+    Line("GET", "/", page.index, tei_style, public=True),
+    Line("GET", "/page/", page.file, tei_style, public=True),
+    Line("POST", "/", tei.root, tei_style),
+    Line("POST", "/embed", tei.embed, tei_style),
+    Line("POST", "/embed_all", tei.embed_all, tei_style),
+    Line("POST", "/embed_sparse", tei.embed_sparse, tei_style),
+    Line("POST", "/rerank", tei.rerank, tei_style),
+    Line("POST", "/predict", tei.predict, tei_style),
+    Line("POST", "/similarity", tei.similarity, tei_style),
+    Line("POST", "/tokenize", tei_text.tokenize, tei_style),
+    Line("POST", "/decode", tei_text.decode, tei_style),
+    Line("GET", "/info", tei_text.info, tei_style),
+    Line("POST", "/embeddings", openai_embeddings.embeddings, openai_style),
+    Line("POST", "/v1/embeddings", openai_embeddings.embeddings, openai_style),
+    Line("POST", "/v1/completions", openai_generation.completions, openai_style),
+    Line("POST", "/v1/chat/completions", openai_generation.chat, openai_style),
+    Line("POST", "/v1/rerank", rerankers.rerank, openai_style),
+    Line("POST", "/v1/score", rerankers.scores, openai_style),
+    Line("POST", "/score", rerankers.scores, openai_style),
+    Line("POST", "/v2/embed", cohere_embed.embed, cohere_style),
+    Line("POST", "/v2/rerank", rerankers.cohere_rerank, cohere_style),
+    Line("GET", "/v1/models", openai_embeddings.models, openai_style),
+    Line("GET", "/v1/models/", openai_embeddings.model, openai_style),
+    Line("GET", "/models", admin.list_models, tei_style),
+    Line("POST", "/models", admin.load_model, tei_style),
+    Line("GET", "/models/", admin.show_model, tei_style),
+    Line("POST", "/models/", admin.change_model, tei_style),
+    Line("DELETE", "/models/", admin.unload_model, tei_style),
+    Line("GET", "/health", health.health, tei_style, public=True),
+    Line("GET", "/ping", health.health, tei_style, public=True),
+    Line("GET", "/ready", health.ready, tei_style, public=True),
+    Line("GET", "/metrics", health.metrics, tei_style, public=True),
+    Line("GET", "/openapi.json", health.openapi, tei_style, public=True),
+)
+
+
+class Application(Starlette):
+    """Starlette, which is asked only for what it adds: the lifespan, and CORS where that is on."""
+
+    def __init__(self, service: Service) -> None:
+        @asynccontextmanager
+        async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+            await service.start()
+            try:
+                yield
+            finally:
+                await service.stop()
+
+        origins = list(service.settings.cors_allow_origin)
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["*"],
+        )
+        self._routes = Routes(service, LINES)
+        self._direct = not origins
+        super().__init__(
+            routes=[Mount("/", self._routes)],
+            middleware=[cors] if origins else [],
+            lifespan=lifespan,
+        )
+        self.state.service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._direct and scope["type"] == "http":
+            await self._routes(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+def create_app(settings: Settings | None = None) -> Application:
+    """The application with these settings; None: those of the environment (`Settings.load`).
+
+    Its models are loaded when the server that runs it begins (the lifespan protocol of ASGI), and
+    freed when it ends. `app.state.service` is its `Service`.
+    """
+    return Application(Service(settings if settings is not None else Settings.load()))

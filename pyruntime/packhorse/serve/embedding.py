@@ -1,0 +1,89 @@
+"""Embeddings for all protocols: which task a request is, and how vectors are written."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from packhorse.names import EmbeddingDtype
+from packhorse.serve.checks import Inputs
+from packhorse.serve.errors import ServeError
+from packhorse.serve.model import AnyTask, ServedModel
+from packhorse.serve.tasks import OfIds
+from packhorse.text.embeddings import Embedding
+from packhorse.text.runner import TextRunner
+
+EMBEDS = "an embedding model"
+
+
+def _embedding(
+    runner: TextRunner,
+    truncation: bool,
+    prompt_name: str | None,
+    truncate_dim: int | None,
+    normalize: bool | None,
+    dtype: EmbeddingDtype,
+) -> Embedding:
+    own = bool(runner.session.config.get("embedding", {}).get("normalize"))
+    if normalize is False and own:
+        raise ValueError(
+            "normalize is false, but this model's own embeddings have length 1: serve it with "
+            "normalize = false to have others"
+        )
+    if normalize is None:
+        normalize = own and truncate_dim is not None
+    return Embedding(
+        runner,
+        prompt=None,
+        prompt_name=prompt_name,
+        truncate_dim=truncate_dim,
+        normalize=normalize and (not own or truncate_dim is not None),
+        dtype=dtype,
+        ranges=None,
+        max_length=None,
+        truncation=truncation,
+    )
+
+
+def _of_ids(runner: TextRunner, truncation: bool, **options: Any) -> OfIds:
+    task = _embedding(runner, truncation, **options)
+    return OfIds(runner, task, "embedding", truncation)
+
+
+def embedding_task(
+    model: ServedModel,
+    inputs: Inputs,
+    *,
+    truncation: bool,
+    prompt_name: str | None = None,
+    truncate_dim: int | None = None,
+    normalize: bool | None = None,
+    dtype: EmbeddingDtype = "float32",
+) -> AnyTask:
+    """normalize: None: as the model does, and to length 1 again where dimensions are cut off such
+    vectors. The other options are those of `TextModel.embed`. Raises ServeError."""
+    if inputs.ids and prompt_name is not None:
+        raise ServeError("validation", "prompt_name goes before texts, and the inputs are ids")
+    return model.task(
+        _of_ids if inputs.ids else _embedding,
+        truncation=truncation,
+        prompt_name=prompt_name,
+        truncate_dim=truncate_dim,
+        normalize=normalize,
+        dtype=dtype,
+    )
+
+
+def as_base64(row: npt.NDArray[Any]) -> str:
+    """The bytes of a row, little endian."""
+    return base64.b64encode(np.ascontiguousarray(row).data).decode("ascii")
+
+
+def contiguous(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Rows that orjson takes. Raises ServeError for those that JSON has no numbers for."""
+    if not np.isfinite(rows).all():
+        raise ServeError("backend", "the model gave numbers that are not finite")
+    return np.ascontiguousarray(rows)

@@ -1,0 +1,155 @@
+"""A route: from ASGI to a function that answers, with what every request needs around it."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from packhorse.serve.errors import ClientGoneError, ServeError
+from packhorse.serve.exchange import (
+    Exchange,
+    Headers,
+    Receive,
+    Reply,
+    Scope,
+    Send,
+    to_json,
+)
+from packhorse.serve.logs import LOGGER, log
+from packhorse.serve.service import Service
+
+_GONE = 499  # the client, as servers write it in their logs
+
+
+class Answer(Protocol):
+    """What a handler gives: a `Reply`, or a stream."""
+
+    status: int
+
+    async def send(self, send: Send, extra: Headers) -> None: ...
+
+
+Handler = Callable[[Exchange], Awaitable[Answer]]
+Style = Callable[[ServeError], Reply]  # how a protocol says that a request failed
+
+
+class Endpoint:
+    """An ASGI application of one route.
+
+    path    the route, for metrics and logs
+    style   how it says errors
+    public  whether it needs no API key
+    """
+
+    def __init__(
+        self, service: Service, path: str, handler: Handler, style: Style, *, public: bool = False
+    ) -> None:
+        self._service = service
+        self._path = path
+        self._handler = handler
+        self._style = style
+        self._keys = [] if public else [key.encode() for key in service.settings.api_key]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(self._service, scope, receive)
+        failure: ServeError | None = None
+        try:
+            if self._keys:
+                self._check_key(exchange)
+            answer: Answer = await self._handler(exchange)
+        except ClientGoneError:
+            self._note(exchange, _GONE, None)
+            return
+        except ServeError as error:
+            failure = error
+            answer = self._failed(error)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            failure = ServeError("internal", f"an error of the server: {type(error).__name__}")
+            failure.__cause__ = error
+            answer = self._failed(failure)
+        status = answer.status
+        try:
+            await answer.send(send, [(b"x-request-id", exchange.request_id.encode("latin-1"))])
+        except ClientGoneError:
+            status = _GONE
+        finally:
+            self._note(exchange, status, failure)
+
+    def _check_key(self, exchange: Exchange) -> None:
+        given = exchange.headers.get(b"authorization", b"")
+        scheme, _, token = given.partition(b" ")
+        token = token.strip() if scheme.lower() == b"bearer" else b""
+        found = [number for number, key in enumerate(self._keys) if hmac.compare_digest(key, token)]
+        if not found:
+            what = "is not one of this server" if given else "is missing"
+            raise ServeError("unauthorized", f"the bearer token {what}")
+        if len(self._keys) > 1:
+            exchange.client = f"key {found[0]}"
+
+    def _failed(self, error: ServeError) -> Reply:
+        self._service.metrics.fail(error.kind)
+        reply = self._style(error)
+        if error.retry_after is not None:
+            reply.headers.append((b"retry-after", b"%d" % error.retry_after))
+        if error.allow is not None:
+            reply.headers.append((b"allow", error.allow.encode()))
+        if error.kind == "unauthorized":
+            reply.headers.append((b"www-authenticate", b"Bearer"))
+        return reply
+
+    def _note(self, exchange: Exchange, status: int, error: ServeError | None) -> None:
+        self._service.metrics.answered(exchange.model, self._path, status)
+        log_request(exchange, self._path, status, error)
+        if self._service.tracer is not None:
+            self._service.tracer.request(exchange, self._path, status)
+
+
+def log_request(exchange: Exchange, path: str, status: int, error: ServeError | None) -> None:
+    """A line of the log for one request."""
+    if error is None and not LOGGER.isEnabledFor(logging.INFO):
+        return
+    fields = {
+        "request_id": exchange.request_id,
+        "route": path,
+        "status": status,
+        "ms": round((time.monotonic() - exchange.started) * 1000, 3),
+        "client": exchange.client,
+        "model": exchange.model,
+        **exchange.usage,
+    }
+    if error is None:
+        log(logging.INFO, "request", **fields)
+        return
+    own = error.answer.tei_status >= 500 or error.kind == "backend"
+    level = logging.ERROR if own else logging.INFO
+    log(level, "request failed", error.__cause__ if own else None, error=error.message, **fields)
+
+
+def tei_style(error: ServeError) -> Reply:
+    """As text-embeddings-inference says errors."""
+    content = {"error": error.message, "error_type": error.answer.tei_type}
+    return Reply(to_json(content), error.answer.tei_status)
+
+
+def openai_style(error: ServeError) -> Reply:
+    """As OpenAI says errors."""
+    content = {
+        "error": {
+            "message": error.message,
+            "type": error.answer.openai_type,
+            "param": error.parameter,
+            "code": error.answer.openai_code,
+        }
+    }
+    return Reply(to_json(content), error.answer.openai_status)
+
+
+def cohere_style(error: ServeError) -> Reply:
+    """As Cohere says errors."""
+    return Reply(to_json({"message": error.message}), error.answer.openai_status)

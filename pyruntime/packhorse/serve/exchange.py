@@ -1,0 +1,193 @@
+"""One request and its answer, as ASGI brings and takes them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+import orjson
+
+from packhorse.serve.errors import ClientGoneError, ServeError
+from packhorse.serve.work import Work
+
+if TYPE_CHECKING:
+    from packhorse.serve.service import Service
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+_WATCH_AFTER_S = 0.02  # requests that take longer are cancelled when their client goes away
+
+
+_PROCESS = secrets.token_hex(6)
+_numbers = itertools.count()
+
+
+def next_id() -> str:
+    """A name that no other request has."""
+    return f"{_PROCESS}{next(_numbers):010x}"
+
+
+class Exchange:
+    """A request, who sent it, and what is known about it so far."""
+
+    __slots__ = (
+        "client",
+        "deadline",
+        "headers",
+        "model",
+        "receive",
+        "request_id",
+        "scope",
+        "service",
+        "started",
+        "usage",
+        "work",
+    )
+
+    def __init__(self, service: Service, scope: Scope, receive: Receive) -> None:
+        self.service = service
+        self.scope = scope
+        self.receive = receive
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        given = self.headers.get(b"x-request-id", b"")
+        self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else next_id()
+        self.started = time.monotonic()
+        self.deadline = self.started + service.settings.request_timeout_s
+        address = scope.get("client")
+        self.client: str = address[0] if address else "-"
+        self.model = ""  # the name of the model that is asked, for metrics and logs
+        self.usage: dict[str, Any] = {}  # what it took, for logs
+        self.work: Work | None = None  # what it took, for traces
+
+    def query(self) -> dict[str, str]:
+        """What stands after the question mark of the address; of a name the last value."""
+        return dict(parse_qsl(self.scope.get("query_string", b"").decode("latin-1")))
+
+    @property
+    def created(self) -> int:
+        """When it came, in seconds since 1970."""
+        return int(time.time() - (time.monotonic() - self.started))
+
+    async def body(self) -> bytes:
+        """All of it. Raises ServeError for more than `payload_limit`, ClientGoneError."""
+        limit = self.service.settings.payload_limit
+        announced = self.headers.get(b"content-length", b"0")
+        if announced.isdigit() and int(announced) > limit:
+            raise _too_large(int(announced), limit)
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._more(bool(parts))
+            if message["type"] == "http.disconnect":
+                raise ClientGoneError
+            part = message.get("body", b"")
+            size += len(part)
+            if size > limit:
+                raise _too_large(size, limit)
+            parts.append(part)
+            if not message.get("more_body", False):
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _more(self, begun: bool) -> Message:
+        """The next part of the body, within the time that the request has; the first one is most
+        often all of it, and there."""
+        if not begun:
+            return await self.receive()
+        left = max(0.0, self.deadline - time.monotonic())
+        try:
+            return await asyncio.wait_for(self.receive(), left)
+        except asyncio.TimeoutError:
+            raise ServeError("timeout", "the body did not come in time") from None
+
+    async def json(self) -> dict[str, Any]:
+        """The body, a JSON object. Raises ServeError."""
+        body = await self.body()
+        try:
+            found = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise ServeError("malformed", f"the body is not JSON: {error}") from None
+        if not isinstance(found, dict):
+            kind = type(found).__name__
+            raise ServeError("validation", f"the body is a JSON {kind}, expected an object")
+        return found
+
+    async def wait(self, work: Work) -> None:
+        """Until the work has run. Raises ServeError; ClientGoneError where the client goes away."""
+        loop = work.loop
+        watching: list[asyncio.Task[None]] = []
+        timer = loop.call_later(
+            _WATCH_AFTER_S, lambda: watching.append(loop.create_task(self._watch(work)))
+        )
+        try:
+            await work.future
+        finally:
+            timer.cancel()
+            for task in watching:
+                task.cancel()
+
+    async def _watch(self, work: Work) -> None:
+        """Fails the work when its client goes away or its time is up."""
+        gone = asyncio.ensure_future(self.disconnected())
+        try:
+            left = max(0.0, work.deadline - time.monotonic())
+            done, _ = await asyncio.wait([gone], timeout=left)
+            work.fail(ClientGoneError() if done else work.late)
+            work.finish()
+        finally:
+            gone.cancel()
+
+    async def disconnected(self) -> None:
+        """Returns when the client has gone away. Only when the body has been read."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+
+def _too_large(size: int, limit: int) -> ServeError:
+    return ServeError("too_large", f"the body has {size} bytes or more, at most {limit} are taken")
+
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Reply:
+    """A response whose body is there as a whole."""
+
+    __slots__ = ("body", "content_type", "headers", "status")
+
+    def __init__(
+        self,
+        body: bytes,
+        status: int = 200,
+        headers: Headers | None = None,
+        content_type: bytes = b"application/json",
+    ) -> None:
+        self.body = body
+        self.status = status
+        self.headers = headers or []
+        self.content_type = content_type
+
+    async def send(self, send: Send, extra: Headers) -> None:
+        length = b"%d" % len(self.body)
+        fixed = [(b"content-type", self.content_type), (b"content-length", length)]
+        headers = [*fixed, *self.headers, *extra]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+def to_json(content: Any) -> bytes:
+    """NumPy arrays and numbers included; what is not finite becomes null."""
+    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def json_reply(content: Any, status: int = 200, headers: Headers | None = None) -> Reply:
+    return Reply(to_json(content), status, headers)

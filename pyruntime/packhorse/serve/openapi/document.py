@@ -1,0 +1,202 @@
+"""The document: every route with its request, its answer and its errors."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import packhorse
+from packhorse.serve.openapi import openai, others, tei
+from packhorse.serve.openapi.parts import TEXT, Schema, ref
+
+
+class Operation(NamedTuple):
+    """A route. request: None where there is no body. events: of a stream, what each one is. page:
+    whether the answer is a file of the page, of any type."""
+
+    method: str
+    path: str
+    tag: str
+    summary: str
+    response: str | None
+    request: str | None = None
+    events: str | None = None
+    status: int = 200
+    page: bool = False
+
+
+_TEI, _OPENAI, _COHERE, _RERANK, _SERVER = "TEI", "OpenAI", "Cohere", "Rerankers", "Server"
+OPERATIONS = (
+    Operation("post", "/", _TEI, "What the first model is made for", "RootResponse", "RootRequest"),
+    Operation("post", "/embed", _TEI, "Embeddings", "EmbedResponse", "EmbedRequest"),
+    Operation(
+        "post", "/embed_all", _TEI, "Vectors of all tokens", "EmbedAllResponse", "EmbedAllRequest"
+    ),
+    Operation(
+        "post",
+        "/embed_sparse",
+        _TEI,
+        "Sparse embeddings",
+        "EmbedSparseResponse",
+        "EmbedSparseRequest",
+    ),
+    Operation("post", "/rerank", _TEI, "Texts by their scores", "RerankResponse", "RerankRequest"),
+    Operation("post", "/predict", _TEI, "Labels of texts", "PredictResponse", "PredictRequest"),
+    Operation(
+        "post", "/similarity", _TEI, "Cosines of texts", "SimilarityResponse", "SimilarityRequest"
+    ),
+    Operation("post", "/tokenize", _TEI, "Tokens of texts", "TokenizeResponse", "TokenizeRequest"),
+    Operation("post", "/decode", _TEI, "Texts of tokens", "DecodeResponse", "DecodeRequest"),
+    Operation("get", "/info", _TEI, "The first model and the limits", "Info"),
+    Operation(
+        "post", "/embeddings", _OPENAI, "Embeddings", "EmbeddingsResponse", "EmbeddingsRequest"
+    ),
+    Operation(
+        "post", "/v1/embeddings", _OPENAI, "Embeddings", "EmbeddingsResponse", "EmbeddingsRequest"
+    ),
+    Operation("get", "/v1/models", _OPENAI, "All models", "ModelList"),
+    Operation("get", "/v1/models/{name}", _OPENAI, "One model", "Model"),
+    Operation(
+        "post",
+        "/v1/completions",
+        _OPENAI,
+        "Texts that go on",
+        "CompletionResponse",
+        "CompletionRequest",
+        "CompletionChunk",
+    ),
+    Operation(
+        "post",
+        "/v1/chat/completions",
+        _OPENAI,
+        "Answers in a conversation",
+        "ChatResponse",
+        "ChatRequest",
+        "ChatChunk",
+    ),
+    Operation(
+        "post",
+        "/v1/rerank",
+        _RERANK,
+        "Documents by their scores",
+        "JinaRerankResponse",
+        "JinaRerankRequest",
+    ),
+    Operation("post", "/score", _RERANK, "Scores of pairs", "ScoreResponse", "ScoreRequest"),
+    Operation("post", "/v1/score", _RERANK, "Scores of pairs", "ScoreResponse", "ScoreRequest"),
+    Operation(
+        "post", "/v2/embed", _COHERE, "Embeddings", "CohereEmbedResponse", "CohereEmbedRequest"
+    ),
+    Operation(
+        "post",
+        "/v2/rerank",
+        _COHERE,
+        "Documents by their scores",
+        "CohereRerankResponse",
+        "CohereRerankRequest",
+    ),
+    Operation("get", "/models", _SERVER, "All models and what they do", "ServedModels"),
+    Operation("post", "/models", _SERVER, "Load a model", "ServedModel", "LoadRequest", None, 201),
+    Operation("get", "/models/{name}", _SERVER, "A model and what it does", "ServedModel"),
+    Operation("delete", "/models/{name}", _SERVER, "Unload a model", None, status=204),
+    Operation("post", "/models/{name}/reload", _SERVER, "Load a model anew", "ServedModel"),
+    Operation("get", "/", _SERVER, "A page to try the models", None, page=True),
+    Operation("get", "/page/{name}", _SERVER, "A file of the page", None, page=True),
+    Operation("get", "/health", _SERVER, "Whether the models are well", None),
+    Operation("get", "/ping", _SERVER, "The same", None),
+    Operation("get", "/ready", _SERVER, "Whether a request would be taken", None),
+    Operation("get", "/metrics", _SERVER, "Metrics, for Prometheus", None),
+    Operation("get", "/openapi.json", _SERVER, "This document", None),
+)
+PUBLIC = ("/", "/page/{name}", "/health", "/ping", "/ready", "/metrics", "/openapi.json")
+# By tag. What no model is needed for fails with fewer.
+_ERRORS = {
+    _TEI: ("ErrorResponse", (400, 401, 404, 413, 422, 424, 429, 500, 503, 504)),
+    _SERVER: ("ErrorResponse", (400, 401, 403, 404, 409, 413, 422, 424, 500, 503)),
+    _OPENAI: ("OpenAIError", (400, 401, 404, 413, 429, 500, 503, 504)),
+    _RERANK: ("OpenAIError", (400, 401, 404, 413, 429, 500, 503, 504)),
+    _COHERE: ("CohereError", (400, 401, 404, 413, 429, 500, 503, 504)),
+}
+_DESCRIPTIONS = {
+    400: "The body is not JSON, or there is nothing in it",
+    401: "The bearer token is missing or wrong",
+    403: "The server was started without --admin",
+    404: "There is no such model",
+    409: "There is a model of this name",
+    413: "The body, a list or a text is too long",
+    422: "A field is not acceptable",
+    424: "The model failed, or is not made for this",
+    429: "Too much waits already; Retry-After says when to come back",
+    500: "An error of the server",
+    503: "The server stops, or no model is well",
+    504: "The answer took too long",
+}
+
+
+def _json(name: str) -> Schema:
+    return {"application/json": {"schema": ref(name)}}
+
+
+def _operation(one: Operation) -> Schema:
+    content: Schema = {}
+    if one.response is not None:
+        content = _json(one.response)
+    elif one.page:
+        content = {}
+    elif one.path == "/openapi.json":
+        content = {"application/json": {"schema": {"type": "object"}}}
+    elif one.status == 200:
+        content = {"text/plain": {"schema": TEXT}}
+    if one.events is not None:
+        content["text/event-stream"] = {
+            "schema": {
+                **TEXT,
+                "description": f"Lines `data: ` with a {one.events} each; the last has [DONE].",
+            }
+        }
+    found: Schema = {
+        "tags": [one.tag],
+        "summary": one.summary,
+        "operationId": f"{one.method}_{one.path.strip('/') or 'root'}".translate(
+            str.maketrans("/{}.", "____")
+        ),
+        "responses": {
+            str(one.status): {
+                "description": "Done",
+                **({"content": content} if content else {}),
+            }
+        },
+    }
+    error, statuses = _ERRORS[one.tag]
+    for status in statuses:
+        described = {"description": _DESCRIPTIONS[status], "content": _json(error)}
+        found["responses"][str(status)] = described
+    if one.request is not None:
+        found["requestBody"] = {"required": True, "content": _json(one.request)}
+    if "{name}" in one.path:
+        found["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": TEXT}]
+    if one.path not in PUBLIC or one.method == "post":
+        found["security"] = [{"key": []}, {}]
+    return found
+
+
+@cache
+def document() -> dict[str, Any]:
+    """The document as JSON has it. Not to be changed."""
+    paths: dict[str, Any] = {}
+    for one in OPERATIONS:
+        paths.setdefault(one.path, {})[one.method] = _operation(one)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Packhorse",
+            "version": packhorse.__version__,
+            "summary": "Text models by the protocols of TEI, OpenAI and Cohere",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {
+            "schemas": {**tei.SCHEMAS, **openai.SCHEMAS, **others.SCHEMAS},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }

@@ -1,0 +1,152 @@
+"""Schemas of Cohere's protocol, of rerankers, and of what the server says about itself."""
+
+from __future__ import annotations
+
+from packhorse.serve.openapi.parts import (
+    COUNT,
+    FLAG,
+    MODEL,
+    NUMBER,
+    TEXT,
+    TEXTS,
+    VECTOR,
+    Schema,
+    array,
+    closed,
+    constant,
+    one_of,
+    optional,
+    thing,
+)
+
+_TOKENS = closed({"prompt_tokens": COUNT, "total_tokens": COUNT})
+_DOCUMENTS = array(one_of(TEXT, thing({"text": TEXT})), 1)
+_VERSION = closed({"version": TEXT})
+_SIDE = one_of(TEXT, TEXTS)
+
+SCHEMAS: dict[str, Schema] = {
+    "CohereError": closed({"message": TEXT}),
+    "CohereEmbedRequest": thing(
+        {"texts": TEXTS},
+        {
+            "model": MODEL,
+            "input_type": optional(
+                constant("search_document", "search_query", "classification", "clustering")
+            ),
+            "embedding_types": optional(array(constant("float", "base64", "binary", "ubinary"))),
+            "output_dimension": optional({"type": "integer", "minimum": 1}),
+            "truncate": optional(constant("NONE", "START", "END")),
+        },
+    ),
+    "CohereEmbedResponse": closed(
+        {
+            "id": TEXT,
+            "texts": TEXTS,
+            "embeddings": closed(
+                {},
+                {
+                    "float": array(VECTOR),
+                    "base64": array(TEXT),
+                    "binary": array(VECTOR),
+                    "ubinary": array(VECTOR),
+                },
+            ),
+            "meta": closed(
+                {"api_version": _VERSION, "billed_units": closed({"input_tokens": COUNT})}
+            ),
+            "response_type": constant("embeddings_by_type"),
+        }
+    ),
+    "CohereRerankRequest": thing(
+        {"query": TEXT, "documents": _DOCUMENTS},
+        {
+            "model": MODEL,
+            "top_n": optional({"type": "integer", "minimum": 1}),
+            "max_tokens_per_doc": optional({"type": "integer", "minimum": 1}),
+        },
+    ),
+    "CohereRerankResponse": closed(
+        {
+            "id": TEXT,
+            "results": array(closed({"index": COUNT, "relevance_score": NUMBER})),
+            "meta": closed(
+                {
+                    "api_version": _VERSION,
+                    "billed_units": closed({"search_units": COUNT}),
+                    "tokens": closed({"input_tokens": COUNT}),
+                }
+            ),
+        }
+    ),
+    "JinaRerankRequest": thing(
+        {"query": TEXT, "documents": _DOCUMENTS},
+        {
+            "model": MODEL,
+            "top_n": optional(COUNT),
+            "return_documents": optional(FLAG),
+            "truncation": optional(FLAG),
+        },
+    ),
+    "JinaRerankResponse": closed(
+        {
+            "id": TEXT,
+            "model": TEXT,
+            "results": array(
+                closed(
+                    {"index": COUNT, "relevance_score": NUMBER},
+                    {"document": closed({"text": TEXT})},
+                )
+            ),
+            "usage": _TOKENS,
+        }
+    ),
+    "ScoreRequest": thing(
+        {"text_1": _SIDE, "text_2": _SIDE}, {"model": MODEL, "truncation": optional(FLAG)}
+    ),
+    "ScoreResponse": closed(
+        {
+            "id": TEXT,
+            "object": constant("list"),
+            "created": COUNT,
+            "model": TEXT,
+            "data": array(closed({"index": COUNT, "object": constant("score"), "score": NUMBER})),
+            "usage": _TOKENS,
+        }
+    ),
+    "ServedModel": closed(
+        {
+            "name": TEXT,
+            "path": TEXT,
+            "methods": array(TEXT),
+            "family": optional(TEXT),
+            "dtype": TEXT,
+            "devices": array(TEXT),
+            "max_input_length": COUNT,
+            "max_batch_tokens": COUNT,
+            "memory_bytes": COUNT,
+            "loaded_at": COUNT,
+            "healthy": FLAG,
+            "queue_tokens": COUNT,
+            "queue_requests": COUNT,
+            "tokens_per_second": NUMBER,
+        },
+        {"generation": {"type": "object", "additionalProperties": COUNT}},
+    ),
+    "ServedModels": array({"$ref": "#/components/schemas/ServedModel"}),
+    "LoadRequest": thing(
+        {"path": TEXT},
+        {
+            "name": optional(TEXT),
+            "device": optional(one_of(TEXT, TEXTS)),
+            "dtype": optional(constant("float32", "bfloat16", "float16", "int8")),
+            "threads": optional({"type": "integer", "minimum": 1}),
+            "max_length": optional({"type": "integer", "minimum": 1}),
+            "max_batch_tokens": optional({"type": "integer", "minimum": 1}),
+            "kv_tokens": optional(COUNT),
+            "revision": optional(TEXT),
+            "pooling": optional(TEXT),
+            "normalize": optional(FLAG),
+            "reranker": optional(TEXT),
+        },
+    ),
+}

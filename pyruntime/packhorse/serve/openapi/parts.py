@@ -1,0 +1,61 @@
+"""What JSON schemas are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Schema = dict[str, Any]
+
+TEXT: Schema = {"type": "string"}
+NUMBER: Schema = {"type": "number"}
+INTEGER: Schema = {"type": "integer"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+FLAG: Schema = {"type": "boolean"}
+NULL: Schema = {"type": "null"}
+# Of protocols that name the model.
+MODEL: Schema = {"type": ["string", "null"], "description": "A model's name; null: the first."}
+TOKEN_ID: Schema = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+
+
+def ref(name: str) -> Schema:
+    """A schema of the document, by its name."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def array(items: Schema, least: int = 0) -> Schema:
+    return {"type": "array", "items": items, **({"minItems": least} if least else {})}
+
+
+def one_of(*schemas: Schema) -> Schema:
+    """Any of them."""
+    return {"anyOf": list(schemas)}
+
+
+def constant(*values: Any) -> Schema:
+    return {"enum": list(values)}
+
+
+def optional(schema: Schema) -> Schema:
+    """It, or null."""
+    return one_of(schema, NULL)
+
+
+def thing(required: dict[str, Schema], more: dict[str, Schema] | None = None) -> Schema:
+    """An object with some fields, and `more` that may be left out; others may be there, too."""
+    return {
+        "type": "object",
+        "required": list(required),
+        "properties": {**required, **(more or {})},
+    }
+
+
+def closed(required: dict[str, Schema], more: dict[str, Schema] | None = None) -> Schema:
+    """The same, without any others: of answers."""
+    return {**thing(required, more), "additionalProperties": False}
+
+
+VECTOR = array(NUMBER)
+TEXTS = array(TEXT, 1)
+IDS = array(TOKEN_ID, 1)
+# A text, several, the ids of one, or of several.
+INPUTS = one_of({"type": "string", "minLength": 1}, TEXTS, IDS, array(IDS, 1))

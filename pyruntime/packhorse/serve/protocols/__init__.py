@@ -1,0 +1,1 @@
+"""The protocols: a file each, of functions that read a request and write its answer."""

@@ -1,0 +1,89 @@
+"""The models of a server: listed, loaded, reloaded and unloaded while others serve."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packhorse.serve.errors import ServeError
+from packhorse.serve.exchange import Exchange, Reply, json_reply
+from packhorse.serve.model import ServedModel
+from packhorse.serve.settings import ModelSettings
+
+_RELOAD = "/reload"
+
+
+def _about(model: ServedModel) -> dict[str, Any]:
+    session = model.text.session
+    found: dict[str, Any] = {
+        "name": model.name,
+        "path": model.path,
+        "methods": sorted(model.methods),
+        "family": session.config.get("family"),
+        "dtype": session.dtype,
+        "devices": [replica.session.device for replica in model.replicas],
+        "max_input_length": model.text.max_length,
+        "max_batch_tokens": session.max_tokens,
+        "memory_bytes": sum(one.session.memory_plan.total_bytes for one in model.replicas),
+        "loaded_at": model.created,
+        "healthy": model.healthy,
+        "queue_tokens": model.queue.tokens,
+        "queue_requests": model.queue.requests,
+        "tokens_per_second": round(model.queue.pace.tokens_per_second, 1),
+    }
+    if model.generates:
+        found["generation"] = model.stats()
+    return found
+
+
+async def list_models(exchange: Exchange) -> Reply:
+    """GET /models: what is loaded, and what it does at the moment."""
+    return json_reply([_about(model) for model in exchange.service.registry.models()])
+
+
+async def show_model(exchange: Exchange) -> Reply:
+    """GET /models/{name}."""
+    return json_reply(_about(exchange.service.registry.named(exchange.scope["rest"])))
+
+
+def _check_admin(exchange: Exchange) -> None:
+    if not exchange.service.settings.admin:
+        raise ServeError(
+            "forbidden", "models are not changed over the network: start the server with --admin"
+        )
+
+
+async def load_model(exchange: Exchange) -> Reply:
+    """POST /models: loads a model. The body is as a table [[models]] of the configuration."""
+    _check_admin(exchange)
+    values = await exchange.json()
+    try:
+        settings = ModelSettings.read(values)
+    except ValueError as error:
+        raise ServeError("validation", str(error)) from None
+    return json_reply(_about(await _loaded(exchange, settings, replace=False)), status=201)
+
+
+async def change_model(exchange: Exchange) -> Reply:
+    """POST /models/{name}/reload: loads a model anew, and then lets go of the old one."""
+    _check_admin(exchange)
+    rest: str = exchange.scope["rest"]
+    if not rest.endswith(_RELOAD):
+        raise ServeError("no_route", f"there is no route /models/{rest:.80}")
+    model = exchange.service.registry.named(rest.removesuffix(_RELOAD))
+    return json_reply(_about(await _loaded(exchange, model.settings, replace=True)))
+
+
+async def _loaded(exchange: Exchange, settings: ModelSettings, *, replace: bool) -> ServedModel:
+    try:
+        return await exchange.service.registry.load(settings, replace=replace)
+    except (ValueError, OSError) as error:
+        raise ServeError("validation", f"model {settings.name!r:.80}: {error}") from error
+    except (RuntimeError, MemoryError, ModuleNotFoundError) as error:
+        raise ServeError("backend", f"model {settings.name!r:.80}: {error}") from error
+
+
+async def unload_model(exchange: Exchange) -> Reply:
+    """DELETE /models/{name}: unloads a model, when what it has is done."""
+    _check_admin(exchange)
+    await exchange.service.registry.unload(exchange.scope["rest"])
+    return Reply(b"", status=204)

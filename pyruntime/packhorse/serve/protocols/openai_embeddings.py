@@ -1,0 +1,55 @@
+"""OpenAI's protocol for embeddings, and its list of models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packhorse.serve.checks import Fields
+from packhorse.serve.embedding import EMBEDS, as_base64, contiguous, embedding_task
+from packhorse.serve.exchange import Exchange, Reply, json_reply
+from packhorse.serve.model import ServedModel
+from packhorse.serve.service import compute_headers
+
+
+async def embeddings(exchange: Exchange) -> Reply:
+    """POST /v1/embeddings."""
+    fields = Fields(await exchange.json())
+    service = exchange.service
+    model = service.registry.get(fields.optional_text("model"), "embed", EMBEDS)
+    inputs = fields.inputs("input", service.settings.max_client_batch_size)
+    encoding = fields.choice("encoding_format", ("float", "base64"), "float")
+    task = embedding_task(
+        model,
+        inputs,
+        truncation=service.settings.auto_truncate,
+        truncate_dim=fields.integer("dimensions", 1),
+    )
+    outcome = await service.run(exchange, model, task, inputs.items, "embed", single=inputs.single)
+    rows: Any = contiguous(outcome.found)
+    if encoding == "base64":
+        rows = [as_base64(row) for row in rows]
+    content = {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)
+        ],
+        "model": model.name,
+        "usage": {"prompt_tokens": outcome.tokens, "total_tokens": outcome.tokens},
+    }
+    headers = compute_headers(exchange, outcome, inputs.characters, model.device)
+    return json_reply(content, headers=headers)
+
+
+def _about(model: ServedModel) -> dict[str, Any]:
+    return {"id": model.name, "object": "model", "created": model.created, "owned_by": "packhorse"}
+
+
+async def models(exchange: Exchange) -> Reply:
+    """GET /v1/models."""
+    found = [_about(model) for model in exchange.service.registry.models()]
+    return json_reply({"object": "list", "data": found})
+
+
+async def model(exchange: Exchange) -> Reply:
+    """GET /v1/models/{name}."""
+    return json_reply(_about(exchange.service.registry.named(exchange.scope["rest"])))

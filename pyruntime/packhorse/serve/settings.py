@@ -1,0 +1,322 @@
+"""What a server is told: each setting as a flag, an environment variable and a line of TOML."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+ENVIRONMENT = "PACKHORSE_"  # what names of environment variables begin with
+OF_A_MODEL = (
+    "device",
+    "dtype",
+    "threads",
+    "max_length",
+    "max_batch_tokens",
+    "kv_tokens",
+    "revision",
+    "pooling",
+    "normalize",
+    "reranker",
+)
+
+
+def setting(default: Any, help: str, panel: str, metavar: str | None = None) -> Any:
+    """A field of `Settings`. `help` and `panel` are what `packhorse serve --help` says."""
+    metadata = {"help": help, "panel": panel, "metavar": metavar}
+    if isinstance(default, tuple):
+        return field(default_factory=lambda: default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """A model that is served under a name. What is None is as `Settings` says."""
+
+    name: str
+    path: str
+    device: tuple[str, ...] | None = None
+    dtype: str | None = None
+    threads: int | None = None
+    max_length: int | None = None
+    max_batch_tokens: int | None = None
+    kv_tokens: int | None = None
+    revision: str | None = None
+    pooling: str | None = None
+    normalize: bool | None = None
+    reranker: str | None = None
+
+    @classmethod
+    def read(cls, given: str | Mapping[str, Any]) -> ModelSettings:
+        """Of "PATH", "NAME=PATH" or a table of TOML. Raises ValueError."""
+        if isinstance(given, str):
+            name, equals, path = given.partition("=")
+            if not equals:
+                name, path = "", given
+            given = {"name": name, "path": path}
+        values = _checked(cls, given, "models")
+        if not values.get("path"):
+            raise ValueError(f"models: {dict(given)!r:.80} has no path")
+        values["name"] = values.get("name") or default_name(values["path"])
+        return cls(**values)
+
+
+def default_name(path: str) -> str:
+    """The name of a model that was given none: that of the hub, or of its folder or file."""
+    if not Path(path).exists():
+        return path
+    return Path(path).resolve().stem if Path(path).is_file() else Path(path).resolve().name
+
+
+_MACHINE = "Model and machine"
+_LIMITS = "Limits"
+_NETWORK = "Network"
+_SAFETY = "Who may use it"
+_OPERATION = "Operation"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of a server. Made by `Settings.load`."""
+
+    models: tuple[ModelSettings, ...] = ()
+
+    host: str = setting("127.0.0.1", "Address to listen at; 0.0.0.0: all of them.", _NETWORK)
+    port: int = setting(8000, "Port to listen at; 0: any that is free.", _NETWORK)
+    uds: str | None = setting(
+        None, "Path of a Unix socket to listen at, in place of host and port.", _NETWORK, "PATH"
+    )
+    root_path: str = setting("", "What a proxy puts before all paths.", _NETWORK, "PATH")
+    ssl_certfile: str | None = setting(
+        None, "Certificate chain (PEM); with it the server speaks HTTPS.", _NETWORK, "FILE"
+    )
+    ssl_keyfile: str | None = setting(None, "Private key of the certificate.", _NETWORK, "FILE")
+    forwarded_allow_ips: str = setting(
+        "127.0.0.1",
+        "Proxies whose X-Forwarded-For and X-Forwarded-Proto are believed, with commas between.",
+        _NETWORK,
+        "IPS",
+    )
+
+    device: tuple[str, ...] = setting(
+        ("cpu",),
+        "cpu, cuda or cuda:1; several, repeated or with commas between, each get a replica of "
+        "every model.",
+        _MACHINE,
+    )
+    dtype: str | None = setting(
+        None,
+        "What to compute in: float32, bfloat16 or int8 on the CPU, float16 or bfloat16 on a GPU.",
+        _MACHINE,
+    )
+    threads: int | None = setting(None, "CPU threads of a model; all cores by default.", _MACHINE)
+    max_length: int | None = setting(
+        None, "Most tokens of a text; by default as the model's files say.", _MACHINE
+    )
+    kv_tokens: int | None = setting(
+        None,
+        "Tokens that the cache of a language model holds; 0: it embeds and does not generate.",
+        _MACHINE,
+    )
+    revision: str | None = setting(None, "Branch, tag or commit of models of the hub.", _MACHINE)
+    pooling: str | None = setting(None, "How a text becomes one vector.", _MACHINE)
+    normalize: bool | None = setting(None, "Whether vectors are brought to length 1.", _MACHINE)
+    reranker: str | None = setting(
+        None, "Template of a generative reranker: qwen3, or a JSON file.", _MACHINE
+    )
+
+    max_batch_tokens: int | None = setting(
+        None, "Most tokens of a batch; 8192 by default, or what the longest text takes.", _LIMITS
+    )
+    max_batch_ms: float = setting(
+        50.0,
+        "How long one batch shall take at most: on slow devices batches hold fewer tokens.",
+        _LIMITS,
+        "MS",
+    )
+    max_wait_s: float = setting(
+        10.0,
+        "Requests that would wait longer for their turn are refused at once (429).",
+        _LIMITS,
+        "SECONDS",
+    )
+    max_queue_tokens: int = setting(
+        2_000_000, "Requests are refused (429) when so many tokens wait for a model.", _LIMITS
+    )
+    request_timeout_s: float = setting(
+        60.0, "Requests that are not answered in this time fail (504).", _LIMITS, "SECONDS"
+    )
+    generation_timeout_s: float = setting(
+        600.0,
+        "Texts that are generated end after this time with what they have.",
+        _LIMITS,
+        "SECONDS",
+    )
+    max_client_batch_size: int = setting(1024, "Most texts of one request (413 for more).", _LIMITS)
+    payload_limit: int = setting(
+        8_000_000, "Most bytes of the body of a request (413 for more).", _LIMITS
+    )
+    max_new_tokens: int | None = setting(
+        None, "Most tokens that one request may generate; by default the context.", _LIMITS
+    )
+    auto_truncate: bool = setting(
+        False, "Cut texts that are too long, where a request says nothing about it.", _LIMITS
+    )
+
+    api_key: tuple[str, ...] = setting(
+        (), "Requests must bring this key as a bearer token; may be repeated.", _SAFETY, "KEY"
+    )
+    cors_allow_origin: tuple[str, ...] = setting(
+        (), "Origins whose pages may use the server from a browser; *: all.", _SAFETY, "ORIGIN"
+    )
+    admin: bool = setting(
+        False, "Let clients load, unload and reload models (POST and DELETE /models).", _SAFETY
+    )
+
+    log_level: str = setting(
+        "info", "debug, info, warning or error; warning: no line for each request.", _OPERATION
+    )
+    log_format: str = setting("json", "json (one object a line) or text.", _OPERATION)
+    otlp_endpoint: str | None = setting(
+        None, "Where to send traces (OTLP over HTTP); needs opentelemetry.", _OPERATION, "URL"
+    )
+    shutdown_timeout_s: float = setting(
+        30.0, "How long requests that run may take to finish on SIGTERM.", _OPERATION, "SECONDS"
+    )
+    tokenization_workers: int | None = setting(
+        None, "Threads that tokenize; up to 4 by default, one for each core.", _OPERATION
+    )
+
+    @classmethod
+    def load(
+        cls,
+        models: Sequence[str] = (),
+        config: str | os.PathLike[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        **given: Any,
+    ) -> Settings:
+        """What was given, else what the environment says, else the file, else the default.
+
+        models       "PATH" or "NAME=PATH" each; they replace those of environment and file
+        config       a TOML file; None: the one that PACKHORSE_CONFIG names, if it does
+        environment  None: `os.environ`
+        given        by name; None: not given
+
+        Raises ValueError for a name or value that is not acceptable, FileNotFoundError.
+        """
+        environment = os.environ if environment is None else environment
+        config = environment.get(f"{ENVIRONMENT}CONFIG") if config is None else config
+        values = {} if config is None else _of_file(cls, Path(config))
+        values |= _of_environment(cls, environment)
+        values |= _checked(cls, {k: v for k, v in given.items() if v is not None}, "settings")
+        if models:
+            values["models"] = models
+        chosen = tuple(
+            one if isinstance(one, ModelSettings) else ModelSettings.read(one)
+            for one in values.pop("models", ())
+        )
+        names = [one.name for one in chosen]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(
+                    f"models: {names.count(name)} are named {name!r}: give each a name, NAME=PATH"
+                )
+        return cls(models=chosen, **values).checked()
+
+    def checked(self) -> Settings:
+        """Itself. Raises ValueError for values that are not acceptable together."""
+        if (self.ssl_keyfile is None) != (self.ssl_certfile is None):
+            raise ValueError("ssl_certfile and ssl_keyfile go together: give both")
+        for name in ("max_wait_s", "request_timeout_s", "generation_timeout_s", "max_batch_ms"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected a positive number")
+        for name in ("max_queue_tokens", "max_client_batch_size", "payload_limit"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected a positive number")
+        if not 0 <= self.port < 65536:
+            raise ValueError(f"port is {self.port}, expected 0 to 65535")
+        for name, allowed in (
+            ("log_level", ("debug", "info", "warning", "error")),
+            ("log_format", ("json", "text")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r:.80}, expected {' or '.join(allowed)}"
+                )
+        return self
+
+    def of_model(self, model: ModelSettings) -> ModelSettings:
+        """The settings of a model, with those that it shares with all others."""
+        shared = {name: getattr(self, name) for name in OF_A_MODEL if getattr(model, name) is None}
+        return replace(model, **shared)
+
+
+def _checked(cls: type, given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The values in the types of the fields of these names. Raises ValueError."""
+    hints = get_type_hints(cls)
+    values = {}
+    for name, value in given.items():
+        if name not in hints:
+            known = ", ".join(one.name for one in fields(cls))
+            raise ValueError(f"{where}: there is no setting {name!r:.80}, expected one of {known}")
+        values[name] = value if name == "models" else convert(name, hints[name], value)
+    return values
+
+
+def kind_of(hint: Any) -> Any:
+    """The type of a field without its None: str, int, float, bool, or tuple[str, ...]."""
+    kinds = [one for one in get_args(hint) if one is not type(None)]
+    return kinds[0] if type(None) in get_args(hint) else hint
+
+
+def convert(name: str, hint: Any, value: Any) -> Any:
+    """A value of TOML, of the environment or of a flag as a field has it. Raises ValueError."""
+    kind = kind_of(hint)
+    if kind not in (str, int, float, bool):
+        several = [value] if isinstance(value, str) else value
+        if isinstance(several, Sequence) and all(isinstance(one, str) for one in several):
+            return tuple(part.strip() for one in several for part in one.split(",") if part.strip())
+    elif kind is bool:
+        words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+        found = words.get(str(value).lower())
+        if found is not None:
+            return found
+    elif isinstance(value, kind) and not isinstance(value, bool):
+        return value
+    elif kind in (int, float) and isinstance(value, str | int):
+        try:
+            return kind(value)
+        except ValueError:
+            pass
+    expected = getattr(kind, "__name__", "texts") if kind in (str, int, float, bool) else "texts"
+    raise ValueError(f"{name} is {value!r:.80}, expected {expected}")
+
+
+def _of_environment(cls: type, environment: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for one in fields(cls):
+        value = environment.get(f"{ENVIRONMENT}{one.name.upper()}")
+        if value:
+            found[one.name] = value.split(",") if one.name == "models" else value
+    return _checked(cls, found, "environment")
+
+
+def _of_file(cls: type, path: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        try:
+            import tomli as tomllib  # type: ignore[import-not-found,no-redef,unused-ignore]
+        except ModuleNotFoundError:
+            raise ValueError(f"{path}: Python 3.10 needs the package tomli to read it") from None
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: {error}") from None
+    try:
+        return _checked(cls, values, "the file")
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None

@@ -1,0 +1,111 @@
+"""What models are asked for over the network, as tasks of the text layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from packhorse.names import OutputName
+from packhorse.packing import Int32Array
+from packhorse.pairs import sigmoid
+from packhorse.result import FloatArray, RunResult
+from packhorse.text.checks import Text
+from packhorse.text.labels import Classification, best_labels
+from packhorse.text.parts import Request
+from packhorse.text.runner import Task, TextRunner
+from packhorse.text.scores import Scoring
+from packhorse.text.settings import choose_prompt
+
+
+class OfIds:
+    """A task whose texts come as token ids, special tokens included.
+
+    task    makes the results
+    output  what it reads them from
+    """
+
+    def __init__(
+        self, runner: TextRunner, task: Task[Any, Any, Any], output: OutputName, truncation: bool
+    ) -> None:
+        self._runner = runner
+        self._task = task
+        self._output = output
+        self._max_length = runner.max_length
+        self._truncation = truncation
+        self._vocabulary = int(runner.session.config["vocab_size"])
+
+    def prepare(self, texts: list[list[int]], first: int) -> tuple[Request, None]:
+        ids = [self._read(row, i) for i, row in enumerate(texts, first)]
+        types = [np.zeros_like(row) for row in ids]
+        return self._runner.request(ids, types, self._output), None
+
+    def _read(self, ids: list[int], number: int) -> Int32Array:
+        row = np.array(ids, np.int64)
+        if row.size and not 0 <= row.min() <= row.max() < self._vocabulary:
+            raise ValueError(
+                f"texts[{number}] has ids from {row.min()} to {row.max()}, expected 0 to "
+                f"{self._vocabulary - 1}"
+            )
+        if row.size > self._max_length and not self._truncation:
+            raise ValueError(
+                f"texts[{number}] has {row.size} tokens, max_length is {self._max_length}, and "
+                "truncation=False"
+            )
+        return row[: self._max_length].astype(np.int32)
+
+    def finish(self, texts: list[Any], kept: None, result: RunResult) -> Any:
+        return self._task.finish(texts, kept, result)
+
+
+class HiddenStates:
+    """A vector of each token of each text: those for late interaction where the model has such,
+    else the last hidden states."""
+
+    def __init__(self, runner: TextRunner, *, prompt_name: str | None, truncation: bool) -> None:
+        self._runner = runner
+        self.output: OutputName = "vectors" if "vectors" in runner.session.outputs else "hidden"
+        self._prompt = choose_prompt(runner.tokenizer.config, None, prompt_name)
+        self._truncation = truncation
+
+    def prepare(self, texts: list[Text], first: int) -> tuple[Request, None]:
+        tokens = self._runner.encode(
+            texts,
+            first,
+            self._runner.max_length,
+            truncation=self._truncation,
+            prompt=self._prompt,
+        )
+        return self._runner.request(tokens.ids, tokens.type_ids, self.output), None
+
+    def finish(self, _texts: object, _kept: None, result: RunResult) -> list[FloatArray]:
+        found: list[FloatArray] = np.split(result[self.output], result.cu_seqlens[1:-1])
+        return found
+
+
+class Ranking(Scoring):
+    """Pairs of a query and a text to scores between 0 and 1; `raw`: to logits."""
+
+    def __init__(self, runner: TextRunner, *, raw: bool, truncation: bool) -> None:
+        super().__init__(runner, instruction=None, max_length=None, truncation=truncation)
+        self._raw = raw
+
+    def prepare(self, pairs: list[Any], first: int) -> tuple[Request, None]:
+        return super().prepare(list(self._written(pairs)), first)
+
+    def finish(self, _pairs: object, _kept: None, result: RunResult) -> FloatArray:
+        logits: FloatArray = result.logits[:, 0]
+        return logits if self._raw else sigmoid(logits)
+
+
+class Predictions(Classification):
+    """All labels of texts and pairs, best first; `raw`: with logits in place of probabilities."""
+
+    def __init__(self, runner: TextRunner, *, raw: bool, truncation: bool) -> None:
+        super().__init__(runner, top_k=None, max_length=None, truncation=truncation)
+        self._raw = raw
+
+    def finish(self, texts: object, kept: None, result: RunResult) -> list[Any]:
+        if not self._raw:
+            return super().finish(texts, kept, result)
+        return list(best_labels(self._runner.session.labels, result.logits, None))

@@ -1,0 +1,143 @@
+"""Texts to tokens, on threads beside the event loop and the device.
+
+A thread that is free takes all requests that wait for the same task and tokenizes them in one call,
+so that what one request costs falls as more of them come.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from packhorse.serve.errors import ServeError
+from packhorse.serve.work import Work, finish_soon
+from packhorse.text.parts import Request
+from packhorse.text.runner import Task
+
+_MOST_ITEMS = 256  # of one call
+
+
+class Job(NamedTuple):
+    """Items of a request to be made tokens for a task; `put` takes the result."""
+
+    work: Work
+    task: Task[Any, Any, Any]
+    items: list[Any]
+    put: Callable[[Work, Request, Any], None]
+
+
+class TokenizerPool:
+    """Threads that prepare jobs. Jobs of one task are prepared together."""
+
+    def __init__(self, threads: int) -> None:
+        self._changed = threading.Condition()
+        self._jobs: deque[Job] = deque()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._run, name=f"packhorse-tokenizer-{i}", daemon=True)
+            for i in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, job: Job) -> None:
+        with self._changed:
+            self._jobs.append(job)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """What was submitted is still prepared."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _take(self) -> list[Job] | None:
+        """Jobs of one task, the oldest first."""
+        with self._changed:
+            while not self._jobs:
+                if self._closed:
+                    return None
+                self._changed.wait()
+            jobs = [self._jobs.popleft()]
+            count = len(jobs[0].items)
+            while self._jobs and self._jobs[0].task is jobs[0].task:
+                count += len(self._jobs[0].items)
+                if count > _MOST_ITEMS:
+                    break
+                jobs.append(self._jobs.popleft())
+            return jobs
+
+    def _run(self) -> None:
+        while (jobs := self._take()) is not None:
+            finish_soon(do_jobs([job for job in jobs if not job.work.cancelled]))
+
+
+def do_jobs(jobs: Sequence[Job]) -> list[Work]:
+    """Prepares jobs of one task; gives the work of those that failed."""
+    failed = []
+    for job, prepared in _prepare(jobs):
+        try:
+            if isinstance(prepared, Exception):
+                raise prepared
+            job.put(job.work, *prepared)
+        except Exception as error:
+            job.work.fail(as_served(error))
+            failed.append(job.work)
+    return failed
+
+
+Prepared = tuple[Request, Any] | Exception
+
+
+def _prepare(jobs: Sequence[Job]) -> list[tuple[Job, Prepared]]:
+    begin = time.monotonic()
+    if len(jobs) > 1:
+        try:
+            found = _together(jobs)
+        except Exception:  # of one of them: it fails alone
+            found = [_alone(job) for job in jobs]
+    else:
+        found = [_alone(job) for job in jobs]
+    seconds = time.monotonic() - begin
+    for job in jobs:
+        job.work.tokenize_s = seconds
+    return list(zip(jobs, found, strict=True))
+
+
+def _alone(job: Job) -> Prepared:
+    try:
+        return job.task.prepare(job.items, 0)
+    except Exception as error:
+        return error
+
+
+def _together(jobs: Sequence[Job]) -> list[Prepared]:
+    request, kept = jobs[0].task.prepare([item for job in jobs for item in job.items], 0)
+    found: list[Prepared] = []
+    begin = 0
+    for job in jobs:
+        which = slice(begin, begin + len(job.items))
+        # A task keeps nothing, or something for each item.
+        found.append((request.part(which), None if kept is None else kept[which]))
+        begin = which.stop
+    return found
+
+
+def as_served(error: Exception) -> Exception:
+    """What a client is told about an error of a task."""
+    if isinstance(error, ServeError):
+        return error
+    if isinstance(error, ValueError):
+        message = str(error)
+        if "max_length is" in message:
+            return ServeError("too_long", message)
+        lone = "lone surrogate" in message
+        return ServeError("tokenizer" if lone else "validation", message)
+    failure = ServeError("internal", f"the text could not be tokenized: {type(error).__name__}")
+    failure.__cause__ = error
+    return failure

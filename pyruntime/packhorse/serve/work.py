@@ -1,0 +1,104 @@
+"""A request on its way: from the socket to the tokenizer, through the queue, and back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+from packhorse.result import RunResult
+from packhorse.serve.errors import ServeError
+from packhorse.text.parts import Part
+
+
+class Work:
+    """What one request asks of one model: sequences to run, and a future for when they have run.
+
+    The event loop makes it and waits for `future`. Threads that tokenize and threads that run the
+    model fill it in; each of them tells the event loop by `finish_soon`.
+
+    client      whose turn it takes
+    deadline    of `time.monotonic`, after which it is not run any more
+    tokens      how many tokens it counts for in the queue: an estimate until it is tokenized
+    characters  of its texts
+    """
+
+    __slots__ = (
+        "admitted",
+        "cancelled",
+        "characters",
+        "client",
+        "deadline",
+        "error",
+        "future",
+        "kept",
+        "left",
+        "loop",
+        "parts",
+        "queued_at",
+        "result",
+        "run_s",
+        "started_at",
+        "submitted_at",
+        "tokenize_s",
+        "tokens",
+        "waiting_tokens",
+    )
+
+    def __init__(self, client: str, deadline: float, tokens: int, characters: int = 0) -> None:
+        self.client = client
+        self.deadline = deadline
+        self.tokens = tokens
+        self.characters = characters
+        self.waiting_tokens = 0  # of them, those that wait and no batch has taken yet
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[None] = self.loop.create_future()
+        self.cancelled = False
+        self.admitted = False  # and waiting: no batch has taken any of it
+        self.error: Exception | None = None
+        self.result: RunResult | None = None
+        self.kept: Any = None  # what `finish` of the task needs besides
+        self.parts: deque[Part] = deque()
+        self.left = 0  # parts that have not run
+        self.submitted_at = time.monotonic()
+        self.queued_at = self.started_at = self.submitted_at
+        self.tokenize_s = self.run_s = 0.0
+
+    @property
+    def queue_s(self) -> float:
+        """How long it waited between the tokenizer and its first batch."""
+        return max(0.0, self.started_at - self.queued_at)
+
+    def fail(self, error: Exception) -> None:
+        """May be called by any thread, before `finish_soon`."""
+        if self.error is None:
+            self.error = error
+        self.cancelled = True
+
+    def finish(self) -> None:
+        """Ends the waiting; on the event loop."""
+        if not self.future.done():
+            if self.error is None:
+                self.future.set_result(None)
+            else:
+                self.future.set_exception(self.error)
+
+    @property
+    def late(self) -> ServeError:
+        waited = time.monotonic() - self.submitted_at
+        return ServeError("timeout", f"the request was not answered in {waited:.1f} s")
+
+
+def finish_soon(works: list[Work]) -> None:
+    """Has the event loop finish all of them, from any thread."""
+    if not works:
+        return
+    with suppress(RuntimeError):  # the event loop is closed: nobody waits
+        works[0].loop.call_soon_threadsafe(_finish_all, works)
+
+
+def _finish_all(works: list[Work]) -> None:
+    for work in works:
+        work.finish()

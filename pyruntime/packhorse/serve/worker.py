@@ -1,0 +1,68 @@
+"""The threads that run a model: each takes a batch from the queue, runs it, and takes the next."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from packhorse.serve.errors import ServeError
+from packhorse.serve.queue import Chosen, TokenQueue
+from packhorse.serve.work import Work, finish_soon
+from packhorse.text.parts import PartRunner
+
+Ran = Callable[[int, int, float], object]  # (tokens, sequences, seconds) of a batch
+
+
+class Worker(threading.Thread):
+    """Runs what is in the queue on one session until the queue is closed and empty; `ran` is called
+    after each batch."""
+
+    def __init__(self, name: str, queue: TokenQueue, runner: PartRunner, ran: Ran) -> None:
+        super().__init__(name=f"packhorse-{name}", daemon=True)
+        self._queue = queue
+        self._runner = runner
+        self._ran = ran
+
+    def run(self) -> None:
+        while (found := self._queue.take(self._runner)) is not None:
+            chosen, late = found
+            if chosen:
+                self._run_batch(chosen)
+            done = [one.work for one in chosen if one.work.left == 0 or one.work.error is not None]
+            finish_soon([*late, *dict.fromkeys(done)])
+
+    def _run_batch(self, chosen: Sequence[Chosen]) -> None:
+        begin = time.monotonic()
+        try:
+            self._runner.run([one.part for one in chosen])
+        except Exception as error:
+            self._run_one_by_one(chosen, error)
+        seconds = time.monotonic() - begin
+        works: dict[Work, None] = {}
+        tokens = sequences = 0
+        for work, part in chosen:
+            work.left -= 1
+            works[work] = None
+            tokens += part.size[0]
+            sequences += part.size[1]
+        for work in works:
+            work.run_s += seconds
+        self._queue.pace.note(tokens, seconds)
+        self._ran(tokens, sequences, seconds)
+
+    def _run_one_by_one(self, chosen: Sequence[Chosen], error: Exception) -> None:
+        """After a batch failed: each part by itself, so that only those fail that must."""
+        for work, part in chosen:
+            if work.error is not None:
+                continue
+            if len(chosen) > 1:
+                try:
+                    self._runner.run([part])
+                    continue
+                except Exception as of_part:
+                    error = of_part
+            failure = ServeError("backend", f"the model failed: {error}")
+            failure.__cause__ = error
+            self._queue.cancel(work)
+            work.fail(failure)

@@ -1,0 +1,170 @@
+"""Requests cut into parts, and parts of several requests run as one batch."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, chain
+from typing import NamedTuple
+
+import numpy as np
+
+from packhorse.names import OutputName
+from packhorse.packing import Int32Array, as_int32, pack
+from packhorse.result import FloatArray, RunResult
+from packhorse.session import Session
+
+Size = tuple[int, int, int]  # tokens, sequences, predictions
+
+
+class Request(NamedTuple):
+    """Any number of sequences that were checked, and what is wanted of them.
+
+    ids       int32 vectors, one for each sequence
+    type_ids  likewise; None where the model takes none
+    outputs   as `Session.run` names them
+    places    where "predictions" are wanted: of each sequence, the numbers of its tokens that they
+              are of, ascending
+    """
+
+    ids: Sequence[Int32Array]
+    type_ids: Sequence[Int32Array] | None
+    outputs: tuple[OutputName, ...]
+    places: Sequence[Int32Array] | None = None
+
+    def ends(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+        """How many tokens, sequences and predictions the first i sequences have together, for i
+        from 0 to the number of sequences."""
+        count = len(self.ids)
+        tokens = [0, *accumulate(row.size for row in self.ids)]
+        if self.places is None:
+            return tokens, range(count + 1), [0] * (count + 1)
+        return tokens, range(count + 1), [0, *accumulate(row.size for row in self.places)]
+
+    def part(self, which: slice) -> Request:
+        """Some of its sequences."""
+        return Request(
+            self.ids[which],
+            None if self.type_ids is None else self.type_ids[which],
+            self.outputs,
+            None if self.places is None else self.places[which],
+        )
+
+
+class Part(NamedTuple):
+    """As much of a request as one batch may hold.
+
+    out   the rows that belong to it, to be written
+    kind  only parts of one kind can be in one batch
+    """
+
+    request: Request
+    size: Size
+    out: Mapping[str, FloatArray]
+
+    @property
+    def kind(self) -> tuple[tuple[OutputName, ...], bool]:
+        return self.request.outputs, self.request.type_ids is None
+
+
+def sum_sizes(one: Size, other: Size) -> Size:
+    """The size of both together."""
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
+
+
+class PartRunner:
+    """Cuts requests for one session, and runs the parts. Any number of threads may use it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.limits: Size = (session.max_tokens, session.max_sequences, session.max_predictions)
+        self._shapes = session.outputs
+
+    def fits(self, size: Size) -> bool:
+        """Whether one batch may hold so much."""
+        return all(number <= limit for number, limit in zip(size, self.limits, strict=True))
+
+    def cut(self, request: Request, max_tokens: int | None = None) -> tuple[RunResult, list[Part]]:
+        """(the result of the request, whose arrays are not written yet; the parts to write them)
+
+        max_tokens  most tokens of a part that has more than one sequence; None: of a batch
+        """
+        ends = request.ends()
+        columns = {name: self._counted(name) for name in request.outputs}
+        arrays = {
+            name: np.empty((ends[column][-1], self._shapes[name].columns), np.float32)
+            for name, column in columns.items()
+        }
+        most = self.limits[0] if max_tokens is None else min(max_tokens, self.limits[0])
+        parts = []
+        for first, last in _split(ends, (most, *self.limits[1:])):
+            size = ends[0][last] - ends[0][first], last - first, ends[2][last] - ends[2][first]
+            out: dict[str, FloatArray] = {
+                name: array[ends[columns[name]][first] : ends[columns[name]][last]]
+                for name, array in arrays.items()
+            }
+            parts.append(Part(request.part(slice(first, last)), size, out))
+        return RunResult(arrays, as_int32("cu_seqlens", ends[0])), parts
+
+    def run(self, parts: Sequence[Part]) -> None:
+        """Runs parts of one kind, which fit into a batch together. Raises as `Session.run`."""
+        if len(parts) == 1:
+            self._run_alone(parts[0])
+        else:
+            self._run_together(parts)
+
+    def _counted(self, name: OutputName) -> int:
+        """Which number of a `Size` counts the rows of an output."""
+        return 2 if name == "predictions" else 0 if self._shapes[name].per_token else 1
+
+    def _run_alone(self, part: Part) -> None:
+        request = part.request
+        self._session.run(
+            pack(request.ids, type_ids=request.type_ids),
+            outputs=request.outputs,
+            out=part.out,
+            rows=_rows([request]),
+        )
+
+    def _run_together(self, parts: Sequence[Part]) -> None:
+        requests = [part.request for part in parts]
+        ids = list(chain.from_iterable(request.ids for request in requests))
+        types = list(chain.from_iterable(request.type_ids or () for request in requests))
+        names, without_types = parts[0].kind
+        result = self._session.run(
+            pack(ids, type_ids=None if without_types else types),
+            outputs=names,
+            rows=_rows(requests),
+        )
+        begin = (0, 0, 0)
+        for part in parts:
+            end = sum_sizes(begin, part.size)
+            for name in names:
+                column = self._counted(name)
+                part.out[name][:] = result[name][begin[column] : end[column]]
+            begin = end
+
+
+def _split(ends: Sequence[Sequence[int]], limits: Size) -> Iterator[tuple[int, int]]:
+    """Ranges [first, last) of sequences that are each within the limits."""
+    first, count = 0, len(ends[1]) - 1
+    while first < count:
+        last = min(
+            bisect_right(of_kind, of_kind[first] + limit) - 1
+            for of_kind, limit in zip(ends, limits, strict=True)
+        )
+        last = max(last, first + 1)  # what exceeds a batch by itself the session refuses
+        yield first, last
+        first = last
+
+
+def _rows(requests: Sequence[Request]) -> Int32Array | None:
+    """Which tokens of their batch predictions are of; None where there are to be none."""
+    if requests[0].places is None:
+        return None
+    rows, begin = [], 0
+    for request in requests:
+        for ids, places in zip(request.ids, request.places or (), strict=True):
+            rows.append(places + begin)
+            begin += ids.size
+    return np.concatenate(rows).astype(np.int32)

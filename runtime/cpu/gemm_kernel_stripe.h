@@ -1,0 +1,266 @@
+// Dense layers of a few rows in bfloat16 and int8, a stripe of columns at a time (MultiplyStripe in
+// kernels.h). Included by kernels_body.h.
+//
+// The weights of a stripe lie one after another in the order in which they are read, so that they
+// stream from memory; a tile of rows keeps its sums in registers meanwhile. Further tiles of rows
+// find the stripe in the second-level cache.
+
+using MultiplyStripeKernel = void (*)(const MultiplyStripe&);
+
+#if defined(__AVX512F__)
+
+// Bytes that are prefetched ahead of what is read, across the ends of the hardware prefetcher's
+// pages and of the stripe.
+static constexpr int64_t kStripeAhead = 4096;
+// Vectors of sums in a row of a stripe.
+static constexpr int kStripeVectors = static_cast<int>(kStripeColumns) / kWidth;
+
+// Calls tile.run<rows>(first row) for all rows, in tiles of at most `most` rows whose heights
+// differ by at most one.
+template <int most, class Tile, int rows = most>
+static inline void for_row_tile(int count, const Tile& tile, int64_t row) {
+  if constexpr (rows > 1) {
+    if (count < rows) return for_row_tile<most, Tile, rows - 1>(count, tile, row);
+  }
+  tile.template run<rows>(row);
+}
+
+template <int most, class Tile>
+static inline void for_row_tiles(int64_t rows, const Tile& tile) {
+  const int64_t tiles = (rows + most - 1) / most;
+  int64_t row = 0;
+  for (int64_t i = 0; i < tiles; ++i) {
+    const int64_t count = (rows - row) / (tiles - i);
+    for_row_tile<most>(static_cast<int>(count), tile, row);
+    row += count;
+  }
+}
+
+// A second tile of rows finds this stripe in the cache, and prefetches the next one.
+static inline int64_t prefetch_distance(const MultiplyStripe& task, int64_t first_row) {
+  return first_row == 0 ? kStripeAhead : task.stripe_bytes;
+}
+
+static inline void prefetch_stripe(const void* weight, int64_t ahead) {
+  const char* at = static_cast<const char*>(weight) + ahead;
+#pragma GCC unroll 4
+  for (int line = 0; line < 4; ++line) __builtin_prefetch(at + line * 64);
+}
+
+#if defined(__AVX512BF16__)
+
+// Two neighbouring elements of x in every lane; of the last odd one its neighbour is zero.
+static inline __m512i splat_pair(const bfloat16* x, bool both) {
+  uint32_t pair = *x;
+  if (both) __builtin_memcpy(&pair, x, sizeof(pair));
+  return _mm512_set1_epi32(static_cast<int>(pair));
+}
+
+#if defined(__AMX_BF16__)
+
+// The sums of AMX tiles, by plain vectors: of every 32 input features those with an even and those
+// with an odd number are summed apart, each product added with one rounding, and then the sum of
+// the two is added. (TDPBF16PS in Intel's Software Developer's Manual. Subnormal numbers count as
+// zero there: see multiply_stripe.)
+struct StripeSums {
+  static constexpr int kVectors = kStripeVectors / 2;  // of columns that a tile of sums has
+  static constexpr int kMostRows = 4;
+  static constexpr int64_t kTileFeatures = 32;
+
+  // sums += x W^T of input features [first, end), which begin a tile
+  template <int rows>
+  static inline void add(const bfloat16* x, int64_t x_stride, const bfloat16* weight, int64_t first,
+                         int64_t end, int64_t ahead, Vec (*sums)[kVectors]) {
+    for (int64_t begin = first; begin < end; begin += kTileFeatures) {
+      const int64_t stop = begin + kTileFeatures < end ? begin + kTileFeatures : end;
+      Vec even[rows][kVectors] = {};
+      Vec odd[rows][kVectors] = {};
+      for (int64_t k = begin; k < stop; k += 2) {
+        const bfloat16* at = weight + k * kStripeColumns;
+        prefetch_stripe(at, ahead);
+        Vec low[kVectors], high[kVectors];
+        for (int v = 0; v < kVectors; ++v) {
+          const auto both = (IntVec)_mm512_loadu_si512(at + v * 2 * kWidth);
+          low[v] = (Vec)(both << 16);
+          high[v] = (Vec)(both & splat_int(static_cast<int>(0xffff0000u)));
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < rows; ++i) {
+          const auto pair = (IntVec)splat_pair(x + i * x_stride + k, k + 1 < stop);
+          const Vec first_of_pair = (Vec)(pair << 16);
+          const Vec second = (Vec)(pair & splat_int(static_cast<int>(0xffff0000u)));
+          for (int v = 0; v < kVectors; ++v) even[i][v] = fma(first_of_pair, low[v], even[i][v]);
+          for (int v = 0; v < kVectors; ++v) odd[i][v] = fma(second, high[v], odd[i][v]);
+        }
+      }
+      for (int i = 0; i < rows; ++i) {
+        for (int v = 0; v < kVectors; ++v) sums[i][v] += even[i][v] + odd[i][v];
+      }
+    }
+  }
+};
+
+#else
+
+// The sums of VDPBF16PS, pair after pair.
+struct StripeSums {
+  static constexpr int kVectors = kStripeVectors;
+  static constexpr int kMostRows = 6;
+
+  template <int rows>
+  static inline void add(const bfloat16* x, int64_t x_stride, const bfloat16* weight, int64_t first,
+                         int64_t end, int64_t ahead, Vec (*sums)[kVectors]) {
+    for (int64_t k = first; k < end; k += 2) {
+      const bfloat16* at = weight + k * kStripeColumns;
+      prefetch_stripe(at, ahead);
+      __m512i columns[kVectors];
+      for (int v = 0; v < kVectors; ++v) columns[v] = _mm512_loadu_si512(at + v * 2 * kWidth);
+#pragma GCC unroll 8
+      for (int i = 0; i < rows; ++i) {
+        const __m512i pair = splat_pair(x + i * x_stride + k, k + 1 < end);
+        for (int v = 0; v < kVectors; ++v) {
+          sums[i][v] =
+              (Vec)_mm512_dpbf16_ps((__m512)sums[i][v], (__m512bh)pair, (__m512bh)columns[v]);
+        }
+      }
+    }
+  }
+};
+
+#endif
+
+template <class T>
+struct StripeOfBfloat16 {
+  const MultiplyStripe& task;
+
+  template <int rows>
+  [[gnu::noinline]] void run(int64_t first_row) const {
+    constexpr int kColumns = StripeSums::kVectors * kWidth;
+    const int64_t ahead = prefetch_distance(task, first_row);
+    for (int64_t begin = 0; begin < task.columns; begin += kColumns) {
+      const bfloat16* x = static_cast<const bfloat16*>(task.x) + first_row * task.x_stride;
+      const auto* weight = static_cast<const bfloat16*>(task.weight) + 2 * begin;
+      Vec whole[rows][StripeSums::kVectors] = {};
+      for (int64_t first = 0; first < task.in_features; first += task.chunk) {
+        Vec sums[rows][StripeSums::kVectors] = {};
+        const int64_t left = task.in_features - first;
+        StripeSums::add<rows>(x, task.x_stride, weight, first,
+                              first + (left < task.chunk ? left : task.chunk), ahead, sums);
+        for (int i = 0; i < rows; ++i) {
+          for (int v = 0; v < StripeSums::kVectors; ++v) {
+            whole[i][v] = first == 0 ? sums[i][v] : whole[i][v] + sums[i][v];
+          }
+        }
+      }
+      for (int v = 0; v < StripeSums::kVectors; ++v) {
+        const int64_t column = begin + v * kWidth;
+        const auto count = static_cast<int>(task.columns - column < kWidth ? task.columns - column
+                                                                           : int64_t{kWidth});
+        if (count <= 0) return;
+        for (int i = 0; i < rows; ++i) {
+          T* out = static_cast<T*>(task.out) + (first_row + i) * task.out_stride + column;
+          Vec sum = whole[i][v];
+          if (task.bias != nullptr) {
+            const float* bias = task.bias + column;
+            sum += count == kWidth ? load(bias) : load_first(bias, count);
+          }
+          if (count == kWidth) {
+            store(out, sum);
+          } else {
+            store_first(out, sum, count);
+          }
+        }
+      }
+    }
+  }
+};
+
+template <class T>
+static void multiply_stripe(const MultiplyStripe& task) {
+#if defined(__AMX_BF16__)
+  constexpr unsigned kZeroSubnormals = 0x8040;
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before | kZeroSubnormals);
+#endif
+  for_row_tiles<StripeSums::kMostRows>(task.rows, StripeOfBfloat16<T>{task});
+#if defined(__AMX_BF16__)
+  _mm_setcsr(before);
+#endif
+}
+
+template <class T>
+static constexpr MultiplyStripeKernel kMultiplyStripe = multiply_stripe<T>;
+
+#else
+
+template <class T>
+static constexpr MultiplyStripeKernel kMultiplyStripe = nullptr;
+
+#endif
+
+#pragma GCC push_options
+#pragma GCC target("avx512vnni")
+
+struct StripeOfInt8 {
+  const MultiplyStripe& task;
+
+  template <int rows>
+  [[gnu::noinline]] void run(int64_t first_row) const {
+    __m512i sums[rows][kStripeVectors];
+    for (int i = 0; i < rows; ++i) {
+      for (int v = 0; v < kStripeVectors; ++v) sums[i][v] = _mm512_setzero_si512();
+    }
+    const uint8_t* x = static_cast<const uint8_t*>(task.x) + first_row * task.x_stride;
+    const auto* weight = static_cast<const int8_t*>(task.weight);
+    const int64_t ahead = prefetch_distance(task, first_row);
+    for (int64_t k = 0; k < task.in_features; k += 4, weight += 4 * kStripeColumns) {
+      prefetch_stripe(weight, ahead);
+      __m512i columns[kStripeVectors];
+      for (int v = 0; v < kStripeVectors; ++v) {
+        columns[v] = _mm512_loadu_si512(weight + v * 4 * kWidth);
+      }
+      const bool all = k + 4 <= task.in_features;
+#pragma GCC unroll 8
+      for (int i = 0; i < rows; ++i) {
+        const uint8_t* from = x + i * task.x_stride + k;
+        uint32_t elements = 0;
+        if (all) {
+          __builtin_memcpy(&elements, from, sizeof(elements));
+        } else {
+          for (int64_t j = k; j < task.in_features; ++j) {
+            elements |= uint32_t{from[j - k]} << 8 * (j - k);
+          }
+        }
+        const __m512i element = _mm512_set1_epi32(static_cast<int>(elements));
+        for (int v = 0; v < kStripeVectors; ++v) {
+          sums[i][v] = _mm512_dpbusd_epi32(sums[i][v], element, columns[v]);
+        }
+      }
+    }
+    for (int i = 0; i < rows; ++i) {
+      int32_t* out = static_cast<int32_t*>(task.out) + (first_row + i) * task.out_stride;
+      for (int v = 0; v < kStripeVectors; ++v) {
+        const int64_t left = task.columns - v * kWidth;
+        if (left <= 0) break;
+        const auto some = static_cast<__mmask16>(left < kWidth ? (1u << left) - 1 : 0xffffu);
+        _mm512_mask_storeu_epi32(out + v * kWidth, some, sums[i][v]);
+      }
+    }
+  }
+};
+
+static void multiply_stripe_int8(const MultiplyStripe& task) {
+  for_row_tiles<6>(task.rows, StripeOfInt8{task});
+}
+
+#pragma GCC pop_options
+
+static constexpr MultiplyStripeKernel kMultiplyStripeInt8 = multiply_stripe_int8;
+
+#else
+
+template <class T>
+static constexpr MultiplyStripeKernel kMultiplyStripe = nullptr;
+static constexpr MultiplyStripeKernel kMultiplyStripeInt8 = nullptr;
+
+#endif

@@ -1,0 +1,171 @@
+"""Records what the clients that people use send to a server: tests/golden/serve_requests/*.json.
+
+    python tests/golden/make_serve_requests.py
+
+Needs the extra `serve`, and the packages openai, cohere and huggingface_hub in the same
+environment. A server with tiny models runs behind a proxy that writes requests down; each client
+must understand the answers, or this fails. The tests send the requests again.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "python"))
+
+from serve_room import make_models, serve_chance, serving, settings_for  # noqa: E402
+
+KEPT = ("authorization", "content-type", "accept", "user-agent")
+KEY = "secret"
+TEXTS = ["the cat sat", "a dog"]
+
+
+class Recorder(ThreadingHTTPServer):
+    """Hands requests on to another port, and keeps them."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.port = port
+        self.requests: list[dict[str, Any]] = []
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Recorder
+
+    def _hand_on(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        kept = {name: headers[name] for name in KEPT if name in headers}
+        record = {"method": self.command, "path": self.path, "headers": kept}
+        self.server.requests.append(record | ({"body": json.loads(body)} if body else {}))
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port)
+        passed = {name: value for name, value in headers.items() if name != "host"}
+        connection.request(self.command, self.path, body or None, passed)
+        answer = connection.getresponse()
+        content = answer.read()
+        self.send_response(answer.status)
+        self.send_header("content-type", answer.headers["content-type"])
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST = _hand_on  # noqa: N815
+
+    def log_message(self, *_arguments: Any) -> None:
+        pass
+
+
+def with_openai(address: str) -> None:
+    from openai import OpenAI
+
+    client = OpenAI(base_url=f"{address}/v1", api_key=KEY)
+    found = client.embeddings.create(model="colbert", input=TEXTS)
+    assert len(found.data) == 2
+    assert len(found.data[0].embedding) == 32
+    client.embeddings.create(model="colbert", input="a", encoding_format="float", dimensions=8)
+    assert "lm" in [model.id for model in client.models.list()]
+    assert client.models.retrieve("lm").id == "lm"
+    text = client.completions.create(model="lm", prompt="tr", max_tokens=5, seed=1, logprobs=2)
+    assert text.usage is not None
+    assert text.usage.completion_tokens == 5
+    messages: Any = [{"role": "system", "content": "x"}, {"role": "user", "content": "tr"}]
+    chat = client.chat.completions.create(
+        model="lm", messages=messages, max_completion_tokens=5, n=2, stop=["zz"], top_p=0.9
+    )
+    assert len(chat.choices) == 2
+    stream = client.chat.completions.create(
+        model="lm",
+        messages=messages,
+        max_completion_tokens=5,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    *_, last = stream
+    assert last.usage is not None
+    assert last.usage.completion_tokens == 5
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+    client.chat.completions.create(
+        model="lm",
+        messages=messages,
+        max_completion_tokens=50,
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "x", "schema": schema, "strict": True},
+        },
+    )
+
+
+def with_cohere(address: str) -> None:
+    import cohere
+
+    client = cohere.ClientV2(api_key=KEY, base_url=address)
+    found = client.embed(
+        model="colbert",
+        texts=TEXTS,
+        input_type="search_document",
+        embedding_types=["float", "ubinary"],
+    )
+    assert found.embeddings.float_ is not None
+    assert len(found.embeddings.float_) == 2
+    ranked = client.rerank(model="reranker", query="a cat", documents=TEXTS, top_n=1)
+    assert len(ranked.results) == 1
+
+
+def with_huggingface_hub(address: str) -> None:
+    from huggingface_hub import InferenceClient
+
+    client = InferenceClient(f"{address}/embed", token=KEY)
+    assert client.feature_extraction("the cat", normalize=True, truncate=True).shape == (1, 32)
+    similar = InferenceClient(f"{address}/similarity", token=KEY)
+    assert len(similar.sentence_similarity("a cat", TEXTS)) == 2
+    labels = InferenceClient(f"{address}/predict", token=KEY)
+    best: Any = labels.text_classification("the cat")  # the first of the list that it expects
+    assert best["label"] in ("negative", "neutral", "positive")
+    chat = InferenceClient(base_url=f"{address}/v1", token=KEY)
+    messages: Any = [{"role": "user", "content": "tr"}]
+    answer = chat.chat_completion(messages, model="lm", max_tokens=4)
+    assert answer.usage.completion_tokens == 4
+    *_, last = chat.chat_completion(messages, model="lm", max_tokens=4, stream=True)
+    assert last.choices[0].finish_reason == "length"
+
+
+CLIENTS: dict[str, Callable[[str], None]] = {
+    "openai": with_openai,
+    "cohere": with_cohere,
+    "huggingface_hub": with_huggingface_hub,
+}
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
+        serve_chance(monkeypatch)
+        folders = make_models(Path(folder))
+        named = [f"{name}={folders[name]}" for name in ("colbert", "classifier", "reranker")]
+        with serving(settings_for(*named, "lm=chance", api_key=(KEY,))) as (client, _):
+            for name, use in CLIENTS.items():
+                recorder = Recorder(client.port)
+                threading.Thread(target=recorder.serve_forever, daemon=True).start()
+                use(f"http://127.0.0.1:{recorder.server_port}")
+                recorder.shutdown()
+                content = {"package": name, "version": version(name), "requests": recorder.requests}
+                path = HERE / "serve_requests" / f"{name}.json"
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
+                print(f"{path}: {len(recorder.requests)} requests")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""`packhorse serve`: the requests that the real clients send (tests/golden/make_serve_requests.py)
+are answered as the description says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from checkpoints import GOLDEN
+from serve_room import PACKAGES, Client, make_models, serve_chance, serving, settings_for
+
+for package in (*PACKAGES, "llguidance"):
+    pytest.importorskip(package)
+
+RECORDED = {
+    path.stem: json.loads(path.read_text("utf-8"))["requests"]
+    for path in sorted((GOLDEN / "serve_requests").glob("*.json"))
+}
+CASES = [(name, i) for name, requests in RECORDED.items() for i in range(len(requests))]
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        serve_chance(monkeypatch)
+        folders = make_models(tmp_path_factory.mktemp("models"))
+        named = [f"{name}={folders[name]}" for name in ("colbert", "classifier", "reranker")]
+        with serving(settings_for(*named, "lm=chance", api_key=("secret",))) as (found, _):
+            yield found
+
+
+def test_all_three_were_recorded() -> None:
+    assert list(RECORDED) == ["cohere", "huggingface_hub", "openai"]
+
+
+@pytest.mark.parametrize(("name", "number"), CASES)
+def test_recorded_request(client: Client, name: str, number: int) -> None:
+    request: dict[str, Any] = RECORDED[name][number]
+    body = request.get("body")
+    answer = client.ask(request["method"], request["path"], body, request["headers"])
+    assert answer.status == 200, answer.body  # the client of the tests validates the rest
+    if body is not None and body.get("stream"):
+        assert len(answer.events) >= 2

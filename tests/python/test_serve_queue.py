@@ -1,0 +1,198 @@
+"""`packhorse serve`: whose turn it is, what a batch holds, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from packhorse import Session
+from packhorse.serve.errors import ServeError
+from packhorse.serve.pace import Pace
+from packhorse.serve.queue import TokenQueue
+from packhorse.serve.work import Work
+from packhorse.text.parts import PartRunner, Request
+
+Put = Callable[..., Work]
+
+
+def queue_of(max_tokens: int = 10**6, budget: int = 1024) -> TokenQueue:
+    """Whose batches have at most `budget` tokens, and in which so many tokens may wait."""
+    return TokenQueue(Pace(1.0, budget), max_tokens, 60)
+
+
+@pytest.fixture
+def runner(session: Session) -> PartRunner:
+    """Batches of at most 1024 tokens and 32 sequences."""
+    return PartRunner(session)
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    found = asyncio.new_event_loop()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def put(runner: PartRunner, loop: asyncio.AbstractEventLoop) -> Put:
+    """put(queue, client, lengths, output, deadline in seconds, tokens of a part): work with
+    sequences of these lengths."""
+
+    def make(
+        queue: TokenQueue,
+        client: str,
+        lengths: list[int],
+        output: Any = "embedding",
+        within: float = 60.0,
+        piece: int | None = None,
+    ) -> Work:
+        async def work() -> Work:
+            return Work(client, time.monotonic() + within, sum(lengths))
+
+        found = loop.run_until_complete(work())
+        queue.admit(found)
+        ids = [np.ones(length, np.int32) for length in lengths]
+        found.result, parts = runner.cut(Request(ids, None, (output,)), piece)
+        queue.put(found, parts)
+        return found
+
+    return make
+
+
+def take(queue: TokenQueue, runner: PartRunner, budget: int = 1024) -> list[tuple[str, int]]:
+    """(client, tokens) of each part of the next batch, of at most so many tokens."""
+    queue.pace._max_tokens = budget
+    found = queue.take(runner)
+    assert found is not None
+    return [(one.work.client, one.part.size[0]) for one in found[0]]
+
+
+def test_clients_take_turns_whatever_they_ask_for(runner: PartRunner, put: Put) -> None:
+    """By tokens: one client has put a hundred requests before the others come."""
+    queue = queue_of()
+    for _ in range(100):
+        put(queue, "greedy", [10])
+    put(queue, "small", [10] * 4, piece=10)
+    put(queue, "long", [40])
+    first = Counter(client for client, _ in take(queue, runner, 120))
+    assert first == {"greedy": 4, "small": 4, "long": 1}
+    assert take(queue, runner, 30) == [("greedy", 10)] * 3
+
+
+def test_turns_are_counted_in_tokens(runner: PartRunner, put: Put) -> None:
+    queue = queue_of()
+    for _ in range(20):
+        put(queue, "short", [10])
+        put(queue, "long", [40])
+    for _ in range(2):
+        assert Counter(client for client, _ in take(queue, runner, 160)) == {"short": 8, "long": 2}
+
+
+def test_who_comes_back_has_saved_no_turns(runner: PartRunner, put: Put) -> None:
+    queue = queue_of()
+    put(queue, "a", [100])
+    take(queue, runner)
+    put(queue, "b", [10] * 30, piece=10)
+    take(queue, runner, 100)
+    for _ in range(10):
+        put(queue, "c", [10])
+    assert Counter(client for client, _ in take(queue, runner, 100)) == {"b": 5, "c": 5}
+
+
+def test_a_batch_is_bounded_by_tokens_and_by_the_plan(runner: PartRunner, put: Put) -> None:
+    queue = queue_of()
+    for length in (500, 500, 500, 3):
+        put(queue, "a", [length])
+    assert take(queue, runner) == [("a", 500), ("a", 500)]
+    assert take(queue, runner, 100) == [("a", 500)]  # one part runs whatever its size
+    assert take(queue, runner) == [("a", 3)]
+    for _ in range(40):
+        put(queue, "a", [2])
+    assert len(take(queue, runner)) == 32  # max_sequences of the plan
+    assert len(take(queue, runner)) == 8
+    assert (queue.tokens, queue.requests) == (0, 0)
+
+
+def test_the_pace_bounds_how_long_a_batch_takes(runner: PartRunner, put: Put) -> None:
+    pace = Pace(0.1, 500)
+    assert pace.batch_tokens == 500  # nothing is known yet
+    pace.note(1000, 1.0)
+    assert pace.batch_tokens == 100
+    assert pace.seconds(5000) == 5.0
+    pace.note(10, 1.0)  # few tokens, and slow
+    assert pace.batch_tokens == 100
+    pace.note(10, 0.001)  # few tokens, and fast
+    assert pace.batch_tokens == 100 * 1010 // 1001
+    queue = TokenQueue(pace, 10**6, 60)
+    for _ in range(30):
+        put(queue, "a", [10])
+    assert len(take(queue, runner, 500)) == 10
+    for _ in range(100):
+        pace.note(3000, 1.0)  # what was long ago counts less
+    assert 290 < pace.batch_tokens <= 300
+    both = Pace(0.1, 500, replicas=2)
+    both.note(1000, 1.0)
+    assert (both.batch_tokens, both.seconds(5000)) == (100, 2.5)
+
+
+def test_other_outputs_wait_for_a_batch_of_their_own(runner: PartRunner, put: Put) -> None:
+    queue = queue_of()
+    put(queue, "a", [4])
+    put(queue, "b", [5], "hidden")
+    put(queue, "c", [6])
+    put(queue, "b", [7])
+    assert take(queue, runner) == [("a", 4), ("c", 6)]
+    assert take(queue, runner) == [("b", 5)]
+    assert take(queue, runner) == [("b", 7)]
+
+
+def test_too_much_is_refused_with_a_time_to_come_back(runner: PartRunner, put: Put) -> None:
+    pace = Pace(1.0, 1024)
+    pace.note(100, 1.0)
+    queue = TokenQueue(pace, 10**6, max_wait_s=5)
+    put(queue, "a", [600])
+    assert queue.full
+    with pytest.raises(ServeError, match="600 tokens wait, about 6.0 s") as refused:
+        put(queue, "b", [1])
+    assert (refused.value.kind, refused.value.retry_after) == ("overloaded", 6)
+    take(queue, runner)
+    put(queue, "b", [1])
+
+    queue = queue_of(max_tokens=100)
+    put(queue, "a", [900])  # of an empty queue: whatever it has, it can be run
+    with pytest.raises(ServeError, match="overloaded"):
+        put(queue, "a", [1])
+
+
+def test_what_was_cancelled_or_is_late_does_not_run(runner: PartRunner, put: Put) -> None:
+    queue = queue_of()
+    gone = put(queue, "a", [10, 10], piece=10)
+    late = put(queue, "b", [10], within=-1.0)
+    put(queue, "c", [10])
+    queue.pace._max_tokens = 10
+    found = queue.take(runner)
+    assert found is not None
+    assert [one.work for one in found[0]] == [gone]
+    assert found[1] == [late]
+    queue.cancel(gone)
+    queue.cancel(gone)
+    assert (queue.tokens, queue.requests) == (10, 1)
+    assert take(queue, runner) == [("c", 10)]
+    assert isinstance(late.error, ServeError)
+    assert late.error.kind == "timeout"
+    assert (queue.tokens, queue.requests) == (0, 0)
+
+
+def test_a_closed_queue_runs_what_it_has(runner: PartRunner, put: Put) -> None:
+    queue = queue_of()
+    put(queue, "a", [10])
+    queue.close()
+    with pytest.raises(ServeError, match="unloaded"):
+        put(queue, "a", [10])
+    assert take(queue, runner) == [("a", 10)]
+    assert queue.take(runner) is None
