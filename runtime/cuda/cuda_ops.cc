@@ -392,7 +392,7 @@ class CudaOps final : public Ops {
   void gemm(const GemmParams& params) {
     if constexpr (kBuiltForSm90) {
       if (gemm_kernels_ == GemmKernels::kSm90) {
-        return is_few(params) ? launch_gemm_few(params, {}, stream_)
+        return is_few(params) ? launch_gemm_few(params, stream_)
                               : launch_gemm_sm90(params, stream_);
       }
     }
@@ -460,7 +460,7 @@ class CudaOps final : public Ops {
   AttentionAlgorithm attention_;                      // the caller's choice, maybe kAuto
   std::vector<std::string>* explanations_ = nullptr;  // null, except while `explain` runs
   int sm_count_;
-  CudaMemory counters_;  // for launch_attention_sm90; zero before and after every launch
+  CudaMemory counters_;       // for launch_attention_sm90; zero before and after every launch
   CudaMemory page_counters_;  // likewise, for launch_attention_pages
 };
 

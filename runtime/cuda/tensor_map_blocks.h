@@ -24,9 +24,8 @@ CUtensorMap tensor_map(const void* data, DType dtype, const cuuint64_t (&extents
       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw RuntimeError(concat("cuTensorMapEncodeTiled failed with ", static_cast<int>(result),
-                              " for a tensor of ", rank, " dimensions, the inner ones ",
-                              extents[1], " x ", extents[0], ", rows ", strides[0],
-                              " bytes apart"));
+                              " for a tensor of ", rank, " dimensions, the inner ones ", extents[1],
+                              " x ", extents[0], ", rows ", strides[0], " bytes apart"));
   }
   return map;
 }

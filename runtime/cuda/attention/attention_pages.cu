@@ -51,9 +51,10 @@ void launch_few(const PagedKernelParams& params, cudaStream_t stream) {
   // As many blocks as fit the device at once: each takes work until there is no more.
   const int64_t work = paged_slots(args, Traits::kRows) * args.num_kv_heads *
                        (params.entries > 0 ? chunk_count(args.max_kv_len) : 1);
-  launch_kernel(paged_attention_few_kernel<T, kDim>,
-                dim3(static_cast<unsigned>(std::min(work, int64_t{Traits::kBlocks} * args.sm_count))),
-                Traits::kThreads, Traits::kSharedBytes, stream, params);
+  launch_kernel(
+      paged_attention_few_kernel<T, kDim>,
+      dim3(static_cast<unsigned>(std::min(work, int64_t{Traits::kBlocks} * args.sm_count))),
+      Traits::kThreads, Traits::kSharedBytes, stream, params);
 }
 
 template <class Kernel>

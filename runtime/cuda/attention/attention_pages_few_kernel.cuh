@@ -1,15 +1,15 @@
-// Attention over pages for few queries: the tokens that a step of generation adds to texts. Its time
-// is that of reading the cached keys and values once.
+// Attention over pages for few queries: the tokens that a step of generation adds to texts. Its
+// time is that of reading the cached keys and values once.
 //
 // A block has up to 16 rows (a token, and the query heads of one key/value head) and some chunks of
 // keys, one after the other. It asks for all keys and values of a chunk at once, and for those that
-// are older than this step while the kernel before still runs. Each of its four warps multiplies the
-// queries by a quarter of the keys; then each computes the softmax of all scores, and multiplies it
-// by a quarter of the columns of the values. Every sum has the order that it has in
+// are older than this step while the kernel before still runs. Each of its four warps multiplies
+// the queries by a quarter of the keys; then each computes the softmax of all scores, and
+// multiplies it by a quarter of the columns of the values. Every sum has the order that it has in
 // paged_attention_kernel.
 //
-// What a block computes is over in a few microseconds, of which the first time through the code is a
-// good part: instructions have to come from memory, too. So loops are not unrolled further than
+// What a block computes is over in a few microseconds, of which the first time through the code is
+// a good part: instructions have to come from memory, too. So loops are not unrolled further than
 // loads that shall be under way together.
 //
 // The blocks of the grid share the chunks of a step evenly. Where several blocks have chunks of the
@@ -75,26 +75,35 @@ __device__ Value sum_to_lane(Value value) {
   return value;
 }
 
-/// The work of a step, and its division. Called by whole warps; a lane looks at every 32nd sequence.
+/// The sum of the values of all lanes.
+__device__ inline int warp_sum_exact(int value) {
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) value += __shfl_xor_sync(kFullWarp, value, mask);
+  return value;
+}
+
+/// The work of a step, and its division. Called by whole warps; a lane looks at every 32nd
+/// sequence.
 class FewSchedule {
  public:
-  __device__ explicit FewSchedule(const PagedKernelParams& params) : params_(params) {
-    int64_t units = 0;
-    for (int first = 0; first < params.sequences(); first += 32) {
-      const Sequence mine(params, first);
-      units += int64_t{mine.chunks.count()} * mine.slabs * params.args.num_kv_heads;
+  __device__ explicit FewSchedule(const PagedKernelParams& params)
+      : params_(params), sequences_(params.sequences()), first_(params, 0, sequences_) {
+    int units = first_.chunks.count() * first_.slabs;
+    for (int first = 32; first < sequences_; first += 32) {
+      const Sequence mine(params, first, sequences_);
+      units += mine.chunks.count() * mine.slabs;
     }
-    units = __shfl_sync(kFullWarp, sum_to_lane(units), 31);
-    chunks_at_once_ = static_cast<int>(
-        max(int64_t{1}, (units + static_cast<int64_t>(gridDim.x) - 1) / gridDim.x));
+    units = warp_sum_exact(units) * params.args.num_kv_heads;
+    const int blocks = static_cast<int>(gridDim.x);
+    chunks_at_once_ = max(1, (units + blocks - 1) / blocks);
   }
 
   /// Finds the work of number `item`, in the order of sequences, chunks, slabs, heads.
   __device__ bool find(int item, FewWork& work) const {
     const PagedAttentionParams& args = params_.args;
     int64_t entries = 0;  // of the sequences before
-    for (int first = 0; first < params_.sequences(); first += 32) {
-      const Sequence mine(params_, first);
+    for (int first = 0; first < sequences_; first += 32) {
+      const Sequence mine = first == 0 ? first_ : Sequence(params_, first, sequences_);
       const int64_t entries_end = entries + sum_to_lane(mine.entries);
       int blocks = (mine.chunks.count() + chunks_at_once_ - 1) / chunks_at_once_;
       if (entries_end > params_.entries) blocks = 1;
@@ -141,9 +150,9 @@ class FewSchedule {
     int64_t entries = 0;
     ChunkRange chunks{{}, 0, 0};
 
-    __device__ Sequence(const PagedKernelParams& params, int first) {
+    __device__ Sequence(const PagedKernelParams& params, int first, int sequences) {
       const int b = first + static_cast<int>(threadIdx.x) % 32;
-      if (b >= params.sequences()) return;
+      if (b >= sequences) return;
       q_begin = params.args.cu_seqlens[b];
       const int q_length = params.args.cu_seqlens[b + 1] - q_begin;
       rows = q_length * params.group();
@@ -155,6 +164,8 @@ class FewSchedule {
   };
 
   const PagedKernelParams& params_;
+  const int sequences_;
+  const Sequence first_;  // of the first 32, that of this lane
   int chunks_at_once_;
 };
 
@@ -212,14 +223,26 @@ struct FewAttention {
     for (int first = 0; first < kChunkKeys; first += kTokens) {
       const int position = chunk * kChunkKeys + first;
       const int64_t page = position < work.slab.kv_length ? table[position / kTokens] : 0;
-      const T* source = pages + (page * args.num_kv_heads + work.slab.kv_head) * kTokens *
-                                    args.head_dim;
-#pragma unroll 2
-      for (int row = static_cast<int>(threadIdx.x) / kAcross; row < kTokens; row += kStep) {
-        if (position + row < from || position + row >= end) continue;
-        const bool inside = position + row < work.slab.kv_length && column < args.head_dim;
-        copy_vector_async(to + (first + row) * kPitch<kDim> + column,
-                          inside ? source + row * args.head_dim + column : pages, inside);
+      const T* source =
+          pages + (page * args.num_kv_heads + work.slab.kv_head) * kTokens * args.head_dim;
+      const int row = static_cast<int>(threadIdx.x) / kAcross;
+      const T* at = source + row * args.head_dim + column;
+      T* place = to + (first + row) * kPitch<kDim> + column;
+      if (position >= from && position + kTokens <= end &&
+          position + kTokens <= work.slab.kv_length && kDim == args.head_dim) {
+#pragma unroll
+        for (int i = 0; i < kTokens; i += kStep) {
+          copy_vector_async(place + i * kPitch<kDim>, at + i * kDim, true);
+        }
+        continue;
+      }
+#pragma unroll 1
+      for (int i = 0; i < kTokens; i += kStep) {
+        const int its = position + row + i;
+        if (its < from || its >= end) continue;
+        const bool inside = its < work.slab.kv_length && column < args.head_dim;
+        copy_vector_async(place + i * kPitch<kDim>, inside ? at + i * args.head_dim : pages,
+                          inside);
       }
     }
   }
@@ -236,30 +259,53 @@ struct FewAttention {
     }
   }
 
-  /// This warp's quarter of the keys of a chunk: scores, masked, to shared memory.
+  /// Whether a slab has more than eight rows. The lower ones of a product are left out otherwise.
+  __device__ static bool has_lower(const FewWork& work) {
+    return work.slab.rows - work.slab.row > 8;
+  }
+
+  /// This warp's quarter of the keys of a chunk: scores, masked, to shared memory. Where every row
+  /// sees every key, there is no mask.
   __device__ void score(const FewWork& work, int chunk) const {
     const AccumulatorPlace place;
+    const bool lower = has_lower(work);
+    const PagedAttentionParams& args = params.args;
+    const int first_position = work.slab.position + work.slab.row / params.group();
+    const bool plain = args.soft_cap == 0 && args.slopes == nullptr &&
+                       params.window.left == kUnlimitedWindow &&
+                       (chunk + 1) * kChunkKeys <= min(first_position + 1, work.slab.kv_length);
     const int begin = static_cast<int>(threadIdx.x) / 32 * Traits::kWarpKeys;
 #pragma unroll 1
     for (int first = begin; first < begin + Traits::kWarpKeys; first += 16) {
       float mine[1][2][4] = {};
       accumulate_scores<T, kDim, 16, 1>(mine, queries, keys + first * kPitch<kDim>);
-      finish_paged_scores(mine[0], params, work.slab, work.slab.row, chunk * kChunkKeys + first);
+      if (plain) {
+#pragma unroll
+        for (float& score : reinterpret_cast<float (&)[8]>(mine)) {
+          score = __fmul_rn(score, args.scale * kLog2e);
+        }
+      } else {
+        finish_paged_scores(mine[0], params, work.slab, work.slab.row, chunk * kChunkKeys + first);
+      }
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
         float* to = scores + place.row * Traits::kScorePitch + first + n * 8 + place.column;
         *reinterpret_cast<float2*>(to) = {mine[0][n][0], mine[0][n][1]};
-        *reinterpret_cast<float2*>(to + 8 * Traits::kScorePitch) = {mine[0][n][2], mine[0][n][3]};
+        if (lower) {
+          *reinterpret_cast<float2*>(to + 8 * Traits::kScorePitch) = {mine[0][n][2], mine[0][n][3]};
+        }
       }
     }
   }
 
-  /// The scores of this lane's two rows: columns `column` and the next.
-  __device__ void load_scores(float (&to)[4], int column) const {
+  /// The scores of this lane's two rows: columns `column` and the next. -infinity for a lower row
+  /// that does not exist.
+  __device__ void load_scores(float (&to)[4], int column, bool lower) const {
     const AccumulatorPlace place;
     const float* from = scores + place.row * Traits::kScorePitch + column + place.column;
     const float2 above = *reinterpret_cast<const float2*>(from);
-    const float2 below = *reinterpret_cast<const float2*>(from + 8 * Traits::kScorePitch);
+    const float2 below = lower ? *reinterpret_cast<const float2*>(from + 8 * Traits::kScorePitch)
+                               : float2{-INFINITY, -INFINITY};
     to[0] = above.x;
     to[1] = above.y;
     to[2] = below.x;
@@ -267,9 +313,10 @@ struct FewAttention {
   }
 
   /// The softmax of all keys of a chunk, times this warp's quarter of the values' columns, in the
-  /// steps of update_softmax and accumulate_output.
-  __device__ void weigh(float (&output)[Traits::kWarpColumns / 8][4], float2& maxima,
-                        float2& sums) const {
+  /// steps of paged_attention_kernel.
+  __device__ void weigh(const FewWork& work, float (&output)[Traits::kWarpColumns / 8][4],
+                        float2& maxima, float2& sums) const {
+    const bool lower = has_lower(work);
     const int column = static_cast<int>(threadIdx.x) / 32 * Traits::kWarpColumns;
     clear_chunk(output, maxima, sums);
 #pragma unroll 1
@@ -278,7 +325,7 @@ struct FewAttention {
 #pragma unroll 4
       for (int n = 0; n < Traits::kKeys; n += 8) {
         float block[4];
-        load_scores(block, tile + n);
+        load_scores(block, tile + n, lower);
         highest.x = fmaxf(highest.x, fmaxf(block[0], block[1]));
         highest.y = fmaxf(highest.y, fmaxf(block[2], block[3]));
       }
@@ -286,8 +333,8 @@ struct FewAttention {
 #pragma unroll 1
       for (int key = tile; key < tile + Traits::kKeys; key += 16) {
         float p[2][4];
-        load_scores(p[0], key);
-        load_scores(p[1], key + 8);
+        load_scores(p[0], key, lower);
+        load_scores(p[1], key + 8, lower);
         exponentiate(p, maxima, sums);
         const Fragment a = pack_a<T>(p[0], p[1]);
 #pragma unroll
@@ -385,8 +432,8 @@ struct FewAttention {
     }
   }
 
-  /// All chunks of `work`, whose first one is on its way: a group of copies of queries and keys, and
-  /// one of values.
+  /// All chunks of `work`, whose first one is on its way: a group of copies of queries and keys,
+  /// and one of values.
   __device__ void run(const FewWork& work, int* told) const {
     float merged[Traits::kWarpColumns / 8][4] = {};
     ChunkMerge above, below;
@@ -401,7 +448,7 @@ struct FewAttention {
       __syncthreads();
       if (more) copy_chunk(work, chunk + 1, true, 0, INT_MAX);
       cute::cp_async_fence();
-      weigh(output, maxima, sums);
+      weigh(work, output, maxima, sums);
       __syncthreads();  // values and scores have been read
       if (more) copy_chunk(work, chunk + 1, false, 0, INT_MAX);
       cute::cp_async_fence();
@@ -434,8 +481,8 @@ struct FewAttention {
       T* out = row_pointer(work, static_cast<T*>(params.args.out), params.args.out_row_stride, row);
 #pragma unroll
       for (int n = 0; n < Traits::kWarpColumns / 8; ++n) {
-        const int column = static_cast<int>(threadIdx.x) / 32 * Traits::kWarpColumns + n * 8 +
-                           place.column;
+        const int column =
+            static_cast<int>(threadIdx.x) / 32 * Traits::kWarpColumns + n * 8 + place.column;
         if (column < params.args.head_dim) {
           *reinterpret_cast<typename Element<T>::Pair*>(out + column) =
               Element<T>::pair(merged[n][2 * h] * factor, merged[n][2 * h + 1] * factor);
@@ -472,7 +519,8 @@ __global__ void __launch_bounds__(FewTraits<kDim>::kThreads, FewTraits<kDim>::kB
       }
 #pragma unroll 1
       for (const bool of_keys : {true, false}) {
-        if (any) {
+        // Most chunks have no tokens of this step.
+        if (any && (!after_wait || (work.begin + 1) * kChunkKeys > old)) {
           attention.copy_chunk(work, work.begin, of_keys, after_wait ? old : 0,
                                after_wait ? INT_MAX : old);
         }

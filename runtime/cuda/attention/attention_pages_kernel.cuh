@@ -165,14 +165,36 @@ __device__ void finish_paged_scores(float (&scores)[kBlocks][4], const PagedKern
         const int at = key + n * 8 + place.column + e % 2;
         float score = scores[n][e];
         if (args.soft_cap == 0) {
-          score *= args.scale * kLog2e;
+          score = __fmul_rn(score, args.scale * kLog2e);
         } else {
           score = args.soft_cap * kLog2e * tanhf(score * args.scale / args.soft_cap);
         }
-        if (args.slopes != nullptr) score += slope * static_cast<float>(abs(at - position));
+        if (args.slopes != nullptr) {
+          score = __fmaf_rn(slope, static_cast<float>(abs(at - position)), score);
+        }
         scores[n][e] = at < low || at > high ? -INFINITY : score;
       }
     }
+  }
+}
+
+/// Raises the maxima to those of a new tile, where they are higher, and multiplies the earlier
+/// output and sums by 2^(old maximum - new maximum). The products are rounded: whether a compiler
+/// would fuse them with the sums that follow depends on the loop around them, and so would the
+/// bits.
+template <int kOutputs>
+__device__ void rescale(float (&output)[kOutputs][4], float2& maxima, float2& sums, float2 here) {
+  const float2 highest = {fmaxf(maxima.x, here.x), fmaxf(maxima.y, here.y)};
+  const float2 shrink = {highest.x == -INFINITY ? 1 : fast_exp2(maxima.x - highest.x),
+                         highest.y == -INFINITY ? 1 : fast_exp2(maxima.y - highest.y)};
+  maxima = highest;
+  sums = {__fmul_rn(sums.x, shrink.x), __fmul_rn(sums.y, shrink.y)};
+#pragma unroll
+  for (float (&block)[4] : output) {
+    block[0] *= shrink.x;
+    block[1] *= shrink.x;
+    block[2] *= shrink.y;
+    block[3] *= shrink.y;
   }
 }
 
@@ -280,7 +302,8 @@ __global__ void __launch_bounds__(PagedTraits<kDim, kWarps>::kThreads)
     float scores[1][kBlocks][4] = {};
     accumulate_scores<T, kDim, kKeys, 1>(scores, warp_queries, tiles + tile % 2 * Traits::kTile);
     finish_paged_scores(scores[0], params, slab, slab.row + warp_row, tile * kKeys);
-    update_softmax(scores[0], output[0], maxima, sums);
+    rescale(output[0], maxima, sums, row_maxima(scores[0]));
+    exponentiate(scores[0], maxima, sums);
 
     fetch(true, tile + 1);
     cute::cp_async_wait<2>();

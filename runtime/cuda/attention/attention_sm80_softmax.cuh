@@ -38,10 +38,13 @@ __device__ void exponentiate(float (&scores)[kBlocks][4], float2 maxima, float2&
   }
 }
 
-/// Raises the maxima to those of a new tile, where they are higher, and multiplies the earlier output
-/// and sums by 2^(old maximum - new maximum).
-template <int kOutputs>
-__device__ void rescale(float (&output)[kOutputs][4], float2& maxima, float2& sums, float2 here) {
+/// One step of online softmax. Turns a tile's scores into probabilities, in place; updates the
+/// rows' maxima and sums; and multiplies the earlier output and sums by 2^(old maximum - new
+/// maximum).
+template <int kBlocks, int kOutputs>
+__device__ void update_softmax(float (&scores)[kBlocks][4], float (&output)[kOutputs][4],
+                               float2& maxima, float2& sums) {
+  const float2 here = row_maxima(scores);
   const float2 highest = {fmaxf(maxima.x, here.x), fmaxf(maxima.y, here.y)};
   const float2 shrink = {highest.x == -INFINITY ? 1 : fast_exp2(maxima.x - highest.x),
                          highest.y == -INFINITY ? 1 : fast_exp2(maxima.y - highest.y)};
@@ -54,15 +57,7 @@ __device__ void rescale(float (&output)[kOutputs][4], float2& maxima, float2& su
     block[2] *= shrink.y;
     block[3] *= shrink.y;
   }
-}
-
-/// One step of online softmax. Turns a tile's scores into probabilities, in place, and updates the
-/// rows' maxima, sums and earlier output.
-template <int kBlocks, int kOutputs>
-__device__ void update_softmax(float (&scores)[kBlocks][4], float (&output)[kOutputs][4],
-                               float2& maxima, float2& sums) {
-  rescale(output, maxima, sums, row_maxima(scores));
-  exponentiate(scores, maxima, sums);
+  exponentiate(scores, highest, sums);
 }
 
 /// A row that sees no key has the sum 0 and gives zeros.

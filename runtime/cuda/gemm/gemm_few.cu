@@ -3,10 +3,9 @@
 
 namespace packhorse::cuda {
 
-void launch_gemm_few(const GemmParams& params, const GemmAppend& append, cudaStream_t stream) {
+void launch_gemm_few(const GemmParams& params, cudaStream_t stream) {
   if (params.rows == 0) return;
-  dispatch_dtype(params.dtype,
-                 [&]<class T>() { launch_gemm_few_dtype<T>(params, append, stream); });
+  dispatch_dtype(params.dtype, [&]<class T>() { launch_gemm_few_dtype<T>(params, stream); });
 }
 
 }  // namespace packhorse::cuda

@@ -12,31 +12,14 @@
 namespace packhorse::cuda {
 
 /// The most rows that launch_gemm_few takes.
-inline constexpr int32_t kMostFewRows = 32;
-/// Where the keys and values among the output's columns go besides: the pages of a cache, as
-/// AppendKvArgs says. Columns [first, first + columns) of the output are keys, the same number
-/// after these values.
-struct GemmAppend {
-  void* keys = nullptr;  // [num_pages, num_kv_heads, kPageTokens, head_dim], or null: no pages
-  void* values = nullptr;
-  const int32_t* table = nullptr;       // [B, table_stride]
-  const int32_t* kv_lens = nullptr;     // [B]
-  const int32_t* cu_seqlens = nullptr;  // [B + 1]
-  const int32_t* counts = nullptr;      // {T, B}, or null
-  int32_t num_sequences = 0;
-  int32_t table_stride = 0;
-  int32_t first = 0;
-  int32_t columns = 0;
-  int32_t head_dim = 0;
-};
-
+inline constexpr int32_t kMostFewRows = 16;
 /// The tile of such a product. Every block has `features` columns of the output at a time (rows of
 /// the weight) and goes over k in stages of `boxes` boxes of 64 elements.
 struct GemmFewTile {
   int features;
   int boxes;
   int stages;
-  int blocks;          // of the grid
+  int blocks;  // of the grid
   /// Whether one copy brings all boxes of a stage, of the rows and of the weight. A thread takes
   /// about a hundred cycles for a copy, which is longer than a small box takes to arrive.
   bool rows_at_once;
@@ -50,12 +33,6 @@ inline constexpr int kMostFewStages = 16;
 /// Shared memory that a block may have: less than half of a multiprocessor's, so that the blocks of
 /// the next kernel find room and load their weights while this one computes.
 inline constexpr int64_t kFewSharedBytes = 100 * 1024;
-/// Weights lie in memory in the order in which the layers of a model use them. So what lies this far
-/// behind a weight is needed soon, and is brought to the second-level cache (60 MB) while the product
-/// runs. Larger weights leave memory no time in which it would do nothing.
-inline constexpr int64_t kAheadBytes = int64_t{20} << 20;
-inline constexpr int64_t kMostAheadWeight = int64_t{40} << 20;
-
 /// `row_blocks`: blocks of 8 rows.
 inline GemmFewTile few_tile(int64_t n, int64_t k, int row_blocks, bool gated, int sm_count) {
   GemmFewTile tile{};
@@ -68,11 +45,11 @@ inline GemmFewTile few_tile(int64_t n, int64_t k, int row_blocks, bool gated, in
   constexpr int64_t kSmallShare = 24;
   tile.rows_at_once = k % 64 == 0;
   const int64_t step = !gated && tile.rows_at_once && share <= kSmallShare ? 8 : unit;
-  tile.features = static_cast<int>(
-      std::min<int64_t>(kMostFewFeatures, (share + step - 1) / step * step));
+  tile.features =
+      static_cast<int>(std::min<int64_t>(kMostFewFeatures, (share + step - 1) / step * step));
   tile.weight_at_once = !gated && tile.rows_at_once && tile.features % 8 == 0;
-  tile.blocks = static_cast<int>(
-      std::min<int64_t>(sm_count, (n + tile.features - 1) / tile.features));
+  tile.blocks =
+      static_cast<int>(std::min<int64_t>(sm_count, (n + tile.features - 1) / tile.features));
   const int64_t weight_rows = (tile.features + 7) / 8 * 8;
   const int64_t row_bytes = int64_t{row_blocks} * 8 * 128;  // of a box of the rows
   const int64_t boxes_k = (k + 63) / 64;
@@ -95,6 +72,6 @@ inline bool is_few(const GemmParams& params) {
 /// Launches the product. It is asynchronous on `stream`, allocates nothing and may be captured into
 /// a graph; the rules are those of launch_gemm_sm90, and so are the bits of every row. Throws
 /// RuntimeError.
-void launch_gemm_few(const GemmParams& params, const GemmAppend& append, cudaStream_t stream);
+void launch_gemm_few(const GemmParams& params, cudaStream_t stream);
 
 }  // namespace packhorse::cuda

@@ -1,4 +1,4 @@
-// A dense layer for few rows (up to 64). Its time is that of reading the weight once, so all else
+// A dense layer for few rows (up to 16). Its time is that of reading the weight once, so all else
 // stands back behind that: each block has its share of the weight's rows, which a warp of its own
 // brings through a ring of stages by TMA from the moment the block starts, while the kernel before
 // still runs.
@@ -23,7 +23,6 @@
 #include "cuda/pipeline_sm90.cuh"
 #include "cuda/rows/rotation.cuh"
 #include "cuda/rows/row.cuh"
-#include "ops/kv_pages.h"
 
 namespace packhorse::cuda {
 
@@ -31,7 +30,7 @@ struct GemmFewArgs {
   /// Boxes of 64 elements of k and all features of a tile; of weight_at_once, a stage's boxes, from
   /// a map whose last dimension counts blocks of k.
   CUtensorMap weight;
-  CUtensorMap x;  // likewise: boxes of all rows
+  CUtensorMap x;      // likewise: boxes of all rows
   const float* bias;  // [n] or null
   const void* residual;
   int64_t ldr;
@@ -40,21 +39,14 @@ struct GemmFewArgs {
   const int32_t* row_count;  // null: the number of rows is `rows`
   int32_t rows, n, k;
   GemmFewTile tile;
-  // What lies `ahead` bytes behind the block's part of the weight, and before `ahead_end`, is
-  // brought to the second-level cache (null: nothing is).
-  const unsigned char* weight_at;
-  int64_t ahead;
-  const unsigned char* ahead_end;
   Activation activation;
   GemmRotation rotation;
-  GemmAppend append;
 };
 
 /// Shared memory of fixed size, beside the stages.
 struct GemmFewShared {
   uint64_t full[kMostFewStages];
   uint64_t empty[kMostFewStages];
-  int64_t page_row[kMostFewRows];  // of each row: the element in `keys` where its first head begins
 };
 
 /// kBoxes: boxes of a stage, GemmFewTile::boxes.
@@ -63,17 +55,12 @@ struct GemmFew {
   static constexpr int kRows = 8 * kRowBlocks;
   static constexpr int kBoxRow = 128;  // bytes of a row of a box
   static constexpr int kRowsBox = kRows * kBoxRow;
-  // A barrier of the consumers and the warp that brings the rows; 0 is __syncthreads.
-  static constexpr int kPagesKnown = 1;
-
   const GemmFewArgs& args;
   GemmFewShared& shared;
   unsigned char* ring;
 
   __device__ int weight_box() const { return (args.tile.features + 7) / 8 * 8 * kBoxRow; }
-  __device__ int stage_bytes() const {
-    return kBoxes * (weight_box() + kRowsBox);
-  }
+  __device__ int stage_bytes() const { return kBoxes * (weight_box() + kRowsBox); }
   __device__ int boxes_k() const { return (args.k + 63) / 64; }
   __device__ int tiles() const { return (args.n + args.tile.features - 1) / args.tile.features; }
   __device__ int rows() const {
@@ -132,8 +119,8 @@ struct GemmFew {
           cute::SM90_TMA_LOAD_5D::copy(&args.weight, &shared.full[stage], kHint, to, (box + i) * 64,
                                        0, 0, 0, feature / (2 * kGateBlock));
         } else {
-          cute::SM90_TMA_LOAD_2D::copy(&args.weight, &shared.full[stage], kHint, to,
-                                       (box + i) * 64, feature);
+          cute::SM90_TMA_LOAD_2D::copy(&args.weight, &shared.full[stage], kHint, to, (box + i) * 64,
+                                       feature);
         }
       }
     });
@@ -162,43 +149,9 @@ struct GemmFew {
     });
   }
 
-  /// Asks the second-level cache for a part of the weights of the next products, as large as this
-  /// block's part of its own weight: so memory works on while kernels wait for each other.
-  __device__ void bring_ahead() const {
-    const int64_t row_bytes = int64_t{args.k} * 2;
-    const int first = static_cast<int>(blockIdx.x) * args.tile.features;
-    const unsigned char* from = args.weight_at + first * row_bytes + args.ahead;
-    const unsigned char* end = from + min(args.tile.features, args.n - first) * row_bytes;
-    if (end > args.ahead_end) end = args.ahead_end;
-    constexpr int kPiece = 4096;
-    for (from += static_cast<int>(threadIdx.x) % 32 * kPiece; from < end; from += 32 * kPiece) {
-      const auto bytes = static_cast<uint32_t>(min(int64_t{kPiece}, int64_t{end - from}));
-      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-    }
-  }
-
-  /// The warp that brings the rows finds out beforehand where each row's keys go.
-  __device__ void find_pages() const {
-    const GemmAppend& append = args.append;
-    constexpr int kTokens = static_cast<int>(kPageTokens);
-    const int count = rows();
-    const int sequences = append.counts == nullptr ? append.num_sequences : append.counts[1];
-    const int num_kv_heads = append.columns / append.head_dim;
-    for (int row = 0; row < count; ++row) {
-      const int sequence =
-          warp_search(sequences, row, [&](int b) { return append.cu_seqlens[b]; });
-      if (static_cast<int>(threadIdx.x) % 32 != row % 32) continue;
-      const int position =
-          append.kv_lens[sequence] - append.cu_seqlens[sequence + 1] + row;
-      const int64_t page =
-          append.table[static_cast<int64_t>(sequence) * append.table_stride + position / kTokens];
-      shared.page_row[row] = (page * num_kv_heads * kTokens + position % kTokens) * append.head_dim;
-    }
-  }
-
-  /// A lane's part of a tile: features lane / 4 and lane / 4 + 8 of its warp's sixteen, and of every
-  /// eight rows those of lane % 4 * 2 and the next. With a gate the second feature is what the first
-  /// one gates.
+  /// A lane's part of a tile: features lane / 4 and lane / 4 + 8 of its warp's sixteen, and of
+  /// every eight rows those of lane % 4 * 2 and the next. With a gate the second feature is what
+  /// the first one gates.
   struct Place {
     int feature[2];  // columns of the output
     bool exists[2];
@@ -257,19 +210,6 @@ struct GemmFew {
     }
   }
 
-  __device__ void store(int row, int column, float value) const {
-    const T rounded = Element<T>::from(value);
-    static_cast<T*>(args.out)[row * args.ldo + column] = rounded;
-    const GemmAppend& append = args.append;
-    const int at = column - append.first;
-    if (append.keys == nullptr || at < 0 || at >= 2 * append.columns) return;
-    const int of_head = at % append.columns;
-    T* pages = static_cast<T*>(at < append.columns ? append.keys : append.values);
-    pages[shared.page_row[row] +
-          static_cast<int64_t>(of_head / append.head_dim) * kPageTokens * append.head_dim +
-          of_head % append.head_dim] = rounded;
-  }
-
   __device__ void finish(const float (&acc)[kRowBlocks][4], const Place& place,
                          const T (&residual)[2][kRowBlocks][2], int count) const {
     with_activation(args.activation, [&](auto function) {
@@ -307,7 +247,8 @@ struct GemmFew {
           for (int h = 0; h < (kGated ? 1 : 2); ++h) {
             if (!place.exists[h]) continue;
             if (args.residual != nullptr) value[h] += to_float(residual[h][r][e]);
-            store(row, place.feature[h], value[h]);
+            static_cast<T*>(args.out)[row * args.ldo + place.feature[h]] =
+                Element<T>::from(value[h]);
           }
         }
       }
@@ -416,7 +357,6 @@ struct GemmFew {
     wait_for_previous_kernel();
     uint32_t stage = 0;
     uint32_t phase = 0;
-    bool pages_known = args.append.keys == nullptr;
     for (int tile = static_cast<int>(blockIdx.x); tile < last_tile;
          tile += static_cast<int>(gridDim.x)) {
       if (tile != static_cast<int>(blockIdx.x)) place = place_of(tile, warp);
@@ -433,10 +373,6 @@ struct GemmFew {
           stage = 0;
           phase ^= 1;
         }
-      }
-      if (!pages_known) {
-        cutlass::arch::NamedBarrier::sync(blockDim.x - 32, kPagesKnown);
-        pages_known = true;
       }
       finish(acc, place, residual, count);
     }
@@ -465,12 +401,6 @@ __global__ void __launch_bounds__(320) gemm_few_kernel(const __grid_constant__ G
   if (warp == consumers) {
     if (cute::elect_one_sync()) work.bring_weight();
     return;
-  }
-  if (args.ahead_end != nullptr) work.bring_ahead();
-  __syncwarp();
-  if (args.append.keys != nullptr) {
-    work.find_pages();
-    cutlass::arch::NamedBarrier::arrive(blockDim.x - 32, work.kPagesKnown);
   }
   if (cute::elect_one_sync()) work.bring_rows();
 }

@@ -8,10 +8,10 @@
 
 namespace packhorse::cuda {
 
-/// A map of a weight whose rows alternate between kGateBlock of a gate and kGateBlock that it gates.
-/// A box has, for each kGateBlock columns of the output, eight rows of the gate, the eight that
-/// these gate, and the other eight of both: so both operands of a gate are in the registers of one
-/// lane.
+/// A map of a weight whose rows alternate between kGateBlock of a gate and kGateBlock that it
+/// gates. A box has, for each kGateBlock columns of the output, eight rows of the gate, the eight
+/// that these gate, and the other eight of both: so both operands of a gate are in the registers of
+/// one lane.
 inline CUtensorMap gated_tensor_map(const GemmParams& p, int features) {
   const auto k = static_cast<cuuint64_t>(p.k);
   const cuuint64_t row = k * 2;
@@ -21,55 +21,28 @@ inline CUtensorMap gated_tensor_map(const GemmParams& p, int features) {
   return tensor_map(p.weight, p.dtype, extents, strides, box);
 }
 
-/// The end of the allocation that `data` lies in, or null.
-inline const unsigned char* allocation_end(const void* data) {
-  static const auto range = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-    CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &function, 12000,
-                                                cudaEnableDefault, &found));
-    return found == cudaDriverEntryPointSuccess
-               ? reinterpret_cast<decltype(&cuMemGetAddressRange)>(function)
-               : nullptr;
-  }();
-  CUdeviceptr base = 0;
-  size_t bytes = 0;
-  if (range == nullptr ||
-      range(&base, &bytes, reinterpret_cast<CUdeviceptr>(data)) != CUDA_SUCCESS) {
-    return nullptr;
-  }
-  return reinterpret_cast<const unsigned char*>(base + bytes);
-}
-
 /// A map of a matrix [rows, k] whose last dimension counts blocks of 64 elements of k, so that one
 /// copy brings `boxes` boxes of `box_rows` rows.
 inline CUtensorMap blocked_tensor_map(const void* data, DType dtype, int32_t rows, int32_t k,
                                       int64_t stride, int box_rows, int boxes) {
-  return tensor_map<3>(
-      data, dtype,
-      {64, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(k / 64)},
-      {static_cast<cuuint64_t>(stride) * 2, 128},
-      {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(boxes)});
+  return tensor_map<3>(data, dtype,
+                       {64, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(k / 64)},
+                       {static_cast<cuuint64_t>(stride) * 2, 128},
+                       {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(boxes)});
 }
 
 template <class T, int kRowBlocks, int kBoxes, bool kGated>
-void launch_gemm_few_kernel(const GemmParams& p, const GemmFewTile& tile, const GemmAppend& append,
-                            cudaStream_t stream) {
+void launch_gemm_few_kernel(const GemmParams& p, const GemmFewTile& tile, cudaStream_t stream) {
   GemmFewArgs args{};
   args.tile = tile;
-  args.weight = kGated ? gated_tensor_map(p, tile.features)
-                : tile.weight_at_once
-                    ? blocked_tensor_map(p.weight, p.dtype, p.n, p.k, p.k, tile.features, tile.boxes)
-                    : matrix_tensor_map(p.weight, p.dtype, p.n, p.k, p.k, tile.features, 64);
+  args.weight =
+      kGated ? gated_tensor_map(p, tile.features)
+      : tile.weight_at_once
+          ? blocked_tensor_map(p.weight, p.dtype, p.n, p.k, p.k, tile.features, tile.boxes)
+          : matrix_tensor_map(p.weight, p.dtype, p.n, p.k, p.k, tile.features, 64);
   args.x = tile.rows_at_once
                ? blocked_tensor_map(p.a, p.dtype, p.rows, p.k, p.lda, 8 * kRowBlocks, tile.boxes)
                : matrix_tensor_map(p.a, p.dtype, p.rows, p.k, p.lda, p.rows, 64);
-  const int64_t weight_bytes = int64_t{p.n} * p.k * 2;
-  if (weight_bytes <= kMostAheadWeight) {
-    args.weight_at = static_cast<const unsigned char*>(p.weight);
-    args.ahead = std::max(kAheadBytes, weight_bytes);
-    args.ahead_end = allocation_end(p.weight);
-  }
   args.bias = p.bias;
   args.residual = p.residual;
   args.ldr = p.ldr;
@@ -81,7 +54,6 @@ void launch_gemm_few_kernel(const GemmParams& p, const GemmFewTile& tile, const 
   args.k = p.k;
   args.activation = p.activation;
   args.rotation = p.rotation;
-  args.append = append;
   auto* kernel = gemm_few_kernel<T, kRowBlocks, kBoxes, kGated>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(args.tile.shared_bytes)));
@@ -92,24 +64,22 @@ void launch_gemm_few_kernel(const GemmParams& p, const GemmFewTile& tile, const 
 
 /// The closed list of kernels of one dtype.
 template <class T>
-void launch_gemm_few_dtype(const GemmParams& p, const GemmAppend& append, cudaStream_t stream) {
+void launch_gemm_few_dtype(const GemmParams& p, cudaStream_t stream) {
   const auto launch = [&]<int kRowBlocks, bool kGated>() {
     const GemmFewTile tile = few_tile(p.n, p.k, kRowBlocks, kGated, p.sm_count);
     if (tile.boxes == 4) {
-      return launch_gemm_few_kernel<T, kRowBlocks, 4, kGated>(p, tile, append, stream);
+      return launch_gemm_few_kernel<T, kRowBlocks, 4, kGated>(p, tile, stream);
     }
     if (tile.boxes == 2) {
-      return launch_gemm_few_kernel<T, kRowBlocks, 2, kGated>(p, tile, append, stream);
+      return launch_gemm_few_kernel<T, kRowBlocks, 2, kGated>(p, tile, stream);
     }
-    launch_gemm_few_kernel<T, kRowBlocks, 1, kGated>(p, tile, append, stream);
+    launch_gemm_few_kernel<T, kRowBlocks, 1, kGated>(p, tile, stream);
   };
   const auto launch_rows = [&]<int kRowBlocks>() {
     p.gated ? launch.template operator()<kRowBlocks, true>()
             : launch.template operator()<kRowBlocks, false>();
   };
-  if (p.rows <= 8) return launch_rows.template operator()<1>();
-  if (p.rows <= 16) return launch_rows.template operator()<2>();
-  launch_rows.template operator()<4>();
+  p.rows <= 8 ? launch_rows.template operator()<1>() : launch_rows.template operator()<2>();
 }
 
 }  // namespace packhorse::cuda
