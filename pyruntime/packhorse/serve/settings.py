@@ -172,6 +172,9 @@ class Settings:
     cors_allow_origin: tuple[str, ...] = setting(
         (), "Origins whose pages may use the server from a browser; *: all.", _SAFETY, "ORIGIN"
     )
+    page: bool = setting(
+        True, "Serve a page at / on which people try the models in a browser.", _SAFETY
+    )
     admin: bool = setting(
         False, "Let clients load, unload and reload models (POST and DELETE /models).", _SAFETY
     )
@@ -193,14 +196,15 @@ class Settings:
     @classmethod
     def load(
         cls,
-        models: Sequence[str] = (),
+        models: Sequence[str | ModelSettings] = (),
         config: str | os.PathLike[str] | None = None,
         environment: Mapping[str, str] | None = None,
         **given: Any,
     ) -> Settings:
         """What was given, else what the environment says, else the file, else the default.
 
-        models       "PATH" or "NAME=PATH" each; they replace those of environment and file
+        models       "PATH", "NAME=PATH" or settings each; they replace those of environment and
+                     file
         config       a TOML file; None: the one that PACKHORSE_CONFIG names, if it does
         environment  None: `os.environ`
         given        by name; None: not given

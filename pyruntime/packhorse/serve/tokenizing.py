@@ -118,6 +118,8 @@ def _alone(job: Job) -> Prepared:
 
 def _together(jobs: Sequence[Job]) -> list[Prepared]:
     request, kept = jobs[0].task.prepare([item for job in jobs for item in job.items], 0)
+    if len(request.ids) != sum(len(job.items) for job in jobs):  # texts that were cut into windows
+        return [_alone(job) for job in jobs]
     found: list[Prepared] = []
     begin = 0
     for job in jobs:

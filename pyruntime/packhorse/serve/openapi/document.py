@@ -26,6 +26,7 @@ class Operation(NamedTuple):
 
 
 _TEI, _OPENAI, _COHERE, _RERANK, _SERVER = "TEI", "OpenAI", "Cohere", "Rerankers", "Server"
+_HUB = "Hugging Face"
 OPERATIONS = (
     Operation("post", "/", _TEI, "What the first model is made for", "RootResponse", "RootRequest"),
     Operation("post", "/embed", _TEI, "Embeddings", "EmbedResponse", "EmbedRequest"),
@@ -48,6 +49,22 @@ OPERATIONS = (
     Operation("post", "/tokenize", _TEI, "Tokens of texts", "TokenizeResponse", "TokenizeRequest"),
     Operation("post", "/decode", _TEI, "Texts of tokens", "DecodeResponse", "DecodeRequest"),
     Operation("get", "/info", _TEI, "The first model and the limits", "Info"),
+    Operation(
+        "post",
+        "/token-classification",
+        _HUB,
+        "Entities of texts",
+        "TokenClassificationResponse",
+        "TokenClassificationRequest",
+    ),
+    Operation(
+        "post",
+        "/question-answering",
+        _HUB,
+        "Answers that a context holds",
+        "QuestionAnsweringResponse",
+        "QuestionAnsweringRequest",
+    ),
     Operation(
         "post", "/embeddings", _OPENAI, "Embeddings", "EmbeddingsResponse", "EmbeddingsRequest"
     ),
@@ -110,8 +127,10 @@ OPERATIONS = (
 )
 PUBLIC = ("/", "/page/{name}", "/health", "/ping", "/ready", "/metrics", "/openapi.json")
 # By tag. What no model is needed for fails with fewer.
+_TEI_ERRORS = ("ErrorResponse", (400, 401, 404, 413, 422, 424, 429, 500, 503, 504))
 _ERRORS = {
-    _TEI: ("ErrorResponse", (400, 401, 404, 413, 422, 424, 429, 500, 503, 504)),
+    _TEI: _TEI_ERRORS,
+    _HUB: _TEI_ERRORS,
     _SERVER: ("ErrorResponse", (400, 401, 403, 404, 409, 413, 422, 424, 500, 503)),
     _OPENAI: ("OpenAIError", (400, 401, 404, 413, 429, 500, 503, 504)),
     _RERANK: ("OpenAIError", (400, 401, 404, 413, 429, 500, 503, 504)),

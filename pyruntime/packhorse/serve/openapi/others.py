@@ -1,4 +1,5 @@
-"""Schemas of Cohere's protocol, of rerankers, and of what the server says about itself."""
+"""Schemas of Cohere's protocol, of rerankers, of tasks of Hugging Face's Inference API, and of what
+the server says about itself."""
 
 from __future__ import annotations
 
@@ -23,6 +24,12 @@ _TOKENS = closed({"prompt_tokens": COUNT, "total_tokens": COUNT})
 _DOCUMENTS = array(one_of(TEXT, thing({"text": TEXT})), 1)
 _VERSION = closed({"version": TEXT})
 _SIDE = one_of(TEXT, TEXTS)
+_SPAN = {"score": NUMBER, "start": COUNT, "end": COUNT}
+_ENTITY = one_of(
+    closed({"entity_group": TEXT, "word": TEXT, **_SPAN}),
+    closed({"entity": TEXT, "index": COUNT, "word": TEXT, **_SPAN}),
+)
+_ANSWER = closed({"answer": TEXT, **_SPAN})
 
 SCHEMAS: dict[str, Schema] = {
     "CohereError": closed({"message": TEXT}),
@@ -113,6 +120,46 @@ SCHEMAS: dict[str, Schema] = {
             "usage": _TOKENS,
         }
     ),
+    "TokenClassificationRequest": thing(
+        {"inputs": _SIDE},
+        {
+            "parameters": optional(
+                thing(
+                    {},
+                    {
+                        "aggregation_strategy": optional(
+                            constant("none", "simple", "first", "average", "max")
+                        ),
+                        "ignore_labels": optional(array(TEXT)),
+                        "stride": optional(COUNT),
+                    },
+                )
+            ),
+            "model": MODEL,
+            "truncate": optional(FLAG),
+        },
+    ),
+    "TokenClassificationResponse": one_of(array(_ENTITY), array(array(_ENTITY))),
+    "QuestionAnsweringRequest": thing(
+        {"inputs": thing({"question": TEXT, "context": TEXT})},
+        {
+            "parameters": optional(
+                thing(
+                    {},
+                    {
+                        "top_k": optional({"type": "integer", "minimum": 1, "maximum": 100}),
+                        "max_answer_len": optional({"type": "integer", "minimum": 1}),
+                        "max_seq_len": optional({"type": "integer", "minimum": 1}),
+                        "doc_stride": optional(COUNT),
+                        "handle_impossible_answer": optional(FLAG),
+                        "align_to_words": optional(FLAG),
+                    },
+                )
+            ),
+            "model": MODEL,
+        },
+    ),
+    "QuestionAnsweringResponse": one_of(_ANSWER, array(_ANSWER)),
     "ServedModel": closed(
         {
             "name": TEXT,

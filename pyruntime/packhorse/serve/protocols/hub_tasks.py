@@ -1,0 +1,108 @@
+"""Tasks by the schemas of Hugging Face's Inference API, for which other protocols have no routes.
+
+Every route takes the fields "model" and "truncate", as those of text-embeddings-inference do here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packhorse.serve.checks import Fields, check_count
+from packhorse.serve.exchange import Exchange, Reply, json_reply
+from packhorse.serve.model import AnyTask
+from packhorse.serve.protocols.tei import truncation_of
+from packhorse.serve.service import compute_headers
+from packhorse.text.answers import Answering
+from packhorse.text.entities import TokenClassification
+from packhorse.text.runner import TextRunner
+from packhorse.text.spans import AnswerOptions
+from packhorse.text.tagging import STRATEGIES
+
+TAGS = "a classifier of tokens"
+ANSWERS = "a model that answers questions"
+
+
+def _parameters(fields: Fields) -> Fields:
+    return fields.table("parameters") or Fields({})
+
+
+def _tagging(
+    runner: TextRunner,
+    strategy: Any,
+    ignored: tuple[str, ...],
+    stride: int | None,
+    truncation: bool,
+) -> TokenClassification:
+    return TokenClassification(
+        runner,
+        aggregation_strategy=strategy,
+        ignore_labels=ignored,
+        stride=stride,
+        max_length=None,
+        truncation=truncation,
+    )
+
+
+async def token_classification(exchange: Exchange) -> Reply:
+    """POST /token-classification: the entities of each text."""
+    fields = Fields(await exchange.json())
+    service = exchange.service
+    model = service.registry.get(fields.optional_text("model"), "classify_tokens", TAGS)
+    inputs = fields.get("inputs")
+    single = isinstance(inputs, str)
+    most = service.settings.max_client_batch_size
+    texts = [fields.text("inputs")] if single else fields.texts("inputs", most)
+    options = _parameters(fields)
+    ignored = ("O",) if options.get("ignore_labels") is None else _labels(options)
+    task: AnyTask = model.task(
+        _tagging,
+        strategy=options.choice("aggregation_strategy", STRATEGIES, "simple"),
+        ignored=ignored,
+        stride=options.integer("stride", 0),
+        truncation=truncation_of(exchange, fields),
+    )
+    outcome = await service.run(exchange, model, task, texts, "predict", single=single)
+    headers = compute_headers(exchange, outcome, sum(map(len, texts)), model.device)
+    return json_reply(outcome.found[0] if single else outcome.found, headers=headers)
+
+
+def _labels(options: Fields) -> tuple[str, ...]:
+    value = options.get("ignore_labels")
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        options.wrong("ignore_labels", "a list of labels")
+    return tuple(value)
+
+
+def _answering(
+    runner: TextRunner, options: AnswerOptions, max_length: int | None, stride: int | None
+) -> Answering:
+    return Answering(runner, max_length=max_length, stride=stride, options=options)
+
+
+async def question_answering(exchange: Exchange) -> Reply:
+    """POST /question-answering: where a context answers a question; a list of "top_k" over 1."""
+    fields = Fields(await exchange.json())
+    service = exchange.service
+    model = service.registry.get(fields.optional_text("model"), "answer", ANSWERS)
+    inputs = fields.table("inputs")
+    if inputs is None:
+        fields.wrong("inputs", "an object with question and context")
+    question, context = inputs.text("question"), inputs.text("context")
+    check_count("inputs.question", len(question), service.settings.payload_limit)
+    options = _parameters(fields)
+    options.refuse("max_question_len")
+    task: AnyTask = model.task(
+        _answering,
+        options=AnswerOptions(
+            options.integer("top_k", 1, 100) or 1,
+            options.integer("max_answer_len", 1) or 15,
+            options.flag("handle_impossible_answer", False),
+            options.flag("align_to_words", True),
+        ),
+        max_length=options.integer("max_seq_len", 1),
+        stride=options.integer("doc_stride", 0),
+    )
+    pairs = [(question, context)]
+    outcome = await service.run(exchange, model, task, pairs, "predict", single=True)
+    headers = compute_headers(exchange, outcome, len(question) + len(context), model.device)
+    return json_reply(outcome.found[0], headers=headers)

@@ -1,0 +1,338 @@
+"""The page at / of `packhorse serve`, in headless Chromium (make test-browser).
+
+PACKHORSE_CHROMIUM    the browser, where it is not on PATH nor one that playwright has installed
+PACKHORSE_SCREENSHOTS a folder for pictures of the page: docs/images has some of them
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pytest
+from checkpoints import GOLDEN
+from packhorse import TextModel
+from packhorse.serve import ModelSettings
+from serve_room import PACKAGES, Client, make_models, serving, settings_for, wait_until
+from tiny_tokenizer import with_tokenizer
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+for package in PACKAGES:
+    pytest.importorskip(package)
+sync_api = pytest.importorskip("playwright.sync_api")
+expect = sync_api.expect
+
+NAMES = ("chromium", "chromium-headless-shell", "google-chrome", "chrome-headless-shell")
+SIZE = {"width": 1000, "height": 560}
+EMBED, RERANK, CLASSIFY, TAG = "Compare texts", "Rerank", "Classify", "Find entities"
+ANSWER, SPARSE, CHAT, CONTINUE = "Answer", "Words of a text", "Chat", "Continue a text"
+TABS = {
+    "minilm": [EMBED],
+    "lm": [CHAT, CONTINUE],
+    "reranker": [RERANK],
+    "classifier": [CLASSIFY],
+    "tagger": [TAG],
+    "reader": [ANSWER],
+    "splade": [SPARSE],
+    "bge-m3": [EMBED, SPARSE],
+}
+TEXTS = [
+    "Mules and donkeys carried goods across the mountains.",
+    "Which animals transport cargo?",
+    "The committee meets again on Thursday.",
+]
+
+
+class Room(NamedTuple):
+    client: Client
+    folders: dict[str, Path]
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.client.port}"
+
+
+@pytest.fixture(scope="module")
+def room(minilm: Path, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
+    root = tmp_path_factory.mktemp("models")
+    folders = {"minilm": minilm, "lm": smollm2, **make_models(root)}
+    folders["reader"] = with_tokenizer(GOLDEN / "bert-answers", root / "reader")
+    own = {"lm": {"kv_tokens": 4096}}
+    models = [ModelSettings(name, str(folders[name]), **own.get(name, {})) for name in TABS]
+    with serving(settings_for(*models)) as (client, _):
+        yield Room(client, folders)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    found = os.environ.get("PACKHORSE_CHROMIUM") or next(
+        filter(None, map(shutil.which, NAMES)), None
+    )
+    with sync_api.sync_playwright() as playwright:
+        try:
+            started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        except sync_api.Error as error:
+            pytest.skip(f"no Chromium: {error.message.splitlines()[0]}")
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """An empty page. What is shown on it asks its own server alone, and fails in nothing but what
+    the server refuses."""
+    context = browser.new_context(viewport=SIZE)
+    context.set_default_timeout(30_000)
+    expect.set_options(timeout=30_000)
+    found = context.new_page()
+    asked: list[str] = []
+    opened: list[str] = []
+    failures: list[str] = []
+    found.on("request", lambda request: asked.append(request.url))
+    found.on("framenavigated", lambda frame: opened.append(frame.url))
+    found.on("pageerror", lambda error: failures.append(error.message))
+    found.on("console", lambda line: failures.append(line.text) if line.type == "error" else None)
+    yield found
+    assert {server_of(url) for url in asked} <= {server_of(url) for url in opened}
+    refused = re.compile(
+        "Failed to load resource: the server responded with a status of 4|.*TrustedHTML.* blocked"
+    )
+    assert [line for line in failures if not refused.match(line)] == []
+    context.close()
+
+
+def server_of(url: str) -> str:
+    return re.sub(r"^(http://127.0.0.1:\d+)/.*", r"\1", url)
+
+
+def opened(page: Page, room: Room, model: str, task: str | None = None) -> Any:
+    """The form of a task of a model."""
+    page.goto(room.address)
+    page.get_by_role("combobox", name="Model").select_option(model)
+    page.get_by_role("tab", name=task or TABS[model][0], exact=True).click()
+    return page.get_by_role("tabpanel")
+
+
+def screenshot(page: Page, name: str) -> None:
+    folder = os.environ.get("PACKHORSE_SCREENSHOTS")
+    if folder:
+        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
+def load(room: Room, name: str) -> TextModel:
+    return TextModel.load(room.folders[name], threads=1)
+
+
+# --- models
+
+
+def test_a_model_is_chosen_and_its_forms_are_shown(page: Page, room: Room) -> None:
+    page.goto(room.address)
+    expect(page.get_by_role("combobox", name="Model").locator("option")).to_have_text(list(TABS))
+    for model, tabs in TABS.items():
+        page.get_by_role("combobox", name="Model").select_option(model)
+        expect(page.get_by_role("tab")).to_have_text(tabs)
+        expect(page.locator("main form:visible")).to_have_count(1)
+    expect(page.locator("#about")).to_contain_text("float32 on cpu")
+
+
+def test_a_key_is_asked_for_and_kept(page: Page, room: Room) -> None:
+    settings = settings_for(f"tagger={room.folders['tagger']}", api_key=("secret",))
+    with serving(settings) as (client, _):
+        page.goto(f"http://127.0.0.1:{client.port}")
+        expect(page.get_by_role("alert").first).to_have_text("the bearer token is missing")
+        expect(page.get_by_label("API key")).to_be_focused()
+        page.keyboard.type("wrong")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert").first).to_have_text(
+            "the bearer token is not one of this server"
+        )
+        page.get_by_label("API key").fill("secret")
+        page.get_by_role("button", name="Use").click()
+        expect(page.get_by_role("tab")).to_have_text(TABS["tagger"])
+        page.reload()
+        expect(page.get_by_role("tab")).to_have_text(TABS["tagger"])
+        assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
+        page.goto("about:blank")
+
+
+def test_keyboard_and_labels(page: Page, room: Room) -> None:
+    opened(page, room, "lm", CONTINUE)
+    page.get_by_role("tab", name=CONTINUE).press("ArrowRight")
+    expect(page.get_by_role("tab", name=CHAT)).to_be_focused()
+    expect(page.get_by_role("tab", selected=True)).to_have_text(CHAT)
+    page.keyboard.press("End")
+    expect(page.get_by_role("tab", selected=True)).to_have_text(CONTINUE)
+    unnamed = page.evaluate(
+        "[...document.querySelectorAll('input, textarea, select')]"
+        ".filter((one) => one.labels.length === 0).map((one) => one.outerHTML)"
+    )
+    assert unnamed == []
+    form = opened(page, room, "reranker")
+    form.locator("[name=texts]").press("Control+Enter")
+    expect(form.locator(".bars li")).to_have_count(3)
+
+
+# --- tasks
+
+
+def test_similarity_is_a_picture(page: Page, room: Room) -> None:
+    with load(room, "minilm") as model:
+        vectors = model.embed(TEXTS).astype(np.float64)
+    cosines = vectors @ vectors.T
+    form = opened(page, room, "minilm")
+    form.get_by_role("button", name="Compare").click()
+    angle = round(np.degrees(np.arccos(cosines[0, 1])))
+    picture = form.get_by_role("img", name=f"Cosine {cosines[0, 1]:.4f}, an angle of {angle} deg")
+    expect(picture).to_be_visible()
+    expect(form.get_by_role("img", name="The 384 values")).to_have_count(2)
+    page.mouse.move(0, 0)
+    screenshot(page, "page_compare")
+
+    form.get_by_role("button", name="Add a text").click()
+    page.keyboard.type(TEXTS[2])
+    page.keyboard.press("Control+Enter")
+    cells = form.get_by_role("table", name="Cosines").locator("td:not(:empty)")
+    expect(cells).to_have_text([f"{value:.3f}" for value in cosines.ravel()])
+
+
+def test_rerank(page: Page, room: Room) -> None:
+    texts = ["a dog", "the cat sat on the mat", "where was paris"]
+    with load(room, "reranker") as model:
+        order = np.argsort(-model.score("the cat", texts))
+    form = opened(page, room, "reranker")
+    form.locator("[name=query]").fill("the cat")
+    form.locator("[name=texts]").fill("\n".join(texts) + "\n\n")
+    form.get_by_role("button", name="Rerank").click()
+    expect(form.locator("ol .what")).to_have_text([texts[i] for i in order])
+
+
+@pytest.mark.parametrize("pair", ["", "a dog"])
+def test_classify(page: Page, room: Room, pair: str) -> None:
+    with load(room, "classifier") as model:
+        (labels,) = model.classify([("the cat", pair) if pair else "the cat"], top_k=None)
+    form = opened(page, room, "classifier")
+    form.locator("[name=text]").fill("the cat")
+    form.locator("[name=pair]").fill(pair)
+    form.get_by_role("button", name="Classify").click()
+    expect(form.locator(".what")).to_have_text([one["label"] for one in labels])
+    expect(form.locator(".score")).to_have_text([f"{one['score']:.4f}" for one in labels])
+
+
+def test_entities_in_colour(page: Page, room: Room) -> None:
+    """Also after a character that takes two units of a string of JavaScript."""
+    text = "\U0001f40e the cat of mark sat in paris, and a dog was on the mat"
+    with load(room, "tagger") as model:
+        entities = model.classify_tokens(text, aggregation_strategy="first")
+    form = opened(page, room, "tagger", TAG)
+    form.locator("[name=text]").fill(text)
+    form.locator("[name=strategy]").select_option("first")
+    form.get_by_role("button", name="Find").click()
+    marks = form.locator("mark")
+    expect(marks).to_have_text([one["word"] + one["entity_group"] for one in entities])
+    colours = marks.evaluate_all("all => all.map(one => getComputedStyle(one).backgroundColor)")
+    of_kind = {one["entity_group"]: colour for one, colour in zip(entities, colours, strict=True)}
+    assert len(entities) > 2
+    assert len(set(of_kind.values())) == len(of_kind) > 1
+    assert [of_kind[one["entity_group"]] for one in entities] == colours
+    screenshot(page, "page_entities")
+
+
+def test_answer_and_what_the_server_refuses(page: Page, room: Room) -> None:
+    context = "the cat sat on the mat in paris, where mark was"
+    with load(room, "reader") as model:
+        answer = model.answer("where was mark", context)
+    form = opened(page, room, "reader", ANSWER)
+    form.locator("[name=question]").fill("where was mark")
+    form.locator("[name=context]").fill(context)
+    form.get_by_role("button", name="Answer").click()
+    expect(form.locator("mark")).to_have_text(answer["answer"])
+    form.locator("[name=question]").fill("where " * 200)
+    form.locator("[name=context]").fill(context * 9)
+    form.get_by_role("button", name="Answer").click()
+    expect(form.get_by_role("alert")).to_contain_text("the question has")
+    expect(form.locator("mark")).to_have_count(0)
+    expect(form.get_by_role("button", name="Answer")).to_be_enabled()
+
+
+def test_words_of_a_text(page: Page, room: Room) -> None:
+    with load(room, "splade") as model:
+        ids, weights = model.embed_sparse("the cat")
+        order = np.argsort(-weights, kind="stable")[:5]
+        words = [model.tokenizer.decode([int(ids[i])], skip_special=False) for i in order]
+    form = opened(page, room, "splade")
+    form.locator("[name=text]").fill("the cat")
+    form.get_by_role("button", name="Show").click()
+    expect(form.locator(".bars li")).not_to_have_count(0)
+    assert form.locator(".what").all_inner_texts()[:5] == words
+
+
+# --- generation
+
+
+def test_chat_comes_piece_by_piece(page: Page, room: Room) -> None:
+    form = opened(page, room, "lm")
+    form.get_by_text("Settings").click()
+    form.locator("[name=temperature]").fill("0")
+    form.locator("[name=most]").fill("24")
+    page.evaluate(
+        "new MutationObserver((all) => { window.pieces = (window.pieces ?? 0) + all.length; })"
+        ".observe(document.querySelector('#log'), { childList: true, subtree: true })"
+    )
+    messages: list[dict[str, str]] = []
+    for said in ("What is the capital of France?", "And of Italy?"):
+        messages.append({"role": "user", "content": said})
+        body = {"model": "lm", "messages": messages, "temperature": 0, "max_tokens": 24}
+        reply = room.client.post("/v1/chat/completions", body).json["choices"][0]["message"]
+        messages.append({"role": "assistant", "content": reply["content"]})
+        form.locator("[name=message]").fill(said)
+        form.locator("[name=message]").press("Enter")
+        expect(form.locator(".figures")).to_contain_text("tokens read")
+        expect(form.locator(".message.assistant span").last).to_have_text(reply["content"])
+    assert page.evaluate("window.pieces") > 10
+    expect(form.locator(".message")).to_have_count(4)
+    form.get_by_text("Settings").click()
+    screenshot(page, "page_chat")
+    form.get_by_role("button", name="New conversation").click()
+    expect(form.locator(".message")).to_have_count(0)
+
+
+def test_a_text_is_continued_and_stopped(page: Page, room: Room) -> None:
+    form = opened(page, room, "lm", CONTINUE)
+    form.locator("[name=most]").fill("2000")
+    form.get_by_role("button", name="Continue").click()
+    expect(form.locator(".result")).to_contain_text(re.compile("Once upon a time.{9}", re.DOTALL))
+    form.get_by_role("button", name="Stop").click()
+    expect(form.locator(".figures")).to_have_text("Stopped.")
+    wait_until(lambda: room.client.metric("packhorse_generation_running") == 0)
+    form.locator("[name=most]").fill("9999999")
+    form.get_by_role("button", name="Continue").click()
+    expect(form.get_by_role("alert")).to_contain_text("tokens")
+
+
+# --- what else there is
+
+
+def test_figures_of_the_server(page: Page, room: Room) -> None:
+    form = opened(page, room, "minilm")
+    number = page.locator("#live dt:text-is('tokens read/s') + dd span")
+    expect(number).to_have_text("0")
+    form.get_by_role("button", name="Compare").click()
+    expect(number).not_to_have_text("0")
+    assert page.locator("#live polyline").first.get_attribute("points")
+    expect(page.locator("#live dt:text-is('requests that wait') + dd span")).to_have_text("0")
+
+
+def test_nothing_runs_but_its_own_script(page: Page, room: Room) -> None:
+    page.goto(room.address)
+    refused = (
+        "() => { try { document.body.innerHTML = '<b>a</b>'; return false } catch { return true } }"
+    )
+    assert page.evaluate(refused)
