@@ -1,4 +1,4 @@
-// A dense layer for few rows (up to 16). Its time is that of reading the weight once, so all else
+// A dense layer for few rows (up to 8). Its time is that of reading the weight once, so all else
 // stands back behind that: each block has its share of the weight's rows, which a warp of its own
 // brings through a ring of stages by TMA from the moment the block starts, while the kernel before
 // still runs.
@@ -50,11 +50,10 @@ struct GemmFewShared {
 };
 
 /// kBoxes: boxes of a stage, GemmFewTile::boxes.
-template <class T, int kRowBlocks, int kBoxes, bool kGated>
+template <class T, int kBoxes, bool kGated>
 struct GemmFew {
-  static constexpr int kRows = 8 * kRowBlocks;
   static constexpr int kBoxRow = 128;  // bytes of a row of a box
-  static constexpr int kRowsBox = kRows * kBoxRow;
+  static constexpr int kRowsBox = kMostFewRows * kBoxRow;
   const GemmFewArgs& args;
   GemmFewShared& shared;
   unsigned char* ring;
@@ -186,70 +185,58 @@ struct GemmFew {
     return place;
   }
 
-  __device__ static int row_of(int block, int e) {
-    return block * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + e;
-  }
+  __device__ static int row_of(int e) { return static_cast<int>(threadIdx.x) % 4 * 2 + e; }
 
   /// The residual of this lane's part, asked for before the products.
-  __device__ void load_residual(T (&residual)[2][kRowBlocks][2], const Place& place,
-                                int count) const {
+  __device__ void load_residual(T (&residual)[2][2], const Place& place, int count) const {
     if (args.residual == nullptr) return;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
-      for (int r = 0; r < kRowBlocks; ++r) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int row = row_of(r, e);
-          if (place.exists[h] && row < count) {
-            residual[h][r][e] =
-                static_cast<const T*>(args.residual)[row * args.ldr + place.feature[h]];
-          }
+      for (int e = 0; e < 2; ++e) {
+        const int row = row_of(e);
+        if (place.exists[h] && row < count) {
+          residual[h][e] = static_cast<const T*>(args.residual)[row * args.ldr + place.feature[h]];
         }
       }
     }
   }
 
-  __device__ void finish(const float (&acc)[kRowBlocks][4], const Place& place,
-                         const T (&residual)[2][kRowBlocks][2], int count) const {
+  __device__ void finish(const float (&acc)[4], const Place& place, const T (&residual)[2][2],
+                         int count) const {
     with_activation(args.activation, [&](auto function) {
 #pragma unroll
-      for (int r = 0; r < kRowBlocks; ++r) {
+      for (int e = 0; e < 2; ++e) {
+        const int row = row_of(e);
+        float value[2] = {acc[e] + place.bias[0], acc[2 + e] + place.bias[1]};
+        if constexpr (kGated) {
+          value[0] = function(value[0]) * value[1];
+        } else {
+          value[0] = function(value[0]);
+          value[1] = function(value[1]);
+        }
+        if (args.rotation.positions != nullptr) {
+          const float position = row < count ? args.rotation.positions[row] : 0.0f;
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int row = row_of(r, e);
-          float value[2] = {acc[r][e] + place.bias[0], acc[r][2 + e] + place.bias[1]};
-          if constexpr (kGated) {
-            value[0] = function(value[0]) * value[1];
-          } else {
-            value[0] = function(value[0]);
-            value[1] = function(value[1]);
-          }
-          if (args.rotation.positions != nullptr) {
-            const float position = row < count ? args.rotation.positions[row] : 0.0f;
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-              // The other column of the pair is four lanes away.
-              float mine = value[h];
-              float other = __shfl_xor_sync(kFullWarp, mine, 4);
-              const float2 angle = cos_sin(position, place.frequency[h]);
-              if (place.feature[h] % 2 == 0) {
-                rotate(mine, other, angle);
-                if (place.frequency[h] != 0) value[h] = mine;
-              } else {
-                rotate(other, mine, angle);
-                if (place.frequency[h] != 0) value[h] = mine;
-              }
+          for (int h = 0; h < 2; ++h) {
+            // The other column of the pair is four lanes away.
+            float mine = value[h];
+            float other = __shfl_xor_sync(kFullWarp, mine, 4);
+            const float2 angle = cos_sin(position, place.frequency[h]);
+            if (place.feature[h] % 2 == 0) {
+              rotate(mine, other, angle);
+            } else {
+              rotate(other, mine, angle);
             }
+            if (place.frequency[h] != 0) value[h] = mine;
           }
-          if (row >= count) continue;
+        }
+        if (row >= count) continue;
 #pragma unroll
-          for (int h = 0; h < (kGated ? 1 : 2); ++h) {
-            if (!place.exists[h]) continue;
-            if (args.residual != nullptr) value[h] += to_float(residual[h][r][e]);
-            static_cast<T*>(args.out)[row * args.ldo + place.feature[h]] =
-                Element<T>::from(value[h]);
-          }
+        for (int h = 0; h < (kGated ? 1 : 2); ++h) {
+          if (!place.exists[h]) continue;
+          if (args.residual != nullptr) value[h] += to_float(residual[h][e]);
+          static_cast<T*>(args.out)[row * args.ldo + place.feature[h]] = Element<T>::from(value[h]);
         }
       }
     });
@@ -258,7 +245,7 @@ struct GemmFew {
   /// The operands of a box: 16 features, all rows, 64 elements of k.
   struct Operands {
     Fragment weight[4];
-    Fragment rows[kRowBlocks][2];
+    Fragment rows[2];
   };
 
   /// Where this lane's operands lie in a box; ldmatrix takes a row of 16 bytes from each lane.
@@ -307,24 +294,17 @@ struct GemmFew {
   __device__ static void load(Operands& to, int j, uint32_t weight, uint32_t rows,
                               const Offsets& offsets) {
     to.weight[j] = fragment_at(weight + offsets.weight[j]);
-    if (j % 2 != 0) return;
-#pragma unroll
-    for (int r = 0; r < kRowBlocks; ++r) {
-      to.rows[r][j / 2] = fragment_at(rows + r * 8 * kBoxRow + offsets.rows[j / 2]);
-    }
+    if (j % 2 == 0) to.rows[j / 2] = fragment_at(rows + offsets.rows[j / 2]);
   }
 
-  __device__ static void multiply(float (&acc)[kRowBlocks][4], const Operands& operands, int j) {
-#pragma unroll
-    for (int r = 0; r < kRowBlocks; ++r) {
-      const Fragment& rows = operands.rows[r][j / 2];
-      mma<T>(acc[r], operands.weight[j], rows.x[j % 2 * 2], rows.x[j % 2 * 2 + 1]);
-    }
+  __device__ static void multiply(float (&acc)[4], const Operands& operands, int j) {
+    const Fragment& rows = operands.rows[j / 2];
+    mma<T>(acc, operands.weight[j], rows.x[j % 2 * 2], rows.x[j % 2 * 2 + 1]);
   }
 
   /// The products of a stage. Operands of a box are loaded while those of the box before are
   /// multiplied.
-  __device__ static void multiply_stage(float (&acc)[kRowBlocks][4], uint32_t weight, uint32_t rows,
+  __device__ static void multiply_stage(float (&acc)[4], uint32_t weight, uint32_t rows,
                                         uint32_t box_bytes, const Offsets& offsets) {
     Operands operands[2];
 #pragma unroll
@@ -360,9 +340,9 @@ struct GemmFew {
     for (int tile = static_cast<int>(blockIdx.x); tile < last_tile;
          tile += static_cast<int>(gridDim.x)) {
       if (tile != static_cast<int>(blockIdx.x)) place = place_of(tile, warp);
-      T residual[2][kRowBlocks][2];
+      T residual[2][2];
       load_residual(residual, place, count);
-      float acc[kRowBlocks][4] = {};
+      float acc[4] = {};
       for (int i = 0; i < stages_k; ++i) {
         const uint32_t weight = ring_at + stage * bytes;
         wait_for(full + stage * 8, phase);
@@ -380,15 +360,15 @@ struct GemmFew {
 };
 
 /// A warp for each 16 features of a tile, one that brings the weight, and one that brings the rows.
-template <class T, int kRowBlocks, int kBoxes, bool kGated>
+template <class T, int kBoxes, bool kGated>
 __global__ void __launch_bounds__(320) gemm_few_kernel(const __grid_constant__ GemmFewArgs args) {
   extern __shared__ __align__(1024) unsigned char ring[];
   __shared__ GemmFewShared shared;
-  const GemmFew<T, kRowBlocks, kBoxes, kGated> work{args, shared, ring};
+  const GemmFew<T, kBoxes, kGated> work{args, shared, ring};
   const int consumers = static_cast<int>(blockDim.x) / 32 - 2;
   if (threadIdx.x == 0) {
     for (int i = 0; i < args.tile.stages; ++i) {
-      sm90::TxBarrier::init(&shared.full[i], 2);
+      sm90::TxBarrier::init(&shared.full[i], 2);  // for the weight and for the rows
       sm90::Barrier::init(&shared.empty[i], consumers);
     }
     cutlass::arch::fence_barrier_init();

@@ -31,7 +31,7 @@ inline CUtensorMap blocked_tensor_map(const void* data, DType dtype, int32_t row
                        {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(boxes)});
 }
 
-template <class T, int kRowBlocks, int kBoxes, bool kGated>
+template <class T, int kBoxes, bool kGated>
 void launch_gemm_few_kernel(const GemmParams& p, const GemmFewTile& tile, cudaStream_t stream) {
   GemmFewArgs args{};
   args.tile = tile;
@@ -41,7 +41,7 @@ void launch_gemm_few_kernel(const GemmParams& p, const GemmFewTile& tile, cudaSt
           ? blocked_tensor_map(p.weight, p.dtype, p.n, p.k, p.k, tile.features, tile.boxes)
           : matrix_tensor_map(p.weight, p.dtype, p.n, p.k, p.k, tile.features, 64);
   args.x = tile.rows_at_once
-               ? blocked_tensor_map(p.a, p.dtype, p.rows, p.k, p.lda, 8 * kRowBlocks, tile.boxes)
+               ? blocked_tensor_map(p.a, p.dtype, p.rows, p.k, p.lda, kMostFewRows, tile.boxes)
                : matrix_tensor_map(p.a, p.dtype, p.rows, p.k, p.lda, p.rows, 64);
   args.bias = p.bias;
   args.residual = p.residual;
@@ -54,7 +54,7 @@ void launch_gemm_few_kernel(const GemmParams& p, const GemmFewTile& tile, cudaSt
   args.k = p.k;
   args.activation = p.activation;
   args.rotation = p.rotation;
-  auto* kernel = gemm_few_kernel<T, kRowBlocks, kBoxes, kGated>;
+  auto* kernel = gemm_few_kernel<T, kBoxes, kGated>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(args.tile.shared_bytes)));
   const auto threads = static_cast<unsigned>((args.tile.features + 15) / 16 + 2) * 32;
@@ -65,21 +65,13 @@ void launch_gemm_few_kernel(const GemmParams& p, const GemmFewTile& tile, cudaSt
 /// The closed list of kernels of one dtype.
 template <class T>
 void launch_gemm_few_dtype(const GemmParams& p, cudaStream_t stream) {
-  const auto launch = [&]<int kRowBlocks, bool kGated>() {
-    const GemmFewTile tile = few_tile(p.n, p.k, kRowBlocks, kGated, p.sm_count);
-    if (tile.boxes == 4) {
-      return launch_gemm_few_kernel<T, kRowBlocks, 4, kGated>(p, tile, stream);
-    }
-    if (tile.boxes == 2) {
-      return launch_gemm_few_kernel<T, kRowBlocks, 2, kGated>(p, tile, stream);
-    }
-    launch_gemm_few_kernel<T, kRowBlocks, 1, kGated>(p, tile, stream);
+  const auto launch = [&]<bool kGated>() {
+    const GemmFewTile tile = few_tile(p.n, p.k, kGated, p.sm_count);
+    if (tile.boxes == 4) return launch_gemm_few_kernel<T, 4, kGated>(p, tile, stream);
+    if (tile.boxes == 2) return launch_gemm_few_kernel<T, 2, kGated>(p, tile, stream);
+    launch_gemm_few_kernel<T, 1, kGated>(p, tile, stream);
   };
-  const auto launch_rows = [&]<int kRowBlocks>() {
-    p.gated ? launch.template operator()<kRowBlocks, true>()
-            : launch.template operator()<kRowBlocks, false>();
-  };
-  p.rows <= 8 ? launch_rows.template operator()<1>() : launch_rows.template operator()<2>();
+  p.gated ? launch.template operator()<true>() : launch.template operator()<false>();
 }
 
 }  // namespace packhorse::cuda
