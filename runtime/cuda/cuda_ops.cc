@@ -20,6 +20,7 @@
 #include "cuda/device_io.h"
 #include "cuda/device_memory.h"
 #include "cuda/gemm/gemm.h"
+#include "cuda/gemm/gemm_few.h"
 #include "cuda/params.h"
 #include "cuda/rows/append_kv.h"
 #include "cuda/rows/cast.h"
@@ -48,12 +49,15 @@ class CudaOps final : public Ops {
         gemm_kernels_(choose_gemm_kernels(sm90_capable)),
         attention_(asked_attention_algorithm(attention)),
         sm_count_(sm_count(device_)),
-        counters_(device_, 256) {
+        counters_(device_, 256),
+        page_counters_(device_, kPagedCounters * sizeof(unsigned)) {
     // An algorithm that could compute no layer is refused now, and not in the first run.
     choose_algorithm(attention_, sm90_capable, true, {}, kMultiple);
     prepare_attention_sm80();
     prepare_attention_pages();
-    CUDA_CHECK(cudaMemsetAsync(counters_.data(), 0, counters_.bytes(), stream_));
+    for (const CudaMemory* counters : {&counters_, &page_counters_}) {
+      CUDA_CHECK(cudaMemsetAsync(counters->data(), 0, counters->bytes(), stream_));
+    }
   }
   // The stream must be done with the counters before they are freed.
   ~CudaOps() override { cudaStreamSynchronize(stream_); }
@@ -278,6 +282,7 @@ class CudaOps final : public Ops {
     PagedAttentionParams params = paged_attention_params(args, sm_count_);
     params.workspace = static_cast<float*>(args.workspace);
     params.workspace_bytes = args.workspace == nullptr ? 0 : paged_attention_workspace(args);
+    params.counters = static_cast<unsigned*>(page_counters_.data());
     const DeviceGuard guard(device_);
     launch_attention_pages(params, stream_);
   }
@@ -386,7 +391,10 @@ class CudaOps final : public Ops {
 
   void gemm(const GemmParams& params) {
     if constexpr (kBuiltForSm90) {
-      if (gemm_kernels_ == GemmKernels::kSm90) return launch_gemm_sm90(params, stream_);
+      if (gemm_kernels_ == GemmKernels::kSm90) {
+        return is_few(params) ? launch_gemm_few(params, stream_)
+                              : launch_gemm_sm90(params, stream_);
+      }
     }
     launch_gemm_sm80(params, stream_);
   }
@@ -452,7 +460,8 @@ class CudaOps final : public Ops {
   AttentionAlgorithm attention_;                      // the caller's choice, maybe kAuto
   std::vector<std::string>* explanations_ = nullptr;  // null, except while `explain` runs
   int sm_count_;
-  CudaMemory counters_;  // for launch_attention_sm90; zero before and after every launch
+  CudaMemory counters_;       // for launch_attention_sm90; zero before and after every launch
+  CudaMemory page_counters_;  // likewise, for launch_attention_pages
 };
 
 }  // namespace

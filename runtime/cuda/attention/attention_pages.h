@@ -40,8 +40,12 @@ struct PagedAttentionParams {
   DType dtype = DType::kFloat16;
   float* workspace = nullptr;
   size_t workspace_bytes = 0;
+  unsigned* counters = nullptr;  // [kPagedCounters]: zeros before and after every launch
   int32_t sm_count = 0;
 };
+
+/// Slabs of rows times key/value heads up to which sequences are split among blocks.
+inline constexpr int64_t kPagedCounters = 16384;
 
 /// Raises the kernels' shared memory limits on the current device; once, before any launch.
 void prepare_attention_pages();

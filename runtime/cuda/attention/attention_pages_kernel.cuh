@@ -3,7 +3,7 @@
 // Prompts and single tokens go through one kernel, and a row's result is one expression of the
 // row's own position, whatever the batch, the step and the launch are like:
 //
-//   - Keys are taken in chunks of kChunkTokens, counted from position 0 of the sequence. A chunk
+//   - Keys are taken in chunks of kChunkKeys, counted from position 0 of the sequence. A chunk
 //     starts from maximum -infinity and sum 0 and takes its tiles of keys in ascending order, as in
 //     FlashAttention-2 (arXiv 2307.08691): products in steps of 16 columns by mma.sync, a new
 //     maximum for every tile, probabilities rounded to the cache's dtype against that maximum.
@@ -25,6 +25,9 @@
 
 namespace packhorse::cuda {
 
+/// Keys of a chunk: few enough that a block can hold all keys and values of one in shared memory.
+inline constexpr int kChunkKeys = 128;
+
 /// Each warp has 16 rows.
 template <int kDim, int kWarps>
 struct PagedTraits {
@@ -35,23 +38,24 @@ struct PagedTraits {
   static constexpr int kSlab = kRows * kPitch<kDim>;
   static constexpr int kTile = kKeys * kPitch<kDim>;
   static constexpr size_t kSharedBytes = (kSlab + 4 * kTile) * 2;  // keys and values twice
-  static_assert(kPageTokens % kKeys == 0);
+  static_assert(kPageTokens % kKeys == 0 && kChunkKeys % kPageTokens == 0);
 };
 
 /// What the kernels are given: the arguments, the mask as a window, and where unfinished rows go.
 struct PagedKernelParams {
   PagedAttentionParams args;
   KeyWindow window;
-  /// [chunks, T, H]: the sums of a row over one chunk, as they are before they are divided.
-  float* sums = nullptr;    // [.., head_dim]
-  float2* state = nullptr;  // maximum and sum of probabilities
+  /// What rows have found in chunks, before chunks are merged: sums of probabilities times values
+  /// [entries, head_dim], and {maximum, sum of probabilities} [entries]. Of each sequence in turn,
+  /// [its chunks, its tokens, H].
+  float* sums = nullptr;
+  float2* state = nullptr;
+  int64_t entries = 0;
+  unsigned* counters = nullptr;  // [slots, Hkv]: zeros, before and after a launch
 
   __device__ int group() const { return args.num_heads / args.num_kv_heads; }
   __device__ int sequences() const {
     return args.counts == nullptr ? args.num_sequences : args.counts[1];
-  }
-  __device__ int64_t partial(int chunk, int token, int head) const {
-    return (static_cast<int64_t>(chunk) * args.num_tokens + token) * args.num_heads + head;
   }
 };
 
@@ -161,14 +165,36 @@ __device__ void finish_paged_scores(float (&scores)[kBlocks][4], const PagedKern
         const int at = key + n * 8 + place.column + e % 2;
         float score = scores[n][e];
         if (args.soft_cap == 0) {
-          score *= args.scale * kLog2e;
+          score = __fmul_rn(score, args.scale * kLog2e);
         } else {
           score = args.soft_cap * kLog2e * tanhf(score * args.scale / args.soft_cap);
         }
-        if (args.slopes != nullptr) score += slope * static_cast<float>(abs(at - position));
+        if (args.slopes != nullptr) {
+          score = __fmaf_rn(slope, static_cast<float>(abs(at - position)), score);
+        }
         scores[n][e] = at < low || at > high ? -INFINITY : score;
       }
     }
+  }
+}
+
+/// Raises the maxima to those of a new tile, where they are higher, and multiplies the earlier
+/// output and sums by 2^(old maximum - new maximum). The products are rounded: whether a compiler
+/// would fuse them with the sums that follow depends on the loop around them, and so would the
+/// bits.
+template <int kOutputs>
+__device__ void rescale(float (&output)[kOutputs][4], float2& maxima, float2& sums, float2 here) {
+  const float2 highest = {fmaxf(maxima.x, here.x), fmaxf(maxima.y, here.y)};
+  const float2 shrink = {highest.x == -INFINITY ? 1 : fast_exp2(maxima.x - highest.x),
+                         highest.y == -INFINITY ? 1 : fast_exp2(maxima.y - highest.y)};
+  maxima = highest;
+  sums = {__fmul_rn(sums.x, shrink.x), __fmul_rn(sums.y, shrink.y)};
+#pragma unroll
+  for (float (&block)[4] : output) {
+    block[0] *= shrink.x;
+    block[1] *= shrink.x;
+    block[2] *= shrink.y;
+    block[3] *= shrink.y;
   }
 }
 
@@ -181,14 +207,13 @@ __device__ void clear_chunk(float (&output)[kOutputs][4], float2& maxima, float2
   sums = {0, 0};
 }
 
-/// kSplit: a block takes chunk blockIdx.z alone and leaves its rows in params.sums and state; else
-/// it takes all chunks and writes its rows of the output.
-template <class T, int kDim, int kWarps, bool kSplit>
+/// For rows of many queries. A block walks through all chunks that its rows see.
+template <class T, int kDim, int kWarps>
 __global__ void __launch_bounds__(PagedTraits<kDim, kWarps>::kThreads)
     paged_attention_kernel(const __grid_constant__ PagedKernelParams params) {
   using Traits = PagedTraits<kDim, kWarps>;
   constexpr int kKeys = Traits::kKeys;
-  constexpr int kChunkTiles = static_cast<int>(kChunkTokens) / kKeys;
+  constexpr int kChunkTiles = kChunkKeys / kKeys;
   constexpr int kPageTiles = static_cast<int>(kPageTokens) / kKeys;
   constexpr int kBlocks = kKeys / 8;
   extern __shared__ __align__(16) unsigned char shared[];
@@ -207,13 +232,8 @@ __global__ void __launch_bounds__(PagedTraits<kDim, kWarps>::kThreads)
   const int last_row = min(slab.row + Traits::kRows, slab.rows) - 1;
   const int last_position = slab.position + last_row / group;
   const int end_key = min(slab.kv_length, last_position + params.window.right + 1);
-  int begin = max(0, first_position - params.window.left) / kKeys;
-  int end = end_key <= 0 ? 0 : (end_key + kKeys - 1) / kKeys;
-  if constexpr (kSplit) {
-    begin = max(begin, static_cast<int>(blockIdx.z) * kChunkTiles);
-    end = min(end, static_cast<int>(blockIdx.z + 1) * kChunkTiles);
-    if (begin >= end) return;
-  }
+  const int begin = max(0, first_position - params.window.left) / kKeys;
+  const int end = end_key <= 0 ? 0 : (end_key + kKeys - 1) / kKeys;
 
   const auto row_pointer = [&](auto* base, int64_t stride, int row) {
     const int r = slab.row + row;
@@ -257,25 +277,22 @@ __global__ void __launch_bounds__(PagedTraits<kDim, kWarps>::kThreads)
   float2 maxima;
   float2 sums;
   clear_chunk(output[0], maxima, sums);
-  // Unused, and gone, where chunks are merged by another kernel.
-  [[maybe_unused]] float merged[kDim / 8][4] = {};
-  [[maybe_unused]] ChunkMerge above, below;  // of this thread's rows r and r + 8
+  float merged[kDim / 8][4] = {};
+  ChunkMerge above, below;  // of this thread's rows r and r + 8
 
   const auto finish_chunk = [&] {
     sums = {quad_sum(sums.x), quad_sum(sums.y)};
-    if constexpr (!kSplit) {
-      float2 factors_above, factors_below;
-      above.add(maxima.x, sums.x, factors_above);
-      below.add(maxima.y, sums.y, factors_below);
+    float2 factors_above, factors_below;
+    above.add(maxima.x, sums.x, factors_above);
+    below.add(maxima.y, sums.y, factors_below);
 #pragma unroll
-      for (int n = 0; n < kDim / 8; ++n) {
-        merged[n][0] = merge_chunk(merged[n][0], output[0][n][0], factors_above);
-        merged[n][1] = merge_chunk(merged[n][1], output[0][n][1], factors_above);
-        merged[n][2] = merge_chunk(merged[n][2], output[0][n][2], factors_below);
-        merged[n][3] = merge_chunk(merged[n][3], output[0][n][3], factors_below);
-      }
-      clear_chunk(output[0], maxima, sums);
+    for (int n = 0; n < kDim / 8; ++n) {
+      merged[n][0] = merge_chunk(merged[n][0], output[0][n][0], factors_above);
+      merged[n][1] = merge_chunk(merged[n][1], output[0][n][1], factors_above);
+      merged[n][2] = merge_chunk(merged[n][2], output[0][n][2], factors_below);
+      merged[n][3] = merge_chunk(merged[n][3], output[0][n][3], factors_below);
     }
+    clear_chunk(output[0], maxima, sums);
   };
 
   for (int tile = begin; tile < end; ++tile) {
@@ -285,7 +302,8 @@ __global__ void __launch_bounds__(PagedTraits<kDim, kWarps>::kThreads)
     float scores[1][kBlocks][4] = {};
     accumulate_scores<T, kDim, kKeys, 1>(scores, warp_queries, tiles + tile % 2 * Traits::kTile);
     finish_paged_scores(scores[0], params, slab, slab.row + warp_row, tile * kKeys);
-    update_softmax(scores[0], output[0], maxima, sums);
+    rescale(output[0], maxima, sums, row_maxima(scores[0]));
+    exponentiate(scores[0], maxima, sums);
 
     fetch(true, tile + 1);
     cute::cp_async_wait<2>();
@@ -298,89 +316,25 @@ __global__ void __launch_bounds__(PagedTraits<kDim, kWarps>::kThreads)
   __syncthreads();  // the queries' room becomes the staging of the output
 
   const AccumulatorPlace place;
-  if constexpr (kSplit) {
-    const auto leave = [&](int row, float maximum, float sum, int first) {
-      const int r = slab.row + warp_row + row;
-      if (r >= slab.rows) return;
-      const int64_t at = params.partial(static_cast<int>(blockIdx.z), slab.q_begin + r / group,
-                                        slab.kv_head * group + r % group);
-      if (place.column == 0) params.state[at] = {maximum, sum};
-      float* to = params.sums + at * head_dim + place.column;
+  using Pair = typename Element<T>::Pair;
+  const float2 factors = {inverse_or_zero(above.sum), inverse_or_zero(below.sum)};
 #pragma unroll
-      for (int n = 0; n < kDim / 8; ++n) {
-        if (n * 8 + place.column < head_dim) {
-          *reinterpret_cast<float2*>(to + n * 8) = {output[0][n][first], output[0][n][first + 1]};
-        }
-      }
-    };
-    leave(place.row, maxima.x, sums.x, 0);
-    leave(place.row + 8, maxima.y, sums.y, 2);
-  } else {
-    using Pair = typename Element<T>::Pair;
-    const float2 factors = {inverse_or_zero(above.sum), inverse_or_zero(below.sum)};
-#pragma unroll
-    for (int n = 0; n < kDim / 8; ++n) {
-      T* at = warp_queries + place.row * kPitch<kDim> + n * 8 + place.column;
-      *reinterpret_cast<Pair*>(at) =
-          Element<T>::pair(merged[n][0] * factors.x, merged[n][1] * factors.x);
-      *reinterpret_cast<Pair*>(at + 8 * kPitch<kDim>) =
-          Element<T>::pair(merged[n][2] * factors.y, merged[n][3] * factors.y);
-    }
-    __syncwarp();
-    T* out = static_cast<T*>(args.out);
-    for (int at = static_cast<int>(threadIdx.x) % 32; at < 16 * kAcross; at += 32) {
-      const int row = warp_row + at / kAcross;
-      const int column = at % kAcross * kVectorSize;
-      if (slab.row + row < slab.rows && column < head_dim) {
-        *reinterpret_cast<uint4*>(row_pointer(out, args.out_row_stride, row) + column) =
-            *reinterpret_cast<const uint4*>(queries + row * kPitch<kDim> + column);
-      }
-    }
+  for (int n = 0; n < kDim / 8; ++n) {
+    T* at = warp_queries + place.row * kPitch<kDim> + n * 8 + place.column;
+    *reinterpret_cast<Pair*>(at) =
+        Element<T>::pair(merged[n][0] * factors.x, merged[n][1] * factors.x);
+    *reinterpret_cast<Pair*>(at + 8 * kPitch<kDim>) =
+        Element<T>::pair(merged[n][2] * factors.y, merged[n][3] * factors.y);
   }
-}
-
-/// Merges the chunks that a row sees, in ascending order. A warp for each token and head.
-template <class T>
-__global__ void __launch_bounds__(128)
-    merge_chunks_kernel(const __grid_constant__ PagedKernelParams params) {
-  wait_for_previous_kernel();
-  let_next_kernel_start();
-  const PagedAttentionParams& args = params.args;
-  const int row = static_cast<int>(blockIdx.x) * 4 + static_cast<int>(threadIdx.x) / 32;
-  const int token = row / args.num_heads;
-  const int head = row % args.num_heads;
-  const int sequences = params.sequences();
-  const int tokens = args.counts == nullptr ? args.num_tokens : args.counts[0];
-  if (token >= tokens || sequences == 0) return;
-  const int sequence = warp_search(sequences, token, [&](int b) { return args.cu_seqlens[b]; });
-  const int kv_length = args.kv_lens[sequence];
-  const int position = kv_length - args.cu_seqlens[sequence + 1] + token;
-  constexpr int kChunk = static_cast<int>(kChunkTokens);
-  const int first = max(0, position - params.window.left) / kChunk;
-  const int end_key = min(kv_length, position + params.window.right + 1);
-  const int end = end_key <= 0 ? 0 : (end_key + kChunk - 1) / kChunk;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  constexpr int kColumns = 8;  // of a lane: heads have up to 256
-  float merged[kColumns] = {};
-  ChunkMerge merge;
-  for (int chunk = first; chunk < end; ++chunk) {
-    const int64_t at = params.partial(chunk, token, head);
-    const float2 state = params.state[at];
-    float2 factors;
-    merge.add(state.x, state.y, factors);
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      const int column = i * 32 + lane;
-      if (column >= args.head_dim) continue;
-      merged[i] = merge_chunk(merged[i], params.sums[at * args.head_dim + column], factors);
+  __syncwarp();
+  T* out = static_cast<T*>(args.out);
+  for (int at = static_cast<int>(threadIdx.x) % 32; at < 16 * kAcross; at += 32) {
+    const int row = warp_row + at / kAcross;
+    const int column = at % kAcross * kVectorSize;
+    if (slab.row + row < slab.rows && column < head_dim) {
+      *reinterpret_cast<uint4*>(row_pointer(out, args.out_row_stride, row) + column) =
+          *reinterpret_cast<const uint4*>(queries + row * kPitch<kDim> + column);
     }
-  }
-  const float factor = inverse_or_zero(merge.sum);
-  T* out = static_cast<T*>(args.out) + token * args.out_row_stride + head * args.head_dim;
-#pragma unroll
-  for (int i = 0; i < kColumns; ++i) {
-    const int column = i * 32 + lane;
-    if (column < args.head_dim) out[column] = Element<T>::from(merged[i] * factor);
   }
 }
 

@@ -179,18 +179,35 @@ class Row {
   }
 
  private:
+  /// Calls visit(token, logit) for this thread's tokens, in ascending order. It asks for several
+  /// logits at a time, since one block alone has to bring a whole row.
+  template <class Visit>
+  __device__ void for_logits(Visit visit) const {
+    constexpr int kAtOnce = 8;
+    for (int first = static_cast<int>(threadIdx.x); first < vocab_size_;
+         first += kAtOnce * kThreads) {
+      float logits[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        logits[i] = logits_[min(first + i * kThreads, vocab_size_ - 1)];
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (first + i * kThreads < vocab_size_) visit(first + i * kThreads, logits[i]);
+      }
+    }
+  }
+
   __device__ float log_sum() {
     unsigned long long largest = 0;
-    for (int token = static_cast<int>(threadIdx.x); token < vocab_size_; token += kThreads) {
-      const unsigned long long key = logit_key(logits_[token]);
+    for_logits([&](int, float logit) {
+      const unsigned long long key = logit_key(logit);
       largest = key > largest ? key : largest;
-    }
+    });
     const float most = logit_of_key(static_cast<uint32_t>(block_max(largest, shared_)));
     if (most == -INFINITY) return 0;
     float sum = 0;
-    for (int token = static_cast<int>(threadIdx.x); token < vocab_size_; token += kThreads) {
-      sum += expf(logits_[token] - most);
-    }
+    for_logits([&](int, float logit) { sum += expf(logit - most); });
     return most + logf(block_sum(sum, shared_));
   }
 
@@ -257,8 +274,9 @@ class Row {
     __syncthreads();
   }
 
-  __device__ uint32_t key(int token) const {
-    float logit = logits_[token];
+  __device__ uint32_t key(int token) const { return key(token, logits_[token]); }
+
+  __device__ uint32_t key(int token, float logit) const {
     if (row_.counts >= 0) {
       const auto* counts = static_cast<const int32_t*>(args_.counts.data);
       logit = penalize(logit, row_, counts[row_.counts * args_.counts.row_stride + token]);
@@ -275,11 +293,11 @@ class Row {
     const auto key_of = [this](int token) { return key(token); };
     // The largest key, and the lowest of its tokens.
     unsigned long long best = 0;
-    for (int token = static_cast<int>(threadIdx.x); token < vocab_size_; token += kThreads) {
+    for_logits([&](int token, float logit) {
       const unsigned long long here =
-          static_cast<unsigned long long>(key(token)) << 32 | (0xffffffffu - token);
+          static_cast<unsigned long long>(key(token, logit)) << 32 | (0xffffffffu - token);
       best = here > best ? here : best;
-    }
+    });
     best = block_max(best, shared_);
     const auto best_key = static_cast<uint32_t>(best >> 32);
     const int best_token = static_cast<int>(0xffffffffu - static_cast<uint32_t>(best));

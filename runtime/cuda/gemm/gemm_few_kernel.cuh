@@ -1,0 +1,388 @@
+// A dense layer for few rows (up to 8). Its time is that of reading the weight once, so all else
+// stands back behind that: each block has its share of the weight's rows, which a warp of its own
+// brings through a ring of stages by TMA from the moment the block starts, while the kernel before
+// still runs.
+//
+// The weight is the left operand of mma.sync and the rows of the batch are the right one, the other
+// way round than in gemm_sm90_kernel.cuh: so a product has 16 columns of the output and as few rows
+// as there are. The sum over k is formed in the same order, 16 elements at a time, and tensor cores
+// give the same bits by either instruction and with operands exchanged
+// (tests/gpu/test_gpu_gemm_few.py). With few rows that chain of sums is what takes time beside the
+// weight: mma.sync takes 24 cycles for a link of it. wgmma takes 18, but for so small products the
+// descriptors of its operands make them 40.
+#pragma once
+
+#include <cutlass/arch/barrier.h>
+
+#include <cute/arch/copy_sm90_tma.hpp>
+
+#include "cuda/attention/mma_sm80.cuh"
+#include "cuda/gemm/epilogue.cuh"
+#include "cuda/gemm/gemm_few.h"
+#include "cuda/launch.cuh"
+#include "cuda/pipeline_sm90.cuh"
+#include "cuda/rows/rotation.cuh"
+#include "cuda/rows/row.cuh"
+
+namespace packhorse::cuda {
+
+struct GemmFewArgs {
+  /// Boxes of 64 elements of k and all features of a tile; of weight_at_once, a stage's boxes, from
+  /// a map whose last dimension counts blocks of k.
+  CUtensorMap weight;
+  CUtensorMap x;      // likewise: boxes of all rows
+  const float* bias;  // [n] or null
+  const void* residual;
+  int64_t ldr;
+  void* out;
+  int64_t ldo;
+  const int32_t* row_count;  // null: the number of rows is `rows`
+  int32_t rows, n, k;
+  GemmFewTile tile;
+  Activation activation;
+  GemmRotation rotation;
+};
+
+/// Shared memory of fixed size, beside the stages.
+struct GemmFewShared {
+  uint64_t full[kMostFewStages];
+  uint64_t empty[kMostFewStages];
+};
+
+/// kBoxes: boxes of a stage, GemmFewTile::boxes.
+template <class T, int kBoxes, bool kGated>
+struct GemmFew {
+  static constexpr int kBoxRow = 128;  // bytes of a row of a box
+  static constexpr int kRowsBox = kMostFewRows * kBoxRow;
+  const GemmFewArgs& args;
+  GemmFewShared& shared;
+  unsigned char* ring;
+
+  __device__ int weight_box() const { return (args.tile.features + 7) / 8 * 8 * kBoxRow; }
+  __device__ int stage_bytes() const { return kBoxes * (weight_box() + kRowsBox); }
+  __device__ int boxes_k() const { return (args.k + 63) / 64; }
+  __device__ int tiles() const { return (args.n + args.tile.features - 1) / args.tile.features; }
+  __device__ int rows() const {
+    return args.row_count == nullptr ? args.rows : min(args.rows, *args.row_count);
+  }
+
+  /// Goes through the stages of all tiles of this block: visit(index, stage, phase, tile, first
+  /// box). Boxes past k are zeros.
+  template <class Visit>
+  __device__ void for_stages(Visit visit) const {
+    const int boxes = boxes_k();
+    const int last_tile = tiles();
+    int index = 0;
+    int stage = 0;
+    uint32_t phase = 0;
+    for (int tile = static_cast<int>(blockIdx.x); tile < last_tile;
+         tile += static_cast<int>(gridDim.x)) {
+      for (int box = 0; box < boxes; box += kBoxes) {
+        visit(index++, stage, phase, tile, box);
+        if (++stage == args.tile.stages) {
+          stage = 0;
+          phase ^= 1;
+        }
+      }
+    }
+  }
+
+  /// One lane brings the weight. It needs nothing of the kernel before, so it does not wait for it
+  /// until the stages are full.
+  __device__ void bring_weight() const {
+    bool waited = false;
+    const auto wait = [&] {
+      wait_for_previous_kernel();
+      let_next_kernel_start();
+      waited = true;
+    };
+    const int bytes = stage_bytes();
+    const int box_bytes = weight_box();
+    constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
+    for_stages([&](int index, int stage, uint32_t phase, int tile, int box) {
+      if (index >= args.tile.stages) {
+        if (!waited) wait();
+        sm90::Barrier::wait(&shared.empty[stage], phase ^ 1);
+      }
+      sm90::TxBarrier::arrive_and_expect_tx(&shared.full[stage],
+                                            kBoxes * args.tile.features * kBoxRow);
+      unsigned char* to = ring + stage * bytes;
+      const int feature = tile * args.tile.features;
+      if (args.tile.weight_at_once) {
+        cute::SM90_TMA_LOAD_3D::copy(&args.weight, &shared.full[stage], kHint, to, 0, feature, box);
+        return;
+      }
+#pragma unroll
+      for (int i = 0; i < kBoxes; ++i, to += box_bytes) {
+        if constexpr (kGated) {
+          cute::SM90_TMA_LOAD_5D::copy(&args.weight, &shared.full[stage], kHint, to, (box + i) * 64,
+                                       0, 0, 0, feature / (2 * kGateBlock));
+        } else {
+          cute::SM90_TMA_LOAD_2D::copy(&args.weight, &shared.full[stage], kHint, to, (box + i) * 64,
+                                       feature);
+        }
+      }
+    });
+    if (!waited) wait();
+  }
+
+  /// A lane of another warp brings the rows.
+  __device__ void bring_rows() const {
+    wait_for_previous_kernel();
+    const int bytes = stage_bytes();
+    unsigned char* const rows_at = ring + kBoxes * weight_box();
+    constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_LAST);
+    for_stages([&](int index, int stage, uint32_t phase, int, int box) {
+      if (index >= args.tile.stages) sm90::Barrier::wait(&shared.empty[stage], phase ^ 1);
+      unsigned char* to = rows_at + stage * bytes;
+      if (args.tile.rows_at_once) {
+        sm90::TxBarrier::arrive_and_expect_tx(&shared.full[stage], kBoxes * kRowsBox);
+        cute::SM90_TMA_LOAD_3D::copy(&args.x, &shared.full[stage], kHint, to, 0, 0, box);
+        return;
+      }
+      sm90::TxBarrier::arrive_and_expect_tx(&shared.full[stage], kBoxes * args.rows * kBoxRow);
+      for (int i = 0; i < kBoxes; ++i) {
+        cute::SM90_TMA_LOAD_2D::copy(&args.x, &shared.full[stage], kHint, to + i * kRowsBox,
+                                     (box + i) * 64, 0);
+      }
+    });
+  }
+
+  /// A lane's part of a tile: features lane / 4 and lane / 4 + 8 of its warp's sixteen, and of
+  /// every eight rows those of lane % 4 * 2 and the next. With a gate the second feature is what
+  /// the first one gates.
+  struct Place {
+    int feature[2];  // columns of the output
+    bool exists[2];
+    float bias[2];
+    float frequency[2];
+  };
+
+  __device__ Place place_of(int tile, int warp) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int first = warp * 16;
+    Place place;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      int row = first + lane / 4 + h * 8;  // of the weight
+      const bool in_tile = row < args.tile.features;
+      if constexpr (kGated) {
+        // Boxes bring eight rows of the gate, the eight that they gate, and so on.
+        row = row / 32 * 32 + row / 16 % 2 * 8 + h * kGateBlock + row % 8;
+      }
+      row += tile * args.tile.features;
+      place.exists[h] = in_tile && row < args.n;
+      place.bias[h] = args.bias != nullptr && place.exists[h] ? __ldg(args.bias + row) : 0.0f;
+      place.feature[h] = kGated ? row / (2 * kGateBlock) * kGateBlock + row % kGateBlock : row;
+      place.frequency[h] = 0;
+      if (args.rotation.positions != nullptr && row < args.rotation.columns) {
+        const int in_head = row % args.rotation.head_dim;
+        if (in_head < args.rotation.dims) {
+          place.frequency[h] = __ldg(args.rotation.frequencies + in_head / 2);
+        }
+      }
+    }
+    return place;
+  }
+
+  __device__ static int row_of(int e) { return static_cast<int>(threadIdx.x) % 4 * 2 + e; }
+
+  /// The residual of this lane's part, asked for before the products.
+  __device__ void load_residual(T (&residual)[2][2], const Place& place, int count) const {
+    if (args.residual == nullptr) return;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int row = row_of(e);
+        if (place.exists[h] && row < count) {
+          residual[h][e] = static_cast<const T*>(args.residual)[row * args.ldr + place.feature[h]];
+        }
+      }
+    }
+  }
+
+  __device__ void finish(const float (&acc)[4], const Place& place, const T (&residual)[2][2],
+                         int count) const {
+    with_activation(args.activation, [&](auto function) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int row = row_of(e);
+        float value[2] = {acc[e] + place.bias[0], acc[2 + e] + place.bias[1]};
+        if constexpr (kGated) {
+          value[0] = function(value[0]) * value[1];
+        } else {
+          value[0] = function(value[0]);
+          value[1] = function(value[1]);
+        }
+        if (args.rotation.positions != nullptr) {
+          const float position = row < count ? args.rotation.positions[row] : 0.0f;
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            // The other column of the pair is four lanes away.
+            float mine = value[h];
+            float other = __shfl_xor_sync(kFullWarp, mine, 4);
+            const float2 angle = cos_sin(position, place.frequency[h]);
+            if (place.feature[h] % 2 == 0) {
+              rotate(mine, other, angle);
+            } else {
+              rotate(other, mine, angle);
+            }
+            if (place.frequency[h] != 0) value[h] = mine;
+          }
+        }
+        if (row >= count) continue;
+#pragma unroll
+        for (int h = 0; h < (kGated ? 1 : 2); ++h) {
+          if (!place.exists[h]) continue;
+          if (args.residual != nullptr) value[h] += to_float(residual[h][e]);
+          static_cast<T*>(args.out)[row * args.ldo + place.feature[h]] = Element<T>::from(value[h]);
+        }
+      }
+    });
+  }
+
+  /// The operands of a box: 16 features, all rows, 64 elements of k.
+  struct Operands {
+    Fragment weight[4];
+    Fragment rows[2];
+  };
+
+  /// Where this lane's operands lie in a box; ldmatrix takes a row of 16 bytes from each lane.
+  struct Offsets {
+    uint32_t weight[4];
+    uint32_t rows[2];
+    __device__ explicit Offsets(int warp) {
+      const int lane = static_cast<int>(threadIdx.x) % 32;
+      const int feature = warp * 16 + lane % 16;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        weight[j] = feature * kBoxRow + ((2 * j + lane / 16) ^ (feature % 8)) * 16;
+      }
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        rows[j] = lane % 8 * kBoxRow + ((4 * j + lane / 8) ^ (lane % 8)) * 16;
+      }
+    }
+  };
+
+  // The loop below is bound by the latency of its instructions. So it keeps addresses in shared
+  // memory as they are, in registers of a thread, where pointers would be made of uniform ones.
+  __device__ static uint32_t address_of(const void* shared) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  }
+  __device__ static Fragment fragment_at(uint32_t address) {
+    Fragment f;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(f.x[0]), "=r"(f.x[1]), "=r"(f.x[2]), "=r"(f.x[3])
+                 : "r"(address));
+    return f;
+  }
+  __device__ static void wait_for(uint32_t barrier, uint32_t phase) {
+    asm volatile(
+        "{ .reg .pred done;\n"
+        "again%=: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again%=; }" ::"r"(barrier),
+        "r"(phase)
+        : "memory");
+  }
+  __device__ static void release(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+  }
+
+  /// Loads step j of four of a box's operands.
+  __device__ static void load(Operands& to, int j, uint32_t weight, uint32_t rows,
+                              const Offsets& offsets) {
+    to.weight[j] = fragment_at(weight + offsets.weight[j]);
+    if (j % 2 == 0) to.rows[j / 2] = fragment_at(rows + offsets.rows[j / 2]);
+  }
+
+  __device__ static void multiply(float (&acc)[4], const Operands& operands, int j) {
+    const Fragment& rows = operands.rows[j / 2];
+    mma<T>(acc, operands.weight[j], rows.x[j % 2 * 2], rows.x[j % 2 * 2 + 1]);
+  }
+
+  /// The products of a stage. Operands of a box are loaded while those of the box before are
+  /// multiplied.
+  __device__ static void multiply_stage(float (&acc)[4], uint32_t weight, uint32_t rows,
+                                        uint32_t box_bytes, const Offsets& offsets) {
+    Operands operands[2];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) load(operands[0], j, weight, rows, offsets);
+#pragma unroll
+    for (int box = 0; box < kBoxes; ++box) {
+      weight += box_bytes;
+      rows += kRowsBox;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (box + 1 < kBoxes) load(operands[(box + 1) % 2], j, weight, rows, offsets);
+        multiply(acc, operands[box % 2], j);
+      }
+    }
+  }
+
+  /// A warp has 16 features of every tile.
+  __device__ void consume(int warp) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int stages_k = (boxes_k() + kBoxes - 1) / kBoxes;
+    const int last_tile = tiles();
+    const int count = rows();
+    const uint32_t bytes = stage_bytes();
+    const uint32_t box_bytes = weight_box();
+    const uint32_t ring_at = address_of(ring);
+    const uint32_t full = address_of(shared.full);
+    const uint32_t empty = address_of(shared.empty);
+    const Offsets offsets(warp);
+    Place place = place_of(static_cast<int>(blockIdx.x), warp);
+    wait_for_previous_kernel();
+    uint32_t stage = 0;
+    uint32_t phase = 0;
+    for (int tile = static_cast<int>(blockIdx.x); tile < last_tile;
+         tile += static_cast<int>(gridDim.x)) {
+      if (tile != static_cast<int>(blockIdx.x)) place = place_of(tile, warp);
+      T residual[2][2];
+      load_residual(residual, place, count);
+      float acc[4] = {};
+      for (int i = 0; i < stages_k; ++i) {
+        const uint32_t weight = ring_at + stage * bytes;
+        wait_for(full + stage * 8, phase);
+        multiply_stage(acc, weight, weight + kBoxes * box_bytes, box_bytes, offsets);
+        __syncwarp();
+        if (lane == 0) release(empty + stage * 8);
+        if (++stage == static_cast<uint32_t>(args.tile.stages)) {
+          stage = 0;
+          phase ^= 1;
+        }
+      }
+      finish(acc, place, residual, count);
+    }
+  }
+};
+
+/// A warp for each 16 features of a tile, one that brings the weight, and one that brings the rows.
+template <class T, int kBoxes, bool kGated>
+__global__ void __launch_bounds__(320) gemm_few_kernel(const __grid_constant__ GemmFewArgs args) {
+  extern __shared__ __align__(1024) unsigned char ring[];
+  __shared__ GemmFewShared shared;
+  const GemmFew<T, kBoxes, kGated> work{args, shared, ring};
+  const int consumers = static_cast<int>(blockDim.x) / 32 - 2;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < args.tile.stages; ++i) {
+      sm90::TxBarrier::init(&shared.full[i], 2);  // for the weight and for the rows
+      sm90::Barrier::init(&shared.empty[i], consumers);
+    }
+    cutlass::arch::fence_barrier_init();
+    cute::prefetch_tma_descriptor(&args.weight);
+    cute::prefetch_tma_descriptor(&args.x);
+  }
+  __syncthreads();
+  const int warp = sm90::uniform(static_cast<int>(threadIdx.x) / 32);
+  if (warp < consumers) return work.consume(warp);
+  if (warp == consumers) {
+    if (cute::elect_one_sync()) work.bring_weight();
+    return;
+  }
+  if (cute::elect_one_sync()) work.bring_rows();
+}
+
+}  // namespace packhorse::cuda
