@@ -51,8 +51,8 @@ def situations(
         made = session.generate([*crowd, prompt], sampling)[-1]
         yield "in a crowd", made, f"{len(crowd)} neighbours of 1 to {len(crowd[-1])} tokens"
 
-    # All of these fit when they begin, and one page more. When their texts have grown by a page each,
-    # those that came last give way.
+    # All of these fit when they begin, and one page more. When each has grown by a page, those that
+    # came last give way.
     short = [prompt[i : i + PAGE - 4] for i in (1, 2, 3)]
     pages = -(-len(prompt) // PAGE) + len(short)
     with load(kv_tokens=PAGE * (pages + 1), prefix_cache=False) as session:
