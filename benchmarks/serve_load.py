@@ -24,7 +24,6 @@ from collections import Counter
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from figures import Json

@@ -1,4 +1,4 @@
-"""Result files of benchmarks/serve_load.py as Markdown: `python benchmarks/serve_report.py FILE`."""
+"""Result files of benchmarks/serve_load.py as Markdown: `python serve_report.py FILE`."""
 
 from __future__ import annotations
 
@@ -57,9 +57,10 @@ def _cpu(result: Json) -> list[str]:
         parts.append(f"Times the best peer, median of the rounds' ratios: {ratio:.2f}")
     overhead = result["overhead"]
     parts.append(
-        f"One request of {overhead['tokens']} tokens: {statistics.median(overhead['request_ms']):.2f}"
-        f" ms, the session alone {statistics.median(overhead['session_ms']):.2f} ms, the client's "
-        f"own time {statistics.median(overhead['client_cpu_ms']):.2f} ms; overhead "
+        f"One request of {overhead['tokens']} tokens: "
+        f"{statistics.median(overhead['request_ms']):.2f} ms, the session alone "
+        f"{statistics.median(overhead['session_ms']):.2f} ms, the client's own time "
+        f"{statistics.median(overhead['client_cpu_ms']):.2f} ms; overhead "
         f"{overhead['overhead_ms']:.2f} ms"
     )
     for title, name in (("80 % of saturation", "latency"), ("Twice saturation", "overload")):
@@ -86,8 +87,8 @@ def _soak(result: Json) -> list[str]:
     third = max(1, len(memory) // 3)
     first, last = statistics.median(memory[:third]), statistics.median(memory[-third:])
     return [
-        f"{result['seconds'] / 60:.1f} minutes at twice saturation ({result['offered']:.0f} requests "
-        f"a second, {result['connections']} connections): {_statuses(result)}; missing "
+        f"{result['seconds'] / 60:.1f} minutes at twice saturation ({result['offered']:.0f} "
+        f"requests a second, {result['connections']} connections): {_statuses(result)}; missing "
         f"{result['missing']}; accepted p50 {result['p50']:.0f} ms, p99 {result['p99']:.0f} ms, "
         f"bound {result['bound_ms']:.0f} ms; resident {memory[0]:.0f} MB at first, median of the "
         f"first third {first:.1f} MB, of the last {last:.1f} MB, most {max(memory):.1f} MB"
@@ -109,7 +110,8 @@ def _gpu(result: Json) -> list[str]:
     alone = statistics.median(result["session"])
     bulk = _median(result["bulk"], "rate")
     return [
-        f"Session.run on token ids: {alone:.0f} texts/s; TextModel.embed in bulk: {bulk:.0f} texts/s",
+        f"Session.run on token ids: {alone:.0f} texts/s; "
+        f"TextModel.embed in bulk: {bulk:.0f} texts/s",
         _table(["", "texts/s", "p50 ms", "p99 ms", "server's CPU ms a request", "answers"], rows),
     ]
 
