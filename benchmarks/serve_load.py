@@ -33,6 +33,7 @@ from serve_servers import HERE, Running, infinity, packhorse, simple_fastapi
 
 CORES = len(os.sched_getaffinity(0))
 CONNECTIONS = (16, 256)
+PEER_CONNECTIONS = (64,)  # two of Infinity's batches; more only wait longer
 BATCH_MS = 50.0  # the server's default for --max-batch-ms
 WAIT_S = 0.5  # --max-wait-s in overload: with few connections, no queue grows to the default
 _LEAST_WORDS = 50  # of a docstring that counts as a text
@@ -234,7 +235,8 @@ def measure_cpu(arguments: argparse.Namespace) -> Json:
             one.ask("POST", one.path, one.body(texts[:8]))
             one.rest()
         turns: list[tuple[Running | None, int]] = [(None, 0)]
-        turns += [(one, connections) for one in servers for connections in CONNECTIONS]
+        turns += [(server, connections) for connections in CONNECTIONS]
+        turns += [(one, connections) for one in servers[1:] for connections in PEER_CONNECTIONS]
         saturation: dict[str, list[Json]] = {}
         bulk(model, texts[:20], 0.5)
         for turn in range(arguments.rounds):
