@@ -148,7 +148,7 @@ def load(
         "rate": answered / elapsed,
         "deducted_rate": answered / elapsed / (1 - share),
         "client_share_of_cores": share,
-        "server_cpu_ms": found[0]["server_cpu_s"] * 1e3 / max(1, len(answers)),
+        "server_cpu_ms": found[0]["server_cpu_s"] * 1e3 / max(1, answered),
         "p50": p50,
         "p99": p99,
         "statuses": dict(Counter(str(status) for _, _, status in answers)),
@@ -221,7 +221,8 @@ def measure_cpu(arguments: argparse.Namespace) -> Json:
         "bulk": [],
     }
     with ExitStack() as stack:
-        server = stack.enter_context(packhorse(arguments.model, *options))
+        # As many requests wait as there are connections: none is to be refused.
+        server = stack.enter_context(packhorse(arguments.model, *options, "--max-wait-s", "60"))
         servers = [server]
         if arguments.infinity:
             servers.append(
@@ -269,18 +270,27 @@ def measure_cpu(arguments: argparse.Namespace) -> Json:
                 )
             )
     most = statistics.median(one["rate"] for one in saturation[f"Packhorse, {CONNECTIONS[-1]}"])
+    longest = statistics.median(session_ms(model, max(texts, key=len), 10))
     with packhorse(arguments.model, *options, "--max-wait-s", str(WAIT_S)) as server:
         result["overload"] = [
-            overload(server, texts, connections, most, arguments.overload_seconds)
+            overload(server, texts, connections, most, arguments.overload_seconds, longest)
             for connections in CONNECTIONS
         ]
     return result
 
 
 def overload(
-    server: Running, texts: list[str], connections: int, most: float, seconds: float
+    server: Running,
+    texts: list[str],
+    connections: int,
+    most: float,
+    seconds: float,
+    longest_ms: float,
 ) -> Json:
-    """Twice as many requests as the server can answer, and its memory meanwhile."""
+    """Twice as many requests as the server can answer, and its memory meanwhile.
+
+    longest_ms  what the session takes for the longest text
+    """
     server.ask("POST", server.path, server.body(texts[:8]))
     memory: list[tuple[float, float]] = []
     found = load(
@@ -294,17 +304,21 @@ def overload(
     )
     # What connections that are busy hold back waits in the load generator, not in the server:
     # with all of them busy the latency counts from a queue that no server has.
-    return {**found, "bound_ms": WAIT_S * 1e3 + 2 * BATCH_MS, "memory": memory}
+    bound = WAIT_S * 1e3 + 2 * max(BATCH_MS, longest_ms)
+    return {**found, "bound_ms": bound, "memory": memory}
 
 
 def measure_soak(arguments: argparse.Namespace) -> Json:
     """Overload for minutes: statuses, latencies and memory."""
     texts = read_texts(arguments.texts)
     options = ("--dtype", arguments.dtype, "--threads", str(arguments.threads))
+    with TextModel.load(arguments.model, dtype=arguments.dtype, threads=arguments.threads) as model:
+        longest = statistics.median(session_ms(model, max(texts, key=len), 10))
     with packhorse(arguments.model, *options, "--max-wait-s", str(WAIT_S)) as server:
         server.ask("POST", server.path, server.body(texts[:8]))
         most = load(server, texts, connections=CONNECTIONS[-1], seconds=10.0)["rate"]
-        found = overload(server, texts, CONNECTIONS[-1], most, arguments.minutes * 60)
+        seconds = arguments.minutes * 60
+        found = overload(server, texts, CONNECTIONS[-1], most, seconds, longest)
     return {"dtype": arguments.dtype, "saturation": most, **found}
 
 
