@@ -5,7 +5,8 @@ little as it can for each request, because its time is the server's time where b
 
 Open loop (`rate`): requests come at random times (Poisson), whether or not those before have been
 answered. One that finds all connections busy waits for a free one, and its latency counts from when
-it came. Closed loop (`rate` 0): every connection asks again as soon as it has its answer, which
+it came (with `from_sent`, from when it was sent: what the server alone is answerable for).
+Closed loop (`rate` 0): every connection asks again as soon as it has its answer, which
 shows what the server can do.
 """
 
@@ -159,6 +160,7 @@ class Load:
         self._send(connection, time.monotonic())
 
     def _send(self, connection: Connection, came: float) -> None:
+        came = time.monotonic() if self._job["from_sent"] else came
         connection.ask(self._messages[self._next % len(self._messages)], came)
         self._next += 1
 

@@ -98,6 +98,7 @@ def load(
     per_request: int = 1,
     warm: float = 1.0,
     seed: int = 0,
+    from_sent: bool = False,
     memory: list[tuple[float, float]] | None = None,
 ) -> Json:
     """Loads a server. `rate` requests a second, 0: as many as it takes. `memory` gets the seconds
@@ -122,6 +123,7 @@ def load(
             "warm": warm,
             "seconds": seconds,
             "seed": seed * 1000 + i,
+            "from_sent": from_sent,
         }
         for i in range(clients)
     ]
@@ -300,10 +302,9 @@ def overload(
         rate=2 * most,
         seconds=seconds,
         warm=2.0,
+        from_sent=True,  # what finds all connections busy waits where no server sees it
         memory=memory,
     )
-    # What connections that are busy hold back waits in the load generator, not in the server:
-    # with all of them busy the latency counts from a queue that no server has.
     bound = WAIT_S * 1e3 + 2 * max(BATCH_MS, longest_ms)
     return {**found, "bound_ms": bound, "memory": memory}
 
