@@ -129,6 +129,7 @@ build/browser/.installed: .venv/.build
 	  $$($(BIN)/python tools/requirements.py project text serve test clients)
 	-timeout 120 build/browser/env/bin/playwright install chromium-headless-shell
 	touch $@
+
 # Random requests to the server by its own description, for FUZZ_SECONDS.
 fuzz-serve: .venv/.installed build/fuzz/.installed
 	rm -rf build/fuzz/packages

@@ -34,7 +34,7 @@ from serve_servers import HERE, Running, infinity, packhorse, simple_fastapi
 CORES = len(os.sched_getaffinity(0))
 CONNECTIONS = (16, 256)
 PEER_CONNECTIONS = (64,)  # two of Infinity's batches; more only wait longer
-BATCH_MS = 50.0  # the server's default for --max-batch-ms
+BATCH_MS = 200.0  # four times the server's default for --max-batch-ms, as where much waits
 WAIT_S = 0.5  # --max-wait-s in overload: with few connections, no queue grows to the default
 _LEAST_WORDS = 50  # of a docstring that counts as a text
 _SHORT = (20, 60)  # tokens of short texts
