@@ -7,6 +7,8 @@ PYTHON ?= python3
 WERROR ?= OFF# ON: compiler warnings are errors
 
 FUZZ_EXAMPLES ?= 300# of each operator, in test-asan-python
+FUZZ_SECONDS ?= 120# of fuzz-serve
+SOAK_MINUTES ?= 15# of soak-serve
 
 BIN := .venv/bin
 CMAKE := $(BIN)/cmake
@@ -24,7 +26,8 @@ SOURCES := CMakeLists.txt LICENSE README.md pyproject.toml \
 CPP_SOURCES := $(shell find runtime pyruntime tests examples -name '*.h' -o -name '*.cc' \
   -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo test test-all test-cpp test-sanitize test-asan-python test-python test-peers test-ray test-browser gpu-receipt \
+.PHONY: demo test test-all test-cpp test-sanitize test-asan-python test-python test-peers test-ray test-browser \
+  fuzz-serve soak-serve gpu-receipt \
   lint tidy bench docs cuda-compile clean
 .DELETE_ON_ERROR:
 
@@ -41,6 +44,7 @@ test-all: test
 	timeout 900 $(MAKE) test-peers
 	timeout 900 $(MAKE) test-ray
 	timeout 900 $(MAKE) test-browser
+	timeout 900 $(MAKE) fuzz-serve
 
 # The C++ tests share the objects of the installed library.
 test-cpp: .venv/.installed
@@ -125,6 +129,25 @@ build/browser/.installed: .venv/.build
 	  $$($(BIN)/python tools/requirements.py project text serve test clients)
 	-timeout 120 build/browser/env/bin/playwright install chromium-headless-shell
 	touch $@
+
+# Random requests to the server by its own description, for FUZZ_SECONDS.
+fuzz-serve: .venv/.installed build/fuzz/.installed
+	rm -rf build/fuzz/packages
+	mkdir -p build/fuzz/packages
+	cp -r $(SITE)/packhorse $(SITE)/packhorse_weights build/fuzz/packages
+	PYTHONPATH=$(CURDIR)/build/fuzz/packages HF_HUB_OFFLINE=1 timeout 600 \
+	  build/fuzz/env/bin/python tests/fuzz_serve.py $(FUZZ_SECONDS)
+
+build/fuzz/.installed: .venv/.build
+	mkdir -p build/fuzz
+	$(PYTHON) -m venv build/fuzz/env
+	build/fuzz/env/bin/pip --disable-pip-version-check --quiet install \
+	  $$($(BIN)/python tools/requirements.py project text cli serve test fuzz)
+	touch $@
+
+# `packhorse serve` at twice what it can answer, for SOAK_MINUTES.
+soak-serve: .venv/.installed .venv/.text .venv/.test .venv/.model
+	$(BIN)/python benchmarks/serve_load.py soak --minutes $(SOAK_MINUTES)
 
 # A warning where the GPU tests have not been run since the CUDA code changed.
 gpu-receipt: .venv/.build

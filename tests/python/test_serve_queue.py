@@ -135,6 +135,10 @@ def test_the_pace_bounds_how_long_a_batch_takes(runner: PartRunner, put: Put) ->
     for _ in range(100):
         pace.note(3000, 1.0)  # what was long ago counts less
     assert 290 < pace.batch_tokens <= 300
+    pace = Pace(0.1, 500)
+    pace.note(1000, 1.0)
+    waiting = (0, 400, 800, 1600, 10_000)  # where much waits, batches are longer
+    assert [pace.batch_tokens_of(tokens) for tokens in waiting] == [100, 100, 200, 400, 400]
     both = Pace(0.1, 500, replicas=2)
     both.note(1000, 1.0)
     assert (both.batch_tokens, both.seconds(5000)) == (100, 2.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+_SHARE, _MOST_TIMES = 4, 4  # of what waits that a batch may hold; of a batch, how much longer
 _MEMORY_S = 2.0  # seconds of running whose batches count
 
 
@@ -50,3 +51,9 @@ class Pace:
         return (
             max(1, min(self._max_tokens, int(rate * self._batch_s))) if rate else self._max_tokens
         )
+
+    def batch_tokens_of(self, waiting: int) -> int:
+        """The same where so many tokens wait. Long batches take less time for each token: where the
+        wait is longer anyway, a batch takes up to a quarter of it, and up to four times as long."""
+        most = min(waiting // _SHARE, _MOST_TIMES * self.batch_tokens)
+        return min(self._max_tokens, max(self.batch_tokens, most))

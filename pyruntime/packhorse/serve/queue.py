@@ -133,7 +133,7 @@ class TokenQueue:
                 if self._closed and not self.requests:
                     return None
                 self._changed.wait()
-            return self._choose(runner, self.pace.batch_tokens)
+            return self._choose(runner, self.pace.batch_tokens_of(self.tokens))
 
     def _choose(self, runner: PartRunner, budget: int) -> tuple[list[Chosen], list[Work]]:
         chosen: list[Chosen] = []

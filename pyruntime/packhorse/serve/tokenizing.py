@@ -35,6 +35,7 @@ class TokenizerPool:
     def __init__(self, threads: int) -> None:
         self._changed = threading.Condition()
         self._jobs: deque[Job] = deque()
+        self._fresh: list[Job] = []  # of this turn of the event loop
         self._closed = False
         self._threads = [
             threading.Thread(target=self._run, name=f"packhorse-tokenizer-{i}", daemon=True)
@@ -44,12 +45,21 @@ class TokenizerPool:
             thread.start()
 
     def submit(self, job: Job) -> None:
+        """On the event loop. All that one turn of it submits is handed over at once: to wake a
+        thread costs more than most other steps of a request."""
+        if not self._fresh:
+            job.work.loop.call_soon(self._hand_over)
+        self._fresh.append(job)
+
+    def _hand_over(self) -> None:
+        fresh, self._fresh = self._fresh, []
         with self._changed:
-            self._jobs.append(job)
-            self._changed.notify()
+            self._jobs.extend(fresh)
+            self._changed.notify(len(fresh))
 
     def close(self) -> None:
         """What was submitted is still prepared."""
+        self._hand_over()
         with self._changed:
             self._closed = True
             self._changed.notify_all()
