@@ -112,3 +112,4 @@ def test_same_bits() -> None:
     assert all(equal for _, equal, _ in found), found
     remarks = {what: remark for what, _, remark in found}
     assert remarks["greedy, from the prefix cache"] == "192 cached tokens"
+    assert remarks["greedy, after preemption"] != "0 in the session"
