@@ -1,4 +1,5 @@
-"""Print requirements that pyproject.toml states, one a line, so that nothing states them twice.
+"""Print requirements that pyproject.toml states, one a line and without spaces, as words for the
+command line of pip, so that nothing states them twice.
 
 usage: requirements.py GROUP...    GROUP: "build", "project", or the name of an extra
 """
@@ -21,7 +22,7 @@ def main() -> None:
         **settings["project"]["optional-dependencies"],
     }
     for group in sys.argv[1:]:
-        print("\n".join(groups[group]))
+        print("\n".join(requirement.replace(" ", "") for requirement in groups[group]))
 
 
 if __name__ == "__main__":
