@@ -306,9 +306,12 @@ def test_chat_comes_piece_by_piece(page: Page, room: Room) -> None:
 
 def test_a_text_is_continued_and_stopped(page: Page, room: Room) -> None:
     form = opened(page, room, "lm", CONTINUE)
+    # Counting goes on for long enough that there is something to stop.
+    form.locator("[name=prompt]").fill("one, two, three, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,")
+    form.locator("[name=temperature]").fill("0")
     form.locator("[name=most]").fill("2000")
     form.get_by_role("button", name="Continue").click()
-    expect(form.locator(".result")).to_contain_text(re.compile("Once upon a time.{9}", re.DOTALL))
+    expect(form.locator(".result")).to_contain_text(re.compile("11, 12,.{9}", re.DOTALL))
     form.get_by_role("button", name="Stop").click()
     expect(form.locator(".figures")).to_have_text("Stopped.")
     wait_until(lambda: room.client.metric("packhorse_generation_running") == 0)
