@@ -53,7 +53,10 @@ def _assigned() -> tuple[float, int]:
 
     if not ray.is_initialized():
         return 0, 0
-    given = ray.get_runtime_context().get_assigned_resources()
+    context = ray.get_runtime_context()
+    if context.worker.mode != ray.WORKER_MODE:  # the program that drives the cluster
+        return 0, 0
+    given = context.get_assigned_resources()
     return given.get("GPU", 0), int(given.get("CPU", 0))
 
 
