@@ -213,7 +213,7 @@ class ModelRunner final : public StepRunner {
   const RunnerLimits& limits() const override { return limits_; }
   const GenerationMemoryPlan& memory_plan() const override { return plan_; }
 
-  void run(const Step& step) override {
+  void launch(const Step& step) override {
     cache_.copy(step.copies, device());
     if (step.sequences.empty()) return;
     const TokenBatch tokens = inputs_.upload(step);
