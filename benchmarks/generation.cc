@@ -264,8 +264,8 @@ void measure_decode(GenerationSession& session, int64_t vocab, int64_t context) 
   }
 }
 
-/// Microseconds of the engine's thread for a step of single tokens, without its waits. Where they are
-/// fewer than those of the step itself, the device goes from step to step without a pause.
+/// Microseconds of the engine's thread for a step of single tokens, without its waits. Where they
+/// are fewer than those of the step itself, the device goes from step to step without a pause.
 void measure_host(GenerationSession& session, int64_t vocab) {
   for (const int batch : {1, 8, 64}) {
     if (batch > session.options().max_sequences) break;
