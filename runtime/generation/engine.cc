@@ -13,15 +13,15 @@ namespace {
 
 using State = Sequence::State;
 
-// Calls `body`; what it throws, which a mask has thrown, is returned as text.
+// Calls `body`; what it throws, which `what` has thrown, is returned as text.
 template <class Body>
-std::string catch_mask(const Body& body) {
+std::string attempt(const char* what, const Body& body) {
   try {
     body();
   } catch (const std::exception& failure) {
-    return concat("the token mask failed: ", failure.what());
+    return concat(what, " failed: ", failure.what());
   } catch (...) {
-    return "the token mask failed for an unknown reason";
+    return concat(what, " failed for an unknown reason");
   }
   return {};
 }
@@ -30,13 +30,22 @@ std::string catch_mask(const Body& body) {
 
 template <class Body>
 void Engine::guard(Job& job, const Body& body) {
-  const std::string error = catch_mask(body);
+  const std::string error = attempt("the token mask", body);
   if (!error.empty()) end(job, FinishReason::kError, error);
+}
+
+template <class Wait>
+void Engine::rest(const Wait& wait) {
+  using Clock = std::chrono::steady_clock;
+  host_s_ += std::chrono::duration<double>(Clock::now() - awake_).count();
+  wait();
+  awake_ = Clock::now();
 }
 
 Engine::Engine(StepRunner& runner, const GenerationOptions& options)
     : runner_(runner),
       limits_(runner.limits()),
+      most_in_flight_(runner.overlaps() ? StepRunner::kMostInFlight : 1),
       max_queue_(options.max_queue),
       scheduler_(limits_, options),
       stats_(scheduler_.stats()),
@@ -94,11 +103,13 @@ GenerationStats Engine::stats() const {
 void Engine::run() {
   while (take_submitted()) {
     end_overdue();
-    run_step();
+    launch_steps();
+    collect_step();
     count();  // before callers hear of it
     tell();
     scheduler_.remove_finished();
   }
+  while (scheduler_.num_in_flight() > 0) collect_step();
   for (const auto& job : scheduler_.jobs()) end(*job, FinishReason::kCancelled);
   tell();
 }
@@ -106,6 +117,7 @@ void Engine::run() {
 void Engine::count() {
   const std::lock_guard lock(mutex_);
   stats_ = scheduler_.stats();
+  stats_.host_s = host_s_;
   num_unstarted_ = scheduler_.num_unstarted();
   room_.notify_all();
 }
@@ -118,7 +130,8 @@ bool Engine::take_submitted() {
     num_unstarted_ = scheduler_.num_unstarted();
     room_.notify_all();
     if (scheduler_.jobs().empty()) {
-      submitted_.wait(lock, [&] { return stopping_ || !inbox_.empty() || !errands_.empty(); });
+      const auto is_woken = [&] { return stopping_ || !inbox_.empty() || !errands_.empty(); };
+      rest([&] { submitted_.wait(lock, is_woken); });
     }
     for (auto& job : inbox_) {
       fresh.push_back(job.get());
@@ -129,6 +142,7 @@ bool Engine::take_submitted() {
     num_unstarted_ = scheduler_.num_unstarted();
     if (stopping_) return false;  // who waits for an errand hears that it is gone
   }
+  while (!errands.empty() && scheduler_.num_in_flight() > 0) collect_step();
   for (auto& errand : errands) errand();
   for (Job* job : fresh) {
     guard(*job, [&] {
@@ -152,36 +166,46 @@ void Engine::end_overdue() {
   }
 }
 
-void Engine::run_step() {
-  const Step step = scheduler_.plan();
-  count();  // what has begun makes room in the queue
-  if (step.sequences.empty()) return;
-  std::string error;
-  try {
-    runner_.run(step);
-  } catch (const std::exception& failure) {
-    error = concat("a step failed: ", failure.what());
-  } catch (...) {
-    error = "a step failed for an unknown reason";
-  }
-  if (error.empty()) return collect(step);
-  for (Sequence* sequence : scheduler_.planned()) {
-    end(*sequence->job, FinishReason::kError, error);
+void Engine::launch_steps() {
+  while (scheduler_.num_in_flight() < most_in_flight_ && launch_step()) {
   }
 }
 
-void Engine::collect(const Step& step) {
-  scheduler_.commit();
-  for (size_t i = 0; i < step.sequences.size(); ++i) {
-    Sequence& sequence = *scheduler_.planned()[i];
+bool Engine::launch_step() {
+  const Step step = scheduler_.plan();
+  count();  // what has begun makes room in the queue
+  if (step.sequences.empty()) return false;
+  const std::string error = attempt("a step", [&] { runner_.launch(step); });
+  if (!error.empty()) fail(scheduler_.drop_newest(), error);
+  return error.empty();
+}
+
+void Engine::collect_step() {
+  if (scheduler_.num_in_flight() == 0) return;
+  const std::string error = attempt("a step", [&] { rest([&] { runner_.wait(); }); });
+  if (error.empty()) return collect(scheduler_.commit());
+  while (scheduler_.num_in_flight() > 0) fail(scheduler_.drop_oldest(), error);
+}
+
+void Engine::fail(const PlannedStep& plan, const std::string& error) {
+  for (const PlannedStep::Part& part : plan.parts) {
+    if (part.live()) end(*part.sequence->job, FinishReason::kError, error);
+  }
+}
+
+void Engine::collect(const PlannedStep& plan) {
+  for (size_t i = 0; i < plan.parts.size(); ++i) {
+    if (!plan.parts[i].live()) continue;
+    const StepSequence& step = plan.sequences[i];
+    Sequence& sequence = *plan.parts[i].sequence;
     Job& job = *sequence.job;
-    if (sequence.index == 0 && !step.sequences[i].targets.empty() && !job.must_score()) {
+    if (sequence.index == 0 && !step.targets.empty() && !job.must_score()) {
       job.request->set_prompt_logprobs(std::move(job.prompt_logprobs));
     }
-    if (step.sequences[i].sample) {
+    if (step.sample) {
       sequence.offered = true;
       if (!job.search) guard(job, [&] { take_token(sequence); });
-    } else if (sequence.remaining() == 0) {  // no new tokens are wanted
+    } else if (sequence.committed == sequence.size()) {  // no new tokens are wanted
       finish(sequence, FinishReason::kLength);
     }
   }
@@ -196,7 +220,6 @@ void Engine::collect(const Step& step) {
 }
 
 void Engine::take_token(Sequence& sequence) {
-  if (sequence.state == State::kFinished) return;  // by another sequence's mask
   Job& job = *sequence.job;
   const int32_t token = sequence.chosen.id;
   sequence.tokens.push_back(token);

@@ -42,7 +42,7 @@ bool Scheduler::extend(std::span<Sequence* const> unit) {
       sequence->pages.push_back(pool_.allocate());
     } else if (pool_.holders(page) > 1) {
       sequence->pages.back() = pool_.allocate();
-      copies_.push_back({page, sequence->pages.back()});
+      next_->copies.push_back({page, sequence->pages.back()});
       pool_.release(page);
     }
   }
@@ -56,7 +56,7 @@ bool Scheduler::is_held(const Sequence& sequence) const {
   if (sequence.index == 0 || job.prompt_tokens < kPageTokens) return false;
   const Sequence& first = job.sequences[0];
   return first.state == State::kWaiting ||
-         (first.state == State::kRunning && first.computed < job.prompt_tokens);
+         (first.state == State::kRunning && first.committed < job.prompt_tokens);
 }
 
 bool Scheduler::start(Sequence& sequence) {
@@ -103,7 +103,7 @@ bool Scheduler::take_prompt_pages(Sequence& sequence) {
   }
   for (int64_t i = 0; i < missing; ++i) sequence.pages.push_back(pool_.allocate());
   sequence.published = found;
-  sequence.computed = found * kPageTokens;
+  sequence.computed = sequence.committed = found * kPageTokens;
   stats_.prefix_hit_tokens += sequence.computed;
   if (sequence.index == 0 && !job.started) {
     job.request->set_cached_prompt_tokens(std::min(sequence.computed, job.prompt_tokens));
@@ -135,12 +135,14 @@ void Scheduler::give_back(Sequence& sequence) {
   sequence.slot = -1;
   pool_.release_all(sequence.pages);
   sequence.published = 0;
-  sequence.computed = 0;
+  sequence.computed = sequence.committed = 0;
+  sequence.pending = 0;
+  ++sequence.epoch;
 }
 
 void Scheduler::publish(Sequence& sequence) {
   const std::span<const int32_t> tokens = sequence.tokens;
-  for (; (sequence.published + 1) * kPageTokens <= sequence.computed; ++sequence.published) {
+  for (; (sequence.published + 1) * kPageTokens <= sequence.committed; ++sequence.published) {
     const auto number = static_cast<size_t>(sequence.published);
     const PagePool::Block before =
         number == 0 ? PagePool::root(sequence.job->salt) : pool_.block(sequence.pages[number - 1]);
@@ -164,6 +166,7 @@ void Scheduler::fork(Job& job) {
     for (const int32_t page : to.pages) pool_.retain(page);
     to.published = from.published;
     to.computed = from.computed;
+    to.committed = from.committed;
     to.state = State::kRunning;
     to.restart = true;
     to.offered = false;
