@@ -48,7 +48,7 @@ class Worker(threading.Thread):
             sequences += part.size[1]
         for work in works:
             work.run_s += seconds
-        self._queue.pace.note(tokens, seconds)
+        self._queue.end(self._runner, tokens, seconds)
         self._ran(tokens, sequences, seconds)
 
     def _run_one_by_one(self, chosen: Sequence[Chosen], error: Exception) -> None:
