@@ -11,7 +11,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount
 
 from packhorse.serve.endpoint import cohere_style, openai_style, tei_style
-from packhorse.serve.exchange import Receive, Scope, Send
+from packhorse.serve.exchange import WIRE, Receive, Scope, Send
 from packhorse.serve.protocols import (
     admin,
     cohere_embed,
@@ -100,6 +100,8 @@ class Application(Starlette):
         if self._direct and scope["type"] == "http":
             await self._routes(scope, receive, send)
         else:
+            # What stands between changes the answer: it goes through all of that.
+            scope.get("extensions", {}).pop(WIRE, None)
             await super().__call__(scope, receive, send)
 
 

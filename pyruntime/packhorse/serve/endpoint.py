@@ -12,7 +12,6 @@ from typing import Protocol
 from packhorse.serve.errors import ClientGoneError, ServeError
 from packhorse.serve.exchange import (
     Exchange,
-    Headers,
     Receive,
     Reply,
     Scope,
@@ -30,7 +29,7 @@ class Answer(Protocol):
 
     status: int
 
-    async def send(self, send: Send, extra: Headers) -> None: ...
+    async def send(self, exchange: Exchange, send: Send) -> None: ...
 
 
 Handler = Callable[[Exchange], Awaitable[Answer]]
@@ -75,7 +74,7 @@ class Endpoint:
             answer = self._failed(failure)
         status = answer.status
         try:
-            await answer.send(send, [(b"x-request-id", exchange.request_id.encode("latin-1"))])
+            await answer.send(exchange, send)
         except ClientGoneError:
             status = _GONE
         finally:

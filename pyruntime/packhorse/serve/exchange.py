@@ -24,6 +24,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+WIRE = "packhorse.wire"  # the extension of ASGI that the server's own connections have
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _WATCH_AFTER_S = 0.02  # requests that take longer are cancelled when their client goes away
 
@@ -51,6 +52,7 @@ class Exchange:
         "service",
         "started",
         "usage",
+        "wire",
         "work",
     )
 
@@ -58,6 +60,8 @@ class Exchange:
         self.service = service
         self.scope = scope
         self.receive = receive
+        extensions = scope.get("extensions")
+        self.wire: Any = None if extensions is None else extensions.get(WIRE)
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self.headers.get(b"x-request-id", b"")
         self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else next_id()
@@ -68,6 +72,11 @@ class Exchange:
         self.model = ""  # the name of the model that is asked, for metrics and logs
         self.usage: dict[str, Any] = {}  # what it took, for logs
         self.work: Work | None = None  # what it took, for traces
+
+    @property
+    def id_header(self) -> tuple[bytes, bytes]:
+        """The header of every answer that names the request."""
+        return b"x-request-id", self.request_id.encode("latin-1")
 
     def query(self) -> dict[str, str]:
         """What stands after the question mark of the address; of a name the last value."""
@@ -123,6 +132,19 @@ class Exchange:
 
     async def wait(self, work: Work) -> None:
         """Until the work has run. Raises ServeError; ClientGoneError where the client goes away."""
+        deadlines = self.service.deadlines
+        deadlines.add(work)
+        try:
+            if self.wire is None:
+                await self._wait_as_asgi(work)
+                return
+            self.wire.when_lost(work.leave)
+            await work.future
+            self.wire.when_lost(None)
+        finally:
+            deadlines.discard(work)
+
+    async def _wait_as_asgi(self, work: Work) -> None:
         loop = work.loop
         watching: list[asyncio.Task[None]] = []
         timer = loop.call_later(
@@ -136,15 +158,9 @@ class Exchange:
                 task.cancel()
 
     async def _watch(self, work: Work) -> None:
-        """Fails the work when its client goes away or its time is up."""
-        gone = asyncio.ensure_future(self.disconnected())
-        try:
-            left = max(0.0, work.deadline - time.monotonic())
-            done, _ = await asyncio.wait([gone], timeout=left)
-            work.fail(ClientGoneError() if done else work.late)
-            work.finish()
-        finally:
-            gone.cancel()
+        """Fails the work when its client goes away."""
+        await self.disconnected()
+        work.leave()
 
     async def disconnected(self) -> None:
         """Returns when the client has gone away. Only when the body has been read."""
@@ -176,10 +192,12 @@ class Reply:
         self.headers = headers or []
         self.content_type = content_type
 
-    async def send(self, send: Send, extra: Headers) -> None:
+    async def send(self, exchange: Exchange, send: Send) -> None:
         length = b"%d" % len(self.body)
         fixed = [(b"content-type", self.content_type), (b"content-length", length)]
-        headers = [*fixed, *self.headers, *extra]
+        headers = [*fixed, *self.headers, exchange.id_header]
+        if exchange.wire is not None and exchange.wire.respond(self.status, headers, self.body):
+            return
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
 

@@ -16,6 +16,7 @@ from packhorse.serve.registry import Registry
 from packhorse.serve.settings import Settings
 from packhorse.serve.tokenizing import TokenizerPool, as_served
 from packhorse.serve.tracing import Tracer
+from packhorse.serve.work import Deadlines
 
 Found = TypeVar("Found")
 
@@ -31,6 +32,7 @@ class Service:
         self._executor = ThreadPoolExecutor(self.tokenization_workers, "packhorse-text")
         self.registry = Registry(settings, self.pool, self.metrics)
         self.tracer = None if settings.otlp_endpoint is None else Tracer(settings.otlp_endpoint)
+        self.deadlines = Deadlines()
         self.stopping = False
         self._started = False
 
