@@ -67,6 +67,7 @@ def client(served: tuple[Client, Any], expected: Any) -> Iterator[Client]:
 
 def check(client: Client, expected: Any) -> None:
     answer = client.post("/embed", {"inputs": [TEXT]})
+    assert answer.status == 200, answer.body
     np.testing.assert_array_equal(np.array(answer.json, np.float32), expected)
 
 

@@ -150,7 +150,8 @@ def test_the_wait_counts_what_runs_and_the_slowest_pace_of_late() -> None:
     pace.note(1000, 1.0)
     assert pace.wait_s(200, [(100, 0.04)]) == pytest.approx(0.26)
     assert pace.wait_s(200, [(100, 0.1)]) == pytest.approx(0.2)
-    assert pace.wait_s(200, [(100, 0.4)]) == pytest.approx(0.8)  # 250 tokens/s, now
+    assert pace.wait_s(200, [(100, 0.125)]) == pytest.approx(0.25)  # 800 tokens/s, now
+    assert pace.wait_s(200, [(100, 9.0)]) == pytest.approx(0.4)  # it stands still: half the pace
     assert pace.wait_s(200, [(10, 0.4)]) == pytest.approx(0.2)  # few tokens say nothing
     pace.note(100, 0.2)  # 500 tokens/s; the mean says 917
     assert pace.wait_s(200) == pytest.approx(0.4)

@@ -103,6 +103,8 @@ class Endpoint:
         return reply
 
     def _note(self, exchange: Exchange, status: int, error: ServeError | None) -> None:
+        if exchange.done is not None:
+            self._service.note(exchange)
         self._service.metrics.answered(exchange.model, self._path, status)
         log_request(exchange, self._path, status, error)
         if self._service.tracer is not None:

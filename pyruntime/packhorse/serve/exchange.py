@@ -8,7 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl
 
 import orjson
@@ -38,12 +38,28 @@ def next_id() -> str:
     return f"{_PROCESS}{next(_numbers):010x}"
 
 
+class Done(NamedTuple):
+    """What models did for a request, for metrics and logs.
+
+    method  "single", or "batch" where it came as a list
+    kind    of the metrics: "embed", "predict" or None
+    at      when it was done, of `time.monotonic`
+    """
+
+    method: str
+    kind: str | None
+    texts: int
+    at: float
+    work: Work
+
+
 class Exchange:
     """A request, who sent it, and what is known about it so far."""
 
     __slots__ = (
         "client",
         "deadline",
+        "done",
         "headers",
         "model",
         "receive",
@@ -53,7 +69,6 @@ class Exchange:
         "started",
         "usage",
         "wire",
-        "work",
     )
 
     def __init__(self, service: Service, scope: Scope, receive: Receive) -> None:
@@ -71,7 +86,7 @@ class Exchange:
         self.client: str = address[0] if address else "-"
         self.model = ""  # the name of the model that is asked, for metrics and logs
         self.usage: dict[str, Any] = {}  # what it took, for logs
-        self.work: Work | None = None  # what it took, for traces
+        self.done: Done | None = None  # what models did for it
 
     @property
     def id_header(self) -> tuple[bytes, bytes]:

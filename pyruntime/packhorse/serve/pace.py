@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _SHARE, _MOST_TIMES = 4, 4  # of what waits that a batch may hold; of a batch, how much longer
+_SLOWER = 0.5  # than the mean of late, what is expected at worst
 _MEMORY_S = 2.0  # seconds of running whose batches count
 
 
@@ -54,14 +55,17 @@ class Pace:
         running  of each batch that runs: its tokens, and for how many seconds it has run
 
         Where a batch is slower than those of late, the last one or one that runs now, its pace
-        counts: what is promised when a machine becomes slow shall be kept, too.
+        counts, down to half of theirs: what is promised when a machine becomes slow shall be kept,
+        too, and one batch that stood still for a moment shall not have all others refused.
         """
-        rate = min(self.tokens_per_second, self._latest)
-        if not rate:
+        mean = self.tokens_per_second
+        if not mean:
             return 0.0
+        rate = min(mean, self._latest)
         for tokens, seconds in running:
             if not self._is_small(tokens) and tokens < seconds * rate:
                 rate = tokens / seconds
+        rate = max(rate, _SLOWER * mean)
         left = sum(max(0.0, tokens / rate - seconds) for tokens, seconds in running)
         return (left + waiting / rate) / self._replicas
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from packhorse.serve.exchange import Exchange, Headers
+from packhorse.serve.exchange import Done, Exchange, Headers
+from packhorse.serve.logs import LOGGER
 from packhorse.serve.metrics import Metrics
 from packhorse.serve.model import AnyTask, Outcome, ServedModel
 from packhorse.serve.registry import Registry
@@ -65,6 +67,22 @@ class Service:
         except Exception as error:
             raise as_served(error) from error
 
+    def note(self, exchange: Exchange) -> None:
+        """Counts a request that has been answered with what models did."""
+        done = exchange.done
+        assert done is not None
+        work = done.work
+        seconds = done.at - exchange.started
+        self.metrics.succeed(done.method, done.kind, done.texts, seconds, work)
+        if LOGGER.isEnabledFor(logging.INFO) or self.tracer is not None:
+            exchange.usage = {
+                "texts": done.texts,
+                "tokens": work.tokens,
+                "tokenization_ms": round(work.tokenize_s * 1e3, 3),
+                "queue_ms": round(work.queue_s * 1e3, 3),
+                "inference_ms": round(work.run_s * 1e3, 3),
+            }
+
     @property
     def healthy(self) -> bool:
         models = self.registry.models()
@@ -80,7 +98,7 @@ class Service:
         *,
         single: bool = False,
     ) -> Outcome:
-        """The results of a task, with its metrics. Raises ServeError, ClientGoneError.
+        """The results of a task, which `note` counts when they have been sent. Raises ServeError, ClientGoneError.
 
         kind    "embed", "predict" or None, for the metrics
         single  whether the request has one text that is not in a list
@@ -89,16 +107,7 @@ class Service:
         exchange.model = model.name
         self.metrics.begin(method)
         outcome = await model.run(task, items, exchange.client, exchange.deadline, exchange.wait)
-        work = exchange.work = outcome.work
-        seconds = time.monotonic() - exchange.started
-        self.metrics.succeed(method, kind, len(items), seconds, work)
-        exchange.usage = {
-            "texts": len(items),
-            "tokens": outcome.tokens,
-            "tokenization_ms": round(work.tokenize_s * 1e3, 3),
-            "queue_ms": round(work.queue_s * 1e3, 3),
-            "inference_ms": round(work.run_s * 1e3, 3),
-        }
+        exchange.done = Done(method, kind, len(items), time.monotonic(), outcome.work)
         return outcome
 
 

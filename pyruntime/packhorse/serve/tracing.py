@@ -64,8 +64,8 @@ class Tracer:
                 **{f"packhorse.{name}": value for name, value in exchange.usage.items()},
             },
         )
-        if exchange.work is not None:
-            self._parts(span, exchange.work, at)
+        if exchange.done is not None:
+            self._parts(span, exchange.done.work, at)
         span.end(end_time=time.time_ns())
 
     def _parts(self, span: Any, work: Work, at: Any) -> None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from packhorse.serve.checks import Fields
-from packhorse.serve.embedding import EMBEDS, as_base64, contiguous, embedding_task
+from packhorse.serve.embedding import (
+    EMBEDS,
+    as_base64,
+    check_finite,
+    contiguous,
+    embedding_task,
+    vectors_reply,
+)
 from packhorse.serve.exchange import Exchange, Reply, json_reply
 from packhorse.serve.model import ServedModel
 from packhorse.serve.service import compute_headers
@@ -27,6 +34,7 @@ async def embeddings(exchange: Exchange) -> Reply:
     outcome = await service.run(exchange, model, task, inputs.items, "embed", single=inputs.single)
     rows: Any = contiguous(outcome.found)
     if encoding == "base64":
+        check_finite(rows)
         rows = [as_base64(row) for row in rows]
     content = {
         "object": "list",
@@ -37,7 +45,7 @@ async def embeddings(exchange: Exchange) -> Reply:
         "usage": {"prompt_tokens": outcome.tokens, "total_tokens": outcome.tokens},
     }
     headers = compute_headers(exchange, outcome, inputs.characters, model.device)
-    return json_reply(content, headers=headers)
+    return vectors_reply(content, [outcome.found], headers)
 
 
 def _about(model: ServedModel) -> dict[str, Any]:

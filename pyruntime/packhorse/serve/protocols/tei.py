@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from packhorse.serve.checks import Fields, Inputs, check_count
-from packhorse.serve.embedding import EMBEDS, contiguous, embedding_task
+from packhorse.serve.embedding import EMBEDS, contiguous, embedding_task, vectors_reply
 from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange, Reply, json_reply
 from packhorse.serve.model import AnyTask, ServedModel
@@ -57,7 +57,7 @@ async def embed(exchange: Exchange) -> Reply:
     )
     outcome = await service.run(exchange, model, task, inputs.items, "embed", single=inputs.single)
     headers = compute_headers(exchange, outcome, inputs.characters, model.device)
-    return json_reply(contiguous(outcome.found), headers=headers)
+    return vectors_reply(contiguous(outcome.found), [outcome.found], headers)
 
 
 def _states_of_ids(runner: TextRunner, truncation: bool, prompt_name: str | None) -> OfIds:
@@ -86,7 +86,8 @@ async def embed_all(exchange: Exchange) -> Reply:
     )
     outcome = await service.run(exchange, model, task, inputs.items, "embed", single=inputs.single)
     headers = compute_headers(exchange, outcome, inputs.characters, model.device)
-    return json_reply([contiguous(rows) for rows in outcome.found], headers=headers)
+    content = [contiguous(rows) for rows in outcome.found]
+    return vectors_reply(content, outcome.found, headers)
 
 
 def _sparse(runner: TextRunner, truncation: bool, prompt_name: str | None) -> SparseEmbedding:
