@@ -32,6 +32,15 @@ class Wire:
         else:
             self._connection.when_lost = call
 
+    def body(self) -> bytes | None:
+        """The body of the request, if all of it has come; None: it is to be received."""
+        cycle = self._cycle
+        if cycle.more_body or cycle.waiting_for_100_continue or cycle.disconnected:
+            return None
+        body, cycle.body = bytes(cycle.body), bytearray()
+        cycle.message_event.clear()
+        return body
+
     def respond(self, status: int, headers: Headers, body: bytes) -> bool:
         """Sends a whole response by one write; `headers` are in lower case, and have the length of
         the body. False, and nothing is sent, where what was sent before has not gone out yet."""

@@ -108,6 +108,10 @@ class Exchange:
         announced = self.headers.get(b"content-length", b"0")
         if announced.isdigit() and int(announced) > limit:
             raise _too_large(int(announced), limit)
+        if self.wire is not None and (whole := self.wire.body()) is not None:
+            if len(whole) > limit:
+                raise _too_large(len(whole), limit)
+            return whole
         parts: list[bytes] = []
         size = 0
         while True:
