@@ -20,6 +20,7 @@ from packhorse.serve.exchange import (
 )
 from packhorse.serve.logs import LOGGER, log
 from packhorse.serve.service import Service
+from packhorse.serve.tracing import TracedRequest
 
 _GONE = 499  # the client, as servers write it in their logs
 
@@ -103,12 +104,29 @@ class Endpoint:
         return reply
 
     def _note(self, exchange: Exchange, status: int, error: ServeError | None) -> None:
-        if exchange.done is not None:
-            self._service.note(exchange)
-        self._service.metrics.answered(exchange.model, self._path, status)
+        service = self._service
+        done = exchange.done
+        if done is not None:
+            seconds = done.at - exchange.started
+            service.metrics.succeed(done.method, done.kind, done.texts, seconds, done.work)
+            if LOGGER.isEnabledFor(logging.INFO) or service.tracer is not None:
+                exchange.usage = done.usage
+        service.metrics.answered(exchange.model, self._path, status)
         log_request(exchange, self._path, status, error)
-        if self._service.tracer is not None:
-            self._service.tracer.request(exchange, self._path, status)
+        if service.tracer is not None:
+            traced = TracedRequest(
+                exchange.scope["method"],
+                self._path,
+                exchange.headers,
+                exchange.started,
+                {
+                    "http.response.status_code": status,
+                    "packhorse.model": exchange.model,
+                    "packhorse.request_id": exchange.request_id,
+                    **{f"packhorse.{name}": value for name, value in exchange.usage.items()},
+                },
+            )
+            service.tracer.request(traced, None if done is None else done.work)
 
 
 def log_request(exchange: Exchange, path: str, status: int, error: ServeError | None) -> None:

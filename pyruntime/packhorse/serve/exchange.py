@@ -8,16 +8,15 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 import orjson
 
 from packhorse.serve.errors import ClientGoneError, ServeError
+from packhorse.serve.model import AnyTask, Outcome, ServedModel
+from packhorse.serve.service import Service
 from packhorse.serve.work import Work
-
-if TYPE_CHECKING:
-    from packhorse.serve.service import Service
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -51,6 +50,17 @@ class Done(NamedTuple):
     texts: int
     at: float
     work: Work
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """What the log says of it."""
+        return {
+            "texts": self.texts,
+            "tokens": self.work.tokens,
+            "tokenization_ms": round(self.work.tokenize_s * 1e3, 3),
+            "queue_ms": round(self.work.queue_s * 1e3, 3),
+            "inference_ms": round(self.work.run_s * 1e3, 3),
+        }
 
 
 class Exchange:
@@ -108,7 +118,8 @@ class Exchange:
         announced = self.headers.get(b"content-length", b"0")
         if announced.isdigit() and int(announced) > limit:
             raise _too_large(int(announced), limit)
-        if self.wire is not None and (whole := self.wire.body()) is not None:
+        whole: bytes | None = None if self.wire is None else self.wire.body()
+        if whole is not None:
             if len(whole) > limit:
                 raise _too_large(len(whole), limit)
             return whole
@@ -149,7 +160,29 @@ class Exchange:
             raise ServeError("validation", f"the body is a JSON {kind}, expected an object")
         return found
 
-    async def wait(self, work: Work) -> None:
+    async def run(
+        self,
+        model: ServedModel,
+        task: AnyTask,
+        items: list[Any],
+        kind: str | None,
+        *,
+        single: bool = False,
+    ) -> Outcome:
+        """The results of a task, which are counted when they have been sent. Raises ServeError,
+        ClientGoneError.
+
+        kind    "embed", "predict" or None, for the metrics
+        single  whether the request has one text that is not in a list
+        """
+        method = "single" if single else "batch"
+        self.model = model.name
+        self.service.metrics.begin(method)
+        outcome = await model.run(task, items, self.client, self.deadline, self._wait)
+        self.done = Done(method, kind, len(items), time.monotonic(), outcome.work)
+        return outcome
+
+    async def _wait(self, work: Work) -> None:
         """Until the work has run. Raises ServeError; ClientGoneError where the client goes away."""
         deadlines = self.service.deadlines
         deadlines.add(work)
@@ -228,3 +261,21 @@ def to_json(content: Any) -> bytes:
 
 def json_reply(content: Any, status: int = 200, headers: Headers | None = None) -> Reply:
     return Reply(to_json(content), status, headers)
+
+
+def compute_headers(exchange: Exchange, outcome: Outcome, characters: int, device: str) -> Headers:
+    """The headers by which text-embeddings-inference says what a request took; times in
+    milliseconds."""
+    work = outcome.work
+    total = int((time.monotonic() - exchange.started) * 1000)
+    kind = "cpu" if device == "cpu" else "gpu"
+    return [
+        (b"x-compute-type", kind.encode()),
+        (b"x-compute-time", b"%d" % total),
+        (b"x-compute-characters", b"%d" % characters),
+        (b"x-compute-tokens", b"%d" % outcome.tokens),
+        (b"x-total-time", b"%d" % total),
+        (b"x-tokenization-time", b"%d" % int(work.tokenize_s * 1000)),
+        (b"x-queue-time", b"%d" % int(work.queue_s * 1000)),
+        (b"x-inference-time", b"%d" % int(work.run_s * 1000)),
+    ]

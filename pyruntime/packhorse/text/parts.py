@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -116,9 +116,8 @@ class PartRunner:
             name: np.empty((size[self._counted(name)], self._shapes[name].columns), np.float32)
             for name in request.outputs
         }
-        out: Mapping[str, Any] = arrays
         result = RunResult(arrays, np.array((0, tokens), np.int32))
-        return result, [Part(request, size, out)]
+        return result, [Part(request, size, dict(arrays.items()))]
 
     def run(self, parts: Sequence[Part]) -> None:
         """Runs parts of one kind, which fit into a batch together. Raises as `Session.run`."""

@@ -85,7 +85,7 @@ async def embed(exchange: Exchange) -> Reply:
         prompt_name=_prompt(model, input_type),
         truncate_dim=fields.integer("output_dimension", 1),
     )
-    outcome = await service.run(exchange, model, task, texts, "embed")
+    outcome = await exchange.run(model, task, texts, "embed")
     check_finite(outcome.found)
     content = {
         "id": str(uuid.uuid4()),

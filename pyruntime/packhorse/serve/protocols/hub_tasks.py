@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from packhorse.serve.checks import Fields, check_count
-from packhorse.serve.exchange import Exchange, Reply, json_reply
+from packhorse.serve.exchange import Exchange, Reply, compute_headers, json_reply
 from packhorse.serve.model import AnyTask
 from packhorse.serve.protocols.tei import truncation_of
-from packhorse.serve.service import compute_headers
 from packhorse.text.answers import Answering
 from packhorse.text.entities import TokenClassification
 from packhorse.text.runner import TextRunner
@@ -61,7 +60,7 @@ async def token_classification(exchange: Exchange) -> Reply:
         stride=options.integer("stride", 0),
         truncation=truncation_of(exchange, fields),
     )
-    outcome = await service.run(exchange, model, task, texts, "predict", single=single)
+    outcome = await exchange.run(model, task, texts, "predict", single=single)
     headers = compute_headers(exchange, outcome, sum(map(len, texts)), model.device)
     return json_reply(outcome.found[0] if single else outcome.found, headers=headers)
 
@@ -103,6 +102,6 @@ async def question_answering(exchange: Exchange) -> Reply:
         stride=options.integer("doc_stride", 0),
     )
     pairs = [(question, context)]
-    outcome = await service.run(exchange, model, task, pairs, "predict", single=True)
+    outcome = await exchange.run(model, task, pairs, "predict", single=True)
     headers = compute_headers(exchange, outcome, len(question) + len(context), model.device)
     return json_reply(outcome.found[0], headers=headers)

@@ -13,9 +13,8 @@ from packhorse.serve.embedding import (
     embedding_task,
     vectors_reply,
 )
-from packhorse.serve.exchange import Exchange, Reply, json_reply
+from packhorse.serve.exchange import Exchange, Reply, compute_headers, json_reply
 from packhorse.serve.model import ServedModel
-from packhorse.serve.service import compute_headers
 
 
 async def embeddings(exchange: Exchange) -> Reply:
@@ -31,7 +30,7 @@ async def embeddings(exchange: Exchange) -> Reply:
         truncation=service.settings.auto_truncate,
         truncate_dim=fields.integer("dimensions", 1),
     )
-    outcome = await service.run(exchange, model, task, inputs.items, "embed", single=inputs.single)
+    outcome = await exchange.run(model, task, inputs.items, "embed", single=inputs.single)
     rows: Any = contiguous(outcome.found)
     if encoding == "base64":
         check_finite(rows)
