@@ -42,7 +42,9 @@ signal.pause()
 
 @pytest.fixture(scope="module")
 def served(minilm: Path) -> Iterator[tuple[Client, Any]]:
-    settings = settings_for(f"minilm={minilm}", admin=True, payload_limit=2 * MEGABYTE)
+    settings = settings_for(
+        f"minilm={minilm}", admin=True, payload_limit=2 * MEGABYTE, max_wait_s=60
+    )
     with serving(settings) as found:
         yield found
 

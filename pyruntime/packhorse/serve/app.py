@@ -43,6 +43,7 @@ LINES = (
     Line("GET", "/info", tei_text.info, tei_style),
     Line("POST", "/token-classification", hub_tasks.token_classification, tei_style),
     Line("POST", "/question-answering", hub_tasks.question_answering, tei_style),
+    Line("POST", "/fill-mask", hub_tasks.fill_mask, tei_style),
     Line("POST", "/embeddings", openai_embeddings.embeddings, openai_style),
     Line("POST", "/v1/embeddings", openai_embeddings.embeddings, openai_style),
     Line("POST", "/v1/completions", openai_generation.completions, openai_style),

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from packhorse.serve.gauges import Gauges
+from packhorse.serve.loading import assign_adapters, check_suited
 from packhorse.serve.metrics import Metrics
 from packhorse.serve.registry import Registry
 from packhorse.serve.settings import Settings
@@ -41,8 +42,9 @@ class Service:
             return
         self._started = True
         try:
-            for model in self.settings.models:
+            for model in assign_adapters(self.settings):
                 await self.registry.load(model)
+            check_suited(self.settings, self.registry.models())
         except BaseException:
             await self.stop()
             raise

@@ -47,16 +47,33 @@ async def embeddings(exchange: Exchange) -> Reply:
     return vectors_reply(content, [outcome.found], headers)
 
 
-def _about(model: ServedModel) -> dict[str, Any]:
-    return {"id": model.name, "object": "model", "created": model.created, "owned_by": "packhorse"}
+def _about(name: str, created: int, parent: str | None, root: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "packhorse",
+        "parent": parent,
+        "root": root,
+    }
+
+
+def _listed(model: ServedModel) -> list[dict[str, Any]]:
+    """A model, and its adapters."""
+    return [
+        _about(model.name, model.created, None, model.path),
+        *(_about(one.name, one.created, model.name, one.path) for one in model.adapters.values()),
+    ]
 
 
 async def models(exchange: Exchange) -> Reply:
     """GET /v1/models."""
-    found = [_about(model) for model in exchange.service.registry.models()]
+    found = [one for model in exchange.service.registry.models() for one in _listed(model)]
     return json_reply({"object": "list", "data": found})
 
 
 async def model(exchange: Exchange) -> Reply:
     """GET /v1/models/{name}."""
-    return json_reply(_about(exchange.service.registry.named(exchange.scope["rest"])))
+    name: str = exchange.scope["rest"]
+    listed = _listed(exchange.service.registry.named(name))
+    return json_reply(next(one for one in listed if one["id"] == name))
