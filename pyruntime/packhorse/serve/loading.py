@@ -96,11 +96,11 @@ def assign_adapters(server: Settings) -> list[ModelSettings]:
             raise ValueError(f"adapter {adapter!r:.80}: there is no model {parent!r:.80}")
         found = models[parent]
         models[parent] = replace(found, adapter=(*found.adapter, f"{name}{equals}{path}"))
-    names = [*models]
-    names += [_named(adapter)[0] for one in models.values() for adapter in one.adapter]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"{names.count(name)} models and adapters are named {name!r:.80}")
+    taken = [*models]
+    taken += [_named(adapter)[0] for one in models.values() for adapter in one.adapter]
+    for name in taken:
+        if taken.count(name) > 1:
+            raise ValueError(f"{taken.count(name)} models and adapters are named {name!r:.80}")
     return list(models.values())
 
 

@@ -114,6 +114,7 @@ class ServedModel:
             self.queue,
             PartRunner(session),
             self._metrics.of_batch(self.name),
+            [PartRunner(one.session) for one in self.replicas if one is not replica],
         )
 
     @property
