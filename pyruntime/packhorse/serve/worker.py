@@ -38,12 +38,16 @@ class Worker(threading.Thread):
     def run(self) -> None:
         while (found := self._queue.take(self._runner)) is not None:
             chosen, late = found
-            if chosen:
-                self._run_batch(chosen)
+            seconds = self._run_batch(chosen) if chosen else 0.0
             done = [one.work for one in chosen if one.work.left == 0 or one.work.error is not None]
             finish_soon([*late, *dict.fromkeys(done)])
+            if chosen:  # while the event loop wakes up
+                tokens = sum(part.size[0] for _, part in chosen)
+                self._queue.end(self._runner, tokens, seconds)
+                self._ran(tokens, sum(part.size[1] for _, part in chosen), seconds)
 
-    def _run_batch(self, chosen: Sequence[Chosen]) -> None:
+    def _run_batch(self, chosen: Sequence[Chosen]) -> float:
+        """Gives the seconds that it took."""
         begin = time.monotonic()
         try:
             self._runner.run([one.part for one in chosen])
@@ -51,16 +55,12 @@ class Worker(threading.Thread):
             self._run_one_by_one(chosen, error)
         seconds = time.monotonic() - begin
         works: dict[Work, None] = {}
-        tokens = sequences = 0
-        for work, part in chosen:
+        for work, _ in chosen:
             work.left -= 1
             works[work] = None
-            tokens += part.size[0]
-            sequences += part.size[1]
         for work in works:
             work.run_s += seconds
-        self._queue.end(self._runner, tokens, seconds)
-        self._ran(tokens, sequences, seconds)
+        return seconds
 
     def _run_one_by_one(self, chosen: Sequence[Chosen], error: Exception) -> None:
         """After a batch failed: each part by itself, so that only those fail that must."""
