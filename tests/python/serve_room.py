@@ -29,6 +29,7 @@ MODELS = {
     "colbert": "bert-colbert",
     "bge-m3": "bge-m3",
     "tagger": "bert-tokens",
+    "filler": "bert-predictions",
 }
 
 
