@@ -39,6 +39,7 @@ class Wire:
             return None
         body, cycle.body = bytes(cycle.body), bytearray()
         cycle.message_event.clear()
+        self._connection.flow.resume_reading()  # which a large body has paused
         return body
 
     def respond(self, status: int, headers: Headers, body: bytes) -> bool:

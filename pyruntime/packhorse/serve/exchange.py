@@ -191,8 +191,10 @@ class Exchange:
                 await self._wait_as_asgi(work)
                 return
             self.wire.when_lost(work.leave)
-            await work.future
-            self.wire.when_lost(None)
+            try:
+                await work.future
+            finally:
+                self.wire.when_lost(None)
         finally:
             deadlines.discard(work)
 
