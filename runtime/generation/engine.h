@@ -6,11 +6,13 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "generation/drafting.h"
 #include "generation/job.h"
 #include "generation/scheduler.h"
 #include "generation/step_runner.h"
@@ -43,6 +45,8 @@ class Engine {
   void run_step();
   void collect(const Step& step);
   void take_token(Sequence& sequence);
+  /// Takes the tokens of a step with drafts, as far as these are accepted.
+  void take_drafted(Sequence& sequence);
   void advance_beams(Job& job);
   void end(Job& job, FinishReason reason, const std::string& error = {});
   void finish(Sequence& sequence, FinishReason reason);
@@ -56,6 +60,7 @@ class Engine {
   const RunnerLimits limits_;
   const int64_t max_queue_;
   Scheduler scheduler_;  // of the thread alone, as all jobs in it
+  std::optional<ModelDrafter> drafter_;
 
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable submitted_;

@@ -12,6 +12,7 @@
 #include "generation/beam_search.h"
 #include "generation/page_pool.h"
 #include "generation/request.h"
+#include "generation/speculation.h"
 #include "generation/step_runner.h"
 
 namespace packhorse {
@@ -44,6 +45,7 @@ struct Sequence {
   std::vector<uint32_t> mask_words;
   TokenLogprob chosen;
   std::vector<TokenLogprob> top;
+  std::unique_ptr<Speculation> speculation;  // null: nothing is drafted
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
   /// Tokens to compute before the next one can be chosen.
@@ -63,6 +65,9 @@ struct Job {
   std::chrono::steady_clock::time_point deadline;
   bool started = false;
   bool changed = false;  // its caller must be told
+
+  bool drafts_by_model = false;
+  Sampling draft_sampling;  // of that model: the same choices, without log-probabilities
 
   std::vector<uint32_t> allowed_words;  // Sampling::allowed_ids as a mask; empty: all
 

@@ -8,11 +8,24 @@ namespace {
 
 using State = Sequence::State;
 
+constexpr uint64_t kDraftedSalt = uint64_t{1} << 62;
+
+// The step's sequence has the last token of its text and the drafts, and gives as many tokens.
+void use_drafts(Speculation& speculation, StepSequence& step) {
+  const auto rows = static_cast<size_t>(1 + step.drafts);
+  speculation.input[0] = step.ids.back();
+  step.ids = std::span(speculation.input).first(rows);
+  step.chosen = speculation.chosen.data();
+  step.top = std::span(speculation.top).first(rows * speculation.num_top);
+}
+
 }  // namespace
 
-Scheduler::Scheduler(const RunnerLimits& limits, const GenerationOptions& options)
+Scheduler::Scheduler(const RunnerLimits& limits, const GenerationOptions& options,
+                     int64_t draft_context)
     : limits_(limits),
       shares_prefixes_(options.prefix_cache),
+      draft_context_(draft_context),
       pool_(limits.num_pages, options.prefix_cache) {
   const auto sequences = static_cast<size_t>(limits.max_sequences);
   constexpr int64_t kReserved = 1 << 16;  // more requests than these grow the list
@@ -30,6 +43,8 @@ void Scheduler::add(std::unique_ptr<Job> job) {
   // Without a prefix cache, only the sequences of one request share pages.
   const uint64_t shared = job->adapter == nullptr ? 0 : job->adapter->salt;
   job->salt = shares_prefixes_ ? shared : next_salt_++;
+  // Pages in which a draft model's keys and values lie, too, are of another kind.
+  if (job->drafts_by_model) job->salt |= kDraftedSalt;
   jobs_.push_back(std::move(job));
 }
 
@@ -42,6 +57,7 @@ Step Scheduler::plan() {
     counts_.clear();
     budget_ = limits_.max_tokens;
     plan_decodes();
+    plan_drafts();
     plan_prefills();
     plan_starts();
   } while (planned_.empty() && preempt_youngest());
@@ -90,6 +106,7 @@ void Scheduler::plan_starts() {
 void Scheduler::plan_tokens(Sequence& sequence, int64_t count) {
   planned_.push_back(&sequence);
   counts_.push_back(count);
+  if (sequence.speculation != nullptr) sequence.speculation->drafts = 0;
   budget_ -= count;
 }
 
@@ -97,12 +114,12 @@ void Scheduler::build(size_t number) {
   Sequence& sequence = *planned_[number];
   Job& job = *sequence.job;
   const auto position = static_cast<size_t>(sequence.computed);
-  const auto count = static_cast<size_t>(counts_[number]);
   const std::span<const int32_t> tokens = sequence.tokens;
   StepSequence& step = step_[number] = {};
+  if (sequence.speculation != nullptr) step.drafts = sequence.speculation->drafts;
+  const auto count = static_cast<size_t>(counts_[number] - step.drafts);
   step.ids = tokens.subspan(position, count);
   step.position = sequence.computed;
-  step.pages = std::span(sequence.pages).first(static_cast<size_t>(pages_of(step.kv_len())));
   step.adapter = job.adapter_slot();
   step.sample = position + count == tokens.size() && job.wants_new_tokens();
   if (step.sample) {
@@ -118,7 +135,9 @@ void Scheduler::build(size_t number) {
     if (sequence.masked) step.sampler.mask = sequence.mask_words;
     step.chosen = &sequence.chosen;
     step.top = sequence.top;
+    if (step.drafts > 0) use_drafts(*sequence.speculation, step);
   }
+  step.pages = std::span(sequence.pages).first(static_cast<size_t>(pages_of(step.kv_len())));
   if (sequence.index > 0 || !job.must_score()) return;
   const auto rows = static_cast<size_t>(job.prompt_tokens - 1) - position;
   const auto num_top = static_cast<size_t>(*job.sampling.prompt_logprobs);
@@ -133,9 +152,10 @@ void Scheduler::commit() {
   ++stats_.steps;
   for (size_t i = 0; i < planned_.size(); ++i) {
     Sequence& sequence = *planned_[i];
-    sequence.computed += counts_[i];
+    sequence.computed += counts_[i] - step_[i].drafts;
     stats_.computed_tokens += counts_[i];
     stats_.new_tokens += step_[i].sample ? 1 : 0;
+    stats_.drafted_tokens += step_[i].drafts;
     publish(sequence);
     Job& job = *sequence.job;
     if (sequence.index == 0 && job.must_score()) {

@@ -27,7 +27,8 @@ struct StepSampler {
   /// New tokens of the sequence so far: Philox's counter starts from it, so that a token's random
   /// numbers are the same whenever it is computed.
   int64_t num_new_tokens = 0;
-  /// Prompt and new tokens so far, for penalties: [prompt_tokens + num_new_tokens].
+  /// Prompt and new tokens so far, for penalties: [prompt_tokens + num_new_tokens]. May be empty
+  /// where there are none.
   std::span<const int32_t> history;
   int64_t prompt_tokens = 0;
   /// Where a runner may keep what it has counted of the history, from step to step: in
@@ -51,6 +52,10 @@ struct StepSequence {
 
   /// Whether the token after ids.back() is chosen.
   bool sample = false;
+  /// So many of the last `ids` are drafts. The tokens after the one before them and after each of
+  /// them are then chosen: `chosen` has 1 + drafts tokens, `top` as many rows, and
+  /// sampler.num_new_tokens counts from the first of these on.
+  int64_t drafts = 0;
   StepSampler sampler;             // where `sample`
   TokenLogprob* chosen = nullptr;  // the token; its log-probability where Sampling::logprobs is set
   std::span<TokenLogprob> top;  // the most probable tokens, best first, smaller id first of equals
@@ -78,6 +83,10 @@ struct RunnerLimits {
   int64_t max_adapters = 0;   // slots 0 to max_adapters - 1
 };
 
+/// Drafts that a step has at most, of all its sequences, and rows of sequences that draft or could:
+/// few rows take hardly longer than one, which reads the same weights; many rows take their time.
+inline constexpr int64_t kMostDraftedRows = 32;
+
 /// The most tokens that StepSequence::top, or one row of target_top, may have.
 inline constexpr int64_t kMaxTopTokens = 128;
 /// The most entries that Sampling::logit_bias may have.
@@ -95,6 +104,9 @@ class StepRunner {
   /// write are then not used, pages that it was not to write are unchanged, and the runner stays
   /// usable.
   virtual void run(const Step& step) = 0;
+
+  /// Runs steps of the draft model, whose pages have the same numbers; null: there is none.
+  virtual StepRunner* draft() { return nullptr; }
 
   /// Reads and checks an adapter, on any thread. The result loads it into a slot that no step uses;
   /// it is called as `run` is. Throws InvalidArgument.

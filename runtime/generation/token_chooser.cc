@@ -92,7 +92,10 @@ void TokenChooser::collect(const Step& step) {
   for (const StepSequence& sequence : step.sequences) {
     const auto num_rows = static_cast<int32_t>(sequence.ids.size());
     if (sequence.sample) {
-      rows_.push_back(sampled_row(sequence, first_row + num_rows - 1));
+      const auto drafts = static_cast<int32_t>(sequence.drafts);
+      for (int32_t i = 0; i <= drafts; ++i) {
+        rows_.push_back(sampled_row(sequence, first_row + num_rows - 1 - drafts + i, i));
+      }
       if (has_penalties(*sequence.sampler.sampling)) counts_.update(sequence.sampler);
     }
     const size_t top =
@@ -111,8 +114,9 @@ void TokenChooser::collect(const Step& step) {
   counts_.flush();
 }
 
-TokenChooser::Row TokenChooser::sampled_row(const StepSequence& sequence,
-                                            int32_t hidden_row) const {
+TokenChooser::Row TokenChooser::sampled_row(const StepSequence& sequence, int32_t hidden_row,
+                                            int32_t number) const {
+  const size_t num_top = sequence.top.size() / static_cast<size_t>(1 + sequence.drafts);
   const StepSampler& sampler = sequence.sampler;
   const Sampling& sampling = *sampler.sampling;
   Row row;
@@ -120,8 +124,8 @@ TokenChooser::Row TokenChooser::sampled_row(const StepSequence& sequence,
   row.sampling = &sampling;
   row.mask = sampler.mask;
   row.wants_logprob = sampling.logprobs.has_value();
-  row.chosen = sequence.chosen;
-  row.top = sequence.top;
+  row.chosen = sequence.chosen + number;
+  row.top = sequence.top.subspan(static_cast<size_t>(number) * num_top, num_top);
   row.settings.temperature = sampling.temperature;
   row.settings.top_p = sampling.top_p;
   row.settings.min_p = sampling.min_p;
@@ -132,7 +136,7 @@ TokenChooser::Row TokenChooser::sampled_row(const StepSequence& sequence,
   row.settings.of_beam = sampling.num_beams > 1;
   row.settings.seed = sampler.seed;
   row.settings.stream = sampler.stream;
-  row.settings.draw = static_cast<uint64_t>(sampler.num_new_tokens);
+  row.settings.draw = static_cast<uint64_t>(sampler.num_new_tokens + number);
   if (has_penalties(sampling)) row.settings.counts = sampler.slot;
   return row;
 }

@@ -67,7 +67,8 @@ class TokenChooser {
   };
 
   void collect(const Step& step);
-  Row sampled_row(const StepSequence& sequence, int32_t hidden_row) const;
+  /// `number`: of the rows that tokens of the sequence are chosen from.
+  Row sampled_row(const StepSequence& sequence, int32_t hidden_row, int32_t number) const;
   void run(std::span<const Row> rows, const TensorView& hidden);
   SampleArgs upload(std::span<const Row> rows);
   void read(std::span<const Row> rows, const SampleArgs& args);
