@@ -65,8 +65,10 @@ void ModelDrafter::catch_up(const Step& step, std::span<Sequence* const> planned
     const StepSequence& of_step = step.sequences[i];
     const auto tokens = static_cast<int64_t>(of_step.ids.size()) - of_step.drafts;
     const int64_t end = std::min(of_step.position + tokens, limits_.max_context);
-    const bool prefill = tokens > 1;
-    if (of_step.drafts == 0 && !prefill && end - speculation.computed < kPageTokens) continue;
+    // Single tokens without drafts may wait, as long as no page is published or context filled.
+    const bool may_wait = of_step.drafts == 0 && tokens == 1 && end < limits_.max_context &&
+                          end - speculation.computed < kPageTokens;
+    if (may_wait) continue;
     while (speculation.computed < end) {
       if (num_tokens_ == limits_.max_tokens) run();
       const int64_t begin = speculation.computed;

@@ -37,7 +37,7 @@ struct Sequence {
   int64_t published = 0;        // pages of it that are published, the first ones
   int64_t computed = 0;         // tokens whose keys and values are cached
   int32_t slot = -1;            // where it runs
-  bool restart = true;          // StepSampler::restart of its next sampled step
+  bool restart = true;          // StepSampler::restart of its next sampled step; of drafts, always
   bool offered = false;         // a beam whose candidates have come
   std::shared_ptr<TokenMask> mask;
   bool masked = false;   // mask_words say what may come next

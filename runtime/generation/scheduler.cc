@@ -130,7 +130,7 @@ void Scheduler::build(size_t number) {
                     .history = tokens,
                     .prompt_tokens = job.prompt_tokens,
                     .slot = sequence.slot,
-                    .restart = std::exchange(sequence.restart, false),
+                    .restart = std::exchange(sequence.restart, sequence.speculation != nullptr),
                     .mask = {}};
     if (sequence.masked) step.sampler.mask = sequence.mask_words;
     step.chosen = &sequence.chosen;

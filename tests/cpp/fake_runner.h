@@ -8,11 +8,13 @@
 #include <cmath>
 #include <condition_variable>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <numeric>
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "generation/step_runner.h"
@@ -32,17 +34,24 @@ inline double unit(uint64_t hash) { return (static_cast<double>(hash >> 12) + 0.
 /// The model, as a function of tokens alone.
 struct FakeModel {
   int64_t vocab_size = 40;
+  /// Above 0: a token is mostly followed by the same one, but not after one `repeats`-th of texts.
+  uint64_t repeats = 0;
+  /// Above 0: after one `flaw`-th of texts something else comes than by a model without.
+  uint64_t flaw = 0;
 
   /// What is cached of a token: `before` is the sum of what is cached of those before it.
   static uint64_t key(uint64_t before, int32_t token, int64_t position) {
     return mix(mix(before, static_cast<uint64_t>(token)), static_cast<uint64_t>(position));
   }
-  /// Log-probabilities of the next token, [vocab_size]. `sum`: of all keys.
-  std::vector<float> logprobs(uint64_t sum) const {
+  /// Log-probabilities of the next token, [vocab_size]. `sum`: of all keys; `last`: the last token.
+  std::vector<float> logprobs(uint64_t sum, int32_t last) const {
     std::vector<float> logits(static_cast<size_t>(vocab_size));
+    if (flaw > 0 && sum % flaw == 0) sum = mix(sum, flaw);
+    const bool follows = repeats > 0 && mix(sum, repeats) % repeats != 0;
+    const auto next = static_cast<size_t>((last * 7 + 3) % vocab_size);
     double total = 0;
     for (size_t t = 0; t < logits.size(); ++t) {
-      logits[t] = static_cast<float>(6 * unit(mix(sum, t)));
+      logits[t] = static_cast<float>(6 * unit(mix(sum, t)) + (follows && t == next ? 12 : 0));
       total += std::exp(double{logits[t]});
     }
     for (float& logit : logits) logit -= static_cast<float>(std::log(total));
@@ -83,9 +92,9 @@ struct FakeModel {
     for (size_t i = 0; i < top.size(); ++i) top[i] = {order[i], scores[size_t(order[i])]};
   }
   /// Everything that a sampled row gives.
-  void sample(uint64_t sum, const StepSampler& sampler, TokenLogprob* chosen,
+  void sample(uint64_t sum, int32_t last, const StepSampler& sampler, TokenLogprob* chosen,
               std::span<TokenLogprob> top) const {
-    const std::vector<float> raw = logprobs(sum);
+    const std::vector<float> raw = logprobs(sum, last);
     const std::vector<float> scores = processed(raw, sampler);
     if (sampler.sampling->num_beams > 1) return take_top(scores, top);
     const int32_t token = choose(scores, sampler);
@@ -96,9 +105,12 @@ struct FakeModel {
 
 class FakeRunner final : public StepRunner {
  public:
-  explicit FakeRunner(const RunnerLimits& limits)
+  /// `draft`: of a draft model.
+  explicit FakeRunner(const RunnerLimits& limits, uint64_t repeats = 0, uint64_t flaw = 0,
+                      std::unique_ptr<FakeRunner> draft = nullptr)
       : limits_(limits),
-        model_{limits.vocab_size},
+        model_{limits.vocab_size, repeats, flaw},
+        draft_(std::move(draft)),
         cache_(static_cast<size_t>(limits.num_pages * kPageTokens), 0xdead),
         slots_(static_cast<size_t>(limits.max_sequences)) {
     plan_.kv_tokens = limits.num_pages * kPageTokens;
@@ -108,6 +120,7 @@ class FakeRunner final : public StepRunner {
 
   const RunnerLimits& limits() const override { return limits_; }
   const GenerationMemoryPlan& memory_plan() const override { return plan_; }
+  FakeRunner* draft() override { return draft_.get(); }
 
   void run(const Step& step) override {
     wait_until_let_go();
@@ -175,6 +188,7 @@ class FakeRunner final : public StepRunner {
     int64_t tokens = 0;
     std::vector<int> users(static_cast<size_t>(limits_.num_pages));
     std::set<int32_t> slots;
+    int64_t drafts = 0;
     for (const StepSequence& sequence : step.sequences) {
       tokens += static_cast<int64_t>(sequence.ids.size());
       expect(!sequence.ids.empty(), "each sequence has tokens");
@@ -186,10 +200,15 @@ class FakeRunner final : public StepRunner {
         expect(page >= 0 && page < limits_.num_pages, "pages exist");
         ++users[size_t(page)];
       }
+      drafts += sequence.drafts;
+      expect(
+          sequence.drafts == 0 || (sequence.sample && sequence.drafts < std::ssize(sequence.ids)),
+          "drafts come after a token");
       if (!sequence.sample) continue;
       expect(slots.insert(sequence.sampler.slot).second, "one sequence for each slot");
       check_slot(sequence.sampler);
     }
+    expect(drafts <= kMostDraftedRows, "kMostDraftedRows");
     expect(tokens == step.num_tokens && tokens <= limits_.max_tokens, "max_tokens");
     for (const StepSequence& sequence : step.sequences) {
       for (auto i = size_t(sequence.position / kPageTokens); i < sequence.pages.size(); ++i) {
@@ -201,6 +220,7 @@ class FakeRunner final : public StepRunner {
   }
 
   void check_slot(const StepSampler& sampler) {
+    if (sampler.history.empty()) return;
     std::vector<int32_t>& known = slots_.at(size_t(sampler.slot)).history;
     if (!sampler.restart) {
       known.push_back(sampler.history.back());
@@ -222,17 +242,30 @@ class FakeRunner final : public StepRunner {
       const uint64_t key = FakeModel::key(sum, sequence.ids[row], position);
       at(sequence.pages[size_t(position / kPageTokens)], position % kPageTokens) = key;
       sum += key;
+      if (sequence.sample) sample(sequence, row, sum);
       if (row >= sequence.targets.size()) continue;
-      const std::vector<float> logprobs = model_.logprobs(sum);
+      const std::vector<float> logprobs = model_.logprobs(sum, sequence.ids[row]);
       sequence.target_logprobs[row] = logprobs[size_t(sequence.targets[row])];
       const size_t num_top = sequence.target_top.size() / sequence.targets.size();
       FakeModel::take_top(logprobs, sequence.target_top.subspan(row * num_top, num_top));
     }
-    if (sequence.sample) model_.sample(sum, sequence.sampler, sequence.chosen, sequence.top);
+  }
+
+  // What is chosen after a row, where something is.
+  void sample(const StepSequence& sequence, size_t row, uint64_t sum) const {
+    const size_t rows = 1 + static_cast<size_t>(sequence.drafts);
+    const size_t first = sequence.ids.size() - rows;
+    if (row < first) return;
+    StepSampler sampler = sequence.sampler;
+    sampler.num_new_tokens += static_cast<int64_t>(row - first);
+    const size_t num_top = sequence.top.size() / rows;
+    model_.sample(sum, sequence.ids[row], sampler, sequence.chosen + (row - first),
+                  sequence.top.subspan((row - first) * num_top, num_top));
   }
 
   const RunnerLimits limits_;
   const FakeModel model_;
+  const std::unique_ptr<FakeRunner> draft_;
   GenerationMemoryPlan plan_;
   std::vector<uint64_t> cache_;
   std::vector<Slot> slots_;
@@ -262,7 +295,7 @@ inline GeneratedSequence generate_alone(const FakeModel& model, std::span<const 
     sampler.history = tokens;
     TokenLogprob chosen;
     std::vector<TokenLogprob> top(static_cast<size_t>(sampling.logprobs.value_or(0)));
-    model.sample(sum, sampler, &chosen, top);
+    model.sample(sum, tokens.back(), sampler, &chosen, top);
     tokens.push_back(chosen.id);
     result.ids.push_back(chosen.id);
     if (sampling.logprobs) {

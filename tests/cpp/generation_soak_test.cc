@@ -35,6 +35,7 @@ int64_t num_requests() {
 
 // One caller: sends requests as fast as the queue takes them, and cancels some.
 std::vector<Sent> call(GenerationSession& session, uint64_t seed, int64_t count) {
+  const int64_t draft_tokens = session.options().draft_tokens;
   std::mt19937_64 random(seed);
   const auto draw = [&](uint64_t below) { return random() % below; };
   std::vector<Sent> sent;
@@ -51,6 +52,7 @@ std::vector<Sent> call(GenerationSession& session, uint64_t seed, int64_t count)
     sampling.seed = draw(100);
     sampling.n = draw(6) == 0 ? 3 : 1;
     if (draw(4) == 0) sampling.logprobs = 2;
+    if (draft_tokens > 0 && draw(3) == 0) sampling.draft_tokens = int64_t(draw(draft_tokens + 1));
     if (draw(4) == 0) sampling.prompt_logprobs = 1;
     if (draw(3) == 0) sampling.stop_ids = {int32_t(draw(40))};
     if (draw(10) == 0) sampling.deadline_s = 1e-6 * double(draw(20000));
@@ -70,8 +72,8 @@ std::vector<Sent> call(GenerationSession& session, uint64_t seed, int64_t count)
   return sent;
 }
 
-void check_result(const Sent& sent, const RunnerLimits& limits, GenerationSession& lone,
-                  int64_t& complete) {
+void check_result(const Sent& sent, const RunnerLimits& limits, uint64_t repeats,
+                  GenerationSession& lone, int64_t& complete) {
   const Sampling& sampling = sent.sampling;
   std::vector<GeneratedSequence> expected;
   if (sampling.num_beams > 1) {
@@ -94,7 +96,7 @@ void check_result(const Sent& sent, const RunnerLimits& limits, GenerationSessio
       continue;
     }
     const GeneratedSequence alone =
-        generate_alone({limits.vocab_size}, sent.prompt, sampling, i, limits.max_context);
+        generate_alone({limits.vocab_size, repeats}, sent.prompt, sampling, i, limits.max_context);
     CHECK(found.ids.size() <= alone.ids.size());
     CHECK(std::equal(found.ids.begin(), found.ids.end(), alone.ids.begin()));
     CHECK(std::equal(found.logprobs.begin(), found.logprobs.end(), alone.logprobs.begin()));
@@ -102,19 +104,30 @@ void check_result(const Sent& sent, const RunnerLimits& limits, GenerationSessio
   }
 }
 
-void soak(const RunnerLimits& limits, bool prefix_cache, bool fails, uint64_t seed) {
+enum class Drafts { kNone, kNgrams, kModel };
+
+void soak(const RunnerLimits& limits, bool prefix_cache, bool fails, uint64_t seed,
+          Drafts drafts = Drafts::kNone) {
   GenerationOptions options;
   options.max_tokens = limits.max_tokens;
   options.max_sequences = limits.max_sequences;
   options.max_queue = 50;
   options.prefix_cache = prefix_cache;
-  auto owned = std::make_unique<FakeRunner>(limits);
+  // Texts that repeat themselves, for something to be drafted that is right.
+  const uint64_t repeats = drafts == Drafts::kNone ? 0 : 12;
+  std::unique_ptr<FakeRunner> draft;
+  if (drafts != Drafts::kNone) options.draft_tokens = 6;
+  if (drafts == Drafts::kModel) {
+    options.draft_model.emplace();
+    draft = std::make_unique<FakeRunner>(limits, repeats, 5);
+  }
+  auto owned = std::make_unique<FakeRunner>(limits, repeats, 0, std::move(draft));
   FakeRunner& runner = *owned;
   const auto session = make_generation_session(std::move(owned), options);
   // Beams have no lone run but an engine's: one that is never short of anything.
   RunnerLimits ample = limits;
   ample.num_pages = 200;
-  const auto lone = make_generation_session(std::make_unique<FakeRunner>(ample), options);
+  const auto lone = make_generation_session(std::make_unique<FakeRunner>(ample, repeats), options);
 
   // Sequences that start together and do not fit together: some are preempted, however fast the
   // callers are.
@@ -138,9 +151,11 @@ void soak(const RunnerLimits& limits, bool prefix_cache, bool fails, uint64_t se
   }
   while (fails && left > 0) {
     if (runner.fail_in == 0) runner.fail_in = 97;
+    if (runner.draft() != nullptr && runner.draft()->fail_in == 0) runner.draft()->fail_in = 211;
     std::this_thread::yield();
   }
   runner.fail_in = 0;
+  if (runner.draft() != nullptr) runner.draft()->fail_in = 0;
   for (std::thread& caller : callers) caller.join();
   int64_t complete = 0;
   for (const auto& of_caller : sent) {
@@ -152,7 +167,7 @@ void soak(const RunnerLimits& limits, bool prefix_cache, bool fails, uint64_t se
                        result.error == "a step failed: the fake device is lost")
                     : result.error.empty());
       }
-      check_result(each, limits, *lone, complete);
+      check_result(each, limits, repeats, *lone, complete);
     }
   }
   const GenerationStats stats = session->stats();
@@ -161,6 +176,8 @@ void soak(const RunnerLimits& limits, bool prefix_cache, bool fails, uint64_t se
   CHECK(stats.pages_free + stats.pages_cached == limits.num_pages);
   CHECK(prefix_cache || stats.pages_cached == 0);
   CHECK(complete > num_requests() / 8);
+  CHECK((stats.drafted_tokens > 0) == (drafts != Drafts::kNone));
+  CHECK((stats.accepted_tokens > stats.drafted_tokens / 8) == (drafts != Drafts::kNone));
 }
 
 }  // namespace
@@ -169,3 +186,12 @@ TEST(generation_soak) { soak({40, 400, 14, 40, 8}, true, false, 1); }
 TEST(generation_soak_without_prefix_cache) { soak({40, 400, 14, 40, 8}, false, false, 2); }
 TEST(generation_soak_in_few_pages) { soak({40, 330, 16, 8, 8}, true, false, 3); }
 TEST(generation_soak_with_failing_steps) { soak({40, 400, 14, 100, 12}, true, true, 4); }
+TEST(generation_soak_with_drafts_of_ngrams) {
+  soak({40, 330, 16, 12, 8}, true, false, 5, Drafts::kNgrams);
+}
+TEST(generation_soak_with_a_draft_model) {
+  soak({40, 400, 14, 40, 8}, true, false, 6, Drafts::kModel);
+}
+TEST(generation_soak_with_a_draft_model_that_fails) {
+  soak({40, 400, 14, 100, 12}, true, true, 7, Drafts::kModel);
+}
