@@ -47,26 +47,28 @@ ModelDrafter::ModelDrafter(StepRunner& runner) : runner_(runner), limits_(runner
   chosen_.resize(sequences);
 }
 
-void ModelDrafter::run(const Step& step, std::span<Sequence* const> planned) {
+void ModelDrafter::run(const PlannedStep& plan) {
   step_.clear();  // where a step has failed
   drafts_.clear();
   num_tokens_ = 0;
-  catch_up(step, planned);
+  catch_up(plan);
   int64_t most = 0;
-  for (const StepSequence& sequence : step.sequences) most = std::max(most, sequence.drafts);
-  for (int64_t number = 2; number <= most; ++number) draft_next(step, planned, number);
+  for (const PlannedStep::Part& part : plan.parts) most = std::max(most, part.drafts);
+  for (int64_t number = 2; number <= most; ++number) draft_next(plan, number);
 }
 
-void ModelDrafter::catch_up(const Step& step, std::span<Sequence* const> planned) {
-  for (size_t i = 0; i < planned.size(); ++i) {
-    Sequence& sequence = *planned[i];
+void ModelDrafter::catch_up(const PlannedStep& plan) {
+  for (size_t i = 0; i < plan.parts.size(); ++i) {
+    const PlannedStep::Part& part = plan.parts[i];
+    Sequence& sequence = *part.sequence;
     if (sequence.speculation == nullptr) continue;
     Speculation& speculation = *sequence.speculation;
-    const StepSequence& of_step = step.sequences[i];
-    const auto tokens = static_cast<int64_t>(of_step.ids.size()) - of_step.drafts;
-    const int64_t end = std::min(of_step.position + tokens, limits_.max_context);
+    const int64_t tokens = part.count - part.drafts;
+    // A pending token is not known.
+    const int64_t known = std::min(plan.sequences[i].position + tokens, sequence.size());
+    const int64_t end = std::min(known, limits_.max_context);
     // Single tokens without drafts may wait, as long as no page is published or context filled.
-    const bool may_wait = of_step.drafts == 0 && tokens == 1 && end < limits_.max_context &&
+    const bool may_wait = part.drafts == 0 && tokens == 1 && end < limits_.max_context &&
                           end - speculation.computed < kPageTokens;
     if (may_wait) continue;
     while (speculation.computed < end) {
@@ -74,23 +76,22 @@ void ModelDrafter::catch_up(const Step& step, std::span<Sequence* const> planned
       const int64_t begin = speculation.computed;
       const int64_t count = std::min(end - begin, limits_.max_tokens - num_tokens_);
       speculation.computed += count;
-      const bool drafts = of_step.drafts > 0 && speculation.computed == end;
+      const bool drafts = part.drafts > 0 && speculation.computed == end;
       add(sequence, std::span(sequence.tokens).subspan(size_t(begin), size_t(count)), begin,
           drafts ? 1 : 0);
     }
-    speculation.ahead = std::max<int64_t>(0, of_step.drafts - 1);
+    speculation.ahead = std::max<int64_t>(0, part.drafts - 1);
   }
   run();
 }
 
-void ModelDrafter::draft_next(const Step& step, std::span<Sequence* const> planned,
-                              int64_t number) {
-  for (size_t i = 0; i < planned.size(); ++i) {
-    if (step.sequences[i].drafts < number) continue;
-    Sequence& sequence = *planned[i];
-    const std::span<const int32_t> input = sequence.speculation->input;
-    add(sequence, input.subspan(static_cast<size_t>(number - 1), 1),
-        sequence.speculation->computed + number - 2, number);
+void ModelDrafter::draft_next(const PlannedStep& plan, int64_t number) {
+  for (const PlannedStep::Part& part : plan.parts) {
+    if (part.drafts < number) continue;
+    const Speculation& speculation = *part.sequence->speculation;
+    const std::span<const int32_t> input = speculation.input;
+    add(*part.sequence, input.subspan(static_cast<size_t>(number - 1), 1),
+        speculation.computed + number - 2, number);
   }
   run();
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "generation/job.h"
+#include "generation/scheduler.h"
 #include "generation/step_runner.h"
 
 namespace packhorse {
@@ -29,11 +30,11 @@ class ModelDrafter {
 
   /// Fills in the drafts of a step that was planned, and brings the draft model's cache up to the
   /// step's tokens. Throws as StepRunner::run does.
-  void run(const Step& step, std::span<Sequence* const> planned);
+  void run(const PlannedStep& plan);
 
  private:
-  void catch_up(const Step& step, std::span<Sequence* const> planned);
-  void draft_next(const Step& step, std::span<Sequence* const> planned, int64_t number);
+  void catch_up(const PlannedStep& plan);
+  void draft_next(const PlannedStep& plan, int64_t number);
   /// Adds tokens of a sequence to the next step of the draft model. With a `draft` from 1 on, the
   /// token after these becomes the sequence's draft of that number.
   void add(Sequence& sequence, std::span<const int32_t> ids, int64_t position, int64_t draft);

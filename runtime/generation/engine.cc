@@ -19,15 +19,15 @@ int64_t draft_context(StepRunner& runner) {
   return draft == nullptr ? std::numeric_limits<int64_t>::max() : draft->limits().max_context;
 }
 
-// Calls `body`; what it throws, which a mask has thrown, is returned as text.
+// Calls `body`; what it throws, which `what` has thrown, is returned as text.
 template <class Body>
-std::string catch_mask(const Body& body) {
+std::string attempt(const char* what, const Body& body) {
   try {
     body();
   } catch (const std::exception& failure) {
-    return concat("the token mask failed: ", failure.what());
+    return concat(what, " failed: ", failure.what());
   } catch (...) {
-    return "the token mask failed for an unknown reason";
+    return concat(what, " failed for an unknown reason");
   }
   return {};
 }
@@ -36,13 +36,14 @@ std::string catch_mask(const Body& body) {
 
 template <class Body>
 void Engine::guard(Job& job, const Body& body) {
-  const std::string error = catch_mask(body);
+  const std::string error = attempt("the token mask", body);
   if (!error.empty()) end(job, FinishReason::kError, error);
 }
 
 Engine::Engine(StepRunner& runner, const GenerationOptions& options)
     : runner_(runner),
       limits_(runner.limits()),
+      most_in_flight_(runner.overlaps() ? StepRunner::kMostInFlight : 1),
       max_queue_(options.max_queue),
       scheduler_(limits_, options, draft_context(runner)),
       stats_(scheduler_.stats()),
@@ -103,11 +104,13 @@ GenerationStats Engine::stats() const {
 void Engine::run() {
   while (take_submitted()) {
     end_overdue();
-    run_step();
+    launch_steps();
+    collect_step();
     count();  // before callers hear of it
     tell();
     scheduler_.remove_finished();
   }
+  while (scheduler_.num_in_flight() > 0) collect_step();
   for (const auto& job : scheduler_.jobs()) end(*job, FinishReason::kCancelled);
   tell();
 }
@@ -138,6 +141,7 @@ bool Engine::take_submitted() {
     num_unstarted_ = scheduler_.num_unstarted();
     if (stopping_) return false;  // who waits for an errand hears that it is gone
   }
+  while (!errands.empty() && scheduler_.num_in_flight() > 0) collect_step();
   for (auto& errand : errands) errand();
   for (Job* job : fresh) {
     guard(*job, [&] {
@@ -161,41 +165,53 @@ void Engine::end_overdue() {
   }
 }
 
-void Engine::run_step() {
-  const Step step = scheduler_.plan();
-  count();  // what has begun makes room in the queue
-  if (step.sequences.empty()) return;
-  std::string error;
-  try {
-    if (drafter_) drafter_->run(step, scheduler_.planned());
-    runner_.run(step);
-  } catch (const std::exception& failure) {
-    error = concat("a step failed: ", failure.what());
-  } catch (...) {
-    error = "a step failed for an unknown reason";
-  }
-  if (error.empty()) return collect(step);
-  for (Sequence* sequence : scheduler_.planned()) {
-    end(*sequence->job, FinishReason::kError, error);
+void Engine::launch_steps() {
+  while (scheduler_.num_in_flight() < most_in_flight_ && launch_step()) {
   }
 }
 
-void Engine::collect(const Step& step) {
-  scheduler_.commit();
-  for (size_t i = 0; i < step.sequences.size(); ++i) {
-    Sequence& sequence = *scheduler_.planned()[i];
+bool Engine::launch_step() {
+  const Step step = scheduler_.plan();
+  count();  // what has begun makes room in the queue
+  if (step.sequences.empty()) return false;
+  const std::string error = attempt("a step", [&] {
+    if (drafter_) drafter_->run(scheduler_.newest());
+    runner_.launch(step);
+  });
+  if (!error.empty()) fail(scheduler_.drop_newest(), error);
+  return error.empty();
+}
+
+void Engine::collect_step() {
+  if (scheduler_.num_in_flight() == 0) return;
+  const std::string error = attempt("a step", [&] { runner_.wait(); });
+  if (error.empty()) return collect(scheduler_.commit());
+  while (scheduler_.num_in_flight() > 0) fail(scheduler_.drop_oldest(), error);
+}
+
+void Engine::fail(const PlannedStep& plan, const std::string& error) {
+  for (const PlannedStep::Part& part : plan.parts) {
+    if (part.live()) end(*part.sequence->job, FinishReason::kError, error);
+  }
+}
+
+void Engine::collect(const PlannedStep& plan) {
+  for (size_t i = 0; i < plan.parts.size(); ++i) {
+    if (!plan.parts[i].live()) continue;
+    const StepSequence& step = plan.sequences[i];
+    Sequence& sequence = *plan.parts[i].sequence;
     Job& job = *sequence.job;
-    if (sequence.index == 0 && !step.sequences[i].targets.empty() && !job.must_score()) {
+    if (sequence.index == 0 && !step.targets.empty() && !job.must_score()) {
       job.request->set_prompt_logprobs(std::move(job.prompt_logprobs));
     }
-    if (step.sequences[i].sample) {
+    if (step.sample) {
       sequence.offered = true;
       if (!job.search) {
         guard(job, [&] {
-          step.sequences[i].drafts > 0 ? take_drafted(sequence) : take_token(sequence);
+          step.drafts > 0 ? take_drafted(sequence, step.drafts) : take_token(sequence);
         });
       }
-    } else if (sequence.remaining() == 0) {  // no new tokens are wanted
+    } else if (sequence.committed == sequence.size()) {  // no new tokens are wanted
       finish(sequence, FinishReason::kLength);
     }
   }
@@ -210,7 +226,6 @@ void Engine::collect(const Step& step) {
 }
 
 void Engine::take_token(Sequence& sequence) {
-  if (sequence.state == State::kFinished) return;  // by another sequence's mask
   Job& job = *sequence.job;
   const int32_t token = sequence.chosen.id;
   sequence.tokens.push_back(token);
@@ -224,20 +239,20 @@ void Engine::take_token(Sequence& sequence) {
   if (!prepare_mask(sequence, limits_.vocab_size)) finish(sequence, FinishReason::kStop);
 }
 
-void Engine::take_drafted(Sequence& sequence) {
+void Engine::take_drafted(Sequence& sequence, int64_t drafts) {
   const Speculation& speculation = *sequence.speculation;
   const std::span<const TokenLogprob> top = speculation.top;
   const size_t num_top = speculation.num_top;
   Request& request = *sequence.job->request;
-  request.count_drafts(speculation.drafts, 0);
+  request.count_drafts(drafts, 0);
   for (int64_t accepted = 0;; ++accepted) {
     const auto row = static_cast<size_t>(accepted);
     sequence.chosen = speculation.chosen[row];
     std::ranges::copy(top.subspan(row * num_top, num_top), sequence.top.begin());
     take_token(sequence);
     if (sequence.state == State::kFinished) return;
-    if (accepted == speculation.drafts || sequence.chosen.id != speculation.input[row + 1]) {
-      return scheduler_.settle(sequence, accepted);
+    if (accepted == drafts || sequence.chosen.id != speculation.input[row + 1]) {
+      return scheduler_.settle(sequence, drafts, accepted);
     }
     scheduler_.accept(sequence);
     request.count_drafts(0, 1);

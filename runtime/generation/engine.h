@@ -1,4 +1,11 @@
 // The thread that turns requests into tokens, step by step.
+//
+// Where the runner's steps overlap, the thread plans and launches a step while the one before it
+// runs, and only then waits for that and collects its tokens. So the device goes from step to step
+// without the host. The price is that what ends a sequence (a stop id, a cancellation, a deadline)
+// is seen when the next step has been launched: what that computes for the sequence is thrown away,
+// and no caller sees it. scheduler.h says which sequences take part, and why pages may change hands
+// meanwhile.
 #pragma once
 
 #include <condition_variable>
@@ -42,11 +49,17 @@ class Engine {
   /// Tells callers how many wait and run.
   void count();
   void end_overdue();
-  void run_step();
-  void collect(const Step& step);
+  /// Launches what can be launched.
+  void launch_steps();
+  /// False: there was nothing to launch, or it failed.
+  bool launch_step();
+  /// Waits for the oldest step in flight, if there is one, and takes its results.
+  void collect_step();
+  void collect(const PlannedStep& plan);
+  void fail(const PlannedStep& plan, const std::string& error);
   void take_token(Sequence& sequence);
   /// Takes the tokens of a step with drafts, as far as these are accepted.
-  void take_drafted(Sequence& sequence);
+  void take_drafted(Sequence& sequence, int64_t drafts);
   void advance_beams(Job& job);
   void end(Job& job, FinishReason reason, const std::string& error = {});
   void finish(Sequence& sequence, FinishReason reason);
@@ -58,6 +71,7 @@ class Engine {
 
   StepRunner& runner_;
   const RunnerLimits limits_;
+  const size_t most_in_flight_;
   const int64_t max_queue_;
   Scheduler scheduler_;  // of the thread alone, as all jobs in it
   std::optional<ModelDrafter> drafter_;

@@ -35,7 +35,10 @@ struct Sequence {
   std::vector<float> logprobs;  // of the new tokens of a beam
   std::vector<int32_t> pages;   // block table
   int64_t published = 0;        // pages of it that are published, the first ones
-  int64_t computed = 0;         // tokens whose keys and values are cached
+  int64_t computed = 0;         // tokens cached when the steps in flight have run
+  int64_t committed = 0;        // of these, the tokens of steps that were collected
+  bool pending = false;         // a step in flight chooses its next token
+  uint64_t epoch = 0;           // how often it has given back its pages
   int32_t slot = -1;            // where it runs
   bool restart = true;          // StepSampler::restart of its next sampled step; of drafts, always
   bool offered = false;         // a beam whose candidates have come
@@ -48,8 +51,8 @@ struct Sequence {
   std::unique_ptr<Speculation> speculation;  // null: nothing is drafted
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
-  /// Tokens to compute before the next one can be chosen.
-  int64_t remaining() const { return size() - computed; }
+  /// Tokens to compute before the next one can be chosen; a pending one is among them.
+  int64_t remaining() const { return size() + (pending ? 1 : 0) - computed; }
   std::span<const int32_t> new_ids() const;
 };
 
@@ -64,7 +67,8 @@ struct Job {
   std::vector<int32_t> stop_ids;  // the session's too, each once
   std::chrono::steady_clock::time_point deadline;
   bool started = false;
-  bool changed = false;  // its caller must be told
+  bool changed = false;   // its caller must be told
+  int64_t in_flight = 0;  // sequences of it in steps in flight, each once for each step
 
   bool drafts_by_model = false;
   Sampling draft_sampling;  // of that model: the same choices, without log-probabilities

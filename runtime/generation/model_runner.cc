@@ -276,7 +276,7 @@ class ModelRunner final : public StepRunner {
   const GenerationMemoryPlan& memory_plan() const override { return plan_; }
   StepRunner* draft() override { return draft_.get(); }
 
-  void run(const Step& step) override {
+  void launch(const Step& step) override {
     cache_.copy(step.copies, device());
     if (step.sequences.empty()) return;
     const TokenBatch tokens = inputs_.upload(step);

@@ -19,6 +19,22 @@ void use_drafts(Speculation& speculation, StepSequence& step) {
   step.top = std::span(speculation.top).first(rows * speculation.num_top);
 }
 
+// Whether what follows the sequence's next token cannot be computed before the host has the token.
+bool needs_host(const Sequence& sequence) {
+  return sequence.job->search.has_value() || sequence.mask != nullptr ||
+         (sequence.speculation != nullptr && sequence.speculation->length.drafts());
+}
+
+// Whether the next step can have the sequence's last token, and no other one.
+bool can_decode(const Sequence& sequence) {
+  if (sequence.state != State::kRunning || sequence.remaining() != 1) return false;
+  const bool ends = sequence.size() + 1 >= sequence.job->max_size;
+  return !sequence.pending || !(ends || needs_host(sequence));
+}
+
+// What stands for a token that the host does not know yet.
+constexpr int32_t kPendingId = 0;
+
 }  // namespace
 
 Scheduler::Scheduler(const RunnerLimits& limits, const GenerationOptions& options,
@@ -32,10 +48,11 @@ Scheduler::Scheduler(const RunnerLimits& limits, const GenerationOptions& option
   jobs_.reserve(static_cast<size_t>(std::min(options.max_queue, kReserved)) + sequences);
   free_slots_.reserve(sequences);
   for (auto slot = static_cast<int32_t>(sequences); slot > 0;) free_slots_.push_back(--slot);
-  copies_.reserve(sequences);
-  planned_.reserve(sequences);
-  counts_.reserve(sequences);
-  step_.reserve(sequences);
+  for (PlannedStep& plan : plans_) {
+    plan.copies.reserve(sequences);
+    plan.parts.reserve(sequences);
+    plan.sequences.reserve(sequences);
+  }
   unit_.reserve(sequences);
 }
 
@@ -49,21 +66,34 @@ void Scheduler::add(std::unique_ptr<Job> job) {
 }
 
 Step Scheduler::plan() {
+  next_ = &in_flight(num_in_flight_);
+  PlannedStep& next = *next_;
   // Beams that wait for another beam of theirs, which finds no page, may keep all pages: the
   // youngest then gives way.
   do {
-    copies_.clear();
-    planned_.clear();
-    counts_.clear();
+    next.copies.clear();
+    next.parts.clear();
     budget_ = limits_.max_tokens;
     plan_decodes();
     plan_drafts();
     plan_prefills();
     plan_starts();
-  } while (planned_.empty() && preempt_youngest());
-  step_.resize(planned_.size());
-  for (size_t i = 0; i < planned_.size(); ++i) build(i);
-  return {copies_, step_, limits_.max_tokens - budget_};
+  } while (next.parts.empty() && num_in_flight_ == 0 && preempt_youngest());
+  next.num_tokens = limits_.max_tokens - budget_;
+  next.sequences.resize(next.parts.size());
+  for (size_t i = 0; i < next.parts.size(); ++i) {
+    PlannedStep::Part& part = next.parts[i];
+    Sequence& sequence = *part.sequence;
+    StepSequence& step = next.sequences[i];
+    build(part, step);
+    part.epoch = sequence.epoch;
+    if (step.sample) sequence.restart = part.drafts > 0;  // several tokens may come
+    sequence.computed += part.count - part.drafts;
+    sequence.pending = step.sample;
+    ++sequence.job->in_flight;
+  }
+  if (!next.parts.empty()) ++num_in_flight_;
+  return {next.copies, next.sequences, next.num_tokens};
 }
 
 void Scheduler::plan_decodes() {
@@ -71,7 +101,7 @@ void Scheduler::plan_decodes() {
     Job& job = *jobs_[i];
     unit_.clear();
     for (Sequence& sequence : job.sequences) {
-      if (sequence.state != State::kRunning || sequence.remaining() != 1) continue;
+      if (!can_decode(sequence)) continue;
       unit_.push_back(&sequence);
       if (job.search) continue;  // beams go on together
       if (extend(unit_)) plan_tokens(sequence, 1);
@@ -104,33 +134,34 @@ void Scheduler::plan_starts() {
 }
 
 void Scheduler::plan_tokens(Sequence& sequence, int64_t count) {
-  planned_.push_back(&sequence);
-  counts_.push_back(count);
-  if (sequence.speculation != nullptr) sequence.speculation->drafts = 0;
+  next_->parts.push_back({.sequence = &sequence, .count = count});
   budget_ -= count;
 }
 
-void Scheduler::build(size_t number) {
-  Sequence& sequence = *planned_[number];
+void Scheduler::build(const PlannedStep::Part& part, StepSequence& step) const {
+  Sequence& sequence = *part.sequence;
   Job& job = *sequence.job;
   const auto position = static_cast<size_t>(sequence.computed);
+  const auto count = static_cast<size_t>(part.count - part.drafts);
   const std::span<const int32_t> tokens = sequence.tokens;
-  StepSequence& step = step_[number] = {};
-  if (sequence.speculation != nullptr) step.drafts = sequence.speculation->drafts;
-  const auto count = static_cast<size_t>(counts_[number] - step.drafts);
-  step.ids = tokens.subspan(position, count);
+  const int64_t size = sequence.size() + (sequence.pending ? 1 : 0);
+  step = {};
+  step.pending = sequence.pending;
+  step.drafts = part.drafts;
+  // What is pending is the only token of its sequence.
+  step.ids = step.pending ? std::span(&kPendingId, 1) : tokens.subspan(position, count);
   step.position = sequence.computed;
   step.adapter = job.adapter_slot();
-  step.sample = position + count == tokens.size() && job.wants_new_tokens();
+  step.sample = step.kv_len() == size && job.wants_new_tokens();
   if (step.sample) {
     step.sampler = {.sampling = &job.sampling,
                     .seed = job.seed,
                     .stream = sequence.index,
-                    .num_new_tokens = sequence.size() - job.prompt_tokens,
+                    .num_new_tokens = size - job.prompt_tokens,
                     .history = tokens,
                     .prompt_tokens = job.prompt_tokens,
                     .slot = sequence.slot,
-                    .restart = std::exchange(sequence.restart, sequence.speculation != nullptr),
+                    .restart = sequence.restart,
                     .mask = {}};
     if (sequence.masked) step.sampler.mask = sequence.mask_words;
     step.chosen = &sequence.chosen;
@@ -139,6 +170,8 @@ void Scheduler::build(size_t number) {
   }
   step.pages = std::span(sequence.pages).first(static_cast<size_t>(pages_of(step.kv_len())));
   if (sequence.index > 0 || !job.must_score()) return;
+  // A step in flight may have what is left of them.
+  if (sequence.computed >= job.prompt_tokens - 1) return;
   const auto rows = static_cast<size_t>(job.prompt_tokens - 1) - position;
   const auto num_top = static_cast<size_t>(*job.sampling.prompt_logprobs);
   step.targets = tokens.subspan(position + 1, std::min(count, rows));
@@ -148,20 +181,45 @@ void Scheduler::build(size_t number) {
       std::span(job.prompt_logprobs.top).subspan(position * num_top, step.targets.size() * num_top);
 }
 
-void Scheduler::commit() {
+const PlannedStep& Scheduler::commit() {
+  const PlannedStep& plan = drop_oldest();
   ++stats_.steps;
-  for (size_t i = 0; i < planned_.size(); ++i) {
-    Sequence& sequence = *planned_[i];
-    sequence.computed += counts_[i] - step_[i].drafts;
-    stats_.computed_tokens += counts_[i];
-    stats_.new_tokens += step_[i].sample ? 1 : 0;
-    stats_.drafted_tokens += step_[i].drafts;
+  for (size_t i = 0; i < plan.parts.size(); ++i) {
+    const PlannedStep::Part& part = plan.parts[i];
+    stats_.computed_tokens += part.count;
+    if (!part.live()) continue;
+    Sequence& sequence = *part.sequence;
+    sequence.committed += part.count - part.drafts;
+    stats_.drafted_tokens += part.drafts;
+    if (plan.sequences[i].sample) {
+      sequence.pending = false;
+      ++stats_.new_tokens;
+    }
     publish(sequence);
     Job& job = *sequence.job;
     if (sequence.index == 0 && job.must_score()) {
-      job.scored = std::max(job.scored, std::min(sequence.computed, job.prompt_tokens - 1));
+      job.scored = std::max(job.scored, std::min(sequence.committed, job.prompt_tokens - 1));
     }
   }
+  return plan;
+}
+
+const PlannedStep& Scheduler::drop_oldest() {
+  const PlannedStep& plan = in_flight(0);
+  oldest_ = (oldest_ + 1) % plans_.size();
+  --num_in_flight_;
+  land(plan);
+  return plan;
+}
+
+const PlannedStep& Scheduler::drop_newest() {
+  const PlannedStep& plan = in_flight(--num_in_flight_);
+  land(plan);
+  return plan;
+}
+
+void Scheduler::land(const PlannedStep& plan) {
+  for (const PlannedStep::Part& part : plan.parts) --part.sequence->job->in_flight;
 }
 
 void Scheduler::finish(Sequence& sequence) {
@@ -174,7 +232,10 @@ void Scheduler::finish(Sequence& sequence) {
 }
 
 void Scheduler::remove_finished() {
-  const auto finished = [](const std::unique_ptr<Job>& job) { return job->finished(); };
+  // Results of steps in flight still go to where the job has room for them.
+  const auto finished = [](const std::unique_ptr<Job>& job) {
+    return job->finished() && job->in_flight == 0;
+  };
   const auto started = jobs_.begin() + static_cast<ptrdiff_t>(num_started_);
   num_started_ -= static_cast<size_t>(std::count_if(jobs_.begin(), started, finished));
   std::erase_if(jobs_, finished);

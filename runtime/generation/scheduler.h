@@ -8,8 +8,30 @@
 //      its prompt are there.
 // Where 1 finds no page, the youngest sequence is preempted: its pages go back (those published may
 // be found again), and it waits at its place in the order. So the oldest always goes on.
+//
+// A step can be planned while the step before it is still in flight. A sequence of that step whose
+// next token is being chosen has this token, which is pending, in the new step, unless
+//   - the host must see the token first, because a TokenMask or a beam search goes on from it, or
+//   - the sequence surely ends with it.
+// Such sequences sit out the new step, and the others do not wait for them. What a step computes
+// for a sequence that has ended or was preempted since it was planned is thrown away when the step
+// is collected: the sequence's epoch tells.
+//
+// Pages may change hands meanwhile, because steps run in the order of their launches. A step in
+// flight writes no pages but those that its sequences held alone when it was planned (Step says
+// so).
+//   - Given back and taken by another sequence: that sequence's step runs later, and writes each
+//     token of the page before it reads it.
+//   - Published: only what collected steps have written, so that nobody finds a page of a step that
+//     may still fail or whose result may be thrown away. Where the page of another sequence is
+//     taken in place of an own one, a step in flight still reads the own one, which a later step
+//     may only then overwrite. A page that is full is written by no step again.
+//   - Evicted: a page that nobody holds is read by steps that were planned before, at most.
+//   - Copied: a copy is part of the step that needs it, and runs between the steps before and
+//   after.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -21,6 +43,22 @@
 #include "generation/step_runner.h"
 
 namespace packhorse {
+
+/// A step, and the sequences that it is for.
+struct PlannedStep {
+  struct Part {
+    Sequence* sequence = nullptr;
+    uint64_t epoch = 0;
+    int64_t count = 0;   // tokens
+    int64_t drafts = 0;  // of these, drafts: the last ones
+    /// False: it has given back its pages since, so that the step's results are not used.
+    bool live() const { return sequence->epoch == epoch; }
+  };
+  std::vector<PageCopy> copies;
+  std::vector<Part> parts;
+  std::vector<StepSequence> sequences;  // in the order of `parts`
+  int64_t num_tokens = 0;
+};
 
 class Scheduler {
  public:
@@ -34,18 +72,24 @@ class Scheduler {
   /// Jobs that no step has seen yet.
   int64_t num_unstarted() const { return static_cast<int64_t>(jobs_.size() - num_started_); }
 
-  /// Decides the next step. It has no sequences where there is no job; else it has some.
+  /// Decides the next step, which is in flight from now on if it has sequences. It has some where
+  /// there is a job and no other step in flight. Fewer than StepRunner::kMostInFlight may be.
   Step plan();
-  /// The sequences of the step, in its order.
-  std::span<Sequence* const> planned() const { return planned_; }
-  /// The step was run: its tokens are cached, and full pages published.
-  void commit();
+  size_t num_in_flight() const { return num_in_flight_; }
+  /// The step that was planned last, which is in flight.
+  const PlannedStep& newest() const { return *next_; }
+  /// The oldest step in flight was run: its tokens are cached, and full pages published. The result
+  /// is valid until the next call of `plan`.
+  const PlannedStep& commit();
+  /// The newest or the oldest step in flight has failed. Its live sequences must be finished.
+  const PlannedStep& drop_newest();
+  const PlannedStep& drop_oldest();
 
   /// The next draft of a sequence, whose step was committed, is the token that was chosen: it is
   /// cached, too.
   void accept(Sequence& sequence);
-  /// All drafts that were accepted have been: the rest of them is forgotten.
-  void settle(Sequence& sequence, int64_t accepted);
+  /// All drafts of a step that were accepted have been: the rest of them is forgotten.
+  void settle(Sequence& sequence, int64_t drafted, int64_t accepted);
 
   /// The sequence needs no more steps. Gives back what it holds.
   void finish(Sequence& sequence);
@@ -65,7 +109,9 @@ class Scheduler {
   void plan_prefills();
   void plan_starts();
   void plan_tokens(Sequence& sequence, int64_t count);
-  void build(size_t number);
+  void build(const PlannedStep::Part& part, StepSequence& step) const;
+  PlannedStep& in_flight(size_t number) { return plans_[(oldest_ + number) % plans_.size()]; }
+  static void land(const PlannedStep& plan);
   /// Takes the page that the next token of each of them goes to. False: one was preempted.
   bool extend(std::span<Sequence* const> unit);
   int64_t pages_to_extend(std::span<Sequence* const> unit) const;
@@ -88,11 +134,11 @@ class Scheduler {
   uint64_t next_salt_ = 1;
   std::vector<int32_t> free_slots_;
 
+  std::array<PlannedStep, StepRunner::kMostInFlight> plans_;
+  size_t oldest_ = 0;  // of plans_
+  size_t num_in_flight_ = 0;
+  PlannedStep* next_ = plans_.data();  // what is being planned
   int64_t budget_ = 0;
-  std::vector<PageCopy> copies_;
-  std::vector<Sequence*> planned_;
-  std::vector<int64_t> counts_;  // tokens of each
-  std::vector<StepSequence> step_;
   std::vector<Sequence*> unit_;
   GenerationStats stats_;
 };

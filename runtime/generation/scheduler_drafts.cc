@@ -7,25 +7,23 @@ namespace packhorse {
 
 // All sequences that were planned so far decode. Those that draft share the rows that are left.
 void Scheduler::plan_drafts() {
-  const auto num_rows = static_cast<int64_t>(planned_.size());
+  std::vector<PlannedStep::Part>& parts = next_->parts;
   int64_t drafting = std::ranges::count_if(
-      planned_, [](const Sequence* sequence) { return sequence->speculation != nullptr; });
-  int64_t rows = kMostDraftedRows - num_rows;
-  for (size_t i = 0; i < planned_.size() && drafting > 0; ++i) {
-    Sequence& sequence = *planned_[i];
-    if (sequence.speculation == nullptr) continue;
-    const int64_t most = std::min(rows / drafting--, budget_);
-    const int64_t count = draft(sequence, most);
-    sequence.speculation->drafts = count;
-    counts_[i] += count;
-    budget_ -= count;
-    rows -= count;
+      parts, [](const auto& part) { return part.sequence->speculation != nullptr; });
+  int64_t rows = kMostDraftedRows - std::ssize(parts);
+  for (PlannedStep::Part& part : parts) {
+    if (part.sequence->speculation == nullptr) continue;
+    part.drafts = draft(*part.sequence, std::min(rows / drafting--, budget_));
+    part.count += part.drafts;
+    budget_ -= part.drafts;
+    rows -= part.drafts;
   }
 }
 
 int64_t Scheduler::draft(Sequence& sequence, int64_t most) {
   Speculation& speculation = *sequence.speculation;
   most = std::min(most, speculation.length.next());
+  if (sequence.pending) return 0;
   // The last token that is wanted is computed by no step.
   most = std::min(most, sequence.job->max_size - sequence.size() - 1);
   if (!speculation.ngrams) most = std::min(most, draft_context_ - sequence.size() + 1);
@@ -47,6 +45,7 @@ int64_t Scheduler::draft(Sequence& sequence, int64_t most) {
 void Scheduler::accept(Sequence& sequence) {
   Speculation& speculation = *sequence.speculation;
   ++sequence.computed;
+  ++sequence.committed;
   if (speculation.ahead > 0) {
     --speculation.ahead;
     ++speculation.computed;
@@ -56,9 +55,9 @@ void Scheduler::accept(Sequence& sequence) {
   publish(sequence);
 }
 
-void Scheduler::settle(Sequence& sequence, int64_t accepted) {
+void Scheduler::settle(Sequence& sequence, int64_t drafted, int64_t accepted) {
   Speculation& speculation = *sequence.speculation;
-  speculation.length.tell(speculation.drafts, accepted);
+  speculation.length.tell(drafted, accepted);
   speculation.ahead = 0;
   // A page that only rejected drafts lie in may be what another sequence lacks.
   const auto pages = static_cast<size_t>(pages_of(sequence.computed));
@@ -70,9 +69,9 @@ void Scheduler::settle(Sequence& sequence, int64_t accepted) {
 // Of a request that a model drafts for, pages are published when both models have computed them:
 // as far as the context of the draft model goes.
 int64_t Scheduler::publishable(const Sequence& sequence) const {
-  if (!sequence.job->drafts_by_model) return sequence.computed;
+  if (!sequence.job->drafts_by_model) return sequence.committed;
   const int64_t drafted = sequence.speculation->computed;
-  return drafted < draft_context_ ? std::min(drafted, sequence.computed) : sequence.computed;
+  return drafted < draft_context_ ? std::min(drafted, sequence.committed) : sequence.committed;
 }
 
 }  // namespace packhorse

@@ -42,7 +42,7 @@ bool Scheduler::extend(std::span<Sequence* const> unit) {
       sequence->pages.push_back(pool_.allocate());
     } else if (pool_.holders(page) > 1) {
       sequence->pages.back() = pool_.allocate();
-      copies_.push_back({page, sequence->pages.back()});
+      next_->copies.push_back({page, sequence->pages.back()});
       pool_.release(page);
     }
   }
@@ -56,7 +56,7 @@ bool Scheduler::is_held(const Sequence& sequence) const {
   if (sequence.index == 0 || job.prompt_tokens < kPageTokens) return false;
   const Sequence& first = job.sequences[0];
   return first.state == State::kWaiting ||
-         (first.state == State::kRunning && first.computed < job.prompt_tokens);
+         (first.state == State::kRunning && first.committed < job.prompt_tokens);
 }
 
 bool Scheduler::start(Sequence& sequence) {
@@ -103,7 +103,7 @@ bool Scheduler::take_prompt_pages(Sequence& sequence) {
   }
   for (int64_t i = 0; i < missing; ++i) sequence.pages.push_back(pool_.allocate());
   sequence.published = found;
-  sequence.computed = found * kPageTokens;
+  sequence.computed = sequence.committed = found * kPageTokens;
   if (sequence.speculation != nullptr) sequence.speculation->computed = sequence.computed;
   stats_.prefix_hit_tokens += sequence.computed;
   if (sequence.index == 0 && !job.started) {
@@ -136,7 +136,9 @@ void Scheduler::give_back(Sequence& sequence) {
   sequence.slot = -1;
   pool_.release_all(sequence.pages);
   sequence.published = 0;
-  sequence.computed = 0;
+  sequence.computed = sequence.committed = 0;
+  sequence.pending = false;
+  ++sequence.epoch;
 }
 
 void Scheduler::publish(Sequence& sequence) {
@@ -166,6 +168,7 @@ void Scheduler::fork(Job& job) {
     for (const int32_t page : to.pages) pool_.retain(page);
     to.published = from.published;
     to.computed = from.computed;
+    to.committed = from.committed;
     to.state = State::kRunning;
     to.restart = true;
     to.offered = false;

@@ -22,6 +22,8 @@ namespace packhorse {
 class DraftLength {
  public:
   explicit DraftLength(int64_t most);
+  /// Whether the next step may have drafts.
+  bool drafts() const { return pause_ == 0; }
   /// Most drafts of the next step, which the sequence has a token in.
   int64_t next();
   /// What became of the drafts of a step that had some.
@@ -39,7 +41,6 @@ struct Speculation {
   Speculation(int64_t most, size_t num_top, bool ngrams, int64_t max_size);
 
   DraftLength length;
-  int64_t drafts = 0;                // of the step
   std::vector<int32_t> input;        // of a step with drafts: the last token, and the drafts
   std::vector<TokenLogprob> chosen;  // from the rows of `input`
   std::vector<TokenLogprob> top;     // [input, num_top]

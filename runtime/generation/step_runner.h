@@ -27,24 +27,28 @@ struct StepSampler {
   /// New tokens of the sequence so far: Philox's counter starts from it, so that a token's random
   /// numbers are the same whenever it is computed.
   int64_t num_new_tokens = 0;
-  /// Prompt and new tokens so far, for penalties: [prompt_tokens + num_new_tokens]. May be empty
-  /// where there are none.
+  /// Prompt and new tokens so far, for penalties: [prompt_tokens + num_new_tokens], without the
+  /// last one where that is pending. May be empty where there are no penalties.
   std::span<const int32_t> history;
   int64_t prompt_tokens = 0;
-  /// Where a runner may keep what it has counted of the history, from step to step: in
-  /// [0, max_sequences).
+  /// Where a runner may keep what it has counted of the history, and the token that it chose last,
+  /// from step to step: in [0, max_sequences). No two sequences of a step have the same one.
   int32_t slot = 0;
   /// False: the history is that of the slot's last sampled step, and the one token which has come
-  /// since. True: it is another one.
+  /// since, the last of StepSequence::ids before drafts. True: it is another one.
   bool restart = true;
   /// Allowed tokens: bit t % 32 of word t / 32. Empty: all. At least one is allowed.
   std::span<const uint32_t> mask;
 };
 
-/// The tokens that one sequence has in a step, and where results go (host memory). Spans are valid
-/// during the step.
+/// The tokens that one sequence has in a step, and where results go (host memory). What is read is
+/// valid until StepRunner::launch returns; where results go, until the step was waited for.
 struct StepSequence {
-  std::span<const int32_t> ids;    // the new tokens, at least one
+  std::span<const int32_t> ids;  // the new tokens, at least one
+  /// True: the last of `ids` is not known on the host, and the number there means nothing. It is
+  /// the token that the step launched before this one, which is still in flight, chooses for the
+  /// sequence in sampler.slot. `sample` is then true and sampler.restart false.
+  bool pending = false;
   int64_t position = 0;            // of ids[0]; keys and values of all tokens before are cached
   std::span<const int32_t> pages;  // block table: tokens [64 i, 64 (i + 1)) lie in pages[i]
   int32_t adapter = -1;            // the slot of its adapter; -1: none
@@ -93,23 +97,45 @@ inline constexpr int64_t kMaxTopTokens = 128;
 inline constexpr int64_t kMostBiases = 1024;
 
 /// Runs steps. Called by one thread at a time.
+///
+/// A step is launched, and then waited for: in between it is in flight. A runner whose steps run
+/// elsewhere than in the calling thread lets another step be launched meanwhile, so that it begins
+/// as soon as the one before it ends. Steps run one after the other, in the order of their
+/// launches: a step sees everything that those before it have written, and writes nothing before
+/// they have read it.
 class StepRunner {
  public:
+  /// Steps that may be in flight at once where steps overlap.
+  static constexpr size_t kMostInFlight = 2;
+
   virtual ~StepRunner() = default;
   virtual const RunnerLimits& limits() const = 0;
   virtual const GenerationMemoryPlan& memory_plan() const = 0;
-  /// Stores keys and values of the new tokens, and waits for the results. A token's results depend
-  /// on its sequence alone: the same bits whatever the step has besides, however the tokens before
-  /// came to be cached. Throws an Error where the step failed; results and what the step was to
-  /// write are then not used, pages that it was not to write are unchanged, and the runner stays
-  /// usable.
-  virtual void run(const Step& step) = 0;
+  /// Whether a step may be launched while another is in flight. It may then have sequences whose
+  /// last token is pending.
+  virtual bool overlaps() const { return false; }
+  /// Begins to store keys and values of the new tokens and to compute results. A token's results
+  /// depend on its sequence alone: the same bits whatever the step has besides, however the tokens
+  /// before came to be cached. Throws an Error where the step could not be launched; it is then not
+  /// in flight, and those that are go on.
+  virtual void launch(const Step& step) = 0;
+  /// Waits for the oldest step in flight, and writes `chosen` and `top` of its sequences; the other
+  /// results may have been written before. Throws an Error where the step failed; no step is in
+  /// flight any more then.
+  ///
+  /// Of a step that failed, at its launch or later, results and what it was to write are not used.
+  /// Pages that it was not to write are unchanged, and the runner stays usable.
+  virtual void wait() {}
+  void run(const Step& step) {
+    launch(step);
+    wait();
+  }
 
   /// Runs steps of the draft model, whose pages have the same numbers; null: there is none.
   virtual StepRunner* draft() { return nullptr; }
 
   /// Reads and checks an adapter, on any thread. The result loads it into a slot that no step uses;
-  /// it is called as `run` is. Throws InvalidArgument.
+  /// it is called as `launch` is, while no step is in flight. Throws InvalidArgument.
   virtual std::function<void(int32_t slot)> read_adapter(const WeightSource&) {
     throw InvalidArgument("this model takes no adapters");
   }

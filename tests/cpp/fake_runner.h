@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cmath>
 #include <condition_variable>
+#include <deque>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -103,12 +104,15 @@ struct FakeModel {
   }
 };
 
+/// Runs steps as a device does on which they overlap, or one by one. It copies what it may read at
+/// a launch only. Overlapping steps are computed as early as they may be or as late, by chance.
 class FakeRunner final : public StepRunner {
  public:
   /// `draft`: of a draft model.
-  explicit FakeRunner(const RunnerLimits& limits, uint64_t repeats = 0, uint64_t flaw = 0,
-                      std::unique_ptr<FakeRunner> draft = nullptr)
+  explicit FakeRunner(const RunnerLimits& limits, bool overlaps = true, uint64_t repeats = 0,
+                      uint64_t flaw = 0, std::unique_ptr<FakeRunner> draft = nullptr)
       : limits_(limits),
+        overlaps_(overlaps),
         model_{limits.vocab_size, repeats, flaw},
         draft_(std::move(draft)),
         cache_(static_cast<size_t>(limits.num_pages * kPageTokens), 0xdead),
@@ -120,21 +124,43 @@ class FakeRunner final : public StepRunner {
 
   const RunnerLimits& limits() const override { return limits_; }
   const GenerationMemoryPlan& memory_plan() const override { return plan_; }
+  bool overlaps() const override { return overlaps_; }
   FakeRunner* draft() override { return draft_.get(); }
 
-  void run(const Step& step) override {
-    wait_until_let_go();
-    ++steps;
+  void launch(const Step& step) override {
+    expect(in_flight_.size() < (overlaps_ ? kMostInFlight : 1), "few steps are in flight");
+    const auto number = static_cast<uint64_t>(++steps);
     check(step);
-    for (const PageCopy& copy : step.copies) {
-      for (int64_t i = 0; i < kPageTokens; ++i) at(copy.to, i) = at(copy.from, i);
+    Launched launched(step, number);
+    launched.fails = fail_in > 0 && --fail_in == 0;
+    if (launched.fails && mix(number, 1) % 2 == 0) {
+      for (Launched& before : in_flight_) perform(before);
+      perform(launched);
+      throw RuntimeError(launched.error);
     }
-    const bool fails = fail_in > 0 && --fail_in == 0;
-    for (const StepSequence& sequence : step.sequences) {
-      compute(sequence);
-      // Half of the step was done: what it has written must not be used.
-      if (fails) throw RuntimeError("the fake device is lost");
+    in_flight_.push_back(std::move(launched));
+    if (in_flight_.size() > 1) ++overlapped;
+    if (overlaps_ && mix(number, 2) % 2 == 0) return;
+    for (Launched& before : in_flight_) perform(before);
+  }
+
+  void wait() override {
+    wait_until_let_go();
+    expect(!in_flight_.empty(), "a step is in flight");
+    Launched& oldest = in_flight_.front();
+    perform(oldest);
+    if (!oldest.error.empty()) {
+      const RuntimeError error(oldest.error);
+      for (Launched& after : in_flight_) perform(after);
+      in_flight_.clear();
+      throw error;
     }
+    for (Launched::Part& part : oldest.parts) {
+      if (!part.sequence.sample) continue;
+      std::ranges::copy(part.chosen, part.sequence.chosen);
+      std::ranges::copy(part.top, part.sequence.top.begin());
+    }
+    in_flight_.pop_front();
   }
 
   /// Steps wait until `let_go`; with a count, that many steps are let go.
@@ -156,14 +182,73 @@ class FakeRunner final : public StepRunner {
   }
 
   std::atomic<int64_t> steps = 0;
-  std::atomic<int> fail_in = 0;  // that many steps from now one fails; 0: none does
+  std::atomic<int64_t> overlapped = 0;  // steps that were launched while another was in flight
+  std::atomic<int64_t> sampled = 0;     // tokens chosen
+  std::atomic<int> fail_in = 0;         // that many steps from now one fails; 0: none does
   std::atomic<int64_t> copies = 0;
   std::atomic<int64_t> computed = 0;
 
  private:
   struct Slot {
     std::vector<int32_t> history;
+    int32_t chosen = -1;
+    uint64_t step = 0;  // that chose it
   };
+
+  /// A step that was launched, with all that it reads.
+  struct Launched {
+    struct Part {
+      StepSequence sequence;
+      std::vector<int32_t> ids, pages, history, targets;
+      std::vector<uint32_t> mask;
+      std::vector<TokenLogprob> chosen;  // [1 + drafts]
+      std::vector<TokenLogprob> top;
+    };
+
+    Launched(const Step& step, uint64_t of_number)
+        : number(of_number),
+          copies(step.copies.begin(), step.copies.end()),
+          parts(step.sequences.size()) {
+      const auto keep = [](auto& to, auto& span) {
+        to.assign(span.begin(), span.end());
+        span = to;
+      };
+      for (size_t i = 0; i < parts.size(); ++i) {
+        Part& part = parts[i];
+        part.sequence = step.sequences[i];
+        keep(part.ids, part.sequence.ids);
+        keep(part.pages, part.sequence.pages);
+        keep(part.targets, part.sequence.targets);
+        keep(part.history, part.sequence.sampler.history);
+        keep(part.mask, part.sequence.sampler.mask);
+        part.top.resize(part.sequence.top.size());
+        part.chosen.resize(1 + static_cast<size_t>(part.sequence.drafts));
+      }
+    }
+
+    uint64_t number;
+    std::vector<PageCopy> copies;
+    std::vector<Part> parts;
+    bool fails = false;
+    bool done = false;
+    std::string error;
+  };
+
+  void perform(Launched& step) {
+    if (std::exchange(step.done, true)) return;
+    for (const PageCopy& copy : step.copies) {
+      for (int64_t i = 0; i < kPageTokens; ++i) at(copy.to, i) = at(copy.from, i);
+    }
+    try {
+      for (Launched::Part& part : step.parts) {
+        compute(part, step.number);
+        // Half of the step was done: what it has written must not be used.
+        if (step.fails) throw RuntimeError("the fake device is lost");
+      }
+    } catch (const RuntimeError& error) {
+      step.error = error.message();
+    }
+  }
 
   uint64_t& at(int32_t page, int64_t token) {
     return cache_[static_cast<size_t>(page * kPageTokens + token)];
@@ -204,9 +289,13 @@ class FakeRunner final : public StepRunner {
       expect(
           sequence.drafts == 0 || (sequence.sample && sequence.drafts < std::ssize(sequence.ids)),
           "drafts come after a token");
+      if (sequence.pending) {
+        expect(sequence.sample && !sequence.sampler.restart && sequence.ids.size() == 1 &&
+                   !in_flight_.empty(),
+               "what is pending goes on");
+      }
       if (!sequence.sample) continue;
       expect(slots.insert(sequence.sampler.slot).second, "one sequence for each slot");
-      check_slot(sequence.sampler);
     }
     expect(drafts <= kMostDraftedRows, "kMostDraftedRows");
     expect(tokens == step.num_tokens && tokens <= limits_.max_tokens, "max_tokens");
@@ -219,20 +308,30 @@ class FakeRunner final : public StepRunner {
     copies += static_cast<int64_t>(step.copies.size());
   }
 
-  void check_slot(const StepSampler& sampler) {
+  // Fills in what is pending, and checks the slot.
+  void begin(Launched::Part& part, uint64_t number) {
+    StepSampler& sampler = part.sequence.sampler;
+    Slot& slot = slots_.at(size_t(sampler.slot));
+    if (part.sequence.pending) {
+      expect(slot.step + 1 == number, "what is pending comes from the step before");
+      part.ids.back() = slot.chosen;
+      part.history.push_back(slot.chosen);
+      sampler.history = part.history;
+    }
     if (sampler.history.empty()) return;
-    std::vector<int32_t>& known = slots_.at(size_t(sampler.slot)).history;
     if (!sampler.restart) {
-      known.push_back(sampler.history.back());
-      expect(std::ranges::equal(known, sampler.history), "the slot's history goes on");
+      slot.history.push_back(part.ids[part.ids.size() - part.chosen.size()]);
+      expect(std::ranges::equal(slot.history, sampler.history), "the slot's history goes on");
     }
     expect(static_cast<int64_t>(sampler.history.size()) ==
                sampler.prompt_tokens + sampler.num_new_tokens,
            "the history has prompt and new tokens");
-    known.assign(sampler.history.begin(), sampler.history.end());
+    slot.history.assign(sampler.history.begin(), sampler.history.end());
   }
 
-  void compute(const StepSequence& sequence) {
+  void compute(Launched::Part& part, uint64_t number) {
+    StepSequence& sequence = part.sequence;
+    if (sequence.sample) begin(part, number);
     uint64_t sum = 0;
     for (int64_t i = 0; i < sequence.position; ++i) {
       sum += at(sequence.pages[size_t(i / kPageTokens)], i % kPageTokens);
@@ -242,7 +341,7 @@ class FakeRunner final : public StepRunner {
       const uint64_t key = FakeModel::key(sum, sequence.ids[row], position);
       at(sequence.pages[size_t(position / kPageTokens)], position % kPageTokens) = key;
       sum += key;
-      if (sequence.sample) sample(sequence, row, sum);
+      if (sequence.sample) sample(part, row, sum, number);
       if (row >= sequence.targets.size()) continue;
       const std::vector<float> logprobs = model_.logprobs(sum, sequence.ids[row]);
       sequence.target_logprobs[row] = logprobs[size_t(sequence.targets[row])];
@@ -252,23 +351,29 @@ class FakeRunner final : public StepRunner {
   }
 
   // What is chosen after a row, where something is.
-  void sample(const StepSequence& sequence, size_t row, uint64_t sum) const {
-    const size_t rows = 1 + static_cast<size_t>(sequence.drafts);
+  void sample(Launched::Part& part, size_t row, uint64_t sum, uint64_t number) {
+    const StepSequence& sequence = part.sequence;
+    const size_t rows = part.chosen.size();
     const size_t first = sequence.ids.size() - rows;
     if (row < first) return;
     StepSampler sampler = sequence.sampler;
     sampler.num_new_tokens += static_cast<int64_t>(row - first);
-    const size_t num_top = sequence.top.size() / rows;
-    model_.sample(sum, sequence.ids[row], sampler, sequence.chosen + (row - first),
-                  sequence.top.subspan((row - first) * num_top, num_top));
+    const size_t num_top = part.top.size() / rows;
+    model_.sample(sum, sequence.ids[row], sampler, &part.chosen[row - first],
+                  std::span(part.top).subspan((row - first) * num_top, num_top));
+    slots_[size_t(sampler.slot)].chosen = part.chosen.back().id;
+    slots_[size_t(sampler.slot)].step = number;
+    ++sampled;
   }
 
   const RunnerLimits limits_;
+  const bool overlaps_;
   const FakeModel model_;
   const std::unique_ptr<FakeRunner> draft_;
   GenerationMemoryPlan plan_;
   std::vector<uint64_t> cache_;
   std::vector<Slot> slots_;
+  std::deque<Launched> in_flight_;
   std::mutex mutex_;
   std::condition_variable changed_;
   int64_t allowed_ = std::numeric_limits<int64_t>::max();

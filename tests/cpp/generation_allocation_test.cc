@@ -40,7 +40,7 @@ class CountingRunner final : public StepRunner {
  public:
   const RunnerLimits& limits() const override { return limits_; }
   const GenerationMemoryPlan& memory_plan() const override { return plan_; }
-  void run(const Step& step) override {
+  void launch(const Step& step) override {
     // The first step ends when all requests are there, so that they run together.
     while (!all_submitted) std::this_thread::yield();
     if (steps < kSteps) counts[steps] = allocations;
@@ -96,12 +96,13 @@ class CountingModel final : public StepRunner {
 
   const RunnerLimits& limits() const override { return model_->limits(); }
   const GenerationMemoryPlan& memory_plan() const override { return model_->memory_plan(); }
-  void run(const Step& step) override {
+  void launch(const Step& step) override {
     while (!all_submitted) std::this_thread::yield();
     if (steps < kSteps) counts[steps] = allocations;
     ++steps;
-    model_->run(step);
+    model_->launch(step);
   }
+  void wait() override { model_->wait(); }
 
   std::atomic<bool> all_submitted = false;
   size_t steps = 0;

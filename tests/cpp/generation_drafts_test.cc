@@ -37,11 +37,12 @@ struct Opened {
 
 // `flaw`: FakeModel::flaw of a draft model.
 Opened open(const RunnerLimits& limits, int64_t draft_tokens, bool by_model = false,
-            uint64_t flaw = 0, int64_t draft_context = 0) {
+            uint64_t flaw = 0, int64_t draft_context = 0, bool overlaps = true) {
   RunnerLimits of_draft = limits;
   if (draft_context > 0) of_draft.max_context = draft_context;
-  auto draft = by_model ? std::make_unique<FakeRunner>(of_draft, kRepeats, flaw) : nullptr;
-  auto runner = std::make_unique<FakeRunner>(limits, kRepeats, 0, std::move(draft));
+  auto draft =
+      by_model ? std::make_unique<FakeRunner>(of_draft, overlaps, kRepeats, flaw) : nullptr;
+  auto runner = std::make_unique<FakeRunner>(limits, overlaps, kRepeats, 0, std::move(draft));
   FakeRunner* const opened = runner.get();
   return {opened,
           make_generation_session(std::move(runner), options_of(limits, draft_tokens, by_model))};
@@ -296,7 +297,7 @@ TEST(drafts_take_no_page_from_others) {
   };
   const auto grow_to = [](Sequence& sequence, int64_t size) {
     sequence.tokens.resize(size_t(size), sequence.tokens[0]);
-    sequence.computed = size - 1;
+    sequence.computed = sequence.committed = size - 1;
   };
   CHECK(step().sequences[1].drafts == 0);  // prompts
   grow_to(first, 62);
@@ -308,14 +309,14 @@ TEST(drafts_take_no_page_from_others) {
   CHECK(planned.sequences[0].drafts == 2 && planned.sequences[0].ids.size() == 3);
   CHECK(planned.sequences[1].drafts == 4 && planned.sequences[1].pages.size() == 3);
   CHECK(scheduler.stats().preemptions == 0);
-  scheduler.settle(first, 0);
+  scheduler.settle(first, 2, 0);
   CHECK(first.computed == 62 && first.pages.size() == 1);
   // With a free page they go beyond; what they do not reach is given back.
   scheduler.finish(second);
   grow_to(first, 63);
   first.speculation->length = DraftLength(8);
   CHECK(step().sequences[0].drafts == 4 && first.pages.size() == 2);
-  scheduler.settle(first, 0);
+  scheduler.settle(first, 4, 0);
   CHECK(first.computed == 63 && first.pages.size() == 1);
   scheduler.check();
 }

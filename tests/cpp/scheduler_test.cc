@@ -47,18 +47,16 @@ struct Bench {
   // One step; returns "first token of the prompt: position+count" of each of its sequences.
   std::string step() {
     const Step step = scheduler.plan();
-    std::string planned;
-    for (size_t i = 0; i < step.sequences.size(); ++i) {
-      const StepSequence& sequence = step.sequences[i];
-      planned += concat(i == 0 ? "" : " ", scheduler.planned()[i]->tokens[0], ":",
-                        sequence.position, "+", sequence.ids.size());
-    }
     if (step.sequences.empty()) return "nothing";
     runner.run(step);
-    scheduler.commit();
-    for (size_t i = 0; i < step.sequences.size(); ++i) {
-      Sequence& sequence = *scheduler.planned()[i];
-      if (!step.sequences[i].sample) continue;
+    std::string planned;
+    const PlannedStep& done = scheduler.commit();
+    for (size_t i = 0; i < done.parts.size(); ++i) {
+      const StepSequence& part = done.sequences[i];
+      Sequence& sequence = *done.parts[i].sequence;
+      planned +=
+          concat(i == 0 ? "" : " ", sequence.tokens[0], ":", part.position, "+", part.ids.size());
+      if (!part.sample) continue;
       sequence.tokens.push_back(sequence.chosen.id);
       if (sequence.size() == sequence.job->max_size) scheduler.finish(sequence);
     }
