@@ -1,11 +1,13 @@
 // The CPU as a device. Its memory is host memory, and its threads are a pool.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "core/format.h"
 #include "cpu/gemm.h"
@@ -26,6 +28,31 @@ class InPlaceUpload final : public UploadBuffer {
 
  private:
   void* to_;
+};
+
+/// Copies when it is asked to, so that later work may overwrite the place.
+class CopiedReadback final : public ReadbackBuffer {
+ public:
+  CopiedReadback(const void* from, size_t bytes) : from_(from) {
+    for (auto& slot : slots_) slot.resize(bytes);
+  }
+  void fetch(size_t bytes) override {
+    std::vector<char>& slot = slots_[(oldest_ + pending_++) % kSlots];
+    if (bytes > 0) std::memcpy(slot.data(), from_, bytes);
+  }
+  const void* wait() override {
+    const std::vector<char>& slot = slots_[oldest_];
+    oldest_ = (oldest_ + 1) % kSlots;
+    --pending_;
+    return slot.data();
+  }
+  void drop() noexcept override { pending_ = 0; }
+
+ private:
+  const void* from_;
+  std::array<std::vector<char>, kSlots> slots_;
+  size_t oldest_ = 0;
+  size_t pending_ = 0;
 };
 
 class CpuContext final : public DeviceContext {
@@ -49,6 +76,10 @@ class CpuContext final : public DeviceContext {
   size_t free_bytes() const override { return free_host_memory(); }
   std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t) override {
     return std::make_unique<InPlaceUpload>(device_to);
+  }
+  std::unique_ptr<ReadbackBuffer> make_readback_buffer(const void* device_from,
+                                                       size_t bytes) override {
+    return std::make_unique<CopiedReadback>(device_from, bytes);
   }
   void synchronize() override {}
   double elapsed_ms(const std::function<void()>& work) override {

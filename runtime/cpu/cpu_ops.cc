@@ -134,6 +134,10 @@ class CpuOps final : public Ops {
     const Use use(context_);
     cpu::count_tokens(args);
   }
+  void do_begin_step(const BeginStepArgs& args) override {
+    const Use use(context_);
+    cpu::begin_step(args);
+  }
 
   void do_add_lora(const LoraArgs& args) override {
     context_.check_dtype(args.x.dtype);

@@ -265,4 +265,15 @@ void count_tokens(const CountTokensArgs& args) {
   }
 }
 
+void begin_step(const BeginStepArgs& args) {
+  for (int64_t b = 0; b < args.batch.num_sequences; ++b) {
+    std::copy(args.pages + args.page_begins[b], args.pages + args.page_begins[b + 1],
+              args.table + b * args.table_stride);
+    int32_t& id = args.ids[args.batch.cu_seqlens[b + 1] - 1];
+    if (args.sources[b] >= 0) id = std::max(args.tokens[args.sources[b]], 0);
+    const int32_t slot = args.count_slots[b];
+    if (slot >= 0) ++args.counts.as<int32_t>()[slot * args.counts.row_stride + id];
+  }
+}
+
 }  // namespace packhorse::cpu

@@ -3,11 +3,13 @@
 
 #include "cpu/thread_pool.h"
 #include "ops/sample_args.h"
+#include "ops/step_args.h"
 
 namespace packhorse::cpu {
 
 size_t sample_workspace(int64_t vocab_size, int64_t num_biases, int threads);
 void sample(const SampleArgs& args, ThreadPool& pool);
 void count_tokens(const CountTokensArgs& args);
+void begin_step(const BeginStepArgs& args);
 
 }  // namespace packhorse::cpu

@@ -25,6 +25,9 @@ class CudaContext final : public DeviceContext {
   size_t free_bytes() const override;
   void drop_downloads() noexcept override { downloads_.drop(stream_); }
   std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t bytes) override;
+  std::unique_ptr<ReadbackBuffer> make_readback_buffer(const void* device_from,
+                                                       size_t bytes) override;
+  bool asynchronous() const override { return true; }
   void synchronize() override;
   std::vector<RecordingBounds> recording_bounds(int64_t max_tokens,
                                                 int64_t max_seqlen) const override;

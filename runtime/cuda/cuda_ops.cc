@@ -32,6 +32,7 @@
 #include "cuda/rows/pool.h"
 #include "cuda/rows/rotate.h"
 #include "cuda/rows/sparse_pool.h"
+#include "cuda/sampling/begin_step.h"
 #include "cuda/sampling/sampling.h"
 #include "packhorse/error.h"
 
@@ -387,6 +388,11 @@ class CudaOps final : public Ops {
   void do_count_tokens(const CountTokensArgs& args) override {
     const DeviceGuard guard(device_);
     launch_count_tokens(args, stream_);
+  }
+
+  void do_begin_step(const BeginStepArgs& args) override {
+    const DeviceGuard guard(device_);
+    launch_begin_step(args, stream_);
   }
 
   void gemm(const GemmParams& params) {

@@ -37,7 +37,7 @@ struct Sequence {
   int64_t published = 0;        // pages of it that are published, the first ones
   int64_t computed = 0;         // tokens cached when the steps in flight have run
   int64_t committed = 0;        // of these, the tokens of steps that were collected
-  bool pending = false;         // a step in flight chooses its next token
+  int64_t pending = 0;          // tokens that steps in flight choose for it
   uint64_t epoch = 0;           // how often it has given back its pages
   int32_t slot = -1;            // where it runs
   bool restart = true;          // StepSampler::restart of its next sampled step; of drafts, always
@@ -52,7 +52,7 @@ struct Sequence {
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
   /// Tokens to compute before the next one can be chosen; a pending one is among them.
-  int64_t remaining() const { return size() + (pending ? 1 : 0) - computed; }
+  int64_t remaining() const { return size() + pending - computed; }
   std::span<const int32_t> new_ids() const;
 };
 

@@ -1,6 +1,7 @@
 #include "generation/model_runner.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -23,7 +24,7 @@ namespace {
 constexpr double kShareOfFree = 0.9;
 
 struct RunnerBuffers {
-  int32_t* inputs = nullptr;  // [StepLayout::size]
+  StepBuffers step;
   StemBuffers stem;
   LayerBuffers layers;
   ChooserBuffers chooser;
@@ -58,13 +59,14 @@ RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options) {
           .num_pages = 0,
           .max_tokens = options.max_tokens,
           .max_sequences = options.max_sequences,
-          .max_adapters = options.max_adapters};
+          .max_adapters = options.max_adapters,
+          .max_drafts = most_drafts(options)};
 }
 
 ChooserShape chooser_shape(const Spec& spec, const GenerationOptions& options) {
   return {.rows = options.max_sequences + most_drafts(options),
-          .vocab_size = spec.stem.vocab_size,
-          .num_slots = options.max_sequences};
+          .num_slots = options.max_sequences,
+          .vocab_size = spec.stem.vocab_size};
 }
 
 void check_spec(const Spec& spec) {
@@ -89,10 +91,9 @@ RunnerBuffers take_buffers(const Spec& spec, const ModelWeights& weights,
   const DType dtype = weights.stem.word_table.dtype;
   const ChooserShape chooser = chooser_shape(spec, options);
   RunnerBuffers buffers;
-  // Counts live from step to step, so that they share no bytes with the scratch of a step.
-  const CountBuffers counts = take_count_buffers(chooser.num_slots, chooser.vocab_size, arena);
+  const LastingBuffers lasting = take_lasting_buffers(chooser, arena);
   const StepLayout layout(limits_of(spec, options), longest_table(spec));
-  buffers.inputs = arena.take_array<int32_t>("inputs", static_cast<size_t>(layout.size));
+  buffers.step = take_step_buffers(layout, limits_of(spec, options), arena);
   buffers.layers = take_layer_buffers(spec, weights.stack, capacity, dtype, *backend.ops, arena);
   {
     const Arena::Scope stem(arena);
@@ -103,7 +104,7 @@ RunnerBuffers take_buffers(const Spec& spec, const ModelWeights& weights,
     take_block_buffers(spec, weights.stack, capacity, *backend.ops, arena, buffers.layers);
   }
   buffers.chooser =
-      take_chooser_buffers(chooser, counts, *weights.heads.lm, dtype, *backend.ops, arena);
+      take_chooser_buffers(chooser, lasting, *weights.heads.lm, dtype, *backend.ops, arena);
   return buffers;
 }
 
@@ -246,13 +247,12 @@ class ModelRunner final : public StepRunner {
         cache_memory_(device().allocate(plan_.kv_cache.bytes)),
         buffers_(carve_buffers(options)),
         cache_(carve_cache(planned.shape, planned.num_pages)),
-        inputs_(limits_, StepLayout(limits_, longest_table(model_.spec)), buffers_.inputs,
-                device()),
+        inputs_(limits_, StepLayout(limits_, longest_table(model_.spec)), buffers_.step, device()),
         adapter_capacity_(adapter_capacity(options)),
         adapters_(carve_adapters()),
         loaded_(static_cast<size_t>(options.max_adapters)),
         chooser_(chooser_shape(model_.spec, options), *model_.spec.heads.lm,
-                 *model_.weights->heads.lm, buffers_.chooser, model_.backend) {
+                 *model_.weights->heads.lm, buffers_.chooser, inputs_, model_.backend) {
     limits_.num_pages = planned.num_pages;
     warm_up(-1);
     if (options.max_adapters > 0) {  // of an empty slot, but with all operators of adapters
@@ -276,18 +276,32 @@ class ModelRunner final : public StepRunner {
   const GenerationMemoryPlan& memory_plan() const override { return plan_; }
   StepRunner* draft() override { return draft_.get(); }
 
+  bool overlaps() const override { return device().asynchronous(); }
+
   void launch(const Step& step) override {
     cache_.copy(step.copies, device());
-    if (step.sequences.empty()) return;
-    const TokenBatch tokens = inputs_.upload(step);
+    chooser_.begin(step);
+    const TokenBatch tokens = inputs_.write(step, chooser_.row_of_slot());
+    chooser_.write_rows();
+    inputs_.send();
     const AdapterBatch adapters = adapters_of(step);
     const bool adapted = std::ranges::any_of(adapters.uses, std::identity());
-    if (!launch(tokens.batch, adapted ? adapted_recordings_ : recordings_)) {
-      encode(tokens, inputs_.max_kv_len(), adapted ? &adapters : nullptr);
+    const StepRecordings* recorded =
+        find(tokens.batch, adapted ? adapted_recordings_ : recordings_);
+    if (recorded != nullptr && chooser_.is_plain()) {
+      recorded->whole[chooser_.wants_logprobs() ? 1 : 0]->launch();
+    } else {
+      if (recorded != nullptr) {
+        recorded->encoder->launch();
+      } else {
+        encode(tokens, inputs_.max_kv_len(), adapted ? &adapters : nullptr);
+      }
+      chooser_.choose_all(buffers_.layers.hidden.first_rows(tokens.batch.num_tokens));
     }
-    chooser_.run(step, buffers_.layers.hidden.first_rows(tokens.batch.num_tokens));
-    device().synchronize();
+    chooser_.launched();
   }
+
+  void wait() override { chooser_.wait(); }
 
   std::function<void(int32_t)> read_adapter(const WeightSource& source) override {
     if (adapter_capacity_.max_adapters == 0) return StepRunner::read_adapter(source);
@@ -302,8 +316,14 @@ class ModelRunner final : public StepRunner {
     PerTarget<bool> uses = {};
     bool up_in_all_layers = false;
   };
-  /// By the largest number of sequences that each serves, ascending.
-  using Recordings = std::vector<std::pair<int64_t, std::unique_ptr<Recording>>>;
+  /// Of steps of single tokens, of so many sequences at most.
+  struct StepRecordings {
+    int64_t sequences = 0;
+    std::unique_ptr<Recording> encoder;  // without the choice of tokens
+    /// The whole step, where TokenChooser::is_plain; the second with log-probabilities.
+    std::array<std::unique_ptr<Recording>, 2> whole;
+  };
+  using Recordings = std::vector<StepRecordings>;  // by `sequences`, ascending
 
   DeviceContext& device() const { return *model_.backend.device; }
 
@@ -381,25 +401,31 @@ class ModelRunner final : public StepRunner {
     for (int64_t bound = 1;; bound *= 2) {
       const int64_t sequences = std::min(bound, limits_.max_sequences);
       const TokenBatch tokens = inputs_.bounds(sequences, sequences, 1);
-      recordings.push_back(
-          {sequences, device().record([&] { encode(tokens, limits_.max_context, adapters); })});
+      const auto run = [&] { encode(tokens, limits_.max_context, adapters); };
+      const auto run_whole = [&](bool wants_logprobs) {
+        return device().record([&] {
+          run();
+          chooser_.choose(sequences, tokens.batch.counts + 1, wants_logprobs,
+                          buffers_.layers.hidden);
+        });
+      };
+      recordings.push_back({sequences, device().record(run), {run_whole(false), run_whole(true)}});
       if (sequences == limits_.max_sequences) return recordings;
     }
   }
 
-  // Whether there is a recording for such a batch; then it is launched.
-  static bool launch(const BatchView& batch, const Recordings& recordings) {
-    if (batch.max_seqlen != 1) return false;
-    for (const auto& [sequences, recording] : recordings) {
-      if (batch.num_sequences > sequences) continue;
-      recording->launch();
-      return true;
+  // What is recorded for such a batch, or null.
+  static const StepRecordings* find(const BatchView& batch, const Recordings& recordings) {
+    if (batch.max_seqlen != 1) return nullptr;
+    for (const StepRecordings& recorded : recordings) {
+      if (batch.num_sequences <= recorded.sequences) return &recorded;
     }
-    return false;
+    return nullptr;
   }
 
   void encode(const TokenBatch& tokens, int64_t max_kv_len, const AdapterBatch* adapters) {
     Ops& ops = *model_.backend.ops;
+    ops.begin_step(inputs_.begin(tokens.batch, chooser_.tokens(), chooser_.counts()));
     embed(model_.spec.stem, model_.weights->stem, buffers_.stem, tokens, buffers_.layers.hidden,
           ops);
     std::vector<KvPages>& layers = layers_;

@@ -28,8 +28,9 @@ bool needs_host(const Sequence& sequence) {
 // Whether the next step can have the sequence's last token, and no other one.
 bool can_decode(const Sequence& sequence) {
   if (sequence.state != State::kRunning || sequence.remaining() != 1) return false;
-  const bool ends = sequence.size() + 1 >= sequence.job->max_size;
-  return !sequence.pending || !(ends || needs_host(sequence));
+  if (sequence.pending == 0) return true;
+  const bool ends = sequence.size() + sequence.pending >= sequence.job->max_size;
+  return !ends && !needs_host(sequence);
 }
 
 // What stands for a token that the host does not know yet.
@@ -89,7 +90,7 @@ Step Scheduler::plan() {
     part.epoch = sequence.epoch;
     if (step.sample) sequence.restart = part.drafts > 0;  // several tokens may come
     sequence.computed += part.count - part.drafts;
-    sequence.pending = step.sample;
+    sequence.pending += step.sample ? 1 : 0;
     ++sequence.job->in_flight;
   }
   if (!next.parts.empty()) ++num_in_flight_;
@@ -144,9 +145,9 @@ void Scheduler::build(const PlannedStep::Part& part, StepSequence& step) const {
   const auto position = static_cast<size_t>(sequence.computed);
   const auto count = static_cast<size_t>(part.count - part.drafts);
   const std::span<const int32_t> tokens = sequence.tokens;
-  const int64_t size = sequence.size() + (sequence.pending ? 1 : 0);
+  const int64_t size = sequence.size() + sequence.pending;
   step = {};
-  step.pending = sequence.pending;
+  step.pending = sequence.pending > 0;
   step.drafts = part.drafts;
   // What is pending is the only token of its sequence.
   step.ids = step.pending ? std::span(&kPendingId, 1) : tokens.subspan(position, count);
@@ -192,7 +193,7 @@ const PlannedStep& Scheduler::commit() {
     sequence.committed += part.count - part.drafts;
     stats_.drafted_tokens += part.drafts;
     if (plan.sequences[i].sample) {
-      sequence.pending = false;
+      --sequence.pending;
       ++stats_.new_tokens;
     }
     publish(sequence);

@@ -137,7 +137,7 @@ void Scheduler::give_back(Sequence& sequence) {
   pool_.release_all(sequence.pages);
   sequence.published = 0;
   sequence.computed = sequence.committed = 0;
-  sequence.pending = false;
+  sequence.pending = 0;
   ++sequence.epoch;
 }
 

@@ -2,82 +2,135 @@
 
 #include <algorithm>
 
+#include "generation/token_counts.h"
+
 namespace packhorse {
 
-StepLayout::StepLayout(const RunnerLimits& limits, int64_t pages_of_sequence) {
+StepLayout::StepLayout(const RunnerLimits& limits, int64_t pages_of_sequence)
+    : table_stride(pages_of_sequence) {
   // Blocks begin at multiples of 256 bytes, as buffers of the arena do.
-  const auto aligned = [](int64_t count) { return (count + 63) / 64 * 64; };
-  counts = 0;
-  cu_seqlens = aligned(2);
-  kv_lens = cu_seqlens + aligned(limits.max_sequences + 1);
-  ids = kv_lens + aligned(limits.max_sequences);
-  positions = ids + aligned(limits.max_tokens);
-  adapters = positions + aligned(limits.max_tokens);
-  table = adapters + aligned(limits.max_adapters > 0 ? limits.max_tokens : 0);
-  table_stride = pages_of_sequence;
-  size = table + aligned(limits.max_sequences * table_stride);
+  size_t end = 0;
+  const auto take = [&](int64_t count, size_t bytes = sizeof(int32_t)) {
+    const size_t begin = end;
+    end = (begin + static_cast<size_t>(count) * bytes + 255) / 256 * 256;
+    return begin;
+  };
+  counts = take(2);
+  cu_seqlens = take(limits.max_sequences + 1);
+  kv_lens = take(limits.max_sequences);
+  sources = take(limits.max_sequences);
+  count_slots = take(limits.max_sequences);
+  page_begins = take(limits.max_sequences + 1);
+  hidden_rows = take(limits.max_chosen());
+  settings = take(limits.max_chosen(), sizeof(SamplingRow));
+  ids = take(limits.max_tokens);
+  positions = take(limits.max_tokens);
+  adapters = take(limits.max_adapters > 0 ? limits.max_tokens : 0);
+  pages = take(limits.max_sequences * table_stride);
+  size = end;
 }
 
-StepInputs::StepInputs(const RunnerLimits& limits, const StepLayout& layout, int32_t* buffer,
-                       DeviceContext& device)
+StepBuffers take_step_buffers(const StepLayout& layout, const RunnerLimits& limits, Arena& arena) {
+  StepBuffers buffers;
+  buffers.inputs = arena.take_array<char>("inputs", layout.size);
+  buffers.table = arena.take_array<int32_t>(
+      "block_tables", static_cast<size_t>(limits.max_sequences * layout.table_stride));
+  return buffers;
+}
+
+StepInputs::StepInputs(const RunnerLimits& limits, const StepLayout& layout,
+                       const StepBuffers& buffers, DeviceContext& device)
     : limits_(limits),
       layout_(layout),
-      buffer_(buffer),
-      uploads_(
-          device.make_upload_buffer(buffer, static_cast<size_t>(layout.size) * sizeof(int32_t))) {}
+      buffers_(buffers),
+      uploads_(device.make_upload_buffer(buffers.inputs, layout.size)),
+      row_uploads_(device.make_upload_buffer(buffers.inputs + layout.hidden_rows,
+                                             layout.ids - layout.hidden_rows)) {}
 
-TokenBatch StepInputs::upload(const Step& step) {
+TokenBatch StepInputs::write(const Step& step, std::span<const int32_t> row_of_slot) {
   const auto num_sequences = static_cast<int64_t>(step.sequences.size());
-  auto* const host = static_cast<int32_t*>(uploads_->acquire());
-  host[layout_.counts] = static_cast<int32_t>(step.num_tokens);
-  host[layout_.counts + 1] = static_cast<int32_t>(num_sequences);
+  host_ = static_cast<char*>(uploads_->acquire());
+  const auto numbers = [&](size_t offset) { return at<int32_t>(host_, offset); };
+  int32_t* const cu_seqlens = numbers(layout_.cu_seqlens);
+  int32_t* const kv_lens = numbers(layout_.kv_lens);
+  int32_t* const page_begins = numbers(layout_.page_begins);
+  numbers(layout_.counts)[0] = static_cast<int32_t>(step.num_tokens);
+  numbers(layout_.counts)[1] = static_cast<int32_t>(num_sequences);
   int32_t token = 0;
+  int32_t page = 0;
   int64_t longest = 0;
   max_kv_len_ = 0;
   for (int64_t i = 0; i < num_sequences; ++i) {
     const StepSequence& sequence = step.sequences[static_cast<size_t>(i)];
-    host[layout_.cu_seqlens + i] = token;
-    host[layout_.kv_lens + i] = static_cast<int32_t>(sequence.kv_len());
-    std::copy(sequence.pages.begin(), sequence.pages.end(),
-              host + layout_.table + i * layout_.table_stride);
+    const StepSampler& sampler = sequence.sampler;
+    cu_seqlens[i] = token;
+    kv_lens[i] = static_cast<int32_t>(sequence.kv_len());
+    page_begins[i] = page;
+    std::copy(sequence.pages.begin(), sequence.pages.end(), numbers(layout_.pages) + page);
+    page += static_cast<int32_t>(sequence.pages.size());
+    numbers(layout_.sources)[i] =
+        sequence.pending ? row_of_slot[static_cast<size_t>(sampler.slot)] : -1;
+    const bool counts = sequence.sample && !sampler.restart && has_penalties(*sampler.sampling);
+    numbers(layout_.count_slots)[i] = counts ? sampler.slot : -1;
     for (size_t j = 0; j < sequence.ids.size(); ++j, ++token) {
-      host[layout_.ids + token] = sequence.ids[j];
-      host[layout_.positions + token] =
+      numbers(layout_.ids)[token] = sequence.ids[j];
+      numbers(layout_.positions)[token] =
           static_cast<int32_t>(sequence.position) + static_cast<int32_t>(j);
-      if (limits_.max_adapters > 0) host[layout_.adapters + token] = sequence.adapter;
+      if (limits_.max_adapters > 0) numbers(layout_.adapters)[token] = sequence.adapter;
     }
     longest = std::max(longest, static_cast<int64_t>(sequence.ids.size()));
     max_kv_len_ = std::max(max_kv_len_, sequence.kv_len());
   }
+  page_begins[num_sequences] = page;
   // A recording goes through max_sequences sequences. Those beyond the step must be empty.
   for (int64_t i = num_sequences; i <= limits_.max_sequences; ++i) {
-    host[layout_.cu_seqlens + i] = token;
-    if (i < limits_.max_sequences) host[layout_.kv_lens + i] = 0;
+    cu_seqlens[i] = token;
+    if (i < limits_.max_sequences) kv_lens[i] = 0;
   }
-  uploads_->send(static_cast<size_t>(layout_.table + num_sequences * layout_.table_stride) *
-                 sizeof(int32_t));
+  bytes_ = layout_.pages + static_cast<size_t>(page) * sizeof(int32_t);
   TokenBatch batch = bounds(step.num_tokens, num_sequences, longest);
   batch.batch.counts = nullptr;
   return batch;
 }
+
+RowInputs StepInputs::acquire_rows() {
+  // The buffer begins with the rows.
+  return rows_at(static_cast<char*>(row_uploads_->acquire()) - layout_.hidden_rows);
+}
+
+void StepInputs::send_rows() { row_uploads_->send(layout_.ids - layout_.hidden_rows); }
 
 TokenBatch StepInputs::bounds(int64_t num_tokens, int64_t num_sequences, int64_t max_seqlen) const {
   TokenBatch batch;
   batch.batch.num_tokens = num_tokens;
   batch.batch.num_sequences = num_sequences;
   batch.batch.max_seqlen = max_seqlen;
-  batch.batch.cu_seqlens = buffer_ + layout_.cu_seqlens;
-  batch.batch.counts = buffer_ + layout_.counts;
-  batch.ids = buffer_ + layout_.ids;
-  batch.position_ids = buffer_ + layout_.positions;
+  batch.batch.cu_seqlens = device_ids(layout_.cu_seqlens);
+  batch.batch.counts = device_ids(layout_.counts);
+  batch.ids = device_ids(layout_.ids);
+  batch.position_ids = device_ids(layout_.positions);
   return batch;
+}
+
+BeginStepArgs StepInputs::begin(const BatchView& batch, const int32_t* tokens,
+                                const TensorView& counts) const {
+  return {.batch = batch,
+          .ids = device_ids(layout_.ids),
+          .sources = device_ids(layout_.sources),
+          .tokens = tokens,
+          .count_slots = device_ids(layout_.count_slots),
+          .counts = counts,
+          .page_begins = device_ids(layout_.page_begins),
+          .pages = device_ids(layout_.pages),
+          .table = buffers_.table,
+          .table_stride = layout_.table_stride};
 }
 
 KvPages StepInputs::pages(const KvPages& layer, int64_t max_kv_len) const {
   KvPages pages = layer;
-  pages.table = buffer_ + layout_.table;
+  pages.table = buffers_.table;
   pages.table_stride = layout_.table_stride;
-  pages.kv_lens = buffer_ + layout_.kv_lens;
+  pages.kv_lens = device_ids(layout_.kv_lens);
   pages.max_kv_len = max_kv_len;
   return pages;
 }

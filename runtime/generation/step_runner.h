@@ -85,6 +85,8 @@ struct RunnerLimits {
   int64_t max_tokens = 0;     // of a step
   int64_t max_sequences = 0;  // of a step
   int64_t max_adapters = 0;   // slots 0 to max_adapters - 1
+  int64_t max_drafts = 0;     // of a step, of all sequences together
+  int64_t max_chosen() const { return max_sequences + max_drafts; }  // tokens of a step
 };
 
 /// Drafts that a step has at most, of all its sequences, and rows of sequences that draft or could:

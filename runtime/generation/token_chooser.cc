@@ -6,126 +6,127 @@
 namespace packhorse {
 namespace {
 
-// Where the inputs of the rows lie, in bytes from the beginning of one block. What most steps bring
-// comes first, so that they send no more than that.
-struct InputLayout {
-  explicit InputLayout(const ChooserShape& shape) {
-    const auto after = [](size_t begin, int64_t count, size_t bytes) {
-      return (begin + static_cast<size_t>(count) * bytes + 255) / 256 * 256;
-    };
-    settings = after(0, shape.rows, sizeof(int32_t));
-    bias_tokens = after(settings, shape.rows, sizeof(SamplingRow));
-    biases = after(bias_tokens, shape.rows * kMostBiases, sizeof(int32_t));
-    masks = after(biases, shape.rows * kMostBiases, sizeof(float));
-    size = after(masks, shape.rows * shape.mask_words(), sizeof(uint32_t));
-  }
-  size_t hidden_rows = 0;  // [rows] int32
-  size_t settings;         // [rows] SamplingRow
-  size_t bias_tokens;      // [rows * kMostBiases] int32
-  size_t biases;           // [rows * kMostBiases] float
-  size_t masks;            // [rows, mask_words] uint32
-  size_t size;
+// Where the results of a chunk of rows lie, in bytes from the beginning of one block. They end with
+// what few ask for, so that no more is copied to the host than somebody wants.
+struct ResultLayout {
+  ResultLayout(int64_t most_rows, size_t num_rows, int32_t num_top)
+      : logprobs(static_cast<size_t>(most_rows) * sizeof(int32_t)),
+        top_tokens(2 * logprobs),
+        top_logprobs(top_tokens + num_rows * static_cast<size_t>(num_top) * sizeof(int32_t)),
+        end(top_logprobs + num_rows * static_cast<size_t>(num_top) * sizeof(float)) {}
+  size_t tokens = 0;    // [most_rows] int32
+  size_t logprobs;      // [most_rows] float
+  size_t top_tokens;    // [num_rows, num_top] int32
+  size_t top_logprobs;  // [num_rows, num_top] float
+  size_t end;
 };
+
+size_t most_result_bytes(const ChooserShape& shape) {
+  return ResultLayout(shape.rows, static_cast<size_t>(shape.rows), kMostTopTokens).end;
+}
 
 template <class T>
 T* at(char* base, size_t offset) {
   return reinterpret_cast<T*>(base + offset);
 }
-
-bool has_penalties(const Sampling& sampling) {
-  return sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 ||
-         sampling.frequency_penalty != 0;
+template <class T>
+const T* at(const char* base, size_t offset) {
+  return reinterpret_cast<const T*>(base + offset);
 }
 
 }  // namespace
 
-ChooserBuffers take_chooser_buffers(const ChooserShape& shape, const CountBuffers& counts,
+LastingBuffers take_lasting_buffers(const ChooserShape& shape, Arena& arena) {
+  const auto biases = static_cast<size_t>(shape.rows * kMostBiases);
+  const auto mask_words = static_cast<size_t>(shape.rows * shape.mask_words());
+  LastingBuffers buffers;
+  buffers.bias_tokens = arena.take_array<int32_t>("bias_tokens", biases);
+  buffers.biases = arena.take_array<float>("biases", biases);
+  buffers.masks = arena.take_array<uint32_t>("token_masks", mask_words);
+  buffers.counts = take_count_buffers(shape.num_slots, shape.vocab_size, arena);
+  buffers.results = arena.take_array<char>("chosen_tokens", most_result_bytes(shape));
+  return buffers;
+}
+
+ChooserBuffers take_chooser_buffers(const ChooserShape& shape, const LastingBuffers& lasting,
                                     const LmWeights& weights, DType dtype, const Ops& ops,
                                     Arena& arena) {
   const int64_t rows = shape.rows;
-  const auto count = static_cast<size_t>(rows);
   ChooserBuffers buffers;
-  buffers.input = arena.take_array<char>("sampling_inputs", InputLayout(shape).size);
+  buffers.lasting = lasting;
   buffers.head = take_lm(weights, rows, HeadArena{arena, ops, {}, dtype});
   buffers.logits = arena.take_matrix("logits", rows, shape.vocab_size, DType::kFloat32);
-  buffers.tokens = arena.take_array<int32_t>("tokens", count);
-  buffers.logprobs = arena.take_array<float>("logprobs", count);
-  buffers.top_tokens = arena.take_array<int32_t>("top_tokens", count * kMostTopTokens);
-  buffers.top_logprobs = arena.take_array<float>("top_logprobs", count * kMostTopTokens);
   SampleArgs args;
   args.logits = buffers.logits;
   args.num_biases = rows * kMostBiases;
   buffers.workspace = arena.take("sampling_workspace", ops.sample_workspace(args));
-  buffers.counts = counts;
   return buffers;
 }
 
 TokenChooser::TokenChooser(const ChooserShape& shape, const LmSpec& spec, const LmWeights& weights,
-                           const ChooserBuffers& buffers, Backend& backend)
+                           const ChooserBuffers& buffers, StepInputs& inputs, Backend& backend)
     : shape_(shape),
       spec_(spec),
       weights_(weights),
       buffers_(buffers),
+      inputs_(inputs),
       device_(*backend.device),
       ops_(*backend.ops),
-      counts_(buffers.counts, device_, ops_),
-      uploads_(device_.make_upload_buffer(buffers.input, InputLayout(shape).size)),
-      tokens_(static_cast<size_t>(shape.rows)),
-      logprobs_(static_cast<size_t>(shape.rows)),
-      top_tokens_(static_cast<size_t>(shape.rows * kMostTopTokens)),
-      top_logprobs_(static_cast<size_t>(shape.rows * kMostTopTokens)) {
-  rows_.reserve(static_cast<size_t>(shape.rows));
+      counts_(buffers.lasting.counts, device_, ops_),
+      bias_token_uploads_(device_.make_upload_buffer(
+          buffers.lasting.bias_tokens,
+          static_cast<size_t>(shape.rows * kMostBiases) * sizeof(int32_t))),
+      bias_uploads_(device_.make_upload_buffer(
+          buffers.lasting.biases, static_cast<size_t>(shape.rows * kMostBiases) * sizeof(float))),
+      mask_uploads_(device_.make_upload_buffer(
+          buffers.lasting.masks,
+          static_cast<size_t>(shape.rows * shape.mask_words()) * sizeof(uint32_t))),
+      results_(device_.make_readback_buffer(buffers.lasting.results, most_result_bytes(shape))),
+      row_of_slot_(static_cast<size_t>(shape.num_slots)),
+      downloaded_(most_result_bytes(shape)) {
+  const auto rows = static_cast<size_t>(shape.rows);
+  rows_.reserve(rows);
+  for (InFlight& step : steps_) step.targets.reserve(rows);
 }
 
-void TokenChooser::run(const Step& step, const TensorView& hidden) {
-  collect(step);
-  const std::span<const Row> rows = rows_;
-  const auto at_once = static_cast<size_t>(shape_.rows);
-  for (size_t first = 0; first < rows.size(); first += at_once) {
-    run(rows.subspan(first, std::min(at_once, rows.size() - first)), hidden);
-  }
-}
+const int32_t* TokenChooser::tokens() const { return at<int32_t>(buffers_.lasting.results, 0); }
 
-void TokenChooser::collect(const Step& step) {
+void TokenChooser::begin(const Step& step) {
   rows_.clear();
+  wants_logprobs_ = false;
   int32_t first_row = 0;
   for (const StepSequence& sequence : step.sequences) {
-    const auto num_rows = static_cast<int32_t>(sequence.ids.size());
-    if (sequence.sample) {
-      const auto drafts = static_cast<int32_t>(sequence.drafts);
-      for (int32_t i = 0; i <= drafts; ++i) {
-        rows_.push_back(sampled_row(sequence, first_row + num_rows - 1 - drafts + i, i));
-      }
-      if (has_penalties(*sequence.sampler.sampling)) counts_.update(sequence.sampler);
+    first_row += static_cast<int32_t>(sequence.ids.size());
+    const auto drafts = static_cast<int32_t>(sequence.drafts);
+    for (int32_t i = 0; sequence.sample && i <= drafts; ++i) {
+      add_sampled(sequence, first_row - 1 - drafts + i, i);
     }
-    const size_t top =
-        sequence.targets.empty() ? 0 : sequence.target_top.size() / sequence.targets.size();
-    for (size_t i = 0; i < sequence.targets.size(); ++i) {
-      Row row;
-      row.hidden_row = first_row + static_cast<int32_t>(i);
-      row.settings.forced = sequence.targets[i];
-      row.wants_logprob = true;
-      row.target_logprob = &sequence.target_logprobs[i];
-      row.top = sequence.target_top.subspan(i * top, top);
-      rows_.push_back(row);
-    }
-    first_row += num_rows;
   }
+  num_sampled_ = rows_.size();
   counts_.flush();
+  first_row = 0;
+  for (const StepSequence& sequence : step.sequences) {
+    add_targets(sequence, first_row);
+    first_row += static_cast<int32_t>(sequence.ids.size());
+  }
+  const auto tells = [](const Row& row) { return !row.target.top.empty(); };
+  plain_ = step.num_tokens == std::ssize(step.sequences) && rows_.size() == num_sampled_ &&
+           num_sampled_ == step.sequences.size() && std::ranges::none_of(rows_, tells);
 }
 
-TokenChooser::Row TokenChooser::sampled_row(const StepSequence& sequence, int32_t hidden_row,
-                                            int32_t number) const {
+void TokenChooser::add_sampled(const StepSequence& sequence, int32_t hidden_row, int32_t number) {
   const size_t num_top = sequence.top.size() / static_cast<size_t>(1 + sequence.drafts);
   const StepSampler& sampler = sequence.sampler;
   const Sampling& sampling = *sampler.sampling;
   Row row;
   row.hidden_row = hidden_row;
+  row.slot = sampler.slot;
   row.sampling = &sampling;
   row.mask = sampler.mask;
-  row.wants_logprob = sampling.logprobs.has_value();
-  row.chosen = sequence.chosen + number;
-  row.top = sequence.top.subspan(static_cast<size_t>(number) * num_top, num_top);
+  row.target = {.wants_logprob = sampling.logprobs.has_value(),
+                .chosen = sequence.chosen + number,
+                .target_logprob = nullptr,
+                .top = sequence.top.subspan(static_cast<size_t>(number) * num_top, num_top)};
   row.settings.temperature = sampling.temperature;
   row.settings.top_p = sampling.top_p;
   row.settings.min_p = sampling.min_p;
@@ -137,92 +138,190 @@ TokenChooser::Row TokenChooser::sampled_row(const StepSequence& sequence, int32_
   row.settings.seed = sampler.seed;
   row.settings.stream = sampler.stream;
   row.settings.draw = static_cast<uint64_t>(sampler.num_new_tokens + number);
-  if (has_penalties(sampling)) row.settings.counts = sampler.slot;
-  return row;
+  if (has_penalties(sampling)) {
+    row.settings.counts = sampler.slot;
+    if (sampler.restart) counts_.restart(sampler);
+  }
+  wants_logprobs_ |= row.target.wants_logprob;
+  rows_.push_back(row);
 }
 
-SampleArgs TokenChooser::upload(std::span<const Row> rows) {
-  const InputLayout layout(shape_);
-  auto* const host = static_cast<char*>(uploads_->acquire());
-  SampleArgs args;
-  size_t end = layout.bias_tokens;
+void TokenChooser::add_targets(const StepSequence& sequence, int32_t first_row) {
+  if (sequence.targets.empty()) return;
+  const size_t top = sequence.target_top.size() / sequence.targets.size();
+  for (size_t i = 0; i < sequence.targets.size(); ++i) {
+    Row row;
+    row.hidden_row = first_row + static_cast<int32_t>(i);
+    row.settings.forced = sequence.targets[i];
+    row.target = {.wants_logprob = true,
+                  .chosen = nullptr,
+                  .target_logprob = &sequence.target_logprobs[i],
+                  .top = sequence.target_top.subspan(i * top, top)};
+    rows_.push_back(row);
+  }
+}
+
+void TokenChooser::write_rows() {
+  // What does not fit at once is written later.
+  if (rows_.size() <= static_cast<size_t>(shape_.rows)) last_ = write(rows_, inputs_.host_rows());
+}
+
+TokenChooser::Chunk TokenChooser::write(std::span<const Row> rows, const RowInputs& to) {
+  Chunk chunk = {.num_rows = rows.size(), .num_top = 0, .wants_logprobs = false};
+  int32_t* bias_tokens = nullptr;
+  float* biases = nullptr;
+  uint32_t* masks = nullptr;
   int32_t num_biases = 0;
   int32_t num_masks = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Row& row = rows[i];
-    at<int32_t>(host, layout.hidden_rows)[i] = row.hidden_row;
+    to.hidden_rows[i] = row.hidden_row;
     SamplingRow settings = row.settings;
     settings.bias_begin = num_biases;
-    if (row.sampling != nullptr) {
+    if (row.sampling != nullptr && !row.sampling->logit_bias.empty()) {
+      if (biases == nullptr) {
+        bias_tokens = static_cast<int32_t*>(bias_token_uploads_->acquire());
+        biases = static_cast<float*>(bias_uploads_->acquire());
+      }
       for (const auto& [token, bias] : row.sampling->logit_bias) {
-        at<int32_t>(host, layout.bias_tokens)[num_biases] = token;
-        at<float>(host, layout.biases)[num_biases++] = bias;
+        bias_tokens[num_biases] = token;
+        biases[num_biases++] = bias;
       }
     }
     settings.bias_end = num_biases;
     if (!row.mask.empty()) {
+      if (masks == nullptr) masks = static_cast<uint32_t*>(mask_uploads_->acquire());
       settings.mask = num_masks++;
-      std::memcpy(at<uint32_t>(host, layout.masks) + settings.mask * shape_.mask_words(),
-                  row.mask.data(), row.mask.size_bytes());
+      std::memcpy(masks + settings.mask * shape_.mask_words(), row.mask.data(),
+                  row.mask.size_bytes());
     }
-    at<SamplingRow>(host, layout.settings)[i] = settings;
-    args.wants_logprobs |= row.wants_logprob;
-    args.num_top = std::max(args.num_top, static_cast<int32_t>(row.top.size()));
+    to.settings[i] = settings;
+    chunk.wants_logprobs |= row.target.wants_logprob;
+    chunk.num_top = std::max(chunk.num_top, static_cast<int32_t>(row.target.top.size()));
   }
-  if (num_biases > 0) end = layout.biases + static_cast<size_t>(num_biases) * sizeof(float);
-  if (num_masks > 0) {
-    end = layout.masks + static_cast<size_t>(num_masks * shape_.mask_words()) * sizeof(uint32_t);
+  if (biases != nullptr) {
+    bias_token_uploads_->send(static_cast<size_t>(num_biases) * sizeof(int32_t));
+    bias_uploads_->send(static_cast<size_t>(num_biases) * sizeof(float));
   }
-  uploads_->send(end);
-  args.rows = at<SamplingRow>(buffers_.input, layout.settings);
-  args.bias_tokens = at<int32_t>(buffers_.input, layout.bias_tokens);
-  args.biases = at<float>(buffers_.input, layout.biases);
-  args.num_biases = num_biases;
-  args.masks = at<uint32_t>(buffers_.input, layout.masks);
-  args.counts = buffers_.counts.counts;
-  args.tokens = buffers_.tokens;
-  args.logprobs = buffers_.logprobs;
-  args.top_tokens = buffers_.top_tokens;
-  args.top_logprobs = buffers_.top_logprobs;
+  if (masks != nullptr) {
+    mask_uploads_->send(static_cast<size_t>(num_masks * shape_.mask_words()) * sizeof(uint32_t));
+  }
+  return chunk;
+}
+
+SampleArgs TokenChooser::sample_args(const Chunk& chunk, int64_t num_rows) const {
+  const ResultLayout layout(shape_.rows, chunk.num_rows, chunk.num_top);
+  char* const results = buffers_.lasting.results;
+  SampleArgs args;
+  args.logits = buffers_.logits.first_rows(num_rows);
+  args.rows = inputs_.device_rows().settings;
+  args.bias_tokens = buffers_.lasting.bias_tokens;
+  args.biases = buffers_.lasting.biases;
+  args.num_biases = shape_.rows * kMostBiases;
+  args.masks = buffers_.lasting.masks;
+  args.counts = counts();
+  args.wants_logprobs = chunk.wants_logprobs;
+  args.num_top = chunk.num_top;
+  args.tokens = at<int32_t>(results, layout.tokens);
+  args.logprobs = at<float>(results, layout.logprobs);
+  args.top_tokens = at<int32_t>(results, layout.top_tokens);
+  args.top_logprobs = at<float>(results, layout.top_logprobs);
   args.workspace = buffers_.workspace;
   return args;
 }
 
-void TokenChooser::run(std::span<const Row> rows, const TensorView& hidden) {
-  SampleArgs args = upload(rows);
-  const auto count = static_cast<int64_t>(rows.size());
-  const TensorView input = buffers_.head.input.first_rows(count);
-  ops_.gather_rows({.x = hidden,
-                    .rows = at<int32_t>(buffers_.input, InputLayout(shape_).hidden_rows),
-                    .out = input});
-  args.logits = buffers_.logits.first_rows(count);
-  make_lm_logits(spec_, weights_, buffers_.head, input, args.logits, nullptr, ops_);
+void TokenChooser::choose(int64_t most, const int32_t* row_count, bool wants_logprobs,
+                          const TensorView& hidden) {
+  SampleArgs args = sample_args({.wants_logprobs = wants_logprobs}, most);
+  args.row_count = row_count;
+  make_lm_logits(spec_, weights_, buffers_.head, hidden.first_rows(most), args.logits, nullptr,
+                 ops_);
   ops_.sample(args);
-  read(rows, args);
 }
 
-void TokenChooser::read(std::span<const Row> rows, const SampleArgs& args) {
-  const DownloadScope downloads(device_);
-  const auto download = [&](auto& to, const auto* from, size_t count) {
-    device_.download(to.data(), from, count * sizeof(*from));
-  };
-  const size_t top = static_cast<size_t>(args.num_top);
-  download(tokens_, args.tokens, rows.size());
-  if (args.wants_logprobs) download(logprobs_, args.logprobs, rows.size());
-  if (top > 0) {
-    download(top_tokens_, args.top_tokens, rows.size() * top);
-    download(top_logprobs_, args.top_logprobs, rows.size() * top);
+void TokenChooser::choose_all(const TensorView& hidden) {
+  const auto at_once = static_cast<size_t>(shape_.rows);
+  if (rows_.size() <= at_once) return compute(last_, hidden);
+  // Log-probabilities of prompts are waited for here. What is chosen comes last, so that it stays
+  // on the device for the next step.
+  std::span<const Row> rows = std::span(rows_).subspan(num_sampled_);
+  while (!rows.empty()) {
+    const std::span<const Row> some = rows.first(std::min(at_once, rows.size()));
+    last_ = write(some, inputs_.acquire_rows());
+    inputs_.send_rows();
+    compute(last_, hidden);
+    download(last_, some);
+    rows = rows.subspan(some.size());
   }
+  rows_.resize(num_sampled_);
+  last_ = write(rows_, inputs_.acquire_rows());
+  inputs_.send_rows();
+  compute(last_, hidden);
+}
+
+void TokenChooser::compute(const Chunk& chunk, const TensorView& hidden) {
+  if (chunk.num_rows == 0) return;
+  const auto count = static_cast<int64_t>(chunk.num_rows);
+  const TensorView input = buffers_.head.input.first_rows(count);
+  ops_.gather_rows({.x = hidden, .rows = inputs_.device_rows().hidden_rows, .out = input});
+  const SampleArgs args = sample_args(chunk, count);
+  make_lm_logits(spec_, weights_, buffers_.head, input, args.logits, nullptr, ops_);
+  ops_.sample(args);
+}
+
+void TokenChooser::download(const Chunk& chunk, std::span<const Row> rows) {
+  const DownloadScope downloads(device_);
+  device_.download(downloaded_.data(), buffers_.lasting.results, bytes_of(chunk));
   device_.synchronize();
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const Row& row = rows[i];
-    if (row.chosen != nullptr) {
-      *row.chosen = {tokens_[i], row.wants_logprob ? logprobs_[i] : 0};
-    }
-    if (row.target_logprob != nullptr) *row.target_logprob = logprobs_[i];
-    for (size_t j = 0; j < row.top.size(); ++j) {
-      row.top[j] = {top_tokens_[i * top + j], top_logprobs_[i * top + j]};
-    }
+  for (size_t i = 0; i < rows.size(); ++i) deliver(chunk, i, rows[i].target, downloaded_.data());
+}
+
+void TokenChooser::launched() {
+  InFlight& step = steps_[(oldest_ + num_in_flight_) % steps_.size()];
+  step.chunk = last_;
+  step.targets.clear();
+  for (const Row& row : rows_) step.targets.push_back(row.target);
+  results_->fetch(bytes_of(last_));
+  ++num_in_flight_;
+  for (size_t i = 0; i < num_sampled_; ++i) {
+    row_of_slot_[static_cast<size_t>(rows_[i].slot)] = static_cast<int32_t>(i);
+  }
+}
+
+void TokenChooser::wait() {
+  const void* results = nullptr;
+  try {
+    results = results_->wait();
+  } catch (...) {
+    results_->drop();
+    num_in_flight_ = 0;
+    throw;
+  }
+  const InFlight& step = steps_[oldest_];
+  oldest_ = (oldest_ + 1) % steps_.size();
+  --num_in_flight_;
+  for (size_t i = 0; i < step.targets.size(); ++i) {
+    deliver(step.chunk, i, step.targets[i], static_cast<const char*>(results));
+  }
+}
+
+size_t TokenChooser::bytes_of(const Chunk& chunk) const {
+  if (chunk.num_rows == 0) return 0;
+  const ResultLayout layout(shape_.rows, chunk.num_rows, chunk.num_top);
+  return chunk.num_top > 0 || chunk.wants_logprobs ? layout.end : layout.logprobs;
+}
+
+void TokenChooser::deliver(const Chunk& chunk, size_t row, const Target& target,
+                           const char* results) const {
+  const ResultLayout layout(shape_.rows, chunk.num_rows, chunk.num_top);
+  const float logprob = target.wants_logprob ? at<float>(results, layout.logprobs)[row] : 0;
+  if (target.chosen != nullptr)
+    *target.chosen = {at<int32_t>(results, layout.tokens)[row], logprob};
+  if (target.target_logprob != nullptr) *target.target_logprob = logprob;
+  const size_t first = row * static_cast<size_t>(chunk.num_top);
+  for (size_t j = 0; j < target.top.size(); ++j) {
+    target.top[j] = {at<int32_t>(results, layout.top_tokens)[first + j],
+                     at<float>(results, layout.top_logprobs)[first + j]};
   }
 }
 

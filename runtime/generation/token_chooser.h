@@ -2,12 +2,14 @@
 // settings of their requests choose from these.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "core/arena.h"
+#include "generation/step_inputs.h"
 #include "generation/step_runner.h"
 #include "generation/token_counts.h"
 #include "model/heads/lm.h"
@@ -19,28 +21,34 @@ namespace packhorse {
 
 /// Sizes of the stage.
 struct ChooserShape {
-  int64_t rows = 0;  // rows of logits at once
+  int64_t rows = 0;       // rows of logits at once, and most tokens that a step chooses
+  int64_t num_slots = 0;  // of sequences
   int64_t vocab_size = 0;
-  int64_t num_slots = 0;  // of sequences whose tokens are counted
 
   int64_t mask_words() const { return (vocab_size + 31) / 32; }
 };
 
-struct ChooserBuffers {
-  char* input = nullptr;  // see InputLayout in token_chooser.cc
-  LmScratch head;
-  TensorView logits;              // [rows, vocab_size] float32
-  int32_t* tokens = nullptr;      // [rows]
-  float* logprobs = nullptr;      // [rows]
-  int32_t* top_tokens = nullptr;  // [rows, kMostTopTokens]
-  float* top_logprobs = nullptr;  // [rows, kMostTopTokens]
-  void* workspace = nullptr;      // of sampling
+/// What is written before the encoder runs, or read after the next step has begun, and so shares no
+/// bytes with the scratch of a step.
+struct LastingBuffers {
   CountBuffers counts;
+  int32_t* bias_tokens = nullptr;  // [rows * kMostBiases]
+  float* biases = nullptr;         // [rows * kMostBiases]
+  uint32_t* masks = nullptr;       // [rows, mask_words]
+  char* results = nullptr;         // see ResultLayout in token_chooser.cc
+};
+LastingBuffers take_lasting_buffers(const ChooserShape& shape, Arena& arena);
+
+struct ChooserBuffers {
+  LastingBuffers lasting;
+  LmScratch head;
+  TensorView logits;          // [rows, vocab_size] float32
+  void* workspace = nullptr;  // of sampling
 };
 
-/// Takes the buffers from the arena, both when it counts and when it carves. They hold nothing from
-/// one step to the next, but for `counts`, which the caller has taken where nothing overwrites it.
-ChooserBuffers take_chooser_buffers(const ChooserShape& shape, const CountBuffers& counts,
+/// Takes the buffers from the arena, both when it counts and when it carves. But for `lasting` they
+/// hold nothing from one step to the next.
+ChooserBuffers take_chooser_buffers(const ChooserShape& shape, const LastingBuffers& lasting,
                                     const LmWeights& weights, DType dtype, const Ops& ops,
                                     Arena& arena);
 
@@ -48,44 +56,99 @@ class TokenChooser {
  public:
   /// The arguments outlive the object.
   TokenChooser(const ChooserShape& shape, const LmSpec& spec, const LmWeights& weights,
-               const ChooserBuffers& buffers, Backend& backend);
+               const ChooserBuffers& buffers, StepInputs& inputs, Backend& backend);
 
-  /// Fills in the results of the step, whose rows of the last hidden state are `hidden`.
-  void run(const Step& step, const TensorView& hidden);
+  // A step: `begin`, `write_rows`, then `choose_all` or a recording of `choose`, then `launched`.
+  // `wait` is called for each step that was launched, later.
+
+  /// Looks at what the step wants.
+  void begin(const Step& step);
+  /// Writes the rows of the step that StepInputs is writing, and uploads what they have besides.
+  void write_rows();
+  /// Whether `choose` does all that the step wants: each of its sequences has one token, which is
+  /// row i of the batch for sequence i, and chooses one, and that is all.
+  bool is_plain() const { return plain_; }
+  bool wants_logprobs() const { return wants_logprobs_; }
+  /// Chooses a token from each of the rows of a plain step, of which there are at most `most`. How
+  /// many there are is read from `row_count`. Can be recorded.
+  void choose(int64_t most, const int32_t* row_count, bool wants_logprobs,
+              const TensorView& hidden);
+  /// Does what any step wants. Its rows of the last hidden state are `hidden`.
+  void choose_all(const TensorView& hidden);
+  /// The step is in flight.
+  void launched();
+  /// Waits for the oldest step in flight, and fills in its results. On an error none is in flight.
+  void wait();
+
+  /// The row that has chosen the token of each slot in the last step: [num_slots].
+  std::span<const int32_t> row_of_slot() const { return row_of_slot_; }
+  /// The tokens that the last step has chosen, by row, on the device.
+  const int32_t* tokens() const;
+  const TensorView& counts() const { return buffers_.lasting.counts.counts; }
 
  private:
-  // One row of logits that is wanted, and where its results go.
-  struct Row {
-    int32_t hidden_row = 0;
-    SamplingRow settings;
-    const Sampling* sampling = nullptr;  // null: a row of a prompt
-    std::span<const uint32_t> mask;
+  // Where the results of a row go.
+  struct Target {
     bool wants_logprob = false;
     TokenLogprob* chosen = nullptr;
     float* target_logprob = nullptr;
     std::span<TokenLogprob> top;
   };
+  // One row of logits that is wanted.
+  struct Row {
+    int32_t hidden_row = 0;
+    int32_t slot = -1;  // where it chooses a token
+    SamplingRow settings;
+    const Sampling* sampling = nullptr;  // null: a row of a prompt
+    std::span<const uint32_t> mask;
+    Target target;
+  };
+  // Rows that are computed together, and whose results come together.
+  struct Chunk {
+    size_t num_rows = 0;
+    int32_t num_top = 0;
+    bool wants_logprobs = false;
+  };
+  struct InFlight {
+    Chunk chunk;
+    std::vector<Target> targets;
+  };
 
-  void collect(const Step& step);
   /// `number`: of the rows that tokens of the sequence are chosen from.
-  Row sampled_row(const StepSequence& sequence, int32_t hidden_row, int32_t number) const;
-  void run(std::span<const Row> rows, const TensorView& hidden);
-  SampleArgs upload(std::span<const Row> rows);
-  void read(std::span<const Row> rows, const SampleArgs& args);
+  void add_sampled(const StepSequence& sequence, int32_t hidden_row, int32_t number);
+  void add_targets(const StepSequence& sequence, int32_t first_row);
+  Chunk write(std::span<const Row> rows, const RowInputs& to);
+  void compute(const Chunk& chunk, const TensorView& hidden);
+  SampleArgs sample_args(const Chunk& chunk, int64_t num_rows) const;
+  void download(const Chunk& chunk, std::span<const Row> rows);
+  size_t bytes_of(const Chunk& chunk) const;
+  void deliver(const Chunk& chunk, size_t row, const Target& target, const char* results) const;
 
   const ChooserShape shape_;
   const LmSpec& spec_;
   const LmWeights& weights_;
   const ChooserBuffers& buffers_;
+  StepInputs& inputs_;
   DeviceContext& device_;
   Ops& ops_;
   TokenCounts counts_;
-  const std::unique_ptr<UploadBuffer> uploads_;
-  std::vector<Row> rows_;
-  std::vector<int32_t> tokens_;  // results on the host
-  std::vector<float> logprobs_;
-  std::vector<int32_t> top_tokens_;
-  std::vector<float> top_logprobs_;
+  const std::unique_ptr<UploadBuffer> bias_token_uploads_;
+  const std::unique_ptr<UploadBuffer> bias_uploads_;
+  const std::unique_ptr<UploadBuffer> mask_uploads_;
+  const std::unique_ptr<ReadbackBuffer> results_;
+
+  // The step that is being launched.
+  std::vector<Row> rows_;   // those that choose a token first
+  size_t num_sampled_ = 0;  // of them
+  bool plain_ = false;
+  bool wants_logprobs_ = false;  // a row that chooses a token
+  Chunk last_;                   // what was computed last, whose results come with `wait`
+  std::vector<int32_t> row_of_slot_;
+
+  std::array<InFlight, StepRunner::kMostInFlight> steps_;
+  size_t oldest_ = 0;
+  size_t num_in_flight_ = 0;
+  std::vector<char> downloaded_;  // results of rows that are waited for at a launch
 };
 
 }  // namespace packhorse

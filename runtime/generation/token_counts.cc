@@ -19,8 +19,7 @@ TokenCounts::TokenCounts(const CountBuffers& buffers, DeviceContext& device, Ops
   slots_.reserve(kCountedTokens);
 }
 
-void TokenCounts::update(const StepSampler& sampler) {
-  if (!sampler.restart) return add(sampler.history.back(), sampler.slot, false);
+void TokenCounts::restart(const StepSampler& sampler) {
   flush();
   auto* const host = static_cast<int32_t*>(uploads_->acquire());
   host[0] = sampler.slot;

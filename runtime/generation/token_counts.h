@@ -24,12 +24,20 @@ struct CountBuffers {
 /// `counts` has to keep its values from step to step.
 CountBuffers take_count_buffers(int64_t num_slots, int64_t vocab_size, Arena& arena);
 
+/// Whether tokens are counted for a request.
+inline bool has_penalties(const Sampling& sampling) {
+  return sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 ||
+         sampling.frequency_penalty != 0;
+}
+
+/// Counts histories from their beginning. The one token that a sequence has more in each step after
+/// that is counted by the operator begin_step.
 class TokenCounts {
  public:
   TokenCounts(const CountBuffers& buffers, DeviceContext& device, Ops& ops);
 
-  /// Brings the slot up to the sampler's history.
-  void update(const StepSampler& sampler);
+  /// The slot forgets what it has, and gets the sampler's history.
+  void restart(const StepSampler& sampler);
   /// Sends what `update` has gathered to the device.
   void flush();
 

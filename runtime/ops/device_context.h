@@ -37,6 +37,22 @@ class PACKHORSE_API UploadBuffer {
   virtual void send(size_t bytes) = 0;
 };
 
+/// Host memory that one place on the device is copied to again and again. A copy is asked for in
+/// the order of the device's other work, and waited for by itself.
+class PACKHORSE_API ReadbackBuffer {
+ public:
+  /// Copies that may be asked for and not yet waited for.
+  static constexpr size_t kSlots = 2;
+  virtual ~ReadbackBuffer() = default;
+  /// Asks for a copy of the first `bytes` bytes, which may be 0.
+  virtual void fetch(size_t bytes) = 0;
+  /// Waits for the oldest copy that was asked for, and for all work before it, and returns it. It
+  /// is valid until kSlots more were asked for. Throws the error of work that failed.
+  virtual const void* wait() = 0;
+  /// Waits until the device writes no more, and forgets the copies that were asked for.
+  virtual void drop() noexcept = 0;
+};
+
 /// A fixed sequence of operators that a device can run again in one launch (a CUDA graph). Buffers
 /// and sizes are those at the time of recording; the contents of the buffers are read at each
 /// launch.
@@ -72,6 +88,10 @@ class PACKHORSE_API DeviceContext {
   /// Bytes that could be allocated now, about.
   virtual size_t free_bytes() const = 0;
   virtual std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t bytes) = 0;
+  virtual std::unique_ptr<ReadbackBuffer> make_readback_buffer(const void* device_from,
+                                                               size_t bytes) = 0;
+  /// Whether transfers and operators may return before they are done.
+  virtual bool asynchronous() const { return false; }
   /// Waits until all work asked for so far is done. Throws the error of any of that work that
   /// failed.
   virtual void synchronize() = 0;

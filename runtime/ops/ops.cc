@@ -459,6 +459,19 @@ void Ops::count_tokens(const CountTokensArgs& args) {
   if (args.num_tokens > 0 || args.num_clear > 0) do_count_tokens(args);
 }
 
+void Ops::begin_step(const BeginStepArgs& args) {
+  const char* op = "begin_step";
+  check_batch(op, "batch", args.batch, args.batch.num_tokens);
+  if (args.batch.num_sequences == 0) return;
+  check_dtype_is(op, "counts", args.counts, DType::kInt32);
+  if (args.ids == nullptr || args.sources == nullptr || args.tokens == nullptr ||
+      args.count_slots == nullptr || args.page_begins == nullptr || args.pages == nullptr ||
+      args.table == nullptr) {
+    fail(op, "an input or the table is missing");
+  }
+  do_begin_step(args);
+}
+
 void Ops::add_lora(const LoraArgs& args) {
   check_lora("add_lora", args);
   if (args.x.rows() > 0) do_add_lora(args);

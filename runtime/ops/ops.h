@@ -16,6 +16,7 @@
 #include "ops/lora_args.h"
 #include "ops/row_args.h"
 #include "ops/sample_args.h"
+#include "ops/step_args.h"
 #include "packhorse/export.h"
 
 namespace packhorse {
@@ -78,6 +79,7 @@ class PACKHORSE_API Ops {
   void clear_empty(const ClearEmptyArgs& args);
   void sample(const SampleArgs& args);
   void count_tokens(const CountTokensArgs& args);
+  void begin_step(const BeginStepArgs& args);
   void add_lora(const LoraArgs& args);
   void feed_forward_up(const FeedForwardUpArgs& args);
   void activate(const ActivateArgs& args);
@@ -110,6 +112,7 @@ class PACKHORSE_API Ops {
   virtual void do_clear_empty(const ClearEmptyArgs& args) = 0;
   virtual void do_sample(const SampleArgs& args) = 0;
   virtual void do_count_tokens(const CountTokensArgs& args) = 0;
+  virtual void do_begin_step(const BeginStepArgs& args) = 0;
   virtual void do_add_lora(const LoraArgs& args) = 0;
   virtual void do_feed_forward_up(const FeedForwardUpArgs& args) = 0;
   virtual void do_activate(const ActivateArgs& args) = 0;

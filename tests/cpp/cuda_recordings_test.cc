@@ -24,6 +24,9 @@ class FakeDevice final : public DeviceContext {
   void copy(void*, const void*, size_t) override {}
   size_t free_bytes() const override { return 0; }
   std::unique_ptr<UploadBuffer> make_upload_buffer(void*, size_t) override { return nullptr; }
+  std::unique_ptr<ReadbackBuffer> make_readback_buffer(const void*, size_t) override {
+    return nullptr;
+  }
   void synchronize() override {}
   double elapsed_ms(const std::function<void()>&) override { return 0; }
   std::vector<RecordingBounds> recording_bounds(int64_t max_tokens,

@@ -163,6 +163,10 @@ class FakeRunner final : public StepRunner {
     in_flight_.pop_front();
   }
 
+  std::function<void(int32_t)> read_adapter(const WeightSource&) override {
+    return [this](int32_t) { expect(in_flight_.empty(), "adapters come between steps"); };
+  }
+
   /// Steps wait until `let_go`; with a count, that many steps are let go.
   void hold() {
     const std::lock_guard lock(mutex_);

@@ -1,5 +1,6 @@
-// Random requests, cancels, deadlines and failing steps, in caches that are too small for them:
-// at the end no page is missing, and every result is that of its lone run.
+// Random requests, cancels, deadlines, masks and failing steps, in caches that are too small for
+// them, by steps that overlap and by steps that do not: at the end no page is missing, and every
+// result is that of its lone run.
 // PACKHORSE_SOAK_REQUESTS sets how many requests there are.
 #include <algorithm>
 #include <atomic>
@@ -32,6 +33,22 @@ struct Sent {
     may_be_cut = true;
     request->cancel();
   }
+};
+
+// What may follow a token depends on it.
+class Following final : public TokenMask {
+ public:
+  bool fill(std::span<uint32_t> words) override {
+    for (uint32_t t = 0; t < 40; ++t) {
+      if (test::mix(last_, t) % 4 != 0) words[t / 32] |= 1u << (t % 32);
+    }
+    return true;
+  }
+  void accept(int32_t token) override { last_ = uint64_t(token); }
+  std::unique_ptr<TokenMask> fork() const override { return std::make_unique<Following>(*this); }
+
+ private:
+  uint64_t last_ = 40;
 };
 
 int64_t num_requests() {
@@ -70,6 +87,9 @@ std::vector<Sent> call(GenerationSession& session, uint64_t seed, int64_t count)
       sampling.n = std::min<int64_t>(sampling.n, 3);
       sampling.logprobs.reset();
     }
+    if (draw(5) == 0) sampling.repetition_penalty = 1.3f;
+    if (draw(8) == 0) sampling.mask = std::make_shared<Following>();
+    if (draw(8) == 0) sampling.allowed_ids = {1, 3, 5, 8, 13, 21, 34};
     next.request = session.submit(next.prompt, sampling, kNoTimeout);
     next.may_be_cut = sampling.deadline_s.has_value();
     if (draw(10) == 0) next.cancel();
@@ -83,10 +103,11 @@ void check_result(const Sent& sent, const RunnerLimits& limits, uint64_t repeats
                   GenerationSession& lone, int64_t& complete) {
   const Sampling& sampling = sent.sampling;
   std::vector<GeneratedSequence> expected;
-  if (sampling.num_beams > 1) {
+  if (sampling.num_beams > 1 || sampling.mask || !sampling.allowed_ids.empty()) {
     Sampling free = sampling;
     free.deadline_s.reset();
     free.draft_tokens.reset();
+    if (free.mask) free.mask = std::make_shared<Following>();
     expected = lone.generate(std::vector<Ids>{sent.prompt}, free)[0];
   }
   for (size_t i = 0; i < size_t(sampling.n); ++i) {
@@ -104,8 +125,10 @@ void check_result(const Sent& sent, const RunnerLimits& limits, uint64_t repeats
         CHECK(found.ids == expected[i].ids && found.score == expected[i].score);
       continue;
     }
-    const GeneratedSequence alone =
-        generate_alone({limits.vocab_size, repeats}, sent.prompt, sampling, i, limits.max_context);
+    const GeneratedSequence alone = expected.empty()
+                                        ? generate_alone({limits.vocab_size, repeats}, sent.prompt,
+                                                         sampling, i, limits.max_context)
+                                        : expected[i];
     CHECK(found.ids.size() <= alone.ids.size());
     CHECK(std::equal(found.ids.begin(), found.ids.end(), alone.ids.begin()));
     CHECK(std::equal(found.logprobs.begin(), found.logprobs.end(), alone.logprobs.begin()));
@@ -115,7 +138,7 @@ void check_result(const Sent& sent, const RunnerLimits& limits, uint64_t repeats
 
 enum class Drafts { kNone, kNgrams, kModel };
 
-void soak(const RunnerLimits& limits, bool prefix_cache, bool fails, uint64_t seed,
+void soak(const RunnerLimits& limits, bool overlaps, bool prefix_cache, bool fails, uint64_t seed,
           Drafts drafts = Drafts::kNone) {
   GenerationOptions options;
   options.max_tokens = limits.max_tokens;
@@ -128,19 +151,19 @@ void soak(const RunnerLimits& limits, bool prefix_cache, bool fails, uint64_t se
   if (drafts != Drafts::kNone) options.draft_tokens = 6;
   if (drafts == Drafts::kModel) {
     options.draft_model.emplace();
-    draft = std::make_unique<FakeRunner>(limits, true, repeats, 5);
+    draft = std::make_unique<FakeRunner>(limits, overlaps, repeats, 5);
   }
-  auto owned = std::make_unique<FakeRunner>(limits, true, repeats, 0, std::move(draft));
+  auto owned = std::make_unique<FakeRunner>(limits, overlaps, repeats, 0, std::move(draft));
   FakeRunner& runner = *owned;
   const auto session = make_generation_session(std::move(owned), options);
-  // Beams have no lone run but an engine's: one that is never short of anything.
+  // Beams and masks have no lone run but an engine's: one that is never short of anything.
   RunnerLimits ample = limits;
   ample.num_pages = 200;
   GenerationOptions plain = options;
   plain.draft_tokens = 0;
   plain.draft_model.reset();
   const auto lone =
-      make_generation_session(std::make_unique<FakeRunner>(ample, true, repeats), plain);
+      make_generation_session(std::make_unique<FakeRunner>(ample, false, repeats), plain);
 
   // Sequences that start together and do not fit together: some are preempted, however fast the
   // callers are.
@@ -171,9 +194,11 @@ void soak(const RunnerLimits& limits, bool prefix_cache, bool fails, uint64_t se
   if (runner.draft() != nullptr) runner.draft()->fail_in = 0;
   for (std::thread& caller : callers) caller.join();
   int64_t complete = 0;
+  int64_t ended = limits.max_sequences;
   for (const auto& of_caller : sent) {
     for (const Sent& each : of_caller) {
       CHECK(each.request->wait(60));
+      ended += std::max(each.sampling.n, each.sampling.num_beams);
       for (size_t i = 0; i < size_t(each.sampling.n); ++i) {
         const GeneratedSequence result = each.request->result(i);
         CHECK(fails ? (result.error.empty() ||
@@ -183,7 +208,14 @@ void soak(const RunnerLimits& limits, bool prefix_cache, bool fails, uint64_t se
       check_result(each, limits, repeats, *lone, complete);
     }
   }
+  const auto is_idle = [&] { return session->stats().steps >= runner.steps || fails; };
+  while (!is_idle()) std::this_thread::yield();  // what was thrown away is still computed
   const GenerationStats stats = session->stats();
+  // No more than a token is thrown away for each sequence that ended or was preempted.
+  CHECK((runner.overlapped > 0) == overlaps);
+  const int64_t thrown_away = runner.sampled - stats.new_tokens;
+  CHECK(fails || drafts != Drafts::kNone ||
+        (overlaps ? thrown_away <= ended + stats.preemptions : thrown_away == 0));
   CHECK(stats.running == 0 && stats.queued == 0);
   CHECK(stats.pages_used == 0);
   CHECK(stats.pages_free + stats.pages_cached == limits.num_pages);
@@ -195,16 +227,23 @@ void soak(const RunnerLimits& limits, bool prefix_cache, bool fails, uint64_t se
 
 }  // namespace
 
-TEST(generation_soak) { soak({40, 400, 14, 40, 8}, true, false, 1); }
-TEST(generation_soak_without_prefix_cache) { soak({40, 400, 14, 40, 8}, false, false, 2); }
-TEST(generation_soak_in_few_pages) { soak({40, 330, 16, 8, 8}, true, false, 3); }
-TEST(generation_soak_with_failing_steps) { soak({40, 400, 14, 100, 12}, true, true, 4); }
+TEST(generation_soak) { soak({40, 400, 14, 40, 8}, true, true, false, 1); }
+TEST(generation_soak_step_by_step) { soak({40, 400, 14, 40, 8}, false, true, false, 1); }
+TEST(generation_soak_without_prefix_cache) { soak({40, 400, 14, 40, 8}, true, false, false, 2); }
+TEST(generation_soak_in_few_pages) { soak({40, 330, 16, 8, 8}, true, true, false, 3); }
+TEST(generation_soak_with_failing_steps) { soak({40, 400, 14, 100, 12}, true, true, true, 4); }
+TEST(generation_soak_with_failing_single_steps) {
+  soak({40, 400, 14, 100, 12}, false, true, true, 4);
+}
 TEST(generation_soak_with_drafts_of_ngrams) {
-  soak({40, 330, 16, 12, 8}, true, false, 5, Drafts::kNgrams);
+  soak({40, 330, 16, 12, 8}, true, true, false, 5, Drafts::kNgrams);
+}
+TEST(generation_soak_with_drafts_of_ngrams_step_by_step) {
+  soak({40, 400, 14, 40, 8}, false, true, false, 5, Drafts::kNgrams);
 }
 TEST(generation_soak_with_a_draft_model) {
-  soak({40, 400, 14, 40, 8}, true, false, 6, Drafts::kModel);
+  soak({40, 400, 14, 40, 8}, true, true, false, 6, Drafts::kModel);
 }
 TEST(generation_soak_with_a_draft_model_that_fails) {
-  soak({40, 400, 14, 100, 12}, true, true, 7, Drafts::kModel);
+  soak({40, 400, 14, 100, 12}, true, true, true, 7, Drafts::kModel);
 }

@@ -73,6 +73,7 @@ class PaddedOps final : public Ops {
   void do_paged_attention(const AttentionArgs& args) override { ops_->attention(args); }
   void do_sample(const SampleArgs& args) override { ops_->sample(args); }
   void do_count_tokens(const CountTokensArgs& args) override { ops_->count_tokens(args); }
+  void do_begin_step(const BeginStepArgs& args) override { ops_->begin_step(args); }
   void do_add_lora(const LoraArgs& args) override { ops_->add_lora(args); }
   void do_feed_forward_up(const FeedForwardUpArgs& args) override { ops_->feed_forward_up(args); }
   void do_activate(const ActivateArgs& args) override { ops_->activate(args); }
