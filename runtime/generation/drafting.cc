@@ -112,6 +112,7 @@ void ModelDrafter::add(Sequence& sequence, std::span<const int32_t> ids, int64_t
                    .prompt_tokens = job.prompt_tokens,
                    .slot = sequence.slot,
                    .mask = {}};
+  if (sequence.masked) added.sampler.mask = sequence.mask_words;  // allowed_ids
   const auto number = step_.size() - 1;
   added.chosen = &chosen_[number];
   int32_t* const drafted = &sequence.speculation->input[static_cast<size_t>(draft)];

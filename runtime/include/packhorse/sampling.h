@@ -73,8 +73,8 @@ struct Sampling {
   std::optional<int64_t> prompt_logprobs;
 
   /// Tokens that are drafted for each sequence in a step at most, up to
-  /// GenerationOptions::draft_tokens, which holds without a value; 0: none. The text does not depend
-  /// on it. Nothing is drafted with a mask, with penalties or for beams.
+  /// GenerationOptions::draft_tokens, which holds without a value; 0: none. The text does not
+  /// depend on it. Nothing is drafted with a mask, with penalties or for beams.
   std::optional<int64_t> draft_tokens;
 
   int64_t n = 1;  // sequences that are wanted; with beam search its best hypotheses
