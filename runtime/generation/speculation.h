@@ -21,7 +21,9 @@ namespace packhorse {
 /// none for a while after the first of several in a row was not. It counts, and looks at no clock.
 class DraftLength {
  public:
-  explicit DraftLength(int64_t most);
+  /// `by_model`: drafts cost time and are right at a steady rate, so that as many are made as are
+  /// likely enough to be accepted together. Else they cost little, and come in runs.
+  DraftLength(int64_t most, bool by_model);
   /// Whether the next step may have drafts.
   bool drafts() const { return pause_ == 0; }
   /// Most drafts of the next step, which the sequence has a token in.
@@ -32,6 +34,8 @@ class DraftLength {
  private:
   int64_t most_;
   int64_t length_;
+  bool by_model_;
+  double rate_;           // of a model's drafts that were accepted, lately
   int64_t failures_ = 0;  // steps in a row that nothing was accepted in
   int64_t pause_ = 0;     // steps without drafts that are left
 };

@@ -119,7 +119,7 @@ TEST(ngrams_that_share_a_place_are_told_apart) {
 }
 
 TEST(drafts_grow_with_success_and_rest_after_failures) {
-  DraftLength length(8);
+  DraftLength length(8, false);
   CHECK(length.next() == 4);
   length.tell(4, 4);
   CHECK(length.next() == 8);
@@ -141,7 +141,31 @@ TEST(drafts_grow_with_success_and_rest_after_failures) {
   while (drafts == 0) drafts = length.next();
   length.tell(1, 1);
   CHECK(length.next() == 2);
-  CHECK(DraftLength(2).next() == 2);
+  CHECK(DraftLength(2, false).next() == 2);
+}
+
+TEST(drafts_of_a_model_are_as_many_as_are_likely_right) {
+  for (const int64_t right_of_ten : {10, 9, 7, 3}) {
+    DraftLength length(8, true);
+    CHECK(length.next() == 4);
+    int64_t drafts = 0, steps = 0, number = 0;
+    for (int step = 0; step < 2000; ++step) {
+      const int64_t drafted = length.next();
+      if (drafted == 0) continue;
+      int64_t accepted = 0;
+      while (accepted < drafted && int64_t(test::mix(7, uint64_t(number)) % 10) < right_of_ten) {
+        ++accepted, ++number;
+      }
+      ++number;
+      length.tell(drafted, accepted);
+      drafts += drafted, ++steps;
+    }
+    const double mean = double(drafts) / double(steps);
+    CHECK(right_of_ten < 10 || mean > 7.5);
+    CHECK(right_of_ten != 9 || (mean > 4.5 && mean < 8));
+    CHECK(right_of_ten != 7 || (mean > 1.5 && mean < 3.5));
+    CHECK(right_of_ten != 3 || mean < 1.3);
+  }
 }
 
 TEST(drafts_change_nothing_in_a_text) {
@@ -314,7 +338,7 @@ TEST(drafts_take_no_page_from_others) {
   // With a free page they go beyond; what they do not reach is given back.
   scheduler.finish(second);
   grow_to(first, 63);
-  first.speculation->length = DraftLength(8);
+  first.speculation->length = DraftLength(8, false);
   CHECK(step().sequences[0].drafts == 4 && first.pages.size() == 2);
   scheduler.settle(first, 4, 0);
   CHECK(first.computed == 63 && first.pages.size() == 1);
