@@ -4,6 +4,7 @@
 //   g++ -std=c++20 -O2 -I $P/include benchmarks/generation.cc -L $P/lib -lpackhorse \
 //     -Wl,-rpath,$P/lib -o build/generation
 //   build/generation cuda bfloat16 gpt2-xl load    # 64 requests of mixed lengths at once
+//   build/generation cuda bfloat16 gpt2-xl host    # what a step costs the engine's thread
 //   build/generation cuda bfloat16 gpt-18b plan    # loads, generates, compares plan and use
 //   build/generation cuda bfloat16 llama-1b bits   # a request alone, in pieces, and among others
 //
@@ -263,6 +264,34 @@ void measure_decode(GenerationSession& session, int64_t vocab, int64_t context) 
   }
 }
 
+/// Microseconds of the engine's thread for a step of single tokens, without its waits. Where they
+/// are fewer than those of the step itself, the device goes from step to step without a pause.
+void measure_host(GenerationSession& session, int64_t vocab) {
+  for (const int batch : {1, 8, 64}) {
+    if (batch > session.options().max_sequences) break;
+    for (const bool draws : {false, true}) {
+      std::vector<std::vector<int32_t>> prompts;
+      for (int i = 0; i < batch; ++i) {
+        prompts.push_back(random_ids(8, vocab, static_cast<uint32_t>(i)));
+      }
+      Sampling sampling;
+      sampling.max_new_tokens = 400;
+      sampling.ignore_eos = true;
+      sampling.seed = 1;
+      if (draws) sampling.temperature = 0.8f;
+      const GenerationStats before = session.stats();
+      const double start = now();
+      session.generate(prompts, sampling);
+      const double seconds = now() - start;
+      const GenerationStats after = session.stats();
+      const auto steps = static_cast<double>(after.steps - before.steps);
+      std::printf("%d requests, %s: %.1f us of the host, %.1f us in all a step\n", batch,
+                  draws ? "drawn" : "greedy", (after.host_s - before.host_s) / steps * 1e6,
+                  seconds / steps * 1e6);
+    }
+  }
+}
+
 /// A request's tokens and log-probabilities alone, in steps of other sizes, among others, and from
 /// the prefix cache: the same bits.
 bool check_bits(const std::string& spec, const RandomWeights& weights, GenerationOptions options,
@@ -320,7 +349,7 @@ bool check_bits(const std::string& spec, const RandomWeights& weights, Generatio
 
 int main(int argc, char** argv) {
   if (argc < 5 || kShapes.count(argv[3]) == 0) {
-    std::fprintf(stderr, "usage: %s DEVICE DTYPE SHAPE load|decode|bits|plan [kv_tokens]\n",
+    std::fprintf(stderr, "usage: %s DEVICE DTYPE SHAPE load|decode|host|bits|plan [kv_tokens]\n",
                  argv[0]);
     return 2;
   }
@@ -344,6 +373,7 @@ int main(int argc, char** argv) {
               static_cast<double>(plan.arena.bytes) / 1e9,
               static_cast<double>(plan.kv_cache.bytes) / 1e9, plan.kv_tokens);
   if (what == "load") measure_load(*session, shape.vocab);
+  if (what == "host") measure_host(*session, shape.vocab);
   if (what == "decode")
     measure_decode(*session, shape.vocab, std::min<int64_t>(shape.context - 100, 1024));
   if (what == "plan") {

@@ -40,6 +40,14 @@ void Engine::guard(Job& job, const Body& body) {
   if (!error.empty()) end(job, FinishReason::kError, error);
 }
 
+template <class Wait>
+void Engine::rest(const Wait& wait) {
+  using Clock = std::chrono::steady_clock;
+  host_s_ += std::chrono::duration<double>(Clock::now() - awake_).count();
+  wait();
+  awake_ = Clock::now();
+}
+
 Engine::Engine(StepRunner& runner, const GenerationOptions& options)
     : runner_(runner),
       limits_(runner.limits()),
@@ -118,6 +126,7 @@ void Engine::run() {
 void Engine::count() {
   const std::lock_guard lock(mutex_);
   stats_ = scheduler_.stats();
+  stats_.host_s = host_s_;
   num_unstarted_ = scheduler_.num_unstarted();
   room_.notify_all();
 }
@@ -130,7 +139,8 @@ bool Engine::take_submitted() {
     num_unstarted_ = scheduler_.num_unstarted();
     room_.notify_all();
     if (scheduler_.jobs().empty()) {
-      submitted_.wait(lock, [&] { return stopping_ || !inbox_.empty() || !errands_.empty(); });
+      const auto is_woken = [&] { return stopping_ || !inbox_.empty() || !errands_.empty(); };
+      rest([&] { submitted_.wait(lock, is_woken); });
     }
     for (auto& job : inbox_) {
       fresh.push_back(job.get());
@@ -184,7 +194,7 @@ bool Engine::launch_step() {
 
 void Engine::collect_step() {
   if (scheduler_.num_in_flight() == 0) return;
-  const std::string error = attempt("a step", [&] { runner_.wait(); });
+  const std::string error = attempt("a step", [&] { rest([&] { runner_.wait(); }); });
   if (error.empty()) return collect(scheduler_.commit());
   while (scheduler_.num_in_flight() > 0) fail(scheduler_.drop_oldest(), error);
 }

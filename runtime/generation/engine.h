@@ -8,6 +8,7 @@
 // meanwhile.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <future>
@@ -68,12 +69,17 @@ class Engine {
   template <class Body>
   void guard(Job& job, const Body& body);
   void tell();
+  /// Calls `wait`, whose time is not the thread's own.
+  template <class Wait>
+  void rest(const Wait& wait);
 
   StepRunner& runner_;
   const RunnerLimits limits_;
   const size_t most_in_flight_;
   const int64_t max_queue_;
-  Scheduler scheduler_;  // of the thread alone, as all jobs in it
+  Scheduler scheduler_;  // of the thread alone, as all jobs in it and the next two
+  double host_s_ = 0;    // GenerationStats::host_s, up to the last rest
+  std::chrono::steady_clock::time_point awake_ = std::chrono::steady_clock::now();
   std::optional<ModelDrafter> drafter_;
 
   mutable std::mutex mutex_;  // of what follows

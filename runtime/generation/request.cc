@@ -84,8 +84,8 @@ std::vector<int32_t> Request::next(size_t sequence, double timeout_s) {
 bool Request::wait(double timeout_s) {
   check_process(process_);
   std::unique_lock lock(mutex_);
-  return changed_.wait_until(lock, after(timeout_s),
-                             [&] { return num_finished_ == sequences_.size(); });
+  return ended_.wait_until(lock, after(timeout_s),
+                           [&] { return num_finished_ == sequences_.size(); });
 }
 
 void Request::set_listener(std::function<void()> listener) {
@@ -161,6 +161,12 @@ void Request::count_drafts(int64_t drafted, int64_t accepted) {
 
 void Request::notify() {
   changed_.notify_all();
+  bool ended = false;
+  {
+    const std::lock_guard lock(mutex_);
+    ended = num_finished_ == sequences_.size();
+  }
+  if (ended) ended_.notify_all();
   const std::lock_guard lock(listener_mutex_);
   if (listener_) listener_();
 }

@@ -62,6 +62,7 @@ class Request final : public GenerationRequest {
   std::atomic<bool> cancelled_ = false;
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable changed_;
+  std::condition_variable ended_;  // apart, so that who waits for the end is not woken before
   std::vector<Progress> sequences_;
   size_t num_finished_ = 0;
   PromptLogprobs prompt_logprobs_;

@@ -187,3 +187,38 @@ TEST(scheduler_keeps_its_counts) {
     CHECK(stats.prefix_hit_tokens > 0 && (stats.pages_cached > 0) == prefix_cache);
   }
 }
+
+TEST(scheduler_publishes_what_was_collected) {
+  Bench bench({40, 1000, 20, 48, 4});
+  const Job& job = bench.add(100, 5, 1);
+  const auto is_planned = [&](const char* expected) {
+    const Step step = bench.scheduler.plan();
+    bench.runner.launch(step);
+    const StepSequence& sequence = step.sequences.front();
+    CHECK(concat(sequence.position, "+", sequence.ids.size(), sequence.pending ? " pending" : "") ==
+          expected);
+  };
+  const auto collect = [&] {
+    bench.runner.wait();
+    bench.scheduler.commit();
+    bench.scheduler.check();
+  };
+  is_planned("0+48");
+  is_planned("48+48");  // fills a page
+  CHECK(bench.scheduler.num_in_flight() == 2);
+  collect();
+  CHECK(job.sequences[0].computed == 96 && job.sequences[0].committed == 48);
+  CHECK(job.sequences[0].published == 0);
+  is_planned("96+4");
+  collect();
+  CHECK(job.sequences[0].published == 1);
+  is_planned("100+1 pending");
+  collect();
+  // A step that fails leaves nothing to others but what was collected before.
+  bench.scheduler.finish(bench.scheduler.jobs().front()->sequences[0]);
+  bench.scheduler.drop_oldest();
+  bench.runner.wait();
+  bench.scheduler.remove_finished();
+  bench.scheduler.check();
+  CHECK(bench.scheduler.jobs().empty() && bench.scheduler.stats().pages_cached == 1);
+}

@@ -159,7 +159,10 @@ struct GenerationStats {
   int64_t prefix_hit_tokens = 0;  // tokens that were taken from the cache instead of computed
   int64_t finished_requests = 0;
   int64_t drafted_tokens = 0;   // that steps have computed behind the last token of a sequence
-  int64_t accepted_tokens = 0;  // of them, those that became part of a text
+  int64_t accepted_tokens = 0;  // of them, those that were right and saved a step
+  /// Seconds that the engine's thread has spent otherwise than in waiting: for steps that run on a
+  /// device, or for requests. The CPU's steps are computed in this time.
+  double host_s = 0;
 };
 
 /// A loaded decoder and the engine that runs all its requests: one thread of its own, which makes
