@@ -42,6 +42,10 @@ const std::map<std::string, Shape> kShapes = {
     {"gpt2-xl", {48, 1600, 25, 25, 64, 6400, 50257, 2048}},
     {"llama-1b", {16, 2048, 32, 8, 64, 8192, 128256, 131072, true}},
     {"llama-8b", {32, 4096, 32, 8, 128, 14336, 128256, 131072, true}},
+    {"qwen3-8b", {36, 4096, 32, 8, 128, 12288, 151936, 40960, true}},
+    {"gpt-6.7b", {32, 4096, 32, 32, 128, 16384, 50257, 2048}},
+    {"gpt-13b", {40, 5120, 40, 40, 128, 20480, 50257, 2048}},
+    {"gpt-12288", {8, 12288, 96, 96, 128, 49152, 50257, 2048}},
     {"gpt-18b", {40, 6144, 48, 48, 128, 24576, 50257, 2048}},
     {"gpt-60b", {74, 8192, 64, 64, 128, 32768, 50257, 2048}},
     {"wide", {2, 16384, 128, 8, 128, 16384, 262144, 131072, true}},
@@ -349,7 +353,8 @@ bool check_bits(const std::string& spec, const RandomWeights& weights, Generatio
 
 int main(int argc, char** argv) {
   if (argc < 5 || kShapes.count(argv[3]) == 0) {
-    std::fprintf(stderr, "usage: %s DEVICE DTYPE SHAPE load|decode|host|bits|plan [kv_tokens]\n",
+    std::fprintf(stderr,
+                 "usage: %s DEVICE DTYPE SHAPE load|decode|host|bits|plan [kv_tokens [context]]\n",
                  argv[0]);
     return 2;
   }
@@ -374,8 +379,10 @@ int main(int argc, char** argv) {
               static_cast<double>(plan.kv_cache.bytes) / 1e9, plan.kv_tokens);
   if (what == "load") measure_load(*session, shape.vocab);
   if (what == "host") measure_host(*session, shape.vocab);
-  if (what == "decode")
-    measure_decode(*session, shape.vocab, std::min<int64_t>(shape.context - 100, 1024));
+  if (what == "decode") {
+    const int64_t context = argc > 6 ? std::atoll(argv[6]) : 1024;
+    measure_decode(*session, shape.vocab, std::min(shape.context - 100, context));
+  }
   if (what == "plan") {
     Sampling sampling;
     sampling.max_new_tokens = 32;

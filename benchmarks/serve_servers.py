@@ -99,11 +99,16 @@ def _running(
             process.wait()
 
 
-def packhorse(model: Path, *options: str, openai: bool = False) -> Any:
+def packhorse(
+    model: Path,
+    *options: str,
+    openai: bool = False,
+    program: Sequence[str] = ("-m", "packhorse.cli"),
+) -> Any:
     """A context that gives `packhorse serve` with these options, by the protocol of
-    text-embeddings-inference or of OpenAI."""
+    text-embeddings-inference or of OpenAI. `program`: what Python runs to be the command."""
     port = free_port()
-    command = [sys.executable, "-m", "packhorse.cli", "serve", f"model={model}"]
+    command = [sys.executable, *program, "serve", f"model={model}"]
     command += ["--port", str(port), "--log-level", "warning", "--auto-truncate", *options]
     path, field = ("/v1/embeddings", "input") if openai else ("/embed", "inputs")
     return _running("Packhorse", command, port, path, field)

@@ -194,11 +194,13 @@ class Operators {
     return py::make_tuple(new_keys, call.get(args.pages.values));
   }
 
+  // Where k and v are given, they are appended first; host pages come back behind the result.
   py::object attention_over_pages(Stream stream, const Floats& q, const Floats& keys,
                                   const Floats& values, const IntArray& cu_seqlens,
                                   const IntArray& table, const IntArray& kv_lens, int num_heads,
                                   int num_kv_heads, float scale, int window_left, float soft_cap,
-                                  const std::optional<Floats>& alibi_slopes) {
+                                  const std::optional<Floats>& alibi_slopes,
+                                  const std::optional<Floats>& k, const std::optional<Floats>& v) {
     Call call(shared_, dtype_, stream);
     AttentionArgs args;
     args.q = call.put("q", q);
@@ -216,11 +218,19 @@ class Operators {
       args.term.kind = ScoreTermKind::kAlibi;
       args.term.slopes = call.put_vector("alibi_slopes", alibi_slopes, num_heads);
     }
+    if (k && v) {
+      args.k = call.put("k", *k);
+      args.v = call.put("v", *v);
+    }
     args.out = call.result(args.q.rows(), args.q.columns());
-    if (args.queries.num_sequences == 0) return call.get(args.out);
-    args.workspace = call.allocate(ops().paged_attention_workspace(args));
-    ops().attention(args);
-    return call.get(args.out);
+    if (args.queries.num_sequences > 0) {
+      args.workspace = call.allocate(ops().paged_attention_workspace(args));
+      ops().attention(args);
+    }
+    const py::object out = call.get(args.out);
+    if (!args.k || stream) return out;
+    const py::object written = call.get(args.pages.keys);
+    return py::make_tuple(out, written, call.get(args.pages.values));
   }
 
   // Checks what kernels read without a look: the pages that lie in sight of the last tokens.

@@ -123,6 +123,17 @@ class PackedTokens(Generic[IdArray]):
         if self.num_sequences < 0:
             raise ValueError("cu_seqlens is empty, expected B + 1 elements, the first of them 0")
 
+    @classmethod
+    def of_checked(
+        cls, ids: Int32Array, cu_seqlens: Int32Array, type_ids: Int32Array | None
+    ) -> PackedTokens[Int32Array]:
+        """A batch of C-contiguous int32 vectors in host memory that fit each other, which are not
+        checked again: for batches of few tokens the checks take longer than all else."""
+        made: PackedTokens[Int32Array] = PackedTokens.__new__(PackedTokens)
+        made.ids, made.cu_seqlens, made.type_ids = ids, cu_seqlens, type_ids
+        made.position_ids, made.on_device = None, False
+        return made
+
     @property
     def num_tokens(self) -> int:
         """T, the number of tokens of all sequences."""

@@ -5,6 +5,7 @@ What its docstring says of arrays, devices and errors holds for them, too.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,22 @@ def _table(table: Any) -> Int32Array:
     return as_int32("table", array.reshape(-1)).reshape(array.shape)
 
 
+def _check_writeable(keys: Any, values: Any) -> None:
+    for name, array in (("keys", keys), ("values", values)):
+        if (
+            not isinstance(array, np.ndarray)
+            or array.dtype != np.float32
+            or not array.flags.c_contiguous
+            or not array.flags.writeable
+        ):
+            raise ValueError(f"{name}: expected a writeable C-contiguous float32 array")
+
+
+def _write(keys: Any, values: Any, written: Iterable[FloatArray]) -> None:
+    for array, rows in zip((keys, values), written, strict=True):
+        array[...] = rows.reshape(array.shape)
+
+
 def append_kv(
     keys: Any,
     values: Any,
@@ -73,14 +90,7 @@ def append_kv(
     call = OperatorCall(k, k, device, dtype, threads, stream)
     shape = _page_shape(keys, values)
     if call.stream is None:
-        for name, array in (("keys", keys), ("values", values)):
-            if (
-                not isinstance(array, np.ndarray)
-                or array.dtype != np.float32
-                or not array.flags.c_contiguous
-                or not array.flags.writeable
-            ):
-                raise ValueError(f"{name}: expected a writeable C-contiguous float32 array")
+        _check_writeable(keys, values)
     written = call.operators.append_kv(
         call.stream,
         call.put_rows("keys", keys),
@@ -93,8 +103,7 @@ def append_kv(
         shape[1],
     )
     if written is not None:
-        for array, rows in zip((keys, values), written, strict=True):
-            array[...] = rows.reshape(shape)
+        _write(keys, values, written)
 
 
 def attention_over_pages(
@@ -110,13 +119,15 @@ def attention_over_pages(
     window: int = -1,
     soft_cap: float = 0.0,
     alibi_slopes: Any = None,
+    k: Any = None,
+    v: Any = None,
     device: str = "cpu",
     dtype: Dtype = "float32",
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
-    """Causal attention of new tokens over the pages of a cache, which holds their own keys and
-    values already (`append_kv`); returns [T, num_heads * head_dim].
+    """Causal attention of new tokens over the pages of a cache; returns [T, num_heads * head_dim].
+    The pages hold the tokens' own keys and values already, or these are given and appended first.
 
     q             [T, num_heads * head_dim] of the new tokens
     keys, values, cu_seqlens, table, kv_lens
@@ -126,6 +137,8 @@ def attention_over_pages(
     window        keys seen to the left of a token's position; -1: all
     soft_cap      scaled scores s become soft_cap * tanh(s / soft_cap); 0: they stay
     alibi_slopes  [num_heads]: adds -slope * distance
+    k, v          [T, num_kv_heads * head_dim] of the new tokens, written as by `append_kv`; both or
+                  none
 
     A row's bits depend on nothing but its own query, its position and the keys and values up to
     there: not on other sequences or new tokens, nor on where the pages lie. Pages that no new token
@@ -134,23 +147,31 @@ def attention_over_pages(
     """
     call = OperatorCall(q, q, device, dtype, threads, stream)
     shape = _page_shape(keys, values)
-    return call.result(
-        call.operators.attention_over_pages(
-            call.stream,
-            call.put("q", q),
-            call.put_rows("keys", keys),
-            call.put_rows("values", values),
-            as_int32("cu_seqlens", cu_seqlens),
-            _table(table),
-            as_int32("kv_lens", kv_lens),
-            num_heads,
-            shape[1],
-            max(shape[3], 1) ** -0.5 if scale is None else scale,
-            window,
-            soft_cap,
-            call.put("alibi_slopes", alibi_slopes),
-        )
+    if (k is None) != (v is None):
+        raise ValueError("k and v: one is given, expected both or none")
+    if k is not None and call.stream is None:
+        _check_writeable(keys, values)
+    found = call.operators.attention_over_pages(
+        call.stream,
+        call.put("q", q),
+        call.put_rows("keys", keys),
+        call.put_rows("values", values),
+        as_int32("cu_seqlens", cu_seqlens),
+        _table(table),
+        as_int32("kv_lens", kv_lens),
+        num_heads,
+        shape[1],
+        max(shape[3], 1) ** -0.5 if scale is None else scale,
+        window,
+        soft_cap,
+        call.put("alibi_slopes", alibi_slopes),
+        call.put("k", k),
+        call.put("v", v),
     )
+    if isinstance(found, tuple):
+        found, *written = found
+        _write(keys, values, written)
+    return call.result(found)
 
 
 def rope(

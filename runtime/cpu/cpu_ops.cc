@@ -95,6 +95,7 @@ class CpuOps final : public Ops {
     context_.check_dtype(args.q.dtype);
     context_.check_dtype(args.pages.keys.dtype);
     const Use use(context_);
+    if (args.k) cpu::append_kv(appended(args), kernels_, pool_);
     cpu::paged_attention(args, kernels_, pool_);
   }
   void do_norm(const NormArgs& args) override {

@@ -51,12 +51,13 @@ class CudaOps final : public Ops {
         attention_(asked_attention_algorithm(attention)),
         sm_count_(sm_count(device_)),
         counters_(device_, 256),
-        page_counters_(device_, kPagedCounters * sizeof(unsigned)) {
+        page_counters_(device_, kPagedCounters * sizeof(unsigned)),
+        sample_merges_(device_, kMostMerges * sizeof(SampleMerge)) {
     // An algorithm that could compute no layer is refused now, and not in the first run.
     choose_algorithm(attention_, sm90_capable, true, {}, kMultiple);
     prepare_attention_sm80();
     prepare_attention_pages();
-    for (const CudaMemory* counters : {&counters_, &page_counters_}) {
+    for (const CudaMemory* counters : {&counters_, &page_counters_, &sample_merges_}) {
       CUDA_CHECK(cudaMemsetAsync(counters->data(), 0, counters->bytes(), stream_));
     }
   }
@@ -263,18 +264,7 @@ class CudaOps final : public Ops {
   }
 
   void do_append_kv(const AppendKvArgs& args) override {
-    const char* op = "append_kv";
-    check_compute(op, args.k.dtype);
-    for (auto [name, view] : {std::pair{"k", &args.k},
-                              {"v", &args.v},
-                              {"keys", &args.pages.keys},
-                              {"values", &args.pages.values}}) {
-      check_vectors(op, name, *view);
-    }
-    if (args.pages.keys.dtype != args.k.dtype) {
-      throw InvalidArgument(concat("append_kv: pages are ", name_of(args.pages.keys.dtype),
-                                   ", keys are ", name_of(args.k.dtype)));
-    }
+    check_append_kv(args);
     const DeviceGuard guard(device_);
     launch_append_kv(args, stream_);
   }
@@ -285,6 +275,7 @@ class CudaOps final : public Ops {
     params.workspace_bytes = args.workspace == nullptr ? 0 : paged_attention_workspace(args);
     params.counters = static_cast<unsigned*>(page_counters_.data());
     const DeviceGuard guard(device_);
+    if (args.k && !appends_to_pages(params)) launch_append_kv(appended(args), stream_);
     launch_attention_pages(params, stream_);
   }
 
@@ -382,7 +373,7 @@ class CudaOps final : public Ops {
 
   void do_sample(const SampleArgs& args) override {
     const DeviceGuard guard(device_);
-    launch_sample(args, stream_);
+    launch_sample(args, static_cast<SampleMerge*>(sample_merges_.data()), sm_count_, stream_);
   }
 
   void do_count_tokens(const CountTokensArgs& args) override {
@@ -468,6 +459,7 @@ class CudaOps final : public Ops {
   int sm_count_;
   CudaMemory counters_;       // for launch_attention_sm90; zero before and after every launch
   CudaMemory page_counters_;  // likewise, for launch_attention_pages
+  CudaMemory sample_merges_;  // likewise, for launch_sample
 };
 
 }  // namespace

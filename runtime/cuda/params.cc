@@ -99,6 +99,21 @@ AttentionParams attention_params(const AttentionArgs& args, int sm_count) {
   return params;
 }
 
+void check_append_kv(const AppendKvArgs& args) {
+  const char* op = "append_kv";
+  check_compute(op, args.k.dtype);
+  for (auto [name, view] : {std::pair{"k", &args.k},
+                            {"v", &args.v},
+                            {"keys", &args.pages.keys},
+                            {"values", &args.pages.values}}) {
+    check_vectors(op, name, *view);
+  }
+  if (args.pages.keys.dtype != args.k.dtype) {
+    throw InvalidArgument(concat("append_kv: pages are ", name_of(args.pages.keys.dtype),
+                                 ", keys are ", name_of(args.k.dtype)));
+  }
+}
+
 PagedAttentionParams paged_attention_params(const AttentionArgs& args, int sm_count) {
   const char* op = "attention";
   check_compute(op, args.q.dtype);
@@ -116,6 +131,13 @@ PagedAttentionParams paged_attention_params(const AttentionArgs& args, int sm_co
                                  ", queries are ", name_of(args.q.dtype)));
   }
   PagedAttentionParams params;
+  if (args.k) {
+    check_append_kv(appended(args));
+    params.new_keys = args.k.data;
+    params.new_values = args.v.data;
+    params.new_key_stride = args.k.row_stride;
+    params.new_value_stride = args.v.row_stride;
+  }
   params.q = args.q.data;
   params.out = args.out.data;
   params.q_row_stride = args.q.row_stride;

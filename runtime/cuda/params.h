@@ -28,6 +28,8 @@ GemmParams gemm_params(const char* op, const TensorView& x, const LinearWeight& 
                        const int32_t* row_count, int sm_count);
 /// The workspace is left null.
 AttentionParams attention_params(const AttentionArgs& args, int sm_count);
+/// Throws InvalidArgument where the device cannot append these.
+void check_append_kv(const AppendKvArgs& args);
 /// Without a workspace.
 PagedAttentionParams paged_attention_params(const AttentionArgs& args, int sm_count);
 NormParams norm_params(const NormArgs& args);

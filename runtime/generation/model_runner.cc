@@ -431,7 +431,7 @@ class ModelRunner final : public StepRunner {
     std::vector<KvPages>& layers = layers_;
     layers.clear();
     for (const KvPages& layer : cache_.layers()) layers.push_back(inputs_.pages(layer, max_kv_len));
-    PagedKeys keys(layers, ops);
+    PagedKeys keys(layers);
     Stack(model_.spec.stack, model_.weights->stack, buffers_.layers, ops, adapters)
         .run(tokens, keys);
   }

@@ -4,12 +4,12 @@
 #include <cstddef>
 #include <span>
 
-#include "ops/ops.h"
+#include "ops/args.h"
 
 namespace packhorse {
 
-/// Keys and values of tokens, and the offsets of their sequences; or the pages of a cache that
-/// holds them, and nothing else.
+/// Keys and values of tokens, and the offsets of their sequences; or the pages of a cache, and what
+/// attention adds to them first.
 struct Keys {
   TensorView k;  // [Tk, num_kv_heads * head_dim]
   TensorView v;  // [Tk, num_kv_heads * head_dim]
@@ -31,28 +31,18 @@ class OwnKeys final : public KeySource {
   Keys keys(size_t, const Keys& own) override { return own; }
 };
 
-/// Keys and values of the batch and of everything before it, in the pages of a cache. Layers add
-/// those of the batch before they attend.
+/// Keys and values of the batch and of everything before it, in the pages of a cache.
 class PagedKeys final : public KeySource {
  public:
-  /// `layers` holds the cache of each layer of the stack, and outlives the object, as `ops` does.
-  PagedKeys(std::span<const KvPages> layers, Ops& ops) : layers_(layers), ops_(ops) {}
+  /// `layers` holds the cache of each layer of the stack, and outlives the object.
+  explicit PagedKeys(std::span<const KvPages> layers) : layers_(layers) {}
 
   Keys keys(size_t layer, const Keys& own) override {
-    const KvPages& pages = layers_[layer];
-    const int64_t head_dim = pages.keys.columns();
-    ops_.append_kv({.k = own.k,
-                    .v = own.v,
-                    .pages = pages,
-                    .batch = own.batch,
-                    .num_kv_heads = static_cast<int32_t>(own.k.columns() / head_dim),
-                    .head_dim = static_cast<int32_t>(head_dim)});
-    return {.k = {}, .v = {}, .batch = {}, .pages = pages};
+    return {.k = own.k, .v = own.v, .batch = {}, .pages = layers_[layer]};
   }
 
  private:
   std::span<const KvPages> layers_;
-  Ops& ops_;
 };
 
 }  // namespace packhorse

@@ -188,8 +188,9 @@ struct AttentionArgs {
   float scale = 0;           // factor of q . k, usually 1 / sqrt(head_dim of the model)
   AttentionMask mask;
   ScoreTerm term;
-  /// Where keys and values lie if they are in a cache. k, v and `keys` are then empty, and query i
-  /// of sequence b has the position kv_lens[b] - q_len + i.
+  /// Where keys and values lie if they are in a cache. k and v are then those of the queries' own
+  /// tokens, which are appended first (as by AppendKvArgs), or empty, and `keys` is; query i of
+  /// sequence b has the position kv_lens[b] - q_len + i.
   KvPages pages;
   float soft_cap = 0;         // if not 0, a scaled score s becomes soft_cap * tanh(s / soft_cap)
   bool rounded = false;       // whether float32 inputs may be rounded to bfloat16
@@ -208,6 +209,11 @@ struct AppendKvArgs {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;  // as stored
 };
+
+/// What attention over pages appends, where it is given k and v.
+inline AppendKvArgs appended(const AttentionArgs& args) {
+  return {args.k, args.v, args.pages, args.queries, args.num_kv_heads, args.head_dim};
+}
 
 /// out = norm(x + residual) + added. `residual` and `added` are optional; both and `out` may be the
 /// same memory as x.

@@ -132,11 +132,26 @@ void check_pages(const char* op, const KvPages& pages, const BatchView& batch, i
 }
 
 // What attention over pages can be asked for.
+void check_append_kv(const char* op, const AppendKvArgs& args) {
+  const int64_t columns = int64_t{args.num_kv_heads} * args.head_dim;
+  check_compute_dtype(op, "k", args.k);
+  check_dtype_is(op, "v", args.v, args.k.dtype);
+  check_matrix(op, "k", args.k, args.batch.num_tokens, columns);
+  check_matrix(op, "v", args.v, args.batch.num_tokens, columns);
+  check_batch(op, "batch", args.batch, args.k.rows());
+  check_pages(op, args.pages, args.batch, args.num_kv_heads, args.head_dim);
+}
+
 void check_paged_attention(const char* op, const AttentionArgs& args) {
-  if (args.k || args.v || args.keys.num_tokens != 0) {
-    fail(op, "k and v are given beside pages, expected one of both");
+  if (args.keys.num_tokens != 0) fail(op, "keys of their own beside pages, expected none");
+  if (static_cast<bool>(args.k) != static_cast<bool>(args.v)) {
+    fail(op, "one of k and v is given beside pages, expected both or none");
   }
-  check_pages(op, args.pages, args.queries, args.num_kv_heads, args.head_dim);
+  if (args.k) {
+    check_append_kv(op, appended(args));
+  } else {
+    check_pages(op, args.pages, args.queries, args.num_kv_heads, args.head_dim);
+  }
   if (!args.mask.causal) fail(op, "the mask over pages is not causal, expected a causal one");
   if (args.term.kind != ScoreTermKind::kNone && args.term.kind != ScoreTermKind::kAlibi) {
     fail(op, "a bucketed or disentangled term was asked for over pages, expected ALiBi or none");
@@ -283,13 +298,7 @@ void Ops::append_kv(const AppendKvArgs& args) {
     fail(op, concat("num_kv_heads is ", args.num_kv_heads, ", expected a positive number"));
   }
   check_head_dim(op, args.head_dim, head_dim_multiple());
-  const int64_t columns = int64_t{args.num_kv_heads} * args.head_dim;
-  check_compute_dtype(op, "k", args.k);
-  check_dtype_is(op, "v", args.v, args.k.dtype);
-  check_matrix(op, "k", args.k, args.batch.num_tokens, columns);
-  check_matrix(op, "v", args.v, args.batch.num_tokens, columns);
-  check_batch(op, "batch", args.batch, args.k.rows());
-  check_pages(op, args.pages, args.batch, args.num_kv_heads, args.head_dim);
+  check_append_kv(op, args);
   if (args.k.rows() > 0) do_append_kv(args);
 }
 

@@ -124,7 +124,7 @@ std::vector<float> TinyStack::step(KvCache& cache, int32_t begin, int32_t end) {
   const std::vector<int32_t> offsets = {0, end - begin, 2 * (end - begin)};
   cache.kv_lens = {end, end};
   const std::vector<KvPages> layers = cache.layers();
-  PagedKeys keys(layers, *model.backend.ops);
+  PagedKeys keys(layers);
   TokenBatch tokens;
   tokens.ids = step_ids.data();
   tokens.position_ids = positions.data();

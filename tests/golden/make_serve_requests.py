@@ -134,6 +134,10 @@ def with_huggingface_hub(address: str) -> None:
     labels = InferenceClient(f"{address}/predict", token=KEY)
     best: Any = labels.text_classification("the cat")  # the first of the list that it expects
     assert best["label"] in ("negative", "neutral", "positive")
+    filler = InferenceClient(f"{address}/fill-mask", token=KEY)
+    words: Any = filler.fill_mask("the [MASK] sat", targets=["cat", "dog"], top_k=2)
+    assert [word.token_str for word in words] in (["cat", "dog"], ["dog", "cat"])
+    assert len(filler.fill_mask("the [MASK] sat")) == 5
     chat = InferenceClient(base_url=f"{address}/v1", token=KEY)
     messages: Any = [{"role": "user", "content": "tr"}]
     answer = chat.chat_completion(messages, model="lm", max_tokens=4)
@@ -153,7 +157,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
         serve_chance(monkeypatch)
         folders = make_models(Path(folder))
-        named = [f"{name}={folders[name]}" for name in ("colbert", "classifier", "reranker")]
+        chosen = ("colbert", "classifier", "reranker", "filler")
+        named = [f"{name}={folders[name]}" for name in chosen]
         with serving(settings_for(*named, "lm=chance", api_key=(KEY,))) as (client, _):
             for name, use in CLIENTS.items():
                 recorder = Recorder(client.port)

@@ -63,13 +63,19 @@ class PagedSequences:
             [of[b][self.done[b] : self.done[b] + count] for b, count in takes.items()]
         )
 
-    def step(self, takes: dict[int, int], **options: Any) -> dict[int, Array]:
-        """The next tokens of some sequences, as many as said: their rows by sequence."""
+    def step(
+        self, takes: dict[int, int], *, at_once: bool = False, **options: Any
+    ) -> dict[int, Array]:
+        """The next tokens of some sequences, as many as said: their rows by sequence. `at_once`:
+        attention appends them itself."""
         table = self.table[list(takes)]
         cu_seqlens = offsets(list(takes.values()))
         kv_lens = [self.done[b] + count for b, count in takes.items()]
         q, k, v = (self._rows(rows, takes) for rows in (self.q, self.k, self.v))
-        ops.append_kv(self.keys, self.values, k, v, cu_seqlens, table, kv_lens, **self.on)
+        if at_once:
+            options |= {"k": k, "v": v}
+        else:
+            ops.append_kv(self.keys, self.values, k, v, cu_seqlens, table, kv_lens, **self.on)
         found = ops.attention_over_pages(
             q, self.keys, self.values, cu_seqlens, table, kv_lens,
             num_heads=self.num_heads, **options, **self.on,

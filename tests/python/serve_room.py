@@ -29,6 +29,7 @@ MODELS = {
     "colbert": "bert-colbert",
     "bge-m3": "bge-m3",
     "tagger": "bert-tokens",
+    "filler": "bert-predictions",
 }
 
 
@@ -172,6 +173,8 @@ def make_models(root: Path) -> dict[str, Path]:
 def serve_chance(monkeypatch: pytest.MonkeyPatch) -> list[TextModel]:
     """From now on a model of the path "chance" is one that draws tokens (fake_engine.py). All that
     are loaded are in the list."""
+    from packhorse.serve import loading
+
     load, loaded = TextModel.load, []
 
     def found(path: Any, *arguments: Any, **options: Any) -> TextModel:
@@ -180,7 +183,13 @@ def serve_chance(monkeypatch: pytest.MonkeyPatch) -> list[TextModel]:
         loaded.append(text_model_of_chance())
         return loaded[-1]
 
+    abilities = loading.abilities
+
+    def able(given: ModelSettings) -> list[str]:
+        return ["generate"] if given.path == "chance" else abilities(given)
+
     monkeypatch.setattr(TextModel, "load", found)
+    monkeypatch.setattr(loading, "abilities", able)
     return loaded
 
 

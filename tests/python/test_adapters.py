@@ -3,7 +3,6 @@ the same bits whatever runs beside a request, added and removed while others run
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,11 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import packhorse
 import pytest
+from adapted_model import adapted_texts
 from command_line import Cli, failed
 from packhorse import GeneratedTokens, GenerationSession, Sampling, TextModel
-from packhorse_weights.safetensors_file import write_safetensors
-from packhorse_weights.tensor import Tensor
-from tiny_tokenizer import with_tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ADAPTERS = sorted(path.parent for path in GOLDEN.glob("adapters/*/golden.npz"))
@@ -306,26 +303,6 @@ def test_errors() -> None:
         load(max_adapter_rank=0)
     with pytest.raises(ValueError, match="adapter is 3, expected the name of an adapter, or None"):
         Sampling(adapter=3)  # type: ignore[arg-type]
-
-
-def adapted_texts(root: Path) -> tuple[Path, Path]:
-    """(a model of texts, an adapter of it that changes what it says)"""
-    causal = {"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": True}
-    model = with_tokenizer(GOLDEN / "llama", root / "model", "bert", causal)
-    sizes = json.loads((model / "config.json").read_text())
-    hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
-    rng = np.random.default_rng(3)
-    tensors = {}
-    for i in range(sizes["num_hidden_layers"]):
-        for kind, shape in (("A", (2, inner)), ("B", (hidden, 2))):
-            name = f"base_model.model.model.layers.{i}.mlp.down_proj.lora_{kind}.weight"
-            tensors[name] = Tensor(rng.normal(0, 1, shape).astype(np.float32), "float32")
-    adapter = root / "adapter"
-    adapter.mkdir()
-    write_safetensors(adapter / "adapter_model.safetensors", tensors)
-    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["down_proj"]}
-    (adapter / "adapter_config.json").write_text(json.dumps(config))
-    return model, adapter
 
 
 def test_of_a_text_model(tmp_path: Path, cli: Cli) -> None:

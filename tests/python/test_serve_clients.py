@@ -26,7 +26,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         serve_chance(monkeypatch)
         folders = make_models(tmp_path_factory.mktemp("models"))
-        named = [f"{name}={folders[name]}" for name in ("colbert", "classifier", "reranker")]
+        chosen = ("colbert", "classifier", "reranker", "filler")
+        named = [f"{name}={folders[name]}" for name in chosen]
         with serving(settings_for(*named, "lm=chance", api_key=("secret",))) as (found, _):
             yield found
 

@@ -42,7 +42,9 @@ signal.pause()
 
 @pytest.fixture(scope="module")
 def served(minilm: Path) -> Iterator[tuple[Client, Any]]:
-    settings = settings_for(f"minilm={minilm}", admin=True, payload_limit=2 * MEGABYTE)
+    settings = settings_for(
+        f"minilm={minilm}", admin=True, payload_limit=2 * MEGABYTE, max_wait_s=60
+    )
     with serving(settings) as found:
         yield found
 
@@ -67,6 +69,7 @@ def client(served: tuple[Client, Any], expected: Any) -> Iterator[Client]:
 
 def check(client: Client, expected: Any) -> None:
     answer = client.post("/embed", {"inputs": [TEXT]})
+    assert answer.status == 200, answer.body
     np.testing.assert_array_equal(np.array(answer.json, np.float32), expected)
 
 

@@ -123,7 +123,7 @@ def test_the_pace_bounds_how_long_a_batch_takes(runner: PartRunner, put: Put) ->
     assert pace.batch_tokens == 500  # nothing is known yet
     pace.note(1000, 1.0)
     assert pace.batch_tokens == 100
-    assert pace.seconds(5000) == 5.0
+    assert pace.wait_s(5000) == 5.0
     pace.note(10, 1.0)  # few tokens, and slow
     assert pace.batch_tokens == 100
     pace.note(10, 0.001)  # few tokens, and fast
@@ -141,7 +141,25 @@ def test_the_pace_bounds_how_long_a_batch_takes(runner: PartRunner, put: Put) ->
     assert [pace.batch_tokens_of(tokens) for tokens in waiting] == [100, 100, 200, 400, 400]
     both = Pace(0.1, 500, replicas=2)
     both.note(1000, 1.0)
-    assert (both.batch_tokens, both.seconds(5000)) == (100, 2.5)
+    assert (both.batch_tokens, both.wait_s(5000)) == (100, 2.5)
+
+
+def test_the_wait_counts_what_runs_and_the_slowest_pace_of_late() -> None:
+    pace = Pace(0.1, 500)
+    assert pace.wait_s(1000, [(500, 0.1)]) == 0  # nothing is known yet
+    pace.note(1000, 1.0)
+    assert pace.wait_s(200, [(100, 0.04)]) == pytest.approx(0.26)
+    assert pace.wait_s(200, [(100, 0.1)]) == pytest.approx(0.2)
+    assert pace.wait_s(200, [(100, 0.125)]) == pytest.approx(0.25)  # 800 tokens/s, now
+    assert pace.wait_s(200, [(100, 9.0)]) == pytest.approx(0.4)  # it stands still: half the pace
+    assert pace.wait_s(200, [(10, 0.4)]) == pytest.approx(0.2)  # few tokens say nothing
+    pace.note(100, 0.2)  # 500 tokens/s; the mean says 917
+    assert pace.wait_s(200) == pytest.approx(0.4)
+    pace.note(300, 0.1)
+    assert pace.wait_s(200) == pytest.approx(200 * 1.3 / 1400)
+    both = Pace(0.1, 500, replicas=2)
+    both.note(1000, 1.0)
+    assert both.wait_s(200, [(100, 0.02), (60, 0.04)]) == pytest.approx(0.15)
 
 
 def test_other_outputs_wait_for_a_batch_of_their_own(runner: PartRunner, put: Put) -> None:
@@ -165,6 +183,10 @@ def test_too_much_is_refused_with_a_time_to_come_back(runner: PartRunner, put: P
         put(queue, "b", [1])
     assert (refused.value.kind, refused.value.retry_after) == ("overloaded", 6)
     take(queue, runner)
+    assert queue.full
+    with pytest.raises(ServeError, match="0 tokens wait, about 6.0 s"):  # for what runs now
+        put(queue, "b", [1])
+    queue.end(runner, 600, 6.0)
     put(queue, "b", [1])
 
     queue = queue_of(max_tokens=100)

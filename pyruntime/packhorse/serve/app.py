@@ -11,7 +11,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount
 
 from packhorse.serve.endpoint import cohere_style, openai_style, tei_style
-from packhorse.serve.exchange import Receive, Scope, Send
+from packhorse.serve.exchange import WIRE, Receive, Scope, Send
 from packhorse.serve.protocols import (
     admin,
     cohere_embed,
@@ -43,6 +43,7 @@ LINES = (
     Line("GET", "/info", tei_text.info, tei_style),
     Line("POST", "/token-classification", hub_tasks.token_classification, tei_style),
     Line("POST", "/question-answering", hub_tasks.question_answering, tei_style),
+    Line("POST", "/fill-mask", hub_tasks.fill_mask, tei_style),
     Line("POST", "/embeddings", openai_embeddings.embeddings, openai_style),
     Line("POST", "/v1/embeddings", openai_embeddings.embeddings, openai_style),
     Line("POST", "/v1/completions", openai_generation.completions, openai_style),
@@ -100,6 +101,8 @@ class Application(Starlette):
         if self._direct and scope["type"] == "http":
             await self._routes(scope, receive, send)
         else:
+            # What stands between changes the answer: it goes through all of that.
+            scope.get("extensions", {}).pop(WIRE, None)
             await super().__call__(scope, receive, send)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from packhorse.names import EmbeddingDtype
 from packhorse.serve.checks import Inputs
 from packhorse.serve.errors import ServeError
+from packhorse.serve.exchange import Headers, Reply, to_json
 from packhorse.serve.model import AnyTask, ServedModel
 from packhorse.serve.tasks import OfIds
 from packhorse.text.embeddings import Embedding
@@ -83,7 +85,22 @@ def as_base64(row: npt.NDArray[Any]) -> str:
 
 
 def contiguous(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Rows that orjson takes. Raises ServeError for those that JSON has no numbers for."""
+    """Rows that orjson takes."""
+    return rows if rows.flags.c_contiguous else np.ascontiguousarray(rows)
+
+
+def check_finite(rows: npt.NDArray[Any]) -> None:
+    """Raises ServeError for rows that are not numbers."""
     if not np.isfinite(rows).all():
         raise ServeError("backend", "the model gave numbers that are not finite")
-    return np.ascontiguousarray(rows)
+
+
+def vectors_reply(
+    content: Any, vectors: Sequence[npt.NDArray[Any]], headers: Headers | None = None
+) -> Reply:
+    """A reply in which vectors are written. Raises ServeError where they are not numbers."""
+    body = to_json(content)
+    if b"null" in body:  # what is not finite is written so, and the text is looked through fast
+        for rows in vectors:
+            check_finite(rows)
+    return Reply(body, headers=headers)

@@ -12,7 +12,6 @@ from typing import Protocol
 from packhorse.serve.errors import ClientGoneError, ServeError
 from packhorse.serve.exchange import (
     Exchange,
-    Headers,
     Receive,
     Reply,
     Scope,
@@ -21,6 +20,7 @@ from packhorse.serve.exchange import (
 )
 from packhorse.serve.logs import LOGGER, log
 from packhorse.serve.service import Service
+from packhorse.serve.tracing import TracedRequest
 
 _GONE = 499  # the client, as servers write it in their logs
 
@@ -30,7 +30,7 @@ class Answer(Protocol):
 
     status: int
 
-    async def send(self, send: Send, extra: Headers) -> None: ...
+    async def send(self, exchange: Exchange, send: Send) -> None: ...
 
 
 Handler = Callable[[Exchange], Awaitable[Answer]]
@@ -75,7 +75,7 @@ class Endpoint:
             answer = self._failed(failure)
         status = answer.status
         try:
-            await answer.send(send, [(b"x-request-id", exchange.request_id.encode("latin-1"))])
+            await answer.send(exchange, send)
         except ClientGoneError:
             status = _GONE
         finally:
@@ -104,10 +104,29 @@ class Endpoint:
         return reply
 
     def _note(self, exchange: Exchange, status: int, error: ServeError | None) -> None:
-        self._service.metrics.answered(exchange.model, self._path, status)
+        service = self._service
+        done = exchange.done
+        if done is not None:
+            seconds = done.at - exchange.started
+            service.metrics.succeed(done.method, done.kind, done.texts, seconds, done.work)
+            if LOGGER.isEnabledFor(logging.INFO) or service.tracer is not None:
+                exchange.usage = done.usage
+        service.metrics.answered(exchange.model, self._path, status)
         log_request(exchange, self._path, status, error)
-        if self._service.tracer is not None:
-            self._service.tracer.request(exchange, self._path, status)
+        if service.tracer is not None:
+            traced = TracedRequest(
+                exchange.scope["method"],
+                self._path,
+                exchange.headers,
+                exchange.started,
+                {
+                    "http.response.status_code": status,
+                    "packhorse.model": exchange.model,
+                    "packhorse.request_id": exchange.request_id,
+                    **{f"packhorse.{name}": value for name, value in exchange.usage.items()},
+                },
+            )
+            service.tracer.request(traced, None if done is None else done.work)
 
 
 def log_request(exchange: Exchange, path: str, status: int, error: ServeError | None) -> None:

@@ -8,22 +8,22 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 import orjson
 
 from packhorse.serve.errors import ClientGoneError, ServeError
+from packhorse.serve.model import AnyTask, Outcome, ServedModel
+from packhorse.serve.service import Service
 from packhorse.serve.work import Work
-
-if TYPE_CHECKING:
-    from packhorse.serve.service import Service
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+WIRE = "packhorse.wire"  # the extension of ASGI that the server's own connections have
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _WATCH_AFTER_S = 0.02  # requests that take longer are cancelled when their client goes away
 
@@ -37,12 +37,39 @@ def next_id() -> str:
     return f"{_PROCESS}{next(_numbers):010x}"
 
 
+class Done(NamedTuple):
+    """What models did for a request, for metrics and logs.
+
+    method  "single", or "batch" where it came as a list
+    kind    of the metrics: "embed", "predict" or None
+    at      when it was done, of `time.monotonic`
+    """
+
+    method: str
+    kind: str | None
+    texts: int
+    at: float
+    work: Work
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """What the log says of it."""
+        return {
+            "texts": self.texts,
+            "tokens": self.work.tokens,
+            "tokenization_ms": round(self.work.tokenize_s * 1e3, 3),
+            "queue_ms": round(self.work.queue_s * 1e3, 3),
+            "inference_ms": round(self.work.run_s * 1e3, 3),
+        }
+
+
 class Exchange:
     """A request, who sent it, and what is known about it so far."""
 
     __slots__ = (
         "client",
         "deadline",
+        "done",
         "headers",
         "model",
         "receive",
@@ -51,13 +78,15 @@ class Exchange:
         "service",
         "started",
         "usage",
-        "work",
+        "wire",
     )
 
     def __init__(self, service: Service, scope: Scope, receive: Receive) -> None:
         self.service = service
         self.scope = scope
         self.receive = receive
+        extensions = scope.get("extensions")
+        self.wire: Any = None if extensions is None else extensions.get(WIRE)
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self.headers.get(b"x-request-id", b"")
         self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else next_id()
@@ -67,7 +96,12 @@ class Exchange:
         self.client: str = address[0] if address else "-"
         self.model = ""  # the name of the model that is asked, for metrics and logs
         self.usage: dict[str, Any] = {}  # what it took, for logs
-        self.work: Work | None = None  # what it took, for traces
+        self.done: Done | None = None  # what models did for it
+
+    @property
+    def id_header(self) -> tuple[bytes, bytes]:
+        """The header of every answer that names the request."""
+        return b"x-request-id", self.request_id.encode("latin-1")
 
     def query(self) -> dict[str, str]:
         """What stands after the question mark of the address; of a name the last value."""
@@ -84,6 +118,11 @@ class Exchange:
         announced = self.headers.get(b"content-length", b"0")
         if announced.isdigit() and int(announced) > limit:
             raise _too_large(int(announced), limit)
+        whole: bytes | None = None if self.wire is None else self.wire.body()
+        if whole is not None:
+            if len(whole) > limit:
+                raise _too_large(len(whole), limit)
+            return whole
         parts: list[bytes] = []
         size = 0
         while True:
@@ -121,8 +160,45 @@ class Exchange:
             raise ServeError("validation", f"the body is a JSON {kind}, expected an object")
         return found
 
-    async def wait(self, work: Work) -> None:
+    async def run(
+        self,
+        model: ServedModel,
+        task: AnyTask,
+        items: list[Any],
+        kind: str | None,
+        *,
+        single: bool = False,
+    ) -> Outcome:
+        """The results of a task, which are counted when they have been sent. Raises ServeError,
+        ClientGoneError.
+
+        kind    "embed", "predict" or None, for the metrics
+        single  whether the request has one text that is not in a list
+        """
+        method = "single" if single else "batch"
+        self.model = model.name
+        self.service.metrics.begin(method)
+        outcome = await model.run(task, items, self.client, self.deadline, self._wait)
+        self.done = Done(method, kind, len(items), time.monotonic(), outcome.work)
+        return outcome
+
+    async def _wait(self, work: Work) -> None:
         """Until the work has run. Raises ServeError; ClientGoneError where the client goes away."""
+        deadlines = self.service.deadlines
+        deadlines.add(work)
+        try:
+            if self.wire is None:
+                await self._wait_as_asgi(work)
+                return
+            self.wire.when_lost(work.leave)
+            try:
+                await work.future
+            finally:
+                self.wire.when_lost(None)
+        finally:
+            deadlines.discard(work)
+
+    async def _wait_as_asgi(self, work: Work) -> None:
         loop = work.loop
         watching: list[asyncio.Task[None]] = []
         timer = loop.call_later(
@@ -136,15 +212,9 @@ class Exchange:
                 task.cancel()
 
     async def _watch(self, work: Work) -> None:
-        """Fails the work when its client goes away or its time is up."""
-        gone = asyncio.ensure_future(self.disconnected())
-        try:
-            left = max(0.0, work.deadline - time.monotonic())
-            done, _ = await asyncio.wait([gone], timeout=left)
-            work.fail(ClientGoneError() if done else work.late)
-            work.finish()
-        finally:
-            gone.cancel()
+        """Fails the work when its client goes away."""
+        await self.disconnected()
+        work.leave()
 
     async def disconnected(self) -> None:
         """Returns when the client has gone away. Only when the body has been read."""
@@ -176,10 +246,12 @@ class Reply:
         self.headers = headers or []
         self.content_type = content_type
 
-    async def send(self, send: Send, extra: Headers) -> None:
+    async def send(self, exchange: Exchange, send: Send) -> None:
         length = b"%d" % len(self.body)
         fixed = [(b"content-type", self.content_type), (b"content-length", length)]
-        headers = [*fixed, *self.headers, *extra]
+        headers = [*fixed, *self.headers, exchange.id_header]
+        if exchange.wire is not None and exchange.wire.respond(self.status, headers, self.body):
+            return
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
 
@@ -191,3 +263,21 @@ def to_json(content: Any) -> bytes:
 
 def json_reply(content: Any, status: int = 200, headers: Headers | None = None) -> Reply:
     return Reply(to_json(content), status, headers)
+
+
+def compute_headers(exchange: Exchange, outcome: Outcome, characters: int, device: str) -> Headers:
+    """The headers by which text-embeddings-inference says what a request took; times in
+    milliseconds."""
+    work = outcome.work
+    total = int((time.monotonic() - exchange.started) * 1000)
+    kind = "cpu" if device == "cpu" else "gpu"
+    return [
+        (b"x-compute-type", kind.encode()),
+        (b"x-compute-time", b"%d" % total),
+        (b"x-compute-characters", b"%d" % characters),
+        (b"x-compute-tokens", b"%d" % outcome.tokens),
+        (b"x-total-time", b"%d" % total),
+        (b"x-tokenization-time", b"%d" % int(work.tokenize_s * 1000)),
+        (b"x-queue-time", b"%d" % int(work.queue_s * 1000)),
+        (b"x-inference-time", b"%d" % int(work.run_s * 1000)),
+    ]

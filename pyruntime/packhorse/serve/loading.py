@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from packhorse_weights import find_model, inspect_checkpoint
+from packhorse_weights.generation_files import generates
+
+from packhorse.heads import methods_for
 from packhorse.serve.metrics import Metrics
 from packhorse.serve.model import ServedModel
 from packhorse.serve.settings import ModelSettings, Settings
 from packhorse.serve.tokenizing import TokenizerPool
 from packhorse.text import TextModel
 
+_PREDICTIONS = 64  # masks of a batch, where nobody says how many
+
 
 def load_model(
     settings: ModelSettings, server: Settings, pool: TokenizerPool, metrics: Metrics
 ) -> ServedModel:
-    """Loads a model on each of its devices, and starts its threads. Raises as `TextModel.load`."""
+    """Loads a model on each of its devices, and starts its threads. What the settings of all models
+    say goes to those that it suits. Raises as `TextModel.load`."""
     given = server.of_model(settings)
+    methods = abilities(given)
+    if settings.kv_tokens is None and "generate" not in methods:
+        given = replace(given, kv_tokens=None)
+    if settings.max_adapters is None and "generate" not in methods:
+        given = replace(given, max_adapters=None)
+    if settings.max_predictions is None and "fill_mask" not in methods:
+        given = replace(given, max_predictions=0)
     options: dict[str, Any] = {
         "dtype": given.dtype,
         "max_length": given.max_length,
         "max_tokens": given.max_batch_tokens,
         "kv_tokens": given.kv_tokens,
+        "max_predictions": _PREDICTIONS if given.max_predictions is None else given.max_predictions,
+        "max_adapters": max(given.max_adapters or 0, len(given.adapter)),
+        "max_adapter_rank": given.max_adapter_rank or 16,
         "revision": given.revision,
         "pooling": _poolings(given.pooling),
         "normalize": given.normalize,
@@ -32,11 +51,79 @@ def load_model(
         for device in given.device or ("cpu",):
             threads = given.threads if device == "cpu" else None
             replicas.append(TextModel.load(given.path, device, threads=threads, **options))
-        return ServedModel(given, server, replicas, pool, metrics)
+        model = ServedModel(given, server, replicas, pool, metrics)
+        for adapter in given.adapter:
+            model.add_adapter(*_named(adapter))
+        return model
     except BaseException:
         for replica in replicas:
             replica.close()
         raise
+
+
+def abilities(given: ModelSettings) -> list[str]:
+    """What a model may be loaded for by its files, as `methods_for` says it; of a head of a masked
+    language model, which other heads use, "fill_mask" too only where that is what it is for.
+    Raises as `TextModel.load`."""
+    path = find_model(given.path, given.revision)
+    asked = (_template(given.reranker), _poolings(given.pooling), given.normalize)
+    spec = inspect_checkpoint(path, *asked).spec
+    methods = [name for name in methods_for(spec) if name != "generate"]
+    if given.kv_tokens != 0 and generates(path, spec, None, *asked):
+        methods.append("generate")
+    if "embed_sparse" in methods and "fill_mask" in methods:
+        methods.remove("fill_mask")
+    return methods
+
+
+def assign_adapters(server: Settings) -> list[ModelSettings]:
+    """The models that a server begins with, each with its adapters. Raises ValueError for an
+    adapter that belongs to none of them, or might to several, and for names that come twice."""
+    models = {one.name: one for one in server.models}
+    for adapter in server.adapter:
+        head, equals, path = adapter.partition("=")
+        parent, _, name = head.rpartition(":")
+        if not parent:
+            able = [one for one in models.values() if "generate" in abilities(server.of_model(one))]
+            if len(able) != 1:
+                names = ", ".join(one.name for one in able) or "none"
+                raise ValueError(
+                    f"adapter {adapter!r:.80}: of the models {names} generate; with several, say "
+                    "MODEL:NAME=FOLDER"
+                )
+            parent = able[0].name
+        if parent not in models:
+            raise ValueError(f"adapter {adapter!r:.80}: there is no model {parent!r:.80}")
+        found = models[parent]
+        models[parent] = replace(found, adapter=(*found.adapter, f"{name}{equals}{path}"))
+    taken = [*models]
+    taken += [_named(adapter)[0] for one in models.values() for adapter in one.adapter]
+    for name in taken:
+        if taken.count(name) > 1:
+            raise ValueError(f"{taken.count(name)} models and adapters are named {name!r:.80}")
+    return list(models.values())
+
+
+def _named(adapter: str) -> tuple[str, str]:
+    """(name, folder) of a setting."""
+    name, _, path = adapter.partition("=")
+    if not name or not path:
+        raise ValueError(f"adapter is {adapter!r:.80}, expected NAME=FOLDER")
+    return name, path
+
+
+def check_suited(server: Settings, models: Sequence[ServedModel]) -> None:
+    """Raises ValueError for a setting of all models that suits none of them."""
+    for name, method, what in (
+        ("kv_tokens", "generate", "generates"),
+        ("max_adapters", "generate", "generates"),
+        ("max_adapter_rank", "generate", "generates"),
+        ("max_predictions", "fill_mask", "fills masks"),
+    ):
+        value = getattr(server, name)
+        if value and models and not any(method in model.methods for model in models):
+            names = ", ".join(model.name for model in models)
+            raise ValueError(f"{name} is {value}, but no model {what}: {names}")
 
 
 def _poolings(pooling: str | None) -> Any:

@@ -5,22 +5,18 @@ from __future__ import annotations
 import re
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
-    GaugeMetricFamily,
     HistogramMetricFamily,
 )
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-if TYPE_CHECKING:
-    from packhorse.serve.model import ServedModel
-    from packhorse.serve.work import Work
+from packhorse.serve.work import Work
 
 _SECONDS = [0.00001 * 1.5**power for power in range(1, 36, 2)]
 _POWERS = [float(2**power) for power in range(21)]
@@ -72,49 +68,11 @@ class Distribution(Collector):
         yield HistogramMetricFamily(self.name, self._text, buckets=buckets, sum_value=self._sum)
 
 
-class _Queues(Collector):
-    """What waits at the moment that somebody asks."""
-
-    def __init__(self, models: Callable[[], Iterable[ServedModel]]) -> None:
-        self._models = models
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        models = list(self._models())
-        yield GaugeMetricFamily(
-            "te_queue_size", "Requests that wait", sum(one.queue.requests for one in models)
-        )
-        tokens = GaugeMetricFamily(
-            "packhorse_queue_tokens", "Tokens that wait for a model", labels=["model"]
-        )
-        pace = GaugeMetricFamily(
-            "packhorse_tokens_per_second", "Tokens that a model runs in a second", labels=["model"]
-        )
-        engines = {
-            name: GaugeMetricFamily(f"packhorse_generation_{name}", text, labels=["model"])
-            for name, text in (
-                ("running", "Sequences that are being generated"),
-                ("queued", "Sequences that wait to be generated"),
-                ("pages_used", "Pages of the cache that running sequences use"),
-                ("pages_free", "Pages of the cache that are free"),
-            )
-        }
-        for one in models:
-            tokens.add_metric([one.name], one.queue.tokens)
-            pace.add_metric([one.name], one.queue.pace.tokens_per_second)
-            for name, family in engines.items():
-                if one.generates:
-                    family.add_metric([one.name], one.stats()[name])
-        yield tokens
-        yield pace
-        yield from engines.values()
-
-
 class Metrics:
     """All metrics of one server. What is counted for each request is counted on the event loop
     alone; workers count batches."""
 
-    def __init__(self, models: Callable[[], Iterable[ServedModel]]) -> None:
-        """`models`: those that are served at the moment."""
+    def __init__(self) -> None:
         counts = (
             Tally("te_request_count", "Requests", "method"),
             Tally("te_request_success", "Requests that were answered", "method"),
@@ -145,7 +103,6 @@ class Metrics:
         self._count = {one.name: one for one in counts}
         self._of = {one.name: one for one in distributions}
         self.registry = CollectorRegistry()
-        self.registry.register(_Queues(models))
         for collector in (*counts, *distributions):
             self.registry.register(collector)
         self._batches = threading.Lock()

@@ -45,6 +45,18 @@ class Outcome(NamedTuple):
     work: Work
 
 
+class Adapter(NamedTuple):
+    """A LoRA adapter of a model, by whose name it is asked for.
+
+    path     its folder
+    created  when it was loaded, in seconds since 1970
+    """
+
+    name: str
+    path: str
+    created: int
+
+
 class ServedModel:
     """A model under a name, loaded once for each device. Made by `load_model`."""
 
@@ -67,7 +79,8 @@ class ServedModel:
         self._characters_per_token = 3.0
         session = self.text.session
         self.generates = session.generates
-        self.methods = frozenset(_methods(session.config, self.generates))
+        self.methods = frozenset(_methods(session))
+        self.adapters: dict[str, Adapter] = {}
         workers = [one for one in replicas for _ in range(1 if one.session.device == "cpu" else 2)]
         pace = Pace(server.max_batch_ms / 1000, session.max_tokens, len(workers))
         self.queue = TokenQueue(pace, server.max_queue_tokens, server.max_wait_s)
@@ -101,6 +114,7 @@ class ServedModel:
             self.queue,
             PartRunner(session),
             self._metrics.of_batch(self.name),
+            [PartRunner(one.session) for one in self.replicas if one is not replica],
         )
 
     @property
@@ -180,6 +194,28 @@ class ServedModel:
             tokens += min(most, 2 + int(length / self._characters_per_token))
         return tokens, characters
 
+    def add_adapter(self, name: str, path: str) -> None:
+        """Adds a LoRA adapter to all replicas. Blocks. Raises as `GenerationSession.add_adapter`,
+        and ValueError where the model does not generate."""
+        if not self.generates:
+            raise ValueError(f"model {self.name!r} does not generate, and so takes no adapters")
+        added: list[Engine] = []
+        try:
+            for engine in self.engines:
+                engine.session.add_adapter(name, path)
+                added.append(engine)
+        except BaseException:
+            for engine in added:
+                engine.session.remove_adapter(name)
+            raise
+        self.adapters = {**self.adapters, name: Adapter(name, path, int(time.time()))}
+
+    def remove_adapter(self, name: str) -> None:
+        """Requests that run go on with it. Raises ValueError where there is no such adapter."""
+        for engine in self.engines:
+            engine.session.remove_adapter(name)
+        self.adapters = {key: one for key, one in self.adapters.items() if key != name}
+
     def stats(self) -> dict[str, int]:
         """Of a model that generates: `GenerationSession.stats`, of all replicas together."""
         found: Counter[str] = Counter()
@@ -222,11 +258,14 @@ def _warm_up(replica: TextModel) -> tuple[int, float]:
     return count * size, seconds
 
 
-def _methods(config: Any, generates: bool) -> list[str]:
+def _methods(session: Any) -> list[str]:
     """What may be asked of a model: "embed", and names of methods of `TextModel`."""
-    if generates:
+    config = session.config
+    if session.generates:
         return ["generate"]
     found = [name for name in methods_for(config) if name not in ("generate", "embed")]
+    if session.max_predictions == 0 and "fill_mask" in found:
+        found.remove("fill_mask")
     splade = config.get("heads", {}).get("masked_lm", {}).get("sparse")
     if not classifier_of(config) and not splade:
         found += ["embed", "embed_all"]

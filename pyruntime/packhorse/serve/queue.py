@@ -53,6 +53,7 @@ class TokenQueue:
         self._count = 0
         self._now = 0.0
         self._closed = False
+        self._running: dict[PartRunner, tuple[int, float]] = {}  # tokens, since when
         self.tokens = 0  # that wait, those that are still to be tokenized included
         self.requests = 0  # that were admitted and have not begun to run
 
@@ -62,7 +63,7 @@ class TokenQueue:
             if self._closed:
                 raise ServeError("unhealthy", "the model is being unloaded")
             tokens = work.tokens
-            wait_s = self.pace.seconds(self.tokens)
+            wait_s = self._wait_s()
             if wait_s > self._max_wait_s or 0 < self.tokens > self._max_tokens - tokens:
                 raise ServeError(
                     "overloaded",
@@ -74,11 +75,17 @@ class TokenQueue:
             work.waiting_tokens = tokens
             work.admitted = True
 
+    def _wait_s(self) -> float:
+        """How long what comes now would wait for its turn: for what runs, and what waits."""
+        now = time.monotonic()
+        running = [(tokens, now - since) for tokens, since in self._running.values()]
+        return self.pace.wait_s(self.tokens, running)
+
     @property
     def full(self) -> bool:
         """Whether it would refuse what comes now."""
-        wait_s = self.pace.seconds(self.tokens)
-        return wait_s > self._max_wait_s or self.tokens >= self._max_tokens
+        with self._changed:
+            return self._wait_s() > self._max_wait_s or self.tokens >= self._max_tokens
 
     def put(self, work: Work, parts: list[Part]) -> None:
         """Work that was admitted, with its parts."""
@@ -125,15 +132,26 @@ class TokenQueue:
     def take(self, runner: PartRunner) -> tuple[list[Chosen], list[Work]] | None:
         """Waits for work, and gives (what the next batch runs, what has come too late).
 
-        A batch has no more tokens than the pace allows, unless one part alone has more. None: the
-        queue is closed, and nothing waits any more.
+        A batch has no more tokens than the pace allows, unless one part alone has more. It counts
+        as running until `end` is called with the same runner. None: the queue is closed, and
+        nothing waits any more.
         """
         with self._changed:
             while not self._order:
                 if self._closed and not self.requests:
                     return None
                 self._changed.wait()
-            return self._choose(runner, self.pace.batch_tokens_of(self.tokens))
+            found = self._choose(runner, self.pace.batch_tokens_of(self.tokens))
+            if found[0]:
+                tokens = sum(one.part.size[0] for one in found[0])
+                self._running[runner] = tokens, time.monotonic()
+            return found
+
+    def end(self, runner: PartRunner, tokens: int, seconds: float) -> None:
+        """The batch that a runner took has run: so many tokens in so many seconds."""
+        with self._changed:
+            del self._running[runner]
+            self.pace.note(tokens, seconds)
 
     def _choose(self, runner: PartRunner, budget: int) -> tuple[list[Chosen], list[Work]]:
         chosen: list[Chosen] = []

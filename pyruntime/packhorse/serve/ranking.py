@@ -22,7 +22,7 @@ async def score(
 ) -> Outcome:
     """`found` is float32[pairs], between 0 and 1, or logits if they are to be raw."""
     task = model.task(Ranking, raw=raw, truncation=truncation)
-    outcome = await exchange.service.run(exchange, model, task, pairs, "predict")
+    outcome = await exchange.run(model, task, pairs, "predict")
     if not np.isfinite(outcome.found).all():
         raise ServeError("backend", "a score is not a number")
     return outcome

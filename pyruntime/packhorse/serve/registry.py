@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from typing import NamedTuple
 
 from packhorse.serve.errors import ServeError
 from packhorse.serve.loading import load_model
 from packhorse.serve.metrics import Metrics
-from packhorse.serve.model import ServedModel
+from packhorse.serve.model import Adapter, ServedModel
 from packhorse.serve.settings import ModelSettings, Settings
 from packhorse.serve.tokenizing import TokenizerPool
+
+
+class Generator(NamedTuple):
+    """What a name stands for that generates.
+
+    adapter  the adapter of the model that is meant; None: the model as it is
+    """
+
+    model: ServedModel
+    name: str
+    adapter: str | None
 
 
 class Registry:
@@ -52,22 +65,51 @@ class Registry:
         raise ServeError("no_model", "no model is loaded")
 
     def named(self, name: str) -> ServedModel:
-        """The model of this name. Raises ServeError."""
-        found = self._models.get(name)
+        """The model of this name, or that of the adapter of this name. Raises ServeError."""
+        found = self._models.get(name) or self.parent(name)
         if found is None:
-            known = ", ".join(self._models) or "none is loaded"
+            known = ", ".join(self._names()) or "none is loaded"
             raise ServeError(
                 "no_model", f"there is no model {name!r:.80}, but: {known}", parameter="model"
             )
         return found
 
-    async def load(self, settings: ModelSettings, *, replace: bool = False) -> ServedModel:
-        """Loads a model. Where there is one of its name, raises ServeError or, with `replace`,
+    def parent(self, name: str) -> ServedModel | None:
+        """The model that has an adapter of this name; None where there is no such adapter."""
+        models = self._models.values()
+        return next((model for model in models if name in model.adapters), None)
+
+    def generator(self, name: str | None, what: str) -> Generator:
+        """The model or adapter of this name; as `get`."""
+        if name and (parent := self.parent(name)) is not None:
+            return Generator(parent, name, name)
+        model = self.get(name, "generate", what)
+        return Generator(model, model.name, None)
+
+    def _names(self) -> list[str]:
+        return [*self._models, *(name for one in self._models.values() for name in one.adapters)]
+
+    async def load_adapter(self, parent: str, name: str, path: str) -> Adapter:
+        """Loads an adapter of a model under a name of its own. Raises ServeError, and as
+        `ServedModel.add_adapter`; then nothing has changed."""
+        async with self._changing:
+            if name in self._names():
+                raise ServeError("conflict", f"there is a model {name!r:.80} already")
+            model = self._models.get(parent)
+            if model is None:
+                raise ServeError(
+                    "no_model", f"there is no model {parent!r:.80}", parameter="parent"
+                )
+            await asyncio.to_thread(model.add_adapter, name, path)
+            return model.adapters[name]
+
+    async def load(self, settings: ModelSettings, *, replacing: bool = False) -> ServedModel:
+        """Loads a model. Where there is one of its name, raises ServeError or, with `replacing`,
         takes its place; the old one finishes what it has. Otherwise raises as `TextModel.load`,
         and nothing has changed."""
         async with self._changing:
             old = self._models.get(settings.name)
-            if old is not None and not replace:
+            if not replacing and settings.name in self._names():
                 raise ServeError("conflict", f"there is a model {settings.name!r:.80} already")
             model = await asyncio.to_thread(
                 load_model, settings, self._settings, self._pool, self._metrics
@@ -78,15 +120,26 @@ class Registry:
             return model
 
     async def unload(self, name: str) -> None:
-        """Takes a model out, which finishes what it has. Raises ServeError where there is none."""
+        """Takes a model or an adapter out; requests that run finish with it. Raises ServeError
+        where there is none."""
         async with self._changing:
+            if (parent := self.parent(name)) is not None:
+                await asyncio.to_thread(parent.remove_adapter, name)
+                return
             model = self.named(name)
             self._models = {key: one for key, one in self._models.items() if key != name}
             await model.close()
 
     async def reload(self, name: str) -> ServedModel:
-        """Loads a model anew from where it came from. Raises as `load`."""
-        return await self.load(self.named(name).settings, replace=True)
+        """Loads a model anew from where it came from, with the adapters that it has now. Raises as
+        `load`, and ServeError for an adapter."""
+        if self.parent(name) is not None:
+            raise ServeError(
+                "validation", f"{name!r:.80} is an adapter: unload it, and load it anew"
+            )
+        model = self.named(name)
+        adapters = tuple(f"{one.name}={one.path}" for one in model.adapters.values())
+        return await self.load(replace(model.settings, adapter=adapters), replacing=True)
 
     async def close(self) -> None:
         """Unloads all of them."""

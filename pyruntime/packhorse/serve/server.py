@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
@@ -20,6 +22,7 @@ from packhorse.serve.settings import Settings
 
 _SWITCH_S = 0.0005  # Python's 5 ms are longer than most requests take
 _BACKLOG = 2048
+_YOUNG = 20_000  # objects that are made, less those freed, until Python looks for circles of them
 _KEEP_ALIVE_S = 75  # longer than clients keep connections that they do not use
 
 
@@ -27,12 +30,14 @@ class Server(uvicorn.Server):
     """The application of some settings behind uvicorn. It loads the models before it listens, so
     that errors reach who runs it as they are, and binds its address when it is made.
 
+    started  is called when the models are loaded
     address  where it listens, such as "http://127.0.0.1:8000"
 
     Raises OSError where the address is not free.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, started: Callable[[], object] | None = None) -> None:
+        self._call_started = started
         app = create_app(settings)
         self.service: Service = app.state.service
         self._sockets = [] if settings.uds else [_listen(settings.host, settings.port)]
@@ -61,6 +66,8 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.service.start()
+        if self._call_started is not None:
+            self._call_started()
         await super().startup(sockets=sockets)
         models = [model.name for model in self.service.registry.models()]
         log(logging.INFO, "serving", address=self.address, models=models)
@@ -87,7 +94,7 @@ def run(settings: Settings) -> None:
     sys.setswitchinterval(_SWITCH_S)
     # The threads of the package tokenizers cost a text more than they save; ours tokenize at once.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    server = Server(settings)
+    server = Server(settings, _calm_collector)
     # uvicorn raises the signal that ended it again, when it has put these handlers back.
     signals = (signal.SIGTERM, signal.SIGINT)
     before = {one: signal.signal(one, lambda _number, _frame: None) for one in signals}
@@ -96,6 +103,14 @@ def run(settings: Settings) -> None:
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
+
+
+def _calm_collector() -> None:
+    """What is there now stays: Python's collector of garbage need not look through it again and
+    again. Requests leave hardly any circles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG)
 
 
 def _listen(host: str, port: int) -> socket.socket:

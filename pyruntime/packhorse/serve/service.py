@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from packhorse.serve.exchange import Exchange, Headers
+from packhorse.serve.gauges import Gauges
+from packhorse.serve.loading import assign_adapters, check_suited
 from packhorse.serve.metrics import Metrics
-from packhorse.serve.model import AnyTask, Outcome, ServedModel
 from packhorse.serve.registry import Registry
 from packhorse.serve.settings import Settings
 from packhorse.serve.tokenizing import TokenizerPool, as_served
 from packhorse.serve.tracing import Tracer
+from packhorse.serve.work import Deadlines
 
 Found = TypeVar("Found")
 
@@ -25,12 +25,14 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.metrics = Metrics(lambda: self.registry.models())
+        self.metrics = Metrics()
         self.tokenization_workers = settings.tokenization_workers or min(4, os.cpu_count() or 1)
         self.pool = TokenizerPool(self.tokenization_workers)
         self._executor = ThreadPoolExecutor(self.tokenization_workers, "packhorse-text")
         self.registry = Registry(settings, self.pool, self.metrics)
+        self.metrics.registry.register(Gauges(self.registry.models))
         self.tracer = None if settings.otlp_endpoint is None else Tracer(settings.otlp_endpoint)
+        self.deadlines = Deadlines()
         self.stopping = False
         self._started = False
 
@@ -40,8 +42,9 @@ class Service:
             return
         self._started = True
         try:
-            for model in self.settings.models:
+            for model in assign_adapters(self.settings):
                 await self.registry.load(model)
+            check_suited(self.settings, self.registry.models())
         except BaseException:
             await self.stop()
             raise
@@ -67,52 +70,3 @@ class Service:
     def healthy(self) -> bool:
         models = self.registry.models()
         return bool(models) and all(model.healthy for model in models)
-
-    async def run(
-        self,
-        exchange: Exchange,
-        model: ServedModel,
-        task: AnyTask,
-        items: list[Any],
-        kind: str | None,
-        *,
-        single: bool = False,
-    ) -> Outcome:
-        """The results of a task, with its metrics. Raises ServeError, ClientGoneError.
-
-        kind    "embed", "predict" or None, for the metrics
-        single  whether the request has one text that is not in a list
-        """
-        method = "single" if single else "batch"
-        exchange.model = model.name
-        self.metrics.begin(method)
-        outcome = await model.run(task, items, exchange.client, exchange.deadline, exchange.wait)
-        work = exchange.work = outcome.work
-        seconds = time.monotonic() - exchange.started
-        self.metrics.succeed(method, kind, len(items), seconds, work)
-        exchange.usage = {
-            "texts": len(items),
-            "tokens": outcome.tokens,
-            "tokenization_ms": round(work.tokenize_s * 1e3, 3),
-            "queue_ms": round(work.queue_s * 1e3, 3),
-            "inference_ms": round(work.run_s * 1e3, 3),
-        }
-        return outcome
-
-
-def compute_headers(exchange: Exchange, outcome: Outcome, characters: int, device: str) -> Headers:
-    """The headers by which text-embeddings-inference says what a request took; times in
-    milliseconds."""
-    work = outcome.work
-    total = int((time.monotonic() - exchange.started) * 1000)
-    kind = "cpu" if device == "cpu" else "gpu"
-    return [
-        (b"x-compute-type", kind.encode()),
-        (b"x-compute-time", b"%d" % total),
-        (b"x-compute-characters", b"%d" % characters),
-        (b"x-compute-tokens", b"%d" % outcome.tokens),
-        (b"x-total-time", b"%d" % total),
-        (b"x-tokenization-time", b"%d" % int(work.tokenize_s * 1000)),
-        (b"x-queue-time", b"%d" % int(work.queue_s * 1000)),
-        (b"x-inference-time", b"%d" % int(work.run_s * 1000)),
-    ]

@@ -17,6 +17,9 @@ OF_A_MODEL = (
     "max_length",
     "max_batch_tokens",
     "kv_tokens",
+    "max_predictions",
+    "max_adapters",
+    "max_adapter_rank",
     "revision",
     "pooling",
     "normalize",
@@ -44,6 +47,10 @@ class ModelSettings:
     max_length: int | None = None
     max_batch_tokens: int | None = None
     kv_tokens: int | None = None
+    max_predictions: int | None = None
+    max_adapters: int | None = None
+    max_adapter_rank: int | None = None
+    adapter: tuple[str, ...] = ()
     revision: str | None = None
     pooling: str | None = None
     normalize: bool | None = None
@@ -120,6 +127,27 @@ class Settings:
         None,
         "Tokens that the cache of a language model holds; 0: it embeds and does not generate.",
         _MACHINE,
+    )
+    max_predictions: int | None = setting(
+        None,
+        "Most masks of a batch that a masked language model fills; 64 by default, 0: it only "
+        "embeds.",
+        _MACHINE,
+    )
+    adapter: tuple[str, ...] = setting(
+        (),
+        "A LoRA adapter, served under a name of its own: NAME=FOLDER, or MODEL:NAME=FOLDER where "
+        "several models generate. May be repeated.",
+        _MACHINE,
+        "ADAPTER",
+    )
+    max_adapters: int | None = setting(
+        None,
+        "Most LoRA adapters that a model has at once; by default those it is started with.",
+        _MACHINE,
+    )
+    max_adapter_rank: int | None = setting(
+        None, "Largest rank of a LoRA adapter; 16 by default.", _MACHINE
     )
     revision: str | None = setting(None, "Branch, tag or commit of models of the hub.", _MACHINE)
     pooling: str | None = setting(None, "How a text becomes one vector.", _MACHINE)

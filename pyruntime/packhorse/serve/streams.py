@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from packhorse.serve.exchange import Headers, Send, to_json
+from packhorse.serve.exchange import Exchange, Send, to_json
 
 DONE = b"data: [DONE]\n\n"
 
@@ -24,12 +24,12 @@ class EventStream:
         self._events = events
         self._end = end
 
-    async def send(self, send: Send, extra: Headers) -> None:
+    async def send(self, exchange: Exchange, send: Send) -> None:
         headers = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"cache-control", b"no-cache"),
             (b"x-accel-buffering", b"no"),
-            *extra,
+            exchange.id_header,
         ]
         try:
             await send({"type": "http.response.start", "status": 200, "headers": headers})

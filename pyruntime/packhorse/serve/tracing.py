@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from packhorse.serve.work import Work
 
-if TYPE_CHECKING:
-    from packhorse.serve.exchange import Exchange
+
+class TracedRequest(NamedTuple):
+    """What a trace says of a request that has been answered.
+
+    started     of `time.monotonic`
+    attributes  of its span, beside method and route
+    """
+
+    method: str
+    route: str
+    headers: Mapping[bytes, bytes]
+    started: float
+    attributes: Mapping[str, Any]
 
 
 class Tracer:
@@ -34,15 +46,15 @@ class Tracer:
         self.provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
         self._tracer: Any = self.provider.get_tracer("packhorse.serve")
 
-    def request(self, exchange: Exchange, path: str, status: int) -> None:
-        """A request has been answered."""
+    def request(self, request: TracedRequest, work: Work | None) -> None:
+        """A request has been answered. work: what models did for it, if they did."""
         from opentelemetry.trace import SpanKind
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         carrier = {
-            name: exchange.headers[name.encode()].decode("latin-1")
+            name: request.headers[name.encode()].decode("latin-1")
             for name in ("traceparent", "tracestate")
-            if name.encode() in exchange.headers
+            if name.encode() in request.headers
         }
         context = TraceContextTextMapPropagator().extract(carrier)
         offset = time.time_ns() - time.monotonic_ns()  # of the wall's clock to the other
@@ -51,21 +63,18 @@ class Tracer:
             return int(seconds * 1e9) + offset
 
         span = self._tracer.start_span(
-            f"{exchange.scope['method']} {path}",
+            f"{request.method} {request.route}",
             context=context,
             kind=SpanKind.SERVER,
-            start_time=at(exchange.started),
+            start_time=at(request.started),
             attributes={
-                "http.request.method": exchange.scope["method"],
-                "http.route": path,
-                "http.response.status_code": status,
-                "packhorse.model": exchange.model,
-                "packhorse.request_id": exchange.request_id,
-                **{f"packhorse.{name}": value for name, value in exchange.usage.items()},
+                "http.request.method": request.method,
+                "http.route": request.route,
+                **request.attributes,
             },
         )
-        if exchange.work is not None:
-            self._parts(span, exchange.work, at)
+        if work is not None:
+            self._parts(span, work, at)
         span.end(end_time=time.time_ns())
 
     def _parts(self, span: Any, work: Work, at: Any) -> None:

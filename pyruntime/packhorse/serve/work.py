@@ -9,8 +9,10 @@ from contextlib import suppress
 from typing import Any
 
 from packhorse.result import RunResult
-from packhorse.serve.errors import ServeError
+from packhorse.serve.errors import ClientGoneError, ServeError
 from packhorse.text.parts import Part
+
+_LOOK_S = 0.1  # how late what is late may be answered
 
 
 class Work:
@@ -85,10 +87,39 @@ class Work:
             else:
                 self.future.set_exception(self.error)
 
+    def leave(self) -> None:
+        """Nobody waits for it any more; on the event loop."""
+        self.fail(ClientGoneError())
+        self.finish()
+
     @property
     def late(self) -> ServeError:
         waited = time.monotonic() - self.submitted_at
         return ServeError("timeout", f"the request was not answered in {waited:.1f} s")
+
+
+class Deadlines:
+    """Work that somebody waits for, looked through now and then for what has become late: a timer
+    for each would cost more than all else that waiting does. On the event loop."""
+
+    def __init__(self) -> None:
+        self._works: set[Work] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, work: Work) -> None:
+        self._works.add(work)
+        if self._timer is None:
+            self._timer = work.loop.call_later(_LOOK_S, self._look, work.loop)
+
+    def discard(self, work: Work) -> None:
+        self._works.discard(work)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = time.monotonic()
+        for work in [work for work in self._works if now >= work.deadline]:
+            work.fail(work.late)
+            work.finish()
+        self._timer = loop.call_later(_LOOK_S, self._look, loop) if self._works else None
 
 
 def finish_soon(works: list[Work]) -> None:

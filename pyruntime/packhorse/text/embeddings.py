@@ -153,7 +153,9 @@ class Embedding:
     def _shrink(self, rows: FloatArray) -> npt.NDArray[Any]:
         rows = rows[:, : self._truncate_dim]
         rows = scale_to_length_1(rows) if self._normalize else rows
-        return rows if self._late else quantize_embeddings(rows, self._dtype, self._ranges)
+        if self._late or (self._dtype == "float32" and self._ranges is None):
+            return rows
+        return quantize_embeddings(rows, self._dtype, self._ranges)
 
     def run(self, texts: str | Iterable[str], progress: Progress | None) -> npt.NDArray[Any]:
         chosen = as_texts(texts)

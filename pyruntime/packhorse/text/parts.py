@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from packhorse.names import OutputName
-from packhorse.packing import Int32Array, as_int32, pack
+from packhorse.packing import Int32Array, PackedTokens
 from packhorse.result import FloatArray, RunResult
 from packhorse.session import Session
 
@@ -89,6 +89,8 @@ class PartRunner:
 
         max_tokens  most tokens of a part that has more than one sequence; None: of a batch
         """
+        if len(request.ids) == 1:
+            return self._as_one_part(request)
         ends = request.ends()
         columns = {name: self._counted(name) for name in request.outputs}
         arrays = {
@@ -104,7 +106,18 @@ class PartRunner:
                 for name, array in arrays.items()
             }
             parts.append(Part(request.part(slice(first, last)), size, out))
-        return RunResult(arrays, as_int32("cu_seqlens", ends[0])), parts
+        return RunResult(arrays, np.array(ends[0], np.int32)), parts
+
+    def _as_one_part(self, request: Request) -> tuple[RunResult, list[Part]]:
+        """The same for a request of one sequence, in fewer steps."""
+        tokens = request.ids[0].size
+        size = tokens, 1, 0 if request.places is None else request.places[0].size
+        arrays: dict[OutputName, FloatArray] = {
+            name: np.empty((size[self._counted(name)], self._shapes[name].columns), np.float32)
+            for name in request.outputs
+        }
+        result = RunResult(arrays, np.array((0, tokens), np.int32))
+        return result, [Part(request, size, dict(arrays.items()))]
 
     def run(self, parts: Sequence[Part]) -> None:
         """Runs parts of one kind, which fit into a batch together. Raises as `Session.run`."""
@@ -120,7 +133,7 @@ class PartRunner:
     def _run_alone(self, part: Part) -> None:
         request = part.request
         self._session.run(
-            pack(request.ids, type_ids=request.type_ids),
+            _packed([request]),
             outputs=request.outputs,
             out=part.out,
             rows=_rows([request]),
@@ -128,14 +141,8 @@ class PartRunner:
 
     def _run_together(self, parts: Sequence[Part]) -> None:
         requests = [part.request for part in parts]
-        ids = list(chain.from_iterable(request.ids for request in requests))
-        types = list(chain.from_iterable(request.type_ids or () for request in requests))
-        names, without_types = parts[0].kind
-        result = self._session.run(
-            pack(ids, type_ids=None if without_types else types),
-            outputs=names,
-            rows=_rows(requests),
-        )
+        names, _ = parts[0].kind
+        result = self._session.run(_packed(requests), outputs=names, rows=_rows(requests))
         begin = (0, 0, 0)
         for part in parts:
             end = sum_sizes(begin, part.size)
@@ -143,6 +150,22 @@ class PartRunner:
                 column = self._counted(name)
                 part.out[name][:] = result[name][begin[column] : end[column]]
             begin = end
+
+
+def _packed(requests: Sequence[Request]) -> PackedTokens[Int32Array]:
+    """All their sequences as one batch. They are of one kind."""
+    ids = list(chain.from_iterable(request.ids for request in requests))
+    ends = np.array([0, *accumulate(row.size for row in ids)], np.int32)
+    if requests[0].type_ids is None:
+        return PackedTokens.of_checked(_joined(ids), ends, None)
+    types = list(chain.from_iterable(request.type_ids or () for request in requests))
+    return PackedTokens.of_checked(_joined(ids), ends, _joined(types))
+
+
+def _joined(rows: Sequence[Int32Array]) -> Int32Array:
+    if len(rows) == 1 and rows[0].flags.c_contiguous:
+        return rows[0]
+    return np.concatenate(rows) if rows else np.empty(0, np.int32)
 
 
 def _split(ends: Sequence[Sequence[int]], limits: Size) -> Iterator[tuple[int, int]]:

@@ -22,10 +22,34 @@ void dispatch_pages(DType dtype, int64_t head_dim, Launch launch) {
   });
 }
 
-int64_t chunk_count(int64_t max_kv_len) { return (max_kv_len + kChunkKeys - 1) / kChunkKeys; }
+int64_t chunk_keys(int64_t head_dim) {
+  return head_dim <= 64 ? kChunkKeys<64> : head_dim <= 128 ? kChunkKeys<128> : kChunkKeys<256>;
+}
+
+int64_t chunk_count(int64_t max_kv_len, int64_t head_dim) {
+  const int64_t keys = chunk_keys(head_dim);
+  return (max_kv_len + keys - 1) / keys;
+}
 
 size_t entry_bytes(int64_t head_dim) {
   return static_cast<size_t>(head_dim) * sizeof(float) + sizeof(float2);
+}
+
+// Rows of the longest sequence of a step: tokens times heads of a group.
+int64_t most_rows(const PagedAttentionParams& args) {
+  return int64_t{args.max_seqlen} * args.num_heads / args.num_kv_heads;
+}
+
+// Rows of a slab of the kernel for few rows.
+int slab_rows(const PagedAttentionParams& args) { return most_rows(args) <= 8 ? 8 : 16; }
+
+int64_t slab_count(const PagedAttentionParams& args) {
+  return paged_slots(args, slab_rows(args)) * args.num_kv_heads;
+}
+
+// Which of the two kernels is faster; both give the same bits.
+bool takes_few(const PagedAttentionParams& args) {
+  return most_rows(args) <= 16 || slab_count(args) < args.sm_count;
 }
 
 KeyWindow window_of(const AttentionMask& mask) {
@@ -44,15 +68,15 @@ void launch_prefill(const PagedKernelParams& params, cudaStream_t stream) {
                 Traits::kSharedBytes, stream, params);
 }
 
-template <class T, int kDim>
+template <class T, int kDim, int kRows>
 void launch_few(const PagedKernelParams& params, cudaStream_t stream) {
-  using Traits = FewTraits<kDim>;
+  using Traits = FewTraits<kDim, kRows>;
   const PagedAttentionParams& args = params.args;
-  // As many blocks as fit the device at once: each takes work until there is no more.
-  const int64_t work = paged_slots(args, Traits::kRows) * args.num_kv_heads *
-                       (params.entries > 0 ? chunk_count(args.max_kv_len) : 1);
+  // As many blocks as fit the device at once, which share the work.
+  const int64_t work = paged_slots(args, kRows) * args.num_kv_heads *
+                       (params.entries > 0 ? chunk_count(args.max_kv_len, args.head_dim) : 1);
   launch_kernel(
-      paged_attention_few_kernel<T, kDim>,
+      paged_attention_few_kernel<T, kDim, kRows>,
       dim3(static_cast<unsigned>(std::min(work, int64_t{Traits::kBlocks} * args.sm_count))),
       Traits::kThreads, Traits::kSharedBytes, stream, params);
 }
@@ -71,7 +95,10 @@ void prepare_attention_pages() {
       dispatch_pages(dtype, head_dim, [&]<class T, int kDim>() {
         allow_shared_memory(paged_attention_kernel<T, kDim, kPrefillWarps>,
                             PagedTraits<kDim, kPrefillWarps>::kSharedBytes);
-        allow_shared_memory(paged_attention_few_kernel<T, kDim>, FewTraits<kDim>::kSharedBytes);
+        allow_shared_memory(paged_attention_few_kernel<T, kDim, 8>,
+                            FewTraits<kDim, 8>::kSharedBytes);
+        allow_shared_memory(paged_attention_few_kernel<T, kDim, 16>,
+                            FewTraits<kDim, 16>::kSharedBytes);
       });
     }
   }
@@ -79,25 +106,29 @@ void prepare_attention_pages() {
 
 size_t attention_pages_workspace(int64_t num_tokens, int64_t max_kv_len, int64_t num_heads,
                                  int64_t head_dim) {
-  if (max_kv_len <= kChunkKeys) return 0;
-  const auto entries = static_cast<size_t>(chunk_count(max_kv_len) * num_tokens * num_heads);
+  if (max_kv_len <= chunk_keys(head_dim)) return 0;
+  const auto entries =
+      static_cast<size_t>(chunk_count(max_kv_len, head_dim) * num_tokens * num_heads);
   return std::min(kSplitBytes, entries * entry_bytes(head_dim));
 }
+
+bool appends_to_pages(const PagedAttentionParams& args) { return takes_few(args); }
 
 void launch_attention_pages(const PagedAttentionParams& args, cudaStream_t stream) {
   if (args.num_tokens == 0 || args.num_sequences == 0) return;
   PagedKernelParams params{.args = args, .window = window_of(args.mask)};
-  const int64_t rows = int64_t{args.max_seqlen} * args.num_heads / args.num_kv_heads;
-  const int64_t slabs = paged_slots(args, kFewRows) * args.num_kv_heads;
-  if (args.workspace != nullptr && slabs <= kPagedCounters) {
+  const auto group = static_cast<uint64_t>(args.num_heads / args.num_kv_heads);
+  params.group_inverse = ((uint64_t{1} << 32) + group - 1) / group;
+  if (args.workspace != nullptr && slab_count(args) <= kPagedCounters) {
     params.entries = static_cast<int64_t>(args.workspace_bytes / entry_bytes(args.head_dim));
     params.sums = args.workspace;
     params.state = reinterpret_cast<float2*>(params.sums + params.entries * args.head_dim);
     params.counters = args.counters;
   }
   dispatch_pages(args.dtype, args.head_dim, [&]<class T, int kDim>() {
-    rows <= kFewRows || slabs < args.sm_count ? launch_few<T, kDim>(params, stream)
-                                              : launch_prefill<T, kDim>(params, stream);
+    if (!takes_few(args)) return launch_prefill<T, kDim>(params, stream);
+    slab_rows(args) == 8 ? launch_few<T, kDim, 8>(params, stream)
+                         : launch_few<T, kDim, 16>(params, stream);
   });
 }
 

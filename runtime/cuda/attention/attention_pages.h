@@ -19,8 +19,14 @@ struct PagedAttentionParams {
   void* out = nullptr;      // [T, H * d]
   int64_t q_row_stride = 0;
   int64_t out_row_stride = 0;
-  const void* keys = nullptr;           // [num_pages, Hkv, kPageTokens, d]
-  const void* values = nullptr;         // likewise
+  void* keys = nullptr;    // [num_pages, Hkv, kPageTokens, d]
+  void* values = nullptr;  // likewise
+  /// This step's keys and values, [T, Hkv * d], which are to be written to their pages; or null,
+  /// where they lie there already.
+  const void* new_keys = nullptr;
+  const void* new_values = nullptr;
+  int64_t new_key_stride = 0;
+  int64_t new_value_stride = 0;
   const int32_t* table = nullptr;       // [B, table_stride]
   const int32_t* kv_lens = nullptr;     // [B]
   const int32_t* cu_seqlens = nullptr;  // [B + 1] of the queries
@@ -53,6 +59,9 @@ void prepare_attention_pages();
 /// Bytes of workspace for these bounds, and for every batch within them.
 size_t attention_pages_workspace(int64_t num_tokens, int64_t max_kv_len, int64_t num_heads,
                                  int64_t head_dim);
+
+/// Whether a launch writes new keys and values to their pages itself. If not, they must lie there.
+bool appends_to_pages(const PagedAttentionParams& params);
 
 /// Allocates nothing; asynchronous on `stream`, may be captured. Without a workspace long sequences
 /// are not split among blocks: slower, same bits. Throws RuntimeError.

@@ -3,15 +3,16 @@
 // Prompts and single tokens go through one kernel, and a row's result is one expression of the
 // row's own position, whatever the batch, the step and the launch are like:
 //
-//   - Keys are taken in chunks of kChunkKeys, counted from position 0 of the sequence. A chunk
-//     starts from maximum -infinity and sum 0 and takes its tiles of keys in ascending order, as in
-//     FlashAttention-2 (arXiv 2307.08691): products in steps of 16 columns by mma.sync, a new
-//     maximum for every tile, probabilities rounded to the cache's dtype against that maximum.
-//   - Finished chunks are merged in ascending order (merge_chunk). A block may walk through all
-//     chunks of its rows and merge on the way, or blocks take a chunk each and leave what they
-//     have found in memory for merge_chunks_kernel: the operations on a row are the same.
+//   - Keys are taken in tiles, counted from position 0 of the sequence. A tile's scores are
+//   products
+//     in steps of 16 columns by mma.sync; its probabilities are rounded to the cache's dtype
+//     against the maximum of the tile alone; its sums start from zero. So tiles can be computed
+//     side by side.
+//   - What tiles have found is merged in ascending order (merge_chunk), two or four into a chunk,
+//     and chunks likewise. A block may walk through all chunks of its rows, or blocks take some
+//     each and leave what they have found in memory: the operations on a row are the same.
 //   - What a row does not see changes nothing, to the bit: a masked score is -infinity, its
-//     probability 0, and a chunk without a visible key is not merged.
+//     probability 0, and a tile or chunk without a visible key is not merged.
 //
 // A block works on rows of one sequence and one key/value head. The query heads that share this
 // key/value head lie side by side: row r is token r / group and head r % group, so that a key is
@@ -25,20 +26,25 @@
 
 namespace packhorse::cuda {
 
-/// Keys of a chunk: few enough that a block can hold all keys and values of one in shared memory.
-inline constexpr int kChunkKeys = 128;
+/// Keys of a tile and of a chunk: constants of the head size, because they decide on the order of
+/// sums. A block can hold all keys and values of a chunk in shared memory.
+template <int kDim>
+inline constexpr int kTileKeys = kDim <= 128 ? 64 : 32;
+template <int kDim>
+inline constexpr int kChunkTiles = kDim > 64 && kDim <= 128 ? 2 : 4;
+template <int kDim>
+inline constexpr int kChunkKeys = kChunkTiles<kDim> * kTileKeys<kDim>;
 
 /// Each warp has 16 rows.
 template <int kDim, int kWarps>
 struct PagedTraits {
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kRows = 16 * kWarps;
-  /// Keys of a tile: a constant of the head size, because it decides on the order of sums.
-  static constexpr int kKeys = kDim <= 128 ? 64 : 32;
+  static constexpr int kKeys = kTileKeys<kDim>;
   static constexpr int kSlab = kRows * kPitch<kDim>;
   static constexpr int kTile = kKeys * kPitch<kDim>;
   static constexpr size_t kSharedBytes = (kSlab + 4 * kTile) * 2;  // keys and values twice
-  static_assert(kPageTokens % kKeys == 0 && kChunkKeys % kPageTokens == 0);
+  static_assert(kPageTokens % kKeys == 0 && kChunkKeys<kDim> % kPageTokens == 0);
 };
 
 /// What the kernels are given: the arguments, the mask as a window, and where unfinished rows go.
@@ -52,8 +58,15 @@ struct PagedKernelParams {
   float2* state = nullptr;
   int64_t entries = 0;
   unsigned* counters = nullptr;  // [slots, Hkv]: zeros, before and after a launch
+  /// 2^32 over the heads of a group, rounded up: a division by it becomes a product, exact for
+  /// rows below 2^32 / group.
+  uint64_t group_inverse = 0;
 
   __device__ int group() const { return args.num_heads / args.num_kv_heads; }
+  /// The token of a row.
+  __device__ int token_of(int row) const {
+    return static_cast<int>(static_cast<uint64_t>(row) * group_inverse >> 32);
+  }
   __device__ int sequences() const {
     return args.counts == nullptr ? args.num_sequences : args.counts[1];
   }
@@ -141,6 +154,29 @@ __device__ inline float merge_chunk(float merged, float chunk, float2 factors) {
   return __fmaf_rn(chunk, factors.y, __fmul_rn(merged, factors.x));
 }
 
+/// Sets scores that a row does not see to -infinity; as finish_paged_scores.
+template <int kBlocks>
+__device__ void mask_paged_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
+                                  const PagedSlab& slab, int row, int key) {
+  const AccumulatorPlace place;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int position = slab.position + (row + place.row + half * 8) / params.group();
+    // What the first column of the thread is, counted from the first and last key in sight.
+    const int from_low = key + place.column - (position - params.window.left);
+    const int from_high =
+        key + place.column - min(slab.kv_length - 1, position + params.window.right);
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int at = n * 8 + e;
+        if (from_low + at < 0 || from_high + at > 0) scores[n][2 * half + e] = -INFINITY;
+      }
+    }
+  }
+}
+
 /// Scores of this thread's two rows over a tile of keys from `key` on: scaled, capped, with the
 /// term of ALiBi, in units of log2(e); -infinity where masked. `row`: the first of the warp's.
 template <int kBlocks>
@@ -178,34 +214,39 @@ __device__ void finish_paged_scores(float (&scores)[kBlocks][4], const PagedKern
   }
 }
 
-/// Raises the maxima to those of a new tile, where they are higher, and multiplies the earlier
-/// output and sums by 2^(old maximum - new maximum). The products are rounded: whether a compiler
-/// would fuse them with the sums that follow depends on the loop around them, and so would the
-/// bits.
-template <int kOutputs>
-__device__ void rescale(float (&output)[kOutputs][4], float2& maxima, float2& sums, float2 here) {
-  const float2 highest = {fmaxf(maxima.x, here.x), fmaxf(maxima.y, here.y)};
-  const float2 shrink = {highest.x == -INFINITY ? 1 : fast_exp2(maxima.x - highest.x),
-                         highest.y == -INFINITY ? 1 : fast_exp2(maxima.y - highest.y)};
-  maxima = highest;
-  sums = {__fmul_rn(sums.x, shrink.x), __fmul_rn(sums.y, shrink.y)};
-#pragma unroll
-  for (float (&block)[4] : output) {
-    block[0] *= shrink.x;
-    block[1] *= shrink.x;
-    block[2] *= shrink.y;
-    block[3] *= shrink.y;
-  }
+/// Turns a tile's scores into probabilities, in place. `maxima` and `sums` are those of this
+/// thread's two rows over the tile, the same in all lanes of a quad.
+template <int kBlocks>
+__device__ void tile_softmax(float (&scores)[kBlocks][4], float2& maxima, float2& sums) {
+  maxima = row_maxima(scores);
+  sums = {0, 0};
+  exponentiate(scores, maxima, sums);
+  sums = {quad_sum(sums.x), quad_sum(sums.y)};
 }
 
-/// Forgets a chunk: what the next one starts from.
-template <int kOutputs>
-__device__ void clear_chunk(float (&output)[kOutputs][4], float2& maxima, float2& sums) {
+/// What this thread's rows r and r + 8 have found in several tiles or chunks, merged.
+template <int kDim>
+struct MergedRows {
+  float output[kDim / 8][4] = {};
+  ChunkMerge above, below;
+
+  __device__ void add(const float (&chunk)[kDim / 8][4], float2 maxima, float2 sums) {
+    float2 factors_above, factors_below;
+    above.add(maxima.x, sums.x, factors_above);
+    below.add(maxima.y, sums.y, factors_below);
 #pragma unroll
-  for (float (&block)[4] : output) block[0] = block[1] = block[2] = block[3] = 0;
-  maxima = {-INFINITY, -INFINITY};
-  sums = {0, 0};
-}
+    for (int n = 0; n < kDim / 8; ++n) {
+      output[n][0] = merge_chunk(output[n][0], chunk[n][0], factors_above);
+      output[n][1] = merge_chunk(output[n][1], chunk[n][1], factors_above);
+      output[n][2] = merge_chunk(output[n][2], chunk[n][2], factors_below);
+      output[n][3] = merge_chunk(output[n][3], chunk[n][3], factors_below);
+    }
+  }
+  __device__ void add(const MergedRows& chunk) {
+    add(chunk.output, {chunk.above.maximum, chunk.below.maximum},
+        {chunk.above.sum, chunk.below.sum});
+  }
+};
 
 /// For rows of many queries. A block walks through all chunks that its rows see.
 template <class T, int kDim, int kWarps>
@@ -213,7 +254,6 @@ __global__ void __launch_bounds__(PagedTraits<kDim, kWarps>::kThreads)
     paged_attention_kernel(const __grid_constant__ PagedKernelParams params) {
   using Traits = PagedTraits<kDim, kWarps>;
   constexpr int kKeys = Traits::kKeys;
-  constexpr int kChunkTiles = kChunkKeys / kKeys;
   constexpr int kPageTiles = static_cast<int>(kPageTokens) / kKeys;
   constexpr int kBlocks = kKeys / 8;
   extern __shared__ __align__(16) unsigned char shared[];
@@ -273,27 +313,7 @@ __global__ void __launch_bounds__(PagedTraits<kDim, kWarps>::kThreads)
 
   const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;
   T* const warp_queries = queries + warp_row * kPitch<kDim>;
-  float output[1][kDim / 8][4];
-  float2 maxima;
-  float2 sums;
-  clear_chunk(output[0], maxima, sums);
-  float merged[kDim / 8][4] = {};
-  ChunkMerge above, below;  // of this thread's rows r and r + 8
-
-  const auto finish_chunk = [&] {
-    sums = {quad_sum(sums.x), quad_sum(sums.y)};
-    float2 factors_above, factors_below;
-    above.add(maxima.x, sums.x, factors_above);
-    below.add(maxima.y, sums.y, factors_below);
-#pragma unroll
-    for (int n = 0; n < kDim / 8; ++n) {
-      merged[n][0] = merge_chunk(merged[n][0], output[0][n][0], factors_above);
-      merged[n][1] = merge_chunk(merged[n][1], output[0][n][1], factors_above);
-      merged[n][2] = merge_chunk(merged[n][2], output[0][n][2], factors_below);
-      merged[n][3] = merge_chunk(merged[n][3], output[0][n][3], factors_below);
-    }
-    clear_chunk(output[0], maxima, sums);
-  };
+  MergedRows<kDim> chunk, merged;
 
   for (int tile = begin; tile < end; ++tile) {
     fetch(false, tile + 1);
@@ -302,29 +322,33 @@ __global__ void __launch_bounds__(PagedTraits<kDim, kWarps>::kThreads)
     float scores[1][kBlocks][4] = {};
     accumulate_scores<T, kDim, kKeys, 1>(scores, warp_queries, tiles + tile % 2 * Traits::kTile);
     finish_paged_scores(scores[0], params, slab, slab.row + warp_row, tile * kKeys);
-    rescale(output[0], maxima, sums, row_maxima(scores[0]));
-    exponentiate(scores[0], maxima, sums);
+    float2 maxima, sums;
+    tile_softmax(scores[0], maxima, sums);
 
     fetch(true, tile + 1);
     cute::cp_async_wait<2>();
     __syncthreads();
+    float output[1][kDim / 8][4] = {};
     accumulate_output<T, kDim, kKeys, 1>(output, scores, tiles + (2 + tile % 2) * Traits::kTile);
-    if ((tile + 1) % kChunkTiles == 0 && tile + 1 < end) finish_chunk();
+    chunk.add(output[0], maxima, sums);
+    if ((tile + 1) % kChunkTiles<kDim> == 0 || tile + 1 == end) {
+      merged.add(chunk);
+      chunk = {};
+    }
   }
-  finish_chunk();
   cute::cp_async_wait<0>();
   __syncthreads();  // the queries' room becomes the staging of the output
 
   const AccumulatorPlace place;
   using Pair = typename Element<T>::Pair;
-  const float2 factors = {inverse_or_zero(above.sum), inverse_or_zero(below.sum)};
+  const float2 factors = {inverse_or_zero(merged.above.sum), inverse_or_zero(merged.below.sum)};
 #pragma unroll
   for (int n = 0; n < kDim / 8; ++n) {
     T* at = warp_queries + place.row * kPitch<kDim> + n * 8 + place.column;
     *reinterpret_cast<Pair*>(at) =
-        Element<T>::pair(merged[n][0] * factors.x, merged[n][1] * factors.x);
+        Element<T>::pair(merged.output[n][0] * factors.x, merged.output[n][1] * factors.x);
     *reinterpret_cast<Pair*>(at + 8 * kPitch<kDim>) =
-        Element<T>::pair(merged[n][2] * factors.y, merged[n][3] * factors.y);
+        Element<T>::pair(merged.output[n][2] * factors.y, merged.output[n][3] * factors.y);
   }
   __syncwarp();
   T* out = static_cast<T*>(args.out);

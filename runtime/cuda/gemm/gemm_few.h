@@ -64,10 +64,10 @@ inline GemmFewTile few_tile(int64_t n, int64_t k, bool gated, int sm_count) {
 }
 
 /// Whether launch_gemm_few is to compute this: what it can, and where it was measured to be faster
-/// than launch_gemm_sm90 (docs/experiments/cuda_generation.md). That is from about 10 MB of weight
+/// than launch_gemm_sm90 (docs/experiments/cuda_generation.md). That is from about 4 MB of weight
 /// on, except for long sums over large weights.
 inline bool is_few(const GemmParams& params) {
-  constexpr int64_t kLeast = int64_t{5} << 20;  // elements
+  constexpr int64_t kLeast = int64_t{2} << 20;  // elements
   constexpr int64_t kMostLong = int64_t{32} << 20;
   const int64_t elements = int64_t{params.n} * params.k;
   return params.rows <= kMostFewRows && params.pool.out == nullptr && elements >= kLeast &&

@@ -302,23 +302,30 @@ struct GemmFew {
     mma<T>(acc, operands.weight[j], rows.x[j % 2 * 2], rows.x[j % 2 * 2 + 1]);
   }
 
-  /// The products of a stage. Operands of a box are loaded while those of the box before are
-  /// multiplied.
-  __device__ static void multiply_stage(float (&acc)[4], uint32_t weight, uint32_t rows,
-                                        uint32_t box_bytes, const Offsets& offsets) {
-    Operands operands[2];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) load(operands[0], j, weight, rows, offsets);
+  /// The products of a stage, whose first box's operands are in operands[0]. Operands of a box are
+  /// loaded while those of the box before are multiplied, and so are those of the first box of the
+  /// next stage: before(), which waits for it, comes ahead of that. At the end they are in
+  /// operands[0].
+  template <class Before>
+  __device__ static void multiply_stage(float (&acc)[4], Operands (&operands)[2], uint32_t stage,
+                                        uint32_t next, uint32_t box_bytes, const Offsets& offsets,
+                                        bool more, Before before) {
+    constexpr uint32_t kWeights = kBoxes;
 #pragma unroll
     for (int box = 0; box < kBoxes; ++box) {
-      weight += box_bytes;
-      rows += kRowsBox;
+      const bool last = box + 1 == kBoxes;
+      const uint32_t from = last ? next : stage;
+      const uint32_t at = last ? 0 : box + 1;
+      const uint32_t weight = from + at * box_bytes;
+      const uint32_t rows = from + kWeights * box_bytes + at * kRowsBox;
+      if (last) before();
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        if (box + 1 < kBoxes) load(operands[(box + 1) % 2], j, weight, rows, offsets);
+        if (!last || more) load(operands[(box + 1) % 2], j, weight, rows, offsets);
         multiply(acc, operands[box % 2], j);
       }
     }
+    if (kBoxes % 2 != 0) operands[0] = operands[1];
   }
 
   /// A warp has 16 features of every tile.
@@ -337,22 +344,34 @@ struct GemmFew {
     wait_for_previous_kernel();
     uint32_t stage = 0;
     uint32_t phase = 0;
+    Operands operands[2];
     for (int tile = static_cast<int>(blockIdx.x); tile < last_tile;
          tile += static_cast<int>(gridDim.x)) {
       if (tile != static_cast<int>(blockIdx.x)) place = place_of(tile, warp);
       T residual[2][2];
       load_residual(residual, place, count);
       float acc[4] = {};
+      if (tile == static_cast<int>(blockIdx.x)) {
+        wait_for(full, 0);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          load(operands[0], j, ring_at, ring_at + kBoxes * box_bytes, offsets);
+        }
+      }
+      const bool last_tile_here = tile + static_cast<int>(gridDim.x) >= last_tile;
       for (int i = 0; i < stages_k; ++i) {
-        const uint32_t weight = ring_at + stage * bytes;
-        wait_for(full + stage * 8, phase);
-        multiply_stage(acc, weight, weight + kBoxes * box_bytes, box_bytes, offsets);
-        __syncwarp();
-        if (lane == 0) release(empty + stage * 8);
+        const uint32_t here = stage;
         if (++stage == static_cast<uint32_t>(args.tile.stages)) {
           stage = 0;
           phase ^= 1;
         }
+        const bool more = i + 1 < stages_k || !last_tile_here;
+        multiply_stage(acc, operands, ring_at + here * bytes, ring_at + stage * bytes, box_bytes,
+                       offsets, more, [&] {
+                         if (more) wait_for(full + stage * 8, phase);
+                       });
+        __syncwarp();
+        if (lane == 0) release(empty + here * 8);
       }
       finish(acc, place, residual, count);
     }

@@ -1,11 +1,15 @@
 // Choosing tokens: a block for each row of logits, which stay where they are and are read several
-// times out of the second-level cache.
+// times out of the second-level cache. Where a step has few rows, several blocks look for the
+// largest logit of a row, each in a segment of the vocabulary, and the last to finish goes on
+// alone.
 //
 // Nothing is sorted. The tokens that top_k, top_p or a list of the most likely tokens keep are
 // those above a key, and that key is found digit by digit with a histogram of the next 8 bits, as
 // in a radix sort. Weights of tokens are integers (ops/sampling_math.h): threads may add them in
 // any order, and the token that is drawn is the same as on the CPU for the same logits, but for the
 // last bits of exp.
+#include <algorithm>
+
 #include "cuda/launch.cuh"
 #include "cuda/rows/reduce.cuh"
 #include "cuda/sampling/sampling.h"
@@ -152,15 +156,23 @@ __device__ Selected select(int vocab_size, unsigned long long target, Key key, W
 
 class Row {
  public:
-  __device__ Row(const SampleArgs& args, int index, Shared& shared)
+  /// `merges`: of all rows, where several blocks have a row; else null.
+  __device__ Row(const SampleArgs& args, int index, SampleMerge* merges, Shared& shared)
       : args_(args),
         row_(args.rows[index]),
         index_(index),
+        merge_(merges == nullptr ? nullptr : merges + index),
         vocab_size_(static_cast<int>(args.logits.shape[1])),
         logits_(static_cast<float*>(args.logits.data) + index * args.logits.row_stride),
         shared_(shared) {}
 
   __device__ void run() {
+    // What changes logits or looks at all of them first is for one block.
+    if (row_.of_beam || row_.forced >= 0 || row_.bias_end > row_.bias_begin ||
+        args_.wants_logprobs || args_.num_top > 0) {
+      if (blockIdx.y > 0) return;
+      merge_ = nullptr;
+    }
     if (row_.of_beam) return tell_beam();
     float normalizer = 0;
     if (args_.wants_logprobs || args_.num_top > 0) normalizer = log_sum();
@@ -168,7 +180,7 @@ class Row {
     tell_top(normalizer, [=](int token) { return logit_key(logits[token]); });
     add_biases();
     const int token = row_.forced >= 0 ? row_.forced : choose();
-    if (threadIdx.x != 0) return;
+    if (threadIdx.x != 0 || token == kNotMine) return;
     args_.tokens[index_] = token;
     if (!args_.wants_logprobs) return;
     float logit = token < 0 ? normalizer : logits_[token];
@@ -179,35 +191,53 @@ class Row {
   }
 
  private:
-  /// Calls visit(token, logit) for this thread's tokens, in ascending order. It asks for several
-  /// logits at a time, since one block alone has to bring a whole row.
+  static constexpr int kNotMine = -2;  // another block chooses the token
+
+  /// Calls visit(token, logit) for this thread's tokens of [begin, end), in ascending order. It
+  /// asks for several logits at a time, since one block alone has to bring them all.
   template <class Visit>
-  __device__ void for_logits(Visit visit) const {
+  __device__ void for_logits(int begin, int end, Visit visit) const {
     constexpr int kAtOnce = 8;
-    for (int first = static_cast<int>(threadIdx.x); first < vocab_size_;
+    for (int first = begin + static_cast<int>(threadIdx.x); first < end;
          first += kAtOnce * kThreads) {
       float logits[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        logits[i] = logits_[min(first + i * kThreads, vocab_size_ - 1)];
-      }
+      for (int i = 0; i < kAtOnce; ++i) logits[i] = logits_[min(first + i * kThreads, end - 1)];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        if (first + i * kThreads < vocab_size_) visit(first + i * kThreads, logits[i]);
+        if (first + i * kThreads < end) visit(first + i * kThreads, logits[i]);
       }
     }
   }
 
+  /// The largest of what the blocks of this row have found, for the last of them to ask; 0 for the
+  /// others.
+  __device__ unsigned long long merge(unsigned long long best) {
+    if (threadIdx.x == 0) {
+      atomicMax(&merge_->best, best);
+      __threadfence();
+      const bool last = atomicAdd(&merge_->blocks, 1u) + 1 == gridDim.y;
+      shared_.chosen = 0;
+      if (last) {
+        __threadfence();
+        shared_.chosen = atomicExch(&merge_->best, 0ull);  // as the next launch expects it
+        merge_->blocks = 0;
+      }
+    }
+    __syncthreads();
+    return shared_.chosen;
+  }
+
   __device__ float log_sum() {
     unsigned long long largest = 0;
-    for_logits([&](int, float logit) {
+    for_logits(0, vocab_size_, [&](int, float logit) {
       const unsigned long long key = logit_key(logit);
       largest = key > largest ? key : largest;
     });
     const float most = logit_of_key(static_cast<uint32_t>(block_max(largest, shared_)));
     if (most == -INFINITY) return 0;
     float sum = 0;
-    for_logits([&](int, float logit) { sum += expf(logit - most); });
+    for_logits(0, vocab_size_, [&](int, float logit) { sum += expf(logit - most); });
     return most + logf(block_sum(sum, shared_));
   }
 
@@ -293,12 +323,19 @@ class Row {
     const auto key_of = [this](int token) { return key(token); };
     // The largest key, and the lowest of its tokens.
     unsigned long long best = 0;
-    for_logits([&](int token, float logit) {
+    const int blocks = merge_ == nullptr ? 1 : static_cast<int>(gridDim.y);
+    const int part = (vocab_size_ + blocks - 1) / blocks;
+    const int begin = min(vocab_size_, static_cast<int>(blockIdx.y) * part);
+    for_logits(begin, min(vocab_size_, begin + part), [&](int token, float logit) {
       const unsigned long long here =
           static_cast<unsigned long long>(key(token, logit)) << 32 | (0xffffffffu - token);
       best = here > best ? here : best;
     });
     best = block_max(best, shared_);
+    if (merge_ != nullptr) {
+      best = merge(best);
+      if (best == 0) return kNotMine;
+    }
     const auto best_key = static_cast<uint32_t>(best >> 32);
     const int best_token = static_cast<int>(0xffffffffu - static_cast<uint32_t>(best));
     if (best_key <= kImpossibleKey) return -1;
@@ -346,18 +383,20 @@ class Row {
   const SampleArgs& args_;
   const SamplingRow row_;
   const int index_;
+  SampleMerge* merge_;  // null: one block has the row
   const int vocab_size_;
   float* const logits_;
   Shared& shared_;
 };
 
-__global__ void __launch_bounds__(kThreads) sample_kernel(const __grid_constant__ SampleArgs args) {
+__global__ void __launch_bounds__(kThreads)
+    sample_kernel(const __grid_constant__ SampleArgs args, SampleMerge* merges) {
   __shared__ Shared shared;
   wait_for_previous_kernel();
   let_next_kernel_start();
   const int index = static_cast<int>(blockIdx.x);
   if (args.row_count != nullptr && index >= *args.row_count) return;
-  Row(args, index, shared).run();
+  Row(args, index, gridDim.y > 1 ? merges : nullptr, shared).run();
 }
 
 __global__ void __launch_bounds__(256)
@@ -387,9 +426,15 @@ __global__ void __launch_bounds__(256)
 
 }  // namespace
 
-void launch_sample(const SampleArgs& args, cudaStream_t stream) {
-  launch_kernel(sample_kernel, dim3(static_cast<unsigned>(args.logits.rows())), kThreads, 0, stream,
-                args);
+void launch_sample(const SampleArgs& args, SampleMerge* merges, int sm_count, cudaStream_t stream) {
+  const int64_t rows = args.logits.rows();
+  // A multiprocessor has room for two blocks; each shall have enough logits for its threads.
+  const int64_t most = args.logits.columns() / (2 * kThreads);
+  const int64_t blocks =
+      rows > kMostMerges ? 1
+                         : std::clamp<int64_t>(2 * sm_count / rows, 1, std::max<int64_t>(1, most));
+  launch_kernel(sample_kernel, dim3(static_cast<unsigned>(rows), static_cast<unsigned>(blocks)),
+                kThreads, 0, stream, args, merges);
 }
 
 void launch_count_tokens(const CountTokensArgs& args, cudaStream_t stream) {

@@ -65,6 +65,7 @@ OPERATIONS = (
         "QuestionAnsweringResponse",
         "QuestionAnsweringRequest",
     ),
+    Operation("post", "/fill-mask", _HUB, "Words for masks", "FillMaskResponse", "FillMaskRequest"),
     Operation(
         "post", "/embeddings", _OPENAI, "Embeddings", "EmbeddingsResponse", "EmbeddingsRequest"
     ),
@@ -113,8 +114,8 @@ OPERATIONS = (
         "CohereRerankRequest",
     ),
     Operation("get", "/models", _SERVER, "All models and what they do", "ServedModels"),
-    Operation("post", "/models", _SERVER, "Load a model", "ServedModel", "LoadRequest", None, 201),
-    Operation("get", "/models/{name}", _SERVER, "A model and what it does", "ServedModel"),
+    Operation("post", "/models", _SERVER, "Load a model", "Loaded", "LoadRequest", None, 201),
+    Operation("get", "/models/{name}", _SERVER, "A model and what it does", "Loaded"),
     Operation("delete", "/models/{name}", _SERVER, "Unload a model", None, status=204),
     Operation("post", "/models/{name}/reload", _SERVER, "Load a model anew", "ServedModel"),
     Operation("get", "/", _SERVER, "A page to try the models", None, page=True),

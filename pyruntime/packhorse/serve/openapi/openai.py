@@ -109,7 +109,16 @@ SCHEMAS: dict[str, Schema] = {
             "usage": closed({"prompt_tokens": COUNT, "total_tokens": COUNT}),
         }
     ),
-    "Model": closed({"id": TEXT, "object": constant("model"), "created": COUNT, "owned_by": TEXT}),
+    "Model": closed(
+        {
+            "id": TEXT,
+            "object": constant("model"),
+            "created": COUNT,
+            "owned_by": TEXT,
+            "parent": optional(TEXT),
+            "root": TEXT,
+        }
+    ),
     "ModelList": closed({"object": constant("list"), "data": array(ref("Model"))}),
     "Usage": closed(
         {

@@ -17,6 +17,7 @@ from packhorse.serve.openapi.parts import (
     constant,
     one_of,
     optional,
+    ref,
     thing,
 )
 
@@ -29,6 +30,8 @@ _ENTITY = one_of(
     closed({"entity_group": TEXT, "word": TEXT, **_SPAN}),
     closed({"entity": TEXT, "index": COUNT, "word": TEXT, **_SPAN}),
 )
+_WORD = closed({"score": NUMBER, "token": COUNT, "token_str": TEXT, "sequence": TEXT})
+_OF_TEXT = one_of(array(_WORD), array(array(_WORD)))
 _ANSWER = closed({"answer": TEXT, **_SPAN})
 
 SCHEMAS: dict[str, Schema] = {
@@ -160,6 +163,24 @@ SCHEMAS: dict[str, Schema] = {
         },
     ),
     "QuestionAnsweringResponse": one_of(_ANSWER, array(_ANSWER)),
+    "FillMaskRequest": thing(
+        {"inputs": _SIDE},
+        {
+            "parameters": optional(
+                thing(
+                    {},
+                    {
+                        "targets": optional(one_of(TEXT, TEXTS)),
+                        "top_k": optional({"type": "integer", "minimum": 1, "maximum": 1000}),
+                    },
+                )
+            ),
+            "model": MODEL,
+            "truncate": optional(FLAG),
+        },
+    ),
+    # Words; of a text of several masks, or of several texts, lists of them; or of both.
+    "FillMaskResponse": one_of(array(_WORD), array(_OF_TEXT), array(array(array(_WORD)))),
     "ServedModel": closed(
         {
             "name": TEXT,
@@ -177,9 +198,14 @@ SCHEMAS: dict[str, Schema] = {
             "queue_requests": COUNT,
             "tokens_per_second": NUMBER,
         },
-        {"generation": {"type": "object", "additionalProperties": COUNT}},
+        {
+            "generation": {"type": "object", "additionalProperties": COUNT},
+            "adapters": array(ref("ServedAdapter")),
+        },
     ),
-    "ServedModels": array({"$ref": "#/components/schemas/ServedModel"}),
+    "ServedAdapter": closed({"name": TEXT, "path": TEXT, "parent": TEXT, "loaded_at": COUNT}),
+    "Loaded": one_of(ref("ServedModel"), ref("ServedAdapter")),
+    "ServedModels": array(ref("ServedModel")),
     "LoadRequest": thing(
         {"path": TEXT},
         {
@@ -190,6 +216,11 @@ SCHEMAS: dict[str, Schema] = {
             "max_length": optional({"type": "integer", "minimum": 1}),
             "max_batch_tokens": optional({"type": "integer", "minimum": 1}),
             "kv_tokens": optional(COUNT),
+            "max_predictions": optional(COUNT),
+            "max_adapters": optional(COUNT),
+            "max_adapter_rank": optional({"type": "integer", "minimum": 1}),
+            "adapter": optional(one_of(TEXT, TEXTS)),
+            "parent": optional(TEXT),
             "revision": optional(TEXT),
             "pooling": optional(TEXT),
             "normalize": optional(FLAG),

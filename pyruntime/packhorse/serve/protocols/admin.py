@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
+from packhorse.serve.checks import Fields
 from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange, Reply, json_reply
-from packhorse.serve.model import ServedModel
+from packhorse.serve.model import Adapter, ServedModel
 from packhorse.serve.settings import ModelSettings
 
+Loaded = TypeVar("Loaded")
 _RELOAD = "/reload"
 
 
@@ -32,7 +35,17 @@ def _about(model: ServedModel) -> dict[str, Any]:
     }
     if model.generates:
         found["generation"] = model.stats()
+        found["adapters"] = [_about_adapter(model, one) for one in model.adapters.values()]
     return found
+
+
+def _about_adapter(model: ServedModel, adapter: Adapter) -> dict[str, Any]:
+    return {
+        "name": adapter.name,
+        "path": adapter.path,
+        "parent": model.name,
+        "loaded_at": adapter.created,
+    }
 
 
 async def list_models(exchange: Exchange) -> Reply:
@@ -42,7 +55,11 @@ async def list_models(exchange: Exchange) -> Reply:
 
 async def show_model(exchange: Exchange) -> Reply:
     """GET /models/{name}."""
-    return json_reply(_about(exchange.service.registry.named(exchange.scope["rest"])))
+    registry = exchange.service.registry
+    name: str = exchange.scope["rest"]
+    model = registry.named(name)
+    adapter = model.adapters.get(name)
+    return json_reply(_about(model) if adapter is None else _about_adapter(model, adapter))
 
 
 def _check_admin(exchange: Exchange) -> None:
@@ -53,14 +70,25 @@ def _check_admin(exchange: Exchange) -> None:
 
 
 async def load_model(exchange: Exchange) -> Reply:
-    """POST /models: loads a model. The body is as a table [[models]] of the configuration."""
+    """POST /models: loads a model. The body is as a table [[models]] of the configuration; or an
+    adapter of the model that "parent" names."""
     _check_admin(exchange)
     values = await exchange.json()
+    if values.get("parent") is not None:
+        return await _load_adapter(exchange, Fields(values))
     try:
         settings = ModelSettings.read(values)
     except ValueError as error:
         raise ServeError("validation", str(error)) from None
-    return json_reply(_about(await _loaded(exchange, settings, replace=False)), status=201)
+    loading = exchange.service.registry.load(settings)
+    return json_reply(_about(await _loaded(settings.name, loading)), status=201)
+
+
+async def _load_adapter(exchange: Exchange, fields: Fields) -> Reply:
+    parent, name, path = (fields.text(one) for one in ("parent", "name", "path"))
+    registry = exchange.service.registry
+    adapter = await _loaded(name, registry.load_adapter(parent, name, path))
+    return json_reply(_about_adapter(registry.named(parent), adapter), status=201)
 
 
 async def change_model(exchange: Exchange) -> Reply:
@@ -69,21 +97,22 @@ async def change_model(exchange: Exchange) -> Reply:
     rest: str = exchange.scope["rest"]
     if not rest.endswith(_RELOAD):
         raise ServeError("no_route", f"there is no route /models/{rest:.80}")
-    model = exchange.service.registry.named(rest.removesuffix(_RELOAD))
-    return json_reply(_about(await _loaded(exchange, model.settings, replace=True)))
+    name = rest.removesuffix(_RELOAD)
+    return json_reply(_about(await _loaded(name, exchange.service.registry.reload(name))))
 
 
-async def _loaded(exchange: Exchange, settings: ModelSettings, *, replace: bool) -> ServedModel:
+async def _loaded(name: str, loading: Awaitable[Loaded]) -> Loaded:
+    """What is loaded, with errors as they are served."""
     try:
-        return await exchange.service.registry.load(settings, replace=replace)
+        return await loading
     except (ValueError, OSError) as error:
-        raise ServeError("validation", f"model {settings.name!r:.80}: {error}") from error
+        raise ServeError("validation", f"model {name!r:.80}: {error}") from error
     except (RuntimeError, MemoryError, ModuleNotFoundError) as error:
-        raise ServeError("backend", f"model {settings.name!r:.80}: {error}") from error
+        raise ServeError("backend", f"model {name!r:.80}: {error}") from error
 
 
 async def unload_model(exchange: Exchange) -> Reply:
-    """DELETE /models/{name}: unloads a model, when what it has is done."""
+    """DELETE /models/{name}: unloads a model or an adapter, when what it has is done."""
     _check_admin(exchange)
     await exchange.service.registry.unload(exchange.scope["rest"])
     return Reply(b"", status=204)

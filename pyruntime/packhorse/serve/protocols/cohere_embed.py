@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 
 from packhorse.serve.checks import Fields, Inputs
-from packhorse.serve.embedding import EMBEDS, as_base64, contiguous, embedding_task
+from packhorse.serve.embedding import (
+    EMBEDS,
+    as_base64,
+    check_finite,
+    contiguous,
+    embedding_task,
+)
 from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange, Reply, json_reply
 from packhorse.serve.model import ServedModel
@@ -79,7 +85,8 @@ async def embed(exchange: Exchange) -> Reply:
         prompt_name=_prompt(model, input_type),
         truncate_dim=fields.integer("output_dimension", 1),
     )
-    outcome = await service.run(exchange, model, task, texts, "embed")
+    outcome = await exchange.run(model, task, texts, "embed")
+    check_finite(outcome.found)
     content = {
         "id": str(uuid.uuid4()),
         "texts": texts,

@@ -8,18 +8,19 @@ from __future__ import annotations
 from typing import Any
 
 from packhorse.serve.checks import Fields, check_count
-from packhorse.serve.exchange import Exchange, Reply, json_reply
+from packhorse.serve.exchange import Exchange, Reply, compute_headers, json_reply
 from packhorse.serve.model import AnyTask
 from packhorse.serve.protocols.tei import truncation_of
-from packhorse.serve.service import compute_headers
 from packhorse.text.answers import Answering
 from packhorse.text.entities import TokenClassification
+from packhorse.text.masks import MaskFilling
 from packhorse.text.runner import TextRunner
 from packhorse.text.spans import AnswerOptions
 from packhorse.text.tagging import STRATEGIES
 
 TAGS = "a classifier of tokens"
 ANSWERS = "a model that answers questions"
+FILLS = "a masked language model that fills masks"
 
 
 def _parameters(fields: Fields) -> Fields:
@@ -61,7 +62,7 @@ async def token_classification(exchange: Exchange) -> Reply:
         stride=options.integer("stride", 0),
         truncation=truncation_of(exchange, fields),
     )
-    outcome = await service.run(exchange, model, task, texts, "predict", single=single)
+    outcome = await exchange.run(model, task, texts, "predict", single=single)
     headers = compute_headers(exchange, outcome, sum(map(len, texts)), model.device)
     return json_reply(outcome.found[0] if single else outcome.found, headers=headers)
 
@@ -103,6 +104,44 @@ async def question_answering(exchange: Exchange) -> Reply:
         stride=options.integer("doc_stride", 0),
     )
     pairs = [(question, context)]
-    outcome = await service.run(exchange, model, task, pairs, "predict", single=True)
+    outcome = await exchange.run(model, task, pairs, "predict", single=True)
     headers = compute_headers(exchange, outcome, len(question) + len(context), model.device)
     return json_reply(outcome.found[0], headers=headers)
+
+
+def _filling(
+    runner: TextRunner, top_k: int, targets: tuple[str, ...] | None, truncation: bool
+) -> MaskFilling:
+    return MaskFilling(runner, top_k=top_k, targets=targets, max_length=None, truncation=truncation)
+
+
+def _targets(options: Fields) -> tuple[str, ...] | None:
+    value = options.get("targets")
+    if value is None:
+        return None
+    words = [value] if isinstance(value, str) else value
+    if not isinstance(words, list) or not words or not all(isinstance(one, str) for one in words):
+        options.wrong("targets", "a word, or a list of words")
+    return tuple(words)
+
+
+async def fill_mask(exchange: Exchange) -> Reply:
+    """POST /fill-mask: the likeliest words for the mask of each text; where a text has several
+    masks, a list for each."""
+    fields = Fields(await exchange.json())
+    service = exchange.service
+    model = service.registry.get(fields.optional_text("model"), "fill_mask", FILLS)
+    inputs = fields.get("inputs")
+    single = isinstance(inputs, str)
+    most = service.settings.max_client_batch_size
+    texts = [fields.text("inputs")] if single else fields.texts("inputs", most)
+    options = _parameters(fields)
+    task: AnyTask = model.task(
+        _filling,
+        top_k=options.integer("top_k", 1, 1000) or 5,
+        targets=_targets(options),
+        truncation=truncation_of(exchange, fields),
+    )
+    outcome = await exchange.run(model, task, texts, "predict", single=single)
+    headers = compute_headers(exchange, outcome, sum(map(len, texts)), model.device)
+    return json_reply(outcome.found[0] if single else outcome.found, headers=headers)

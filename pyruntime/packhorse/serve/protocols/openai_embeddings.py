@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from packhorse.serve.checks import Fields
-from packhorse.serve.embedding import EMBEDS, as_base64, contiguous, embedding_task
-from packhorse.serve.exchange import Exchange, Reply, json_reply
+from packhorse.serve.embedding import (
+    EMBEDS,
+    as_base64,
+    check_finite,
+    contiguous,
+    embedding_task,
+    vectors_reply,
+)
+from packhorse.serve.exchange import Exchange, Reply, compute_headers, json_reply
 from packhorse.serve.model import ServedModel
-from packhorse.serve.service import compute_headers
 
 
 async def embeddings(exchange: Exchange) -> Reply:
@@ -24,9 +30,10 @@ async def embeddings(exchange: Exchange) -> Reply:
         truncation=service.settings.auto_truncate,
         truncate_dim=fields.integer("dimensions", 1),
     )
-    outcome = await service.run(exchange, model, task, inputs.items, "embed", single=inputs.single)
+    outcome = await exchange.run(model, task, inputs.items, "embed", single=inputs.single)
     rows: Any = contiguous(outcome.found)
     if encoding == "base64":
+        check_finite(rows)
         rows = [as_base64(row) for row in rows]
     content = {
         "object": "list",
@@ -37,19 +44,36 @@ async def embeddings(exchange: Exchange) -> Reply:
         "usage": {"prompt_tokens": outcome.tokens, "total_tokens": outcome.tokens},
     }
     headers = compute_headers(exchange, outcome, inputs.characters, model.device)
-    return json_reply(content, headers=headers)
+    return vectors_reply(content, [outcome.found], headers)
 
 
-def _about(model: ServedModel) -> dict[str, Any]:
-    return {"id": model.name, "object": "model", "created": model.created, "owned_by": "packhorse"}
+def _about(name: str, created: int, parent: str | None, root: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "packhorse",
+        "parent": parent,
+        "root": root,
+    }
+
+
+def _listed(model: ServedModel) -> list[dict[str, Any]]:
+    """A model, and its adapters."""
+    return [
+        _about(model.name, model.created, None, model.path),
+        *(_about(one.name, one.created, model.name, one.path) for one in model.adapters.values()),
+    ]
 
 
 async def models(exchange: Exchange) -> Reply:
     """GET /v1/models."""
-    found = [_about(model) for model in exchange.service.registry.models()]
+    found = [one for model in exchange.service.registry.models() for one in _listed(model)]
     return json_reply({"object": "list", "data": found})
 
 
 async def model(exchange: Exchange) -> Reply:
     """GET /v1/models/{name}."""
-    return json_reply(_about(exchange.service.registry.named(exchange.scope["rest"])))
+    name: str = exchange.scope["rest"]
+    listed = _listed(exchange.service.registry.named(name))
+    return json_reply(next(one for one in listed if one["id"] == name))

@@ -16,7 +16,6 @@ from packhorse.serve.endpoint import openai_style
 from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange, json_reply
 from packhorse.serve.generating import Engine, Prompt, Running
-from packhorse.serve.model import ServedModel
 from packhorse.serve.protocols.openai_options import Asked, read_options
 from packhorse.serve.protocols.openai_writing import (
     chat_logprobs,
@@ -24,6 +23,7 @@ from packhorse.serve.protocols.openai_writing import (
     reason_of,
     usage_of,
 )
+from packhorse.serve.registry import Generator
 from packhorse.serve.streams import DONE, EventStream, event
 from packhorse.text.generation import TextGeneration
 
@@ -34,25 +34,26 @@ class Call:
     """One request to generate: its prompts, all of which run at once, and how it is answered."""
 
     def __init__(
-        self, exchange: Exchange, model: ServedModel, asked: Asked, prompts: Sequence[Prompt]
+        self, exchange: Exchange, generator: Generator, asked: Asked, prompts: Sequence[Prompt]
     ) -> None:
         self.exchange = exchange
-        self.model = model
+        self._generator = generator
         self.asked = asked
         self._prompts = prompts
-        self._engine: Engine = model.engine()
+        self._engine: Engine = generator.model.engine()
         self.running: list[Running] = []
         self._watch: asyncio.Task[None] | None = None
         self._open = False
 
     async def start(self) -> None:
         """Submits all prompts. Raises ServeError, and nothing runs."""
-        self.exchange.model = self.model.name
+        self.exchange.model = self._generator.name
         self._engine.active += 1
         self._open = True
         service = self.exchange.service
         options = {
             **self.asked.options,
+            "adapter": self._generator.adapter,
             "deadline_s": service.settings.generation_timeout_s,
         }
         try:
@@ -88,7 +89,7 @@ class Call:
         }
         first = [one.first_at for one in self.running if one.first_at is not None]
         self.exchange.service.metrics.generated(
-            self.model.name,
+            self._generator.name,
             used["completion_tokens"],
             min(first) - self.exchange.started if first else None,
         )
@@ -220,7 +221,8 @@ async def completions(exchange: Exchange) -> Any:
     """POST /v1/completions."""
     fields = Fields(await exchange.json())
     service = exchange.service
-    model = service.registry.get(fields.optional_text("model"), "generate", GENERATES)
+    generator = service.registry.generator(fields.optional_text("model"), GENERATES)
+    model = generator.model
     fields.refuse("echo")
     asked = read_options(exchange, fields, model, chat=False)
     prompts = _prompts(fields, service.settings.max_client_batch_size)
@@ -229,7 +231,7 @@ async def completions(exchange: Exchange) -> Any:
         "id": f"cmpl-{exchange.request_id}",
         "object": "text_completion",
         "created": exchange.created,
-        "model": model.name,
+        "model": generator.name,
     }
 
     def whole(one: Generation) -> dict[str, Any]:
@@ -245,7 +247,7 @@ async def completions(exchange: Exchange) -> Any:
         reason = reason_of(one) if over else None
         return {"text": text, "logprobs": logprobs, "finish_reason": reason}
 
-    call = Call(exchange, model, asked, prompts)
+    call = Call(exchange, generator, asked, prompts)
     return await _answer(call, head, "text_completion", whole, part)
 
 
@@ -291,7 +293,8 @@ async def chat(exchange: Exchange) -> Any:
     """POST /v1/chat/completions."""
     fields = Fields(await exchange.json())
     service = exchange.service
-    model = service.registry.get(fields.optional_text("model"), "generate", GENERATES)
+    generator = service.registry.generator(fields.optional_text("model"), GENERATES)
+    model = generator.model
     asked = read_options(exchange, fields, model, chat=True)
     messages = _messages(fields)
     template_args = fields.get("chat_template_kwargs")
@@ -307,7 +310,7 @@ async def chat(exchange: Exchange) -> Any:
         "id": f"chatcmpl-{exchange.request_id}",
         "object": "chat.completion.chunk",
         "created": exchange.created,
-        "model": model.name,
+        "model": generator.name,
         "system_fingerprint": None,
     }
 
@@ -331,5 +334,5 @@ async def chat(exchange: Exchange) -> Any:
         }
 
     prompt = Prompt(lambda of: of.chat_ids(messages, of_template), "messages", False)
-    call = Call(exchange, model, asked, [prompt])
+    call = Call(exchange, generator, asked, [prompt])
     return await _answer(call, head, "chat.completion", whole, part)

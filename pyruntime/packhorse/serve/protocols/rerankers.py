@@ -6,9 +6,8 @@ import uuid
 from typing import Any
 
 from packhorse.serve.checks import Fields, check_count
-from packhorse.serve.exchange import Exchange, Reply, json_reply
+from packhorse.serve.exchange import Exchange, Reply, compute_headers, json_reply
 from packhorse.serve.ranking import RERANKS, rank, score
-from packhorse.serve.service import compute_headers
 
 
 def _documents(fields: Fields, most: int) -> list[str]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from packhorse.serve.checks import Fields, Inputs, check_count
-from packhorse.serve.embedding import EMBEDS, contiguous, embedding_task
+from packhorse.serve.embedding import EMBEDS, contiguous, embedding_task, vectors_reply
 from packhorse.serve.errors import ServeError
-from packhorse.serve.exchange import Exchange, Reply, json_reply
+from packhorse.serve.exchange import Exchange, Reply, compute_headers, json_reply
 from packhorse.serve.model import AnyTask, ServedModel
 from packhorse.serve.ranking import RERANKS, rank
-from packhorse.serve.service import compute_headers
 from packhorse.serve.tasks import HiddenStates, OfIds, Predictions
 from packhorse.text.embeddings import scale_to_length_1
 from packhorse.text.runner import TextRunner
@@ -55,9 +54,9 @@ async def embed(exchange: Exchange) -> Reply:
         truncate_dim=fields.integer("dimensions", 1),
         normalize=fields.flag("normalize", True),
     )
-    outcome = await service.run(exchange, model, task, inputs.items, "embed", single=inputs.single)
+    outcome = await exchange.run(model, task, inputs.items, "embed", single=inputs.single)
     headers = compute_headers(exchange, outcome, inputs.characters, model.device)
-    return json_reply(contiguous(outcome.found), headers=headers)
+    return vectors_reply(contiguous(outcome.found), [outcome.found], headers)
 
 
 def _states_of_ids(runner: TextRunner, truncation: bool, prompt_name: str | None) -> OfIds:
@@ -84,9 +83,10 @@ async def embed_all(exchange: Exchange) -> Reply:
         truncation=truncation_of(exchange, fields),
         prompt_name=fields.optional_text("prompt_name"),
     )
-    outcome = await service.run(exchange, model, task, inputs.items, "embed", single=inputs.single)
+    outcome = await exchange.run(model, task, inputs.items, "embed", single=inputs.single)
     headers = compute_headers(exchange, outcome, inputs.characters, model.device)
-    return json_reply([contiguous(rows) for rows in outcome.found], headers=headers)
+    content = [contiguous(rows) for rows in outcome.found]
+    return vectors_reply(content, outcome.found, headers)
 
 
 def _sparse(runner: TextRunner, truncation: bool, prompt_name: str | None) -> SparseEmbedding:
@@ -108,7 +108,7 @@ async def embed_sparse(exchange: Exchange) -> Reply:
         truncation=truncation_of(exchange, fields),
         prompt_name=fields.optional_text("prompt_name"),
     )
-    outcome = await service.run(exchange, model, task, inputs.items, "embed", single=inputs.single)
+    outcome = await exchange.run(model, task, inputs.items, "embed", single=inputs.single)
     content = [
         [
             {"index": index, "value": value}
@@ -179,7 +179,7 @@ async def predict(exchange: Exchange) -> Reply:
         raw=fields.flag("raw_scores", False),
         truncation=truncation_of(exchange, fields),
     )
-    outcome = await service.run(exchange, model, task, items, "predict", single=single)
+    outcome = await exchange.run(model, task, items, "predict", single=single)
     characters = sum(len(one) if isinstance(one, str) else sum(map(len, one)) for one in items)
     headers = compute_headers(exchange, outcome, characters, model.device)
     return json_reply(outcome.found[0] if single else outcome.found, headers=headers)
@@ -202,7 +202,7 @@ async def similarity(exchange: Exchange) -> Reply:
         truncation=truncation_of(exchange, options),
         prompt_name=options.optional_text("prompt_name"),
     )
-    outcome = await service.run(exchange, model, task, texts.items, "embed")
+    outcome = await exchange.run(model, task, texts.items, "embed")
     vectors = scale_to_length_1(outcome.found)
     headers = compute_headers(exchange, outcome, texts.characters, model.device)
     return json_reply(vectors[1:] @ vectors[0], headers=headers)

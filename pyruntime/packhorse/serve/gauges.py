@@ -1,0 +1,48 @@
+"""Prometheus metrics of what models do at the moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from packhorse.serve.model import ServedModel
+
+
+class Gauges(Collector):
+    """What waits and runs at the moment that somebody asks."""
+
+    def __init__(self, models: Callable[[], Iterable[ServedModel]]) -> None:
+        """`models`: those that are served at the moment."""
+        self._models = models
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        models = list(self._models())
+        yield GaugeMetricFamily(
+            "te_queue_size", "Requests that wait", sum(one.queue.requests for one in models)
+        )
+        tokens = GaugeMetricFamily(
+            "packhorse_queue_tokens", "Tokens that wait for a model", labels=["model"]
+        )
+        pace = GaugeMetricFamily(
+            "packhorse_tokens_per_second", "Tokens that a model runs in a second", labels=["model"]
+        )
+        engines = {
+            name: GaugeMetricFamily(f"packhorse_generation_{name}", text, labels=["model"])
+            for name, text in (
+                ("running", "Sequences that are being generated"),
+                ("queued", "Sequences that wait to be generated"),
+                ("pages_used", "Pages of the cache that running sequences use"),
+                ("pages_free", "Pages of the cache that are free"),
+            )
+        }
+        for one in models:
+            tokens.add_metric([one.name], one.queue.tokens)
+            pace.add_metric([one.name], one.queue.pace.tokens_per_second)
+            for name, family in engines.items():
+                if one.generates:
+                    family.add_metric([one.name], one.stats()[name])
+        yield tokens
+        yield pace
+        yield from engines.values()
