@@ -291,6 +291,24 @@ TEST(drafts_of_the_same_model_are_all_accepted) {
   CHECK(stats.drafted_tokens > 1000 && stats.accepted_tokens == stats.drafted_tokens);
 }
 
+// Pages of a request that drafts nothing hold nothing of the draft model.
+TEST(drafts_share_pages_with_what_drafts) {
+  const RunnerLimits limits{40, 1000, 60, 100, 4};
+  const Opened opened = open(limits, 5, true);
+  Sampling sampling;
+  sampling.max_new_tokens = 20;
+  const std::vector<Ids> prompts{Ids(150, 3)};
+  std::vector<int64_t> hits;
+  for (const int64_t draft_tokens : {0, 5, 5, 0}) {
+    sampling.draft_tokens = draft_tokens;
+    opened.session->generate(prompts, sampling);
+    hits.push_back(opened.session->stats().prefix_hit_tokens);
+  }
+  CHECK((hits == std::vector<int64_t>{0, 0, 128, 256}));
+  const GenerationStats stats = opened.session->stats();
+  CHECK(stats.drafted_tokens > 10 && stats.accepted_tokens == stats.drafted_tokens);
+}
+
 TEST(drafts_end_with_the_context_of_the_draft_model) {
   const RunnerLimits limits{40, 600, 40, 100, 2};
   const Opened opened = open(limits, 5, true, 0, 200);
