@@ -304,8 +304,8 @@ cdef class NativeGenerationSession:
         return NativeMailbox()
 
     def memory_plan(self):
-        """(weights, arena, adapters, cache of keys and values; weights, arena and cache of the draft
-        model; tokens of the cache, bytes of a token)"""
+        """(weights, arena, adapters, cache of keys and values; weights, arena and cache of the
+        draft model; tokens of the cache, bytes of a token)"""
         return _plan(deref(self._open()).memory_plan())
 
     def stats(self):
