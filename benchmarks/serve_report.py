@@ -116,8 +116,28 @@ def _gpu(result: Json) -> list[str]:
     ]
 
 
+def _replicas(result: Json) -> list[str]:
+    alone, rows = 0.0, []
+    for count in sorted({load["devices"] for load in result["loads"]}):
+        turns = [load for load in result["loads"] if load["devices"] == count]
+        rate = _median(turns, "texts_per_second")
+        alone = alone or rate
+        rows.append(
+            (
+                str(count),
+                f"{rate:.0f}",
+                f"{rate / alone:.2f}x",
+                f"{_median(turns, 'p50'):.1f}",
+                f"{_median(turns, 'p99'):.1f}",
+                _statuses(turns[-1]),
+            )
+        )
+    header = ("devices", "texts/s", "of one", "p50 ms", "p99 ms", "answers")
+    return ["32 texts a request", _table(header, rows)]
+
+
 def report(result: Json) -> str:
-    make = {"cpu": _cpu, "soak": _soak, "gpu": _gpu}[result["what"]]
+    make = {"cpu": _cpu, "soak": _soak, "gpu": _gpu, "replicas": _replicas}[result["what"]]
     return "\n\n".join([f"## {result['what']}, {result['dtype']}", *make(result)])
 
 

@@ -118,7 +118,7 @@ void TokenChooser::add_sampled(const StepSequence& sequence, int32_t hidden_row,
   const size_t num_top = sequence.top.size() / static_cast<size_t>(1 + sequence.drafts);
   const StepSampler& sampler = sequence.sampler;
   const Sampling& sampling = *sampler.sampling;
-  Row row;
+  Row& row = rows_.emplace_back();
   row.hidden_row = hidden_row;
   row.slot = sampler.slot;
   row.sampling = &sampling;
@@ -143,21 +143,19 @@ void TokenChooser::add_sampled(const StepSequence& sequence, int32_t hidden_row,
     if (sampler.restart) counts_.restart(sampler);
   }
   wants_logprobs_ |= row.target.wants_logprob;
-  rows_.push_back(row);
 }
 
 void TokenChooser::add_targets(const StepSequence& sequence, int32_t first_row) {
   if (sequence.targets.empty()) return;
   const size_t top = sequence.target_top.size() / sequence.targets.size();
   for (size_t i = 0; i < sequence.targets.size(); ++i) {
-    Row row;
+    Row& row = rows_.emplace_back();
     row.hidden_row = first_row + static_cast<int32_t>(i);
     row.settings.forced = sequence.targets[i];
     row.target = {.wants_logprob = true,
                   .chosen = nullptr,
                   .target_logprob = &sequence.target_logprobs[i],
                   .top = sequence.target_top.subspan(i * top, top)};
-    rows_.push_back(row);
   }
 }
 

@@ -63,8 +63,8 @@ struct FewAttention {
   int warp = static_cast<int>(threadIdx.x) / 32;
   int lane = static_cast<int>(threadIdx.x) % 32;
 
-  __device__ FewAttention(const PagedKernelParams& params, unsigned char* shared)
-      : params(params), keys(reinterpret_cast<T*>(shared) + 2 * warp * Traits::kTile) {
+  __device__ FewAttention(const PagedKernelParams& params, unsigned char* shared) : params(params) {
+    keys = reinterpret_cast<T*>(shared) + 2 * warp * Traits::kTile;
     values = keys + Traits::kTile;
     found = reinterpret_cast<float*>(shared + 2 * Traits::kWarps * Traits::kTile * sizeof(T));
     merged = found + Traits::kWarps * kRows * kDim;
