@@ -40,6 +40,7 @@ cdef extern from "packhorse/sampling.h" namespace "packhorse" nogil:
         optional[uint64_t] seed
         optional[int64_t] logprobs
         optional[int64_t] prompt_logprobs
+        optional[int64_t] draft_tokens
         int64_t n
         int64_t num_beams
         float length_penalty
@@ -47,6 +48,11 @@ cdef extern from "packhorse/sampling.h" namespace "packhorse" nogil:
 
 
 cdef extern from "packhorse/generation.h" namespace "packhorse" nogil:
+    cdef cppclass CDraftModel "packhorse::DraftModel":
+        string spec_json
+        const WeightSource* weights
+        DType dtype
+
     cdef cppclass CGenerationOptions "packhorse::GenerationOptions":
         Device device
         DType dtype
@@ -61,6 +67,8 @@ cdef extern from "packhorse/generation.h" namespace "packhorse" nogil:
         vector[int32_t] eos_ids
         int64_t max_adapters
         int64_t max_adapter_rank
+        int64_t draft_tokens
+        optional[CDraftModel] draft_model
 
     cdef enum class FinishReason:
         kNone
@@ -87,6 +95,8 @@ cdef extern from "packhorse/generation.h" namespace "packhorse" nogil:
         int64_t prompt_tokens
         int64_t cached_prompt_tokens
         int64_t new_tokens
+        int64_t drafted_tokens
+        int64_t accepted_tokens
 
     cdef cppclass CGenerationRequest "packhorse::GenerationRequest":
         vector[int32_t] next(size_t, double) except +
@@ -101,6 +111,9 @@ cdef extern from "packhorse/generation.h" namespace "packhorse" nogil:
     cdef cppclass CGenerationMemoryPlan "packhorse::GenerationMemoryPlan"(CMemoryPlan):
         PlannedAllocation adapters
         PlannedAllocation kv_cache
+        PlannedAllocation draft_weights
+        PlannedAllocation draft_arena
+        PlannedAllocation draft_kv_cache
         int64_t kv_tokens
         size_t bytes_per_token
 
@@ -117,6 +130,8 @@ cdef extern from "packhorse/generation.h" namespace "packhorse" nogil:
         int64_t preemptions
         int64_t prefix_hit_tokens
         int64_t finished_requests
+        int64_t drafted_tokens
+        int64_t accepted_tokens
 
     cdef cppclass CGenerationSession "packhorse::GenerationSession":
         @staticmethod

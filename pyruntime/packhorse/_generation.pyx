@@ -40,7 +40,18 @@ cdef CGenerationOptions _options(given) except *:
     options.eos_ids = list(given.eos_ids)
     options.max_adapters = given.max_adapters
     options.max_adapter_rank = given.max_adapter_rank
+    if given.draft is not None:
+        options.draft_tokens = given.draft_tokens
     return options
+
+
+cdef CDraftModel _draft_model(tuple draft, Weights weights) except *:
+    """`draft`: its spec, its dtype, and what `weights` were made of."""
+    cdef CDraftModel model
+    model.spec_json = (<str> draft[0]).encode()
+    model.dtype = parse_dtype((<str> draft[1]).encode())
+    model.weights = weights.source.get() if weights is not None else NULL
+    return model
 
 
 cdef CSampling _sampling(given) except *:
@@ -71,6 +82,8 @@ cdef CSampling _sampling(given) except *:
         sampling.logprobs = <int64_t> given.logprobs
     if given.prompt_logprobs is not None:
         sampling.prompt_logprobs = <int64_t> given.prompt_logprobs
+    if given.draft_tokens is not None:
+        sampling.draft_tokens = <int64_t> given.draft_tokens
     sampling.n = given.n
     sampling.num_beams = given.num_beams
     sampling.length_penalty = given.length_penalty
@@ -90,12 +103,17 @@ cdef list _pairs(const vector[TokenLogprob]& top):
 
 cdef _plan(const CGenerationMemoryPlan& plan):
     return (allocation_of(plan.weights), allocation_of(plan.arena), allocation_of(plan.adapters),
-            allocation_of(plan.kv_cache), plan.kv_tokens, plan.bytes_per_token)
+            allocation_of(plan.kv_cache), allocation_of(plan.draft_weights),
+            allocation_of(plan.draft_arena), allocation_of(plan.draft_kv_cache), plan.kv_tokens,
+            plan.bytes_per_token)
 
 
-def plan_generation(str spec_json, given):
-    """The plan of a model that is not loaded; `given` is GenerationOptions."""
+def plan_generation(str spec_json, given, tuple draft=None):
+    """The plan of a model that is not loaded; `given` is GenerationOptions, and `draft` the spec
+    and the dtype of the draft model."""
     cdef CGenerationOptions options = _options(given)
+    if draft is not None:
+        options.draft_model = _draft_model(draft, None)
     cdef string spec = spec_json.encode()
     cdef CGenerationMemoryPlan plan
     with nogil:
@@ -192,9 +210,10 @@ cdef class NativeRequest:
         return found.logprobs, _pairs(found.top)
 
     def usage(self):
-        """(prompt tokens, those of them that were cached, new tokens)"""
+        """(prompt tokens, those of them that were cached, new tokens, drafts, accepted ones)"""
         cdef GenerationUsage found = deref(self.request).usage()
-        return found.prompt_tokens, found.cached_prompt_tokens, found.new_tokens
+        return (found.prompt_tokens, found.cached_prompt_tokens, found.new_tokens,
+                found.drafted_tokens, found.accepted_tokens)
 
     def listen(self, NativeMailbox mailbox not None, size_t number):
         """From now on news are posted to the mailbox under this number."""
@@ -214,12 +233,17 @@ cdef class NativeGenerationSession:
     cdef readonly int64_t vocab_size
 
     @staticmethod
-    def load(str spec_json, list files, dict names, tensors, given):
-        """As of NativeSession; `given` is GenerationOptions."""
+    def load(str spec_json, list files, dict names, tensors, given, tuple draft=None):
+        """As of NativeSession; `given` is GenerationOptions. `draft`: of the draft model the spec,
+        the dtype, and files, names and tensors."""
         cdef NativeGenerationSession result = NativeGenerationSession()
         cdef CGenerationOptions options = _options(given)
         cdef string spec = spec_json.encode()
         cdef Weights weights = Weights(files, names, tensors)
+        cdef Weights draft_weights
+        if draft is not None:
+            draft_weights = Weights(*draft[2:])
+            options.draft_model = _draft_model(draft, draft_weights)
         with nogil:
             result.session = CGenerationSession.load(spec, deref(weights.source), options)
         result.max_context = deref(result.session).max_context()
@@ -280,7 +304,8 @@ cdef class NativeGenerationSession:
         return NativeMailbox()
 
     def memory_plan(self):
-        """(weights, arena, adapters, cache of keys and values, its tokens, bytes of a token)"""
+        """(weights, arena, adapters, cache of keys and values; weights, arena and cache of the
+        draft model; tokens of the cache, bytes of a token)"""
         return _plan(deref(self._open()).memory_plan())
 
     def stats(self):
@@ -301,4 +326,6 @@ cdef class NativeGenerationSession:
             "preemptions": found.preemptions,
             "prefix_hit_tokens": found.prefix_hit_tokens,
             "finished_requests": found.finished_requests,
+            "drafted_tokens": found.drafted_tokens,
+            "accepted_tokens": found.accepted_tokens,
         }

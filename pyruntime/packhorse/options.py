@@ -8,6 +8,9 @@ from os import PathLike
 from packhorse.names import AttentionAlgorithm, Dtype
 
 ModelPath = str | PathLike[str]
+NGRAM = "ngram"  # drafts are looked up in the text itself
+_DRAFT_TOKENS = 8
+_MOST_DRAFT_TOKENS = 32
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,9 @@ class GenerationOptions:
     eos_ids: tuple[int, ...] = ()
     max_adapters: int = 0
     max_adapter_rank: int = 16
+    draft: ModelPath | None = None
+    draft_dtype: Dtype | None = None
+    draft_tokens: int = 0
 
     @classmethod
     def make(
@@ -61,6 +67,9 @@ class GenerationOptions:
         prefix_cache: bool = prefix_cache,
         max_adapters: int = max_adapters,
         max_adapter_rank: int = max_adapter_rank,
+        draft: ModelPath | None = None,
+        draft_dtype: Dtype | None = None,
+        draft_tokens: int | None = None,
     ) -> GenerationOptions:
         """The options of a call of `Session.load`, where None stands for a default."""
         max_tokens = cls.max_tokens if max_tokens is None else max_tokens
@@ -78,6 +87,32 @@ class GenerationOptions:
             memory_limit=memory_limit,
             max_adapters=max_adapters,
             max_adapter_rank=max_adapter_rank,
+            draft=draft,
+            draft_dtype=draft_dtype,
+            draft_tokens=_draft_tokens(draft, draft_dtype, draft_tokens),
+        )
+
+
+def _draft_tokens(draft: ModelPath | None, dtype: Dtype | None, tokens: int | None) -> int:
+    if draft is None:
+        if tokens or dtype is not None:
+            found = f"draft_tokens is {tokens}" if tokens else f"draft_dtype is {dtype!r}"
+            raise ValueError(f"{found}, but nothing drafts: give draft='ngram' or a draft model")
+        return 0
+    if draft == NGRAM and dtype is not None:
+        raise ValueError(f"draft_dtype is {dtype!r}, but draft='ngram' is no model")
+    tokens = _DRAFT_TOKENS if tokens is None else tokens
+    if not 1 <= tokens <= _MOST_DRAFT_TOKENS:
+        raise ValueError(f"draft_tokens is {tokens}, expected 1 to {_MOST_DRAFT_TOKENS}")
+    return tokens
+
+
+def refuse_drafts(draft: ModelPath | None) -> None:
+    """Of a session that does not generate."""
+    if draft is not None:
+        raise ValueError(
+            f"draft is {str(draft)!r}, but this session gives hidden states and embeddings: drafts "
+            "are of models that generate"
         )
 
 

@@ -11,7 +11,13 @@ from packhorse.dtypes import choose_dtype
 from packhorse.generation.plan import GenerationMemoryPlan
 from packhorse.memory import MemoryPlan
 from packhorse.names import AttentionAlgorithm, Dtype, Pooling
-from packhorse.options import GenerationOptions, ModelPath, SessionOptions, refuse_adapters
+from packhorse.options import (
+    GenerationOptions,
+    ModelPath,
+    SessionOptions,
+    refuse_adapters,
+    refuse_drafts,
+)
 
 
 def plan_memory(
@@ -34,6 +40,9 @@ def plan_memory(
     kv_tokens: int | None = None,
     max_adapters: int = 0,
     max_adapter_rank: int = 16,
+    draft: ModelPath | None = None,
+    draft_dtype: Dtype | None = None,
+    draft_tokens: int | None = None,
 ) -> MemoryPlan:
     """The plan that `Session.load` would have, without reading any weights.
 
@@ -71,9 +80,13 @@ def plan_memory(
                 memory_limit,
                 max_adapters=max_adapters,
                 max_adapter_rank=max_adapter_rank,
+                draft=draft,
+                draft_dtype=draft_dtype,
+                draft_tokens=draft_tokens,
             ),
         )
     refuse_adapters(max_adapters)
+    refuse_drafts(draft)
     options = SessionOptions(
         device=device,
         dtype=dtype,
@@ -92,7 +105,9 @@ def plan_memory(
 def plan_generation(spec: Mapping[str, Any], options: GenerationOptions) -> GenerationMemoryPlan:
     """The plan of a model that generates."""
     from packhorse import _generation
+    from packhorse.generation.drafts import open_draft
 
+    draft = open_draft(options)
     return GenerationMemoryPlan.of_generation(
-        _generation.plan_generation(json.dumps(spec), options)
+        _generation.plan_generation(json.dumps(spec), options, None if draft is None else draft[:2])
     )

@@ -25,7 +25,13 @@ from packhorse.device import stream_handle
 from packhorse.dtypes import choose_dtype
 from packhorse.memory import MemoryPlan
 from packhorse.names import AttentionAlgorithm, Dtype, OutputName, PairTruncation, Pooling
-from packhorse.options import GenerationOptions, ModelPath, SessionOptions, refuse_adapters
+from packhorse.options import (
+    GenerationOptions,
+    ModelPath,
+    SessionOptions,
+    refuse_adapters,
+    refuse_drafts,
+)
 from packhorse.packing import Int32Array, PackedTokens, TokenSequence, as_int32, pack
 from packhorse.pairs import as_scores, check_pair, check_scores, join_pairs
 from packhorse.result import DeviceResult, FloatArray, RunResult
@@ -88,6 +94,9 @@ class Session(SessionProperties):
         prefix_cache: bool = True,
         max_adapters: int = 0,
         max_adapter_rank: int = 16,
+        draft: ModelPath | None = None,
+        draft_dtype: Dtype | None = None,
+        draft_tokens: int | None = None,
     ) -> Session:
         """Loads a converted folder or a Hugging Face model.
 
@@ -138,6 +147,13 @@ class Session(SessionProperties):
         max_adapters   number of LoRA adapters that a session that generates may have at once
                        (`GenerationSession.add_adapter`); their memory is planned
         max_adapter_rank  largest rank of each
+        draft          speculative decoding in a session that generates: what drafts the tokens that
+                       one step checks together, "ngram" (what followed the last tokens where they
+                       stood before) or a smaller model of the same vocabulary, given as `path` is.
+                       The output is the same, bit for bit. None: one token in each step
+                       (docs/generation.md)
+        draft_dtype    of the draft model, as `dtype`
+        draft_tokens   most tokens that are drafted for a sequence in a step; None: 8
 
         Raises FileNotFoundError if there is no such model, saying what to run; ValueError if the
         model cannot be read, is not supported, or cannot generate though `kv_tokens` asks for it;
@@ -175,9 +191,13 @@ class Session(SessionProperties):
                 prefix_cache,
                 max_adapters,
                 max_adapter_rank,
+                draft,
+                draft_dtype,
+                draft_tokens,
             )
             return load_generation(cls, place, revision, model.spec, weights, generation)
         refuse_adapters(max_adapters)
+        refuse_drafts(draft)
         options = SessionOptions(
             device=device,
             dtype=dtype,

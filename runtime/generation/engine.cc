@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <limits>
 #include <utility>
 
 #include "core/format.h"
@@ -12,6 +13,11 @@ namespace packhorse {
 namespace {
 
 using State = Sequence::State;
+
+int64_t draft_context(StepRunner& runner) {
+  StepRunner* const draft = runner.draft();
+  return draft == nullptr ? std::numeric_limits<int64_t>::max() : draft->limits().max_context;
+}
 
 // Calls `body`; what it throws, which `what` has thrown, is returned as text.
 template <class Body>
@@ -47,9 +53,12 @@ Engine::Engine(StepRunner& runner, const GenerationOptions& options)
       limits_(runner.limits()),
       most_in_flight_(runner.overlaps() ? StepRunner::kMostInFlight : 1),
       max_queue_(options.max_queue),
-      scheduler_(limits_, options),
+      scheduler_(limits_, options, draft_context(runner)),
       stats_(scheduler_.stats()),
-      thread_([this] { run(); }) {}
+      thread_() {
+  if (runner.draft() != nullptr) drafter_.emplace(*runner.draft());
+  thread_ = std::thread([this] { run(); });
+}
 
 Engine::~Engine() {
   {
@@ -175,7 +184,10 @@ bool Engine::launch_step() {
   const Step step = scheduler_.plan();
   count();  // what has begun makes room in the queue
   if (step.sequences.empty()) return false;
-  const std::string error = attempt("a step", [&] { runner_.launch(step); });
+  const std::string error = attempt("a step", [&] {
+    if (drafter_) drafter_->run(scheduler_.newest());
+    runner_.launch(step);
+  });
   if (!error.empty()) fail(scheduler_.drop_newest(), error);
   return error.empty();
 }
@@ -204,7 +216,11 @@ void Engine::collect(const PlannedStep& plan) {
     }
     if (step.sample) {
       sequence.offered = true;
-      if (!job.search) guard(job, [&] { take_token(sequence); });
+      if (!job.search) {
+        guard(job, [&] {
+          step.drafts > 0 ? take_drafted(sequence, step.drafts) : take_token(sequence);
+        });
+      }
     } else if (sequence.committed == sequence.size()) {  // no new tokens are wanted
       finish(sequence, FinishReason::kLength);
     }
@@ -231,6 +247,26 @@ void Engine::take_token(Sequence& sequence) {
   if (sequence.size() >= job.max_size) return finish(sequence, FinishReason::kLength);
   if (sequence.mask != nullptr) sequence.mask->accept(token);
   if (!prepare_mask(sequence, limits_.vocab_size)) finish(sequence, FinishReason::kStop);
+}
+
+void Engine::take_drafted(Sequence& sequence, int64_t drafts) {
+  const Speculation& speculation = *sequence.speculation;
+  const std::span<const TokenLogprob> top = speculation.top;
+  const size_t num_top = speculation.num_top;
+  Request& request = *sequence.job->request;
+  request.count_drafts(drafts, 0);
+  for (int64_t accepted = 0;; ++accepted) {
+    const auto row = static_cast<size_t>(accepted);
+    sequence.chosen = speculation.chosen[row];
+    std::ranges::copy(top.subspan(row * num_top, num_top), sequence.top.begin());
+    take_token(sequence);
+    if (sequence.state == State::kFinished) return;
+    if (accepted == drafts || sequence.chosen.id != speculation.input[row + 1]) {
+      return scheduler_.settle(sequence, drafts, accepted);
+    }
+    scheduler_.accept(sequence);
+    request.count_drafts(0, 1);
+  }
 }
 
 void Engine::advance_beams(Job& job) {

@@ -14,11 +14,13 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "generation/drafting.h"
 #include "generation/job.h"
 #include "generation/scheduler.h"
 #include "generation/step_runner.h"
@@ -57,6 +59,8 @@ class Engine {
   void collect(const PlannedStep& plan);
   void fail(const PlannedStep& plan, const std::string& error);
   void take_token(Sequence& sequence);
+  /// Takes the tokens of a step with drafts, as far as these are accepted.
+  void take_drafted(Sequence& sequence, int64_t drafts);
   void advance_beams(Job& job);
   void end(Job& job, FinishReason reason, const std::string& error = {});
   void finish(Sequence& sequence, FinishReason reason);
@@ -76,6 +80,7 @@ class Engine {
   Scheduler scheduler_;  // of the thread alone, as all jobs in it and the next two
   double host_s_ = 0;    // GenerationStats::host_s, up to the last rest
   std::chrono::steady_clock::time_point awake_ = std::chrono::steady_clock::now();
+  std::optional<ModelDrafter> drafter_;
 
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable submitted_;

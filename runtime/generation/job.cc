@@ -4,6 +4,7 @@
 #include <random>
 
 #include "core/format.h"
+#include "generation/drafting.h"
 #include "generation/masks.h"
 #include "generation/sampling_checks.h"
 
@@ -132,6 +133,7 @@ std::unique_ptr<Job> make_job(std::span<const int32_t> ids, const Sampling& samp
     sequence.tokens.assign(ids.begin(), ids.end());
     if (searches && i > 0) sequence.state = Sequence::State::kUnborn;
   }
+  add_speculation(*job, options);
   for (Sequence& sequence : job->spare) {
     sequence.job = job.get();
     reserve(sequence, *job, num_top, words);

@@ -12,6 +12,7 @@
 #include "generation/beam_search.h"
 #include "generation/page_pool.h"
 #include "generation/request.h"
+#include "generation/speculation.h"
 #include "generation/step_runner.h"
 
 namespace packhorse {
@@ -39,7 +40,7 @@ struct Sequence {
   int64_t pending = 0;          // tokens that steps in flight choose for it
   uint64_t epoch = 0;           // how often it has given back its pages
   int32_t slot = -1;            // where it runs
-  bool restart = true;          // StepSampler::restart of its next sampled step
+  bool restart = true;          // StepSampler::restart of its next sampled step; of drafts, always
   bool offered = false;         // a beam whose candidates have come
   std::shared_ptr<TokenMask> mask;
   bool masked = false;   // mask_words say what may come next
@@ -47,6 +48,7 @@ struct Sequence {
   std::vector<uint32_t> mask_words;
   TokenLogprob chosen;
   std::vector<TokenLogprob> top;
+  std::unique_ptr<Speculation> speculation;  // null: nothing is drafted
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
   /// Tokens to compute before the next one can be chosen; a pending one is among them.
@@ -67,6 +69,9 @@ struct Job {
   bool started = false;
   bool changed = false;   // its caller must be told
   int64_t in_flight = 0;  // sequences of it in steps in flight, each once for each step
+
+  bool drafts_by_model = false;
+  Sampling draft_sampling;  // of that model: the same choices, without log-probabilities
 
   std::vector<uint32_t> allowed_words;  // Sampling::allowed_ids as a mask; empty: all
 

@@ -23,6 +23,19 @@ void check_options(const GenerationOptions& options) {
   check("max_adapters", options.max_adapters, 0, 1 << 16);
   check("max_adapter_rank", options.max_adapter_rank, 1, 1 << 12);
   if (options.kv_tokens) check("kv_tokens", *options.kv_tokens, 1, int64_t{1} << 40);
+  check("draft_tokens", options.draft_tokens, options.draft_model ? 1 : 0, kMostDraftTokens);
+}
+
+// The draft model of a folder, as its spec and its weights. `weights` keeps those that are opened.
+GenerationOptions open_draft(GenerationOptions options, std::unique_ptr<WeightSource>* weights) {
+  if (!options.draft_model || options.draft_model->folder.empty()) return options;
+  const std::filesystem::path path(options.draft_model->folder);
+  options.draft_model->spec_json = read_text_file(path / "packhorse.json");
+  if (weights != nullptr) {
+    *weights = open_safetensors({(path / "model.safetensors").string()});
+    options.draft_model->weights = weights->get();
+  }
+  return options;
 }
 
 }  // namespace
@@ -39,13 +52,20 @@ std::shared_ptr<GenerationSession> GenerationSession::load(const std::string& sp
                                                            const WeightSource& weights,
                                                            const GenerationOptions& options) {
   check_options(options);
-  return make_generation_session(load_model_runner(spec_json, weights, options), options);
+  std::unique_ptr<WeightSource> draft_weights;
+  GenerationOptions opened = open_draft(options, &draft_weights);
+  if (opened.draft_model && opened.draft_model->weights == nullptr) {
+    throw InvalidArgument("draft_model has neither a folder nor weights");
+  }
+  auto runner = load_model_runner(spec_json, weights, opened);
+  if (opened.draft_model) opened.draft_model->weights = nullptr;  // they need not live longer
+  return make_generation_session(std::move(runner), opened);
 }
 
 GenerationMemoryPlan plan_generation(const std::string& spec_json,
                                      const GenerationOptions& options) {
   check_options(options);
-  return plan_model_runner(spec_json, options);
+  return plan_model_runner(spec_json, open_draft(options, nullptr));
 }
 
 }  // namespace packhorse

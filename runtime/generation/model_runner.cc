@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "core/format.h"
+#include "generation/drafting.h"
 #include "generation/kv_cache.h"
 #include "generation/step_inputs.h"
 #include "generation/token_chooser.h"
@@ -57,11 +59,14 @@ RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options) {
           .num_pages = 0,
           .max_tokens = options.max_tokens,
           .max_sequences = options.max_sequences,
-          .max_adapters = options.max_adapters};
+          .max_adapters = options.max_adapters,
+          .max_drafts = most_drafts(options)};
 }
 
 ChooserShape chooser_shape(const Spec& spec, const GenerationOptions& options) {
-  return {.rows = options.max_sequences, .vocab_size = spec.stem.vocab_size};
+  return {.rows = options.max_sequences + most_drafts(options),
+          .num_slots = options.max_sequences,
+          .vocab_size = spec.stem.vocab_size};
 }
 
 void check_spec(const Spec& spec) {
@@ -103,11 +108,25 @@ RunnerBuffers take_buffers(const Spec& spec, const ModelWeights& weights,
   return buffers;
 }
 
+struct Planned {
+  LoadedModel model;  // without weights
+  KvCacheShape shape;
+  GenerationMemoryPlan plan;
+  int64_t num_pages = 0;
+
+  size_t page_bytes() const { return shape.bytes_per_token() * kPageTokens; }
+};
+
 // Pages of the cache: those asked for, or what the memory leaves.
-int64_t count_pages(const LoadedModel& model, size_t adapter_bytes, const KvCacheShape& shape,
+int64_t count_pages(const Planned& planned, const Planned* draft,
                     const GenerationOptions& options) {
-  const size_t page_bytes = shape.bytes_per_token() * kPageTokens;
-  const size_t taken = model.plan.total_bytes() + adapter_bytes;
+  const LoadedModel& model = planned.model;
+  size_t page_bytes = planned.page_bytes();
+  size_t taken = planned.plan.total_bytes();
+  if (draft != nullptr) {
+    page_bytes += draft->page_bytes();
+    taken += draft->plan.total_bytes();
+  }
   if (options.kv_tokens) {
     const int64_t pages = pages_for(*options.kv_tokens);
     const size_t bytes = static_cast<size_t>(pages) * page_bytes;
@@ -137,14 +156,8 @@ int64_t count_pages(const LoadedModel& model, size_t adapter_bytes, const KvCach
   return pages;
 }
 
-struct Planned {
-  LoadedModel model;  // without weights
-  KvCacheShape shape;
-  GenerationMemoryPlan plan;
-  int64_t num_pages = 0;
-};
-
-Planned plan(const std::string& spec_json, const GenerationOptions& options) {
+// All but the cache.
+Planned plan_model(const std::string& spec_json, const GenerationOptions& options) {
   Planned planned{
       .model = open_model(spec_json, session_options(options)), .shape = {}, .plan = {}};
   LoadedModel& model = planned.model;
@@ -161,20 +174,72 @@ Planned plan(const std::string& spec_json, const GenerationOptions& options) {
                        nullptr);
     planned.plan.adapters = slots.plan();
   }
-  planned.num_pages = count_pages(model, planned.plan.adapters.bytes, planned.shape, options);
+  return planned;
+}
+
+void plan_cache(Planned& planned, int64_t num_pages) {
   Arena arena;
-  const KvCache cache(planned.shape, planned.num_pages, arena);
+  const KvCache cache(planned.shape, num_pages, arena);
+  planned.num_pages = num_pages;
   planned.plan.kv_cache = arena.plan();
-  planned.plan.kv_tokens = planned.num_pages * kPageTokens;
+  planned.plan.kv_tokens = num_pages * kPageTokens;
   planned.plan.bytes_per_token = planned.shape.bytes_per_token();
+}
+
+// The draft model runs the steps of the other, without adapters and without drafts of its own.
+GenerationOptions draft_options(const GenerationOptions& options) {
+  GenerationOptions result = options;
+  result.dtype = options.draft_model->dtype;
+  result.max_adapters = 0;
+  result.draft_tokens = 0;
+  result.draft_model.reset();
+  return result;
+}
+
+Planned plan_draft(const Planned& target, const GenerationOptions& options) {
+  Planned planned;
+  try {
+    planned = plan_model(options.draft_model->spec_json, draft_options(options));
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(concat("the draft model: ", error.message()));
+  }
+  const int64_t found = planned.model.spec.stem.vocab_size;
+  const int64_t expected = target.model.spec.stem.vocab_size;
+  if (found != expected) {
+    throw InvalidArgument(concat("the draft model has a vocabulary of ", found,
+                                 " tokens, expected that of the model it drafts for: ", expected));
+  }
+  return planned;
+}
+
+struct PlannedModels {
+  Planned model;
+  std::optional<Planned> draft;
+};
+
+PlannedModels plan(const std::string& spec_json, const GenerationOptions& options) {
+  PlannedModels planned{.model = plan_model(spec_json, options), .draft = {}};
+  if (options.draft_model) planned.draft = plan_draft(planned.model, options);
+  Planned* const draft = planned.draft ? &*planned.draft : nullptr;
+  const int64_t num_pages = count_pages(planned.model, draft, options);
+  plan_cache(planned.model, num_pages);
+  if (draft != nullptr) {
+    plan_cache(*draft, num_pages);
+    planned.model.plan.draft_weights = draft->plan.weights;
+    planned.model.plan.draft_arena = draft->plan.arena;
+    planned.model.plan.draft_kv_cache = draft->plan.kv_cache;
+  }
   return planned;
 }
 
 class ModelRunner final : public StepRunner {
  public:
-  ModelRunner(Planned planned, const GenerationOptions& options)
+  /// `draft`: runs the draft model, or null.
+  ModelRunner(Planned planned, const GenerationOptions& options,
+              std::unique_ptr<StepRunner> draft = nullptr)
       : model_(std::move(planned.model)),
         plan_(std::move(planned.plan)),
+        draft_(std::move(draft)),
         limits_(limits_of(model_.spec, options)),
         arena_memory_(device().allocate(plan_.arena.bytes)),
         adapter_memory_(options.max_adapters > 0 ? device().allocate(plan_.adapters.bytes)
@@ -209,6 +274,7 @@ class ModelRunner final : public StepRunner {
 
   const RunnerLimits& limits() const override { return limits_; }
   const GenerationMemoryPlan& memory_plan() const override { return plan_; }
+  StepRunner* draft() override { return draft_.get(); }
 
   bool overlaps() const override { return device().asynchronous(); }
 
@@ -372,6 +438,7 @@ class ModelRunner final : public StepRunner {
 
   LoadedModel model_;
   const GenerationMemoryPlan plan_;
+  const std::unique_ptr<StepRunner> draft_;
   RunnerLimits limits_;
   const std::unique_ptr<DeviceMemory> arena_memory_;
   const std::unique_ptr<DeviceMemory> adapter_memory_;
@@ -393,14 +460,19 @@ class ModelRunner final : public StepRunner {
 std::unique_ptr<StepRunner> load_model_runner(const std::string& spec_json,
                                               const WeightSource& source,
                                               const GenerationOptions& options) {
-  Planned planned = plan(spec_json, options);
-  load_weights(planned.model, source);
-  return std::make_unique<ModelRunner>(std::move(planned), options);
+  PlannedModels planned = plan(spec_json, options);
+  std::unique_ptr<StepRunner> draft;
+  if (planned.draft) {
+    load_weights(planned.draft->model, *options.draft_model->weights);
+    draft = std::make_unique<ModelRunner>(std::move(*planned.draft), draft_options(options));
+  }
+  load_weights(planned.model.model, source);
+  return std::make_unique<ModelRunner>(std::move(planned.model), options, std::move(draft));
 }
 
 GenerationMemoryPlan plan_model_runner(const std::string& spec_json,
                                        const GenerationOptions& options) {
-  return plan(spec_json, options).plan;
+  return plan(spec_json, options).model.plan;
 }
 
 }  // namespace packhorse

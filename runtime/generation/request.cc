@@ -153,6 +153,12 @@ void Request::set_cached_prompt_tokens(int64_t count) {
   usage_.cached_prompt_tokens = count;
 }
 
+void Request::count_drafts(int64_t drafted, int64_t accepted) {
+  const std::lock_guard lock(mutex_);
+  usage_.drafted_tokens += drafted;
+  usage_.accepted_tokens += accepted;
+}
+
 void Request::notify() {
   changed_.notify_all();
   bool ended = false;

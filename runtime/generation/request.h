@@ -45,6 +45,7 @@ class Request final : public GenerationRequest {
   void set(size_t sequence, GeneratedSequence result);
   void set_prompt_logprobs(PromptLogprobs logprobs);
   void set_cached_prompt_tokens(int64_t count);
+  void count_drafts(int64_t drafted, int64_t accepted);
   /// Wakes those who wait and tells the listener.
   void notify();
 

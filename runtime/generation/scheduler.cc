@@ -8,9 +8,21 @@ namespace {
 
 using State = Sequence::State;
 
+constexpr uint64_t kDraftedSalt = uint64_t{1} << 62;
+
+// The step's sequence has the last token of its text and the drafts, and gives as many tokens.
+void use_drafts(Speculation& speculation, StepSequence& step) {
+  const auto rows = static_cast<size_t>(1 + step.drafts);
+  speculation.input[0] = step.ids.back();
+  step.ids = std::span(speculation.input).first(rows);
+  step.chosen = speculation.chosen.data();
+  step.top = std::span(speculation.top).first(rows * speculation.num_top);
+}
+
 // Whether what follows the sequence's next token cannot be computed before the host has the token.
 bool needs_host(const Sequence& sequence) {
-  return sequence.job->search.has_value() || sequence.mask != nullptr;
+  return sequence.job->search.has_value() || sequence.mask != nullptr ||
+         (sequence.speculation != nullptr && sequence.speculation->length.drafts());
 }
 
 // Whether the next step can have the sequence's last token, and no other one.
@@ -26,9 +38,11 @@ constexpr int32_t kPendingId = 0;
 
 }  // namespace
 
-Scheduler::Scheduler(const RunnerLimits& limits, const GenerationOptions& options)
+Scheduler::Scheduler(const RunnerLimits& limits, const GenerationOptions& options,
+                     int64_t draft_context)
     : limits_(limits),
       shares_prefixes_(options.prefix_cache),
+      draft_context_(draft_context),
       pool_(limits.num_pages, options.prefix_cache) {
   const auto sequences = static_cast<size_t>(limits.max_sequences);
   constexpr int64_t kReserved = 1 << 16;  // more requests than these grow the list
@@ -47,6 +61,8 @@ void Scheduler::add(std::unique_ptr<Job> job) {
   // Without a prefix cache, only the sequences of one request share pages.
   const uint64_t shared = job->adapter == nullptr ? 0 : job->adapter->salt;
   job->salt = shares_prefixes_ ? shared : next_salt_++;
+  // Pages in which a draft model's keys and values lie, too, are of another kind.
+  if (job->drafts_by_model) job->salt |= kDraftedSalt;
   jobs_.push_back(std::move(job));
 }
 
@@ -60,6 +76,7 @@ Step Scheduler::plan() {
     next.parts.clear();
     budget_ = limits_.max_tokens;
     plan_decodes();
+    plan_drafts();
     plan_prefills();
     plan_starts();
   } while (next.parts.empty() && num_in_flight_ == 0 && preempt_youngest());
@@ -71,8 +88,8 @@ Step Scheduler::plan() {
     StepSequence& step = next.sequences[i];
     build(part, step);
     part.epoch = sequence.epoch;
-    if (step.sample) sequence.restart = false;
-    sequence.computed += part.count;
+    if (step.sample) sequence.restart = part.drafts > 0;  // several tokens may come
+    sequence.computed += part.count - part.drafts;
     sequence.pending += step.sample ? 1 : 0;
     ++sequence.job->in_flight;
   }
@@ -126,15 +143,15 @@ void Scheduler::build(const PlannedStep::Part& part, StepSequence& step) const {
   Sequence& sequence = *part.sequence;
   Job& job = *sequence.job;
   const auto position = static_cast<size_t>(sequence.computed);
-  const auto count = static_cast<size_t>(part.count);
+  const auto count = static_cast<size_t>(part.count - part.drafts);
   const std::span<const int32_t> tokens = sequence.tokens;
   const int64_t size = sequence.size() + sequence.pending;
   step = {};
   step.pending = sequence.pending > 0;
+  step.drafts = part.drafts;
   // What is pending is the only token of its sequence.
   step.ids = step.pending ? std::span(&kPendingId, 1) : tokens.subspan(position, count);
   step.position = sequence.computed;
-  step.pages = std::span(sequence.pages).first(static_cast<size_t>(pages_of(step.kv_len())));
   step.adapter = job.adapter_slot();
   step.sample = step.kv_len() == size && job.wants_new_tokens();
   if (step.sample) {
@@ -150,7 +167,9 @@ void Scheduler::build(const PlannedStep::Part& part, StepSequence& step) const {
     if (sequence.masked) step.sampler.mask = sequence.mask_words;
     step.chosen = &sequence.chosen;
     step.top = sequence.top;
+    if (step.drafts > 0) use_drafts(*sequence.speculation, step);
   }
+  step.pages = std::span(sequence.pages).first(static_cast<size_t>(pages_of(step.kv_len())));
   if (sequence.index > 0 || !job.must_score()) return;
   // A step in flight may have what is left of them.
   if (sequence.computed >= job.prompt_tokens - 1) return;
@@ -171,7 +190,8 @@ const PlannedStep& Scheduler::commit() {
     stats_.computed_tokens += part.count;
     if (!part.live()) continue;
     Sequence& sequence = *part.sequence;
-    sequence.committed += part.count;
+    sequence.committed += part.count - part.drafts;
+    stats_.drafted_tokens += part.drafts;
     if (plan.sequences[i].sample) {
       --sequence.pending;
       ++stats_.new_tokens;

@@ -1,7 +1,8 @@
 // Which tokens the next step has, and who holds which pages.
 //
 // Requests are served in the order of their arrival. A step takes, within its budget of tokens,
-//   1. a token of each sequence that waits for nothing else but its next token;
+//   1. a token of each sequence that waits for nothing else but its next token, and drafts of what
+//      follows it, for which nothing else gives way;
 //   2. pieces of prompts (or of what was preempted) that are being computed, the oldest first;
 //   3. sequences that begin: the oldest that waits, and no younger one before it, when all pages of
 //      its prompt are there.
@@ -32,6 +33,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -47,7 +49,8 @@ struct PlannedStep {
   struct Part {
     Sequence* sequence = nullptr;
     uint64_t epoch = 0;
-    int64_t count = 0;  // tokens
+    int64_t count = 0;   // tokens
+    int64_t drafts = 0;  // of these, drafts: the last ones
     /// False: it has given back its pages since, so that the step's results are not used.
     bool live() const { return sequence->epoch == epoch; }
   };
@@ -59,7 +62,9 @@ struct PlannedStep {
 
 class Scheduler {
  public:
-  Scheduler(const RunnerLimits& limits, const GenerationOptions& options);
+  /// `draft_context`: positions of the draft model, where there is one.
+  Scheduler(const RunnerLimits& limits, const GenerationOptions& options,
+            int64_t draft_context = std::numeric_limits<int64_t>::max());
 
   void add(std::unique_ptr<Job> job);
   /// In the order of arrival.
@@ -71,12 +76,20 @@ class Scheduler {
   /// there is a job and no other step in flight. Fewer than StepRunner::kMostInFlight may be.
   Step plan();
   size_t num_in_flight() const { return num_in_flight_; }
+  /// The step that was planned last, which is in flight.
+  const PlannedStep& newest() const { return *next_; }
   /// The oldest step in flight was run: its tokens are cached, and full pages published. The result
   /// is valid until the next call of `plan`.
   const PlannedStep& commit();
   /// The newest or the oldest step in flight has failed. Its live sequences must be finished.
   const PlannedStep& drop_newest();
   const PlannedStep& drop_oldest();
+
+  /// The next draft of a sequence, whose step was committed, is the token that was chosen: it is
+  /// cached, too.
+  void accept(Sequence& sequence);
+  /// All drafts of a step that were accepted have been: the rest of them is forgotten.
+  void settle(Sequence& sequence, int64_t drafted, int64_t accepted);
 
   /// The sequence needs no more steps. Gives back what it holds.
   void finish(Sequence& sequence);
@@ -91,6 +104,8 @@ class Scheduler {
 
  private:
   void plan_decodes();
+  void plan_drafts();
+  int64_t draft(Sequence& sequence, int64_t most);
   void plan_prefills();
   void plan_starts();
   void plan_tokens(Sequence& sequence, int64_t count);
@@ -107,9 +122,11 @@ class Scheduler {
   bool preempt_youngest();
   void give_back(Sequence& sequence);
   void publish(Sequence& sequence);
+  int64_t publishable(const Sequence& sequence) const;
 
   const RunnerLimits limits_;
   const bool shares_prefixes_;
+  const int64_t draft_context_;  // positions of the draft model; where there is none, the model's
   PagePool pool_;
   std::vector<std::unique_ptr<Job>> jobs_;
   size_t num_started_ = 0;  // jobs that are or were running: the first ones

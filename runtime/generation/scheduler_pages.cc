@@ -104,6 +104,7 @@ bool Scheduler::take_prompt_pages(Sequence& sequence) {
   for (int64_t i = 0; i < missing; ++i) sequence.pages.push_back(pool_.allocate());
   sequence.published = found;
   sequence.computed = sequence.committed = found * kPageTokens;
+  if (sequence.speculation != nullptr) sequence.speculation->computed = sequence.computed;
   stats_.prefix_hit_tokens += sequence.computed;
   if (sequence.index == 0 && !job.started) {
     job.request->set_cached_prompt_tokens(std::min(sequence.computed, job.prompt_tokens));
@@ -142,7 +143,8 @@ void Scheduler::give_back(Sequence& sequence) {
 
 void Scheduler::publish(Sequence& sequence) {
   const std::span<const int32_t> tokens = sequence.tokens;
-  for (; (sequence.published + 1) * kPageTokens <= sequence.committed; ++sequence.published) {
+  const int64_t tokens_of_all = publishable(sequence);
+  for (; (sequence.published + 1) * kPageTokens <= tokens_of_all; ++sequence.published) {
     const auto number = static_cast<size_t>(sequence.published);
     const PagePool::Block before =
         number == 0 ? PagePool::root(sequence.job->salt) : pool_.block(sequence.pages[number - 1]);

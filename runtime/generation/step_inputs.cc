@@ -21,8 +21,8 @@ StepLayout::StepLayout(const RunnerLimits& limits, int64_t pages_of_sequence)
   sources = take(limits.max_sequences);
   count_slots = take(limits.max_sequences);
   page_begins = take(limits.max_sequences + 1);
-  hidden_rows = take(limits.max_sequences);
-  settings = take(limits.max_sequences, sizeof(SamplingRow));
+  hidden_rows = take(limits.max_chosen());
+  settings = take(limits.max_chosen(), sizeof(SamplingRow));
   ids = take(limits.max_tokens);
   positions = take(limits.max_tokens);
   adapters = take(limits.max_adapters > 0 ? limits.max_tokens : 0);

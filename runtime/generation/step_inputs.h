@@ -27,8 +27,8 @@ struct StepLayout {
   size_t sources;      // [max_sequences], as BeginStepArgs, like the next two
   size_t count_slots;  // [max_sequences]
   size_t page_begins;  // [max_sequences + 1]
-  size_t hidden_rows;  // [max_sequences], see RowInputs
-  size_t settings;     // [max_sequences] SamplingRow
+  size_t hidden_rows;  // [max_chosen], see RowInputs
+  size_t settings;     // [max_chosen] SamplingRow
   size_t ids;          // [max_tokens]
   size_t positions;    // [max_tokens]
   size_t adapters;     // [max_tokens] slots, where there may be adapters
@@ -39,8 +39,8 @@ struct StepLayout {
 
 /// The rows of the last hidden state that tokens are chosen from, on the host or on the device.
 struct RowInputs {
-  int32_t* hidden_rows = nullptr;   // [max_sequences]
-  SamplingRow* settings = nullptr;  // [max_sequences]
+  int32_t* hidden_rows = nullptr;   // [max_chosen]
+  SamplingRow* settings = nullptr;  // [max_chosen]
 };
 
 struct StepBuffers {

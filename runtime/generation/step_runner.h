@@ -28,14 +28,14 @@ struct StepSampler {
   /// numbers are the same whenever it is computed.
   int64_t num_new_tokens = 0;
   /// Prompt and new tokens so far, for penalties: [prompt_tokens + num_new_tokens], without the
-  /// last one where that is pending.
+  /// last one where that is pending. May be empty where there are no penalties.
   std::span<const int32_t> history;
   int64_t prompt_tokens = 0;
   /// Where a runner may keep what it has counted of the history, and the token that it chose last,
   /// from step to step: in [0, max_sequences). No two sequences of a step have the same one.
   int32_t slot = 0;
   /// False: the history is that of the slot's last sampled step, and the one token which has come
-  /// since, the last of StepSequence::ids. True: it is another one.
+  /// since, the last of StepSequence::ids before drafts. True: it is another one.
   bool restart = true;
   /// Allowed tokens: bit t % 32 of word t / 32. Empty: all. At least one is allowed.
   std::span<const uint32_t> mask;
@@ -56,6 +56,10 @@ struct StepSequence {
 
   /// Whether the token after ids.back() is chosen.
   bool sample = false;
+  /// So many of the last `ids` are drafts. The tokens after the one before them and after each of
+  /// them are then chosen: `chosen` has 1 + drafts tokens, `top` as many rows, and
+  /// sampler.num_new_tokens counts from the first of these on.
+  int64_t drafts = 0;
   StepSampler sampler;             // where `sample`
   TokenLogprob* chosen = nullptr;  // the token; its log-probability where Sampling::logprobs is set
   std::span<TokenLogprob> top;  // the most probable tokens, best first, smaller id first of equals
@@ -81,7 +85,13 @@ struct RunnerLimits {
   int64_t max_tokens = 0;     // of a step
   int64_t max_sequences = 0;  // of a step
   int64_t max_adapters = 0;   // slots 0 to max_adapters - 1
+  int64_t max_drafts = 0;     // of a step, of all sequences together
+  int64_t max_chosen() const { return max_sequences + max_drafts; }  // tokens of a step
 };
+
+/// Drafts that a step has at most, of all its sequences, and rows of sequences that draft or could:
+/// few rows take hardly longer than one, which reads the same weights; many rows take their time.
+inline constexpr int64_t kMostDraftedRows = 32;
 
 /// The most tokens that StepSequence::top, or one row of target_top, may have.
 inline constexpr int64_t kMaxTopTokens = 128;
@@ -122,6 +132,9 @@ class StepRunner {
     launch(step);
     wait();
   }
+
+  /// Runs steps of the draft model, whose pages have the same numbers; null: there is none.
+  virtual StepRunner* draft() { return nullptr; }
 
   /// Reads and checks an adapter, on any thread. The result loads it into a slot that no step uses;
   /// it is called as `launch` is, while no step is in flight. Throws InvalidArgument.

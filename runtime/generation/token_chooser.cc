@@ -43,7 +43,7 @@ LastingBuffers take_lasting_buffers(const ChooserShape& shape, Arena& arena) {
   buffers.bias_tokens = arena.take_array<int32_t>("bias_tokens", biases);
   buffers.biases = arena.take_array<float>("biases", biases);
   buffers.masks = arena.take_array<uint32_t>("token_masks", mask_words);
-  buffers.counts = take_count_buffers(shape.rows, shape.vocab_size, arena);
+  buffers.counts = take_count_buffers(shape.num_slots, shape.vocab_size, arena);
   buffers.results = arena.take_array<char>("chosen_tokens", most_result_bytes(shape));
   return buffers;
 }
@@ -82,7 +82,7 @@ TokenChooser::TokenChooser(const ChooserShape& shape, const LmSpec& spec, const 
           buffers.lasting.masks,
           static_cast<size_t>(shape.rows * shape.mask_words()) * sizeof(uint32_t))),
       results_(device_.make_readback_buffer(buffers.lasting.results, most_result_bytes(shape))),
-      row_of_slot_(static_cast<size_t>(shape.rows)),
+      row_of_slot_(static_cast<size_t>(shape.num_slots)),
       downloaded_(most_result_bytes(shape)) {
   const auto rows = static_cast<size_t>(shape.rows);
   rows_.reserve(rows);
@@ -97,7 +97,10 @@ void TokenChooser::begin(const Step& step) {
   int32_t first_row = 0;
   for (const StepSequence& sequence : step.sequences) {
     first_row += static_cast<int32_t>(sequence.ids.size());
-    if (sequence.sample) add_sampled(sequence, first_row - 1);
+    const auto drafts = static_cast<int32_t>(sequence.drafts);
+    for (int32_t i = 0; sequence.sample && i <= drafts; ++i) {
+      add_sampled(sequence, first_row - 1 - drafts + i, i);
+    }
   }
   num_sampled_ = rows_.size();
   counts_.flush();
@@ -107,11 +110,12 @@ void TokenChooser::begin(const Step& step) {
     first_row += static_cast<int32_t>(sequence.ids.size());
   }
   const auto tells = [](const Row& row) { return !row.target.top.empty(); };
-  plain_ = step.num_tokens == static_cast<int64_t>(num_sampled_) && rows_.size() == num_sampled_ &&
-           std::ranges::none_of(rows_, tells);
+  plain_ = step.num_tokens == std::ssize(step.sequences) && rows_.size() == num_sampled_ &&
+           num_sampled_ == step.sequences.size() && std::ranges::none_of(rows_, tells);
 }
 
-void TokenChooser::add_sampled(const StepSequence& sequence, int32_t hidden_row) {
+void TokenChooser::add_sampled(const StepSequence& sequence, int32_t hidden_row, int32_t number) {
+  const size_t num_top = sequence.top.size() / static_cast<size_t>(1 + sequence.drafts);
   const StepSampler& sampler = sequence.sampler;
   const Sampling& sampling = *sampler.sampling;
   Row& row = rows_.emplace_back();
@@ -120,9 +124,9 @@ void TokenChooser::add_sampled(const StepSequence& sequence, int32_t hidden_row)
   row.sampling = &sampling;
   row.mask = sampler.mask;
   row.target = {.wants_logprob = sampling.logprobs.has_value(),
-                .chosen = sequence.chosen,
+                .chosen = sequence.chosen + number,
                 .target_logprob = nullptr,
-                .top = sequence.top};
+                .top = sequence.top.subspan(static_cast<size_t>(number) * num_top, num_top)};
   row.settings.temperature = sampling.temperature;
   row.settings.top_p = sampling.top_p;
   row.settings.min_p = sampling.min_p;
@@ -133,7 +137,7 @@ void TokenChooser::add_sampled(const StepSequence& sequence, int32_t hidden_row)
   row.settings.of_beam = sampling.num_beams > 1;
   row.settings.seed = sampler.seed;
   row.settings.stream = sampler.stream;
-  row.settings.draw = static_cast<uint64_t>(sampler.num_new_tokens);
+  row.settings.draw = static_cast<uint64_t>(sampler.num_new_tokens + number);
   if (has_penalties(sampling)) {
     row.settings.counts = sampler.slot;
     if (sampler.restart) counts_.restart(sampler);

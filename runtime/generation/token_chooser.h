@@ -21,7 +21,8 @@ namespace packhorse {
 
 /// Sizes of the stage.
 struct ChooserShape {
-  int64_t rows = 0;  // rows of logits at once, and most sequences of a step
+  int64_t rows = 0;       // rows of logits at once, and most tokens that a step chooses
+  int64_t num_slots = 0;  // of sequences
   int64_t vocab_size = 0;
 
   int64_t mask_words() const { return (vocab_size + 31) / 32; }
@@ -79,7 +80,7 @@ class TokenChooser {
   /// Waits for the oldest step in flight, and fills in its results. On an error none is in flight.
   void wait();
 
-  /// The row that has chosen the token of each slot in the last step: [rows].
+  /// The row that has chosen the token of each slot in the last step: [num_slots].
   std::span<const int32_t> row_of_slot() const { return row_of_slot_; }
   /// The tokens that the last step has chosen, by row, on the device.
   const int32_t* tokens() const;
@@ -113,7 +114,8 @@ class TokenChooser {
     std::vector<Target> targets;
   };
 
-  void add_sampled(const StepSequence& sequence, int32_t hidden_row);
+  /// `number`: of the rows that tokens of the sequence are chosen from.
+  void add_sampled(const StepSequence& sequence, int32_t hidden_row, int32_t number);
   void add_targets(const StepSequence& sequence, int32_t first_row);
   Chunk write(std::span<const Row> rows, const RowInputs& to);
   void compute(const Chunk& chunk, const TensorView& hidden);

@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <deque>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <numeric>
 #include <set>
@@ -34,17 +35,24 @@ inline double unit(uint64_t hash) { return (static_cast<double>(hash >> 12) + 0.
 /// The model, as a function of tokens alone.
 struct FakeModel {
   int64_t vocab_size = 40;
+  /// Above 0: a token is mostly followed by the same one, but not after one `repeats`-th of texts.
+  uint64_t repeats = 0;
+  /// Above 0: after one `flaw`-th of texts something else comes than by a model without.
+  uint64_t flaw = 0;
 
   /// What is cached of a token: `before` is the sum of what is cached of those before it.
   static uint64_t key(uint64_t before, int32_t token, int64_t position) {
     return mix(mix(before, static_cast<uint64_t>(token)), static_cast<uint64_t>(position));
   }
-  /// Log-probabilities of the next token, [vocab_size]. `sum`: of all keys.
-  std::vector<float> logprobs(uint64_t sum) const {
+  /// Log-probabilities of the next token, [vocab_size]. `sum`: of all keys; `last`: the last token.
+  std::vector<float> logprobs(uint64_t sum, int32_t last) const {
     std::vector<float> logits(static_cast<size_t>(vocab_size));
+    if (flaw > 0 && sum % flaw == 0) sum = mix(sum, flaw);
+    const bool follows = repeats > 0 && mix(sum, repeats) % repeats != 0;
+    const auto next = static_cast<size_t>((last * 7 + 3) % vocab_size);
     double total = 0;
     for (size_t t = 0; t < logits.size(); ++t) {
-      logits[t] = static_cast<float>(6 * unit(mix(sum, t)));
+      logits[t] = static_cast<float>(6 * unit(mix(sum, t)) + (follows && t == next ? 12 : 0));
       total += std::exp(double{logits[t]});
     }
     for (float& logit : logits) logit -= static_cast<float>(std::log(total));
@@ -85,9 +93,9 @@ struct FakeModel {
     for (size_t i = 0; i < top.size(); ++i) top[i] = {order[i], scores[size_t(order[i])]};
   }
   /// Everything that a sampled row gives.
-  void sample(uint64_t sum, const StepSampler& sampler, TokenLogprob* chosen,
+  void sample(uint64_t sum, int32_t last, const StepSampler& sampler, TokenLogprob* chosen,
               std::span<TokenLogprob> top) const {
-    const std::vector<float> raw = logprobs(sum);
+    const std::vector<float> raw = logprobs(sum, last);
     const std::vector<float> scores = processed(raw, sampler);
     if (sampler.sampling->num_beams > 1) return take_top(scores, top);
     const int32_t token = choose(scores, sampler);
@@ -100,10 +108,13 @@ struct FakeModel {
 /// a launch only. Overlapping steps are computed as early as they may be or as late, by chance.
 class FakeRunner final : public StepRunner {
  public:
-  explicit FakeRunner(const RunnerLimits& limits, bool overlaps = true)
+  /// `draft`: of a draft model.
+  explicit FakeRunner(const RunnerLimits& limits, bool overlaps = true, uint64_t repeats = 0,
+                      uint64_t flaw = 0, std::unique_ptr<FakeRunner> draft = nullptr)
       : limits_(limits),
         overlaps_(overlaps),
-        model_{limits.vocab_size},
+        model_{limits.vocab_size, repeats, flaw},
+        draft_(std::move(draft)),
         cache_(static_cast<size_t>(limits.num_pages * kPageTokens), 0xdead),
         slots_(static_cast<size_t>(limits.max_sequences)) {
     plan_.kv_tokens = limits.num_pages * kPageTokens;
@@ -114,6 +125,7 @@ class FakeRunner final : public StepRunner {
   const RunnerLimits& limits() const override { return limits_; }
   const GenerationMemoryPlan& memory_plan() const override { return plan_; }
   bool overlaps() const override { return overlaps_; }
+  FakeRunner* draft() override { return draft_.get(); }
 
   void launch(const Step& step) override {
     expect(in_flight_.size() < (overlaps_ ? kMostInFlight : 1), "few steps are in flight");
@@ -145,7 +157,7 @@ class FakeRunner final : public StepRunner {
     }
     for (Launched::Part& part : oldest.parts) {
       if (!part.sequence.sample) continue;
-      *part.sequence.chosen = part.chosen;
+      std::ranges::copy(part.chosen, part.sequence.chosen);
       std::ranges::copy(part.top, part.sequence.top.begin());
     }
     in_flight_.pop_front();
@@ -193,7 +205,7 @@ class FakeRunner final : public StepRunner {
       StepSequence sequence;
       std::vector<int32_t> ids, pages, history, targets;
       std::vector<uint32_t> mask;
-      TokenLogprob chosen;
+      std::vector<TokenLogprob> chosen;  // [1 + drafts]
       std::vector<TokenLogprob> top;
     };
 
@@ -214,6 +226,7 @@ class FakeRunner final : public StepRunner {
         keep(part.history, part.sequence.sampler.history);
         keep(part.mask, part.sequence.sampler.mask);
         part.top.resize(part.sequence.top.size());
+        part.chosen.resize(1 + static_cast<size_t>(part.sequence.drafts));
       }
     }
 
@@ -264,6 +277,7 @@ class FakeRunner final : public StepRunner {
     int64_t tokens = 0;
     std::vector<int> users(static_cast<size_t>(limits_.num_pages));
     std::set<int32_t> slots;
+    int64_t drafts = 0;
     for (const StepSequence& sequence : step.sequences) {
       tokens += static_cast<int64_t>(sequence.ids.size());
       expect(!sequence.ids.empty(), "each sequence has tokens");
@@ -275,6 +289,10 @@ class FakeRunner final : public StepRunner {
         expect(page >= 0 && page < limits_.num_pages, "pages exist");
         ++users[size_t(page)];
       }
+      drafts += sequence.drafts;
+      expect(
+          sequence.drafts == 0 || (sequence.sample && sequence.drafts < std::ssize(sequence.ids)),
+          "drafts come after a token");
       if (sequence.pending) {
         expect(sequence.sample && !sequence.sampler.restart && sequence.ids.size() == 1 &&
                    !in_flight_.empty(),
@@ -283,6 +301,7 @@ class FakeRunner final : public StepRunner {
       if (!sequence.sample) continue;
       expect(slots.insert(sequence.sampler.slot).second, "one sequence for each slot");
     }
+    expect(drafts <= kMostDraftedRows, "kMostDraftedRows");
     expect(tokens == step.num_tokens && tokens <= limits_.max_tokens, "max_tokens");
     for (const StepSequence& sequence : step.sequences) {
       for (auto i = size_t(sequence.position / kPageTokens); i < sequence.pages.size(); ++i) {
@@ -303,8 +322,9 @@ class FakeRunner final : public StepRunner {
       part.history.push_back(slot.chosen);
       sampler.history = part.history;
     }
+    if (sampler.history.empty()) return;
     if (!sampler.restart) {
-      slot.history.push_back(part.ids.back());
+      slot.history.push_back(part.ids[part.ids.size() - part.chosen.size()]);
       expect(std::ranges::equal(slot.history, sampler.history), "the slot's history goes on");
     }
     expect(static_cast<int64_t>(sampler.history.size()) ==
@@ -325,22 +345,35 @@ class FakeRunner final : public StepRunner {
       const uint64_t key = FakeModel::key(sum, sequence.ids[row], position);
       at(sequence.pages[size_t(position / kPageTokens)], position % kPageTokens) = key;
       sum += key;
+      if (sequence.sample) sample(part, row, sum, number);
       if (row >= sequence.targets.size()) continue;
-      const std::vector<float> logprobs = model_.logprobs(sum);
+      const std::vector<float> logprobs = model_.logprobs(sum, sequence.ids[row]);
       sequence.target_logprobs[row] = logprobs[size_t(sequence.targets[row])];
       const size_t num_top = sequence.target_top.size() / sequence.targets.size();
       FakeModel::take_top(logprobs, sequence.target_top.subspan(row * num_top, num_top));
     }
-    if (!sequence.sample) return;
-    model_.sample(sum, sequence.sampler, &part.chosen, part.top);
-    slots_[size_t(sequence.sampler.slot)].chosen = part.chosen.id;
-    slots_[size_t(sequence.sampler.slot)].step = number;
+  }
+
+  // What is chosen after a row, where something is.
+  void sample(Launched::Part& part, size_t row, uint64_t sum, uint64_t number) {
+    const StepSequence& sequence = part.sequence;
+    const size_t rows = part.chosen.size();
+    const size_t first = sequence.ids.size() - rows;
+    if (row < first) return;
+    StepSampler sampler = sequence.sampler;
+    sampler.num_new_tokens += static_cast<int64_t>(row - first);
+    const size_t num_top = part.top.size() / rows;
+    model_.sample(sum, sequence.ids[row], sampler, &part.chosen[row - first],
+                  std::span(part.top).subspan((row - first) * num_top, num_top));
+    slots_[size_t(sampler.slot)].chosen = part.chosen.back().id;
+    slots_[size_t(sampler.slot)].step = number;
     ++sampled;
   }
 
   const RunnerLimits limits_;
   const bool overlaps_;
   const FakeModel model_;
+  const std::unique_ptr<FakeRunner> draft_;
   GenerationMemoryPlan plan_;
   std::vector<uint64_t> cache_;
   std::vector<Slot> slots_;
@@ -371,7 +404,7 @@ inline GeneratedSequence generate_alone(const FakeModel& model, std::span<const 
     sampler.history = tokens;
     TokenLogprob chosen;
     std::vector<TokenLogprob> top(static_cast<size_t>(sampling.logprobs.value_or(0)));
-    model.sample(sum, sampler, &chosen, top);
+    model.sample(sum, tokens.back(), sampler, &chosen, top);
     tokens.push_back(chosen.id);
     result.ids.push_back(chosen.id);
     if (sampling.logprobs) {

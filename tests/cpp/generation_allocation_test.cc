@@ -103,6 +103,7 @@ class CountingModel final : public StepRunner {
     model_->launch(step);
   }
   void wait() override { model_->wait(); }
+  StepRunner* draft() override { return model_->draft(); }
 
   std::atomic<bool> all_submitted = false;
   size_t steps = 0;
@@ -112,14 +113,18 @@ class CountingModel final : public StepRunner {
   const std::unique_ptr<StepRunner> model_;
 };
 
-}  // namespace
-
-TEST(generation_by_a_model_allocates_nothing_from_step_to_step) {
-  const std::string spec = test::tiny_spec(R"({
+std::string decoder_spec() {
+  return test::tiny_spec(R"({
     "type_vocab_size": null, "max_seqlen": 2000,
     "positions": {"kind": "none", "count": null, "offset": null},
     "attention": {"mask": "causal", "rope": {"theta": 10000}},
     "heads": {"pooler": null, "lm": {"tied": true}}, "embedding": {"pooling": "last"}})");
+}
+
+}  // namespace
+
+TEST(generation_by_a_model_allocates_nothing_from_step_to_step) {
+  const std::string spec = decoder_spec();
   GenerationOptions options;
   options.max_tokens = 100;
   options.max_sequences = 4;
@@ -159,5 +164,37 @@ TEST(generation_by_a_model_allocates_nothing_from_step_to_step) {
   CHECK(session->stats().preemptions > 0);
   CHECK(model.steps > 520);
   CHECK(model.counts[480] == model.counts[20]);
+}
+
+TEST(generation_with_drafts_allocates_nothing_from_step_to_step) {
+  const std::string spec = decoder_spec();
+  const test::TinyWeights weights;
+  const auto source = weights.source();
+  for (const bool by_model : {false, true}) {
+    GenerationOptions options;
+    options.max_tokens = 100;
+    options.max_sequences = 4;
+    options.kv_tokens = 60 * kPageTokens;
+    options.threads = 2;
+    options.draft_tokens = 4;
+    if (by_model) options.draft_model = {.folder = {}, .spec_json = spec, .weights = source.get()};
+    auto owned = std::make_unique<CountingModel>(load_model_runner(spec, *source, options));
+    CountingModel& model = *owned;
+    const auto session = make_generation_session(std::move(owned), options);
+    Sampling sampling;
+    sampling.max_new_tokens = 800;
+    sampling.ignore_eos = true;
+    sampling.logprobs = 2;
+    std::vector<std::shared_ptr<GenerationRequest>> requests;
+    for (int32_t token = 1; token <= 3; ++token) {
+      requests.push_back(session->submit(std::vector<int32_t>(200, token), sampling));
+      sampling.temperature = 0.7f;
+    }
+    model.all_submitted = true;
+    for (const auto& request : requests) CHECK(request->wait(60));
+    CHECK(session->stats().accepted_tokens > 100);
+    CHECK(model.steps > 160);
+    CHECK(model.counts[150] == model.counts[20]);
+  }
 }
 #endif

@@ -73,7 +73,7 @@ std::vector<Hypothesis> search_alone(const Ids& prompt, const Sampling& sampling
       sampler.history = beam.tokens;
       sampler.mask = mask;
       beam.top.resize(size_t(candidates_per_beam(sampling.num_beams, stop_ids.size(), 40)));
-      FakeModel().sample(sum, sampler, nullptr, beam.top);
+      FakeModel().sample(sum, beam.tokens.back(), sampler, nullptr, beam.top);
       offers.push_back({beam.top, std::span(beam.tokens).subspan(prompt.size()), beam.logprobs});
     }
     if (!search.advance(offers)) return search.finish();

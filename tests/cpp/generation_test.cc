@@ -234,7 +234,7 @@ TEST(generation_gives_logprobs_of_the_prompt) {
   uint64_t sum = 0;
   for (size_t i = 0; i + 1 < prompt.size(); ++i) {
     sum += FakeModel::key(sum, prompt[i], int64_t(i));
-    const auto logprobs = FakeModel().logprobs(sum);
+    const auto logprobs = FakeModel().logprobs(sum, 0);
     CHECK(found.logprobs[i] == logprobs[size_t(prompt[i + 1])]);
     CHECK(found.top[2 * i].logprob == *std::ranges::max_element(logprobs));
     CHECK(found.top[2 * i].logprob >= found.top[2 * i + 1].logprob);

@@ -230,7 +230,9 @@ class FakeNative:
         return FakeMailbox()
 
     def memory_plan(self) -> tuple[Any, ...]:
-        return (100, []), (20, [("ids", 0, 20)]), (0, []), (4096, []), 64, 64
+        none = (0, [])
+        plan = (100, []), (20, [("ids", 0, 20)]), none, (4096, [])
+        return *plan, none, none, none, 64, 64
 
     def stats(self) -> dict[str, int]:
         return {"running": len(self._running)}

@@ -13,6 +13,7 @@ from packhorse.cli.options import Running
 ADAPTER = "adapter"  # what the one of --adapter is called
 
 _MACHINE = "Model and machine"
+_DRAFTS = "Speculative decoding"
 _FORM = "Form of the output (needs the extra structured)"
 
 
@@ -35,6 +36,26 @@ class LoadingGenerator(Running):
             metavar="FOLDER",
             rich_help_panel=_MACHINE,
             help="A LoRA adapter of the model, as PEFT saved it.",
+        ),
+    ] = None
+
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            rich_help_panel=_DRAFTS,
+            help="What drafts tokens that one step checks together: ngram, which looks up what "
+            "followed before, or a smaller model of the same vocabulary. The text is the same.",
+        ),
+    ] = None
+    draft_dtype: Annotated[
+        str | None,
+        typer.Option(metavar="DTYPE", rich_help_panel=_DRAFTS, help="Dtype of the draft model."),
+    ] = None
+    draft_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", rich_help_panel=_DRAFTS, help="Most drafts of a step; by default 8."
         ),
     ] = None
 

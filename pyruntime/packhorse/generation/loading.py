@@ -6,11 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from packhorse._generation import NativeGenerationSession
+from packhorse.generation.drafts import open_draft
 from packhorse.generation.session import GenerationSession
-from packhorse.options import GenerationOptions, ModelPath
+from packhorse.options import NGRAM, GenerationOptions, ModelPath
 from packhorse.session import Session
 
 
@@ -28,8 +30,10 @@ def load_generation(
 
     again = asdict(options)
     del again["eos_ids"]
+    if options.draft not in (None, NGRAM) and Path(options.draft).exists():
+        again["draft"] = Path(options.draft).absolute()
     options = replace(options, eos_ids=read_generation(path, revision=revision).eos_ids)
-    native = NativeGenerationSession.load(json.dumps(spec), *weights, options)
+    native = NativeGenerationSession.load(json.dumps(spec), *weights, options, open_draft(options))
     # Whoever loads it again shall have a cache of the same size, whatever memory is free there.
     if options.kv_tokens is None:
         again["kv_tokens"] = native.memory_plan()[-2]

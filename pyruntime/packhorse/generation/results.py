@@ -16,11 +16,15 @@ class Usage:
     prompt_tokens         of its prompt
     cached_prompt_tokens  of them, those whose keys and values came from the prefix cache
     new_tokens            that were computed, of all sequences of the request
+    drafted_tokens        that were computed ahead (`Session.load`, `draft`)
+    accepted_tokens       of them, those that were what came next
     """
 
     prompt_tokens: int
     cached_prompt_tokens: int
     new_tokens: int
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 @dataclass(frozen=True)

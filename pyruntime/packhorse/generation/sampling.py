@@ -71,10 +71,18 @@ _INTEGERS: Mapping[str, tuple[int, int, str]] = {
     "seed": (0, 2**64 - 1, "a whole number from 0 to 2**64 - 1, or None"),
     "logprobs": (0, 2**31, "a whole number from 0 on, or None"),
     "prompt_logprobs": (0, 2**31, "a whole number from 0 on, or None"),
+    "draft_tokens": (0, 2**31, "a whole number from 0 on, or None"),
     "n": (1, 1024, "a whole number from 1 to 1024"),
     "num_beams": (1, 2**31, "a whole number from 1 on"),
 }
-_OPTIONAL = ("max_new_tokens", "deadline_s", "seed", "logprobs", "prompt_logprobs")
+_OPTIONAL = (
+    "max_new_tokens",
+    "deadline_s",
+    "seed",
+    "logprobs",
+    "prompt_logprobs",
+    "draft_tokens",
+)
 _OF_CHANCE = {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 0}
 
 
@@ -108,6 +116,8 @@ class Sampling:
                         (number of new tokens) ** length_penalty
     early_stopping      when beam search ends, as transformers names it: False, True or "never"
     adapter             the name of an adapter of the session; None: the model as it is
+    draft_tokens        tokens that are drafted ahead at most, up to the session's `draft_tokens`,
+                        which None stands for; 0: none. The output does not depend on it
 
     Raises ValueError that names the setting, what was found and what was expected.
     """
@@ -134,6 +144,7 @@ class Sampling:
     length_penalty: float = 1.0
     early_stopping: EarlyStopping = False
     adapter: str | None = None
+    draft_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for name, (low, closed, high, expected) in _NUMBERS.items():

@@ -144,7 +144,8 @@ class GenerationSession(Session):
         "queued" and "running" sequences; "pages" of the cache, which are "pages_used" by running
         sequences, "pages_cached" for prompts that begin alike, or "pages_free"; "steps",
         "computed_tokens" (of prompts, of output, and those computed again), "new_tokens",
-        "preemptions", "prefix_hit_tokens" (taken from the cache), "finished_requests".
+        "preemptions", "prefix_hit_tokens" (taken from the cache), "finished_requests";
+        "drafted_tokens" and, of them, "accepted_tokens".
         """
         return self._engine.stats()
 

@@ -37,6 +37,7 @@ class GenerateCall(TypedDict, total=False):
     logprobs: int | None
     prompt_logprobs: int | None
     adapter: str | None
+    draft_tokens: int | None
     schema: Any
     regex: str | None
     choices: Sequence[str] | None

@@ -83,6 +83,9 @@ class LoadedText:
         prefix_cache: bool = True,
         max_adapters: int = 0,
         max_adapter_rank: int = 16,
+        draft: ModelPath | None = None,
+        draft_dtype: Dtype | None = None,
+        draft_tokens: int | None = None,
     ) -> Self:
         """Loads a model with its tokenizer. `path`, `device` and `dtype` are as in `Session.load`.
 
@@ -129,6 +132,9 @@ class LoadedText:
             prefix_cache=prefix_cache,
             max_adapters=max_adapters,
             max_adapter_rank=max_adapter_rank,
+            draft=draft,
+            draft_dtype=draft_dtype,
+            draft_tokens=draft_tokens,
         )
         return cls(session, tokenizer, max_length, read_generation(path) if generation else None)
 

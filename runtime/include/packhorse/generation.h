@@ -20,6 +20,14 @@
 
 namespace packhorse {
 
+/// A smaller model of the same vocabulary, which drafts tokens for another one.
+struct DraftModel {
+  std::string folder;                     // a converted folder, in place of the next two
+  std::string spec_json;                  // docs/spec.md
+  const WeightSource* weights = nullptr;  // read while the session is loaded
+  DType dtype = DType::kFloat32;
+};
+
 struct GenerationOptions {
   Device device;
   DType dtype = DType::kFloat32;
@@ -36,7 +44,16 @@ struct GenerationOptions {
   std::vector<int32_t> eos_ids;        // tokens that end a sequence, unless Sampling::ignore_eos
   int64_t max_adapters = 0;            // LoRA adapters that may be there at once
   int64_t max_adapter_rank = 16;       // largest rank of each
+  /// Speculative decoding: tokens that are drafted for each sequence in a step at most, and
+  /// computed together with its last one. A draft counts where it equals the token that is chosen
+  /// at its place, so that texts are the same bits as without. 0: none; at most kMostDraftTokens.
+  int64_t draft_tokens = 0;
+  /// What drafts. Without a value: what followed the last tokens where they stood before.
+  std::optional<DraftModel> draft_model;
 };
+
+/// Largest GenerationOptions::draft_tokens.
+inline constexpr int64_t kMostDraftTokens = 32;
 
 enum class FinishReason : uint8_t {
   kNone,       // not finished
@@ -75,6 +92,8 @@ struct GenerationUsage {
   int64_t prompt_tokens = 0;
   int64_t cached_prompt_tokens = 0;  // of them, those that the first sequence had from the cache
   int64_t new_tokens = 0;            // of all sequences
+  int64_t drafted_tokens = 0;        // for them; those that were accepted are among the new ones
+  int64_t accepted_tokens = 0;
 };
 
 inline constexpr double kNoTimeout = std::numeric_limits<double>::infinity();
@@ -112,9 +131,17 @@ class PACKHORSE_API GenerationRequest {
 struct GenerationMemoryPlan : MemoryPlan {
   PlannedAllocation adapters;  // slots of max_adapters adapters
   PlannedAllocation kv_cache;
-  int64_t kv_tokens = 0;       // tokens that the cache holds
-  size_t bytes_per_token = 0;  // of the cache
-  size_t total_bytes() const { return MemoryPlan::total_bytes() + adapters.bytes + kv_cache.bytes; }
+  PlannedAllocation draft_weights;  // of the draft model, as the next two
+  PlannedAllocation draft_arena;
+  PlannedAllocation draft_kv_cache;  // as many tokens as the other
+  int64_t kv_tokens = 0;             // tokens that the cache holds
+  size_t bytes_per_token = 0;        // of the cache, without that of the draft model
+  size_t total_bytes() const {
+    return MemoryPlan::total_bytes() + adapters.bytes + kv_cache.bytes + draft_bytes();
+  }
+  size_t draft_bytes() const {
+    return draft_weights.bytes + draft_arena.bytes + draft_kv_cache.bytes;
+  }
 };
 
 /// What the engine does at one moment, and what it has done since it was loaded.
@@ -126,11 +153,13 @@ struct GenerationStats {
   int64_t pages_cached = 0;  // held by nobody, kept for prompts that begin alike
   int64_t pages_free = 0;
   int64_t steps = 0;
-  int64_t computed_tokens = 0;  // of prompts, of output, and those computed again
+  int64_t computed_tokens = 0;  // of prompts, of output, drafts, and those computed again
   int64_t new_tokens = 0;
   int64_t preemptions = 0;
   int64_t prefix_hit_tokens = 0;  // tokens that were taken from the cache instead of computed
   int64_t finished_requests = 0;
+  int64_t drafted_tokens = 0;   // that steps have computed behind the last token of a sequence
+  int64_t accepted_tokens = 0;  // of them, those that were right and saved a step
   /// Seconds that the engine's thread has spent otherwise than in waiting: for steps that run on a
   /// device, or for requests. The CPU's steps are computed in this time.
   double host_s = 0;

@@ -72,6 +72,11 @@ struct Sampling {
   /// is computed whole, whatever the prefix cache holds of it.
   std::optional<int64_t> prompt_logprobs;
 
+  /// Tokens that are drafted for each sequence in a step at most, up to
+  /// GenerationOptions::draft_tokens, which holds without a value; 0: none. The text does not
+  /// depend on it. Nothing is drafted with a mask, with penalties or for beams.
+  std::optional<int64_t> draft_tokens;
+
   int64_t n = 1;  // sequences that are wanted; with beam search its best hypotheses
   /// Beam search over this many beams where above 1, as transformers computes it without sampling:
   /// penalties, bias and masks act upon log-probabilities; the other settings of chance must be at

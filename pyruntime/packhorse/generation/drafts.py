@@ -1,0 +1,30 @@
+"""What drafts tokens for a session that generates (docs/generation.md)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from packhorse.dtypes import choose_dtype
+from packhorse.options import NGRAM, GenerationOptions
+
+if TYPE_CHECKING:
+    from packhorse._generation import DraftModel
+
+
+def open_draft(options: GenerationOptions) -> DraftModel | None:
+    """The draft model, as `NativeGenerationSession.load` takes it; None: there is none.
+
+    Raises FileNotFoundError and ValueError as `Session.load` does.
+    """
+    from packhorse_weights import resolve_model
+
+    if options.draft is None or options.draft == NGRAM:
+        return None
+    try:
+        model = resolve_model(options.draft)
+    except ValueError as error:
+        raise ValueError(f"the draft model: {error}") from error
+    dtype = choose_dtype(options.draft_dtype, options.device, model.stored_dtype)
+    names = model.names if model.tensors is None else {}
+    return json.dumps(model.spec), dtype, model.safetensors, names, model.tensors
