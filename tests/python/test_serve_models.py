@@ -51,6 +51,23 @@ def test_settings_of_all_models_go_to_those_that_they_suit(
         assert client.post("/models/lm/reload", None).status == 403
 
 
+def test_drafts_change_no_answer(minilm: Path, adapted: tuple[Path, Path]) -> None:
+    request = {"prompt": "the cat sat on the cat sat on the", "max_tokens": 30, "temperature": 0}
+    texts = []
+    for more in ({}, {"draft": "ngram", "draft_tokens": 4}):
+        settings = settings_for(f"minilm={minilm}", f"lm={adapted[0]}", kv_tokens=256, **more)
+        with serving(settings) as (client, _):
+            found = client.post("/v1/completions", request)
+            assert found.status == 200
+            texts.append(found.json["choices"][0]["text"])
+    assert texts[0] == texts[1]
+    with (
+        pytest.raises(ValueError, match="draft is ngram, but no model generates: minilm"),
+        serving(settings_for(f"minilm={minilm}", draft="ngram")),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("name", ["kv_tokens", "max_adapters", "max_predictions"])
 def test_what_suits_no_model_is_refused(minilm: Path, name: str) -> None:
     with (

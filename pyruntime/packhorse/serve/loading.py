@@ -17,6 +17,8 @@ from packhorse.serve.settings import ModelSettings, Settings
 from packhorse.serve.tokenizing import TokenizerPool
 from packhorse.text import TextModel
 
+# Settings that suit models which generate, and no others.
+_GENERATING = ("kv_tokens", "max_adapters", "max_adapter_rank", "draft", "draft_tokens")
 _PREDICTIONS = 64  # masks of a batch, where nobody says how many
 
 
@@ -27,10 +29,11 @@ def load_model(
     say goes to those that it suits. Raises as `TextModel.load`."""
     given = server.of_model(settings)
     methods = abilities(given)
-    if settings.kv_tokens is None and "generate" not in methods:
-        given = replace(given, kv_tokens=None)
-    if settings.max_adapters is None and "generate" not in methods:
-        given = replace(given, max_adapters=None)
+    if "generate" not in methods:
+        unsuited: dict[str, Any] = {
+            name: None for name in _GENERATING if getattr(settings, name) is None
+        }
+        given = replace(given, **unsuited)
     if settings.max_predictions is None and "fill_mask" not in methods:
         given = replace(given, max_predictions=0)
     options: dict[str, Any] = {
@@ -41,6 +44,8 @@ def load_model(
         "max_predictions": _PREDICTIONS if given.max_predictions is None else given.max_predictions,
         "max_adapters": max(given.max_adapters or 0, len(given.adapter)),
         "max_adapter_rank": given.max_adapter_rank or 16,
+        "draft": given.draft,
+        "draft_tokens": given.draft_tokens,
         "revision": given.revision,
         "pooling": _poolings(given.pooling),
         "normalize": given.normalize,
@@ -114,12 +119,8 @@ def _named(adapter: str) -> tuple[str, str]:
 
 def check_suited(server: Settings, models: Sequence[ServedModel]) -> None:
     """Raises ValueError for a setting of all models that suits none of them."""
-    for name, method, what in (
-        ("kv_tokens", "generate", "generates"),
-        ("max_adapters", "generate", "generates"),
-        ("max_adapter_rank", "generate", "generates"),
-        ("max_predictions", "fill_mask", "fills masks"),
-    ):
+    suited = [(name, "generate", "generates") for name in _GENERATING]
+    for name, method, what in (*suited, ("max_predictions", "fill_mask", "fills masks")):
         value = getattr(server, name)
         if value and models and not any(method in model.methods for model in models):
             names = ", ".join(model.name for model in models)

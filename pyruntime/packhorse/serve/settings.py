@@ -20,6 +20,8 @@ OF_A_MODEL = (
     "max_predictions",
     "max_adapters",
     "max_adapter_rank",
+    "draft",
+    "draft_tokens",
     "revision",
     "pooling",
     "normalize",
@@ -51,6 +53,8 @@ class ModelSettings:
     max_adapters: int | None = None
     max_adapter_rank: int | None = None
     adapter: tuple[str, ...] = ()
+    draft: str | None = None
+    draft_tokens: int | None = None
     revision: str | None = None
     pooling: str | None = None
     normalize: bool | None = None
@@ -149,6 +153,12 @@ class Settings:
     max_adapter_rank: int | None = setting(
         None, "Largest rank of a LoRA adapter; 16 by default.", _MACHINE
     )
+    draft: str | None = setting(
+        None,
+        'What drafts tokens for a language model: "ngram", or a smaller model of its vocabulary.',
+        _MACHINE,
+    )
+    draft_tokens: int | None = setting(None, "Most tokens drafted at once; 8 by default.", _MACHINE)
     revision: str | None = setting(None, "Branch, tag or commit of models of the hub.", _MACHINE)
     pooling: str | None = setting(None, "How a text becomes one vector.", _MACHINE)
     normalize: bool | None = setting(None, "Whether vectors are brought to length 1.", _MACHINE)
