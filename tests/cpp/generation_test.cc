@@ -332,17 +332,14 @@ TEST(generation_ends_with_its_session) {
     room.runner->hold();
     running = room.session->submit(prompt_of(5), new_tokens(900));
     queued = room.session->submit(prompt_of(5), new_tokens(900));
-    room.runner->let_go();
+    // Not as many steps as the request has tokens, however long this thread waits for its turn.
+    room.runner->let_go(100);
     CHECK(!running->next().empty());
   }
-  for (const auto& request : {running, queued}) {
-    // On a busy machine a request may have come to its own end before the session did.
-    CHECK(request->wait(0));
-    CHECK(request->finish_reason() == FinishReason::kCancelled ||
-          request->finish_reason() == FinishReason::kLength);
-  }
+  CHECK(running->wait(0) && running->finish_reason() == FinishReason::kCancelled);
+  CHECK(queued->wait(0) && queued->finish_reason() == FinishReason::kCancelled);
   running->cancel();
-  CHECK(std::string(name_of(FinishReason::kCancelled)) == "cancelled");
+  CHECK(std::string(name_of(queued->finish_reason())) == "cancelled");
 }
 
 TEST(generation_is_refused_after_a_fork) {

@@ -241,3 +241,13 @@ def test_rope(
     at = reference.positions(cu_seqlens) if position_ids is None else position_ids
     expected = reference.rotate(x.reshape(74, 3, head_dim), at, frequencies)
     precision.check(found, expected.reshape(74, -1))
+
+
+def test_keys_without_values_are_refused() -> None:
+    pages, one = np.zeros((1, 1, PAGE, 16), np.float32), np.ones((1, 16))
+    with pytest.raises(ValueError, match="k and v: one is given, expected both or none"):
+        ops.attention_over_pages(one, pages, pages, [0, 1], [[0]], [1], num_heads=1, k=one)
+    frozen = pages.copy()
+    frozen.flags.writeable = False
+    with pytest.raises(ValueError, match="values: expected a writeable"):
+        ops.attention_over_pages(one, pages, frozen, [0, 1], [[0]], [1], num_heads=1, k=one, v=one)

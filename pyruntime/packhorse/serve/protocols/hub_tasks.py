@@ -44,15 +44,18 @@ def _tagging(
     )
 
 
+def _inputs(fields: Fields, most: int) -> tuple[list[str], bool]:
+    """(the texts, whether one was given by itself)"""
+    single = isinstance(fields.get("inputs"), str)
+    return ([fields.text("inputs")] if single else fields.texts("inputs", most)), single
+
+
 async def token_classification(exchange: Exchange) -> Reply:
     """POST /token-classification: the entities of each text."""
     fields = Fields(await exchange.json())
     service = exchange.service
     model = service.registry.get(fields.optional_text("model"), "classify_tokens", TAGS)
-    inputs = fields.get("inputs")
-    single = isinstance(inputs, str)
-    most = service.settings.max_client_batch_size
-    texts = [fields.text("inputs")] if single else fields.texts("inputs", most)
+    texts, single = _inputs(fields, service.settings.max_client_batch_size)
     options = _parameters(fields)
     ignored = ("O",) if options.get("ignore_labels") is None else _labels(options)
     task: AnyTask = model.task(
@@ -131,10 +134,7 @@ async def fill_mask(exchange: Exchange) -> Reply:
     fields = Fields(await exchange.json())
     service = exchange.service
     model = service.registry.get(fields.optional_text("model"), "fill_mask", FILLS)
-    inputs = fields.get("inputs")
-    single = isinstance(inputs, str)
-    most = service.settings.max_client_batch_size
-    texts = [fields.text("inputs")] if single else fields.texts("inputs", most)
+    texts, single = _inputs(fields, service.settings.max_client_batch_size)
     options = _parameters(fields)
     task: AnyTask = model.task(
         _filling,
