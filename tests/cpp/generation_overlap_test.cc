@@ -155,12 +155,15 @@ class LateModel final : public StepRunner {
   const RunnerLimits& limits() const override { return model_->limits(); }
   const GenerationMemoryPlan& memory_plan() const override { return model_->memory_plan(); }
   bool overlaps() const override { return true; }
+  /// The first step waits until `go`, so that all requests meet.
   void launch(const Step& step) override {
+    go.wait(false);
     pending += std::ranges::count(step.sequences, true, &StepSequence::pending);
     model_->launch(step);
   }
   void wait() override { model_->wait(); }
 
+  std::atomic<bool> go = false;
   std::atomic<int64_t> pending = 0;
 
  private:
@@ -234,6 +237,8 @@ TEST(generation_overlap_changes_no_bit_of_a_model) {
         requests.push_back(session->submit(ids, sampling, kNoTimeout));
       }
     }
+    model.go = true;
+    model.go.notify_all();
     for (size_t i = 0; i < requests.size(); ++i) {
       const auto alone = lone->submit(prompts[i], wanted[i]);
       CHECK(alone->wait() && requests[i]->wait());
