@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -73,3 +74,4 @@ def test_client(snippet: Snippet, client: Client, monkeypatch: pytest.MonkeyPatc
     if "huggingface_hub" in packages(snippet):
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     exec(compile(text, snippet.name, "exec"), {"__name__": "snippet"})
+    gc.collect()  # Clients that the page never closes warn of their sockets here, not elsewhere.
