@@ -378,6 +378,7 @@ TEST(drafts_leave_full_steps_alone) {
   const GenerationStats stats = opened.session->stats();
   // As long as 32 run, none drafts; all ended in the same step or nearly.
   CHECK(stats.drafted_tokens < 40);
+  CHECK(opened.runner->overlapped > stats.steps / 2);  // and none waits for drafts
 }
 
 TEST(drafts_are_asked_for_within_the_limits) {
