@@ -17,6 +17,8 @@
 // from memory again: so what is rare is kept out of the way of what is not.
 #pragma once
 
+#include <algorithm>
+
 #include "cuda/attention/attention_pages_schedule.cuh"
 
 namespace packhorse::cuda {
@@ -33,8 +35,10 @@ struct FewTraits {
   static constexpr size_t kSharedBytes = 2 * kWarps * kTile * 2 +
                                          (kWarps + 1) * kRows * kDim * sizeof(float) +
                                          (kWarps + 2) * kRows * sizeof(float2);
-  /// Blocks of a multiprocessor: what shared memory (of Hopper: others run fewer) has room for.
-  static constexpr int kBlocks = static_cast<int>(size_t{228 * 1024} / (kSharedBytes + 1024));
+  /// Blocks of a multiprocessor: what shared memory (of Hopper: others run fewer) has room for. A
+  /// third would leave a thread too few registers.
+  static constexpr int kBlocks =
+      static_cast<int>(std::min(size_t{2}, size_t{228 * 1024} / (kSharedBytes + 1024)));
   static_assert(kBlocks > 0);
 };
 
