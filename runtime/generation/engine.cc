@@ -54,8 +54,7 @@ Engine::Engine(StepRunner& runner, const GenerationOptions& options)
       most_in_flight_(runner.overlaps() ? StepRunner::kMostInFlight : 1),
       max_queue_(options.max_queue),
       scheduler_(limits_, options, draft_context(runner)),
-      stats_(scheduler_.stats()),
-      thread_() {
+      stats_(scheduler_.stats()) {
   if (runner.draft() != nullptr) drafter_.emplace(*runner.draft());
   thread_ = std::thread([this] { run(); });
 }

@@ -20,17 +20,19 @@ void use_drafts(Speculation& speculation, StepSequence& step) {
 }
 
 // Whether what follows the sequence's next token cannot be computed before the host has the token.
-bool needs_host(const Sequence& sequence) {
+// `may_draft`: sequences that draft may do so in the next step.
+bool needs_host(const Sequence& sequence, bool may_draft) {
+  const Speculation* const drafts = sequence.speculation.get();
   return sequence.job->search.has_value() || sequence.mask != nullptr ||
-         (sequence.speculation != nullptr && sequence.speculation->length.drafts());
+         (drafts != nullptr && (drafts->in_flight || (may_draft && drafts->length.drafts())));
 }
 
 // Whether the next step can have the sequence's last token, and no other one.
-bool can_decode(const Sequence& sequence) {
+bool can_decode(const Sequence& sequence, bool may_draft) {
   if (sequence.state != State::kRunning || sequence.remaining() != 1) return false;
   if (sequence.pending == 0) return true;
   const bool ends = sequence.size() + sequence.pending >= sequence.job->max_size;
-  return !ends && !needs_host(sequence);
+  return !ends && !needs_host(sequence, may_draft);
 }
 
 // What stands for a token that the host does not know yet.
@@ -89,6 +91,7 @@ Step Scheduler::plan() {
     build(part, step);
     part.epoch = sequence.epoch;
     if (step.sample) sequence.restart = part.drafts > 0;  // several tokens may come
+    if (part.drafts > 0) sequence.speculation->in_flight = true;
     sequence.computed += part.count - part.drafts;
     sequence.pending += step.sample ? 1 : 0;
     ++sequence.job->in_flight;
@@ -98,11 +101,12 @@ Step Scheduler::plan() {
 }
 
 void Scheduler::plan_decodes() {
+  const bool may_draft = num_running_ < kMostDraftedRows;
   for (size_t i = 0; i < num_started_; ++i) {
     Job& job = *jobs_[i];
     unit_.clear();
     for (Sequence& sequence : job.sequences) {
-      if (!can_decode(sequence)) continue;
+      if (!can_decode(sequence, may_draft)) continue;
       unit_.push_back(&sequence);
       if (job.search) continue;  // beams go on together
       if (extend(unit_)) plan_tokens(sequence, 1);
@@ -192,6 +196,7 @@ const PlannedStep& Scheduler::commit() {
     Sequence& sequence = *part.sequence;
     sequence.committed += part.count - part.drafts;
     stats_.drafted_tokens += part.drafts;
+    if (part.drafts > 0) sequence.speculation->in_flight = false;
     if (plan.sequences[i].sample) {
       --sequence.pending;
       ++stats_.new_tokens;

@@ -139,6 +139,7 @@ void Scheduler::give_back(Sequence& sequence) {
   sequence.computed = sequence.committed = 0;
   sequence.pending = 0;
   ++sequence.epoch;
+  if (sequence.speculation != nullptr) sequence.speculation->in_flight = false;
 }
 
 void Scheduler::publish(Sequence& sequence) {

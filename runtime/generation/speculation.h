@@ -45,6 +45,7 @@ struct Speculation {
   Speculation(int64_t most, size_t num_top, bool ngrams, int64_t max_size);
 
   DraftLength length;
+  bool in_flight = false;            // a step with drafts has not been collected
   std::vector<int32_t> input;        // of a step with drafts: the last token, and the drafts
   std::vector<TokenLogprob> chosen;  // from the rows of `input`
   std::vector<TokenLogprob> top;     // [input, num_top]

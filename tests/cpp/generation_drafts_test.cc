@@ -1,6 +1,7 @@
 // Speculative decoding: texts, log-probabilities and the prefix cache are what they are without.
 #include <memory>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "fake_runner.h"
@@ -378,6 +379,38 @@ TEST(drafts_leave_full_steps_alone) {
   const GenerationStats stats = opened.session->stats();
   // As long as 32 run, none drafts; all ended in the same step or nearly.
   CHECK(stats.drafted_tokens < 40);
+  CHECK(opened.runner->overlapped > stats.steps / 2);  // and none waits for drafts
+}
+
+// When others begin, so that more than 32 run, nobody runs ahead of drafts that are in flight.
+TEST(drafts_in_flight_are_waited_for) {
+  const RunnerLimits limits{40, 500, 300, 200, 40};
+  Sampling sampling;
+  sampling.max_new_tokens = 60;
+  for (int64_t steps = 3; steps < 12; ++steps) {
+    const Opened opened = open(limits, 8);
+    opened.runner->hold();
+    std::vector<Ids> prompts;
+    std::vector<std::shared_ptr<GenerationRequest>> requests;
+    const auto submit = [&](int32_t count) {
+      for (int32_t i = 0; i < count; ++i) {
+        prompts.push_back({i, 1, 10, 33, 34, 1, 10});
+        requests.push_back(opened.session->submit(prompts.back(), sampling));
+      }
+    };
+    submit(20);
+    opened.runner->wait_held();
+    opened.runner->let_go(steps);
+    while (opened.session->stats().steps < steps) std::this_thread::yield();
+    submit(20);
+    opened.runner->let_go();
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      CHECK(requests[i]->wait(60));
+      check_same(requests[i]->result(),
+                 generate_alone({40, kRepeats}, prompts[i], sampling, 0, limits.max_context));
+    }
+    CHECK(opened.session->stats().accepted_tokens > 20);
+  }
 }
 
 TEST(drafts_are_asked_for_within_the_limits) {
