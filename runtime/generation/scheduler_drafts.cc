@@ -13,7 +13,9 @@ void Scheduler::plan_drafts() {
   int64_t rows = kMostDraftedRows - std::ssize(parts);
   for (PlannedStep::Part& part : parts) {
     if (part.sequence->speculation == nullptr) continue;
-    part.drafts = draft(*part.sequence, std::min(rows / drafting--, budget_));
+    int64_t share = rows / std::max<int64_t>(drafting, 1);
+    --drafting;
+    part.drafts = draft(*part.sequence, std::min(share, budget_));
     part.count += part.drafts;
     budget_ -= part.drafts;
     rows -= part.drafts;
