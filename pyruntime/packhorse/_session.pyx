@@ -14,6 +14,8 @@ from libcpp.utility cimport move
 from packhorse._device cimport DeviceArray, hold, parse_device, parse_dtype
 from packhorse._session cimport *
 
+from packhorse.dtypes import native_dtype
+
 
 cdef Int32Span _span(const int32_t[::1] values):
     if values is None or values.shape[0] == 0:
@@ -26,7 +28,7 @@ cdef SessionOptions _options(given) except *:
     option."""
     cdef SessionOptions options
     options.device = parse_device(given.device.encode())
-    options.dtype = parse_dtype(given.dtype.encode())
+    options.dtype = parse_dtype(native_dtype(given.dtype).encode())
     options.max_tokens = given.max_tokens
     options.max_sequences = given.max_sequences
     options.threads = 0 if given.threads is None else given.threads

@@ -1,5 +1,5 @@
 """A real language model in every dtype of the CPU: decode gives the bits of prefill, alone and
-among others, and bfloat16 and int8 stay near float32. Reference: the same session's prefill for
+among others, and bfloat16, int8 and the quantised weights of its file stay near float32. Reference: the same session's prefill for
 bits, and float32, which test_gguf.py and test_generation_models.py compare with others."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def text(smollm2: Path) -> list[int]:
         return [int(i) for i in model.tokenizer.backend.encode(TEXT).ids]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "stored"])
 def test_decode_gives_the_bits_of_prefill(smollm2: Path, text: list[int], dtype: str) -> None:
     new = 6
     sampling = Sampling(max_new_tokens=new, ignore_eos=True, logprobs=0)
