@@ -1,12 +1,12 @@
-"""Make a folder of libraries to link with (LDFLAGS=-LFOLDER), by which what the ordinary compiler builds runs
-on every system that a manylinux tag names.
+"""Make a folder of libraries to link with (LDFLAGS=-LFOLDER), by which what the ordinary compiler
+builds runs on every system that a manylinux tag names.
 
 usage: old_libraries.py FOLDER [--policy manylinux_2_28]
 
-- libc, libm, libpthread, libdl, librt: symbols of the old glibc without code, which Zig makes, its part that is
-  linked statically, and tools/wheel/old_glibc.c for what newer headers ask for besides;
-- libstdc++: symbols of the versions that the tag allows, without code, and behind them the compiler's own static
-  library for all others, as in the toolsets of the manylinux images;
+- libc, libm, libpthread, libdl, librt: symbols of the old glibc without code, which Zig makes, its
+  part that is linked statically, and tools/wheel/old_glibc.c for what newer headers ask for;
+- libstdc++: symbols of the versions that the tag allows, without code, and behind them the
+  compiler's own static library for all others, as in the toolsets of the manylinux images;
 - libgomp.so.1, from the wheel of scikit-learn, which was built on such a system.
 
 Needs the packages of tools/wheel/requirements.txt, and g++.
@@ -30,6 +30,7 @@ from elftools.elf.gnuversions import GNUVerDefSection, GNUVerSymSection
 from elftools.elf.sections import SymbolTableSection
 
 HERE = Path(__file__).parent
+CXX = os.environ.get("CXX", "g++")
 GLIBC = ("libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1")
 LOADER = "ld-linux-x86-64.so.2"
 
@@ -75,11 +76,13 @@ def make_glibc(folder: Path, release: str) -> None:
     for name in (*GLIBC, "libc_nonshared.a"):
         shutil.copy(next(cache.rglob(name)), folder / name)
     shutil.copy(next(cache.rglob("libld.so.2")), folder / LOADER)
-    run("gcc", "-O2", "-fPIC", "-c", HERE / "old_glibc.c", "-o", folder / "old_glibc.o")
+    run(CXX, "-x", "c", "-O2", "-fPIC", "-c", HERE / "old_glibc.c", "-o", folder / "old_glibc.o")
     run("ar", "rcs", folder / "libold_glibc.a", folder / "old_glibc.o")
     for name in GLIBC[1:]:
         write_script(folder / f"{name.partition('.so')[0]}.so", f"INPUT({folder / name})")
-    needed = " ".join(str(folder / name) for name in ("libpthread.so.0", "libdl.so.2", LOADER))
+    needed = " ".join(
+        str(folder / name) for name in ("libpthread.so.0", "libdl.so.2", "librt.so.1", LOADER)
+    )
     libraries = " ".join(
         str(folder / name) for name in ("libold_glibc.a", "libc_nonshared.a", "libc.so.6")
     )
@@ -87,7 +90,7 @@ def make_glibc(folder: Path, release: str) -> None:
 
 
 def make_libstdcxx(folder: Path, allowed: set[str]) -> None:
-    library = Path(run("g++", "-print-file-name=libstdc++.so.6"))
+    library = Path(run(CXX, "-print-file-name=libstdc++.so.6"))
     symbols = defaultdict(list)  # of each version
     assembler = [".data", "here: .zero 16", '.section .tbss,"awT",@nobits', "there: .zero 16"]
     for name, (version, kind) in versioned_symbols(library, allowed).items():
@@ -103,10 +106,10 @@ def make_libstdcxx(folder: Path, allowed: set[str]) -> None:
     (folder / "libstdcxx.map").write_text("\n".join([*script, ""]), encoding="utf-8")
     stub = folder / "libstdc++.so.6"
     run(
-        *("gcc", "-nostdlib", "-shared", f"-Wl,-soname,{stub.name}", "-o", stub),
+        *(CXX, "-nostdlib", "-shared", f"-Wl,-soname,{stub.name}", "-o", stub),
         *(f"-Wl,--version-script={folder / 'libstdcxx.map'}", folder / "libstdcxx.s"),
     )
-    static = run("g++", "-print-file-name=libstdc++.a")
+    static = run(CXX, "-print-file-name=libstdc++.a")
     write_script(folder / "libstdc++.so", f"INPUT({stub} {static})")
 
 

