@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <string>
 
+#include "core/json_tree.h"
 #include "model/json_fields.h"
 #include "model/spec_heads.h"
 
 namespace packhorse {
 namespace {
+
+constexpr int64_t kSpecFormat = 1;
+constexpr int kMaxDepth = 32;  // of the JSON
 
 // Limits that no model comes near, low enough that no product of sizes overflows 64 bits.
 constexpr int64_t kMaxRows = int64_t{1} << 31;  // rows of an embedding table
@@ -241,6 +245,26 @@ void check_lm(const Spec& spec) {
                                spec.stem.embedding_size, ", 'hidden_size' ", spec.hidden_size));
 }
 
+Json parse_json(const std::string& text) {
+  const auto check_depth = [](int depth, Json::parse_event_t, Json&) {
+    if (depth > kMaxDepth) {
+      throw InvalidArgument(concat("spec: nested more than ", kMaxDepth, " deep"));
+    }
+    return true;
+  };
+  Json json = Json::parse(text, check_depth, /*allow_exceptions=*/false);
+  if (json.is_discarded()) throw InvalidArgument("spec: the text is not valid JSON");
+  return json;
+}
+
+void check_format(int64_t format) {
+  if (format == kSpecFormat) return;
+  throw InvalidArgument(
+      concat("spec: 'format' is ", format, ", this runtime reads format ", kSpecFormat,
+             ": convert the model anew, with the version that is to run it (packhorse convert "
+             "MODEL FOLDER --overwrite)"));
+}
+
 }  // namespace
 
 int64_t StackSpec::num_weight_sets() const {
@@ -249,13 +273,9 @@ int64_t StackSpec::num_weight_sets() const {
 }
 
 Spec parse_spec(const std::string& json_text) {
-  const Json json = Json::parse(json_text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) throw InvalidArgument("spec: the text is not valid JSON");
-  Fields fields(json, "");
-  if (fields.integer("format", 0, kMaxRows) != 1) {
-    throw InvalidArgument(
-        concat("spec: 'format' is ", fields.get("format").dump(), ", this runtime reads format 1"));
-  }
+  const JsonTree json(parse_json(json_text));
+  Fields fields(*json, "");
+  check_format(fields.integer("format", 0, kMaxRows));
   fields.ignore("family");
   fields.ignore("max_length");
   fields.ignore("pair");
