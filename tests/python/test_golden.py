@@ -123,7 +123,7 @@ def test_minilm_int8_on_real_text(minilm: Path) -> None:
     for needed in ("rich", "tokenizers"):
         pytest.importorskip(needed)
     from packhorse.cli.evaluation import compare
-    from packhorse.cli.passages import read_passages
+    from packhorse.evaluation.passages import read_passages
 
     texts = [passage.text for passage in read_passages(120)]
     exact, int8 = (
