@@ -1,12 +1,14 @@
 """What recipes of low precision cost in accuracy, computed in NumPy.
 
-    python benchmarks/recipes.py minilm|smollm2|sums [--texts N] [--only PART] [--output FILE]
+    python benchmarks/recipes.py minilm|smollm2|sums [--texts N] [--shortest] [--intervals]
+        [--only PART] [--output FILE]
 
 minilm   embeddings of all-MiniLM-L6-v2 beside float32, of the passages of `packhorse evaluate`
 smollm2  log-probabilities of SmolLM2-135M-Instruct beside float32, of passages joined
 sums     errors of the sums of FP8 tensor cores, by how often they are promoted
 
-Prints a row of a table for each recipe whose name holds PART, and writes them as JSON to FILE. The
+--shortest takes the N shortest of 2,000 passages instead of the first N. --intervals takes recipes
+whose sums are those of FP8 tensor cores. Prints a row of a table for each recipe whose name holds PART, and writes them as JSON to FILE. The
 recipes are those of tests/python/reference_low_precision.py, which the kernels are tested against.
 See docs/accuracy.md.
 """
@@ -165,10 +167,16 @@ def interval_recipes(head: int) -> dict[str, Recipe]:
 # --- models
 
 
-def minilm(recipes: Mapping[str, Recipe], count: int) -> Iterator[Row]:
+def choose_texts(count: int, shortest: bool) -> tuple[list[str], list[str]]:
+    """(those to measure, those to calibrate with, which are others)."""
+    passages = [one.text for one in read_passages(max(count, 2000) + _CALIBRATION)]
+    order = sorted(passages[:2000], key=len) if shortest else passages
+    return order[:count], passages[-_CALIBRATION:]
+
+
+def minilm(recipes: Mapping[str, Recipe], texts: list[str], others: list[str]) -> Iterator[Row]:
     model = Model(find_model())
-    passages = [one.text for one in read_passages(count + _CALIBRATION)]
-    measured = batches(model, passages[:count], 256)
+    measured = batches(model, texts, 256)
 
     def embed(arithmetic: Exact) -> Any:
         return np.concatenate(
@@ -181,7 +189,7 @@ def minilm(recipes: Mapping[str, Recipe], count: int) -> Iterator[Row]:
         ).astype(np.float32)
 
     calibration = Calibration()
-    for batch in batches(model, passages[count:], 256):
+    for batch in batches(model, others, 256):
         model.hidden(batch, calibration)
     expected = embed(LowPrecision(Recipe(), model.tensors))
     for name, recipe in recipes.items():
@@ -196,6 +204,7 @@ def minilm(recipes: Mapping[str, Recipe], count: int) -> Iterator[Row]:
             "cosine, median": float(np.median(cos)),
             "nearest 10 the same": ten,
             "rank correlation": rank_correlation(pair_scores(found), pair_scores(expected)),
+            "furthest text": repr(texts[int(cos.argmin())][:30]),
             "seconds": time.perf_counter() - start,
         }
 
@@ -215,17 +224,16 @@ def _log_probabilities(model: Model, batch: packhorse.PackedTokens, by: Exact) -
     return np.concatenate(scores), np.concatenate(best)
 
 
-def smollm2(recipes: Mapping[str, Recipe], count: int) -> Iterator[Row]:
+def smollm2(recipes: Mapping[str, Recipe], texts: list[str], others: list[str]) -> Iterator[Row]:
     model = Model(find_language_model())
-    passages = [one.text for one in read_passages(count + _CALIBRATION)]
-    measured = batches(model, passages[:count], 256)
+    measured = batches(model, texts, 256)
 
     def run(arithmetic: Exact) -> tuple[Any, Any]:
         found = [_log_probabilities(model, batch, arithmetic) for batch in measured]
         return np.concatenate([a for a, _ in found]), np.concatenate([b for _, b in found])
 
     calibration = Calibration()
-    for batch in batches(model, passages[count : count + 16], 256):
+    for batch in batches(model, others[:16], 256):
         model.hidden(batch, calibration)
     expected, best = run(LowPrecision(Recipe(), model.tensors))
     yield {"recipe": "float32", "perplexity": float(np.exp(-expected.mean())), "tokens": len(best)}
@@ -243,7 +251,7 @@ def smollm2(recipes: Mapping[str, Recipe], count: int) -> Iterator[Row]:
         }
 
 
-def sums(_recipes: object, _count: int) -> Iterator[Row]:
+def sums(_recipes: object, _texts: object, _others: object) -> Iterator[Row]:
     """Relative error (root mean square over that of the results) of sums of random e4m3 numbers;
     "one sign": no number is negative, so that the sum grows with its length."""
     random = np.random.default_rng(0)
@@ -273,6 +281,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("what", choices=("minilm", "smollm2", "sums"))
     parser.add_argument("--texts", type=int, default=500)
+    parser.add_argument("--shortest", action="store_true", help="the shortest of 2,000 passages")
     parser.add_argument("--only", default="")
     parser.add_argument("--intervals", action="store_true", help="how often sums are promoted")
     parser.add_argument("--output", type=Path)
@@ -284,14 +293,15 @@ def main() -> None:
     chosen = {name: one for name, one in recipes.items() if options.only in name}
     run = {"minilm": minilm, "smollm2": smollm2, "sums": sums}[options.what]
     rows: list[Row] = []
-    for row in run(chosen, options.texts):
+    for row in run(chosen, *choose_texts(options.texts, options.shortest)):
         rows.append(row)
         shown = [one if isinstance(one, str) else f"{one:.4g}" for one in row.values()]
         if len(rows) <= 2:
             print("| " + " | ".join(row) + " |")
         print("| " + " | ".join(shown) + " |", flush=True)
         if options.output is not None:
-            named = {"what": options.what, "texts": options.texts, "rows": rows}
+            given = {name: value for name, value in vars(options).items() if name != "output"}
+            named = {**given, "rows": rows}
             options.output.write_text(json.dumps(named, indent=1) + "\n", encoding="utf-8")
 
 

@@ -39,7 +39,8 @@ class Generate(Task):
 
     def run(self, model: TextModel, items: Sequence[str], report: Report) -> Generated:
         longest = min(LONGEST, model.max_length - NEW_TOKENS)
-        ids = model.tokenizer.encode(items, max(longest, 2), pairs=False).ids
+        table = model.session.config["vocab_size"]
+        ids = model.tokenizer.encode(items, max(longest, 2), pairs=False, table=table).ids
         ids = [row for row in ids if row.size > 1]
         if not ids:
             raise ValueError("no text has two tokens, which log-probabilities take")

@@ -12,6 +12,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 # Modules that some systems leave out of the library, or keep in packages of their own.
@@ -51,6 +52,11 @@ def read_passages(count: int) -> list[Passage]:
 
     Raises RuntimeError if the library comes without its sources.
     """
+    return list(_ordered()[:count])
+
+
+@cache
+def _ordered() -> tuple[Passage, ...]:
     library = Path(sysconfig.get_path("stdlib"))
     modules = sys.stdlib_module_names - _OPTIONAL
     passages: dict[str, Passage] = {}
@@ -61,5 +67,5 @@ def read_passages(count: int) -> list[Passage]:
                 passages.setdefault(passage.text, passage)
     if not passages:
         raise RuntimeError(f"{library}: no sources of the standard library")
-    order = sorted(passages.values(), key=lambda one: hashlib.sha256(one.text.encode()).digest())
-    return order[:count]
+    found = passages.values()
+    return tuple(sorted(found, key=lambda one: hashlib.sha256(one.text.encode()).digest()))

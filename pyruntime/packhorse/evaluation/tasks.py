@@ -227,8 +227,11 @@ class ClassifyTokens(Task):
         return plain_texts(entries)
 
     def run(self, model: TextModel, items: Sequence[str], report: Report) -> Any:
-        tokens = model.tokenizer.encode(items, model.max_length, pairs=False)
-        with_types = model.session.config.get("type_vocab_size", 0) > 1
+        config = model.session.config
+        tokens = model.tokenizer.encode(
+            items, model.max_length, pairs=False, table=config["vocab_size"]
+        )
+        with_types = config.get("type_vocab_size", 0) > 1
         types = tokens.type_ids if with_types and model.tokenizer.config.type_ids else None
         logits = model.session.run_many(tokens.ids, outputs=["logits"], type_ids=types).logits
         report(len(items), len(items))
