@@ -8,9 +8,9 @@ smollm2  log-probabilities of SmolLM2-135M-Instruct beside float32, of passages 
 sums     errors of the sums of FP8 tensor cores, by how often they are promoted
 
 --shortest takes the N shortest of 2,000 passages instead of the first N. --intervals takes recipes
-whose sums are those of FP8 tensor cores. Prints a row of a table for each recipe whose name holds PART, and writes them as JSON to FILE. The
-recipes are those of tests/python/reference_low_precision.py, which the kernels are tested against.
-See docs/accuracy.md.
+whose sums are those of FP8 tensor cores. Prints a row of a table for each recipe whose name holds
+PART, and writes them as JSON to FILE. The recipes are those of
+tests/python/reference_low_precision.py, which the kernels are tested against. See docs/accuracy.md.
 """
 
 from __future__ import annotations
@@ -117,6 +117,9 @@ def dense_recipes(head: int) -> dict[str, Recipe]:
         "int8 as on the CPU: 0 to 255 per token, float32 beside": _all_inputs("uint8", "row", int8),
         "int8 as on a GPU: -127 to 127 per token, float16 beside": _all_inputs(
             "int8", "row", int8, **half
+        ),
+        "int8 on a GPU with zero points: 0 to 255 per token, float16 beside": _all_inputs(
+            "uint8", "row", int8, **half
         ),
         "int8, 0 to 255 per token and 128 columns": _all_inputs("uint8", 128, int8),
         "int8, -127 to 127 per token and 128 columns": _all_inputs("int8", 128, int8, **half),

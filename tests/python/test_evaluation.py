@@ -15,11 +15,6 @@ import packhorse
 import pytest
 from checkpoints import GOLDEN
 from command_line import Cli, failed
-from tiny_tokenizer import NO_TYPES, with_kind, with_tokenizer
-
-for needed in ("typer", "rich", "tokenizers"):
-    pytest.importorskip(needed)
-
 from packhorse.evaluation import (
     Comparison,
     Measure,
@@ -33,6 +28,10 @@ from packhorse.evaluation import (
 from packhorse.evaluation.figure import bins_of
 from packhorse.evaluation.generators import Generate, Generated
 from packhorse_weights import convert
+from tiny_tokenizer import NO_TYPES, with_kind, with_tokenizer
+
+for needed in ("typer", "rich", "tokenizers"):
+    pytest.importorskip(needed)
 
 TEXTS = [
     "the cat sat on the mat",
@@ -235,7 +234,8 @@ def test_queries_of_plain_texts() -> None:
         ("line 20", 20),
     ]
     assert items.questions(["who?\nthe cat"]) == [("who?", "who?\nthe cat")]
-    assert items.queries(["alone"]) == []
+    with pytest.raises(ValueError, match="1 texts, expected at least 2: documents of a query"):
+        items.queries(["alone"])
 
 
 def test_refusals(tmp_path: Path) -> None:

@@ -9,21 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any
 
-from packhorse.dtypes import dtypes_of
+from packhorse.dtypes import choose_dtype, dtypes_of
+from packhorse.evaluation.embeddings import Embed, EmbedSparse, EmbedTokens
 from packhorse.evaluation.generators import Generate
+from packhorse.evaluation.heads import Answer, Classify, ClassifyTokens, Score
 from packhorse.evaluation.items import Entry
 from packhorse.evaluation.measures import Comparison, Evaluation
 from packhorse.evaluation.passages import read_passages
-from packhorse.evaluation.tasks import (
-    Answer,
-    Classify,
-    ClassifyTokens,
-    Embed,
-    EmbedSparse,
-    EmbedTokens,
-    Score,
-    Task,
-)
+from packhorse.evaluation.task import Task
 from packhorse.heads import methods_for
 from packhorse.options import ModelPath
 from packhorse.planning import plan_memory
@@ -44,7 +37,15 @@ _TASKS: Mapping[str, type[Task]] = {
         Generate,
     )
 }
-TASKS = tuple(_TASKS)
+
+
+def _is_quantized(stored: str) -> bool:
+    """Whether weights that are stored so give no session in float32."""
+    try:
+        choose_dtype("float32", "cpu", stored)
+    except ValueError:
+        return True
+    return False
 
 
 def _choose_task(model: ModelPath, spec: Mapping[str, Any], load: Mapping[str, Any]) -> str:
@@ -55,7 +56,7 @@ def _choose_task(model: ModelPath, spec: Mapping[str, Any], load: Mapping[str, A
     reranker, pooling, normalize = (load.get(name) for name in _READING)
     if generates(model, dict(spec), None, reranker, pooling, normalize):
         return "generate"
-    methods = [method for method in methods_for(spec) if method in TASKS]
+    methods = [method for method in methods_for(spec) if method in _TASKS]
     several = {"embed_sparse", "embed_tokens"} <= set(methods)
     own = [method for method in methods if method != "generate"]
     return "embed" if several or not own else own[0]
@@ -65,8 +66,8 @@ def _choose_dtypes(
     model: ModelPath, spec: Mapping[str, Any], stored: str, device: str, generation: bool
 ) -> list[str]:
     """All but float32 that the device and the files have."""
-    if stored == "int8":
-        return ["int8"]
+    if _is_quantized(stored):
+        return [stored]
     found = []
     for dtype in dtypes_of(device):
         if dtype == "float32":
@@ -123,16 +124,16 @@ def evaluate(
         raise ValueError(f"task {task!r:.80} is not one of {', '.join(_TASKS)}")
     reading = {name: load[name] for name in (*_READING, "revision") if name in load}
     checkpoint = inspect_checkpoint(model, **reading)
-    if checkpoint.stored_dtype == "int8" and reference is None:
+    stored = checkpoint.stored_dtype
+    if reference is None and _is_quantized(stored):
         raise ValueError(
-            f"{fspath(model)} holds its weights in int8 alone: name the model that it was "
+            f"{fspath(model)} holds its weights in {stored} alone: name the model that it was "
             "converted from as the reference in float32"
         )
     chosen = _TASKS[task or _choose_task(model, checkpoint.spec, load)]()
     if not dtypes:
-        dtypes = _choose_dtypes(
-            model, checkpoint.spec, checkpoint.stored_dtype, device, chosen.name == "generate"
-        )
+        generation = chosen.name == "generate"
+        dtypes = _choose_dtypes(model, checkpoint.spec, stored, device, generation)
     count = chosen.default_count if count is None else count
     if texts is None:
         texts = [passage.text for passage in read_passages(count)]

@@ -10,7 +10,7 @@ import numpy as np
 from packhorse.evaluation.items import Entry, plain_texts
 from packhorse.evaluation.measures import Measure, Spread
 from packhorse.evaluation.statistics import Float64s
-from packhorse.evaluation.tasks import Report, Task
+from packhorse.evaluation.task import Report, Task
 from packhorse.generation.sampling import Sampling
 from packhorse.text import TextModel
 
@@ -32,7 +32,7 @@ class Generate(Task):
 
     name = "generate"
     default_count = 100
-    load: ClassVar[Mapping[str, Any]] = {"kv_tokens": 16384, "prefix_cache": False}
+    load: ClassVar[Mapping[str, Any]] = {"kv_tokens": 4096, "prefix_cache": False}
 
     def items(self, entries: Sequence[Entry]) -> Sequence[str]:
         return plain_texts(entries)

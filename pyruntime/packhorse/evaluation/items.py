@@ -65,8 +65,10 @@ def questions(entries: Sequence[Entry]) -> list[tuple[str, str]]:
 def queries(entries: Sequence[Entry]) -> list[Query]:
     """(query, documents): of objects with both. Of str, 20 at a time are the documents, and the
     first line of the first of them is the query; one that is left over alone is not used."""
-    if entries and all(isinstance(entry, str) for entry in entries):
+    if all(isinstance(entry, str) for entry in entries):
         texts = plain_texts(entries)
+        if len(texts) < 2:
+            raise ValueError(f"{len(texts)} texts, expected at least 2: documents of a query")
         parts = [texts[i : i + _DOCUMENTS] for i in range(0, len(texts), _DOCUMENTS)]
         return [(_beginning(part[0]), part) for part in parts if len(part) > 1]
     found = []

@@ -1,121 +1,19 @@
-"""What is compared of a model, by what the model is for. Generation: `generators.py`."""
+"""What is compared of models that give scores, labels and answers."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from packhorse.evaluation import statistics
 from packhorse.evaluation.items import Entry, plain_texts, queries, questions, texts_and_pairs
 from packhorse.evaluation.measures import Measure, Spread
+from packhorse.evaluation.task import Report, Task
 from packhorse.heads import classifier_of
 from packhorse.text import TextModel
 from packhorse.text.labels import softmax
-
-Report = Callable[[int, int | None], object]
-_NEAREST = 10
-
-
-class Task(ABC):
-    """A method of `TextModel` whose results are compared."""
-
-    name: ClassVar[str]
-    default_count: ClassVar[int] = 2000
-    load: ClassVar[Mapping[str, Any]] = {"kv_tokens": 0}  # arguments of `TextModel.load`
-    least: ClassVar[int] = 1  # items
-
-    @abstractmethod
-    def items(self, entries: Sequence[Entry]) -> Sequence[Any]:
-        """What the method is called with. Raises ValueError naming texts[i]."""
-
-    @abstractmethod
-    def run(self, model: TextModel, items: Sequence[Any], report: Report) -> Any:
-        """Results of the items."""
-
-    @abstractmethod
-    def compare(self, found: Any, expected: Any) -> tuple[list[Measure], Spread]:
-        """Results of a dtype and of float32, of the same items."""
-
-
-class Embed(Task):
-    """Embeddings: their cosines to those of float32, and whether neighbours stay the same."""
-
-    name = "embed"
-    least = 2
-
-    def items(self, entries: Sequence[Entry]) -> Sequence[str]:
-        return plain_texts(entries)
-
-    def run(self, model: TextModel, items: Sequence[str], report: Report) -> Any:
-        return model.embed(items, progress=report)
-
-    def compare(self, found: Any, expected: Any) -> tuple[list[Measure], Spread]:
-        cosines = statistics.cosines(found, expected)
-        count = min(_NEAREST, len(found) - 1)
-        nearest, same = statistics.neighbour_agreement(found, expected, count)
-        ours, theirs = statistics.pair_scores(found), statistics.pair_scores(expected)
-        ranks = statistics.rank_correlation(ours, theirs)
-        return [
-            *cosine_measures(cosines),
-            Measure("nearest_same", "nearest neighbour the same", nearest),
-            Measure(
-                f"neighbours_at_{_NEAREST}",
-                f"of the {count} nearest the same",
-                same,
-                close=0.94,
-                usable=0.85,
-            ),
-            Measure("rank_correlation", "rank correlation of pairs", ranks, "higher", 0.99, 0.97),
-        ], Spread("cosine to float32", cosines)
-
-
-def cosine_measures(cosines: statistics.Float64s) -> list[Measure]:
-    one_percent, median = np.percentile(cosines, [1, 50])
-    return [
-        Measure("cosine_min", "cosine, smallest", float(cosines.min()), "higher", 0.99, 0.95),
-        Measure("cosine_1_percent", "cosine, 1 %", float(one_percent)),
-        Measure("cosine_median", "cosine, median", float(median)),
-    ]
-
-
-class EmbedSparse(Embed):
-    """Sparse vectors: their cosines to those of float32."""
-
-    name = "embed_sparse"
-    least = 1
-
-    def run(self, model: TextModel, items: Sequence[str], report: Report) -> Any:
-        return model.embed_sparse(items, progress=report)
-
-    def compare(self, found: Any, expected: Any) -> tuple[list[Measure], Spread]:
-        cosines = np.array([_sparse_cosine(*pair) for pair in zip(found, expected, strict=True)])
-        return cosine_measures(cosines), Spread("cosine to float32", cosines)
-
-
-def _sparse_cosine(found: Any, expected: Any) -> float:
-    ids, ours, theirs = np.intersect1d(found[0], expected[0], return_indices=True)
-    weights, others = found[1].astype(np.float64), expected[1].astype(np.float64)
-    size = float(np.sqrt((weights @ weights) * (others @ others)))
-    if not ids.size:
-        return float(len(weights) == len(others) == 0)
-    return float(weights[ours] @ others[theirs]) / size
-
-
-class EmbedTokens(Embed):
-    """Vectors of tokens: their cosines to those of float32."""
-
-    name = "embed_tokens"
-    least = 1
-
-    def run(self, model: TextModel, items: Sequence[str], report: Report) -> Any:
-        return np.concatenate(model.embed_tokens(items, progress=report))
-
-    def compare(self, found: Any, expected: Any) -> tuple[list[Measure], Spread]:
-        cosines = statistics.cosines(found, expected)
-        return cosine_measures(cosines), Spread("cosine to float32, of tokens", cosines)
 
 
 class Score(Task):
