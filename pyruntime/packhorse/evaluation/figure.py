@@ -9,8 +9,9 @@ import numpy as np
 from packhorse.evaluation import svg
 from packhorse.evaluation.measures import Comparison, Evaluation, Spread
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 330, 260, 50, 14, 50, 46
-_BINS = 30
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 330, 276, 50, 14, 66, 46
+_BINS, _LINES = 30, 2  # of a histogram; of measures above it
+_LONGEST = 50  # characters of a name
 _COLOURS = {"close": "#009e73", "usable": "#e69f00", "far": "#d55e00"}  # Okabe and Ito's palette
 
 
@@ -48,10 +49,13 @@ def _panel(comparison: Comparison) -> list[str]:
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     middle = (LEFT + right) / 2
     title = f"{comparison.dtype} on {comparison.device}: {comparison.verdict}"
-    reasons = [one for one in comparison.measures if one.grade is not None]
+    graded = [one for one in comparison.measures if one.grade is not None][:_LINES]
     parts = [
         svg.text(middle, 18, title, extra=' font-weight="bold"'),
-        svg.text(middle, 34, "; ".join(f"{one.title} {one.value:.4g}" for one in reasons[:2])),
+        *(
+            svg.text(middle, 34 + 14 * i, f"{one.title}: {one.value:.5g}")
+            for i, one in enumerate(graded)
+        ),
         svg.line(LEFT, bottom, right, bottom, "#888888"),
         svg.text(middle, HEIGHT - 12, comparison.spread.title),
     ]
@@ -80,9 +84,11 @@ def draw(evaluation: Evaluation) -> str:
     for i, comparison in enumerate(evaluation.comparisons):
         parts += [f'<g transform="translate({i * WIDTH} 0)">', *_panel(comparison), "</g>"]
     width = WIDTH * max(1, len(evaluation.comparisons))
-    note = (
-        f"{evaluation.model}, {evaluation.task}: {evaluation.count:,} texts, {evaluation.source}; "
-        "beside float32"
+    name, source = (
+        whole if len(whole) <= _LONGEST else f"...{whole[3 - _LONGEST :]}"
+        for whole in (evaluation.model, evaluation.source)
     )
-    parts.append(svg.text(12, HEIGHT + 12, note, "start", ' font-size="9"'))
-    return svg.document(width, HEIGHT + 22, parts)
+    notes = (f"{name} beside float32", f"{evaluation.task}, {evaluation.count:,} texts: {source}")
+    for i, note in enumerate(notes):
+        parts.append(svg.text(12, HEIGHT + 10 + 12 * i, note, "start", ' font-size="9"'))
+    return svg.document(width, HEIGHT + 30, parts)
