@@ -68,6 +68,31 @@ def _convolution(
     return reference.ACTIVATIONS[spec["convolution"]["activation"]](total)
 
 
+class Exact:
+    """What is computed at the places of an encoder where a runtime may round: nothing is."""
+
+    def dense(self, name: str, x: Array, weight: Array, bias: Any, activation: str) -> Array:
+        """A dense layer, by the name of its tensors."""
+        return reference.linear(x, weight, bias, activation)
+
+    def residual(self, x: Array) -> Array:
+        """What is kept between layers: the residual stream, and the outputs of norms."""
+        return x
+
+    def attention(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        cu_seqlens: Any,
+        heads: int,
+        kv_heads: int,
+        **options: Any,
+    ) -> Array:
+        """Of queries and keys that have their positions."""
+        return reference.attention(q, k, v, cu_seqlens, cu_seqlens, heads, kv_heads, **options)
+
+
 def encoder(
     spec: Mapping[str, Any],
     tensors: Mapping[str, Array],
@@ -75,18 +100,20 @@ def encoder(
     cu_seqlens: Any,
     type_ids: Any = None,
     position_ids: Any = None,
+    arithmetic: Exact | None = None,
 ) -> Array:
     """The last hidden state: post-norm (Vaswani et al. 2017; BERT) or pre-norm."""
     spec = with_defaults(spec)
     attention, ffn, placement = spec["attention"], spec["ffn"], spec["norm"]["placement"]
     pre = placement != "post"
+    by = arithmetic or Exact()
 
     def dense(name: str, x: Array, activation: str = "none") -> Array:
         weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
-        return reference.linear(x, weight, bias, activation)
+        return by.dense(name, x, weight, bias, activation)
 
     def norm(name: str, x: Array) -> Array:
-        return norm_by_name(spec, tensors, name, x)
+        return by.residual(norm_by_name(spec, tensors, name, x))
 
     at = reference.positions(cu_seqlens) if position_ids is None else np.asarray(position_ids)
     word, position, type_table = (
@@ -145,11 +172,11 @@ def encoder(
             options["position_keys"] = dense(f"{block}.{own}key", table)
         if relative.get("position_to_content"):
             options["position_queries"] = dense(f"{block}.{own}query", table)
-        context = reference.attention(
-            q, k, v, cu_seqlens, cu_seqlens, spec["num_heads"], spec["num_kv_heads"],
+        context = by.attention(
+            q, k, v, cu_seqlens, spec["num_heads"], spec["num_kv_heads"],
             window=(window, right), **options,
         )  # fmt: skip
-        x = x + norm(f"{block}.output_norm", dense(f"{block}.output", context))
+        x = by.residual(x + norm(f"{block}.output_norm", dense(f"{block}.output", context)))
         x = x if pre else norm(f"{block}.norm", x)
         block = f"layers.{index}.ffn"
         if not spec["norm"].get("shared"):
@@ -158,7 +185,7 @@ def encoder(
             inner = dense(f"{block}.gate", y, ffn["activation"]) * dense(f"{block}.up", y)
         else:
             inner = dense(f"{block}.up", y, ffn["activation"])
-        x = x + norm(f"{block}.output_norm", dense(f"{block}.down", inner))
+        x = by.residual(x + norm(f"{block}.output_norm", dense(f"{block}.down", inner)))
         x = x if pre else norm(f"{block}.norm", x)
         if i == 0 and "convolution" in spec:
             x = norm("convolution.norm", x + _convolution(spec, tensors, entered, cu_seqlens))
