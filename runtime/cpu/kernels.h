@@ -165,6 +165,42 @@ struct MultiplyStripe {
   int64_t stripe_bytes = 0;  // from this stripe to the next
 };
 
+/// Features of a row of x that are quantised together for a product with weights in groups. Rows
+/// are filled up with zeros to a multiple of them.
+inline constexpr int64_t kGroupBlock = 32;
+/// Features whose sum is kept.
+inline constexpr int64_t kGroupSpan = 16;
+
+/// values = round(x / scale) to nearest, ties to even, where scale = max |x| / 127 of the block. A
+/// block that contains NaN or Inf has the scale NaN.
+struct QuantizeBlocks {
+  const void* x = nullptr;
+  int64_t x_stride = 0;
+  int64_t rows = 0, columns = 0;
+  int8_t* values = nullptr;  // [rows, columns up to the next multiple of kGroupBlock]
+  float* scales = nullptr;   // [rows, blocks]
+  int32_t* sums = nullptr;   // [rows, 2 * blocks], of every kGroupSpan values
+};
+
+/// out = activation(x W^T + bias) for a stripe of up to kStripeColumns columns whose weights are
+/// quantised in groups (WeightGroups). For every group of 16, or 32 features of a larger one, the
+/// sum of the products of integers is exact; it is converted to float32, multiplied by the scale
+/// of the weights, and that times the scale of x is added (fma). With minima, the minimum times
+/// (scale of x times the sum of x) is added next. So a result does not depend on the other rows.
+struct MultiplyGroups {
+  const int8_t* x = nullptr;  // as QuantizeBlocks makes them
+  const float* x_scales = nullptr;
+  const int32_t* x_sums = nullptr;
+  const uint8_t* weight = nullptr;  // of this stripe, packed (gemm_groups.h)
+  const float* bias = nullptr;      // [columns], or null
+  void* out = nullptr;
+  int64_t out_stride = 0;
+  int64_t rows = 0, blocks = 0, columns = 0;
+  int bits = 0, group = 0;
+  bool minima = false;
+  Activation activation = Activation::kNone;
+};
+
 /// The most queries in one attention tile, and the most keys that it processes at a time.
 inline constexpr int kQueryTile = 128;
 inline constexpr int kKeyTile = 128;
@@ -311,6 +347,9 @@ struct Kernels {
   void (*pack_columns)(const PackColumns&);
   void (*multiply_stripe[2])(const MultiplyStripe&);    // [dtype of out]; null without AVX512-BF16
   void (*multiply_stripe_int8)(const MultiplyStripe&);  // null without AVX-512; needs VNNI
+  void (*quantize_blocks[2])(const QuantizeBlocks&);    // [dtype of x]
+  void (*multiply_groups[2])(const MultiplyGroups&);    // [dtype of out]
+  void (*multiply_groups_vnni[2])(const MultiplyGroups&);  // null without AVX-512; needs VNNI
   void (*lora_shrink[2])(const LoraShrink&);
   void (*lora_expand[2])(const LoraExpand&);
   void (*activate[2])(const ActivateElements&);

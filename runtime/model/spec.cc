@@ -6,6 +6,7 @@
 #include "core/json_tree.h"
 #include "model/json_fields.h"
 #include "model/spec_heads.h"
+#include "model/spec_quantized.h"
 
 namespace packhorse {
 namespace {
@@ -297,6 +298,7 @@ Spec parse_spec(const std::string& json_text) {
   if (fields.has("heads")) parse_heads(fields.object("heads"), spec.heads);
   check_lm(spec);
   parse_embedding(fields.object("embedding"), spec.heads.embedding);
+  parse_quantized(fields, spec);
   fields.done();
   return spec;
 }

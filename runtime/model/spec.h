@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -203,6 +204,8 @@ struct Spec {
   StemSpec stem;
   StackSpec stack;
   HeadsSpec heads;
+  /// The dense layers whose weights are quantised in groups, by their names without ".weight".
+  std::map<std::string, WeightGroups> quantized;
 
   /// The number of columns of all poolings together.
   int64_t pooled_columns() const {

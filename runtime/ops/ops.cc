@@ -53,7 +53,7 @@ void check_weight(const char* op, const char* name, const LinearWeight& weight, 
   if (weight.in_features != in_features) {
     fail(op, concat(name, " takes ", weight.in_features, " features, the input has ", in_features));
   }
-  if (weight.dtype != DType::kInt8 && dtype != weight.dtype) {
+  if (weight.dtype != DType::kInt8 && !weight.groups && dtype != weight.dtype) {
     fail(op, concat(name, " is ", name_of(weight.dtype), ", the input is ", name_of(dtype)));
   }
 }

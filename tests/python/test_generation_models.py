@@ -195,7 +195,7 @@ def test_logprobs_are_those_of_the_model(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def lm(smollm2: Path) -> Iterator[TextModel]:
-    with TextModel.load(smollm2, kv_tokens=1024) as model:
+    with TextModel.load(smollm2, dtype="float32", kv_tokens=1024) as model:
         yield model
 
 

@@ -30,14 +30,25 @@ def convert(
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="Store weights as float32, float16 or bfloat16; by default each as it is."
+            help="Store weights as float32, float16 or bfloat16; by default each as it is. stored: "
+            "keep matrices that are quantised in groups (GGUF, GPTQ, AWQ)."
         ),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace FOLDER if it is a converted model.")
     ] = False,
     quantize: Annotated[
-        str | None, typer.Option(help="int8: store the dense layers of the blocks in int8.")
+        str | None,
+        typer.Option(
+            help="int8: store the dense layers of the blocks in int8. int4: in 4 bits, in groups."
+        ),
+    ] = None,
+    group_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Input features that share a scale with --quantize: 32, 64 or 128; by default 32 "
+            "for int4, and a whole row for int8."
+        ),
     ] = None,
     reranker: Reranker = None,
     revision: Revision = None,
@@ -48,6 +59,8 @@ def convert(
     options = pooling.arguments() | {"reranker": read_template(reranker)}
     if revision is not None:
         options["revision"] = revision
+    if group_size is not None:
+        options["group_size"] = group_size
     with byte_progress("converting") as report:
         packhorse_weights.convert(src, dst, dtype, report, overwrite, quantize, **options)
     print(dst)
