@@ -4,6 +4,7 @@
 
 #include "cpu/attention.h"
 #include "cpu/attention_pages.h"
+#include "cpu/convolve_heads.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/cpu_context.h"
 #include "cpu/cpu_packer.h"
@@ -47,6 +48,9 @@ class CpuOps final : public Ops {
   size_t sample_workspace(const SampleArgs& args) const override {
     return cpu::sample_workspace(args.logits.columns(), args.num_biases, pool_.threads());
   }
+  size_t convolve_heads_workspace(const ConvolveHeadsArgs& args) const override {
+    return cpu::convolve_heads_workspace(args, pool_.threads());
+  }
 
  private:
   using Use = CpuContext::Use;
@@ -84,6 +88,11 @@ class CpuOps final : public Ops {
     context_.check_dtype(args.q.dtype);
     const Use use(context_);
     cpu::attention(args, kernels_, pool_);
+  }
+  void do_convolve_heads(const ConvolveHeadsArgs& args) override {
+    context_.check_dtype(args.latents.dtype);
+    const Use use(context_);
+    cpu::convolve_heads(args, kernels_, pool_);
   }
   void do_append_kv(const AppendKvArgs& args) override {
     context_.check_dtype(args.k.dtype);

@@ -5,6 +5,7 @@
 
 #include "model/json_fields.h"
 #include "model/spec_heads.h"
+#include "ops/convolve_args.h"
 
 namespace packhorse {
 namespace {
@@ -188,8 +189,26 @@ void parse_score_term(Fields fields, AttentionSpec& attention) {
   fields.done();
 }
 
+CompressionSpec parse_compression(Fields& fields, const AttentionSpec& attention) {
+  const int64_t heads = attention.num_kv_heads;
+  if ((heads != 1 && heads % 2 != 0) || heads * attention.head_dim % 2 != 0) {
+    throw InvalidArgument(concat("spec: 'num_kv_heads' is ", heads, ", 'head_dim' ",
+                                 attention.head_dim, ": compressed attention needs an even number ",
+                                 "of heads of keys, or one with an even number of columns"));
+  }
+  for (const char* other : {"qk_norm", "score_term"}) {
+    if (!fields.has(other)) continue;
+    throw InvalidArgument(concat("spec: 'attention.", other, "' beside compressed attention"));
+  }
+  return {fields.integer("depthwise_width", 1, kMostConvolved),
+          fields.integer("grouped_width", 1, kMostConvolved)};
+}
+
 void parse_attention(Fields fields, StackSpec& stack) {
   AttentionSpec& attention = stack.attention;
+  if (fields.has("kind") && fields.choice<bool>("kind", {{"full", false}, {"compressed", true}})) {
+    attention.compression = parse_compression(fields, attention);
+  }
   attention.causal = fields.choice<bool>("mask", {{"bidirectional", false}, {"causal", true}});
   attention.qkv_bias = fields.boolean("qkv_bias", true);
   attention.key_bias = fields.boolean("key_bias", attention.qkv_bias);

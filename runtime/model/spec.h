@@ -119,6 +119,15 @@ struct ScoreTermSpec {
   int64_t num_relative() const { return 2 * (num_buckets > 0 ? num_buckets : max_distance); }
 };
 
+/// Compressed convolutional attention (ConvolveHeadsArgs): the widths of its convolutions.
+struct CompressionSpec {
+  int64_t depthwise_width = 0;
+  int64_t grouped_width = 0;
+
+  /// Tokens before one that its heads of queries and keys depend on.
+  int64_t reach() const { return depthwise_width + grouped_width - 2; }
+};
+
 struct AttentionSpec {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
@@ -128,6 +137,7 @@ struct AttentionSpec {
   std::optional<RopeSpec> rope;
   ScoreTermSpec score_term;
   bool qk_norm = false;
+  std::optional<CompressionSpec> compression;
   bool qkv_bias = true;
   bool key_bias = true;  // also of the projection of positions to keys
   bool output_bias = true;

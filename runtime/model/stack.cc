@@ -14,8 +14,20 @@ LinearArgs projection_of(const LayerWeights& layer, const LayerBuffers& buffers,
   LinearArgs args;
   args.x = buffers.hidden.first_rows(rows);
   args.weight = layer.attention.qkv;
-  args.out = buffers.qkv.first_rows(rows);
+  args.out = (buffers.latents ? buffers.latents : buffers.qkv).first_rows(rows);
   args.workspace = buffers.linear_workspace;
+  return args;
+}
+
+ConvolveHeadsArgs compression_of(const AttentionSpec& spec, const LayerWeights& layer,
+                                 const LayerBuffers& buffers, const BatchView& batch,
+                                 int64_t head_dim) {
+  ConvolveHeadsArgs args =
+      convolve_heads_of(spec, *layer.attention.convolutions, layer.attention.qkv, head_dim);
+  args.latents = buffers.latents.first_rows(batch.num_tokens);
+  args.batch = batch;
+  args.out = buffers.qkv.first_rows(batch.num_tokens);
+  args.workspace = buffers.convolution_of_heads_workspace;
   return args;
 }
 
@@ -174,12 +186,22 @@ void take_block_buffers(const Spec& spec, const StackWeights& weights, const Cap
   {
     const Arena::Scope attention_block(arena);
     buffers.qkv = arena.take_matrix("qkv", tokens, layer.attention.qkv.out_features, dtype);
+    if (layer.attention.convolutions) {
+      buffers.latents =
+          arena.take_matrix("latents", tokens, layer.attention.qkv.out_features, dtype);
+    }
     buffers.context =
         arena.take_matrix("context", tokens, layer.attention.output.in_features, dtype);
     BatchView batch;
     batch.num_tokens = tokens;
     batch.num_sequences = capacity.max_sequences;
     batch.max_seqlen = std::min(tokens, spec.max_seqlen);
+    if (layer.attention.convolutions) {
+      buffers.convolution_of_heads_workspace =
+          arena.take("convolution_of_heads_workspace",
+                     ops.convolve_heads_workspace(compression_of(
+                         spec.stack.attention, layer, buffers, batch, weights.head_dim)));
+    }
     AttentionArgs attention = attention_of(spec.stack.attention, weights, buffers, batch);
     size_t attention_bytes = ops.attention_workspace(attention);
     if (capacity.max_kv_len > 0) {  // instead of keys of the batch itself
@@ -265,7 +287,11 @@ void Stack::attend(const LayerWeights& layer, size_t index, const BatchView& bat
                    KeySource& keys) const {
   const bool local = spec_.local_layers[index];
   AttentionArgs args = attention_of(spec_.attention, weights_, buffers_, batch);
-  project_heads(layer, index, args);
+  if (layer.attention.convolutions) {
+    compress_heads(layer, index, batch, keys);
+  } else {
+    project_heads(layer, index, args);
+  }
   const Keys source = keys.keys(index, {args.k, args.v, args.keys, {}});
   args.k = source.k;
   args.v = source.v;
@@ -340,9 +366,7 @@ void Stack::project_heads(const LayerWeights& layer, size_t index,
   LinearArgs projection = projection_of(layer, buffers_, batch.num_tokens);
   projection.x = block_input(layer.attention_norm, batch);
   projection.row_count = batch.counts;
-  const std::optional<RopeSpec>& rope = spec_.attention.rope;
-  const bool rotates = rope && spec_.rotated_layers[index];
-  if (!rotates && !spec_.attention.qk_norm) {
+  if (!rotates(index) && !spec_.attention.qk_norm) {
     return run_linear(LoraTarget::kQkv, index, projection);
   }
   RotateHeadsArgs args;
@@ -354,17 +378,40 @@ void Stack::project_heads(const LayerWeights& layer, size_t index,
   args.model_dim = static_cast<int32_t>(spec_.attention.head_dim);
   args.q_norm = layer.attention.query_norm;
   args.k_norm = layer.attention.key_norm;
-  if (rotates) {
-    const bool own = spec_.local_layers[index] && spec_.attention.has_local_theta();
-    const TensorView& rotation = own ? buffers_.local_rotation : buffers_.rotation;
-    args.rotation = rotation.first_rows(batch.num_tokens);
-    args.frequencies = own ? weights_.local_rope_frequencies : weights_.rope_frequencies;
-    args.dims = static_cast<int32_t>(rope->dims);
-  }
+  set_rotation(args, index, batch);
   args.row_count = batch.counts;
   if (!adapts(LoraTarget::kQkv)) return ops_.project_heads(projection, args);
   ops_.project_heads(projection, args,
                      lora_of(LoraTarget::kQkv, index, projection.x, projection.out, batch.counts));
+}
+
+bool Stack::rotates(size_t index) const {
+  return spec_.attention.rope && spec_.rotated_layers[index];
+}
+
+// The rotation of the heads of a layer, if it has one.
+template <class Args>
+void Stack::set_rotation(Args& args, size_t index, const BatchView& batch) const {
+  if (!rotates(index)) return;
+  const bool own = spec_.local_layers[index] && spec_.attention.has_local_theta();
+  const TensorView& rotation = own ? buffers_.local_rotation : buffers_.rotation;
+  args.rotation = rotation.first_rows(batch.num_tokens);
+  args.frequencies = own ? weights_.local_rope_frequencies : weights_.rope_frequencies;
+  args.dims = static_cast<int32_t>(spec_.attention.rope->dims);
+}
+
+// Likewise of compressed attention: the projection gives latents, and convolutions of these heads.
+void Stack::compress_heads(const LayerWeights& layer, size_t index, const BatchView& batch,
+                           KeySource& keys) const {
+  LinearArgs projection = projection_of(layer, buffers_, batch.num_tokens);
+  projection.x = block_input(layer.attention_norm, batch);
+  projection.row_count = batch.counts;
+  run_linear(LoraTarget::kQkv, index, projection);
+  ConvolveHeadsArgs args =
+      compression_of(spec_.attention, layer, buffers_, batch, weights_.head_dim);
+  set_rotation(args, index, batch);
+  args.pages = keys.latents(index);
+  ops_.convolve_heads(args);
 }
 
 TensorView Stack::feed_forward_input(const LayerWeights& layer, const BatchView& batch) const {

@@ -1,5 +1,7 @@
 #include "model/stack_layouts.h"
 
+#include <algorithm>
+
 #include "core/format.h"
 
 namespace packhorse {
@@ -34,10 +36,21 @@ DenseLayout StackLayouts::qkv(int64_t index) const {
   const int64_t paired = paired_columns();
   const int64_t queries = attention_.num_heads;
   const int64_t keys = attention_.num_kv_heads;
-  const std::vector<Part> parts = {
-      {name + "query", heads(queries, 0, paired), attention_.qkv_bias},
-      {name + "key", heads(keys, queries, paired), attention_.key_bias},
-      {name + "value", heads(keys, queries + keys), attention_.qkv_bias}};
+  std::vector<Part> parts = {{name + "query", heads(queries, 0, paired), attention_.qkv_bias},
+                             {name + "key", heads(keys, queries, paired), attention_.key_bias},
+                             {name + "value", heads(keys, queries + keys), attention_.qkv_bias}};
+  if (attention_.compression) {
+    // Half of the values are of the token before.
+    Spread& values = parts.back().rows;
+    values.extent /= 2;
+    values.size = std::min(values.size, values.extent);
+    Part delayed = parts.back();
+    delayed.name = name + "delayed_value";
+    delayed.rows.offset += delayed_column(attention_, head_dim_);
+    parts.push_back(delayed);
+    return {name + "qkv", parts, (queries + 2 * keys) * head_dim_, whole(spec_.hidden_size),
+            width_};
+  }
   const std::vector<std::string> names = {parts[0].name, parts[1].name, parts[2].name};
   return {name + "qkv",
           parts,

@@ -20,6 +20,12 @@ struct DenseLayout {
   std::vector<FusedTensor> fused = {};
 };
 
+/// The first column of the values, as stored, that comes from the token before where attention is
+/// compressed.
+inline int64_t delayed_column(const AttentionSpec& spec, int64_t head_dim) {
+  return spec.num_kv_heads == 1 ? spec.head_dim / 2 : spec.num_kv_heads / 2 * head_dim;
+}
+
 /// The layouts of all dense layers of a stack on one backend. Arguments outlive the object.
 class StackLayouts {
  public:

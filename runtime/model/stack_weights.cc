@@ -82,6 +82,9 @@ class StackBuilder {
     weights.qkv = linear(layouts_.qkv(index));
     weights.output = linear(layouts_.output(index));
     build_relative_positions(weights, name);
+    if (attention_.compression) {
+      weights.convolutions = build_head_convolutions(attention_, layouts_, name, packer_);
+    }
     if (!spec_.stack.pre_norm() || spec_.stack.first_attention_norm || index > 0) {
       layer.attention_norm = packer_.norm(name + "norm", spec_.hidden_size);
     }

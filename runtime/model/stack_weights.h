@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "model/head_convolutions.h"
 #include "model/layer_packer.h"
 #include "model/spec.h"
 #include "ops/args.h"
@@ -13,9 +14,10 @@ namespace packhorse {
 struct AttentionWeights {
   /// Query, key and value in one layer: [(num_heads + 2 num_kv_heads) head_dim, E].
   LinearWeight qkv;
-  LinearWeight output;       // [E, num_heads * head_dim]
-  NormWeight query_norm;     // of each head, if the spec has qk_norm
-  NormWeight key_norm;       // the same
+  LinearWeight output;                           // [E, num_heads * head_dim]
+  NormWeight query_norm;                         // of each head, if the spec has qk_norm
+  NormWeight key_norm;                           // the same
+  std::optional<HeadConvolutions> convolutions;  // of compressed attention
   TensorView position_keys;  // [num_relative, H d], computed at load for disentangled attention
   TensorView position_queries;
 };

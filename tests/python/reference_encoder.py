@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import reference
+import reference_convolve
 from models import with_defaults
 from reference import Array
 
@@ -52,6 +53,31 @@ def _rotated(
         heads = reference.rotate(heads, at, _frequencies(spec, rope, local))
         heads = heads * rope.get("attention_factor", 1)
     return heads.reshape(x.shape)
+
+
+def _compressed(
+    spec: Mapping[str, Any],
+    tensors: Mapping[str, Array],
+    block: str,
+    latents: list[Array],
+    cu_seqlens: Any,
+) -> list[Array]:
+    """Queries and keys, not rotated, and values of their latents."""
+    depthwise, grouped = (
+        (tensors[f"{block}.{name}.weight"], tensors[f"{block}.{name}.bias"])
+        for name in ("depthwise", "grouped")
+    )
+    values = [tensors.get(f"{block}.{name}.bias") for name in ("value", "delayed_value")]
+    mixed = reference_convolve.convolve_heads(
+        np.concatenate(latents, axis=1),
+        cu_seqlens,
+        (depthwise[0][:, 0], depthwise[1]),
+        grouped,
+        tensors[f"{block}.temperature"],
+        spec["num_heads"],
+        first_values=None if values[0] is None else np.concatenate(values),
+    )
+    return np.split(mixed, np.cumsum([part.shape[1] for part in latents])[:-1], axis=1)
 
 
 def _convolution(
@@ -138,6 +164,9 @@ def encoder(
         entering = x
         y = norm(f"{block}.norm", x) if pre else x
         q, k, v = (dense(f"{block}.{name}", y) for name in ("query", "key", "value"))
+        if attention.get("kind") == "compressed":
+            v = np.concatenate([v, dense(f"{block}.delayed_value", y)], axis=1)
+            q, k, v = _compressed(spec, tensors, block, [q, k, v], cu_seqlens)
         q = _rotated(spec, tensors, q, f"{block}.query_norm.weight", i, at)
         k = _rotated(spec, tensors, k, f"{block}.key_norm.weight", i, at)
         own = "" if relative.get("shared_projections") else "position_"
