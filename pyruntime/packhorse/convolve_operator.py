@@ -103,7 +103,9 @@ def convolve_heads(
 
     # Heads are filled up with zeros to what they take in memory.
     stored = -(-head_dim // _MULTIPLE) * _MULTIPLE
-    place = np.arange(heads * head_dim) // head_dim * stored + np.arange(heads * head_dim) % head_dim
+    place = (
+        np.arange(heads * head_dim) // head_dim * stored + np.arange(heads * head_dim) % head_dim
+    )
 
     def spread(array: FloatArray) -> FloatArray:
         """Its columns, those of so many heads, as they lie in memory."""

@@ -11,6 +11,7 @@
 #include "cpu/kernels.h"
 #include "cpu/linear.h"
 #include "cpu/lora.h"
+#include "cpu/mixture.h"
 #include "cpu/row_ops.h"
 #include "cpu/sampling.h"
 #include "cpu/sparse_pool.h"
@@ -50,6 +51,9 @@ class CpuOps final : public Ops {
   }
   size_t convolve_heads_workspace(const ConvolveHeadsArgs& args) const override {
     return cpu::convolve_heads_workspace(args, pool_.threads());
+  }
+  size_t mixture_workspace(const MixtureArgs& args) const override {
+    return cpu::mixture_workspace(args, pool_.threads());
   }
 
  private:
@@ -170,6 +174,17 @@ class CpuOps final : public Ops {
     context_.check_dtype(args.x.dtype);
     const Use use(context_);
     cpu::activate(args, kernels_, pool_);
+  }
+
+  void do_mixture(const MixtureArgs& args) override {
+    context_.check_dtype(args.x.dtype);
+    const Use use(context_);
+    cpu::mixture(args, gemms_, kernels_, pool_);
+  }
+  void do_add_scaled(const AddScaledArgs& args) override {
+    context_.check_dtype(args.x.dtype);
+    const Use use(context_);
+    cpu::add_scaled(args, pool_);
   }
 
   CpuContext& context_;

@@ -44,7 +44,8 @@ void for_rows(int64_t rows, ThreadPool& pool, Body body) {
 
 template <class Body>
 void for_pieces(int64_t columns, Body body) {
-  for (int64_t c = 0; c < columns; c += kPieceColumns) body(c, std::min(kPieceColumns, columns - c));
+  for (int64_t c = 0; c < columns; c += kPieceColumns)
+    body(c, std::min(kPieceColumns, columns - c));
 }
 
 FeedForwardArgs block_of(const MixtureArgs& args, const ExpertWeights& expert,
@@ -67,8 +68,8 @@ struct Scratch {
         logits(workspace.take<float>(threads * args.num_classes)),
         places(workspace.take<int32_t>(args.x.rows())),
         ends(workspace.take<int32_t>(args.num_classes + 1)),
-        rows(workspace.take(static_cast<int64_t>(bytes_of(args.x, args.x.size()))),
-             args.x.dtype, args.x.rows(), args.x.columns()),
+        rows(workspace.take(static_cast<int64_t>(bytes_of(args.x, args.x.size()))), args.x.dtype,
+             args.x.rows(), args.x.columns()),
         block(workspace.take(static_cast<int64_t>(
             feed_forward_workspace(block_of(args, args.experts.front(), args.x), threads)))) {}
 

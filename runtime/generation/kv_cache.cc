@@ -18,6 +18,8 @@ KvCacheShape kv_cache_shape(const StackSpec& spec, const StackWeights& weights, 
     const ConvolveHeadsArgs args =
         convolve_heads_of(spec.attention, *attention.convolutions, attention.qkv, weights.head_dim);
     shape.latent_columns = args.state_columns();
+    const auto step = static_cast<int64_t>(Arena::kAlignment / size_of(dtype));
+    shape.latent_stride = (shape.latent_columns + step - 1) / step * step;
     shape.latent_slots = std::min(kPageTokens, std::max<int64_t>(1, args.reach()) + taken_back);
   }
   return shape;
@@ -36,8 +38,10 @@ KvCache::KvCache(const KvCacheShape& shape, int64_t num_pages, Arena& arena) : s
     LatentPages latents;
     latents.slots = shape.latent_slots;
     latents.rows =
-        arena.take_matrix(concat("layers.", layer, ".latents"), num_pages * shape.latent_slots,
-                          shape.latent_columns, shape.dtype);
+        arena
+            .take_matrix(concat("layers.", layer, ".latents"), num_pages * shape.latent_slots,
+                         shape.latent_stride, shape.dtype)
+            .column_slice(0, shape.latent_columns);
     latents_.push_back(latents);
   }
 }

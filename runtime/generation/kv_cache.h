@@ -23,6 +23,8 @@ struct KvCacheShape {
   DType dtype = DType::kFloat32;
   /// Of LatentPages, where attention is compressed.
   int64_t latent_columns = 0;
+  int64_t latent_stride =
+      0;  // columns of a row, such that every page takes whole steps of the arena
   int64_t latent_slots = 0;
 
   /// Keys and values of one page in one layer.
@@ -31,13 +33,13 @@ struct KvCacheShape {
   }
   /// The latents that a page keeps in one layer.
   size_t layer_latent_bytes() const {
-    return static_cast<size_t>(latent_columns * latent_slots) * size_of(dtype);
+    return static_cast<size_t>(latent_stride * latent_slots) * size_of(dtype);
   }
   size_t page_bytes() const {
     return static_cast<size_t>(num_layers) * (layer_page_bytes() + layer_latent_bytes());
   }
-  /// Bytes of the cache for each token that it holds, rounded up.
-  size_t bytes_per_token() const { return (page_bytes() + kPageTokens - 1) / kPageTokens; }
+  /// Bytes of the cache for each token that it holds.
+  size_t bytes_per_token() const { return page_bytes() / kPageTokens; }
 };
 
 /// `taken_back`: so many tokens of a sequence may be computed again.

@@ -80,9 +80,11 @@ void check_spec(const Spec& spec, const GenerationOptions& options) {
   if (spec.stack.convolution.width > 0) {
     throw InvalidArgument("a model with a convolution cannot generate text");
   }
-  if (spec.stack.attention.compression && options.max_adapters > 0) {
+  const bool plain = !spec.stack.attention.compression && !spec.stack.feed_forward.mixture;
+  if (!plain && options.max_adapters > 0) {
     throw InvalidArgument(concat("max_adapters is ", options.max_adapters,
-                                 ": a model with compressed attention takes no adapters"));
+                                 ": a model with compressed attention or a mixture of experts "
+                                 "takes no adapters"));
   }
 }
 

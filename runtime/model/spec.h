@@ -151,7 +151,19 @@ struct AttentionSpec {
   }
 };
 
+/// A mixture of gated feed-forward blocks (MixtureArgs), one of which a router chooses for each
+/// token, or none. The router computes a state of the token in each layer, of that of the layer
+/// before and the input of the block.
+struct MixtureSpec {
+  int64_t num_experts = 0;
+  int64_t router_size = 0;  // columns of the state
+
+  /// The experts, and none of them.
+  int64_t num_classes() const { return num_experts + 1; }
+};
+
 struct FeedForwardSpec {
+  std::optional<MixtureSpec> mixture;
   bool gated = false;
   int64_t size = 0;  // intermediate size
   Activation activation = Activation::kGelu;
@@ -174,6 +186,7 @@ struct StackSpec {
   NormPlacement norm_placement = NormPlacement::kPost;
   bool shared_norm = false;          // parallel: whether both blocks have one norm
   bool first_attention_norm = true;  // pre-norm: whether the first attention has a norm
+  bool residual_scales = false;      // pre-norm: whether residuals are as AddScaledArgs says
   AttentionSpec attention;
   FeedForwardSpec feed_forward;
   ConvolutionSpec convolution;

@@ -31,12 +31,14 @@ ConvolveHeadsArgs compression_of(const AttentionSpec& spec, const LayerWeights& 
   return args;
 }
 
-// Adds the output of a block to the hidden state, or keeps it apart if it has a norm first.
+// Adds the output of a block to the hidden state, or keeps it apart if it has a norm first or is
+// scaled.
 template <class Args>
 void set_result(Args& args, const StackSpec& spec, const LayerBuffers& buffers, int64_t rows) {
   const TensorView hidden = buffers.hidden.first_rows(rows);
-  if (!spec.output_norms()) args.residual = hidden;
-  args.out = spec.output_norms() ? buffers.normed.first_rows(rows) : hidden;
+  const bool apart = spec.output_norms() || spec.residual_scales;
+  if (!apart) args.residual = hidden;
+  args.out = apart ? buffers.normed.first_rows(rows) : hidden;
 }
 
 LinearArgs output_of(const StackSpec& spec, const LayerWeights& layer, const LayerBuffers& buffers,
@@ -166,6 +168,9 @@ LayerBuffers take_layer_buffers(const Spec& spec, const StackWeights& weights,
     buffers.adapted.workspace = arena.take_array<float>(
         "adapted_ranks", static_cast<size_t>(tokens * kMostParts * adapters.max_rank));
   }
+  if (!weights.layers.empty() && weights.layers.front().mixture) {
+    take_mixture_state(*weights.layers.front().mixture, tokens, dtype, arena, buffers.mixture);
+  }
   if (attention.rope) buffers.rotation = take_rotation("rotation");
   if (attention.has_local_theta()) buffers.local_rotation = take_rotation("local_rotation");
   if (weights.convolution) {
@@ -217,6 +222,11 @@ void take_block_buffers(const Spec& spec, const StackWeights& weights, const Cap
                    std::max(ops.linear_workspace(projection_of(layer, buffers, tokens)),
                             ops.linear_workspace(output_of(spec.stack, layer, buffers, tokens))));
   }
+  if (layer.mixture) {
+    const Arena::Scope mixture_block(arena);
+    take_mixture_buffers(*layer.mixture, tokens, dtype, ops, arena, buffers.mixture);
+    return;
+  }
   const FeedForwardArgs block = feed_forward_of(spec.stack, layer, buffers, tokens);
   {
     const Arena::Scope feed_forward_block(arena);
@@ -239,6 +249,13 @@ void Stack::run(const TokenBatch& tokens, KeySource& keys, void (*before_layer)(
   if (spec_.attention.rope) rotate(tokens, weights_.rope_frequencies, buffers_.rotation);
   if (spec_.attention.has_local_theta()) {
     rotate(tokens, weights_.local_rope_frequencies, buffers_.local_rotation);
+  }
+  if (spec_.residual_scales) {
+    AddScaledArgs args;
+    args.x = args.out = hidden;
+    args.x_shift = weights_.scales.output_shift;
+    args.x_scale = weights_.scales.output_scale;
+    ops_.add_scaled(args);
   }
   if (weights_.convolution) {
     ops_.neighbours({.x = hidden,
@@ -313,6 +330,7 @@ void Stack::add_attention(const LayerWeights& layer, size_t index, const BatchVi
   output.row_count = batch.counts;
   run_linear(LoraTarget::kOutput, index, output);
   add_normed(layer.attention_output_norm, batch);
+  if (spec_.residual_scales) add_scaled(layer.attention_scales, batch);
 }
 
 // Whether an adapter of the batch adds something to these layers.
@@ -356,6 +374,18 @@ void Stack::add_normed(const NormWeight& norm, const BatchView& batch) const {
              .out = hidden,
              .added = hidden,
              .row_count = batch.counts});
+}
+
+// Adds what a block gave to the hidden state, both scaled if there are scales.
+void Stack::add_scaled(const ResidualScales& scales, const BatchView& batch) const {
+  const TensorView hidden = buffers_.hidden.first_rows(batch.num_tokens);
+  ops_.add_scaled({.x = buffers_.normed.first_rows(batch.num_tokens),
+                   .x_shift = scales.output_shift,
+                   .x_scale = scales.output_scale,
+                   .residual = hidden,
+                   .residual_shift = scales.residual_shift,
+                   .residual_scale = scales.residual_scale,
+                   .out = hidden});
 }
 
 // Computes the heads of queries, keys and values into buffers_.qkv, normalised and rotated if the
@@ -421,6 +451,10 @@ TensorView Stack::feed_forward_input(const LayerWeights& layer, const BatchView&
 
 void Stack::add_feed_forward(const LayerWeights& layer, size_t index, const TensorView& input,
                              const BatchView& batch) const {
+  if (layer.mixture) {
+    run_mixture(*layer.mixture, spec_.feed_forward.activation, buffers_.mixture, input, ops_);
+    return add_scaled(layer.feed_forward_scales, batch);
+  }
   FeedForwardArgs args = feed_forward_of(spec_, layer, buffers_, batch.num_tokens);
   args.x = input;
   if (!spec_.pre_norm()) args.norm = layer.feed_forward_norm;
@@ -431,6 +465,7 @@ void Stack::add_feed_forward(const LayerWeights& layer, size_t index, const Tens
     ops_.feed_forward(args);
   }
   add_normed(layer.feed_forward_output_norm, batch);
+  if (spec_.residual_scales) add_scaled(layer.feed_forward_scales, batch);
 }
 
 // A feed-forward block in two halves. Tokens without an adapter have the bits of the one operator:

@@ -36,6 +36,7 @@ struct LayerBuffers {
   void* attention_workspace = nullptr;
   void* linear_workspace = nullptr;        // for the dense layers before and after attention
   void* feed_forward_workspace = nullptr;  // used inside feed-forward blocks
+  MixtureBuffers mixture;                  // instead of it
   AdaptedBuffers adapted;
 };
 
@@ -81,6 +82,7 @@ class Stack {
   void run_linear(LoraTarget target, size_t index, const LinearArgs& args) const;
   void run_adapted_feed_forward(size_t index, const FeedForwardArgs& args) const;
   void add_normed(const NormWeight& norm, const BatchView& batch) const;
+  void add_scaled(const ResidualScales& scales, const BatchView& batch) const;
   void convolve(const BatchView& batch) const;
 
   const StackSpec& spec_;

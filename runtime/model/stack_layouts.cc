@@ -107,4 +107,30 @@ DenseLayout StackLayouts::down(int64_t index) const {
           padded_inner()};
 }
 
+DenseLayout StackLayouts::expert_up(int64_t index, int64_t expert) const {
+  const FeedForwardSpec& spec = spec_.stack.feed_forward;
+  const std::string name = block(index, "ffn.experts.");
+  Part gate = {concat(name, expert, ".gate"), {spec.size, kGateBlock, 2 * kGateBlock, 0}, false};
+  gate.weight = name + "gate_up";
+  gate.slices = spec.mixture->num_experts;
+  gate.slice_rows = 2 * spec.size;
+  gate.first = expert * gate.slice_rows;
+  Part up = gate;
+  up.name = concat(name, expert, ".up");
+  up.rows.offset = kGateBlock;
+  up.first += spec.size;
+  return {up.name, {gate, up}, 2 * padded_inner(), whole(spec_.hidden_size), width_};
+}
+
+DenseLayout StackLayouts::expert_down(int64_t index, int64_t expert) const {
+  const FeedForwardSpec& spec = spec_.stack.feed_forward;
+  const std::string name = block(index, "ffn.experts.");
+  Part down = {concat(name, expert, ".down"), whole(spec_.hidden_size), false};
+  down.weight = name + "down";
+  down.slices = spec.mixture->num_experts;
+  down.slice_rows = spec_.hidden_size;
+  down.first = expert * down.slice_rows;
+  return {down.name, {down}, width_, whole(spec.size), padded_inner()};
+}
+
 }  // namespace packhorse

@@ -43,6 +43,9 @@ class StackLayouts {
   DenseLayout output(int64_t index) const;
   DenseLayout up(int64_t index) const;  // includes the gate if the spec has one
   DenseLayout down(int64_t index) const;
+  // Likewise of one expert of a mixture.
+  DenseLayout expert_up(int64_t index, int64_t expert) const;
+  DenseLayout expert_down(int64_t index, int64_t expert) const;
 
  private:
   int64_t padded_inner() const;  // columns between the two layers of a feed-forward block

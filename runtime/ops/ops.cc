@@ -11,6 +11,12 @@
 namespace packhorse {
 namespace {
 
+[[noreturn]] void refuse_mixtures() {
+  throw RuntimeError(
+      "this device does not compute mixtures of experts (ffn.kind 'mixture' of a spec); the CPU "
+      "does");
+}
+
 [[noreturn]] void refuse_convolutions() {
   throw RuntimeError(
       "this device does not compute compressed convolutional attention (attention.kind "
@@ -146,7 +152,6 @@ void check_latent_pages(const char* op, const ConvolveHeadsArgs& args) {
     fail(op, concat("pages.slots is ", pages.slots, ", expected ", fewest, " to ", kPageTokens));
   }
   check_matrix(op, "pages.rows", pages.rows, pages.rows.rows(), args.state_columns());
-  check_contiguous(op, "pages.rows", pages.rows);
   check_dtype_is(op, "pages.rows", pages.rows, args.latents.dtype);
   if (args.batch.num_tokens > 0 && (pages.table == nullptr || pages.kv_lens == nullptr)) {
     fail(op, "pages have no table or no kv_lens");
@@ -583,6 +588,50 @@ void Ops::activate(const ActivateArgs& args) {
   if (args.x.rows() == 0) return;
   if (args.slots == nullptr || args.ranks == nullptr) fail(op, "slots or ranks are missing");
   do_activate(args);
+}
+
+void Ops::mixture(const MixtureArgs& args) {
+  const char* op = "mixture";
+  check_compute_dtype(op, "x", args.x);
+  check_contiguous(op, "x", args.x);
+  check_result(op, {}, args.out, args.x.rows(), args.x.columns(), args.x.dtype);
+  check_compute_dtype(op, "logits", args.logits);
+  check_matrix(op, "logits", args.logits, args.x.rows(), args.logits.columns());
+  const auto experts = static_cast<int64_t>(args.experts.size());
+  if (experts < 1 || args.num_classes < experts || args.num_classes > args.logits.columns() ||
+      args.balance == nullptr) {
+    fail(op, concat(experts, " experts, ", args.num_classes, " classes, logits with ",
+                    args.logits.columns(), " columns, expected no more of one than of the next, ",
+                    "and their balance"));
+  }
+  for (const ExpertWeights& expert : args.experts) {
+    check_weight(op, "up", expert.up, args.x.columns(), args.x.dtype);
+    check_weight(op, "down", expert.down, expert.up.out_features / 2, args.x.dtype);
+    if (expert.up.out_features % (2 * kGateBlock) != 0 ||
+        expert.up.out_features != args.experts.front().up.out_features ||
+        expert.down.out_features != args.x.columns()) {
+      fail(op, concat("an expert of ", expert.up.out_features, " and ", expert.down.out_features,
+                      " features, expected ", args.experts.front().up.out_features,
+                      ", a multiple of ", 2 * kGateBlock, ", and ", args.x.columns()));
+    }
+  }
+  if (args.x.rows() > 0) do_mixture(args);
+}
+
+size_t Ops::mixture_workspace(const MixtureArgs&) const { refuse_mixtures(); }
+
+void Ops::do_mixture(const MixtureArgs&) { refuse_mixtures(); }
+
+void Ops::add_scaled(const AddScaledArgs& args) {
+  const char* op = "add_scaled";
+  check_compute_dtype(op, "x", args.x);
+  check_result(op, args.residual, args.out, args.x.rows(), args.x.columns(), args.x.dtype);
+  if (args.x.rows() > 0) do_add_scaled(args);
+}
+
+void Ops::do_add_scaled(const AddScaledArgs&) {
+  throw RuntimeError(
+      "this device does not scale residuals (residual_scales of a spec); the CPU does");
 }
 
 }  // namespace packhorse

@@ -15,6 +15,7 @@
 #include "ops/args.h"
 #include "ops/convolve_args.h"
 #include "ops/lora_args.h"
+#include "ops/mixture_args.h"
 #include "ops/row_args.h"
 #include "ops/sample_args.h"
 #include "ops/step_args.h"
@@ -58,6 +59,8 @@ class PACKHORSE_API Ops {
   virtual size_t sample_workspace(const SampleArgs& args) const = 0;
   /// Throws RuntimeError if the device does not have this operator.
   virtual size_t convolve_heads_workspace(const ConvolveHeadsArgs& args) const;
+  /// Likewise.
+  virtual size_t mixture_workspace(const MixtureArgs& args) const;
 
   // The operators. Each throws InvalidArgument if its arguments do not fit together.
   void embed(const EmbedArgs& args);
@@ -87,6 +90,8 @@ class PACKHORSE_API Ops {
   void add_lora(const LoraArgs& args);
   void feed_forward_up(const FeedForwardUpArgs& args);
   void activate(const ActivateArgs& args);
+  void mixture(const MixtureArgs& args);
+  void add_scaled(const AddScaledArgs& args);
 
  private:
   virtual void do_embed(const EmbedArgs& args) = 0;
@@ -121,6 +126,8 @@ class PACKHORSE_API Ops {
   virtual void do_add_lora(const LoraArgs& args) = 0;
   virtual void do_feed_forward_up(const FeedForwardUpArgs& args) = 0;
   virtual void do_activate(const ActivateArgs& args) = 0;
+  virtual void do_mixture(const MixtureArgs& args);
+  virtual void do_add_scaled(const AddScaledArgs& args);
 };
 
 }  // namespace packhorse

@@ -316,6 +316,10 @@ def random_tensors(spec: Mapping[str, Any], seed: int = 0) -> Tensors:
             values = random.normal(0, 1, shape)
         elif "norm." in name:
             values = random.normal(1.0 if name.endswith("weight") else 0.0, 0.2, shape)
+        elif name.endswith(("scale", "shift", "balance")):
+            values = random.normal(1.0 if name.endswith("scale") else 0.0, 0.2, shape)
+        elif ".experts." in name:
+            values = random.normal(0, 1.5 * float(shape[-1]) ** -0.5, shape)
         elif name in ("embeddings.word", "embeddings.position", "embeddings.type"):
             values = random.normal(0, 1, shape)
         else:

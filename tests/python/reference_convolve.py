@@ -69,9 +69,7 @@ def convolve_heads(
     for begin, end in itertools.pairwise(cu_seqlens):
         if begin == end:
             continue
-        q, k, v = _sequence(
-            latents[begin:end], depthwise, grouped, temperature, num_heads, first
-        )
+        q, k, v = _sequence(latents[begin:end], depthwise, grouped, temperature, num_heads, first)
         if frequencies is not None:
             q, k = (reference.rotate(x, at[begin:end], frequencies) for x in (q, k))
         rows = [x.reshape(end - begin, -1) for x in (q, k, v)]

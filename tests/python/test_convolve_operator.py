@@ -110,7 +110,9 @@ def test_neighbours_of_nan(on: Any, precision: Precision, rng: Random) -> None:
     clean = ops.convolve_heads(**given, **on)
     given["latents"][4:9] = np.nan
     found = ops.convolve_heads(**given, **on)
-    np.testing.assert_array_equal(found[[*range(4), *range(9, 15)]], clean[[*range(4), *range(9, 15)]])
+    np.testing.assert_array_equal(
+        found[[*range(4), *range(9, 15)]], clean[[*range(4), *range(9, 15)]]
+    )
     assert np.isnan(found[4:9]).all(0).any()
 
 
@@ -214,9 +216,7 @@ def test_errors(rng: Random, changes: dict[str, Any], message: str) -> None:
         (np.zeros((2, 2, 56), np.float32), [[0], [1]], [2, 2], "expected one for each of 1"),
     ],
 )
-def test_errors_of_states(
-    rng: Random, rows: Any, table: Any, lengths: Any, message: str
-) -> None:
+def test_errors_of_states(rng: Random, rows: Any, table: Any, lengths: Any, message: str) -> None:
     given = make(rng, Precision("float32", 0), [2])
     with pytest.raises(ValueError, match=message):
         ops.convolve_heads(**given, state=ops.LatentState(rows, table, lengths))
