@@ -80,8 +80,10 @@ build/sanitize/.configured: .venv/.build
 	  -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 	touch $@
 
+# Files of tests side by side, as many as there are processors, but four at most: many tests start
+# threads of their own.
 test-python: .venv/.installed .venv/.text .venv/.test .venv/.docs .venv/.model .venv/.smollm2
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 # Beside the peers themselves, whose packages have an environment of their own.
 test-peers: .venv/.installed .venv/.model build/peers/.installed

@@ -21,7 +21,7 @@ Run = Callable[[int, int, int], tuple[float, float]]
 
 @dataclass(frozen=True)
 class Engine:
-    dtype: str  # of Packhorse, with which it is compared
+    dtype: str  # of Packhorse, or its quantised file, with which it is compared
     load: Callable[[str, Path, int], Run]
 
 
@@ -30,11 +30,17 @@ def prompts(batch: int, length: int) -> list[list[int]]:
     return [[int(i) for i in rng.integers(*VOCABULARY, length)] for _ in range(batch)]
 
 
-def load_packhorse(dtype: str, model: str, _: Path, threads: int) -> Run:
+def load_packhorse(
+    dtype: str, model: str, folder: Path, threads: int, file: str | None = None
+) -> Run:
     import packhorse
 
     session = packhorse.Session.load(
-        model, dtype=dtype, kv_tokens=8 * LONGEST, threads=threads, prefix_cache=False
+        model if file is None else folder / file,
+        dtype=dtype,
+        kv_tokens=8 * LONGEST,
+        threads=threads,
+        prefix_cache=False,
     )
 
     def run(batch: int, length: int, new: int) -> tuple[float, float]:
@@ -53,12 +59,13 @@ def load_packhorse(dtype: str, model: str, _: Path, threads: int) -> Run:
     return run
 
 
-def load_llama_cpp(file: str, _: str, folder: Path, threads: int) -> Run:
+def load_llama_cpp(file: str | None, path: str, folder: Path, threads: int) -> Run:
     import llama_cpp
 
     llama_cpp.llama_backend_init()
     model = llama_cpp.llama_model_load_from_file(
-        str(folder / file).encode(), llama_cpp.llama_model_default_params()
+        (path if file is None else str(folder / file)).encode(),
+        llama_cpp.llama_model_default_params(),
     )
     parameters = llama_cpp.llama_context_default_params()
     parameters.n_ctx = 8 * LONGEST
@@ -186,15 +193,18 @@ ENGINES = {
     "Packhorse float32": Engine("float32", partial(load_packhorse, "float32")),
     "Packhorse bfloat16": Engine("bfloat16", partial(load_packhorse, "bfloat16")),
     "Packhorse int8": Engine("int8", partial(load_packhorse, "int8")),
+    "Packhorse Q8_0": Engine("Q8_0", partial(load_packhorse, "stored", file="q8_0.gguf")),
+    "Packhorse Q4_1": Engine("Q4_1", partial(load_packhorse, "stored")),  # the file itself
     "llama.cpp F32": Engine("float32", partial(load_llama_cpp, "f32.gguf")),
     "llama.cpp BF16": Engine("bfloat16", partial(load_llama_cpp, "bf16.gguf")),
-    "llama.cpp Q8_0": Engine("int8", partial(load_llama_cpp, "q8_0.gguf")),
+    "llama.cpp Q8_0": Engine("Q8_0", partial(load_llama_cpp, "q8_0.gguf")),
+    "llama.cpp Q4_1": Engine("Q4_1", partial(load_llama_cpp, None)),
     "CTranslate2 float32": Engine("float32", partial(load_ctranslate2, "ct2-float32")),
     "CTranslate2 int8": Engine("int8", partial(load_ctranslate2, "ct2-int8")),
     "transformers float32": Engine("float32", partial(load_transformers, "float32")),
     "transformers bfloat16": Engine("bfloat16", partial(load_transformers, "bfloat16")),
     "OpenVINO float32": Engine("float32", partial(load_openvino, "f32.gguf")),
-    "OpenVINO int8": Engine("int8", partial(load_openvino, "q8_0.gguf")),
+    "OpenVINO int8": Engine("Q8_0", partial(load_openvino, "q8_0.gguf")),
 }
 
 

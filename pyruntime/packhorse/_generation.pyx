@@ -17,6 +17,8 @@ from packhorse._device cimport Int32Span, int32_vector, parse_device, parse_dtyp
 from packhorse._generation cimport *
 from packhorse._session cimport Weights, allocation_of
 
+from packhorse.dtypes import native_dtype
+
 cdef double LOOK_S = 0.05  # how often the main thread looks for signals while it waits
 
 
@@ -24,7 +26,7 @@ cdef CGenerationOptions _options(given) except *:
     """`given`: packhorse.options.GenerationOptions."""
     cdef CGenerationOptions options
     options.device = parse_device(given.device.encode())
-    options.dtype = parse_dtype(given.dtype.encode())
+    options.dtype = parse_dtype(native_dtype(given.dtype).encode())
     if given.kv_tokens is not None:
         options.kv_tokens = <int64_t> given.kv_tokens
     options.max_tokens = given.max_tokens

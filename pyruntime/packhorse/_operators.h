@@ -11,6 +11,7 @@
 
 #include "model/positions.h"
 #include "packhorse/_ops_call.h"
+#include "packhorse/_ops_convolve.h"
 #include "packhorse/_ops_lora.h"
 #include "packhorse/_ops_sample.h"
 
@@ -423,6 +424,20 @@ class Operators {
                       const std::optional<IntArray>& parts, int num_parts) {
     Call call(shared_, dtype_, std::nullopt);
     return packhorse::add_lora(call, ops(), out, x, a, b, slots, ranks, parts, num_parts);
+  }
+
+  py::object convolve_heads(const FloatArray& latents, const Ints& cu_seqlens,
+                            const std::optional<IntArray>& position_ids,
+                            const ConvolveWeights& weights, const ConvolveSizes& sizes,
+                            const std::optional<Floats>& frequencies,
+                            const std::optional<ConvolvePages>& pages) {
+    Call call(shared_, dtype_, std::nullopt);
+    RotateHeadsArgs heads;
+    if (frequencies) {
+      put_rotation(call, heads, *frequencies, cu_seqlens, position_ids, latents.shape(0));
+    }
+    return packhorse::convolve_heads(call, ops(), latents, cu_seqlens, weights, sizes, pages,
+                                     heads);
   }
 
   py::object sample(const FloatArray& logits, const FloatArray& floats, const IntArray& ints,

@@ -48,6 +48,13 @@ cdef extern from "packhorse/_operators.h" namespace "packhorse":
         Norm()
         Norm(Floats, optional[Floats], float)
 
+    cdef cppclass ConvolvePages:
+        ConvolvePages()
+        FloatArray rows
+        int64_t slots
+        IntArray table
+        IntArray kv_lens
+
     cdef cppclass COperators "packhorse::Operators":
         COperators(string, string, int, string) except +
         uintptr_t stream() except +
@@ -76,5 +83,7 @@ cdef extern from "packhorse/_operators.h" namespace "packhorse":
                            cpp_bool) except +
         object add_lora(Floats, Floats, Floats, Floats, IntArray, IntArray, optional[IntArray],
                         int) except +
+        object convolve_heads(FloatArray, Ints, optional[IntArray], vector[FloatArray],
+                              vector[int32_t], optional[Floats], optional[ConvolvePages]) except +
         object sample(FloatArray, FloatArray, IntArray, LongArray, IntArray, IntArray, FloatArray,
                       optional[IntArray], optional[IntArray], int) except +

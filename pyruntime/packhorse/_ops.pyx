@@ -77,6 +77,19 @@ cdef optional[Norm] maybe_norm(norm) except *:
     return result
 
 
+cdef optional[ConvolvePages] maybe_convolve_pages(pages) except *:
+    """(rows, slots, table, kv_lens)."""
+    cdef optional[ConvolvePages] result
+    cdef ConvolvePages found
+    if pages is not None:
+        rows, found.slots, table, kv_lens = pages
+        found.rows = FloatArray(rows)
+        found.table = IntArray(table)
+        found.kv_lens = IntArray(kv_lens)
+        result = found
+    return result
+
+
 cdef optional[uintptr_t] on(stream) except *:
     """None if the arrays of a call lie on the host."""
     cdef optional[uintptr_t] result
@@ -181,6 +194,14 @@ cdef class Operators:
     def add_lora(self, out, x, a, b, slots, ranks, parts, int num_parts):
         return self._get().add_lora(floats(out), floats(x), floats(a), floats(b), IntArray(slots),
                                     IntArray(ranks), maybe_int_array(parts), num_parts)
+
+    def convolve_heads(self, latents, cu_seqlens, position_ids, weights, sizes, frequencies, pages):
+        cdef vector[FloatArray] parts
+        for weight in weights:
+            parts.push_back(FloatArray(weight))
+        return self._get().convolve_heads(FloatArray(latents), ints(cu_seqlens),
+                                          maybe_int_array(position_ids), parts, sizes,
+                                          maybe_floats(frequencies), maybe_convolve_pages(pages))
 
     def sample(self, logits, floats, ints, draws, bias_ends, bias_tokens, biases, masks, counts,
                int num_top):

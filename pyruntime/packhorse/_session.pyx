@@ -21,13 +21,15 @@ from packhorse._device cimport (
 )
 from packhorse._session cimport *
 
+from packhorse.dtypes import native_dtype
+
 
 cdef SessionOptions _options(given) except *:
     """Converts `given`, a packhorse.options.SessionOptions. Raises ValueError for a wrong
     option."""
     cdef SessionOptions options
     options.device = parse_device(given.device.encode())
-    options.dtype = parse_dtype(given.dtype.encode())
+    options.dtype = parse_dtype(native_dtype(given.dtype).encode())
     options.max_tokens = given.max_tokens
     options.max_sequences = given.max_sequences
     options.threads = 0 if given.threads is None else given.threads

@@ -7,7 +7,12 @@ from typing import cast
 from packhorse.names import Dtype
 
 # The dtypes that can be asked for. A CPU may still lack bfloat16; then the runtime raises an error.
-_DTYPES = {"cpu": ("float32", "bfloat16", "int8"), "cuda": ("float16", "bfloat16")}
+_DTYPES = {"cpu": ("float32", "bfloat16", "int8", "stored"), "cuda": ("float16", "bfloat16")}
+
+
+def dtypes_of(device: str) -> tuple[str, ...]:
+    """The dtypes that can be asked for on a device, such as "cpu" or "cuda:0"."""
+    return _DTYPES.get(device.partition(":")[0], ())
 
 
 def choose_dtype(dtype: str | None, device: str, stored: str) -> Dtype:
@@ -20,12 +25,23 @@ def choose_dtype(dtype: str | None, device: str, stored: str) -> Dtype:
         from packhorse_weights.tensor import default_dtype
 
         return cast(Dtype, default_dtype(device, stored))
-    known = _DTYPES.get(device.partition(":")[0], ())
+    known = dtypes_of(device)
     if known and not any(dtype in names for names in _DTYPES.values()):
         raise ValueError(f"unknown dtype {dtype!r:.80}; known: {', '.join(known)} on {device}")
+    if dtype == "stored" != stored:
+        raise ValueError(
+            "dtype 'stored', but this model has no weights that are quantised in groups, as those "
+            "of GGUF, GPTQ and AWQ files are: name another dtype"
+        )
     if stored == "int8" != dtype:
         raise ValueError(
             f"dtype {dtype!r:.80}, but the weights are stored in int8: load this model with dtype "
             "int8, or the one that it was converted from"
         )
     return cast(Dtype, dtype)
+
+
+def native_dtype(dtype: Dtype) -> str:
+    """The dtype by its name in the C++ library. The spec says which weights stay as they are
+    stored; activations are float32 then."""
+    return "float32" if dtype == "stored" else dtype

@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-Dtype = Literal["float32", "bfloat16", "float16", "int8"]  # for `Session.load` and operators
+# For `Session.load` and, without "stored", operators.
+Dtype = Literal["float32", "bfloat16", "float16", "int8", "stored"]
 AttentionAlgorithm = Literal["auto", "hopper", "online", "short", "grouped", "bytetransformer"]
 Pooling = Literal["cls", "mean", "max", "last", "mean_sqrt", "weighted_mean"]
 OutputName = Literal[

@@ -60,13 +60,18 @@ def plan_memory(
         files = resolve_model(model, reranker, pooling, normalize, revision=revision)
         asked = (reranker, pooling, normalize, max_predictions)
         generation = generates(model, files.spec, kv_tokens, *asked, revision=revision)
-        model, stored = files.spec, files.stored_dtype
+        stored = files.stored_dtype
+        model = files.in_dtype(choose_dtype(dtype, device, stored)).spec
     elif any(asked is not None for asked in (reranker, pooling, normalize, revision)):
         raise ValueError(
             "reranker, pooling, normalize and revision go with a folder or a name: a spec says all "
             "of this itself"
         )
+    elif "quantized" in model:
+        stored = "stored"
     dtype = choose_dtype(dtype, device, stored)
+    if dtype != "stored":
+        model = {name: value for name, value in model.items() if name != "quantized"}
     if generation:
         sizes = (kv_tokens, max_tokens, max_sequences)
         return plan_generation(

@@ -107,9 +107,12 @@ class Session(SessionProperties):
         dtype          dtype of weights and activations; sums are float32. "float32", "bfloat16" or
                        "int8" (only dense layers and the head of a model that generates, quantised
                        when loaded; the rest is float32) on the
-                       CPU, "float16" or "bfloat16" on CUDA devices. None: "int8" if the folder was
-                       converted to it; otherwise "float32" on the CPU, and on CUDA "bfloat16" if
-                       the weights are stored in it, else "float16"
+                       CPU, "float16" or "bfloat16" on CUDA devices. "stored", on the CPU: matrices
+                       that the files hold in 4 to 8 bits with scales of groups (GGUF, GPTQ, AWQ)
+                       stay so; the rest is float32 (docs/weights.md). None: "int8" if the folder
+                       was converted to it; otherwise, on the CPU, "stored" if there are such
+                       matrices, else "float32", and on CUDA "bfloat16" if the weights are stored in
+                       it, else "float16"
         max_tokens     number of tokens of the largest batch that `run` takes. For a session that
                        generates: number of tokens of one step, pieces of all prompts and running
                        sequences together. None: 8192, or 2048 for a session that generates
@@ -165,8 +168,9 @@ class Session(SessionProperties):
         from packhorse_weights.generation_files import generates
 
         model = resolve_model(path, reranker, pooling, normalize, revision=revision)
-        tensors = model.tensors
         dtype = choose_dtype(dtype, device, model.stored_dtype)
+        model = model.in_dtype(dtype)
+        tensors = model.tensors
         weights = (
             model.safetensors,
             model.names if tensors is None else {},

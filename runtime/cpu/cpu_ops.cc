@@ -4,12 +4,14 @@
 
 #include "cpu/attention.h"
 #include "cpu/attention_pages.h"
+#include "cpu/convolve_heads.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/cpu_context.h"
 #include "cpu/cpu_packer.h"
 #include "cpu/kernels.h"
 #include "cpu/linear.h"
 #include "cpu/lora.h"
+#include "cpu/mixture.h"
 #include "cpu/row_ops.h"
 #include "cpu/sampling.h"
 #include "cpu/sparse_pool.h"
@@ -46,6 +48,12 @@ class CpuOps final : public Ops {
   }
   size_t sample_workspace(const SampleArgs& args) const override {
     return cpu::sample_workspace(args.logits.columns(), args.num_biases, pool_.threads());
+  }
+  size_t convolve_heads_workspace(const ConvolveHeadsArgs& args) const override {
+    return cpu::convolve_heads_workspace(args, pool_.threads());
+  }
+  size_t mixture_workspace(const MixtureArgs& args) const override {
+    return cpu::mixture_workspace(args, pool_.threads());
   }
 
  private:
@@ -84,6 +92,11 @@ class CpuOps final : public Ops {
     context_.check_dtype(args.q.dtype);
     const Use use(context_);
     cpu::attention(args, kernels_, pool_);
+  }
+  void do_convolve_heads(const ConvolveHeadsArgs& args) override {
+    context_.check_dtype(args.latents.dtype);
+    const Use use(context_);
+    cpu::convolve_heads(args, kernels_, pool_);
   }
   void do_append_kv(const AppendKvArgs& args) override {
     context_.check_dtype(args.k.dtype);
@@ -161,6 +174,17 @@ class CpuOps final : public Ops {
     context_.check_dtype(args.x.dtype);
     const Use use(context_);
     cpu::activate(args, kernels_, pool_);
+  }
+
+  void do_mixture(const MixtureArgs& args) override {
+    context_.check_dtype(args.x.dtype);
+    const Use use(context_);
+    cpu::mixture(args, gemms_, kernels_, pool_);
+  }
+  void do_add_scaled(const AddScaledArgs& args) override {
+    context_.check_dtype(args.x.dtype);
+    const Use use(context_);
+    cpu::add_scaled(args, pool_);
   }
 
   CpuContext& context_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/cpu_context.h"
+#include "cpu/gemm_groups.h"
 #include "cpu/gemm_int8.h"
 #include "ops/linear_packer.h"
 
@@ -14,13 +15,18 @@ class CpuLinearPacker final : public LinearPacker {
 
   LinearFormat format(DType dtype) const override {
     context_.check_dtype(dtype);
-    if (dtype != DType::kInt8) return {dtype, dtype, ScaleGranularity::kNone};
+    if (dtype != DType::kInt8) return {dtype, dtype, ScaleGranularity::kNone, {}};
     // Computing in bfloat16 would halve the bytes that are moved, but rounding to it costs more
     // than that saves here.
-    return {DType::kInt8, DType::kFloat32, ScaleGranularity::kOutputFeature};
+    return {DType::kInt8, DType::kFloat32, ScaleGranularity::kOutputFeature, {}};
+  }
+  LinearFormat grouped_format(const WeightGroups& groups, DType compute) const override {
+    context_.check_dtype(compute);
+    return {DType::kUInt8, compute, ScaleGranularity::kGroup, groups};
   }
   size_t bytes(int64_t in_features, int64_t out_features,
                const LinearFormat& format) const override {
+    if (format.groups) return packed_groups_bytes(in_features, out_features, format.groups);
     if (format.quantized()) return packed_int8_bytes(in_features, out_features);
     return packed_bytes(in_features, out_features, format.weight);
   }
@@ -37,6 +43,11 @@ class CpuLinearPacker final : public LinearPacker {
                       int64_t out_features, const LinearFormat&, void* packed) override {
     const CpuContext::Use use(context_);
     pack_int8_weight(weight, scales, in_features, out_features, packed, context_.pool());
+  }
+  void pack_groups(const GroupedWeight& weight, int64_t in_features, int64_t out_features,
+                   const LinearFormat& format, void* packed) override {
+    const CpuContext::Use use(context_);
+    pack_groups_weight(weight, in_features, out_features, format.groups, packed, context_.pool());
   }
 
  private:

@@ -13,6 +13,7 @@
 
 #include "core/format.h"
 #include "cpu/gemm_float.h"
+#include "cpu/gemm_groups.h"
 #include "cpu/gemm_int8.h"
 #include "cpu/gemm_kernel.h"
 #include "cpu/kernels.h"
@@ -404,6 +405,8 @@ const Gemm& GemmSet::get(const DenseShape& shape) {
   if (gemm != nullptr) return *gemm;
   if (shape.dtype == DType::kFloat32) {
     gemm = make_float_gemm(shape);
+  } else if (shape.groups) {
+    gemm = make_groups_gemm(shape);
   } else if (shape.dtype == DType::kInt8) {
     gemm = make_int8_gemm(shape, *workers_);
   } else {

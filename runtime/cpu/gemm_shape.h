@@ -32,9 +32,11 @@ struct DenseShape {
   DType out_dtype = DType::kFloat32;  // sums are always float32
   Activation activation = Activation::kNone;
   bool bias = false;
+  WeightGroups groups = {};  // where weights are quantised in groups and dtype is kUInt8
 
   auto key() const {
-    return std::tuple(in_features, out_features, dtype, out_dtype, activation, bias);
+    return std::tuple(in_features, out_features, dtype, out_dtype, activation, bias, groups.bits,
+                      groups.size, groups.minima);
   }
   bool operator<(const DenseShape& other) const { return key() < other.key(); }
 };
@@ -53,6 +55,7 @@ class Gemm {
     int64_t x_stride = 0;
     const float* x_scales = nullptr;   // [rows], for int8 x (gemm_int8.h)
     const float* x_offsets = nullptr;  // [rows], for int8 x
+    const int32_t* x_sums = nullptr;   // of x in blocks (gemm_groups.h), as are then x_scales
     /// At most kBlockRows, or a multiple of it (only for `run`), or any number if takes_any_rows.
     int64_t rows = 0;
     const void* weight = nullptr;
@@ -78,7 +81,7 @@ class Gemm {
   /// The bytes of scratch for one call, which holds the sums of a panel if they do not go to `out`
   /// at once.
   static constexpr size_t tile_bytes(DType dtype) {
-    if (takes_any_rows(dtype)) return 0;
+    if (takes_any_rows(dtype) || dtype == DType::kUInt8) return 0;
     const int64_t rows = kBlockRows * (dtype == DType::kInt8 ? blocks_at_once(dtype) : 1);
     return static_cast<size_t>(rows * panel_width(dtype)) * sizeof(float);
   }

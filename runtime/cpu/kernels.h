@@ -165,6 +165,42 @@ struct MultiplyStripe {
   int64_t stripe_bytes = 0;  // from this stripe to the next
 };
 
+/// Features of a row of x that are quantised together for a product with weights in groups. Rows
+/// are filled up with zeros to a multiple of them.
+inline constexpr int64_t kGroupBlock = 32;
+/// Features whose sum is kept.
+inline constexpr int64_t kGroupSpan = 16;
+
+/// values = round(x / scale) to nearest, ties to even, where scale = max |x| / 127 of the block. A
+/// block that contains NaN or Inf has the scale NaN.
+struct QuantizeBlocks {
+  const void* x = nullptr;
+  int64_t x_stride = 0;
+  int64_t rows = 0, columns = 0;
+  int8_t* values = nullptr;  // [rows, columns up to the next multiple of kGroupBlock]
+  float* scales = nullptr;   // [rows, blocks]
+  int32_t* sums = nullptr;   // [rows, 2 * blocks], of every kGroupSpan values
+};
+
+/// out = activation(x W^T + bias) for a stripe of up to kStripeColumns columns whose weights are
+/// quantised in groups (WeightGroups). For every group of 16, or 32 features of a larger one, the
+/// sum of the products of integers is exact; it is converted to float32, multiplied by the scale
+/// of the weights, and that times the scale of x is added (fma). With minima, the minimum times
+/// (scale of x times the sum of x) is added next. So a result does not depend on the other rows.
+struct MultiplyGroups {
+  const int8_t* x = nullptr;  // as QuantizeBlocks makes them
+  const float* x_scales = nullptr;
+  const int32_t* x_sums = nullptr;
+  const uint8_t* weight = nullptr;  // of this stripe, packed (gemm_groups.h)
+  const float* bias = nullptr;      // [columns], or null
+  void* out = nullptr;
+  int64_t out_stride = 0;
+  int64_t rows = 0, blocks = 0, columns = 0;
+  int bits = 0, group = 0;
+  bool minima = false;
+  Activation activation = Activation::kNone;
+};
+
 /// The most queries in one attention tile, and the most keys that it processes at a time.
 inline constexpr int kQueryTile = 128;
 inline constexpr int kKeyTile = 128;
@@ -292,6 +328,40 @@ struct ActivateElements {
   Activation activation = Activation::kNone;
 };
 
+/// The most rows of a ConvolveHead.
+inline constexpr int kConvolvedRows = 48;
+
+/// One head of queries or keys of ConvolveHeadsArgs, of up to kConvolvedRows tokens.
+struct ConvolveHead {
+  /// [rows, depthwise_width + grouped_width - 1] where the latents of a token and of those before
+  /// it begin, oldest first; null: they are zeros.
+  const void* const* taps = nullptr;
+  int rows = 0;
+  int depthwise_width = 0, grouped_width = 0;
+  int head_dim = 0;
+  int64_t column = 0;                // of the head in the latents
+  const float* depthwise = nullptr;  // the head's columns; rows are depthwise_stride apart
+  int64_t depthwise_stride = 0;
+  const float* depthwise_bias = nullptr;  // the head's columns
+  const void* grouped = nullptr;          // [grouped_width * head_dim, head_dim] of the head
+  const float* grouped_bias = nullptr;    // the head's columns
+  /// The mean of the head and of the mean of these heads, one after the other, is added.
+  int64_t others_column = 0;
+  int num_others = 0;
+  float length = 0;                 // of the head before its rotation
+  const float* rotation = nullptr;  // rows of cosines and sines, [pairs] each
+  int64_t rotation_stride = 0;
+  int pairs = 0;
+  void* out = nullptr;  // the head's columns of the first token
+  int64_t out_stride = 0;
+  float* scratch = nullptr;  // convolve_scratch_floats
+};
+
+/// Inputs of the second convolution, and the sums of rows.
+inline constexpr int64_t convolve_scratch_floats(int64_t head_dim, int64_t grouped_width) {
+  return kConvolvedRows * (grouped_width + 1) * head_dim;
+}
+
 struct Kernels {
   void (*norm_rows[2][2])(const NormRows&);  // [dtype of x][dtype of residual and out]
   void (*embed_row[2])(const EmbedRow&);
@@ -311,9 +381,13 @@ struct Kernels {
   void (*pack_columns)(const PackColumns&);
   void (*multiply_stripe[2])(const MultiplyStripe&);    // [dtype of out]; null without AVX512-BF16
   void (*multiply_stripe_int8)(const MultiplyStripe&);  // null without AVX-512; needs VNNI
+  void (*quantize_blocks[2])(const QuantizeBlocks&);    // [dtype of x]
+  void (*multiply_groups[2])(const MultiplyGroups&);    // [dtype of out]
+  void (*multiply_groups_vnni[2])(const MultiplyGroups&);  // null without AVX-512; needs VNNI
   void (*lora_shrink[2])(const LoraShrink&);
   void (*lora_expand[2])(const LoraExpand&);
   void (*activate[2])(const ActivateElements&);
+  void (*convolve_head[2])(const ConvolveHead&);  // [dtype of latents]
 };
 
 extern const Kernels kSse41Kernels;

@@ -27,7 +27,11 @@ namespace packhorse::cpu::PACKHORSE_ISA {
 //
 #include "cpu/gemm_kernel_stripe.h"
 //
+#include "cpu/gemm_kernel_groups.h"
+//
 #include "cpu/lora_kernels.h"
+//
+#include "cpu/convolve_kernels.h"
 }  // namespace packhorse::cpu::PACKHORSE_ISA
 
 namespace packhorse::cpu {
@@ -56,9 +60,13 @@ const Kernels PACKHORSE_KERNELS = {
     .pack_columns = isa::pack_columns,
     .multiply_stripe = {isa::kMultiplyStripe<float>, isa::kMultiplyStripe<bfloat16>},
     .multiply_stripe_int8 = isa::kMultiplyStripeInt8,
+    .quantize_blocks = {isa::quantize_blocks<float>, isa::quantize_blocks<bfloat16>},
+    .multiply_groups = {isa::plain_groups::multiply<float>, isa::plain_groups::multiply<bfloat16>},
+    .multiply_groups_vnni = {isa::kMultiplyGroupsVnni<float>, isa::kMultiplyGroupsVnni<bfloat16>},
     .lora_shrink = {isa::lora_shrink<float>, isa::lora_shrink<bfloat16>},
     .lora_expand = {isa::lora_expand<float>, isa::lora_expand<bfloat16>},
     .activate = {isa::activate_elements<float>, isa::activate_elements<bfloat16>},
+    .convolve_head = {isa::convolve_head<float>, isa::convolve_head<bfloat16>},
 };
 
 }  // namespace packhorse::cpu

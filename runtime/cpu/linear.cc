@@ -98,6 +98,7 @@ Gemm::Block Chain::block(const Layer& layer, int64_t rows, const Source& from, c
           .x_stride = from.stride,
           .x_scales = from.scales,
           .x_offsets = from.offsets,
+          .x_sums = from.sums,
           .rows = rows,
           .weight = layer.weight->data,
           .bias = layer.weight->bias,
@@ -110,7 +111,12 @@ Gemm::Block Chain::block(const Layer& layer, int64_t rows, const Source& from, c
 
 Source Chain::quantize(const void* from, int64_t stride, int64_t rows, const Quantized& to) const {
   const CpuTimer timer(CpuPart::kQuantize);
-  kernels.quantize_rows[index_of(sizes.floats)]({from, stride, rows, to.columns,
+  if (to.blocks > 0) {
+    kernels.quantize_blocks[index_of(sizes.floats)](
+        {from, stride, rows, to.features, reinterpret_cast<int8_t*>(to.values), to.scales, to.sums});
+    return to.source();
+  }
+  kernels.quantize_rows[index_of(sizes.floats)]({from, stride, rows, to.features,
                                                  static_cast<float>(int8_levels()), to.values,
                                                  to.scales, to.offsets});
   return to.source();
@@ -240,7 +246,8 @@ Layer layer_of(const LinearWeight& weight, Activation activation, DType out_dtyp
                               .dtype = weight.dtype,
                               .out_dtype = out_dtype,
                               .activation = activation,
-                              .bias = weight.bias != nullptr}),
+                              .bias = weight.bias != nullptr,
+                              .groups = weight.groups}),
           .weight = &weight};
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/gemm_groups.h"
 #include "cpu/gemm_shape.h"
 #include "cpu/partition.h"
 #include "cpu/workspace.h"
@@ -28,7 +29,8 @@ struct Sizes {
   DType floats = DType::kFloat32;  // dtype of x and of the output of `up`
 
   bool gated() const { return up_features != inner_features; }
-  bool quantized() const { return weights == DType::kInt8; }
+  bool in_groups() const { return weights == DType::kUInt8; }
+  bool quantized() const { return weights == DType::kInt8 || in_groups(); }
   bool any_rows() const { return takes_any_rows(weights); }
   // Whether a product may need a copy of rows of x, because they lie apart or are too few.
   bool may_copy() const { return !any_rows() && !quantized(); }
@@ -69,40 +71,49 @@ struct Source {
   int64_t stride = 0;
   const float* scales = nullptr;
   const float* offsets = nullptr;
+  const int32_t* sums = nullptr;
 };
 
-// Quantised rows for a product with int8 weights. There are none if weights are floats.
+// Quantised rows for a product with quantised weights. There are none if weights are floats. Each
+// row has one scale and one offset or, for weights in groups, is quantised in blocks.
 struct Quantized {
-  Quantized(Workspace& workspace, int64_t rows, int64_t row_columns)
-      : columns(row_columns),
+  Quantized(Workspace& workspace, int64_t rows, int64_t row_features, bool in_blocks)
+      : features(row_features),
+        blocks(in_blocks ? group_blocks(features) : 0),
+        columns(in_blocks ? blocks * kGroupBlock : features),
         values(workspace.take<uint8_t>(rows * columns)),
-        scales(workspace.take<float>(rows)),
-        offsets(workspace.take<float>(rows)) {}
+        scales(workspace.take<float>(rows * std::max<int64_t>(1, blocks))),
+        offsets(workspace.take<float>(in_blocks ? 0 : rows)),
+        sums(workspace.take<int32_t>(2 * rows * blocks)) {}
 
   Quantized from(int64_t row) const {
     Quantized rows = *this;
     rows.values += row * columns;
-    rows.scales += row;
+    rows.scales += row * std::max<int64_t>(1, blocks);
     rows.offsets += row;
+    rows.sums += 2 * row * blocks;
     return rows;
   }
-  Source source() const { return {values, columns, scales, offsets}; }
+  Source source() const { return {values, columns, scales, offsets, sums}; }
 
-  int64_t columns;
-  uint8_t* values;  // [rows, columns]
-  float* scales;    // [rows]
+  int64_t features;
+  int64_t blocks;   // in a row; 0: rows have one scale each
+  int64_t columns;  // bytes in a row
+  uint8_t* values;  // [rows, columns], in blocks signed
+  float* scales;    // [rows], or [rows, blocks]
   float* offsets;   // [rows]
+  int32_t* sums;    // [rows, 2 * blocks]
 };
 
 // The buffers of a chain for the rows of a part or of a split block.
 struct Buffers {
   Buffers(Workspace& workspace, int64_t rows, const Sizes& sizes, bool split)
-      : x(workspace, sizes.quantized() ? rows : 0, sizes.in_features),
+      : x(workspace, sizes.quantized() ? rows : 0, sizes.in_features, sizes.in_groups()),
         up(workspace.take(sizes.float_bytes(rows * sizes.up_features))),
         gated(split && sizes.gated() && !sizes.quantized()
                   ? workspace.take(sizes.float_bytes(rows * sizes.inner_features))
                   : up),
-        inner(workspace, sizes.quantized() ? rows : 0, sizes.inner_features),
+        inner(workspace, sizes.quantized() ? rows : 0, sizes.inner_features, sizes.in_groups()),
         result(workspace.take<float>(rows * sizes.out_features)) {}
 
   Quantized x;

@@ -61,6 +61,9 @@ ThreadPool::ThreadPool(int threads, std::shared_ptr<Turn> turn,
     stop();
     throw RuntimeError(
         concat("thread ", started + 1, " of ", threads_, " could not be started: ", error.what()));
+  } catch (...) {  // no memory
+    stop();
+    throw;
   }
 }
 

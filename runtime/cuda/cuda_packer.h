@@ -17,7 +17,7 @@ class CudaLinearPacker final : public LinearPacker {
 
   LinearFormat format(DType dtype) const override {
     if (dtype == DType::kFloat16 || dtype == DType::kBFloat16) {
-      return {dtype, dtype, ScaleGranularity::kNone};
+      return {dtype, dtype, ScaleGranularity::kNone, {}};
     }
     throw RuntimeError(concat("dtype ", name_of(dtype), " on ", name_of(context_.device()),
                               ": CUDA runs float16 or bfloat16"));

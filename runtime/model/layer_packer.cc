@@ -6,6 +6,7 @@
 
 #include "core/float_convert.h"
 #include "core/format.h"
+#include "model/grouped_parts.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
@@ -165,17 +166,23 @@ LinearWeight LayerPacker::take_linear(const std::string& name, int64_t out_featu
   result.dtype = format.weight;
   result.in_features = in_features;
   result.out_features = out_features;
+  result.groups = format.groups;
   result.data = packed;
   return result;
 }
 
 LinearWeight LayerPacker::linear(const std::string& name, const std::vector<Part>& parts,
                                  int64_t out_features, const Spread& columns, int64_t in_features,
-                                 const LinearFormat& format,
+                                 const LinearFormat& asked,
                                  const std::vector<FusedTensor>& fused) {
+  const LinearFormat format = format_of(parts, columns, in_features, asked);
   void* packed = nullptr;
   LinearWeight result = take_linear(name, out_features, in_features, format, packed);
-  if (reader_ != nullptr) pack(result, format, parts, columns, fused, packed);
+  if (reader_ != nullptr && format.groups) {
+    pack_groups(result, format, parts, columns, fused, packed);
+  } else if (reader_ != nullptr) {
+    pack(result, format, parts, columns, fused, packed);
+  }
   if (std::none_of(parts.begin(), parts.end(), [](const Part& part) { return part.bias; })) {
     return result;
   }
@@ -188,6 +195,46 @@ LinearWeight LayerPacker::linear(const std::string& name, const std::vector<Part
   return result;
 }
 
+LinearFormat LayerPacker::format_of(const std::vector<Part>& parts, const Spread& columns,
+                                    int64_t in_features, const LinearFormat& format) const {
+  WeightGroups groups;
+  for (const Part& part : parts) {
+    const auto found = precision_.groups.find(part.name);
+    if (found == precision_.groups.end()) return format;  // then none is: see parse_quantized
+    groups = groups ? common_groups(groups, found->second) : found->second;
+  }
+  if (columns.size != columns.stride && columns.extent != columns.size) {
+    throw InvalidArgument(concat("weights: '", parts.front().name, "' is quantised in groups of ",
+                                 groups.size, " input features, but ", columns.size,
+                                 " of every ", columns.stride, " of its ", in_features,
+                                 " features are padded; load this model with a dtype of floats"));
+  }
+  return backend_.packer->grouped_format(groups, precision_.floats());
+}
+
+void LayerPacker::pack_groups(const LinearWeight& weight, const LinearFormat& format,
+                              const std::vector<Part>& parts, const Spread& columns,
+                              const std::vector<FusedTensor>& fused, void* packed) {
+  GroupedLayer layer(weight.out_features, weight.in_features, format.groups);
+  for (const Part& part : parts) {
+    const Location from = locate(part, parts, fused, ".weight");
+    const GroupedTensor source(*reader_, from.name, from.rows, columns.extent,
+                               precision_.groups.at(part.name));
+    const Spread& rows = part.rows;
+    for_each_piece(rows.extent, columns.extent, [&](int64_t begin, int64_t count) {
+      for (int64_t row = begin; row < begin + count; ++row) {
+        const int64_t group = row / rows.size;
+        const int64_t in_group = row % rows.size;
+        layer.put_row(source, from.first + group * from.step + in_group,
+                      rows.offset + group * rows.stride + rows.place(in_group));
+      }
+    });
+    reader_->release(source.tensor, 0, from.rows);
+  }
+  backend_.packer->pack_groups(layer.weight(), weight.in_features, weight.out_features, format,
+                               packed);
+}
+
 void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
                        const std::vector<Part>& parts, const Spread& columns,
                        const std::vector<FusedTensor>& fused, void* packed) {
@@ -196,7 +243,7 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
   const Location first = locate(parts.front(), parts, fused, ".weight");
   const bool quantized = format.quantized() && reader_->is_quantized(first.name);
   const Spread& rows = parts.front().rows;
-  if (!quantized && !first.transposed && first.rows == out_features &&
+  if (!quantized && !first.transposed && first.slices == 0 && first.rows == out_features &&
       rows.extent == out_features && rows.paired == 0 && columns.extent == in_features &&
       pack_in_place(weight, format, first.name, packed)) {
     return;
@@ -215,7 +262,7 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
     }
     const TensorView source = quantized
                                   ? reader_->require_quantized(from.name, from.rows, columns.extent)
-                                  : reader_->require(from.name, from.rows, columns.extent);
+                                  : require(from, columns.extent);
     place(source, from, part.rows, columns, in_features, staging_.data());
   }
   if (!quantized) {
@@ -298,11 +345,19 @@ LayerPacker::Location LayerPacker::locate(const Part& part, const std::vector<Pa
     return found;
   }
   if (is_weight && !part.weight.empty()) {
-    return {part.weight, part.rows.extent, 0, part.rows.size};
+    const int64_t rows = part.slices == 0 ? part.rows.extent : part.slices * part.slice_rows;
+    return {part.weight, rows, part.first, part.rows.size, false, part.slices};
   }
   const bool transposed = is_transposed(part.name);
   return {part.name + (transposed ? kTransposed : suffix), part.rows.extent, 0, part.rows.size,
           transposed};
+}
+
+TensorView LayerPacker::require(const Location& from, int64_t columns) const {
+  if (from.slices == 0) return reader_->require(from.name, from.rows, columns);
+  const TensorView tensor =
+      reader_->require(from.name, from.slices, from.rows / from.slices, columns);
+  return TensorView(tensor.data, tensor.dtype, from.rows, columns);
 }
 
 void LayerPacker::place_vector(const Location& from, const Spread& rows, float* to) {

@@ -1,6 +1,9 @@
 // The formats of a model's dense layers.
 #pragma once
 
+#include <map>
+#include <string>
+
 #include "ops/linear_packer.h"
 
 namespace packhorse {
@@ -12,6 +15,8 @@ struct Precision {
   LinearFormat layers;   // the dense layers of attention and of feed-forward blocks
   LinearFormat rest;     // the dense layers of stem, convolution and heads: never quantised
   LinearFormat decoder;  // the language model head: that of `layers` in a model that generates
+  /// Spec::quantized: layers of the stack, and the decoder, that have formats of their own
+  std::map<std::string, WeightGroups> groups = {};
 
   /// The dtype of activations, tables and outputs.
   DType floats() const { return rest.compute; }
@@ -20,7 +25,7 @@ struct Precision {
 /// The precision of a model that is loaded with `dtype`. Throws as LinearPacker::format does.
 inline Precision precision_of(DType dtype, const LinearPacker& packer) {
   const LinearFormat format = packer.format(dtype);
-  return {format, format.plain(), format.plain()};
+  return {format, format.plain(), format.plain(), {}};
 }
 
 }  // namespace packhorse

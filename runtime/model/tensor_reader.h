@@ -13,7 +13,9 @@ class TensorReader {
  public:
   explicit TensorReader(const WeightSource& source) : source_(source) {}
 
-  bool has(const std::string& name) const { return source_.find(name).rank != 0; }
+  bool has(const std::string& name) const { return find(name).rank != 0; }
+  /// As WeightSource::find.
+  TensorView find(const std::string& name) const { return source_.find(name); }
 
   /// Returns the tensor called `name`. Throws InvalidArgument unless it exists, has a float dtype
   /// and has the expected shape: [rows] if `columns` is 0, [rows, columns] if `depth` is 0,

@@ -9,6 +9,7 @@
 
 #include "ops/activation.h"
 #include "ops/kv_pages.h"
+#include "ops/weight_groups.h"
 #include "packhorse/types.h"
 
 namespace packhorse {
@@ -38,6 +39,7 @@ struct LinearWeight {
   DType dtype = DType::kFloat32;  // LinearFormat::weight; the input has LinearFormat::compute
   const void* data = nullptr;
   const float* bias = nullptr;  // [out_features] or null
+  WeightGroups groups = {};     // LinearFormat::groups
 };
 
 /// The parameters of a normalisation: gamma [E], and beta [E] or null. Statistics are computed in

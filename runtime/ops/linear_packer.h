@@ -4,23 +4,25 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ops/weight_groups.h"
 #include "packhorse/export.h"
 #include "packhorse/types.h"
 
 namespace packhorse {
 
 /// Which numbers of a quantised weight share a scale.
-enum class ScaleGranularity : uint8_t { kNone, kOutputFeature };
+enum class ScaleGranularity : uint8_t { kNone, kOutputFeature, kGroup };
 
 /// The dtypes in which a dense layer is stored and computed.
 struct LinearFormat {
   DType weight = DType::kFloat32;
   DType compute = DType::kFloat32;  // dtype of inputs and outputs
   ScaleGranularity scales = ScaleGranularity::kNone;
+  WeightGroups groups = {};  // of kGroup, where `weight` is kUInt8
 
   bool quantized() const { return scales != ScaleGranularity::kNone; }
   /// The format of layers of the same model that are not quantised.
-  LinearFormat plain() const { return {compute, compute, ScaleGranularity::kNone}; }
+  LinearFormat plain() const { return {compute, compute, ScaleGranularity::kNone, {}}; }
 };
 
 class PACKHORSE_API LinearPacker {
@@ -30,6 +32,10 @@ class PACKHORSE_API LinearPacker {
   /// The format of the dense layers of a model that is loaded with `dtype`. Throws RuntimeError if
   /// the device does not support it, saying what the device lacks.
   virtual LinearFormat format(DType dtype) const = 0;
+
+  /// The format of a layer whose weights are quantised in `groups`, in a model that computes in
+  /// `compute`. Throws RuntimeError if the device has no kernels for it.
+  virtual LinearFormat grouped_format(const WeightGroups& groups, DType compute) const;
 
   virtual size_t bytes(int64_t in_features, int64_t out_features,
                        const LinearFormat& format) const = 0;
@@ -41,6 +47,9 @@ class PACKHORSE_API LinearPacker {
   /// [out_features], into a quantised format.
   virtual void pack_quantized(const int8_t* weight, const float* scales, int64_t in_features,
                               int64_t out_features, const LinearFormat& format, void* packed);
+  /// Packs a weight that is quantised in the groups of `format` already.
+  virtual void pack_groups(const GroupedWeight& weight, int64_t in_features, int64_t out_features,
+                           const LinearFormat& format, void* packed);
   /// Packs a weight that lies on the device into a format that is not quantised. Only devices with
   /// a DeviceIo implement this.
   virtual void pack_on_device(const TensorView& weight, const LinearFormat& format, void* packed);

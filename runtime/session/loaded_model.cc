@@ -47,6 +47,7 @@ LoadedModel open_model(const std::string& spec_json, const SessionOptions& optio
                                                 .pin_threads = options.pin_threads,
                                                 .attention = options.attention_algorithm});
   model.precision = precision_of(options.dtype, *model.backend.packer);
+  model.precision.groups = model.spec.quantized;
   return model;
 }
 

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "core/format.h"
 #include "packhorse/error.h"
 #include "test.h"
 #include "tiny_model.h"
@@ -150,4 +151,36 @@ TEST(spec_refuses_by_name) {
   CHECK_THROWS_WITH(parse_spec(tiny_spec_with("/embedding/normalize", "1")),
                     "expected true or false");
   CHECK_THROWS_WITH(parse_spec(tiny_spec(R"({"ffn": null})")), "'ffn' is missing");
+}
+
+TEST(spec_of_weights_that_stay_quantised_is_read) {
+  const std::string json = tiny_spec(R"({"quantized": [
+    {"bits": 4, "group": 32, "minima": true, "layers": ["layers.0.attention.output"]},
+    {"bits": 8, "group": 128, "minima": false,
+     "layers": ["layers.1.ffn.up", "layers.1.ffn.down", "lm.decoder"]}]})");
+  const Spec spec = parse_spec(json);
+  CHECK(spec.quantized.size() == 4);
+  CHECK((spec.quantized.at("layers.0.attention.output") == WeightGroups{4, 32, true}));
+  CHECK((spec.quantized.at("lm.decoder") == WeightGroups{8, 128, false}));
+  const auto with = [](const char* entry) {
+    return tiny_spec(concat(R"({"quantized": [)", entry, "]}"));
+  };
+  const auto one = [&](const char* form) {
+    return with(concat("{", form, R"(, "layers": ["lm.decoder"]})").c_str());
+  };
+  CHECK_THROWS_WITH(parse_spec(one(R"("bits": 5, "group": 32, "minima": true)")),
+                    "weights of 5 bits, expected 4 or 8");
+  CHECK_THROWS_WITH(parse_spec(one(R"("bits": 4, "group": 16, "minima": true)")),
+                    "groups of 16 with 4 bits, expected a power of two from 32");
+  CHECK_THROWS_WITH(parse_spec(one(R"("bits": 8, "group": 48, "minima": true)")),
+                    "groups of 48 with 8 bits, expected a power of two from 16");
+  CHECK_THROWS_WITH(parse_spec(with(R"({"bits": 4, "group": 32, "minima": true,
+                                        "layers": ["layers.0.attention.query"]})")),
+                    "has one of layers.0.attention.query and layers.0.attention.key");
+  CHECK_THROWS_WITH(parse_spec(with(R"({"bits": 4, "group": 32, "minima": true,
+                                        "layers": ["pooler"]})")),
+                    "names \"pooler\", expected a dense layer of a block");
+  CHECK_THROWS_WITH(parse_spec(with(R"({"bits": 4, "group": 32, "minima": true,
+                                        "layers": ["lm.decoder", "lm.decoder"]})")),
+                    "names \"lm.decoder\" twice");
 }

@@ -1,6 +1,7 @@
 """A real language model in every dtype of the CPU: decode gives the bits of prefill, alone and
-among others, and bfloat16 and int8 stay near float32. Reference: the same session's prefill for
-bits, and float32, which test_gguf.py and test_generation_models.py compare with others."""
+among others; bfloat16, int8 and the quantised weights of its file stay near float32. Reference: the
+same session's prefill for bits, and float32, which test_gguf.py and test_generation_models.py
+compare with others."""
 
 from __future__ import annotations
 
@@ -14,7 +15,11 @@ from test_golden import needs_bfloat16
 
 # Mean and largest difference of the log-probabilities of real text to those of float32, and the
 # share of places at which another token is the most probable one. Without VNNI int8 is coarser.
-BOUNDS = {"bfloat16": (0.05, 0.3, 0.06), "int8": (0.36, 3.0, 0.22)}
+BOUNDS = {
+    "bfloat16": (0.05, 0.3, 0.06),
+    "int8": (0.36, 3.0, 0.22),
+    "stored": (0.08, 0.4, 0.06),
+}
 TEXT = """The mules carried salt and cloth across the mountains every autumn. In the evening the \
 drivers made a fire, cooked beans and told stories about the villages on the other side. When the \
 snow came early, they waited in a stone house near the pass until the path was open again. A good \
@@ -37,7 +42,7 @@ def text(smollm2: Path) -> list[int]:
         return [int(i) for i in model.tokenizer.backend.encode(TEXT).ids]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "stored"])
 def test_decode_gives_the_bits_of_prefill(smollm2: Path, text: list[int], dtype: str) -> None:
     new = 6
     sampling = Sampling(max_new_tokens=new, ignore_eos=True, logprobs=0)

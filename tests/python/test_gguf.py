@@ -100,7 +100,8 @@ def test_tensors_of_the_model_it_was_made_of(name: str) -> None:
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_hidden_states_of_transformers(name: str) -> None:
     with np.load(FOLDER / "hidden.npz") as expected:
-        session = packhorse.Session.load(FOLDER / f"{name}.gguf", max_tokens=64, kv_tokens=0)
+        path = FOLDER / f"{name}.gguf"
+        session = packhorse.Session.load(path, dtype="float32", max_tokens=64, kv_tokens=0)
         hidden = session.run([HIDDEN_IDS], outputs=["hidden"]).hidden
         np.testing.assert_allclose(hidden, expected[name], rtol=0, atol=2e-5)
 
@@ -129,7 +130,9 @@ def test_converted(tmp_path: Path) -> None:
     """The converted folder is the same model: vectors, tokens, what generation needs."""
     source = FOLDER / "llama.gguf"
     folder = convert(source, tmp_path / "out")
-    before, after = (packhorse.TextModel.load(one, kv_tokens=0) for one in (source, folder))
+    before, after = (
+        packhorse.TextModel.load(one, dtype="float32", kv_tokens=0) for one in (source, folder)
+    )
     texts = ["the cat sat", "<end_of_turn> a"]
     np.testing.assert_array_equal(before.embed(texts), after.embed(texts))
     for one, two in zip(
@@ -154,7 +157,7 @@ def test_nothing_is_made_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("packhorse_weights.gguf_tensor.decode", refuse)
     files = resolve_model(FOLDER / "llama.gguf")
     assert files.tensors is not None
-    assert files.stored_dtype == "float32"
+    assert files.stored_dtype == "stored"
     with pytest.raises(AssertionError, match="values were made"):
         _ = files.tensors["embeddings.word"].data
 
@@ -171,7 +174,7 @@ def test_tensors_are_made_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
         return values
 
     monkeypatch.setattr(QuantizedTensor, "_whole", make)
-    packhorse.Session.load(FOLDER / "llama.gguf", max_tokens=8)
+    packhorse.Session.load(FOLDER / "llama.gguf", dtype="float32", max_tokens=8)
     assert len(made) > 10
 
 
@@ -330,7 +333,7 @@ def test_real_config(smollm2: Path) -> None:
 
 
 def test_real_model(smollm2: Path) -> None:
-    session = packhorse.Session.load(smollm2, max_tokens=64, kv_tokens=0)
+    session = packhorse.Session.load(smollm2, dtype="float32", max_tokens=64, kv_tokens=0)
     with np.load(FOLDER / "hidden.npz") as expected:
         hidden = session.run([TEXT_IDS], outputs=["hidden"]).hidden
         np.testing.assert_allclose(hidden, expected["smollm2"], rtol=0, atol=2e-4)

@@ -42,10 +42,12 @@ from packhorse_weights.reranker import (
 )
 from packhorse_weights.safetensors_file import read_safetensors
 from packhorse_weights.static_embedding import find_static, read_static
+from packhorse_weights.stored import STORED, read_stored, stored_spec, stored_tensors
 from packhorse_weights.tensor import WEIGHT_DTYPES, LazyTensor, Tensor, cast, default_dtype
 from packhorse_weights.transformer_module import config_overrides
 from packhorse_weights.vocabulary import read_lm_head, read_masked_lm
 from packhorse_weights.weight_files import Format, read_weights
+from packhorse_weights.word_packed import open_layers
 
 
 @dataclass(frozen=True)
@@ -69,13 +71,25 @@ class Checkpoint:
 
     @property
     def stored_dtype(self) -> str:
-        """The dtype of most elements of the model, or "int8" for a quantised folder."""
+        """The dtype of most elements of the model; "int8" for a folder quantised to it, "stored"
+        where some matrices are quantised in groups."""
         if self.is_quantized:
             return "int8"
+        if stored_spec(self.spec, self._used) is not None:
+            return STORED
         counts: Counter[str] = Counter()
         for theirs in self.names.values():
             counts[self.tensors[theirs].dtype] += self.tensors[theirs].size
         return max(counts, key=counts.__getitem__, default="float32")
+
+    @property
+    def _used(self) -> dict[str, Tensor]:
+        return {ours: self.tensors[theirs] for ours, theirs in self.names.items()}
+
+    def spec_in(self, dtype: str) -> Spec:
+        """The spec of a session of this dtype: with "stored" it says what stays quantised."""
+        found = stored_spec(self.spec, self._used) if dtype == STORED else None
+        return self.spec if found is None else found
 
     def default_dtype(self, device: str) -> str:
         """The dtype of a session that is not asked for another: see `tensor.default_dtype`."""
@@ -98,6 +112,15 @@ class ModelFiles:
     names: dict[str, str]
     tensors: dict[str, Tensor] | None
     stored_dtype: str  # Checkpoint.stored_dtype
+
+    def in_dtype(self, dtype: str) -> ModelFiles:
+        """What a session of this dtype loads from: with "stored", weights that are quantised in
+        groups are handed over as they are (docs/weights.md)."""
+        if dtype != STORED or self.tensors is None:
+            return self
+        spec = stored_spec(self.spec, self.tensors)
+        assert spec is not None
+        return replace(self, spec=spec, tensors=stored_tensors(self.spec, self.tensors))
 
 
 def model_folder(folder: Path) -> Path:
@@ -197,7 +220,7 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
         weights = file or root / "model.safetensors"
         if not weights.is_file():
             raise CheckpointError(f"{root}: packhorse.json, but no model.safetensors")
-        tensors = read_safetensors(weights)
+        spec, tensors = read_stored(spec, read_safetensors(weights), str(weights))
         if reranker is not None:
             raise CheckpointError(
                 f"{root}: is converted already, and a reranker is named when converting"
@@ -227,6 +250,7 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     model_type, family = find_architecture(config)
     if gguf is None:
         tensors, files, format = read_weights(folder, file)
+        tensors = open_layers(config, tensors)
 
     spec = family.spec(model_type, config)
     prefix = find_prefix(family, tensors, str(files[0]))
@@ -293,7 +317,9 @@ def resolve_model(
     checkpoint = inspect_checkpoint(path, reranker, pooling, normalize, revision=revision)
     used = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
     known = (*WEIGHT_DTYPES, *QUANTIZED_DTYPES) if checkpoint.is_quantized else WEIGHT_DTYPES
-    readable = all(tensor.dtype in known for tensor in used.values())
+    readable = all(
+        tensor.dtype in known and not isinstance(tensor, LazyTensor) for tensor in used.values()
+    )
     if checkpoint.format == "safetensors" and readable and not checkpoint.elsewhere:
         return ModelFiles(
             checkpoint.spec, checkpoint.files, checkpoint.names, None, checkpoint.stored_dtype

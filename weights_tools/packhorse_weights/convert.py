@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from os import PathLike
@@ -16,10 +15,13 @@ from packhorse_weights.files import read_json, refuse_lfs_pointer
 from packhorse_weights.generation_files import generation_config
 from packhorse_weights.gguf_model import open_tokenizer
 from packhorse_weights.hub import find_model
+from packhorse_weights.new_folder import new_folder
 from packhorse_weights.pooling import AskedPooling
 from packhorse_weights.quantize import QUANTIZED_DTYPES, quantize_tensors
+from packhorse_weights.quantize_groups import GROUP_SIZES, quantize_in_groups
 from packhorse_weights.reranker import Reranker
 from packhorse_weights.safetensors_file import Progress, write_safetensors
+from packhorse_weights.stored import STORED, stored_spec, stored_tensors
 from packhorse_weights.tensor import WEIGHT_DTYPES
 from packhorse_weights.tokenizer_files import build_tokenizer
 from packhorse_weights.transformer_module import SETTINGS, settings_file
@@ -126,22 +128,35 @@ def convert(
     normalize: bool | None = None,
     *,
     revision: str | None = None,
+    group_size: int | None = None,
 ) -> Path:
     """Converts the model at `src` into `dst`.
 
     src, reranker, pooling, normalize, revision: see `inspect_checkpoint`. What they ask for is
     written into packhorse.json.
 
-    dtype: "float32", "float16" or "bfloat16"; None keeps each tensor's own. quantize: "int8" stores
-    the dense layers of the blocks in int8, for sessions with dtype="int8" (docs/weights.md).
-    progress is called with (bytes written, bytes in total). `dst` appears complete or not at all.
-    An existing folder is replaced only with `overwrite`, and only if this function wrote it.
-    Returns `dst`.
+    dtype: "float32", "float16" or "bfloat16"; None keeps each tensor's own. "stored" also keeps
+    matrices that the files hold in 4 to 8 bits with scales of groups, for sessions with
+    dtype="stored"; otherwise these are written as floats.
+    quantize: "int8" stores the dense layers of the blocks in int8, for sessions with dtype="int8";
+    "int4", or "int8" with a group_size, in 4 or 8 bits with a scale for each group_size input
+    features (32, 64 or 128; None: 32), for sessions with dtype="stored" (docs/weights.md).
+    progress is called with (bytes written, bytes in total). `dst` appears complete or not at all,
+    also where the process is killed, the disk is full or the power fails. An existing folder is
+    replaced only with `overwrite`, and only if this function wrote it. Returns `dst`.
     """
-    if dtype not in (None, *WEIGHT_DTYPES):
-        raise CheckpointError(f"dtype {dtype!r} is not one of {', '.join(WEIGHT_DTYPES)}")
-    if quantize not in (None, *QUANTIZED_DTYPES):
-        raise CheckpointError(f"quantize {quantize!r} is not one of {', '.join(QUANTIZED_DTYPES)}")
+    if dtype not in (None, *WEIGHT_DTYPES, STORED):
+        raise CheckpointError(f"dtype {dtype!r} is not one of {', '.join(WEIGHT_DTYPES)}, {STORED}")
+    known = ("int4", *QUANTIZED_DTYPES)
+    if quantize not in (None, *known):
+        raise CheckpointError(f"quantize {quantize!r} is not one of {', '.join(known)}")
+    if group_size is not None and (quantize is None or group_size not in GROUP_SIZES):
+        raise CheckpointError(
+            f"group_size is {group_size}, quantize {quantize!r}; expected one of "
+            f"{', '.join(map(str, GROUP_SIZES))}, and 'int4' or 'int8'"
+        )
+    if dtype == STORED and quantize is not None:
+        raise CheckpointError(f"quantize {quantize!r}, but dtype {STORED!r} keeps what there is")
     destination = Path(dst)
     _check_destination(destination, overwrite)
     src = find_model(src, revision)
@@ -149,11 +164,27 @@ def convert(
     tensors = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
     if checkpoint.is_quantized:
         raise CheckpointError(f"{src} is quantised already; convert the model that it came from")
+    spec = checkpoint.spec
+    grouped = quantize == "int4" or group_size is not None
     dtypes = {
-        name: dtype or (tensor.dtype if tensor.dtype in WEIGHT_DTYPES else "float32")
+        name: (None if dtype == STORED else dtype)
+        or (tensor.dtype if tensor.dtype in WEIGHT_DTYPES else "float32")
         for name, tensor in tensors.items()
     }
-    if quantize is not None:
+    if dtype == STORED or grouped:
+        if grouped:
+            bits = int(str(quantize).removeprefix("int"))
+            tensors = quantize_in_groups(spec, tensors, bits, group_size or GROUP_SIZES[0])
+        found = stored_spec(spec, tensors)
+        if found is None:
+            what = "there is nothing quantised to keep" if dtype == STORED else "no such layers"
+            raise CheckpointError(f"{src}: {dtype or quantize}: {what}")
+        spec, tensors = found, stored_tensors(spec, tensors)
+        dtypes = {
+            name: tensor.dtype if tensor.dtype == "uint8" else dtypes[name]
+            for name, tensor in tensors.items()
+        }
+    elif quantize is not None:
         plain, tensors = tensors, quantize_tensors(tensors)
         if plain.keys() == tensors.keys():
             raise CheckpointError(f"{src}: quantize: this model has no layers to quantise")
@@ -161,13 +192,7 @@ def convert(
             name: dtypes[name] if plain.get(name) is tensor else tensor.dtype
             for name, tensor in tensors.items()
         }
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    # The scratch folder lies beside the destination, so that the rename stays within one file
-    # system.
-    scratch = destination.parent / f".{destination.name}.{os.getpid()}.partial"
-    replaced = scratch.with_suffix(".replaced")
-    scratch.mkdir()
-    try:
+    with new_folder(destination) as scratch:
         write_safetensors(scratch / "model.safetensors", tensors, dtypes, progress)
         if checkpoint.format == "gguf":
             _write_parts_of_gguf(scratch, checkpoint.folder)
@@ -175,15 +200,5 @@ def convert(
             root = src if src.is_dir() else src.parent
             _copy_text_files(scratch, root, checkpoint.folder)
             _write_tokenizer(scratch, (checkpoint.folder, root))
-        text = json.dumps(checkpoint.spec, indent=2) + "\n"
-        (scratch / "packhorse.json").write_text(text, encoding="utf-8")
-        if destination.exists() and any(destination.iterdir()):
-            destination.rename(replaced)
-        scratch.rename(destination)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        if replaced.exists() and not destination.exists():
-            replaced.rename(destination)
-        raise
-    shutil.rmtree(replaced, ignore_errors=True)
+        _write_json(scratch / "packhorse.json", spec)
     return destination

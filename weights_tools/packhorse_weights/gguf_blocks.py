@@ -31,7 +31,7 @@ class BlockType(NamedTuple):
     decode: Callable[[Bytes, Floats], None] | None = None
 
 
-def _half(blocks: Bytes, at: int) -> Floats:
+def half(blocks: Bytes, at: int) -> Floats:
     """Returns the float16 at this byte of each block, as float32 [n, 1]."""
     bits = np.ascontiguousarray(blocks[:, at : at + 2])
     return bits.view("<f2").astype(np.float32)
@@ -44,17 +44,17 @@ def _nibbles(packed: Bytes, out: NDArray[Any]) -> None:
     np.right_shift(packed, 4, out=out[..., 1, :])
 
 
-def _fifth_bits(blocks: Bytes, at: int) -> Bytes:
+def fifth_bits(blocks: Bytes, at: int) -> Bytes:
     """Returns [n, 32] of 0 or 16 for the bits of a little-endian uint32 of each block."""
     bits = np.unpackbits(blocks[:, at : at + 4], axis=1, bitorder="little")
     return np.left_shift(bits, 4, out=bits)
 
 
 def _q8_0(blocks: Bytes, out: Floats) -> None:
-    np.multiply(blocks[:, 2:].view(np.int8), _half(blocks, 0), out=out)
+    np.multiply(blocks[:, 2:].view(np.int8), half(blocks, 0), out=out)
 
 
-def _small(blocks: Bytes, at: int) -> Bytes:
+def small_values(blocks: Bytes, at: int) -> Bytes:
     """Returns [n, 32] values from 0 to 15, which stand in the 16 bytes from `at` on."""
     values = np.empty((len(blocks), 2, 16), np.uint8)
     _nibbles(blocks[:, at:], values)
@@ -62,30 +62,30 @@ def _small(blocks: Bytes, at: int) -> Bytes:
 
 
 def _q4_0(blocks: Bytes, out: Floats) -> None:
-    np.subtract(_small(blocks, 2), np.float32(8), out=out)
-    np.multiply(out, _half(blocks, 0), out=out)
+    np.subtract(small_values(blocks, 2), np.float32(8), out=out)
+    np.multiply(out, half(blocks, 0), out=out)
 
 
 def _q4_1(blocks: Bytes, out: Floats) -> None:
-    np.multiply(_small(blocks, 4), _half(blocks, 0), out=out)
-    np.add(out, _half(blocks, 2), out=out)
+    np.multiply(small_values(blocks, 4), half(blocks, 0), out=out)
+    np.add(out, half(blocks, 2), out=out)
 
 
 def _q5_0(blocks: Bytes, out: Floats) -> None:
-    values = _small(blocks, 6)
-    np.bitwise_or(values, _fifth_bits(blocks, 2), out=values)
+    values = small_values(blocks, 6)
+    np.bitwise_or(values, fifth_bits(blocks, 2), out=values)
     np.subtract(values, np.float32(16), out=out)
-    np.multiply(out, _half(blocks, 0), out=out)
+    np.multiply(out, half(blocks, 0), out=out)
 
 
 def _q5_1(blocks: Bytes, out: Floats) -> None:
-    values = _small(blocks, 8)
-    np.bitwise_or(values, _fifth_bits(blocks, 4), out=values)
-    np.multiply(values, _half(blocks, 0), out=out)
-    np.add(out, _half(blocks, 2), out=out)
+    values = small_values(blocks, 8)
+    np.bitwise_or(values, fifth_bits(blocks, 4), out=values)
+    np.multiply(values, half(blocks, 0), out=out)
+    np.add(out, half(blocks, 2), out=out)
 
 
-def _scales_and_minima(blocks: Bytes) -> tuple[Floats, Floats]:
+def scales_and_minima(blocks: Bytes) -> tuple[Floats, Floats]:
     """Returns the scales and the minima of the 8 sub-blocks of Q4_K and Q5_K, each [n, 8, 1].
 
     Each has six bits, and all of them stand in 12 bytes. Sub-blocks 0 to 3 have theirs in the low
@@ -99,36 +99,46 @@ def _scales_and_minima(blocks: Bytes) -> tuple[Floats, Floats]:
     top = (packed[:, :2] >> 6) << 4
     six[:, 0, 4:] = (packed[:, 2] & 15) | top[:, 0]
     six[:, 1, 4:] = (packed[:, 2] >> 4) | top[:, 1]
-    scales = six[:, 0] * _half(blocks, 0)
-    minima = six[:, 1] * _half(blocks, 2)
+    scales = six[:, 0] * half(blocks, 0)
+    minima = six[:, 1] * half(blocks, 2)
     return scales[..., None], minima[..., None]
 
 
 def _scale_sub_blocks(blocks: Bytes, values: Bytes, out: Floats) -> None:
     """Writes scale * value - minimum of each sub-block; values are [n, 8, 32]."""
-    scales, minima = _scales_and_minima(blocks)
+    scales, minima = scales_and_minima(blocks)
     result = out.reshape(-1, 8, 32)
     np.multiply(values, scales, out=result)
     np.subtract(result, minima, out=result)
 
 
-def _q4_k(blocks: Bytes, out: Floats) -> None:
+def values_of_q4_k(blocks: Bytes) -> Bytes:
+    """Returns q, [n, 8, 32]."""
     values = np.empty((len(blocks), 4, 2, 32), np.uint8)
     _nibbles(blocks[:, 16:].reshape(-1, 4, 32), values)
-    _scale_sub_blocks(blocks, values.reshape(-1, 8, 32), out)
+    return values.reshape(-1, 8, 32)
 
 
-def _q5_k(blocks: Bytes, out: Floats) -> None:
+def _q4_k(blocks: Bytes, out: Floats) -> None:
+    _scale_sub_blocks(blocks, values_of_q4_k(blocks), out)
+
+
+def values_of_q5_k(blocks: Bytes) -> Bytes:
+    """Returns q, [n, 8, 32]."""
     values = np.empty((len(blocks), 4, 2, 32), np.uint8)
     _nibbles(blocks[:, 48:].reshape(-1, 4, 32), values)
     whole = values.reshape(-1, 8, 32)
     shifts = np.arange(8, dtype=np.uint8)[:, None]
     fifth = (blocks[:, 16:48].reshape(-1, 1, 32) >> shifts) & 1
-    np.bitwise_or(whole, fifth << 4, out=whole)
-    _scale_sub_blocks(blocks, whole, out)
+    return np.bitwise_or(whole, fifth << 4, out=whole)
 
 
-def _q6_k(blocks: Bytes, out: Floats) -> None:
+def _q5_k(blocks: Bytes, out: Floats) -> None:
+    _scale_sub_blocks(blocks, values_of_q5_k(blocks), out)
+
+
+def values_of_q6_k(blocks: Bytes) -> Bytes:
+    """Returns q + 32, [n, 16, 16]."""
     n = len(blocks)
     values = np.empty((n, 2, 2, 64), np.uint8)
     _nibbles(blocks[:, :128].reshape(n, 2, 64), values)
@@ -136,9 +146,13 @@ def _q6_k(blocks: Bytes, out: Floats) -> None:
     top = (blocks[:, 128:192].reshape(n, 2, 1, 32) >> shifts) & 3
     whole = values.reshape(n, 2, 4, 32)
     np.bitwise_or(whole, top << 4, out=whole)
-    scales = blocks[:, 192:208].view(np.int8) * _half(blocks, 208)
-    result = out.reshape(n, 16, 16)
-    np.subtract(values.reshape(n, 16, 16), np.float32(32), out=result)
+    return values.reshape(n, 16, 16)
+
+
+def _q6_k(blocks: Bytes, out: Floats) -> None:
+    scales = blocks[:, 192:208].view(np.int8) * half(blocks, 208)
+    result = out.reshape(len(blocks), 16, 16)
+    np.subtract(values_of_q6_k(blocks), np.float32(32), out=result)
     np.multiply(result, scales[..., None], out=result)
 
 

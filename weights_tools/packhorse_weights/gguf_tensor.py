@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from packhorse_weights.gguf_blocks import BlockType, decode
 from packhorse_weights.gguf_file import StoredTensor
+from packhorse_weights.gguf_groups import GROUPS
+from packhorse_weights.grouped import Grouped, GroupedTensor, TransposedTensor
 from packhorse_weights.tensor import BLOCK, PAYLOADS, LazyTensor, Tensor
 
 # How the rows of a tensor lie in a file: the extents that their number is divided into, and the two
@@ -18,8 +20,8 @@ from packhorse_weights.tensor import BLOCK, PAYLOADS, LazyTensor, Tensor
 Order = tuple[tuple[int, ...], tuple[int, int]]
 
 
-class QuantizedTensor(LazyTensor):
-    """Values that are made of the blocks of a file, as float32.
+class QuantizedTensor(GroupedTensor):
+    """Values that are made of the blocks of a file, as float32 or in their groups.
 
     `kind` is that of the blocks, and `rows` a view of the file, uint8 [..., bytes of a row]. The
     `shape` is that of the values.
@@ -31,7 +33,7 @@ class QuantizedTensor(LazyTensor):
     _rows: NDArray[np.uint8]
 
     def __init__(self, kind: BlockType, rows: NDArray[np.uint8], shape: tuple[int, ...]) -> None:
-        super().__init__(self._whole, shape, "float32", (kind.name, rows.size))
+        super().__init__(GROUPS[kind.name][0], self._whole, shape, (kind.name, rows.size))
         object.__setattr__(self, "_kind", kind)
         object.__setattr__(self, "_rows", rows)
 
@@ -43,6 +45,18 @@ class QuantizedTensor(LazyTensor):
         step = BLOCK // self._kind.elements
         for start in range(0, len(blocks), step):
             yield self._values(blocks[start : start + step]).reshape(-1)
+
+    def rows(self, begin: int, end: int) -> Grouped:
+        columns = self._shape[-1]
+        per_row = columns // self._kind.elements
+        blocks = self._rows.reshape(-1, self._kind.size)[begin * per_row : end * per_row]
+        values, scales, minima = GROUPS[self._kind.name][1](blocks)
+        count = end - begin
+        return Grouped(
+            values.reshape(count, columns),
+            scales.reshape(count, -1),
+            None if minima is None else minima.reshape(count, -1),
+        )
 
     def _values(self, blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
         out = np.empty((len(blocks), self._kind.elements), np.float32)
@@ -77,6 +91,8 @@ def open_tensor(stored: StoredTensor, order: Order | None = None) -> Tensor:
 
 def transposed(matrix: Tensor) -> Tensor:
     """The matrix with its rows and columns exchanged."""
+    if isinstance(matrix, GroupedTensor):
+        return TransposedTensor(matrix)
     return LazyTensor(
         lambda: np.ascontiguousarray(matrix.data.T), matrix.shape[::-1], matrix.dtype, matrix.stored
     )

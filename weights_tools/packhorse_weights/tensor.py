@@ -104,13 +104,14 @@ class LazyTensor(Tensor):
 def default_dtype(device: str, stored: str = "float32") -> str:
     """The dtype of a session that is not asked for one.
 
-    It is int8 if the weights are quantised; otherwise float32 on the CPU, and on CUDA bfloat16 if
-    the weights are stored in it, else float16. stored: `Checkpoint.stored_dtype`.
+    It is int8 if the weights are quantised to it. Otherwise it is, on the CPU, "stored" for weights
+    that are quantised in groups, else float32; on CUDA bfloat16 if the weights are stored in it,
+    else float16. stored: `Checkpoint.stored_dtype`.
     """
     if stored == "int8":
         return stored
     if not device.startswith("cuda"):
-        return "float32"
+        return "stored" if stored == "stored" else "float32"
     return "bfloat16" if stored == "bfloat16" else "float16"
 
 

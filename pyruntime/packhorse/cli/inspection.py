@@ -147,7 +147,7 @@ def _generation(checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str,
         "max_sequences": asked.max_sequences,
     }
     try:
-        plan = plan_generation(checkpoint.spec, asked)
+        plan = plan_generation(checkpoint.spec_in(dtype), asked)
     except (RuntimeError, MemoryError) as error:
         return {**shown, "error": str(error)}
     spec = checkpoint.spec
@@ -175,7 +175,7 @@ def _session(checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str, An
     sizes = {"max_tokens": 8192, "max_sequences": 256}
     asked = {**sizes, **options, "dtype": dtype}
     try:
-        plan = plan_memory(checkpoint.spec, **asked)
+        plan = plan_memory(checkpoint.spec_in(dtype), **asked)
     except RuntimeError as error:
         return {**asked, "error": str(error)}
     return {

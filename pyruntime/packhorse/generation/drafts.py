@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from packhorse.dtypes import choose_dtype
+from packhorse.dtypes import choose_dtype, native_dtype
 from packhorse.options import NGRAM, GenerationOptions
 
 if TYPE_CHECKING:
@@ -26,5 +26,6 @@ def open_draft(options: GenerationOptions) -> DraftModel | None:
     except ValueError as error:
         raise ValueError(f"the draft model: {error}") from error
     dtype = choose_dtype(options.draft_dtype, options.device, model.stored_dtype)
+    model = model.in_dtype(dtype)
     names = model.names if model.tensors is None else {}
-    return json.dumps(model.spec), dtype, model.safetensors, names, model.tensors
+    return json.dumps(model.spec), native_dtype(dtype), model.safetensors, names, model.tensors

@@ -108,7 +108,8 @@ class LoadedText:
         asked = (reranker, pooling, normalize, max_predictions)
         generation = generates(path, spec, kv_tokens, *asked)
         if not generation:
-            plan_memory(spec, device, dtype, max_tokens=1, max_sequences=1)  # checks the spec
+            of_dtype = checkpoint.spec_in(dtype)
+            plan_memory(of_dtype, device, dtype, max_tokens=1, max_sequences=1)  # checks the spec
         tokenizer = TextTokenizer.load(path)
         if max_tokens is None and not generation:
             max_tokens = max(8192, longest_sequence(spec, max_length))

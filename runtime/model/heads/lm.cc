@@ -10,9 +10,11 @@ LmWeights build_lm(const Spec& spec, LayerPacker& packer) {
   LmWeights weights;
   if (head.projection)
     weights.projection = packer.dense("lm.projection", width, spec.hidden_size, false);
+  // The table that a tied decoder is made of is not quantised, the decoder's own tensor may be.
+  const bool from_table = head.tied && !spec.quantized.contains("lm.decoder");
   weights.decoder =
       packer.padded_dense("lm.decoder", spec.stem.vocab_size, width, head.bias,
-                          packer.precision().decoder, head.tied ? "embeddings.word" : "");
+                          packer.precision().decoder, from_table ? "embeddings.word" : "");
   return weights;
 }
 

@@ -57,7 +57,7 @@ class Architecture:
 def refuse_variants(config: Config) -> None:
     """Raises CheckpointError for config fields that turn any model of transformers into something
     else."""
-    for name in ("add_cross_attention", "quantization_config", "is_encoder_decoder"):
+    for name in ("add_cross_attention", "is_encoder_decoder"):
         config.refuse(name)
     config.refuse("pruned_heads", {})
 

@@ -1,0 +1,126 @@
+#include "cpu/gemm_groups.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cpu/gemm.h"
+#include "cpu/profile.h"
+#include "cpu/row_ops.h"
+
+namespace packhorse::cpu {
+namespace {
+
+constexpr int64_t kStep = 4;              // input features whose products one instruction adds
+constexpr int64_t kManyRowColumns = 192;  // columns of a task that has more than kFewRows rows
+
+int64_t stripes_of(int64_t out_features) {
+  return (out_features + kStripeColumns - 1) / kStripeColumns;
+}
+
+int64_t stripe_bytes(int64_t in_features, const WeightGroups& groups) {
+  const int64_t padded = group_blocks(in_features) * kGroupBlock;
+  const int64_t header = kStripeColumns * (groups.minima ? 2 : 1) *
+                         static_cast<int64_t>(sizeof(uint16_t)) * groups.count(padded);
+  return header + kStripeColumns * padded * groups.bits / 8;
+}
+
+// Packs one stripe, the columns of which begin at `first`.
+void pack_stripe(const GroupedWeight& weight, int64_t first, int64_t in_features,
+                 int64_t out_features, const WeightGroups& groups, uint8_t* to) {
+  const int64_t columns = std::min(kStripeColumns, out_features - first);
+  const int64_t padded = group_blocks(in_features) * kGroupBlock;
+  const int64_t count = groups.count(in_features);
+  // A step of 8 bits takes one byte for each of its features, one of 4 bits shares bytes with the
+  // next step.
+  const int64_t together = groups.bits == 4 ? 2 * kStep : kStep;
+  const auto put_header = [&](const uint16_t* from, int64_t group) {
+    for (int64_t n = 0; n < kStripeColumns; ++n, to += sizeof(uint16_t)) {
+      const bool there = n < columns && group < count;
+      const uint16_t value = there ? from[(first + n) * count + group] : uint16_t{0};
+      std::memcpy(to, &value, sizeof(value));
+    }
+  };
+  for (int64_t k = 0; k < padded; k += together) {
+    if (k % groups.size == 0) {
+      put_header(weight.scales, k / groups.size);
+      if (groups.minima) put_header(weight.minima, k / groups.size);
+    }
+    for (int64_t n = 0; n < kStripeColumns; ++n) {
+      const uint8_t* row = weight.values + (first + n) * in_features;
+      const auto at = [&](int64_t feature) {
+        return n < columns && feature < in_features ? row[feature] : uint8_t{0};
+      };
+      for (int64_t i = k; i < k + kStep; ++i) {
+        const uint8_t high = groups.bits == 4 ? at(i + kStep) : uint8_t{0};
+        *to++ = static_cast<uint8_t>(at(i) | high << 4);
+      }
+    }
+  }
+}
+
+class GroupsGemm final : public Gemm {
+ public:
+  explicit GroupsGemm(const DenseShape& shape)
+      : shape_(shape), stripe_bytes_(stripe_bytes(shape.in_features, shape.groups)) {
+    const Kernels& kernels = kernels_here();
+    multiply_ = kernels.multiply_groups[index_of(shape.out_dtype)];
+    const auto vnni = kernels.multiply_groups_vnni[index_of(shape.out_dtype)];
+    if (vnni != nullptr && cpu_features().vnni) multiply_ = vnni;
+  }
+
+  int64_t readable_rows(int64_t rows) const override { return rows; }
+  void run(const Block& block) const override { run_columns(block, 0, shape_.out_features); }
+  int64_t columns_at_once(int64_t rows) const override {
+    return rows <= kFewRows ? kStripeColumns : kManyRowColumns;
+  }
+
+  void run_columns(const Block& block, int64_t begin, int64_t columns) const override {
+    const CpuTimer timer(CpuPart::kProduct);
+    MultiplyGroups task;
+    task.x = static_cast<const int8_t*>(block.x);
+    task.x_scales = block.x_scales;
+    task.x_sums = block.x_sums;
+    task.out_stride = block.out_stride;
+    task.rows = block.rows;
+    task.blocks = group_blocks(shape_.in_features);
+    task.bits = shape_.groups.bits;
+    task.group = shape_.groups.size;
+    task.minima = shape_.groups.minima;
+    task.activation = shape_.activation;
+    for (int64_t first = begin; first < begin + columns; first += kStripeColumns) {
+      task.weight =
+          static_cast<const uint8_t*>(block.weight) + first / kStripeColumns * stripe_bytes_;
+      task.bias = shape_.bias ? block.bias + first : nullptr;
+      task.out = static_cast<char*>(block.out) +
+                 static_cast<size_t>(first - block.first_column) * size_of(shape_.out_dtype);
+      task.columns = std::min(kStripeColumns, begin + columns - first);
+      multiply_(task);
+    }
+  }
+
+ private:
+  const DenseShape shape_;
+  const int64_t stripe_bytes_;
+  void (*multiply_)(const MultiplyGroups&);
+};
+
+}  // namespace
+
+size_t packed_groups_bytes(int64_t in_features, int64_t out_features, const WeightGroups& groups) {
+  return static_cast<size_t>(stripes_of(out_features) * stripe_bytes(in_features, groups));
+}
+
+void pack_groups_weight(const GroupedWeight& weight, int64_t in_features, int64_t out_features,
+                        const WeightGroups& groups, void* packed, ThreadPool& pool) {
+  const int64_t bytes = stripe_bytes(in_features, groups);
+  pool.parallel_for(stripes_of(out_features), [&](int64_t stripe, int) {
+    pack_stripe(weight, stripe * kStripeColumns, in_features, out_features, groups,
+                static_cast<uint8_t*>(packed) + stripe * bytes);
+  });
+}
+
+std::unique_ptr<Gemm> make_groups_gemm(const DenseShape& shape) {
+  return std::make_unique<GroupsGemm>(shape);
+}
+
+}  // namespace packhorse::cpu

@@ -1,0 +1,81 @@
+#include "model/spec_quantized.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+namespace packhorse {
+namespace {
+
+constexpr const char* kDecoder = "lm.decoder";
+
+// The layers of a block that one operator computes. They are quantised together or not at all.
+std::vector<std::vector<std::string>> sets_of_block(bool gated) {
+  std::vector<std::string> feed_forward = {"ffn.up", "ffn.down"};
+  if (gated) feed_forward.insert(feed_forward.begin(), "ffn.gate");
+  return {{"attention.query", "attention.key", "attention.value"},
+          {"attention.output"},
+          feed_forward};
+}
+
+WeightGroups parse_groups(Fields& fields) {
+  WeightGroups groups;
+  groups.bits = static_cast<int32_t>(fields.integer("bits", 4, 8));
+  groups.size = static_cast<int32_t>(fields.integer("group", 16, 1024));
+  groups.minima = fields.boolean("minima");
+  const int32_t smallest = groups.bits == 4 ? 32 : 16;
+  if (groups.bits != 4 && groups.bits != 8) {
+    throw InvalidArgument(
+        concat("spec: 'quantized' has weights of ", groups.bits, " bits, expected 4 or 8"));
+  }
+  if (groups.size < smallest || (groups.size & (groups.size - 1)) != 0) {
+    throw InvalidArgument(concat("spec: 'quantized' has groups of ", groups.size, " with ",
+                                 groups.bits, " bits, expected a power of two from ", smallest,
+                                 " to 1024"));
+  }
+  return groups;
+}
+
+void check_sets(const Spec& spec) {
+  for (int64_t i = 0; i < spec.stack.num_weight_sets(); ++i) {
+    for (const auto& set : sets_of_block(spec.stack.feed_forward.gated)) {
+      const std::string first = concat("layers.", i, '.', set.front());
+      for (const std::string& name : set) {
+        const std::string other = concat("layers.", i, '.', name);
+        if (spec.quantized.contains(first) == spec.quantized.contains(other)) continue;
+        throw InvalidArgument(concat("spec: 'quantized' has one of ", first, " and ", other,
+                                     ", expected both or none"));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void parse_quantized(Fields& fields, Spec& spec) {
+  if (!fields.has("quantized")) return;
+  std::set<std::string, std::less<>> known = {kDecoder};
+  for (int64_t i = 0; i < spec.stack.num_weight_sets(); ++i) {
+    for (const auto& set : sets_of_block(spec.stack.feed_forward.gated)) {
+      for (const std::string& name : set) known.insert(concat("layers.", i, '.', name));
+    }
+  }
+  for (Fields& entry : fields.objects("quantized")) {
+    const WeightGroups groups = parse_groups(entry);
+    entry.count_texts("layers", static_cast<int64_t>(known.size()));
+    for (const Json& layer : entry.get("layers")) {
+      const auto& name = layer.get_ref<const std::string&>();
+      if (!known.contains(name)) {
+        throw InvalidArgument(concat("spec: 'quantized' names ", layer.dump(),
+                                     ", expected a dense layer of a block or \"", kDecoder, "\""));
+      }
+      if (!spec.quantized.emplace(name, groups).second) {
+        throw InvalidArgument(concat("spec: 'quantized' names ", layer.dump(), " twice"));
+      }
+    }
+    entry.done();
+  }
+  check_sets(spec);
+}
+
+}  // namespace packhorse

@@ -1,0 +1,33 @@
+// The form of weights that are quantised in groups of input features.
+#pragma once
+
+#include <cstdint>
+
+namespace packhorse {
+
+/// Each value of a weight stands for scale * (q - 2^(bits - 1)), or with `minima` for
+/// scale * q + minimum, where q is an integer from 0 to 2^bits - 1. A scale, and a minimum, belongs
+/// to `size` neighbouring input features of one output feature; the last group of a row may have
+/// fewer. Scales and minima are float16.
+struct WeightGroups {
+  int32_t bits = 0;  // 4 or 8; 0: the weights are not quantised in groups
+  int32_t size = 0;  // a power of two from 16 on; with 4 bits, from 32 on
+  bool minima = false;
+
+  explicit operator bool() const { return bits != 0; }
+  bool operator==(const WeightGroups&) const = default;
+
+  /// The number of groups in a row.
+  int64_t count(int64_t in_features) const { return (in_features + size - 1) / size; }
+  /// q of the value 0, where there are no minima.
+  int32_t zero() const { return 1 << (bits - 1); }
+};
+
+/// The weight of a layer in such a form, in host memory.
+struct GroupedWeight {
+  const uint8_t* values = nullptr;   // q, [out_features, in_features]
+  const uint16_t* scales = nullptr;  // bits of float16, [out_features, groups]
+  const uint16_t* minima = nullptr;  // likewise; null without minima
+};
+
+}  // namespace packhorse
