@@ -194,7 +194,7 @@ build/atheris/.installed: .venv/.build
 	mkdir -p build/atheris
 	$(PYTHON) -m venv build/atheris/env
 	build/atheris/env/bin/pip --disable-pip-version-check --quiet install \
-	  $$($(BIN)/python tools/requirements.py project fuzz-readers)
+	  $$($(BIN)/python tools/requirements.py project test fuzz-readers)
 	touch $@
 
 # Sessions at random shapes for SESSION_MINUTES on SOAK_DEVICE, each result compared with that of the
