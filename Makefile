@@ -9,6 +9,11 @@ WERROR ?= OFF# ON: compiler warnings are errors
 FUZZ_EXAMPLES ?= 300# of each operator, in test-asan-python
 FUZZ_SECONDS ?= 120# of fuzz-serve
 SOAK_MINUTES ?= 15# of soak-serve
+SESSION_MINUTES ?= 30# of soak
+FUZZ_MINUTES ?= 30# of each fuzzer of fuzz
+FUZZERS ?=# of fuzz; all by default
+CLANG ?= clang++# of fuzz: it must have libFuzzer; "clang++-19" where the name has a version
+SOAK_DEVICE ?= cpu
 
 CUDA ?=# 1: of wheel, with the CUDA backend
 WHEEL_POLICY ?= manylinux_2_28# the systems on which a wheel is to run
@@ -30,7 +35,7 @@ CPP_SOURCES := $(shell find runtime pyruntime tests examples -name '*.h' -o -nam
   -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
 .PHONY: demo test test-all test-cpp test-sanitize test-asan-python test-python test-peers test-ray test-browser \
-  fuzz-serve soak-serve gpu-receipt \
+  test-thread test-asan-suite test-crash leaks fuzz fuzz-serve soak soak-serve gpu-receipt \
   lint tidy bench docs cuda-compile wheel wheel-pins test-wheel clean
 .DELETE_ON_ERROR:
 
@@ -71,6 +76,36 @@ test-asan-python: build/sanitize/.configured .venv/.text .venv/.test
 	  PACKHORSE_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) \
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  $(BIN)/python -m pytest -q -p no:cacheprovider --capture=no tests/python/test_ops_fuzz.py
+
+# All Python tests with a library under AddressSanitizer. Those that compare the memory of processes,
+# count them or use a GPU would measure the sanitizer.
+test-asan-suite: build/sanitize/.configured .venv/.text .venv/.test
+	$(CMAKE) --build build/sanitize
+	rm -rf build/sanitize/python
+	mkdir -p build/sanitize/python
+	cp -r pyruntime/packhorse weights_tools/packhorse_weights build/sanitize/python
+	$(CMAKE) --install build/sanitize --prefix build/sanitize/python/packhorse >/dev/null
+	PYTHONPATH=build/sanitize/python PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 \
+	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	  $(BIN)/python -m pytest -q -p no:cacheprovider --capture=no tests/python tests/hostile \
+	  --ignore tests/python/test_memory.py --ignore tests/python/test_leaks.py \
+	  --ignore tests/python/test_cpp_example.py
+
+# Sessions, generation and the thread pool under ThreadSanitizer.
+test-thread: .venv/.build
+	$(CMAKE) -S . -B build/thread -G Ninja -Wno-deprecated -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DCMAKE_CXX_FLAGS="-fsanitize=thread -g1 -O1" -DPACKHORSE_CUDA=OFF -DPACKHORSE_BUILD_TESTS=ON \
+	  -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	$(CMAKE) --build build/thread --target packhorse_tests
+	for part in generation_ session thread_pool shared_pools; do \
+	  TSAN_OPTIONS=halt_on_error=1 build/thread/tests/cpp/packhorse_tests $$part || exit 1; done
+
+# 200 conversions that are killed, and 10,000 loads of each kind.
+test-crash: .venv/.installed .venv/.text .venv/.test
+	PACKHORSE_KILLS=200 $(BIN)/pytest -q tests/python/test_convert_ends.py
+
+leaks: .venv/.installed .venv/.test
+	PACKHORSE_LOADS=10000 $(BIN)/pytest -q -s tests/python/test_leaks.py
 
 build/sanitize/.configured: .venv/.build
 	$(CMAKE) -S . -B build/sanitize -G Ninja -Wno-deprecated -DPACKHORSE_SANITIZE=ON \
@@ -149,6 +184,28 @@ build/fuzz/.installed: .venv/.build
 	build/fuzz/env/bin/pip --disable-pip-version-check --quiet install \
 	  $$($(BIN)/python tools/requirements.py project text cli serve test fuzz)
 	touch $@
+
+# Any bytes as files of models and as batches: FUZZ_MINUTES of each fuzzer, one after the other. What
+# they find, and the corpora, are in build/fuzz-room.
+fuzz: .venv/.test build/atheris/.installed
+	for coverage in OFF ON; do \
+	  [ $$coverage = ON ] && folder=build/fuzz-cpp-coverage || folder=build/fuzz-cpp; \
+	  $(CMAKE) -S tests/fuzz -B $$folder -G Ninja -DCOVERAGE=$$coverage \
+	    -DCMAKE_CXX_COMPILER=$(CLANG) -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python && \
+	  $(CMAKE) --build $$folder || exit 1; done
+	CLANG=$(CLANG) build/atheris/env/bin/python tests/fuzz/run.py --minutes $(FUZZ_MINUTES) $(FUZZERS)
+
+build/atheris/.installed: .venv/.build
+	mkdir -p build/atheris
+	$(PYTHON) -m venv build/atheris/env
+	build/atheris/env/bin/pip --disable-pip-version-check --quiet install \
+	  $$($(BIN)/python tools/requirements.py project test fuzz-readers)
+	touch $@
+
+# Sessions at random shapes for SESSION_MINUTES on SOAK_DEVICE, each result compared with that of the
+# same sequence alone.
+soak: .venv/.installed .venv/.text .venv/.test
+	$(BIN)/python tests/soak.py --minutes $(SESSION_MINUTES) --device $(SOAK_DEVICE)
 
 # `packhorse serve` at twice what it can answer, for SOAK_MINUTES.
 soak-serve: .venv/.installed .venv/.text .venv/.test .venv/.model

@@ -100,7 +100,14 @@ def find_tool(name: str) -> str | None:
 
 
 def coverage(name: str, room: Path, programs: Path) -> str:
-    """The lines of source that the inputs reach, as text."""
+    """The lines of source that the inputs reach, as text; or why they could not be counted."""
+    try:
+        return count_lines(name, room, programs)
+    except (OSError, subprocess.CalledProcessError) as error:
+        return f"not counted: {error!s:.200}"
+
+
+def count_lines(name: str, room: Path, programs: Path) -> str:
     whole = merge_for_coverage(room, name)
     if not name.startswith("cpp_"):
         counted = subprocess.run(
