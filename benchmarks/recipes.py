@@ -1,7 +1,7 @@
 """What recipes of low precision cost in accuracy, computed in NumPy.
 
     python benchmarks/recipes.py minilm|smollm2|sums [--texts N] [--shortest] [--intervals]
-        [--only PART] [--output FILE]
+        [--only PART ...] [--output FILE]
 
 minilm   embeddings of all-MiniLM-L6-v2 beside float32, of the passages of `packhorse evaluate`
 smollm2  log-probabilities of SmolLM2-135M-Instruct beside float32, of passages joined
@@ -9,7 +9,7 @@ sums     errors of the sums of FP8 tensor cores, by how often they are promoted
 
 --shortest takes the N shortest of 2,000 passages instead of the first N. --intervals takes recipes
 whose sums are those of FP8 tensor cores. Prints a row of a table for each recipe whose name holds
-PART, and writes them as JSON to FILE. The recipes are those of
+a PART, and writes them as JSON to FILE. The recipes are those of
 tests/python/reference_low_precision.py, which the kernels are tested against. See docs/accuracy.md.
 """
 
@@ -286,7 +286,7 @@ def main() -> None:
     parser.add_argument("what", choices=("minilm", "smollm2", "sums"))
     parser.add_argument("--texts", type=int, default=500)
     parser.add_argument("--shortest", action="store_true", help="the shortest of 2,000 passages")
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", nargs="+", default=[""])
     parser.add_argument("--intervals", action="store_true", help="how often sums are promoted")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
@@ -294,7 +294,9 @@ def main() -> None:
     recipes = interval_recipes(head) if options.intervals else dense_recipes(head)
     if options.what == "smollm2" and not options.intervals:
         recipes |= cache_recipes(head)
-    chosen = {name: one for name, one in recipes.items() if options.only in name}
+    chosen = {
+        name: one for name, one in recipes.items() if any(part in name for part in options.only)
+    }
     run = {"minilm": minilm, "smollm2": smollm2, "sums": sums}[options.what]
     rows: list[Row] = []
     for row in run(chosen, *choose_texts(options.texts, options.shortest)):

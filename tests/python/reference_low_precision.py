@@ -118,8 +118,9 @@ def hopper_sum(x: Any, w: Any, interval: int | None = None, bits: int = 14) -> F
 
     32 products and the sum so far are cut (towards zero) at `bits` bits below the largest of them,
     then added exactly: DeepSeek-V3 (arXiv 2412.19437, 3.3.2) found about 14 bits. The sum so far
-    is added to a float32 one, and starts anew, every `interval` columns; None: never. This is a
-    model of the hardware: exact products of e4m3 go in, the rest of its order is not known.
+    is added to a float32 one, and starts anew, every `interval` columns (a multiple of 32); None:
+    never. This is a model of the hardware: exact products of e4m3 go in, the rest of its order is
+    not known.
     """
     x, w = np.asarray(x, np.float32), np.asarray(w, np.float32)
     total = np.zeros((len(x), len(w)), np.float32)

@@ -65,6 +65,15 @@ def folder_of(name: str, place: Path) -> Path:
     return with_tokenizer(GOLDEN / name, place / name, "bert", {} if typed else NO_TYPES)
 
 
+def check_page(comparison: Comparison) -> None:
+    """docs/accuracy.md has each measure, with the marks of its grades."""
+    page = (Path(__file__).parents[2] / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    for one in comparison.measures:
+        rows = [row for row in page.splitlines() if f"`{one.name}`" in row]
+        marks = "" if one.grade is None else f"| {one.close:g} | {one.usable:g} |"
+        assert any(marks in row for row in rows), one.name
+
+
 def values(comparison: Comparison) -> dict[str, float]:
     return {one.name: one.value for one in comparison.measures}
 
@@ -151,6 +160,7 @@ def test_every_kind_of_model(name: str, tmp_path: Path) -> None:
         if not one.name.startswith(("perplexity", "greedy_first")):
             assert one.value == pytest.approx(perfect[one.better], abs=1e-6), one.name
     assert values(other) != values(same)
+    check_page(same)
     assert ElementTree.fromstring(draw(found)).tag.endswith("svg")
     assert json.dumps(found.as_dict(), allow_nan=False)
 

@@ -13,12 +13,14 @@ from packhorse.cli.lines import open_lines
 from packhorse.cli.progress import count_progress
 from packhorse.evaluation import Comparison, Evaluation, draw, evaluate
 from packhorse.evaluation.measures import GRADES
+from packhorse.evaluation.task import Task
 
 EXIT_BELOW = 3  # all was measured, and a mark was missed
 _JSON_LINES = (".jsonl", ".ndjson")
+_MOST = Task.default_count  # lines that are read; some tasks take fewer
 
 
-def read_texts(file: Path, errors: str, count: int | None) -> list[Any]:
+def read_texts(file: Path, errors: str, count: int) -> list[Any]:
     """The first `count` lines of a file that are not empty; of JSON lines, what they hold."""
     as_json = file.suffix.lower() in _JSON_LINES
     found: list[Any] = []
@@ -27,7 +29,7 @@ def read_texts(file: Path, errors: str, count: int | None) -> list[Any]:
             for text, number in zip(lines.texts, lines.numbers, strict=True):
                 if text.strip():
                     found.append(_parsed(text, file, number) if as_json else text)
-            if count is not None and len(found) >= count:
+            if len(found) >= count:
                 break
         reader.note()
     return found[:count]
@@ -97,7 +99,7 @@ def run(
     given: dict[str, Any] = {}
     if file is not None:
         source = "stdin" if str(file) == "-" else str(file)
-        given = {"texts": read_texts(file, errors, count), "source": source}
+        given = {"texts": read_texts(file, errors, count or _MOST), "source": source}
     load = dict(load)
     dtypes = [name for name in load.pop("dtype", "").split(",") if name]
     with count_progress("comparing") as report:

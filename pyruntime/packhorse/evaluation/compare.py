@@ -63,20 +63,21 @@ def _choose_task(model: ModelPath, spec: Mapping[str, Any], load: Mapping[str, A
 
 
 def _choose_dtypes(
-    model: ModelPath, spec: Mapping[str, Any], stored: str, device: str, generation: bool
+    model: ModelPath, stored: str, device: str, reading: Mapping[str, Any], kv_tokens: int
 ) -> list[str]:
     """All but float32 that the device and the files have."""
-    if _is_quantized(stored):
-        return [stored]
     found = []
-    for dtype in dtypes_of(device):
-        if dtype == "float32":
+    for name in dtypes_of(device):
+        try:
+            dtype = choose_dtype(name, device, stored)
+        except ValueError:  # the files have their weights in another form
             continue
         try:
-            plan_memory(spec, device, dtype, kv_tokens=64 if generation else 0)  # type: ignore[arg-type]
+            plan_memory(model, device, dtype, kv_tokens=kv_tokens, **reading)
         except RuntimeError:  # this processor has no arithmetic of it
             continue
-        found.append(dtype)
+        if name != "float32":
+            found.append(name)
     if not found:
         raise RuntimeError(f"{fspath(model)}: {device} has no dtype to compare with float32")
     return found
@@ -132,8 +133,8 @@ def evaluate(
         )
     chosen = _TASKS[task or _choose_task(model, checkpoint.spec, load)]()
     if not dtypes:
-        generation = chosen.name == "generate"
-        dtypes = _choose_dtypes(model, checkpoint.spec, stored, device, generation)
+        kv_tokens = chosen.load["kv_tokens"]
+        dtypes = _choose_dtypes(model, stored, device, reading, kv_tokens)
     count = chosen.default_count if count is None else count
     if texts is None:
         texts = [passage.text for passage in read_passages(count)]
