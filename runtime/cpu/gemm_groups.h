@@ -31,8 +31,8 @@ size_t packed_groups_bytes(int64_t in_features, int64_t out_features, const Weig
 void pack_groups_weight(const GroupedWeight& weight, int64_t in_features, int64_t out_features,
                         const WeightGroups& groups, void* packed, ThreadPool& pool);
 
-/// Makes a dense layer that takes x in blocks: Block::x, x_scales and x_sums are what QuantizeBlocks
-/// writes.
+/// Makes a dense layer that takes x in blocks: Block::x, x_scales and x_sums are what
+/// QuantizeBlocks writes.
 std::unique_ptr<Gemm> make_groups_gemm(const DenseShape& shape);
 
 }  // namespace packhorse::cpu

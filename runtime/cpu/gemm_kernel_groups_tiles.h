@@ -85,8 +85,7 @@ template <int bits, int span, int rows, int vectors>
       for (int i = 0; i < rows; ++i) {
         const int32_t* of_row = x_sums + i * 2 * task.blocks;
         const int32_t sum = span == 16 ? of_row[s] : of_row[2 * s] + of_row[2 * s + 1];
-        const Vec offset =
-            splat(x_scales[i * task.blocks + block] * static_cast<float>(sum));
+        const Vec offset = splat(x_scales[i * task.blocks + block] * static_cast<float>(sum));
         for (int v = 0; v < vectors; ++v) {
           const Vec minimum = load_half(scales + of_vectors + 2 * (begin + v * kWidth));
           whole[i][v] = fma(minimum, offset, whole[i][v]);

@@ -112,8 +112,9 @@ Gemm::Block Chain::block(const Layer& layer, int64_t rows, const Source& from, c
 Source Chain::quantize(const void* from, int64_t stride, int64_t rows, const Quantized& to) const {
   const CpuTimer timer(CpuPart::kQuantize);
   if (to.blocks > 0) {
-    kernels.quantize_blocks[index_of(sizes.floats)](
-        {from, stride, rows, to.features, reinterpret_cast<int8_t*>(to.values), to.scales, to.sums});
+    kernels.quantize_blocks[index_of(sizes.floats)]({from, stride, rows, to.features,
+                                                     reinterpret_cast<int8_t*>(to.values),
+                                                     to.scales, to.sums});
     return to.source();
   }
   kernels.quantize_rows[index_of(sizes.floats)]({from, stride, rows, to.features,

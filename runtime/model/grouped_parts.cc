@@ -38,11 +38,10 @@ GroupedTensor::GroupedTensor(const TensorReader& reader, const std::string& of, 
       tensor.shape[1] == bytes) {
     return;
   }
-  throw InvalidArgument(concat("weights: tensor '", name, "' is ",
-                               tensor.rank == 0 ? "missing" : tensor.describe(),
-                               ", expected uint8[", rows, ", ", bytes, "]: ", columns,
-                               " values of ", groups.bits, " bits in groups of ", groups.size,
-                               ", as 'quantized' of the spec says"));
+  throw InvalidArgument(
+      concat("weights: tensor '", name, "' is ", tensor.rank == 0 ? "missing" : tensor.describe(),
+             ", expected uint8[", rows, ", ", bytes, "]: ", columns, " values of ", groups.bits,
+             " bits in groups of ", groups.size, ", as 'quantized' of the spec says"));
 }
 
 GroupedLayer::GroupedLayer(int64_t out_features, int64_t in_features, const WeightGroups& groups)

@@ -15,8 +15,8 @@ namespace packhorse {
 WeightGroups common_groups(const WeightGroups& a, const WeightGroups& b);
 
 /// A matrix of the source in groups: uint8 [rows, bytes of a row]. A row is its values, one byte
-/// each or, of 4 bits, two in a byte with the even column in the low half; then its scales and, where
-/// there are any, its minima, as little-endian float16.
+/// each or, of 4 bits, two in a byte with the even column in the low half; then its scales and,
+/// where there are any, its minima, as little-endian float16.
 struct GroupedTensor {
   /// Throws InvalidArgument unless the tensor exists and has this shape.
   GroupedTensor(const TensorReader& reader, const std::string& name, int64_t rows, int64_t columns,

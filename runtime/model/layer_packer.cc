@@ -173,8 +173,7 @@ LinearWeight LayerPacker::take_linear(const std::string& name, int64_t out_featu
 
 LinearWeight LayerPacker::linear(const std::string& name, const std::vector<Part>& parts,
                                  int64_t out_features, const Spread& columns, int64_t in_features,
-                                 const LinearFormat& asked,
-                                 const std::vector<FusedTensor>& fused) {
+                                 const LinearFormat& asked, const std::vector<FusedTensor>& fused) {
   const LinearFormat format = format_of(parts, columns, in_features, asked);
   void* packed = nullptr;
   LinearWeight result = take_linear(name, out_features, in_features, format, packed);
@@ -205,8 +204,8 @@ LinearFormat LayerPacker::format_of(const std::vector<Part>& parts, const Spread
   }
   if (columns.size != columns.stride && columns.extent != columns.size) {
     throw InvalidArgument(concat("weights: '", parts.front().name, "' is quantised in groups of ",
-                                 groups.size, " input features, but ", columns.size,
-                                 " of every ", columns.stride, " of its ", in_features,
+                                 groups.size, " input features, but ", columns.size, " of every ",
+                                 columns.stride, " of its ", in_features,
                                  " features are padded; load this model with a dtype of floats"));
   }
   return backend_.packer->grouped_format(groups, precision_.floats());

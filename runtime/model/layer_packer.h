@@ -167,8 +167,8 @@ class LayerPacker {
             const Spread& columns, const std::vector<FusedTensor>& fused, void* packed);
   // The format of a layer: that of its parts together, where the model has them in groups, else
   // `format`.
-  LinearFormat format_of(const std::vector<Part>& parts, const Spread& columns,
-                         int64_t in_features, const LinearFormat& format) const;
+  LinearFormat format_of(const std::vector<Part>& parts, const Spread& columns, int64_t in_features,
+                         const LinearFormat& format) const;
   // Likewise assembles parts that are quantised in groups.
   void pack_groups(const LinearWeight& weight, const LinearFormat& format,
                    const std::vector<Part>& parts, const Spread& columns,

@@ -13,9 +13,8 @@ constexpr const char* kDecoder = "lm.decoder";
 std::vector<std::vector<std::string>> sets_of_block(bool gated) {
   std::vector<std::string> feed_forward = {"ffn.up", "ffn.down"};
   if (gated) feed_forward.insert(feed_forward.begin(), "ffn.gate");
-  return {{"attention.query", "attention.key", "attention.value"},
-          {"attention.output"},
-          feed_forward};
+  return {
+      {"attention.query", "attention.key", "attention.value"}, {"attention.output"}, feed_forward};
 }
 
 WeightGroups parse_groups(Fields& fields) {

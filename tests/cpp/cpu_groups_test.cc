@@ -1,6 +1,5 @@
 // Tests dense layers whose weights are quantised in groups.
 #include "cpu/gemm_groups.h"
-
 #include "cpu_test.h"
 
 namespace packhorse::cpu_test {

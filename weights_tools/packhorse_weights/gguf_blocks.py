@@ -130,7 +130,8 @@ def values_of_q5_k(blocks: Bytes) -> Bytes:
     whole = values.reshape(-1, 8, 32)
     shifts = np.arange(8, dtype=np.uint8)[:, None]
     fifth = (blocks[:, 16:48].reshape(-1, 1, 32) >> shifts) & 1
-    return np.bitwise_or(whole, fifth << 4, out=whole)
+    np.bitwise_or(whole, fifth << 4, out=whole)
+    return whole
 
 
 def _q5_k(blocks: Bytes, out: Floats) -> None:

@@ -52,7 +52,7 @@ def pack_rows(form: GroupFormat, rows: Grouped, name: str) -> Bytes:
     if form.bits == 4:
         if values.shape[1] % 2:
             values = np.pad(values, ((0, 0), (0, 1)))
-        values = values[:, ::2] | values[:, 1::2] << 4
+        values = values[:, ::2] | values[:, 1::2] << np.uint8(4)
     parts = [values]
     for numbers in (rows.scales, rows.minima)[: 1 + form.minima]:
         assert numbers is not None
@@ -78,8 +78,10 @@ def unpack_rows(form: GroupFormat, packed: Bytes, columns: int) -> NDArray[np.fl
     of_column = np.arange(columns) // form.size
     scales = halves[:, of_column]
     if form.minima:
-        return values * scales + halves[:, groups + of_column]
-    return (values.astype(np.float32) - np.float32(1 << (form.bits - 1))) * scales
+        floats: NDArray[np.float32] = values * scales + halves[:, groups + of_column]
+    else:
+        floats = (values.astype(np.float32) - np.float32(1 << (form.bits - 1))) * scales
+    return floats
 
 
 class GroupedTensor(LazyTensor):

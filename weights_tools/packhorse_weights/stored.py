@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.grouped import GroupedTensor, GroupFormat, PackedTensor, TransposedTensor
-from packhorse_weights.layout import STACKS, TRANSPOSED, Spec, num_weight_sets
+from packhorse_weights.layout import STACKS, TRANSPOSED, Spec
 from packhorse_weights.tensor import LazyTensor, Tensor
 
 # What `dtype` is called that keeps them.
@@ -29,7 +29,8 @@ def _matrix(tensor: Tensor) -> GroupedTensor | None:
 def _sets(spec: Spec) -> list[tuple[str, ...]]:
     """The layers of a block that are kept together or not at all."""
     ffn = ("ffn.gate", "ffn.up", "ffn.down")
-    output = () if spec["head_dim"] % _HEAD_MULTIPLE else ("attention.output",)
+    head = spec.get("head_dim") or spec["hidden_size"] // spec["num_heads"]
+    output = () if head % _HEAD_MULTIPLE else ("attention.output",)
     return [
         ("attention.query", "attention.key", "attention.value"),
         output,
@@ -48,18 +49,17 @@ def _find(spec: Spec, tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, Gro
         for part in STACKS.get(layer, (layer,)):
             found[f"layers.{number}.{part}"] = (name, matrix.form)
     kept: dict[str, tuple[str, GroupFormat]] = {}
-    for i in range(num_weight_sets(spec) if spec["num_layers"] else 0):
+    numbers = {name.split(".")[1]: None for name in found}  # in their order
+    for number in numbers:
         for members in _sets(spec):
-            names = [f"layers.{i}.{member}" for member in members]
+            names = [f"layers.{number}.{member}" for member in members]
             if all(name in found for name in names):
                 kept.update((name, found[name]) for name in names)
-    lm = spec.get("heads", {}).get("lm")
-    if lm is not None:
-        name = f"{DECODER}.weight"
-        if name not in tensors:
-            name = "embeddings.word"  # the decoder is tied to it
-        if (matrix := _matrix(tensors[name])) is not None:
-            kept[DECODER] = (name, matrix.form)
+    if "lm" in spec.get("heads", {}):
+        # A decoder without a tensor of its own is tied to the table.
+        names = [name for name in (f"{DECODER}.weight", "embeddings.word") if name in tensors]
+        if names and (matrix := _matrix(tensors[names[0]])) is not None:
+            kept[DECODER] = (names[0], matrix.form)
     return kept
 
 
@@ -108,18 +108,26 @@ def read_stored(
     with `GroupedTensor`s for these. Raises CheckpointError where the two do not fit."""
     if "quantized" not in spec:
         return spec, dict(tensors)
-    forms: dict[str, GroupFormat] = {}
     try:
-        for entry in spec["quantized"]:
-            form = GroupFormat(int(entry["bits"]), int(entry["group"]), bool(entry["minima"]))
-            if form.bits not in (4, 8) or form.size < 1:
-                raise ValueError
-            forms |= dict.fromkeys(map(str, entry["layers"]), form)
-    except (TypeError, ValueError, LookupError) as error:
+        return _read_stored(spec, tensors, where)
+    except (TypeError, ValueError, LookupError, AttributeError, ZeroDivisionError) as error:
+        if isinstance(error, CheckpointError):
+            raise
         raise CheckpointError(
             f"{where}: packhorse.json: quantized: expected a list of objects with bits, group, "
-            "minima and layers"
+            "minima and layers, and the sizes of these layers"
         ) from error
+
+
+def _read_stored(
+    spec: Spec, tensors: Mapping[str, Tensor], where: str
+) -> tuple[Spec, dict[str, Tensor]]:
+    forms: dict[str, GroupFormat] = {}
+    for entry in spec["quantized"]:
+        form = GroupFormat(int(entry["bits"]), int(entry["group"]), bool(entry["minima"]))
+        if form.bits not in (4, 8) or form.size < 1:
+            raise ValueError
+        forms |= dict.fromkeys(map(str, entry["layers"]), form)
     found = dict(tensors)
     for name, tensor in tensors.items():
         layer = name.removesuffix(".weight")
@@ -146,5 +154,6 @@ def _columns(spec: Spec, layer: str) -> int:
     if layer == DECODER:
         return int(spec.get("embedding_size") or hidden)
     if layer.endswith(".attention.output"):
-        return int(spec["num_heads"] * spec["head_dim"])
+        head = spec.get("head_dim") or hidden // int(spec["num_heads"])
+        return int(spec["num_heads"]) * int(head)
     return int(spec["intermediate_size"]) if layer.endswith(".ffn.down") else hidden

@@ -77,12 +77,14 @@ def _unpack(words: NDArray[np.int32], bits: int) -> Bytes:
     """The values in the words of a matrix, [rows, columns * 32 / bits], from the lowest bits up."""
     shifts = np.arange(0, 32, bits, dtype=np.uint32)
     values = words.view(np.uint32)[..., None] >> shifts & np.uint32((1 << bits) - 1)
-    return values.astype(np.uint8).reshape(len(words), -1)
+    found: Bytes = values.astype(np.uint8).reshape(len(words), -1)
+    return found
 
 
 def _unpack_awq(words: NDArray[np.int32]) -> Bytes:
     values = _unpack(words, 4).reshape(len(words), -1, 8)
-    return values[:, :, _AWQ_PLACES].reshape(len(words), -1)
+    in_order: Bytes = values[:, :, _AWQ_PLACES].reshape(len(words), -1)
+    return in_order
 
 
 def _read(parts: Mapping[str, Tensor], settings: _Settings) -> _Layer:
@@ -156,7 +158,7 @@ def _check(name: str, parts: Mapping[str, Tensor], settings: _Settings) -> tuple
     else:
         columns, rows = words[0] * per_word, words[1]
     groups = 1 if settings.group == -1 else -(-columns // settings.group)
-    expected = {
+    expected: dict[str, tuple[str, tuple[int, ...]]] = {
         "qweight": ("int32", words),
         "qzeros": ("int32", (groups, rows // per_word)),
         "scales": (parts["scales"].dtype, (groups, rows)),
