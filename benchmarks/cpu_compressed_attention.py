@@ -94,7 +94,7 @@ def write(folder: Path, layers: torch.nn.ModuleList, word: np.ndarray) -> Path:
             "rope": {"theta": THETA, "dims": HEAD_DIM // 2},
         },
         "ffn": {"kind": "plain", "activation": "relu", "up_bias": False, "down_bias": False},
-        "embedding": {"pooling": "mean"},
+        "embedding": {"pooling": "mean", "normalize": False},
     }
     ones = np.ones(WIDTH, np.float32)
     tensors = {"embeddings.word": word, "final_norm.weight": ones}

@@ -40,7 +40,7 @@ class PagedKeys final : public KeySource {
  public:
   /// `layers` holds the cache of each layer of the stack, `latents` that of each with compressed
   /// attention or nothing. Both outlive the object.
-  PagedKeys(std::span<const KvPages> layers, std::span<const LatentPages> latents)
+  PagedKeys(std::span<const KvPages> layers, std::span<const LatentPages> latents = {})
       : layers_(layers), latents_(latents) {}
 
   Keys keys(size_t layer, const Keys& own) override {

@@ -630,8 +630,7 @@ void Ops::add_scaled(const AddScaledArgs& args) {
 }
 
 void Ops::do_add_scaled(const AddScaledArgs&) {
-  throw RuntimeError(
-      "this device does not scale residuals (residual_scales of a spec); the CPU does");
+  fail("add_scaled", "this device does not have it");
 }
 
 }  // namespace packhorse

@@ -44,6 +44,8 @@ class PACKHORSE_API Ops {
   /// keys. If so, weights are laid out that way when they are loaded. Scores do not change, because
   /// they are sums over all columns of a head.
   virtual bool interleaves_heads() const { return false; }
+  /// Whether the device has `add_scaled`.
+  virtual bool scales_residuals() const { return false; }
   /// The number of columns of RotationArgs::out.
   virtual int64_t rotation_columns(int64_t dims) const { return dims; }
 

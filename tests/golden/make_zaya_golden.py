@@ -11,11 +11,14 @@ lies in its golden.npz. Beside that:
     block_input, block_output   [T, hidden_size] of the attention of layer 0
     chosen                      [layers, experts + 1] how often each class was chosen
 
-transformers before 5 does not have this family. Weights are float32.
+transformers before 5 does not have this family. Weights are float32. All results are of the model
+that was saved: one that transformers loads has -1 as the balance of the class without an expert,
+whatever the file says, so that no token takes that class.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 from typing import Any
 
@@ -138,10 +141,9 @@ def make() -> None:
     counting(model, counts)
     logits = generation.logits_of(model, sequences)
     chosen = counts.copy()
-    generation.cast(model, torch.bfloat16)
-    error = generation.logits_of(model, sequences) - logits
-    model = transformers.ZayaForCausalLM.from_pretrained(folder, attn_implementation="eager")
-    model.eval()
+    half = copy.deepcopy(model)
+    generation.cast(half, torch.bfloat16)
+    error = generation.logits_of(half, sequences) - logits
     found = [generation.draw_prompt(model, length, random) for length in generation.PROMPTS]
     np.savez_compressed(
         folder / "golden.npz",

@@ -29,8 +29,9 @@ SIZES = [
 @pytest.fixture
 def on(device: str, precision: Precision) -> Any:
     if device != "cpu":
+        given = make(np.random.default_rng(0), precision, [1])
         with pytest.raises(RuntimeError, match="compressed convolutional attention"):
-            ops.convolve_heads(**make(np.random.default_rng(0), precision, [1]), device=device)
+            ops.convolve_heads(**given, device=device, dtype=precision.name)
         pytest.skip("the CPU alone has this operator")
     return {"device": device, "dtype": precision.name}
 

@@ -45,8 +45,12 @@ SPECS: dict[str, Spec] = {
 @pytest.fixture(autouse=True)
 def on_cpu(device: str) -> None:
     if device != "cpu":
-        with pytest.raises(RuntimeError, match="mixtures of experts"):
-            packhorse.plan_memory(tiny_spec(**SPECS["mixture"]), device=device, dtype="bfloat16")
+        for name, message in (
+            ("mixture", "mixtures of experts"),
+            ("scaled-residuals", "residuals"),
+        ):
+            with pytest.raises(RuntimeError, match=message):
+                packhorse.plan_memory(tiny_spec(**SPECS[name]), device=device, dtype="bfloat16")
         pytest.skip("the CPU alone computes mixtures")
 
 
