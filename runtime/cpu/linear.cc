@@ -26,6 +26,18 @@ struct Split {
   int64_t first_row, rows;
 };
 
+ReadAhead::Range bytes_of(const LinearWeight& weight) {
+  return {static_cast<const char*>(weight.data),
+          weight.in_features * weight.out_features * static_cast<int64_t>(size_of(weight.dtype))};
+}
+
+// Which of `count` places a task takes, if the places are divided into streams of nearly equal
+// length, and tasks in their order take the next place of one stream after another.
+int64_t place_in_stream(int64_t task, int64_t count, int64_t streams) {
+  const int64_t stream = task % streams;
+  return stream * (count / streams) + std::min(stream, count % streams) + task / streams;
+}
+
 struct Layer {
   const Gemm* gemm = nullptr;
   const LinearWeight* weight = nullptr;
@@ -42,6 +54,7 @@ struct Chain {
   RowsEnd end;
   const Sizes& sizes;
   const Scratch& scratch;
+  GemmSet& gemms;
   const Kernels& kernels;
   ThreadPool& pool;
 
@@ -190,9 +203,14 @@ void Chain::run() const {
     int64_t width = layer.gemm->columns_at_once(most_rows);
     if (most_rows <= kFewRows) {
       width *= std::max<int64_t>(1, all / (width * kTasksPerThread * pool.threads()));
+      pool.read_ahead(gemms.weight_order().after(bytes_of(*layer.weight)));
     }
-    step((all + width - 1) / width, [&](const Split& split, int64_t task, int worker) {
-      const int64_t begin = task * width;
+    // Tasks are claimed in turns. So each thread gets columns that lie one after another, and finds
+    // those that it has prefetched.
+    const int64_t tasks = (all + width - 1) / width;
+    const int64_t streams = most_rows <= kFewRows ? pool.threads() : 1;
+    step(tasks, [&](const Split& split, int64_t task, int worker) {
+      const int64_t begin = place_in_stream(task, tasks, streams) * width;
       body(split, begin, std::min(width, all - begin), worker);
     });
   };
@@ -278,6 +296,7 @@ void linear(const LinearArgs& args, GemmSet& gemms, const Kernels& kernels, Thre
         .end = end,
         .sizes = sizes,
         .scratch = scratch,
+        .gemms = gemms,
         .kernels = kernels,
         .pool = pool}
       .run();
@@ -298,6 +317,7 @@ void feed_forward(const FeedForwardArgs& args, GemmSet& gemms, const Kernels& ke
         .end = end,
         .sizes = sizes,
         .scratch = scratch,
+        .gemms = gemms,
         .kernels = kernels,
         .pool = pool}
       .run();
