@@ -26,16 +26,12 @@ struct Split {
   int64_t first_row, rows;
 };
 
-ReadAhead::Range bytes_of(const LinearWeight& weight) {
+// Where a packed weight lies, without scales.
+ReadAhead::Range range_of(const LinearWeight& weight) {
+  const int64_t bits = weight.groups.bits != 0 ? weight.groups.bits
+                                               : static_cast<int64_t>(8 * size_of(weight.dtype));
   return {static_cast<const char*>(weight.data),
-          weight.in_features * weight.out_features * static_cast<int64_t>(size_of(weight.dtype))};
-}
-
-// Which of `count` places a task takes, if the places are divided into streams of nearly equal
-// length, and tasks in their order take the next place of one stream after another.
-int64_t place_in_stream(int64_t task, int64_t count, int64_t streams) {
-  const int64_t stream = task % streams;
-  return stream * (count / streams) + std::min(stream, count % streams) + task / streams;
+          weight.in_features * weight.out_features * bits / 8};
 }
 
 struct Layer {
@@ -125,8 +121,9 @@ Gemm::Block Chain::block(const Layer& layer, int64_t rows, const Source& from, c
 Source Chain::quantize(const void* from, int64_t stride, int64_t rows, const Quantized& to) const {
   const CpuTimer timer(CpuPart::kQuantize);
   if (to.blocks > 0) {
-    kernels.quantize_blocks[index_of(sizes.floats)](
-        {from, stride, rows, to.features, reinterpret_cast<int8_t*>(to.values), to.scales, to.sums});
+    kernels.quantize_blocks[index_of(sizes.floats)]({from, stride, rows, to.features,
+                                                     reinterpret_cast<int8_t*>(to.values),
+                                                     to.scales, to.sums});
     return to.source();
   }
   kernels.quantize_rows[index_of(sizes.floats)]({from, stride, rows, to.features,
@@ -203,7 +200,7 @@ void Chain::run() const {
     int64_t width = layer.gemm->columns_at_once(most_rows);
     if (most_rows <= kFewRows) {
       width *= std::max<int64_t>(1, all / (width * kTasksPerThread * pool.threads()));
-      pool.read_ahead(gemms.weight_order().after(bytes_of(*layer.weight)));
+      pool.read_ahead(gemms.weight_order().after(range_of(*layer.weight)));
     }
     // Tasks are claimed in turns. So each thread gets columns that lie one after another, and finds
     // those that it has prefetched.
