@@ -295,7 +295,7 @@ inline constexpr int64_t paged_scratch_floats(int64_t head_dim) {
 /// Where the softmax of a tile's rows stands after some keys: the maximum of the scores, the sum of
 /// exp(score - maximum), and that of exp(score - maximum) times values.
 struct SoftmaxState {
-  float* sums = nullptr;  // [head_dim, stride]
+  float* sums = nullptr;  // [head_dim, stride], or of up to 8 rows [rows, head_dim]
   float* maximum = nullptr;
   float* denominator = nullptr;
   int64_t stride = 0;
