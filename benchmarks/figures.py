@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from html import escape
 from typing import Any
+
+from packhorse.evaluation.svg import document, line, text
 
 Json = dict[str, Any]
 
@@ -41,15 +42,6 @@ def ratio(slower: Json, faster: Json) -> float:
     return float(statistics.median(one / other for one, other in pairs))
 
 
-def _text(x: float, y: float, text: str, anchor: str = "middle", extra: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{extra}>{escape(text)}</text>'
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1) -> str:
-    ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
-    return f'<line {ends} stroke="{colour}" stroke-width="{width:g}"/>'
-
-
 def _ticks(low: float, high: float) -> list[float]:
     """The numbers 1, 2 and 5 times the powers of ten between low and high."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -79,17 +71,17 @@ def _panel(cases: list[Json], dtype: str, title: str) -> list[str]:
     def at_y(rate: float) -> float:
         return bottom - (bottom - TOP) * math.log(rate / low) / math.log(high / low)
 
-    parts = [_text((LEFT + right) / 2, 20, title, extra=' font-weight="bold"')]
+    parts = [text((LEFT + right) / 2, 20, title, extra=' font-weight="bold"')]
     for tick in _ticks(low, high):
-        parts += [_line(LEFT, at_y(tick), right, at_y(tick), "#dddddd")]
-        parts += [_text(LEFT - 5, at_y(tick) + 4, f"{tick:,.0f}", "end")]
+        parts += [line(LEFT, at_y(tick), right, at_y(tick), "#dddddd")]
+        parts += [text(LEFT - 5, at_y(tick) + 4, f"{tick:,.0f}", "end")]
     for i, case in enumerate(cases):
-        parts.append(_text(at_x(i), bottom + 15, str(case["max_length"]), extra=' font-size="9"'))
+        parts.append(text(at_x(i), bottom + 15, str(case["max_length"]), extra=' font-size="9"'))
     batches = [case["batch_size"] for case in cases]
     for batch in dict.fromkeys(batches):
         first, count = batches.index(batch), batches.count(batch)
         middle = (at_x(first) + at_x(first + count - 1)) / 2
-        parts.append(_text(middle, bottom + 32, f"{batch} text{'s' if batch > 1 else ''}"))
+        parts.append(text(middle, bottom + 32, f"{batch} text{'s' if batch > 1 else ''}"))
     for name, values in reversed(rates.items()):  # ours is drawn last, on top of the others
         colour, width = COLOURS[name], 2.5 if name == PACKHORSE else 1.2
         before: tuple[int, float] | None = None
@@ -99,7 +91,7 @@ def _panel(cases: list[Json], dtype: str, title: str) -> list[str]:
                 continue
             x, y = at_x(i), at_y(rate)
             if before and batches[before[0]] == batches[i]:
-                parts.append(_line(at_x(before[0]), at_y(before[1]), x, y, colour, width))
+                parts.append(line(at_x(before[0]), at_y(before[1]), x, y, colour, width))
             parts.append(
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{2 + width / 2:g}" fill="{colour}"/>'
             )
@@ -122,11 +114,7 @@ def plot(result: Json, models: Sequence[str] = ()) -> str:
     for i, (name, colour) in enumerate(COLOURS.items()):
         x, y = width - 92 * (len(COLOURS) - i), height - 10
         parts.append(f'<circle cx="{x:.1f}" cy="{y - 4:.1f}" r="4" fill="{colour}"/>')
-        parts.append(_text(x + 8, y, name, "start"))
+        parts.append(text(x + 8, y, name, "start"))
     note = "tokens/s (logarithmic), by batch size and longest text in tokens"
-    parts.append(_text(12, height - 10, note, "start"))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        'font-family="sans-serif" font-size="11">'
-        f'<rect width="{width}" height="{height}" fill="white"/>' + "\n".join(parts) + "</svg>\n"
-    )
+    parts.append(text(12, height - 10, note, "start"))
+    return document(width, height, parts)

@@ -30,7 +30,7 @@ import packhorse.ray
 import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
-from packhorse.cli.passages import read_passages
+from packhorse.evaluation.passages import read_passages
 from packhorse.ray.fragments import Fragment
 from packhorse.ray.places import Folder
 from packhorse.ray.worker import FragmentWorker, Job

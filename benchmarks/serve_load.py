@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 from figures import Json
 from packhorse import TextModel, pack
-from packhorse.cli.passages import read_passages
+from packhorse.evaluation.passages import read_passages
 from serve_servers import HERE, Running, infinity, packhorse, simple_fastapi
 
 CORES = len(os.sched_getaffinity(0))

@@ -58,8 +58,11 @@ if(SKBUILD)
   set(PACKHORSE_BUNDLE_DNNL ${PACKHORSE_WITH_CPU})
 endif()
 if(PACKHORSE_BUNDLE_DNNL)
-  execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libgomp.so.1
-                  OUTPUT_VARIABLE gomp OUTPUT_STRIP_TRAILING_WHITESPACE)
+  set(gomp "${PACKHORSE_GOMP}")  # of another system, in a wheel
+  if(NOT gomp)
+    execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libgomp.so.1
+                    OUTPUT_VARIABLE gomp OUTPUT_STRIP_TRAILING_WHITESPACE)
+  endif()
   get_filename_component(PACKHORSE_GOMP "${gomp}" REALPATH)
   if(NOT EXISTS "${PACKHORSE_GOMP}")
     message(FATAL_ERROR "libgomp.so.1, which oneDNN needs, not found beside ${CMAKE_CXX_COMPILER}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from packhorse.cli.passages import Passage, read_passages
+from packhorse.evaluation.passages import Passage, read_passages
 
 __all__ = ["Passage", "find_language_model", "find_model", "read_passages"]
 

@@ -17,7 +17,14 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 TEMPLATES = Path(__file__).with_suffix("")
-MODULES = ("packhorse", "packhorse.ops", "packhorse.text", "packhorse.ray", "packhorse_weights")
+MODULES = (
+    "packhorse",
+    "packhorse.ops",
+    "packhorse.text",
+    "packhorse.evaluation",
+    "packhorse.ray",
+    "packhorse_weights",
+)
 
 
 def public_names(module: ModuleType) -> list[str]:

@@ -7,7 +7,14 @@ model = packhorse.TextModel.load("model-folder")       # with the extra `text`
 vectors = model.embed(["a text", "another one"])
 """
 
+import sys
 from typing import TYPE_CHECKING, Any
+
+if "t" in sys.abiflags:
+    raise ImportError(
+        "packhorse does not support free-threaded builds of Python "
+        f"(this is {sys.version.partition(' ')[0]}t): use a build with the interpreter lock"
+    )
 
 from packhorse._device import DeviceArray
 from packhorse._session import available_devices

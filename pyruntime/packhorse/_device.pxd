@@ -51,6 +51,11 @@ cdef extern from "packhorse/device_array.h" namespace "packhorse" nogil:
         Int32Span prediction_rows
 
 
+cdef extern from "packhorse/_arrays.h" namespace "packhorse":
+    Int32Span int32_vector(object) except +
+    float* float_pointer(object) except +
+
+
 cdef extern from "packhorse/_dlpack.h" namespace "packhorse::dlpack":
     cdef cppclass Tensor:
         void* data

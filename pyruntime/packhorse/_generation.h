@@ -85,6 +85,11 @@ using Owned = std::unique_ptr<PyObject, decltype(&Py_DecRef)>;
 
 inline Owned own(PyObject* object) { return {object, &Py_DecRef}; }
 
+/// The text of a str, or null where there is none.
+inline const char* utf8(PyObject* text) {
+  return text == nullptr ? nullptr : PyUnicode_AsUTF8AndSize(text, nullptr);
+}
+
 /// The Python exception that is set, as one of ours: "TypeError: ...".
 [[noreturn]] inline void rethrow() {
   PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
@@ -93,14 +98,17 @@ inline Owned own(PyObject* object) { return {object, &Py_DecRef}; }
   const Owned owned_type = own(type), owned_value = own(value), owned_traceback = own(traceback);
   std::string message = "a mask of tokens raised an exception";
   if (value != nullptr) {
-    message = Py_TYPE(value)->tp_name;
+    const Owned name = own(PyObject_GetAttrString(type, "__name__"));
+    if (const char* bytes = utf8(name.get())) message = bytes;
     const Owned text = own(PyObject_Str(value));
-    const char* bytes = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+    const char* bytes = utf8(text.get());
     if (bytes != nullptr) message += std::string(": ") + bytes;
   }
   PyErr_Clear();
   throw RuntimeError(message);
 }
+
+constexpr int kWritable = 0x200;  // PyBUF_WRITE, which the stable interface has since 3.11
 
 /// The object of Python that Sampling.mask names.
 class PythonMask final : public TokenMask {
@@ -118,7 +126,7 @@ class PythonMask final : public TokenMask {
     const Locked locked;
     const Owned bytes =
         own(PyMemoryView_FromMemory(reinterpret_cast<char*>(words.data()),
-                                    static_cast<Py_ssize_t>(words.size_bytes()), PyBUF_WRITE));
+                                    static_cast<Py_ssize_t>(words.size_bytes()), kWritable));
     if (!bytes) rethrow();
     const Owned view = own(PyObject_CallMethod(bytes.get(), "cast", "s", "I"));
     if (!view) rethrow();

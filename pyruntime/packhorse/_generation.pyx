@@ -13,7 +13,7 @@ from libcpp.memory cimport make_shared, shared_ptr
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from packhorse._device cimport Int32Span, parse_device, parse_dtype
+from packhorse._device cimport Int32Span, int32_vector, parse_device, parse_dtype
 from packhorse._generation cimport *
 from packhorse._session cimport Weights, allocation_of
 
@@ -276,14 +276,12 @@ cdef class NativeGenerationSession:
         with nogil:  # the engine's thread may need the lock before it ends
             self.session.reset()
 
-    def submit(self, const int32_t[::1] ids not None, sampling, double timeout_s):
+    def submit(self, ids not None, sampling, double timeout_s):
         """`sampling`: packhorse.Sampling."""
         cdef NativeRequest request = NativeRequest()
         cdef CSampling settings = _sampling(sampling)
-        cdef Int32Span prompt
+        cdef Int32Span prompt = int32_vector(ids)
         cdef shared_ptr[CGenerationSession] session = self._open()
-        if ids.shape[0] > 0:
-            prompt = Int32Span(&ids[0], ids.shape[0])
         with nogil:
             request.request = deref(session).submit(prompt, settings, timeout_s)
         return request

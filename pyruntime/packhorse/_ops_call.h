@@ -2,10 +2,6 @@
 // there.
 #pragma once
 
-#include <pybind11/numpy.h>
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -21,21 +17,20 @@
 #include "core/format.h"
 #include "ops/backend.h"
 #include "ops/ops.h"
+#include "packhorse/_arrays.h"
+#include "packhorse/device_array.h"
 #include "packhorse/error.h"
 #include "packhorse/packed_tokens.h"
 
 namespace packhorse {
 
-namespace py = pybind11;
-
-// pybind11 converts other dtypes to these. packhorse.ops has checked and converted its arguments
-// before, so nothing is lost here.
-using FloatArray = py::array_t<float, py::array::c_style>;
-using IntArray = py::array_t<int32_t, py::array::c_style>;
+// packhorse.ops has converted its arguments to these before.
+using FloatArray = Array<float>;
+using IntArray = Array<int32_t>;
 
 /// A row-major array that lies on the device.
 struct DeviceView {
-  uintptr_t pointer;
+  uintptr_t pointer = 0;
   std::vector<int64_t> shape;
   std::string dtype;
 };
@@ -54,8 +49,7 @@ struct SharedBackend {
 template <class Array>
 std::vector<int64_t> shape_of(const std::variant<DeviceView, Array>& array) {
   if (const auto* view = std::get_if<DeviceView>(&array)) return view->shape;
-  const Array& host = std::get<Array>(array);
-  return {host.shape(), host.shape() + host.ndim()};
+  return std::get<Array>(array).shape();
 }
 
 template <class Array>
@@ -206,7 +200,7 @@ class Call {
   /// The matrix as an array on the host, of the dtype that it has.
   template <class Array>
   Array download(const TensorView& matrix) {
-    Array host({matrix.rows(), matrix.columns()});
+    Array host(matrix.rows(), matrix.columns());
     const DownloadScope downloads(device_);
     device_.download(host.mutable_data(), matrix.data, static_cast<size_t>(host.nbytes()));
     device_.synchronize();
@@ -304,10 +298,11 @@ class Call {
       device_.synchronize();
       auto array = std::make_unique<std::shared_ptr<DeviceArray>>(
           std::make_shared<OwnedArray>(shared_, take_memory_of(rows), rows, stream_));
-      py::capsule capsule(array.get(), "DeviceArray", [](PyObject* self) {
-        delete static_cast<std::shared_ptr<DeviceArray>*>(
-            PyCapsule_GetPointer(self, "DeviceArray"));
-      });
+      auto capsule =
+          py::object::steal(PyCapsule_New(array.get(), "DeviceArray", [](PyObject* self) {
+            delete static_cast<std::shared_ptr<DeviceArray>*>(
+                PyCapsule_GetPointer(self, "DeviceArray"));
+          }));
       static_cast<void>(array.release());
       return capsule;
     }
@@ -316,7 +311,7 @@ class Call {
       ops_.cast({.x = rows, .out = converted});
       rows = converted;
     }
-    FloatArray host({rows.rows(), rows.columns()});
+    FloatArray host(rows.rows(), rows.columns());
     const DownloadScope downloads(device_);
     device_.download(host.mutable_data(), rows.data, static_cast<size_t>(host.nbytes()));
     device_.synchronize();

@@ -11,7 +11,7 @@
 
 namespace packhorse {
 
-using LongArray = py::array_t<uint64_t, py::array::c_style>;
+using LongArray = Array<uint64_t>;
 
 /// Settings of n rows, a column for each, and what rows share.
 struct SampleInput {

@@ -11,16 +11,17 @@ from cython.operator cimport dereference as deref
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libcpp.utility cimport move
 
-from packhorse._device cimport DeviceArray, hold, parse_device, parse_dtype
+from packhorse._device cimport (
+    DeviceArray,
+    float_pointer,
+    hold,
+    int32_vector,
+    parse_device,
+    parse_dtype,
+)
 from packhorse._session cimport *
 
 from packhorse.dtypes import native_dtype
-
-
-cdef Int32Span _span(const int32_t[::1] values):
-    if values is None or values.shape[0] == 0:
-        return Int32Span()
-    return Int32Span(&values[0], values.shape[0])
 
 
 cdef SessionOptions _options(given) except *:
@@ -111,19 +112,15 @@ cdef _plan(const CMemoryPlan& plan):
     return allocation_of(plan.weights), allocation_of(plan.arena)
 
 
-cdef float* _pointer(array) except? NULL:
-    return <float*> <uintptr_t> array.ctypes.data if array is not None else NULL
-
-
-cdef CPackedTokens _host_batch(const int32_t[::1] ids, const int32_t[::1] cu_seqlens,
-                               const int32_t[::1] type_ids, const int32_t[::1] position_ids,
-                               const int32_t[::1] rows):
+cdef CPackedTokens _host_batch(ids, cu_seqlens,
+                               type_ids, position_ids,
+                               rows):
     cdef CPackedTokens batch
-    batch.ids = _span(ids)
-    batch.cu_seqlens = _span(cu_seqlens)
-    batch.type_ids = _span(type_ids)
-    batch.position_ids = _span(position_ids)
-    batch.prediction_rows = _span(rows)
+    batch.ids = int32_vector(ids)
+    batch.cu_seqlens = int32_vector(cu_seqlens)
+    batch.type_ids = int32_vector(type_ids)
+    batch.position_ids = int32_vector(position_ids)
+    batch.prediction_rows = int32_vector(rows)
     return batch
 
 
@@ -131,7 +128,7 @@ cdef const int32_t* _address(value) except? NULL:
     return <const int32_t*> <uintptr_t> value
 
 
-cdef CDeviceTokens _device_batch(batch, const int32_t[::1] rows) except *:
+cdef CDeviceTokens _device_batch(batch, rows) except *:
     """Converts `batch`, a tuple (ids, cu_seqlens, type_ids, position_ids, T, B). The first four are
     addresses, 0 where there is no array."""
     cdef CDeviceTokens tokens
@@ -140,7 +137,7 @@ cdef CDeviceTokens _device_batch(batch, const int32_t[::1] rows) except *:
     tokens.type_ids = _address(batch[2])
     tokens.position_ids = _address(batch[3])
     tokens.num_tokens, tokens.num_sequences = batch[4], batch[5]
-    tokens.prediction_rows = _span(rows)
+    tokens.prediction_rows = int32_vector(rows)
     return tokens
 
 
@@ -169,7 +166,7 @@ cdef RunOutputs _host_outputs(arrays) except *:
     cdef RunOutputs outputs
     cdef size_t i
     for i in range(kOutputNames.size()):
-        outputs[i] = _pointer(arrays.get(kOutputNames[i].decode()))
+        outputs[i] = float_pointer(arrays.get(kOutputNames[i].decode()))
     return outputs
 
 
@@ -240,9 +237,9 @@ cdef class NativeSession:
         with nogil:
             session.reset()
 
-    def run(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
-            const int32_t[::1] type_ids, const int32_t[::1] position_ids,
-            const int32_t[::1] rows, arrays):
+    def run(self, ids not None, cu_seqlens not None,
+            type_ids, position_ids,
+            rows, arrays):
         """Runs a batch in host memory and writes its outputs to `arrays` (see _host_outputs).
         `rows` are the tokens whose predictions are wanted, or None."""
         cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids, rows)
@@ -255,7 +252,7 @@ cdef class NativeSession:
         finally:
             self._end()
 
-    def run_from_device(self, batch, const int32_t[::1] rows, uintptr_t stream, arrays):
+    def run_from_device(self, batch, rows, uintptr_t stream, arrays):
         """Runs a batch that lies on the device and writes its outputs to `arrays`. `batch` is as in
         _device_batch."""
         cdef CDeviceTokens tokens = _device_batch(batch, rows)
@@ -264,9 +261,9 @@ cdef class NativeSession:
         with nogil:
             deref(session).run(tokens, outputs, stream)
 
-    def run_to_device(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
-                      const int32_t[::1] type_ids, const int32_t[::1] position_ids,
-                      const int32_t[::1] rows, outputs, uintptr_t stream):
+    def run_to_device(self, ids not None, cu_seqlens not None,
+                      type_ids, position_ids,
+                      rows, outputs, uintptr_t stream):
         """Runs a batch in host memory; its outputs stay on the device. Returns {name: DeviceArray}
         for the names in `outputs`."""
         cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids, rows)
@@ -277,7 +274,7 @@ cdef class NativeSession:
             results = deref(session).run_on_device(batch, wanted, stream)
         return _device_arrays(results)
 
-    def run_on_device(self, batch, const int32_t[::1] rows, owner, outputs, uintptr_t stream):
+    def run_on_device(self, batch, rows, owner, outputs, uintptr_t stream):
         """Runs a batch that lies on the device; its outputs stay there. `owner` keeps the arrays of
         the batch alive and is held until they have been read."""
         cdef CDeviceTokens tokens = _device_batch(batch, rows)
@@ -299,7 +296,7 @@ cdef class NativeSession:
         with nogil:
             deref(session).wait_for(stream)
 
-    def time_encoder(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
+    def time_encoder(self, ids not None, cu_seqlens not None,
                      int samples, int launches=10):
         """Returns the milliseconds that the device takes for the encoder: `samples` numbers, each
         the mean of `launches` runs."""
@@ -314,8 +311,8 @@ cdef class NativeSession:
             self._end()
         return list(times)
 
-    def explain(self, const int32_t[::1] ids not None, const int32_t[::1] cu_seqlens not None,
-                const int32_t[::1] type_ids, const int32_t[::1] position_ids):
+    def explain(self, ids not None, cu_seqlens not None,
+                type_ids, position_ids):
         """Returns one line for each choice of kernels that this batch leads to."""
         cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids, None)
         cdef vector[string] lines

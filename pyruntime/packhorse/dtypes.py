@@ -10,6 +10,11 @@ from packhorse.names import Dtype
 _DTYPES = {"cpu": ("float32", "bfloat16", "int8", "stored"), "cuda": ("float16", "bfloat16")}
 
 
+def dtypes_of(device: str) -> tuple[str, ...]:
+    """The dtypes that can be asked for on a device, such as "cpu" or "cuda:0"."""
+    return _DTYPES.get(device.partition(":")[0], ())
+
+
 def choose_dtype(dtype: str | None, device: str, stored: str) -> Dtype:
     """Returns `dtype`, or the default for weights that are stored as `stored` if it is None.
 
@@ -20,7 +25,7 @@ def choose_dtype(dtype: str | None, device: str, stored: str) -> Dtype:
         from packhorse_weights.tensor import default_dtype
 
         return cast(Dtype, default_dtype(device, stored))
-    known = _DTYPES.get(device.partition(":")[0], ())
+    known = dtypes_of(device)
     if known and not any(dtype in names for names in _DTYPES.values()):
         raise ValueError(f"unknown dtype {dtype!r:.80}; known: {', '.join(known)} on {device}")
     if dtype == "stored" != stored:

@@ -21,6 +21,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from packhorse.convolve_operator import LatentState as LatentState
+from packhorse.convolve_operator import convolve_heads as convolve_heads
 from packhorse.device import is_device_array, shape_of
 from packhorse.lora_operator import add_lora as add_lora
 from packhorse.names import Activation, AttentionAlgorithm, Dtype, Pooling

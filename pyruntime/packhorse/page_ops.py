@@ -36,7 +36,7 @@ def _page_shape(keys: Any, values: Any) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _table(table: Any) -> Int32Array:
+def as_table(table: Any) -> Int32Array:
     if is_device_array(table):
         raise ValueError("table lies on a device, expected host memory")
     array = np.asarray(table)
@@ -98,7 +98,7 @@ def append_kv(
         call.put("k", k),
         call.put("v", v),
         as_int32("cu_seqlens", cu_seqlens),
-        _table(table),
+        as_table(table),
         as_int32("kv_lens", kv_lens),
         shape[1],
     )
@@ -157,7 +157,7 @@ def attention_over_pages(
         call.put_rows("keys", keys),
         call.put_rows("values", values),
         as_int32("cu_seqlens", cu_seqlens),
-        _table(table),
+        as_table(table),
         as_int32("kv_lens", kv_lens),
         num_heads,
         shape[1],

@@ -9,6 +9,8 @@ namespace packhorse {
 template <class... Parts>
 std::string concat(const Parts&... parts) {
   std::ostringstream out;
+  // Without this, a text for which memory ends is silently cut.
+  out.exceptions(std::ios::badbit);
   (out << ... << parts);
   return out.str();
 }

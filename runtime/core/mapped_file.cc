@@ -29,7 +29,7 @@ struct Descriptor {
 
 }  // namespace
 
-MappedFile::MappedFile(const std::string& path) {
+MappedFile::MappedFile(const std::string& path) : path_(path) {
   // Without O_NONBLOCK, opening a pipe would block here before it can be refused.
   const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.fd < 0) fail(path, "open");
@@ -44,10 +44,19 @@ MappedFile::MappedFile(const std::string& path) {
   void* mapping = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (mapping == MAP_FAILED) fail(path, "map");
   data_ = static_cast<char*>(mapping);
+  guard_.emplace(mapping, size_);
 }
 
 MappedFile::~MappedFile() {
+  guard_.reset();
   if (data_ != nullptr) munmap(data_, size_);
+}
+
+void MappedFile::check() const {
+  if (guard_ && guard_->lost()) {
+    throw RuntimeError(concat(path_, ": the file was truncated while it was read; it had ", size_,
+                              " bytes when it was opened"));
+  }
 }
 
 void MappedFile::release(const void* data, size_t bytes) const {

@@ -2,13 +2,16 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 
+#include "core/fault_guard.h"
+
 namespace packhorse {
 
-/// Maps a whole regular file. Deleting the file does not affect the mapping. If another process
-/// truncates the file, reading the lost part causes a bus error, as with every mapped file.
+/// Maps a whole regular file. Deleting the file does not affect the mapping. If somebody truncates
+/// the file, the lost part reads as zeros, and `check` throws.
 class MappedFile {
  public:
   /// Throws RuntimeError, whose message names the path and the system's reason.
@@ -21,6 +24,8 @@ class MappedFile {
   /// Text made of device, inode, size and times of last change. It is equal as long as the file is
   /// unchanged.
   const std::string& identity() const { return identity_; }
+  /// Throws RuntimeError if something was read that the file no longer had.
+  void check() const;
   /// Releases the memory of all whole pages inside [data, data + bytes), if that range lies in this
   /// file. Reading there later reads the file again.
   void release(const void* data, size_t bytes) const;
@@ -28,7 +33,9 @@ class MappedFile {
  private:
   char* data_ = nullptr;
   size_t size_ = 0;
+  std::string path_;
   std::string identity_;
+  std::optional<FaultGuard> guard_;
 };
 
 }  // namespace packhorse

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/format.h"
+#include "core/json_tree.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
@@ -37,9 +38,9 @@ class HeaderParser {
   std::vector<SafetensorsEntry> parse() {
     const std::string_view text = header_text();
     data_begin_ = kLengthBytes + text.size();
-    const Json header = parse_json(text);
+    const JsonTree header(parse_json(text));
     std::vector<SafetensorsEntry> entries;
-    for (const auto& [name, value] : header.items()) {
+    for (const auto& [name, value] : (*header).items()) {
       if (name == "__metadata__") {
         check_metadata(value);
       } else {

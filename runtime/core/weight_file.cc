@@ -27,8 +27,9 @@ class SafetensorsSource : public WeightSource {
   explicit SafetensorsSource(const std::vector<std::string>& paths) : paths_(paths) {
     for (size_t file = 0; file < paths.size(); ++file) {
       files_.push_back(std::make_unique<MappedFile>(paths[file]));
-      for (const SafetensorsEntry& entry :
-           parse_safetensors_header(files_[file]->bytes(), paths[file])) {
+      const auto entries = parse_safetensors_header(files_[file]->bytes(), paths[file]);
+      files_[file]->check();
+      for (const SafetensorsEntry& entry : entries) {
         const auto [other, added] = tensors_.try_emplace(entry.name, Tensor{entry, file});
         if (!added) {
           throw InvalidArgument(concat(paths[file], ": tensor ", quote(entry.name), " is also in ",
@@ -68,7 +69,10 @@ class SafetensorsSource : public WeightSource {
   }
 
   void release(const void* data, size_t bytes) const override {
-    for (const auto& file : files_) file->release(data, bytes);
+    for (const auto& file : files_) {
+      file->check();
+      file->release(data, bytes);
+    }
   }
 
   std::string identity() const override {

@@ -222,8 +222,12 @@ class PagedAttention {
     const PerThread own = scratch_.of_thread(worker);
     task.tile.scratch = own.tile;
     pack(task.tile);
-    clear(own.whole, task.tile.rows);
+    if (task.chunks() == 0) clear(own.whole, task.tile.rows);
     for (int64_t chunk = task.begin; chunk < task.end; ++chunk) {
+      if (chunk == task.begin) {  // merged with nothing it would stay as it is
+        attend_chunk(task.tile, chunk, own.whole);
+        continue;
+      }
       attend_chunk(task.tile, chunk, own.chunk);
       merge(own.whole, own.chunk, task.tile);
     }

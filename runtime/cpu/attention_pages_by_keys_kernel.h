@@ -4,7 +4,61 @@
 // that a few rows need not fill a vector. Every number is the same expression as there: sums over
 // columns and over keys add in the same order, with one rounding for each product and sum.
 
+// Of so few rows, queries and sums lie row by row.
+
 static constexpr int kFewPagedRows = 8;
+
+template <class T>
+static void pack_few_queries(const PagedTile& tile) {
+  const PagedScratch scratch(tile.scratch, tile.head_dim);
+  const Vec factor = splat(query_factor(tile));
+  for (int row = 0; row < tile.rows; ++row) {
+    const int64_t query = (tile.first_row + row) / tile.group;
+    const int64_t head = (tile.first_row + row) % tile.group;
+    const T* from = static_cast<const T*>(tile.q) + query * tile.q_stride + head * tile.head_dim;
+    scratch.positions[row] = static_cast<int32_t>(tile.first_position + query);
+    scratch.slopes[row] = tile.slopes != nullptr ? tile.slopes[head] * kLog2E : 0;
+    for (int c = 0; c < tile.head_dim; c += kWidth) {
+      store(scratch.queries + row * tile.head_dim + c, load(from + c) * factor);
+    }
+  }
+}
+
+static void clear_few_rows(const SoftmaxState& state, int rows, int head_dim) {
+  for (int row = 0; row < rows; ++row) {
+    for (int c = 0; c < head_dim; c += kWidth) store(state.sums + row * head_dim + c, Vec{});
+    state.maximum[row] = -kInfinity;
+    state.denominator[row] = 0;
+  }
+}
+
+static void merge_few_rows(const SoftmaxState& into, const SoftmaxState& next, int rows,
+                           int head_dim, const ChunkFactors& factors) {
+  for (int row = 0; row < rows; ++row) {
+    ChunkFactors of_row = factors;
+    of_row.factor = splat(factors.factor[row]);
+    of_row.next_factor = splat(factors.next_factor[row]);
+    of_row.empty = splat_int(factors.empty[row]);
+    for (int c = row * head_dim; c < (row + 1) * head_dim; c += kWidth) {
+      of_row.merge(into.sums + c, next.sums + c);
+    }
+  }
+}
+
+template <class T>
+static void write_few_rows(const PagedTile& tile, const SoftmaxState& state) {
+  for (int row = 0; row < tile.rows; ++row) {
+    const int64_t at = tile.first_row + row;
+    T* out = static_cast<T*>(tile.out) + at / tile.group * tile.out_stride +
+             at % tile.group * tile.head_dim;
+    const Vec denominator = splat(state.denominator[row]);
+    const Vec inverse = splat(1.0f) / denominator;
+    for (int c = 0; c < tile.head_dim; c += kWidth) {
+      const Vec sum = load(state.sums + row * tile.head_dim + c);
+      store(out + c, denominator == Vec{} ? Vec{} : sum * inverse + Vec{});  // no -0
+    }
+  }
+}
 
 // scores[rows, kPageKeys] = queries * keys, for the first `count` keys of [head_dim, kPageKeys]
 template <int rows, int kVectors = kWidth == 16 && rows <= 6 ? 4 : 2>
@@ -24,7 +78,7 @@ static void multiply_by_keys(const float* queries, const float* keys, int count,
       }
 #pragma GCC unroll 8
       for (int i = 0; i < rows; ++i) {
-        const Vec query = splat(queries[c * kQueryTile + i]);
+        const Vec query = splat(queries[i * head_dim + c]);
         for (int v = 0; v < kVectors; ++v) sums[i][v] = fma(elements[v], query, sums[i][v]);
       }
     }
@@ -110,13 +164,7 @@ template <int rows, class T>
 static void attend_pages_by_keys(const PagedTile& tile, int64_t begin, int64_t end,
                                  const PagedScratch& scratch, const SoftmaxState& state) {
   const int d = tile.head_dim;
-  float* const sums = scratch.values;  // [rows, d]
-  float maximum[rows], denominator[rows];
-  for (int i = 0; i < rows; ++i) {
-    maximum[i] = -kInfinity;
-    denominator[i] = 0;
-    for (int c = 0; c < d; c += kWidth) store(sums + i * d + c, Vec{});
-  }
+  clear_few_rows(state, rows, d);
   const int64_t lowest = scratch.positions[0], highest = scratch.positions[rows - 1];
   for (int64_t first = begin; first < end; first += kPageKeys) {
     const int from = clamp(lowest - tile.left - first, kPageKeys);
@@ -129,6 +177,8 @@ static void attend_pages_by_keys(const PagedTile& tile, int64_t begin, int64_t e
       for (int c = 0; c < d; c += kWidth) {
         Vec lanes[kWidth];
         for (int i = 0; i < kWidth; ++i) {
+          // Values come from memory meanwhile.
+          __builtin_prefetch(values + static_cast<int64_t>(key + i) * d + c);
           lanes[i] = load(keys + static_cast<int64_t>(key + i) * d + c);
         }
         transpose(lanes);
@@ -147,22 +197,18 @@ static void attend_pages_by_keys(const PagedTile& tile, int64_t begin, int64_t e
       if (!all_visible || tile.soft_cap > 0 || tile.slopes != nullptr) {
         adjust_scores_of_row(tile, scratch.positions[i], scratch.slopes[i], first, count, scores);
       }
-      factor[i] = soften_row(scores, count, maximum + i, denominator + i);
+      factor[i] = soften_row(scores, count, state.maximum + i, state.denominator + i);
     }
     // Values of keys that no row sees may be any bytes.
     constexpr int kVectors = rows * 4 <= (kWidth == 16 ? 24 : 12) ? 4 : 2;
     int c = 0;
     for (; c + kVectors * kWidth <= d; c += kVectors * kWidth) {
-      multiply_value_columns<rows, kVectors>(scratch.scores, values, from, to, d, c, factor, sums);
+      multiply_value_columns<rows, kVectors>(scratch.scores, values, from, to, d, c, factor,
+                                             state.sums);
     }
     for (; c < d; c += kWidth) {
-      multiply_value_columns<rows, 1>(scratch.scores, values, from, to, d, c, factor, sums);
+      multiply_value_columns<rows, 1>(scratch.scores, values, from, to, d, c, factor, state.sums);
     }
-  }
-  for (int i = 0; i < rows; ++i) {
-    for (int c = 0; c < d; ++c) state.sums[c * state.stride + i] = sums[i * d + c];
-    state.maximum[i] = maximum[i];
-    state.denominator[i] = denominator[i];
   }
 }
 

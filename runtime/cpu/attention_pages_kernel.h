@@ -22,7 +22,7 @@ struct PagedScratch {
         slopes(scores + kPageKeys * kQueryGroup),
         positions(reinterpret_cast<int32_t*>(slopes + kQueryTile)) {}
 
-  float* queries;      // [d, kQueryTile], scaled
+  float* queries;      // [d, kQueryTile], scaled; of few rows [rows, d]
   float* keys;         // [kPageKeys, d], where they are not float32
   float* values;       // [kPageKeys, d], likewise
   float* scores;       // [kPageKeys, kGroup]
@@ -34,29 +34,9 @@ struct PagedScratch {
 static constexpr int kChains = 4;
 static_assert(kPageKeys % kChains == 0);
 
-// Scores are kept times log2(e); with a soft cap that is left to cap_scores.
-template <class T>
-static void pack_paged_queries(const PagedTile& tile) {
-  const PagedScratch scratch(tile.scratch, tile.head_dim);
-  const Vec factor = splat(tile.soft_cap > 0 ? tile.scale / tile.soft_cap : tile.scale * kLog2E);
-  for (int row = 0; row < tile.rows; row += kWidth) {
-    const T* from[kWidth];
-    for (int i = 0; i < kWidth; ++i) {
-      // Lanes without a row repeat the last one.
-      const int64_t at = tile.first_row + (row + i < tile.rows ? row + i : tile.rows - 1);
-      const int64_t query = at / tile.group, head = at % tile.group;
-      from[i] = static_cast<const T*>(tile.q) + query * tile.q_stride + head * tile.head_dim;
-      scratch.positions[row + i] = static_cast<int32_t>(tile.first_position + query);
-      scratch.slopes[row + i] = tile.slopes != nullptr ? tile.slopes[head] * kLog2E : 0;
-    }
-    for (int c = 0; c < tile.head_dim; c += kWidth) {
-      Vec lanes[kWidth];
-      for (int i = 0; i < kWidth; ++i) lanes[i] = load(from[i] + c) * factor;
-      transpose(lanes);
-      for (int i = 0; i < kWidth; ++i)
-        store(scratch.queries + (c + i) * kQueryTile + row, lanes[i]);
-    }
-  }
+// The factor of queries. Scores are kept times log2(e); with a soft cap that is left to cap_scores.
+static inline float query_factor(const PagedTile& tile) {
+  return tile.soft_cap > 0 ? tile.scale / tile.soft_cap : tile.scale * kLog2E;
 }
 
 // tanh with a relative error below 4e-7: near zero x times a minimax fit in its square, further
@@ -160,8 +140,57 @@ static void attend_page(const PagedTile& tile, const PagedScratch& scratch, int 
   multiply_values<vectors>(scratch.scores, values, count, tile.head_dim, factor, state.sums + row);
 }
 
+// What the maxima of earlier chunks and of the next one make of their sums, for one vector of rows.
+struct ChunkFactors {
+  ChunkFactors(const SoftmaxState& into, const SoftmaxState& next, int row) {
+    const Vec before = load(into.maximum + row);
+    const Vec greatest = load(next.maximum + row);
+    now = max(greatest, before);
+    const Vec base = now == splat(-kInfinity) ? Vec{} : now;
+    factor = exp2(before - base);
+    next_factor = exp2(greatest - base);
+    empty = load(next.denominator + row) == Vec{};
+  }
+  void merge(float* to, const float* from) const {
+    const Vec old = load(to);
+    const Vec merged = fma(load(from), next_factor, old * factor);
+    store(to, empty ? old : merged);
+  }
+
+  Vec now, factor, next_factor;
+  IntVec empty;  // where the next chunk changes nothing
+};
+
+#include "cpu/attention_pages_by_keys_kernel.h"
+
+template <class T>
+static void pack_paged_queries(const PagedTile& tile) {
+  if (tile.rows <= kFewPagedRows) return pack_few_queries<T>(tile);
+  const PagedScratch scratch(tile.scratch, tile.head_dim);
+  const Vec factor = splat(query_factor(tile));
+  for (int row = 0; row < tile.rows; row += kWidth) {
+    const T* from[kWidth];
+    for (int i = 0; i < kWidth; ++i) {
+      // Lanes without a row repeat the last one.
+      const int64_t at = tile.first_row + (row + i < tile.rows ? row + i : tile.rows - 1);
+      const int64_t query = at / tile.group, head = at % tile.group;
+      from[i] = static_cast<const T*>(tile.q) + query * tile.q_stride + head * tile.head_dim;
+      scratch.positions[row + i] = static_cast<int32_t>(tile.first_position + query);
+      scratch.slopes[row + i] = tile.slopes != nullptr ? tile.slopes[head] * kLog2E : 0;
+    }
+    for (int c = 0; c < tile.head_dim; c += kWidth) {
+      Vec lanes[kWidth];
+      for (int i = 0; i < kWidth; ++i) lanes[i] = load(from[i] + c) * factor;
+      transpose(lanes);
+      for (int i = 0; i < kWidth; ++i)
+        store(scratch.queries + (c + i) * kQueryTile + row, lanes[i]);
+    }
+  }
+}
+
 // No key so far.
 static void clear_state(const SoftmaxState& state, int rows, int head_dim) {
+  if (rows <= kFewPagedRows) return clear_few_rows(state, rows, head_dim);
   for (int row = 0; row < rows; row += kWidth) {
     for (int c = 0; c < head_dim; ++c) store(state.sums + c * state.stride + row, Vec{});
     store(state.maximum + row, splat(-kInfinity));
@@ -169,20 +198,18 @@ static void clear_state(const SoftmaxState& state, int rows, int head_dim) {
   }
 }
 
-#include "cpu/attention_pages_by_keys_kernel.h"
-
 // The tile's rows over the keys of one chunk; `state`, with rows kQueryTile apart, is written anew.
 template <class T>
 static void attend_chunk(const PagedTile& tile, int64_t chunk, const SoftmaxState& state) {
   const PagedScratch scratch(tile.scratch, tile.head_dim);
-  const int lanes = (tile.rows + kWidth - 1) / kWidth * kWidth;
-  clear_state(state, tile.rows, tile.head_dim);
   const int64_t lowest = scratch.positions[0] - tile.left;
   const int64_t highest = int64_t{scratch.positions[tile.rows - 1]} + 1;
   const int64_t first = chunk * kChunkKeys;
   const int64_t end = highest < first + kChunkKeys ? highest : first + kChunkKeys;
   const int64_t begin = lowest > first ? lowest / kPageKeys * kPageKeys : first;
   if (tile.rows <= kFewPagedRows) return attend_few_rows<T>(tile, begin, end, scratch, state);
+  const int lanes = (tile.rows + kWidth - 1) / kWidth * kWidth;
+  clear_state(state, tile.rows, tile.head_dim);
   for (int64_t key = begin; key < end; key += kPageKeys) {
     const int64_t page = tile.table[key / kPageKeys];
     const int count = clamp(end - key, kPageKeys);
@@ -204,29 +231,23 @@ static void attend_chunk(const PagedTile& tile, int64_t chunk, const SoftmaxStat
 static void merge_chunks(const SoftmaxState& into, const SoftmaxState& next, int rows,
                          int head_dim) {
   for (int row = 0; row < rows; row += kWidth) {
-    const Vec before = load(into.maximum + row);
-    const Vec greatest = load(next.maximum + row);
-    const Vec now = max(greatest, before);
-    const Vec base = now == splat(-kInfinity) ? Vec{} : now;
-    const Vec factor = exp2(before - base);
-    const Vec next_factor = exp2(greatest - base);
-    const IntVec empty = load(next.denominator + row) == Vec{};  // and changes nothing
-    const auto merge = [&](float* to, const float* from) {
-      const Vec old = load(to);
-      const Vec merged = fma(load(from), next_factor, old * factor);
-      store(to, empty ? old : merged);
-    };
-    for (int c = 0; c < head_dim; ++c) {
-      merge(into.sums + c * into.stride + row, next.sums + c * next.stride + row);
+    const ChunkFactors factors(into, next, row);
+    if (rows <= kFewPagedRows) {
+      merge_few_rows(into, next, rows, head_dim, factors);
+    } else {
+      for (int c = 0; c < head_dim; ++c) {
+        factors.merge(into.sums + c * into.stride + row, next.sums + c * next.stride + row);
+      }
     }
-    merge(into.denominator + row, next.denominator + row);
-    store(into.maximum + row, now);
+    factors.merge(into.denominator + row, next.denominator + row);
+    store(into.maximum + row, factors.now);
   }
 }
 
 // Divides, transposes back and writes the tile's rows; a row that sees no key gives zeros.
 template <class T>
 static void write_paged_rows(const PagedTile& tile, const SoftmaxState& state) {
+  if (tile.rows <= kFewPagedRows) return write_few_rows<T>(tile, state);
   for (int row = 0; row < tile.rows; row += kWidth) {
     const Vec denominator = load(state.denominator + row);
     const Vec inverse = splat(1.0f) / denominator;

@@ -4,12 +4,14 @@
 
 #include "cpu/attention.h"
 #include "cpu/attention_pages.h"
+#include "cpu/convolve_heads.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/cpu_context.h"
 #include "cpu/cpu_packer.h"
 #include "cpu/kernels.h"
 #include "cpu/linear.h"
 #include "cpu/lora.h"
+#include "cpu/mixture.h"
 #include "cpu/row_ops.h"
 #include "cpu/sampling.h"
 #include "cpu/sparse_pool.h"
@@ -28,6 +30,7 @@ class CpuOps final : public Ops {
         gemms_(pool_.threads()) {}
 
   int64_t head_dim_multiple() const override { return 16; }
+  bool scales_residuals() const override { return true; }
 
   size_t linear_workspace(const LinearArgs& args) const override {
     return cpu::linear_workspace(args, pool_.threads());
@@ -46,6 +49,12 @@ class CpuOps final : public Ops {
   }
   size_t sample_workspace(const SampleArgs& args) const override {
     return cpu::sample_workspace(args.logits.columns(), args.num_biases, pool_.threads());
+  }
+  size_t convolve_heads_workspace(const ConvolveHeadsArgs& args) const override {
+    return cpu::convolve_heads_workspace(args, pool_.threads());
+  }
+  size_t mixture_workspace(const MixtureArgs& args) const override {
+    return cpu::mixture_workspace(args, pool_.threads());
   }
 
  private:
@@ -84,6 +93,11 @@ class CpuOps final : public Ops {
     context_.check_dtype(args.q.dtype);
     const Use use(context_);
     cpu::attention(args, kernels_, pool_);
+  }
+  void do_convolve_heads(const ConvolveHeadsArgs& args) override {
+    context_.check_dtype(args.latents.dtype);
+    const Use use(context_);
+    cpu::convolve_heads(args, kernels_, pool_);
   }
   void do_append_kv(const AppendKvArgs& args) override {
     context_.check_dtype(args.k.dtype);
@@ -161,6 +175,17 @@ class CpuOps final : public Ops {
     context_.check_dtype(args.x.dtype);
     const Use use(context_);
     cpu::activate(args, kernels_, pool_);
+  }
+
+  void do_mixture(const MixtureArgs& args) override {
+    context_.check_dtype(args.x.dtype);
+    const Use use(context_);
+    cpu::mixture(args, gemms_, kernels_, pool_);
+  }
+  void do_add_scaled(const AddScaledArgs& args) override {
+    context_.check_dtype(args.x.dtype);
+    const Use use(context_);
+    cpu::add_scaled(args, pool_);
   }
 
   CpuContext& context_;

@@ -275,7 +275,7 @@ class OneDnnGemm final : public Gemm {
     const int64_t begin = panel * layout_.columns;
     const int64_t columns = last ? layout_.last_columns : layout_.columns;
     const size_t size = size_of(shape_.out_dtype);
-    const auto offset = static_cast<size_t>(panel) * layout_.full.get_size();
+    const auto offset = static_cast<size_t>(panel) * layout_.panel_bytes;
     char* out =
         static_cast<char*>(block.out) + static_cast<size_t>(begin - block.first_column) * size;
     const bool in_place = block.out_stride == columns && block.out_rows >= kRowCounts[index];
@@ -304,7 +304,7 @@ class OneDnnGemm final : public Gemm {
     task.rows = block.rows;
     task.in_features = shape_.in_features;
     task.chunk = chunk_;
-    task.stripe_bytes = static_cast<int64_t>(layout_.stripe_offset(kStripeColumns));
+    task.stripe_bytes = static_cast<int64_t>(layout_.stripe_bytes);
     for (int64_t begin = first; begin < first + columns; begin += kStripeColumns) {
       task.weight = static_cast<const char*>(block.weight) + layout_.stripe_offset(begin);
       task.bias = shape_.bias ? block.bias + begin : nullptr;

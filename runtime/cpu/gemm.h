@@ -14,6 +14,7 @@
 #include <memory>
 
 #include "cpu/gemm_shape.h"
+#include "cpu/read_ahead.h"
 #include "cpu/thread_pool.h"
 
 namespace packhorse::cpu {
@@ -60,10 +61,13 @@ class GemmSet {
   ~GemmSet();
   /// Not thread-safe. Throws RuntimeError if oneDNN has no kernel for the shape.
   const Gemm& get(const DenseShape& shape);
+  /// The order in which products of few rows read their weights.
+  WeightOrder& weight_order() { return weight_order_; }
 
  private:
   std::unique_ptr<GemmWorkers> workers_;
   std::map<DenseShape, std::unique_ptr<Gemm>> gemms_;
+  WeightOrder weight_order_;
 };
 
 }  // namespace packhorse::cpu

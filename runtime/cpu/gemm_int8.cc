@@ -18,6 +18,9 @@ namespace {
 constexpr int64_t kMostRows = kBlockRows * blocks_at_once(DType::kInt8);
 constexpr std::array<int64_t, 4> kRowCounts = {kMostRows, kBlockRows, 32, 16};
 
+// Floats of a line of the cache.
+constexpr int64_t kLineFloats = 16;
+
 size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // The parts of a packed weight: first the panels, then the two vectors.
@@ -178,6 +181,11 @@ void Int8Gemm::run_piece(const Block& block, int64_t begin, int64_t columns) con
   const Int8Weight weight(block.weight, layout_.bytes, shape_.out_features);
   auto* sums = static_cast<int32_t*>(block.tile);
   if (in_stripes(block.rows)) {
+    // They come from memory while the stripe is multiplied.
+    for (int64_t i = 0; i < columns; i += kLineFloats) {
+      __builtin_prefetch(weight.scales + begin + i);
+      __builtin_prefetch(weight.sums + begin + i);
+    }
     multiply_stripe(block, weight.panels, begin, columns, sums);
   } else {
     multiply(block, weight.panels, begin / layout_.columns, sums);
@@ -195,7 +203,7 @@ void Int8Gemm::multiply(const Block& block, const void* panels, int64_t panel,
                         int32_t* sums) const {
   const bool last = panel + 1 == layout_.panels;
   const char* weight =
-      static_cast<const char*>(panels) + static_cast<size_t>(panel) * layout_.full.get_size();
+      static_cast<const char*>(panels) + static_cast<size_t>(panel) * layout_.panel_bytes;
   const auto* x = static_cast<const uint8_t*>(block.x);
   for (int64_t rows = block.rows; rows > 0;) {
     const size_t smallest = rows > 32 ? 1 : rows > 16 ? 2 : 3;
@@ -220,7 +228,7 @@ void Int8Gemm::multiply_stripe(const Block& block, const void* panels, int64_t b
   task.rows = block.rows;
   task.in_features = shape_.in_features;
   task.columns = columns;
-  task.stripe_bytes = static_cast<int64_t>(layout_.stripe_offset(kStripeColumns));
+  task.stripe_bytes = static_cast<int64_t>(layout_.stripe_bytes);
   multiply_stripe_(task);
 }
 

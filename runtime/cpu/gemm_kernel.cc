@@ -96,7 +96,9 @@ PackedLayout::PackedLayout(int64_t in_features, int64_t out_features, DType dtyp
   }
   last = last_panel.weights_desc();
   full = panels > 1 ? describe(shape, kBlockRows, columns).weights_desc() : last;
-  bytes = static_cast<size_t>(panels - 1) * full.get_size() + last.get_size();
+  panel_bytes = full.get_size();
+  stripe_bytes = static_cast<size_t>(full.get_padded_dims()[0] * kStripeColumns) * size_of(dtype);
+  bytes = static_cast<size_t>(panels - 1) * panel_bytes + last.get_size();
 }
 
 bool is_in_stripes(const PackedLayout& layout, DType dtype) {
@@ -123,7 +125,7 @@ void pack_panel(const PackedLayout& layout, const void* weight, DType from_dtype
   // oneDNN accepts no pointer to const, but it only reads this memory.
   memory from(plain, engine(), const_cast<char*>(static_cast<const char*>(weight)) + begin);
   memory to(last ? layout.last : layout.full, engine(),
-            static_cast<char*>(packed) + static_cast<size_t>(panel) * layout.full.get_size());
+            static_cast<char*>(packed) + static_cast<size_t>(panel) * layout.panel_bytes);
   dnnl::stream stream(engine());
   dnnl::reorder(from, to).execute(stream, from, to);
 }

@@ -33,12 +33,13 @@ struct PackedLayout {
   int64_t last_columns;  // in the last panel
   dnnl::memory::desc full;
   dnnl::memory::desc last;
+  size_t panel_bytes;   // of every panel but the last
+  size_t stripe_bytes;  // of kStripeColumns columns; only if is_in_stripes
   size_t bytes;
 
   /// Where the stripe with a column begins, in bytes; only if is_in_stripes.
   size_t stripe_offset(int64_t column) const {
-    return static_cast<size_t>(column / kStripeColumns) * full.get_size() /
-           static_cast<size_t>(full.get_padded_dims()[1] / kStripeColumns);
+    return static_cast<size_t>(column / kStripeColumns) * stripe_bytes;
   }
 };
 

@@ -295,7 +295,7 @@ inline constexpr int64_t paged_scratch_floats(int64_t head_dim) {
 /// Where the softmax of a tile's rows stands after some keys: the maximum of the scores, the sum of
 /// exp(score - maximum), and that of exp(score - maximum) times values.
 struct SoftmaxState {
-  float* sums = nullptr;  // [head_dim, stride]
+  float* sums = nullptr;  // [head_dim, stride], or of up to 8 rows [rows, head_dim]
   float* maximum = nullptr;
   float* denominator = nullptr;
   int64_t stride = 0;
@@ -328,6 +328,40 @@ struct ActivateElements {
   Activation activation = Activation::kNone;
 };
 
+/// The most rows of a ConvolveHead.
+inline constexpr int kConvolvedRows = 48;
+
+/// One head of queries or keys of ConvolveHeadsArgs, of up to kConvolvedRows tokens.
+struct ConvolveHead {
+  /// [rows, depthwise_width + grouped_width - 1] where the latents of a token and of those before
+  /// it begin, oldest first; null: they are zeros.
+  const void* const* taps = nullptr;
+  int rows = 0;
+  int depthwise_width = 0, grouped_width = 0;
+  int head_dim = 0;
+  int64_t column = 0;                // of the head in the latents
+  const float* depthwise = nullptr;  // the head's columns; rows are depthwise_stride apart
+  int64_t depthwise_stride = 0;
+  const float* depthwise_bias = nullptr;  // the head's columns
+  const void* grouped = nullptr;          // [grouped_width * head_dim, head_dim] of the head
+  const float* grouped_bias = nullptr;    // the head's columns
+  /// The mean of the head and of the mean of these heads, one after the other, is added.
+  int64_t others_column = 0;
+  int num_others = 0;
+  float length = 0;                 // of the head before its rotation
+  const float* rotation = nullptr;  // rows of cosines and sines, [pairs] each
+  int64_t rotation_stride = 0;
+  int pairs = 0;
+  void* out = nullptr;  // the head's columns of the first token
+  int64_t out_stride = 0;
+  float* scratch = nullptr;  // convolve_scratch_floats
+};
+
+/// Inputs of the second convolution, and the sums of rows.
+inline constexpr int64_t convolve_scratch_floats(int64_t head_dim, int64_t grouped_width) {
+  return kConvolvedRows * (grouped_width + 1) * head_dim;
+}
+
 struct Kernels {
   void (*norm_rows[2][2])(const NormRows&);  // [dtype of x][dtype of residual and out]
   void (*embed_row[2])(const EmbedRow&);
@@ -353,6 +387,7 @@ struct Kernels {
   void (*lora_shrink[2])(const LoraShrink&);
   void (*lora_expand[2])(const LoraExpand&);
   void (*activate[2])(const ActivateElements&);
+  void (*convolve_head[2])(const ConvolveHead&);  // [dtype of latents]
 };
 
 extern const Kernels kSse41Kernels;

@@ -30,6 +30,8 @@ namespace packhorse::cpu::PACKHORSE_ISA {
 #include "cpu/gemm_kernel_groups.h"
 //
 #include "cpu/lora_kernels.h"
+//
+#include "cpu/convolve_kernels.h"
 }  // namespace packhorse::cpu::PACKHORSE_ISA
 
 namespace packhorse::cpu {
@@ -64,6 +66,7 @@ const Kernels PACKHORSE_KERNELS = {
     .lora_shrink = {isa::lora_shrink<float>, isa::lora_shrink<bfloat16>},
     .lora_expand = {isa::lora_expand<float>, isa::lora_expand<bfloat16>},
     .activate = {isa::activate_elements<float>, isa::activate_elements<bfloat16>},
+    .convolve_head = {isa::convolve_head<float>, isa::convolve_head<bfloat16>},
 };
 
 }  // namespace packhorse::cpu

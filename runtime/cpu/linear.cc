@@ -26,6 +26,14 @@ struct Split {
   int64_t first_row, rows;
 };
 
+// Where a packed weight lies, without scales.
+ReadAhead::Range range_of(const LinearWeight& weight) {
+  const int64_t bits = weight.groups.bits != 0 ? weight.groups.bits
+                                               : static_cast<int64_t>(8 * size_of(weight.dtype));
+  return {static_cast<const char*>(weight.data),
+          weight.in_features * weight.out_features * bits / 8};
+}
+
 struct Layer {
   const Gemm* gemm = nullptr;
   const LinearWeight* weight = nullptr;
@@ -42,6 +50,7 @@ struct Chain {
   RowsEnd end;
   const Sizes& sizes;
   const Scratch& scratch;
+  GemmSet& gemms;
   const Kernels& kernels;
   ThreadPool& pool;
 
@@ -191,9 +200,14 @@ void Chain::run() const {
     int64_t width = layer.gemm->columns_at_once(most_rows);
     if (most_rows <= kFewRows) {
       width *= std::max<int64_t>(1, all / (width * kTasksPerThread * pool.threads()));
+      pool.read_ahead(gemms.weight_order().after(range_of(*layer.weight)));
     }
-    step((all + width - 1) / width, [&](const Split& split, int64_t task, int worker) {
-      const int64_t begin = task * width;
+    // Tasks are claimed in turns. So each thread gets columns that lie one after another, and finds
+    // those that it has prefetched.
+    const int64_t tasks = (all + width - 1) / width;
+    const int64_t streams = most_rows <= kFewRows ? pool.threads() : 1;
+    step(tasks, [&](const Split& split, int64_t task, int worker) {
+      const int64_t begin = place_in_stream(task, tasks, streams) * width;
       body(split, begin, std::min(width, all - begin), worker);
     });
   };
@@ -279,6 +293,7 @@ void linear(const LinearArgs& args, GemmSet& gemms, const Kernels& kernels, Thre
         .end = end,
         .sizes = sizes,
         .scratch = scratch,
+        .gemms = gemms,
         .kernels = kernels,
         .pool = pool}
       .run();
@@ -299,6 +314,7 @@ void feed_forward(const FeedForwardArgs& args, GemmSet& gemms, const Kernels& ke
         .end = end,
         .sizes = sizes,
         .scratch = scratch,
+        .gemms = gemms,
         .kernels = kernels,
         .pool = pool}
       .run();

@@ -180,9 +180,17 @@ class Row {
     const auto key = [](float logit) {
       return static_cast<int32_t>(logit_key(logit) ^ 0x80000000u);
     };
+    constexpr size_t kBlock = 512;
     int32_t largest = INT32_MIN;
-    for (float logit : logits_) largest = std::max(largest, key(logit));
-    size_t token = 0;
+    size_t token = 0;  // the first of the first block that has it
+    for (size_t begin = 0; begin < logits_.size(); begin += kBlock) {
+      int32_t of_block = INT32_MIN;
+      const size_t end = std::min(begin + kBlock, logits_.size());
+      for (size_t i = begin; i < end; ++i) of_block = std::max(of_block, key(logits_[i]));
+      if (of_block <= largest) continue;
+      largest = of_block;
+      token = begin;
+    }
     while (key(logits_[token]) != largest) ++token;
     return token;
   }

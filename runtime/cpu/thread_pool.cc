@@ -26,18 +26,6 @@ constexpr uint32_t kEpoch = 0x10000;
 constexpr uint64_t kIdleTicks = 40000;
 constexpr uint64_t kCallerTicks = 300000;
 
-// Waits until `state` differs from `seen` and returns its value.
-uint32_t wait_for_change(const std::atomic<uint32_t>& state, uint32_t seen, uint64_t ticks) {
-  const uint64_t start = __rdtsc();
-  do {
-    const uint32_t now = state.load(std::memory_order_acquire);
-    if (now != seen) return now;
-    _mm_pause();
-  } while (__rdtsc() - start < ticks);
-  state.wait(seen, std::memory_order_acquire);
-  return state.load(std::memory_order_acquire);
-}
-
 }  // namespace
 
 ThreadPool::ThreadPool(int threads, std::shared_ptr<Turn> turn,
@@ -61,6 +49,9 @@ ThreadPool::ThreadPool(int threads, std::shared_ptr<Turn> turn,
     stop();
     throw RuntimeError(
         concat("thread ", started + 1, " of ", threads_, " could not be started: ", error.what()));
+  } catch (...) {  // no memory
+    stop();
+    throw;
   }
 }
 
@@ -100,16 +91,28 @@ void ThreadPool::run(const Loop& loop) {
     state_.notify_all();
     claim(0);
     uint32_t state = state_.fetch_sub(kOpen, std::memory_order_acq_rel) - kOpen;
-    while ((state & kJoined) != 0) state = wait_for_change(state_, state, kCallerTicks);
+    while ((state & kJoined) != 0) state = wait_for_change(state, kCallerTicks);
     if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
     next = next_.load(std::memory_order_relaxed);
   } while (next < loop.count);
 }
 
+// Waits until state_ differs from `seen` and returns its value.
+uint32_t ThreadPool::wait_for_change(uint32_t seen, uint64_t ticks) {
+  const uint64_t start = __rdtsc();
+  do {
+    const uint32_t now = state_.load(std::memory_order_acquire);
+    if (now != seen) return now;
+    ahead_.fetch_and_pause();
+  } while (__rdtsc() - start < ticks);
+  state_.wait(seen, std::memory_order_acquire);
+  return state_.load(std::memory_order_acquire);
+}
+
 void ThreadPool::work(int worker) {
   uint32_t seen = 0;
   while (true) {
-    uint32_t state = wait_for_change(state_, seen, kIdleTicks);
+    uint32_t state = wait_for_change(seen, kIdleTicks);
     if (stop_.load(std::memory_order_relaxed)) return;
     const bool new_loop = (state & kOpen) != 0 && (state ^ seen) >= kEpoch;
     if (new_loop) {

@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "cpu/read_ahead.h"
 #include "cpu/turn.h"
 
 namespace packhorse::cpu {
@@ -45,6 +46,10 @@ class ThreadPool {
          &body, count});
   }
 
+  /// What threads read ahead from now on while they wait for a loop or for its end. Each of them is
+  /// going to read a part of it.
+  void read_ahead(const ReadAhead::Range& range) { ahead_.set(range, threads_); }
+
  private:
   struct Loop {
     void (*call)(void* context, int64_t index, int worker) = nullptr;
@@ -53,6 +58,7 @@ class ThreadPool {
   };
 
   void run(const Loop& loop);
+  uint32_t wait_for_change(uint32_t seen, uint64_t ticks);
   void work(int worker);
   void claim(int worker);
   void stop();
@@ -67,6 +73,7 @@ class ThreadPool {
   // The epoch of the loop, whether workers may join it, and how many have joined.
   alignas(64) std::atomic<uint32_t> state_{0};
   alignas(64) std::atomic<int64_t> next_{0};
+  alignas(64) ReadAhead ahead_;
   std::unique_ptr<std::vector<std::thread>> workers_;
 };
 

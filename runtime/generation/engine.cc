@@ -19,15 +19,20 @@ int64_t draft_context(StepRunner& runner) {
   return draft == nullptr ? std::numeric_limits<int64_t>::max() : draft->limits().max_context;
 }
 
-// Calls `body`; what it throws, which `what` has thrown, is returned as text.
+// Calls `body`; what it throws, which `what` has thrown, is returned as text. Nothing may be thrown
+// in the engine's thread, not even for want of memory for that text.
 template <class Body>
-std::string attempt(const char* what, const Body& body) {
+std::string attempt(const char* what, const Body& body) noexcept {
   try {
-    body();
-  } catch (const std::exception& failure) {
-    return concat(what, " failed: ", failure.what());
-  } catch (...) {
-    return concat(what, " failed for an unknown reason");
+    try {
+      body();
+    } catch (const std::exception& failure) {
+      return concat(what, " failed: ", failure.what());
+    } catch (...) {
+      return concat(what, " failed for an unknown reason");
+    }
+  } catch (const std::exception&) {
+    return kOutOfMemory;
   }
   return {};
 }
@@ -131,7 +136,7 @@ void Engine::count() {
 }
 
 bool Engine::take_submitted() {
-  std::vector<Job*> fresh;
+  size_t num_fresh = 0;
   std::vector<std::packaged_task<void()>> errands;
   {
     std::unique_lock lock(mutex_);
@@ -141,10 +146,8 @@ bool Engine::take_submitted() {
       const auto is_woken = [&] { return stopping_ || !inbox_.empty() || !errands_.empty(); };
       rest([&] { submitted_.wait(lock, is_woken); });
     }
-    for (auto& job : inbox_) {
-      fresh.push_back(job.get());
-      scheduler_.add(std::move(job));
-    }
+    num_fresh = inbox_.size();
+    for (auto& job : inbox_) scheduler_.add(std::move(job));
     inbox_.clear();
     errands.swap(errands_);
     num_unstarted_ = scheduler_.num_unstarted();
@@ -152,7 +155,7 @@ bool Engine::take_submitted() {
   }
   while (!errands.empty() && scheduler_.num_in_flight() > 0) collect_step();
   for (auto& errand : errands) errand();
-  for (Job* job : fresh) {
+  for (const auto& job : scheduler_.jobs().last(num_fresh)) {
     guard(*job, [&] {
       for (Sequence& sequence : job->sequences) {
         if (prepare_mask(sequence, limits_.vocab_size)) continue;
@@ -289,15 +292,20 @@ void Engine::advance_beams(Job& job) {
   }
 }
 
+void Engine::end_beams(Job& job, FinishReason reason) {
+  std::vector<BeamOffer> beams;
+  for (const Sequence& beam : job.sequences) {
+    if (beam.state == State::kUnborn) continue;
+    beams.push_back({{}, beam.new_ids(), beam.logprobs});
+  }
+  finish_beams(job, job.search->finish(beams, reason), reason);
+}
+
 void Engine::end(Job& job, FinishReason reason, const std::string& error) {
   if (job.finished()) return;
   if (job.search && job.started && reason != FinishReason::kError) {
-    std::vector<BeamOffer> beams;
-    for (const Sequence& beam : job.sequences) {
-      if (beam.state == State::kUnborn) continue;
-      beams.push_back({{}, beam.new_ids(), beam.logprobs});
-    }
-    return finish_beams(job, job.search->finish(beams, reason), reason);
+    const std::string failed = attempt("the beam search", [&] { end_beams(job, reason); });
+    return failed.empty() ? void() : end(job, FinishReason::kError, failed);
   }
   for (Sequence& sequence : job.sequences) scheduler_.finish(sequence);
   for (size_t i = 0; i < job.request->num_sequences(); ++i) job.request->finish(i, reason, error);

@@ -62,6 +62,7 @@ class Engine {
   /// Takes the tokens of a step with drafts, as far as these are accepted.
   void take_drafted(Sequence& sequence, int64_t drafts);
   void advance_beams(Job& job);
+  void end_beams(Job& job, FinishReason reason);
   void end(Job& job, FinishReason reason, const std::string& error = {});
   void finish(Sequence& sequence, FinishReason reason);
   void finish_beams(Job& job, std::vector<Hypothesis> hypotheses, FinishReason otherwise);

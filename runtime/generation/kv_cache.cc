@@ -1,16 +1,28 @@
 #include "generation/kv_cache.h"
 
+#include <algorithm>
 #include <string>
 
 #include "core/format.h"
 
 namespace packhorse {
 
-KvCacheShape kv_cache_shape(const StackSpec& spec, const StackWeights& weights, DType dtype) {
-  return {.num_layers = spec.num_layers,
-          .num_kv_heads = spec.attention.num_kv_heads,
-          .head_dim = weights.head_dim,
-          .dtype = dtype};
+KvCacheShape kv_cache_shape(const StackSpec& spec, const StackWeights& weights, DType dtype,
+                            int64_t taken_back) {
+  KvCacheShape shape = {.num_layers = spec.num_layers,
+                        .num_kv_heads = spec.attention.num_kv_heads,
+                        .head_dim = weights.head_dim,
+                        .dtype = dtype};
+  if (spec.attention.compression && !weights.layers.empty()) {
+    const AttentionWeights& attention = weights.layers.front().attention;
+    const ConvolveHeadsArgs args =
+        convolve_heads_of(spec.attention, *attention.convolutions, attention.qkv, weights.head_dim);
+    shape.latent_columns = args.state_columns();
+    const auto step = static_cast<int64_t>(Arena::kAlignment / size_of(dtype));
+    shape.latent_stride = (shape.latent_columns + step - 1) / step * step;
+    shape.latent_slots = std::min(kPageTokens, std::max<int64_t>(1, args.reach()) + taken_back);
+  }
+  return shape;
 }
 
 KvCache::KvCache(const KvCacheShape& shape, int64_t num_pages, Arena& arena) : shape_(shape) {
@@ -22,19 +34,31 @@ KvCache::KvCache(const KvCacheShape& shape, int64_t num_pages, Arena& arena) : s
     pages.values =
         arena.take_matrix(concat("layers.", layer, ".values"), rows, shape.head_dim, shape.dtype);
     layers_.push_back(pages);
+    if (shape.latent_slots == 0) continue;
+    LatentPages latents;
+    latents.slots = shape.latent_slots;
+    latents.rows =
+        arena
+            .take_matrix(concat("layers.", layer, ".latents"), num_pages * shape.latent_slots,
+                         shape.latent_stride, shape.dtype)
+            .column_slice(0, shape.latent_columns);
+    latents_.push_back(latents);
   }
 }
 
 void KvCache::copy(std::span<const PageCopy> copies, DeviceContext& device) const {
-  const size_t bytes = shape_.layer_page_bytes() / 2;
   for (const PageCopy& page : copies) {
+    const auto copy_part = [&](const TensorView& part, size_t bytes) {
+      char* first = part.as<char>();
+      device.copy(first + static_cast<size_t>(page.to) * bytes,
+                  first + static_cast<size_t>(page.from) * bytes, bytes);
+    };
     for (const KvPages& layer : layers_) {
       for (const TensorView& part : {layer.keys, layer.values}) {
-        char* first = part.as<char>();
-        device.copy(first + static_cast<size_t>(page.to) * bytes,
-                    first + static_cast<size_t>(page.from) * bytes, bytes);
+        copy_part(part, shape_.layer_page_bytes() / 2);
       }
     }
+    for (const LatentPages& layer : latents_) copy_part(layer.rows, shape_.layer_latent_bytes());
   }
 }
 

@@ -9,6 +9,7 @@
 #include "generation/step_runner.h"
 #include "model/spec.h"
 #include "model/stack_weights.h"
+#include "ops/convolve_args.h"
 #include "ops/device_context.h"
 #include "ops/kv_pages.h"
 
@@ -20,18 +21,30 @@ struct KvCacheShape {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;  // as stored
   DType dtype = DType::kFloat32;
+  /// Of LatentPages, where attention is compressed.
+  int64_t latent_columns = 0;
+  int64_t latent_stride =
+      0;  // columns of a row, such that every page takes whole steps of the arena
+  int64_t latent_slots = 0;
 
   /// Keys and values of one page in one layer.
   size_t layer_page_bytes() const {
     return 2 * static_cast<size_t>(num_kv_heads * kPageTokens * head_dim) * size_of(dtype);
   }
-  /// Bytes of the cache for each token that it holds.
-  size_t bytes_per_token() const {
-    return static_cast<size_t>(num_layers) * layer_page_bytes() / kPageTokens;
+  /// The latents that a page keeps in one layer.
+  size_t layer_latent_bytes() const {
+    return static_cast<size_t>(latent_stride * latent_slots) * size_of(dtype);
   }
+  size_t page_bytes() const {
+    return static_cast<size_t>(num_layers) * (layer_page_bytes() + layer_latent_bytes());
+  }
+  /// Bytes of the cache for each token that it holds.
+  size_t bytes_per_token() const { return page_bytes() / kPageTokens; }
 };
 
-KvCacheShape kv_cache_shape(const StackSpec& spec, const StackWeights& weights, DType dtype);
+/// `taken_back`: so many tokens of a sequence may be computed again.
+KvCacheShape kv_cache_shape(const StackSpec& spec, const StackWeights& weights, DType dtype,
+                            int64_t taken_back);
 
 /// Pages of every layer, without a table: each step brings its own.
 class KvCache {
@@ -41,12 +54,15 @@ class KvCache {
 
   /// The pages of each layer. Tables, lengths and bounds are left to the step.
   std::span<const KvPages> layers() const { return layers_; }
+  /// Likewise of latents, or nothing.
+  std::span<const LatentPages> latents() const { return latents_; }
   /// Copies whole pages in all layers, in the order given.
   void copy(std::span<const PageCopy> copies, DeviceContext& device) const;
 
  private:
   KvCacheShape shape_;
   std::vector<KvPages> layers_;
+  std::vector<LatentPages> latents_;
 };
 
 }  // namespace packhorse

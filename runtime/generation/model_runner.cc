@@ -69,7 +69,7 @@ ChooserShape chooser_shape(const Spec& spec, const GenerationOptions& options) {
           .vocab_size = spec.stem.vocab_size};
 }
 
-void check_spec(const Spec& spec) {
+void check_spec(const Spec& spec, const GenerationOptions& options) {
   if (!spec.heads.lm) {
     throw InvalidArgument("this model has no 'heads.lm', so it cannot generate text");
   }
@@ -79,6 +79,12 @@ void check_spec(const Spec& spec) {
   }
   if (spec.stack.convolution.width > 0) {
     throw InvalidArgument("a model with a convolution cannot generate text");
+  }
+  const bool plain = !spec.stack.attention.compression && !spec.stack.feed_forward.mixture;
+  if (!plain && options.max_adapters > 0) {
+    throw InvalidArgument(concat("max_adapters is ", options.max_adapters,
+                                 ": a model with compressed attention or a mixture of experts "
+                                 "takes no adapters"));
   }
 }
 
@@ -114,7 +120,7 @@ struct Planned {
   GenerationMemoryPlan plan;
   int64_t num_pages = 0;
 
-  size_t page_bytes() const { return shape.bytes_per_token() * kPageTokens; }
+  size_t page_bytes() const { return shape.page_bytes(); }
 };
 
 // Pages of the cache: those asked for, or what the memory leaves.
@@ -156,15 +162,17 @@ int64_t count_pages(const Planned& planned, const Planned* draft,
   return pages;
 }
 
-// All but the cache.
-Planned plan_model(const std::string& spec_json, const GenerationOptions& options) {
+// All but the cache. `taken_back`: as for kv_cache_shape.
+Planned plan_model(const std::string& spec_json, const GenerationOptions& options,
+                   int64_t taken_back) {
   Planned planned{
       .model = open_model(spec_json, session_options(options)), .shape = {}, .plan = {}};
   LoadedModel& model = planned.model;
-  check_spec(model.spec);
+  check_spec(model.spec, options);
   model.precision.decoder = model.precision.layers;
   count_memory(model, [&](const ModelWeights& weights, Arena& arena) {
-    planned.shape = kv_cache_shape(model.spec.stack, weights.stack, weights.stem.word_table.dtype);
+    planned.shape =
+        kv_cache_shape(model.spec.stack, weights.stack, weights.stem.word_table.dtype, taken_back);
     take_buffers(model.spec, weights, options, model.backend, arena);
   });
   static_cast<MemoryPlan&>(planned.plan) = model.plan;
@@ -199,7 +207,8 @@ GenerationOptions draft_options(const GenerationOptions& options) {
 Planned plan_draft(const Planned& target, const GenerationOptions& options) {
   Planned planned;
   try {
-    planned = plan_model(options.draft_model->spec_json, draft_options(options));
+    planned =
+        plan_model(options.draft_model->spec_json, draft_options(options), options.draft_tokens);
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(concat("the draft model: ", error.message()));
   }
@@ -218,7 +227,7 @@ struct PlannedModels {
 };
 
 PlannedModels plan(const std::string& spec_json, const GenerationOptions& options) {
-  PlannedModels planned{.model = plan_model(spec_json, options), .draft = {}};
+  PlannedModels planned{.model = plan_model(spec_json, options, options.draft_tokens), .draft = {}};
   if (options.draft_model) planned.draft = plan_draft(planned.model, options);
   Planned* const draft = planned.draft ? &*planned.draft : nullptr;
   const int64_t num_pages = count_pages(planned.model, draft, options);
@@ -431,7 +440,9 @@ class ModelRunner final : public StepRunner {
     std::vector<KvPages>& layers = layers_;
     layers.clear();
     for (const KvPages& layer : cache_.layers()) layers.push_back(inputs_.pages(layer, max_kv_len));
-    PagedKeys keys(layers);
+    latents_.clear();
+    for (const LatentPages& layer : cache_.latents()) latents_.push_back(inputs_.latents(layer));
+    PagedKeys keys(layers, latents_);
     Stack(model_.spec.stack, model_.weights->stack, buffers_.layers, ops, adapters)
         .run(tokens, keys);
   }
@@ -450,7 +461,8 @@ class ModelRunner final : public StepRunner {
   const AdapterSlots adapters_;
   std::vector<LoadedAdapter> loaded_;  // by slot
   TokenChooser chooser_;
-  std::vector<KvPages> layers_;    // of the step that runs
+  std::vector<KvPages> layers_;  // of the step that runs, like the next one
+  std::vector<LatentPages> latents_;
   Recordings recordings_;          // of steps without adapters
   Recordings adapted_recordings_;  // of steps with any of those that are loaded
 };

@@ -133,7 +133,11 @@ void Request::finish(size_t sequence, FinishReason reason, const std::string& er
   GeneratedSequence& result = sequences_[sequence].result;
   if (result.finish_reason != FinishReason::kNone) return;
   result.finish_reason = reason;
-  result.error = error;
+  try {
+    result.error = error;
+  } catch (const std::bad_alloc&) {
+    result.error = kOutOfMemory;
+  }
   ++num_finished_;
 }
 

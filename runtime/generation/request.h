@@ -16,6 +16,9 @@
 
 namespace packhorse {
 
+/// What a result says where there is no memory for more: a std::string of it allocates nothing.
+inline constexpr const char* kOutOfMemory = "out of memory";
+
 /// Throws RuntimeError in a process forked from `process`, which has no engine thread.
 void check_process(pid_t process);
 

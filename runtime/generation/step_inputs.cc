@@ -135,4 +135,12 @@ KvPages StepInputs::pages(const KvPages& layer, int64_t max_kv_len) const {
   return pages;
 }
 
+LatentPages StepInputs::latents(const LatentPages& layer) const {
+  LatentPages latents = layer;
+  latents.table = buffers_.table;
+  latents.table_stride = layout_.table_stride;
+  latents.kv_lens = device_ids(layout_.kv_lens);
+  return latents;
+}
+
 }  // namespace packhorse

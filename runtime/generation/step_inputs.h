@@ -75,6 +75,8 @@ class StepInputs {
   /// The pages of `layer` with the table and the lengths of the step that was uploaded, none of
   /// which is above `max_kv_len`.
   KvPages pages(const KvPages& layer, int64_t max_kv_len) const;
+  /// Likewise of latents.
+  LatentPages latents(const LatentPages& layer) const;
   /// The slots of the tokens' adapters: [max_tokens], -1 for none.
   const int32_t* adapters() const { return device_ids(layout_.adapters); }
   /// The longest sequence of the step that was uploaded, in keys.

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "ops/args.h"
+#include "ops/convolve_args.h"
 
 namespace packhorse {
 
@@ -23,6 +24,9 @@ class KeySource {
   /// Returns the keys and values that the batch attends to in layer `layer` of the stack. `own`
   /// holds those that the layer has just computed from the batch itself.
   virtual Keys keys(size_t layer, const Keys& own) = 0;
+  /// Where compressed attention keeps latents of sequences that go on in layer `layer`; none where
+  /// all sequences of a batch are whole.
+  virtual LatentPages latents(size_t /*layer*/) { return {}; }
 };
 
 /// Keys and values of the batch itself, so that every sequence attends to its own tokens.
@@ -34,15 +38,21 @@ class OwnKeys final : public KeySource {
 /// Keys and values of the batch and of everything before it, in the pages of a cache.
 class PagedKeys final : public KeySource {
  public:
-  /// `layers` holds the cache of each layer of the stack, and outlives the object.
-  explicit PagedKeys(std::span<const KvPages> layers) : layers_(layers) {}
+  /// `layers` holds the cache of each layer of the stack, `latents` that of each with compressed
+  /// attention or nothing. Both outlive the object.
+  PagedKeys(std::span<const KvPages> layers, std::span<const LatentPages> latents = {})
+      : layers_(layers), latents_(latents) {}
 
   Keys keys(size_t layer, const Keys& own) override {
     return {.k = own.k, .v = own.v, .batch = {}, .pages = layers_[layer]};
   }
+  LatentPages latents(size_t layer) override {
+    return latents_.empty() ? LatentPages() : latents_[layer];
+  }
 
  private:
   std::span<const KvPages> layers_;
+  std::span<const LatentPages> latents_;
 };
 
 }  // namespace packhorse

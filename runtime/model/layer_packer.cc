@@ -242,7 +242,7 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
   const Location first = locate(parts.front(), parts, fused, ".weight");
   const bool quantized = format.quantized() && reader_->is_quantized(first.name);
   const Spread& rows = parts.front().rows;
-  if (!quantized && !first.transposed && first.rows == out_features &&
+  if (!quantized && !first.transposed && first.slices == 0 && first.rows == out_features &&
       rows.extent == out_features && rows.paired == 0 && columns.extent == in_features &&
       pack_in_place(weight, format, first.name, packed)) {
     return;
@@ -261,7 +261,7 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
     }
     const TensorView source = quantized
                                   ? reader_->require_quantized(from.name, from.rows, columns.extent)
-                                  : reader_->require(from.name, from.rows, columns.extent);
+                                  : require(from, columns.extent);
     place(source, from, part.rows, columns, in_features, staging_.data());
   }
   if (!quantized) {
@@ -344,11 +344,19 @@ LayerPacker::Location LayerPacker::locate(const Part& part, const std::vector<Pa
     return found;
   }
   if (is_weight && !part.weight.empty()) {
-    return {part.weight, part.rows.extent, 0, part.rows.size};
+    const int64_t rows = part.slices == 0 ? part.rows.extent : part.slices * part.slice_rows;
+    return {part.weight, rows, part.first, part.rows.size, false, part.slices};
   }
   const bool transposed = is_transposed(part.name);
   return {part.name + (transposed ? kTransposed : suffix), part.rows.extent, 0, part.rows.size,
           transposed};
+}
+
+TensorView LayerPacker::require(const Location& from, int64_t columns) const {
+  if (from.slices == 0) return reader_->require(from.name, from.rows, columns);
+  const TensorView tensor =
+      reader_->require(from.name, from.slices, from.rows / from.slices, columns);
+  return TensorView(tensor.data, tensor.dtype, from.rows, columns);
 }
 
 void LayerPacker::place_vector(const Location& from, const Spread& rows, float* to) {

@@ -43,6 +43,11 @@ struct Part {
   Spread rows;
   bool bias;
   std::string weight = {};  // the weight's whole name, if it is another than name + ".weight"
+  /// If not 0, `weight` is a tensor [slices, slice_rows, columns], and the part begins at row
+  /// `first` of it, where rows are counted through all slices.
+  int64_t slices = 0;
+  int64_t slice_rows = 0;
+  int64_t first = 0;
 };
 
 /// A source tensor that may hold several parts, either one after the other or interleaved head by
@@ -133,6 +138,7 @@ class LayerPacker {
     int64_t first;
     int64_t step;
     bool transposed = false;
+    int64_t slices = 0;  // as in Part
   };
 
   /// Where the tensor of a part lies whose name ends in `suffix`.
@@ -150,6 +156,8 @@ class LayerPacker {
   void place_transposed(const TensorView& source, const Location& from, const Spread& rows,
                         const Spread& columns, int64_t row_length, float* to);
   void place_vector(const Location& from, const Spread& rows, float* to);
+  // The tensor of the source, whose slices lie one after the other.
+  TensorView require(const Location& from, int64_t columns) const;
 
   // Takes memory from the arena for a layer of these sizes.
   LinearWeight take_linear(const std::string& name, int64_t out_features, int64_t in_features,

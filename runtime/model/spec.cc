@@ -3,12 +3,17 @@
 #include <algorithm>
 #include <string>
 
+#include "core/json_tree.h"
 #include "model/json_fields.h"
 #include "model/spec_heads.h"
 #include "model/spec_quantized.h"
+#include "ops/convolve_args.h"
 
 namespace packhorse {
 namespace {
+
+constexpr int64_t kSpecFormat = 1;
+constexpr int kMaxDepth = 32;  // of the JSON
 
 // Limits that no model comes near, low enough that no product of sizes overflows 64 bits.
 constexpr int64_t kMaxRows = int64_t{1} << 31;  // rows of an embedding table
@@ -17,6 +22,7 @@ constexpr int64_t kMaxLayers = int64_t{1} << 14;
 constexpr int64_t kMaxHeads = int64_t{1} << 12;
 constexpr int64_t kMaxHeadDim = int64_t{1} << 12;
 constexpr int64_t kMaxConvolution = 255;
+constexpr int64_t kMostExperts = 1024;
 constexpr int64_t kMaxBuckets = 2048;
 constexpr int64_t kMaxDistance = int64_t{1} << 24;
 constexpr int64_t kMaxRelativeDistance = int64_t{1} << 14;  // a table has a row for each
@@ -189,8 +195,26 @@ void parse_score_term(Fields fields, AttentionSpec& attention) {
   fields.done();
 }
 
+CompressionSpec parse_compression(Fields& fields, const AttentionSpec& attention) {
+  const int64_t heads = attention.num_kv_heads;
+  if ((heads != 1 && heads % 2 != 0) || heads * attention.head_dim % 2 != 0) {
+    throw InvalidArgument(concat("spec: 'num_kv_heads' is ", heads, ", 'head_dim' ",
+                                 attention.head_dim, ": compressed attention needs an even number ",
+                                 "of heads of keys, or one with an even number of columns"));
+  }
+  for (const char* other : {"qk_norm", "score_term"}) {
+    if (!fields.has(other)) continue;
+    throw InvalidArgument(concat("spec: 'attention.", other, "' beside compressed attention"));
+  }
+  return {fields.integer("depthwise_width", 1, kMostConvolved),
+          fields.integer("grouped_width", 1, kMostConvolved)};
+}
+
 void parse_attention(Fields fields, StackSpec& stack) {
   AttentionSpec& attention = stack.attention;
+  if (fields.has("kind") && fields.choice<bool>("kind", {{"full", false}, {"compressed", true}})) {
+    attention.compression = parse_compression(fields, attention);
+  }
   attention.causal = fields.choice<bool>("mask", {{"bidirectional", false}, {"causal", true}});
   attention.qkv_bias = fields.boolean("qkv_bias", true);
   attention.key_bias = fields.boolean("key_bias", attention.qkv_bias);
@@ -214,9 +238,21 @@ void parse_attention(Fields fields, StackSpec& stack) {
   fields.done();
 }
 
-void parse_feed_forward(Fields fields, FeedForwardSpec& feed_forward) {
-  feed_forward.gated = fields.choice<bool>("kind", {{"plain", false}, {"gated", true}});
+void parse_feed_forward(Fields fields, StackSpec& stack) {
+  enum class Kind : uint8_t { kPlain, kGated, kMixture };
+  FeedForwardSpec& feed_forward = stack.feed_forward;
+  const Kind kind = fields.choice<Kind>(
+      "kind", {{"plain", Kind::kPlain}, {"gated", Kind::kGated}, {"mixture", Kind::kMixture}});
+  feed_forward.gated = kind != Kind::kPlain;
   feed_forward.activation = parse_activation(fields);
+  if (kind == Kind::kMixture) {
+    feed_forward.mixture = MixtureSpec{fields.integer("experts", 1, kMostExperts),
+                                       fields.integer("router_size", 1, kMaxHidden)};
+    if (stack.norm_placement != NormPlacement::kPre) {
+      throw InvalidArgument("spec: a mixture of experts needs 'norm.placement' \"pre\"");
+    }
+    return fields.done();
+  }
   feed_forward.up_bias = fields.boolean("up_bias", true);
   feed_forward.down_bias = fields.boolean("down_bias", true);
   fields.done();
@@ -242,6 +278,26 @@ void check_lm(const Spec& spec) {
                                spec.stem.embedding_size, ", 'hidden_size' ", spec.hidden_size));
 }
 
+Json parse_json(const std::string& text) {
+  const auto check_depth = [](int depth, Json::parse_event_t, Json&) {
+    if (depth > kMaxDepth) {
+      throw InvalidArgument(concat("spec: nested more than ", kMaxDepth, " deep"));
+    }
+    return true;
+  };
+  Json json = Json::parse(text, check_depth, /*allow_exceptions=*/false);
+  if (json.is_discarded()) throw InvalidArgument("spec: the text is not valid JSON");
+  return json;
+}
+
+void check_format(int64_t format) {
+  if (format == kSpecFormat) return;
+  throw InvalidArgument(
+      concat("spec: 'format' is ", format, ", this runtime reads format ", kSpecFormat,
+             ": convert the model anew, with the version that is to run it (packhorse convert "
+             "MODEL FOLDER --overwrite)"));
+}
+
 }  // namespace
 
 int64_t StackSpec::num_weight_sets() const {
@@ -250,13 +306,9 @@ int64_t StackSpec::num_weight_sets() const {
 }
 
 Spec parse_spec(const std::string& json_text) {
-  const Json json = Json::parse(json_text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) throw InvalidArgument("spec: the text is not valid JSON");
-  Fields fields(json, "");
-  if (fields.integer("format", 0, kMaxRows) != 1) {
-    throw InvalidArgument(
-        concat("spec: 'format' is ", fields.get("format").dump(), ", this runtime reads format 1"));
-  }
+  const JsonTree json(parse_json(json_text));
+  Fields fields(*json, "");
+  check_format(fields.integer("format", 0, kMaxRows));
   fields.ignore("family");
   fields.ignore("max_length");
   fields.ignore("pair");
@@ -273,7 +325,11 @@ Spec parse_spec(const std::string& json_text) {
   spec.stem.norm = says("norm");
   if (spec.stem.norm) parse_norm(fields.object("norm"), spec);
   if (says("attention")) parse_attention(fields.object("attention"), spec.stack);
-  if (says("ffn")) parse_feed_forward(fields.object("ffn"), spec.stack.feed_forward);
+  if (says("ffn")) parse_feed_forward(fields.object("ffn"), spec.stack);
+  spec.stack.residual_scales = fields.boolean("residual_scales", false);
+  if (spec.stack.residual_scales && spec.stack.norm_placement != NormPlacement::kPre) {
+    throw InvalidArgument("spec: 'residual_scales' needs 'norm.placement' \"pre\"");
+  }
   if (fields.has("convolution")) parse_convolution(fields.object("convolution"), spec.stack);
   if (fields.has("heads")) parse_heads(fields.object("heads"), spec.heads);
   check_lm(spec);

@@ -120,6 +120,15 @@ struct ScoreTermSpec {
   int64_t num_relative() const { return 2 * (num_buckets > 0 ? num_buckets : max_distance); }
 };
 
+/// Compressed convolutional attention (ConvolveHeadsArgs): the widths of its convolutions.
+struct CompressionSpec {
+  int64_t depthwise_width = 0;
+  int64_t grouped_width = 0;
+
+  /// Tokens before one that its heads of queries and keys depend on.
+  int64_t reach() const { return depthwise_width + grouped_width - 2; }
+};
+
 struct AttentionSpec {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
@@ -129,6 +138,7 @@ struct AttentionSpec {
   std::optional<RopeSpec> rope;
   ScoreTermSpec score_term;
   bool qk_norm = false;
+  std::optional<CompressionSpec> compression;
   bool qkv_bias = true;
   bool key_bias = true;  // also of the projection of positions to keys
   bool output_bias = true;
@@ -142,7 +152,19 @@ struct AttentionSpec {
   }
 };
 
+/// A mixture of gated feed-forward blocks (MixtureArgs), one of which a router chooses for each
+/// token, or none. The router computes a state of the token in each layer, of that of the layer
+/// before and the input of the block.
+struct MixtureSpec {
+  int64_t num_experts = 0;
+  int64_t router_size = 0;  // columns of the state
+
+  /// The experts, and none of them.
+  int64_t num_classes() const { return num_experts + 1; }
+};
+
 struct FeedForwardSpec {
+  std::optional<MixtureSpec> mixture;
   bool gated = false;
   int64_t size = 0;  // intermediate size
   Activation activation = Activation::kGelu;
@@ -165,6 +187,7 @@ struct StackSpec {
   NormPlacement norm_placement = NormPlacement::kPost;
   bool shared_norm = false;          // parallel: whether both blocks have one norm
   bool first_attention_norm = true;  // pre-norm: whether the first attention has a norm
+  bool residual_scales = false;      // pre-norm: whether residuals are as AddScaledArgs says
   AttentionSpec attention;
   FeedForwardSpec feed_forward;
   ConvolutionSpec convolution;

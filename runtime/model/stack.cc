@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "packhorse/error.h"
+
 namespace packhorse {
 namespace {
 
@@ -14,17 +16,31 @@ LinearArgs projection_of(const LayerWeights& layer, const LayerBuffers& buffers,
   LinearArgs args;
   args.x = buffers.hidden.first_rows(rows);
   args.weight = layer.attention.qkv;
-  args.out = buffers.qkv.first_rows(rows);
+  args.out = (buffers.latents ? buffers.latents : buffers.qkv).first_rows(rows);
   args.workspace = buffers.linear_workspace;
   return args;
 }
 
-// Adds the output of a block to the hidden state, or keeps it apart if it has a norm first.
+ConvolveHeadsArgs compression_of(const AttentionSpec& spec, const LayerWeights& layer,
+                                 const LayerBuffers& buffers, const BatchView& batch,
+                                 int64_t head_dim) {
+  ConvolveHeadsArgs args =
+      convolve_heads_of(spec, *layer.attention.convolutions, layer.attention.qkv, head_dim);
+  args.latents = buffers.latents.first_rows(batch.num_tokens);
+  args.batch = batch;
+  args.out = buffers.qkv.first_rows(batch.num_tokens);
+  args.workspace = buffers.convolution_of_heads_workspace;
+  return args;
+}
+
+// Adds the output of a block to the hidden state, or keeps it apart if it has a norm first or is
+// scaled.
 template <class Args>
 void set_result(Args& args, const StackSpec& spec, const LayerBuffers& buffers, int64_t rows) {
   const TensorView hidden = buffers.hidden.first_rows(rows);
-  if (!spec.output_norms()) args.residual = hidden;
-  args.out = spec.output_norms() ? buffers.normed.first_rows(rows) : hidden;
+  const bool apart = spec.output_norms() || spec.residual_scales;
+  if (!apart) args.residual = hidden;
+  args.out = apart ? buffers.normed.first_rows(rows) : hidden;
 }
 
 LinearArgs output_of(const StackSpec& spec, const LayerWeights& layer, const LayerBuffers& buffers,
@@ -140,6 +156,10 @@ LayerBuffers take_layer_buffers(const Spec& spec, const StackWeights& weights,
                                 Arena& arena) {
   const int64_t tokens = capacity.max_tokens;
   const AttentionSpec& attention = spec.stack.attention;
+  if (spec.stack.residual_scales && !ops.scales_residuals()) {
+    throw RuntimeError(
+        "this device does not scale residuals (residual_scales of a spec); the CPU does");
+  }
   LayerBuffers buffers;
   buffers.hidden = arena.take_matrix("hidden", tokens, weights.width, dtype);
   if (spec.stack.pre_norm()) {
@@ -153,6 +173,9 @@ LayerBuffers take_layer_buffers(const Spec& spec, const StackWeights& weights,
     constexpr int64_t kMostParts = 3;  // queries, keys and values
     buffers.adapted.workspace = arena.take_array<float>(
         "adapted_ranks", static_cast<size_t>(tokens * kMostParts * adapters.max_rank));
+  }
+  if (!weights.layers.empty() && weights.layers.front().mixture) {
+    take_mixture_state(*weights.layers.front().mixture, tokens, dtype, arena, buffers.mixture);
   }
   if (attention.rope) buffers.rotation = take_rotation("rotation");
   if (attention.has_local_theta()) buffers.local_rotation = take_rotation("local_rotation");
@@ -174,12 +197,22 @@ void take_block_buffers(const Spec& spec, const StackWeights& weights, const Cap
   {
     const Arena::Scope attention_block(arena);
     buffers.qkv = arena.take_matrix("qkv", tokens, layer.attention.qkv.out_features, dtype);
+    if (layer.attention.convolutions) {
+      buffers.latents =
+          arena.take_matrix("latents", tokens, layer.attention.qkv.out_features, dtype);
+    }
     buffers.context =
         arena.take_matrix("context", tokens, layer.attention.output.in_features, dtype);
     BatchView batch;
     batch.num_tokens = tokens;
     batch.num_sequences = capacity.max_sequences;
     batch.max_seqlen = std::min(tokens, spec.max_seqlen);
+    if (layer.attention.convolutions) {
+      buffers.convolution_of_heads_workspace =
+          arena.take("convolution_of_heads_workspace",
+                     ops.convolve_heads_workspace(compression_of(
+                         spec.stack.attention, layer, buffers, batch, weights.head_dim)));
+    }
     AttentionArgs attention = attention_of(spec.stack.attention, weights, buffers, batch);
     size_t attention_bytes = ops.attention_workspace(attention);
     if (capacity.max_kv_len > 0) {  // instead of keys of the batch itself
@@ -194,6 +227,11 @@ void take_block_buffers(const Spec& spec, const StackWeights& weights, const Cap
         arena.take("linear_workspace",
                    std::max(ops.linear_workspace(projection_of(layer, buffers, tokens)),
                             ops.linear_workspace(output_of(spec.stack, layer, buffers, tokens))));
+  }
+  if (layer.mixture) {
+    const Arena::Scope mixture_block(arena);
+    take_mixture_buffers(*layer.mixture, tokens, dtype, ops, arena, buffers.mixture);
+    return;
   }
   const FeedForwardArgs block = feed_forward_of(spec.stack, layer, buffers, tokens);
   {
@@ -217,6 +255,13 @@ void Stack::run(const TokenBatch& tokens, KeySource& keys, void (*before_layer)(
   if (spec_.attention.rope) rotate(tokens, weights_.rope_frequencies, buffers_.rotation);
   if (spec_.attention.has_local_theta()) {
     rotate(tokens, weights_.local_rope_frequencies, buffers_.local_rotation);
+  }
+  if (spec_.residual_scales) {
+    AddScaledArgs args;
+    args.x = args.out = hidden;
+    args.x_shift = weights_.scales.output_shift;
+    args.x_scale = weights_.scales.output_scale;
+    ops_.add_scaled(args);
   }
   if (weights_.convolution) {
     ops_.neighbours({.x = hidden,
@@ -265,7 +310,11 @@ void Stack::attend(const LayerWeights& layer, size_t index, const BatchView& bat
                    KeySource& keys) const {
   const bool local = spec_.local_layers[index];
   AttentionArgs args = attention_of(spec_.attention, weights_, buffers_, batch);
-  project_heads(layer, index, args);
+  if (layer.attention.convolutions) {
+    compress_heads(layer, index, batch, keys);
+  } else {
+    project_heads(layer, index, args);
+  }
   const Keys source = keys.keys(index, {args.k, args.v, args.keys, {}});
   args.k = source.k;
   args.v = source.v;
@@ -287,6 +336,7 @@ void Stack::add_attention(const LayerWeights& layer, size_t index, const BatchVi
   output.row_count = batch.counts;
   run_linear(LoraTarget::kOutput, index, output);
   add_normed(layer.attention_output_norm, batch);
+  if (spec_.residual_scales) add_scaled(layer.attention_scales, batch);
 }
 
 // Whether an adapter of the batch adds something to these layers.
@@ -332,6 +382,18 @@ void Stack::add_normed(const NormWeight& norm, const BatchView& batch) const {
              .row_count = batch.counts});
 }
 
+// Adds what a block gave to the hidden state, both scaled if there are scales.
+void Stack::add_scaled(const ResidualScales& scales, const BatchView& batch) const {
+  const TensorView hidden = buffers_.hidden.first_rows(batch.num_tokens);
+  ops_.add_scaled({.x = buffers_.normed.first_rows(batch.num_tokens),
+                   .x_shift = scales.output_shift,
+                   .x_scale = scales.output_scale,
+                   .residual = hidden,
+                   .residual_shift = scales.residual_shift,
+                   .residual_scale = scales.residual_scale,
+                   .out = hidden});
+}
+
 // Computes the heads of queries, keys and values into buffers_.qkv, normalised and rotated if the
 // spec says so.
 void Stack::project_heads(const LayerWeights& layer, size_t index,
@@ -340,9 +402,7 @@ void Stack::project_heads(const LayerWeights& layer, size_t index,
   LinearArgs projection = projection_of(layer, buffers_, batch.num_tokens);
   projection.x = block_input(layer.attention_norm, batch);
   projection.row_count = batch.counts;
-  const std::optional<RopeSpec>& rope = spec_.attention.rope;
-  const bool rotates = rope && spec_.rotated_layers[index];
-  if (!rotates && !spec_.attention.qk_norm) {
+  if (!rotates(index) && !spec_.attention.qk_norm) {
     return run_linear(LoraTarget::kQkv, index, projection);
   }
   RotateHeadsArgs args;
@@ -354,17 +414,40 @@ void Stack::project_heads(const LayerWeights& layer, size_t index,
   args.model_dim = static_cast<int32_t>(spec_.attention.head_dim);
   args.q_norm = layer.attention.query_norm;
   args.k_norm = layer.attention.key_norm;
-  if (rotates) {
-    const bool own = spec_.local_layers[index] && spec_.attention.has_local_theta();
-    const TensorView& rotation = own ? buffers_.local_rotation : buffers_.rotation;
-    args.rotation = rotation.first_rows(batch.num_tokens);
-    args.frequencies = own ? weights_.local_rope_frequencies : weights_.rope_frequencies;
-    args.dims = static_cast<int32_t>(rope->dims);
-  }
+  set_rotation(args, index, batch);
   args.row_count = batch.counts;
   if (!adapts(LoraTarget::kQkv)) return ops_.project_heads(projection, args);
   ops_.project_heads(projection, args,
                      lora_of(LoraTarget::kQkv, index, projection.x, projection.out, batch.counts));
+}
+
+bool Stack::rotates(size_t index) const {
+  return spec_.attention.rope && spec_.rotated_layers[index];
+}
+
+// The rotation of the heads of a layer, if it has one.
+template <class Args>
+void Stack::set_rotation(Args& args, size_t index, const BatchView& batch) const {
+  if (!rotates(index)) return;
+  const bool own = spec_.local_layers[index] && spec_.attention.has_local_theta();
+  const TensorView& rotation = own ? buffers_.local_rotation : buffers_.rotation;
+  args.rotation = rotation.first_rows(batch.num_tokens);
+  args.frequencies = own ? weights_.local_rope_frequencies : weights_.rope_frequencies;
+  args.dims = static_cast<int32_t>(spec_.attention.rope->dims);
+}
+
+// Likewise of compressed attention: the projection gives latents, and convolutions of these heads.
+void Stack::compress_heads(const LayerWeights& layer, size_t index, const BatchView& batch,
+                           KeySource& keys) const {
+  LinearArgs projection = projection_of(layer, buffers_, batch.num_tokens);
+  projection.x = block_input(layer.attention_norm, batch);
+  projection.row_count = batch.counts;
+  run_linear(LoraTarget::kQkv, index, projection);
+  ConvolveHeadsArgs args =
+      compression_of(spec_.attention, layer, buffers_, batch, weights_.head_dim);
+  set_rotation(args, index, batch);
+  args.pages = keys.latents(index);
+  ops_.convolve_heads(args);
 }
 
 TensorView Stack::feed_forward_input(const LayerWeights& layer, const BatchView& batch) const {
@@ -374,6 +457,10 @@ TensorView Stack::feed_forward_input(const LayerWeights& layer, const BatchView&
 
 void Stack::add_feed_forward(const LayerWeights& layer, size_t index, const TensorView& input,
                              const BatchView& batch) const {
+  if (layer.mixture) {
+    run_mixture(*layer.mixture, spec_.feed_forward.activation, buffers_.mixture, input, ops_);
+    return add_scaled(layer.feed_forward_scales, batch);
+  }
   FeedForwardArgs args = feed_forward_of(spec_, layer, buffers_, batch.num_tokens);
   args.x = input;
   if (!spec_.pre_norm()) args.norm = layer.feed_forward_norm;
@@ -384,6 +471,7 @@ void Stack::add_feed_forward(const LayerWeights& layer, size_t index, const Tens
     ops_.feed_forward(args);
   }
   add_normed(layer.feed_forward_output_norm, batch);
+  if (spec_.residual_scales) add_scaled(layer.feed_forward_scales, batch);
 }
 
 // A feed-forward block in two halves. Tokens without an adapter have the bits of the one operator:

@@ -30,10 +30,13 @@ struct LayerBuffers {
   TensorView neighbours;
   void* convolution_workspace = nullptr;
   TensorView qkv;      // [T, (H + 2 Hkv) d], used inside attention blocks
+  TensorView latents;  // [T, (H + 2 Hkv) d] of which compressed attention makes `qkv`
+  void* convolution_of_heads_workspace = nullptr;
   TensorView context;  // [T, H d], used inside attention blocks
   void* attention_workspace = nullptr;
   void* linear_workspace = nullptr;        // for the dense layers before and after attention
   void* feed_forward_workspace = nullptr;  // used inside feed-forward blocks
+  MixtureBuffers mixture;                  // instead of it
   AdaptedBuffers adapted;
 };
 
@@ -64,6 +67,11 @@ class Stack {
   void attend(const LayerWeights& layer, size_t index, const BatchView& batch,
               KeySource& keys) const;
   void project_heads(const LayerWeights& layer, size_t index, const AttentionArgs& attention) const;
+  bool rotates(size_t index) const;
+  template <class Args>
+  void set_rotation(Args& args, size_t index, const BatchView& batch) const;
+  void compress_heads(const LayerWeights& layer, size_t index, const BatchView& batch,
+                      KeySource& keys) const;
   void add_attention(const LayerWeights& layer, size_t index, const BatchView& batch) const;
   TensorView feed_forward_input(const LayerWeights& layer, const BatchView& batch) const;
   void add_feed_forward(const LayerWeights& layer, size_t index, const TensorView& input,
@@ -74,6 +82,7 @@ class Stack {
   void run_linear(LoraTarget target, size_t index, const LinearArgs& args) const;
   void run_adapted_feed_forward(size_t index, const FeedForwardArgs& args) const;
   void add_normed(const NormWeight& norm, const BatchView& batch) const;
+  void add_scaled(const ResidualScales& scales, const BatchView& batch) const;
   void convolve(const BatchView& batch) const;
 
   const StackSpec& spec_;

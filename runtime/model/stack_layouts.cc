@@ -1,5 +1,7 @@
 #include "model/stack_layouts.h"
 
+#include <algorithm>
+
 #include "core/format.h"
 
 namespace packhorse {
@@ -34,10 +36,21 @@ DenseLayout StackLayouts::qkv(int64_t index) const {
   const int64_t paired = paired_columns();
   const int64_t queries = attention_.num_heads;
   const int64_t keys = attention_.num_kv_heads;
-  const std::vector<Part> parts = {
-      {name + "query", heads(queries, 0, paired), attention_.qkv_bias},
-      {name + "key", heads(keys, queries, paired), attention_.key_bias},
-      {name + "value", heads(keys, queries + keys), attention_.qkv_bias}};
+  std::vector<Part> parts = {{name + "query", heads(queries, 0, paired), attention_.qkv_bias},
+                             {name + "key", heads(keys, queries, paired), attention_.key_bias},
+                             {name + "value", heads(keys, queries + keys), attention_.qkv_bias}};
+  if (attention_.compression) {
+    // Half of the values are of the token before.
+    Spread& values = parts.back().rows;
+    values.extent /= 2;
+    values.size = std::min(values.size, values.extent);
+    Part delayed = parts.back();
+    delayed.name = name + "delayed_value";
+    delayed.rows.offset += delayed_column(attention_, head_dim_);
+    parts.push_back(delayed);
+    return {name + "qkv", parts, (queries + 2 * keys) * head_dim_, whole(spec_.hidden_size),
+            width_};
+  }
   const std::vector<std::string> names = {parts[0].name, parts[1].name, parts[2].name};
   return {name + "qkv",
           parts,
@@ -92,6 +105,32 @@ DenseLayout StackLayouts::down(int64_t index) const {
           width_,
           whole(spec.size),
           padded_inner()};
+}
+
+DenseLayout StackLayouts::expert_up(int64_t index, int64_t expert) const {
+  const FeedForwardSpec& spec = spec_.stack.feed_forward;
+  const std::string name = block(index, "ffn.experts.");
+  Part gate = {concat(name, expert, ".gate"), {spec.size, kGateBlock, 2 * kGateBlock, 0}, false};
+  gate.weight = name + "gate_up";
+  gate.slices = spec.mixture->num_experts;
+  gate.slice_rows = 2 * spec.size;
+  gate.first = expert * gate.slice_rows;
+  Part up = gate;
+  up.name = concat(name, expert, ".up");
+  up.rows.offset = kGateBlock;
+  up.first += spec.size;
+  return {up.name, {gate, up}, 2 * padded_inner(), whole(spec_.hidden_size), width_};
+}
+
+DenseLayout StackLayouts::expert_down(int64_t index, int64_t expert) const {
+  const FeedForwardSpec& spec = spec_.stack.feed_forward;
+  const std::string name = block(index, "ffn.experts.");
+  Part down = {concat(name, expert, ".down"), whole(spec_.hidden_size), false};
+  down.weight = name + "down";
+  down.slices = spec.mixture->num_experts;
+  down.slice_rows = spec_.hidden_size;
+  down.first = expert * down.slice_rows;
+  return {down.name, {down}, width_, whole(spec.size), padded_inner()};
 }
 
 }  // namespace packhorse

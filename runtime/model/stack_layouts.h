@@ -20,6 +20,12 @@ struct DenseLayout {
   std::vector<FusedTensor> fused = {};
 };
 
+/// The first column of the values, as stored, that comes from the token before where attention is
+/// compressed.
+inline int64_t delayed_column(const AttentionSpec& spec, int64_t head_dim) {
+  return spec.num_kv_heads == 1 ? spec.head_dim / 2 : spec.num_kv_heads / 2 * head_dim;
+}
+
 /// The layouts of all dense layers of a stack on one backend. Arguments outlive the object.
 class StackLayouts {
  public:
@@ -37,6 +43,9 @@ class StackLayouts {
   DenseLayout output(int64_t index) const;
   DenseLayout up(int64_t index) const;  // includes the gate if the spec has one
   DenseLayout down(int64_t index) const;
+  // Likewise of one expert of a mixture.
+  DenseLayout expert_up(int64_t index, int64_t expert) const;
+  DenseLayout expert_down(int64_t index, int64_t expert) const;
 
  private:
   int64_t padded_inner() const;  // columns between the two layers of a feed-forward block

@@ -21,6 +21,10 @@ class StackBuilder {
     weights.width = layouts_.width();
     weights.head_dim = layouts_.head_dim();
     build_positions(weights);
+    if (spec_.stack.residual_scales) {
+      weights.scales.output_scale = packer_.vector("embeddings.scale", spec_.hidden_size);
+      weights.scales.output_shift = packer_.vector("embeddings.shift", spec_.hidden_size);
+    }
     for (int64_t i = 0; i < spec_.stack.num_weight_sets(); ++i) {
       LayerWeights layer;
       build_attention(layer, i);
@@ -82,6 +86,10 @@ class StackBuilder {
     weights.qkv = linear(layouts_.qkv(index));
     weights.output = linear(layouts_.output(index));
     build_relative_positions(weights, name);
+    if (attention_.compression) {
+      weights.convolutions = build_head_convolutions(attention_, layouts_, name, packer_);
+    }
+    layer.attention_scales = build_scales(name);
     if (!spec_.stack.pre_norm() || spec_.stack.first_attention_norm || index > 0) {
       layer.attention_norm = packer_.norm(name + "norm", spec_.hidden_size);
     }
@@ -111,10 +119,24 @@ class StackBuilder {
     }
   }
 
+  ResidualScales build_scales(const std::string& name) {
+    if (!spec_.stack.residual_scales) return {};
+    const auto vector = [&](const char* part) {
+      return packer_.vector(name + part, spec_.hidden_size);
+    };
+    return {vector("output_shift"), vector("output_scale"), vector("residual_shift"),
+            vector("residual_scale")};
+  }
+
   void build_feed_forward(LayerWeights& layer, int64_t index) {
     const std::string name = concat("layers.", index, ".ffn.");
-    layer.feed_forward.up = linear(layouts_.up(index));
-    layer.feed_forward.down = linear(layouts_.down(index));
+    layer.feed_forward_scales = build_scales(name);
+    if (spec_.stack.feed_forward.mixture) {
+      layer.mixture = build_mixture(spec_, index, layouts_, packer_);
+    } else {
+      layer.feed_forward.up = linear(layouts_.up(index));
+      layer.feed_forward.down = linear(layouts_.down(index));
+    }
     if (!spec_.stack.shared_norm) {
       layer.feed_forward_norm = packer_.norm(name + "norm", spec_.hidden_size);
     }

@@ -4,7 +4,9 @@
 #include <optional>
 #include <vector>
 
+#include "model/head_convolutions.h"
 #include "model/layer_packer.h"
+#include "model/mixture.h"
 #include "model/spec.h"
 #include "ops/args.h"
 
@@ -13,9 +15,10 @@ namespace packhorse {
 struct AttentionWeights {
   /// Query, key and value in one layer: [(num_heads + 2 num_kv_heads) head_dim, E].
   LinearWeight qkv;
-  LinearWeight output;       // [E, num_heads * head_dim]
-  NormWeight query_norm;     // of each head, if the spec has qk_norm
-  NormWeight key_norm;       // the same
+  LinearWeight output;                           // [E, num_heads * head_dim]
+  NormWeight query_norm;                         // of each head, if the spec has qk_norm
+  NormWeight key_norm;                           // the same
+  std::optional<HeadConvolutions> convolutions;  // of compressed attention
   TensorView position_keys;  // [num_relative, H d], computed at load for disentangled attention
   TensorView position_queries;
 };
@@ -25,13 +28,24 @@ struct FeedForwardWeights {
   LinearWeight down;
 };
 
+/// As AddScaledArgs has them; null where residuals are not scaled.
+struct ResidualScales {
+  const float* output_shift = nullptr;
+  const float* output_scale = nullptr;
+  const float* residual_shift = nullptr;
+  const float* residual_scale = nullptr;
+};
+
 struct LayerWeights {
   AttentionWeights attention;
   NormWeight attention_output_norm;  // if StackSpec::output_norms, and so feed_forward_output_norm
   NormWeight feed_forward_output_norm;
   NormWeight attention_norm;  // none in the first layer of some pre-norm models
   FeedForwardWeights feed_forward;
+  std::optional<MixtureWeights> mixture;  // instead of feed_forward
   NormWeight feed_forward_norm;
+  ResidualScales attention_scales;
+  ResidualScales feed_forward_scales;
 };
 
 struct StackWeights {
@@ -41,6 +55,7 @@ struct StackWeights {
   std::optional<LinearWeight> convolution;  // [E, width of the convolution * E]
   NormWeight convolution_norm;
   NormWeight final_norm;  // only in pre-norm models
+  ResidualScales scales;  // of the embeddings, which have no residual
   ScoreTerm score_term;
   const float* rope_frequencies = nullptr;        // [dims / 2]
   const float* local_rope_frequencies = nullptr;  // the same for layers with a window

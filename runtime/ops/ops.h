@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "ops/args.h"
+#include "ops/convolve_args.h"
 #include "ops/lora_args.h"
+#include "ops/mixture_args.h"
 #include "ops/row_args.h"
 #include "ops/sample_args.h"
 #include "ops/step_args.h"
@@ -42,6 +44,8 @@ class PACKHORSE_API Ops {
   /// keys. If so, weights are laid out that way when they are loaded. Scores do not change, because
   /// they are sums over all columns of a head.
   virtual bool interleaves_heads() const { return false; }
+  /// Whether the device has `add_scaled`.
+  virtual bool scales_residuals() const { return false; }
   /// The number of columns of RotationArgs::out.
   virtual int64_t rotation_columns(int64_t dims) const { return dims; }
 
@@ -55,6 +59,10 @@ class PACKHORSE_API Ops {
   virtual size_t paged_attention_workspace(const AttentionArgs& args) const = 0;
   virtual size_t sparse_pool_workspace(const SparsePoolArgs& args) const = 0;
   virtual size_t sample_workspace(const SampleArgs& args) const = 0;
+  /// Throws RuntimeError if the device does not have this operator.
+  virtual size_t convolve_heads_workspace(const ConvolveHeadsArgs& args) const;
+  /// Likewise.
+  virtual size_t mixture_workspace(const MixtureArgs& args) const;
 
   // The operators. Each throws InvalidArgument if its arguments do not fit together.
   void embed(const EmbedArgs& args);
@@ -69,6 +77,7 @@ class PACKHORSE_API Ops {
   void project_heads(const LinearArgs& args, const RotateHeadsArgs& heads, const LoraArgs& lora);
   /// What RotateHeadsArgs says, of rows that are projected already.
   void rotate_heads(const RotateHeadsArgs& args);
+  void convolve_heads(const ConvolveHeadsArgs& args);
   void append_kv(const AppendKvArgs& args);
   void attention(const AttentionArgs& args);
   void norm(const NormArgs& args);
@@ -83,6 +92,8 @@ class PACKHORSE_API Ops {
   void add_lora(const LoraArgs& args);
   void feed_forward_up(const FeedForwardUpArgs& args);
   void activate(const ActivateArgs& args);
+  void mixture(const MixtureArgs& args);
+  void add_scaled(const AddScaledArgs& args);
 
  private:
   virtual void do_embed(const EmbedArgs& args) = 0;
@@ -101,6 +112,7 @@ class PACKHORSE_API Ops {
     do_add_lora(lora);
     do_rotate_heads(heads);
   }
+  virtual void do_convolve_heads(const ConvolveHeadsArgs& args);
   virtual void do_append_kv(const AppendKvArgs& args) = 0;
   virtual void do_attention(const AttentionArgs& args) = 0;
   virtual void do_paged_attention(const AttentionArgs& args) = 0;
@@ -116,6 +128,8 @@ class PACKHORSE_API Ops {
   virtual void do_add_lora(const LoraArgs& args) = 0;
   virtual void do_feed_forward_up(const FeedForwardUpArgs& args) = 0;
   virtual void do_activate(const ActivateArgs& args) = 0;
+  virtual void do_mixture(const MixtureArgs& args);
+  virtual void do_add_scaled(const AddScaledArgs& args);
 };
 
 }  // namespace packhorse

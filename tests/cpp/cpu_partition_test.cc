@@ -1,4 +1,7 @@
-// Every row is assigned exactly once, in parts that fit.
+// Every row is assigned exactly once, in parts that fit; every place of the streams is taken once,
+// and a stream's places one after another.
+#include <vector>
+
 #include "cpu/partition.h"
 #include "test.h"
 
@@ -27,6 +30,23 @@ TEST(cpu_partition_deals_every_row_once) {
           CHECK(next == rows);
         }
       }
+    }
+  }
+}
+
+TEST(cpu_partition_takes_the_places_of_streams_in_order) {
+  for (int64_t streams = 1; streams <= 5; ++streams) {
+    for (int64_t count = 0; count <= 40; ++count) {
+      std::vector<int64_t> next(static_cast<size_t>(streams), -1);
+      std::vector<int> taken(static_cast<size_t>(count), 0);
+      for (int64_t task = 0; task < count; ++task) {
+        const int64_t place = place_in_stream(task, count, streams);
+        int64_t& expected = next[static_cast<size_t>(task % streams)];
+        CHECK(place >= 0 && place < count && (expected == -1 || place == expected));
+        expected = place + 1;
+        ++taken.at(static_cast<size_t>(place));
+      }
+      for (int times : taken) CHECK(times == 1);
     }
   }
 }

@@ -19,8 +19,10 @@ struct Fake {
   std::string failing;
   int calls_before = 0;  // of that one, which succeed
   bool capturing = false;
+  bool lost = false;  // whether the device is gone: nothing works any more
 
   cudaError_t call(const char* name) {
+    if (lost) return cudaErrorDevicesUnavailable;
     if (failing != name || calls_before-- > 0) return cudaSuccess;
     return cudaErrorUnknown;
   }
@@ -33,6 +35,11 @@ struct Fake {
     return cudaSuccess;
   }
   cudaError_t destroy(void* made) {
+    if (lost) {
+      alive.erase(made);
+      std::free(made);
+      return cudaErrorDevicesUnavailable;
+    }
     if (alive.erase(made) == 0) return cudaErrorInvalidResourceHandle;
     std::free(made);
     return cudaSuccess;
@@ -121,6 +128,20 @@ TEST(a_recording_that_fails_leaves_nothing) {
                   "no kernel");
   CHECK(fake.alive.empty());
   CHECK(!fake.capturing);
+}
+
+// Errors come out of what is asked of it, and its objects are destroyed without one.
+TEST(a_device_that_is_lost) {
+  {
+    const auto recording = cuda::record_graph(nullptr, [] {});
+    const cuda::UploadRing ring;
+    fake.lost = true;
+    CHECK_THROWS_AS(RuntimeError, recording->launch(), "cudaGraphLaunch");
+    CHECK_THROWS_AS(RuntimeError, cuda::record_graph(nullptr, [] {}), "cudaStreamBeginCapture");
+    CHECK_THROWS_AS(RuntimeError, cuda::UploadRing(), "cudaHostAlloc");
+  }
+  fake.lost = false;
+  CHECK(fake.alive.empty());
 }
 
 TEST(an_upload_ring_that_fails_leaves_nothing) {

@@ -2,10 +2,15 @@
 // numbers.
 #include "packhorse/session.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "test.h"
@@ -140,6 +145,39 @@ TEST(session_plans_before_loading) {
   options.memory_limit = plan.total_bytes() - 1;
   CHECK_THROWS_AS(OutOfMemory, Session::load(tiny_spec(), *weights.source(), options),
                   "memory_limit");
+}
+
+namespace {
+
+// A file that somebody truncates when the first tensor of a layer is asked for.
+class Truncated : public WeightSource {
+ public:
+  Truncated(std::string path, std::unique_ptr<WeightSource> file)
+      : path_(std::move(path)), file_(std::move(file)) {}
+  TensorView find(const std::string& name) const override {
+    if (name.starts_with("layers.")) std::filesystem::resize_file(path_, 4096);
+    return file_->find(name);
+  }
+  std::vector<std::string> names() const override { return file_->names(); }
+  void release(const void* data, size_t bytes) const override { file_->release(data, bytes); }
+
+ private:
+  std::string path_;
+  std::unique_ptr<WeightSource> file_;
+};
+
+}  // namespace
+
+TEST(session_loads_of_a_file_that_is_truncated_meanwhile) {
+  const TinyWeights weights;
+  const auto path =
+      std::filesystem::temp_directory_path() / ("packhorse-truncated-" + std::to_string(getpid()));
+  weights.write(path.string());
+  Session::load(tiny_spec(), *open_safetensors({path.string()}), small_options());
+  const Truncated source(path.string(), open_safetensors({path.string()}));
+  CHECK_THROWS_AS(RuntimeError, Session::load(tiny_spec(), source, small_options()),
+                  "the file was truncated while it was read");
+  std::filesystem::remove(path);
 }
 
 TEST(session_refuses_weights_by_name) {

@@ -1,5 +1,6 @@
 #include "tiny_model.h"
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 namespace packhorse::test {
@@ -39,6 +40,24 @@ std::string spec_of_all_heads() {
       "vectors": {"size": 11, "bias": true},
       "token_weights": true},
     "embedding": {"dense": [{"size": 21, "activation": "tanh"}, {"size": 5}]}})");
+}
+
+void TinyWeights::write(const std::string& path) const {
+  Json header = Json::object();
+  std::string data;
+  for (const auto& [name, view] : views) {
+    const std::vector<float>& numbers = values.at(name);
+    const size_t begin = data.size();
+    data.append(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(float));
+    header[name] = {{"dtype", "F32"},
+                    {"shape", std::vector<int64_t>(view.shape, view.shape + view.rank)},
+                    {"data_offsets", {begin, data.size()}}};
+  }
+  const std::string text = header.dump();
+  const uint64_t length = text.size();  // little-endian, as this machine
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&length), sizeof length);
+  file << text << data;
 }
 
 }  // namespace packhorse::test

@@ -61,6 +61,8 @@ class TinyWeights {
   std::map<std::string, TensorView> views;
 
   std::unique_ptr<WeightSource> source() const { return borrow_tensors(views); }
+  /// Writes them as a safetensors file.
+  void write(const std::string& path) const;
 
  private:
   void add(const std::string& name, int64_t rows, int64_t columns, float mean) {

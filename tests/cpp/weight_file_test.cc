@@ -157,6 +157,32 @@ TEST(safetensors_identity) {
   CHECK(identity(one.path()) != before);
 }
 
+TEST(safetensors_truncated_while_mapped) {
+  constexpr size_t kBytes = 1 << 16;
+  const std::string data =
+      tensor("a", "U8", "32768", "0,32768") + "," + tensor("b", "U8", "32768", "32768,65536");
+  const TemporaryFile file(safetensors("{" + data + "}", kBytes));
+  const TemporaryFile other(safetensors("{" + data + "}", kBytes));
+  const auto source = open_safetensors({file.path()});
+  const auto whole = open_safetensors({other.path()});
+  const auto sum = [](const WeightSource& from, const std::string& name) {
+    const TensorView view = from.find(name);
+    size_t total = 0;
+    // The compiler must read them also where nobody wants the sum.
+    const volatile uint8_t* const bytes = view.as<const uint8_t>();
+    for (int64_t i = 0; i < view.size(); ++i) total += bytes[i];
+    from.release(view.data, static_cast<size_t>(view.size()));
+    return total;
+  };
+  const size_t before = sum(*source, "a");
+  CHECK(before > 0 && sum(*source, "b") > 0);
+  std::filesystem::resize_file(file.path(), 32768);
+  CHECK_THROWS_AS(RuntimeError, sum(*source, "b"),
+                  file.path() + ": the file was truncated while it was read; it had");
+  CHECK_THROWS_AS(RuntimeError, sum(*source, "a"), "truncated");  // it cannot be trusted any more
+  CHECK(sum(*whole, "a") > 0 && sum(*whole, "b") > 0);            // another file is as before
+}
+
 TEST(safetensors_unreadable_files) {
   CHECK_THROWS_AS(RuntimeError, open_safetensors({"/nonexistent/x.safetensors"}),
                   "/nonexistent/x.safetensors: cannot open: No such file");

@@ -43,6 +43,8 @@ _NORM = {"kind": "layer", "placement": "pre", "eps": 1e-6}
 _MASK = {"mask": "bidirectional"}
 _ROPE = {"theta": 1000.0}
 
+_COMPRESSED = {"kind": "compressed", "depthwise_width": 2, "grouped_width": 2}
+
 _DISENTANGLED = {
     "kind": "disentangled",
     "buckets": 64,
@@ -165,6 +167,26 @@ SPEC_OPTIONS: dict[str, Spec] = {
             "local": {"window": 70, "layers": [0]},
             "score_term": {**_DISENTANGLED, "content_to_position": False, "buckets": 4},
         },
+    },
+    "compressed": {
+        "num_kv_heads": 2,
+        "attention": {**_MASK, **_COMPRESSED, "rope": {**_ROPE, "dims": 6}},
+    },
+    "compressed-and-causal": {
+        "hidden_size": 40,
+        "num_kv_heads": 1,
+        "head_dim": 18,
+        "attention": {
+            **_COMPRESSED,
+            "mask": "causal",
+            "qkv_bias": False,
+            "depthwise_width": 3,
+            "local": {"window": 9, "layers": [1]},
+            "rope": {**_ROPE, "local_theta": 30.0},
+        },
+    },
+    "compressed-of-tokens-alone": {
+        "attention": {**_MASK, **_COMPRESSED, "depthwise_width": 1, "grouped_width": 1},
     },
     "no-bias-of-keys": {"attention": {**_MASK, "key_bias": False}},
     "convolution": {"convolution": {"width": 3, "activation": "tanh"}},
@@ -294,6 +316,10 @@ def random_tensors(spec: Mapping[str, Any], seed: int = 0) -> Tensors:
             values = random.normal(0, 1, shape)
         elif "norm." in name:
             values = random.normal(1.0 if name.endswith("weight") else 0.0, 0.2, shape)
+        elif name.endswith(("scale", "shift", "balance")):
+            values = random.normal(1.0 if name.endswith("scale") else 0.0, 0.2, shape)
+        elif ".experts." in name:
+            values = random.normal(0, 1.5 * float(shape[-1]) ** -0.5, shape)
         elif name in ("embeddings.word", "embeddings.position", "embeddings.type"):
             values = random.normal(0, 1, shape)
         else:

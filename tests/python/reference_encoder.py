@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import reference
+import reference_convolve
 from models import with_defaults
 from reference import Array
 
@@ -54,6 +55,69 @@ def _rotated(
     return heads.reshape(x.shape)
 
 
+def _compressed(
+    spec: Mapping[str, Any],
+    tensors: Mapping[str, Array],
+    block: str,
+    latents: list[Array],
+    cu_seqlens: Any,
+) -> list[Array]:
+    """Queries and keys, not rotated, and values of their latents."""
+    depthwise, grouped = (
+        (tensors[f"{block}.{name}.weight"], tensors[f"{block}.{name}.bias"])
+        for name in ("depthwise", "grouped")
+    )
+    values = [tensors.get(f"{block}.{name}.bias") for name in ("value", "delayed_value")]
+    mixed = reference_convolve.convolve_heads(
+        np.concatenate(latents, axis=1),
+        cu_seqlens,
+        (depthwise[0][:, 0], depthwise[1]),
+        grouped,
+        tensors[f"{block}.temperature"],
+        spec["num_heads"],
+        first_values=None if values[0] is None else np.concatenate(values),
+    )
+    return np.split(mixed, np.cumsum([part.shape[1] for part in latents])[:-1], axis=1)
+
+
+def _mixture(
+    spec: Mapping[str, Any], tensors: Mapping[str, Array], block: str, y: Array, state: Any
+) -> tuple[Array, Array]:
+    """What the chosen experts give, and the router's state."""
+
+    def dense(name: str, x: Array, activation: str = "none") -> Array:
+        weight, bias = (tensors.get(f"{block}.router.{name}.{part}") for part in ("weight", "bias"))
+        return reference.linear(x, weight, bias, activation)
+
+    own = dense("down", y)
+    scale = tensors.get(f"{block}.router.state_scale")
+    state = own if scale is None else own + scale * state
+    inner = norm_by_name(spec, tensors, f"{block}.router.norm", state)
+    logits = dense("output", dense("second", dense("first", inner, "gelu"), "gelu"))
+    p = np.exp(logits - logits.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    chosen = (p + tensors[f"{block}.router.balance"]).argmax(-1)  # the first of equal ones
+    out = np.zeros(y.shape)
+    for e in range(spec["ffn"]["experts"]):
+        rows = chosen == e
+        gate, up = np.split(tensors[f"{block}.experts.gate_up"][e], 2)
+        activation = spec["ffn"]["activation"]
+        x = reference.linear(y[rows], gate, None, activation) * reference.linear(y[rows], up)
+        out[rows] = p[rows, e, None] * reference.linear(x, tensors[f"{block}.experts.down"][e])
+    return out, state
+
+
+def _scaled(tensors: Mapping[str, Array], block: str, x: Array, residual: Array) -> Array:
+    """x + residual, each shifted and scaled where the model does so."""
+    if f"{block}.output_scale" not in tensors:
+        return x + residual
+    x, residual = (
+        (of + tensors[f"{block}.{name}_shift"]) * tensors[f"{block}.{name}_scale"]
+        for name, of in (("output", x), ("residual", residual))
+    )
+    return x + residual
+
+
 def _convolution(
     spec: Mapping[str, Any], tensors: Mapping[str, Array], x: Array, cu_seqlens: Any
 ) -> Array:
@@ -68,6 +132,31 @@ def _convolution(
     return reference.ACTIVATIONS[spec["convolution"]["activation"]](total)
 
 
+class Exact:
+    """What is computed at the places of an encoder where a runtime may round: nothing is."""
+
+    def dense(self, name: str, x: Array, weight: Array, bias: Any, activation: str) -> Array:
+        """A dense layer, by the name of its tensors."""
+        return reference.linear(x, weight, bias, activation)
+
+    def residual(self, x: Array) -> Array:
+        """What is kept between layers: the residual stream, and the outputs of norms."""
+        return x
+
+    def attention(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        cu_seqlens: Any,
+        heads: int,
+        kv_heads: int,
+        **options: Any,
+    ) -> Array:
+        """Of queries and keys that have their positions."""
+        return reference.attention(q, k, v, cu_seqlens, cu_seqlens, heads, kv_heads, **options)
+
+
 def encoder(
     spec: Mapping[str, Any],
     tensors: Mapping[str, Array],
@@ -75,18 +164,20 @@ def encoder(
     cu_seqlens: Any,
     type_ids: Any = None,
     position_ids: Any = None,
+    arithmetic: Exact | None = None,
 ) -> Array:
     """The last hidden state: post-norm (Vaswani et al. 2017; BERT) or pre-norm."""
     spec = with_defaults(spec)
     attention, ffn, placement = spec["attention"], spec["ffn"], spec["norm"]["placement"]
     pre = placement != "post"
+    by = arithmetic or Exact()
 
     def dense(name: str, x: Array, activation: str = "none") -> Array:
         weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
-        return reference.linear(x, weight, bias, activation)
+        return by.dense(name, x, weight, bias, activation)
 
     def norm(name: str, x: Array) -> Array:
-        return norm_by_name(spec, tensors, name, x)
+        return by.residual(norm_by_name(spec, tensors, name, x))
 
     at = reference.positions(cu_seqlens) if position_ids is None else np.asarray(position_ids)
     word, position, type_table = (
@@ -111,7 +202,10 @@ def encoder(
     if late:
         x = x + position[at + offset]
 
+    if spec.get("residual_scales"):
+        x = (x + tensors["embeddings.shift"]) * tensors["embeddings.scale"]
     entered = x
+    state: Any = None  # of routers
     options: dict[str, Any] = {"causal": attention["mask"] == "causal"}
     if "scale" in attention:
         options["scale"] = attention["scale"]
@@ -138,6 +232,9 @@ def encoder(
         entering = x
         y = norm(f"{block}.norm", x) if pre else x
         q, k, v = (dense(f"{block}.{name}", y) for name in ("query", "key", "value"))
+        if attention.get("kind") == "compressed":
+            v = np.concatenate([v, dense(f"{block}.delayed_value", y)], axis=1)
+            q, k, v = _compressed(spec, tensors, block, [q, k, v], cu_seqlens)
         q = _rotated(spec, tensors, q, f"{block}.query_norm.weight", i, at)
         k = _rotated(spec, tensors, k, f"{block}.key_norm.weight", i, at)
         own = "" if relative.get("shared_projections") else "position_"
@@ -145,20 +242,24 @@ def encoder(
             options["position_keys"] = dense(f"{block}.{own}key", table)
         if relative.get("position_to_content"):
             options["position_queries"] = dense(f"{block}.{own}query", table)
-        context = reference.attention(
-            q, k, v, cu_seqlens, cu_seqlens, spec["num_heads"], spec["num_kv_heads"],
+        context = by.attention(
+            q, k, v, cu_seqlens, spec["num_heads"], spec["num_kv_heads"],
             window=(window, right), **options,
         )  # fmt: skip
-        x = x + norm(f"{block}.output_norm", dense(f"{block}.output", context))
+        given = norm(f"{block}.output_norm", dense(f"{block}.output", context))
+        x = by.residual(_scaled(tensors, block, given, x))
         x = x if pre else norm(f"{block}.norm", x)
         block = f"layers.{index}.ffn"
         if not spec["norm"].get("shared"):
             y = norm(f"{block}.norm", entering if placement == "parallel" else x) if pre else x
-        if ffn["kind"] == "gated":
-            inner = dense(f"{block}.gate", y, ffn["activation"]) * dense(f"{block}.up", y)
+        if ffn["kind"] == "mixture":
+            given, state = _mixture(spec, tensors, block, y, state)
         else:
-            inner = dense(f"{block}.up", y, ffn["activation"])
-        x = x + norm(f"{block}.output_norm", dense(f"{block}.down", inner))
+            inner = dense(f"{block}.up", y, ffn["activation"] if ffn["kind"] == "plain" else "none")
+            if ffn["kind"] == "gated":
+                inner = dense(f"{block}.gate", y, ffn["activation"]) * inner
+            given = norm(f"{block}.output_norm", dense(f"{block}.down", inner))
+        x = by.residual(_scaled(tensors, block, given, x))
         x = x if pre else norm(f"{block}.norm", x)
         if i == 0 and "convolution" in spec:
             x = norm("convolution.norm", x + _convolution(spec, tensors, entered, cu_seqlens))

@@ -255,41 +255,6 @@ def test_options_of_the_cpu_are_refused_elsewhere(cli: Cli, model: Path, text: P
     assert failed(cli("bench", model, "--pin-threads", *cuda), "--pin-threads", "cuda")
 
 
-# --- evaluate
-
-
-def test_evaluate(cli: Cli, model: Path, text: Path, tmp_path: Path) -> None:
-    text.write_text("\n".join(f"w{i} w{3 * i % 97 + 3} w{7 * i % 90 + 3}" for i in range(3, 60)))
-    same = cli("evaluate", model, "--dtype", "float32", "--file", text)
-    assert same.status == 0
-    assert same.out.count("1.00000") == 8
-    quantized = tmp_path / "quantized"
-    convert(model, quantized, quantize="int8")
-    found = cli("evaluate", quantized, "--reference", model, "--file", text, "--count", 50)
-    assert found.status == 0
-    assert "texts" in found.out
-    smallest = next(line for line in found.out.splitlines() if "smallest" in line)
-    assert 0.99 < float(smallest.split()[-1]) < 1
-    assert failed(cli("evaluate", quantized, "--file", text), "load this model with dtype int8")
-    text.write_text("w3\n\n")
-    assert failed(cli("evaluate", model, "--file", text), "1 texts, expected at least 2")
-
-
-def test_comparison_of_embeddings() -> None:
-    """By hand: the second text turns by 60 degrees, and lies nearest to the third then."""
-    from packhorse.cli.evaluation import compare
-
-    reference = np.array([[1, 0], [0.98, 0.2], [0, 1], [-1, 0.1]], np.float32)
-    turned = reference.copy()
-    turned[1] = reference[1] @ [[0.5, 3**0.5 / 2], [-(3**0.5) / 2, 0.5]]
-    turned[2] *= 2
-    found = compare(turned, reference)
-    assert found["cosine, smallest"] == pytest.approx(0.5, abs=1e-6)
-    assert found["cosine, mean"] == pytest.approx(3.5 / 4, abs=1e-6)
-    assert found["nearest neighbour the same"] == 0.75
-    assert found["of the 3 nearest the same"] == 1
-
-
 # --- bench and the rest
 
 

@@ -67,17 +67,15 @@ def test_skip(cli: Cli, text: Path, tmp_path: Path) -> None:
     assert not out.exists()
 
 
-@pytest.mark.parametrize("command", [("classify",), ("evaluate", "--file")])
-def test_every_command_that_reads_lines(
-    cli: Cli, text: Path, tmp_path: Path, command: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("command", ["classify", "evaluate"])
+def test_every_command_that_reads_lines(cli: Cli, text: Path, tmp_path: Path, command: str) -> None:
     folder = with_tokenizer(GOLDEN / "bert-sequence", tmp_path / "m")
-    asked = (command[0], folder, *command[1:], text)
+    asked = (command, folder, text)
     assert "line 2: not UTF-8" in cli(*asked).err
     shown = cli(*asked, "--errors", "skip")
     assert shown.status == 0
     assert "left out that are not UTF-8: 2" in shown.err
-    if command == ("classify",):
+    if command == "classify":
         assert [json.loads(line)["index"] for line in shown.out.splitlines()] == list(KEPT)
     assert failed(cli(*asked, "--errors", "ignore"), "'ignore' is not one of strict, replace, skip")
 

@@ -65,7 +65,7 @@ def test_models_by_name(cli: Cli, text: Path, folders: dict[str, Path], tmp_path
     assert shown.out == cli("score", folders["v1"], "who", text).out
     assert shown.out.count("score") == len(LINES)
     assert failed(cli("score", NAME, "who", text), "score: this model")
-    for command in (("evaluate", NAME, "--file", text), ("bench", NAME, "--seconds", "0.1")):
+    for command in (("evaluate", NAME, text), ("bench", NAME, "--seconds", "0.1")):
         assert NAME in cli(*command).out
         assert cli(*command, "--revision", "v1").status == 0
         assert failed(cli(*command, "--revision", "v2"), "'v2'")
@@ -86,7 +86,7 @@ def test_pooling(cli: Cli, text: Path, tmp_path: Path) -> None:
     assert cli("convert", folder, tmp_path / "c", *options).status == 0
     embedding = inspect_checkpoint(tmp_path / "c").spec["embedding"]
     assert embedding == {"pooling": ["cls", "max"], "normalize": False}
-    for command in (("evaluate", folder, "--file", text), ("bench", folder, "--seconds", "0.1")):
+    for command in (("evaluate", folder, text), ("bench", folder, "--seconds", "0.1")):
         assert cli(*command, *options).status == 0
         assert failed(cli(*command, "--pooling", "median"), "'median' is not one of cls, mean")
 
@@ -120,8 +120,8 @@ def test_a_quantised_folder_knows_its_dtype(cli: Cli, text: Path, tmp_path: Path
     expected = packhorse.TextModel.load(folder, dtype="int8").embed(LINES)
     np.testing.assert_array_equal(np.load(out), expected)
     assert "int8 on cpu" in cli("bench", folder, "--seconds", "0.1").out
-    assert failed(cli("evaluate", folder, "--file", text), "load this model with dtype int8")
-    shown = cli("evaluate", folder, "--reference", tmp_path / "m", "--file", text)
+    assert failed(cli("evaluate", folder, text), "holds its weights in int8 alone")
+    shown = cli("evaluate", folder, text, "--reference", tmp_path / "m")
     assert "int8 on cpu beside float32" in shown.out
 
 

@@ -295,6 +295,7 @@ def test_a_failed_conversion_leaves_the_old_folder(tmp_path: Path) -> None:
 def test_a_failed_rename_brings_the_old_folder_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """On file systems that cannot exchange two folders in one step."""
     convert(BERT, tmp_path / "out")
     before = (tmp_path / "out" / "model.safetensors").read_bytes()
     rename = Path.rename
@@ -304,6 +305,7 @@ def test_a_failed_rename_brings_the_old_folder_back(
             raise OSError("disk trouble")
         return rename(self, target)
 
+    monkeypatch.setattr("packhorse_weights.new_folder._exchange", lambda *_: False)
     monkeypatch.setattr(Path, "rename", fail)
     with pytest.raises(OSError, match="disk trouble"):
         convert(GOLDEN / "bert-relu", tmp_path / "out", overwrite=True)

@@ -17,8 +17,8 @@ from packhorse import GeneratedTokens, GenerationSession, Sampling, TextModel
 GOLDEN = Path(__file__).parents[1] / "golden"
 FOLDERS = sorted(path.parent for path in GOLDEN.glob("generation/*/golden.npz"))
 MODELS = [path for path in FOLDERS if "continuations" in np.load(path / "golden.npz")]
-# Grouped heads and rotated keys; learned positions; a window and soft caps.
-SOME = [GOLDEN / "generation" / name for name in ("llama", "gpt2", "gemma2")]
+# Grouped heads and rotated keys; learned positions; a window and soft caps; compressed attention.
+SOME = [GOLDEN / "generation" / name for name in ("llama", "gpt2", "gemma2", "zaya")]
 PAGE = 64  # tokens of a page of the cache
 GREEDY = Sampling(max_new_tokens=200, ignore_eos=True, logprobs=2)
 DRAWN = Sampling(

@@ -93,21 +93,24 @@ def test_ctrl_c_ends_run_many_and_methods_of_text(
     folder = with_tokenizer(
         GOLDEN / "albert", tmp_path / "model", config={"num_hidden_layers": LAYERS}
     )
-    ended = watch_runs(monkeypatch)
+    ended = watch_runs(monkeypatch, ctrl_c)
     with TextModel.load(folder, deep.device, max_sequences=64, threads=2) as model:
-        ctrl_c()
         with pytest.raises(KeyboardInterrupt):
             model.embed(["the cat sat on the mat " * 10] * 256)
         assert ended == [KeyboardInterrupt]
         assert model.embed("a").shape == (32,)
 
 
-def watch_runs(monkeypatch: pytest.MonkeyPatch) -> list[type[BaseException]]:
-    """What the sessions' own runs raise, from inside of the runtime."""
+def watch_runs(
+    monkeypatch: pytest.MonkeyPatch, begun: Callable[[], None]
+) -> list[type[BaseException]]:
+    """What the sessions' own runs raise, from inside of the runtime. The first calls `begun`."""
     raised: list[type[BaseException]] = []
+    calls = iter([begun])
     run_into = Session._run_into
 
     def watched(session: Session, *arguments: Any) -> None:
+        next(calls, lambda: None)()
         for array in arguments[1].values():
             array[:] = np.nan
         try:

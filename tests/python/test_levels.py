@@ -32,7 +32,7 @@ def test_this_repository() -> None:
         ("runtime/model/spec.h", '#include "../cpu/gemm.h"', "runtime/cpu/gemm.h"),
         ("runtime/ops/ops.cc", '#include "cpu/cpu_backend.h"', "runtime/cpu/cpu_backend.h"),
         ("runtime/include/packhorse/types.h", '#include "core/arena.h"', "runtime/core/arena.h"),
-        ("pyruntime/packhorse/_ops.cpp", '#include "cpu/cpu_backend.h"', "pyruntime must not"),
+        ("pyruntime/packhorse/_operators.h", '#include "cpu/cpu_backend.h"', "pyruntime must not"),
         (
             "pyruntime/packhorse/_device.pxd",
             'cdef extern from "cuda/check.h" namespace "x":',

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from os import PathLike
@@ -16,6 +15,7 @@ from packhorse_weights.files import read_json, refuse_lfs_pointer
 from packhorse_weights.generation_files import generation_config
 from packhorse_weights.gguf_model import open_tokenizer
 from packhorse_weights.hub import find_model
+from packhorse_weights.new_folder import new_folder
 from packhorse_weights.pooling import AskedPooling
 from packhorse_weights.quantize import QUANTIZED_DTYPES, quantize_tensors
 from packhorse_weights.quantize_groups import GROUP_SIZES, quantize_in_groups
@@ -141,9 +141,9 @@ def convert(
     quantize: "int8" stores the dense layers of the blocks in int8, for sessions with dtype="int8";
     "int4", or "int8" with a group_size, in 4 or 8 bits with a scale for each group_size input
     features (32, 64 or 128; None: 32), for sessions with dtype="stored" (docs/weights.md).
-    progress is called with (bytes written, bytes in total). `dst` appears complete or not at all.
-    An existing folder is replaced only with `overwrite`, and only if this function wrote it.
-    Returns `dst`.
+    progress is called with (bytes written, bytes in total). `dst` appears complete or not at all,
+    also where the process is killed, the disk is full or the power fails. An existing folder is
+    replaced only with `overwrite`, and only if this function wrote it. Returns `dst`.
     """
     if dtype not in (None, *WEIGHT_DTYPES, STORED):
         raise CheckpointError(f"dtype {dtype!r} is not one of {', '.join(WEIGHT_DTYPES)}, {STORED}")
@@ -192,13 +192,7 @@ def convert(
             name: dtypes[name] if plain.get(name) is tensor else tensor.dtype
             for name, tensor in tensors.items()
         }
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    # The scratch folder lies beside the destination, so that the rename stays within one file
-    # system.
-    scratch = destination.parent / f".{destination.name}.{os.getpid()}.partial"
-    replaced = scratch.with_suffix(".replaced")
-    scratch.mkdir()
-    try:
+    with new_folder(destination) as scratch:
         write_safetensors(scratch / "model.safetensors", tensors, dtypes, progress)
         if checkpoint.format == "gguf":
             _write_parts_of_gguf(scratch, checkpoint.folder)
@@ -206,15 +200,5 @@ def convert(
             root = src if src.is_dir() else src.parent
             _copy_text_files(scratch, root, checkpoint.folder)
             _write_tokenizer(scratch, (checkpoint.folder, root))
-        text = json.dumps(spec, indent=2) + "\n"
-        (scratch / "packhorse.json").write_text(text, encoding="utf-8")
-        if destination.exists() and any(destination.iterdir()):
-            destination.rename(replaced)
-        scratch.rename(destination)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        if replaced.exists() and not destination.exists():
-            replaced.rename(destination)
-        raise
-    shutil.rmtree(replaced, ignore_errors=True)
+        _write_json(scratch / "packhorse.json", spec)
     return destination

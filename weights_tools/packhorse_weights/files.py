@@ -49,6 +49,9 @@ def refuse_lfs_pointer(path: Path, start: bytes | None = None) -> None:
 
 
 def read_bytes(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:
+    """A whole file of a model. That it is missing is an error of the model, too."""
+    if not path.is_file():
+        raise CheckpointError(f"{path}: the file is missing")
     if (size := path.stat().st_size) > limit:
         raise CheckpointError(f"{path}: {size} bytes, more than the {limit} expected at most")
     data = path.read_bytes()
@@ -60,16 +63,26 @@ def read_json(path: Path) -> dict[str, Any]:
     return parse_json_object(read_bytes(path), str(path))
 
 
+def _is_file_name(name: object) -> bool:
+    """Whether it is a name that every system takes. JSON may say anything."""
+    if not isinstance(name, str) or len(name) > 1024 or set(name) & set("\0\\:"):
+        return False
+    try:
+        return all(len(part.encode()) <= 255 for part in name.split("/"))
+    except UnicodeEncodeError:  # half a surrogate pair
+        return False
+
+
 def child(folder: Path, name: object, what: str) -> Path:
     """Returns `folder / name`, where `name` comes from a file and must stay below the folder.
 
     Links are followed, because download caches consist of them.
     """
-    if not isinstance(name, str) or "\0" in name or "\\" in name or ":" in name:
-        raise CheckpointError(f"{what}: {name!r} is not a usable file name")
+    if not isinstance(name, str) or not _is_file_name(name):
+        raise CheckpointError(f"{what}: {name!r:.80} is not a usable file name")
     path = Path(name)
     if path.is_absolute() or ".." in path.parts:
-        raise CheckpointError(f"{what}: {name!r} leads out of the folder")
+        raise CheckpointError(f"{what}: {name!r:.80} leads out of the folder")
     return folder / path
 
 

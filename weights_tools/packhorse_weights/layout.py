@@ -45,6 +45,12 @@ def _layer_shapes(spec: Spec, first: bool) -> tuple[Shapes, dict[str, bool]]:
     def add(name: str, shape: tuple[int, ...], has_bias: bool) -> None:
         shapes[name], bias[name] = shape, has_bias
 
+    if attention.get("kind") == "compressed":
+        mixed, head_dim = queries + keys, spec["head_dim"]
+        add("attention.value", (keys // 2, hidden), qkv_bias)
+        add("attention.delayed_value", (keys // 2, hidden), qkv_bias)
+        add("attention.depthwise", (mixed, 1, attention["depthwise_width"]), True)
+        add("attention.grouped", (mixed, head_dim, attention["grouped_width"]), True)
     term = attention.get("score_term", {})
     if term.get("kind") == "disentangled" and not term["shared_projections"]:
         if term["content_to_position"]:
@@ -59,15 +65,42 @@ def _layer_shapes(spec: Spec, first: bool) -> tuple[Shapes, dict[str, bool]]:
         add("attention.norm", (hidden,), norm_bias)
     if norm["placement"] == "both":
         add("attention.output_norm", (hidden,), norm_bias)
-    if ffn["kind"] == "gated":
-        add("ffn.gate", (inner, hidden), up_bias)
-    add("ffn.up", (inner, hidden), up_bias)
-    add("ffn.down", (hidden, inner), ffn.get("down_bias", True))
+    if ffn["kind"] == "mixture":
+        size = ffn["router_size"]
+        add("ffn.router.down", (size, hidden), True)
+        add("ffn.router.norm", (size,), norm_bias)
+        add("ffn.router.first", (size, size), True)
+        add("ffn.router.second", (size, size), True)
+        add("ffn.router.output", (ffn["experts"] + 1, size), False)
+    else:
+        if ffn["kind"] == "gated":
+            add("ffn.gate", (inner, hidden), up_bias)
+        add("ffn.up", (inner, hidden), up_bias)
+        add("ffn.down", (hidden, inner), ffn.get("down_bias", True))
     if not norm.get("shared", False):
         add("ffn.norm", (hidden,), norm_bias)
     if norm["placement"] == "both":
         add("ffn.output_norm", (hidden,), norm_bias)
     return shapes, bias
+
+
+def _bare_shapes(spec: Spec, first: bool) -> Shapes:
+    """The tensors of one layer that are no dense layers and no norms."""
+    hidden, inner, ffn = spec["hidden_size"], spec["intermediate_size"], spec["ffn"]
+    shapes: Shapes = {}
+    if spec["attention"].get("kind") == "compressed":
+        shapes["attention.temperature"] = (spec["num_kv_heads"],)
+    if spec.get("residual_scales", False):
+        for block in ("attention", "ffn"):
+            for name in ("output_scale", "output_shift", "residual_scale", "residual_shift"):
+                shapes[f"{block}.{name}"] = (hidden,)
+    if ffn["kind"] == "mixture":
+        if not first:
+            shapes["ffn.router.state_scale"] = (ffn["router_size"],)
+        shapes["ffn.router.balance"] = (ffn["experts"] + 1,)
+        shapes["ffn.experts.gate_up"] = (ffn["experts"], 2 * inner, hidden)
+        shapes["ffn.experts.down"] = (ffn["experts"], hidden, inner)
+    return shapes
 
 
 def weight_shapes(
@@ -101,6 +134,8 @@ def weight_shapes(
                 layer(f"{name}.residual", (dense["size"], before), False)
             before = dense["size"]
 
+    if spec.get("residual_scales", False):
+        shapes["embeddings.scale"] = shapes["embeddings.shift"] = (hidden,)
     if norm.get("embeddings", True):
         layer("embeddings.norm", (embedding,), norm_bias)
     if "embedding_size" in spec:
@@ -128,6 +163,8 @@ def weight_shapes(
             if part in transposed:
                 shapes.pop(f"layers.{i}.{part}.weight")
                 shapes[f"layers.{i}.{part}{TRANSPOSED}"] = shape[::-1]
+        for part, shape in _bare_shapes(spec, first=i == 0).items():
+            shapes[f"layers.{i}.{part}"] = shape
     if "convolution" in spec:
         layer("convolution", (hidden, hidden, spec["convolution"]["width"]))
         layer("convolution.norm", (hidden,), norm_bias)

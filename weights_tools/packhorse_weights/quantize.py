@@ -18,9 +18,9 @@ _MOST = 127  # -128 is not used, so that the range is symmetric
 
 
 def is_quantizable(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor is quantised. Embeddings, norms, biases and all layers before and after the
-    blocks are not."""
-    return name.startswith("layers.") and len(shape) == 2
+    """Whether a tensor is quantised. Embeddings, norms, biases, all layers before and after the
+    blocks, and those that choose an expert are not; experts are when they are loaded."""
+    return name.startswith("layers.") and len(shape) == 2 and ".router." not in name
 
 
 def quantize_weight(tensor: Tensor, name: str) -> tuple[Tensor, Tensor]:

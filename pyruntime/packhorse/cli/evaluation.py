@@ -1,100 +1,127 @@
-"""`packhorse evaluate`: measures how far the embeddings of a dtype are from those of float32."""
+"""`packhorse evaluate`: how far dtypes are from float32, on lines of a file or text that ships."""
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-from rich.console import Console
-
-from packhorse import TextModel
+from packhorse.cli.evaluation_view import show
 from packhorse.cli.lines import open_lines
-from packhorse.cli.passages import read_passages
-from packhorse.cli.tables import show_rows
-from packhorse.result import FloatArray
-from packhorse.text.embeddings import scale_to_length_1
+from packhorse.cli.progress import count_progress
+from packhorse.evaluation import Comparison, Evaluation, draw, evaluate
+from packhorse.evaluation.measures import GRADES
+from packhorse.evaluation.task import Task
 
-_NEAREST = 10
+EXIT_BELOW = 3  # all was measured, and a mark was missed
+_JSON_LINES = (".jsonl", ".ndjson")
+_MOST = Task.default_count  # lines that are read; some tasks take fewer
 
 
-def read_texts(file: Path | None, errors: str, count: int) -> list[str]:
-    """The first `count` lines of a file that are not empty, or passages of Python's documentation
-    if there is no file."""
-    if file is None:
-        return [passage.text for passage in read_passages(count)]
-    texts: list[str] = []
+def read_texts(file: Path, errors: str, count: int) -> list[Any]:
+    """The first `count` lines of a file that are not empty; of JSON lines, what they hold."""
+    as_json = file.suffix.lower() in _JSON_LINES
+    found: list[Any] = []
     with open_lines(file, "reading", errors) as reader:
         for lines in reader:
-            texts += [text for text in lines.texts if text.strip()]
-            if len(texts) >= count:
+            for text, number in zip(lines.texts, lines.numbers, strict=True):
+                if text.strip():
+                    found.append(_parsed(text, file, number) if as_json else text)
+            if len(found) >= count:
                 break
         reader.note()
-    return texts[:count]
+    return found[:count]
 
 
-def nearest(rows: FloatArray, count: int) -> npt.NDArray[np.intp]:
-    """Returns [B, count]: for each row the indices of the most similar other rows by cosine, most
-    similar first."""
-    result = np.empty((len(rows), count), np.intp)
-    for i, row in enumerate(rows):
-        scores = rows @ row
-        scores[i] = -np.inf
-        result[i] = np.argsort(-scores, kind="stable")[:count]
-    return result
+def _parsed(text: str, file: Path, number: int) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{file}, line {number + 1}: not JSON: {error}") from None
+    if not isinstance(value, str | dict):
+        raise ValueError(f"{file}, line {number + 1}: {text:.80}, expected a text or an object")
+    return value
 
 
-def compare(embeddings: FloatArray, reference: FloatArray) -> dict[str, float]:
-    """Returns the cosine of each embedding with its reference, and how far nearest neighbours
-    agree: the share of texts with the same nearest one, and the share of the ten nearest that are
-    the same."""
-    ours, theirs = scale_to_length_1(embeddings), scale_to_length_1(reference)
-    cosines = (ours.astype(np.float64) * theirs).sum(axis=1)
-    count = min(_NEAREST, len(ours) - 1)
-    found, expected = nearest(ours, count), nearest(theirs, count)
-    common = [len(np.intersect1d(a, b)) for a, b in zip(found, expected, strict=True)]
-    percentiles = np.percentile(cosines, [0.1, 1, 5, 50])
-    return {
-        "cosine, smallest": float(cosines.min()),
-        "cosine, 0.1 %": float(percentiles[0]),
-        "cosine, 1 %": float(percentiles[1]),
-        "cosine, 5 %": float(percentiles[2]),
-        "cosine, median": float(percentiles[3]),
-        "cosine, mean": float(cosines.mean()),
-        "nearest neighbour the same": float((found[:, 0] == expected[:, 0]).mean()),
-        f"of the {count} nearest the same": float(np.mean(common) / count),
-    }
+def read_marks(given: Sequence[str]) -> dict[str, float]:
+    """{name of a measure: number} of texts NAME=NUMBER. Raises ValueError."""
+    marks = {}
+    for text in given:
+        name, _, number = text.partition("=")
+        try:
+            marks[name.strip()] = float(number)
+        except ValueError:
+            raise ValueError(
+                f"--require {text!r:.80}: expected NAME=NUMBER, such as cosine_min=0.99"
+            ) from None
+    return marks
+
+
+def _missed(comparison: Comparison, least: str | None, marks: dict[str, float]) -> list[str]:
+    """What of the requirements a dtype does not reach, in words."""
+    found = []
+    if least is not None and GRADES.index(comparison.verdict) < GRADES.index(least):
+        found.append(f"is {comparison.verdict}, required {least}")
+    for name, mark in marks.items():
+        measure = comparison.measure(name)
+        if not measure.reaches(mark):
+            most = "at least" if measure.better == "higher" else "at most"
+            found.append(f"{name} is {measure.value:.6g}, required {most} {mark:g}")
+    return found
 
 
 def run(
     model: str,
-    reference: str | None,
-    load: dict[str, Any],
     file: Path | None,
+    load: dict[str, Any],
+    *,
     errors: str,
-    count: int,
-) -> None:
-    """Prints `compare` of the embeddings of a model with those of the reference, which is by
-    default the same model in float32 on the CPU.
+    reference: str | None,
+    task: str | None,
+    count: int | None,
+    as_json: bool,
+    svg: Path | None,
+    fail_under: str | None,
+    require: Sequence[str],
+) -> bool:
+    """Prints what `evaluate` finds; returns whether all requirements are reached.
 
-    load: arguments of `TextModel.load` for the model; without a dtype they mean int8 on the CPU.
-    Raises ValueError, and what `TextModel.load` raises.
+    load: arguments of `TextModel.load`; "dtype" may be several with commas between. The other
+    arguments are the options of the command. Raises ValueError, and what `evaluate` raises.
     """
-    texts = read_texts(file, errors, count)
-    if len(texts) < 2:
-        raise ValueError(f"{file}: {len(texts)} texts, expected at least 2 to compare")
-    exact = load | {"device": "cpu", "dtype": "float32"}
-    if load["device"] == "cpu":
-        load = {"dtype": "int8"} | load
-    with Console(stderr=True).status("embedding"):
-        loaded = TextModel.load(model, kv_tokens=0, **load)
-        found = loaded.embed(texts)
-        expected = TextModel.load(reference or model, kv_tokens=0, **exact).embed(texts)
-    session = loaded.session
-    rows = {
-        "texts": f"{len(texts):,}",
-        **{name: f"{value:.5f}" for name, value in compare(found, expected).items()},
-    }
-    title = f"{model}: {session.dtype} on {session.device} beside float32 on cpu"
-    show_rows(title, rows)
+    if fail_under is not None and fail_under not in GRADES:
+        raise ValueError(f"--fail-under {fail_under!r:.80} is not one of {', '.join(GRADES)}")
+    marks = read_marks(require)
+    if svg is not None and not svg.parent.is_dir():
+        raise ValueError(f"--svg {svg}: {svg.parent} is not a folder")
+    given: dict[str, Any] = {}
+    if file is not None:
+        source = "stdin" if str(file) == "-" else str(file)
+        given = {"texts": read_texts(file, errors, count or _MOST), "source": source}
+    load = dict(load)
+    dtypes = [name for name in load.pop("dtype", "").split(",") if name]
+    with count_progress("comparing") as report:
+        found: Evaluation = evaluate(
+            model,
+            dtypes=dtypes,
+            task=task,
+            reference=reference,
+            count=count,
+            progress=report,
+            **given,
+            **load,
+        )
+    if svg is not None:
+        svg.write_text(draw(found), encoding="utf-8")
+    if as_json:
+        print(json.dumps(found.as_dict(), indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        show(found)
+    reached = True
+    for comparison in found.comparisons:
+        for words in _missed(comparison, fail_under, marks):
+            print(f"packhorse: {comparison.dtype} {words}", file=sys.stderr)
+            reached = False
+    return reached

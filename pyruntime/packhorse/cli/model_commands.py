@@ -120,10 +120,12 @@ def evaluate(
     model: Model,
     pooling: Pooling,
     loading: Loading,
-    file: Annotated[
+    texts: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Text, one per line, UTF-8; by default Python's documentation."
+        typer.Argument(
+            metavar="[TEXTS]",
+            help="Text, one per line, or JSON lines (.jsonl); - is stdin; by default Python's "
+            "documentation.",
         ),
     ] = None,
     errors: Errors = "strict",
@@ -133,13 +135,60 @@ def evaluate(
             metavar="MODEL", help="The model in float32, if MODEL itself is stored in int8."
         ),
     ] = None,
-    count: Annotated[int, typer.Option(min=2, metavar="N", help="Most texts to compare.")] = 2000,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What to compare: embed, embed_sparse, embed_tokens, score, classify, "
+            "classify_tokens, answer or generate; by default what the model is for.",
+        ),
+    ] = None,
+    count: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Most texts to compare; by default 2000, or 100 to generate."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    svg: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the histograms as SVG.")
+    ] = None,
+    fail_under: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GRADE", help="close or usable: exit status 3 if a dtype is less than that."
+        ),
+    ] = None,
+    require: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=NUMBER",
+            help="Exit status 3 if a measure of JSON is worse, such as cosine_min=0.99; repeated.",
+        ),
+    ] = None,
+    reranker: Reranker = None,
 ) -> None:
-    """Compare embeddings in a dtype (by default int8) with those in float32, on real text."""
+    """Compare a dtype, or several (--dtype bfloat16,int8), with float32, on real text."""
     from packhorse.cli import evaluation
 
     load = loading.arguments() | pooling.arguments()
-    evaluation.run(model, reference, load, file, errors, count)
+    if reranker is not None:
+        load["reranker"] = read_template(reranker)
+    reached = evaluation.run(
+        model,
+        texts,
+        load,
+        errors=errors,
+        reference=reference,
+        task=task,
+        count=count,
+        as_json=as_json,
+        svg=svg,
+        fail_under=fail_under,
+        require=require or (),
+    )
+    if not reached:
+        raise typer.Exit(evaluation.EXIT_BELOW)
 
 
 def bench(

@@ -21,7 +21,8 @@ class PACKHORSE_API WeightSource {
   virtual TensorView find(const std::string& name) const = 0;
   virtual std::vector<std::string> names() const = 0;
   /// Tells the source that [data, data + bytes) has been read and will not be needed soon. A mapped
-  /// file then releases its pages, so that loading does not hold the weights twice.
+  /// file then releases its pages, so that loading does not hold the weights twice. Throws
+  /// RuntimeError if a file was truncated meanwhile: what was read is then not what it held.
   virtual void release(const void* data, size_t bytes) const;
   /// Text that is equal for sources that hold the same tensors (for files: inode, size and times of
   /// last change), so that sessions can share loaded weights. If it is empty, weights from this
@@ -30,8 +31,9 @@ class PACKHORSE_API WeightSource {
 };
 
 /// Opens one or several safetensors files (shards). Headers are validated completely before any
-/// tensor is returned. The files stay mapped: deleting them is harmless, but truncating them causes
-/// a bus error. Throws InvalidArgument if a file is not valid, saying why, and RuntimeError if it
+/// tensor is returned. The files stay mapped: deleting them is harmless. What is read of a file
+/// after somebody has truncated it is zeros, and the next `release` throws; Session::load always
+/// calls it. Throws InvalidArgument if a file is not valid, saying why, and RuntimeError if it
 /// cannot be read.
 PACKHORSE_API std::unique_ptr<WeightSource> open_safetensors(const std::vector<std::string>& paths);
 

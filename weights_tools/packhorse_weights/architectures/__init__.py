@@ -26,6 +26,7 @@ from packhorse_weights.architectures import (
     phi3,
     roberta,
     smollm3,
+    zaya,
 )
 from packhorse_weights.architectures.base import Architecture
 from packhorse_weights.architectures.refused import refuse_known
@@ -53,6 +54,7 @@ FAMILIES: tuple[Architecture, ...] = (
     opt.ARCHITECTURE,
     gpt_neox.ARCHITECTURE,
     gptj.ARCHITECTURE,
+    zaya.ARCHITECTURE,
 )
 
 

@@ -1,16 +1,21 @@
 // The operators of a device, for tests and for people who build models of their own. Each call
 // allocates the memory that it needs and waits for its result. A Session plans its memory and is
 // faster.
+#pragma once
+
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <optional>
+#include <string>
 
 #include "model/positions.h"
 #include "packhorse/_ops_call.h"
+#include "packhorse/_ops_convolve.h"
 #include "packhorse/_ops_lora.h"
 #include "packhorse/_ops_sample.h"
 
 namespace packhorse {
-namespace {
 
 template <class T>
 T choose(const char* what, const std::string& name, const std::map<std::string, T>& choices) {
@@ -21,7 +26,7 @@ T choose(const char* what, const std::string& name, const std::map<std::string, 
   throw InvalidArgument(std::string(what) + " is '" + name + "', expected one of " + known);
 }
 
-Activation parse_activation(const std::string& name) {
+inline Activation parse_activation(const std::string& name) {
   return choose<Activation>("activation", name,
                             {{"none", Activation::kNone},
                              {"gelu", Activation::kGelu},
@@ -32,7 +37,7 @@ Activation parse_activation(const std::string& name) {
                              {"sigmoid", Activation::kSigmoid}});
 }
 
-Pooling parse_pooling(const std::string& name) {
+inline Pooling parse_pooling(const std::string& name) {
   return choose<Pooling>("pooling", name,
                          {{"cls", Pooling::kCls},
                           {"mean", Pooling::kMean},
@@ -43,7 +48,7 @@ Pooling parse_pooling(const std::string& name) {
 }
 
 // The same limit as in a spec: a table has two rows for each distance.
-constexpr int kMostDistance = 1 << 14;
+inline constexpr int kMostDistance = 1 << 14;
 
 // The first argument of every operator: null if arrays lie on the host. If they lie on the device,
 // it is the stream with which the call is ordered, or 0 for none.
@@ -421,6 +426,20 @@ class Operators {
     return packhorse::add_lora(call, ops(), out, x, a, b, slots, ranks, parts, num_parts);
   }
 
+  py::object convolve_heads(const FloatArray& latents, const Ints& cu_seqlens,
+                            const std::optional<IntArray>& position_ids,
+                            const ConvolveWeights& weights, const ConvolveSizes& sizes,
+                            const std::optional<Floats>& frequencies,
+                            const std::optional<ConvolvePages>& pages) {
+    Call call(shared_, dtype_, std::nullopt);
+    RotateHeadsArgs heads;
+    if (frequencies) {
+      put_rotation(call, heads, *frequencies, cu_seqlens, position_ids, latents.shape(0));
+    }
+    return packhorse::convolve_heads(call, ops(), latents, cu_seqlens, weights, sizes, pages,
+                                     heads);
+  }
+
   py::object sample(const FloatArray& logits, const FloatArray& floats, const IntArray& ints,
                     const LongArray& draws, const IntArray& bias_ends, const IntArray& bias_tokens,
                     const FloatArray& biases, const std::optional<IntArray>& masks,
@@ -438,34 +457,4 @@ class Operators {
   DType dtype_;
 };
 
-}  // namespace
 }  // namespace packhorse
-
-PYBIND11_MODULE(_ops, module) {
-  namespace py = pybind11;
-  using packhorse::DeviceView;
-  using packhorse::Operators;
-  module.doc() = "The operators of a device (see packhorse.ops).";
-  py::class_<DeviceView>(module, "DeviceView")
-      .def(py::init<uintptr_t, std::vector<int64_t>, std::string>(), py::arg("pointer"),
-           py::arg("shape"), py::arg("dtype"));
-  py::class_<Operators>(module, "Operators")
-      .def(py::init<const std::string&, const std::string&, int, const std::string&>(),
-           py::arg("device"), py::arg("dtype"), py::arg("threads"), py::arg("attention") = "auto")
-      .def_property_readonly("stream", &Operators::stream)
-      .def("wait_for", &Operators::wait_for)
-      .def("gemm", &Operators::gemm)
-      .def("feed_forward", &Operators::feed_forward)
-      .def_property_readonly("interleaves_heads", &Operators::interleaves_heads)
-      .def("project_heads", &Operators::project_heads)
-      .def("rotate_heads", &Operators::rotate_heads)
-      .def("append_kv", &Operators::append_kv)
-      .def("attention_over_pages", &Operators::attention_over_pages)
-      .def("attention", &Operators::attention)
-      .def("norm", &Operators::norm)
-      .def("embed", &Operators::embed)
-      .def("pool", &Operators::pool)
-      .def("sparse_pool", &Operators::sparse_pool)
-      .def("add_lora", &Operators::add_lora)
-      .def("sample", &Operators::sample);
-}

@@ -1,0 +1,116 @@
+#include "model/mixture.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/format.h"
+
+namespace packhorse {
+namespace {
+
+LinearArgs linear_of(const LinearWeight& weight, const TensorView& x, const TensorView& out,
+                     const MixtureBuffers& buffers) {
+  LinearArgs args;
+  args.x = x;
+  args.weight = weight;
+  args.out = out;
+  args.workspace = buffers.linear_workspace;
+  return args;
+}
+
+MixtureArgs mixture_of(const MixtureWeights& weights, const MixtureBuffers& buffers,
+                       const TensorView& x) {
+  MixtureArgs args;
+  args.x = x;
+  args.logits = buffers.logits.first_rows(x.rows());
+  args.num_classes = weights.num_classes;
+  args.balance = weights.balance;
+  args.experts = weights.experts;
+  args.out = x;
+  args.workspace = buffers.workspace;
+  return args;
+}
+
+}  // namespace
+
+MixtureWeights build_mixture(const Spec& spec, int64_t index, const StackLayouts& layouts,
+                             LayerPacker& packer) {
+  const MixtureSpec& mixture = *spec.stack.feed_forward.mixture;
+  const std::string router = concat("layers.", index, ".ffn.router.");
+  const int64_t size = mixture.router_size;
+  const auto linear = [&](const DenseLayout& layout) {
+    return packer.linear(layout.name, layout.parts, layout.out_features, layout.columns,
+                         layout.in_features, packer.precision().layers);
+  };
+  MixtureWeights weights;
+  weights.down = packer.dense(router + "down", size, spec.hidden_size);
+  if (index > 0) weights.state_scale = packer.vector(router + "state_scale", size);
+  weights.norm = packer.norm(router + "norm", size);
+  weights.first = packer.dense(router + "first", size, size);
+  weights.second = packer.dense(router + "second", size, size);
+  weights.output = packer.dense(router + "output", mixture.num_classes(), size, false);
+  weights.balance = packer.vector(router + "balance", mixture.num_classes());
+  weights.num_classes = static_cast<int32_t>(mixture.num_classes());
+  for (int64_t e = 0; e < mixture.num_experts; ++e) {
+    ExpertWeights expert;
+    expert.up = linear(layouts.expert_up(index, e));
+    expert.down = linear(layouts.expert_down(index, e));
+    weights.experts.push_back(expert);
+  }
+  return weights;
+}
+
+void take_mixture_state(const MixtureWeights& weights, int64_t tokens, DType dtype, Arena& arena,
+                        MixtureBuffers& buffers) {
+  buffers.state = arena.take_matrix("router_state", tokens, weights.down.out_features, dtype);
+}
+
+void take_mixture_buffers(const MixtureWeights& weights, int64_t tokens, DType dtype,
+                          const Ops& ops, Arena& arena, MixtureBuffers& buffers) {
+  for (TensorView& inner : buffers.inner) {
+    inner = arena.take_matrix("router_inner", tokens, weights.down.out_features, dtype);
+  }
+  buffers.logits = arena.take_matrix("router_logits", tokens, weights.output.out_features, dtype);
+  const TensorView x(nullptr, dtype, tokens, weights.down.in_features);
+  size_t bytes = ops.linear_workspace(linear_of(weights.down, x, buffers.state, buffers));
+  for (const LinearWeight* layer : {&weights.first, &weights.output}) {
+    const TensorView& out = layer == &weights.first ? buffers.inner[1] : buffers.logits;
+    bytes =
+        std::max(bytes, ops.linear_workspace(linear_of(*layer, buffers.inner[0], out, buffers)));
+  }
+  buffers.linear_workspace = arena.take("router_workspace", bytes);
+  buffers.workspace =
+      arena.take("mixture_workspace", ops.mixture_workspace(mixture_of(weights, buffers, x)));
+}
+
+void run_mixture(const MixtureWeights& weights, Activation activation,
+                 const MixtureBuffers& buffers, const TensorView& x, Ops& ops) {
+  const int64_t rows = x.rows();
+  const TensorView state = buffers.state.first_rows(rows);
+  const TensorView inner = buffers.inner[0].first_rows(rows);
+  const TensorView other = buffers.inner[1].first_rows(rows);
+  if (weights.state_scale == nullptr) {
+    ops.linear(linear_of(weights.down, x, state, buffers));
+  } else {
+    ops.linear(linear_of(weights.down, x, inner, buffers));
+    AddScaledArgs add;
+    add.x = inner;
+    add.residual = state;
+    add.residual_scale = weights.state_scale;
+    add.out = state;
+    ops.add_scaled(add);
+  }
+  ops.norm({.x = state, .norm = weights.norm, .out = inner});
+  LinearArgs first = linear_of(weights.first, inner, other, buffers);
+  first.activation = Activation::kGelu;
+  ops.linear(first);
+  LinearArgs second = linear_of(weights.second, other, inner, buffers);
+  second.activation = Activation::kGelu;
+  ops.linear(second);
+  MixtureArgs args = mixture_of(weights, buffers, x);
+  args.activation = activation;
+  ops.linear(linear_of(weights.output, inner, args.logits, buffers));
+  ops.mixture(args);
+}
+
+}  // namespace packhorse

@@ -1,0 +1,52 @@
+// A mixture of experts in place of a feed-forward block.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "core/arena.h"
+#include "model/layer_packer.h"
+#include "model/spec.h"
+#include "model/stack_layouts.h"
+#include "ops/mixture_args.h"
+#include "ops/ops.h"
+
+namespace packhorse {
+
+/// Of one layer. The router: state = down(x) + state_scale * state of the layer before; logits =
+/// output(gelu(second(gelu(first(norm(state)))))).
+struct MixtureWeights {
+  LinearWeight down;                   // [router_size, E]
+  const float* state_scale = nullptr;  // [router_size]; null in the first layer
+  NormWeight norm;
+  LinearWeight first;   // [router_size, router_size]
+  LinearWeight second;  // the same
+  LinearWeight output;  // [num_classes, router_size]
+  const float* balance = nullptr;
+  int32_t num_classes = 0;
+  std::vector<ExpertWeights> experts;
+};
+
+/// T is max_tokens.
+struct MixtureBuffers {
+  TensorView state;                 // [T, router_size], kept through all layers
+  std::array<TensorView, 2> inner;  // [T, router_size], used inside blocks, like all that follow
+  TensorView logits;                // [T, num_classes]
+  void* linear_workspace = nullptr;
+  void* workspace = nullptr;
+};
+
+MixtureWeights build_mixture(const Spec& spec, int64_t index, const StackLayouts& layouts,
+                             LayerPacker& packer);
+
+/// The buffer that lives through all layers, and after it those of a block.
+void take_mixture_state(const MixtureWeights& weights, int64_t tokens, DType dtype, Arena& arena,
+                        MixtureBuffers& buffers);
+void take_mixture_buffers(const MixtureWeights& weights, int64_t tokens, DType dtype,
+                          const Ops& ops, Arena& arena, MixtureBuffers& buffers);
+
+/// Replaces the input of the block, rows of normed hidden states, by what the block gives.
+void run_mixture(const MixtureWeights& weights, Activation activation,
+                 const MixtureBuffers& buffers, const TensorView& x, Ops& ops);
+
+}  // namespace packhorse

@@ -1,0 +1,78 @@
+// What a machine says that has no driver, one that is too old, no device, or one that is too old:
+// a fake of the CUDA runtime answers in its place.
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <string>
+
+#include "cuda/cuda_backend.h"
+#include "cuda/device.h"
+#include "packhorse/error.h"
+#include "test.h"
+
+using namespace packhorse;
+
+namespace {
+
+struct Machine {
+  int driver = 13000;
+  int devices = 1;
+  int major = 9;
+  cudaError_t error = cudaSuccess;  // of counting devices
+};
+
+Machine machine;
+
+}  // namespace
+
+extern "C" {
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = machine.driver;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = machine.error == cudaSuccess ? machine.devices : 0;
+  return machine.error;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  std::strcpy(properties->name, "a fake");
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr name, int) {
+  *value = name == cudaDevAttrComputeCapabilityMajor ? machine.major : 0;
+  return cudaSuccess;
+}
+}
+
+TEST(machines_without_a_usable_driver) {
+  machine = {.driver = 0, .error = cudaErrorInsufficientDriver};
+  CHECK_THROWS_AS(RuntimeError, cuda::check_device(0),
+                  "device 'cuda:0': no NVIDIA driver on this machine; install one for CUDA 13.0");
+  CHECK(cuda_device_count() == 0);
+  machine = {.driver = 12020, .error = cudaErrorInsufficientDriver};
+  CHECK_THROWS_AS(RuntimeError, cuda::check_device(0),
+                  "the NVIDIA driver is too old: it runs CUDA 12.2, this build needs 13.0");
+  CHECK(cuda_device_count() == 0);
+}
+
+TEST(machines_without_a_usable_device) {
+  machine = {.error = cudaErrorNoDevice};
+  CHECK_THROWS_AS(RuntimeError, cuda::check_device(0), "the driver shows no device");
+  CHECK(cuda_device_count() == 0);
+  machine = {.devices = 2};
+  CHECK_THROWS_AS(RuntimeError, cuda::check_device(2),
+                  "'cuda:2' does not exist: found cuda:0 (a fake), cuda:1 (a fake)");
+  CHECK_THROWS_AS(RuntimeError, cuda::check_device(-1), "does not exist");
+  machine = {.major = 7};
+  CHECK_THROWS_AS(RuntimeError, cuda::check_device(0), "has compute capability 7.0, 8.0 is needed");
+  machine = {.error = cudaErrorUnknown};
+  CHECK_THROWS_AS(RuntimeError, cuda::check_device(0), "a name: a reason");
+  CHECK(cuda_device_count() == 0);
+  machine = {};
+  CHECK(cuda::check_device(0) == cuda::kBuiltForSm90);
+  CHECK(cuda_device_count() == 1);
+}

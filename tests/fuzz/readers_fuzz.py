@@ -1,0 +1,198 @@
+"""Any bytes as the files of a model, for the readers in Python: each is read, or refused with
+CheckpointError. Nothing else may come out of them, and no code of the file's may run.
+
+Usage: python tests/fuzz/readers_fuzz.py READER [options of libFuzzer] FOLDERS   (needs atheris)
+       python tests/fuzz/readers_fuzz.py READER --lines FOLDER
+
+The first fuzzes; the second says which share of the reader's lines the inputs of a folder reach,
+and needs nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "weights_tools"))
+FUZZES = __name__ == "__main__" and "--lines" not in sys.argv
+
+if FUZZES:
+    import atheris
+
+    instrumented: Any = atheris.instrument_imports(include=["packhorse_weights"])
+else:
+    instrumented = contextlib.nullcontext()
+with instrumented:
+    import packhorse_weights
+    from packhorse_weights import CheckpointError, inspect_checkpoint
+    from packhorse_weights.generation_files import generation_config
+    from packhorse_weights.gguf_model import open_generation, open_gguf, open_tokenizer
+    from packhorse_weights.safetensors_file import read_safetensors
+    from packhorse_weights.sentencepiece_file import read_sentencepiece
+    from packhorse_weights.tokenizer_files import build_tokenizer
+    from packhorse_weights.torch_file import read_torch
+    from packhorse_weights.torch_pickle import read_pickle
+
+# In memory where the system has such a folder: every input is written to a file.
+_SHM = Path("/dev/shm")
+_ROOM = tempfile.TemporaryDirectory(
+    prefix="packhorse-fuzz-", dir=_SHM if _SHM.is_dir() else None, ignore_cleanup_errors=True
+)
+ROOM = Path(_ROOM.name)
+
+# Parts of an input of the reader `folder`, separated by zero bytes.
+PARTS = (
+    "config.json",
+    "modules.json",
+    "1_Pooling/config.json",
+    "sentence_bert_config.json",
+    "tokenizer_config.json",
+    "generation_config.json",
+)
+
+
+def _write(name: str, data: bytes) -> Path:
+    path = ROOM / name
+    path.write_bytes(data)
+    return path
+
+
+def _gguf(data: bytes) -> None:
+    path = _write("model.gguf", data)
+    for read in (open_gguf, open_tokenizer, open_generation):
+        with contextlib.suppress(CheckpointError):
+            read(path)
+    # Tensors that are decoded when they are asked for.
+    with contextlib.suppress(CheckpointError):
+        for tensor in open_gguf(path).tensors.values():
+            assert tensor.data.shape == tensor.shape
+
+
+def _pickle(data: bytes) -> None:
+    read_pickle(data)
+
+
+def _torch(data: bytes) -> None:
+    for tensor in read_torch(_write("model.bin", data)).values():
+        assert tensor.data.shape == tensor.shape
+        tensor.data.sum()  # reads all of it
+
+
+def _safetensors(data: bytes) -> None:
+    for tensor in read_safetensors(_write("model.safetensors", data)).values():
+        tensor.data.sum()
+
+
+def _sentencepiece(data: bytes) -> None:
+    read_sentencepiece(_write("tokenizer.model", data))
+
+
+def _folder(data: bytes) -> None:
+    folder = ROOM / "model"
+    (folder / "1_Pooling").mkdir(parents=True, exist_ok=True)
+    weights = folder / "model.safetensors"
+    if not weights.exists():
+        golden = Path(__file__).resolve().parents[1] / "golden/bert-gelu/model.safetensors"
+        weights.write_bytes(golden.read_bytes())
+    for name, text in zip(PARTS, data.split(b"\0"), strict=False):
+        if text:
+            (folder / name).write_bytes(text)
+    try:
+        for read in (inspect_checkpoint, generation_config):
+            with contextlib.suppress(CheckpointError):
+                json.dumps(getattr(read(folder), "spec", None))
+        build_tokenizer(folder, folder)
+    finally:
+        for name in PARTS:
+            (folder / name).unlink(missing_ok=True)
+
+
+READERS: dict[str, Callable[[bytes], None]] = {
+    "folder": _folder,
+    "gguf": _gguf,
+    "pickle": _pickle,
+    "safetensors": _safetensors,
+    "sentencepiece": _sentencepiece,
+    "torch": _torch,
+}
+# The modules whose lines are counted.
+MODULES = {
+    "folder": (
+        "architectures.",
+        "checkpoint",
+        "classifier",
+        "config",
+        "generation_files",
+        "modules",
+        "pooling",
+        "special_tokens",
+        "tokenizer_files",
+    ),
+    "gguf": ("gguf_",),
+    "pickle": ("torch_pickle",),
+    "safetensors": ("safetensors_file",),
+    "sentencepiece": ("sentencepiece_file", "charsmap"),
+    "torch": ("torch_",),
+}
+
+
+def read_one(reader: str, data: bytes) -> None:
+    with contextlib.suppress(CheckpointError):
+        READERS[reader](data)
+
+
+def _lines_of(code: CodeType) -> set[int]:
+    """The lines of functions, without the `def` lines that run when a module is imported."""
+    found: set[int] = set()
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            found |= {line for _, _, line in inner.co_lines() if line} - {inner.co_firstlineno}
+            found |= _lines_of(inner)
+    return found
+
+
+def lines_reached(reader: str, inputs: list[bytes]) -> tuple[int, int]:
+    """(the lines that these inputs reach, all lines) of the modules of a reader."""
+    package = Path(packhorse_weights.__file__).parent
+    lines = {}
+    for path in package.rglob("*.py"):
+        name = ".".join(path.relative_to(package).with_suffix("").parts)
+        if name.startswith(MODULES[reader]):
+            lines[str(path)] = _lines_of(compile(path.read_text(), str(path), "exec"))
+    seen: dict[str, set[int]] = {path: set() for path in lines}
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        reached = seen.get(frame.f_code.co_filename)
+        if reached is None:
+            return None
+        if event == "line":
+            reached.add(frame.f_lineno)
+        return trace
+
+    sys.settrace(trace)
+    for data in inputs:
+        read_one(reader, data)
+    sys.settrace(None)
+    reached = sum(len(lines[path] & seen[path]) for path in lines)
+    return reached, sum(map(len, lines.values()))
+
+
+def main() -> None:
+    reader = sys.argv.pop(1)
+    if not FUZZES:
+        inputs = [path.read_bytes() for path in sorted(Path(sys.argv[2]).iterdir())]
+        reached, every = lines_reached(reader, inputs)
+        print(f"{reached} of {every} lines ({reached / every:.0%})")
+        return
+    atheris.Setup(sys.argv, lambda data: read_one(reader, data))
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
