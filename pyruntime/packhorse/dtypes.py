@@ -25,7 +25,7 @@ def choose_dtype(dtype: str | None, device: str, stored: str) -> Dtype:
         from packhorse_weights.tensor import default_dtype
 
         return cast(Dtype, default_dtype(device, stored))
-    known = dtypes_of(device)
+    known = [name for name in dtypes_of(device) if name != "stored" or stored == "stored"]
     if known and not any(dtype in names for names in _DTYPES.values()):
         raise ValueError(f"unknown dtype {dtype!r:.80}; known: {', '.join(known)} on {device}")
     if dtype == "stored" != stored:

@@ -33,7 +33,7 @@ def as_float32(name: str, values: Any) -> FloatArray:
     if array.dtype.kind not in "biufV":
         raise ValueError(f"{name} has dtype {array.dtype}, expected numbers")
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.ascontiguousarray(array, np.float32).reshape(array.shape)
+        return np.require(array, np.float32, ["C", "A"])
 
 
 def head_columns(operators: Operators, head_dim: int, frequencies: Any) -> npt.NDArray[np.int64]:

@@ -29,7 +29,8 @@ _INT32 = np.iinfo(np.int32)
 
 
 def as_int32(name: str, values: Any) -> Int32Array:
-    """Returns `values` as a C-contiguous int32 vector, copied only if it is not one already.
+    """Returns `values` as an aligned, C-contiguous int32 vector, copied only if it is not one
+    already.
 
     Raises ValueError if it does not have one dimension, does not hold integers, or holds integers
     beyond int32.
@@ -48,7 +49,8 @@ def as_int32(name: str, values: Any) -> Int32Array:
         raise ValueError(f"{name} has dtype {array.dtype}, expected integers")
     if array.dtype != np.int32 and (array.min() < _INT32.min or array.max() > _INT32.max):
         raise ValueError(f"{name} ranges from {array.min()} to {array.max()}, expected int32")
-    return np.ascontiguousarray(array, dtype=np.int32)
+    array = np.ascontiguousarray(array, dtype=np.int32)
+    return array if array.flags.aligned else array.copy()
 
 
 class PackedTokens(Generic[IdArray]):

@@ -93,7 +93,7 @@ def test_of_a_spec(tiny_model: Path) -> None:
 def test_dtypes_that_can_be_asked_for(tiny_model: Path, dtype: str) -> None:
     for load in (packhorse.Session.load, packhorse.plan_memory):
         with pytest.raises(
-            ValueError, match=f"'{dtype}'; known: float32, bfloat16, int8, stored on cpu$"
+            ValueError, match=f"'{dtype}'; known: float32, bfloat16, int8 on cpu$"
         ):
             load(tiny_model, dtype=dtype)  # type: ignore[operator]
         with pytest.raises(ValueError, match=f"'{dtype}'; known: float16, bfloat16 on cuda:0$"):

@@ -203,8 +203,8 @@ def test_a_quantized_layer_in_parts(tmp_path: Path) -> None:
 
 
 def test_what_convert_refuses(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="quantize 'int4' is not one of int8"):
-        convert(BERT, tmp_path / "m", quantize="int4")
+    with pytest.raises(CheckpointError, match="quantize 'int3' is not one of int4, int8"):
+        convert(BERT, tmp_path / "m", quantize="int3")
 
     def integers(weights: dict[str, Any]) -> None:
         name = "encoder.layer.0.output.dense.weight"
