@@ -103,7 +103,7 @@ const ArrayInterface& interface_of(PyObject* array, py::object& capsule) {
   const void* const pointer = PyCapsule_GetPointer(found, nullptr);
   if (pointer == nullptr) throw py::error_already_set();
   const auto& interface = *static_cast<const ArrayInterface*>(pointer);
-  constexpr int kUsable = 0x1 | 0x100 | 0x200;  // C-contiguous, aligned, in native byte order
+  constexpr int kUsable = 0x1 | 0x200;  // C-contiguous, in native byte order
   if (interface.kind != TypeName<T>::kKind || interface.itemsize != sizeof(T) ||
       (interface.flags & kUsable) != kUsable) {
     PyErr_Format(PyExc_TypeError, "expected a C-contiguous array of %s, found one of %c%d%s",

@@ -50,6 +50,8 @@ def find_python(version: str) -> str | None:
 
 def run(*command: str | Path, cwd: Path | None = None) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    # The commands of an environment come first, as where it is activated.
+    environment["PATH"] = f"{Path(command[0]).parent}{os.pathsep}{environment['PATH']}"
     subprocess.run(command, check=True, cwd=cwd, env={**environment, "HF_HUB_OFFLINE": "1"})
 
 
