@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <unordered_map>
+#include <vector>
 
 namespace packhorse::cpu {
 
@@ -57,19 +57,32 @@ class ReadAhead {
   alignas(64) std::atomic<int64_t> next_{0};  // of all streams together
 };
 
-/// The order in which weights are read, learned from the last time.
+/// The order in which weights are read, learned from the last time. Of weights that fall on the
+/// same place of a table the last one is remembered.
 class WeightOrder {
  public:
   /// Tells that this weight is read now; returns the one that was read after it last time.
   ReadAhead::Range after(const ReadAhead::Range& weight) {
-    if (last_ != nullptr) *last_ = weight;
-    last_ = &next_[weight.data];  // elements stay where they are
-    return *last_;
+    if (last_ != nullptr) last_->next = weight;
+    last_ = &places_[place_of(weight.data)];
+    if (last_->weight != weight.data) *last_ = {weight.data, {}};
+    return last_->next;
   }
 
  private:
-  std::unordered_map<const char*, ReadAhead::Range> next_;
-  ReadAhead::Range* last_ = nullptr;
+  struct Place {
+    const char* weight = nullptr;
+    ReadAhead::Range next;
+  };
+  static constexpr int kPlaceBits = 11;
+
+  // Fibonacci hashing.
+  static size_t place_of(const char* weight) {
+    return reinterpret_cast<uintptr_t>(weight) * uint64_t{0x9e3779b97f4a7c15} >> (64 - kPlaceBits);
+  }
+
+  std::vector<Place> places_ = std::vector<Place>(size_t{1} << kPlaceBits);
+  Place* last_ = nullptr;
 };
 
 }  // namespace packhorse::cpu
