@@ -61,7 +61,7 @@ test-cpp: .venv/.installed
 	$(CTEST) --test-dir build/wheel
 
 test-sanitize: build/sanitize/.configured
-	$(CMAKE) --build build/sanitize --target packhorse_tests
+	$(CMAKE) --build build/sanitize --target tests/cpp/all
 	$(CTEST) --test-dir build/sanitize
 
 # The operators under AddressSanitizer, called from Python with random arguments. The interpreter is
