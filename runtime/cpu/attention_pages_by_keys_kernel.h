@@ -32,13 +32,14 @@ static void clear_few_rows(const SoftmaxState& state, int rows, int head_dim) {
   }
 }
 
-static void merge_few_rows(const SoftmaxState& into, const SoftmaxState& next, int rows,
+// `factors`: of the vector of rows that begins with `first`.
+static void merge_few_rows(const SoftmaxState& into, const SoftmaxState& next, int first, int rows,
                            int head_dim, const ChunkFactors& factors) {
-  for (int row = 0; row < rows; ++row) {
+  for (int row = first; row < rows && row < first + kWidth; ++row) {
     ChunkFactors of_row = factors;
-    of_row.factor = splat(factors.factor[row]);
-    of_row.next_factor = splat(factors.next_factor[row]);
-    of_row.empty = splat_int(factors.empty[row]);
+    of_row.factor = splat(factors.factor[row - first]);
+    of_row.next_factor = splat(factors.next_factor[row - first]);
+    of_row.empty = splat_int(factors.empty[row - first]);
     for (int c = row * head_dim; c < (row + 1) * head_dim; c += kWidth) {
       of_row.merge(into.sums + c, next.sums + c);
     }

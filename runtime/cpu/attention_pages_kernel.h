@@ -233,7 +233,7 @@ static void merge_chunks(const SoftmaxState& into, const SoftmaxState& next, int
   for (int row = 0; row < rows; row += kWidth) {
     const ChunkFactors factors(into, next, row);
     if (rows <= kFewPagedRows) {
-      merge_few_rows(into, next, rows, head_dim, factors);
+      merge_few_rows(into, next, row, rows, head_dim, factors);
     } else {
       for (int c = 0; c < head_dim; ++c) {
         factors.merge(into.sums + c * into.stride + row, next.sums + c * next.stride + row);
