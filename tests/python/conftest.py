@@ -27,6 +27,11 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks a network for a model
 ModelMaker = Callable[..., Path]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files run side by side: the one that takes longest comes first."""
+    items.sort(key=lambda item: item.path.name != "test_older_processors.py")
+
+
 @dataclass(frozen=True)
 class Precision:
     """A dtype of the runtime, and how far one operator may be from float64.
