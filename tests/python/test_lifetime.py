@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import multiprocessing
 import ctypes
+import multiprocessing
 import os
 import pickle
 import threading
