@@ -131,6 +131,9 @@ class Call {
     if (stream_ != 0) device_io().order(stream_, device_io().stream());
   }
 
+  /// Whether the arrays of the call lie on the device.
+  bool on_device() const { return on_device_; }
+
   void* allocate(size_t bytes) {
     memory_.push_back(device_.allocate(bytes));
     return memory_.back()->data();
