@@ -21,11 +21,13 @@ struct AttentionWeights {
   std::optional<HeadConvolutions> convolutions;  // of compressed attention
   TensorView position_keys;  // [num_relative, H d], computed at load for disentangled attention
   TensorView position_queries;
+  float context_scale = 0;  // AttentionArgs::out_scale, where `output` is kFloat8
 };
 
 struct FeedForwardWeights {
   LinearWeight up;  // includes the gate if the spec has one, see FeedForwardArgs
   LinearWeight down;
+  float inner_scale = 0;  // FeedForwardArgs::inner_scale, where both are kFloat8
 };
 
 /// As AddScaledArgs has them; null where residuals are not scaled.

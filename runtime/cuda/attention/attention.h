@@ -51,6 +51,9 @@ struct AttentionParams {
   AttentionMask mask;
   ScoreTerm term;
   DType dtype = DType::kFloat16;
+  /// Not 0: `out` is e4m3 of the result times this, limited to its range. Hopper kernels do so for
+  /// heads that attention_writes_float8 accepts.
+  float out_factor = 0;
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
   int32_t sm_count = 0;
@@ -61,6 +64,11 @@ struct AttentionParams {
 /// pointers aligned to 16 bytes (the Tensor Memory Accelerator, TMA, asks for both), and a bucketed
 /// term of at most 256 buckets and a max_distance of at most 1024.
 bool attention_sm90_supported(const AttentionParams& params);
+
+/// Returns whether there are Hopper kernels with e4m3 results for heads of this size.
+constexpr bool attention_writes_float8(int head_dim) {
+  return head_dim % 16 == 0 && head_dim > 0 && head_dim <= 64;
+}
 
 /// Returns how many bytes of workspace a launch needs. The workspace must be zero before the first
 /// launch that uses it, and every launch leaves it zero. One allocation that was cleared once
