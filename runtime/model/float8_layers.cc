@@ -42,8 +42,8 @@ std::vector<float> largest_outputs(const float* weight, int64_t rows, int64_t co
 float float8_scale(float bound) { return std::max(kRounding * bound, kFloat8Least) / kFloat8Most; }
 
 Float8Layers::Float8Layers(const Spec& spec, const LayerPacker& packer)
-    : spec_(spec), packer_(packer), asked_(packer.precision().layers.weight == DType::kFloat8) {
-  if (!asked_) return;
+    : spec_(spec), packer_(packer) {
+  if (packer.precision().layers.weight != DType::kFloat8) return;
   const Ops& ops = *packer.backend().ops;
   const StackSpec& stack = spec.stack;
   const int64_t width = packer.width(spec.hidden_size);
@@ -52,14 +52,12 @@ Float8Layers::Float8Layers(const Spec& spec, const LayerPacker& packer)
     throw RuntimeError(concat("dtype float8: this device does not quantise rows of ", width,
                               " columns, as this model has; load it as float16 or bfloat16"));
   }
-  qkv_ = true;
   ScoreTerm term;
   term.kind = stack.attention.score_term.kind;
   term.num_buckets = static_cast<int32_t>(stack.attention.score_term.num_buckets);
   term.max_distance = static_cast<int32_t>(stack.attention.score_term.max_distance);
   output_ = ops.attention_writes_float8(head_dim, term);
   for (size_t i = 0; i < stack.layer_weights.size(); ++i) output_ &= norm_before(i).has_value();
-  feed_forward_ = !stack.feed_forward.mixture;
 }
 
 std::optional<std::string> Float8Layers::norm_before(size_t position) const {

@@ -35,14 +35,14 @@ float float8_scale(float bound);
 
 class Float8Layers {
  public:
-  /// Throws RuntimeError if the model is asked for in float8 and none of its layers can be that.
+  /// Throws RuntimeError if the model is asked for in float8 and cannot be that.
   Float8Layers(const Spec& spec, const LayerPacker& packer);
 
-  /// The formats of layers. Where the model is not asked for in float8, they are all
-  /// Precision::layers.
-  LinearFormat qkv() const { return format(qkv_); }
-  LinearFormat output() const { return format(output_); }
-  LinearFormat feed_forward() const { return format(feed_forward_); }
+  /// The format of attention's output projections, which is not e4m3 if attention cannot write
+  /// that. All other layers have Precision::layers.
+  LinearFormat output() const {
+    return output_ ? packer_.precision().layers : packer_.precision().rest;
+  }
 
   /// The scale of what attention gives, from the rows of values in the weight of queries, keys and
   /// values of weight set `index`, [rows, columns], and their biases.
@@ -54,9 +54,6 @@ class Float8Layers {
                     const float* bias) const;
 
  private:
-  LinearFormat format(bool float8) const {
-    return float8 || !asked_ ? packer_.precision().layers : packer_.precision().rest;
-  }
   // The norm whose result enters the attention of layer `position`, or nothing if what enters it is
   // no norm's result.
   std::optional<std::string> norm_before(size_t position) const;
@@ -65,10 +62,7 @@ class Float8Layers {
 
   const Spec& spec_;
   const LayerPacker& packer_;
-  bool asked_;
-  bool qkv_ = false;
-  bool output_ = false;
-  bool feed_forward_ = false;
+  bool output_ = true;  // whether output projections have Precision::layers
 };
 
 }  // namespace packhorse

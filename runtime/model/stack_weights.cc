@@ -122,7 +122,7 @@ class StackBuilder {
                                     bias == nullptr ? nullptr : bias + first);
       };
     }
-    weights.qkv = linear(qkv, float8_.qkv(), seen);
+    weights.qkv = linear(qkv, packer_.precision().layers, seen);
     weights.output = linear(layouts_.output(index), output);
   }
 
@@ -167,7 +167,7 @@ class StackBuilder {
   }
 
   void build_dense_block(FeedForwardWeights& weights, int64_t index) {
-    const LinearFormat format = float8_.feed_forward();
+    const LinearFormat format = packer_.precision().layers;
     const DenseLayout up = layouts_.up(index);
     WeightSeen seen;
     if (format.weight == DType::kFloat8) {

@@ -51,6 +51,11 @@ struct LayerWeights {
 };
 
 struct StackWeights {
+  /// Whether the first layers of blocks are kFloat8, and so take Float8Rows.
+  bool float8() const {
+    return !layers.empty() && layers.front().attention.qkv.dtype == DType::kFloat8;
+  }
+
   std::vector<LayerWeights> layers;  // one for each set of weights, see StackSpec::layer_weights
   int64_t width = 0;                 // columns of the hidden state, as stored
   int64_t head_dim = 0;              // as stored, padded with zeros to what the device needs

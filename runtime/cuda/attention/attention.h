@@ -52,7 +52,7 @@ struct AttentionParams {
   ScoreTerm term;
   DType dtype = DType::kFloat16;
   /// Not 0: `out` is e4m3 of the result times this, limited to its range. Hopper kernels do so for
-  /// heads that attention_writes_float8 accepts.
+  /// heads of up to kMostFloat8HeadDim columns.
   float out_factor = 0;
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
@@ -65,10 +65,9 @@ struct AttentionParams {
 /// term of at most 256 buckets and a max_distance of at most 1024.
 bool attention_sm90_supported(const AttentionParams& params);
 
-/// Returns whether there are Hopper kernels with e4m3 results for heads of this size.
-constexpr bool attention_writes_float8(int head_dim) {
-  return head_dim % 16 == 0 && head_dim > 0 && head_dim <= 64;
-}
+/// There are Hopper kernels with e4m3 results for heads of up to so many columns, a multiple of 16,
+/// and all terms but disentangled ones.
+inline constexpr int kMostFloat8HeadDim = 64;
 
 /// Returns how many bytes of workspace a launch needs. The workspace must be zero before the first
 /// launch that uses it, and every launch leaves it zero. One allocation that was cleared once
