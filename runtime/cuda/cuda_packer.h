@@ -64,6 +64,9 @@ class CudaLinearPacker final : public LinearPacker {
     upload(weight, scales, in_features, out_features, packed);
   }
   void pack_on_device(const TensorView& weight, const LinearFormat& format, void* packed) override {
+    if (format.weight == DType::kFloat8) {
+      throw InvalidArgument("float8 weights are quantised from host memory, found one on a device");
+    }
     const DeviceGuard guard(context_.index());
     cast(weight, format, packed);
   }
