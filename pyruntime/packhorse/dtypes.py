@@ -6,9 +6,12 @@ from typing import cast
 
 from packhorse.names import Dtype
 
-# The dtypes that can be asked for. A CPU may still lack bfloat16, and a GPU float8; then the runtime
-# raises an error.
-_DTYPES = {"cpu": ("float32", "bfloat16", "int8", "stored"), "cuda": ("float16", "bfloat16", "float8")}
+# The dtypes that can be asked for. A CPU may still lack bfloat16, and a GPU float8; then the
+# runtime raises an error.
+_DTYPES = {
+    "cpu": ("float32", "bfloat16", "int8", "stored"),
+    "cuda": ("float16", "bfloat16", "float8"),
+}
 
 
 def dtypes_of(device: str) -> tuple[str, ...]:
