@@ -37,10 +37,10 @@ def choose_dtype(dtype: str | None, device: str, stored: str) -> Dtype:
             "dtype 'stored', but this model has no weights that are quantised in groups, as those "
             "of GGUF, GPTQ and AWQ files are: name another dtype"
         )
-    if stored == "int8" != dtype:
+    if stored in ("int8", "float8") and stored != dtype:
         raise ValueError(
-            f"dtype {dtype!r:.80}, but the weights are stored in int8: load this model with dtype "
-            "int8, or the one that it was converted from"
+            f"dtype {dtype!r:.80}, but the weights are stored in {stored}: load this model with "
+            f"dtype {stored}, or the one that it was converted from"
         )
     return cast(Dtype, dtype)
 

@@ -51,12 +51,12 @@ struct AttentionParams {
   AttentionMask mask;
   ScoreTerm term;
   DType dtype = DType::kFloat16;
-  /// Not 0: `out` is e4m3 of the result times this, limited to its range. Hopper kernels do so for
-  /// heads of up to kMostFloat8HeadDim columns.
-  float out_factor = 0;
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
   int32_t sm_count = 0;
+  /// Not 0: `out` is e4m3 of the result times this, limited to its range. Hopper kernels do so for
+  /// heads of up to kMostFloat8HeadDim columns.
+  float out_factor = 0;
 };
 
 /// Returns whether `launch_attention_sm90` can compute these arguments. It takes fp16 and bf16, a

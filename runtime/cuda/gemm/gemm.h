@@ -82,8 +82,8 @@ struct GemmParams {
   bool gated = false;  // n, the rows of the weight, is then a multiple of 2 kGateBlock
   GemmRotation rotation;
   GemmPool pool;
-  GemmFloat8 float8;
   int32_t sm_count = 0;
+  GemmFloat8 float8;
 };
 
 /// Returns what the choice of a kernel looks at.
