@@ -74,7 +74,7 @@ void launch_few(const PagedKernelParams& common, cudaStream_t stream) {
   using Traits = FewTraits<kDim, kRows>;
   FewKernelParams params{common, {}, {}};
   const PagedAttentionParams& args = params.args;
-  if (kernels_may_overlap()) {  // those are the ones that copy by TMA
+  if (Traits::kTmaHelps && kernels_may_overlap()) {  // devices with TMA
     const auto map = [&](const void* pages) {
       return matrix_tensor_map(pages, args.dtype, args.page_rows, args.head_dim, args.head_dim,
                                Traits::kKeys, 64);

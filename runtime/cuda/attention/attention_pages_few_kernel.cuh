@@ -5,8 +5,9 @@
 // tile of it: the warp copies the tile's keys and values to shared memory, and finds the tile's
 // maxima, sums and products as paged_attention_kernel does, without regard to other warps. Copies
 // of the next tile are under way while a warp computes; those of the first while the kernel before
-// still runs. On Hopper TMA (the Tensor Memory Accelerator) copies a tile at the word of one lane,
-// elsewhere each lane copies some of it.
+// still runs. A tile of large heads is copied on Hopper by TMA (the Tensor Memory Accelerator) at the
+// word of one lane; elsewhere, and for small heads, of which it would come later, each lane copies
+// some of it.
 //
 // The tokens of this step come from where they were computed, in place of what their page holds
 // there, and the block that has the slab's first rows also writes them to their page: so no kernel
@@ -54,6 +55,13 @@ struct FewTraits {
 #ifndef PACKHORSE_FEW_BLOCKS
 #define PACKHORSE_FEW_BLOCKS 3
 #endif
+  /// Whether TMA copies tiles where there is one, and whether this is such a device.
+  static constexpr bool kTmaHelps = kDim > 64;
+#if __CUDA_ARCH__ >= 900
+  static constexpr bool kTma = kTmaHelps;
+#else
+  static constexpr bool kTma = false;
+#endif
   /// Blocks of a multiprocessor: what shared memory (of Hopper: others run fewer) has room for.
   static constexpr int kBlocks = static_cast<int>(
       std::min(size_t{PACKHORSE_FEW_BLOCKS}, size_t{228 * 1024} / (kSharedBytes + 1024)));
@@ -96,14 +104,14 @@ struct FewAttention {
         keys(reinterpret_cast<T*>(shared) + 2 * (threadIdx.x / 32) * Traits::kTile),
         values(keys + Traits::kTile),
         found(*reinterpret_cast<Traits::Found*>(shared + 4 * Traits::kWarps * Traits::kTile)) {
-#if __CUDA_ARCH__ >= 900
-    if (lane == 0) {
-      sm90::TxBarrier::init(&found.keys_here[warp], 1);
-      sm90::TxBarrier::init(&found.values_here[warp], 1);
-      cutlass::arch::fence_barrier_init();
+    if constexpr (Traits::kTma) {
+      if (lane == 0) {
+        sm90::TxBarrier::init(&found.keys_here[warp], 1);
+        sm90::TxBarrier::init(&found.values_here[warp], 1);
+        cutlass::arch::fence_barrier_init();
+      }
+      __syncwarp();
     }
-    __syncwarp();
-#endif
   }
 
   /// Rows of the slab that exist.
@@ -177,8 +185,8 @@ struct FewAttention {
   __device__ void copy_tile(const FewWork& work, int page, bool of_keys) const {
     if (!has_keys(work)) return;
     T* const to = of_keys ? keys : values;
-#if __CUDA_ARCH__ >= 900
-    if (lane == 0) {
+    if constexpr (Traits::kTma) {
+      if (lane > 0) return;
       uint64_t* const here = here_of(of_keys);
       sm90::TxBarrier::arrive_and_expect_tx(here, Traits::kTile * 2);
       const CUtensorMap* map = of_keys ? &params.key_map : &params.value_map;
@@ -188,36 +196,34 @@ struct FewAttention {
       for (int box = 0; box < kDim / 64; ++box) {
         cute::SM90_TMA_LOAD_2D::copy(map, here, kHint, to + box * kKeys * 64, box * 64, row);
       }
+    } else {
+      const PagedAttentionParams& args = params.args;
+      const int row = lane / kAcross;
+      const int column = lane % kAcross * kVectorSize;
+      const bool inside = column < args.head_dim;
+      const T* at = static_cast<const T*>(of_keys ? args.keys : args.values);
+      if (inside) at += (page_row(work, page) + row) * args.head_dim + column;
+      const int64_t step = inside ? kRowsAtOnce * args.head_dim : 0;
+#pragma unroll
+      for (int i = 0; i < kKeys; i += kRowsAtOnce) {
+        copy_vector_async(to + tile_place<kKeys>(row + i, column), at, inside);
+        at += step;
+      }
     }
-#else
-    const PagedAttentionParams& args = params.args;
-    const int row = lane / kAcross;
-    const int column = lane % kAcross * kVectorSize;
-    const bool inside = column < args.head_dim;
-    const T* at = static_cast<const T*>(of_keys ? args.keys : args.values);
-    if (inside) at += (page_row(work, page) + row) * args.head_dim + column;
-    const int64_t step = inside ? kRowsAtOnce * args.head_dim : 0;
-#pragma unroll 4
-    for (int i = 0; i < kKeys; i += kRowsAtOnce) {
-      copy_vector_async(to + tile_place<kKeys>(row + i, column), at, inside);
-      at += step;
-    }
-#endif
   }
-  /// Ends a group of copies, on devices without TMA.
+  /// Ends a group of the lanes' copies.
   __device__ void end_group() const {
-#if __CUDA_ARCH__ < 900
-    cute::cp_async_fence();
-#endif
+    if constexpr (!Traits::kTma) cute::cp_async_fence();
   }
-  /// Waits for this warp's keys, or values. There are always two groups under way.
+  /// Waits for this warp's keys, or values. Of the lanes' copies there are always two groups under
+  /// way.
   __device__ void await_tile(bool of_keys) const {
-#if __CUDA_ARCH__ >= 900
-    sm90::TxBarrier::wait(here_of(of_keys), phase);
-#else
-    cute::cp_async_wait<1>();
-    __syncwarp();
-#endif
+    if constexpr (Traits::kTma) {
+      sm90::TxBarrier::wait(here_of(of_keys), phase);
+    } else {
+      cute::cp_async_wait<1>();
+      __syncwarp();
+    }
   }
 
   /// Calls body(row of this warp's tile, column, where the token's keys or values lie) for the
@@ -244,11 +250,12 @@ struct FewAttention {
   /// Puts the tokens of this step into this warp's tile, which has come from its page. Values past
   /// the sequence's end become zeros, since they are multiplied by zeros; keys there are masked.
   __device__ void put_new(const FewWork& work) const {
-    await_tile(false);
-#if __CUDA_ARCH__ < 900
-    cute::cp_async_wait<0>();
-    __syncwarp();
-#endif
+    if constexpr (Traits::kTma) {
+      await_tile(false);
+    } else {
+      cute::cp_async_wait<0>();
+      __syncwarp();
+    }
 #pragma unroll 1
     for (const bool of_keys : {true, false}) {
       T* const to = of_keys ? keys : values;
@@ -264,9 +271,9 @@ struct FewAttention {
     }
     cute::cp_async_fence();
     cute::cp_async_wait<0>();
-#if __CUDA_ARCH__ >= 900
-    cutlass::arch::fence_view_async_shared();  // TMA writes the next tile to the same place
-#endif
+    if constexpr (Traits::kTma) {
+      cutlass::arch::fence_view_async_shared();  // TMA writes the next tile to the same place
+    }
     __syncwarp();
   }
 
@@ -532,8 +539,8 @@ template <class T, int kDim, int kRows>
 __global__ void __launch_bounds__(FewTraits<kDim, kRows>::kThreads, FewTraits<kDim, kRows>::kBlocks)
     paged_attention_few_kernel(const __grid_constant__ FewKernelParams params) {
   using Attention = FewAttention<T, kDim, kRows>;
-  extern __shared__ __align__(1024) unsigned char shared[];
-  Attention attention(params, shared);
+  extern __shared__ __align__(1024) unsigned char few_shared[];  // as TMA's exchange asks for
+  Attention attention(params, few_shared);
   FewSchedule<kRows, kChunkKeys<kDim>> schedule(params);
   FewWork work;  // the current unit
   typename Attention::Queries queries;
