@@ -6,6 +6,8 @@
 step is benchmarks/torch_decoders.py: compiled layers in one CUDA graph, its token fed back on the
 device. Ours is what a caller of the session sees: tokens reach the host. Weights are random, in
 bfloat16. "Floor" is the bytes of weights and cached keys and values over 4.1 TB/s.
+--transformers adds transformers.generate with a static cache, which compiles its steps; that takes
+a minute for each row.
 """
 
 from __future__ import annotations
@@ -72,16 +74,33 @@ def torch_ms(case: Case, batch: int) -> float:
     return found
 
 
+def transformers_ms(case: Case, batch: int) -> float | None:
+    try:
+        from transformers_decoders import milliseconds
+
+        return milliseconds(case.shape, batch, case.context, torch.bfloat16)
+    except Exception as error:  # a peer that cannot run is named, and left out
+        print(f"transformers: {type(error).__name__}: {error}", flush=True)
+        return None
+    finally:
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("program", help="benchmarks/generation.cc, compiled")
     parser.add_argument("--only", nargs="+", choices=[case.name for case in CASES])
     parser.add_argument("--no-torch", action="store_true")
+    parser.add_argument("--transformers", action="store_true")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    print("| shape | context | batch | Packhorse ms | torch ms | ratio | floor | of floor | mark |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    print(
+        "| shape | context | batch | Packhorse ms | torch ms | ratio | floor | of floor | mark | "
+        "transformers ms |"
+    )
+    print("|---|" + "---:|" * 9)
     rows = []
     for case in CASES:
         if arguments.only and case.name not in arguments.only:
@@ -92,11 +111,14 @@ def main() -> None:
             floor = floor_ms(case.shape, batch, case.context)
             row = {"shape": case.name, "context": case.context, "batch": batch}
             row |= {"ours": mine[batch], "torch": peer, "floor": floor, "mark": mark}
+            other = transformers_ms(case, batch) if arguments.transformers else None
+            row["transformers"] = other
             rows.append(row)
             beside = "| |" if peer is None else f"{peer:.3f} | {peer / mine[batch]:.2f}x |"
             print(
                 f"| {case.name} | {case.context} | {batch} | {mine[batch]:.3f} | {beside} "
-                f"{floor:.3f} | {floor / mine[batch]:.0%} | {mark} |",
+                f"{floor:.3f} | {floor / mine[batch]:.0%} | {mark} | "
+                f"{'' if other is None else format(other, '.2f')} |",
                 flush=True,
             )
     if arguments.out:

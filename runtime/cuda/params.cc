@@ -179,6 +179,7 @@ PagedAttentionParams paged_attention_params(const AttentionArgs& args, int sm_co
   params.cu_seqlens = args.queries.cu_seqlens;
   params.counts = args.queries.counts;
   params.table_stride = to_int32(op, "pages.table_stride", args.pages.table_stride);
+  params.page_rows = args.pages.keys.rows();
   params.num_tokens = to_int32(op, "num_tokens", args.queries.num_tokens);
   params.num_sequences = to_int32(op, "num_sequences", args.queries.num_sequences);
   params.max_seqlen = to_int32(op, "max_seqlen", args.queries.max_seqlen);

@@ -2,6 +2,7 @@
 
 #include "cuda/attention/attention_pages_few_kernel.cuh"
 #include "cuda/check.h"
+#include "cuda/tensor_map.h"
 
 namespace packhorse::cuda {
 namespace {
@@ -69,9 +70,18 @@ void launch_prefill(const PagedKernelParams& params, cudaStream_t stream) {
 }
 
 template <class T, int kDim, int kRows>
-void launch_few(const PagedKernelParams& params, cudaStream_t stream) {
+void launch_few(const PagedKernelParams& common, cudaStream_t stream) {
   using Traits = FewTraits<kDim, kRows>;
+  FewKernelParams params{common, {}, {}};
   const PagedAttentionParams& args = params.args;
+  if (Traits::kTmaHelps && kernels_may_overlap()) {  // devices with TMA
+    const auto map = [&](const void* pages) {
+      return matrix_tensor_map(pages, args.dtype, args.page_rows, args.head_dim, args.head_dim,
+                               Traits::kKeys, 64);
+    };
+    params.key_map = map(args.keys);
+    params.value_map = map(args.values);
+  }
   // As many blocks as fit the device at once, which share the work.
   const int64_t work = paged_slots(args, kRows) * args.num_kv_heads *
                        (params.entries > 0 ? chunk_count(args.max_kv_len, args.head_dim) : 1);
@@ -117,7 +127,8 @@ bool appends_to_pages(const PagedAttentionParams& args) { return takes_few(args)
 void launch_attention_pages(const PagedAttentionParams& args, cudaStream_t stream) {
   if (args.num_tokens == 0 || args.num_sequences == 0) return;
   PagedKernelParams params{.args = args, .window = window_of(args.mask)};
-  const auto group = static_cast<uint64_t>(args.num_heads / args.num_kv_heads);
+  params.group = args.num_heads / args.num_kv_heads;
+  const auto group = static_cast<uint64_t>(params.group);
   params.group_inverse = ((uint64_t{1} << 32) + group - 1) / group;
   if (args.workspace != nullptr && slab_count(args) <= kPagedCounters) {
     params.entries = static_cast<int64_t>(args.workspace_bytes / entry_bytes(args.head_dim));

@@ -27,6 +27,7 @@ struct PagedAttentionParams {
   const void* new_values = nullptr;
   int64_t new_key_stride = 0;
   int64_t new_value_stride = 0;
+  int64_t page_rows = 0;                // num_pages * Hkv * kPageTokens
   const int32_t* table = nullptr;       // [B, table_stride]
   const int32_t* kv_lens = nullptr;     // [B]
   const int32_t* cu_seqlens = nullptr;  // [B + 1] of the queries

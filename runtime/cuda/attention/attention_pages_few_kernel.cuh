@@ -4,11 +4,14 @@
 // A block takes one chunk of keys after the other, for up to 8 or 16 rows, and each of its warps a
 // tile of it: the warp copies the tile's keys and values to shared memory, and finds the tile's
 // maxima, sums and products as paged_attention_kernel does, without regard to other warps. Copies
-// of the next tile are under way while a warp computes; those of the first, as far as they are
-// older than this step, while the kernel before still runs.
+// of the next tile are under way while a warp computes; those of the first while the kernel before
+// still runs. A tile of large heads is copied on Hopper by TMA (the Tensor Memory Accelerator) at the
+// word of one lane; elsewhere, and for small heads, of which it would come later, each lane copies
+// some of it.
 //
-// The tokens of this step come from where they were computed, and the block that has the slab's
-// first rows also writes them to their page: so no kernel has to do that first.
+// The tokens of this step come from where they were computed, in place of what their page holds
+// there, and the block that has the slab's first rows also writes them to their page: so no kernel
+// has to do that first.
 //
 // Where several blocks have chunks of the same rows, each leaves what it has found in the
 // workspace, and the last to finish merges all chunks in ascending order.
@@ -18,10 +21,18 @@
 #pragma once
 
 #include <algorithm>
+#include <cute/arch/copy_sm90_tma.hpp>
 
 #include "cuda/attention/attention_pages_schedule.cuh"
+#include "cuda/pipeline_sm90.cuh"
 
 namespace packhorse::cuda {
+
+/// What TMA needs besides: maps of the pages as matrices [pages * Hkv * kPageTokens, d], whose boxes
+/// are 64 columns of a tile.
+struct FewKernelParams : PagedKernelParams {
+  CUtensorMap key_map, value_map;
+};
 
 /// kRows: of a slab, 8 or 16.
 template <int kDim_, int kRows_>
@@ -32,21 +43,37 @@ struct FewTraits {
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kKeys = kTileKeys<kDim>;
   static constexpr int kTile = kKeys * kDim;
-  static constexpr size_t kSharedBytes = 2 * kWarps * kTile * 2 +
-                                         (kWarps + 1) * kRows * kDim * sizeof(float) +
-                                         (kWarps + 2) * kRows * sizeof(float2);
-  /// Blocks of a multiprocessor: what shared memory (of Hopper: others run fewer) has room for. A
-  /// third would leave a thread too few registers.
-  static constexpr int kBlocks =
-      static_cast<int>(std::min(size_t{2}, size_t{228 * 1024} / (kSharedBytes + 1024)));
+  /// What the warps have found in their tiles.
+  struct Found {
+    float sums[kWarps][kRows * kDim];
+    float2 state[kWarps][kRows];  // maxima and sums
+    uint64_t keys_here[kWarps];   // barriers of TMA
+    uint64_t values_here[kWarps];
+    int last;
+  };
+  static constexpr size_t kSharedBytes = 2 * kWarps * kTile * 2 + sizeof(Found);
+#ifndef PACKHORSE_FEW_BLOCKS
+#define PACKHORSE_FEW_BLOCKS 3
+#endif
+  /// Whether TMA copies tiles where there is one, and whether this is such a device.
+  static constexpr bool kTmaHelps = kDim > 64;
+#if __CUDA_ARCH__ >= 900
+  static constexpr bool kTma = kTmaHelps;
+#else
+  static constexpr bool kTma = false;
+#endif
+  /// Blocks of a multiprocessor: what shared memory (of Hopper: others run fewer) has room for.
+  static constexpr int kBlocks = static_cast<int>(
+      std::min(size_t{PACKHORSE_FEW_BLOCKS}, size_t{228 * 1024} / (kSharedBytes + 1024)));
   static_assert(kBlocks > 0);
 };
 
-/// The place of element (row, column) in a tile: groups of eight elements are exchanged, so that
-/// the eight rows that ldmatrix reads at once lie in different banks.
-template <int kDim>
+/// The place of element (row, column) in a tile of kKeys rows: 64 columns after the other, and
+/// groups of eight elements are exchanged, so that the eight rows that ldmatrix reads at once lie in
+/// different banks (CUDA driver API, CU_TENSOR_MAP_SWIZZLE_128B).
+template <int kKeys>
 __device__ int tile_place(int row, int column) {
-  return row * kDim + (column ^ (row % 8 * kVectorSize));
+  return column / 64 * (kKeys * 64) + row * 64 + ((column % 64) ^ (row % 8 * kVectorSize));
 }
 
 template <class T, int kDim, int kRows>
@@ -57,23 +84,34 @@ struct FewAttention {
   static constexpr int kAcross = kDim / kVectorSize;
   static constexpr int kRowsAtOnce = 32 / kAcross;  // of a tile, that a warp copies
 
-  const PagedKernelParams& params;
-  T* keys;               // of this warp
-  T* values;             // of this warp
-  float* found;          // [kWarps][kRows][kDim]: what warps have found in their tiles
-  float* merged;         // [kRows][kDim]: where one block has all chunks of its rows
-  float2* found_state;   // [kWarps][kRows]: maxima and sums
-  float2* merged_state;  // [2][kRows]: of even and odd units, because threads read each other's
+  /// What this thread has merged of the chunks so far, where one block has all chunks of its rows.
+  struct Kept {
+    float2 sums;
+    ChunkMerge merge;
+  };
+
+  const FewKernelParams& params;
+  T* keys;    // of this warp
+  T* values;  // of this warp
+  Traits::Found& found;
   int warp = static_cast<int>(threadIdx.x) / 32;
   int lane = static_cast<int>(threadIdx.x) % 32;
+  uint32_t phase = 0;  // of the barriers, for the tile that is awaited next
+  Kept kept[kRows * (kDim / 64) / Traits::kWarps];
 
-  __device__ FewAttention(const PagedKernelParams& params, unsigned char* shared) : params(params) {
-    keys = reinterpret_cast<T*>(shared) + 2 * warp * Traits::kTile;
-    values = keys + Traits::kTile;
-    found = reinterpret_cast<float*>(shared + 2 * Traits::kWarps * Traits::kTile * sizeof(T));
-    merged = found + Traits::kWarps * kRows * kDim;
-    found_state = reinterpret_cast<float2*>(merged + kRows * kDim);
-    merged_state = found_state + Traits::kWarps * kRows;
+  __device__ FewAttention(const FewKernelParams& params, unsigned char* shared)
+      : params(params),
+        keys(reinterpret_cast<T*>(shared) + 2 * (threadIdx.x / 32) * Traits::kTile),
+        values(keys + Traits::kTile),
+        found(*reinterpret_cast<Traits::Found*>(shared + 4 * Traits::kWarps * Traits::kTile)) {
+    if constexpr (Traits::kTma) {
+      if (lane == 0) {
+        sm90::TxBarrier::init(&found.keys_here[warp], 1);
+        sm90::TxBarrier::init(&found.values_here[warp], 1);
+        cutlass::arch::fence_barrier_init();
+      }
+      __syncwarp();
+    }
   }
 
   /// Rows of the slab that exist.
@@ -89,7 +127,7 @@ struct FewAttention {
   __device__ Row row_of(const FewWork& work, int row) const {
     const int r = work.slab.row + row;
     const int token = params.token_of(r);
-    const int group = params.group();
+    const int group = params.group;
     return {token, work.slab.kv_head * group + r - token * group};
   }
   template <class Base>
@@ -122,13 +160,11 @@ struct FewAttention {
     return first < work.slab.kv_length ? table[first / static_cast<int>(kPageTokens)] : 0;
   }
 
-  /// The rows of this warp's tile in its page.
-  template <class Base>
-  __device__ Base* page_rows(const FewWork& work, int page, Base* pages) const {
+  /// The row of the pages, as a matrix, with which this warp's tile begins.
+  __device__ int64_t page_row(const FewWork& work, int page) const {
     constexpr int kTokens = static_cast<int>(kPageTokens);
-    const PagedAttentionParams& args = params.args;
-    const int64_t head = static_cast<int64_t>(page) * args.num_kv_heads + work.slab.kv_head;
-    return pages + (head * kTokens + first_key(work) % kTokens) * args.head_dim;
+    const int64_t head = static_cast<int64_t>(page) * params.args.num_kv_heads + work.slab.kv_head;
+    return head * kTokens + first_key(work) % kTokens;
   }
 
   /// Whether this warp's tile has tokens of this step.
@@ -140,72 +176,116 @@ struct FewAttention {
     return first_key(work) < work.slab.kv_length;
   }
 
-  /// Starts copying this warp's tile of keys or values but for the tokens of this step. Values past
-  /// the sequence's end become zeros, since they are multiplied by zeros; keys there are masked.
-  __device__ void copy_old(const FewWork& work, int page, bool of_keys) const {
-    const PagedAttentionParams& args = params.args;
+  /// The barrier of this warp's keys, or values.
+  __device__ uint64_t* here_of(bool of_keys) const {
+    return of_keys ? &found.keys_here[warp] : &found.values_here[warp];
+  }
+
+  /// Starts copying this warp's tile of keys or values, as its page holds it.
+  __device__ void copy_tile(const FewWork& work, int page, bool of_keys) const {
     if (!has_keys(work)) return;
-    const int row = lane / kAcross;
-    const int column = lane % kAcross * kVectorSize;
-    const T* at = page_rows(work, page, static_cast<const T*>(of_keys ? args.keys : args.values)) +
-                  row * args.head_dim + column;
     T* const to = of_keys ? keys : values;
-    const int old = work.slab.position - first_key(work) - row;
-    const bool inside = column < args.head_dim;
-    const int64_t step = inside ? kRowsAtOnce * args.head_dim : 0;
-    if (!inside) at = static_cast<const T*>(args.keys);
+    if constexpr (Traits::kTma) {
+      if (lane > 0) return;
+      uint64_t* const here = here_of(of_keys);
+      sm90::TxBarrier::arrive_and_expect_tx(here, Traits::kTile * 2);
+      const CUtensorMap* map = of_keys ? &params.key_map : &params.value_map;
+      constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
+      const int row = static_cast<int>(page_row(work, page));
 #pragma unroll
-    for (int i = 0; i < kKeys; i += kRowsAtOnce) {
-      if (i < old) copy_vector_async(to + tile_place<kDim>(row + i, column), at, inside);
-      at += step;
+      for (int box = 0; box < kDim / 64; ++box) {
+        cute::SM90_TMA_LOAD_2D::copy(map, here, kHint, to + box * kKeys * 64, box * 64, row);
+      }
+    } else {
+      const PagedAttentionParams& args = params.args;
+      const int row = lane / kAcross;
+      const int column = lane % kAcross * kVectorSize;
+      const bool inside = column < args.head_dim;
+      const T* at = static_cast<const T*>(of_keys ? args.keys : args.values);
+      if (inside) at += (page_row(work, page) + row) * args.head_dim + column;
+      const int64_t step = inside ? kRowsAtOnce * args.head_dim : 0;
+#pragma unroll
+      for (int i = 0; i < kKeys; i += kRowsAtOnce) {
+        copy_vector_async(to + tile_place<kKeys>(row + i, column), at, inside);
+        at += step;
+      }
     }
-    if (of_keys) return;
-#pragma unroll 1
-    for (int i = max(0, work.slab.kv_length - first_key(work)) + row; i < kKeys; i += kRowsAtOnce) {
-      *reinterpret_cast<uint4*>(to + tile_place<kDim>(i, column)) = {};
+  }
+  /// Ends a group of the lanes' copies.
+  __device__ void end_group() const {
+    if constexpr (!Traits::kTma) cute::cp_async_fence();
+  }
+  /// Waits for this warp's keys, or values. Of the lanes' copies there are always two groups under
+  /// way.
+  __device__ void await_tile(bool of_keys) const {
+    if constexpr (Traits::kTma) {
+      sm90::TxBarrier::wait(here_of(of_keys), phase);
+    } else {
+      cute::cp_async_wait<1>();
+      __syncwarp();
     }
   }
 
   /// Calls body(row of this warp's tile, column, where the token's keys or values lie) for the
   /// tokens of this step, by eight elements.
   template <class Body>
-  __device__ void for_new(const FewWork& work, int page, bool of_keys, Body body) const {
+  __device__ void for_new(const FewWork& work, bool of_keys, Body body) const {
     const PagedAttentionParams& args = params.args;
+    if (args.new_keys == nullptr) return;
     const int first = first_key(work);
     const int begin = max(0, work.slab.position - first);
     const int end = min(kKeys, work.slab.kv_length - first);
     const int column = lane % kAcross * kVectorSize;
-    const T* fresh = static_cast<const T*>(of_keys ? args.new_keys : args.new_values);
+    if (column >= args.head_dim) return;
+    const T* fresh = static_cast<const T*>(of_keys ? args.new_keys : args.new_values) +
+                     work.slab.kv_head * args.head_dim + column;
     const int64_t stride = of_keys ? args.new_key_stride : args.new_value_stride;
-    const T* pages = static_cast<const T*>(of_keys ? args.keys : args.values);
 #pragma unroll 1
     for (int row = begin + lane / kAcross; row < end; row += kRowsAtOnce) {
       const int token = work.slab.q_begin + first + row - work.slab.position;
-      const T* from = fresh == nullptr ? page_rows(work, page, pages) + row * args.head_dim
-                                       : fresh + token * stride + work.slab.kv_head * args.head_dim;
-      body(row, column, from + column);
+      body(row, column, fresh + token * stride);
     }
   }
 
-  /// Starts copying the tokens of this step.
-  __device__ void copy_new(const FewWork& work, int page, bool of_keys) const {
-    T* const to = of_keys ? keys : values;
-    for_new(work, page, of_keys, [&](int row, int column, const T* from) {
-      const bool inside = column < params.args.head_dim;
-      copy_vector_async(to + tile_place<kDim>(row, column),
-                        inside ? from : static_cast<const T*>(params.args.keys), inside);
-    });
+  /// Puts the tokens of this step into this warp's tile, which has come from its page. Values past
+  /// the sequence's end become zeros, since they are multiplied by zeros; keys there are masked.
+  __device__ void put_new(const FewWork& work) const {
+    if constexpr (Traits::kTma) {
+      await_tile(false);
+    } else {
+      cute::cp_async_wait<0>();
+      __syncwarp();
+    }
+#pragma unroll 1
+    for (const bool of_keys : {true, false}) {
+      T* const to = of_keys ? keys : values;
+      for_new(work, of_keys, [&](int row, int column, const T* from) {
+        copy_vector_async(to + tile_place<kKeys>(row, column), from, true);
+      });
+    }
+    const int column = lane % kAcross * kVectorSize;
+#pragma unroll 1
+    for (int row = max(0, work.slab.kv_length - first_key(work)) + lane / kAcross; row < kKeys;
+         row += kRowsAtOnce) {
+      *reinterpret_cast<uint4*>(values + tile_place<kKeys>(row, column)) = {};
+    }
+    cute::cp_async_fence();
+    cute::cp_async_wait<0>();
+    if constexpr (Traits::kTma) {
+      cutlass::arch::fence_view_async_shared();  // TMA writes the next tile to the same place
+    }
+    __syncwarp();
   }
 
   /// Writes the tokens of this step to their page. The step's sequence alone has that page.
   __device__ void store_new(const FewWork& work, int page) const {
     const PagedAttentionParams& args = params.args;
-    if (args.new_keys == nullptr || work.slab.row > 0) return;
+    if (work.slab.row > 0 || !has_new(work)) return;
 #pragma unroll 1
     for (const bool of_keys : {true, false}) {
-      T* const to = page_rows(work, page, static_cast<T*>(of_keys ? args.keys : args.values));
-      for_new(work, page, of_keys, [&](int row, int column, const T* from) {
-        if (column >= args.head_dim) return;
+      T* const to =
+          static_cast<T*>(of_keys ? args.keys : args.values) + page_row(work, page) * args.head_dim;
+      for_new(work, of_keys, [&](int row, int column, const T* from) {
         *reinterpret_cast<uint4*>(to + row * args.head_dim + column) =
             *reinterpret_cast<const uint4*>(from);
       });
@@ -239,13 +319,18 @@ struct FewAttention {
     }
   }
 
-  /// Two neighbouring B operands of the keys' tile, or of the values'.
+  /// Two neighbouring B operands of the keys' tile, or of the values'. A lane's row is a constant
+  /// plus a multiple of eight, so the exchange of its columns (tile_place) is one of constants, too.
   __device__ Fragment load_keys(int n, int k) const {
-    const int row = n + lane % 8 + lane / 16 * 8;
-    return load_fragment(keys + tile_place<kDim>(row, k + lane / 8 % 2 * 8));
+    const int row = lane % 8 + lane / 16 * 8;
+    const int swap = (lane % 8 * kVectorSize) ^ (lane / 8 % 2 * 8);
+    return load_fragment(keys + row * 64 + ((k % 64) ^ swap) + k / 64 * (kKeys * 64) + n * 64);
   }
   __device__ Fragment load_values(int k, int n) const {
-    return load_fragment_transposed(values + tile_place<kDim>(k + lane % 16, n + lane / 16 * 8));
+    const int row = lane % 16;
+    const int swap = (lane % 8 * kVectorSize) ^ (lane / 16 * 8);
+    return load_fragment_transposed(values + row * 64 + ((n % 64) ^ swap) +
+                                    n / 64 * (kKeys * 64) + k * 64);
   }
 
   /// Scores with a cap or with ALiBi: a function of its own, whose instructions are out of the way
@@ -322,11 +407,10 @@ struct FewAttention {
       const int row = place.row + h * 8;
       if (row >= rows_of(work)) continue;
       if (place.column == 0) {
-        found_state[warp * kRows + row] =
-            h == 0 ? float2{maxima.x, sums.x} : float2{maxima.y, sums.y};
+        found.state[warp][row] = h == 0 ? float2{maxima.x, sums.x} : float2{maxima.y, sums.y};
       }
       if (!has_keys(work)) continue;
-      float* const to = found + warp * kRows * kDim;
+      float* const to = found.sums[warp];
 #pragma unroll
       for (int n = 0; n < kDim / 8; ++n) {
         *reinterpret_cast<float2*>(to + sum_place(row, n * 8 + place.column)) = {
@@ -335,14 +419,17 @@ struct FewAttention {
     }
   }
 
-  /// Calls body(row, column) for the pairs of columns of all rows, shared among the threads.
+  /// Calls body(row, column, index) for the pairs of columns of all rows, shared among the threads.
+  /// `index` counts the calls of this thread.
   template <class Body>
   __device__ void for_each_pair(const FewWork& work, Body body) const {
     constexpr int kParts = kDim / 64;  // of a row: a pair for each lane of a warp
+    int index = 0;
 #pragma unroll 1
     for (int part = warp; part < rows_of(work) * kParts; part += Traits::kWarps) {
       const int column = part % kParts * 64 + 2 * lane;
-      if (column < params.args.head_dim) body(part / kParts, column);
+      if (column < params.args.head_dim) body(part / kParts, column, index);
+      ++index;
     }
   }
 
@@ -356,15 +443,15 @@ struct FewAttention {
   /// Merges the tiles of a chunk. What that gives goes to the workspace; or, if no other block has
   /// chunks of these rows, it is merged with the chunks before, and is the result if it is the
   /// last.
-  __device__ void merge_tiles(const FewWork& work, bool last, int unit) const {
-    for_each_pair(work, [&](int row, int column) {
+  __device__ void merge_tiles(const FewWork& work, bool last) {
+    for_each_pair(work, [&](int row, int column, int index) {
       ChunkMerge merge;
       float2 sums = {0, 0};
 #pragma unroll
       for (int tile = 0; tile < Traits::kWarps; ++tile) {
-        const float2 state = found_state[tile * kRows + row];
+        const float2 state = found.state[tile][row];
         const float2 one =
-            *reinterpret_cast<const float2*>(found + tile * kRows * kDim + sum_place(row, column));
+            *reinterpret_cast<const float2*>(found.sums[tile] + sum_place(row, column));
         float2 factors;
         merge.add(state.x, state.y, factors);
         sums.x = merge_chunk(sums.x, one.x, factors);
@@ -377,29 +464,21 @@ struct FewAttention {
         *reinterpret_cast<float2*>(params.sums + entry * params.args.head_dim + column) = sums;
         return;
       }
-      float2* const kept = reinterpret_cast<float2*>(merged + sum_place(row, column));
-      ChunkMerge all;
-      float2 before = {0, 0};
-      if (work.chunk > work.chunks.first) {
-        const float2 state = merged_state[(unit + 1) % 2 * kRows + row];
-        all.maximum = state.x;
-        all.sum = state.y;
-        before = *kept;
-      }
+      Kept all{{0, 0}, {}};
+      if (work.chunk > work.chunks.first) all = kept[index];
       float2 factors;
-      all.add(merge.maximum, merge.sum, factors);
-      before.x = merge_chunk(before.x, sums.x, factors);
-      before.y = merge_chunk(before.y, sums.y, factors);
-      if (last) return store(work, row, column, before, all.sum);
-      *kept = before;
-      if (column == 0) merged_state[unit % 2 * kRows + row] = {all.maximum, all.sum};
+      all.merge.add(merge.maximum, merge.sum, factors);
+      all.sums.x = merge_chunk(all.sums.x, sums.x, factors);
+      all.sums.y = merge_chunk(all.sums.y, sums.y, factors);
+      if (last) return store(work, row, column, all.sums, all.merge.sum);
+      kept[index] = all;
     });
   }
 
   /// Whether this block is the last of those that have chunks of these rows. All threads' writes
   /// come before: the barrier and one thread's release stand for all of them (PTX ISA, memory
   /// consistency model, causality order).
-  __device__ bool is_last(const FewWork& work, int* told) const {
+  __device__ bool is_last(const FewWork& work) const {
     __syncthreads();
     if (threadIdx.x == 0) {
       unsigned* counter =
@@ -412,10 +491,10 @@ struct FewAttention {
                    : "memory");
       const bool last = before == others;
       if (last) *counter = 0;  // as the next launch expects it
-      *told = last ? 1 : 0;
+      found.last = last ? 1 : 0;
     }
     __syncthreads();
-    return *told != 0;
+    return found.last != 0;
   }
 
   /// Merges all chunks of the rows from the workspace.
@@ -423,7 +502,7 @@ struct FewAttention {
     const int head_dim = params.args.head_dim;
     const int count = work.chunks.count();
     const int64_t step = entry_step(work);
-    for_each_pair(work, [&](int row, int column) {
+    for_each_pair(work, [&](int row, int column, int) {
       const int64_t entry = entry_of(work, row);
       const float2* state = params.state + entry;
       const float* sums = params.sums + entry * head_dim + column;
@@ -458,28 +537,24 @@ struct FewAttention {
 
 template <class T, int kDim, int kRows>
 __global__ void __launch_bounds__(FewTraits<kDim, kRows>::kThreads, FewTraits<kDim, kRows>::kBlocks)
-    paged_attention_few_kernel(const __grid_constant__ PagedKernelParams params) {
+    paged_attention_few_kernel(const __grid_constant__ FewKernelParams params) {
   using Attention = FewAttention<T, kDim, kRows>;
-  extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ int told;
-  const Attention attention(params, shared);
+  extern __shared__ __align__(1024) unsigned char few_shared[];  // as TMA's exchange asks for
+  Attention attention(params, few_shared);
   FewSchedule<kRows, kChunkKeys<kDim>> schedule(params);
   FewWork work;  // the current unit
   typename Attention::Queries queries;
   int page = 0;
   bool more = true;
-  // A turn computes a unit, and brings the next one. It starts with nothing to compute. The old
-  // keys of a unit are a group of copies, and the next group is everything else.
+  // What is in the pages is older than this step if the step's tokens come from elsewhere.
+  if (params.args.new_keys == nullptr) wait_for_previous_kernel();
+  // A turn computes a unit, and brings the next one. It starts with nothing to compute.
   for (int unit = -1; more; ++unit) {
     const bool has_keys = unit >= 0 && attention.has_keys(work);
     float scores[Attention::kKeys / 8][4] = {};
     if (has_keys) {
-      if (attention.has_new(work)) {
-        cute::cp_async_wait<0>();
-      } else {
-        cute::cp_async_wait<1>();
-      }
-      __syncwarp();
+      attention.await_tile(true);
+      if (attention.has_new(work)) attention.put_new(work);
       attention.score(work, queries, scores);
     }
     const bool same = unit >= 0 && schedule.continues();
@@ -487,36 +562,32 @@ __global__ void __launch_bounds__(FewTraits<kDim, kRows>::kThreads, FewTraits<kD
     const FewWork& next = schedule.work();
     const int next_page = more ? attention.page_of(next) : 0;
     __syncwarp();  // the keys have been read
-    if (more) attention.copy_old(next, next_page, true);
-    cute::cp_async_fence();
+    if (more) attention.copy_tile(next, next_page, true);
+    attention.end_group();
     float2 maxima = {-INFINITY, -INFINITY};
     float2 sums = {0, 0};
     float output[kDim / 8][4] = {};
     if (has_keys) {
       tile_softmax(scores, maxima, sums);
-      cute::cp_async_wait<1>();
-      __syncwarp();
+      attention.await_tile(false);
       attention.weigh(scores, output);
+      attention.phase ^= 1;
       __syncwarp();  // the values have been read
     }
-    if (more) attention.copy_old(next, next_page, false);
+    if (more) attention.copy_tile(next, next_page, false);
+    attention.end_group();
     if (unit < 0) {
       // Only the tokens of this step, and the queries, are the previous kernels' work.
       wait_for_previous_kernel();
       let_next_kernel_start();
     }
-    if (more) {
-      if (!same) attention.load_queries(queries, next);
-      attention.copy_new(next, next_page, true);
-      attention.copy_new(next, next_page, false);
-    }
-    cute::cp_async_fence();
+    if (more && !same) attention.load_queries(queries, next);
     if (unit >= 0) {
       if (unit > 0) __syncthreads();  // what was found in the unit before has been merged
       attention.leave_tile(work, output, maxima, sums);
       __syncthreads();
-      attention.merge_tiles(work, !same, unit);
-      if (!same && work.blocks > 1 && attention.is_last(work, &told)) attention.merge_chunks(work);
+      attention.merge_tiles(work, !same);
+      if (!same && work.blocks > 1 && attention.is_last(work)) attention.merge_chunks(work);
       attention.store_new(work, page);
     }
     work = next;

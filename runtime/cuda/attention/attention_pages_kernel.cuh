@@ -58,11 +58,11 @@ struct PagedKernelParams {
   float2* state = nullptr;
   int64_t entries = 0;
   unsigned* counters = nullptr;  // [slots, Hkv]: zeros, before and after a launch
-  /// 2^32 over the heads of a group, rounded up: a division by it becomes a product, exact for
-  /// rows below 2^32 / group.
+  int group = 1;  // query heads that share a key/value head
+  /// 2^32 / group, rounded up: a division by `group` becomes a product, exact for rows below
+  /// 2^32 / group.
   uint64_t group_inverse = 0;
 
-  __device__ int group() const { return args.num_heads / args.num_kv_heads; }
   /// The token of a row.
   __device__ int token_of(int row) const {
     return static_cast<int>(static_cast<uint64_t>(row) * group_inverse >> 32);
@@ -95,7 +95,7 @@ inline int64_t paged_slots(const PagedAttentionParams& args, int rows) {
 template <int kRows>
 __device__ bool find_paged_slab(const PagedKernelParams& params, PagedSlab& slab) {
   const PagedAttentionParams& args = params.args;
-  const int group = params.group();
+  const int group = params.group;
   const auto first_slot = [&](int b) { return args.cu_seqlens[b] * group / kRows + b; };
   const int sequences = params.sequences();
   if (sequences == 0) return false;
@@ -161,7 +161,7 @@ __device__ void mask_paged_scores(float (&scores)[kBlocks][4], const PagedKernel
   const AccumulatorPlace place;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int position = slab.position + (row + place.row + half * 8) / params.group();
+    const int position = slab.position + params.token_of(row + place.row + half * 8);
     // What the first column of the thread is, counted from the first and last key in sight.
     const int from_low = key + place.column - (position - params.window.left);
     const int from_high =
@@ -184,7 +184,7 @@ __device__ void finish_paged_scores(float (&scores)[kBlocks][4], const PagedKern
                                     const PagedSlab& slab, int row, int key) {
   const PagedAttentionParams& args = params.args;
   const AccumulatorPlace place;
-  const int group = params.group();
+  const int group = params.group;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int r = row + place.row + half * 8;
@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(PagedTraits<kDim, kWarps>::kThreads)
   wait_for_previous_kernel();
   let_next_kernel_start();
   if (!found) return;
-  const int group = params.group();
+  const int group = params.group;
   const int head_dim = args.head_dim;
   const int first_position = slab.position + slab.row / group;
   const int last_row = min(slab.row + Traits::kRows, slab.rows) - 1;

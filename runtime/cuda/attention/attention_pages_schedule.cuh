@@ -130,7 +130,7 @@ class FewSchedule {
       if (b >= params.args.num_sequences) return;
       q_begin = params.args.cu_seqlens[b];
       const int q_length = params.args.cu_seqlens[b + 1] - q_begin;
-      rows = q_length * params.group();
+      rows = q_length * params.group;
       slabs = (rows + kRows - 1) / kRows;
       kv_length = params.args.kv_lens[b];
       chunks = ChunkRange(params.window, kv_length - q_length, kv_length, kKeys);
@@ -169,7 +169,7 @@ class FewSchedule {
         slab.q_begin = take(mine.q_begin);
         slab.rows = take(mine.rows);
         slab.kv_length = take(mine.kv_length);
-        slab.position = slab.kv_length - slab.rows / params_.group();
+        slab.position = slab.kv_length - slab.rows / params_.group;
         work_.chunks.first = take(mine.chunks.first);
         work_.chunks.end = take(mine.chunks.end);
         work_.entry = take(entries_end - mine.entries);
@@ -178,7 +178,7 @@ class FewSchedule {
         work_.chunk = work_.chunks.first + local % count;
         slab.kv_head = local / count % heads;
         slab.row = local / count / heads * kRows;
-        work_.slot = slab.q_begin * params_.group() / kRows + slab.sequence + slab.row / kRows;
+        work_.slot = slab.q_begin * params_.group / kRows + slab.sequence + slab.row / kRows;
         count_blocks(number - local % count);
         return;
       }
