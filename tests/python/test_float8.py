@@ -39,6 +39,12 @@ def test_numbers(rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(decode(encode(values)), e4m3(values))
 
 
+def rewrite(folder: Path, tensors: dict[str, Tensor]) -> None:
+    """Replaces the weights, which `tensors` may be views of."""
+    write_safetensors(folder / "new", tensors)
+    (folder / "new").replace(folder / "model.safetensors")
+
+
 def quantized_folder(
     folder: Path, kind: str, rng: np.random.Generator
 ) -> tuple[Path, dict[str, NDArray[np.float32]]]:
@@ -73,7 +79,7 @@ def quantized_folder(
         "block": {"quant_method": "fp8", "weight_block_size": [16, 16]},
     }[kind]
     (folder / "config.json").write_text(json.dumps(config))
-    write_safetensors(folder / "model.safetensors", tensors)
+    rewrite(folder, tensors)
     return folder, values
 
 
@@ -83,7 +89,7 @@ def test_folders_that_come_in_float8(kind: str, tmp_path: Path, rng: np.random.G
     plain = edited(BERT, tmp_path / "plain", {})
     tensors = dict(read_safetensors(plain / "model.safetensors"))
     tensors |= {name: Tensor(value, "float32") for name, value in values.items()}
-    write_safetensors(plain / "model.safetensors", tensors)
+    rewrite(plain, tensors)
     expected, found = (
         Session.load(path, max_tokens=64).run(IDS, outputs=["hidden"]).hidden
         for path in (plain, folder)
@@ -113,13 +119,13 @@ def test_folders_that_come_in_float8(kind: str, tmp_path: Path, rng: np.random.G
 def test_parts_that_do_not_fit(
     change: Any, message: str, tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    folder, _ = quantized_folder(tmp_path, "channel", rng)
+    folder, _ = quantized_folder(tmp_path / "model", "channel", rng)
     tensors = dict(read_safetensors(folder / "model.safetensors"))
     name = next(name for name in tensors if name.endswith("query.weight_scale"))
     changed = change(tensors.pop(name))
     if changed is not None:
         tensors[name] = Tensor(np.ascontiguousarray(changed), "float32")
-    write_safetensors(folder / "model.safetensors", tensors)
+    rewrite(folder, tensors)
     with pytest.raises(CheckpointError, match=message):
         inspect_checkpoint(folder)
 
