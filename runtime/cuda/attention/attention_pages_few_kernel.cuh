@@ -5,9 +5,9 @@
 // tile of it: the warp copies the tile's keys and values to shared memory, and finds the tile's
 // maxima, sums and products as paged_attention_kernel does, without regard to other warps. Copies
 // of the next tile are under way while a warp computes; those of the first while the kernel before
-// still runs. A tile of large heads is copied on Hopper by TMA (the Tensor Memory Accelerator) at the
-// word of one lane; elsewhere, and for small heads, of which it would come later, each lane copies
-// some of it.
+// still runs. A tile of large heads is copied on Hopper by TMA (the Tensor Memory Accelerator) at
+// the word of one lane; elsewhere, and for small heads, of which it would come later, each lane
+// copies some of it.
 //
 // The tokens of this step come from where they were computed, in place of what their page holds
 // there, and the block that has the slab's first rows also writes them to their page: so no kernel
@@ -28,8 +28,8 @@
 
 namespace packhorse::cuda {
 
-/// What TMA needs besides: maps of the pages as matrices [pages * Hkv * kPageTokens, d], whose boxes
-/// are 64 columns of a tile.
+/// What TMA needs besides: maps of the pages as matrices [pages * Hkv * kPageTokens, d], whose
+/// boxes are 64 columns of a tile.
 struct FewKernelParams : PagedKernelParams {
   CUtensorMap key_map, value_map;
 };
@@ -69,8 +69,8 @@ struct FewTraits {
 };
 
 /// The place of element (row, column) in a tile of kKeys rows: 64 columns after the other, and
-/// groups of eight elements are exchanged, so that the eight rows that ldmatrix reads at once lie in
-/// different banks (CUDA driver API, CU_TENSOR_MAP_SWIZZLE_128B).
+/// groups of eight elements are exchanged, so that the eight rows that ldmatrix reads at once lie
+/// in different banks (CUDA driver API, CU_TENSOR_MAP_SWIZZLE_128B).
 template <int kKeys>
 __device__ int tile_place(int row, int column) {
   return column / 64 * (kKeys * 64) + row * 64 + ((column % 64) ^ (row % 8 * kVectorSize));
@@ -320,7 +320,8 @@ struct FewAttention {
   }
 
   /// Two neighbouring B operands of the keys' tile, or of the values'. A lane's row is a constant
-  /// plus a multiple of eight, so the exchange of its columns (tile_place) is one of constants, too.
+  /// plus a multiple of eight, so the exchange of its columns (tile_place) is one of constants,
+  /// too.
   __device__ Fragment load_keys(int n, int k) const {
     const int row = lane % 8 + lane / 16 * 8;
     const int swap = (lane % 8 * kVectorSize) ^ (lane / 8 % 2 * 8);
@@ -329,8 +330,8 @@ struct FewAttention {
   __device__ Fragment load_values(int k, int n) const {
     const int row = lane % 16;
     const int swap = (lane % 8 * kVectorSize) ^ (lane / 16 * 8);
-    return load_fragment_transposed(values + row * 64 + ((n % 64) ^ swap) +
-                                    n / 64 * (kKeys * 64) + k * 64);
+    return load_fragment_transposed(values + row * 64 + ((n % 64) ^ swap) + n / 64 * (kKeys * 64) +
+                                    k * 64);
   }
 
   /// Scores with a cap or with ALiBi: a function of its own, whose instructions are out of the way

@@ -58,7 +58,7 @@ struct PagedKernelParams {
   float2* state = nullptr;
   int64_t entries = 0;
   unsigned* counters = nullptr;  // [slots, Hkv]: zeros, before and after a launch
-  int group = 1;  // query heads that share a key/value head
+  int group = 1;                 // query heads that share a key/value head
   /// 2^32 / group, rounded up: a division by `group` becomes a product, exact for rows below
   /// 2^32 / group.
   uint64_t group_inverse = 0;
@@ -91,7 +91,8 @@ inline int64_t paged_slots(const PagedAttentionParams& args, int rows) {
   return args.num_tokens * group / rows + args.num_sequences;
 }
 
-/// The slab of slot blockIdx.x; false where there is none. Called by whole warps.
+/// The slab of slot blockIdx.x; false where there is none. Called by whole warps. The first
+/// sequence need not have the first tokens: the slots of those before are empty.
 template <int kRows>
 __device__ bool find_paged_slab(const PagedKernelParams& params, PagedSlab& slab) {
   const PagedAttentionParams& args = params.args;
@@ -108,7 +109,7 @@ __device__ bool find_paged_slab(const PagedKernelParams& params, PagedSlab& slab
   slab.kv_length = args.kv_lens[slab.sequence];
   slab.position = slab.kv_length - q_length;
   slab.kv_head = static_cast<int>(blockIdx.y);
-  return slab.row < slab.rows;
+  return slab.row >= 0 && slab.row < slab.rows;
 }
 
 /// Numbers of the pages of one sequence. Each lane of a warp holds one of 32 neighbouring entries
