@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <optional>
 #include <utility>
 #include <vector>
 
-#include "core/format.h"
-#include "generation/drafting.h"
 #include "generation/kv_cache.h"
+#include "generation/runner_plan.h"
 #include "generation/step_inputs.h"
 #include "generation/token_chooser.h"
 #include "model/adapters.h"
@@ -20,237 +18,16 @@
 namespace packhorse {
 namespace {
 
-// Part of the memory that is free which a cache of no given size takes.
-constexpr double kShareOfFree = 0.9;
-
 // How long tokens of prompts may compute beside sequences that go on, in reads of all weights. A
 // step of n tokens takes about as long as 1 + n / balanced_rows reads, of which 1 is the time of a
 // step without prompts: with 4, prompts run at 80 % of their speed alone, and the other sequences
 // wait for the time of five steps.
 constexpr int64_t kChunkReads = 4;
 
-struct RunnerBuffers {
-  StepBuffers step;
-  StemBuffers stem;
-  LayerBuffers layers;
-  ChooserBuffers chooser;
-};
-
-AdapterCapacity adapter_capacity(const GenerationOptions& options) {
-  return {options.max_adapters, options.max_adapter_rank};
-}
-
-SessionOptions session_options(const GenerationOptions& options) {
-  SessionOptions result;
-  result.device = options.device;
-  result.dtype = options.dtype;
-  result.max_tokens = options.max_tokens;
-  result.max_sequences = options.max_sequences;
-  result.threads = options.threads;
-  result.pin_threads = options.pin_threads;
-  result.memory_limit = options.memory_limit;
-  result.output_slots = 0;
-  result.max_predictions = options.max_sequences;
-  return result;
-}
-
-int64_t pages_for(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
-
-// Pages that a sequence of the longest context has.
-int64_t longest_table(const Spec& spec) { return pages_for(spec.max_seqlen); }
-
-RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options) {
-  return {.vocab_size = spec.stem.vocab_size,
-          .max_context = spec.max_seqlen,
-          .num_pages = 0,
-          .max_tokens = options.max_tokens,
-          .max_sequences = options.max_sequences,
-          .max_adapters = options.max_adapters,
-          .max_drafts = most_drafts(options)};
-}
-
-ChooserShape chooser_shape(const Spec& spec, const GenerationOptions& options) {
-  return {.rows = options.max_sequences + most_drafts(options),
-          .num_slots = options.max_sequences,
-          .vocab_size = spec.stem.vocab_size};
-}
-
-void check_spec(const Spec& spec, const GenerationOptions& options) {
-  if (!spec.heads.lm) {
-    throw InvalidArgument("this model has no 'heads.lm', so it cannot generate text");
-  }
-  if (!spec.stack.attention.causal) {
-    throw InvalidArgument(
-        "this model's attention is bidirectional: it cannot generate text token by token");
-  }
-  if (spec.stack.convolution.width > 0) {
-    throw InvalidArgument("a model with a convolution cannot generate text");
-  }
-  const bool plain = !spec.stack.attention.compression && !spec.stack.feed_forward.mixture;
-  if (!plain && options.max_adapters > 0) {
-    throw InvalidArgument(concat("max_adapters is ", options.max_adapters,
-                                 ": a model with compressed attention or a mixture of experts "
-                                 "takes no adapters"));
-  }
-}
-
-RunnerBuffers take_buffers(const Spec& spec, const ModelWeights& weights,
-                           const GenerationOptions& options, const Backend& backend, Arena& arena) {
-  const Capacity capacity = {.max_tokens = options.max_tokens,
-                             .max_sequences = options.max_sequences,
-                             .max_kv_len = spec.max_seqlen,
-                             .adapters = adapter_capacity(options)};
-  const DType dtype = weights.stem.word_table.dtype;
-  const ChooserShape chooser = chooser_shape(spec, options);
-  RunnerBuffers buffers;
-  const LastingBuffers lasting = take_lasting_buffers(chooser, arena);
-  const StepLayout layout(limits_of(spec, options), longest_table(spec));
-  buffers.step = take_step_buffers(layout, limits_of(spec, options), arena);
-  buffers.layers = take_layer_buffers(spec, weights.stack, capacity, dtype, *backend.ops, arena);
-  {
-    const Arena::Scope stem(arena);
-    buffers.stem = take_stem_buffers(weights.stem, capacity, *backend.ops, arena);
-  }
-  {
-    const Arena::Scope blocks(arena);
-    take_block_buffers(spec, weights.stack, capacity, *backend.ops, arena, buffers.layers);
-  }
-  buffers.chooser =
-      take_chooser_buffers(chooser, lasting, *weights.heads.lm, dtype, *backend.ops, arena);
-  return buffers;
-}
-
-struct Planned {
-  LoadedModel model;  // without weights
-  KvCacheShape shape;
-  GenerationMemoryPlan plan;
-  int64_t num_pages = 0;
-
-  size_t page_bytes() const { return shape.page_bytes(); }
-};
-
-// Pages of the cache: those asked for, or what the memory leaves.
-int64_t count_pages(const Planned& planned, const Planned* draft,
-                    const GenerationOptions& options) {
-  const LoadedModel& model = planned.model;
-  size_t page_bytes = planned.page_bytes();
-  size_t taken = planned.plan.total_bytes();
-  if (draft != nullptr) {
-    page_bytes += draft->page_bytes();
-    taken += draft->plan.total_bytes();
-  }
-  if (options.kv_tokens) {
-    const int64_t pages = pages_for(*options.kv_tokens);
-    const size_t bytes = static_cast<size_t>(pages) * page_bytes;
-    if (options.memory_limit && taken + bytes > *options.memory_limit) {
-      throw OutOfMemory(concat("a cache of ", *options.kv_tokens, " tokens takes ", bytes,
-                               " bytes, memory_limit is ", *options.memory_limit,
-                               " bytes, of which weights, adapters and arena take ", taken,
-                               ": lower kv_tokens, max_tokens or max_sequences, or raise "
-                               "memory_limit"));
-    }
-    return pages;
-  }
-  const auto share = [](size_t free, double part) {
-    return static_cast<size_t>(static_cast<double>(free) * part);
-  };
-  const size_t limit = options.memory_limit
-                           ? *options.memory_limit
-                           : share(model.backend.device->free_bytes(), kShareOfFree);
-  const int64_t most = options.max_sequences * longest_table(model.spec);
-  const int64_t pages =
-      limit <= taken ? 0 : std::min(most, static_cast<int64_t>((limit - taken) / page_bytes));
-  if (pages < 1) {
-    throw OutOfMemory(concat("no page of the cache fits: ", limit,
-                             " bytes may be used, weights, adapters and arena take ", taken,
-                             ", a page of ", kPageTokens, " tokens takes ", page_bytes));
-  }
-  return pages;
-}
-
-// All but the cache. `taken_back`: as for kv_cache_shape.
-Planned plan_model(const std::string& spec_json, const GenerationOptions& options,
-                   int64_t taken_back) {
-  Planned planned{
-      .model = open_model(spec_json, session_options(options)), .shape = {}, .plan = {}};
-  LoadedModel& model = planned.model;
-  check_spec(model.spec, options);
-  model.precision.decoder = model.precision.layers;
-  count_memory(model, [&](const ModelWeights& weights, Arena& arena) {
-    planned.shape =
-        kv_cache_shape(model.spec.stack, weights.stack, weights.stem.word_table.dtype, taken_back);
-    take_buffers(model.spec, weights, options, model.backend, arena);
-  });
-  static_cast<MemoryPlan&>(planned.plan) = model.plan;
-  if (options.max_adapters > 0) {
-    Arena slots;
-    take_adapter_slots(model.spec, model.precision, model.backend, adapter_capacity(options), slots,
-                       nullptr);
-    planned.plan.adapters = slots.plan();
-  }
-  return planned;
-}
-
-void plan_cache(Planned& planned, int64_t num_pages) {
-  Arena arena;
-  const KvCache cache(planned.shape, num_pages, arena);
-  planned.num_pages = num_pages;
-  planned.plan.kv_cache = arena.plan();
-  planned.plan.kv_tokens = num_pages * kPageTokens;
-  planned.plan.bytes_per_token = planned.shape.bytes_per_token();
-}
-
-// The draft model runs the steps of the other, without adapters and without drafts of its own.
-GenerationOptions draft_options(const GenerationOptions& options) {
-  GenerationOptions result = options;
-  result.dtype = options.draft_model->dtype;
-  result.max_adapters = 0;
-  result.draft_tokens = 0;
-  result.draft_model.reset();
-  return result;
-}
-
-Planned plan_draft(const Planned& target, const GenerationOptions& options) {
-  Planned planned;
-  try {
-    planned =
-        plan_model(options.draft_model->spec_json, draft_options(options), options.draft_tokens);
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument(concat("the draft model: ", error.message()));
-  }
-  const int64_t found = planned.model.spec.stem.vocab_size;
-  const int64_t expected = target.model.spec.stem.vocab_size;
-  if (found != expected) {
-    throw InvalidArgument(concat("the draft model has a vocabulary of ", found,
-                                 " tokens, expected that of the model it drafts for: ", expected));
-  }
-  return planned;
-}
-
-struct PlannedModels {
-  Planned model;
-  std::optional<Planned> draft;
-};
-
-PlannedModels plan(const std::string& spec_json, const GenerationOptions& options) {
-  PlannedModels planned{.model = plan_model(spec_json, options, options.draft_tokens), .draft = {}};
-  if (options.draft_model) planned.draft = plan_draft(planned.model, options);
-  Planned* const draft = planned.draft ? &*planned.draft : nullptr;
-  const int64_t num_pages = count_pages(planned.model, draft, options);
-  plan_cache(planned.model, num_pages);
-  if (draft != nullptr) {
-    plan_cache(*draft, num_pages);
-    planned.model.plan.draft_weights = draft->plan.weights;
-    planned.model.plan.draft_arena = draft->plan.arena;
-    planned.model.plan.draft_kv_cache = draft->plan.kv_cache;
-  }
-  return planned;
-}
-
 class ModelRunner final : public StepRunner {
  public:
   /// `draft`: runs the draft model, or null.
-  ModelRunner(Planned planned, const GenerationOptions& options,
+  ModelRunner(PlannedRunner planned, const GenerationOptions& options,
               std::unique_ptr<StepRunner> draft = nullptr)
       : model_(std::move(planned.model)),
         plan_(std::move(planned.plan)),
@@ -345,7 +122,7 @@ class ModelRunner final : public StepRunner {
 
   RunnerBuffers carve_buffers(const GenerationOptions& options) {
     Arena arena(arena_memory_->data(), plan_.arena);
-    return take_buffers(model_.spec, *model_.weights, options, model_.backend, arena);
+    return take_runner_buffers(model_.spec, *model_.weights, options, model_.backend, arena);
   }
 
   KvCache carve_cache(const KvCacheShape& shape, int64_t num_pages) {
@@ -481,7 +258,7 @@ class ModelRunner final : public StepRunner {
 std::unique_ptr<StepRunner> load_model_runner(const std::string& spec_json,
                                               const WeightSource& source,
                                               const GenerationOptions& options) {
-  PlannedModels planned = plan(spec_json, options);
+  PlannedRunners planned = plan_runners(spec_json, options);
   std::unique_ptr<StepRunner> draft;
   if (planned.draft) {
     load_weights(planned.draft->model, *options.draft_model->weights);
@@ -493,7 +270,7 @@ std::unique_ptr<StepRunner> load_model_runner(const std::string& spec_json,
 
 GenerationMemoryPlan plan_model_runner(const std::string& spec_json,
                                        const GenerationOptions& options) {
-  return plan(spec_json, options).model.plan;
+  return plan_runners(spec_json, options).model.plan;
 }
 
 }  // namespace packhorse

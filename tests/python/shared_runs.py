@@ -6,10 +6,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoints import GOLDEN
 from packhorse import Session, TextModel
+from tiny_tokenizer import NO_TYPES, SPECIAL, make_tokenizer, with_tokenizer
 
 SECONDS = 60  # until a test that hangs fails
 
@@ -84,3 +87,19 @@ def gather(model: TextModel, calls: list[Callable[[], object]], waiting: int) ->
         found.append(in_thread(call))
         wait_for_callers(model, i)
     return found
+
+
+def load_text_model(folder: Path, name: str, device: str = "cpu", **options: Any) -> TextModel:
+    """A tiny model of the golden files with a tokenizer, in small batches."""
+    made = with_tokenizer(
+        GOLDEN / name, folder / name, config={} if name.startswith("bert") else NO_TYPES
+    )
+    tokenizer = make_tokenizer()
+    tokenizer.add_special_tokens(list(SPECIAL.values()))
+    tokenizer.save(str(made / "tokenizer.json"))
+    return TextModel.load(made, device, **{"max_tokens": 256, "threads": 2, **options})
+
+
+def embeds(model: TextModel, texts: list[Any]) -> list[Callable[[], object]]:
+    """A call for each text."""
+    return [lambda text=text: model.embed(text) for text in texts]

@@ -1,0 +1,103 @@
+// The operators of the CUDA backend. Each checks what CUDA needs beyond what Ops has checked, and
+// launches its kernels.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cuda/attention/attention.h"
+#include "cuda/cuda_context.h"
+#include "cuda/device.h"
+#include "cuda/device_memory.h"
+#include "cuda/gemm/gemm.h"
+#include "cuda/params.h"
+#include "cuda/rows/lora.h"
+#include "ops/ops.h"
+#include "packhorse/attention_algorithm.h"
+
+namespace packhorse::cuda {
+
+/// The operators of one device, in its stream. Those of dense layers and of attention are defined
+/// in files of their own.
+class CudaOps final : public Ops {
+ public:
+  /// `context` must outlive the object.
+  CudaOps(CudaContext& context, bool sm90_capable, AttentionAlgorithm attention);
+  ~CudaOps() override;
+
+  std::vector<std::string> explain(const std::function<void()>& work) override;
+
+  int64_t width_multiple() const override { return kMultiple; }
+  int64_t head_dim_multiple() const override { return kMultiple; }
+  bool interleaves_heads() const override { return true; }
+  // A token's position: rotation.cuh needs nothing else.
+  int64_t rotation_columns(int64_t) const override { return 1; }
+  size_t linear_workspace(const LinearArgs&) const override { return 0; }
+  size_t feed_forward_workspace(const FeedForwardArgs& args) const override;
+  size_t attention_workspace(const AttentionArgs& args) const override;
+  size_t paged_attention_workspace(const AttentionArgs& args) const override;
+  size_t sparse_pool_workspace(const SparsePoolArgs& args) const override;
+  size_t sample_workspace(const SampleArgs& args) const override {
+    return static_cast<size_t>(args.num_biases + 1) * sizeof(float);
+  }
+
+ private:
+  void do_embed(const EmbedArgs& args) override;
+  void do_linear(const LinearArgs& args) override;
+  void do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads) override;
+  void do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads,
+                        const LoraArgs& lora) override;
+  void do_add_lora(const LoraArgs& args) override;
+  void do_feed_forward_up(const FeedForwardUpArgs& args) override;
+  void do_activate(const ActivateArgs& args) override;
+  void do_feed_forward(const FeedForwardArgs& args) override;
+  void do_neighbours(const NeighboursArgs& args) override;
+  void do_rotation(const RotationArgs& args) override;
+  void do_rotate_heads(const RotateHeadsArgs& args) override;
+  void do_attention(const AttentionArgs& args) override;
+  void do_append_kv(const AppendKvArgs& args) override;
+  void do_paged_attention(const AttentionArgs& args) override;
+  void do_norm(const NormArgs& args) override;
+  void do_pool(const PoolArgs& args) override;
+  void do_sparse_pool(const SparsePoolArgs& args) override;
+
+  // The GEMM pools maxima alone. Sums are formed in the order of the rows, which tiles do not keep.
+  bool pools_in_gemm(bool sum) const { return gemm_kernels_ == GemmKernels::kSm90 && !sum; }
+  // Writes the largest logit of each sequence and column, at least 0. `out` is zeros before.
+  void pool_in_gemm(const SparsePoolArgs& args);
+  // Computes the logits of kSparsePoolRows rows at a time in the workspace, and pools each such
+  // chunk into `out`, which is zeros before.
+  void pool_chunks(const SparsePoolArgs& args);
+
+  void do_cast(const CastArgs& args) override;
+  void do_gather_rows(const GatherRowsArgs& args) override;
+  void do_clear_empty(const ClearEmptyArgs& args) override;
+  void do_sample(const SampleArgs& args) override;
+  void do_count_tokens(const CountTokensArgs& args) override;
+  void do_begin_step(const BeginStepArgs& args) override;
+
+  void gemm(const GemmParams& params);
+  // out = activation(gate) * up of the blocks that alternate in x; both are contiguous.
+  void gate(const TensorView& x, Activation activation, const TensorView& out,
+            const int32_t* row_count);
+  void add_lora(const char* op, const LoraArgs& args, const LoraRotation& rotation);
+  void norm_in_place(const TensorView& rows, const NormWeight& weight, const int32_t* row_count);
+  std::string explain_attention(AttentionAlgorithm algorithm, const AttentionParams& params) const;
+
+  int device_;
+  cudaStream_t stream_;
+  bool sm90_capable_;
+  GemmKernels gemm_kernels_;
+  AttentionAlgorithm attention_;                      // the caller's choice, maybe kAuto
+  std::vector<std::string>* explanations_ = nullptr;  // null, except while `explain` runs
+  int sm_count_;
+  CudaMemory counters_;       // for launch_attention_sm90; zero before and after every launch
+  CudaMemory page_counters_;  // likewise, for launch_attention_pages
+  CudaMemory sample_merges_;  // likewise, for launch_sample
+};
+
+}  // namespace packhorse::cuda

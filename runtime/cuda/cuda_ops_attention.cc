@@ -1,0 +1,105 @@
+// The operators of attention.
+#include "core/format.h"
+#include "cuda/attention/attention_choice.h"
+#include "cuda/attention/attention_disentangled.h"
+#include "cuda/attention/attention_pages.h"
+#include "cuda/attention/attention_sm80.h"
+#include "cuda/cuda_ops.h"
+#include "cuda/device.h"
+#include "cuda/rows/append_kv.h"
+#include "cuda/rows/rotate.h"
+#include "packhorse/error.h"
+
+namespace packhorse::cuda {
+namespace {
+
+// Terms with very many buckets or very large distances are left to the portable kernels.
+bool fits_hopper(const AttentionParams& params) {
+  if constexpr (kBuiltForSm90) return attention_sm90_supported(params);
+  return false;
+}
+
+}  // namespace
+
+size_t CudaOps::attention_workspace(const AttentionArgs& args) const {
+  return attention_sm80_workspace(args.queries.num_tokens, args.keys.max_seqlen, args.num_heads,
+                                  args.head_dim, portable_limits(attention_));
+}
+
+size_t CudaOps::paged_attention_workspace(const AttentionArgs& args) const {
+  return attention_pages_workspace(args.queries.num_tokens, args.pages.max_kv_len, args.num_heads,
+                                   args.head_dim);
+}
+
+void CudaOps::do_rotation(const RotationArgs& args) {
+  const DeviceGuard guard(device_);
+  launch_rotation(args, stream_);
+}
+
+void CudaOps::do_rotate_heads(const RotateHeadsArgs& args) {
+  if (args.head_dim > 256) {
+    throw InvalidArgument(concat("rotate_heads: head_dim ", args.head_dim, " is over 256"));
+  }
+  const DeviceGuard guard(device_);
+  launch_rotate_heads(args, stream_);
+}
+
+void CudaOps::do_attention(const AttentionArgs& args) {
+  const bool disentangled = args.term.kind == ScoreTermKind::kDisentangled;
+  const int widest = disentangled ? kDisentangledHeadDim : 256;
+  if (args.head_dim > widest) {
+    throw InvalidArgument(concat("attention: head_dim ", args.head_dim, " is over ", widest,
+                                 disentangled ? ", the most with a disentangled term" : ""));
+  }
+  AttentionParams params = attention_params(args, sm_count_);
+  const AttentionAlgorithm algorithm =
+      choose_algorithm(attention_, sm90_capable_, fits_hopper(params), args.term, args.head_dim);
+  if (explanations_ != nullptr) {
+    explanations_->push_back(explain_attention(algorithm, params));
+  }
+  const DeviceGuard guard(device_);
+  if constexpr (kBuiltForSm90) {
+    if (algorithm == AttentionAlgorithm::kHopper) {
+      if (disentangled) return launch_attention_disentangled_sm90(params, stream_);
+      params.workspace = counters_.data();
+      params.workspace_bytes = counters_.bytes();
+      return launch_attention_sm90(params, stream_);
+    }
+  }
+  if (disentangled) return launch_attention_disentangled(params, stream_);
+  params.workspace = args.workspace;
+  params.workspace_bytes = args.workspace == nullptr ? 0 : attention_workspace(args);
+  launch_attention_sm80(params, stream_, portable_limits(algorithm));
+}
+
+void CudaOps::do_append_kv(const AppendKvArgs& args) {
+  check_append_kv(args);
+  const DeviceGuard guard(device_);
+  launch_append_kv(args, stream_);
+}
+
+void CudaOps::do_paged_attention(const AttentionArgs& args) {
+  PagedAttentionParams params = paged_attention_params(args, sm_count_);
+  params.workspace = static_cast<float*>(args.workspace);
+  params.workspace_bytes = args.workspace == nullptr ? 0 : paged_attention_workspace(args);
+  params.counters = static_cast<unsigned*>(page_counters_.data());
+  const DeviceGuard guard(device_);
+  if (args.k && !appends_to_pages(params)) launch_append_kv(appended(args), stream_);
+  launch_attention_pages(params, stream_);
+}
+
+std::string CudaOps::explain_attention(AttentionAlgorithm algorithm,
+                                       const AttentionParams& params) const {
+  const bool narrow =
+      is_narrow_window(attention_head_tile(params.head_dim), params.mask.window_left,
+                       params.mask.causal ? 0 : params.mask.window_right);
+  const AttentionConfig config =
+      select_attention(params.head_dim, params.num_heads, params.num_tokens_q, params.max_seqlen_k,
+                       params.term.kind != ScoreTermKind::kNone, sm_count_, narrow);
+  return concat("attention: ", params.num_heads, " heads of ", params.head_dim, ", up to ",
+                params.num_tokens_q, " tokens, up to ", params.max_seqlen_k, " in a sequence: ",
+                explain_algorithm(algorithm, params.term.kind == ScoreTermKind::kDisentangled,
+                                  config, params.max_seqlen_k));
+}
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,203 @@
+// The operators with dense layers, and what adapters add to them.
+#include <algorithm>
+#include <utility>
+
+#include "cuda/check.h"
+#include "cuda/cuda_ops.h"
+#include "cuda/device.h"
+#include "cuda/gemm/gemm.h"
+#include "cuda/gemm/gemm_few.h"
+#include "cuda/rows/gate.h"
+#include "cuda/rows/lora.h"
+#include "cuda/rows/norm.h"
+#include "cuda/rows/sparse_pool.h"
+#include "packhorse/error.h"
+
+namespace packhorse::cuda {
+
+size_t CudaOps::feed_forward_workspace(const FeedForwardArgs& args) const {
+  // The portable kernels write gate and up side by side, and then their product.
+  const int parts = args.gated && gemm_kernels_ != GemmKernels::kSm90 ? 3 : 1;
+  return static_cast<size_t>(args.x.rows() * args.down.in_features) * size_of(args.x.dtype) * parts;
+}
+
+size_t CudaOps::sparse_pool_workspace(const SparsePoolArgs& args) const {
+  if (pools_in_gemm(args.sum)) return 0;
+  return static_cast<size_t>(std::min(args.x.rows(), kSparsePoolRows) * args.weight.out_features) *
+         size_of(args.x.dtype);
+}
+
+void CudaOps::do_linear(const LinearArgs& args) {
+  const DeviceGuard guard(device_);
+  gemm(gemm_params("linear", args.x, args.weight, args.activation, args.residual, args.out,
+                   args.row_count, sm_count_));
+  if (args.norm) norm_in_place(args.out, args.norm, args.row_count);
+}
+
+void CudaOps::do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads) {
+  if (gemm_kernels_ != GemmKernels::kSm90 || heads.q_norm || heads.k_norm) {
+    do_linear(args);
+    return do_rotate_heads(heads);
+  }
+  const DeviceGuard guard(device_);
+  GemmParams params = gemm_params("project_heads", args.x, args.weight, args.activation,
+                                  args.residual, args.out, args.row_count, sm_count_);
+  params.rotation.positions = static_cast<const float*>(heads.rotation.data);
+  params.rotation.frequencies = heads.frequencies;
+  params.rotation.dims = heads.dims;
+  params.rotation.head_dim = heads.head_dim;
+  params.rotation.columns = (heads.num_heads + heads.num_kv_heads) * heads.head_dim;
+  gemm(params);
+}
+
+void CudaOps::do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads,
+                               const LoraArgs& lora) {
+  if (gemm_kernels_ != GemmKernels::kSm90 || heads.q_norm || heads.k_norm) {
+    do_linear(args);
+    do_add_lora(lora);
+    return do_rotate_heads(heads);
+  }
+  // The product is rotated before it is rounded, and so is what is added to it.
+  do_project_heads(args, heads);
+  LoraRotation rotation;
+  rotation.positions = static_cast<const float*>(heads.rotation.data);
+  rotation.stride = heads.rotation.row_stride;
+  rotation.frequencies = heads.frequencies;
+  rotation.dims = heads.dims;
+  rotation.head_dim = heads.head_dim;
+  rotation.columns = (heads.num_heads + heads.num_kv_heads) * heads.head_dim;
+  add_lora("project_heads", lora, rotation);
+}
+
+void CudaOps::do_add_lora(const LoraArgs& args) { add_lora("add_lora", args, {}); }
+
+void CudaOps::do_feed_forward_up(const FeedForwardUpArgs& args) {
+  const char* op = "feed_forward_up";
+  const DeviceGuard guard(device_);
+  const bool fused = args.gated && gemm_kernels_ == GemmKernels::kSm90;
+  const bool apart = args.gated && !fused;
+  GemmParams up = gemm_params(op, args.x, args.up, apart ? Activation::kNone : args.activation, {},
+                              apart ? args.sums : args.out, args.row_count, sm_count_);
+  up.gated = fused;
+  gemm(up);
+  if (apart) gate(args.sums, args.activation, args.out, args.row_count);
+}
+
+void CudaOps::do_feed_forward(const FeedForwardArgs& args) {
+  const DeviceGuard guard(device_);
+  const DType dtype = args.x.dtype;
+  const int64_t rows = args.x.rows();
+  if (args.workspace == nullptr) throw InvalidArgument("feed_forward: workspace is missing");
+  const bool fused = args.gated && gemm_kernels_ == GemmKernels::kSm90;
+  TensorView intermediate(args.workspace, dtype, rows, args.up.out_features / (fused ? 2 : 1));
+  GemmParams up = gemm_params("feed_forward", args.x, args.up,
+                              args.gated && !fused ? Activation::kNone : args.activation, {},
+                              intermediate, args.row_count, sm_count_);
+  up.gated = fused;
+  gemm(up);
+  if (args.gated && !fused) {
+    auto* end = static_cast<unsigned char*>(args.workspace) +
+                static_cast<size_t>(intermediate.size()) * size_of(dtype);
+    const TensorView gated(end, dtype, rows, args.down.in_features);
+    gate(intermediate, args.activation, gated, args.row_count);
+    intermediate = gated;
+  }
+  gemm(gemm_params("feed_forward", intermediate, args.down, Activation::kNone, args.residual,
+                   args.out, args.row_count, sm_count_));
+  if (args.norm) norm_in_place(args.out, args.norm, args.row_count);
+}
+
+void CudaOps::do_sparse_pool(const SparsePoolArgs& args) {
+  const DeviceGuard guard(device_);
+  const size_t bytes = static_cast<size_t>(args.out.size()) * sizeof(float);
+  CUDA_CHECK(cudaMemsetAsync(args.out.data, 0, bytes, stream_));
+  pools_in_gemm(args.sum) ? pool_in_gemm(args) : pool_chunks(args);
+  if (!args.sum) {
+    launch_sparse_weights(args.out.as<float>(), args.out.size(), args.twice, stream_);
+  }
+}
+
+void CudaOps::pool_in_gemm(const SparsePoolArgs& args) {
+  if constexpr (kBuiltForSm90) {
+    const char* op = "sparse_pool";
+    GemmParams params =
+        gemm_params(op, args.x, args.weight, Activation::kNone, {}, {}, nullptr, sm_count_);
+    params.pool.out = args.out.as<float>();
+    params.pool.cu_seqlens = args.batch.cu_seqlens;
+    params.pool.num_sequences = to_int32(op, "num_sequences", args.batch.num_sequences);
+    params.pool.columns = to_int32(op, "columns", args.out.columns());
+    launch_gemm_pooled_sm90(params, stream_);
+  }
+}
+
+void CudaOps::pool_chunks(const SparsePoolArgs& args) {
+  const char* op = "sparse_pool";
+  if (args.workspace == nullptr && args.x.rows() > 0) {
+    throw InvalidArgument("sparse_pool: workspace is missing");
+  }
+  SparseChunk chunk;
+  chunk.logits = args.workspace;
+  chunk.stride = args.weight.out_features;
+  chunk.cu_seqlens = args.batch.cu_seqlens;
+  chunk.num_sequences = to_int32(op, "num_sequences", args.batch.num_sequences);
+  chunk.out = args.out.as<float>();
+  chunk.columns = args.out.columns();
+  chunk.dtype = args.x.dtype;
+  for (; chunk.first_row < args.x.rows(); chunk.first_row += kSparsePoolRows) {
+    chunk.rows = std::min(kSparsePoolRows, args.x.rows() - chunk.first_row);
+    TensorView x = args.x.first_rows(chunk.rows);
+    x.data = args.x.as<char>() +
+             static_cast<size_t>(chunk.first_row * args.x.row_stride) * size_of(args.x.dtype);
+    const TensorView logits(args.workspace, args.x.dtype, chunk.rows, chunk.stride);
+    gemm(gemm_params(op, x, args.weight, Activation::kNone, {}, logits, nullptr, sm_count_));
+    if (args.sum) {
+      launch_sparse_sum(chunk, args.twice, stream_);
+    } else {
+      launch_sparse_chunk(chunk, stream_);
+    }
+  }
+}
+
+void CudaOps::gemm(const GemmParams& params) {
+  if constexpr (kBuiltForSm90) {
+    if (gemm_kernels_ == GemmKernels::kSm90) {
+      return is_few(params) ? launch_gemm_few(params, stream_) : launch_gemm_sm90(params, stream_);
+    }
+  }
+  launch_gemm_sm80(params, stream_);
+}
+
+void CudaOps::gate(const TensorView& x, Activation activation, const TensorView& out,
+                   const int32_t* row_count) {
+  GateParams params;
+  params.x = x.data;
+  params.out = out.data;
+  params.rows = x.rows();
+  params.columns = out.columns();
+  params.row_count = row_count;
+  params.dtype = x.dtype;
+  params.activation = activation;
+  launch_gate(params, stream_);
+}
+
+void CudaOps::add_lora(const char* op, const LoraArgs& args, const LoraRotation& rotation) {
+  check_compute(op, args.x.dtype);
+  for (auto [name, view] :
+       {std::pair{"x", &args.x}, {"a", &args.layer.a}, {"b", &args.layer.b}, {"out", &args.out}}) {
+    check_vectors(op, name, *view);
+  }
+  const DeviceGuard guard(device_);
+  launch_add_lora(args, rotation, stream_);
+}
+
+void CudaOps::norm_in_place(const TensorView& rows, const NormWeight& weight,
+                            const int32_t* row_count) {
+  NormArgs args;
+  args.x = rows;
+  args.out = rows;
+  args.norm = weight;
+  args.row_count = row_count;
+  launch_norm(norm_params(args), stream_);
+}
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,216 @@
+#include "generation/runner_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/format.h"
+#include "generation/drafting.h"
+#include "model/adapters.h"
+#include "packhorse/error.h"
+
+namespace packhorse {
+namespace {
+
+// Part of the memory that is free which a cache of no given size takes.
+constexpr double kShareOfFree = 0.9;
+
+SessionOptions session_options(const GenerationOptions& options) {
+  SessionOptions result;
+  result.device = options.device;
+  result.dtype = options.dtype;
+  result.max_tokens = options.max_tokens;
+  result.max_sequences = options.max_sequences;
+  result.threads = options.threads;
+  result.pin_threads = options.pin_threads;
+  result.memory_limit = options.memory_limit;
+  result.output_slots = 0;
+  result.max_predictions = options.max_sequences;
+  return result;
+}
+
+int64_t pages_for(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
+
+void check_spec(const Spec& spec, const GenerationOptions& options) {
+  if (!spec.heads.lm) {
+    throw InvalidArgument("this model has no 'heads.lm', so it cannot generate text");
+  }
+  if (!spec.stack.attention.causal) {
+    throw InvalidArgument(
+        "this model's attention is bidirectional: it cannot generate text token by token");
+  }
+  if (spec.stack.convolution.width > 0) {
+    throw InvalidArgument("a model with a convolution cannot generate text");
+  }
+  const bool plain = !spec.stack.attention.compression && !spec.stack.feed_forward.mixture;
+  if (!plain && options.max_adapters > 0) {
+    throw InvalidArgument(concat("max_adapters is ", options.max_adapters,
+                                 ": a model with compressed attention or a mixture of experts "
+                                 "takes no adapters"));
+  }
+}
+
+// Pages of the cache: those asked for, or what the memory leaves.
+int64_t count_pages(const PlannedRunner& planned, const PlannedRunner* draft,
+                    const GenerationOptions& options) {
+  const LoadedModel& model = planned.model;
+  size_t page_bytes = planned.page_bytes();
+  size_t taken = planned.plan.total_bytes();
+  if (draft != nullptr) {
+    page_bytes += draft->page_bytes();
+    taken += draft->plan.total_bytes();
+  }
+  if (options.kv_tokens) {
+    const int64_t pages = pages_for(*options.kv_tokens);
+    const size_t bytes = static_cast<size_t>(pages) * page_bytes;
+    if (options.memory_limit && taken + bytes > *options.memory_limit) {
+      throw OutOfMemory(concat("a cache of ", *options.kv_tokens, " tokens takes ", bytes,
+                               " bytes, memory_limit is ", *options.memory_limit,
+                               " bytes, of which weights, adapters and arena take ", taken,
+                               ": lower kv_tokens, max_tokens or max_sequences, or raise "
+                               "memory_limit"));
+    }
+    return pages;
+  }
+  const auto share = [](size_t free, double part) {
+    return static_cast<size_t>(static_cast<double>(free) * part);
+  };
+  const size_t limit = options.memory_limit
+                           ? *options.memory_limit
+                           : share(model.backend.device->free_bytes(), kShareOfFree);
+  const int64_t most = options.max_sequences * longest_table(model.spec);
+  const int64_t pages =
+      limit <= taken ? 0 : std::min(most, static_cast<int64_t>((limit - taken) / page_bytes));
+  if (pages < 1) {
+    throw OutOfMemory(concat("no page of the cache fits: ", limit,
+                             " bytes may be used, weights, adapters and arena take ", taken,
+                             ", a page of ", kPageTokens, " tokens takes ", page_bytes));
+  }
+  return pages;
+}
+
+// All but the cache. `taken_back`: as for kv_cache_shape.
+PlannedRunner plan_model(const std::string& spec_json, const GenerationOptions& options,
+                         int64_t taken_back) {
+  PlannedRunner planned{
+      .model = open_model(spec_json, session_options(options)), .shape = {}, .plan = {}};
+  LoadedModel& model = planned.model;
+  check_spec(model.spec, options);
+  model.precision.decoder = model.precision.layers;
+  count_memory(model, [&](const ModelWeights& weights, Arena& arena) {
+    planned.shape =
+        kv_cache_shape(model.spec.stack, weights.stack, weights.stem.word_table.dtype, taken_back);
+    take_runner_buffers(model.spec, weights, options, model.backend, arena);
+  });
+  static_cast<MemoryPlan&>(planned.plan) = model.plan;
+  if (options.max_adapters > 0) {
+    Arena slots;
+    take_adapter_slots(model.spec, model.precision, model.backend, adapter_capacity(options), slots,
+                       nullptr);
+    planned.plan.adapters = slots.plan();
+  }
+  return planned;
+}
+
+void plan_cache(PlannedRunner& planned, int64_t num_pages) {
+  Arena arena;
+  const KvCache cache(planned.shape, num_pages, arena);
+  planned.num_pages = num_pages;
+  planned.plan.kv_cache = arena.plan();
+  planned.plan.kv_tokens = num_pages * kPageTokens;
+  planned.plan.bytes_per_token = planned.shape.bytes_per_token();
+}
+
+PlannedRunner plan_draft(const PlannedRunner& target, const GenerationOptions& options) {
+  PlannedRunner planned;
+  try {
+    planned =
+        plan_model(options.draft_model->spec_json, draft_options(options), options.draft_tokens);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(concat("the draft model: ", error.message()));
+  }
+  const int64_t found = planned.model.spec.stem.vocab_size;
+  const int64_t expected = target.model.spec.stem.vocab_size;
+  if (found != expected) {
+    throw InvalidArgument(concat("the draft model has a vocabulary of ", found,
+                                 " tokens, expected that of the model it drafts for: ", expected));
+  }
+  return planned;
+}
+
+}  // namespace
+
+AdapterCapacity adapter_capacity(const GenerationOptions& options) {
+  return {options.max_adapters, options.max_adapter_rank};
+}
+
+int64_t longest_table(const Spec& spec) { return pages_for(spec.max_seqlen); }
+
+RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options) {
+  return {.vocab_size = spec.stem.vocab_size,
+          .max_context = spec.max_seqlen,
+          .num_pages = 0,
+          .max_tokens = options.max_tokens,
+          .max_sequences = options.max_sequences,
+          .max_adapters = options.max_adapters,
+          .max_drafts = most_drafts(options)};
+}
+
+ChooserShape chooser_shape(const Spec& spec, const GenerationOptions& options) {
+  return {.rows = options.max_sequences + most_drafts(options),
+          .num_slots = options.max_sequences,
+          .vocab_size = spec.stem.vocab_size};
+}
+
+RunnerBuffers take_runner_buffers(const Spec& spec, const ModelWeights& weights,
+                                  const GenerationOptions& options, const Backend& backend,
+                                  Arena& arena) {
+  const Capacity capacity = {.max_tokens = options.max_tokens,
+                             .max_sequences = options.max_sequences,
+                             .max_kv_len = spec.max_seqlen,
+                             .adapters = adapter_capacity(options)};
+  const DType dtype = weights.stem.word_table.dtype;
+  const ChooserShape chooser = chooser_shape(spec, options);
+  RunnerBuffers buffers;
+  const LastingBuffers lasting = take_lasting_buffers(chooser, arena);
+  const StepLayout layout(limits_of(spec, options), longest_table(spec));
+  buffers.step = take_step_buffers(layout, limits_of(spec, options), arena);
+  buffers.layers = take_layer_buffers(spec, weights.stack, capacity, dtype, *backend.ops, arena);
+  {
+    const Arena::Scope stem(arena);
+    buffers.stem = take_stem_buffers(weights.stem, capacity, *backend.ops, arena);
+  }
+  {
+    const Arena::Scope blocks(arena);
+    take_block_buffers(spec, weights.stack, capacity, *backend.ops, arena, buffers.layers);
+  }
+  buffers.chooser =
+      take_chooser_buffers(chooser, lasting, *weights.heads.lm, dtype, *backend.ops, arena);
+  return buffers;
+}
+
+GenerationOptions draft_options(const GenerationOptions& options) {
+  GenerationOptions result = options;
+  result.dtype = options.draft_model->dtype;
+  result.max_adapters = 0;
+  result.draft_tokens = 0;
+  result.draft_model.reset();
+  return result;
+}
+
+PlannedRunners plan_runners(const std::string& spec_json, const GenerationOptions& options) {
+  PlannedRunners planned{.model = plan_model(spec_json, options, options.draft_tokens),
+                         .draft = {}};
+  if (options.draft_model) planned.draft = plan_draft(planned.model, options);
+  PlannedRunner* const draft = planned.draft ? &*planned.draft : nullptr;
+  const int64_t num_pages = count_pages(planned.model, draft, options);
+  plan_cache(planned.model, num_pages);
+  if (draft != nullptr) {
+    plan_cache(*draft, num_pages);
+    planned.model.plan.draft_weights = draft->plan.weights;
+    planned.model.plan.draft_arena = draft->plan.arena;
+    planned.model.plan.draft_kv_cache = draft->plan.kv_cache;
+  }
+  return planned;
+}
+
+}  // namespace packhorse

@@ -1,0 +1,36 @@
+// The arguments of the operators of a block for a batch of the given size. Both the code that plans
+// scratch and the code that runs the operators start from these. The caller fills in norms,
+// `row_count`, and what only some layers have.
+#pragma once
+
+#include <cstdint>
+
+#include "model/batch.h"
+#include "model/spec.h"
+#include "model/stack_buffers.h"
+#include "model/stack_weights.h"
+#include "ops/args.h"
+#include "ops/convolve_args.h"
+
+namespace packhorse {
+
+LinearArgs projection_of(const LayerWeights& layer, const LayerBuffers& buffers, int64_t rows);
+ConvolveHeadsArgs compression_of(const AttentionSpec& spec, const LayerWeights& layer,
+                                 const LayerBuffers& buffers, const BatchView& batch,
+                                 int64_t head_dim);
+LinearArgs output_of(const StackSpec& spec, const LayerWeights& layer, const LayerBuffers& buffers,
+                     int64_t rows);
+FeedForwardArgs feed_forward_of(const StackSpec& spec, const LayerWeights& layer,
+                                const LayerBuffers& buffers, int64_t rows);
+
+/// The two dense layers of a feed-forward block as operators of their own, which batches with
+/// adapters take. They give the bits of the one operator.
+FeedForwardUpArgs up_of(const FeedForwardArgs& block, const AdaptedBuffers& buffers);
+LinearArgs sums_of(const FeedForwardUpArgs& up);
+LinearArgs down_of(const FeedForwardArgs& block, const AdaptedBuffers& buffers);
+
+LinearArgs convolution_of(const StackWeights& weights, const LayerBuffers& buffers, int64_t rows);
+AttentionArgs attention_of(const AttentionSpec& spec, const StackWeights& weights,
+                           const LayerBuffers& buffers, const BatchView& batch);
+
+}  // namespace packhorse

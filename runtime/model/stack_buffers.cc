@@ -1,0 +1,108 @@
+#include "model/stack_buffers.h"
+
+#include <algorithm>
+
+#include "model/stack_args.h"
+#include "packhorse/error.h"
+
+namespace packhorse {
+
+LayerBuffers take_layer_buffers(const Spec& spec, const StackWeights& weights,
+                                const Capacity& capacity, DType dtype, const Ops& ops,
+                                Arena& arena) {
+  const int64_t tokens = capacity.max_tokens;
+  const AttentionSpec& attention = spec.stack.attention;
+  if (spec.stack.residual_scales && !ops.scales_residuals()) {
+    throw RuntimeError(
+        "this device does not scale residuals (residual_scales of a spec); the CPU does");
+  }
+  LayerBuffers buffers;
+  buffers.hidden = arena.take_matrix("hidden", tokens, weights.width, dtype);
+  if (spec.stack.pre_norm()) {
+    buffers.normed = arena.take_matrix("normed", tokens, weights.width, dtype);
+  }
+  const auto take_rotation = [&](const char* name) {
+    return arena.take_matrix(name, tokens, ops.rotation_columns(attention.rope->dims),
+                             DType::kFloat32);
+  };
+  if (const AdapterCapacity& adapters = capacity.adapters; adapters.max_adapters > 0) {
+    constexpr int64_t kMostParts = 3;  // queries, keys and values
+    buffers.adapted.workspace = arena.take_array<float>(
+        "adapted_ranks", static_cast<size_t>(tokens * kMostParts * adapters.max_rank));
+  }
+  if (!weights.layers.empty() && weights.layers.front().mixture) {
+    take_mixture_state(*weights.layers.front().mixture, tokens, dtype, arena, buffers.mixture);
+  }
+  if (attention.rope) buffers.rotation = take_rotation("rotation");
+  if (attention.has_local_theta()) buffers.local_rotation = take_rotation("local_rotation");
+  if (weights.convolution) {
+    buffers.neighbours =
+        arena.take_matrix("neighbours", tokens, weights.convolution->in_features, dtype);
+    buffers.convolution_workspace = arena.take(
+        "convolution_workspace", ops.linear_workspace(convolution_of(weights, buffers, tokens)));
+  }
+  return buffers;
+}
+
+void take_block_buffers(const Spec& spec, const StackWeights& weights, const Capacity& capacity,
+                        const Ops& ops, Arena& arena, LayerBuffers& buffers) {
+  if (weights.layers.empty()) return;
+  const LayerWeights& layer = weights.layers.front();  // all layers have the same shapes
+  const int64_t tokens = capacity.max_tokens;
+  const DType dtype = buffers.hidden.dtype;
+  {
+    const Arena::Scope attention_block(arena);
+    buffers.qkv = arena.take_matrix("qkv", tokens, layer.attention.qkv.out_features, dtype);
+    if (layer.attention.convolutions) {
+      buffers.latents =
+          arena.take_matrix("latents", tokens, layer.attention.qkv.out_features, dtype);
+    }
+    buffers.context =
+        arena.take_matrix("context", tokens, layer.attention.output.in_features, dtype);
+    BatchView batch;
+    batch.num_tokens = tokens;
+    batch.num_sequences = capacity.max_sequences;
+    batch.max_seqlen = std::min(tokens, spec.max_seqlen);
+    if (layer.attention.convolutions) {
+      buffers.convolution_of_heads_workspace =
+          arena.take("convolution_of_heads_workspace",
+                     ops.convolve_heads_workspace(compression_of(
+                         spec.stack.attention, layer, buffers, batch, weights.head_dim)));
+    }
+    AttentionArgs attention = attention_of(spec.stack.attention, weights, buffers, batch);
+    size_t attention_bytes = ops.attention_workspace(attention);
+    if (capacity.max_kv_len > 0) {  // instead of keys of the batch itself
+      attention.pages.keys = TensorView(nullptr, dtype, 0, attention.head_dim);
+      attention.pages.values = attention.pages.keys;
+      attention.pages.max_kv_len = capacity.max_kv_len;
+      attention.pages.table_stride = (capacity.max_kv_len + kPageTokens - 1) / kPageTokens;
+      attention_bytes = ops.paged_attention_workspace(attention);
+    }
+    buffers.attention_workspace = arena.take("attention_workspace", attention_bytes);
+    buffers.linear_workspace =
+        arena.take("linear_workspace",
+                   std::max(ops.linear_workspace(projection_of(layer, buffers, tokens)),
+                            ops.linear_workspace(output_of(spec.stack, layer, buffers, tokens))));
+  }
+  if (layer.mixture) {
+    const Arena::Scope mixture_block(arena);
+    take_mixture_buffers(*layer.mixture, tokens, dtype, ops, arena, buffers.mixture);
+    return;
+  }
+  const FeedForwardArgs block = feed_forward_of(spec.stack, layer, buffers, tokens);
+  {
+    const Arena::Scope feed_forward_block(arena);
+    buffers.feed_forward_workspace =
+        arena.take("feed_forward_workspace", ops.feed_forward_workspace(block));
+  }
+  if (capacity.adapters.max_adapters == 0) return;
+  const Arena::Scope adapted_block(arena);
+  AdaptedBuffers& adapted = buffers.adapted;
+  adapted.sums = arena.take_matrix("adapted_sums", tokens, block.up.out_features, dtype);
+  adapted.inner = arena.take_matrix("adapted_inner", tokens, block.down.in_features, dtype);
+  adapted.linear_workspace =
+      arena.take("adapted_workspace", std::max(ops.linear_workspace(sums_of(up_of(block, adapted))),
+                                               ops.linear_workspace(down_of(block, adapted))));
+}
+
+}  // namespace packhorse

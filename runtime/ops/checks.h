@@ -1,0 +1,38 @@
+// What the checks of several operators have in common. The message of a failed check names the
+// operator `op`, the argument `name`, what was found and what was expected. All of them throw
+// InvalidArgument.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ops/args.h"
+
+namespace packhorse {
+
+[[noreturn]] void fail(const char* op, const std::string& what);
+
+void check_matrix(const char* op, const char* name, const TensorView& view, int64_t rows,
+                  int64_t columns);
+void check_contiguous(const char* op, const char* name, const TensorView& view);
+void check_dtype_is(const char* op, const char* name, const TensorView& view, DType expected);
+void check_compute_dtype(const char* op, const char* name, const TensorView& view);
+
+/// `dtype` is the dtype of the input. With quantised weights it may be any dtype that the backend
+/// computes in.
+void check_weight(const char* op, const char* name, const LinearWeight& weight, int64_t in_features,
+                  DType dtype);
+
+/// Checks `residual` and `out` of linear and feed_forward: [rows, columns] in the input's dtype.
+void check_result(const char* op, const TensorView& residual, const TensorView& out, int64_t rows,
+                  int64_t columns, DType dtype);
+
+void check_heads(const char* op, int64_t num_heads, int64_t num_kv_heads);
+void check_head_dim(const char* op, int64_t head_dim, int64_t multiple);
+void check_batch(const char* op, const char* name, const BatchView& batch, int64_t rows);
+
+/// Rows of queries, keys or both, and what turns them.
+void check_rotated_heads(const char* op, const RotateHeadsArgs& heads, int64_t rows,
+                         int64_t rotation_columns);
+
+}  // namespace packhorse

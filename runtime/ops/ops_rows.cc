@@ -1,0 +1,125 @@
+// Operators on rows, each of a token or a sequence.
+#include <utility>
+
+#include "core/format.h"
+#include "ops/checks.h"
+#include "ops/ops.h"
+
+namespace packhorse {
+
+void Ops::embed(const EmbedArgs& args) {
+  const char* op = "embed";
+  const int64_t hidden_size = args.word.columns();
+  const int64_t tokens = args.batch.num_tokens;
+  check_compute_dtype(op, "word", args.word);
+  check_matrix(op, "out", args.out, tokens, hidden_size);
+  check_dtype_is(op, "out", args.out, args.word.dtype);
+  check_batch(op, "batch", args.batch, tokens);
+  for (auto [name, table] : {std::pair{"position", &args.position}, {"type", &args.type}}) {
+    if (!*table) continue;
+    check_matrix(op, name, *table, table->rows(), hidden_size);
+    check_dtype_is(op, name, *table, args.word.dtype);
+  }
+  if (args.position && (args.position_offset < 0 || args.position_offset > args.position.rows())) {
+    fail(op, concat("position_offset is ", args.position_offset, ", expected 0 to ",
+                    args.position.rows(), ", the rows of position"));
+  }
+  if (tokens == 0) return;
+  if (args.ids == nullptr && args.word.rows() != tokens) {
+    fail(op, concat("ids are missing for ", tokens, " tokens, and word has ", args.word.rows(),
+                    " rows"));
+  }
+  do_embed(args);
+}
+
+void Ops::neighbours(const NeighboursArgs& args) {
+  const char* op = "neighbours";
+  check_compute_dtype(op, "x", args.x);
+  check_matrix(op, "x", args.x, args.batch.num_tokens, args.x.columns());
+  check_batch(op, "batch", args.batch, args.x.rows());
+  if (args.width < 1 || args.width % 2 == 0) {
+    fail(op, concat("width is ", args.width, ", expected an odd number"));
+  }
+  check_matrix(op, "out", args.out, args.x.rows(), args.width * args.x.columns());
+  check_dtype_is(op, "out", args.out, args.x.dtype);
+  if (args.x.rows() > 0) do_neighbours(args);
+}
+
+void Ops::norm(const NormArgs& args) {
+  const char* op = "norm";
+  check_compute_dtype(op, "x", args.x);
+  if (!args.norm) fail(op, "gamma is missing");
+  if (args.added) {
+    check_matrix(op, "added", args.added, args.x.rows(), args.x.columns());
+    check_dtype_is(op, "added", args.added, args.x.dtype);
+  }
+  check_result(op, args.residual, args.out, args.x.rows(), args.x.columns(), args.x.dtype);
+  if (args.x.rows() > 0) do_norm(args);
+}
+
+void Ops::pool(const PoolArgs& args) {
+  const char* op = "pool";
+  check_compute_dtype(op, "x", args.x);
+  check_matrix(op, "x", args.x, args.batch.num_tokens, args.x.columns());
+  check_batch(op, "batch", args.batch, args.x.rows());
+  check_matrix(op, "out", args.out, args.batch.num_sequences, args.x.columns());
+  if (args.out.dtype != DType::kFloat32) check_dtype_is(op, "out", args.out, args.x.dtype);
+  if (args.batch.num_sequences > 0) do_pool(args);
+}
+
+void Ops::cast(const CastArgs& args) {
+  const char* op = "cast";
+  check_compute_dtype(op, "x", args.x);
+  check_compute_dtype(op, "out", args.out);
+  check_matrix(op, "out", args.out, args.x.rows(), args.x.columns());
+  if (args.normalize && (args.scale != 1 || args.soft_cap != 0)) {
+    fail(op, "rows that are normalised have neither scale nor soft_cap");
+  }
+  if (!(args.soft_cap >= 0))
+    fail(op, concat("soft_cap is ", args.soft_cap, ", expected 0 or more"));
+  if (args.x.rows() > 0) do_cast(args);
+}
+
+void Ops::gather_rows(const GatherRowsArgs& args) {
+  const char* op = "gather_rows";
+  check_compute_dtype(op, "x", args.x);
+  check_contiguous(op, "x", args.x);
+  check_contiguous(op, "out", args.out);
+  check_matrix(op, "out", args.out, args.rows == nullptr ? args.x.rows() : args.out.rows(),
+               args.x.columns());
+  check_dtype_is(op, "out", args.out, args.x.dtype);
+  if (args.out.size() > 0) do_gather_rows(args);
+}
+
+void Ops::clear_empty(const ClearEmptyArgs& args) {
+  const char* op = "clear_empty";
+  check_matrix(op, "out", args.out, args.batch.num_sequences, args.out.columns());
+  check_contiguous(op, "out", args.out);
+  check_batch(op, "batch", args.batch, args.batch.num_tokens);
+  if (args.out.size() > 0) do_clear_empty(args);
+}
+
+void Ops::activate(const ActivateArgs& args) {
+  const char* op = "activate";
+  check_compute_dtype(op, "x", args.x);
+  check_contiguous(op, "x", args.x);
+  check_contiguous(op, "out", args.out);
+  check_matrix(op, "x", args.x, args.out.rows(), args.out.columns() * (args.gated ? 2 : 1));
+  check_dtype_is(op, "out", args.out, args.x.dtype);
+  if (args.x.rows() == 0) return;
+  if (args.slots == nullptr || args.ranks == nullptr) fail(op, "slots or ranks are missing");
+  do_activate(args);
+}
+
+void Ops::add_scaled(const AddScaledArgs& args) {
+  const char* op = "add_scaled";
+  check_compute_dtype(op, "x", args.x);
+  check_result(op, args.residual, args.out, args.x.rows(), args.x.columns(), args.x.dtype);
+  if (args.x.rows() > 0) do_add_scaled(args);
+}
+
+void Ops::do_add_scaled(const AddScaledArgs&) {
+  fail("add_scaled", "this device does not have it");
+}
+
+}  // namespace packhorse
