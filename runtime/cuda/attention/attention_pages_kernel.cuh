@@ -100,7 +100,9 @@ __device__ bool find_paged_slab(const PagedKernelParams& params, PagedSlab& slab
   const auto first_slot = [&](int b) { return args.cu_seqlens[b] * group / kRows + b; };
   const int sequences = params.sequences();
   if (sequences == 0) return false;
-  const int slot = static_cast<int>(blockIdx.x);
+  // Rows near a sequence's end see the most keys: blocks begin with them, so that none of the long
+  // ones begins last.
+  const int slot = static_cast<int>(gridDim.x - 1 - blockIdx.x);
   slab.sequence = warp_search(sequences, slot, first_slot);
   slab.q_begin = args.cu_seqlens[slab.sequence];
   const int q_length = args.cu_seqlens[slab.sequence + 1] - slab.q_begin;
@@ -215,6 +217,27 @@ __device__ void finish_paged_scores(float (&scores)[kBlocks][4], const PagedKern
   }
 }
 
+/// The scores of rows row to row + 15 of the slab with the keys from `key` on: scaled, and masked
+/// where some row does not see some key. `finish_rare` does what finish_paged_scores does, for caps
+/// and ALiBi.
+template <int kBlocks, class FinishRare>
+__device__ void finish_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
+                              const PagedSlab& slab, int row, int key, FinishRare finish_rare) {
+  const PagedAttentionParams& args = params.args;
+  if (args.soft_cap != 0 || args.slopes != nullptr) return finish_rare();
+#pragma unroll
+  for (float (&block)[4] : scores) {
+#pragma unroll
+    for (float& score : block) score = __fmul_rn(score, args.scale * kLog2e);
+  }
+  const int first_position = slab.position + params.token_of(row);
+  if (params.window.left == kUnlimitedWindow &&
+      key + kBlocks * 8 <= min(first_position + 1, slab.kv_length)) {
+    return;
+  }
+  mask_paged_scores(scores, params, slab, row, key);
+}
+
 /// Turns a tile's scores into probabilities, in place. `maxima` and `sums` are those of this
 /// thread's two rows over the tile, the same in all lanes of a quad.
 template <int kBlocks>
@@ -322,7 +345,9 @@ __global__ void __launch_bounds__(PagedTraits<kDim, kWarps>::kThreads)
     __syncthreads();
     float scores[1][kBlocks][4] = {};
     accumulate_scores<T, kDim, kKeys, 1>(scores, warp_queries, tiles + tile % 2 * Traits::kTile);
-    finish_paged_scores(scores[0], params, slab, slab.row + warp_row, tile * kKeys);
+    const int row = slab.row + warp_row;
+    finish_scores(scores[0], params, slab, row, tile * kKeys,
+                  [&] { finish_paged_scores(scores[0], params, slab, row, tile * kKeys); });
     float2 maxima, sums;
     tile_softmax(scores[0], maxima, sums);
 
