@@ -1,4 +1,5 @@
-"""Times Packhorse and PyTorch on one GPU, side by side in one run, in float16.
+"""Times Packhorse and PyTorch on one GPU, side by side in one run, in float16; and Packhorse in
+float8, where the device has it.
 
     python benchmarks/gpu.py [--quick] [--out FILE.json]
 
@@ -40,6 +41,7 @@ Json = dict[str, Any]
 Timer = Callable[[int], list[float]]  # number of repeats -> milliseconds of each
 
 OURS = "Packhorse"
+FLOAT8 = "Packhorse, float8"
 COMPILED = "torch.compile, varlen, CUDA graph"
 GRAPH = "varlen, CUDA graph"
 PADDED = "padded SDPA, eager"
@@ -102,6 +104,9 @@ class Bench:
         self.model, self.rounds = model, rounds
         weights = random_weights(model)
         self.session = load_session(model, weights, folder)
+        self.float8: packhorse.Session | None = None
+        if torch.cuda.get_device_capability(0) == (9, 0):
+            self.float8 = load_session(model, weights, folder, "float8")
         sizes = (model.num_layers, model.num_heads)
         self.half = Encoder(weights, *sizes, torch.float16)
         self.exact = Encoder(weights, *sizes, torch.float32)
@@ -109,10 +114,14 @@ class Bench:
     def ours(self, workload: Workload) -> dict[str, Timer]:
         ids, cu_seqlens = workload.tokens()
         native: Any = self.session._native
-        return {
+        timers: dict[str, Timer] = {
             OURS: lambda n: native.time_encoder(ids, cu_seqlens, n),
             "run": lambda n: time_run(self.session, ids, cu_seqlens, n),
         }
+        if self.float8 is not None:
+            float8: Any = self.float8._native
+            timers[FLOAT8] = lambda n: float8.time_encoder(ids, cu_seqlens, n)
+        return timers
 
     def peers(self, batch: Batch) -> tuple[dict[str, Timer], dict[str, Any], Json]:
         """Returns timers, hidden states [T, hidden_size] and errors of the peers, each by name."""
@@ -154,6 +163,9 @@ class Bench:
             timers |= more
             found = self.session.run((ids, cu_seqlens)).hidden
             hidden[OURS] = torch.from_numpy(found).cuda()
+            if self.float8 is not None:
+                found = self.float8.run((ids, cu_seqlens)).hidden
+                hidden[FLOAT8] = torch.from_numpy(found).cuda()
             expected = self.exact.padded(batch)[batch.mask]
             errors = {name: float((x - expected).abs().max()) for name, x in hidden.items()}
         samples = interleave(timers, self.rounds)
@@ -182,14 +194,17 @@ def markdown(result: Json) -> str:
     for row in result["rows"]:
         times, errors = row["milliseconds"], row["max_abs_error"]
         cells = [
-            f"{times[p]:.3f} ({row['times_faster'][p]:.2f})" if p in times else "-" for p in PEERS
+            f"{times[p]:.3f} ({row['times_faster'][p]:.2f})" if p in times else "-"
+            for p in (FLOAT8, *PEERS)
         ]
         wall = f"{times['run']:.3f} ({row['run_minus_gpu_us']:+.0f} us)"
         ours = [f"{times[OURS]:.3f}", f"{row['tflop_per_second']:.0f}", wall]
         speed.append([row["name"], str(row["tokens"]), *ours, *cells])
         eager = errors.get(GRAPH)
         ratio = "-" if eager is None else f"{errors[OURS] / eager:.2f}"
-        cells = [f"{errors[name]:.1e}" if name in errors else "-" for name in (OURS, *PEERS)]
+        cells = [
+            f"{errors[name]:.1e}" if name in errors else "-" for name in (OURS, FLOAT8, *PEERS)
+        ]
         accuracy.append([row["name"], *cells, ratio])
     original = []
     for row in result["original_rows"]:
@@ -199,10 +214,11 @@ def markdown(result: Json) -> str:
     return "\n\n".join(
         [
             origin(result),
-            "Milliseconds, float16 (in brackets: how many times faster Packhorse's GPU time is).",
-            table(["", "tokens", OURS, "TFLOP/s", "`run`, wall", *PEERS], speed),
+            "Milliseconds, float16 where nothing else is said (in brackets: how many times faster "
+            "Packhorse's GPU time in float16 is).",
+            table(["", "tokens", OURS, "TFLOP/s", "`run`, wall", FLOAT8, *PEERS], speed),
             "Largest absolute error of hidden states, against PyTorch in float32.",
-            table(["", OURS, *PEERS, f"{OURS} / {GRAPH}"], accuracy),
+            table(["", OURS, FLOAT8, *PEERS, f"{OURS} / {GRAPH}"], accuracy),
             ORIGINAL,
             table(["", "tokens", OURS, "ByteTransformer", "times faster"], original),
             result["method"],

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import packhorse
 import torch
+from packhorse.names import Dtype
 from packhorse_weights.layout import weight_shapes
 from torch import Tensor
 
@@ -165,13 +166,15 @@ def random_weights(model: Loadable) -> dict[str, Tensor]:
     return tensors
 
 
-def load_session(model: Loadable, weights: dict[str, Tensor], folder: Path) -> packhorse.Session:
-    """Loads the model in float16 on the first GPU, from a folder that is written first."""
+def load_session(
+    model: Loadable, weights: dict[str, Tensor], folder: Path, dtype: Dtype = "float16"
+) -> packhorse.Session:
+    """Loads the model on the first GPU, from a folder that is written first."""
     write_model(folder, model.spec, {name: x.cpu().numpy() for name, x in weights.items()})
     return packhorse.Session.load(
         folder,
         "cuda:0",
-        "float16",
+        dtype,
         max_tokens=model.max_tokens,
         max_sequences=model.max_sequences,
     )

@@ -12,6 +12,7 @@
 #include "packhorse/_ops_attention.h"
 #include "packhorse/_ops_call.h"
 #include "packhorse/_ops_convolve.h"
+#include "packhorse/_ops_float8.h"
 #include "packhorse/_ops_heads.h"
 #include "packhorse/_ops_lora.h"
 #include "packhorse/_ops_pages.h"
@@ -88,6 +89,7 @@ class Operators {
     args.residual = call.put("residual", residual);
     args.norm = call.put_norm(norm, NormKind::kLayer, args.weight.out_features);
     args.out = call.result(args.x.rows(), args.weight.out_features);
+    call.quantize(args.x, args.x_scales, args.weight);
     args.workspace = call.allocate(ops().linear_workspace(args));
     ops().linear(args);
     return call.get(args.out);
@@ -106,6 +108,8 @@ class Operators {
     args.residual = call.put("residual", residual);
     args.norm = call.put_norm(norm, NormKind::kLayer, args.down.out_features);
     args.out = call.result(args.x.rows(), args.down.out_features);
+    if (args.up.dtype == DType::kFloat8) args.inner_scale = inner_scale(x, up, gated);
+    call.quantize(args.x, args.x_scales, args.up);
     args.workspace = call.allocate(ops().feed_forward_workspace(args));
     ops().feed_forward(args);
     return call.get(args.out);

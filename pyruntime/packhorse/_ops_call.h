@@ -271,6 +271,19 @@ class Call {
     return result;
   }
 
+  /// Replaces x by its rows in e4m3, if that is what a layer with this weight reads.
+  void quantize(TensorView& x, Float8Scales& scales, const LinearWeight& weight) {
+    if (weight.dtype != DType::kFloat8) return;
+    NormArgs args;
+    args.x = x;
+    args.quantized.values = matrix(x.rows(), x.columns(), DType::kFloat8);
+    args.quantized.scales =
+        static_cast<float*>(allocate(static_cast<size_t>(x.rows()) * sizeof(float)));
+    ops_.norm(args);
+    x = args.quantized.values;
+    scales.rows = args.quantized.scales;
+  }
+
   NormWeight put_norm(const std::optional<Norm>& norm, NormKind kind, int64_t size) {
     if (!norm) return {};
     const auto& [gamma, beta, eps] = *norm;

@@ -41,6 +41,7 @@ inline py::object project_heads(Call& call, Ops& ops, const Floats& x, const Flo
   args.x = call.put("x", x);
   args.weight = call.put_linear("weight", {weight, bias});
   args.out = call.result(args.x.rows(), args.weight.out_features);
+  call.quantize(args.x, args.x_scales, args.weight);
   args.workspace = call.allocate(ops.linear_workspace(args));
   RotateHeadsArgs heads;
   heads.num_heads = num_heads;

@@ -6,8 +6,12 @@ from typing import cast
 
 from packhorse.names import Dtype
 
-# The dtypes that can be asked for. A CPU may still lack bfloat16; then the runtime raises an error.
-_DTYPES = {"cpu": ("float32", "bfloat16", "int8", "stored"), "cuda": ("float16", "bfloat16")}
+# The dtypes that can be asked for. A CPU may still lack bfloat16, and a GPU float8; then the
+# runtime raises an error.
+_DTYPES = {
+    "cpu": ("float32", "bfloat16", "int8", "stored"),
+    "cuda": ("float16", "bfloat16", "float8"),
+}
 
 
 def dtypes_of(device: str) -> tuple[str, ...]:
@@ -33,10 +37,10 @@ def choose_dtype(dtype: str | None, device: str, stored: str) -> Dtype:
             "dtype 'stored', but this model has no weights that are quantised in groups, as those "
             "of GGUF, GPTQ and AWQ files are: name another dtype"
         )
-    if stored == "int8" != dtype:
+    if stored in ("int8", "float8") and stored != dtype:
         raise ValueError(
-            f"dtype {dtype!r:.80}, but the weights are stored in int8: load this model with dtype "
-            "int8, or the one that it was converted from"
+            f"dtype {dtype!r:.80}, but the weights are stored in {stored}: load this model with "
+            f"dtype {stored}, or the one that it was converted from"
         )
     return cast(Dtype, dtype)
 

@@ -107,12 +107,13 @@ class Session(SessionProperties):
         dtype          dtype of weights and activations; sums are float32. "float32", "bfloat16" or
                        "int8" (only dense layers and the head of a model that generates, quantised
                        when loaded; the rest is float32) on the
-                       CPU, "float16" or "bfloat16" on CUDA devices. "stored", on the CPU: matrices
-                       that the files hold in 4 to 8 bits with scales of groups (GGUF, GPTQ, AWQ)
-                       stay so; the rest is float32 (docs/weights.md). None: "int8" if the folder
-                       was converted to it; otherwise, on the CPU, "stored" if there are such
-                       matrices, else "float32", and on CUDA "bfloat16" if the weights are stored in
-                       it, else "float16"
+                       CPU, "float16" or "bfloat16" on CUDA devices; on Hopper also "float8" (dense
+                       layers in e4m3, the rest in float16), of models that encode. "stored", on the
+                       CPU: matrices that the files hold in 4 to 8 bits with scales of groups (GGUF,
+                       GPTQ, AWQ) stay so; the rest is float32 (docs/weights.md). None: "int8" or
+                       "float8" if the folder was converted to it; otherwise, on the CPU, "stored"
+                       if there are such matrices, else "float32", and on CUDA "bfloat16" if the
+                       weights are stored in it, else "float16"
         max_tokens     number of tokens of the largest batch that `run` takes. For a session that
                        generates: number of tokens of one step, pieces of all prompts and running
                        sequences together. None: 8192, or 2048 for a session that generates

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/float8.h"
 #include "core/format.h"
 #include "packhorse/error.h"
 
@@ -44,6 +45,10 @@ void to_float32(const void* from, DType dtype, float* to, size_t count) {
       return widen<float16_to_float32>(from, to, count);
     case DType::kBFloat16:
       return widen<bfloat16_to_float32>(from, to, count);
+    case DType::kFloat8:
+      std::transform(static_cast<const uint8_t*>(from), static_cast<const uint8_t*>(from) + count,
+                     to, float8_to_float32);
+      return;
     case DType::kInt8:
       std::copy_n(static_cast<const int8_t*>(from), count, to);
       return;

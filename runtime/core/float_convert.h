@@ -1,5 +1,5 @@
 // Conversions between 16-bit floats and float32. Those to float32 are exact; those to 16 bits round
-// to nearest, ties to even.
+// to nearest, ties to even. float8.h has those of 8 bits.
 #pragma once
 
 #include <bit>
@@ -61,8 +61,8 @@ inline uint16_t float32_to_bfloat16(float value) {
 /// InvalidArgument for other dtypes.
 void to_float32(const void* from, DType dtype, float* to, size_t count);
 
-/// Converts `count` values from float32 to a floating-point dtype. `to` may be unaligned. Throws
-/// InvalidArgument for other dtypes.
+/// Converts `count` values from float32 to a floating-point dtype of at least 16 bits. `to` may be
+/// unaligned. Throws InvalidArgument for other dtypes.
 void from_float32(const float* from, DType dtype, void* to, size_t count);
 
 }  // namespace packhorse

@@ -20,6 +20,7 @@ constexpr DTypeInfo kDTypes[] = {
     {DType::kBFloat16, 2, "bfloat16"}, {DType::kInt32, 4, "int32"},
     {DType::kInt64, 8, "int64"},       {DType::kInt8, 1, "int8"},
     {DType::kUInt8, 1, "uint8"},       {DType::kBool, 1, "bool"},
+    {DType::kFloat8, 1, "float8"},
 };
 
 const DTypeInfo& info(DType dtype) { return kDTypes[static_cast<size_t>(dtype)]; }

@@ -16,7 +16,7 @@ std::optional<DType> dtype_of(const std::string& name) {
   static const std::unordered_map<std::string, DType> kKnown = {
       {"F32", DType::kFloat32}, {"F16", DType::kFloat16}, {"BF16", DType::kBFloat16},
       {"I32", DType::kInt32},   {"I64", DType::kInt64},   {"I8", DType::kInt8},
-      {"U8", DType::kUInt8},    {"BOOL", DType::kBool},
+      {"U8", DType::kUInt8},    {"BOOL", DType::kBool},   {"F8_E4M3", DType::kFloat8},
   };
   const auto found = kKnown.find(name);
   return found == kKnown.end() ? std::nullopt : std::optional(found->second);
@@ -48,7 +48,7 @@ class SafetensorsSource : public WeightSource {
       throw InvalidArgument(concat(paths_[file], ": tensor ", quote(name), " has dtype ",
                                    entry.dtype, " and ", entry.shape.size(),
                                    " dimensions; supported are F32, F16, BF16, I32, I64, I8, U8, "
-                                   "BOOL and at most ",
+                                   "BOOL, F8_E4M3 and at most ",
                                    TensorView::kMaxRank, " dimensions"));
     }
     // The pages are mapped read only, but TensorView has no const form.

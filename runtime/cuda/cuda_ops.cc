@@ -17,7 +17,7 @@
 #include "cuda/rows/embedding.h"
 #include "cuda/rows/gate.h"
 #include "cuda/rows/neighbours.h"
-#include "cuda/rows/norm.h"
+#include "cuda/rows/norm_float8.h"
 #include "cuda/rows/pool.h"
 #include "cuda/sampling/begin_step.h"
 #include "cuda/sampling/sampling.h"
@@ -90,7 +90,31 @@ void CudaOps::do_neighbours(const NeighboursArgs& args) {
 
 void CudaOps::do_norm(const NormArgs& args) {
   const DeviceGuard guard(device_);
-  launch_norm(norm_params(args), stream_);
+  norm(args);
+}
+
+bool CudaOps::quantizes_rows(int64_t columns) const {
+  return kBuiltForSm90 && sm90_capable_ && columns <= kNormFloat8Columns &&
+         columns % kFloat8Multiple == 0;
+}
+
+void CudaOps::norm(const NormArgs& args) {
+  const NormParams params = norm_params(args);
+  if constexpr (kBuiltForSm90) {
+    if (args.quantized) return launch_norm_float8(params, args.quantized, stream_);
+  }
+  launch_norm(params, stream_);
+}
+
+void CudaOps::norm_in_place(const TensorView& rows, const NormWeight& weight,
+                            const Float8Rows& quantized, const int32_t* row_count) {
+  NormArgs args;
+  args.x = rows;
+  args.out = rows;
+  args.norm = weight;
+  args.row_count = row_count;
+  args.quantized = quantized;
+  norm(args);
 }
 
 void CudaOps::do_pool(const PoolArgs& args) {
@@ -144,7 +168,9 @@ Backend make_cuda_backend(int device_index, AttentionAlgorithm attention) {
   const bool sm90_capable = cuda::check_device(device_index);
   const cuda::DeviceGuard guard(device_index);
   auto context = std::make_unique<cuda::CudaContext>(device_index);
-  auto packer = std::make_unique<cuda::CudaLinearPacker>(*context);
+  const bool float8 = cuda::kBuiltForSm90 && sm90_capable &&
+                      cuda::choose_gemm_kernels(sm90_capable) == cuda::GemmKernels::kSm90;
+  auto packer = std::make_unique<cuda::CudaLinearPacker>(*context, float8);
   auto ops = std::make_unique<cuda::CudaOps>(*context, sm90_capable, attention);
   return {std::move(context), std::move(packer), std::move(ops)};
 }

@@ -34,6 +34,8 @@ class CudaOps final : public Ops {
   int64_t width_multiple() const override { return kMultiple; }
   int64_t head_dim_multiple() const override { return kMultiple; }
   bool interleaves_heads() const override { return true; }
+  bool quantizes_rows(int64_t columns) const override;
+  bool attention_writes_float8(int64_t head_dim, const ScoreTerm& term) const override;
   // A token's position: rotation.cuh needs nothing else.
   int64_t rotation_columns(int64_t) const override { return 1; }
   size_t linear_workspace(const LinearArgs&) const override { return 0; }
@@ -81,11 +83,15 @@ class CudaOps final : public Ops {
   void do_begin_step(const BeginStepArgs& args) override;
 
   void gemm(const GemmParams& params);
+  void feed_forward_float8(const FeedForwardArgs& args);
   // out = activation(gate) * up of the blocks that alternate in x; both are contiguous.
   void gate(const TensorView& x, Activation activation, const TensorView& out,
             const int32_t* row_count);
   void add_lora(const char* op, const LoraArgs& args, const LoraRotation& rotation);
-  void norm_in_place(const TensorView& rows, const NormWeight& weight, const int32_t* row_count);
+  void norm(const NormArgs& args);
+  // The norm of rows that a dense layer gave, in their place.
+  void norm_in_place(const TensorView& rows, const NormWeight& weight, const Float8Rows& quantized,
+                     const int32_t* row_count);
   std::string explain_attention(AttentionAlgorithm algorithm, const AttentionParams& params) const;
 
   int device_;

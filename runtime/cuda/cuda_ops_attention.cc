@@ -31,6 +31,18 @@ size_t CudaOps::paged_attention_workspace(const AttentionArgs& args) const {
                                    args.head_dim);
 }
 
+bool CudaOps::attention_writes_float8(int64_t head_dim, const ScoreTerm& term) const {
+  if (term.kind == ScoreTermKind::kDisentangled || head_dim > kMostFloat8HeadDim ||
+      head_dim % kFloat8Multiple != 0) {
+    return false;
+  }
+  AttentionParams params;
+  params.head_dim = static_cast<int32_t>(head_dim);
+  params.term = term;
+  return choose_algorithm(attention_, sm90_capable_, fits_hopper(params), term,
+                          static_cast<int>(head_dim)) == AttentionAlgorithm::kHopper;
+}
+
 void CudaOps::do_rotation(const RotationArgs& args) {
   const DeviceGuard guard(device_);
   launch_rotation(args, stream_);

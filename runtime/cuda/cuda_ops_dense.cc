@@ -9,11 +9,22 @@
 #include "cuda/gemm/gemm_few.h"
 #include "cuda/rows/gate.h"
 #include "cuda/rows/lora.h"
-#include "cuda/rows/norm.h"
 #include "cuda/rows/sparse_pool.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cuda {
+namespace {
+
+GemmParams params_of(const char* op, const LinearArgs& args, int sm_count) {
+  if (args.x.dtype == DType::kFloat8) {
+    return float8_params(op, args.x, args.x_scales, args.weight, args.activation, args.residual,
+                         args.out, 0, args.row_count, sm_count);
+  }
+  return gemm_params(op, args.x, args.weight, args.activation, args.residual, args.out,
+                     args.row_count, sm_count);
+}
+
+}  // namespace
 
 size_t CudaOps::feed_forward_workspace(const FeedForwardArgs& args) const {
   // The portable kernels write gate and up side by side, and then their product.
@@ -29,9 +40,8 @@ size_t CudaOps::sparse_pool_workspace(const SparsePoolArgs& args) const {
 
 void CudaOps::do_linear(const LinearArgs& args) {
   const DeviceGuard guard(device_);
-  gemm(gemm_params("linear", args.x, args.weight, args.activation, args.residual, args.out,
-                   args.row_count, sm_count_));
-  if (args.norm) norm_in_place(args.out, args.norm, args.row_count);
+  gemm(params_of("linear", args, sm_count_));
+  if (args.norm) norm_in_place(args.out, args.norm, args.quantized, args.row_count);
 }
 
 void CudaOps::do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads) {
@@ -40,8 +50,7 @@ void CudaOps::do_project_heads(const LinearArgs& args, const RotateHeadsArgs& he
     return do_rotate_heads(heads);
   }
   const DeviceGuard guard(device_);
-  GemmParams params = gemm_params("project_heads", args.x, args.weight, args.activation,
-                                  args.residual, args.out, args.row_count, sm_count_);
+  GemmParams params = params_of("project_heads", args, sm_count_);
   params.rotation.positions = static_cast<const float*>(heads.rotation.data);
   params.rotation.frequencies = heads.frequencies;
   params.rotation.dims = heads.dims;
@@ -88,6 +97,7 @@ void CudaOps::do_feed_forward(const FeedForwardArgs& args) {
   const DType dtype = args.x.dtype;
   const int64_t rows = args.x.rows();
   if (args.workspace == nullptr) throw InvalidArgument("feed_forward: workspace is missing");
+  if (dtype == DType::kFloat8) return feed_forward_float8(args);
   const bool fused = args.gated && gemm_kernels_ == GemmKernels::kSm90;
   TensorView intermediate(args.workspace, dtype, rows, args.up.out_features / (fused ? 2 : 1));
   GemmParams up = gemm_params("feed_forward", args.x, args.up,
@@ -104,7 +114,19 @@ void CudaOps::do_feed_forward(const FeedForwardArgs& args) {
   }
   gemm(gemm_params("feed_forward", intermediate, args.down, Activation::kNone, args.residual,
                    args.out, args.row_count, sm_count_));
-  if (args.norm) norm_in_place(args.out, args.norm, args.row_count);
+  if (args.norm) norm_in_place(args.out, args.norm, {}, args.row_count);
+}
+
+void CudaOps::feed_forward_float8(const FeedForwardArgs& args) {
+  const char* op = "feed_forward";
+  const TensorView inner(args.workspace, DType::kFloat8, args.x.rows(), args.down.in_features);
+  GemmParams up = float8_params(op, args.x, args.x_scales, args.up, args.activation, {}, inner,
+                                args.inner_scale, args.row_count, sm_count_);
+  up.gated = args.gated;
+  gemm(up);
+  gemm(float8_params(op, inner, {nullptr, args.inner_scale}, args.down, Activation::kNone,
+                     args.residual, args.out, 0, args.row_count, sm_count_));
+  if (args.norm) norm_in_place(args.out, args.norm, args.quantized, args.row_count);
 }
 
 void CudaOps::do_sparse_pool(const SparsePoolArgs& args) {
@@ -160,6 +182,7 @@ void CudaOps::pool_chunks(const SparsePoolArgs& args) {
 
 void CudaOps::gemm(const GemmParams& params) {
   if constexpr (kBuiltForSm90) {
+    if (params.float8) return launch_gemm_float8(params, stream_);
     if (gemm_kernels_ == GemmKernels::kSm90) {
       return is_few(params) ? launch_gemm_few(params, stream_) : launch_gemm_sm90(params, stream_);
     }
@@ -188,16 +211,6 @@ void CudaOps::add_lora(const char* op, const LoraArgs& args, const LoraRotation&
   }
   const DeviceGuard guard(device_);
   launch_add_lora(args, rotation, stream_);
-}
-
-void CudaOps::norm_in_place(const TensorView& rows, const NormWeight& weight,
-                            const int32_t* row_count) {
-  NormArgs args;
-  args.x = rows;
-  args.out = rows;
-  args.norm = weight;
-  args.row_count = row_count;
-  launch_norm(norm_params(args), stream_);
 }
 
 }  // namespace packhorse::cuda

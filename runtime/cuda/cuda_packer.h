@@ -1,9 +1,13 @@
 // Packs weights into the layout that the GEMMs of the CUDA backend read: [out_features,
-// in_features], contiguous, 16-bit.
+// in_features], contiguous, 16-bit; or in e4m3, followed by the scales of the rows.
 #pragma once
 
+#include <vector>
+
+#include "core/float8.h"
 #include "core/format.h"
 #include "cuda/cuda_context.h"
+#include "cuda/gemm/gemm.h"
 #include "cuda/rows/cast.h"
 #include "ops/linear_packer.h"
 #include "packhorse/error.h"
@@ -12,22 +16,38 @@ namespace packhorse::cuda {
 
 class CudaLinearPacker final : public LinearPacker {
  public:
-  /// `context` must outlive the object.
-  explicit CudaLinearPacker(CudaContext& context) : context_(context) {}
+  /// `context` must outlive the object. `float8`: whether the device has kernels for e4m3.
+  CudaLinearPacker(CudaContext& context, bool float8) : context_(context), float8_(float8) {}
 
   LinearFormat format(DType dtype) const override {
     if (dtype == DType::kFloat16 || dtype == DType::kBFloat16) {
       return {dtype, dtype, ScaleGranularity::kNone, {}};
     }
-    throw RuntimeError(concat("dtype ", name_of(dtype), " on ", name_of(context_.device()),
-                              ": CUDA runs float16 or bfloat16"));
+    if (dtype == DType::kFloat8 && float8_) {
+      return {DType::kFloat8, DType::kFloat16, ScaleGranularity::kOutputFeature, {}};
+    }
+    throw RuntimeError(concat("dtype ", name_of(dtype), " on ", name_of(context_.device()), ": ",
+                              dtype == DType::kFloat8
+                                  ? "float8 needs compute capability 9.0 (Hopper) and its own "
+                                    "kernels; this device runs float16 or bfloat16"
+                                  : "CUDA runs float16 or bfloat16, and float8 on Hopper"));
   }
   size_t bytes(int64_t in_features, int64_t out_features,
                const LinearFormat& format) const override {
+    if (format.weight == DType::kFloat8) {
+      return float8_scales_offset(in_features, out_features) +
+             static_cast<size_t>(out_features) * sizeof(float);
+    }
     return static_cast<size_t>(in_features * out_features) * size_of(format.weight);
   }
   void pack(const float* weight, int64_t in_features, int64_t out_features,
             const LinearFormat& format, void* packed) override {
+    if (format.weight == DType::kFloat8) {
+      std::vector<uint8_t> values(static_cast<size_t>(in_features * out_features));
+      std::vector<float> scales(static_cast<size_t>(out_features));
+      quantize_float8(weight, out_features, in_features, values.data(), scales.data());
+      return upload(values.data(), scales.data(), in_features, out_features, packed);
+    }
     const DeviceGuard guard(context_.index());
     auto* to = static_cast<unsigned char*>(packed);
     const size_t bytes = static_cast<size_t>(in_features * out_features) * sizeof(float);
@@ -39,12 +59,27 @@ class CudaLinearPacker final : public LinearPacker {
            to + offset / sizeof(float) * size_of(format.weight));
     });
   }
+  void pack_quantized(const int8_t* weight, const float* scales, int64_t in_features,
+                      int64_t out_features, const LinearFormat&, void* packed) override {
+    upload(weight, scales, in_features, out_features, packed);
+  }
   void pack_on_device(const TensorView& weight, const LinearFormat& format, void* packed) override {
+    if (format.weight == DType::kFloat8) {
+      throw InvalidArgument("float8 weights are quantised from host memory, found one on a device");
+    }
     const DeviceGuard guard(context_.index());
     cast(weight, format, packed);
   }
 
  private:
+  // A weight in e4m3 and its scales.
+  void upload(const void* values, const float* scales, int64_t in_features, int64_t out_features,
+              void* packed) {
+    auto* to = static_cast<unsigned char*>(packed);
+    context_.upload(to, values, static_cast<size_t>(in_features * out_features));
+    context_.upload(to + float8_scales_offset(in_features, out_features), scales,
+                    static_cast<size_t>(out_features) * sizeof(float));
+  }
   void cast(const TensorView& from, const LinearFormat& format, void* to) {
     CastArgs args;
     args.x = from;
@@ -53,6 +88,7 @@ class CudaLinearPacker final : public LinearPacker {
   }
 
   CudaContext& context_;
+  bool float8_;
 };
 
 }  // namespace packhorse::cuda

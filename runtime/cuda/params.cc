@@ -16,13 +16,14 @@ void check_compute(const char* op, DType dtype) {
 
 void check_vectors(const char* op, const char* name, const TensorView& view) {
   if (!view || view.columns() == 0) return;
-  if (view.columns() % kMultiple == 0 && view.row_stride % kMultiple == 0 &&
+  const int64_t multiple = view.dtype == DType::kFloat8 ? kFloat8Multiple : kMultiple;
+  if (view.columns() % multiple == 0 && view.row_stride % multiple == 0 &&
       reinterpret_cast<uintptr_t>(view.data) % 16 == 0) {
     return;
   }
   throw InvalidArgument(concat(op, ": ", name, " is ", view.describe(), " with rows ",
                                view.row_stride, " elements apart at address ", view.data,
-                               ": CUDA needs columns and strides that are multiples of ", kMultiple,
+                               ": CUDA needs columns and strides that are multiples of ", multiple,
                                " and an address that is one of 16"));
 }
 
@@ -34,10 +35,12 @@ int32_t to_int32(const char* op, const char* name, int64_t value) {
   return static_cast<int32_t>(value);
 }
 
-GemmParams gemm_params(const char* op, const TensorView& x, const LinearWeight& weight,
-                       Activation activation, const TensorView& residual, const TensorView& out,
-                       const int32_t* row_count, int sm_count) {
-  check_compute(op, x.dtype);
+namespace {
+
+// What layers of all dtypes have; the caller has checked the dtypes.
+GemmParams dense_params(const char* op, const TensorView& x, const LinearWeight& weight,
+                        Activation activation, const TensorView& residual, const TensorView& out,
+                        const int32_t* row_count, int sm_count) {
   check_vectors(op, "x", x);
   check_vectors(op, "residual", residual);
   check_vectors(op, "out", out);
@@ -54,9 +57,35 @@ GemmParams gemm_params(const char* op, const TensorView& x, const LinearWeight& 
   params.row_count = row_count;
   params.n = to_int32(op, "out_features", weight.out_features);
   params.k = to_int32(op, "in_features", weight.in_features);
-  params.dtype = x.dtype;
   params.activation = activation;
   params.sm_count = sm_count;
+  return params;
+}
+
+}  // namespace
+
+GemmParams gemm_params(const char* op, const TensorView& x, const LinearWeight& weight,
+                       Activation activation, const TensorView& residual, const TensorView& out,
+                       const int32_t* row_count, int sm_count) {
+  check_compute(op, x.dtype);
+  GemmParams params = dense_params(op, x, weight, activation, residual, out, row_count, sm_count);
+  params.dtype = x.dtype;
+  return params;
+}
+
+GemmParams float8_params(const char* op, const TensorView& x, const Float8Scales& x_scales,
+                         const LinearWeight& weight, Activation activation,
+                         const TensorView& residual, const TensorView& out, float out_scale,
+                         const int32_t* row_count, int sm_count) {
+  if (out.dtype != DType::kFloat8) check_compute(op, out.dtype);
+  GemmParams params = dense_params(op, x, weight, activation, residual, out, row_count, sm_count);
+  params.dtype = out.dtype;
+  const auto* packed = static_cast<const unsigned char*>(weight.data);
+  params.float8.column_scales = reinterpret_cast<const float*>(
+      packed + float8_scales_offset(weight.in_features, weight.out_features));
+  params.float8.row_scales = x_scales.rows;
+  params.float8.a_scale = x_scales.tensor;
+  if (out.dtype == DType::kFloat8) params.float8.out_factor = 1 / out_scale;
   return params;
 }
 
@@ -95,6 +124,7 @@ AttentionParams attention_params(const AttentionArgs& args, int sm_count) {
   params.mask = args.mask;
   params.term = args.term;
   params.dtype = args.q.dtype;
+  if (args.out.dtype == DType::kFloat8) params.out_factor = 1 / args.out_scale;
   params.sm_count = sm_count;
   return params;
 }

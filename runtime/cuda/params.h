@@ -14,7 +14,8 @@
 
 namespace packhorse::cuda {
 
-constexpr int64_t kMultiple = 8;  // elements of 16 bits in a 16-byte access
+constexpr int64_t kMultiple = 8;         // elements of 16 bits in a 16-byte access
+constexpr int64_t kFloat8Multiple = 16;  // and of kFloat8
 
 /// Checks that `dtype` is one that CUDA computes in.
 void check_compute(const char* op, DType dtype);
@@ -26,6 +27,12 @@ int32_t to_int32(const char* op, const char* name, int64_t value);
 GemmParams gemm_params(const char* op, const TensorView& x, const LinearWeight& weight,
                        Activation activation, const TensorView& residual, const TensorView& out,
                        const int32_t* row_count, int sm_count);
+/// Likewise of a layer in e4m3: x and the weight are kFloat8, `out` is 16-bit, or kFloat8 with the
+/// scale `out_scale`.
+GemmParams float8_params(const char* op, const TensorView& x, const Float8Scales& x_scales,
+                         const LinearWeight& weight, Activation activation,
+                         const TensorView& residual, const TensorView& out, float out_scale,
+                         const int32_t* row_count, int sm_count);
 /// The workspace is left null.
 AttentionParams attention_params(const AttentionArgs& args, int sm_count);
 /// Throws InvalidArgument where the device cannot append these.

@@ -28,24 +28,34 @@ inline auto tensor_map_encoder() {
   return encode;
 }
 
-/// Returns a map of a 16-bit matrix [rows, columns] whose rows are `stride` elements apart. Boxes
-/// are 16, 32 or 64 columns wide, and swizzled over that width. Reads past the matrix give zeros,
-/// and writes past it do nothing.
+/// Returns how a map names the elements of a dtype.
+inline CUtensorMapDataType map_dtype(DType dtype) {
+  return dtype == DType::kFloat8    ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+         : dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                    : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+}
+
+/// Returns the swizzle of boxes whose rows have `row_bytes` bytes: 32, 64 or 128.
+inline CUtensorMapSwizzle map_swizzle(int row_bytes) {
+  return row_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+         : row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                           : CU_TENSOR_MAP_SWIZZLE_32B;
+}
+
+/// Returns a map of a matrix [rows, columns] of 16-bit floats or kFloat8 whose rows are `stride`
+/// elements apart. Rows of a box are 32, 64 or 128 bytes long, and swizzled over that length. Reads
+/// past the matrix give zeros, and writes past it do nothing.
 inline CUtensorMap matrix_tensor_map(const void* data, DType dtype, int64_t rows, int64_t columns,
                                      int64_t stride, int box_rows, int box_columns) {
   const cuuint64_t extents[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(stride) * 2};
+  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(stride) * size_of(dtype)};
   const cuuint32_t box[2] = {static_cast<cuuint32_t>(box_columns),
                              static_cast<cuuint32_t>(box_rows)};
   const cuuint32_t steps[2] = {1, 1};
   CUtensorMap map;
   const CUresult result = tensor_map_encoder()(
-      &map,
-      dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-      2, const_cast<void*>(data), extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      box_columns == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
-      : box_columns == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
-                          : CU_TENSOR_MAP_SWIZZLE_32B,
+      &map, map_dtype(dtype), 2, const_cast<void*>(data), extents, strides, box, steps,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, map_swizzle(static_cast<int>(size_of(dtype)) * box_columns),
       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw RuntimeError(concat("cuTensorMapEncodeTiled failed with ", static_cast<int>(result),

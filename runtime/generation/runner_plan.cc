@@ -95,6 +95,11 @@ PlannedRunner plan_model(const std::string& spec_json, const GenerationOptions& 
       .model = open_model(spec_json, session_options(options)), .shape = {}, .plan = {}};
   LoadedModel& model = planned.model;
   check_spec(model.spec, options);
+  if (model.precision.layers.weight == DType::kFloat8) {
+    throw InvalidArgument(
+        "dtype float8 is for models that encode; load this model, which generates, as float16 or "
+        "bfloat16");
+  }
   model.precision.decoder = model.precision.layers;
   count_memory(model, [&](const ModelWeights& weights, Arena& arena) {
     planned.shape =

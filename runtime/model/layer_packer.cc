@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "core/float8.h"
 #include "core/float_convert.h"
 #include "core/format.h"
 #include "model/grouped_parts.h"
@@ -96,6 +97,15 @@ NormWeight LayerPacker::norm(const std::string& name, int64_t size) {
   return result;
 }
 
+NormedRows LayerPacker::normed_rows(const std::string& name, int64_t size) const {
+  NormedRows rows;
+  rows.gamma = reader_->read_vector(name + ".weight", size);
+  for (float& value : rows.gamma) value += norm_.gamma_offset;
+  if (norm_.bias) rows.beta = reader_->read_vector(name + ".bias", size);
+  rows.beta.resize(static_cast<size_t>(size));
+  return rows;
+}
+
 NormWeight LayerPacker::head_norm(const std::string& name, const Spread& spread) {
   NormWeight result;
   result.kind = NormKind::kRms;
@@ -151,7 +161,9 @@ LinearWeight LayerPacker::gathering(const std::string& name, const Spread& colum
 }
 
 int64_t LayerPacker::width(int64_t columns) const {
-  return round_up(columns, backend_.ops->width_multiple());
+  // Rows of e4m3 must have whole 16-byte chunks.
+  const int64_t float8 = precision_.layers.weight == DType::kFloat8 ? 16 : 1;
+  return round_up(columns, std::max(float8, backend_.ops->width_multiple()));
 }
 
 int64_t LayerPacker::padded(int64_t features) const {
@@ -173,16 +185,18 @@ LinearWeight LayerPacker::take_linear(const std::string& name, int64_t out_featu
 
 LinearWeight LayerPacker::linear(const std::string& name, const std::vector<Part>& parts,
                                  int64_t out_features, const Spread& columns, int64_t in_features,
-                                 const LinearFormat& asked, const std::vector<FusedTensor>& fused) {
+                                 const LinearFormat& asked, const std::vector<FusedTensor>& fused,
+                                 const WeightSeen& seen) {
   const LinearFormat format = format_of(parts, columns, in_features, asked);
   void* packed = nullptr;
   LinearWeight result = take_linear(name, out_features, in_features, format, packed);
   if (reader_ != nullptr && format.groups) {
     pack_groups(result, format, parts, columns, fused, packed);
   } else if (reader_ != nullptr) {
-    pack(result, format, parts, columns, fused, packed);
+    pack(result, format, parts, columns, fused, seen != nullptr, packed);
   }
   if (std::none_of(parts.begin(), parts.end(), [](const Part& part) { return part.bias; })) {
+    if (reader_ != nullptr && seen) seen(staging_.data(), nullptr);
     return result;
   }
   std::vector<float> values(static_cast<size_t>(out_features));
@@ -191,6 +205,7 @@ LinearWeight LayerPacker::linear(const std::string& name, const std::vector<Part
     place_vector(locate(part, parts, fused, ".bias"), part.rows, values.data());
   }
   result.bias = constants(name + ".bias", values);
+  if (reader_ != nullptr && seen) seen(staging_.data(), values.data());
   return result;
 }
 
@@ -236,13 +251,13 @@ void LayerPacker::pack_groups(const LinearWeight& weight, const LinearFormat& fo
 
 void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
                        const std::vector<Part>& parts, const Spread& columns,
-                       const std::vector<FusedTensor>& fused, void* packed) {
+                       const std::vector<FusedTensor>& fused, bool keep, void* packed) {
   const int64_t in_features = weight.in_features;
   const int64_t out_features = weight.out_features;
   const Location first = locate(parts.front(), parts, fused, ".weight");
-  const bool quantized = format.quantized() && reader_->is_quantized(first.name);
+  const bool quantized = format.quantized() && reader_->has_dtype(first.name, format.weight);
   const Spread& rows = parts.front().rows;
-  if (!quantized && !first.transposed && first.slices == 0 && first.rows == out_features &&
+  if (!keep && !quantized && !first.transposed && first.slices == 0 && first.rows == out_features &&
       rows.extent == out_features && rows.paired == 0 && columns.extent == in_features &&
       pack_in_place(weight, format, first.name, packed)) {
     return;
@@ -259,9 +274,9 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
                        columns, in_features, staging_.data());
       continue;
     }
-    const TensorView source = quantized
-                                  ? reader_->require_quantized(from.name, from.rows, columns.extent)
-                                  : require(from, columns.extent);
+    const TensorView source =
+        quantized ? reader_->require_quantized(from.name, format.weight, from.rows, columns.extent)
+                  : require(from, columns.extent);
     place(source, from, part.rows, columns, in_features, staging_.data());
   }
   if (!quantized) {
@@ -272,9 +287,16 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
   for (const Part& part : parts) {
     place_vector(locate(part, parts, fused, ".weight_scale"), part.rows, scales.data());
   }
-  const std::vector<int8_t> values(staging_.begin(), staging_.end());
+  std::vector<int8_t> values(staging_.size());
+  const bool float8 = format.weight == DType::kFloat8;
+  std::transform(staging_.begin(), staging_.end(), values.begin(), [&](float value) {
+    return static_cast<int8_t>(float8 ? float32_to_float8(value) : value);
+  });
   backend_.packer->pack_quantized(values.data(), scales.data(), in_features, out_features, format,
                                   packed);
+  for (size_t i = 0; keep && i < staging_.size(); ++i) {
+    staging_[i] *= scales[i / static_cast<size_t>(in_features)];
+  }
 }
 
 bool LayerPacker::pack_in_place(const LinearWeight& weight, const LinearFormat& format,

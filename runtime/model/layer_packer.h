@@ -58,6 +58,16 @@ struct FusedTensor {
   bool by_head = false;
 };
 
+/// The rows gamma * z + beta that a norm gives, as far as its weights say.
+struct NormedRows {
+  std::vector<float> gamma;
+  std::vector<float> beta;  // of the same size
+};
+
+/// Is shown the weight of a layer as it is packed, [out_features, in_features], and its biases, or
+/// null if it has none.
+using WeightSeen = std::function<void(const float* weight, const float* bias)>;
+
 /// Every method takes memory from the arena. Without a reader that is all it does, so that the
 /// memory plan cannot differ from the load. Methods throw as TensorReader does, and InvalidArgument
 /// naming the tensor if the dtype is float16 and a number is beyond its range.
@@ -85,14 +95,16 @@ class LayerPacker {
   }
 
   NormWeight norm(const std::string& name, int64_t size);
+  /// The weights of a norm of the source in host memory. Needs a reader.
+  NormedRows normed_rows(const std::string& name, int64_t size) const;
   /// The RMS norm of a head, whose elements are placed as rows are.
   NormWeight head_norm(const std::string& name, const Spread& spread);
   /// A dense layer that consists of several parts. The source may hold each part as a tensor of its
   /// own, or all of them in one of the tensors `fused`, and each matrix transposed, under a name
-  /// that ends in ".weight_transposed".
+  /// that ends in ".weight_transposed". `seen`, if there is one, is called where weights are read.
   LinearWeight linear(const std::string& name, const std::vector<Part>& parts, int64_t out_features,
                       const Spread& columns, int64_t in_features, const LinearFormat& format,
-                      const std::vector<FusedTensor>& fused = {});
+                      const std::vector<FusedTensor>& fused = {}, const WeightSeen& seen = {});
   /// A dense layer of the source between hidden states, both padded to their `width`, in the format
   /// Precision::rest.
   LinearWeight dense(const std::string& name, int64_t out_features, int64_t in_features,
@@ -162,9 +174,9 @@ class LayerPacker {
   // Takes memory from the arena for a layer of these sizes.
   LinearWeight take_linear(const std::string& name, int64_t out_features, int64_t in_features,
                            const LinearFormat& format, void*& packed);
-  // Assembles the parts in staging_ and packs them.
+  // Assembles the parts in staging_ and packs them. With `keep` staging_ holds the weight then.
   void pack(const LinearWeight& weight, const LinearFormat& format, const std::vector<Part>& parts,
-            const Spread& columns, const std::vector<FusedTensor>& fused, void* packed);
+            const Spread& columns, const std::vector<FusedTensor>& fused, bool keep, void* packed);
   // The format of a layer: that of its parts together, where the model has them in groups, else
   // `format`.
   LinearFormat format_of(const std::vector<Part>& parts, const Spread& columns, int64_t in_features,

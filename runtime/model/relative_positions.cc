@@ -49,10 +49,13 @@ TensorView RelativePositions::project(const std::string& name, const Part& part)
   if (packer_.reader() == nullptr) return result;
   DeviceContext& device = *packer_.backend().device;
   Ops& ops = *packer_.backend().ops;
+  // They are multiplied here, once, in the dtype of the table.
+  const Precision& precision = packer_.precision();
+  const bool float8 = precision.layers.weight == DType::kFloat8;
   const auto lay_out = [&](Arena& own, const TensorReader* reader) {
     return packer_.over(own, reader)
         .linear(part.name, {part}, columns, whole(spec_.hidden_size),
-                packer_.width(spec_.hidden_size), packer_.precision().layers);
+                packer_.width(spec_.hidden_size), float8 ? precision.rest : precision.layers);
   };
   Arena counting(std::nullopt);
   lay_out(counting, nullptr);

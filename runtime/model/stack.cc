@@ -38,6 +38,8 @@ void Stack::run(const TokenBatch& tokens, KeySource& keys, void (*before_layer)(
                      .batch = batch,
                      .out = buffers_.neighbours.first_rows(batch.num_tokens)});
   }
+  // In post-norm models the norm at the end of a block makes the input of the next in e4m3, too.
+  if (weights_.float8() && !spec_.pre_norm()) quantize({}, batch);
   for (size_t i = 0; i < spec_.layer_weights.size(); ++i) {
     if (before_layer != nullptr) before_layer();
     const LayerWeights& layer = weights_.layers[static_cast<size_t>(spec_.layer_weights[i])];
@@ -65,13 +67,36 @@ void Stack::rotate(const TokenBatch& tokens, const float* frequencies,
                  .out = out.first_rows(tokens.batch.num_tokens)});
 }
 
-// Returns the input of a block: the hidden state, or in pre-norm models its norm.
+// Writes the hidden state, or its norm if there is one, in e4m3 alone.
+void Stack::quantize(const NormWeight& norm, const BatchView& batch) const {
+  NormArgs args;
+  args.x = buffers_.hidden.first_rows(batch.num_tokens);
+  args.norm = norm;
+  args.row_count = batch.counts;
+  args.quantized = quantized_of(buffers_, batch.num_tokens);
+  ops_.norm(args);
+}
+
+// Returns the input of a block: the hidden state, or in pre-norm models its norm; either in e4m3 if
+// that is what the block reads.
 TensorView Stack::block_input(const NormWeight& norm, const BatchView& batch) const {
   const TensorView hidden = buffers_.hidden.first_rows(batch.num_tokens);
+  if (weights_.float8()) {
+    if (spec_.pre_norm()) quantize(norm, batch);
+    return buffers_.quantized.values.first_rows(batch.num_tokens);
+  }
   if (!spec_.pre_norm() || !norm) return hidden;
   const TensorView normed = buffers_.normed.first_rows(batch.num_tokens);
   ops_.norm({.x = hidden, .norm = norm, .out = normed, .row_count = batch.counts});
   return normed;
+}
+
+// Sets the norm at the end of a block, whose result is also quantised if a block that follows reads
+// it in e4m3.
+template <class Args>
+void Stack::set_norm(Args& args, const NormWeight& norm, bool read) const {
+  args.norm = norm;
+  if (read && weights_.float8()) args.quantized = quantized_of(buffers_, args.x.rows());
 }
 
 // context = attention(qkv(hidden)), or of a norm of hidden
@@ -94,6 +119,7 @@ void Stack::attend(const LayerWeights& layer, size_t index, const BatchView& bat
   args.term.position_queries = layer.attention.position_queries;
   // A quantised layer rounds the output of attention anyway.
   args.rounded = layer.attention.output.dtype == DType::kInt8;
+  args.out_scale = layer.attention.context_scale;
   ops_.attention(args);
 }
 
@@ -101,7 +127,7 @@ void Stack::attend(const LayerWeights& layer, size_t index, const BatchView& bat
 // hidden + norm(output(context))
 void Stack::add_attention(const LayerWeights& layer, size_t index, const BatchView& batch) const {
   LinearArgs output = output_of(spec_, layer, buffers_, batch.num_tokens);
-  if (!spec_.pre_norm()) output.norm = layer.attention_norm;
+  if (!spec_.pre_norm()) set_norm(output, layer.attention_norm, true);
   output.row_count = batch.counts;
   run_linear(LoraTarget::kOutput, index, output);
   add_normed(layer.attention_output_norm, batch);
@@ -220,7 +246,10 @@ void Stack::compress_heads(const LayerWeights& layer, size_t index, const BatchV
 }
 
 TensorView Stack::feed_forward_input(const LayerWeights& layer, const BatchView& batch) const {
-  if (spec_.shared_norm) return buffers_.normed.first_rows(batch.num_tokens);
+  if (spec_.shared_norm) {
+    const bool float8 = weights_.float8();
+    return (float8 ? buffers_.quantized.values : buffers_.normed).first_rows(batch.num_tokens);
+  }
   return block_input(layer.feed_forward_norm, batch);
 }
 
@@ -232,7 +261,9 @@ void Stack::add_feed_forward(const LayerWeights& layer, size_t index, const Tens
   }
   FeedForwardArgs args = feed_forward_of(spec_, layer, buffers_, batch.num_tokens);
   args.x = input;
-  if (!spec_.pre_norm()) args.norm = layer.feed_forward_norm;
+  const bool last = index + 1 == spec_.layer_weights.size();
+  const bool convolved = index == 0 && weights_.convolution;
+  if (!spec_.pre_norm()) set_norm(args, layer.feed_forward_norm, !last && !convolved);
   args.row_count = batch.counts;
   if (adapts(LoraTarget::kUp) || adapts(LoraTarget::kDown)) {
     run_adapted_feed_forward(index, args);
@@ -268,7 +299,7 @@ void Stack::run_adapted_feed_forward(size_t index, const FeedForwardArgs& args) 
 void Stack::convolve(const BatchView& batch) const {
   LinearArgs args = convolution_of(weights_, buffers_, batch.num_tokens);
   args.activation = spec_.convolution.activation;
-  args.norm = weights_.convolution_norm;
+  set_norm(args, weights_.convolution_norm, spec_.layer_weights.size() > 1);
   args.row_count = batch.counts;
   ops_.linear(args);
 }

@@ -25,7 +25,10 @@ class Stack {
 
  private:
   void rotate(const TokenBatch& tokens, const float* frequencies, const TensorView& out) const;
+  void quantize(const NormWeight& norm, const BatchView& batch) const;
   TensorView block_input(const NormWeight& norm, const BatchView& batch) const;
+  template <class Args>
+  void set_norm(Args& args, const NormWeight& norm, bool read) const;
   void attend(const LayerWeights& layer, size_t index, const BatchView& batch,
               KeySource& keys) const;
   void project_heads(const LayerWeights& layer, size_t index, const AttentionArgs& attention) const;

@@ -17,11 +17,26 @@ void set_result(Args& args, const StackSpec& spec, const LayerBuffers& buffers, 
   args.out = apart ? buffers.normed.first_rows(rows) : hidden;
 }
 
+// Sets the input of a block's first layer, which the caller may replace if it is not kFloat8.
+template <class Args>
+void set_input(Args& args, const LinearWeight& weight, const LayerBuffers& buffers, int64_t rows) {
+  if (weight.dtype == DType::kFloat8) {
+    args.x = buffers.quantized.values.first_rows(rows);
+    args.x_scales.rows = buffers.quantized.scales;
+  } else {
+    args.x = buffers.hidden.first_rows(rows);
+  }
+}
+
 }  // namespace
+
+Float8Rows quantized_of(const LayerBuffers& buffers, int64_t rows) {
+  return {buffers.quantized.values.first_rows(rows), buffers.quantized.scales};
+}
 
 LinearArgs projection_of(const LayerWeights& layer, const LayerBuffers& buffers, int64_t rows) {
   LinearArgs args;
-  args.x = buffers.hidden.first_rows(rows);
+  set_input(args, layer.attention.qkv, buffers, rows);
   args.weight = layer.attention.qkv;
   args.out = (buffers.latents ? buffers.latents : buffers.qkv).first_rows(rows);
   args.workspace = buffers.linear_workspace;
@@ -44,6 +59,7 @@ LinearArgs output_of(const StackSpec& spec, const LayerWeights& layer, const Lay
                      int64_t rows) {
   LinearArgs args;
   args.x = buffers.context.first_rows(rows);
+  args.x_scales.tensor = layer.attention.context_scale;
   args.weight = layer.attention.output;
   args.workspace = buffers.linear_workspace;
   set_result(args, spec, buffers, rows);
@@ -53,7 +69,8 @@ LinearArgs output_of(const StackSpec& spec, const LayerWeights& layer, const Lay
 FeedForwardArgs feed_forward_of(const StackSpec& spec, const LayerWeights& layer,
                                 const LayerBuffers& buffers, int64_t rows) {
   FeedForwardArgs args;
-  args.x = buffers.hidden.first_rows(rows);
+  set_input(args, layer.feed_forward.up, buffers, rows);
+  args.inner_scale = layer.feed_forward.inner_scale;
   args.up = layer.feed_forward.up;
   args.down = layer.feed_forward.down;
   args.activation = spec.feed_forward.activation;

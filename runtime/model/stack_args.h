@@ -14,6 +14,8 @@
 
 namespace packhorse {
 
+/// Where norms put the first `rows` rows for layers that are kFloat8.
+Float8Rows quantized_of(const LayerBuffers& buffers, int64_t rows);
 LinearArgs projection_of(const LayerWeights& layer, const LayerBuffers& buffers, int64_t rows);
 ConvolveHeadsArgs compression_of(const AttentionSpec& spec, const LayerWeights& layer,
                                  const LayerBuffers& buffers, const BatchView& batch,

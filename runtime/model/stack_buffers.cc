@@ -21,6 +21,12 @@ LayerBuffers take_layer_buffers(const Spec& spec, const StackWeights& weights,
   if (spec.stack.pre_norm()) {
     buffers.normed = arena.take_matrix("normed", tokens, weights.width, dtype);
   }
+  if (weights.float8()) {
+    buffers.quantized.values =
+        arena.take_matrix("quantized", tokens, weights.width, DType::kFloat8);
+    buffers.quantized.scales =
+        arena.take_array<float>("quantized_scales", static_cast<size_t>(tokens));
+  }
   const auto take_rotation = [&](const char* name) {
     return arena.take_matrix(name, tokens, ops.rotation_columns(attention.rope->dims),
                              DType::kFloat32);
@@ -57,8 +63,10 @@ void take_block_buffers(const Spec& spec, const StackWeights& weights, const Cap
       buffers.latents =
           arena.take_matrix("latents", tokens, layer.attention.qkv.out_features, dtype);
     }
+    const LinearWeight& output = layer.attention.output;
+    const bool float8 = output.dtype == DType::kFloat8;
     buffers.context =
-        arena.take_matrix("context", tokens, layer.attention.output.in_features, dtype);
+        arena.take_matrix("context", tokens, output.in_features, float8 ? DType::kFloat8 : dtype);
     BatchView batch;
     batch.num_tokens = tokens;
     batch.num_sequences = capacity.max_sequences;

@@ -23,6 +23,7 @@ struct AdaptedBuffers {
 struct LayerBuffers {
   TensorView hidden;          // [T, E]
   TensorView normed;          // [T, E] normalised input of a pre-norm block
+  Float8Rows quantized;       // [T, E] input of a block whose first layer is kFloat8
   TensorView rotation;        // [T, Ops::rotation_columns] float32
   TensorView local_rotation;  // the same for layers with a window
   /// [T, width * E], the input of the convolution; kept until the first layer is done.

@@ -72,8 +72,8 @@ DenseLayout StackLayouts::output(int64_t index) const {
 
 int64_t StackLayouts::padded_inner() const {
   const FeedForwardSpec& spec = spec_.stack.feed_forward;
-  const int64_t multiple = spec.gated ? kGateBlock : packer_.backend().ops->width_multiple();
-  return (spec.size + multiple - 1) / multiple * multiple;
+  if (!spec.gated) return packer_.width(spec.size);
+  return (spec.size + kGateBlock - 1) / kGateBlock * kGateBlock;
 }
 
 DenseLayout StackLayouts::up(int64_t index) const {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/format.h"
+#include "model/float8_layers.h"
 #include "model/positions.h"
 #include "model/relative_positions.h"
 #include "model/stack_layouts.h"
@@ -14,7 +15,11 @@ namespace {
 class StackBuilder {
  public:
   StackBuilder(const Spec& spec, LayerPacker& packer)
-      : spec_(spec), attention_(spec.stack.attention), packer_(packer), layouts_(spec, packer) {}
+      : spec_(spec),
+        attention_(spec.stack.attention),
+        packer_(packer),
+        layouts_(spec, packer),
+        float8_(spec, packer) {}
 
   StackWeights build() {
     StackWeights weights;
@@ -75,16 +80,16 @@ class StackBuilder {
     }
   }
 
-  LinearWeight linear(const DenseLayout& layout) {
+  LinearWeight linear(const DenseLayout& layout, const LinearFormat& format,
+                      const WeightSeen& seen = {}) {
     return packer_.linear(layout.name, layout.parts, layout.out_features, layout.columns,
-                          layout.in_features, packer_.precision().layers, layout.fused);
+                          layout.in_features, format, layout.fused, seen);
   }
 
   void build_attention(LayerWeights& layer, int64_t index) {
     AttentionWeights& weights = layer.attention;
     const std::string name = concat("layers.", index, ".attention.");
-    weights.qkv = linear(layouts_.qkv(index));
-    weights.output = linear(layouts_.output(index));
+    build_projections(weights, index);
     build_relative_positions(weights, name);
     if (attention_.compression) {
       weights.convolutions = build_head_convolutions(attention_, layouts_, name, packer_);
@@ -102,6 +107,23 @@ class StackBuilder {
       weights.query_norm = packer_.head_norm(name + "query_norm", head);
       weights.key_norm = packer_.head_norm(name + "key_norm", head);
     }
+  }
+
+  void build_projections(AttentionWeights& weights, int64_t index) {
+    const LinearFormat output = float8_.output();
+    const DenseLayout qkv = layouts_.qkv(index);
+    WeightSeen seen;
+    if (output.weight == DType::kFloat8) {
+      seen = [&](const float* weight, const float* bias) {
+        const int64_t rows = attention_.num_kv_heads * layouts_.head_dim();
+        const int64_t first = qkv.out_features - rows;
+        weights.context_scale =
+            float8_.attention_scale(index, weight + first * qkv.in_features, rows, qkv.in_features,
+                                    bias == nullptr ? nullptr : bias + first);
+      };
+    }
+    weights.qkv = linear(qkv, packer_.precision().layers, seen);
+    weights.output = linear(layouts_.output(index), output);
   }
 
   void build_relative_positions(AttentionWeights& weights, const std::string& name) {
@@ -134,8 +156,7 @@ class StackBuilder {
     if (spec_.stack.feed_forward.mixture) {
       layer.mixture = build_mixture(spec_, index, layouts_, packer_);
     } else {
-      layer.feed_forward.up = linear(layouts_.up(index));
-      layer.feed_forward.down = linear(layouts_.down(index));
+      build_dense_block(layer.feed_forward, index);
     }
     if (!spec_.stack.shared_norm) {
       layer.feed_forward_norm = packer_.norm(name + "norm", spec_.hidden_size);
@@ -145,10 +166,25 @@ class StackBuilder {
     }
   }
 
+  void build_dense_block(FeedForwardWeights& weights, int64_t index) {
+    const LinearFormat format = packer_.precision().layers;
+    const DenseLayout up = layouts_.up(index);
+    WeightSeen seen;
+    if (format.weight == DType::kFloat8) {
+      seen = [&](const float* weight, const float* bias) {
+        weights.inner_scale =
+            float8_.inner_scale(index, weight, up.out_features, up.in_features, bias);
+      };
+    }
+    weights.up = linear(up, format, seen);
+    weights.down = linear(layouts_.down(index), format);
+  }
+
   const Spec& spec_;
   const AttentionSpec& attention_;
   LayerPacker& packer_;
   const StackLayouts layouts_;
+  const Float8Layers float8_;
   std::unique_ptr<RelativePositions> relative_;
 };
 

@@ -21,11 +21,13 @@ struct AttentionWeights {
   std::optional<HeadConvolutions> convolutions;  // of compressed attention
   TensorView position_keys;  // [num_relative, H d], computed at load for disentangled attention
   TensorView position_queries;
+  float context_scale = 0;  // AttentionArgs::out_scale, where `output` is kFloat8
 };
 
 struct FeedForwardWeights {
   LinearWeight up;  // includes the gate if the spec has one, see FeedForwardArgs
   LinearWeight down;
+  float inner_scale = 0;  // FeedForwardArgs::inner_scale, where both are kFloat8
 };
 
 /// As AddScaledArgs has them; null where residuals are not scaled.
@@ -49,6 +51,11 @@ struct LayerWeights {
 };
 
 struct StackWeights {
+  /// Whether the first layers of blocks are kFloat8, and so take Float8Rows.
+  bool float8() const {
+    return !layers.empty() && layers.front().attention.qkv.dtype == DType::kFloat8;
+  }
+
   std::vector<LayerWeights> layers;  // one for each set of weights, see StackSpec::layer_weights
   int64_t width = 0;                 // columns of the hidden state, as stored
   int64_t head_dim = 0;              // as stored, padded with zeros to what the device needs

@@ -26,9 +26,10 @@ TensorView TensorReader::require(const std::string& name, int64_t rows, int64_t 
       tensor.rank == rank && std::equal(tensor.shape, tensor.shape + rank, shape.begin());
   const bool is_float = tensor.dtype == DType::kFloat32 || tensor.dtype == DType::kFloat16 ||
                         tensor.dtype == DType::kBFloat16;
-  if (tensor.dtype == DType::kInt8) {
+  if (tensor.dtype == DType::kInt8 || tensor.dtype == DType::kFloat8) {
     throw InvalidArgument(concat("weights: tensor '", name, "' is ", tensor.describe(),
-                                 ", quantised; load this model with dtype int8"));
+                                 ", quantised; load this model with dtype ",
+                                 name_of(tensor.dtype)));
   }
   if (!same_shape || !is_float) {
     throw InvalidArgument(concat("weights: tensor '", name, "' is ", tensor.describe(),
@@ -37,16 +38,16 @@ TensorView TensorReader::require(const std::string& name, int64_t rows, int64_t 
   return tensor;
 }
 
-TensorView TensorReader::require_quantized(const std::string& name, int64_t rows,
+TensorView TensorReader::require_quantized(const std::string& name, DType dtype, int64_t rows,
                                            int64_t columns) const {
   const TensorView tensor = source_.find(name);
   if (tensor.rank == 2 && tensor.shape[0] == rows && tensor.shape[1] == columns &&
-      tensor.dtype == DType::kInt8) {
+      tensor.dtype == dtype) {
     return tensor;
   }
-  throw InvalidArgument(concat("weights: tensor '", name, "' is ",
-                               tensor.rank == 0 ? "missing" : tensor.describe(), ", expected int8[",
-                               rows, ", ", columns, "], as others of its layer are"));
+  throw InvalidArgument(concat(
+      "weights: tensor '", name, "' is ", tensor.rank == 0 ? "missing" : tensor.describe(),
+      ", expected ", name_of(dtype), "[", rows, ", ", columns, "], as others of its layer are"));
 }
 
 void TensorReader::read_rows(const std::string& name, const TensorView& tensor, int64_t begin,

@@ -22,13 +22,15 @@ class TensorReader {
   /// otherwise [rows, columns, depth].
   TensorView require(const std::string& name, int64_t rows, int64_t columns,
                      int64_t depth = 0) const;
-  /// Returns the int8 matrix called `name`. Throws InvalidArgument unless it exists and is [rows,
-  /// columns].
-  TensorView require_quantized(const std::string& name, int64_t rows, int64_t columns) const;
+  /// Returns the matrix called `name` of weights that are quantised to `dtype`. Throws
+  /// InvalidArgument unless it exists and is [rows, columns].
+  TensorView require_quantized(const std::string& name, DType dtype, int64_t rows,
+                               int64_t columns) const;
 
-  /// Whether the tensor exists and is quantised (int8).
-  bool is_quantized(const std::string& name) const {
-    return source_.find(name).dtype == DType::kInt8;
+  /// Whether the tensor exists and has this dtype.
+  bool has_dtype(const std::string& name, DType dtype) const {
+    const TensorView tensor = source_.find(name);
+    return tensor.rank != 0 && tensor.dtype == dtype;
   }
 
   /// Writes rows [begin, begin + count) of `tensor` to `to` as float32, then releases their pages.

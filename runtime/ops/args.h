@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "ops/activation.h"
+#include "ops/float8_args.h"
 #include "ops/kv_pages.h"
 #include "ops/weight_groups.h"
 #include "packhorse/types.h"
@@ -36,7 +37,8 @@ enum class Pooling : uint8_t { kCls, kMean, kMax, kLast, kMeanSqrt, kWeightedMea
 struct LinearWeight {
   int64_t in_features = 0;
   int64_t out_features = 0;
-  DType dtype = DType::kFloat32;  // LinearFormat::weight; the input has LinearFormat::compute
+  /// LinearFormat::weight. The input has LinearFormat::compute, or is kFloat8 as the weight is.
+  DType dtype = DType::kFloat32;
   const void* data = nullptr;
   const float* bias = nullptr;  // [out_features] or null
   WeightGroups groups = {};     // LinearFormat::groups
@@ -82,6 +84,8 @@ struct LinearArgs {
   TensorView out;                      // [rows, out_features]
   const int32_t* row_count = nullptr;  // [1] exact number of rows, in device memory, or null
   void* workspace = nullptr;           // Ops::linear_workspace bytes
+  Float8Scales x_scales;  // of x, if it is kFloat8; `out` has then LinearFormat::compute
+  Float8Rows quantized;   // what the norm gives, beside `out`; or empty
 };
 
 /// out = norm(residual + down(activation(up(x)))), or with `gated` out = norm(residual +
@@ -100,6 +104,11 @@ struct FeedForwardArgs {
   TensorView out;       // [rows, E]; may be x and residual
   const int32_t* row_count = nullptr;
   void* workspace = nullptr;  // Ops::feed_forward_workspace bytes
+  Float8Scales x_scales;      // of x, if it is kFloat8, as both weights are then
+  /// The scale of the [rows, intermediate] tensor in e4m3. Numbers beyond kFloat8Most times this
+  /// are limited to that.
+  float inner_scale = 0;
+  Float8Rows quantized;  // what the norm gives, beside `out`; or empty
 };
 
 /// Row t of `out` is the rows x[t - width / 2] to x[t + width / 2] one after the other, with zeros
@@ -196,6 +205,7 @@ struct AttentionArgs {
   KvPages pages;
   float soft_cap = 0;         // if not 0, a scaled score s becomes soft_cap * tanh(s / soft_cap)
   bool rounded = false;       // whether float32 inputs may be rounded to bfloat16
+  float out_scale = 0;        // of `out`, if it is kFloat8; larger numbers are limited
   void* workspace = nullptr;  // Ops::attention_workspace bytes
 };
 
@@ -218,7 +228,8 @@ inline AppendKvArgs appended(const AttentionArgs& args) {
 }
 
 /// out = norm(x + residual) + added. `residual` and `added` are optional; both and `out` may be the
-/// same memory as x.
+/// same memory as x. With `quantized` there is no residual and nothing is added; without a norm the
+/// rows are quantised as they are, and `out` may be empty.
 struct NormArgs {
   TensorView x;  // [rows, E]
   TensorView residual = {};
@@ -226,6 +237,7 @@ struct NormArgs {
   TensorView out;  // [rows, E]
   TensorView added = {};
   const int32_t* row_count = nullptr;
+  Float8Rows quantized = {};
 };
 
 /// out[b] is the pool over the rows of sequence b, divided by its Euclidean norm if `normalize` is

@@ -59,6 +59,26 @@ void check_result(const char* op, const TensorView& residual, const TensorView& 
   }
 }
 
+DType check_dense_input(const char* op, const TensorView& x, const Float8Scales& scales,
+                        const TensorView& out) {
+  if (x.dtype != DType::kFloat8) {
+    check_compute_dtype(op, "x", x);
+    return x.dtype;
+  }
+  if (scales.rows == nullptr && !(scales.tensor > 0)) fail(op, "x is float8 and has no scales");
+  check_compute_dtype(op, "out", out);
+  return out.dtype;
+}
+
+void check_quantized(const char* op, const Float8Rows& quantized, int64_t rows, int64_t columns,
+                     bool possible) {
+  if (!quantized) return;
+  if (!possible) fail(op, "quantized is asked for, and there is nothing that it could be of");
+  check_matrix(op, "quantized", quantized.values, rows, columns);
+  check_dtype_is(op, "quantized", quantized.values, DType::kFloat8);
+  if (quantized.scales == nullptr && rows > 0) fail(op, "quantized has no scales");
+}
+
 void check_heads(const char* op, int64_t num_heads, int64_t num_kv_heads) {
   if (num_heads > 0 && num_kv_heads > 0 && num_heads % num_kv_heads == 0) return;
   fail(op, concat("num_heads ", num_heads, " is not a multiple of num_kv_heads ", num_kv_heads));

@@ -27,6 +27,16 @@ void check_weight(const char* op, const char* name, const LinearWeight& weight, 
 void check_result(const char* op, const TensorView& residual, const TensorView& out, int64_t rows,
                   int64_t columns, DType dtype);
 
+/// Checks the dtype of an input of dense layers: one that is computed in, or kFloat8 with `scales`.
+/// Returns the dtype that residual and result have to have: that of `out` if x is kFloat8.
+DType check_dense_input(const char* op, const TensorView& x, const Float8Scales& scales,
+                        const TensorView& out);
+
+/// Checks rows in e4m3 that are asked for beside `rows` rows of `columns`; `possible` says whether
+/// the operator has them here.
+void check_quantized(const char* op, const Float8Rows& quantized, int64_t rows, int64_t columns,
+                     bool possible);
+
 void check_heads(const char* op, int64_t num_heads, int64_t num_kv_heads);
 void check_head_dim(const char* op, int64_t head_dim, int64_t multiple);
 void check_batch(const char* op, const char* name, const BatchView& batch, int64_t rows);

@@ -44,7 +44,7 @@ class PACKHORSE_API LinearPacker {
   virtual void pack(const float* weight, int64_t in_features, int64_t out_features,
                     const LinearFormat& format, void* packed) = 0;
   /// Packs a weight [out_features, in_features] that is quantised already, with `scales`
-  /// [out_features], into a quantised format.
+  /// [out_features], into a quantised format. With kFloat8 `weight` has the bits of e4m3.
   virtual void pack_quantized(const int8_t* weight, const float* scales, int64_t in_features,
                               int64_t out_features, const LinearFormat& format, void* packed);
   /// Packs a weight that is quantised in the groups of `format` already.

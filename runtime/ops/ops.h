@@ -46,6 +46,14 @@ class PACKHORSE_API Ops {
   virtual bool interleaves_heads() const { return false; }
   /// Whether the device has `add_scaled`.
   virtual bool scales_residuals() const { return false; }
+  /// Whether Float8Rows of so many columns can be asked for, where the device's LinearPacker has
+  /// the format kFloat8.
+  virtual bool quantizes_rows(int64_t /*columns*/) const { return false; }
+  /// Whether, there, attention of heads of this size and with this kind of term can write kFloat8.
+  /// Of the term sizes are read, and no tables.
+  virtual bool attention_writes_float8(int64_t /*head_dim*/, const ScoreTerm& /*term*/) const {
+    return false;
+  }
   /// The number of columns of RotationArgs::out.
   virtual int64_t rotation_columns(int64_t dims) const { return dims; }
 

@@ -106,7 +106,13 @@ void Ops::attention(const AttentionArgs& args) {
   check_compute_dtype(op, "q", args.q);
   check_matrix(op, "q", args.q, args.queries.num_tokens, q_columns);
   check_matrix(op, "out", args.out, args.queries.num_tokens, q_columns);
-  check_dtype_is(op, "out", args.out, args.q.dtype);
+  const bool float8 = args.out.dtype == DType::kFloat8;
+  if (float8 &&
+      (args.pages || !(args.out_scale > 0) || !attention_writes_float8(args.head_dim, args.term))) {
+    fail(op, concat("out is float8 with the scale ", args.out_scale,
+                    ", for heads or a term for which this device does not have it"));
+  }
+  if (!float8) check_dtype_is(op, "out", args.out, args.q.dtype);
   check_batch(op, "queries", args.queries, args.q.rows());
   if (args.term.kind == ScoreTermKind::kAlibi && args.term.slopes == nullptr) {
     fail(op, "ALiBi needs slopes");

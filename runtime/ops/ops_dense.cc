@@ -9,9 +9,11 @@ namespace packhorse {
 namespace {
 
 void check_linear(const char* op, const LinearArgs& args) {
-  check_compute_dtype(op, "x", args.x);
+  const int64_t columns = args.weight.out_features;
+  const DType dtype = check_dense_input(op, args.x, args.x_scales, args.out);
   check_weight(op, "weight", args.weight, args.x.columns(), args.x.dtype);
-  check_result(op, args.residual, args.out, args.x.rows(), args.weight.out_features, args.x.dtype);
+  check_result(op, args.residual, args.out, args.x.rows(), columns, dtype);
+  check_quantized(op, args.quantized, args.x.rows(), columns, static_cast<bool>(args.norm));
 }
 
 void check_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads, const Ops& ops) {
@@ -78,7 +80,8 @@ void Ops::add_lora(const LoraArgs& args) {
 
 void Ops::feed_forward(const FeedForwardArgs& args) {
   const char* op = "feed_forward";
-  check_compute_dtype(op, "x", args.x);
+  const int64_t rows = args.x.rows();
+  const DType dtype = check_dense_input(op, args.x, args.x_scales, args.out);
   check_weight(op, "up", args.up, args.x.columns(), args.x.dtype);
   if (args.gated && args.up.out_features % (2 * kGateBlock) != 0) {
     fail(op, concat("a gated up has ", args.up.out_features, " features, expected a multiple of ",
@@ -88,8 +91,12 @@ void Ops::feed_forward(const FeedForwardArgs& args) {
   if (args.up.dtype != args.down.dtype) {
     fail(op, concat("up is ", name_of(args.up.dtype), ", down is ", name_of(args.down.dtype)));
   }
-  check_result(op, args.residual, args.out, args.x.rows(), args.down.out_features, args.x.dtype);
-  if (args.x.rows() > 0) do_feed_forward(args);
+  if (args.x.dtype == DType::kFloat8 && !(args.inner_scale > 0)) {
+    fail(op, concat("inner_scale is ", args.inner_scale, ", expected a positive number"));
+  }
+  check_result(op, args.residual, args.out, rows, args.down.out_features, dtype);
+  check_quantized(op, args.quantized, rows, args.down.out_features, static_cast<bool>(args.norm));
+  if (rows > 0) do_feed_forward(args);
 }
 
 void Ops::feed_forward_up(const FeedForwardUpArgs& args) {

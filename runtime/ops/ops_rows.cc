@@ -48,12 +48,16 @@ void Ops::neighbours(const NeighboursArgs& args) {
 void Ops::norm(const NormArgs& args) {
   const char* op = "norm";
   check_compute_dtype(op, "x", args.x);
-  if (!args.norm) fail(op, "gamma is missing");
+  if (!args.norm && !args.quantized) fail(op, "gamma is missing");
+  check_quantized(op, args.quantized, args.x.rows(), args.x.columns(),
+                  !args.residual && !args.added && quantizes_rows(args.x.columns()));
   if (args.added) {
     check_matrix(op, "added", args.added, args.x.rows(), args.x.columns());
     check_dtype_is(op, "added", args.added, args.x.dtype);
   }
-  check_result(op, args.residual, args.out, args.x.rows(), args.x.columns(), args.x.dtype);
+  if (args.out || !args.quantized) {
+    check_result(op, args.residual, args.out, args.x.rows(), args.x.columns(), args.x.dtype);
+  }
   if (args.x.rows() > 0) do_norm(args);
 }
 

@@ -167,7 +167,7 @@ class Recipe:
     norm       inputs of dense layers that a norm made
     attention  inputs that attention made; so many columns as a head has: per token and head
     inner      inputs that the activation made, of the second layer of the feed-forward block
-    static     scales of inputs are of `Calibration`, one for each layer
+    static     scales of inputs are of `Calibration`, one for each layer that it knows
     smooth     exponent of SmoothQuant (Xiao et al. 2022, arXiv 2211.10438) for inputs that a norm
                made: columns are divided by max|x| ** smooth / max|w| ** (1 - smooth), and weights
                multiplied. None: not at all
@@ -217,6 +217,53 @@ def _finish(product: Float32s, bias: Any, activation: str) -> Array:
     return _ACTIVATIONS[activation](product if bias is None else product + np.float32(bias))
 
 
+class Bounds(Calibration):
+    """In the place of a calibration, bounds that follow from weights, of what attention and inner
+    activations give in a spec's blocks: a norm's rows gamma z + beta have |z| <= sqrt(E)."""
+
+    def __init__(self, spec: Mapping[str, Any], tensors: Mapping[str, Array]) -> None:
+        super().__init__()
+        pre = spec["norm"]["placement"] != "post"
+        for i in range(spec["num_layers"]):
+            block = f"layers.{i}"
+            before = f"{block}.attention" if pre else f"layers.{i - 1}.ffn" if i else "embeddings"
+            shared = not pre or f"{block}.ffn.norm.weight" not in tensors
+            inner = f"{block}.attention" if shared else f"{block}.ffn"
+            values = self._largest(spec, tensors, before, f"{block}.attention.value").max()
+            up = self._largest(spec, tensors, inner, f"{block}.ffn.up")
+            if f"{block}.ffn.gate.weight" in tensors:
+                gate = self._largest(spec, tensors, inner, f"{block}.ffn.gate")
+                up = np.maximum(gate, 1) * up
+            # Rounding to e4m3 may add 2^-4 to either factor of a product.
+            self._set(f"{block}.attention.output", 1.15 * values)
+            self._set(f"{block}.ffn.down", 1.15 * max(1, up.max()))
+
+    def _set(self, name: str, bound: float) -> None:
+        self.columns[name] = np.array([bound], np.float32)
+
+    @staticmethod
+    def _largest(
+        spec: Mapping[str, Any], tensors: Mapping[str, Array], norm: str, layer: str
+    ) -> Array:
+        weight = np.asarray(tensors[f"{layer}.weight"], np.float64)
+        gamma = tensors[f"{norm}.norm.weight"] + spec["norm"].get("gamma_offset", 0)
+        shift = weight @ tensors.get(f"{norm}.norm.bias", np.zeros(len(gamma)))
+        shift = shift + tensors.get(f"{layer}.bias", 0)
+        found: Array = len(gamma) ** 0.5 * np.linalg.norm(weight * gamma, axis=1) + np.abs(shift)
+        return found
+
+
+# What a session in float8 computes, with `Bounds`.
+FLOAT8 = Recipe(
+    weights=Form("e4m3"),
+    norm=Form("e4m3"),
+    attention=Form("e4m3", "tensor"),
+    inner=Form("e4m3", "tensor"),
+    static=True,
+    other="float16",
+)
+
+
 class LowPrecision(Exact):
     """A recipe. Products are float32 ones of the rounded values: sums of products of e4m3 or bytes
     differ from exact ones by 1e-6 of their size at most."""
@@ -264,7 +311,7 @@ class LowPrecision(Exact):
             return None
         scaled = x if factors is None else x / factors
         largest = None
-        if self.recipe.static:
+        if self.recipe.static and name in self._maxima:
             columns = self._maxima[name]
             largest = float((columns if factors is None else columns / factors).max())
         elif self._last[0] is x and self._last[1] is form:  # queries, keys and values read one row

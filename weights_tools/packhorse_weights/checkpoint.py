@@ -19,6 +19,7 @@ from packhorse_weights.classifier import (
 from packhorse_weights.config import Config, language_part
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
+from packhorse_weights.float8 import FLOAT8, holds_float8, open_float8_layers
 from packhorse_weights.gguf_model import find_gguf, open_gguf
 from packhorse_weights.hub import find_model
 from packhorse_weights.layout import Spec
@@ -30,7 +31,7 @@ from packhorse_weights.pooling import (
     read_max_length,
     read_modules,
 )
-from packhorse_weights.quantize import QUANTIZED_DTYPES
+from packhorse_weights.quantize import QUANTIZED_DTYPES, float8_tensors
 from packhorse_weights.reranker import (
     Reranker,
     answer_tokens,
@@ -67,14 +68,20 @@ class Checkpoint:
     @property
     def is_quantized(self) -> bool:
         """Whether it was converted with `quantize`. Its sessions then have that dtype."""
-        return self.converted and any(tensor.dtype == "int8" for tensor in self.tensors.values())
+        return self._quantized_dtype is not None
+
+    @property
+    def _quantized_dtype(self) -> str | None:
+        known = QUANTIZED_DTYPES.values()
+        found = (tensor.dtype for tensor in self.tensors.values() if tensor.dtype in known)
+        return next(found, None) if self.converted else None
 
     @property
     def stored_dtype(self) -> str:
-        """The dtype of most elements of the model; "int8" for a folder quantised to it, "stored"
-        where some matrices are quantised in groups."""
-        if self.is_quantized:
-            return "int8"
+        """The dtype of most elements of the model; "int8" or "float8" for a folder quantised to it,
+        "stored" where some matrices are quantised in groups."""
+        if (quantized := self._quantized_dtype) is not None:
+            return quantized
         if stored_spec(self.spec, self._used) is not None:
             return STORED
         counts: Counter[str] = Counter()
@@ -115,7 +122,9 @@ class ModelFiles:
 
     def in_dtype(self, dtype: str) -> ModelFiles:
         """What a session of this dtype loads from: with "stored", weights that are quantised in
-        groups are handed over as they are (docs/weights.md)."""
+        groups are handed over as they are, and with "float8" those in e4m3 (docs/weights.md)."""
+        if dtype == FLOAT8 and self.tensors is not None:
+            return replace(self, tensors=float8_tensors(self.tensors) or self.tensors)
         if dtype != STORED or self.tensors is None:
             return self
         spec = stored_spec(self.spec, self.tensors)
@@ -250,7 +259,8 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     model_type, family = find_architecture(config)
     if gguf is None:
         tensors, files, format = read_weights(folder, file)
-        tensors = open_layers(config, tensors)
+        open_quantized = open_float8_layers if holds_float8(config) else open_layers
+        tensors = open_quantized(config, tensors)
 
     spec = family.spec(model_type, config)
     prefix = find_prefix(family, tensors, str(files[0]))
@@ -316,7 +326,8 @@ def resolve_model(
     """What a session needs to load the model at `path`: see `inspect_checkpoint`, `ModelFiles`."""
     checkpoint = inspect_checkpoint(path, reranker, pooling, normalize, revision=revision)
     used = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
-    known = (*WEIGHT_DTYPES, *QUANTIZED_DTYPES) if checkpoint.is_quantized else WEIGHT_DTYPES
+    quantized = QUANTIZED_DTYPES.values()
+    known = (*WEIGHT_DTYPES, *quantized) if checkpoint.is_quantized else WEIGHT_DTYPES
     readable = all(
         tensor.dtype in known and not isinstance(tensor, LazyTensor) for tensor in used.values()
     )

@@ -138,7 +138,8 @@ def convert(
     dtype: "float32", "float16" or "bfloat16"; None keeps each tensor's own. "stored" also keeps
     matrices that the files hold in 4 to 8 bits with scales of groups, for sessions with
     dtype="stored"; otherwise these are written as floats.
-    quantize: "int8" stores the dense layers of the blocks in int8, for sessions with dtype="int8";
+    quantize: "int8" stores the dense layers of the blocks in int8, for sessions with dtype="int8",
+    and "fp8" in float8, for sessions with dtype="float8";
     "int4", or "int8" with a group_size, in 4 or 8 bits with a scale for each group_size input
     features (32, 64 or 128; None: 32), for sessions with dtype="stored" (docs/weights.md).
     progress is called with (bytes written, bytes in total). `dst` appears complete or not at all,
@@ -150,7 +151,8 @@ def convert(
     known = ("int4", *QUANTIZED_DTYPES)
     if quantize not in (None, *known):
         raise CheckpointError(f"quantize {quantize!r} is not one of {', '.join(known)}")
-    if group_size is not None and (quantize is None or group_size not in GROUP_SIZES):
+    in_groups = quantize not in (None, "fp8")
+    if group_size is not None and not (in_groups and group_size in GROUP_SIZES):
         raise CheckpointError(
             f"group_size is {group_size}, quantize {quantize!r}; expected one of "
             f"{', '.join(map(str, GROUP_SIZES))}, and 'int4' or 'int8'"
@@ -185,7 +187,7 @@ def convert(
             for name, tensor in tensors.items()
         }
     elif quantize is not None:
-        plain, tensors = tensors, quantize_tensors(tensors)
+        plain, tensors = tensors, quantize_tensors(tensors, QUANTIZED_DTYPES[quantize])
         if plain.keys() == tensors.keys():
             raise CheckpointError(f"{src}: quantize: this model has no layers to quantise")
         dtypes = {

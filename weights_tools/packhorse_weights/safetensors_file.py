@@ -33,6 +33,7 @@ _NAMES = {
     "I16": "int16",
     "I8": "int8",
     "U8": "uint8",
+    "F8_E4M3": "float8",
     "BOOL": "bool",
 }
 _CODES = {name: code for code, name in _NAMES.items()}

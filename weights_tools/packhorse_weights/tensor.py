@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from packhorse_weights.errors import CheckpointError
 
-# A dtype's name -> the NumPy dtype of the payload (for bfloat16, its 16 bits as uint16). Data is
-# always little-endian.
+# A dtype's name -> the NumPy dtype of the payload (for bfloat16 and float8, their bits as
+# integers). Data is always little-endian.
 PAYLOADS: dict[str, np.dtype[Any]] = {
     "float64": np.dtype("<f8"),
     "float32": np.dtype("<f4"),
@@ -24,6 +24,7 @@ PAYLOADS: dict[str, np.dtype[Any]] = {
     "int16": np.dtype("<i2"),
     "int8": np.dtype("i1"),
     "uint8": np.dtype("u1"),
+    "float8": np.dtype("u1"),  # e4m3
     "bool": np.dtype("?"),
 }
 # The dtypes that a converted folder may hold and that the runtime reads.
@@ -104,15 +105,27 @@ class LazyTensor(Tensor):
 def default_dtype(device: str, stored: str = "float32") -> str:
     """The dtype of a session that is not asked for one.
 
-    It is int8 if the weights are quantised to it. Otherwise it is, on the CPU, "stored" for weights
-    that are quantised in groups, else float32; on CUDA bfloat16 if the weights are stored in it,
-    else float16. stored: `Checkpoint.stored_dtype`.
+    It is int8 or float8 if the weights are quantised to it. Otherwise it is, on the CPU, "stored"
+    for weights that are quantised in groups, else float32; on CUDA bfloat16 if the weights are
+    stored in it, else float16. stored: `Checkpoint.stored_dtype`.
     """
-    if stored == "int8":
+    if stored in ("int8", "float8"):
         return stored
     if not device.startswith("cuda"):
         return "stored" if stored == "stored" else "float32"
     return "bfloat16" if stored == "bfloat16" else "float16"
+
+
+def _float8_values() -> NDArray[np.float32]:
+    """The value of each byte of e4m3: a sign, 4 bits of exponent with bias 7, 3 of mantissa."""
+    code = np.arange(256)
+    exponent, mantissa = code >> 3 & 15, code & 7
+    size = np.where(exponent == 0, mantissa / 512, (8 + mantissa) * 2.0 ** (exponent - 10))
+    size[code & 127 == 127] = np.nan
+    return np.where(code < 128, size, -size).astype(np.float32)
+
+
+_FLOAT8_VALUES = _float8_values()
 
 
 def is_addressable(shape: Sequence[int], itemsize: int) -> bool:
@@ -125,6 +138,8 @@ def to_float32(tensor: Tensor) -> NDArray[np.float32]:
     """Returns the values as float32, copied unless they are float32 already."""
     if tensor.dtype == "bfloat16":
         return (tensor.data.astype(np.uint32) << 16).view(np.float32)
+    if tensor.dtype == "float8":
+        return _FLOAT8_VALUES[tensor.data]
     with np.errstate(over="ignore"):
         return tensor.data.astype(np.float32, copy=False)
 

@@ -40,7 +40,8 @@ def convert(
     quantize: Annotated[
         str | None,
         typer.Option(
-            help="int8: store the dense layers of the blocks in int8. int4: in 4 bits, in groups."
+            help="int8, fp8: store the dense layers of the blocks in int8 or float8. int4: in 4 "
+            "bits, in groups."
         ),
     ] = None,
     group_size: Annotated[

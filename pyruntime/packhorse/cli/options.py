@@ -106,7 +106,8 @@ class Planning:
             metavar="DTYPE",
             rich_help_panel=_MACHINE,
             help="What to compute in: float32, bfloat16, int8 or stored (quantised weights stay as "
-            "they are) on the CPU, float16 or bfloat16 on a GPU; by default what suits the folder.",
+            "they are) on the CPU, float16, bfloat16 or float8 (Hopper) on a GPU; by default what "
+            "suits the folder.",
         ),
     ] = None
     threads: Annotated[

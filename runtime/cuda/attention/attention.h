@@ -54,6 +54,9 @@ struct AttentionParams {
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
   int32_t sm_count = 0;
+  /// Not 0: `out` is e4m3 of the result times this, limited to its range. Hopper kernels do so for
+  /// heads of up to kMostFloat8HeadDim columns.
+  float out_factor = 0;
 };
 
 /// Returns whether `launch_attention_sm90` can compute these arguments. It takes fp16 and bf16, a
@@ -61,6 +64,10 @@ struct AttentionParams {
 /// pointers aligned to 16 bytes (the Tensor Memory Accelerator, TMA, asks for both), and a bucketed
 /// term of at most 256 buckets and a max_distance of at most 1024.
 bool attention_sm90_supported(const AttentionParams& params);
+
+/// There are Hopper kernels with e4m3 results for heads of up to so many columns, a multiple of 16,
+/// and all terms but disentangled ones.
+inline constexpr int kMostFloat8HeadDim = 64;
 
 /// Returns how many bytes of workspace a launch needs. The workspace must be zero before the first
 /// launch that uses it, and every launch leaves it zero. One allocation that was cleared once

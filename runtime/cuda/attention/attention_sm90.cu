@@ -9,7 +9,7 @@
 
 namespace packhorse::cuda {
 
-template <class Element, int head_tile>  // defined in attention_sm90_dispatch.h
+template <class Element, int head_tile, bool float8_out>  // defined in attention_sm90_dispatch.h
 bool launch_attention_plan(AttentionPlan plan, const AttentionParams& params, cudaStream_t stream);
 
 namespace {
@@ -17,19 +17,31 @@ namespace {
 template <class Element>
 bool launch_attention_config(const AttentionConfig& config, const AttentionParams& params,
                              cudaStream_t stream) {
+  if (params.out_factor != 0) {
+    switch (config.head_tile) {
+#ifndef PACKHORSE_CUDA_REDUCED
+      case 32:
+        return launch_attention_plan<Element, 32, true>(config.plan, params, stream);
+#endif
+      case 64:
+        return launch_attention_plan<Element, 64, true>(config.plan, params, stream);
+      default:
+        return false;
+    }
+  }
   switch (config.head_tile) {
 #ifndef PACKHORSE_CUDA_REDUCED
     case 32:
-      return launch_attention_plan<Element, 32>(config.plan, params, stream);
+      return launch_attention_plan<Element, 32, false>(config.plan, params, stream);
     case 96:
-      return launch_attention_plan<Element, 96>(config.plan, params, stream);
+      return launch_attention_plan<Element, 96, false>(config.plan, params, stream);
     case 128:
-      return launch_attention_plan<Element, 128>(config.plan, params, stream);
+      return launch_attention_plan<Element, 128, false>(config.plan, params, stream);
     case 256:
-      return launch_attention_plan<Element, 256>(config.plan, params, stream);
+      return launch_attention_plan<Element, 256, false>(config.plan, params, stream);
 #endif
     case 64:
-      return launch_attention_plan<Element, 64>(config.plan, params, stream);
+      return launch_attention_plan<Element, 64, false>(config.plan, params, stream);
     default:
       return false;
   }

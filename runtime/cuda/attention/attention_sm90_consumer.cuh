@@ -8,6 +8,7 @@
 
 #include "cuda/attention/attention_sm90_softmax.cuh"
 #include "cuda/attention/attention_sm90_traits.cuh"
+#include "cuda/float8.cuh"
 
 namespace packhorse::cuda::sm90 {
 
@@ -302,6 +303,7 @@ struct Consumer {
     state.inverse_sum(inverse);
     Element* buffer = smem.q[q.index][group];
     sync_group();  // from here on no warp reads Q
+    if constexpr (Traits::kFloat8Out) return store_float8(out, inverse);
     const ThreadPart part;
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
@@ -324,6 +326,38 @@ struct Consumer {
         cute::SM90_TMA_STORE_5D::copy(&args.out, buffer + box * 64 * Traits::kBoxColumns,
                                       box * Traits::kBoxColumns, tile().head, at.x, at.y,
                                       int32_t{kRaggedRows});
+      }
+      cute::tma_store_arrive();
+    }
+  }
+
+  /// The rest of `store` with rows in e4m3.
+  template <class Out>
+  __device__ void store_float8(const Out& out, const float (&inverse)[2]) {
+    constexpr int kBytes = Traits::kFloat8Columns;  // of a row of a box
+    auto* buffer = reinterpret_cast<unsigned char*>(smem.q[q.index][group]);
+    const ThreadPart part;
+    CUTE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const float factor = inverse[r] * args.out_factor;
+      CUTE_UNROLL
+      for (int g = 0; g < kHeadTile / 8; ++g) {
+        const int row = part.row + 8 * r;
+        const int column = g * 8 % kBytes + part.column;
+        const int offset = (g * 8 / kBytes * 64 + row) * kBytes +
+                           swizzled_chunk(row, column / 16, kBytes) * 16 + column % 16;
+        *reinterpret_cast<uint16_t*>(buffer + offset) =
+            pack_float8(out(4 * g + 2 * r) * factor, out(4 * g + 2 * r + 1) * factor);
+      }
+    }
+    cute::tma_store_fence();
+    sync_group();
+    if (thread == 0) {
+      const Sequence& s = tile().sequence;
+      const RaggedRow at(s.q_begin, s.q_length, tile().row + 64 * group);
+      for (int box = 0; box < kHeadTile / kBytes; ++box) {
+        cute::SM90_TMA_STORE_5D::copy(&args.out, buffer + box * 64 * kBytes, box * kBytes,
+                                      tile().head, at.x, at.y, int32_t{kRaggedRows});
       }
       cute::tma_store_arrive();
     }

@@ -3,5 +3,5 @@
 #include "cuda/attention/attention_sm90_dispatch.h"
 
 #ifndef PACKHORSE_CUDA_REDUCED
-PACKHORSE_INSTANTIATE_ATTENTION(32);
+PACKHORSE_INSTANTIATE_ATTENTION(32, false);
 #endif

@@ -2,4 +2,4 @@
 // to save time.
 #include "cuda/attention/attention_sm90_dispatch.h"
 
-PACKHORSE_INSTANTIATE_ATTENTION(64);
+PACKHORSE_INSTANTIATE_ATTENTION(64, false);

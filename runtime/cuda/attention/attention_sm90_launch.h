@@ -22,22 +22,20 @@ namespace packhorse::cuda {
 inline CUtensorMap ragged_tensor_map(const void* data, DType dtype, int64_t row_stride, int heads,
                                      int head_dim, int box_rows, int box_columns) {
   constexpr uint64_t kAny = 0x7fff0000;  // an extent that no coordinate reaches
-  const uint64_t row_bytes = static_cast<uint64_t>(row_stride) * 2;
+  const uint64_t row_bytes = static_cast<uint64_t>(row_stride) * size_of(dtype);
   const cuuint64_t extents[5] = {static_cast<cuuint64_t>(head_dim), static_cast<cuuint64_t>(heads),
                                  kRaggedRows, kAny, kAny};
   // The last stride takes back what the third one adds for kRaggedRows rows: kRaggedRows * (2^34 -
   // row_bytes) + kRaggedRows * row_bytes = 2^64, and addresses wrap there.
-  const cuuint64_t strides[4] = {static_cast<cuuint64_t>(head_dim) * 2, row_bytes, row_bytes,
-                                 (uint64_t{1} << 34) - row_bytes};
+  const cuuint64_t strides[4] = {static_cast<cuuint64_t>(head_dim) * size_of(dtype), row_bytes,
+                                 row_bytes, (uint64_t{1} << 34) - row_bytes};
   const cuuint32_t box[5] = {static_cast<cuuint32_t>(box_columns), 1,
                              static_cast<cuuint32_t>(box_rows), 1, 1};
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
   CUtensorMap map;
   const CUresult result = tensor_map_encoder()(
-      &map,
-      dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-      5, const_cast<void*>(data), extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      box_columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+      &map, map_dtype(dtype), 5, const_cast<void*>(data), extents, strides, box, steps,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, map_swizzle(static_cast<int>(size_of(dtype)) * box_columns),
       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw RuntimeError(concat("cuTensorMapEncodeTiled failed with ", static_cast<int>(result),
@@ -64,7 +62,11 @@ void launch_attention_kernel(const AttentionParams& p, cudaStream_t stream) {
   args.q = tile_map(p.q, p.q_row_stride, p.num_heads, 64);
   args.k = tile_map(p.k, p.k_row_stride, p.num_kv_heads, Traits::kKvTile);
   args.v = tile_map(p.v, p.v_row_stride, p.num_kv_heads, Traits::kKvTile);
-  args.out = map(p.out, p.out_row_stride, p.num_heads, 64);
+  args.out = Traits::kFloat8Out
+                 ? ragged_tensor_map(p.out, DType::kFloat8, p.out_row_stride, p.num_heads,
+                                     p.head_dim, 64, Traits::kFloat8Columns)
+                 : map(p.out, p.out_row_stride, p.num_heads, 64);
+  args.out_factor = p.out_factor;
   args.window = {limit(p.mask.window_left), limit(p.mask.window_right)};
   if (p.mask.causal) args.window.right = 0;
   args.term = p.term;

@@ -27,13 +27,15 @@ struct AttentionArgsSm90 {
   int32_t num_heads;
   int32_t q_heads_per_kv_head;
   float scale;
-  bool descending;  // a sequence's last rows first: with a causal mask they cost the most
+  bool descending;   // a sequence's last rows first: with a causal mask they cost the most
+  float out_factor;  // of results in e4m3
 };
 
 /// The choices that make up one kernel. kKvTile sets the order in which the sums of a row are
 /// formed, so it depends on head tile and window alone; all other choices leave the bits alone.
 template <class Element_, int head_tile, int consumers, int kv_tile, int kv_stages, int q_stages,
-          int blocks_per_sm, bool overlap, bool term = false, bool single_tile = false>
+          int blocks_per_sm, bool overlap, bool term = false, bool single_tile = false,
+          bool float8_out = false>
 struct AttentionTraits {
   using Element = Element_;
   static constexpr int kHeadTile = head_tile;
@@ -46,6 +48,7 @@ struct AttentionTraits {
   static constexpr bool kOverlap = overlap;
   static constexpr bool kTerm = term;               // adds AttentionArgsSm90::term to the scores
   static constexpr bool kSingleTile = single_tile;  // no sequence has more than kKvTile keys
+  static constexpr bool kFloat8Out = float8_out;    // results are e4m3
   static_assert(!(overlap && single_tile), "one key tile has no next one to overlap with");
   static constexpr bool kPingPong = overlap && consumers > 1;
   static constexpr bool kMoveRegisters = blocks_per_sm == 1 && consumers > 1;
@@ -59,6 +62,8 @@ struct AttentionTraits {
   // One TMA box has kBoxColumns columns, as wide as the swizzle spans, and all rows of a tile.
   static constexpr int kBoxColumns = head_tile % 64 == 0 ? 64 : 32;
   static constexpr int kBoxes = head_tile / kBoxColumns;
+  // Likewise of results in e4m3.
+  static constexpr int kFloat8Columns = head_tile % 128 == 0 ? 128 : head_tile % 64 == 0 ? 64 : 32;
   using Major = cute::SM90::GMMA::Major;
   using KAtom =
       std::conditional_t<kBoxColumns == 64, cute::SM90::GMMA::Layout_K_SW128_Atom<Element>,

@@ -28,6 +28,21 @@ struct GemmPool {
   int32_t columns = 0;  // columns that are wanted: the first ones, at most n
 };
 
+/// What a product of e4m3 matrices needs besides: the scales of its operands, and that of its
+/// result if it is e4m3, too.
+struct GemmFloat8 {
+  const float* column_scales = nullptr;  // [n] of the weight's rows; null: 16-bit operands
+  const float* row_scales = nullptr;     // [rows] of a; null: `a_scale` is that of all rows
+  float a_scale = 0;
+  float out_factor = 0;  // not 0: `out` is e4m3 of the result times this
+  explicit operator bool() const { return column_scales != nullptr; }
+};
+
+/// The byte of a packed weight in e4m3 at which the scales of its rows begin.
+inline size_t float8_scales_offset(int64_t in_features, int64_t out_features) {
+  return static_cast<size_t>(in_features * out_features + 15) / 16 * 16;
+}
+
 /// The arguments of one dense layer:
 ///
 /// out[r, n] = residual[r, n] + activation(sum_k a[r, k] * weight[n, k] + bias[n])
@@ -41,6 +56,10 @@ struct GemmPool {
 /// float32. n, k and the row strides are multiples of 8 elements, and pointers are aligned to 16
 /// bytes (TMA and 16-byte loads ask for it). A row's bits depend on that row, the weight, n and k
 /// alone, since every tile sums over k in order, 16 elements at a time.
+///
+/// With `float8`, a and weight are e4m3, the sum is multiplied by both scales before the bias is
+/// added, `dtype` is that of residual and out, and k, and n of an e4m3 result, are multiples of 16.
+/// Sums are formed 32 elements at a time, in the tensor cores' own precision.
 struct GemmParams {
   const void* a = nullptr;         // [rows, k]
   int64_t lda = 0;                 // elements between the starts of rows
@@ -64,6 +83,7 @@ struct GemmParams {
   GemmRotation rotation;
   GemmPool pool;
   int32_t sm_count = 0;
+  GemmFloat8 float8;
 };
 
 /// Returns what the choice of a kernel looks at.
@@ -94,6 +114,10 @@ void launch_gemm_sm90(const GemmParams& params, const GemmConfig& config, cudaSt
 /// NaN. Since a maximum does not depend on the order, neither do the bits. `residual`, `out`,
 /// `activation`, `gated` and `rotation` are not used; all else is as for launch_gemm_sm90.
 void launch_gemm_pooled_sm90(const GemmParams& params, cudaStream_t stream);
+/// Launches a product of e4m3 matrices: what launch_gemm_sm90 does with params.float8. A residual
+/// excludes gate, rotation, activation and an e4m3 result; a gate asks for an e4m3 result.
+void launch_gemm_float8(const GemmParams& params, cudaStream_t stream);
+void launch_gemm_float8(const GemmParams& params, const GemmConfig& config, cudaStream_t stream);
 /// Does what launch_gemm_sm90 does, on compute capability 8.0 and later; no gate, no rotation.
 void launch_gemm_sm80(const GemmParams& params, cudaStream_t stream);
 

@@ -67,6 +67,16 @@ inline constexpr std::array<GemmTileCost, 8> kGemmTiles = {{
      "waits for stores there: the stages leave room for 64 columns of the tile"},
 }};
 
+/// The kernels of e4m3 matrices and what they cost. A k of 768 takes half the time that it takes
+/// with 16 bits, so one tile wins nearly everywhere: with 128x192 sums leave too few registers for
+/// the epilogue, which shows, and so it does with 128x256 by halves.
+inline constexpr std::array<GemmTileCost, 4> kGemmTilesFloat8 = {{
+    {GemmTile::k64x16, 64, 16, 1.9, 0.0006, 0.11, 0, "few rows and a narrow 16-bit result"},
+    {GemmTile::k64x32, 64, 32, 1.8, 0.0008, 0.2, 0, "up to 300 rows of narrow outputs"},
+    {GemmTile::k64x64, 64, 64, 1.7, 0.00115, 0.4, 0, "up to about 600 rows"},
+    {GemmTile::k128x128, 128, 128, 1.0, 0.0034, 0.6, 0.9, "all else"},
+}};
+
 inline const GemmTileCost& cost_of(GemmTile tile) { return kGemmTiles[static_cast<size_t>(tile)]; }
 
 /// What the choice between tiles depends on, beside the number of SMs.
@@ -141,6 +151,24 @@ inline GemmConfig select_gemm(const GemmShape& shape, int sm_count) {
     }
   }
   config.panel = panel_of(config.tile, shape.n, shape.k);
+  return config;
+}
+
+/// Does the same for a product of e4m3 matrices, whose result is e4m3, too, if `float8_out`.
+inline GemmConfig select_gemm_float8(const GemmShape& shape, bool float8_out, int sm_count) {
+  GemmConfig config;
+  double best = std::numeric_limits<double>::infinity();
+  for (const GemmTileCost& cost : kGemmTilesFloat8) {
+    // A row of a stored box has at least 32 bytes.
+    if (cost.n < shape.least_columns || (float8_out && cost.n < 32)) continue;
+    const double time =
+        shape.counted ? predict_counted(cost, shape, sm_count) : predict(cost, shape, sm_count);
+    if (time < best) {
+      best = time;
+      config.tile = cost.tile;
+    }
+  }
+  config.panel = panel_of(config.tile, shape.n, shape.k / 2);
   return config;
 }
 

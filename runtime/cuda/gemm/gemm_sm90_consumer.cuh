@@ -1,16 +1,14 @@
 // A consumer warpgroup of a Hopper GEMM (gemm_sm90_kernel.cuh). For each of its tiles it sums the
 // products in registers by wgmma, then adds the bias, applies the activation, adds the residual,
-// and stores the result by TMA; or it pools the tile instead (gemm_sm90_pool.cuh).
+// and stores the result by TMA; or it pools the tile instead (gemm_sm90_pool.cuh). Sums of e4m3
+// products get their scales first (gemm_sm90_float8_epilogue.cuh).
 #pragma once
 
-#include <cutlass/numeric_conversion.h>
-#include <cutlass/numeric_types.h>
-
-#include <cute/arch/copy_sm90.hpp>
 #include <cute/arch/copy_sm90_tma.hpp>
 
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/gemm_sm90_epilogue.cuh"
+#include "cuda/gemm/gemm_sm90_float8_epilogue.cuh"
 #include "cuda/gemm/gemm_sm90_pool.cuh"
 #include "cuda/gemm/gemm_sm90_traits.cuh"
 #include "cuda/launch.cuh"
@@ -27,13 +25,14 @@ using sm90::uniform;
 template <class Traits>
 struct Consumer {
   using Element = typename Traits::Element;
+  using Out = typename Traits::Out;
   using Storage = typename Traits::SharedStorage;
   static constexpr int kColumns = Traits::kColumns;
   static constexpr int kStripe = Traits::kStripe;
   static constexpr int kBoxes = Traits::kBlocks * Traits::kStripes;
   // Whether the bias is held in registers during the main loop: where the accumulators leave room.
   static constexpr bool kBiasEarly =
-      !Traits::kPooled && Traits::kRows * kColumns / 128 + kColumns / 4 <= 200;
+      !Traits::kPooled && !Traits::kFloat8 && Traits::kRows * kColumns / 128 + kColumns / 4 <= 200;
 
   const GemmArgsSm90& args;
   Storage& smem;
@@ -44,6 +43,7 @@ struct Consumer {
   uint32_t residual_phase = 0;
   int last = 0;  // the stage that the last wgmma of a tile reads
   TileRotation<Traits> rotation;
+  TileScales<Traits> float8;
 
   __device__ Consumer(const GemmArgsSm90& args, Storage& smem) : args(args), smem(smem) {}
 
@@ -56,7 +56,7 @@ struct Consumer {
     return tile.n * Traits::kTileN + (Traits::kSplitColumns ? group * kColumns : 0);
   }
   /// This warp's buffer of 16 rows of one stripe and wgmma block.
-  __device__ Element* box(int stripe, int block) const {
+  __device__ Out* box(int stripe, int block) const {
     return smem.out[warp][stripe % Traits::kOutStripes * Traits::kBlocks + block];
   }
 
@@ -73,8 +73,7 @@ struct Consumer {
   /// read it. Called by one lane of each warp.
   __device__ void load_residual(const Tile& tile) {
     cute::tma_store_wait<0>();
-    TxBarrier::arrive_and_expect_tx(&smem.residual[warp],
-                                    kBoxes * Traits::kStoreBox * sizeof(Element));
+    TxBarrier::arrive_and_expect_tx(&smem.residual[warp], kBoxes * Traits::kStoreBox * sizeof(Out));
     for (int s = 0; s < Traits::kStripes; ++s) {
       for (int b = 0; b < Traits::kBlocks; ++b) {
         cute::SM90_TMA_LOAD_2D::copy(&args.residual, &smem.residual[warp],
@@ -101,9 +100,9 @@ struct Consumer {
       mma.accumulate_ = first ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One;
       CUTE_UNROLL
       for (int i = 0; i < Traits::kBoxes; ++i) {
-        const Tensor sa = make_tensor(make_smem_ptr(&smem.a[ring.index][i][a_row * 64]),
+        const Tensor sa = make_tensor(make_smem_ptr(&smem.a[ring.index][i][a_row * Traits::kBox]),
                                       typename Traits::template BoxLayout<Traits::kRows>{});
-        const Tensor sb = make_tensor(make_smem_ptr(&smem.b[ring.index][i][b_row * 64]),
+        const Tensor sb = make_tensor(make_smem_ptr(&smem.b[ring.index][i][b_row * Traits::kBox]),
                                       typename Traits::template BoxLayout<kColumns>{});
         const Tensor a = slice.partition_fragment_A(sa);
         const Tensor b = slice.partition_fragment_B(sb);
@@ -186,26 +185,50 @@ struct Consumer {
           float values[8];
           finish_piece<Traits>(values, acc, s, g, b, stripe_bias, function);
           rotation.turn(values, g, b);
-          uint32_t packed[4];
-          if constexpr (Traits::kResidual) {
-            cute::SM75_U32x4_LDSM_N::copy(*address, packed[0], packed[1], packed[2], packed[3]);
-            cutlass::NumericArrayConverter<float, Element, 2> widen;
+          store_piece<Traits>(values, *address);
+        }
+      }
+      if ((s + 1) % Traits::kOutStripes == 0) {
+        store(tile, s + 1 - Traits::kOutStripes, Traits::kOutStripes);
+      }
+    }
+  }
+
+  /// The same for sums of e4m3 products, to which scales are applied first.
+  template <class Accumulators>
+  __device__ void finish_float8(const Accumulators& acc, const Tile& tile) {
+    const auto apply = [&](auto function) { finish_scaled(acc, tile, function); };
+    if constexpr (Traits::kFloat8Out) {
+      with_activation(args.activation, apply);
+    } else {
+      apply([](float x) { return x; });
+    }
+  }
+  template <class Accumulators, class Function>
+  __device__ void finish_scaled(const Accumulators& acc, const Tile& tile,
+                                const Function& function) {
+    using Scales = TileScales<Traits>;
 #pragma unroll
-            for (int q = 0; q < 4; ++q) {
-              const auto pair =
-                  widen(reinterpret_cast<const cutlass::Array<Element, 2>&>(packed[q]));
-              values[2 * q] += pair[0];
-              values[2 * q + 1] += pair[1];
-            }
-          }
-          cutlass::NumericArrayConverter<Element, float, 2> narrow;
+    for (int s = 0; s < Traits::kStripes; ++s) {
+      const int column = column_of(tile) + s * Traits::kFolds * kStripe;
+      rotation.load_stripe(args.rotation, column);
+      if (!Traits::kResidual && s % Traits::kOutStripes == 0) {
+        if (lane == 0) cute::tma_store_wait<0>();
+        __syncwarp();
+      }
 #pragma unroll
-          for (int q = 0; q < 4; ++q) {
-            const auto pair =
-                narrow(reinterpret_cast<const cutlass::Array<float, 2>&>(values[2 * q]));
-            packed[q] = reinterpret_cast<const uint32_t&>(pair);
+      for (int c = 0; c < Scales::kChunks; ++c) {
+        float8.load_columns(args.float8, args.bias, args.n, column + c * Scales::kChunk);
+#pragma unroll
+        for (int b = 0; b < Traits::kBlocks; ++b) {
+#pragma unroll
+          for (int g = 0; g < Scales::kPieces; ++g) {
+            float values[8];
+            float8.finish_piece(values, acc, s, c, g, b, function);
+            rotation.turn(values, c * Scales::kPieces + g, b);
+            store_scaled_piece<Traits>(values, args.float8.out_factor, box(s, b),
+                                       c * Scales::kPieces + g);
           }
-          cute::SM90_U32x4_STSM_N::copy(packed[0], packed[1], packed[2], packed[3], *address);
         }
       }
       if ((s + 1) % Traits::kOutStripes == 0) {
@@ -218,7 +241,8 @@ struct Consumer {
   __device__ void run() {
     using namespace cute;
     constexpr int kStep = Traits::kPingPong ? 2 : 1;
-    const int blocks_k = (args.k + 64 * Traits::kBoxes - 1) / (64 * Traits::kBoxes);
+    constexpr int kBlock = Traits::kBox * Traits::kBoxes;
+    const int blocks_k = (args.k + kBlock - 1) / kBlock;
     const int rows = exact_rows(args);
     const Schedule<Traits> schedule(args, rows);
     int index = blockIdx.x;
@@ -236,12 +260,14 @@ struct Consumer {
       float2 bias[kBiasEarly ? kColumns / 8 : Traits::kFolds * kStripe / 8];
       if (kBiasEarly) load_bias(bias, column_of(tile), kColumns / 8);
       rotation.load_rows(args.rotation, row_of(tile), args.rows);
+      float8.load_rows(args.float8, row_of(tile), rows);
       // The parity of a barrier cannot tell one use of a stage from the use after next. Taking
       // turns keeps the warpgroups from running so far apart.
       if (Traits::kPingPong && index != blockIdx.x) take_turn(1 + group);
       multiply(acc, blocks_k);
       if (Traits::kPingPong && schedule.has(index + gridDim.x)) give_turn(2 - group);
       warpgroup_wait<0>();
+      if constexpr (Traits::kFloat8) warpgroup_fence_operand(acc);
       if (lane == 0) Barrier::arrive(&smem.empty[last]);
       if constexpr (Traits::kResidual) {
         Barrier::wait(&smem.residual[warp], residual_phase);
@@ -249,6 +275,8 @@ struct Consumer {
       }
       if constexpr (Traits::kPooled) {
         pool_tile<Traits>(args, acc, row_of(tile), column_of(tile));
+      } else if constexpr (Traits::kFloat8) {
+        finish_float8(acc, tile);
       } else if constexpr (Traits::kRotated) {
         finish(acc, bias, tile, [](float x) { return x; });
       } else {

@@ -5,6 +5,11 @@
 // row lane / 4 + i / 2 % 2 * 8 and in column lane % 4 * 2 + i / 4 * 8 + i % 2.
 #pragma once
 
+#include <cutlass/numeric_conversion.h>
+
+#include <cute/arch/copy_sm75.hpp>
+#include <cute/arch/copy_sm90.hpp>
+
 #include "cuda/gemm/gemm_sm90_traits.cuh"
 #include "cuda/rows/rotation.cuh"
 
@@ -29,6 +34,31 @@ __device__ void finish_piece(float (&values)[8], const Accumulators& acc, int s,
     values[i] = function(with_bias(Traits::kFolds * g, i));
     if constexpr (Traits::kGated) values[i] *= with_bias(2 * g + 1, i);
   }
+}
+
+/// Rounds a piece to 16 bits, with the residual added that lies at its place, and writes it there.
+/// `address` is that of the 16 bytes which this lane has for ldmatrix and stmatrix.
+template <class Traits>
+__device__ void store_piece(float (&values)[8], cute::uint128_t& address) {
+  using Out = typename Traits::Out;
+  uint32_t packed[4];
+  if constexpr (Traits::kResidual) {
+    cute::SM75_U32x4_LDSM_N::copy(address, packed[0], packed[1], packed[2], packed[3]);
+    cutlass::NumericArrayConverter<float, Out, 2> widen;
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+      const auto pair = widen(reinterpret_cast<const cutlass::Array<Out, 2>&>(packed[q]));
+      values[2 * q] += pair[0];
+      values[2 * q + 1] += pair[1];
+    }
+  }
+  cutlass::NumericArrayConverter<Out, float, 2> narrow;
+#pragma unroll
+  for (int q = 0; q < 4; ++q) {
+    const auto pair = narrow(reinterpret_cast<const cutlass::Array<float, 2>&>(values[2 * q]));
+    packed[q] = reinterpret_cast<const uint32_t&>(pair);
+  }
+  cute::SM90_U32x4_STSM_N::copy(packed[0], packed[1], packed[2], packed[3], address);
 }
 
 /// The rotation of a warpgroup's part of a tile. Columns 2 j and 2 j + 1 belong to one lane, so a

@@ -5,7 +5,7 @@
 // In ping-pong kernels each warpgroup has tiles of its own: one multiplies while the other applies
 // bias, activation and residual. In cooperative kernels both split one tile, which halves the
 // epilogue at the end of a launch that has one tile per SM. Either way the sum over k is formed in
-// order, 16 elements at a time.
+// order, 32 bytes at a time.
 //
 // Each warpgroup has a buffer in shared memory for its whole tile. TMA copies the residual into it
 // during the main loop, the epilogue works in place (ldmatrix, stmatrix), and TMA stores the result
@@ -29,7 +29,8 @@ namespace sm90_gemm {
 template <class Traits>
 __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage& smem) {
   using Element = typename Traits::Element;
-  constexpr int kBlock = 64 * Traits::kBoxes;  // elements of k in a stage
+  constexpr int kBox = Traits::kBox;
+  constexpr int kBlock = kBox * Traits::kBoxes;  // elements of k in a stage
   const int blocks_k = (args.k + kBlock - 1) / kBlock;
   auto load_box = [&](const CUtensorMap& map, Element* to, int stage, int k, int row) {
     constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
@@ -37,7 +38,7 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
   };
   auto load_weight = [&](int stage, int block_k, int tile_n) {
     for (int box = 0; box < Traits::kBoxes; ++box) {
-      load_box(args.weight, smem.b[stage][box], stage, block_k * kBlock + 64 * box,
+      load_box(args.weight, smem.b[stage][box], stage, block_k * kBlock + kBox * box,
                tile_n * Traits::kTileN);
     }
   };
@@ -47,8 +48,8 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
     const bool whole = copied == Traits::kTileM;
     for (int box = 0; box < Traits::kBoxes; ++box) {
       for (int i = 0; i < copied; i += whole ? Traits::kTileM : sm90::kPartRows) {
-        load_box(whole ? args.a.whole : args.a.part, smem.a[stage][box] + 64 * i, stage,
-                 block_k * kBlock + 64 * box, tile_m * Traits::kTileM + i);
+        load_box(whole ? args.a.whole : args.a.part, smem.a[stage][box] + kBox * i, stage,
+                 block_k * kBlock + kBox * box, tile_m * Traits::kTileM + i);
       }
     }
   };
@@ -67,10 +68,11 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
     load_weight(i, i, tile.n);
   }
   const int most_tiles_m = (args.rows + Traits::kTileM - 1) / Traits::kTileM;
-  const bool fits = 2 * int64_t{args.n} * args.k <= kResidentWeightBytes;
+  constexpr int64_t kSize = sizeof(Element);
+  const bool fits = kSize * int64_t{args.n} * args.k <= kResidentWeightBytes;
   for (int i = ahead + tile.m; fits && i < blocks_k; i += most_tiles_m) {
     for (int box = 0; box < Traits::kBoxes; ++box) {
-      cute::SM90_TMA_LOAD_2D::PREFETCH::copy(&args.weight, i * kBlock + 64 * box,
+      cute::SM90_TMA_LOAD_2D::PREFETCH::copy(&args.weight, i * kBlock + kBox * box,
                                              tile.n * Traits::kTileN);
     }
   }

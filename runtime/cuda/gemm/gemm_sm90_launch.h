@@ -13,20 +13,20 @@ namespace packhorse::cuda {
 
 template <class Traits>
 void launch_gemm_kernel(const GemmParams& p, int panel, cudaStream_t stream) {
-  const auto map = [&](const void* data, int rows, int columns, int64_t stride, int box_rows,
-                       int box_columns) {
-    return matrix_tensor_map(data, p.dtype, rows, columns, stride, box_rows, box_columns);
+  const auto operand = [&](const void* data, int rows, int64_t stride, int box_rows) {
+    const DType dtype = Traits::kFloat8 ? DType::kFloat8 : p.dtype;
+    return matrix_tensor_map(data, dtype, rows, p.k, stride, box_rows, Traits::kBox);
+  };
+  const auto result = [&](const void* data, int columns, int64_t stride) {
+    const DType dtype = Traits::kFloat8Out ? DType::kFloat8 : p.dtype;
+    return matrix_tensor_map(data, dtype, p.rows, columns, stride, 16, Traits::kStripe);
   };
   GemmArgsSm90 args{};
-  args.a = {map(p.a, p.rows, p.k, p.lda, Traits::kTileM, 64),
-            map(p.a, p.rows, p.k, p.lda, sm90::kPartRows, 64)};
-  args.weight = map(p.weight, p.n, p.k, p.k, Traits::kTileN, 64);
-  if (!Traits::kPooled) {
-    args.out = map(p.out, p.rows, p.n / Traits::kFolds, p.ldo, 16, Traits::kStripe);
-  }
-  if (Traits::kResidual) {
-    args.residual = map(p.residual, p.rows, p.n, p.ldr, 16, Traits::kStripe);
-  }
+  args.a = {operand(p.a, p.rows, p.lda, Traits::kTileM),
+            operand(p.a, p.rows, p.lda, sm90::kPartRows)};
+  args.weight = operand(p.weight, p.n, p.k, Traits::kTileN);
+  if (!Traits::kPooled) args.out = result(p.out, p.n / Traits::kFolds, p.ldo);
+  if (Traits::kResidual) args.residual = result(p.residual, p.n, p.ldr);
   args.bias = p.bias;
   args.row_count = p.row_count;
   args.rows = p.rows;
@@ -37,6 +37,7 @@ void launch_gemm_kernel(const GemmParams& p, int panel, cudaStream_t stream) {
   args.activation = p.activation;
   args.rotation = p.rotation;
   args.pool = p.pool;
+  args.float8 = p.float8;
 
   auto* kernel = gemm_sm90_kernel<Traits>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

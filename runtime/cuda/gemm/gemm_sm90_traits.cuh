@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 #include <cutlass/fast_math.h>
+#include <cutlass/numeric_types.h>
 
 #include <cute/atom/mma_traits_sm90_gmma.hpp>
 #include <cute/tensor.hpp>
@@ -27,16 +28,21 @@ struct GemmArgsSm90 {
   Activation activation;
   GemmRotation rotation;
   GemmPool pool;
+  GemmFloat8 float8;
 };
 
-/// The choices that make up one kernel. `k_boxes` is how many boxes of 64 elements of k a stage
-/// holds.
+/// The choices that make up one kernel. `k_boxes` is how many boxes of 128 bytes of k a stage
+/// holds. Element is the dtype of the operands, Out that of residual and result.
 template <class Element_, int tile_m, int tile_n, int k_boxes, bool ping_pong,
-          GemmEpilogue epilogue>
+          GemmEpilogue epilogue, class Out_ = Element_>
 struct GemmTraits {
   using Element = Element_;
+  using Out = Out_;
   static constexpr int kTileM = tile_m, kTileN = tile_n;
-  static constexpr int kBoxes = k_boxes;  // boxes of 64 elements of k in a stage
+  static constexpr int kBoxes = k_boxes;                 // boxes in a stage
+  static constexpr int kBox = 128 / sizeof(Element);     // elements of k in a box
+  static constexpr bool kFloat8 = sizeof(Element) == 1;  // operands are e4m3
+  static constexpr bool kFloat8Out = sizeof(Out) == 1;   // so is the result
   static constexpr bool kPingPong = ping_pong;
   static constexpr bool kResidual = epilogue == GemmEpilogue::kResidual;
   static constexpr bool kGated = epilogue == GemmEpilogue::kGated;
@@ -59,10 +65,15 @@ struct GemmTraits {
   static constexpr int kFolds = kGated ? 2 : 1;  // columns of the product per column of the output
   static constexpr int kOutColumns = kColumns / kFolds;
   // A warp stores stripes: 16 rows, and as many columns as a swizzle spans.
-  static constexpr int kStripe = kOutColumns % 64 == 0 ? 64 : kOutColumns % 32 == 0 ? 32 : 16;
+  static constexpr int kOutSize = sizeof(Out);
+  static constexpr int kStripeBytes = kOutColumns * kOutSize % 128 == 0  ? 128
+                                      : kOutColumns * kOutSize % 64 == 0 ? 64
+                                                                         : 32;
+  static constexpr int kStripe = kStripeBytes / kOutSize;
   static constexpr int kStripes = kOutColumns / kStripe;
   static constexpr int kStoreBox = kPooled ? 1 : 16 * kStripe;
-  static_assert(kRows % 64 == 0 && kOutColumns % 16 == 0 && kColumns % 16 == 0);
+  static_assert(kRows % 64 == 0 && kOutColumns % kStripe == 0 && kColumns % 16 == 0);
+  static_assert(!kFloat8Out || (kFloat8 && !kResidual && !kRotated && !kPooled));
 
   // The number of stripes that the output buffer holds at a time: all of them, except where the
   // stages need the room more.
@@ -70,26 +81,26 @@ struct GemmTraits {
                                      : kStripes % 2 == 0       ? kStripes / 2
                                                                : 1;
 
-  static constexpr int kRowBytes = k_boxes * 64 * 2;  // of one row in a stage
+  static constexpr int kRowBytes = k_boxes * 128;  // of one row in a stage
   static constexpr int kWeightBytes = tile_n * kRowBytes;
   static constexpr int kStageBytes = tile_m * kRowBytes + kWeightBytes;
-  static constexpr int kOutBytes = 8 * kBlocks * kOutStripes * kStoreBox * 2;
+  static constexpr int kOutBytes = 8 * kBlocks * kOutStripes * kStoreBox * kOutSize;
   static constexpr int kMostBytes = 232448;  // of shared memory that a block can have
   static constexpr int kStages = (kMostBytes - kOutBytes - 1024) / kStageBytes;
   static_assert(kStages >= 3);
 
   using Mma = decltype(cute::make_tiled_mma(
       cute::SM90::GMMA::ss_op_selector<Element, Element, float,
-                                       cute::Shape<cute::_64, cute::Int<kColumns>, cute::_64>,
+                                       cute::Shape<cute::_64, cute::Int<kColumns>, cute::Int<kBox>>,
                                        cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::K>()));
   template <int rows>
   using BoxLayout = decltype(cute::tile_to_shape(cute::SM90::GMMA::Layout_K_SW128_Atom<Element>{},
-                                                 cute::Shape<cute::Int<rows>, cute::_64>{}));
+                                                 cute::Shape<cute::Int<rows>, cute::Int<kBox>>{}));
 
   struct SharedStorage {
-    alignas(1024) Element a[kStages][k_boxes][tile_m * 64];
-    alignas(1024) Element b[kStages][k_boxes][tile_n * 64];
-    alignas(1024) Element out[8][kBlocks * kOutStripes][kStoreBox];  // one part per warp
+    alignas(1024) Element a[kStages][k_boxes][tile_m * kBox];
+    alignas(1024) Element b[kStages][k_boxes][tile_n * kBox];
+    alignas(1024) Out out[8][kBlocks * kOutStripes][kStoreBox];  // one part per warp
     alignas(8) uint64_t full[kStages];
     uint64_t empty[kStages];
     uint64_t residual[8];

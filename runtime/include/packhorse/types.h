@@ -10,7 +10,19 @@
 
 namespace packhorse {
 
-enum class DType : uint8_t { kFloat32, kFloat16, kBFloat16, kInt32, kInt64, kInt8, kUInt8, kBool };
+/// kFloat8 is e4m3 (OCP 8-bit floating point, the form without infinities): 4 bits of exponent, 3
+/// of mantissa, up to 448.
+enum class DType : uint8_t {
+  kFloat32,
+  kFloat16,
+  kBFloat16,
+  kInt32,
+  kInt64,
+  kInt8,
+  kUInt8,
+  kBool,
+  kFloat8
+};
 
 /// The number of bytes of one element.
 PACKHORSE_API size_t size_of(DType dtype);
