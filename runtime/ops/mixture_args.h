@@ -29,7 +29,7 @@ struct MixtureArgs {
   const float* balance = nullptr;          // [num_classes]
   std::span<const ExpertWeights> experts;  // at most num_classes, all of one shape
   Activation activation = Activation::kSilu;
-  TensorView out;             // [rows, E]; may be x
+  TensorView out;  // [rows, E]; may be x
   const int32_t* row_count = nullptr;
   void* workspace = nullptr;  // Ops::mixture_workspace bytes
 };

@@ -1,7 +1,6 @@
-#include "cuda/convolution/convolve_heads.h"
-
 #include <algorithm>
 
+#include "cuda/convolution/convolve_heads.h"
 #include "cuda/convolution/convolve_heads_kernel.cuh"
 #include "cuda/convolution/convolve_heads_plain.cuh"
 

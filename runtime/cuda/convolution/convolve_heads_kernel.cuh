@@ -5,8 +5,8 @@
 // mma.sync. To that end the columns of a product are renamed. In every 32 columns, a lane has the
 // eight that begin at 8 (lane % 4), on the side of the inputs as on that of the outputs, so that
 // all it reads of latents and writes of heads are vectors of 16 bytes; and of its warp's 32 rows it
-// has the four that begin at 4 (lane / 4), so that six rows of latents give it all taps. Weights lie
-// in shared memory in the order in which lanes take them.
+// has the four that begin at 4 (lane / 4), so that six rows of latents give it all taps. Weights
+// lie in shared memory in the order in which lanes take them.
 //
 // A row's bits do not depend on the rows beside it, nor on the number of warps that share its
 // columns: squares are summed over 32 columns first, then over these sums in ascending order.
@@ -29,7 +29,7 @@ struct ConvolveShares {
 template <class T, int D, int kWarps>
 struct ConvolveTile {
   static constexpr int kThreads = 256;
-  static constexpr int kRows = 32;                      // of a tile
+  static constexpr int kRows = 32;                       // of a tile
   static constexpr int kTiles = kThreads / 32 / kWarps;  // of a block at once
   static constexpr int kPanels = D / 32;                 // 32 columns each
   static constexpr int kOwn = kPanels / kWarps;          // panels of a warp
@@ -56,7 +56,7 @@ struct ConvolveTile {
   const int sequences;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int row_in_tile = lane / 4 * 4;    // the first of this lane's four rows
+  const int row_in_tile = lane / 4 * 4;      // the first of this lane's four rows
   const int column_in_panel = lane % 4 * 8;  // the first of its eight columns of a panel
 
   // Weights: of each step of 16 rows and each 16 columns, lane's four registers of two operands.
@@ -78,9 +78,9 @@ struct ConvolveTile {
         // Neighbouring threads: four places of lanes, then two neighbouring pieces of a row.
         const int piece = first + p * kThreads + static_cast<int>(threadIdx.x);
         const int quad = piece % 4;
-        const int unit = piece / 4 % (D / 8);         // of eight columns
-        const int half = piece / 4 / (D / 8) % 2;     // of a panel of inputs
-        const int panel = piece / 8 / (D / 8);        // of inputs, of both taps
+        const int unit = piece / 4 % (D / 8);      // of eight columns
+        const int half = piece / 4 / (D / 8) % 2;  // of a panel of inputs
+        const int panel = piece / 8 / (D / 8);     // of inputs, of both taps
         const T* row = from + (panel * 32 + quad * 8 + half * 4) * D + unit * 8;
 #pragma unroll
         for (int i = 0; i < 4; ++i) rows[p][i] = *reinterpret_cast<const uint4*>(row + i * D);
@@ -90,7 +90,7 @@ struct ConvolveTile {
       }
 #pragma unroll
       for (int p = 0; p < kAtOnce; ++p) {
-        const auto* r = reinterpret_cast<const uint32_t(*)[4]>(rows[p]);
+        const auto* r = reinterpret_cast<const uint32_t (*)[4]>(rows[p]);
 #pragma unroll
         for (int b = 0; b < 2; ++b) {
           // Columns 4 b to 4 b + 3 of the eight: two blocks of the product, even and odd columns.
@@ -316,9 +316,8 @@ struct ConvolveTile {
       const float norm = sqrtf(total[i]);
       const float factor = length / (norm < kSmallest ? kSmallest : norm);  // a NaN stays one
       const float position =
-          rotated
-              ? static_cast<const float*>(args.rotation.data)[token * args.rotation.row_stride]
-              : 0.0f;
+          rotated ? static_cast<const float*>(args.rotation.data)[token * args.rotation.row_stride]
+                  : 0.0f;
       T* const out = static_cast<T*>(args.out.data) + token * args.out.row_stride + head * D;
 #pragma unroll
       for (int p = 0; p < kOwn; ++p) {
@@ -330,8 +329,7 @@ struct ConvolveTile {
 #pragma unroll
           for (int c = 0; c < 8; c += 2) {
             if (column + c >= args.dims) break;
-            rotate(values[c], values[c + 1],
-                   cos_sin(position, args.frequencies[(column + c) / 2]));
+            rotate(values[c], values[c + 1], cos_sin(position, args.frequencies[(column + c) / 2]));
           }
         }
         store_vector(out + column, values);
@@ -364,9 +362,9 @@ struct ConvolveTile {
   __device__ void values(int first, int begin, int step, bool plain) const {
     const int64_t delayed = args.mixed_columns() + args.delayed_column;
     for (int r = begin; r < kRows && first + r < tokens; r += step) {
-      shift_values<true>(args, first + r,
-                         plain ? latents_of<T>(args, first + r - 1) + delayed
-                               : shared.before[warp].rows[r][2]);
+      shift_values<true>(
+          args, first + r,
+          plain ? latents_of<T>(args, first + r - 1) + delayed : shared.before[warp].rows[r][2]);
     }
   }
 
@@ -400,8 +398,8 @@ __global__ void __launch_bounds__(256, 1)
   const Tile work{args, shared, head, static_cast<int>(counts.tokens), counts.sequences};
   __syncthreads();
   const int heads = args.num_heads + args.num_kv_heads;
-  for (int first = (in_kind / kinds * Tile::kTiles + work.warp) * Tile::kRows;
-       first < work.tokens; first += blocks * Tile::kTiles * Tile::kRows) {
+  for (int first = (in_kind / kinds * Tile::kTiles + work.warp) * Tile::kRows; first < work.tokens;
+       first += blocks * Tile::kTiles * Tile::kRows) {
     const bool plain = work.look_back(first);
     // Of every so many rows, the warps of each head shift the values of one.
     work.values(first, (head - first % heads + heads) % heads, heads, plain);
@@ -409,9 +407,9 @@ __global__ void __launch_bounds__(256, 1)
   }
 }
 
-/// As many rows as the tiles of one block have. All warps of a tile share its columns, and the block
-/// itself keeps its head's latents when it has read the state. The block after those of heads has
-/// the values.
+/// As many rows as the tiles of one block have. All warps of a tile share its columns, and the
+/// block itself keeps its head's latents when it has read the state. The block after those of heads
+/// has the values.
 template <class T, int D>
 __global__ void __launch_bounds__(256, 1)
     convolve_heads_few_kernel(const __grid_constant__ ConvolveHeadsArgs args) {

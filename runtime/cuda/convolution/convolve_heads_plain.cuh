@@ -93,9 +93,8 @@ struct ConvolvePlain {
     const float factor = length / (norm < kSmallest ? kSmallest : norm);  // a NaN stays one
     const bool rotated = args.rotation.data != nullptr;
     const float position =
-        rotated
-            ? static_cast<const float*>(args.rotation.data)[token * args.rotation.row_stride]
-            : 0.0f;
+        rotated ? static_cast<const float*>(args.rotation.data)[token * args.rotation.row_stride]
+                : 0.0f;
     T* const out = static_cast<T*>(args.out.data) + token * args.out.row_stride +
                    int64_t{head} * args.head_dim;
     __syncwarp();
@@ -126,8 +125,7 @@ __global__ void __launch_bounds__(kPlainThreads)
   if (head == args.num_heads + args.num_kv_heads) {
     if (warp >= rows) return;
     const LatentPlace place(args, counts.sequences, first + warp);
-    return shift_values<kVectors>(args, first + warp,
-                                  delayed_values<T>(args, first + warp, place));
+    return shift_values<kVectors>(args, first + warp, delayed_values<T>(args, first + warp, place));
   }
   const int inputs = args.grouped_width * args.head_dim;
   const ConvolvePlain<T> plain{args, head, convolve_shared,

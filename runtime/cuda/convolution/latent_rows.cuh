@@ -1,4 +1,5 @@
-// Where the latents of tokens lie: in the batch, or in the pages that keep the end of each sequence.
+// Where the latents of tokens lie: in the batch, or in the pages that keep the end of each
+// sequence.
 #pragma once
 
 #include "cuda/rows/row.cuh"
@@ -66,9 +67,9 @@ __device__ const T* delayed_values(const ConvolveHeadsArgs& args, int token,
   return row + args.mixed_columns() + (in_batch ? args.delayed_column : 0);
 }
 
-/// Copies `count` elements by a warp; where `from` is null, it writes the numbers at `otherwise`, or
-/// zeros where that is null, too. kVectors: whether addresses and the count are multiples of eight
-/// elements.
+/// Copies `count` elements by a warp; where `from` is null, it writes the numbers at `otherwise`,
+/// or zeros where that is null, too. kVectors: whether addresses and the count are multiples of
+/// eight elements.
 template <bool kVectors, class T>
 __device__ void copy_by_warp(T* to, const T* from, const float* otherwise, int count) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -100,9 +101,9 @@ __device__ void shift_values(const ConvolveHeadsArgs& args, int token, const T* 
   T* out = static_cast<T*>(args.out.data) + token * args.out.row_stride + mixed;
   const int own = args.delayed_column;
   copy_by_warp<kVectors, T>(out, latents_of<T>(args, token) + mixed, nullptr, own);
-  copy_by_warp<kVectors, T>(
-      out + own, delayed, args.first_values == nullptr ? nullptr : args.first_values + own,
-      static_cast<int>(args.value_columns()) - own);
+  copy_by_warp<kVectors, T>(out + own, delayed,
+                            args.first_values == nullptr ? nullptr : args.first_values + own,
+                            static_cast<int>(args.value_columns()) - own);
 }
 
 /// Whether the state keeps a token: no later one of the same step takes its row.

@@ -1,7 +1,6 @@
-#include "cuda/mixture/mixture.h"
-
 #include <algorithm>
 
+#include "cuda/mixture/mixture.h"
 #include "cuda/mixture/mixture_gemm.cuh"
 #include "cuda/mixture/mixture_rows.cuh"
 

@@ -1,7 +1,7 @@
-// A product over the rows of all experts, each with its own weight: the schedule goes over the tiles
-// of expert after expert, of which the device alone knows how many there are. cp.async brings tiles
-// of both operands through stages of shared memory, and warps multiply them by mma.m16n8k16, in the
-// order of sums of every dense layer.
+// A product over the rows of all experts, each with its own weight: the schedule goes over the
+// tiles of expert after expert, of which the device alone knows how many there are. cp.async brings
+// tiles of both operands through stages of shared memory, and warps multiply them by mma.m16n8k16,
+// in the order of sums of every dense layer.
 #pragma once
 
 #include "cuda/attention/mma_sm80.cuh"
@@ -159,8 +159,8 @@ struct ExpertGemm {
             if (!kUp && at >= args.n) continue;
             float2 value = biased(bias, acc[m][b][2 * h], acc[m][b][2 * h + 1], at);
             if constexpr (kUp) {
-              const float2 gated = biased(bias, acc[m][b + 2][2 * h], acc[m][b + 2][2 * h + 1],
-                                          at + kGateBlock);
+              const float2 gated =
+                  biased(bias, acc[m][b + 2][2 * h], acc[m][b + 2][2 * h + 1], at + kGateBlock);
               value = {function(value.x) * gated.x, function(value.y) * gated.y};
             } else {
               value = {value.x * scale, value.y * scale};

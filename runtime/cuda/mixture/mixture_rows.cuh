@@ -117,7 +117,8 @@ __device__ inline void shift_and_scale(float (&value)[kVectorSize], const float*
 
 /// A thread has eight columns of a row.
 template <class T>
-__global__ void __launch_bounds__(256) add_scaled_kernel(const __grid_constant__ AddScaledArgs args) {
+__global__ void __launch_bounds__(256)
+    add_scaled_kernel(const __grid_constant__ AddScaledArgs args) {
   wait_for_previous_kernel();
   let_next_kernel_start();
   const int64_t vectors = args.x.shape[1] / kVectorSize;
@@ -130,8 +131,8 @@ __global__ void __launch_bounds__(256) add_scaled_kernel(const __grid_constant__
   shift_and_scale(value, args.x_shift, args.x_scale, column);
   if (args.residual.data != nullptr) {
     float residual[kVectorSize];
-    load_vector(residual,
-                static_cast<const T*>(args.residual.data) + row * args.residual.row_stride + column);
+    load_vector(residual, static_cast<const T*>(args.residual.data) +
+                              row * args.residual.row_stride + column);
     shift_and_scale(residual, args.residual_shift, args.residual_scale, column);
 #pragma unroll
     for (int i = 0; i < kVectorSize; ++i) value[i] += residual[i];
