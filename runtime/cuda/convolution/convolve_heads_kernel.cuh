@@ -35,16 +35,19 @@ struct ConvolveTile {
   static constexpr int kOwn = kPanels / kWarps;          // panels of a warp
   static constexpr int kSteps = D / 16;                  // of k, for each tap
   static constexpr bool kSplit = kWarps > 1;
-  /// Where sequences begin in or right before a tile, the rows before each of its rows: that of the
-  /// token before, of the one before that, and the delayed values. Null stands for none.
+  /// Of each row of a tile, where sequences begin in it or right before it: the row of the token
+  /// before, that of the one before that, and the delayed values. Null stands for none. And where
+  /// the state keeps it, if it does.
   struct Before {
     const T* rows[kRows][3];
+    T* kept[kRows];
   };
   struct Shared {
-    uint4 weights[2 * kSteps][kSteps / 2][32];
+    uint4 weights[2 * kSteps][D / 16][32];
     float depthwise[2][D];
     float depthwise_bias[D];
     float grouped_bias[D];
+    float frequencies[D / 2];
     Before before[kThreads / 32];
     float squares[kTiles][kPanels][kRows];
   };
@@ -114,6 +117,7 @@ struct ConvolveTile {
       shared.depthwise[1][c] = args.depthwise[args.mixed_columns() + column + c];
       shared.depthwise_bias[c] = args.depthwise_bias[column + c];
       shared.grouped_bias[c] = args.grouped_bias[column + c];
+      if (2 * c < args.dims) shared.frequencies[c] = args.frequencies[c];
     }
   }
 
@@ -137,9 +141,46 @@ struct ConvolveTile {
 
   __device__ int first_panel() const { return warp % kWarps * kOwn; }
 
+  /// This lane's rows of latents, from a column of its first panel on.
+  __device__ void load_rows(uint4 (&bits)[kOwn][4], int row, int head_number) const {
+    const T* const rows = latents_of<T>(args, row);
+    const int column = head_number * D + first_panel() * 32 + column_in_panel;
+#pragma unroll
+    for (int p = 0; p < kOwn; ++p) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const bool exists = row + i < tokens;
+        bits[p][i] = load(exists ? rows + i * args.latents.row_stride : nullptr, column + p * 32);
+      }
+    }
+  }
+  __device__ static void add_rows(Sums& sums, const uint4 (&bits)[kOwn][4], float share) {
+#pragma unroll
+    for (int p = 0; p < kOwn; ++p) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float values[8];
+        unpack<T>(values, bits[p][i]);
+#pragma unroll
+        for (int c = 0; c < 8; ++c) {
+          at(sums, i, p, c) = __fmaf_rn(share, values[c], at(sums, i, p, c));
+        }
+      }
+    }
+  }
+
   /// Begins the sums with the bias and the mean of latents: half of the head itself, and half of
   /// the head of keys that it sees or of the mean of the heads that see it.
   __device__ void begin(Sums& sums, int row) const {
+    const int group = args.num_heads / args.num_kv_heads;
+    const bool query = head < args.num_heads;
+    const int others = query ? 1 : group;
+    const int other = query ? args.num_heads + head / group : (head - args.num_heads) * group;
+    const float share = 0.5f / static_cast<float>(others);
+    uint4 own[kOwn][4];
+    uint4 bits[kOwn][4];
+    load_rows(own, row, head);
+    load_rows(bits, row, other);
 #pragma unroll
     for (int p = 0; p < kOwn; ++p) {
       float bias[8];
@@ -150,36 +191,12 @@ struct ConvolveTile {
         for (int c = 0; c < 8; ++c) at(sums, i, p, c) = bias[c];
       }
     }
-    const int group = args.num_heads / args.num_kv_heads;
-    const bool query = head < args.num_heads;
-    const int others = query ? 1 : group;
-    const int other = query ? args.num_heads + head / group : (head - args.num_heads) * group;
-    const T* const rows = latents_of<T>(args, row);
+    add_rows(sums, own, 0.5f);
+    add_rows(sums, bits, share);
 #pragma unroll 1
-    for (int o = -1; o < others; ++o) {
-      const float share = o < 0 ? 0.5f : 0.5f / static_cast<float>(others);
-      const int column = (o < 0 ? head : other + o) * D + first_panel() * 32 + column_in_panel;
-      uint4 bits[kOwn][4];
-#pragma unroll
-      for (int p = 0; p < kOwn; ++p) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const bool exists = row + i < tokens;
-          bits[p][i] = load(exists ? rows + i * args.latents.row_stride : nullptr, column + p * 32);
-        }
-      }
-#pragma unroll
-      for (int p = 0; p < kOwn; ++p) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float values[8];
-          unpack<T>(values, bits[p][i]);
-#pragma unroll
-          for (int c = 0; c < 8; ++c) {
-            at(sums, i, p, c) = __fmaf_rn(share, values[c], at(sums, i, p, c));
-          }
-        }
-      }
+    for (int o = 1; o < others; ++o) {
+      load_rows(bits, row, other + o);
+      add_rows(sums, bits, share);
     }
   }
 
@@ -265,7 +282,7 @@ struct ConvolveTile {
   }
 
   /// Brings heads to their length, rotates and stores them.
-  __device__ void finish(Sums& sums, int row) const {
+  __device__ void finish(Sums& sums, int row, const float (&positions)[4]) const {
     float squares[4][kOwn];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -307,72 +324,156 @@ struct ConvolveTile {
     const bool query = head < args.num_heads;
     const float length = sqrtf(static_cast<float>(args.model_dim)) *
                          (query ? 1.0f : args.temperature[head - args.num_heads]);
-    const bool rotated = args.rotation.data != nullptr;
+    const int dims = args.rotation.data != nullptr ? args.dims : 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int token = row + i;
-      if (token >= tokens) break;
       constexpr float kSmallest = 0x1p-23f;
       const float norm = sqrtf(total[i]);
       const float factor = length / (norm < kSmallest ? kSmallest : norm);  // a NaN stays one
-      const float position =
-          rotated ? static_cast<const float*>(args.rotation.data)[token * args.rotation.row_stride]
-                  : 0.0f;
-      T* const out = static_cast<T*>(args.out.data) + token * args.out.row_stride + head * D;
+      T* const out = static_cast<T*>(args.out.data) + (row + i) * args.out.row_stride + head * D;
 #pragma unroll
       for (int p = 0; p < kOwn; ++p) {
         const int column = (first_panel() + p) * 32 + column_in_panel;
         float values[8];
 #pragma unroll
         for (int c = 0; c < 8; ++c) values[c] = at(sums, i, p, c) * factor;
-        if (rotated) {
 #pragma unroll
-          for (int c = 0; c < 8; c += 2) {
-            if (column + c >= args.dims) break;
-            rotate(values[c], values[c + 1], cos_sin(position, args.frequencies[(column + c) / 2]));
+        for (int c = 0; c < 8; c += 2) {
+          if (column + c < dims) {
+            rotate(values[c], values[c + 1],
+                   cos_sin(positions[i], shared.frequencies[(column + c) / 2]));
           }
         }
-        store_vector(out + column, values);
+        if (row + i < tokens) store_vector(out + column, values);
       }
     }
   }
 
-  /// Whether the two rows before each row of a tile are those before it in the batch. If not, it
-  /// looks up where they lie. All lanes of a warp call it together.
-  __device__ bool look_back(int first) const {
-    const int32_t* begins = args.batch.cu_seqlens;
-    const int sequence = warp_search(sequences, first, [&](int i) { return begins[i]; });
-    if (first - begins[sequence] >= 2 && first + kRows <= begins[sequence + 1]) return true;
+  /// Looks up where the two rows before each row of a tile lie, and with kKeep where its rows are
+  /// kept. All lanes of a warp call it together.
+  template <bool kKeep>
+  __device__ void look_back(int first) const {
     const int token = first + lane;
     const T* rows[3] = {};
+    T* kept = nullptr;
     if (token < tokens) {
       const LatentPlace place(args, sequences, token);
       rows[0] = latents_before<T>(args, token, place, 1);
       rows[1] = latents_before<T>(args, token, place, 2);
       rows[2] = delayed_values<T>(args, token, place);
+      if (kKeep && args.pages.rows.rank > 0 && is_kept(args.pages, token, place)) {
+        kept = state_of<T>(args.pages, place.sequence, place.position);
+      }
     }
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < 3; ++i) shared.before[warp].rows[lane][i] = rows[i];
+    shared.before[warp].kept[lane] = kept;
     __syncwarp();
-    return false;
   }
 
-  /// Shifts the values of every `step`-th row of a tile, from `first + begin` on.
-  __device__ void values(int first, int begin, int step, bool plain) const {
-    const int64_t delayed = args.mixed_columns() + args.delayed_column;
-    for (int r = begin; r < kRows && first + r < tokens; r += step) {
-      shift_values<true>(
-          args, first + r,
-          plain ? latents_of<T>(args, first + r - 1) + delayed : shared.before[warp].rows[r][2]);
+  /// Eight columns of the values of a row: its own ones, or those of the token before.
+  __device__ uint4 load_values(int first, int r, int column, bool plain) const {
+    const int64_t mixed = args.mixed_columns();
+    const int own = args.delayed_column;
+    const T* row = latents_of<T>(args, first + r) + mixed;
+    if (column >= own) {
+      row = plain ? row - args.latents.row_stride + own : shared.before[warp].rows[r][2];
+      row -= row == nullptr ? 0 : own;
+    }
+    if (row != nullptr) return *reinterpret_cast<const uint4*>(row + column);
+    uint4 bits = make_uint4(0, 0, 0, 0);
+    if (args.first_values != nullptr) {
+      auto* pairs = reinterpret_cast<typename Element<T>::Pair*>(&bits);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        pairs[i] = Element<T>::pair(args.first_values[column + 2 * i],
+                                    args.first_values[column + 2 * i + 1]);
+      }
+    }
+    return bits;
+  }
+
+  /// The values of every `step`-th row of a tile from `begin` on, kBatch rows at a time, so that
+  /// they are on their way together.
+  static constexpr int kBatch = 4;
+  struct Values {
+    uint4 bits[kBatch];
+  };
+  __device__ void load_batch(Values& values, int first, int begin, int step, int column,
+                             bool plain) const {
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      const int r = begin + b * step;
+      if (r < kRows && first + r < tokens && column < args.value_columns()) {
+        values.bits[b] = load_values(first, r, column, plain);
+      }
+    }
+  }
+  __device__ void store_batch(const Values& values, int first, int begin, int step,
+                              int column) const {
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      const int r = begin + b * step;
+      if (r < kRows && first + r < tokens && column < args.value_columns()) {
+        *reinterpret_cast<uint4*>(static_cast<T*>(args.out.data) +
+                                  (first + r) * args.out.row_stride + args.mixed_columns() +
+                                  column) = values.bits[b];
+      }
+    }
+  }
+  /// All but the first batch of the first 256 columns.
+  __device__ void shift_rest(int first, int begin, int step, bool plain) const {
+    const auto columns = static_cast<int>(args.value_columns());
+    for (int column = lane * kVectorSize; column < columns; column += 32 * kVectorSize) {
+      const int done = column < 32 * kVectorSize ? kBatch * step : 0;
+      for (int r = begin + done; r < kRows; r += kBatch * step) {
+        Values values;
+        load_batch(values, first, r, step, column, plain);
+        store_batch(values, first, r, step, column);
+      }
     }
   }
 
-  __device__ void tile(int first, bool plain) const {
+  /// Heads of a tile, and the values of every `step`-th row from `shifted` on.
+  __device__ void tile(int first, int shifted, int step, bool plain) const {
     Sums sums;
-    begin(sums, first + row_in_tile);
-    convolve(sums, first + row_in_tile, plain);
-    finish(sums, first + row_in_tile);
+    const int row = first + row_in_tile;
+    float positions[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      positions[i] =
+          args.rotation.data != nullptr && row + i < tokens
+              ? static_cast<const float*>(args.rotation.data)[(row + i) * args.rotation.row_stride]
+              : 0.0f;
+    }
+    Values values;
+    load_batch(values, first, shifted, step, lane * kVectorSize, plain);
+    begin(sums, row);
+    store_batch(values, first, shifted, step, lane * kVectorSize);
+    shift_rest(first, shifted, step, plain);
+    convolve(sums, row, plain);
+    finish(sums, row, positions);
+  }
+
+  /// Keeps `count` columns of the rows that the state keeps, from column `from` of latents on at
+  /// column `to` of the state, by the warps of a tile.
+  __device__ void keep(int first, int from, int to, int count) const {
+    const Before& before = shared.before[warp];
+    for (int column = lane * kVectorSize; column < count; column += 32 * kVectorSize) {
+      uint4 bits[kRows / kWarps];
+#pragma unroll
+      for (int i = 0; i < kRows / kWarps; ++i) {
+        const int r = warp % kWarps + i * kWarps;
+        if (before.kept[r] == nullptr) continue;
+        bits[i] = load(latents_of<T>(args, first + r), from + column);
+      }
+#pragma unroll
+      for (int i = 0; i < kRows / kWarps; ++i) {
+        T* const row = before.kept[warp % kWarps + i * kWarps];
+        if (row != nullptr) *reinterpret_cast<uint4*>(row + to + column) = bits[i];
+      }
+    }
   }
 };
 
@@ -398,12 +499,20 @@ __global__ void __launch_bounds__(256, 1)
   const Tile work{args, shared, head, static_cast<int>(counts.tokens), counts.sequences};
   __syncthreads();
   const int heads = args.num_heads + args.num_kv_heads;
+  const int32_t* const begins = args.batch.cu_seqlens;
+  int begin = 0;  // of the sequence of the tile before
+  int end = 0;
   for (int first = (in_kind / kinds * Tile::kTiles + work.warp) * Tile::kRows; first < work.tokens;
        first += blocks * Tile::kTiles * Tile::kRows) {
-    const bool plain = work.look_back(first);
+    if (first >= end) {
+      const int sequence = warp_search(work.sequences, first, [&](int i) { return begins[i]; });
+      begin = begins[sequence];
+      end = begins[sequence + 1];
+    }
+    const bool plain = first - begin >= 2 && first + Tile::kRows <= end;
+    if (!plain) work.template look_back<false>(first);
     // Of every so many rows, the warps of each head shift the values of one.
-    work.values(first, (head - first % heads + heads) % heads, heads, plain);
-    work.tile(first, plain);
+    work.tile(first, (head - first % heads + heads) % heads, heads, plain);
   }
 }
 
@@ -427,26 +536,25 @@ __global__ void __launch_bounds__(256, 1)
   __syncthreads();
   constexpr int kWarps = D / 32;
   const int first = work.warp / kWarps * Tile::kRows;
-  const bool plain = work.look_back(first);
+  work.template look_back<true>(first);
   if (values) {
-    work.values(first, work.warp % kWarps, kWarps, plain);
+    typename Tile::Values batch;
+    const int begin = work.warp % kWarps;
+    const int column = work.lane * kVectorSize;
+    work.load_batch(batch, first, begin, kWarps, column, false);
+    work.store_batch(batch, first, begin, kWarps, column);
+    work.shift_rest(first, begin, kWarps, false);
   } else {
-    work.tile(first, plain);  // rows beyond the batch are not stored
+    work.tile(first, Tile::kRows, 1, false);  // rows beyond the batch are not stored
   }
   if (args.pages.rows.rank == 0) return;
   __syncthreads();
   const auto mixed = static_cast<int>(args.mixed_columns());
-  for (int token = work.warp; token < work.tokens; token += Tile::kThreads / 32) {
-    const LatentPlace place(args, counts.sequences, token);
-    if (!is_kept(args.pages, token, place)) continue;
-    const T* from = latents_of<T>(args, token);
-    T* to = state_of<T>(args.pages, place.sequence, place.position);
-    if (values) {
-      copy_by_warp<true, T>(to + mixed, from + mixed + args.delayed_column, nullptr,
-                            static_cast<int>(args.state_columns()) - mixed);
-    } else {
-      copy_by_warp<true, T>(to + head * D, from + head * D, nullptr, D);
-    }
+  if (values) {
+    work.keep(first, mixed + args.delayed_column, mixed,
+              static_cast<int>(args.value_columns()) - args.delayed_column);
+  } else {
+    work.keep(first, head * D, head * D, D);
   }
 }
 
