@@ -10,9 +10,8 @@ from torch.profiler import ProfilerActivity, profile
 Span = tuple[float, float]
 
 
-def kernel_spans(work: Callable[[], object], names: tuple[str, ...] = ("",)) -> list[Span]:
-    """Returns start and end, in microseconds, of every kernel of `work` whose name contains one of
-    `names`.
+def named_spans(work: Callable[[], object]) -> list[tuple[float, float, str]]:
+    """Returns start and end, in microseconds, and the name of every kernel of `work`.
 
     They come from PyTorch's profiler (CUPTI), in the order of their starts.
     """
@@ -20,12 +19,19 @@ def kernel_spans(work: Callable[[], object], names: tuple[str, ...] = ("",)) -> 
         work()
         torch.cuda.synchronize()
     return sorted(
-        (event.time_range.start, event.time_range.end)
+        (event.time_range.start, event.time_range.end, event.name)
         for event in trace.events()
-        if event.device_type == torch.autograd.DeviceType.CUDA
-        and not event.name.startswith("Mem")
-        and any(name in event.name for name in names)
+        if event.device_type == torch.autograd.DeviceType.CUDA and not event.name.startswith("Mem")
     )
+
+
+def kernel_spans(work: Callable[[], object], names: tuple[str, ...] = ("",)) -> list[Span]:
+    """Start and end of those kernels whose name contains one of `names`."""
+    return [
+        (start, end)
+        for start, end, kernel in named_spans(work)
+        if any(name in kernel for name in names)
+    ]
 
 
 def kernel_ms(

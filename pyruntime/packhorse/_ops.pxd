@@ -13,10 +13,8 @@ cdef extern from "packhorse/_arrays.h" namespace "packhorse":
 
 
 cdef extern from "packhorse/_operators.h" namespace "packhorse":
-    cdef cppclass CDeviceView "packhorse::DeviceView":
-        uintptr_t pointer
-        vector[int64_t] shape
-        string dtype
+    object make_device_view(uintptr_t, vector[int64_t], string) except +
+    optional[T] maybe[T](object) except +
 
     cdef cppclass FloatArray:
         FloatArray()
@@ -32,13 +30,11 @@ cdef extern from "packhorse/_operators.h" namespace "packhorse":
 
     cdef cppclass Floats:
         Floats()
-        Floats(const CDeviceView&)
-        Floats(const FloatArray&)
+        Floats(object) except +
 
     cdef cppclass Ints:
         Ints()
-        Ints(const CDeviceView&)
-        Ints(const IntArray&)
+        Ints(object) except +
 
     cdef cppclass Linear:
         Linear()

@@ -1,8 +1,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-class DeviceView:
-    def __init__(self, pointer: int, shape: Sequence[int], dtype: str) -> None: ...
+def device_view(pointer: int, shape: Sequence[int], dtype: str) -> Any: ...
 
 class Operators:
     def __init__(self, device: str, dtype: str, threads: int, attention: str = "auto") -> None: ...

@@ -12,62 +12,21 @@ from packhorse._ops cimport *
 set_maker(np.empty)
 
 
-cdef class DeviceView:
-    """A row-major array that lies on the device."""
-
-    cdef CDeviceView view
-
-    def __init__(self, uintptr_t pointer, shape, str dtype not None):
-        self.view.pointer = pointer
-        self.view.shape = shape
-        self.view.dtype = dtype.encode()
-
-
-cdef Floats floats(array) except *:
-    """An array of float32 values, or a DeviceView."""
-    if isinstance(array, DeviceView):
-        return Floats((<DeviceView> array).view)
-    return Floats(FloatArray(array))
-
-
-cdef optional[Floats] maybe_floats(array) except *:
-    cdef optional[Floats] result
-    if array is not None:
-        result = floats(array)
-    return result
-
-
-cdef Ints ints(array) except *:
-    """An array of int32 values, or a DeviceView."""
-    if isinstance(array, DeviceView):
-        return Ints((<DeviceView> array).view)
-    return Ints(IntArray(array))
-
-
-cdef optional[Ints] maybe_ints(array) except *:
-    cdef optional[Ints] result
-    if array is not None:
-        result = ints(array)
-    return result
-
-
-cdef optional[IntArray] maybe_int_array(array) except *:
-    cdef optional[IntArray] result
-    if array is not None:
-        result = IntArray(array)
-    return result
+def device_view(uintptr_t pointer, shape, str dtype not None):
+    """A row-major array that lies on the device, as an argument of operators."""
+    return make_device_view(pointer, shape, dtype.encode())
 
 
 cdef Linear linear(layer) except *:
     """(weight, bias), where bias may be None."""
     weight, bias = layer
-    return Linear(floats(weight), maybe_floats(bias))
+    return Linear(Floats(weight), maybe[Floats](bias))
 
 
 cdef Norm norm_weight(norm) except *:
     """(gamma, beta, eps), where beta may be None."""
     gamma, beta, eps = norm
-    return Norm(floats(gamma), maybe_floats(beta), <float> eps)
+    return Norm(Floats(gamma), maybe[Floats](beta), <float> eps)
 
 
 cdef optional[Norm] maybe_norm(norm) except *:
@@ -128,84 +87,85 @@ cdef class Operators:
         self._get().wait_for(stream)
 
     def gemm(self, stream, x, weight, bias, str activation not None, residual, norm):
-        return self._get().gemm(on(stream), floats(x), floats(weight), maybe_floats(bias),
-                                activation.encode(), maybe_floats(residual), maybe_norm(norm))
+        return self._get().gemm(on(stream), Floats(x), Floats(weight), maybe[Floats](bias),
+                                activation.encode(), maybe[Floats](residual), maybe_norm(norm))
 
     def feed_forward(self, stream, x, up, down, str activation not None, bint gated, residual,
                      norm):
-        return self._get().feed_forward(on(stream), floats(x), linear(up), linear(down),
-                                        activation.encode(), gated, maybe_floats(residual),
+        return self._get().feed_forward(on(stream), Floats(x), linear(up), linear(down),
+                                        activation.encode(), gated, maybe[Floats](residual),
                                         maybe_norm(norm))
 
     def project_heads(self, x, weight, bias, cu_seqlens, position_ids, int num_heads,
                       int num_kv_heads, int head_dim, frequencies, q_norm, k_norm):
-        return self._get().project_heads(floats(x), floats(weight), maybe_floats(bias),
-                                         ints(cu_seqlens), maybe_int_array(position_ids), num_heads,
-                                         num_kv_heads, head_dim, maybe_floats(frequencies),
+        return self._get().project_heads(Floats(x), Floats(weight), maybe[Floats](bias),
+                                         Ints(cu_seqlens), maybe[IntArray](position_ids), num_heads,
+                                         num_kv_heads, head_dim, maybe[Floats](frequencies),
                                          maybe_norm(q_norm), maybe_norm(k_norm))
 
     def rotate_heads(self, x, cu_seqlens, position_ids, int num_heads, int head_dim, frequencies):
-        return self._get().rotate_heads(floats(x), ints(cu_seqlens), maybe_int_array(position_ids),
-                                        num_heads, head_dim, floats(frequencies))
+        return self._get().rotate_heads(Floats(x), Ints(cu_seqlens), maybe[IntArray](position_ids),
+                                        num_heads, head_dim, Floats(frequencies))
 
     def append_kv(self, stream, keys, values, k, v, cu_seqlens, table, kv_lens, int num_kv_heads):
-        return self._get().append_kv(on(stream), floats(keys), floats(values), floats(k), floats(v),
+        return self._get().append_kv(on(stream), Floats(keys), Floats(values), Floats(k), Floats(v),
                                      IntArray(cu_seqlens), IntArray(table), IntArray(kv_lens),
                                      num_kv_heads)
 
     def attention_over_pages(self, stream, q, keys, values, cu_seqlens, table, kv_lens,
                              int num_heads, int num_kv_heads, float scale, int window_left,
                              float soft_cap, alibi_slopes, k, v):
-        return self._get().attention_over_pages(on(stream), floats(q), floats(keys), floats(values),
+        return self._get().attention_over_pages(on(stream), Floats(q), Floats(keys), Floats(values),
                                                 IntArray(cu_seqlens), IntArray(table),
                                                 IntArray(kv_lens), num_heads, num_kv_heads, scale,
-                                                window_left, soft_cap, maybe_floats(alibi_slopes),
-                                                maybe_floats(k), maybe_floats(v))
+                                                window_left, soft_cap, maybe[Floats](alibi_slopes),
+                                                maybe[Floats](k), maybe[Floats](v))
 
     def attention(self, stream, q, k, v, cu_seqlens_q, cu_seqlens_k, int num_heads,
                   int num_kv_heads, float scale, bint causal, int window_left, int window_right,
                   alibi_slopes, bucket_table, int max_distance, bint bidirectional, position_keys,
                   position_queries, int buckets):
-        return self._get().attention(on(stream), floats(q), floats(k), floats(v),
-                                     ints(cu_seqlens_q), ints(cu_seqlens_k), num_heads,
+        return self._get().attention(on(stream), Floats(q), Floats(k), Floats(v),
+                                     Ints(cu_seqlens_q), Ints(cu_seqlens_k), num_heads,
                                      num_kv_heads, scale, causal, window_left, window_right,
-                                     maybe_floats(alibi_slopes), maybe_floats(bucket_table),
-                                     max_distance, bidirectional, maybe_floats(position_keys),
-                                     maybe_floats(position_queries), buckets)
+                                     maybe[Floats](alibi_slopes), maybe[Floats](bucket_table),
+                                     max_distance, bidirectional, maybe[Floats](position_keys),
+                                     maybe[Floats](position_queries), buckets)
 
     def norm(self, stream, x, norm, residual, str kind not None):
-        return self._get().norm(on(stream), floats(x), norm_weight(norm), maybe_floats(residual),
+        return self._get().norm(on(stream), Floats(x), norm_weight(norm), maybe[Floats](residual),
                                 kind.encode())
 
     def embed(self, stream, ids, cu_seqlens, word, position, type, type_ids, position_ids,
               int64_t position_offset, norm):
-        return self._get().embed(on(stream), ints(ids), ints(cu_seqlens), floats(word),
-                                 maybe_floats(position), maybe_floats(type), maybe_ints(type_ids),
-                                 maybe_ints(position_ids), position_offset, maybe_norm(norm))
+        return self._get().embed(on(stream), Ints(ids), Ints(cu_seqlens), Floats(word),
+                                 maybe[Floats](position), maybe[Floats](type),
+                                 maybe[Ints](type_ids), maybe[Ints](position_ids), position_offset,
+                                 maybe_norm(norm))
 
     def pool(self, stream, x, cu_seqlens, str pooling not None, bint normalize):
-        return self._get().pool(on(stream), floats(x), ints(cu_seqlens), pooling.encode(),
+        return self._get().pool(on(stream), Floats(x), Ints(cu_seqlens), pooling.encode(),
                                 normalize)
 
     def sparse_pool(self, stream, x, weight, bias, cu_seqlens, bint sum, bint twice):
-        return self._get().sparse_pool(on(stream), floats(x), floats(weight), maybe_floats(bias),
-                                       ints(cu_seqlens), sum, twice)
+        return self._get().sparse_pool(on(stream), Floats(x), Floats(weight), maybe[Floats](bias),
+                                       Ints(cu_seqlens), sum, twice)
 
     def add_lora(self, out, x, a, b, slots, ranks, parts, int num_parts):
-        return self._get().add_lora(floats(out), floats(x), floats(a), floats(b), IntArray(slots),
-                                    IntArray(ranks), maybe_int_array(parts), num_parts)
+        return self._get().add_lora(Floats(out), Floats(x), Floats(a), Floats(b), IntArray(slots),
+                                    IntArray(ranks), maybe[IntArray](parts), num_parts)
 
     def convolve_heads(self, latents, cu_seqlens, position_ids, weights, sizes, frequencies, pages):
         cdef vector[FloatArray] parts
         for weight in weights:
             parts.push_back(FloatArray(weight))
-        return self._get().convolve_heads(FloatArray(latents), ints(cu_seqlens),
-                                          maybe_int_array(position_ids), parts, sizes,
-                                          maybe_floats(frequencies), maybe_convolve_pages(pages))
+        return self._get().convolve_heads(FloatArray(latents), Ints(cu_seqlens),
+                                          maybe[IntArray](position_ids), parts, sizes,
+                                          maybe[Floats](frequencies), maybe_convolve_pages(pages))
 
     def sample(self, logits, floats, ints, draws, bias_ends, bias_tokens, biases, masks, counts,
                int num_top):
         return self._get().sample(FloatArray(logits), FloatArray(floats), IntArray(ints),
                                   LongArray(draws), IntArray(bias_ends), IntArray(bias_tokens),
-                                  FloatArray(biases), maybe_int_array(masks),
-                                  maybe_int_array(counts), num_top)
+                                  FloatArray(biases), maybe[IntArray](masks),
+                                  maybe[IntArray](counts), num_top)

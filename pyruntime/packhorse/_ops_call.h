@@ -35,8 +35,45 @@ struct DeviceView {
   std::string dtype;
 };
 
-using Floats = std::variant<DeviceView, FloatArray>;
-using Ints = std::variant<DeviceView, IntArray>;
+inline constexpr char kDeviceView[] = "packhorse.DeviceView";  // the name of its capsules
+
+inline py::object make_device_view(uintptr_t pointer, std::vector<int64_t> shape,
+                                   std::string dtype) {
+  auto view = std::make_unique<DeviceView>(DeviceView{pointer, std::move(shape), std::move(dtype)});
+  py::object capsule = py::object::steal(PyCapsule_New(view.get(), kDeviceView, [](PyObject* self) {
+    delete static_cast<DeviceView*>(PyCapsule_GetPointer(self, kDeviceView));
+  }));
+  view.release();
+  return capsule;
+}
+
+/// A T that is made of a Python object, or null for None.
+template <class T>
+std::optional<T> maybe(PyObject* object) {
+  if (object == Py_None) return std::nullopt;
+  return T(object);
+}
+
+/// An array of T on the host, or one on the device.
+template <class T>
+class HostOrDevice : public std::variant<DeviceView, Array<T>> {
+ public:
+  using Base = std::variant<DeviceView, Array<T>>;
+  using Base::Base;
+  HostOrDevice() = default;
+
+  /// An array of NumPy, or what make_device_view gave. Throws as Array does.
+  explicit HostOrDevice(PyObject* object) : Base(of(object)) {}
+
+ private:
+  static Base of(PyObject* object) {
+    if (!PyCapsule_IsValid(object, kDeviceView)) return Array<T>(object);
+    return *static_cast<DeviceView*>(PyCapsule_GetPointer(object, kDeviceView));
+  }
+};
+
+using Floats = HostOrDevice<float>;
+using Ints = HostOrDevice<int32_t>;
 using Norm = std::tuple<Floats, std::optional<Floats>, float>;  // gamma, beta, eps
 using Linear = std::tuple<Floats, std::optional<Floats>>;       // weight, bias
 

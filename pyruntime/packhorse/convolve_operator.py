@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from packhorse.names import Dtype
-from packhorse.operator_call import FloatArray, as_float32, shared_operators
+from packhorse.operator_call import FloatArray, as_float32, head_columns, shared_operators
 from packhorse.packing import as_int32
 from packhorse.page_ops import PAGE_TOKENS, as_table
 
@@ -67,8 +67,8 @@ def convolve_heads(
 
     state: sequences go on where they were left, and are left there; its rows are written.
 
-    Arrays lie on the host. Raises ValueError where arguments do not fit together, and RuntimeError
-    on a device without this operator.
+    Arrays lie on the host. Raises ValueError where arguments do not fit together; on CUDA devices
+    heads have at most 256 columns.
     """
     x = as_float32("latents", latents)
     weight, bias = (as_float32("depthwise", part) for part in depthwise)
@@ -101,25 +101,30 @@ def convolve_heads(
     if state is not None:
         _check_state(state, len(as_int32("cu_seqlens", cu_seqlens)) - 1, columns + values // 2)
 
-    # Heads are filled up with zeros to what they take in memory.
+    # Heads are filled up with zeros to what they take in memory, and those of queries and keys have
+    # their columns in the device's order.
+    operators = shared_operators(device, dtype, threads)
     stored = -(-head_dim // _MULTIPLE) * _MULTIPLE
-    place = (
-        np.arange(heads * head_dim) // head_dim * stored + np.arange(heads * head_dim) % head_dim
-    )
+    order = np.argsort(head_columns(operators, head_dim, frequencies))
+    begins = np.arange(heads)[:, None] * stored
+    mixed_heads = num_heads + num_kv_heads
+    place = np.concatenate([begins[:mixed_heads] + order, begins[mixed_heads:] + range(head_dim)])
+    place = place.reshape(-1)
+    value_place = place[columns:] - mixed_heads * stored
 
-    def spread(array: FloatArray) -> FloatArray:
+    def spread(array: FloatArray, at: Any = place) -> FloatArray:
         """Its columns, those of so many heads, as they lie in memory."""
         count = array.shape[-1]
         result = np.zeros((*array.shape[:-1], count // head_dim * stored), np.float32)
-        result[..., place[:count]] = array
+        result[..., at[:count]] = array
         return result
 
     taps = mixed.reshape(-1, head_dim, head_dim, mixed.shape[2])
     kernel = np.zeros((len(taps), mixed.shape[2], stored, stored), np.float32)
-    kernel[..., :head_dim, :head_dim] = taps.transpose(0, 3, 2, 1)
+    kernel[:, :, order[:, None], order] = taps.transpose(0, 3, 2, 1)
     pages = None
-    delayed = int(place[values // 2])
-    kept = np.concatenate([place[:columns], place[columns + values // 2 : columns + values]])
+    delayed = int(value_place[values // 2])
+    kept = np.concatenate([place[:columns], place[columns + values // 2 :]])
     kept[columns:] -= delayed
     if state is not None:
         slots = state.rows.shape[1]
@@ -127,7 +132,7 @@ def convolve_heads(
         rows = np.zeros((len(state.rows) * slots, width), np.float32)
         rows[:, kept] = state.rows.reshape(-1, len(kept))
         pages = (rows, slots, as_table(state.table), as_int32("kv_lens", state.kv_lens))
-    found = shared_operators(device, dtype, threads).convolve_heads(
+    found = operators.convolve_heads(
         spread(x),
         as_int32("cu_seqlens", cu_seqlens),
         None if position_ids is None else as_int32("position_ids", position_ids),
@@ -137,7 +142,7 @@ def convolve_heads(
             kernel.reshape(-1, stored),
             spread(mixed_bias),
             scales,
-            spread(first),
+            spread(first, value_place),
         ],
         [num_heads, num_kv_heads, stored, head_dim, weight.shape[1], mixed.shape[2], delayed],
         None if frequencies is None else as_float32("frequencies", frequencies),

@@ -106,7 +106,7 @@ class OperatorCall:
         shape = view.shape
         if as_rows:
             shape = (math.prod(shape[:-1]), shape[-1])
-        return _ops.DeviceView(view.pointer, shape, view.dtype)
+        return _ops.device_view(view.pointer, shape, view.dtype)
 
     def put_pair(self, name: str, layer: tuple[Any, Any]) -> tuple[Any, Any]:
         return self.put(name, layer[0]), self.put("bias", layer[1])

@@ -29,6 +29,9 @@ class CudaContext final : public DeviceContext {
                                                        size_t bytes) override;
   bool asynchronous() const override { return true; }
   void synchronize() override;
+  // Measured on an H200: 600 trillion operations a second and 4.1 TB read. Others have a similar
+  // balance.
+  int64_t balanced_rows() const override { return 160; }
   std::vector<RecordingBounds> recording_bounds(int64_t max_tokens,
                                                 int64_t max_seqlen) const override;
   std::unique_ptr<Recording> record(const std::function<void()>& work) override;

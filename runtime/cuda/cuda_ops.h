@@ -21,8 +21,8 @@
 
 namespace packhorse::cuda {
 
-/// The operators of one device, in its stream. Those of dense layers and of attention are defined
-/// in files of their own.
+/// The operators of one device, in its stream. Those of dense layers, of attention and of mixtures
+/// are defined in files of their own.
 class CudaOps final : public Ops {
  public:
   /// `context` must outlive the object.
@@ -46,6 +46,8 @@ class CudaOps final : public Ops {
   size_t sample_workspace(const SampleArgs& args) const override {
     return static_cast<size_t>(args.num_biases + 1) * sizeof(float);
   }
+  size_t convolve_heads_workspace(const ConvolveHeadsArgs& args) const override;
+  size_t mixture_workspace(const MixtureArgs& args) const override;
 
  private:
   void do_embed(const EmbedArgs& args) override;
@@ -60,6 +62,7 @@ class CudaOps final : public Ops {
   void do_neighbours(const NeighboursArgs& args) override;
   void do_rotation(const RotationArgs& args) override;
   void do_rotate_heads(const RotateHeadsArgs& args) override;
+  void do_convolve_heads(const ConvolveHeadsArgs& args) override;
   void do_attention(const AttentionArgs& args) override;
   void do_append_kv(const AppendKvArgs& args) override;
   void do_paged_attention(const AttentionArgs& args) override;
@@ -81,6 +84,8 @@ class CudaOps final : public Ops {
   void do_sample(const SampleArgs& args) override;
   void do_count_tokens(const CountTokensArgs& args) override;
   void do_begin_step(const BeginStepArgs& args) override;
+  void do_mixture(const MixtureArgs& args) override;
+  void do_add_scaled(const AddScaledArgs& args) override;
 
   void gemm(const GemmParams& params);
   void feed_forward_float8(const FeedForwardArgs& args);

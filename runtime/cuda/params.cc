@@ -182,6 +182,7 @@ PagedAttentionParams paged_attention_params(const AttentionArgs& args, int sm_co
   params.page_rows = args.pages.keys.rows();
   params.num_tokens = to_int32(op, "num_tokens", args.queries.num_tokens);
   params.num_sequences = to_int32(op, "num_sequences", args.queries.num_sequences);
+  params.num_single = to_int32(op, "pages.num_single", args.pages.num_single);
   params.max_seqlen = to_int32(op, "max_seqlen", args.queries.max_seqlen);
   params.max_kv_len = to_int32(op, "pages.max_kv_len", args.pages.max_kv_len);
   params.num_heads = args.num_heads;

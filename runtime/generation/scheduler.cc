@@ -79,10 +79,13 @@ Step Scheduler::plan() {
     budget_ = limits_.max_tokens;
     plan_decodes();
     plan_drafts();
+    const bool others_wait = !next.parts.empty() && limits_.max_chunk > 0;
+    held_back_ = others_wait ? std::max(int64_t{0}, budget_ - limits_.max_chunk) : 0;
+    budget_ -= held_back_;
     plan_prefills();
     plan_starts();
   } while (next.parts.empty() && num_in_flight_ == 0 && preempt_youngest());
-  next.num_tokens = limits_.max_tokens - budget_;
+  next.num_tokens = limits_.max_tokens - held_back_ - budget_;
   next.sequences.resize(next.parts.size());
   for (size_t i = 0; i < next.parts.size(); ++i) {
     PlannedStep::Part& part = next.parts[i];

@@ -4,6 +4,8 @@
 //   1. a token of each sequence that waits for nothing else but its next token, and drafts of what
 //      follows it, for which nothing else gives way;
 //   2. pieces of prompts (or of what was preempted) that are being computed, the oldest first;
+//      beside sequences of 1 at most RunnerLimits::max_chunk tokens of 2 and 3 together, so that
+//      those sequences need not wait long for their next token;
 //   3. sequences that begin: the oldest that waits, and no younger one before it, when all pages of
 //      its prompt are there.
 // Where 1 finds no page, the youngest sequence is preempted: its pages go back (those published may
@@ -138,7 +140,8 @@ class Scheduler {
   size_t oldest_ = 0;  // of plans_
   size_t num_in_flight_ = 0;
   PlannedStep* next_ = plans_.data();  // what is being planned
-  int64_t budget_ = 0;
+  int64_t budget_ = 0;                 // tokens that the step may still have
+  int64_t held_back_ = 0;  // and those that it may not, because others would wait too long
   std::vector<Sequence*> unit_;
   GenerationStats stats_;
 };

@@ -60,6 +60,7 @@ TokenBatch StepInputs::write(const Step& step, std::span<const int32_t> row_of_s
   int32_t page = 0;
   int64_t longest = 0;
   max_kv_len_ = 0;
+  num_single_ = 0;
   for (int64_t i = 0; i < num_sequences; ++i) {
     const StepSequence& sequence = step.sequences[static_cast<size_t>(i)];
     const StepSampler& sampler = sequence.sampler;
@@ -79,6 +80,7 @@ TokenBatch StepInputs::write(const Step& step, std::span<const int32_t> row_of_s
       if (limits_.max_adapters > 0) numbers(layout_.adapters)[token] = sequence.adapter;
     }
     longest = std::max(longest, static_cast<int64_t>(sequence.ids.size()));
+    if (longest == 1) num_single_ = i + 1;
     max_kv_len_ = std::max(max_kv_len_, sequence.kv_len());
   }
   page_begins[num_sequences] = page;
@@ -126,12 +128,14 @@ BeginStepArgs StepInputs::begin(const BatchView& batch, const int32_t* tokens,
           .table_stride = layout_.table_stride};
 }
 
-KvPages StepInputs::pages(const KvPages& layer, int64_t max_kv_len) const {
+KvPages StepInputs::pages(const KvPages& layer, const BatchView& batch) const {
+  const bool exact = batch.counts == nullptr;
   KvPages pages = layer;
   pages.table = buffers_.table;
   pages.table_stride = layout_.table_stride;
   pages.kv_lens = device_ids(layout_.kv_lens);
-  pages.max_kv_len = max_kv_len;
+  pages.max_kv_len = exact ? max_kv_len_ : limits_.max_context;
+  pages.num_single = exact ? num_single_ : 0;
   return pages;
 }
 

@@ -72,15 +72,13 @@ class StepInputs {
   /// What completes the step; `tokens` are those of the last one.
   BeginStepArgs begin(const BatchView& batch, const int32_t* tokens,
                       const TensorView& counts) const;
-  /// The pages of `layer` with the table and the lengths of the step that was uploaded, none of
-  /// which is above `max_kv_len`.
-  KvPages pages(const KvPages& layer, int64_t max_kv_len) const;
+  /// The pages of `layer` with the table and the lengths of the step that was uploaded; where
+  /// `batch` has bounds instead of exact numbers, those of any step.
+  KvPages pages(const KvPages& layer, const BatchView& batch) const;
   /// Likewise of latents.
   LatentPages latents(const LatentPages& layer) const;
   /// The slots of the tokens' adapters: [max_tokens], -1 for none.
   const int32_t* adapters() const { return device_ids(layout_.adapters); }
-  /// The longest sequence of the step that was uploaded, in keys.
-  int64_t max_kv_len() const { return max_kv_len_; }
 
  private:
   template <class T>
@@ -97,9 +95,10 @@ class StepInputs {
   const StepBuffers buffers_;
   const std::unique_ptr<UploadBuffer> uploads_;
   const std::unique_ptr<UploadBuffer> row_uploads_;
-  char* host_ = nullptr;  // the step that is being written
-  size_t bytes_ = 0;      // of it
-  int64_t max_kv_len_ = 0;
+  char* host_ = nullptr;    // the step that is being written
+  size_t bytes_ = 0;        // of it
+  int64_t max_kv_len_ = 0;  // the longest sequence of it, in keys
+  int64_t num_single_ = 0;  // sequences at the front that have one new token
 };
 
 }  // namespace packhorse

@@ -86,6 +86,7 @@ struct RunnerLimits {
   int64_t max_sequences = 0;  // of a step
   int64_t max_adapters = 0;   // slots 0 to max_adapters - 1
   int64_t max_drafts = 0;     // of a step, of all sequences together
+  int64_t max_chunk = 0;      // tokens of prompts beside sequences that go on; 0: no such limit
   int64_t max_chosen() const { return max_sequences + max_drafts; }  // tokens of a step
 };
 

@@ -9,19 +9,21 @@ namespace packhorse {
 namespace {
 
 LinearArgs linear_of(const LinearWeight& weight, const TensorView& x, const TensorView& out,
-                     const MixtureBuffers& buffers) {
+                     const MixtureBuffers& buffers, const int32_t* row_count = nullptr) {
   LinearArgs args;
   args.x = x;
   args.weight = weight;
   args.out = out;
+  args.row_count = row_count;
   args.workspace = buffers.linear_workspace;
   return args;
 }
 
 MixtureArgs mixture_of(const MixtureWeights& weights, const MixtureBuffers& buffers,
-                       const TensorView& x) {
+                       const TensorView& x, const int32_t* row_count = nullptr) {
   MixtureArgs args;
   args.x = x;
+  args.row_count = row_count;
   args.logits = buffers.logits.first_rows(x.rows());
   args.num_classes = weights.num_classes;
   args.balance = weights.balance;
@@ -84,32 +86,36 @@ void take_mixture_buffers(const MixtureWeights& weights, int64_t tokens, DType d
 }
 
 void run_mixture(const MixtureWeights& weights, Activation activation,
-                 const MixtureBuffers& buffers, const TensorView& x, Ops& ops) {
+                 const MixtureBuffers& buffers, const TensorView& x, const int32_t* row_count,
+                 Ops& ops) {
   const int64_t rows = x.rows();
   const TensorView state = buffers.state.first_rows(rows);
   const TensorView inner = buffers.inner[0].first_rows(rows);
   const TensorView other = buffers.inner[1].first_rows(rows);
+  const auto linear = [&](const LinearWeight& weight, const TensorView& from, const TensorView& to,
+                          Activation function = Activation::kNone) {
+    LinearArgs args = linear_of(weight, from, to, buffers, row_count);
+    args.activation = function;
+    ops.linear(args);
+  };
   if (weights.state_scale == nullptr) {
-    ops.linear(linear_of(weights.down, x, state, buffers));
+    linear(weights.down, x, state);
   } else {
-    ops.linear(linear_of(weights.down, x, inner, buffers));
+    linear(weights.down, x, inner);
     AddScaledArgs add;
     add.x = inner;
     add.residual = state;
     add.residual_scale = weights.state_scale;
     add.out = state;
+    add.row_count = row_count;
     ops.add_scaled(add);
   }
-  ops.norm({.x = state, .norm = weights.norm, .out = inner});
-  LinearArgs first = linear_of(weights.first, inner, other, buffers);
-  first.activation = Activation::kGelu;
-  ops.linear(first);
-  LinearArgs second = linear_of(weights.second, other, inner, buffers);
-  second.activation = Activation::kGelu;
-  ops.linear(second);
-  MixtureArgs args = mixture_of(weights, buffers, x);
+  ops.norm({.x = state, .norm = weights.norm, .out = inner, .row_count = row_count});
+  linear(weights.first, inner, other, Activation::kGelu);
+  linear(weights.second, other, inner, Activation::kGelu);
+  MixtureArgs args = mixture_of(weights, buffers, x, row_count);
   args.activation = activation;
-  ops.linear(linear_of(weights.output, inner, args.logits, buffers));
+  linear(weights.output, inner, args.logits);
   ops.mixture(args);
 }
 

@@ -46,7 +46,9 @@ void take_mixture_buffers(const MixtureWeights& weights, int64_t tokens, DType d
                           const Ops& ops, Arena& arena, MixtureBuffers& buffers);
 
 /// Replaces the input of the block, rows of normed hidden states, by what the block gives.
+/// `row_count`: as LinearArgs has it.
 void run_mixture(const MixtureWeights& weights, Activation activation,
-                 const MixtureBuffers& buffers, const TensorView& x, Ops& ops);
+                 const MixtureBuffers& buffers, const TensorView& x, const int32_t* row_count,
+                 Ops& ops);
 
 }  // namespace packhorse

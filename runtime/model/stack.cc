@@ -30,6 +30,7 @@ void Stack::run(const TokenBatch& tokens, KeySource& keys, void (*before_layer)(
     args.x = args.out = hidden;
     args.x_shift = weights_.scales.output_shift;
     args.x_scale = weights_.scales.output_scale;
+    args.row_count = batch.counts;
     ops_.add_scaled(args);
   }
   if (weights_.convolution) {
@@ -186,7 +187,8 @@ void Stack::add_scaled(const ResidualScales& scales, const BatchView& batch) con
                    .residual = hidden,
                    .residual_shift = scales.residual_shift,
                    .residual_scale = scales.residual_scale,
-                   .out = hidden});
+                   .out = hidden,
+                   .row_count = batch.counts});
 }
 
 // Computes the heads of queries, keys and values into buffers_.qkv, normalised and rotated if the
@@ -256,7 +258,8 @@ TensorView Stack::feed_forward_input(const LayerWeights& layer, const BatchView&
 void Stack::add_feed_forward(const LayerWeights& layer, size_t index, const TensorView& input,
                              const BatchView& batch) const {
   if (layer.mixture) {
-    run_mixture(*layer.mixture, spec_.feed_forward.activation, buffers_.mixture, input, ops_);
+    run_mixture(*layer.mixture, spec_.feed_forward.activation, buffers_.mixture, input,
+                batch.counts, ops_);
     return add_scaled(layer.feed_forward_scales, batch);
   }
   FeedForwardArgs args = feed_forward_of(spec_, layer, buffers_, batch.num_tokens);

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "model/stack_args.h"
-#include "packhorse/error.h"
 
 namespace packhorse {
 
@@ -12,10 +11,6 @@ LayerBuffers take_layer_buffers(const Spec& spec, const StackWeights& weights,
                                 Arena& arena) {
   const int64_t tokens = capacity.max_tokens;
   const AttentionSpec& attention = spec.stack.attention;
-  if (spec.stack.residual_scales && !ops.scales_residuals()) {
-    throw RuntimeError(
-        "this device does not scale residuals (residual_scales of a spec); the CPU does");
-  }
   LayerBuffers buffers;
   buffers.hidden = arena.take_matrix("hidden", tokens, weights.width, dtype);
   if (spec.stack.pre_norm()) {

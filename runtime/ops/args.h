@@ -1,4 +1,4 @@
-// One argument struct for each operator that a model asks of a backend. Ops (ops.cc) checks the
+// One argument struct for each operator that a model asks of a backend. Ops (ops_*.cc) checks the
 // shapes and dtypes of these structs once, for every backend.
 //
 // In the shapes below, T is the number of tokens in the batch, B the number of sequences, E the

@@ -66,11 +66,13 @@ struct ConvolveHeadsArgs {
   TensorView out;             // [T, columns of latents]
   void* workspace = nullptr;  // Ops::convolve_heads_workspace bytes
 
-  int64_t mixed_columns() const { return int64_t{num_heads + num_kv_heads} * head_dim; }
-  int64_t value_columns() const { return int64_t{num_kv_heads} * head_dim; }
-  int64_t state_columns() const { return mixed_columns() + value_columns() - delayed_column; }
+  constexpr int64_t mixed_columns() const { return int64_t{num_heads + num_kv_heads} * head_dim; }
+  constexpr int64_t value_columns() const { return int64_t{num_kv_heads} * head_dim; }
+  constexpr int64_t state_columns() const {
+    return mixed_columns() + value_columns() - delayed_column;
+  }
   /// Tokens before one of which it needs the latents of queries and keys.
-  int64_t reach() const { return int64_t{depthwise_width} + grouped_width - 2; }
+  constexpr int64_t reach() const { return int64_t{depthwise_width} + grouped_width - 2; }
 };
 
 /// Limits of the widths of both convolutions.

@@ -96,6 +96,10 @@ class PACKHORSE_API DeviceContext {
   /// failed.
   virtual void synchronize() = 0;
 
+  /// Rows of a dense layer that take as long to compute as 16-bit weights take to be read, about:
+  /// the device's operations a second over the bytes that it reads in one.
+  virtual int64_t balanced_rows() const = 0;
+
   /// The sizes for which recordings should be made, so that every batch up to `max_tokens` and
   /// `max_seqlen` finds a recording that suits it, in ascending order of num_tokens, then of
   /// max_seqlen. Empty if recordings gain nothing on this device.

@@ -29,7 +29,8 @@ struct MixtureArgs {
   const float* balance = nullptr;          // [num_classes]
   std::span<const ExpertWeights> experts;  // at most num_classes, all of one shape
   Activation activation = Activation::kSilu;
-  TensorView out;             // [rows, E]; may be x
+  TensorView out;  // [rows, E]; may be x
+  const int32_t* row_count = nullptr;
   void* workspace = nullptr;  // Ops::mixture_workspace bytes
 };
 
@@ -43,6 +44,7 @@ struct AddScaledArgs {
   const float* residual_shift = nullptr;
   const float* residual_scale = nullptr;
   TensorView out;  // dtype and shape of x; may be x or residual
+  const int32_t* row_count = nullptr;
 };
 
 }  // namespace packhorse

@@ -44,8 +44,6 @@ class PACKHORSE_API Ops {
   /// keys. If so, weights are laid out that way when they are loaded. Scores do not change, because
   /// they are sums over all columns of a head.
   virtual bool interleaves_heads() const { return false; }
-  /// Whether the device has `add_scaled`.
-  virtual bool scales_residuals() const { return false; }
   /// Whether Float8Rows of so many columns can be asked for, where the device's LinearPacker has
   /// the format kFloat8.
   virtual bool quantizes_rows(int64_t /*columns*/) const { return false; }
@@ -67,10 +65,10 @@ class PACKHORSE_API Ops {
   virtual size_t paged_attention_workspace(const AttentionArgs& args) const = 0;
   virtual size_t sparse_pool_workspace(const SparsePoolArgs& args) const = 0;
   virtual size_t sample_workspace(const SampleArgs& args) const = 0;
-  /// Throws RuntimeError if the device does not have this operator.
-  virtual size_t convolve_heads_workspace(const ConvolveHeadsArgs& args) const;
-  /// Likewise.
-  virtual size_t mixture_workspace(const MixtureArgs& args) const;
+  /// Throws InvalidArgument where heads are wider than the device takes.
+  virtual size_t convolve_heads_workspace(const ConvolveHeadsArgs& args) const = 0;
+  /// Throws RuntimeError where there are more experts than the device takes.
+  virtual size_t mixture_workspace(const MixtureArgs& args) const = 0;
 
   // The operators. Each throws InvalidArgument if its arguments do not fit together.
   void embed(const EmbedArgs& args);
@@ -120,7 +118,7 @@ class PACKHORSE_API Ops {
     do_add_lora(lora);
     do_rotate_heads(heads);
   }
-  virtual void do_convolve_heads(const ConvolveHeadsArgs& args);
+  virtual void do_convolve_heads(const ConvolveHeadsArgs& args) = 0;
   virtual void do_append_kv(const AppendKvArgs& args) = 0;
   virtual void do_attention(const AttentionArgs& args) = 0;
   virtual void do_paged_attention(const AttentionArgs& args) = 0;
@@ -136,8 +134,8 @@ class PACKHORSE_API Ops {
   virtual void do_add_lora(const LoraArgs& args) = 0;
   virtual void do_feed_forward_up(const FeedForwardUpArgs& args) = 0;
   virtual void do_activate(const ActivateArgs& args) = 0;
-  virtual void do_mixture(const MixtureArgs& args);
-  virtual void do_add_scaled(const AddScaledArgs& args);
+  virtual void do_mixture(const MixtureArgs& args) = 0;
+  virtual void do_add_scaled(const AddScaledArgs& args) = 0;
 };
 
 }  // namespace packhorse

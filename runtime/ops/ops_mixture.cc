@@ -1,26 +1,13 @@
-// Operators that only some devices have: convolutions of heads and mixtures of experts.
+// The checks of convolutions of heads and of mixtures of experts.
 #include <algorithm>
 #include <utility>
 
 #include "core/format.h"
 #include "ops/checks.h"
 #include "ops/ops.h"
-#include "packhorse/error.h"
 
 namespace packhorse {
 namespace {
-
-[[noreturn]] void refuse_mixtures() {
-  throw RuntimeError(
-      "this device does not compute mixtures of experts (ffn.kind 'mixture' of a spec); the CPU "
-      "does");
-}
-
-[[noreturn]] void refuse_convolutions() {
-  throw RuntimeError(
-      "this device does not compute compressed convolutional attention (attention.kind "
-      "'compressed' of a spec); the CPU does");
-}
 
 void check_convolutions(const char* op, const ConvolveHeadsArgs& args) {
   for (auto [name, width] : {std::pair{"depthwise_width", args.depthwise_width},
@@ -83,10 +70,6 @@ void Ops::convolve_heads(const ConvolveHeadsArgs& args) {
   if (args.latents.rows() > 0) do_convolve_heads(args);
 }
 
-size_t Ops::convolve_heads_workspace(const ConvolveHeadsArgs&) const { refuse_convolutions(); }
-
-void Ops::do_convolve_heads(const ConvolveHeadsArgs&) { refuse_convolutions(); }
-
 void Ops::mixture(const MixtureArgs& args) {
   const char* op = "mixture";
   check_compute_dtype(op, "x", args.x);
@@ -114,9 +97,5 @@ void Ops::mixture(const MixtureArgs& args) {
   }
   if (args.x.rows() > 0) do_mixture(args);
 }
-
-size_t Ops::mixture_workspace(const MixtureArgs&) const { refuse_mixtures(); }
-
-void Ops::do_mixture(const MixtureArgs&) { refuse_mixtures(); }
 
 }  // namespace packhorse

@@ -122,8 +122,4 @@ void Ops::add_scaled(const AddScaledArgs& args) {
   if (args.x.rows() > 0) do_add_scaled(args);
 }
 
-void Ops::do_add_scaled(const AddScaledArgs&) {
-  fail("add_scaled", "this device does not have it");
-}
-
 }  // namespace packhorse

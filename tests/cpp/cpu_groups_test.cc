@@ -68,17 +68,7 @@ struct GroupedDense {
         }
       }
     }
-    std::vector<double> result;
-    for (int64_t i = 0; i < rows; ++i) {
-      for (int64_t n = 0; n < out; ++n) {
-        double sum = bias[size_t(n)];
-        for (int64_t k = 0; k < in; ++k) {
-          sum += rounded[size_t(i * in + k)] * weight[size_t(n * in + k)];
-        }
-        result.push_back(sum);
-      }
-    }
-    return result;
+    return dense_of(rounded, weight, bias, Activation::kNone);
   }
 
   int64_t in, out;
@@ -96,9 +86,7 @@ Matrix run(const CpuBackend& ops, const LinearWeight& weight, Matrix x,
   args.weight = weight;
   args.activation = activation;
   args.out = out.view();
-  std::vector<std::byte> workspace(ops->linear_workspace(args));
-  args.workspace = workspace.data();
-  ops->linear(args);
+  linear(ops, args);
   return out;
 }
 
@@ -158,9 +146,7 @@ TEST(cpu_groups_finish_rows) {
       args.weight = dense.view;
       args.residual = args.out = result.view();
       args.norm = norm.view;
-      std::vector<std::byte> workspace(ops->linear_workspace(args));
-      args.workspace = workspace.data();
-      ops->linear(args);
+      linear(ops, args);
       CHECK(close(result, expected));
     }
   }
@@ -192,9 +178,7 @@ TEST(cpu_groups_feed_forward) {
       args.activation = Activation::kSilu;
       args.gated = true;
       args.out = out.view();
-      std::vector<std::byte> workspace(ops->feed_forward_workspace(args));
-      args.workspace = workspace.data();
-      ops->feed_forward(args);
+      feed_forward(ops, args);
       // A value in the middle that is rounded otherwise is off by 1 / 127 of its block's largest.
       CHECK(close(out, down.apply(gated), 2000.0));
     }
@@ -237,9 +221,7 @@ TEST(cpu_groups_read_and_write_strided_rows) {
     args.x = x.view().column_slice(5, 40);
     args.weight = dense.view;
     args.out = out.view().column_slice(60, 30);
-    std::vector<std::byte> workspace(ops->linear_workspace(args));
-    args.workspace = workspace.data();
-    ops->linear(args);
+    linear(ops, args);
     Matrix part(rows, 30, DType::kFloat32);
     part.set(columns_of(out, 0, rows, 60, 30));
     CHECK(close(part, dense.apply(columns_of(x, 0, rows, 5, 40))));

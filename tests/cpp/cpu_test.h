@@ -36,6 +36,19 @@ inline std::vector<DType> dtypes() {
   return result;
 }
 
+// Runs an operator with the workspace that it asks for.
+inline void linear(const CpuBackend& ops, LinearArgs args) {
+  std::vector<std::byte> workspace(ops->linear_workspace(args));
+  args.workspace = workspace.data();
+  ops->linear(args);
+}
+
+inline void feed_forward(const CpuBackend& ops, FeedForwardArgs args) {
+  std::vector<std::byte> workspace(ops->feed_forward_workspace(args));
+  args.workspace = workspace.data();
+  ops->feed_forward(args);
+}
+
 // A matrix in the dtype under test. `values` returns its numbers after rounding to that dtype.
 struct Matrix {
   Matrix() = default;
@@ -123,6 +136,32 @@ inline double activate(Activation activation, double x) {
   return x;
 }
 
+// The sum of the products of a[i] and b[i * stride_b], in float64. It is the inner loop of all
+// references, which takes most of their time where it is sanitized.
+template <class T, class U>
+[[gnu::no_sanitize("address", "undefined")]] double dot(const T* a, const U* b, int64_t n,
+                                                        int64_t stride_b = 1) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += double(a[i]) * double(b[i * stride_b]);
+  return sum;
+}
+
+// A dense layer in float64: rows x [rows, in], weight [out, in], bias [out].
+template <class T, class U>
+std::vector<double> dense_of(const std::vector<T>& x, const std::vector<U>& weight,
+                             const std::vector<float>& bias, Activation activation) {
+  const size_t out = bias.size(), in = weight.size() / out;
+  std::vector<double> result;
+  result.reserve(x.size() / in * out);
+  for (size_t row = 0; row < x.size(); row += in) {
+    for (size_t j = 0; j < out; ++j) {
+      const double sum = double(bias[j]) + dot(&x[row], &weight[j * in], int64_t(in));
+      result.push_back(activate(activation, sum));
+    }
+  }
+  return result;
+}
+
 // A dense layer packed for the device, with the weight and bias that it was made from.
 struct Dense {
   Dense(LinearPacker& packer, int64_t in, int64_t out, DType dtype, unsigned seed,
@@ -138,18 +177,7 @@ struct Dense {
   }
   template <class T>
   std::vector<double> apply(const std::vector<T>& x, Activation activation) const {
-    const auto rows = static_cast<int64_t>(x.size()) / in;
-    std::vector<double> result(static_cast<size_t>(rows * out));
-    for (int64_t i = 0; i < rows; ++i) {
-      for (int64_t j = 0; j < out; ++j) {
-        double sum = bias[size_t(j)];
-        for (int64_t c = 0; c < in; ++c) {
-          sum += double(x[size_t(i * in + c)]) * double(weight[size_t(j * in + c)]);
-        }
-        result[size_t(i * out + j)] = activate(activation, sum);
-      }
-    }
-    return result;
+    return dense_of(x, weight, bias, activation);
   }
   int64_t in, out;
   std::vector<float> weight, bias;
@@ -230,9 +258,7 @@ struct FeedForwardOp {
     args.residual = x.view();  // in place, as in the encoder
     args.norm = norm.view;
     args.out = x.view();
-    std::vector<std::byte> workspace(ops->feed_forward_workspace(args));
-    args.workspace = workspace.data();
-    ops->feed_forward(args);
+    feed_forward(ops, args);
     return x;
   }
   CpuBackend ops;
@@ -282,14 +308,6 @@ struct AttentionOp {
     }
     return double(term.table[(bucket + (distance > 0 ? half : 0)) * heads + head]);
   }
-  // The reference's own inner loop, which takes most of the time where it is sanitized.
-  template <class T>
-  [[gnu::no_sanitize("address", "undefined")]] static double dot(const T* a, const float* b,
-                                                                 int64_t n, int64_t stride_b) {
-    double sum = 0;
-    for (int64_t i = 0; i < n; ++i) sum += double(a[i]) * double(b[i * stride_b]);
-    return sum;
-  }
   // The reference for one sequence: q [nq, H d], k and v [nk, Hkv d], all contiguous.
   std::vector<double> expect(const std::vector<float>& q, const std::vector<float>& k,
                              const std::vector<float>& v, int64_t nq, int64_t nk) const {
@@ -305,7 +323,7 @@ struct AttentionOp {
           if (mask.window_left >= 0 && j < position - mask.window_left) continue;
           if (mask.window_right >= 0 && j > position + mask.window_right) continue;
           const double score = dot(&q[size_t((i * heads + h) * head_dim)],
-                                   &k[size_t((j * kv_heads + g) * head_dim)], head_dim, 1);
+                                   &k[size_t((j * kv_heads + g) * head_dim)], head_dim);
           weights[size_t(j)] = score * double(0.3f) + bias(h, j - position);
           greatest = std::max(greatest, weights[size_t(j)]);
         }

@@ -28,6 +28,7 @@ class FakeDevice final : public DeviceContext {
     return nullptr;
   }
   void synchronize() override {}
+  int64_t balanced_rows() const override { return 1; }
   double elapsed_ms(const std::function<void()>&) override { return 0; }
   std::vector<RecordingBounds> recording_bounds(int64_t max_tokens,
                                                 int64_t max_seqlen) const override {

@@ -36,15 +36,39 @@ namespace {
 constexpr size_t kSteps = 700;
 
 // Notes at each step how many allocations there have been.
+struct StepCounts {
+  void begin_step() {
+    // The first step ends when all requests are there, so that they run together.
+    while (!all_submitted) std::this_thread::yield();
+    if (steps < kSteps) allocated[steps] = allocations;
+    ++steps;
+  }
+
+  std::atomic<bool> all_submitted = false;
+  size_t steps = 0;
+  std::array<int64_t, kSteps> allocated = {};
+};
+
+// Runs a request for each of `samplings` together and waits for them. Each has a prompt of 200
+// tokens, which no other begins like.
+std::vector<std::shared_ptr<GenerationRequest>> run(GenerationSession& session, StepCounts& counts,
+                                                    const std::vector<Sampling>& samplings) {
+  std::vector<std::shared_ptr<GenerationRequest>> requests;
+  for (const Sampling& sampling : samplings) {
+    const auto token = static_cast<int32_t>(requests.size() + 1);
+    requests.push_back(session.submit(std::vector<int32_t>(200, token), sampling));
+  }
+  counts.all_submitted = true;
+  for (const auto& request : requests) request->wait();
+  return requests;
+}
+
 class CountingRunner final : public StepRunner {
  public:
   const RunnerLimits& limits() const override { return limits_; }
   const GenerationMemoryPlan& memory_plan() const override { return plan_; }
   void launch(const Step& step) override {
-    // The first step ends when all requests are there, so that they run together.
-    while (!all_submitted) std::this_thread::yield();
-    if (steps < kSteps) counts[steps] = allocations;
-    ++steps;
+    counts.begin_step();
     for (const StepSequence& sequence : step.sequences) {
       if (!sequence.sample) continue;
       *sequence.chosen = {int32_t(sequence.kv_len() % 40), -1};
@@ -52,9 +76,7 @@ class CountingRunner final : public StepRunner {
     }
   }
 
-  std::atomic<bool> all_submitted = false;
-  size_t steps = 0;
-  std::array<int64_t, kSteps> counts = {};
+  StepCounts counts;
 
  private:
   const RunnerLimits limits_{40, 2000, 24, 100, 4};
@@ -65,7 +87,7 @@ class CountingRunner final : public StepRunner {
 
 TEST(generation_allocates_nothing_from_step_to_step) {
   auto owned = std::make_unique<CountingRunner>();
-  CountingRunner& runner = *owned;
+  StepCounts& counts = owned->counts;
   GenerationOptions options;
   options.max_tokens = 100;
   options.max_sequences = 4;
@@ -74,22 +96,17 @@ TEST(generation_allocates_nothing_from_step_to_step) {
   sampling.max_new_tokens = 500;
   sampling.logprobs = 3;
   // Prompts that are cut, pages that fill up, and preemptions: 3 times 700 tokens, 24 pages.
-  std::vector<std::shared_ptr<GenerationRequest>> requests;
-  for (const int32_t token : {1, 2, 3}) {
-    requests.push_back(session->submit(std::vector<int32_t>(200, token), sampling));
-  }
-  runner.all_submitted = true;
-  for (const auto& request : requests) request->wait();
+  run(*session, counts, {sampling, sampling, sampling});
   CHECK(session->stats().preemptions > 0);
   // The last steps are of the last sequence alone; in the first ones the sequences start.
-  CHECK(runner.steps > 520);
-  CHECK(runner.counts[480] == runner.counts[20]);
+  CHECK(counts.steps > 520);
+  CHECK(counts.allocated[480] == counts.allocated[20]);
 }
 
 #ifdef PACKHORSE_WITH_CPU
 namespace {
 
-// The steps of a real model. Notes at each of them how many allocations there have been.
+// The steps of a real model.
 class CountingModel final : public StepRunner {
  public:
   explicit CountingModel(std::unique_ptr<StepRunner> model) : model_(std::move(model)) {}
@@ -97,17 +114,13 @@ class CountingModel final : public StepRunner {
   const RunnerLimits& limits() const override { return model_->limits(); }
   const GenerationMemoryPlan& memory_plan() const override { return model_->memory_plan(); }
   void launch(const Step& step) override {
-    while (!all_submitted) std::this_thread::yield();
-    if (steps < kSteps) counts[steps] = allocations;
-    ++steps;
+    counts.begin_step();
     model_->launch(step);
   }
   void wait() override { model_->wait(); }
   StepRunner* draft() override { return model_->draft(); }
 
-  std::atomic<bool> all_submitted = false;
-  size_t steps = 0;
-  std::array<int64_t, kSteps> counts = {};
+  StepCounts counts;
 
  private:
   const std::unique_ptr<StepRunner> model_;
@@ -132,7 +145,7 @@ TEST(generation_by_a_model_allocates_nothing_from_step_to_step) {
   options.threads = 2;
   auto owned = std::make_unique<CountingModel>(
       load_model_runner(spec, *test::TinyWeights().source(), options));
-  CountingModel& model = *owned;
+  StepCounts& counts = owned->counts;
   const auto session = make_generation_session(std::move(owned), options);
   // One of every kind: greedy, sampled by every filter, with penalties and biases.
   Sampling greedy;
@@ -151,19 +164,12 @@ TEST(generation_by_a_model_allocates_nothing_from_step_to_step) {
   penalised.presence_penalty = 0.1f;
   penalised.frequency_penalty = 0.1f;
   penalised.logit_bias = {{3, 0.5f}};
-  std::vector<std::shared_ptr<GenerationRequest>> requests;
-  int32_t token = 0;
-  for (const Sampling& sampling : {greedy, sampled, penalised}) {
-    requests.push_back(session->submit(std::vector<int32_t>(200, ++token), sampling));
-  }
-  model.all_submitted = true;
-  for (const auto& request : requests) {
-    request->wait();
+  for (const auto& request : run(*session, counts, {greedy, sampled, penalised})) {
     CHECK(request->result().ids.size() == 500);
   }
   CHECK(session->stats().preemptions > 0);
-  CHECK(model.steps > 520);
-  CHECK(model.counts[480] == model.counts[20]);
+  CHECK(counts.steps > 520);
+  CHECK(counts.allocated[480] == counts.allocated[20]);
 }
 
 TEST(generation_with_drafts_allocates_nothing_from_step_to_step) {
@@ -179,22 +185,18 @@ TEST(generation_with_drafts_allocates_nothing_from_step_to_step) {
     options.draft_tokens = 4;
     if (by_model) options.draft_model = {.folder = {}, .spec_json = spec, .weights = source.get()};
     auto owned = std::make_unique<CountingModel>(load_model_runner(spec, *source, options));
-    CountingModel& model = *owned;
+    StepCounts& counts = owned->counts;
     const auto session = make_generation_session(std::move(owned), options);
-    Sampling sampling;
-    sampling.max_new_tokens = 800;
-    sampling.ignore_eos = true;
-    sampling.logprobs = 2;
-    std::vector<std::shared_ptr<GenerationRequest>> requests;
-    for (int32_t token = 1; token <= 3; ++token) {
-      requests.push_back(session->submit(std::vector<int32_t>(200, token), sampling));
-      sampling.temperature = 0.7f;
-    }
-    model.all_submitted = true;
-    for (const auto& request : requests) CHECK(request->wait(60));
+    Sampling greedy;
+    greedy.max_new_tokens = 800;
+    greedy.ignore_eos = true;
+    greedy.logprobs = 2;
+    Sampling sampled = greedy;
+    sampled.temperature = 0.7f;
+    run(*session, counts, {greedy, sampled, sampled});
     CHECK(session->stats().accepted_tokens > 100);
-    CHECK(model.steps > 160);
-    CHECK(model.counts[150] == model.counts[20]);
+    CHECK(counts.steps > 160);
+    CHECK(counts.allocated[150] == counts.allocated[20]);
   }
 }
 #endif

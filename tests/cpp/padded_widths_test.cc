@@ -51,6 +51,12 @@ class PaddedOps final : public Ops {
   size_t sample_workspace(const SampleArgs& args) const override {
     return ops_->sample_workspace(args);
   }
+  size_t convolve_heads_workspace(const ConvolveHeadsArgs& args) const override {
+    return ops_->convolve_heads_workspace(args);
+  }
+  size_t mixture_workspace(const MixtureArgs& args) const override {
+    return ops_->mixture_workspace(args);
+  }
 
  private:
   void do_embed(const EmbedArgs& args) override { ops_->embed(args); }
@@ -77,6 +83,9 @@ class PaddedOps final : public Ops {
   void do_add_lora(const LoraArgs& args) override { ops_->add_lora(args); }
   void do_feed_forward_up(const FeedForwardUpArgs& args) override { ops_->feed_forward_up(args); }
   void do_activate(const ActivateArgs& args) override { ops_->activate(args); }
+  void do_convolve_heads(const ConvolveHeadsArgs& args) override { ops_->convolve_heads(args); }
+  void do_mixture(const MixtureArgs& args) override { ops_->mixture(args); }
+  void do_add_scaled(const AddScaledArgs& args) override { ops_->add_scaled(args); }
 
   std::unique_ptr<Ops> ops_;
 };

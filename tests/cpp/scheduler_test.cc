@@ -82,6 +82,33 @@ TEST(scheduler_cuts_prompts_into_the_budget_behind_decodes) {
   CHECK(bench.scheduler.stats().finished_requests == 3);
 }
 
+TEST(scheduler_gives_prompts_less_of_a_step_beside_decodes) {
+  Bench bench({.vocab_size = 40,
+               .max_context = 1000,
+               .num_pages = 20,
+               .max_tokens = 100,
+               .max_sequences = 4,
+               .max_chunk = 8});
+  bench.add(90, 4, 1);
+  bench.add(20, 2, 2);
+  bench.add(4, 2, 3);
+  CHECK(bench.step() == "1:0+90 2:0+10");  // nobody waits
+  CHECK(bench.step() == "1:90+1 2:10+8");
+  CHECK(bench.step() == "1:91+1 2:18+2 3:0+4");
+  CHECK(bench.step() == "1:92+1 2:20+1 3:4+1");
+  CHECK(bench.step() == "nothing");
+  Bench other({.vocab_size = 40,
+               .max_context = 1000,
+               .num_pages = 20,
+               .max_tokens = 6,
+               .max_sequences = 6,
+               .max_chunk = 8});
+  other.add(4, 3, 1);
+  CHECK(other.step() == "1:0+4");
+  other.add(9, 2, 2);
+  CHECK(other.step() == "1:4+1 2:0+5");  // the budget is smaller than the chunk
+}
+
 TEST(scheduler_starts_in_the_order_of_arrival) {
   Bench bench({40, 1000, 4, 300, 2});
   bench.add(100, 2, 1);  // 2 pages

@@ -42,16 +42,10 @@ SPECS: dict[str, Spec] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def on_cpu(device: str) -> None:
-    if device != "cpu":
-        for name, message in (
-            ("mixture", "mixtures of experts"),
-            ("scaled-residuals", "residuals"),
-        ):
-            with pytest.raises(RuntimeError, match=message):
-                packhorse.plan_memory(tiny_spec(**SPECS[name]), device=device, dtype="bfloat16")
-        pytest.skip("the CPU alone computes mixtures")
+@pytest.fixture
+def on(device: str) -> dict[str, Any]:
+    """Where sessions are loaded, in the dtype that is nearest to float32."""
+    return {"device": device, "dtype": "float32" if device == "cpu" else "float16"}
 
 
 def load(folder: Path, spec: Spec, tensors: Tensors | None = None, **options: Any) -> Session:
@@ -64,27 +58,34 @@ def check(session: Session, spec: Spec, tensors: Tensors, sequences: list[Any]) 
     ids = np.concatenate([np.zeros(0, np.int32), *sequences])
     found = session.run((ids, cu_seqlens)).hidden
     expected = reference_encoder.encoder(spec, tensors, ids, cu_seqlens)
-    np.testing.assert_allclose(found, expected, rtol=3e-5, atol=3e-5)
+    if session.dtype == "float32":
+        np.testing.assert_allclose(found, expected, rtol=3e-5, atol=3e-5)
+        return
+    # Rounding makes few rows choose another expert.
+    errors = np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)
+    assert np.isfinite(found).all()
+    assert (errors < 0.02).mean() >= 0.9 or len(errors) == 0
 
 
 @pytest.mark.parametrize("changes", SPECS.values(), ids=SPECS)
-def test_specs(changes: Spec, tmp_path: Path) -> None:
+def test_specs(changes: Spec, on: dict[str, Any], tmp_path: Path) -> None:
     spec = tiny_spec(**changes)
-    check(load(tmp_path, spec), spec, random_tensors(spec), random_sequences([2, 130, 0, 1, 40]))
+    session = load(tmp_path, spec, **on)
+    check(session, spec, random_tensors(spec), random_sequences([2, 130, 0, 1, 40]))
 
 
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
-def test_batches(lengths: list[int], tmp_path: Path) -> None:
+def test_batches(lengths: list[int], on: dict[str, Any], tmp_path: Path) -> None:
     spec = tiny_spec(**SPECS["mixture"])
-    check(load(tmp_path, spec), spec, random_tensors(spec), random_sequences(lengths))
+    check(load(tmp_path, spec, **on), spec, random_tensors(spec), random_sequences(lengths))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_the_same_bits_whoever_shares_an_expert(dtype: Any, tmp_path: Path) -> None:
+def test_the_same_bits_whoever_shares_an_expert(dtype: Any, device: str, tmp_path: Path) -> None:
     spec = tiny_spec(**SPECS["all"])
     sequences = random_sequences([3, 150, 1, 0, 70, 2])
     try:
-        session = load(tmp_path, spec, dtype=dtype, threads=2)
+        session = load(tmp_path, spec, device=device, dtype=dtype, threads=2)
     except RuntimeError as error:
         pytest.skip(str(error))
     together = session.run(sequences).hidden
@@ -93,12 +94,13 @@ def test_the_same_bits_whoever_shares_an_expert(dtype: Any, tmp_path: Path) -> N
         np.testing.assert_array_equal(session.run([sequence]).hidden, expected)
     turned = session.run(sequences[::-1]).hidden
     np.testing.assert_array_equal(turned[: len(sequences[-1])], together[-2:])
-    one = Session.load(tmp_path, dtype=dtype, threads=1, max_tokens=512, max_sequences=16)
+    own = {"device": device, "dtype": dtype, "threads": 1}
+    one = Session.load(tmp_path, **own, max_tokens=512, max_sequences=16)
     np.testing.assert_array_equal(one.run(sequences).hidden, together)
 
 
 @pytest.mark.parametrize("best", [[0, 1, 2, 3, 4, 5], [2, 4], [5], [1, 5]])
-def test_ties_go_to_the_lowest(best: list[int], tmp_path: Path) -> None:
+def test_ties_go_to_the_lowest(best: list[int], on: dict[str, Any], tmp_path: Path) -> None:
     """With logits of zeros, the classes with the largest balance are equal; 5 is no expert."""
     spec = tiny_spec(**{**SPECS["mixture"], "num_layers": 1})
     tensors = random_tensors(spec)
@@ -107,23 +109,23 @@ def test_ties_go_to_the_lowest(best: list[int], tmp_path: Path) -> None:
     balance = tensors[name + "balance"]
     balance[:] = -1
     balance[best] = 0.25
-    session = load(tmp_path, spec, tensors)
+    session = load(tmp_path, spec, tensors, **on)
     sequences = random_sequences([9, 50])
     check(session, spec, tensors, sequences)
     # That expert alone, as each class would be where the balance says so.
     found = session.run(sequences).hidden
     balance[best] = -1
     balance[min(best)] = 0.25
-    alone = load(tmp_path / "alone", spec, tensors)
+    alone = load(tmp_path / "alone", spec, tensors, **on)
     np.testing.assert_array_equal(alone.run(sequences).hidden, found)
 
 
-def test_neighbours_of_nan(tmp_path: Path) -> None:
+def test_neighbours_of_nan(on: dict[str, Any], tmp_path: Path) -> None:
     """A sequence of numbers beyond all bounds leaves the others as they are."""
     spec = tiny_spec(**SPECS["mixture"])
     tensors = random_tensors(spec)
     tensors["embeddings.word"][7] = 3e38
-    session = load(tmp_path, spec, tensors)
+    session = load(tmp_path, spec, tensors, **on)
     sequences = [one % 7 for one in random_sequences([20, 30, 4])]
     clean = session.run(sequences).hidden
     sequences[1][:] = 7

@@ -26,14 +26,15 @@ from test_generation_models import outcome
 ZAYA = Path(__file__).parents[1] / "golden" / "generation" / "zaya"
 PAGE = 64
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 12
-DTYPES = ["float32", "bfloat16", "int8"]
+DTYPES = {"cpu": ("float32", "bfloat16", "int8"), "cuda:0": ("float16", "bfloat16")}
+ON = [(name, dtype) for name in packhorse.available_devices() for dtype in DTYPES.get(name, ())]
 
 
 def load(folder: Path = ZAYA, **options: Any) -> GenerationSession:
     given: dict[str, Any] = {"kv_tokens": 64 * PAGE, "threads": 1, **options}
     try:
         session = packhorse.Session.load(folder, **given)
-    except RuntimeError as error:  # the processor does not compute in this dtype
+    except RuntimeError as error:  # the device does not compute in this dtype
         pytest.skip(str(error))
     assert isinstance(session, GenerationSession)
     return session
@@ -96,15 +97,16 @@ def test_a_converted_folder(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_decode_gives_the_bits_of_prefill(dtype: str) -> None:
+@pytest.mark.parametrize(("device", "dtype"), ON)
+def test_decode_gives_the_bits_of_prefill(device: str, dtype: str) -> None:
+    on = {"device": device, "dtype": dtype, "prefix_cache": False}
     prompt = list(range(3, 60)) * 3
     sampling = Sampling(max_new_tokens=70, ignore_eos=True, logprobs=0)
     scoring = Sampling(max_new_tokens=1, ignore_eos=True, prompt_logprobs=0)
-    with load(dtype=dtype, prefix_cache=False) as session:
+    with load(**on) as session:
         found = session.generate([prompt], sampling)[0]
         whole = session.generate([prompt + found.ids], scoring)[0].prompt_logprobs
-    with load(dtype=dtype, prefix_cache=False, max_tokens=7) as session:
+    with load(**on, max_tokens=7) as session:
         cut = session.generate([prompt + found.ids], scoring)[0].prompt_logprobs
     assert whole is not None
     assert cut is not None
@@ -128,23 +130,28 @@ def asked() -> list[tuple[list[int], Sampling]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "draft", "draft_tokens"),
-    [
-        pytest.param("float32", "ngram", 3, id="ngram"),
-        pytest.param("float32", ZAYA, 30, id="itself"),
-        pytest.param("bfloat16", "ngram", 30, id="ngram-bfloat16"),
-        pytest.param("bfloat16", ZAYA, 3, id="itself-bfloat16"),
-        pytest.param("int8", "ngram", 9, id="ngram-int8"),
-    ],
-)
-def test_drafts_that_are_rejected_leave_nothing(dtype: str, draft: Any, draft_tokens: int) -> None:
+def drafting_cases() -> list[Any]:
+    drafts = [("ngram", 3), (ZAYA, 30), ("ngram", 30), (ZAYA, 3), ("ngram", 9)]
+    kinds = {"cpu": ("float32", "float32", "bfloat16", "bfloat16", "int8")}
+    kinds["cuda:0"] = ("float16", "float16", "bfloat16", "bfloat16", "bfloat16")
+    return [
+        pytest.param(device, dtype, *draft, id=f"{device}-{dtype}-{i}")
+        for device in packhorse.available_devices()
+        for i, (dtype, draft) in enumerate(zip(kinds.get(device, ()), drafts, strict=False))
+    ]
+
+
+@pytest.mark.parametrize(("device", "dtype", "draft", "draft_tokens"), drafting_cases())
+def test_drafts_that_are_rejected_leave_nothing(
+    device: str, dtype: str, draft: Any, draft_tokens: int
+) -> None:
     requests = asked()
     own = {} if draft == "ngram" else {"draft_dtype": dtype}
-    with load(dtype=dtype, prefix_cache=False) as session:
+    on = {"device": device, "dtype": dtype}
+    with load(**on, prefix_cache=False) as session:
         expected = alone(session, requests)
     few = {"kv_tokens": 5 * PAGE, "max_tokens": 40, "max_sequences": 4}
-    with load(dtype=dtype, draft=draft, draft_tokens=draft_tokens, **own, **few) as drafting:
+    with load(**on, draft=draft, draft_tokens=draft_tokens, **own, **few) as drafting:
         for _ in range(2):
             assert together(drafting, requests) == expected
         stats = drafting.stats
@@ -156,11 +163,12 @@ def test_drafts_that_are_rejected_leave_nothing(dtype: str, draft: Any, draft_to
             assert stats["accepted_tokens"] == stats["drafted_tokens"]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_beams_part_with_a_state_of_their_own(dtype: str) -> None:
+@pytest.mark.parametrize(("device", "dtype"), ON)
+def test_beams_part_with_a_state_of_their_own(device: str, dtype: str) -> None:
+    on = {"device": device, "dtype": dtype}
     prompts = [list(range(1, 60)), list(range(60, 0, -1)) * 2, [5]]
     sampling = Sampling(max_new_tokens=80, ignore_eos=True, num_beams=4, n=4, logprobs=0)
-    with load(dtype=dtype, prefix_cache=False) as session:
+    with load(**on, prefix_cache=False) as session:
         expected = [session.generate([prompt], sampling)[0] for prompt in prompts]
         assert len({tuple(beam.ids) for beam in expected[0]}) == 4
         # The texts of beams get their log-probabilities in one prefill, too.
@@ -170,7 +178,7 @@ def test_beams_part_with_a_state_of_their_own(dtype: str) -> None:
         assert whole is not None
         assert best.logprobs is not None
         assert sum(whole.logprobs[-80:]) == pytest.approx(sum(best.logprobs), abs=1e-3)
-    with load(dtype=dtype, kv_tokens=13 * PAGE, max_sequences=8, max_tokens=50) as session:
+    with load(**on, kv_tokens=13 * PAGE, max_sequences=8, max_tokens=50) as session:
         for _ in range(2):
             assert outcome(session.generate(prompts, sampling)) == outcome(expected)
 

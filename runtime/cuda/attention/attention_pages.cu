@@ -60,17 +60,27 @@ KeyWindow window_of(const AttentionMask& mask) {
   return {side(mask.window_left), mask.causal ? 0 : side(mask.window_right)};
 }
 
-template <class T, int kDim>
-void launch_prefill(const PagedKernelParams& params, cudaStream_t stream) {
-  using Traits = PagedTraits<kDim, kPrefillWarps>;
-  const dim3 grid(static_cast<unsigned>(paged_slots(params.args, Traits::kRows)),
-                  static_cast<unsigned>(params.args.num_kv_heads));
-  launch_kernel(paged_attention_kernel<T, kDim, kPrefillWarps>, grid, Traits::kThreads,
-                Traits::kSharedBytes, stream, params);
+PagedKernelParams kernel_params(const PagedAttentionParams& args) {
+  PagedKernelParams params{.args = args, .window = window_of(args.mask)};
+  params.group = args.num_heads / args.num_kv_heads;
+  const auto group = static_cast<uint64_t>(params.group);
+  params.group_inverse = ((uint64_t{1} << 32) + group - 1) / group;
+  return params;
+}
+
+void launch_prefill(const PagedAttentionParams& args, cudaStream_t stream) {
+  const PagedKernelParams params = kernel_params(args);
+  dispatch_pages(args.dtype, args.head_dim, [&]<class T, int kDim>() {
+    using Traits = PagedTraits<kDim, kPrefillWarps>;
+    const dim3 grid(static_cast<unsigned>(paged_slots(args, Traits::kRows)),
+                    static_cast<unsigned>(args.num_kv_heads));
+    launch_kernel(paged_attention_kernel<T, kDim, kPrefillWarps>, grid, Traits::kThreads,
+                  Traits::kSharedBytes, stream, params);
+  });
 }
 
 template <class T, int kDim, int kRows>
-void launch_few(const PagedKernelParams& common, cudaStream_t stream) {
+void launch_few_rows(const PagedKernelParams& common, cudaStream_t stream) {
   using Traits = FewTraits<kDim, kRows>;
   FewKernelParams params{common, {}, {}};
   const PagedAttentionParams& args = params.args;
@@ -89,6 +99,20 @@ void launch_few(const PagedKernelParams& common, cudaStream_t stream) {
       paged_attention_few_kernel<T, kDim, kRows>,
       dim3(static_cast<unsigned>(std::min(work, int64_t{Traits::kBlocks} * args.sm_count))),
       Traits::kThreads, Traits::kSharedBytes, stream, params);
+}
+
+void launch_few(const PagedAttentionParams& args, cudaStream_t stream) {
+  PagedKernelParams params = kernel_params(args);
+  if (args.workspace != nullptr && slab_count(args) <= kPagedCounters) {
+    params.entries = static_cast<int64_t>(args.workspace_bytes / entry_bytes(args.head_dim));
+    params.sums = args.workspace;
+    params.state = reinterpret_cast<float2*>(params.sums + params.entries * args.head_dim);
+    params.counters = args.counters;
+  }
+  dispatch_pages(args.dtype, args.head_dim, [&]<class T, int kDim>() {
+    slab_rows(args) == 8 ? launch_few_rows<T, kDim, 8>(params, stream)
+                         : launch_few_rows<T, kDim, 16>(params, stream);
+  });
 }
 
 template <class Kernel>
@@ -126,21 +150,23 @@ bool appends_to_pages(const PagedAttentionParams& args) { return takes_few(args)
 
 void launch_attention_pages(const PagedAttentionParams& args, cudaStream_t stream) {
   if (args.num_tokens == 0 || args.num_sequences == 0) return;
-  PagedKernelParams params{.args = args, .window = window_of(args.mask)};
-  params.group = args.num_heads / args.num_kv_heads;
-  const auto group = static_cast<uint64_t>(params.group);
-  params.group_inverse = ((uint64_t{1} << 32) + group - 1) / group;
-  if (args.workspace != nullptr && slab_count(args) <= kPagedCounters) {
-    params.entries = static_cast<int64_t>(args.workspace_bytes / entry_bytes(args.head_dim));
-    params.sums = args.workspace;
-    params.state = reinterpret_cast<float2*>(params.sums + params.entries * args.head_dim);
-    params.counters = args.counters;
+  if (takes_few(args)) return launch_few(args, stream);
+  // A block that goes through all keys of one token would hold up the others.
+  const int num_single = args.num_single;
+  if (num_single > 0) {
+    PagedAttentionParams first = args;
+    first.num_tokens = first.num_sequences = num_single;
+    first.max_seqlen = 1;
+    first.new_keys = first.new_values = nullptr;  // they lie in their pages already
+    launch_few(first, stream);
   }
-  dispatch_pages(args.dtype, args.head_dim, [&]<class T, int kDim>() {
-    if (!takes_few(args)) return launch_prefill<T, kDim>(params, stream);
-    slab_rows(args) == 8 ? launch_few<T, kDim, 8>(params, stream)
-                         : launch_few<T, kDim, 16>(params, stream);
-  });
+  if (num_single == args.num_sequences) return;
+  PagedAttentionParams rest = args;
+  rest.num_sequences -= num_single;
+  rest.cu_seqlens += num_single;
+  rest.kv_lens += num_single;
+  rest.table += int64_t{num_single} * args.table_stride;
+  launch_prefill(rest, stream);
 }
 
 }  // namespace packhorse::cuda

@@ -35,6 +35,7 @@ struct PagedAttentionParams {
   int32_t table_stride = 0;
   int32_t num_tokens = 0;
   int32_t num_sequences = 0;
+  int32_t num_single = 0;  // sequences at the front that have one query each, or fewer; not a bound
   int32_t max_seqlen = 0;  // queries of the longest sequence
   int32_t max_kv_len = 0;
   int32_t num_heads = 0;

@@ -58,7 +58,7 @@ struct PagedKernelParams {
   float2* state = nullptr;
   int64_t entries = 0;
   unsigned* counters = nullptr;  // [slots, Hkv]: zeros, before and after a launch
-  int group = 1;  // query heads that share a key/value head
+  int group = 1;                 // query heads that share a key/value head
   /// 2^32 / group, rounded up: a division by `group` becomes a product, exact for rows below
   /// 2^32 / group.
   uint64_t group_inverse = 0;
@@ -91,7 +91,8 @@ inline int64_t paged_slots(const PagedAttentionParams& args, int rows) {
   return args.num_tokens * group / rows + args.num_sequences;
 }
 
-/// The slab of slot blockIdx.x; false where there is none. Called by whole warps.
+/// The slab of slot blockIdx.x; false where there is none. Called by whole warps. The first
+/// sequence need not have the first tokens: the slots of those before are empty.
 template <int kRows>
 __device__ bool find_paged_slab(const PagedKernelParams& params, PagedSlab& slab) {
   const PagedAttentionParams& args = params.args;
@@ -99,7 +100,9 @@ __device__ bool find_paged_slab(const PagedKernelParams& params, PagedSlab& slab
   const auto first_slot = [&](int b) { return args.cu_seqlens[b] * group / kRows + b; };
   const int sequences = params.sequences();
   if (sequences == 0) return false;
-  const int slot = static_cast<int>(blockIdx.x);
+  // Rows near a sequence's end see the most keys: blocks begin with them, so that none of the long
+  // ones begins last.
+  const int slot = static_cast<int>(gridDim.x - 1 - blockIdx.x);
   slab.sequence = warp_search(sequences, slot, first_slot);
   slab.q_begin = args.cu_seqlens[slab.sequence];
   const int q_length = args.cu_seqlens[slab.sequence + 1] - slab.q_begin;
@@ -108,7 +111,7 @@ __device__ bool find_paged_slab(const PagedKernelParams& params, PagedSlab& slab
   slab.kv_length = args.kv_lens[slab.sequence];
   slab.position = slab.kv_length - q_length;
   slab.kv_head = static_cast<int>(blockIdx.y);
-  return slab.row < slab.rows;
+  return slab.row >= 0 && slab.row < slab.rows;
 }
 
 /// Numbers of the pages of one sequence. Each lane of a warp holds one of 32 neighbouring entries
@@ -212,6 +215,27 @@ __device__ void finish_paged_scores(float (&scores)[kBlocks][4], const PagedKern
       }
     }
   }
+}
+
+/// The scores of rows row to row + 15 of the slab with the keys from `key` on: scaled, and masked
+/// where some row does not see some key. `finish_rare` does what finish_paged_scores does, for caps
+/// and ALiBi.
+template <int kBlocks, class FinishRare>
+__device__ void finish_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
+                              const PagedSlab& slab, int row, int key, FinishRare finish_rare) {
+  const PagedAttentionParams& args = params.args;
+  if (args.soft_cap != 0 || args.slopes != nullptr) return finish_rare();
+#pragma unroll
+  for (float (&block)[4] : scores) {
+#pragma unroll
+    for (float& score : block) score = __fmul_rn(score, args.scale * kLog2e);
+  }
+  const int first_position = slab.position + params.token_of(row);
+  if (params.window.left == kUnlimitedWindow &&
+      key + kBlocks * 8 <= min(first_position + 1, slab.kv_length)) {
+    return;
+  }
+  mask_paged_scores(scores, params, slab, row, key);
 }
 
 /// Turns a tile's scores into probabilities, in place. `maxima` and `sums` are those of this
@@ -321,7 +345,9 @@ __global__ void __launch_bounds__(PagedTraits<kDim, kWarps>::kThreads)
     __syncthreads();
     float scores[1][kBlocks][4] = {};
     accumulate_scores<T, kDim, kKeys, 1>(scores, warp_queries, tiles + tile % 2 * Traits::kTile);
-    finish_paged_scores(scores[0], params, slab, slab.row + warp_row, tile * kKeys);
+    const int row = slab.row + warp_row;
+    finish_scores(scores[0], params, slab, row, tile * kKeys,
+                  [&] { finish_paged_scores(scores[0], params, slab, row, tile * kKeys); });
     float2 maxima, sums;
     tile_softmax(scores[0], maxima, sums);
 

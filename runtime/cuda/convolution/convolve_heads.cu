@@ -1,0 +1,85 @@
+#include <algorithm>
+
+#include "cuda/convolution/convolve_heads.h"
+#include "cuda/convolution/convolve_heads_kernel.cuh"
+#include "cuda/convolution/convolve_heads_plain.cuh"
+
+namespace packhorse::cuda {
+namespace {
+
+constexpr int kTensorCoreHead = 128;
+
+unsigned parts_of(int64_t count, int64_t size) {
+  return static_cast<unsigned>((count + size - 1) / size);
+}
+
+// By the sizes of the layer alone.
+bool on_tensor_cores(const ConvolveHeadsArgs& args) {
+  return args.head_dim == kTensorCoreHead && args.depthwise_width == 2 && args.grouped_width == 2 &&
+         args.delayed_column % kVectorSize == 0;
+}
+
+template <class T, bool kVectors>
+void launch_keep(const ConvolveHeadsArgs& args, cudaStream_t stream) {
+  if (args.pages.rows.rank == 0) return;
+  launch_kernel(keep_latents_kernel<T, kVectors>, parts_of(args.batch.num_tokens, 8), 256, 0,
+                stream, args);
+}
+
+template <class T, bool kVectors>
+void launch_plain(const ConvolveHeadsArgs& args, cudaStream_t stream) {
+  const dim3 blocks(parts_of(args.batch.num_tokens, kPlainTokens),
+                    static_cast<unsigned>(args.num_heads + args.num_kv_heads + 1));
+  auto* kernel = convolve_heads_plain_kernel<T, kVectors>;
+  const size_t bytes = plain_floats(args) * sizeof(float);
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(bytes)));
+  launch_kernel(kernel, blocks, kPlainThreads, bytes, stream, args);
+  launch_keep<T, kVectors>(args, stream);
+}
+
+// Heads of keys read all the heads of queries that see them: half as many blocks again.
+ConvolveShares shares_of(const ConvolveHeadsArgs& args, int sm_count, int64_t rows_at_once) {
+  const int most = static_cast<int>(parts_of(args.batch.num_tokens, rows_at_once));
+  const int queries = std::max(1, 2 * sm_count / (2 * args.num_heads + 3 * args.num_kv_heads));
+  const int keys = std::max(1, (sm_count - queries * args.num_heads) / args.num_kv_heads);
+  return {std::min(queries, most), std::min(keys, most)};
+}
+
+template <class T>
+void launch_tensor_cores(const ConvolveHeadsArgs& args, int sm_count, cudaStream_t stream) {
+  constexpr int D = kTensorCoreHead;
+  const int heads = args.num_heads + args.num_kv_heads;
+  using Few = ConvolveTile<T, D, D / 32>;
+  if (args.batch.num_tokens <= Few::kTiles * Few::kRows) {
+    auto* kernel = convolve_heads_few_kernel<T, D>;
+    constexpr size_t kBytes = sizeof(typename Few::Shared);
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(kBytes)));
+    return launch_kernel(kernel, static_cast<unsigned>(heads + 1), Few::kThreads, kBytes, stream,
+                         args);
+  }
+  using Many = ConvolveTile<T, D, 1>;
+  auto* kernel = convolve_heads_kernel<T, D>;
+  constexpr size_t kBytes = sizeof(typename Many::Shared);
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(kBytes)));
+  const ConvolveShares shares = shares_of(args, sm_count, Many::kTiles * Many::kRows);
+  const int blocks = shares.query_blocks * args.num_heads + shares.key_blocks * args.num_kv_heads;
+  launch_kernel(kernel, static_cast<unsigned>(blocks), Many::kThreads, kBytes, stream, args,
+                shares);
+  launch_keep<T, true>(args, stream);
+}
+
+}  // namespace
+
+void launch_convolve_heads(const ConvolveHeadsArgs& args, int sm_count, cudaStream_t stream) {
+  if (args.batch.num_tokens == 0) return;
+  dispatch_dtype(args.latents.dtype, [&]<class T>() {
+    if (on_tensor_cores(args)) return launch_tensor_cores<T>(args, sm_count, stream);
+    if (args.delayed_column % kVectorSize == 0) return launch_plain<T, true>(args, stream);
+    launch_plain<T, false>(args, stream);
+  });
+}
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,19 @@
+// The operator of compressed convolutional attention on CUDA: from latents to heads.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "ops/convolve_args.h"
+
+namespace packhorse::cuda {
+
+/// The most columns of a head.
+inline constexpr int kMostConvolvedHead = 256;
+
+/// What ConvolveHeadsArgs says, in float16 or bfloat16. Heads of 128 columns with two taps in both
+/// convolutions are computed by tensor cores, which take the result of the first convolution
+/// rounded to the dtype of the latents; all others by a plain kernel, in float32. It allocates
+/// nothing, is asynchronous on `stream` and may be captured. Throws RuntimeError.
+void launch_convolve_heads(const ConvolveHeadsArgs& args, int sm_count, cudaStream_t stream);
+
+}  // namespace packhorse::cuda
