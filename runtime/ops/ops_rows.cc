@@ -49,8 +49,11 @@ void Ops::norm(const NormArgs& args) {
   const char* op = "norm";
   check_compute_dtype(op, "x", args.x);
   if (!args.norm && !args.quantized) fail(op, "gamma is missing");
+  if (args.quantized && !quantizes_rows(args.x.columns())) {
+    fail(op, concat("this device does not quantise rows of ", args.x.columns(), " columns"));
+  }
   check_quantized(op, args.quantized, args.x.rows(), args.x.columns(),
-                  !args.residual && !args.added && quantizes_rows(args.x.columns()));
+                  !args.residual && !args.added);
   if (args.added) {
     check_matrix(op, "added", args.added, args.x.rows(), args.x.columns());
     check_dtype_is(op, "added", args.added, args.x.dtype);
