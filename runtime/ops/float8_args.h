@@ -18,7 +18,7 @@ struct Float8Scales {
 struct Float8Rows {
   TensorView values;        // [rows, columns] kFloat8, or empty: none are asked for
   float* scales = nullptr;  // [rows]
-  explicit operator bool() const { return values.rank != 0; }
+  explicit operator bool() const { return static_cast<bool>(values); }
 };
 
 }  // namespace packhorse
