@@ -65,7 +65,9 @@ DType check_dense_input(const char* op, const TensorView& x, const Float8Scales&
     check_compute_dtype(op, "x", x);
     return x.dtype;
   }
-  if (scales.rows == nullptr && !(scales.tensor > 0)) fail(op, "x is float8 and has no scales");
+  if (x.rows() > 0 && scales.rows == nullptr && !(scales.tensor > 0)) {
+    fail(op, "x is float8 and has no scales");
+  }
   check_compute_dtype(op, "out", out);
   return out.dtype;
 }
