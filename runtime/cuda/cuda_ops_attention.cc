@@ -111,7 +111,8 @@ std::string CudaOps::explain_attention(AttentionAlgorithm algorithm,
   return concat("attention: ", params.num_heads, " heads of ", params.head_dim, ", up to ",
                 params.num_tokens_q, " tokens, up to ", params.max_seqlen_k, " in a sequence: ",
                 explain_algorithm(algorithm, params.term.kind == ScoreTermKind::kDisentangled,
-                                  config, params.max_seqlen_k));
+                                  config, params.max_seqlen_k),
+                params.out_factor != 0 ? ", into float8" : "");
 }
 
 }  // namespace packhorse::cuda

@@ -8,33 +8,6 @@
 #include "packhorse/error.h"
 
 namespace packhorse::cuda {
-
-void check_compute(const char* op, DType dtype) {
-  if (dtype == DType::kFloat16 || dtype == DType::kBFloat16) return;
-  throw InvalidArgument(concat(op, ": found ", name_of(dtype), ", CUDA runs float16 or bfloat16"));
-}
-
-void check_vectors(const char* op, const char* name, const TensorView& view) {
-  if (!view || view.columns() == 0) return;
-  const int64_t multiple = view.dtype == DType::kFloat8 ? kFloat8Multiple : kMultiple;
-  if (view.columns() % multiple == 0 && view.row_stride % multiple == 0 &&
-      reinterpret_cast<uintptr_t>(view.data) % 16 == 0) {
-    return;
-  }
-  throw InvalidArgument(concat(op, ": ", name, " is ", view.describe(), " with rows ",
-                               view.row_stride, " elements apart at address ", view.data,
-                               ": CUDA needs columns and strides that are multiples of ", multiple,
-                               " and an address that is one of 16"));
-}
-
-int32_t to_int32(const char* op, const char* name, int64_t value) {
-  if (value > std::numeric_limits<int32_t>::max()) {
-    throw InvalidArgument(concat(op, ": ", name, " is ", value, ", at most ",
-                                 std::numeric_limits<int32_t>::max(), " are supported"));
-  }
-  return static_cast<int32_t>(value);
-}
-
 namespace {
 
 // What layers of all dtypes have; the caller has checked the dtypes.
@@ -63,6 +36,32 @@ GemmParams dense_params(const char* op, const TensorView& x, const LinearWeight&
 }
 
 }  // namespace
+
+void check_compute(const char* op, DType dtype) {
+  if (dtype == DType::kFloat16 || dtype == DType::kBFloat16) return;
+  throw InvalidArgument(concat(op, ": found ", name_of(dtype), ", CUDA runs float16 or bfloat16"));
+}
+
+void check_vectors(const char* op, const char* name, const TensorView& view) {
+  if (!view || view.columns() == 0) return;
+  const int64_t multiple = view.dtype == DType::kFloat8 ? kFloat8Multiple : kMultiple;
+  if (view.columns() % multiple == 0 && view.row_stride % multiple == 0 &&
+      reinterpret_cast<uintptr_t>(view.data) % 16 == 0) {
+    return;
+  }
+  throw InvalidArgument(concat(op, ": ", name, " is ", view.describe(), " with rows ",
+                               view.row_stride, " elements apart at address ", view.data,
+                               ": CUDA needs columns and strides that are multiples of ", multiple,
+                               " and an address that is one of 16"));
+}
+
+int32_t to_int32(const char* op, const char* name, int64_t value) {
+  if (value > std::numeric_limits<int32_t>::max()) {
+    throw InvalidArgument(concat(op, ": ", name, " is ", value, ", at most ",
+                                 std::numeric_limits<int32_t>::max(), " are supported"));
+  }
+  return static_cast<int32_t>(value);
+}
 
 GemmParams gemm_params(const char* op, const TensorView& x, const LinearWeight& weight,
                        Activation activation, const TensorView& residual, const TensorView& out,

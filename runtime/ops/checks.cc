@@ -65,7 +65,9 @@ DType check_dense_input(const char* op, const TensorView& x, const Float8Scales&
     check_compute_dtype(op, "x", x);
     return x.dtype;
   }
-  if (scales.rows == nullptr && !(scales.tensor > 0)) fail(op, "x is float8 and has no scales");
+  if (x.rows() > 0 && scales.rows == nullptr && !(scales.tensor > 0)) {
+    fail(op, "x is float8 and has no scales");
+  }
   check_compute_dtype(op, "out", out);
   return out.dtype;
 }
@@ -73,7 +75,7 @@ DType check_dense_input(const char* op, const TensorView& x, const Float8Scales&
 void check_quantized(const char* op, const Float8Rows& quantized, int64_t rows, int64_t columns,
                      bool possible) {
   if (!quantized) return;
-  if (!possible) fail(op, "quantized is asked for, and there is nothing that it could be of");
+  if (!possible) fail(op, "quantized is not for what else is asked for");
   check_matrix(op, "quantized", quantized.values, rows, columns);
   check_dtype_is(op, "quantized", quantized.values, DType::kFloat8);
   if (quantized.scales == nullptr && rows > 0) fail(op, "quantized has no scales");

@@ -48,14 +48,18 @@ void Ops::neighbours(const NeighboursArgs& args) {
 void Ops::norm(const NormArgs& args) {
   const char* op = "norm";
   check_compute_dtype(op, "x", args.x);
-  if (!args.norm && !args.quantized) fail(op, "gamma is missing");
+  const bool quantizes = args.quantized.values.rank != 0;  // of an empty batch, too
+  if (!args.norm && !quantizes) fail(op, "gamma is missing");
+  if (quantizes && !quantizes_rows(args.x.columns())) {
+    fail(op, concat("this device does not quantise rows of ", args.x.columns(), " columns"));
+  }
   check_quantized(op, args.quantized, args.x.rows(), args.x.columns(),
-                  !args.residual && !args.added && quantizes_rows(args.x.columns()));
+                  !args.residual && !args.added);
   if (args.added) {
     check_matrix(op, "added", args.added, args.x.rows(), args.x.columns());
     check_dtype_is(op, "added", args.added, args.x.dtype);
   }
-  if (args.out || !args.quantized) {
+  if (args.out || !quantizes) {
     check_result(op, args.residual, args.out, args.x.rows(), args.x.columns(), args.x.dtype);
   }
   if (args.x.rows() > 0) do_norm(args);

@@ -226,7 +226,9 @@ class Bounds(Calibration):
         pre = spec["norm"]["placement"] != "post"
         for i in range(spec["num_layers"]):
             block = f"layers.{i}"
-            before = f"{block}.attention" if pre else f"layers.{i - 1}.ffn" if i else "embeddings"
+            before = f"{block}.attention" if pre else f"layers.{i - 1}.ffn" if i else ""
+            if f"{before}.norm.weight" not in tensors:  # a norm of the embeddings, if any
+                before = "embeddings"
             shared = not pre or f"{block}.ffn.norm.weight" not in tensors
             inner = f"{block}.attention" if shared else f"{block}.ffn"
             values = self._largest(spec, tensors, before, f"{block}.attention.value").max()
@@ -377,6 +379,8 @@ class LowPrecision(Exact):
         size = q.shape[1] // heads
         scale = options.get("scale", size**-0.5)
         for begin, end in itertools.pairwise(cu_seqlens):
+            if begin == end:
+                continue
             rows = slice(begin, end)
             own, keys, values = (
                 np.asarray(part[rows], np.float32).reshape(end - begin, -1, size).swapaxes(0, 1)

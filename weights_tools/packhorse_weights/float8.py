@@ -89,11 +89,10 @@ def _block(config: Config, name: str, shape: tuple[int, ...], scale: Tensor) -> 
     if scale.shape in ((rows,), (rows, 1)):
         return 1, columns
     size = config.section("quantization_config").fields.get("weight_block_size")
-    known = isinstance(size, list) and len(size) == 2 and all(type(x) is int for x in size)
-    if known and min(size) > 0:
-        grid = (math.ceil(rows / size[0]), math.ceil(columns / size[1]))
-        if scale.shape == grid:
-            return size[0], size[1]
+    match size:
+        case [int(high), int(wide)] if high > 0 and wide > 0:
+            if scale.shape == (math.ceil(rows / high), math.ceil(columns / wide)):
+                return high, wide
     raise CheckpointError(
         f"tensor '{name}' is {scale.describe()}; expected one number, one for each of {rows} rows, "
         f"or one for each block of weight_block_size = {size!r:.40}"

@@ -139,7 +139,8 @@ def to_float32(tensor: Tensor) -> NDArray[np.float32]:
     if tensor.dtype == "bfloat16":
         return (tensor.data.astype(np.uint32) << 16).view(np.float32)
     if tensor.dtype == "float8":
-        return _FLOAT8_VALUES[tensor.data]
+        values: NDArray[np.float32] = _FLOAT8_VALUES[tensor.data]
+        return values
     with np.errstate(over="ignore"):
         return tensor.data.astype(np.float32, copy=False)
 
