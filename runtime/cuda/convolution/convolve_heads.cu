@@ -46,12 +46,23 @@ ConvolveShares shares_of(const ConvolveHeadsArgs& args, int sm_count, int64_t ro
   return {std::min(queries, most), std::min(keys, most)};
 }
 
+// Whether blocks of the current device may have so much shared memory.
+bool fits_shared_memory(size_t bytes) {
+  int device = 0;
+  int most = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  return bytes <= static_cast<size_t>(most);
+}
+
 template <class T>
 void launch_tensor_cores(const ConvolveHeadsArgs& args, int sm_count, cudaStream_t stream) {
   constexpr int D = kTensorCoreHead;
   const int heads = args.num_heads + args.num_kv_heads;
   using Few = ConvolveTile<T, D, D / 32>;
-  if (args.batch.num_tokens <= Few::kTiles * Few::kRows) {
+  // Both kernels give the same bits.
+  if (args.batch.num_tokens <= Few::kTiles * Few::kRows &&
+      fits_shared_memory(sizeof(typename Few::Shared))) {
     auto* kernel = convolve_heads_few_kernel<T, D>;
     constexpr size_t kBytes = sizeof(typename Few::Shared);
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

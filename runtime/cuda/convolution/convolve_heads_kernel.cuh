@@ -49,7 +49,9 @@ struct ConvolveTile {
     float grouped_bias[D];
     float frequencies[D / 2];
     Before before[kThreads / 32];
-    float squares[kTiles][kPanels][kRows];
+    // What the warps of a tile tell one another.
+    uint4 exchanged[kSplit ? kTiles : 1][kSplit ? kPanels : 1][8][32];
+    float squares[kSplit ? kTiles : 1][kPanels][kRows];
   };
 
   const ConvolveHeadsArgs& args;
@@ -217,66 +219,115 @@ struct ConvolveTile {
     }
   }
 
-  /// Adds the second convolution. `plain`: the two rows before each row are those before it in the
-  /// batch.
-  __device__ void convolve(Sums& sums, int row, bool plain) const {
+  /// The first convolution of a panel of inputs, for each of this lane's rows: of the token before,
+  /// and of the token itself.
+  using Taps = uint32_t[2][4][4];
+
+  /// `plain`: the two rows before each row are those before it in the batch.
+  __device__ void make_taps(Taps& taps, int row, int panel, bool plain) const {
     const int64_t stride = args.latents.row_stride;
     const T* const rows = latents_of<T>(args, row);
-    const Before& before = shared.before[warp];
-#pragma unroll 1
-    for (int panel = 0; panel < kPanels; ++panel) {
-      const int in_head = panel * 32 + column_in_panel;
-      const int column = head * D + in_head;
-      float weights[3][8];
-      load_vector(weights[0], shared.depthwise[0] + in_head);
-      load_vector(weights[1], shared.depthwise[1] + in_head);
-      load_vector(weights[2], shared.depthwise_bias + in_head);
-      uint32_t taps[2][4][4];  // of each row: the token before, the token itself
-      if (plain) {
-        uint4 x[6];
+    const int in_head = panel * 32 + column_in_panel;
+    const int column = head * D + in_head;
+    float weights[3][8];
+    load_vector(weights[0], shared.depthwise[0] + in_head);
+    load_vector(weights[1], shared.depthwise[1] + in_head);
+    load_vector(weights[2], shared.depthwise_bias + in_head);
+    if (plain) {
+      uint4 x[6];
 #pragma unroll
-        for (int i = 0; i < 6; ++i) x[i] = load(rows + (i - 2) * stride, column);
-        depthwise(taps[0][0], x[0], x[1], weights);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) depthwise(taps[1][i], x[i + 1], x[i + 2], weights);
-#pragma unroll
-        for (int i = 0; i < 3; ++i) {
-#pragma unroll
-          for (int w = 0; w < 4; ++w) taps[0][i + 1][w] = taps[1][i][w];
-        }
-      } else {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const T* const(&older)[3] = before.rows[row_in_tile + i];
-          const uint4 first = load(older[1], column);
-          const uint4 second = load(older[0], column);
-          const bool exists = row + i < tokens;
-          const uint4 third = load(exists ? rows + i * stride : nullptr, column);
-          depthwise(taps[0][i], first, second, weights);
-          depthwise(taps[1][i], second, third, weights);
-        }
+      for (int i = 0; i < 6; ++i) {
+        x[i] = *reinterpret_cast<const uint4*>(rows + (i - 2) * stride + column);
       }
+      depthwise(taps[0][0], x[0], x[1], weights);
 #pragma unroll
-      for (int tap = 0; tap < 2; ++tap) {
+      for (int i = 0; i < 4; ++i) depthwise(taps[1][i], x[i + 1], x[i + 2], weights);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          Fragment a[2];
+      for (int i = 0; i < 3; ++i) {
+#pragma unroll
+        for (int w = 0; w < 4; ++w) taps[0][i + 1][w] = taps[1][i][w];
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const T* const(&older)[3] = shared.before[warp].rows[row_in_tile + i];
+      const uint4 first = load(older[1], column);
+      const uint4 second = load(older[0], column);
+      const bool exists = row + i < tokens;
+      const uint4 third = load(exists ? rows + i * stride : nullptr, column);
+      depthwise(taps[0][i], first, second, weights);
+      depthwise(taps[1][i], second, third, weights);
+    }
+  }
+
+  /// Adds what a panel of inputs gives to the second convolution.
+  __device__ void multiply(Sums& sums, const Taps& taps, int panel) const {
+#pragma unroll
+    for (int tap = 0; tap < 2; ++tap) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        Fragment a[2];
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+          a[m] = {taps[tap][2 * m][2 * half], taps[tap][2 * m + 1][2 * half],
+                  taps[tap][2 * m][2 * half + 1], taps[tap][2 * m + 1][2 * half + 1]};
+        }
+        const auto& step = shared.weights[tap * kSteps + panel * 2 + half];
+#pragma unroll
+        for (int n = 0; n < 2 * kOwn; ++n) {
+          const uint4 b = step[first_panel() * 2 + n][swizzled(lane)];
 #pragma unroll
           for (int m = 0; m < 2; ++m) {
-            a[m] = {taps[tap][2 * m][2 * half], taps[tap][2 * m + 1][2 * half],
-                    taps[tap][2 * m][2 * half + 1], taps[tap][2 * m + 1][2 * half + 1]};
-          }
-          const auto& step = shared.weights[tap * kSteps + panel * 2 + half];
-#pragma unroll
-          for (int n = 0; n < 2 * kOwn; ++n) {
-            const uint4 b = step[first_panel() * 2 + n][swizzled(lane)];
-#pragma unroll
-            for (int m = 0; m < 2; ++m) {
-              mma<T>(sums[m][2 * n], a[m], b.x, b.y);
-              mma<T>(sums[m][2 * n + 1], a[m], b.z, b.w);
-            }
+            mma<T>(sums[m][2 * n], a[m], b.x, b.y);
+            mma<T>(sums[m][2 * n + 1], a[m], b.z, b.w);
           }
         }
+      }
+    }
+  }
+
+  /// Begins the sums, adds the second convolution, and calls `loaded` as soon as the latents of the
+  /// rows themselves have come.
+  template <class Loaded>
+  __device__ void convolve(Sums& sums, int row, bool plain, Loaded loaded) const {
+    if constexpr (kSplit) {
+      // Each warp computes the inputs of its own panels, and takes the others from the others.
+      auto& exchanged = shared.exchanged[warp / kWarps];
+#pragma unroll
+      for (int p = 0; p < kOwn; ++p) {
+        Taps taps;
+        make_taps(taps, row, first_panel() + p, plain);
+#pragma unroll
+        for (int v = 0; v < 8; ++v) {
+          const auto& words = taps[v / 4][v % 4];
+          exchanged[first_panel() + p][v][lane] =
+              make_uint4(words[0], words[1], words[2], words[3]);
+        }
+      }
+      begin(sums, row);
+      __syncthreads();
+#pragma unroll 1
+      for (int panel = 0; panel < kPanels; ++panel) {
+        Taps taps;
+#pragma unroll
+        for (int v = 0; v < 8; ++v) {
+          const uint4 bits = exchanged[panel][v][lane];
+          taps[v / 4][v % 4][0] = bits.x;
+          taps[v / 4][v % 4][1] = bits.y;
+          taps[v / 4][v % 4][2] = bits.z;
+          taps[v / 4][v % 4][3] = bits.w;
+        }
+        multiply(sums, taps, panel);
+      }
+    } else {
+      begin(sums, row);
+      loaded();
+#pragma unroll 1
+      for (int panel = 0; panel < kPanels; ++panel) {
+        Taps taps;
+        make_taps(taps, row, panel, plain);
+        multiply(sums, taps, panel);
       }
     }
   }
@@ -449,10 +500,10 @@ struct ConvolveTile {
     }
     Values values;
     load_batch(values, first, shifted, step, lane * kVectorSize, plain);
-    begin(sums, row);
-    store_batch(values, first, shifted, step, lane * kVectorSize);
-    shift_rest(first, shifted, step, plain);
-    convolve(sums, row, plain);
+    convolve(sums, row, plain, [&] {
+      store_batch(values, first, shifted, step, lane * kVectorSize);
+      shift_rest(first, shifted, step, plain);
+    });
     finish(sums, row, positions);
   }
 
