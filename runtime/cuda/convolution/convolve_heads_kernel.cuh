@@ -12,11 +12,16 @@ struct ConvolveShares {
   int key_blocks;    // for each head of keys, which reads more
 };
 
-/// Many rows. A block keeps the weights of its head, and each warp goes from tile to tile.
+/// Two warps for each tile of many rows: few enough that they read the weights seldom, and enough
+/// that a multiprocessor has sixteen warps, each of which finds its instructions in the caches.
 template <class T, int D>
-__global__ void __launch_bounds__(256, 1)
+using ManyTile = ConvolveTile<T, D, 2, 512>;
+
+/// Many rows. A block keeps the weights of its head, and its warps go from tile to tile.
+template <class T, int D>
+__global__ void __launch_bounds__(512, 1)
     convolve_heads_kernel(const __grid_constant__ ConvolveHeadsArgs args, ConvolveShares shares) {
-  using Tile = ConvolveTile<T, D, 1>;
+  using Tile = ManyTile<T, D>;
   extern __shared__ uint4 convolve_shared_bytes[];
   auto& shared = *reinterpret_cast<typename Tile::Shared*>(convolve_shared_bytes);
   const int block = static_cast<int>(blockIdx.x);
@@ -27,7 +32,7 @@ __global__ void __launch_bounds__(256, 1)
   // Blocks that start together have the same rows of all heads.
   const int kinds = query ? args.num_heads : args.num_kv_heads;
   const int head = in_kind % kinds + (query ? 0 : args.num_heads);
-  shared.weights.bring(args, head);
+  shared.weights.template bring<Tile::kThreads>(args, head);
   wait_for_previous_kernel();
   let_next_kernel_start();
   const TokenCounts counts(args.batch);
@@ -35,10 +40,11 @@ __global__ void __launch_bounds__(256, 1)
   __syncthreads();
   const int heads = args.num_heads + args.num_kv_heads;
   const int32_t* const begins = args.batch.cu_seqlens;
+  const int warp_of_tile = work.warp % Tile::kWarpsOfTile;
   int begin = 0;  // of the sequence of the tile before
   int end = 0;
-  for (int first = (in_kind / kinds * Tile::kTiles + work.warp) * Tile::kRows; first < work.tokens;
-       first += blocks * Tile::kTiles * Tile::kRows) {
+  for (int first = (in_kind / kinds * Tile::kTiles + work.warp / Tile::kWarpsOfTile) * Tile::kRows;
+       first < work.tokens; first += blocks * Tile::kTiles * Tile::kRows) {
     if (first >= end) {
       const int sequence = warp_search(work.sequences, first, [&](int i) { return begins[i]; });
       begin = begins[sequence];
@@ -47,40 +53,38 @@ __global__ void __launch_bounds__(256, 1)
     const bool plain = first - begin >= 2 && first + Tile::kRows <= end;
     if (!plain) work.template look_back<false>(first);
     // Of every so many rows, the warps of each head shift the values of one.
-    work.tile(first, (head - first % heads + heads) % heads, heads, plain);
+    const int shifted = (head - first % heads + heads) % heads;
+    work.shift(first, shifted + warp_of_tile * heads, Tile::kWarpsOfTile * heads, plain);
+    work.run(first, plain);
   }
 }
 
-/// As many rows as the tiles of one block have. All warps of a tile share its columns, and the
-/// block itself keeps its head's latents when it has read the state. The block after those of heads
-/// has the values.
+template <class T, int D>
+using FewTile = ConvolveTile<T, D, D / 32, 256>;
+
+/// As many rows as the tiles of one block have. The block itself keeps its head's latents when it
+/// has read the state. The block after those of heads has the values.
 template <class T, int D>
 __global__ void __launch_bounds__(256, 1)
     convolve_heads_few_kernel(const __grid_constant__ ConvolveHeadsArgs args) {
-  using Tile = ConvolveTile<T, D, D / 32>;
+  using Tile = FewTile<T, D>;
   extern __shared__ uint4 convolve_shared_bytes[];
   auto& shared = *reinterpret_cast<typename Tile::Shared*>(convolve_shared_bytes);
   const int head = static_cast<int>(blockIdx.x);
   const int heads = args.num_heads + args.num_kv_heads;
   const bool values = head == heads;
-  if (!values) shared.weights.bring(args, head);
+  if (!values) shared.weights.template bring<Tile::kThreads>(args, head);
   wait_for_previous_kernel();
   let_next_kernel_start();
   const TokenCounts counts(args.batch);
   const Tile work{args, shared, head, static_cast<int>(counts.tokens), counts.sequences};
   __syncthreads();
-  constexpr int kWarps = D / 32;
-  const int first = work.warp / kWarps * Tile::kRows;
+  const int first = work.warp / Tile::kWarpsOfTile * Tile::kRows;
   work.template look_back<true>(first);
   if (values) {
-    typename Tile::Values batch;
-    const int begin = work.warp % kWarps;
-    const int column = work.lane * kVectorSize;
-    work.load_batch(batch, first, begin, kWarps, column, false);
-    work.store_batch(batch, first, begin, kWarps, column);
-    work.shift_rest(first, begin, kWarps, false);
+    work.shift(first, work.warp % Tile::kWarpsOfTile, Tile::kWarpsOfTile, false);
   } else {
-    work.tile(first, Tile::kRows, 1, false);  // rows beyond the batch are not stored
+    work.run(first, false);  // rows beyond the batch are not stored
   }
   if (args.pages.rows.rank == 0) return;
   __syncthreads();

@@ -20,14 +20,14 @@
 namespace packhorse::cuda {
 
 /// kWarps warps share the columns of a tile of 32 rows.
-template <class T, int D, int kWarps>
+template <class T, int D, int kWarps, int kThreads_>
 struct ConvolveTile {
-  static constexpr int kThreads = ConvolveWeights<T, D>::kThreads;
+  static constexpr int kThreads = kThreads_;  // of a block
+  static constexpr int kWarpsOfTile = kWarps;
   static constexpr int kRows = 32;                       // of a tile
   static constexpr int kTiles = kThreads / 32 / kWarps;  // of a block at once
   static constexpr int kPanels = D / 32;                 // 32 columns each
   static constexpr int kOwn = kPanels / kWarps;          // panels of a warp
-  static constexpr bool kSplit = kWarps > 1;
   /// Of each row of a tile, where sequences begin in it or right before it: the row of the token
   /// before, that of the one before that, and the delayed values. Null stands for none. And where
   /// the state keeps it, if it does.
@@ -35,12 +35,14 @@ struct ConvolveTile {
     const T* rows[kRows][3];
     T* kept[kRows];
   };
+  /// The first convolution of a panel, of each row of a lane: of the token before, then of the
+  /// token itself.
+  using Taps = uint4[8][32];
   struct Shared {
     ConvolveWeights<T, D> weights;
     Before before[kThreads / 32];
-    // What the warps of a tile tell one another.
-    uint4 exchanged[kSplit ? kTiles : 1][kSplit ? kPanels : 1][8][32];
-    float squares[kSplit ? kTiles : 1][kPanels][kRows];
+    Taps taps[kTiles][kWarps];
+    float squares[kTiles][kPanels][kRows];
   };
 
   const ConvolveHeadsArgs& args;
@@ -70,46 +72,14 @@ struct ConvolveTile {
 
   __device__ int first_panel() const { return warp % kWarps * kOwn; }
 
-  /// This lane's rows of latents, from a column of its first panel on.
-  __device__ void load_rows(uint4 (&bits)[kOwn][4], int row, int head_number) const {
-    const T* const rows = latents_of<T>(args, row);
-    const int column = head_number * D + first_panel() * 32 + column_in_panel;
-#pragma unroll
-    for (int p = 0; p < kOwn; ++p) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const bool exists = row + i < tokens;
-        bits[p][i] = load(exists ? rows + i * args.latents.row_stride : nullptr, column + p * 32);
-      }
-    }
-  }
-  __device__ static void add_rows(Sums& sums, const uint4 (&bits)[kOwn][4], float share) {
-#pragma unroll
-    for (int p = 0; p < kOwn; ++p) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float values[8];
-        unpack<T>(values, bits[p][i]);
-#pragma unroll
-        for (int c = 0; c < 8; ++c) {
-          at(sums, i, p, c) = __fmaf_rn(share, values[c], at(sums, i, p, c));
-        }
-      }
-    }
+  /// Waits for the other warps of the tile.
+  __device__ void sync_tile() const {
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + warp / kWarps), "n"(32 * kWarps) : "memory");
   }
 
   /// Begins the sums with the bias and the mean of latents: half of the head itself, and half of
   /// the head of keys that it sees or of the mean of the heads that see it.
   __device__ void begin(Sums& sums, int row) const {
-    const int group = args.num_heads / args.num_kv_heads;
-    const bool query = head < args.num_heads;
-    const int others = query ? 1 : group;
-    const int other = query ? args.num_heads + head / group : (head - args.num_heads) * group;
-    const float share = 0.5f / static_cast<float>(others);
-    uint4 own[kOwn][4];
-    uint4 bits[kOwn][4];
-    load_rows(own, row, head);
-    load_rows(bits, row, other);
 #pragma unroll
     for (int p = 0; p < kOwn; ++p) {
       float bias[8];
@@ -120,71 +90,113 @@ struct ConvolveTile {
         for (int c = 0; c < 8; ++c) at(sums, i, p, c) = bias[c];
       }
     }
-    add_rows(sums, own, 0.5f);
-    add_rows(sums, bits, share);
+    const int group = args.num_heads / args.num_kv_heads;
+    const bool query = head < args.num_heads;
+    const int others = query ? 1 : group;
+    const int other = query ? args.num_heads + head / group : (head - args.num_heads) * group;
+    const T* const rows = latents_of<T>(args, row);
 #pragma unroll 1
-    for (int o = 1; o < others; ++o) {
-      load_rows(bits, row, other + o);
-      add_rows(sums, bits, share);
-    }
-  }
-
-  /// Eight columns of the first convolution, of which `first` and `second` are the latents.
-  __device__ static void depthwise(uint32_t (&to)[4], const uint4& first, const uint4& second,
-                                   const float (&weights)[3][8]) {
-    float a[8];
-    float b[8];
-    unpack<T>(a, first);
-    unpack<T>(b, second);
+    for (int o = -1; o < others; ++o) {
+      const float share = o < 0 ? 0.5f : 0.5f / static_cast<float>(others);
+      const int column = (o < 0 ? head : other + o) * D + first_panel() * 32 + column_in_panel;
+      uint4 bits[kOwn][4];
 #pragma unroll
-    for (int c = 0; c < 8; c += 2) {
-      const auto sum = [&](int i) {
-        return __fmaf_rn(weights[1][i], b[i], __fmaf_rn(weights[0][i], a[i], weights[2][i]));
-      };
-      const auto pair = Element<T>::pair(sum(c), sum(c + 1));
-      to[c / 2] = *reinterpret_cast<const uint32_t*>(&pair);
+      for (int p = 0; p < kOwn; ++p) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const bool exists = row + i < tokens;
+          bits[p][i] = load(exists ? rows + i * args.latents.row_stride : nullptr, column + p * 32);
+        }
+      }
+#pragma unroll
+      for (int p = 0; p < kOwn; ++p) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float values[8];
+          unpack<T>(values, bits[p][i]);
+#pragma unroll
+          for (int c = 0; c < 8; ++c) {
+            at(sums, i, p, c) = __fmaf_rn(share, values[c], at(sums, i, p, c));
+          }
+        }
+      }
     }
   }
 
-  /// The first convolution of a panel of inputs, for each of this lane's rows: of the token before,
-  /// and of the token itself.
-  using Taps = uint32_t[2][4][4];
+  /// Four columns of the first convolution, of which `first` and `second` are the latents.
+  __device__ static uint2 depthwise(const uint2& first, const uint2& second,
+                                    const float4 (&weights)[3]) {
+    using Pair = typename Element<T>::Pair;
+    const float2 a[2] = {to_float2(reinterpret_cast<const Pair&>(first.x)),
+                         to_float2(reinterpret_cast<const Pair&>(first.y))};
+    const float2 b[2] = {to_float2(reinterpret_cast<const Pair&>(second.x)),
+                         to_float2(reinterpret_cast<const Pair&>(second.y))};
+    const auto sum = [](float w, float x, float v, float y, float bias) {
+      return __fmaf_rn(v, y, __fmaf_rn(w, x, bias));
+    };
+    const auto& [w, v, bias] = weights;
+    const Pair low = Element<T>::pair(sum(w.x, a[0].x, v.x, b[0].x, bias.x),
+                                      sum(w.y, a[0].y, v.y, b[0].y, bias.y));
+    const Pair high = Element<T>::pair(sum(w.z, a[1].x, v.z, b[1].x, bias.z),
+                                       sum(w.w, a[1].y, v.w, b[1].y, bias.w));
+    return {reinterpret_cast<const uint32_t&>(low), reinterpret_cast<const uint32_t&>(high)};
+  }
 
-  /// `plain`: the two rows before each row are those before it in the batch.
+  /// Computes the first convolution of a panel for all warps of the tile. `plain`: the two rows
+  /// before each row are those before it in the batch.
   __device__ void make_taps(Taps& taps, int row, int panel, bool plain) const {
     const int64_t stride = args.latents.row_stride;
     const T* const rows = latents_of<T>(args, row);
     const int in_head = panel * 32 + column_in_panel;
     const int column = head * D + in_head;
-    float weights[3][8];
-    load_vector(weights[0], shared.weights.depthwise[0] + in_head);
-    load_vector(weights[1], shared.weights.depthwise[1] + in_head);
-    load_vector(weights[2], shared.weights.depthwise_bias + in_head);
+    const auto with_half = [&](int half, auto convolve) {
+      float4 weights[3];
+      const auto at_half = [&](const float* from) {
+        return reinterpret_cast<const float4*>(from + in_head)[half];
+      };
+      weights[0] = at_half(shared.weights.depthwise[0]);
+      weights[1] = at_half(shared.weights.depthwise[1]);
+      weights[2] = at_half(shared.weights.depthwise_bias);
+      convolve(weights, [&](int v, const uint2& bits) {
+        reinterpret_cast<uint2*>(&taps[v][lane])[half] = bits;
+      });
+    };
+    const auto half_of = [](const uint4& bits, int half) {
+      return half == 0 ? uint2{bits.x, bits.y} : uint2{bits.z, bits.w};
+    };
     if (plain) {
       uint4 x[6];
 #pragma unroll
       for (int i = 0; i < 6; ++i) {
         x[i] = *reinterpret_cast<const uint4*>(rows + (i - 2) * stride + column);
       }
-      depthwise(taps[0][0], x[0], x[1], weights);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) depthwise(taps[1][i], x[i + 1], x[i + 2], weights);
+      for (int half = 0; half < 2; ++half) {
+        with_half(half, [&](const float4(&weights)[3], auto store) {
+          store(0, depthwise(half_of(x[0], half), half_of(x[1], half), weights));
 #pragma unroll
-      for (int i = 0; i < 3; ++i) {
-#pragma unroll
-        for (int w = 0; w < 4; ++w) taps[0][i + 1][w] = taps[1][i][w];
+          for (int i = 0; i < 4; ++i) {
+            const uint2 bits = depthwise(half_of(x[i + 1], half), half_of(x[i + 2], half), weights);
+            if (i < 3) store(i + 1, bits);
+            store(4 + i, bits);
+          }
+        });
       }
       return;
     }
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < 4; ++i) {
       const T* const(&older)[3] = shared.before[warp].rows[row_in_tile + i];
-      const uint4 first = load(older[1], column);
-      const uint4 second = load(older[0], column);
       const bool exists = row + i < tokens;
-      const uint4 third = load(exists ? rows + i * stride : nullptr, column);
-      depthwise(taps[0][i], first, second, weights);
-      depthwise(taps[1][i], second, third, weights);
+      const uint4 x[3] = {load(older[1], column), load(older[0], column),
+                          load(exists ? rows + i * stride : nullptr, column)};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        with_half(half, [&](const float4(&weights)[3], auto store) {
+          store(i, depthwise(half_of(x[0], half), half_of(x[1], half), weights));
+          store(4 + i, depthwise(half_of(x[1], half), half_of(x[2], half), weights));
+        });
+      }
     }
   }
 
@@ -192,15 +204,23 @@ struct ConvolveTile {
   __device__ void multiply(Sums& sums, const Taps& taps, int panel) const {
 #pragma unroll
     for (int tap = 0; tap < 2; ++tap) {
+      uint4 rows[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) rows[i] = taps[4 * tap + i][lane];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         Fragment a[2];
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
-          a[m] = {taps[tap][2 * m][2 * half], taps[tap][2 * m + 1][2 * half],
-                  taps[tap][2 * m][2 * half + 1], taps[tap][2 * m + 1][2 * half + 1]};
+          const uint4& even = rows[2 * m];
+          const uint4& odd = rows[2 * m + 1];
+          if (half == 0) {
+            a[m] = {even.x, odd.x, even.y, odd.y};
+          } else {
+            a[m] = {even.z, odd.z, even.w, odd.w};
+          }
         }
-        const auto& step = shared.weights.grouped[tap * D / 16 + panel * 2 + half];
+        const auto& step = shared.weights.grouped[tap * (D / 16) + panel * 2 + half];
 #pragma unroll
         for (int n = 0; n < 2 * kOwn; ++n) {
           const uint4 b = step[first_panel() * 2 + n][ConvolveWeights<T, D>::swizzled(lane)];
@@ -214,48 +234,16 @@ struct ConvolveTile {
     }
   }
 
-  /// Begins the sums, adds the second convolution, and calls `loaded` as soon as the latents of the
-  /// rows themselves have come.
-  template <class Loaded>
-  __device__ void convolve(Sums& sums, int row, bool plain, Loaded loaded) const {
-    if constexpr (kSplit) {
-      // Each warp computes the inputs of its own panels, and takes the others from the others.
-      auto& exchanged = shared.exchanged[warp / kWarps];
-#pragma unroll
-      for (int p = 0; p < kOwn; ++p) {
-        Taps taps;
-        make_taps(taps, row, first_panel() + p, plain);
-#pragma unroll
-        for (int v = 0; v < 8; ++v) {
-          const auto& words = taps[v / 4][v % 4];
-          exchanged[first_panel() + p][v][lane] =
-              make_uint4(words[0], words[1], words[2], words[3]);
-        }
-      }
-      begin(sums, row);
-      __syncthreads();
+  /// Adds the second convolution. Each warp computes every kWarps-th panel of its inputs.
+  __device__ void convolve(Sums& sums, int row, bool plain) const {
+    Taps(&taps)[kWarps] = shared.taps[warp / kWarps];
 #pragma unroll 1
-      for (int panel = 0; panel < kPanels; ++panel) {
-        Taps taps;
-#pragma unroll
-        for (int v = 0; v < 8; ++v) {
-          const uint4 bits = exchanged[panel][v][lane];
-          taps[v / 4][v % 4][0] = bits.x;
-          taps[v / 4][v % 4][1] = bits.y;
-          taps[v / 4][v % 4][2] = bits.z;
-          taps[v / 4][v % 4][3] = bits.w;
-        }
-        multiply(sums, taps, panel);
-      }
-    } else {
-      begin(sums, row);
-      loaded();
+    for (int panel = 0; panel < kPanels; panel += kWarps) {
+      if (panel > 0) sync_tile();  // all have taken the panels before
+      make_taps(taps[warp % kWarps], row, panel + warp % kWarps, plain);
+      sync_tile();
 #pragma unroll 1
-      for (int panel = 0; panel < kPanels; ++panel) {
-        Taps taps;
-        make_taps(taps, row, panel, plain);
-        multiply(sums, taps, panel);
-      }
+      for (int w = 0; w < kWarps; ++w) multiply(sums, taps[w], panel + w);
     }
   }
 
@@ -272,32 +260,23 @@ struct ConvolveTile {
         squares[i][p] = quad_sum(sum);
       }
     }
-    float total[4];
-    if constexpr (kSplit) {
-      auto& exchanged = shared.squares[warp / kWarps];
-      if (lane % 4 == 0) {
+    auto& exchanged = shared.squares[warp / kWarps];
+    if (lane % 4 == 0) {
 #pragma unroll
-        for (int p = 0; p < kOwn; ++p) {
+      for (int p = 0; p < kOwn; ++p) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            exchanged[first_panel() + p][row_in_tile + i] = squares[i][p];
-          }
+        for (int i = 0; i < 4; ++i) {
+          exchanged[first_panel() + p][row_in_tile + i] = squares[i][p];
         }
       }
-      __syncthreads();
+    }
+    sync_tile();
+    float total[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        total[i] = exchanged[0][row_in_tile + i];
+    for (int i = 0; i < 4; ++i) {
+      total[i] = exchanged[0][row_in_tile + i];
 #pragma unroll
-        for (int p = 1; p < kPanels; ++p) total[i] += exchanged[p][row_in_tile + i];
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        total[i] = squares[i][0];
-#pragma unroll
-        for (int p = 1; p < kPanels; ++p) total[i] += squares[i][p];
-      }
+      for (int p = 1; p < kPanels; ++p) total[i] += exchanged[p][row_in_tile + i];
     }
     const bool query = head < args.num_heads;
     const float length = sqrtf(static_cast<float>(args.model_dim)) *
@@ -372,49 +351,36 @@ struct ConvolveTile {
     return bits;
   }
 
-  /// The values of every `step`-th row of a tile from `begin` on, kBatch rows at a time, so that
-  /// they are on their way together.
-  static constexpr int kBatch = 4;
-  struct Values {
-    uint4 bits[kBatch];
-  };
-  __device__ void load_batch(Values& values, int first, int begin, int step, int column,
-                             bool plain) const {
-#pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      const int r = begin + b * step;
-      if (r < kRows && first + r < tokens && column < args.value_columns()) {
-        values.bits[b] = load_values(first, r, column, plain);
-      }
-    }
-  }
-  __device__ void store_batch(const Values& values, int first, int begin, int step,
-                              int column) const {
-#pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      const int r = begin + b * step;
-      if (r < kRows && first + r < tokens && column < args.value_columns()) {
-        *reinterpret_cast<uint4*>(static_cast<T*>(args.out.data) +
-                                  (first + r) * args.out.row_stride + args.mixed_columns() +
-                                  column) = values.bits[b];
-      }
-    }
-  }
-  /// All but the first batch of the first 256 columns.
-  __device__ void shift_rest(int first, int begin, int step, bool plain) const {
+  /// Shifts the values of every `step`-th row of a tile from `begin` on, a few rows at a time.
+  __device__ void shift(int first, int begin, int step, bool plain) const {
+    constexpr int kAtOnce = 4;
     const auto columns = static_cast<int>(args.value_columns());
+    T* const out = static_cast<T*>(args.out.data) + args.mixed_columns();
+#pragma unroll 1
     for (int column = lane * kVectorSize; column < columns; column += 32 * kVectorSize) {
-      const int done = column < 32 * kVectorSize ? kBatch * step : 0;
-      for (int r = begin + done; r < kRows; r += kBatch * step) {
-        Values values;
-        load_batch(values, first, r, step, column, plain);
-        store_batch(values, first, r, step, column);
+#pragma unroll 1
+      for (int r = begin; r < kRows; r += kAtOnce * step) {
+        uint4 bits[kAtOnce];
+        const auto exists = [&](int b) {
+          return r + b * step < kRows && first + r + b * step < tokens;
+        };
+#pragma unroll
+        for (int b = 0; b < kAtOnce; ++b) {
+          if (exists(b)) bits[b] = load_values(first, r + b * step, column, plain);
+        }
+#pragma unroll
+        for (int b = 0; b < kAtOnce; ++b) {
+          if (exists(b)) {
+            T* const row = out + (first + r + b * step) * args.out.row_stride;
+            *reinterpret_cast<uint4*>(row + column) = bits[b];
+          }
+        }
       }
     }
   }
 
-  /// Heads of a tile, and the values of every `step`-th row from `shifted` on.
-  __device__ void tile(int first, int shifted, int step, bool plain) const {
+  /// Heads of a tile.
+  __device__ void run(int first, bool plain) const {
     Sums sums;
     const int row = first + row_in_tile;
     float positions[4];
@@ -425,12 +391,8 @@ struct ConvolveTile {
               ? static_cast<const float*>(args.rotation.data)[(row + i) * args.rotation.row_stride]
               : 0.0f;
     }
-    Values values;
-    load_batch(values, first, shifted, step, lane * kVectorSize, plain);
-    convolve(sums, row, plain, [&] {
-      store_batch(values, first, shifted, step, lane * kVectorSize);
-      shift_rest(first, shifted, step, plain);
-    });
+    begin(sums, row);
+    convolve(sums, row, plain);
     finish(sums, row, positions);
   }
 

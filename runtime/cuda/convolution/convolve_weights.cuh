@@ -10,7 +10,6 @@ namespace packhorse::cuda {
 /// Two taps in both convolutions, heads of D columns.
 template <class T, int D>
 struct ConvolveWeights {
-  static constexpr int kThreads = 256;   // of a block
   static constexpr int kSteps = D / 16;  // of k, for each tap
 
   /// Of each step of 16 inputs and each 16 columns, a lane's registers of two operands of mma.sync.
@@ -23,13 +22,14 @@ struct ConvolveWeights {
   /// Where a lane's operands lie, so that the eight threads which write at once use all banks.
   __device__ static int swizzled(int lane) { return lane ^ (lane / 8 % 2 * 4); }
 
-  /// Brings the weights of a head, by all threads of the block. A thread transposes four rows of
-  /// eight columns at a time. It needs nothing that a kernel before writes.
+  /// Brings the weights of a head, by all kThreads threads of the block. A thread transposes four
+  /// rows of eight columns at a time. It needs nothing that a kernel before writes.
+  template <int kThreads>
   __device__ void bring(const ConvolveHeadsArgs& args, int head) {
     const T* const from =
         static_cast<const T*>(args.grouped.data) + static_cast<int64_t>(head) * 2 * D * D;
     constexpr int kPieces = 2 * D / 4 * (D / 8);
-    constexpr int kAtOnce = 4;
+    constexpr int kAtOnce = kPieces >= 4 * kThreads ? 4 : 2;
     static_assert(kPieces % (kThreads * kAtOnce) == 0);
 #pragma unroll 1
     for (int first = 0; first < kPieces; first += kThreads * kAtOnce) {
