@@ -74,6 +74,7 @@ struct ConvolveTile {
 
   /// Waits for the other warps of the tile.
   __device__ void sync_tile() const {
+    __syncwarp();
     asm volatile("bar.sync %0, %1;" ::"r"(1 + warp / kWarps), "n"(32 * kWarps) : "memory");
   }
 
