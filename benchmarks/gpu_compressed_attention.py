@@ -255,6 +255,7 @@ def peers() -> list[Json]:
     for longest in LONGEST:
         lengths = lengths_of(longest)
         row: Json = {"longest": longest, "sequences": len(lengths)}
+        rows.append(row)
         for kind in ("causal", "masked"):
             if kind == "masked" and len(lengths) == 1:
                 continue  # transformers makes no mask without padding
@@ -264,7 +265,7 @@ def peers() -> list[Json]:
             except torch.OutOfMemoryError:
                 row[kind] = None
             torch.cuda.empty_cache()
-        rows.append(row)
+            print(f"torch, {kind}, {longest}: {row[kind]} us", flush=True)
     return rows
 
 
