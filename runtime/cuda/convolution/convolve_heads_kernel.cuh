@@ -12,10 +12,10 @@ struct ConvolveShares {
   int key_blocks;    // for each head of keys, which reads more
 };
 
-/// Two warps for each tile of many rows: few enough that they read the weights seldom, and enough
-/// that a multiprocessor has sixteen warps, each of which finds its instructions in the caches.
+/// A warp for every 32 columns of a tile: then a multiprocessor has sixteen warps with few
+/// registers and little code each.
 template <class T, int D>
-using ManyTile = ConvolveTile<T, D, 2, 512>;
+using ManyTile = ConvolveTile<T, D, D / 32, 512>;
 
 /// Many rows. A block keeps the weights of its head, and its warps go from tile to tile.
 template <class T, int D>

@@ -70,6 +70,7 @@ struct ConvolveTile {
     return sums[i / 2][4 * p + c / 2][i % 2 * 2 + c % 2];
   }
 
+  __device__ int latent_stride() const { return static_cast<int>(args.latents.row_stride); }
   __device__ int first_panel() const { return warp % kWarps * kOwn; }
 
   /// Waits for the other warps of the tile.
@@ -96,6 +97,7 @@ struct ConvolveTile {
     const int others = query ? 1 : group;
     const int other = query ? args.num_heads + head / group : (head - args.num_heads) * group;
     const T* const rows = latents_of<T>(args, row);
+    const int stride = latent_stride();
 #pragma unroll 1
     for (int o = -1; o < others; ++o) {
       const float share = o < 0 ? 0.5f : 0.5f / static_cast<float>(others);
@@ -106,7 +108,7 @@ struct ConvolveTile {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const bool exists = row + i < tokens;
-          bits[p][i] = load(exists ? rows + i * args.latents.row_stride : nullptr, column + p * 32);
+          bits[p][i] = load(exists ? rows + i * stride : nullptr, column + p * 32);
         }
       }
 #pragma unroll
@@ -146,7 +148,7 @@ struct ConvolveTile {
   /// Computes the first convolution of a panel for all warps of the tile. `plain`: the two rows
   /// before each row are those before it in the batch.
   __device__ void make_taps(Taps& taps, int row, int panel, bool plain) const {
-    const int64_t stride = args.latents.row_stride;
+    const int stride = latent_stride();
     const T* const rows = latents_of<T>(args, row);
     const int in_head = panel * 32 + column_in_panel;
     const int column = head * D + in_head;
@@ -288,7 +290,7 @@ struct ConvolveTile {
       constexpr float kSmallest = 0x1p-23f;
       const float norm = sqrtf(total[i]);
       const float factor = length / (norm < kSmallest ? kSmallest : norm);  // a NaN stays one
-      T* const out = static_cast<T*>(args.out.data) + (row + i) * args.out.row_stride + head * D;
+      T* const out = row_of<T>(args.out, row + i) + head * D;
 #pragma unroll
       for (int p = 0; p < kOwn; ++p) {
         const int column = (first_panel() + p) * 32 + column_in_panel;
@@ -332,11 +334,11 @@ struct ConvolveTile {
 
   /// Eight columns of the values of a row: its own ones, or those of the token before.
   __device__ uint4 load_values(int first, int r, int column, bool plain) const {
-    const int64_t mixed = args.mixed_columns();
+    const auto mixed = static_cast<int>(args.mixed_columns());
     const int own = args.delayed_column;
     const T* row = latents_of<T>(args, first + r) + mixed;
     if (column >= own) {
-      row = plain ? row - args.latents.row_stride + own : shared.before[warp].rows[r][2];
+      row = plain ? row - latent_stride() + own : shared.before[warp].rows[r][2];
       row -= row == nullptr ? 0 : own;
     }
     if (row != nullptr) return *reinterpret_cast<const uint4*>(row + column);
@@ -356,7 +358,7 @@ struct ConvolveTile {
   __device__ void shift(int first, int begin, int step, bool plain) const {
     constexpr int kAtOnce = 4;
     const auto columns = static_cast<int>(args.value_columns());
-    T* const out = static_cast<T*>(args.out.data) + args.mixed_columns();
+    const auto mixed = static_cast<int>(args.mixed_columns());
 #pragma unroll 1
     for (int column = lane * kVectorSize; column < columns; column += 32 * kVectorSize) {
 #pragma unroll 1
@@ -372,7 +374,7 @@ struct ConvolveTile {
 #pragma unroll
         for (int b = 0; b < kAtOnce; ++b) {
           if (exists(b)) {
-            T* const row = out + (first + r + b * step) * args.out.row_stride;
+            T* const row = row_of<T>(args.out, first + r + b * step) + mixed;
             *reinterpret_cast<uint4*>(row + column) = bits[b];
           }
         }
@@ -387,10 +389,9 @@ struct ConvolveTile {
     float positions[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      positions[i] =
-          args.rotation.data != nullptr && row + i < tokens
-              ? static_cast<const float*>(args.rotation.data)[(row + i) * args.rotation.row_stride]
-              : 0.0f;
+      positions[i] = args.rotation.data != nullptr && row + i < tokens
+                         ? *row_of<const float>(args.rotation, row + i)
+                         : 0.0f;
     }
     begin(sums, row);
     convolve(sums, row, plain);
