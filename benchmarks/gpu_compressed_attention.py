@@ -1,7 +1,7 @@
 """Times compressed convolutional attention on one GPU, in bfloat16: blocks of the size of ZAYA1-8B
 beside blocks of plain attention of the same width, and beside PyTorch's.
 
-    python benchmarks/gpu_compressed_attention.py [--out FILE.json] [--only prefill|decode]
+    python benchmarks/gpu_compressed_attention.py [--out FILE.json] [--only PART ...]
 
 Blocks are of width 2048: 8 heads of queries and 2 of keys of 128 columns, or 16 heads of both in
 plain attention. Batches have 65,536 tokens in sequences of uneven lengths. Prints Markdown and
@@ -249,19 +249,24 @@ def prefill(folder: Path) -> list[Json]:
     return rows
 
 
-def add_peers(rows: list[Json]) -> None:
+def peers() -> list[Json]:
     peer = Peer()
-    for row in rows:
-        lengths = lengths_of(row["longest"])
+    rows = []
+    for longest in LONGEST:
+        lengths = lengths_of(longest)
+        row: Json = {"longest": longest, "sequences": len(lengths)}
+        rows.append(row)
         for kind in ("causal", "masked"):
             if kind == "masked" and len(lengths) == 1:
                 continue  # transformers makes no mask without padding
             torch.compiler.reset()
             try:
-                row[f"torch_{kind}_us"] = 1e3 * peer.milliseconds(lengths, kind == "masked")
+                row[kind] = 1e3 * peer.milliseconds(lengths, kind == "masked")
             except torch.OutOfMemoryError:
-                row[f"torch_{kind}_us"] = None
+                row[kind] = None
             torch.cuda.empty_cache()
+            print(f"torch, {kind}, {longest}: {row[kind]} us", flush=True)
+    return rows
 
 
 def decode(folder: Path) -> list[Json]:
@@ -294,6 +299,7 @@ def decode(folder: Path) -> list[Json]:
 def markdown(result: Json) -> str:
     parts = [origin(result)]
     if result["prefill"]:
+        torch_us = {row["longest"]: row for row in result["peers"]}
         lines = []
         for row in result["prefill"]:
             ours, plain = row["compressed"], row["plain"]
@@ -303,19 +309,12 @@ def markdown(result: Json) -> str:
             line = [f"{row['longest']}", f"{row['sequences']}", f"{ours['us']:.0f}"]
             line += [f"{plain['us']:.0f}", f"{plain['us'] / ours['us']:.2f}"]
             for kind in ("causal", "masked"):
-                us = row.get(f"torch_{kind}_us")
-                line += ["" if us is None else f"{us:.0f}",
-                         "" if us is None else f"{us / ours['us']:.2f}"]  # fmt: skip
+                us = torch_us.get(row["longest"], {}).get(kind)
+                line += ["", ""] if us is None else [f"{us:.0f}", f"{us / ours['us']:.2f}"]
             lines.append([*line, f"{before:.0f}", f"{100 * share:.0f} %"])
         titles = ["longest", "sequences", "compressed, us", "plain", "times"]
-        titles += [
-            "torch, causal",
-            "times",
-            "torch, masked",
-            "times",
-            "convolutions, us",
-            "of copy",
-        ]
+        titles += ["torch, causal", "times", "torch, masked", "times"]
+        titles += ["convolutions, us", "of copy"]
         parts.append(table(titles, lines))
         names = sorted({name for row in result["prefill"] for kind in ("compressed", "plain")
                         for name in row[kind]["parts"]})  # fmt: skip
@@ -333,24 +332,34 @@ def markdown(result: Json) -> str:
             for row in result["decode"]
         ]  # fmt: skip
         parts.append(table(["sequences", "floor, us", "block, us", "times", *names], lines))
+    if result["peers"] and not result["prefill"]:
+        parts.append(str(result["peers"]))
     return "\n\n".join([*parts, result["method"]])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, help="the result file")
-    parser.add_argument("--only", choices=["prefill", "decode"])
+    parts = ("prefill", "peers", "decode")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=parts,
+        default=parts,
+        metavar="PART",
+        help="of prefill, peers and decode",
+    )
     arguments = parser.parse_args()
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        found: dict[str, list[Json]] = {"prefill": [], "decode": []}
-        if arguments.only != "decode":
+        found: dict[str, list[Json]] = {"prefill": [], "peers": [], "decode": []}
+        if "prefill" in arguments.only:
             found["prefill"] = prefill(folder)
-        if arguments.only != "prefill":
+        if "decode" in arguments.only:
             found["decode"] = decode(folder)
-        if found["prefill"]:
-            add_peers(found["prefill"])
+    if "peers" in arguments.only:
+        found["peers"] = peers()
     result = result_of(method=METHOD, **found)
     print(markdown(result))
     write(result, "compressed_attention", arguments.out)

@@ -3,19 +3,15 @@
 #include <algorithm>
 #include <cctype>
 #include <limits>
-#include <nlohmann/json.hpp>
-#include <set>
 #include <string_view>
 #include <utility>
 
 #include "core/format.h"
-#include "core/json_tree.h"
+#include "core/json.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr size_t kLengthBytes = 8;
 // The limit is far above real headers, which take about a hundred bytes for each tensor. It is
@@ -38,9 +34,9 @@ class HeaderParser {
   std::vector<SafetensorsEntry> parse() {
     const std::string_view text = header_text();
     data_begin_ = kLengthBytes + text.size();
-    const JsonTree header(parse_json(text));
+    const Json header = parse(text);
     std::vector<SafetensorsEntry> entries;
-    for (const auto& [name, value] : (*header).items()) {
+    for (const auto& [name, value] : header.object()) {
       if (name == "__metadata__") {
         check_metadata(value);
       } else {
@@ -79,45 +75,44 @@ class HeaderParser {
     return text;
   }
 
-  Json parse_json(std::string_view text) const {
-    std::vector<std::set<std::string>> keys(kMaxDepth + 1);
-    const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-      const auto level = static_cast<size_t>(depth);
-      if (event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start) {
-        if (level >= kMaxDepth) fail("the header is nested too deeply");
-        keys[level + 1].clear();
-      } else if (event == Json::parse_event_t::key) {
-        const auto& key = parsed.get_ref<const std::string&>();
-        if (!keys[level].insert(key).second) fail("duplicate key ", quote(key));
-      }
-      return true;
-    };
+  Json parse(std::string_view text) const {
     try {
-      return Json::parse(text, watch);
-    } catch (const Json::exception& error) {
+      return parse_json(text, kMaxDepth, /*unique_names=*/true);
+    } catch (const JsonError& error) {
+      switch (error.reason()) {
+        case JsonError::kDepth:
+          fail("the header is nested too deeply");
+        case JsonError::kDuplicate:
+          fail("duplicate key ", quote(error.what()));
+        case JsonError::kSyntax:
+          break;
+      }
       fail("the header is not JSON: ", error.what());
     }
   }
 
   void check_metadata(const Json& metadata) const {
     if (!metadata.is_object()) fail("__metadata__ is not an object");
-    for (const auto& [key, value] : metadata.items()) {
+    for (const auto& [key, value] : metadata.object()) {
       if (!value.is_string()) fail("__metadata__ entry ", quote(key), " is not a string");
     }
   }
 
   SafetensorsEntry entry(const std::string& name, const Json& value) const {
     if (!value.is_object()) fail("tensor ", quote(name), " is not an object");
-    if (value.size() != 3 || !value.contains("dtype") || !value.contains("shape") ||
-        !value.contains("data_offsets")) {
+    const Json* const dtype = value.find("dtype");
+    const Json* const shape = value.find("shape");
+    const Json* const data_offsets = value.find("data_offsets");
+    if (value.object().size() != 3 || dtype == nullptr || shape == nullptr ||
+        data_offsets == nullptr) {
       fail("tensor ", quote(name), " does not have exactly dtype, shape and data_offsets");
     }
     SafetensorsEntry entry{name, {}, {}, 0, 0};
-    if (!value["dtype"].is_string()) fail("tensor ", quote(name), ": dtype is not a string");
-    entry.dtype = value["dtype"].get<std::string>();
-    for (const int64_t extent : integers(name, value, "shape")) entry.shape.push_back(extent);
+    if (!dtype->is_string()) fail("tensor ", quote(name), ": dtype is not a string");
+    entry.dtype = dtype->text();
+    for (const int64_t extent : integers(name, "shape", *shape)) entry.shape.push_back(extent);
 
-    const std::vector<int64_t> offsets = integers(name, value, "data_offsets");
+    const std::vector<int64_t> offsets = integers(name, "data_offsets", *data_offsets);
     if (offsets.size() != 2) {
       fail("tensor ", quote(name), ": found ", offsets.size(), " data_offsets, expected 2");
     }
@@ -138,17 +133,16 @@ class HeaderParser {
     return entry;
   }
 
-  std::vector<int64_t> integers(const std::string& name, const Json& value, const char* key) const {
-    const Json& list = value[key];
+  std::vector<int64_t> integers(const std::string& name, const char* key, const Json& list) const {
     if (!list.is_array()) fail("tensor ", quote(name), ": ", key, " is not an array");
     std::vector<int64_t> numbers;
-    for (const Json& number : list) {
-      if (!number.is_number_unsigned() ||
-          number.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()}) {
-        fail("tensor ", quote(name), ": ", key, " holds ", number.dump(-1, ' ', true).substr(0, 40),
+    for (const Json& number : list.array()) {
+      if (!number.is_unsigned() ||
+          number.number<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()}) {
+        fail("tensor ", quote(name), ": ", key, " holds ", number.dump().substr(0, 40),
              ", expected integers from 0 to 2^63 - 1");
       }
-      numbers.push_back(number.get<int64_t>());
+      numbers.push_back(number.number<int64_t>());
     }
     return numbers;
   }

@@ -46,6 +46,12 @@ Float8Layers::Float8Layers(const Spec& spec, const LayerPacker& packer)
   if (packer.precision().layers.weight != DType::kFloat8) return;
   const Ops& ops = *packer.backend().ops;
   const StackSpec& stack = spec.stack;
+  if (stack.attention.compression || stack.feed_forward.mixture) {
+    throw RuntimeError(
+        concat("dtype float8: models with ",
+               stack.attention.compression ? "compressed attention" : "mixtures of experts",
+               " do not run in it; load it as float16 or bfloat16"));
+  }
   const int64_t width = packer.width(spec.hidden_size);
   const int64_t head_dim = packer.padded(stack.attention.head_dim);
   if (!ops.quantizes_rows(width)) {

@@ -3,17 +3,18 @@
 #include <algorithm>
 #include <string>
 
-#include "core/json_tree.h"
+#include "core/json.h"
 #include "model/json_fields.h"
 #include "model/spec_heads.h"
 #include "model/spec_quantized.h"
 #include "ops/convolve_args.h"
+#include "packhorse/error.h"
 
 namespace packhorse {
 namespace {
 
 constexpr int64_t kSpecFormat = 1;
-constexpr int kMaxDepth = 32;  // of the JSON
+constexpr size_t kMaxDepth = 32;  // of the JSON
 
 // Limits that no model comes near, low enough that no product of sizes overflows 64 bits.
 constexpr int64_t kMaxRows = int64_t{1} << 31;  // rows of an embedding table
@@ -278,16 +279,15 @@ void check_lm(const Spec& spec) {
                                spec.stem.embedding_size, ", 'hidden_size' ", spec.hidden_size));
 }
 
-Json parse_json(const std::string& text) {
-  const auto check_depth = [](int depth, Json::parse_event_t, Json&) {
-    if (depth > kMaxDepth) {
+Json parse(const std::string& text) {
+  try {
+    return parse_json(text, kMaxDepth, /*unique_names=*/false);
+  } catch (const JsonError& error) {
+    if (error.reason() == JsonError::kDepth) {
       throw InvalidArgument(concat("spec: nested more than ", kMaxDepth, " deep"));
     }
-    return true;
-  };
-  Json json = Json::parse(text, check_depth, /*allow_exceptions=*/false);
-  if (json.is_discarded()) throw InvalidArgument("spec: the text is not valid JSON");
-  return json;
+    throw InvalidArgument("spec: the text is not valid JSON");
+  }
 }
 
 void check_format(int64_t format) {
@@ -306,8 +306,8 @@ int64_t StackSpec::num_weight_sets() const {
 }
 
 Spec parse_spec(const std::string& json_text) {
-  const JsonTree json(parse_json(json_text));
-  Fields fields(*json, "");
+  const Json json = parse(json_text);
+  Fields fields(json, "");
   check_format(fields.integer("format", 0, kMaxRows));
   fields.ignore("family");
   fields.ignore("max_length");

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "packhorse/error.h"
+
 namespace packhorse {
 
 Activation parse_activation(Fields& fields) {

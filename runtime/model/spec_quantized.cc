@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "packhorse/error.h"
+
 namespace packhorse {
 namespace {
 
@@ -62,8 +64,8 @@ void parse_quantized(Fields& fields, Spec& spec) {
   for (Fields& entry : fields.objects("quantized")) {
     const WeightGroups groups = parse_groups(entry);
     entry.count_texts("layers", static_cast<int64_t>(known.size()));
-    for (const Json& layer : entry.get("layers")) {
-      const auto& name = layer.get_ref<const std::string&>();
+    for (const Json& layer : entry.get("layers").array()) {
+      const std::string& name = layer.text();
       if (!known.contains(name)) {
         throw InvalidArgument(concat("spec: 'quantized' names ", layer.dump(),
                                      ", expected a dense layer of a block or \"", kDecoder, "\""));

@@ -1,5 +1,4 @@
-// A tiny random model held in memory. Its spec is JSON text, so that tests do not include the JSON
-// library, which takes the compiler ten seconds of each file.
+// A tiny random model held in memory. Its spec is JSON text.
 #pragma once
 
 #include <algorithm>
@@ -21,9 +20,9 @@ std::string tiny_spec(const std::string& changes = "{}");
 /// Any JSON text with a merge patch applied.
 std::string patched(const std::string& json, const std::string& changes);
 
-/// The spec with one member set, of which `pointer` says where it is (RFC 6901) and `value` is
-/// JSON.
-std::string tiny_spec_with(const std::string& pointer, const std::string& value);
+/// The spec with a merge patch of one member: `path` is its name and those of the objects that it
+/// lies in, from the outermost on and each after a '/'; `value` is JSON.
+std::string tiny_spec_with(const std::string& path, const std::string& value);
 
 /// The same spec with every head.
 std::string spec_of_all_heads();

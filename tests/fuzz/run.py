@@ -28,8 +28,8 @@ HERE = Path(__file__).resolve().parent
 # The sources that a program of clang fuzzes.
 SOURCES = {
     "cpp_packed_tokens": ["packed_tokens.cc"],
-    "cpp_safetensors": ["safetensors_header.cc"],
-    "cpp_spec": ["spec.cc", "spec_heads.cc", "json_fields.h"],
+    "cpp_safetensors": ["safetensors_header.cc", "json.cc"],
+    "cpp_spec": ["spec.cc", "spec_heads.cc", "spec_quantized.cc", "json_fields.cc", "json.cc"],
 }
 REGRESSIONS = HERE / "regressions"
 

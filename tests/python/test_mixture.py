@@ -61,10 +61,11 @@ def check(session: Session, spec: Spec, tensors: Tensors, sequences: list[Any]) 
     if session.dtype == "float32":
         np.testing.assert_allclose(found, expected, rtol=3e-5, atol=3e-5)
         return
-    # Rounding makes few rows choose another expert.
-    errors = np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)
+    assert found.shape == expected.shape
     assert np.isfinite(found).all()
-    assert (errors < 0.02).mean() >= 0.9 or len(errors) == 0
+    if len(found) > 0:  # rounding makes few rows choose another expert
+        errors = np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)
+        assert (errors < 0.02).mean() >= 0.9
 
 
 @pytest.mark.parametrize("changes", SPECS.values(), ids=SPECS)
@@ -125,7 +126,8 @@ def test_neighbours_of_nan(on: dict[str, Any], tmp_path: Path) -> None:
     spec = tiny_spec(**SPECS["mixture"])
     tensors = random_tensors(spec)
     tensors["embeddings.word"][7] = 3e38
-    session = load(tmp_path, spec, tensors, **on)
+    kind = {"dtype": "float32" if on["device"] == "cpu" else "bfloat16"}
+    session = load(tmp_path, spec, tensors, **on | kind)
     sequences = [one % 7 for one in random_sequences([20, 30, 4])]
     clean = session.run(sequences).hidden
     sequences[1][:] = 7

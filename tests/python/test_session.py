@@ -288,7 +288,7 @@ def test_options_are_checked(tiny_model: Path, device: str) -> None:
         ({"max_sequences": -1}, "max_sequences is -1"),
         ({"threads": -1}, "threads is -1"),
         ({"threads": 5000}, "threads is 5000"),
-        ({"dtype": "float8"}, "unknown dtype 'float8'; known:"),
+        ({"dtype": "float4"}, "unknown dtype 'float4'; known:"),
         ({"dtype": "int32"}, "int32"),
         ({"device": "gpu"}, "unknown device 'gpu'; expected 'cpu', 'cuda'"),
         ({"device": "cuda:-1"}, "unknown device 'cuda:-1'"),

@@ -13,10 +13,20 @@ unsigned parts_of(int64_t count, int64_t size) {
   return static_cast<unsigned>((count + size - 1) / size);
 }
 
-// By the sizes of the layer alone.
+// Whether blocks of the current device may have so much shared memory.
+bool fits_shared_memory(size_t bytes) {
+  int device = 0;
+  int most = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  return bytes <= static_cast<size_t>(most);
+}
+
+// By the sizes of the layer and the device alone.
 bool on_tensor_cores(const ConvolveHeadsArgs& args) {
   return args.head_dim == kTensorCoreHead && args.depthwise_width == 2 && args.grouped_width == 2 &&
-         args.delayed_column % kVectorSize == 0;
+         args.delayed_column % kVectorSize == 0 &&
+         fits_shared_memory(sizeof(ManyTile<__half, kTensorCoreHead>::Shared));
 }
 
 template <class T, bool kVectors>
@@ -50,7 +60,8 @@ template <class T>
 void launch_tensor_cores(const ConvolveHeadsArgs& args, int sm_count, cudaStream_t stream) {
   constexpr int D = kTensorCoreHead;
   const int heads = args.num_heads + args.num_kv_heads;
-  using Few = ConvolveTile<T, D, D / 32>;
+  using Few = FewTile<T, D>;
+  // Both kernels give the same bits.
   if (args.batch.num_tokens <= Few::kTiles * Few::kRows) {
     auto* kernel = convolve_heads_few_kernel<T, D>;
     constexpr size_t kBytes = sizeof(typename Few::Shared);
@@ -59,7 +70,7 @@ void launch_tensor_cores(const ConvolveHeadsArgs& args, int sm_count, cudaStream
     return launch_kernel(kernel, static_cast<unsigned>(heads + 1), Few::kThreads, kBytes, stream,
                          args);
   }
-  using Many = ConvolveTile<T, D, 1>;
+  using Many = ManyTile<T, D>;
   auto* kernel = convolve_heads_kernel<T, D>;
   constexpr size_t kBytes = sizeof(typename Many::Shared);
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

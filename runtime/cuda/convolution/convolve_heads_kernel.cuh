@@ -1,21 +1,8 @@
-// Heads of compressed convolutional attention by tensor cores: two taps in both convolutions.
-//
-// The second convolution is a matrix product for each head, [rows, 2 D] times [2 D, D]. Its left
-// operand, the first convolution at both taps, is computed where it is needed: in the registers of
-// mma.sync. To that end the columns of a product are renamed. In every 32 columns, a lane has the
-// eight that begin at 8 (lane % 4), on the side of the inputs as on that of the outputs, so that
-// all it reads of latents and writes of heads are vectors of 16 bytes; and of its warp's 32 rows it
-// has the four that begin at 4 (lane / 4), so that six rows of latents give it all taps. Weights
-// lie in shared memory in the order in which lanes take them.
-//
-// A row's bits do not depend on the rows beside it, nor on the number of warps that share its
-// columns: squares are summed over 32 columns first, then over these sums in ascending order.
+// The kernels of compressed convolutional attention by tensor cores (convolve_tile.cuh).
 #pragma once
 
-#include "cuda/attention/mma_sm80.cuh"
-#include "cuda/convolution/latent_rows.cuh"
+#include "cuda/convolution/convolve_tile.cuh"
 #include "cuda/launch.cuh"
-#include "cuda/rows/rotation.cuh"
 
 namespace packhorse::cuda {
 
@@ -25,463 +12,16 @@ struct ConvolveShares {
   int key_blocks;    // for each head of keys, which reads more
 };
 
-/// kWarps warps share the columns of a tile of 32 rows.
-template <class T, int D, int kWarps>
-struct ConvolveTile {
-  static constexpr int kThreads = 256;
-  static constexpr int kRows = 32;                       // of a tile
-  static constexpr int kTiles = kThreads / 32 / kWarps;  // of a block at once
-  static constexpr int kPanels = D / 32;                 // 32 columns each
-  static constexpr int kOwn = kPanels / kWarps;          // panels of a warp
-  static constexpr int kSteps = D / 16;                  // of k, for each tap
-  static constexpr bool kSplit = kWarps > 1;
-  /// Of each row of a tile, where sequences begin in it or right before it: the row of the token
-  /// before, that of the one before that, and the delayed values. Null stands for none. And where
-  /// the state keeps it, if it does.
-  struct Before {
-    const T* rows[kRows][3];
-    T* kept[kRows];
-  };
-  struct Shared {
-    uint4 weights[2 * kSteps][D / 16][32];
-    float depthwise[2][D];
-    float depthwise_bias[D];
-    float grouped_bias[D];
-    float frequencies[D / 2];
-    Before before[kThreads / 32];
-    float squares[kTiles][kPanels][kRows];
-  };
-
-  const ConvolveHeadsArgs& args;
-  Shared& shared;
-  const int head;
-  const int tokens;
-  const int sequences;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int row_in_tile = lane / 4 * 4;      // the first of this lane's four rows
-  const int column_in_panel = lane % 4 * 8;  // the first of its eight columns of a panel
-
-  // Weights: of each step of 16 rows and each 16 columns, lane's four registers of two operands.
-
-  /// Brings the weights of a head into shared memory. A thread transposes four rows of eight
-  /// columns at a time. It needs nothing that a kernel before writes.
-  __device__ static void bring_weights(const ConvolveHeadsArgs& args, Shared& shared, int head) {
-    const T* const from =
-        static_cast<const T*>(args.grouped.data) + static_cast<int64_t>(head) * 2 * D * D;
-    constexpr int kPieces = 2 * D / 4 * (D / 8);
-    constexpr int kAtOnce = 4;
-    static_assert(kPieces % (kThreads * kAtOnce) == 0);
-#pragma unroll 1
-    for (int first = 0; first < kPieces; first += kThreads * kAtOnce) {
-      uint4 rows[kAtOnce][4];
-      int step[kAtOnce], pair[kAtOnce], to_lane[kAtOnce];
-#pragma unroll
-      for (int p = 0; p < kAtOnce; ++p) {
-        // Neighbouring threads: four places of lanes, then two neighbouring pieces of a row.
-        const int piece = first + p * kThreads + static_cast<int>(threadIdx.x);
-        const int quad = piece % 4;
-        const int unit = piece / 4 % (D / 8);      // of eight columns
-        const int half = piece / 4 / (D / 8) % 2;  // of a panel of inputs
-        const int panel = piece / 8 / (D / 8);     // of inputs, of both taps
-        const T* row = from + (panel * 32 + quad * 8 + half * 4) * D + unit * 8;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) rows[p][i] = *reinterpret_cast<const uint4*>(row + i * D);
-        step[p] = panel * 2 + half;
-        pair[p] = unit / 4 * 2;
-        to_lane[p] = unit % 4 * 8 + quad;
-      }
-#pragma unroll
-      for (int p = 0; p < kAtOnce; ++p) {
-        const auto* r = reinterpret_cast<const uint32_t (*)[4]>(rows[p]);
-#pragma unroll
-        for (int b = 0; b < 2; ++b) {
-          // Columns 4 b to 4 b + 3 of the eight: two blocks of the product, even and odd columns.
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            const uint32_t selector = e == 0 ? 0x5410 : 0x7632;
-            uint4 bits;
-            bits.x = __byte_perm(r[0][2 * b], r[1][2 * b], selector);
-            bits.y = __byte_perm(r[2][2 * b], r[3][2 * b], selector);
-            bits.z = __byte_perm(r[0][2 * b + 1], r[1][2 * b + 1], selector);
-            bits.w = __byte_perm(r[2][2 * b + 1], r[3][2 * b + 1], selector);
-            const int to = to_lane[p] + 4 * e;
-            shared.weights[step[p]][pair[p] + b][swizzled(to)] = bits;
-          }
-        }
-      }
-    }
-    const int64_t column = static_cast<int64_t>(head) * D;
-    for (int c = threadIdx.x; c < D; c += kThreads) {
-      shared.depthwise[0][c] = args.depthwise[column + c];
-      shared.depthwise[1][c] = args.depthwise[args.mixed_columns() + column + c];
-      shared.depthwise_bias[c] = args.depthwise_bias[column + c];
-      shared.grouped_bias[c] = args.grouped_bias[column + c];
-      if (2 * c < args.dims) shared.frequencies[c] = args.frequencies[c];
-    }
-  }
-
-  /// Where a lane's weights lie, so that the eight threads which write at once use all banks.
-  __device__ static int swizzled(int lane) { return lane ^ (lane / 8 % 2 * 4); }
-
-  // Latents.
-
-  /// Eight columns of latents at `row`, which is null where there is none.
-  __device__ static uint4 load(const T* row, int column) {
-    if (row == nullptr) return make_uint4(0, 0, 0, 0);
-    return *reinterpret_cast<const uint4*>(row + column);
-  }
-
-  /// One column of the accumulators: row i of this lane's four, panel p of its own, column c of its
-  /// eight.
-  using Sums = float[2][4 * kOwn][4];
-  __device__ static float& at(Sums& sums, int i, int p, int c) {
-    return sums[i / 2][4 * p + c / 2][i % 2 * 2 + c % 2];
-  }
-
-  __device__ int first_panel() const { return warp % kWarps * kOwn; }
-
-  /// This lane's rows of latents, from a column of its first panel on.
-  __device__ void load_rows(uint4 (&bits)[kOwn][4], int row, int head_number) const {
-    const T* const rows = latents_of<T>(args, row);
-    const int column = head_number * D + first_panel() * 32 + column_in_panel;
-#pragma unroll
-    for (int p = 0; p < kOwn; ++p) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const bool exists = row + i < tokens;
-        bits[p][i] = load(exists ? rows + i * args.latents.row_stride : nullptr, column + p * 32);
-      }
-    }
-  }
-  __device__ static void add_rows(Sums& sums, const uint4 (&bits)[kOwn][4], float share) {
-#pragma unroll
-    for (int p = 0; p < kOwn; ++p) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float values[8];
-        unpack<T>(values, bits[p][i]);
-#pragma unroll
-        for (int c = 0; c < 8; ++c) {
-          at(sums, i, p, c) = __fmaf_rn(share, values[c], at(sums, i, p, c));
-        }
-      }
-    }
-  }
-
-  /// Begins the sums with the bias and the mean of latents: half of the head itself, and half of
-  /// the head of keys that it sees or of the mean of the heads that see it.
-  __device__ void begin(Sums& sums, int row) const {
-    const int group = args.num_heads / args.num_kv_heads;
-    const bool query = head < args.num_heads;
-    const int others = query ? 1 : group;
-    const int other = query ? args.num_heads + head / group : (head - args.num_heads) * group;
-    const float share = 0.5f / static_cast<float>(others);
-    uint4 own[kOwn][4];
-    uint4 bits[kOwn][4];
-    load_rows(own, row, head);
-    load_rows(bits, row, other);
-#pragma unroll
-    for (int p = 0; p < kOwn; ++p) {
-      float bias[8];
-      load_vector(bias, shared.grouped_bias + (first_panel() + p) * 32 + column_in_panel);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-#pragma unroll
-        for (int c = 0; c < 8; ++c) at(sums, i, p, c) = bias[c];
-      }
-    }
-    add_rows(sums, own, 0.5f);
-    add_rows(sums, bits, share);
-#pragma unroll 1
-    for (int o = 1; o < others; ++o) {
-      load_rows(bits, row, other + o);
-      add_rows(sums, bits, share);
-    }
-  }
-
-  /// Eight columns of the first convolution, of which `first` and `second` are the latents.
-  __device__ static void depthwise(uint32_t (&to)[4], const uint4& first, const uint4& second,
-                                   const float (&weights)[3][8]) {
-    float a[8];
-    float b[8];
-    unpack<T>(a, first);
-    unpack<T>(b, second);
-#pragma unroll
-    for (int c = 0; c < 8; c += 2) {
-      const auto sum = [&](int i) {
-        return __fmaf_rn(weights[1][i], b[i], __fmaf_rn(weights[0][i], a[i], weights[2][i]));
-      };
-      const auto pair = Element<T>::pair(sum(c), sum(c + 1));
-      to[c / 2] = *reinterpret_cast<const uint32_t*>(&pair);
-    }
-  }
-
-  /// Adds the second convolution. `plain`: the two rows before each row are those before it in the
-  /// batch.
-  __device__ void convolve(Sums& sums, int row, bool plain) const {
-    const int64_t stride = args.latents.row_stride;
-    const T* const rows = latents_of<T>(args, row);
-    const Before& before = shared.before[warp];
-#pragma unroll 1
-    for (int panel = 0; panel < kPanels; ++panel) {
-      const int in_head = panel * 32 + column_in_panel;
-      const int column = head * D + in_head;
-      float weights[3][8];
-      load_vector(weights[0], shared.depthwise[0] + in_head);
-      load_vector(weights[1], shared.depthwise[1] + in_head);
-      load_vector(weights[2], shared.depthwise_bias + in_head);
-      uint32_t taps[2][4][4];  // of each row: the token before, the token itself
-      if (plain) {
-        uint4 x[6];
-#pragma unroll
-        for (int i = 0; i < 6; ++i) x[i] = load(rows + (i - 2) * stride, column);
-        depthwise(taps[0][0], x[0], x[1], weights);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) depthwise(taps[1][i], x[i + 1], x[i + 2], weights);
-#pragma unroll
-        for (int i = 0; i < 3; ++i) {
-#pragma unroll
-          for (int w = 0; w < 4; ++w) taps[0][i + 1][w] = taps[1][i][w];
-        }
-      } else {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const T* const(&older)[3] = before.rows[row_in_tile + i];
-          const uint4 first = load(older[1], column);
-          const uint4 second = load(older[0], column);
-          const bool exists = row + i < tokens;
-          const uint4 third = load(exists ? rows + i * stride : nullptr, column);
-          depthwise(taps[0][i], first, second, weights);
-          depthwise(taps[1][i], second, third, weights);
-        }
-      }
-#pragma unroll
-      for (int tap = 0; tap < 2; ++tap) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          Fragment a[2];
-#pragma unroll
-          for (int m = 0; m < 2; ++m) {
-            a[m] = {taps[tap][2 * m][2 * half], taps[tap][2 * m + 1][2 * half],
-                    taps[tap][2 * m][2 * half + 1], taps[tap][2 * m + 1][2 * half + 1]};
-          }
-          const auto& step = shared.weights[tap * kSteps + panel * 2 + half];
-#pragma unroll
-          for (int n = 0; n < 2 * kOwn; ++n) {
-            const uint4 b = step[first_panel() * 2 + n][swizzled(lane)];
-#pragma unroll
-            for (int m = 0; m < 2; ++m) {
-              mma<T>(sums[m][2 * n], a[m], b.x, b.y);
-              mma<T>(sums[m][2 * n + 1], a[m], b.z, b.w);
-            }
-          }
-        }
-      }
-    }
-  }
-
-  /// Brings heads to their length, rotates and stores them.
-  __device__ void finish(Sums& sums, int row, const float (&positions)[4]) const {
-    float squares[4][kOwn];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-#pragma unroll
-      for (int p = 0; p < kOwn; ++p) {
-        float sum = 0;
-#pragma unroll
-        for (int c = 0; c < 8; ++c) sum = __fmaf_rn(at(sums, i, p, c), at(sums, i, p, c), sum);
-        squares[i][p] = quad_sum(sum);
-      }
-    }
-    float total[4];
-    if constexpr (kSplit) {
-      auto& exchanged = shared.squares[warp / kWarps];
-      if (lane % 4 == 0) {
-#pragma unroll
-        for (int p = 0; p < kOwn; ++p) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            exchanged[first_panel() + p][row_in_tile + i] = squares[i][p];
-          }
-        }
-      }
-      __syncthreads();
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        total[i] = exchanged[0][row_in_tile + i];
-#pragma unroll
-        for (int p = 1; p < kPanels; ++p) total[i] += exchanged[p][row_in_tile + i];
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        total[i] = squares[i][0];
-#pragma unroll
-        for (int p = 1; p < kPanels; ++p) total[i] += squares[i][p];
-      }
-    }
-    const bool query = head < args.num_heads;
-    const float length = sqrtf(static_cast<float>(args.model_dim)) *
-                         (query ? 1.0f : args.temperature[head - args.num_heads]);
-    const int dims = args.rotation.data != nullptr ? args.dims : 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      constexpr float kSmallest = 0x1p-23f;
-      const float norm = sqrtf(total[i]);
-      const float factor = length / (norm < kSmallest ? kSmallest : norm);  // a NaN stays one
-      T* const out = static_cast<T*>(args.out.data) + (row + i) * args.out.row_stride + head * D;
-#pragma unroll
-      for (int p = 0; p < kOwn; ++p) {
-        const int column = (first_panel() + p) * 32 + column_in_panel;
-        float values[8];
-#pragma unroll
-        for (int c = 0; c < 8; ++c) values[c] = at(sums, i, p, c) * factor;
-#pragma unroll
-        for (int c = 0; c < 8; c += 2) {
-          if (column + c < dims) {
-            rotate(values[c], values[c + 1],
-                   cos_sin(positions[i], shared.frequencies[(column + c) / 2]));
-          }
-        }
-        if (row + i < tokens) store_vector(out + column, values);
-      }
-    }
-  }
-
-  /// Looks up where the two rows before each row of a tile lie, and with kKeep where its rows are
-  /// kept. All lanes of a warp call it together.
-  template <bool kKeep>
-  __device__ void look_back(int first) const {
-    const int token = first + lane;
-    const T* rows[3] = {};
-    T* kept = nullptr;
-    if (token < tokens) {
-      const LatentPlace place(args, sequences, token);
-      rows[0] = latents_before<T>(args, token, place, 1);
-      rows[1] = latents_before<T>(args, token, place, 2);
-      rows[2] = delayed_values<T>(args, token, place);
-      if (kKeep && args.pages.rows.rank > 0 && is_kept(args.pages, token, place)) {
-        kept = state_of<T>(args.pages, place.sequence, place.position);
-      }
-    }
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < 3; ++i) shared.before[warp].rows[lane][i] = rows[i];
-    shared.before[warp].kept[lane] = kept;
-    __syncwarp();
-  }
-
-  /// Eight columns of the values of a row: its own ones, or those of the token before.
-  __device__ uint4 load_values(int first, int r, int column, bool plain) const {
-    const int64_t mixed = args.mixed_columns();
-    const int own = args.delayed_column;
-    const T* row = latents_of<T>(args, first + r) + mixed;
-    if (column >= own) {
-      row = plain ? row - args.latents.row_stride + own : shared.before[warp].rows[r][2];
-      row -= row == nullptr ? 0 : own;
-    }
-    if (row != nullptr) return *reinterpret_cast<const uint4*>(row + column);
-    uint4 bits = make_uint4(0, 0, 0, 0);
-    if (args.first_values != nullptr) {
-      auto* pairs = reinterpret_cast<typename Element<T>::Pair*>(&bits);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        pairs[i] = Element<T>::pair(args.first_values[column + 2 * i],
-                                    args.first_values[column + 2 * i + 1]);
-      }
-    }
-    return bits;
-  }
-
-  /// The values of every `step`-th row of a tile from `begin` on, kBatch rows at a time, so that
-  /// they are on their way together.
-  static constexpr int kBatch = 4;
-  struct Values {
-    uint4 bits[kBatch];
-  };
-  __device__ void load_batch(Values& values, int first, int begin, int step, int column,
-                             bool plain) const {
-#pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      const int r = begin + b * step;
-      if (r < kRows && first + r < tokens && column < args.value_columns()) {
-        values.bits[b] = load_values(first, r, column, plain);
-      }
-    }
-  }
-  __device__ void store_batch(const Values& values, int first, int begin, int step,
-                              int column) const {
-#pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      const int r = begin + b * step;
-      if (r < kRows && first + r < tokens && column < args.value_columns()) {
-        *reinterpret_cast<uint4*>(static_cast<T*>(args.out.data) +
-                                  (first + r) * args.out.row_stride + args.mixed_columns() +
-                                  column) = values.bits[b];
-      }
-    }
-  }
-  /// All but the first batch of the first 256 columns.
-  __device__ void shift_rest(int first, int begin, int step, bool plain) const {
-    const auto columns = static_cast<int>(args.value_columns());
-    for (int column = lane * kVectorSize; column < columns; column += 32 * kVectorSize) {
-      const int done = column < 32 * kVectorSize ? kBatch * step : 0;
-      for (int r = begin + done; r < kRows; r += kBatch * step) {
-        Values values;
-        load_batch(values, first, r, step, column, plain);
-        store_batch(values, first, r, step, column);
-      }
-    }
-  }
-
-  /// Heads of a tile, and the values of every `step`-th row from `shifted` on.
-  __device__ void tile(int first, int shifted, int step, bool plain) const {
-    Sums sums;
-    const int row = first + row_in_tile;
-    float positions[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      positions[i] =
-          args.rotation.data != nullptr && row + i < tokens
-              ? static_cast<const float*>(args.rotation.data)[(row + i) * args.rotation.row_stride]
-              : 0.0f;
-    }
-    Values values;
-    load_batch(values, first, shifted, step, lane * kVectorSize, plain);
-    begin(sums, row);
-    store_batch(values, first, shifted, step, lane * kVectorSize);
-    shift_rest(first, shifted, step, plain);
-    convolve(sums, row, plain);
-    finish(sums, row, positions);
-  }
-
-  /// Keeps `count` columns of the rows that the state keeps, from column `from` of latents on at
-  /// column `to` of the state, by the warps of a tile.
-  __device__ void keep(int first, int from, int to, int count) const {
-    const Before& before = shared.before[warp];
-    for (int column = lane * kVectorSize; column < count; column += 32 * kVectorSize) {
-      uint4 bits[kRows / kWarps];
-#pragma unroll
-      for (int i = 0; i < kRows / kWarps; ++i) {
-        const int r = warp % kWarps + i * kWarps;
-        if (before.kept[r] == nullptr) continue;
-        bits[i] = load(latents_of<T>(args, first + r), from + column);
-      }
-#pragma unroll
-      for (int i = 0; i < kRows / kWarps; ++i) {
-        T* const row = before.kept[warp % kWarps + i * kWarps];
-        if (row != nullptr) *reinterpret_cast<uint4*>(row + to + column) = bits[i];
-      }
-    }
-  }
-};
-
-/// Many rows. A block keeps the weights of its head, and each warp goes from tile to tile.
+/// A warp for every 32 columns of a tile: then a multiprocessor has sixteen warps with few
+/// registers and little code each.
 template <class T, int D>
-__global__ void __launch_bounds__(256, 1)
+using ManyTile = ConvolveTile<T, D, D / 32, 512>;
+
+/// Many rows. A block keeps the weights of its head, and its warps go from tile to tile.
+template <class T, int D>
+__global__ void __launch_bounds__(512, 1)
     convolve_heads_kernel(const __grid_constant__ ConvolveHeadsArgs args, ConvolveShares shares) {
-  using Tile = ConvolveTile<T, D, 1>;
+  using Tile = ManyTile<T, D>;
   extern __shared__ uint4 convolve_shared_bytes[];
   auto& shared = *reinterpret_cast<typename Tile::Shared*>(convolve_shared_bytes);
   const int block = static_cast<int>(blockIdx.x);
@@ -492,7 +32,7 @@ __global__ void __launch_bounds__(256, 1)
   // Blocks that start together have the same rows of all heads.
   const int kinds = query ? args.num_heads : args.num_kv_heads;
   const int head = in_kind % kinds + (query ? 0 : args.num_heads);
-  Tile::bring_weights(args, shared, head);
+  shared.weights.template bring<Tile::kThreads>(args, head);
   wait_for_previous_kernel();
   let_next_kernel_start();
   const TokenCounts counts(args.batch);
@@ -500,10 +40,11 @@ __global__ void __launch_bounds__(256, 1)
   __syncthreads();
   const int heads = args.num_heads + args.num_kv_heads;
   const int32_t* const begins = args.batch.cu_seqlens;
+  const int warp_of_tile = work.warp % Tile::kWarpsOfTile;
   int begin = 0;  // of the sequence of the tile before
   int end = 0;
-  for (int first = (in_kind / kinds * Tile::kTiles + work.warp) * Tile::kRows; first < work.tokens;
-       first += blocks * Tile::kTiles * Tile::kRows) {
+  for (int first = (in_kind / kinds * Tile::kTiles + work.warp / Tile::kWarpsOfTile) * Tile::kRows;
+       first < work.tokens; first += blocks * Tile::kTiles * Tile::kRows) {
     if (first >= end) {
       const int sequence = warp_search(work.sequences, first, [&](int i) { return begins[i]; });
       begin = begins[sequence];
@@ -512,40 +53,38 @@ __global__ void __launch_bounds__(256, 1)
     const bool plain = first - begin >= 2 && first + Tile::kRows <= end;
     if (!plain) work.template look_back<false>(first);
     // Of every so many rows, the warps of each head shift the values of one.
-    work.tile(first, (head - first % heads + heads) % heads, heads, plain);
+    const int shifted = (head - first % heads + heads) % heads;
+    work.shift(first, shifted + warp_of_tile * heads, Tile::kWarpsOfTile * heads, plain);
+    work.run(first, plain);
   }
 }
 
-/// As many rows as the tiles of one block have. All warps of a tile share its columns, and the
-/// block itself keeps its head's latents when it has read the state. The block after those of heads
-/// has the values.
+template <class T, int D>
+using FewTile = ConvolveTile<T, D, D / 32, 256>;
+
+/// As many rows as the tiles of one block have. The block itself keeps its head's latents when it
+/// has read the state. The block after those of heads has the values.
 template <class T, int D>
 __global__ void __launch_bounds__(256, 1)
     convolve_heads_few_kernel(const __grid_constant__ ConvolveHeadsArgs args) {
-  using Tile = ConvolveTile<T, D, D / 32>;
+  using Tile = FewTile<T, D>;
   extern __shared__ uint4 convolve_shared_bytes[];
   auto& shared = *reinterpret_cast<typename Tile::Shared*>(convolve_shared_bytes);
   const int head = static_cast<int>(blockIdx.x);
   const int heads = args.num_heads + args.num_kv_heads;
   const bool values = head == heads;
-  if (!values) Tile::bring_weights(args, shared, head);
+  if (!values) shared.weights.template bring<Tile::kThreads>(args, head);
   wait_for_previous_kernel();
   let_next_kernel_start();
   const TokenCounts counts(args.batch);
   const Tile work{args, shared, head, static_cast<int>(counts.tokens), counts.sequences};
   __syncthreads();
-  constexpr int kWarps = D / 32;
-  const int first = work.warp / kWarps * Tile::kRows;
+  const int first = work.warp / Tile::kWarpsOfTile * Tile::kRows;
   work.template look_back<true>(first);
   if (values) {
-    typename Tile::Values batch;
-    const int begin = work.warp % kWarps;
-    const int column = work.lane * kVectorSize;
-    work.load_batch(batch, first, begin, kWarps, column, false);
-    work.store_batch(batch, first, begin, kWarps, column);
-    work.shift_rest(first, begin, kWarps, false);
+    work.shift(first, work.warp % Tile::kWarpsOfTile, Tile::kWarpsOfTile, false);
   } else {
-    work.tile(first, Tile::kRows, 1, false);  // rows beyond the batch are not stored
+    work.run(first, false);  // rows beyond the batch are not stored
   }
   if (args.pages.rows.rank == 0) return;
   __syncthreads();

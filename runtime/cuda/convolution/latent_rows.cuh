@@ -31,9 +31,16 @@ struct LatentPlace {
   }
 };
 
+/// A row of a tensor whose strides are numbers of 32 bits, which makes one instruction of a
+/// product.
 template <class T>
-__device__ T* latents_of(const ConvolveHeadsArgs& args, int64_t token) {
-  return static_cast<T*>(args.latents.data) + token * args.latents.row_stride;
+__device__ T* row_of(const TensorView& view, int row) {
+  return static_cast<T*>(view.data) + int64_t{row} * static_cast<int>(view.row_stride);
+}
+
+template <class T>
+__device__ T* latents_of(const ConvolveHeadsArgs& args, int token) {
+  return row_of<T>(args.latents, token);
 }
 
 /// The row of the state of a position, whose page is in the table.
@@ -98,7 +105,7 @@ __device__ void copy_by_warp(T* to, const T* from, const float* otherwise, int c
 template <bool kVectors, class T>
 __device__ void shift_values(const ConvolveHeadsArgs& args, int token, const T* delayed) {
   const int64_t mixed = args.mixed_columns();
-  T* out = static_cast<T*>(args.out.data) + token * args.out.row_stride + mixed;
+  T* out = row_of<T>(args.out, token) + mixed;
   const int own = args.delayed_column;
   copy_by_warp<kVectors, T>(out, latents_of<T>(args, token) + mixed, nullptr, own);
   copy_by_warp<kVectors, T>(out + own, delayed,
