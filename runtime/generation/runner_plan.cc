@@ -96,7 +96,7 @@ PlannedRunner plan_model(const std::string& spec_json, const GenerationOptions& 
   LoadedModel& model = planned.model;
   check_spec(model.spec, options);
   if (model.precision.layers.weight == DType::kFloat8) {
-    throw InvalidArgument(
+    throw RuntimeError(
         "dtype float8 is for models that encode; load this model, which generates, as float16 or "
         "bfloat16");
   }

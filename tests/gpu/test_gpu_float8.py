@@ -262,5 +262,5 @@ def test_refusals(tmp_path: Path) -> None:
             write_model(tmp_path / "compressed", compressed), DEVICE, "float8", max_tokens=64
         )
     decoder = write_model(tmp_path / "decoder", tiny_spec(**SPECS["decoder"], heads={"lm": {}}))
-    with pytest.raises(ValueError, match="float8 is for models that encode"):
+    with pytest.raises(RuntimeError, match="float8 is for models that encode"):
         Session.load(decoder, DEVICE, "float8", max_tokens=64)
