@@ -58,11 +58,6 @@ Float8Layers::Float8Layers(const Spec& spec, const LayerPacker& packer)
     throw RuntimeError(concat("dtype float8: this device does not quantise rows of ", width,
                               " columns, as this model has; load it as float16 or bfloat16"));
   }
-  if (stack.feed_forward.mixture || stack.attention.compression) {
-    throw RuntimeError(
-        "dtype float8 is not for mixtures of experts, or for compressed attention; load this model "
-        "as float16 or bfloat16");
-  }
   ScoreTerm term;
   term.kind = stack.attention.score_term.kind;
   term.num_buckets = static_cast<int32_t>(stack.attention.score_term.num_buckets);
