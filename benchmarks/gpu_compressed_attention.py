@@ -238,7 +238,7 @@ def prefill(folder: Path) -> list[Json]:
         for name, session in sessions.items():
 
             def work(session: Any = session, cu_seqlens: Any = cu_seqlens) -> None:
-                session._native.time_encoder(ids, cu_seqlens, 1)
+                session._native.time_encoder(ids, cu_seqlens, 1, 1)
 
             work()
             row[name] = medians([block for _ in range(ROUNDS)
