@@ -2,6 +2,8 @@
 code.
 
 python tools/gpu_receipt.py --run       runs the tests, writes tests/gpu/receipt.json
+python tools/gpu_receipt.py --again     runs files again that failed, have changed or are new; other
+                                        code must be as it was when the receipt was written
 python tools/gpu_receipt.py --check     prints a warning if the receipt is missing or stale
 python tools/gpu_receipt.py             prints the digest of the code as it is
 
@@ -23,13 +25,16 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
 RECEIPT = Path("tests/gpu/receipt.json")  # relative to the root, as are the folders
 COVERED = (Path("runtime"), Path("third_party"), Path("tests/gpu"))
 NOT_COVERED = (Path("runtime/cpu"),)
-ALONE = ("test_gpu_device_io.py", "test_gpu_session.py")  # they check the free memory of the device
+# They check the free memory of the device.
+ALONE = ("test_gpu_device_io.py", "test_gpu_session.py")
+COUNTED = ("passed", "failed", "skipped")
 
 
 def covered_files(root: Path) -> Iterator[Path]:
@@ -43,10 +48,17 @@ def covered_files(root: Path) -> Iterator[Path]:
                 yield relative
 
 
-def digest(root: Path = ROOT) -> str:
-    """SHA-256 over path and content of every covered file, in the order of their paths."""
+def is_test(path: Path) -> bool:
+    return path.is_relative_to("tests/gpu") and path.match("test_*.py")
+
+
+def digest(root: Path = ROOT, *, tests: bool = True) -> str:
+    """SHA-256 over path and content of every covered file, in the order of their paths, with the
+    files of tests or without them."""
     result = hashlib.sha256()
     for path in sorted(covered_files(root), key=Path.as_posix):
+        if is_test(path) and not tests:
+            continue
         content = (root / path).read_bytes()
         # The length is included so that the end of one file cannot count as the beginning of the
         # next.
@@ -93,29 +105,54 @@ def run_file(path: Path) -> Counter[str]:
     return counts
 
 
-def run() -> int:
-    """Runs all tests, writes the receipt and returns how many tests failed."""
+def results(path: Path, counts: Counter[str]) -> dict[str, Any]:
+    """What the receipt says of one file of tests."""
+    found: dict[str, Any] = {name: counts[name] for name in COUNTED}
+    found["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def kept_results(files: list[Path]) -> dict[str, Any]:
+    """Of the last receipt: files that passed and are the same. Exits if other code has changed."""
+    receipt = json.loads((ROOT / RECEIPT).read_text(encoding="utf-8"))
+    if receipt.get("code") != digest(tests=False):
+        sys.exit("the code has changed since the last receipt: run all tests, with --run")
+    kept = {}
+    for path in files:
+        last = receipt["files"].get(path.name)
+        if last is not None and last == results(path, Counter(last)) and not last["failed"]:
+            kept[path.name] = last
+    return kept
+
+
+def run(*, again: bool) -> int:
+    """Runs the tests, writes the receipt and returns how many tests failed."""
     import torch
 
     files = sorted((ROOT / "tests" / "gpu").glob("test_*.py"))
-    counts: Counter[str] = Counter()
+    found = kept_results(files) if again else {}
+    wanted = [path for path in files if path.name not in found]
+    together = [path for path in wanted if path.name not in ALONE]
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
-        for found in pool.map(run_file, [path for path in files if path.name not in ALONE]):
-            counts += found
-    for path in files:
+        for path, counts in zip(together, pool.map(run_file, together), strict=True):
+            found[path.name] = results(path, counts)
+    for path in wanted:
         if path.name in ALONE:
-            counts += run_file(path)
+            found[path.name] = results(path, run_file(path))
+    total = {name: sum(result[name] for result in found.values()) for name in COUNTED}
     receipt = {
         "device": torch.cuda.get_device_name(0),
         "cuda": str(torch.version.cuda),
         "driver": driver_version(),
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        **{name: counts[name] for name in ("passed", "failed", "skipped")},
+        **total,
         "digest": digest(),
+        "code": digest(tests=False),
+        "files": dict(sorted(found.items())),
     }
     (ROOT / RECEIPT).write_text(json.dumps(receipt, indent=1) + "\n", encoding="utf-8")
-    print(f"{RECEIPT}: {dict(counts)}")
-    return counts["failed"]
+    print(f"{RECEIPT}: {total}")
+    return total["failed"]
 
 
 def warning(root: Path = ROOT) -> str | None:
@@ -138,8 +175,8 @@ def main() -> None:
     if sys.argv[1:] == ["--check"]:
         if (found := warning()) is not None:
             print(f"warning: {found}")
-    elif sys.argv[1:] == ["--run"]:
-        sys.exit(1 if run() else 0)
+    elif sys.argv[1:] in (["--run"], ["--again"]):
+        sys.exit(1 if run(again=sys.argv[1] == "--again") else 0)
     elif sys.argv[1:]:
         sys.exit(__doc__)
     else:

@@ -169,8 +169,3 @@ def test_drafts(load: Any) -> None:
         assert one.ids == other.ids
         assert one.logprobs == other.logprobs
     assert drafting.stats["drafted_tokens"] > 0
-
-
-def test_float8_is_refused(folder: Path) -> None:
-    with pytest.raises(RuntimeError, match="float8: models with compressed attention"):
-        Session.load(folder, DEVICE, "float8", max_tokens=64, max_sequences=4)

@@ -20,6 +20,7 @@ from packhorse import PackedTokens, Session, ops
 from reference_low_precision import FLOAT8, Bounds, LowPrecision, e4m3
 from test_gpu_invariance import LENGTHS, POSITIONS, SPECS, Case
 from test_gpu_models import FOLDERS, SHAPES, as_seen
+from test_gpu_session import driver_calls
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.get_device_capability(0) != (9, 0), reason="needs compute capability 9.0"
@@ -242,12 +243,15 @@ def test_a_plan_is_what_is_used(tmp_path: Path) -> None:
     assert session.memory_plan == plan
     half = packhorse.plan_memory(folder, DEVICE, "float16", max_tokens=1024)
     assert plan.weights.bytes < 0.55 * half.weights.bytes
-    free = []
-    for _ in range(2):
+
+    def work() -> None:
         for length in (1, 100, 300):
             session.run([np.zeros(length, np.int32)] * 3)
-        free.append(torch.cuda.mem_get_info()[0])
-    assert free[0] == free[1]
+
+    calls = driver_calls(work, tmp_path / "runs.json")
+    assert calls
+    memory = {name for name in calls if "Malloc" in name or "Free" in name or "Alloc" in name}
+    assert not memory, dict(calls)
 
 
 def test_refusals(tmp_path: Path) -> None:
