@@ -1,4 +1,5 @@
 // Tests which recordings a CUDA session makes and which one a batch gets. Runs without a GPU.
+#include <functional>
 #include <vector>
 
 #include "cuda/recording_bounds.h"

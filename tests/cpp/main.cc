@@ -4,6 +4,32 @@
 
 #include "test.h"
 
+namespace packhorse::test {
+
+std::vector<Case>& cases() {
+  static std::vector<Case> cases;
+  return cases;
+}
+
+bool add(const char* name, void (*body)()) {
+  cases().push_back({name, body});
+  return true;
+}
+
+int& failures() {
+  static int failures = 0;
+  return failures;
+}
+
+void fail(const char* file, int line, const std::string& what) { fail(file, line, what.c_str()); }
+
+void fail(const char* file, int line, const char* what) {
+  ++failures();
+  std::cerr << file << ":" << line << ": " << what << "\n";
+}
+
+}  // namespace packhorse::test
+
 int main(int argc, char** argv) {
   using namespace packhorse::test;
   const std::string filter = argc > 1 ? argv[1] : "";

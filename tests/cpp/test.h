@@ -5,8 +5,6 @@
 #pragma once
 
 #include <exception>
-#include <functional>
-#include <iostream>
 #include <string>
 #include <vector>
 
@@ -14,33 +12,33 @@ namespace packhorse::test {
 
 struct Case {
   const char* name;
-  std::function<void()> body;
+  void (*body)();
 };
 
-inline std::vector<Case>& cases() {
-  static std::vector<Case> cases;
-  return cases;
-}
+std::vector<Case>& cases();
+bool add(const char* name, void (*body)());
+int& failures();
 
-inline int& failures() {
-  static int failures = 0;
-  return failures;
-}
+void fail(const char* file, int line, const std::string& what);
+/// The same, with less code at each check.
+void fail(const char* file, int line, const char* what);
 
-inline bool add(const char* name, std::function<void()> body) {
-  cases().push_back({name, std::move(body)});
-  return true;
-}
+/// Something to call, which outlives this.
+class Body {
+ public:
+  template <class F>
+  Body(const F& body)
+      : body_(&body), call_([](const void* body) { (*static_cast<const F*>(body))(); }) {}
+  void operator()() const { call_(body_); }
 
-inline void fail(const char* file, int line, const std::string& what) {
-  ++failures();
-  std::cerr << file << ":" << line << ": " << what << "\n";
-}
+ private:
+  const void* body_;
+  void (*call_)(const void*);
+};
 
 /// Reports a failure unless `body` throws an `Expected` whose message contains `part`.
 template <class Expected>
-void expect_throw(const char* file, int line, const std::function<void()>& body,
-                  const std::string& part) {
+void expect_throw(const char* file, int line, const Body& body, const std::string& part) {
   try {
     body();
   } catch (const Expected& error) {

@@ -122,27 +122,61 @@ def test_a_process_that_a_signal_ends(minilm: Path) -> None:
     """From start to SIGTERM: one line of JSON for each thing that happens, and status 0."""
     command = [sys.executable, "-m", "packhorse.cli", "serve", f"m={minilm}"]
     environment = {**os.environ, "PACKHORSE_PORT": "0", "PACKHORSE_THREADS": "1"}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-    assert process.stderr is not None
-    try:
-        first = json.loads(process.stderr.readline())
-        assert (first["message"], first["models"]) == ("serving", ["m"])
-        address = first["address"].removeprefix("http://")
-        connection = http.client.HTTPConnection(address, timeout=SECONDS)
-        headers = {"x-request-id": "abc"}
-        connection.request("POST", "/embed", json.dumps({"inputs": "a cat"}), headers)
-        assert len(json.loads(connection.getresponse().read())[0]) == 384
-        connection.close()
-        line = json.loads(process.stderr.readline())
-        assert (line["request_id"], line["route"], line["status"]) == ("abc", "/embed", 200)
-        assert line["tokens"] == 4
-        process.send_signal(signal.SIGTERM)
-        _, rest = process.communicate(timeout=SECONDS)
-        assert json.loads(rest.splitlines()[0])["message"] == "stopping"
-        assert process.returncode == 0
-    finally:
-        process.kill()
-        process.wait()
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        try:
+            first = json.loads(process.stderr.readline())
+            assert (first["message"], first["models"]) == ("serving", ["m"])
+            address = first["address"].removeprefix("http://")
+            connection = http.client.HTTPConnection(address, timeout=SECONDS)
+            headers = {"x-request-id": "abc"}
+            connection.request("POST", "/embed", json.dumps({"inputs": "a cat"}), headers)
+            assert len(json.loads(connection.getresponse().read())[0]) == 384
+            connection.close()
+            line = json.loads(process.stderr.readline())
+            assert (line["request_id"], line["route"], line["status"]) == ("abc", "/embed", 200)
+            assert line["tokens"] == 4
+            process.send_signal(signal.SIGTERM)
+            _, rest = process.communicate(timeout=SECONDS)
+            assert json.loads(rest.splitlines()[0])["message"] == "stopping"
+            assert process.returncode == 0
+        finally:
+            process.kill()
+
+
+# The main thread gets a signal while it writes a line of the log, which takes no second line then.
+AMID_A_LINE = """
+import io, signal, sys
+from packhorse.cli import main
+
+class Stream(io.StringIO):
+    busy = False
+
+    def write(self, text):
+        if self.busy:
+            raise RuntimeError("reentrant call")
+        self.busy = True
+        if "serving" in text:
+            signal.raise_signal(signal.SIGTERM)
+        self.busy = False
+        return sys.__stdout__.write(text)
+
+sys.stderr = Stream()
+sys.argv = ["packhorse", "serve", sys.argv[1]]
+main()
+"""
+
+
+def test_a_signal_amid_a_line_of_the_log(minilm: Path) -> None:
+    environment = {**os.environ, "PACKHORSE_PORT": "0", "PACKHORSE_THREADS": "1"}
+    command = [sys.executable, "-c", AMID_A_LINE, f"m={minilm}"]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=SECONDS
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    lines = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [line["message"] for line in lines] == ["serving", "stopping"]
+    assert lines[1]["signal"] == "SIGTERM"
 
 
 def test_the_description_has_every_route() -> None:

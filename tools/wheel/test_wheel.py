@@ -95,8 +95,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--python", nargs="*", default=VERSIONS, choices=VERSIONS)
     parser.add_argument("--quick", action="store_true", help="only install, and embed a text")
-    parser.add_argument("arguments", nargs="*")
-    given = parser.parse_args()
+    # Split here, because argparse gives what follows an option of many values to nobody.
+    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    given, arguments = parser.parse_args(sys.argv[1:end]), sys.argv[end + 1 :]
     wheels = sorted(given.folder.resolve().glob("packhorse-*manylinux*.whl"))
     if len(wheels) != 1:
         raise SystemExit(f"{given.folder} has {len(wheels)} wheels, expected 1: run `make wheel`")
@@ -110,7 +111,7 @@ def main() -> None:
             target = room / "tree" / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, target)
-        times = [test(v, wheels[0], given.quick, given.arguments, room) for v in given.python]
+        times = [test(v, wheels[0], given.quick, arguments, room) for v in given.python]
     if max(times) > MOST_SECONDS:
         raise SystemExit(f"a first embedding took {max(times):.1f} s, expected {MOST_SECONDS}")
 

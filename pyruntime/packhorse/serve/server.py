@@ -38,6 +38,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, settings: Settings, started: Callable[[], object] | None = None) -> None:
         self._call_started = started
+        self._ended_by: str | None = None  # a signal
         app = create_app(settings)
         self.service: Service = app.state.service
         self._sockets = [] if settings.uds else [_listen(settings.host, settings.port)]
@@ -73,9 +74,15 @@ class Server(uvicorn.Server):
         log(logging.INFO, "serving", address=self.address, models=models)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # Called wherever the main thread is, maybe amid a line of the log: it must not write one.
         self.service.stopping = True
-        log(logging.INFO, "stopping", signal=signal.Signals(sig).name)
+        self._ended_by = signal.Signals(sig).name
         super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._ended_by is not None:
+            log(logging.INFO, "stopping", signal=self._ended_by)
+        await super().shutdown(sockets=sockets)
 
     def serve_until_told(self) -> None:
         """Serves until `should_exit` is set or, on the main thread, a signal comes; and then until
