@@ -7,9 +7,9 @@ namespace packhorse {
 namespace {
 
 TEST(dtype_names_round_trip) {
-  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt32,
-                            DType::kInt64, DType::kInt8, DType::kUInt8, DType::kBool,
-                            DType::kFloat8}) {
+  for (const DType dtype :
+       {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt32, DType::kInt64,
+        DType::kInt8, DType::kUInt8, DType::kBool, DType::kFloat8}) {
     CHECK(parse_dtype(name_of(dtype)) == dtype);
   }
   CHECK(size_of(DType::kFloat32) == 4);
