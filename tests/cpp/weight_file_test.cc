@@ -335,7 +335,8 @@ TEST(safetensors_tensors_we_cannot_serve) {
 
 TEST(safetensors_hostile_names_are_tamed_in_messages) {
   CHECK_THROWS_WITH(open_tensors(R"("\u001b[2J\n":1)", 0), "tensor '?[2J?' is not an object");
-  CHECK_THROWS_WITH(open_tensors('"' + std::string(500, 'x') + "\":1", 0),
+  const std::string name(500, 'x');
+  CHECK_THROWS_WITH(open_tensors("\"" + name + "\":1", 0),
                     std::string(120, 'x') + "...' is not an object");
 }
 
