@@ -44,7 +44,7 @@ def generation(folder: Path) -> None:
 
 def texts(folder: Path) -> None:
     model = TextModel.load(folder, thread=2)  # error: call-arg
-    TextModel.load(folder, dtype="float8")  # error: arg-type
+    TextModel.load(folder, dtype="float4")  # error: arg-type
     TextModel.load(folder, pooling="median")  # error: arg-type
     model.embedd(["a"])  # error: attr-defined
     model.embed(["a"], dtype="int4")  # error: call-overload
