@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,15 @@ ROOT = Path(__file__).resolve().parents[1]
 RECEIPT = Path("tests/gpu/receipt.json")  # relative to the root, as are the folders
 COVERED = (Path("runtime"), Path("third_party"), Path("tests/gpu"))
 NOT_COVERED = (Path("runtime/cpu"),)
+ALSO_SHARED = (Path("pyruntime"), Path("weights_tools"), Path("tests/python"))
 # They check the free memory of the device.
 ALONE = ("test_gpu_device_io.py", "test_gpu_session.py")
 COUNTED = ("passed", "failed", "skipped")
 
 
-def covered_files(root: Path) -> Iterator[Path]:
-    """The files that the receipt covers, relative to `root`, in a fixed order."""
-    for folder in COVERED:
+def covered_files(root: Path, folders: tuple[Path, ...]) -> Iterator[Path]:
+    """The files in `folders` that the receipt covers, relative to `root`."""
+    for folder in folders:
         for path in (root / folder).rglob("*"):
             relative = path.relative_to(root)
             if not path.is_file() or relative == RECEIPT or "__pycache__" in relative.parts:
@@ -48,17 +49,26 @@ def covered_files(root: Path) -> Iterator[Path]:
                 yield relative
 
 
-def is_test(path: Path) -> bool:
-    return path.is_relative_to("tests/gpu") and path.match("test_*.py")
+def digest(root: Path = ROOT) -> str:
+    """Of every file that the receipt covers."""
+    return digest_of(root, covered_files(root, COVERED))
 
 
-def digest(root: Path = ROOT, *, tests: bool = True) -> str:
-    """SHA-256 over path and content of every covered file, in the order of their paths, with the
-    files of tests or without them."""
+def shared_digest(root: Path = ROOT) -> str:
+    """Of all code that files of GPU tests have in common."""
+
+    def is_shared(path: Path) -> bool:
+        if path.is_relative_to("tests/gpu"):
+            return not path.match("test_*.py")
+        return path.is_relative_to("runtime") or path.suffix in (".py", ".pyx", ".pxd", ".h")
+
+    return digest_of(root, filter(is_shared, covered_files(root, (*COVERED, *ALSO_SHARED))))
+
+
+def digest_of(root: Path, paths: Iterable[Path]) -> str:
+    """SHA-256 over path and content of files, in the order of their paths."""
     result = hashlib.sha256()
-    for path in sorted(covered_files(root), key=Path.as_posix):
-        if is_test(path) and not tests:
-            continue
+    for path in sorted(paths, key=Path.as_posix):
         content = (root / path).read_bytes()
         # The length is included so that the end of one file cannot count as the beginning of the
         # next.
@@ -113,10 +123,15 @@ def results(path: Path, counts: Counter[str]) -> dict[str, Any]:
 
 
 def kept_results(files: list[Path]) -> dict[str, Any]:
-    """Of the last receipt: files that passed and are the same. Exits if other code has changed."""
-    receipt = json.loads((ROOT / RECEIPT).read_text(encoding="utf-8"))
-    if receipt.get("code") != digest(tests=False):
-        sys.exit("the code has changed since the last receipt: run all tests, with --run")
+    """Of the last receipt: files that passed and are the same. Exits if other code or the machine
+    has changed."""
+    try:
+        receipt = json.loads((ROOT / RECEIPT).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        sys.exit(f"{RECEIPT} cannot be read ({error}): run all tests, with --run")
+    now = {**machine(), "shared": shared_digest()}
+    if changed := [name for name in now if receipt.get(name) != now[name]]:
+        sys.exit(f"not as in the last receipt: {', '.join(changed)}; run all tests, with --run")
     kept = {}
     for path in files:
         last = receipt["files"].get(path.name)
@@ -125,10 +140,18 @@ def kept_results(files: list[Path]) -> dict[str, Any]:
     return kept
 
 
-def run(*, again: bool) -> int:
-    """Runs the tests, writes the receipt and returns how many tests failed."""
+def machine() -> dict[str, str]:
     import torch
 
+    return {
+        "device": torch.cuda.get_device_name(0),
+        "cuda": str(torch.version.cuda),
+        "driver": driver_version(),
+    }
+
+
+def run(*, again: bool) -> int:
+    """Runs the tests, writes the receipt and returns how many tests failed."""
     files = sorted((ROOT / "tests" / "gpu").glob("test_*.py"))
     found = kept_results(files) if again else {}
     wanted = [path for path in files if path.name not in found]
@@ -141,13 +164,11 @@ def run(*, again: bool) -> int:
             found[path.name] = results(path, run_file(path))
     total = {name: sum(result[name] for result in found.values()) for name in COUNTED}
     receipt = {
-        "device": torch.cuda.get_device_name(0),
-        "cuda": str(torch.version.cuda),
-        "driver": driver_version(),
+        **machine(),
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         **total,
         "digest": digest(),
-        "code": digest(tests=False),
+        "shared": shared_digest(),
         "files": dict(sorted(found.items())),
     }
     (ROOT / RECEIPT).write_text(json.dumps(receipt, indent=1) + "\n", encoding="utf-8")

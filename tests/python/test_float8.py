@@ -130,6 +130,35 @@ def test_parts_that_do_not_fit(
         inspect_checkpoint(folder)
 
 
+def test_blocks_larger_than_a_matrix(tmp_path: Path, rng: np.random.Generator) -> None:
+    folder, values = quantized_folder(tmp_path / "model", "tensor", rng)
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [2**70, 16]}
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = dict(read_safetensors(folder / "model.safetensors"))
+    name = next(name for name in tensors if name.endswith("query.weight_scale"))
+    columns = tensors[name.removesuffix("_scale")].shape[1]
+    scales = np.full((1, -(-columns // 16)), tensors[name].data, np.float32)
+    tensors[name] = Tensor(scales, "float32")
+    rewrite(folder, tensors)
+    found = inspect_checkpoint(folder)
+    theirs = name.removesuffix("_scale")
+    ours = next(ours for ours, one in found.names.items() if one == theirs)
+    resolved = resolve_model(folder).in_dtype("float32").tensors
+    assert resolved is not None
+    np.testing.assert_array_equal(to_float32(resolved[ours]), values[theirs])
+
+
+def test_empty_matrices_are_refused(tmp_path: Path, rng: np.random.Generator) -> None:
+    folder, _ = quantized_folder(tmp_path / "model", "tensor", rng)
+    tensors = dict(read_safetensors(folder / "model.safetensors"))
+    name = next(name for name in tensors if name.endswith("query.weight"))
+    tensors[name] = Tensor(np.zeros((0, tensors[name].shape[1]), np.uint8), "float8")
+    rewrite(folder, tensors)
+    with pytest.raises(CheckpointError, match="that is not empty"):
+        inspect_checkpoint(folder)
+
+
 def test_converting(tmp_path: Path) -> None:
     folder = convert(BERT, tmp_path / "converted", quantize="fp8")
     tensors = read_safetensors(folder / "model.safetensors")

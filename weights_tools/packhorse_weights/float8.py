@@ -92,7 +92,7 @@ def _block(config: Config, name: str, shape: tuple[int, ...], scale: Tensor) -> 
     match size:
         case [int(high), int(wide)] if high > 0 and wide > 0:
             if scale.shape == (math.ceil(rows / high), math.ceil(columns / wide)):
-                return high, wide
+                return min(high, rows), min(wide, columns)
     raise CheckpointError(
         f"tensor '{name}' is {scale.describe()}; expected one number, one for each of {rows} rows, "
         f"or one for each block of weight_block_size = {size!r:.40}"
@@ -113,10 +113,10 @@ def open_float8_layers(config: Config, tensors: Mapping[str, Tensor]) -> dict[st
             found[name] = tensor
             continue
         scale_names = [f"{layer}.{end}" for end in _SCALES if f"{layer}.{end}" in tensors]
-        if part != "weight" or len(tensor.shape) != 2 or not scale_names:
+        if part != "weight" or len(tensor.shape) != 2 or not tensor.size or not scale_names:
             raise CheckpointError(
-                f"tensor {name!r} is {tensor.describe()}; expected a matrix named .weight, and its "
-                "scales beside it, .weight_scale or .weight_scale_inv"
+                f"tensor {name!r} is {tensor.describe()}; expected a matrix named .weight that is "
+                "not empty, and its scales beside it, .weight_scale or .weight_scale_inv"
             )
         scale = tensors[scale_names[0]]
         block = _block(config, scale_names[0], tensor.shape, scale)
