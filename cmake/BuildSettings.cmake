@@ -17,11 +17,6 @@ add_library(packhorse_internal INTERFACE)
 target_include_directories(packhorse_internal INTERFACE
   "${PROJECT_SOURCE_DIR}/runtime" "${PROJECT_SOURCE_DIR}/runtime/include")
 target_compile_options(packhorse_internal INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra>)
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # GCC reports members that a designated initializer leaves out where their type has defaults.
-  target_compile_options(packhorse_internal INTERFACE
-    $<$<COMPILE_LANGUAGE:CXX>:-Wno-missing-field-initializers>)
-endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # GCC bug 105651: "text" + std::string() is reported.
   target_compile_options(packhorse_internal INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)

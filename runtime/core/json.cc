@@ -191,6 +191,10 @@ std::string Json::dump() const {
 }
 
 Json parse_json(std::string_view text, size_t max_depth, bool unique_names) {
+  // The JSON library treats a zero byte as the end of its input.
+  if (text.find('\0') != text.npos) {
+    throw JsonError(JsonError::kSyntax, "the text holds a zero byte");
+  }
   Builder builder(max_depth, unique_names);
   nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();

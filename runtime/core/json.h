@@ -91,7 +91,7 @@ class JsonError : public std::exception {
   std::string what_;
 };
 
-/// Reads a text without zero bytes. Throws JsonError if it is not JSON, if more than `max_depth`
+/// Throws JsonError if the text is not JSON or holds a zero byte, if more than `max_depth`
 /// arrays and objects lie in each other, or, with `unique_names`, if an object has two members of
 /// one name.
 Json parse_json(std::string_view text, size_t max_depth, bool unique_names);

@@ -27,12 +27,16 @@ bool needs_host(const Sequence& sequence, bool may_draft) {
          (drafts != nullptr && (drafts->in_flight || (may_draft && drafts->length.drafts())));
 }
 
+// Whether the sequence waits for nothing else but its next token.
+bool waits_for_token(const Sequence& sequence) {
+  const bool ends = sequence.size() + sequence.pending >= sequence.job->max_size;
+  return sequence.state == State::kRunning && sequence.remaining() == 1 &&
+         (sequence.pending == 0 || !ends);
+}
+
 // Whether the next step can have the sequence's last token, and no other one.
 bool can_decode(const Sequence& sequence, bool may_draft) {
-  if (sequence.state != State::kRunning || sequence.remaining() != 1) return false;
-  if (sequence.pending == 0) return true;
-  const bool ends = sequence.size() + sequence.pending >= sequence.job->max_size;
-  return !ends && !needs_host(sequence, may_draft);
+  return waits_for_token(sequence) && (sequence.pending == 0 || !needs_host(sequence, may_draft));
 }
 
 // What stands for a token that the host does not know yet.
@@ -79,7 +83,7 @@ Step Scheduler::plan() {
     budget_ = limits_.max_tokens;
     plan_decodes();
     plan_drafts();
-    const bool others_wait = !next.parts.empty() && limits_.max_chunk > 0;
+    const bool others_wait = limits_.max_chunk > 0 && any_waits_for_token();
     held_back_ = others_wait ? std::max(int64_t{0}, budget_ - limits_.max_chunk) : 0;
     budget_ -= held_back_;
     plan_prefills();
@@ -101,6 +105,12 @@ Step Scheduler::plan() {
   }
   if (!next.parts.empty()) ++num_in_flight_;
   return {next.copies, next.sequences, next.num_tokens};
+}
+
+bool Scheduler::any_waits_for_token() const {
+  return std::ranges::any_of(std::span(jobs_).first(num_started_), [](const auto& job) {
+    return std::ranges::any_of(job->sequences, waits_for_token);
+  });
 }
 
 void Scheduler::plan_decodes() {

@@ -30,7 +30,7 @@
 //     may only then overwrite. A page that is full is written by no step again.
 //   - Evicted: a page that nobody holds is read by steps that were planned before, at most.
 //   - Copied: a copy is part of the step that needs it, and runs between the steps before and
-//   after.
+//     after.
 #pragma once
 
 #include <array>
@@ -105,6 +105,8 @@ class Scheduler {
   void check() const;
 
  private:
+  /// Whether a running sequence waits for its next token, be it that it sits out this step.
+  bool any_waits_for_token() const;
   void plan_decodes();
   void plan_drafts();
   int64_t draft(Sequence& sequence, int64_t most);

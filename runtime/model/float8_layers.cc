@@ -13,6 +13,14 @@ namespace {
 // What rounding adds to a bound: both factors of a product may grow by 2^-4.
 constexpr float kRounding = 1.15f;
 
+// Numbers so large that their products have no bound come of a broken checkpoint.
+void check_bound(float bound, const std::string& norm) {
+  if (std::isfinite(bound)) return;
+  throw InvalidArgument(concat("dtype float8: what the block behind the norm ", norm,
+                               " may give has no bound in float32 (it is ", bound,
+                               "); expected weights whose products are finite"));
+}
+
 }  // namespace
 
 std::vector<float> largest_outputs(const float* weight, int64_t rows, int64_t columns,
@@ -82,7 +90,10 @@ std::optional<std::string> Float8Layers::norm_before(size_t position) const {
 
 std::vector<float> Float8Layers::largest(const std::string& norm, const float* weight, int64_t rows,
                                          int64_t columns, const float* bias) const {
-  return largest_outputs(weight, rows, columns, bias, packer_.normed_rows(norm, spec_.hidden_size));
+  std::vector<float> outputs =
+      largest_outputs(weight, rows, columns, bias, packer_.normed_rows(norm, spec_.hidden_size));
+  for (const float output : outputs) check_bound(output, norm);
+  return outputs;
 }
 
 float Float8Layers::attention_scale(int64_t index, const float* values, int64_t rows,
@@ -116,6 +127,7 @@ float Float8Layers::inner_scale(int64_t index, const float* up, int64_t rows, in
       if (i / kGateBlock % 2 != 0) continue;
       bound = std::max(bound, std::max(outputs[i], 1.0f) * outputs[i + kGateBlock]);
     }
+    check_bound(bound, norm);
   }
   return float8_scale(bound);
 }

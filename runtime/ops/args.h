@@ -84,8 +84,8 @@ struct LinearArgs {
   TensorView out;                      // [rows, out_features]
   const int32_t* row_count = nullptr;  // [1] exact number of rows, in device memory, or null
   void* workspace = nullptr;           // Ops::linear_workspace bytes
-  Float8Scales x_scales;  // of x, if it is kFloat8; `out` has then LinearFormat::compute
-  Float8Rows quantized;   // what the norm gives, beside `out`; or empty
+  Float8Scales x_scales = {};  // of x, if it is kFloat8; `out` has then LinearFormat::compute
+  Float8Rows quantized = {};   // what the norm gives, beside `out`; or empty
 };
 
 /// out = norm(residual + down(activation(up(x)))), or with `gated` out = norm(residual +
@@ -103,12 +103,12 @@ struct FeedForwardArgs {
   NormWeight norm;      // or none
   TensorView out;       // [rows, E]; may be x and residual
   const int32_t* row_count = nullptr;
-  void* workspace = nullptr;  // Ops::feed_forward_workspace bytes
-  Float8Scales x_scales;      // of x, if it is kFloat8, as both weights are then
+  void* workspace = nullptr;   // Ops::feed_forward_workspace bytes
+  Float8Scales x_scales = {};  // of x, if it is kFloat8, as both weights are then
   /// The scale of the [rows, intermediate] tensor in e4m3. Numbers beyond kFloat8Most times this
   /// are limited to that.
   float inner_scale = 0;
-  Float8Rows quantized;  // what the norm gives, beside `out`; or empty
+  Float8Rows quantized = {};  // what the norm gives, beside `out`; or empty
 };
 
 /// Row t of `out` is the rows x[t - width / 2] to x[t + width / 2] one after the other, with zeros

@@ -30,7 +30,9 @@ struct KvPages {
   int64_t table_stride = 0;          // most pages that a sequence may have
   const int32_t* kv_lens = nullptr;  // [B] number of keys of each sequence, this step's included
   int64_t max_kv_len = 0;            // upper bound of kv_lens, in host memory
-  int64_t num_single = 0;  // sequences at the batch's front that have one new token, or fewer
+  /// Sequences at the batch's front that have one new token or fewer: a hint, which changes no
+  /// result. It is 0 where the batch has its counts in device memory.
+  int64_t num_single = 0;
   explicit operator bool() const { return keys.rank > 0; }
 };
 

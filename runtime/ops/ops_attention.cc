@@ -29,6 +29,10 @@ void check_pages(const char* op, const KvPages& pages, const BatchView& batch, i
                     pages.table_stride * kPageTokens, ", what ", pages.table_stride,
                     " pages of the table hold"));
   }
+  if (pages.num_single < 0 || pages.num_single > batch.num_sequences) {
+    fail(op, concat("pages.num_single is ", pages.num_single, ", expected 0 to ",
+                    batch.num_sequences, ", the number of sequences"));
+  }
   if (batch.num_tokens > 0 && (pages.table == nullptr || pages.kv_lens == nullptr)) {
     fail(op, concat("pages have no ", pages.table == nullptr ? "table" : "kv_lens", " for ",
                     batch.num_sequences, " sequences"));

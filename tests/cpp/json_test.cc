@@ -67,6 +67,7 @@ TEST(json_refuses_depth) {
 }
 
 TEST(json_refuses_what_is_none) {
+  CHECK(reason(std::string("{}\0", 3)) == JsonError::kSyntax);
   for (const char* text : {"", " ", "{", "[1,]", "{\"a\" 1}", "01", "nul", "[1] 2", "\"\xff\"",
                            "\"\n\"", "1e999", "'a'", "{a: 1}"}) {
     CHECK(reason(text) == JsonError::kSyntax);

@@ -109,6 +109,32 @@ TEST(scheduler_gives_prompts_less_of_a_step_beside_decodes) {
   CHECK(other.step() == "1:4+1 2:0+5");  // the budget is smaller than the chunk
 }
 
+TEST(scheduler_gives_prompts_less_of_a_step_that_decodes_sit_out) {
+  Bench bench({.vocab_size = 40,
+               .max_context = 1000,
+               .num_pages = 20,
+               .max_tokens = 100,
+               .max_sequences = 4,
+               .max_chunk = 8});
+  Sampling beams;
+  beams.num_beams = 2;
+  bench.add(4, 5, 1, beams);  // its second step needs the host to see the first one's tokens
+  CHECK(bench.scheduler.plan().num_tokens == 4);
+  bench.add(90, 2, 2);
+  const Step beside = bench.scheduler.plan();
+  CHECK(beside.sequences.size() == 1 && beside.sequences[0].ids.size() == 8);
+  Bench last({.vocab_size = 40,
+              .max_context = 1000,
+              .num_pages = 20,
+              .max_tokens = 100,
+              .max_sequences = 4,
+              .max_chunk = 8});
+  last.add(4, 1, 1);  // it waits for nothing behind its only token
+  CHECK(last.scheduler.plan().num_tokens == 4);
+  last.add(90, 2, 2);
+  CHECK(last.scheduler.plan().num_tokens == 90);
+}
+
 TEST(scheduler_starts_in_the_order_of_arrival) {
   Bench bench({40, 1000, 4, 300, 2});
   bench.add(100, 2, 1);  // 2 pages

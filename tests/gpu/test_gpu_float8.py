@@ -265,6 +265,11 @@ def test_refusals(tmp_path: Path) -> None:
         Session.load(
             write_model(tmp_path / "compressed", compressed), DEVICE, "float8", max_tokens=64
         )
+    tensors = random_tensors(tiny_spec())
+    tensors["layers.0.attention.norm.weight"] *= np.float32(1e38)
+    broken = write_model(tmp_path / "broken", tiny_spec(), tensors)
+    with pytest.raises(ValueError, match="behind the norm layers.0.attention.norm may give has no"):
+        Session.load(broken, DEVICE, "float8", max_tokens=64)
     decoder = write_model(tmp_path / "decoder", tiny_spec(**SPECS["decoder"], heads={"lm": {}}))
     with pytest.raises(RuntimeError, match="float8 is for models that encode"):
         Session.load(decoder, DEVICE, "float8", max_tokens=64)

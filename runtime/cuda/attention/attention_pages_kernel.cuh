@@ -4,10 +4,9 @@
 // row's own position, whatever the batch, the step and the launch are like:
 //
 //   - Keys are taken in tiles, counted from position 0 of the sequence. A tile's scores are
-//   products
-//     in steps of 16 columns by mma.sync; its probabilities are rounded to the cache's dtype
-//     against the maximum of the tile alone; its sums start from zero. So tiles can be computed
-//     side by side.
+//     products in steps of 16 columns by mma.sync; its probabilities are rounded to the cache's
+//     dtype against the maximum of the tile alone; its sums start from zero. So tiles can be
+//     computed side by side.
 //   - What tiles have found is merged in ascending order (merge_chunk), two or four into a chunk,
 //     and chunks likewise. A block may walk through all chunks of its rows, or blocks take some
 //     each and leave what they have found in memory: the operations on a row are the same.

@@ -1,12 +1,13 @@
 // Heads of compressed convolutional attention by tensor cores: two taps in both convolutions.
 //
 // The second convolution is a matrix product for each head, [rows, 2 D] times [2 D, D]. Its left
-// operand, the first convolution at both taps, is computed where it is needed: in the registers of
-// mma.sync. To that end the columns of a product are renamed. In every 32 columns, a lane has the
-// eight that begin at 8 (lane % 4), on the side of the inputs as on that of the outputs, so that
-// all it reads of latents and writes of heads are vectors of 16 bytes; and of its warp's 32 rows it
-// has the four that begin at 4 (lane / 4), so that six rows of latents give it all taps. Weights
-// lie in shared memory in the order in which lanes take them.
+// operand, the first convolution at both taps, is computed once for each panel of 32 columns by the
+// warps of a tile in turn, and handed to all of them through shared memory (make_taps), in the
+// order in which mma.sync wants it in registers. To that end the columns of a product are renamed.
+// In every 32 columns, a lane has the eight that begin at 8 (lane % 4), on the side of the inputs
+// as on that of the outputs, so that all it reads of latents and writes of heads are vectors of 16
+// bytes; and of its tile's 32 rows it has the four that begin at 4 (lane / 4), so that six rows of
+// latents give it all taps. Weights lie in shared memory in the order in which lanes take them.
 //
 // A row's bits do not depend on the rows beside it, nor on the number of warps that share its
 // columns: squares are summed over 32 columns first, then over these sums in ascending order.

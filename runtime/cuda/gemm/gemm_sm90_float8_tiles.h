@@ -10,7 +10,9 @@ namespace packhorse::cuda {
 /// is gated: stored boxes have rows of 32 bytes or more.
 template <class Out, GemmEpilogue epilogue>
 void launch_gemm_float8_tile(const GemmParams& p, const GemmConfig& config, cudaStream_t stream) {
-  constexpr int kLeast = sizeof(Out) == 2 ? 16 : epilogue == GemmEpilogue::kGated ? 64 : 32;
+  [[maybe_unused]] constexpr int kLeast = sizeof(Out) == 2                   ? 16
+                                          : epilogue == GemmEpilogue::kGated ? 64
+                                                                             : 32;
   const auto launch = [&]<int m, int n, int k_boxes>() {
     using Traits = GemmTraits<cutlass::float_e4m3_t, m, n, k_boxes, true, epilogue, Out>;
     launch_gemm_kernel<Traits>(p, config.panel, stream);
