@@ -98,6 +98,7 @@ def load(model: Path, draft: str, arguments: argparse.Namespace) -> GenerationSe
             options |= {"draft": model, "draft_dtype": draft}
     session = packhorse.Session.load(
         model,
+        arguments.device,
         dtype=arguments.dtype,
         threads=arguments.threads,
         kv_tokens=16384,
@@ -177,6 +178,7 @@ def table(rates: Rates, counts: dict[str, dict[str, tuple[int, int, int]]]) -> s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", nargs="?", type=Path, help="a GGUF file or a folder")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--draft", nargs="+", default=["ngram"], metavar="ngram|DTYPE")
     parser.add_argument("--draft-tokens", type=int, default=8)
@@ -198,7 +200,16 @@ def main() -> None:
         session.close()
     print(table(rates, counts))
     if arguments.output:
-        named = ("dtype", "draft_tokens", "threads", "batch", "new_tokens", "prompts", "rounds")
+        named = (
+            "device",
+            "dtype",
+            "draft_tokens",
+            "threads",
+            "batch",
+            "new_tokens",
+            "prompts",
+            "rounds",
+        )
         result = {
             "date": datetime.date.today().isoformat(),
             "machine": platform.processor() or platform.machine(),
