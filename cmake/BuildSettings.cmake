@@ -3,6 +3,14 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release)
 endif()
 
+# The kind of processor that is compiled for.
+string(TOLOWER "${CMAKE_SYSTEM_PROCESSOR}" PACKHORSE_PROCESSOR)
+if(PACKHORSE_PROCESSOR STREQUAL "amd64")
+  set(PACKHORSE_PROCESSOR x86_64)
+elseif(PACKHORSE_PROCESSOR STREQUAL "arm64")
+  set(PACKHORSE_PROCESSOR aarch64)
+endif()
+
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -20,6 +28,12 @@ target_compile_options(packhorse_internal INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-W
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # GCC bug 105651: "text" + std::string() is reported.
   target_compile_options(packhorse_internal INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
+endif()
+if(PACKHORSE_PROCESSOR STREQUAL "aarch64")
+  # Its compilers fuse multiplications and additions of expressions as they see fit, which no code
+  # outside of the vector kernels would ask for.
+  target_compile_options(packhorse_internal INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 endif()
 if(PACKHORSE_WERROR)
   target_compile_options(packhorse_internal INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)

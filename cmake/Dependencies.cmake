@@ -32,10 +32,12 @@ endif()
 add_library(packhorse_json INTERFACE)
 target_include_directories(packhorse_json SYSTEM INTERFACE "${PACKHORSE_JSON_INCLUDE_DIR}")
 
-# oneDNN ----------------------------------------------------------------------------------------
+# oneDNN, for the CPU backend on x86-64; that on aarch64 needs no library ---------------------------
 set(PACKHORSE_WITH_CPU FALSE)
 set(PACKHORSE_BUNDLE_DNNL FALSE)  # install libdnnl and libgomp beside libpackhorse
-if(PACKHORSE_CPU)
+if(PACKHORSE_CPU AND PACKHORSE_PROCESSOR STREQUAL "aarch64")
+  set(PACKHORSE_WITH_CPU TRUE)
+elseif(PACKHORSE_CPU AND PACKHORSE_PROCESSOR STREQUAL "x86_64")
   # The package files of oneDNN 3.2 ask for policies older than CMake 4 knows.
   set(CMAKE_POLICY_VERSION_MINIMUM 3.5)
   # Not through PATH: a virtual environment there would win over a newer system library.
@@ -54,7 +56,10 @@ if(PACKHORSE_CPU)
                         "onednn-devel-cpu-gomp==2023.2.0, or set dnnl_DIR")
   endif()
 endif()
-if(SKBUILD)
+if(PACKHORSE_CPU STREQUAL "ON" AND NOT PACKHORSE_WITH_CPU)
+  message(FATAL_ERROR "there is no CPU backend for ${CMAKE_SYSTEM_PROCESSOR}, only for x86_64 and aarch64")
+endif()
+if(SKBUILD AND TARGET DNNL::dnnl)
   set(PACKHORSE_BUNDLE_DNNL ${PACKHORSE_WITH_CPU})
 endif()
 if(PACKHORSE_BUNDLE_DNNL)

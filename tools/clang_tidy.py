@@ -27,7 +27,7 @@ def sources(build: Path) -> list[str]:
         name
         for name in names
         if name.startswith(("runtime/", "pyruntime/"))
-        and not name.startswith(("runtime/cpu/kernels_", "runtime/cuda/"))
+        and not name.startswith(("runtime/cpu/x86/kernels_", "runtime/cuda/"))
     ]
 
 

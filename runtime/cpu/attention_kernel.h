@@ -14,7 +14,7 @@ static constexpr float kInfinity = __builtin_inff();
 // at once as leave registers for the sums.
 static constexpr int kGroup = 2 * kWidth;
 static_assert(kQueryGroup % kGroup == 0);
-static constexpr int kAtOnce = kWidth == 16 ? 8 : 4;
+static constexpr int kAtOnce = kRegisters == 32 ? 8 : 4;
 
 struct TileScratch {
   TileScratch(float* at, int64_t d)

@@ -62,7 +62,7 @@ static void write_few_rows(const PagedTile& tile, const SoftmaxState& state) {
 }
 
 // scores[rows, kPageKeys] = queries * keys, for the first `count` keys of [head_dim, kPageKeys]
-template <int rows, int kVectors = kWidth == 16 && rows <= 6 ? 4 : 2>
+template <int rows, int kVectors = kRegisters == 32 && rows <= 6 ? 4 : 2>
 static void multiply_by_keys(const float* queries, const float* keys, int count, int head_dim,
                              float* scores) {
   if constexpr (kVectors > 1) {
@@ -201,7 +201,7 @@ static void attend_pages_by_keys(const PagedTile& tile, int64_t begin, int64_t e
       factor[i] = soften_row(scores, count, state.maximum + i, state.denominator + i);
     }
     // Values of keys that no row sees may be any bytes.
-    constexpr int kVectors = rows * 4 <= (kWidth == 16 ? 24 : 12) ? 4 : 2;
+    constexpr int kVectors = rows * 4 <= (kRegisters == 32 ? 24 : 12) ? 4 : 2;
     int c = 0;
     for (; c + kVectors * kWidth <= d; c += kVectors * kWidth) {
       multiply_value_columns<rows, kVectors>(scratch.scores, values, from, to, d, c, factor,

@@ -50,7 +50,7 @@ static inline void convolve_grouped(const ConvolveHead& task, const float* windo
 // All columns of kRows rows. head_dim is a multiple of 16.
 template <int kRows, class T>
 static inline void convolve_rows(const ConvolveHead& task, const float* window, float* sums) {
-  constexpr int kMost = kWidth == 16 ? 4 : 2;
+  constexpr int kMost = kRegisters == 32 ? 4 : 2;
   int c = 0;
   for (; c + kMost * kWidth <= task.head_dim; c += kMost * kWidth) {
     convolve_grouped<kRows, kMost, T>(task, window, c, sums);

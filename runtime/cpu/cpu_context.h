@@ -12,6 +12,7 @@
 #include "core/format.h"
 #include "cpu/gemm.h"
 #include "cpu/host_memory.h"
+#include "cpu/processor.h"
 #include "cpu/shared_pools.h"
 #include "cpu/thread_pool.h"
 #include "ops/backend.h"
@@ -110,7 +111,7 @@ class CpuContext final : public DeviceContext {
   }
   ThreadPool& pool() { return *pool_; }
 
-  /// Lets one operator run at a time, because operators share kernels and oneDNN's scratch memory.
+  /// Lets one operator run at a time, because operators share kernels and their scratch memory.
   class Use {
    public:
     explicit Use(CpuContext& context) : lock_(context.mutex_) {}

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cpu/gemm.h"
+#include "cpu/processor.h"
 #include "cpu/profile.h"
 #include "cpu/row_ops.h"
 

@@ -5,8 +5,12 @@
 // registers allow, because one vector of weights serves every row of a tile: weights come from the
 // second-level cache, and reading them limits the speed of lower tiles.
 
-static constexpr int kPanel = 2 * kWidth;
-// With two vectors of weights and one element of x, this uses 31 of 32 registers, or 15 of 16.
+// Vectors of a row of a tile: narrow vectors need more, so that an element of x serves enough of
+// them.
+static constexpr int kPanelVectors = kWidth == 4 && kRegisters == 32 ? 4 : 2;
+static constexpr int kPanel = kPanelVectors * kWidth;
+static_assert(kPackedColumns % kPanel == 0);
+// With the weights and one element of x, this uses 29 to 31 of 32 registers, or 15 of 16.
 static constexpr int kTileRows = kWidth == 16 ? 14 : 6;
 // How many steps ahead weights are prefetched.
 static constexpr int kAhead = 16;
@@ -16,25 +20,28 @@ template <int rows>
 [[gnu::noinline]] static void multiply_tile(const float* x, int64_t x_stride, const float* weight,
                                             int64_t in_features, const Vec* bias, float* out,
                                             int64_t out_stride) {
-  Vec sums[rows][2];
+  Vec sums[rows][kPanelVectors];
+#pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) {
-    sums[i][0] = bias[0];
-    sums[i][1] = bias[1];
+#pragma GCC unroll 4
+    for (int v = 0; v < kPanelVectors; ++v) sums[i][v] = bias[v];
   }
   for (int64_t k = 0; k < in_features; ++k, weight += kPanel) {
-    const Vec first = load(weight);
-    const Vec second = load(weight + kWidth);
+    Vec columns[kPanelVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kPanelVectors; ++v) columns[v] = load(weight + v * kWidth);
     for (int c = 0; c < kPanel; c += 16) __builtin_prefetch(weight + kAhead * kPanel + c);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {
       const Vec element = splat(x[i * x_stride + k]);
-      sums[i][0] = fma(element, first, sums[i][0]);
-      sums[i][1] = fma(element, second, sums[i][1]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kPanelVectors; ++v) sums[i][v] = fma(element, columns[v], sums[i][v]);
     }
   }
+#pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) {
-    store(out + i * out_stride, sums[i][0]);
-    store(out + i * out_stride + kWidth, sums[i][1]);
+#pragma GCC unroll 4
+    for (int v = 0; v < kPanelVectors; ++v) store(out + i * out_stride + v * kWidth, sums[i][v]);
   }
 }
 
@@ -74,8 +81,8 @@ static void multiply(const MultiplyRows& task) {
   for (int64_t begin = 0; begin < task.columns; begin += kPanel) {
     const int columns =
         static_cast<int>(task.columns - begin < kPanel ? task.columns - begin : int64_t{kPanel});
-    Vec bias[2] = {};
-    for (int v = 0; v < 2 && task.bias != nullptr; ++v) {
+    Vec bias[kPanelVectors] = {};
+    for (int v = 0; v < kPanelVectors && task.bias != nullptr; ++v) {
       const int there = columns - v * kWidth;
       const float* from = task.bias + begin + v * kWidth;
       if (there > 0) bias[v] = there >= kWidth ? load(from) : load_first(from, there);
@@ -105,7 +112,7 @@ static void pack_columns(const PackColumns& task) {
     for (int64_t k = 0; k < task.in_features; k += kWidth) {
       const auto count =
           static_cast<int>(task.in_features - k < kWidth ? task.in_features - k : int64_t{kWidth});
-      for (int v = 0; v < 2; ++v) {
+      for (int v = 0; v < kPanelVectors; ++v) {
         Vec lanes[kWidth];
         for (int i = 0; i < kWidth; ++i) {
           const int64_t column = begin + v * kWidth + i;

@@ -9,6 +9,8 @@ static inline Vec load_half(const uint8_t* from) {
   __builtin_memcpy(&half, from, sizeof(half));
 #if defined(__AVX512F__)
   return _mm512_maskz_cvtph_ps(0xffff, (__m256i)half);
+#elif defined(__ARM_NEON)
+  return vcvt_f32_f16((float16x4_t)half);
 #else
   const IntVec bits = __builtin_convertvector(half, IntVec);
   const Vec magnitude = (Vec)((bits & 0x7fff) << 13) * splat(0x1p112f);
@@ -46,9 +48,7 @@ static inline void quantize_block(const Vec* x, int8_t* values, float* scale, in
       const int v = s * kOfSpan + i;
       const Vec shifted = (good ? x[v] : Vec{}) * inverse + magic;
       sum += shifted - magic;
-      using SignedBytes = int8_t __attribute__((vector_size(kWidth)));
-      const auto q = __builtin_convertvector((IntVec)shifted, SignedBytes);
-      __builtin_memcpy(values + v * kWidth, &q, sizeof(q));
+      store_low_bytes(values + v * kWidth, (IntVec)shifted);
     }
     sums[s] = static_cast<int32_t>(sum_lanes(sum));
   }
@@ -78,6 +78,19 @@ static void quantize_blocks(const QuantizeBlocks& task) {
 
 namespace plain_groups {
 
+#if defined(__ARM_NEON)
+
+// Weights of 8 bits are moved to -128 to 127, because most processors multiply bytes of one kind.
+static constexpr bool kSignedBytes = true;
+
+static inline IntVec add_products(IntVec sums, IntVec w, IntVec x) {
+  return add_byte_products(sums, w, x);
+}
+
+#else
+
+static constexpr bool kSignedBytes = false;
+
 // sums += the products of 4 neighbouring bytes each, those of w unsigned, those of x signed.
 static inline IntVec add_products(IntVec sums, IntVec w, IntVec x) {
   const IntVec low = splat_int(0x00ff00ff);
@@ -101,6 +114,8 @@ static inline IntVec add_products(IntVec sums, IntVec w, IntVec x) {
 #endif
 }
 
+#endif
+
 #include "cpu/gemm_kernel_groups_tiles.h"
 }  // namespace plain_groups
 
@@ -112,6 +127,8 @@ using MultiplyGroupsKernel = void (*)(const MultiplyGroups&);
 #pragma GCC target("avx512vnni")
 
 namespace vnni_groups {
+
+static constexpr bool kSignedBytes = false;
 
 static inline IntVec add_products(IntVec sums, IntVec w, IntVec x) {
   return (IntVec)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)w, (__m512i)x);

@@ -1,8 +1,8 @@
 // The tiles of MultiplyGroups, included by gemm_kernel_groups.h for each way to add products.
 
-static constexpr int kGroupTileRows = kWidth == 16 ? 6 : 3;
+static constexpr int kGroupTileRows = kRegisters == 32 ? 6 : 3;
 // Few rows leave registers for all vectors of a stripe.
-static constexpr int kGroupFewRows = kWidth == 16 ? 3 : 1;
+static constexpr int kGroupFewRows = kRegisters == 32 ? 3 : 1;
 static constexpr int kGroupColumns = static_cast<int>(kStripeColumns);
 // Bytes of a step, which has 4 input features of every column, or with 4 bits 8.
 static constexpr int kGroupStepBytes = 4 * kGroupColumns;
@@ -33,7 +33,9 @@ template <int bits, int span, int rows, int vectors>
     for (int i = 0; i < rows; ++i) {
       const int32_t* of_row = x_sums + i * 2 * task.blocks;
       const int32_t sum = span == 16 ? of_row[s] : of_row[2 * s] + of_row[2 * s + 1];
-      const IntVec start = splat_int(task.minima ? 0 : -(sum << (bits - 1)));
+      constexpr int32_t kShifted = bits == 8 && kSignedBytes ? 128 : 0;
+      const int32_t zero = task.minima ? 0 : 1 << (bits - 1);
+      const IntVec start = splat_int((kShifted - zero) * sum);
 #pragma GCC unroll 16
       for (int v = 0; v < vectors; ++v) sums[i][v] = start;
     }
@@ -48,7 +50,10 @@ template <int bits, int span, int rows, int vectors>
       }
       IntVec w[vectors];
 #pragma GCC unroll 16
-      for (int v = 0; v < vectors; ++v) w[v] = load_bytes(at + v * kWidth * 4);
+      for (int v = 0; v < vectors; ++v) {
+        w[v] = load_bytes(at + v * kWidth * 4);
+        if (bits == 8 && kSignedBytes) w[v] ^= splat_int(static_cast<int32_t>(0x80808080u));
+      }
 #pragma GCC unroll 2
       for (int half = 0; half < (bits == 4 ? 2 : 1); ++half) {
         const int k = (bits == 4 ? 2 * step + half : step) * 4;
@@ -82,10 +87,12 @@ template <int bits, int span, int rows, int vectors>
       }
     }
     if (task.minima) {
+#pragma GCC unroll 8
       for (int i = 0; i < rows; ++i) {
         const int32_t* of_row = x_sums + i * 2 * task.blocks;
         const int32_t sum = span == 16 ? of_row[s] : of_row[2 * s] + of_row[2 * s + 1];
         const Vec offset = splat(x_scales[i * task.blocks + block] * static_cast<float>(sum));
+#pragma GCC unroll 16
         for (int v = 0; v < vectors; ++v) {
           const Vec minimum = load_half(scales + of_vectors + 2 * (begin + v * kWidth));
           whole[i][v] = fma(minimum, offset, whole[i][v]);
@@ -99,7 +106,9 @@ template <int bits, int span, int rows, int vectors>
       values += header;
     }
   }
+#pragma GCC unroll 8
   for (int i = 0; i < rows; ++i) {
+#pragma GCC unroll 16
     for (int v = 0; v < vectors; ++v) {
       store(to + i * kGroupColumns + begin + v * kWidth, whole[i][v]);
     }

@@ -1,8 +1,6 @@
 // Conversion of rows of floats to bytes, and of integer sums back to floats. Included by
 // kernels_body.h.
 
-using ByteVec = uint8_t __attribute__((vector_size(kWidth)));
-
 // The smallest and the largest element, and NaN in `poison` if any element is NaN or infinite.
 struct Extent {
   Vec low, high, poison;
@@ -52,16 +50,13 @@ static inline void quantize_row(const T* x, int64_t columns, float levels, uint8
   const Vec inverse = splat(spread ? levels / range : 0.0f);
   const Vec start = splat(spread ? low : 0.0f);
   const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: the low bits of a sum hold the integer
-  const auto bytes = [&](Vec value) {
-    const IntVec sum = (IntVec)fma(value - start, inverse, magic);
-    return __builtin_convertvector(sum & 0xff, ByteVec);
+  const auto put = [&](uint8_t* to, Vec value) {
+    store_low_bytes(to, (IntVec)fma(value - start, inverse, magic));
   };
-  for (int64_t c = 0; c < full; c += kWidth) {
-    const ByteVec q = bytes(load(x + c));
-    __builtin_memcpy(values + c, &q, sizeof(q));
-  }
+  for (int64_t c = 0; c < full; c += kWidth) put(values + c, load(x + c));
   if (rest > 0) {
-    const ByteVec q = bytes(tail());
+    uint8_t q[kWidth];
+    put(q, tail());
     for (int i = 0; i < rest; ++i) values[full + i] = q[i];
   }
 }

@@ -165,6 +165,28 @@ struct MultiplyStripe {
   int64_t stripe_bytes = 0;  // from this stripe to the next
 };
 
+/// Columns of a panel of a weight for MultiplyPanels.
+inline constexpr int64_t kPanelColumns = 16;
+/// Rows of x are read, and those of a weight filled up with zeros, in pieces of so many bytes.
+inline constexpr int64_t kPieceBytes = 16;
+
+/// out = activation(x W^T + bias) for any number of rows and columns. x and the weight are
+/// bfloat16; or x is uint8, the weight int8, and `out` the exact sums, without a bias. The weight
+/// is packed in panels of kPanelColumns columns: for every group of input features, of
+/// Kernels::panel_group_bytes bytes, the group of one column after that of another. The bits of a
+/// sum depend only on its own row and column.
+struct MultiplyPanels {
+  const void* x = nullptr;
+  int64_t x_stride = 0;
+  const void* weight = nullptr;   // of the first column
+  const float* bias = nullptr;    // or null; only for bfloat16
+  const int32_t* sums = nullptr;  // [columns] of the weights of a column, only for int8
+  void* out = nullptr;
+  int64_t out_stride = 0;
+  int64_t rows = 0, in_features = 0, columns = 0;
+  Activation activation = Activation::kNone;
+};
+
 /// Features of a row of x that are quantised together for a product with weights in groups. Rows
 /// are filled up with zeros to a multiple of them.
 inline constexpr int64_t kGroupBlock = 32;
@@ -379,6 +401,9 @@ struct Kernels {
   void (*write_paged_rows[2])(const PagedTile&, const SoftmaxState&);  // [dtype of out]
   void (*multiply)(const MultiplyRows&);
   void (*pack_columns)(const PackColumns&);
+  int64_t panel_group_bytes;                            // 0: there is no MultiplyPanels
+  void (*multiply_panels[2])(const MultiplyPanels&);    // [dtype of out]; null on x86-64
+  void (*multiply_panels_int8)(const MultiplyPanels&);  // null on x86-64
   void (*multiply_stripe[2])(const MultiplyStripe&);    // [dtype of out]; null without AVX512-BF16
   void (*multiply_stripe_int8)(const MultiplyStripe&);  // null without AVX-512; needs VNNI
   void (*quantize_blocks[2])(const QuantizeBlocks&);    // [dtype of x]
@@ -395,9 +420,11 @@ extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
 extern const Kernels kAvx512Bf16Kernels;
 extern const Kernels kAmxKernels;
+extern const Kernels kNeonKernels;
+extern const Kernels kNeonDotKernels;
+extern const Kernels kNeonMatmulKernels;
 
-/// The kernels for this machine, within the limit of oneDNN's environment variable
-/// ONEDNN_MAX_CPU_ISA.
+/// The kernels for this machine (cpu_features).
 const Kernels& kernels_here();
 
 }  // namespace packhorse::cpu

@@ -1,7 +1,11 @@
 // All vector kernels for one instruction set. The including file defines two macros: PACKHORSE_ISA
 // is the name of the namespace that keeps these kernels apart from those for other instruction
 // sets, and PACKHORSE_KERNELS is the name of their table.
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#else
 #include <immintrin.h>
+#endif
 #include <stdint.h>
 
 #include "cpu/kernels.h"
@@ -28,6 +32,8 @@ namespace packhorse::cpu::PACKHORSE_ISA {
 #include "cpu/gemm_kernel_stripe.h"
 //
 #include "cpu/gemm_kernel_groups.h"
+//
+#include "cpu/gemm_kernel_panels.h"
 //
 #include "cpu/lora_kernels.h"
 //
@@ -58,6 +64,9 @@ const Kernels PACKHORSE_KERNELS = {
     .write_paged_rows = {isa::write_paged_rows<float>, isa::write_paged_rows<bfloat16>},
     .multiply = isa::multiply,
     .pack_columns = isa::pack_columns,
+    .panel_group_bytes = isa::kPanelGroupBytes,
+    .multiply_panels = {isa::kMultiplyPanels<float>, isa::kMultiplyPanels<bfloat16>},
+    .multiply_panels_int8 = isa::kMultiplyPanelsInt8,
     .multiply_stripe = {isa::kMultiplyStripe<float>, isa::kMultiplyStripe<bfloat16>},
     .multiply_stripe_int8 = isa::kMultiplyStripeInt8,
     .quantize_blocks = {isa::quantize_blocks<float>, isa::quantize_blocks<bfloat16>},

@@ -4,12 +4,12 @@
 // small for more than one thread, during which memory would rest.
 #pragma once
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <vector>
+
+#include "cpu/spin.h"
 
 namespace packhorse::cpu {
 
@@ -40,9 +40,9 @@ class ReadAhead {
       const int64_t piece = next_.fetch_add(kPiece, std::memory_order_relaxed) / kPiece;
       const char* const from = data_.load(std::memory_order_relaxed) + piece % streams * bytes +
                                piece / streams * kPiece;
-      for (int64_t i = 0; i < kPiece; i += kLine) _mm_prefetch(from + i, _MM_HINT_T1);
+      for (int64_t i = 0; i < kPiece; i += kLine) __builtin_prefetch(from + i, 0, 2);
     }
-    _mm_pause();
+    pause_briefly();
   }
 
  private:

@@ -15,6 +15,12 @@ inline constexpr int kWidth = 8;
 #else
 inline constexpr int kWidth = 4;
 #endif
+// Vector registers. A tile of sums takes most of them.
+#if defined(__AVX512F__) || defined(__ARM_NEON)
+inline constexpr int kRegisters = 32;
+#else
+inline constexpr int kRegisters = 16;
+#endif
 
 using Vec = float __attribute__((vector_size(kWidth * 4)));
 using IntVec = int32_t __attribute__((vector_size(kWidth * 4)));
@@ -64,6 +70,8 @@ static inline Vec fma(Vec a, Vec b, Vec c) {
   return _mm512_fmadd_ps(a, b, c);
 #elif defined(__AVX2__)
   return _mm256_fmadd_ps(a, b, c);
+#elif defined(__ARM_NEON)
+  return vfmaq_f32(c, a, b);
 #else
   return a * b + c;
 #endif
@@ -77,6 +85,8 @@ static inline Vec max(Vec a, Vec b) {
   return _mm512_maskz_max_ps(0xffff, a, b);
 #elif defined(__AVX2__)
   return _mm256_max_ps(a, b);
+#elif defined(__ARM_NEON)
+  return a > b ? a : b;  // its instructions give NaN, or what is no NaN, in whichever place
 #else
   return _mm_max_ps(a, b);
 #endif
@@ -87,6 +97,8 @@ static inline Vec min(Vec a, Vec b) {
   return _mm512_maskz_min_ps(0xffff, a, b);
 #elif defined(__AVX2__)
   return _mm256_min_ps(a, b);
+#elif defined(__ARM_NEON)
+  return a < b ? a : b;
 #else
   return _mm_min_ps(a, b);
 #endif
@@ -96,22 +108,62 @@ static inline Vec min(Vec a, Vec b) {
 using HalfVec = bfloat16 __attribute__((vector_size(kWidth * 2)));
 
 static inline Vec load(const bfloat16* from) {
+#if defined(__ARM_NEON)
+  return (Vec)vshlq_n_u32(vmovl_u16(vld1_u16(from)), 16);
+#else
   HalfVec half;
   __builtin_memcpy(&half, from, sizeof(half));
   return (Vec)(__builtin_convertvector(half, IntVec) << 16);
+#endif
 }
 
 static inline void store(bfloat16* to, Vec value) {
 #if defined(__AVX512BF16__)  // it flushes subnormal numbers to zero
   const __m256bh half = _mm512_cvtneps_pbh((__m512)value);
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+  const bfloat16x4_t half = vcvt_bf16_f32(value);
 #else
   const IntVec bits = (IntVec)value;
   const IntVec rounded = bits + 0x7fff + (bits >> 16 & 1);
   const IntVec quiet = bits | 0x400000;
-  const HalfVec half = __builtin_convertvector((value != value ? quiet : rounded) >> 16, HalfVec);
+  const IntVec upper = (value != value ? quiet : rounded) >> 16;
+#if defined(__ARM_NEON)
+  const uint16x4_t half = vmovn_u32((uint32x4_t)upper);
+#else
+  const HalfVec half = __builtin_convertvector(upper, HalfVec);
+#endif
 #endif
   __builtin_memcpy(to, &half, sizeof(half));
 }
+
+// Stores the lowest byte of every lane.
+static inline void store_low_bytes(void* to, IntVec value) {
+#if defined(__ARM_NEON)
+  const int16x4_t half = vmovn_s32(value);
+  const auto bytes = (uint32x2_t)vmovn_s16(vcombine_s16(half, half));
+  __builtin_memcpy(to, &bytes, kWidth);
+#else
+  using Bytes = int8_t __attribute__((vector_size(kWidth)));
+  const Bytes bytes = __builtin_convertvector(value, Bytes);
+  __builtin_memcpy(to, &bytes, sizeof(bytes));
+#endif
+}
+
+#if defined(__ARM_NEON)
+
+// sums += the products of 4 neighbouring bytes each, all signed. Those of two neighbours must add
+// up to less than 2^15 in size.
+static inline IntVec add_byte_products(IntVec sums, IntVec a, IntVec b) {
+#if defined(__ARM_FEATURE_DOTPROD)
+  return vdotq_s32(sums, (int8x16_t)a, (int8x16_t)b);
+#else
+  const int16x8_t low = vmull_s8(vget_low_s8((int8x16_t)a), vget_low_s8((int8x16_t)b));
+  const int16x8_t high = vmull_high_s8((int8x16_t)a, (int8x16_t)b);
+  return vpadalq_s16(sums, vpaddq_s16(low, high));
+#endif
+}
+
+#endif
 
 // Loads the first `count` < kWidth elements; the other lanes become zero.
 template <class T>

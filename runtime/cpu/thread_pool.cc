@@ -1,12 +1,12 @@
 #include "cpu/thread_pool.h"
 
-#include <immintrin.h>
 #include <unistd.h>
 
 #include <system_error>
 #include <utility>
 
 #include "core/format.h"
+#include "cpu/spin.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cpu {
@@ -19,12 +19,12 @@ constexpr uint32_t kJoined = 0x7fff;
 constexpr uint32_t kOpen = 0x8000;
 constexpr uint32_t kEpoch = 0x10000;
 
-// How long threads spin before they sleep, in ticks of the time stamp counter, of which processors
-// have 2 to 4 in a nanosecond. Idle workers spin for 10 to 20 us: longer than the gap between two
-// operators of a model, and short enough for a shared machine. A caller waits for workers that have
-// joined its loop, and so run; to be woken would take longer than most of what they have to do.
-constexpr uint64_t kIdleTicks = 40000;
-constexpr uint64_t kCallerTicks = 300000;
+// How long threads spin before they sleep. Idle workers spin for longer than the gap between two
+// operators of a model, but briefly enough for a shared machine. A caller waits for workers that
+// have joined its loop, and so run; to be woken would take longer than most of what they have to
+// do.
+constexpr uint64_t kIdleMicroseconds = 13;
+constexpr uint64_t kCallerMicroseconds = 100;
 
 }  // namespace
 
@@ -91,20 +91,20 @@ void ThreadPool::run(const Loop& loop) {
     state_.notify_all();
     claim(0);
     uint32_t state = state_.fetch_sub(kOpen, std::memory_order_acq_rel) - kOpen;
-    while ((state & kJoined) != 0) state = wait_for_change(state, kCallerTicks);
+    while ((state & kJoined) != 0) state = wait_for_change(state, kCallerMicroseconds);
     if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
     next = next_.load(std::memory_order_relaxed);
   } while (next < loop.count);
 }
 
 // Waits until state_ differs from `seen` and returns its value.
-uint32_t ThreadPool::wait_for_change(uint32_t seen, uint64_t ticks) {
-  const uint64_t start = __rdtsc();
+uint32_t ThreadPool::wait_for_change(uint32_t seen, uint64_t microseconds) {
+  const uint64_t start = ticks_now(), ticks = ticks_of(microseconds);
   do {
     const uint32_t now = state_.load(std::memory_order_acquire);
     if (now != seen) return now;
     ahead_.fetch_and_pause();
-  } while (__rdtsc() - start < ticks);
+  } while (ticks_now() - start < ticks);
   state_.wait(seen, std::memory_order_acquire);
   return state_.load(std::memory_order_acquire);
 }
@@ -112,7 +112,7 @@ uint32_t ThreadPool::wait_for_change(uint32_t seen, uint64_t ticks) {
 void ThreadPool::work(int worker) {
   uint32_t seen = 0;
   while (true) {
-    uint32_t state = wait_for_change(seen, kIdleTicks);
+    uint32_t state = wait_for_change(seen, kIdleMicroseconds);
     if (stop_.load(std::memory_order_relaxed)) return;
     const bool new_loop = (state & kOpen) != 0 && (state ^ seen) >= kEpoch;
     if (new_loop) {

@@ -58,7 +58,7 @@ class ThreadPool {
   };
 
   void run(const Loop& loop);
-  uint32_t wait_for_change(uint32_t seen, uint64_t ticks);
+  uint32_t wait_for_change(uint32_t seen, uint64_t microseconds);
   void work(int worker);
   void claim(int worker);
   void stop();

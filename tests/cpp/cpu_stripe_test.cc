@@ -4,6 +4,7 @@
 
 #include "cpu/gemm.h"
 #include "cpu/kernels.h"
+#include "cpu/processor.h"
 #include "cpu_test.h"
 
 namespace packhorse::cpu_test {

@@ -1,14 +1,14 @@
-// The common parts of gemm.cc and gemm_int8.cc: oneDNN's descriptions of matmuls, packed weights,
-// and runnable kernels. Only those two files include this header, so that no other file sees
-// oneDNN.
+// The common parts of onednn_gemm.cc and onednn_int8.cc: oneDNN's descriptions of matmuls, packed
+// weights, and runnable kernels. Matrix products are all that oneDNN is used for.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <dnnl.hpp>
+#include <memory>
 #include <vector>
 
-#include "cpu/gemm.h"
+#include "cpu/gemm_engine.h"
 #include "cpu/kernels.h"
 
 namespace packhorse::cpu {
@@ -77,5 +77,9 @@ class Kernel {
   bool has_bias_;
   std::vector<Bound> bound_;
 };
+
+/// Makes an int8 dense layer. x is read up to the next multiple of 64 rows. Throws RuntimeError if
+/// oneDNN has no kernel, or none that is exact.
+std::unique_ptr<Gemm> make_onednn_int8_gemm(const DenseShape& shape, GemmWorkers& workers);
 
 }  // namespace packhorse::cpu

@@ -1,4 +1,4 @@
-#include "cpu/gemm_kernel.h"
+#include "cpu/x86/onednn_matmul.h"
 
 #include <algorithm>
 #include <array>

@@ -1,0 +1,3 @@
+#define PACKHORSE_ISA neon_dot
+#define PACKHORSE_KERNELS kNeonDotKernels
+#include "cpu/kernels_body.h"

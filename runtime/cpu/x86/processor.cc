@@ -1,0 +1,52 @@
+#include "cpu/processor.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <dnnl.hpp>
+
+#include "cpu/kernels.h"
+
+namespace packhorse::cpu {
+namespace {
+
+// Linux lets a process use the tile registers only after it has asked for them
+// (Documentation/arch/x86/xstate).
+bool may_use_tiles() {
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+}  // namespace
+
+CpuFeatures cpu_features() {
+  const auto effective = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  const auto has = [&](dnnl::cpu_isa isa) {
+    return (effective & static_cast<unsigned>(isa)) == static_cast<unsigned>(isa);
+  };
+  CpuFeatures features = {.isa = Isa::kSse41};
+  if (has(dnnl::cpu_isa::avx512_core)) {
+    features.isa = Isa::kAvx512;
+  } else if (has(dnnl::cpu_isa::avx2) && __builtin_cpu_supports("fma")) {
+    features.isa = Isa::kAvx2;
+  }
+  features.bfloat16 = has(dnnl::cpu_isa::avx512_core_bf16);
+  features.amx = has(dnnl::cpu_isa::avx512_core_amx) && may_use_tiles();
+  features.vnni = has(dnnl::cpu_isa::avx512_core_vnni) || has(dnnl::cpu_isa::avx2_vnni);
+  return features;
+}
+
+const Kernels& kernels_here() {
+  const CpuFeatures features = cpu_features();
+  switch (features.isa) {
+    case Isa::kAvx512:
+      if (features.amx) return kAmxKernels;
+      return features.bfloat16 ? kAvx512Bf16Kernels : kAvx512Kernels;
+    case Isa::kAvx2:
+      return kAvx2Kernels;
+    default:
+      return kSse41Kernels;
+  }
+}
+
+}  // namespace packhorse::cpu
