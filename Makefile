@@ -35,7 +35,7 @@ CPP_SOURCES := $(shell find runtime pyruntime tests examples -name '*.h' -o -nam
   -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
 .PHONY: demo test test-all test-cpp test-sanitize test-asan-python test-python test-peers test-ray test-browser \
-  test-thread test-asan-suite test-crash leaks fuzz fuzz-serve soak soak-serve gpu-receipt \
+  test-thread test-arm arm-compile test-asan-suite test-crash leaks fuzz fuzz-serve soak soak-serve gpu-receipt \
   lint tidy bench docs cuda-compile wheel wheel-pins test-wheel clean
 .DELETE_ON_ERROR:
 
@@ -99,6 +99,31 @@ test-thread: .venv/.build
 	$(CMAKE) --build build/thread --target packhorse_tests
 	for part in generation_ scheduler session thread_pool shared_pools long_loop; do \
 	  TSAN_OPTIONS=halt_on_error=1 build/thread/tests/cpp/packhorse_tests $$part || exit 1; done
+
+# On aarch64 under QEMU: the C++ tests, and the Python tests that are marked `arm`. Needs Debian, and
+# its packages qemu-user and g++-aarch64-linux-gnu; its Python for arm64 is unpacked into build/arm.
+ARM_CMAKE = $(CMAKE) -S . -B build/arm -G Ninja -Wno-deprecated \
+  -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/cmake/aarch64.cmake -DPACKHORSE_CUDA=OFF -DPACKHORSE_BUILD_TESTS=ON \
+  -DPACKHORSE_WERROR=$(WERROR) -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+
+test-arm: .venv/.build
+	$(BIN)/python tools/arm/python.py build/arm/python
+	$(ARM_CMAKE) -DPACKHORSE_BUILD_PYTHON=ON -DCMAKE_INSTALL_LIBDIR=lib \
+	  -DPython_INCLUDE_DIR=$(CURDIR)/build/arm/python/include
+	$(CMAKE) --build build/arm
+	$(CTEST) --test-dir build/arm
+	rm -rf build/arm/packages
+	mkdir -p build/arm/packages
+	cp -r pyruntime/packhorse weights_tools/packhorse_weights build/arm/packages
+	rm -rf build/arm/packages/packhorse/lib build/arm/packages/packhorse/*.so
+	$(CMAKE) --install build/arm --prefix build/arm/packages/packhorse >/dev/null
+	PYTHONPATH=$(CURDIR)/build/arm/packages:$(CURDIR)/build/arm/python/site HF_HUB_OFFLINE=1 \
+	  build/arm/python/python -m pytest -q -p no:cacheprovider -m arm tests/python
+
+# Compiles the library and its tests for aarch64, which nothing here can then run.
+arm-compile: .venv/.build
+	$(ARM_CMAKE) -DPACKHORSE_BUILD_PYTHON=OFF
+	$(CMAKE) --build build/arm
 
 # 200 conversions that are killed, and 10,000 loads of each kind.
 test-crash: .venv/.installed .venv/.text .venv/.test

@@ -12,6 +12,8 @@ from cases import BATCHES, HEAD_DIMS, offsets
 from conftest import Precision
 from packhorse import ops
 
+pytestmark = pytest.mark.arm
+
 Random = np.random.Generator
 
 

@@ -12,6 +12,8 @@ from cases import BATCHES, offsets
 from conftest import Precision
 from packhorse import ops
 
+pytestmark = pytest.mark.arm
+
 Random = np.random.Generator
 
 # (num_heads, num_kv_heads, head_dim, depthwise width, grouped width)

@@ -14,6 +14,8 @@ import packhorse
 import pytest
 from packhorse import GeneratedTokens, GenerationSession, Sampling, TextModel
 
+pytestmark = pytest.mark.arm
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 FOLDERS = sorted(path.parent for path in GOLDEN.glob("generation/*/golden.npz"))
 MODELS = [path for path in FOLDERS if "continuations" in np.load(path / "golden.npz")]

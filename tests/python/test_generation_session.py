@@ -16,6 +16,8 @@ import packhorse
 import pytest
 from packhorse import GenerationSession, Sampling
 
+pytestmark = pytest.mark.arm
+
 GOLDEN = Path(__file__).parents[1] / "golden" / "generation"
 LONG = Sampling(ignore_eos=True, temperature=1.0)
 

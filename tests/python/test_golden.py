@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import numpy as np
 import packhorse
 import pytest
 from packhorse_weights import convert
+
+pytestmark = pytest.mark.arm
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FOLDERS = sorted(path.parent for path in GOLDEN.glob("*/golden.npz"))
@@ -119,7 +122,7 @@ def test_minilm(minilm: Path, dtype: str) -> None:
 
 
 def test_minilm_int8_on_real_text(minilm: Path) -> None:
-    """Embeddings of real passages beside float32's; processors without VNNI have a bit less."""
+    """Embeddings of real passages beside float32's; x86-64 without VNNI has a bit less."""
     pytest.importorskip("tokenizers")
     from packhorse.evaluation import read_passages
     from packhorse.evaluation.statistics import cosines
@@ -130,7 +133,8 @@ def test_minilm_int8_on_real_text(minilm: Path) -> None:
         for dtype in ("float32", "int8")
     )
     vnni = "vnni" in Path("/proc/cpuinfo").read_text() and "ONEDNN_MAX_CPU_ISA" not in os.environ
-    assert cosines(int8, exact).min() > (0.995 if vnni else 0.985)
+    whole = vnni or platform.machine() == "aarch64"
+    assert cosines(int8, exact).min() > (0.995 if whole else 0.985)
 
 
 def test_minilm_tokens(minilm: Path) -> None:

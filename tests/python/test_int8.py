@@ -18,9 +18,10 @@ from packhorse import Session, ops
 from packhorse_weights import CheckpointError, Tensor, convert
 from packhorse_weights.safetensors_file import read_safetensors, write_safetensors
 
-pytestmark = pytest.mark.skipif(
-    "cpu" not in packhorse.available_devices(), reason="for the CPU backend"
-)
+pytestmark = [
+    pytest.mark.arm,
+    pytest.mark.skipif("cpu" not in packhorse.available_devices(), reason="for the CPU backend"),
+]
 ON: Any = {"device": "cpu", "dtype": "int8"}
 SPECS = {
     **SPEC_OPTIONS,

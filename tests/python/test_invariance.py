@@ -18,6 +18,8 @@ from models import (
 )
 from packhorse import RunResult, Session, ops
 
+pytestmark = pytest.mark.arm
+
 POISON = 49  # an id whose row overflows in the embedding's LayerNorm
 OUTPUTS = ["hidden", "embedding", "pooled", "logits"]
 TOKEN_LABELS = 17  # by which a classifier of tokens is told from one of sequences

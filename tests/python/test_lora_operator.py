@@ -9,6 +9,8 @@ import pytest
 from conftest import Precision
 from packhorse import ops
 
+pytestmark = pytest.mark.arm
+
 Random = np.random.Generator
 
 

@@ -13,6 +13,8 @@ from cases import BATCHES, offsets
 from models import Tensors, random_sequences, random_tensors, tiny_spec, write_model
 from packhorse import Session
 
+pytestmark = pytest.mark.arm
+
 Spec = dict[str, Any]
 
 _PRE = {"kind": "rms", "placement": "pre", "eps": 1e-6}

@@ -11,6 +11,8 @@ from cases import ACTIVATIONS, BATCHES, GEMM_SHAPES, HIDDEN_SIZES, POOLINGS, off
 from conftest import Precision
 from packhorse import ops
 
+pytestmark = pytest.mark.arm
+
 Random = np.random.Generator
 
 

@@ -13,6 +13,8 @@ from conftest import Precision
 from packhorse import ops
 from pages import PAGE, PagedSequences
 
+pytestmark = pytest.mark.arm
+
 Random = np.random.Generator
 SLOPES = [0.5, 0.25, 0.0, 1.0, 0.02, 0.125]
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -11,6 +11,8 @@ import pytest
 from conftest import PRECISIONS, Precision, available
 from packhorse import ops
 
+pytestmark = pytest.mark.arm
+
 ROWS = 300
 # Parts of the rows: single ones at the edges of tiles, a few, many.
 PARTS = [

@@ -12,6 +12,8 @@ import pytest
 from packhorse import ops
 from sampling_cases import SETTINGS, VOCAB_SIZE, logits
 
+pytestmark = pytest.mark.arm
+
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "sampling.json").read_text())
 DRAWS = 8_000
 

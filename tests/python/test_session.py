@@ -14,6 +14,8 @@ from models import random_sequences, random_tensors, tiny_spec, write_model
 from packhorse import PackedTokens, Session
 from packhorse._session import NativeSession
 
+pytestmark = pytest.mark.arm
+
 ALL = ["hidden", "embedding", "pooled"]
 SEQUENCES = [[1, 2, 3, 4], [5], [], [6, 7, 8]]
 

@@ -21,6 +21,8 @@ from packhorse_weights.gguf_tensor import QuantizedTensor, open_tensor
 from packhorse_weights.grouped import GroupFormat, unpack_rows
 from packhorse_weights.stored import STORED
 
+pytestmark = pytest.mark.arm
+
 GGUF = GOLDEN / "gguf"
 LLAMA = GGUF / "llama.gguf"
 IDS = [[5, 9, 2, 33, 17, 40, 8], [12], [61, 3, 3, 7, 50]]

@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -74,9 +75,12 @@ def main() -> None:
     assert match is not None
     own = f"pkg:pypi/packhorse@{match[1]}"
     gcc = output(CXX, "-dumpfullversion")
-    components = [
+    onednn = [
         from_pypi("onednn-cpu-gomp", "Apache-2.0", "packhorse/lib/libdnnl.so.3"),
         libgomp(given.libraries),
+    ]
+    components = [
+        *(onednn if platform.machine() == "x86_64" else []),
         component(
             "libstdc++",
             gcc,
