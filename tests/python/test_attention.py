@@ -12,8 +12,6 @@ from cases import BATCHES, HEAD_DIMS, offsets
 from conftest import Precision
 from packhorse import ops
 
-pytestmark = pytest.mark.arm
-
 Random = np.random.Generator
 
 
@@ -87,6 +85,7 @@ def test_long_sequence(precision: Precision, device: str, rng: Random) -> None:
     check(precision, device, rng, [3, 1500, 40], num_heads=1, num_kv_heads=1)
 
 
+@pytest.mark.arm
 @pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(1, 1), (4, 2), (6, 1), (6, 3), (5, 5)])
 def test_grouped_queries(
     precision: Precision, device: str, rng: Random, num_heads: int, num_kv_heads: int
@@ -94,6 +93,7 @@ def test_grouped_queries(
     check(precision, device, rng, [9, 0, 65], num_heads=num_heads, num_kv_heads=num_kv_heads)
 
 
+@pytest.mark.arm
 @pytest.mark.parametrize(
     "window", [(-1, 0), (0, 0), (0, -1), (3, 2), (16, 0), (64, 64), (70, 1), (-1, 5), (1000, 1000)]
 )
@@ -127,6 +127,7 @@ def test_scale(precision: Precision, device: str, rng: Random) -> None:
     check(precision, device, rng, [20, 3], scale=-0.1)
 
 
+@pytest.mark.arm
 @pytest.mark.parametrize("causal", [False, True])
 def test_alibi(precision: Precision, device: str, rng: Random, causal: bool) -> None:
     slopes = np.array([0.5, 0.25, 0.0, 1.0], np.float32)

@@ -14,8 +14,6 @@ import packhorse
 import pytest
 from packhorse import GeneratedTokens, GenerationSession, Sampling, TextModel
 
-pytestmark = pytest.mark.arm
-
 GOLDEN = Path(__file__).parents[1] / "golden"
 FOLDERS = sorted(path.parent for path in GOLDEN.glob("generation/*/golden.npz"))
 MODELS = [path for path in FOLDERS if "continuations" in np.load(path / "golden.npz")]
@@ -60,6 +58,7 @@ def folder(request: pytest.FixtureRequest) -> Path:
     return path
 
 
+@pytest.mark.arm
 @pytest.mark.parametrize("model", MODELS, ids=lambda one: one.name)
 def test_greedy_tokens_of_transformers(model: Path) -> None:
     """Of every family, all prompts at once."""

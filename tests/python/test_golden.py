@@ -13,8 +13,6 @@ import packhorse
 import pytest
 from packhorse_weights import convert
 
-pytestmark = pytest.mark.arm
-
 GOLDEN = Path(__file__).parents[1] / "golden"
 FOLDERS = sorted(path.parent for path in GOLDEN.glob("*/golden.npz"))
 MAX_ABS_ERROR = 5e-5  # float32; transformers' own distance from float64 is up to 5e-6 here
@@ -74,6 +72,7 @@ def check_bfloat16(found: packhorse.RunResult, golden: Arrays) -> None:
         assert cosine >= MIN_COSINE
 
 
+@pytest.mark.arm
 def test_float32(folder: Path) -> None:
     golden = np.load(folder / "golden.npz")
     check_float32(run(folder, golden), golden)

@@ -23,8 +23,6 @@ from models import (
 from packhorse import Session, ops, pack, plan_memory
 from test_model import as_seen
 
-pytestmark = pytest.mark.arm
-
 LENGTHS = ([2, 130, 0, 1, 64, 40], [1] * 9, [64, 64], [200], [0, 0], [])
 POISON = 49  # an id whose row overflows
 

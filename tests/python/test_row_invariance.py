@@ -11,8 +11,6 @@ import pytest
 from conftest import PRECISIONS, Precision, available
 from packhorse import ops
 
-pytestmark = pytest.mark.arm
-
 ROWS = 300
 # Parts of the rows: single ones at the edges of tiles, a few, many.
 PARTS = [
@@ -77,6 +75,7 @@ def test_feed_forward(
     check(feed_forward, {"x": numbers(ROWS, hidden), "residual": numbers(ROWS, hidden)})
 
 
+@pytest.mark.arm
 def test_heads_at_their_positions(device: str, precision: Precision) -> None:
     """Of tokens whose positions are given, as those of a step are."""
     weight, frequencies = numbers(5 * 32, 64, scale=0.1), numbers(16)
@@ -102,6 +101,7 @@ def test_heads_at_their_positions(device: str, precision: Precision) -> None:
     check(rope, rows)
 
 
+@pytest.mark.arm
 def test_embeddings_and_norms(device: str, precision: Precision) -> None:
     table, positions = numbers(50, 576), numbers(ROWS, 576)
     gamma, beta = numbers(576), numbers(577)[:576]
