@@ -44,6 +44,13 @@ cdef extern from "packhorse/_operators.h" namespace "packhorse":
         Norm()
         Norm(Floats, optional[Floats], float)
 
+    cdef cppclass PageArrays:
+        PageArrays()
+        Floats keys
+        Floats values
+        optional[Floats] key_scales
+        optional[Floats] value_scales
+
     cdef cppclass ConvolvePages:
         ConvolvePages()
         FloatArray rows
@@ -63,9 +70,9 @@ cdef extern from "packhorse/_operators.h" namespace "packhorse":
         object project_heads(Floats, Floats, optional[Floats], Ints, optional[IntArray], int, int,
                              int, optional[Floats], optional[Norm], optional[Norm]) except +
         object rotate_heads(Floats, Ints, optional[IntArray], int, int, Floats) except +
-        object append_kv(optional[uintptr_t], Floats, Floats, Floats, Floats, IntArray, IntArray,
+        object append_kv(optional[uintptr_t], PageArrays, Floats, Floats, IntArray, IntArray,
                          IntArray, int) except +
-        object attention_over_pages(optional[uintptr_t], Floats, Floats, Floats, IntArray, IntArray,
+        object attention_over_pages(optional[uintptr_t], Floats, PageArrays, IntArray, IntArray,
                                     IntArray, int, int, float, int, float, optional[Floats],
                                     optional[Floats], optional[Floats]) except +
         object attention(optional[uintptr_t], Floats, Floats, Floats, Ints, Ints, int, int, float,

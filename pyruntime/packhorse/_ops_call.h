@@ -247,6 +247,14 @@ class Call {
     return host;
   }
 
+  std::vector<uint8_t> download_bytes(const TensorView& matrix) {
+    std::vector<uint8_t> host(static_cast<size_t>(matrix.size()) * size_of(matrix.dtype));
+    const DownloadScope downloads(device_);
+    device_.download(host.data(), matrix.data, host.size());
+    device_.synchronize();
+    return host;
+  }
+
   LinearWeight put_linear(const char* name, const Linear& layer) {
     const auto& [weight, bias] = layer;
     LinearWeight result;

@@ -93,9 +93,9 @@ static void multiply_by_keys(const float* queries, const float* keys, int count,
 
 // sums[rows, head_dim] = factor sums + weights values, columns [column, column + vectors * kWidth)
 template <int rows, int vectors, class T>
-static inline void multiply_value_columns(const float* weights, const T* values, int begin, int end,
-                                          int head_dim, int column, const float* factor,
-                                          float* sums) {
+static inline void multiply_value_columns(const float* weights, const T* values,
+                                          const float* scales, int begin, int end, int head_dim,
+                                          int column, const float* factor, float* sums) {
   Vec sum[rows][vectors];
   for (int i = 0; i < rows; ++i) {
     for (int v = 0; v < vectors; ++v) {
@@ -105,7 +105,9 @@ static inline void multiply_value_columns(const float* weights, const T* values,
   for (int key = begin; key < end; ++key) {
     const T* value = values + static_cast<int64_t>(key) * head_dim + column;
     Vec elements[vectors];
-    for (int v = 0; v < vectors; ++v) elements[v] = load(value + v * kWidth);
+    for (int v = 0; v < vectors; ++v) {
+      elements[v] = load_scaled(value + v * kWidth, scales + key);
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < rows; ++i) {
       const Vec weight = splat(weights[i * kPageKeys + key]);
@@ -171,16 +173,15 @@ static void attend_pages_by_keys(const PagedTile& tile, int64_t begin, int64_t e
     const int from = clamp(lowest - tile.left - first, kPageKeys);
     const int to = clamp(end - first, kPageKeys);
     if (from >= to) continue;
-    const int64_t page = tile.table[first / kPageKeys] * tile.page_stride;
-    const T* keys = static_cast<const T*>(tile.keys) + page;
-    const T* values = static_cast<const T*>(tile.values) + page;
+    const PageOf<T> page(tile, tile.table[first / kPageKeys]);
     for (int key = 0; key < to; key += kWidth) {
       for (int c = 0; c < d; c += kWidth) {
         Vec lanes[kWidth];
         for (int i = 0; i < kWidth; ++i) {
           // Values come from memory meanwhile.
-          __builtin_prefetch(values + static_cast<int64_t>(key + i) * d + c);
-          lanes[i] = load(keys + static_cast<int64_t>(key + i) * d + c);
+          const int64_t at = static_cast<int64_t>(key + i) * d + c;
+          __builtin_prefetch(page.values + at);
+          lanes[i] = load_scaled(page.keys + at, page.key_scales + key + i);
         }
         transpose(lanes);
         for (int i = 0; i < kWidth; ++i) {
@@ -204,11 +205,12 @@ static void attend_pages_by_keys(const PagedTile& tile, int64_t begin, int64_t e
     constexpr int kVectors = rows * 4 <= (kWidth == 16 ? 24 : 12) ? 4 : 2;
     int c = 0;
     for (; c + kVectors * kWidth <= d; c += kVectors * kWidth) {
-      multiply_value_columns<rows, kVectors>(scratch.scores, values, from, to, d, c, factor,
-                                             state.sums);
+      multiply_value_columns<rows, kVectors>(scratch.scores, page.values, page.value_scales, from,
+                                             to, d, c, factor, state.sums);
     }
     for (; c < d; c += kWidth) {
-      multiply_value_columns<rows, 1>(scratch.scores, values, from, to, d, c, factor, state.sums);
+      multiply_value_columns<rows, 1>(scratch.scores, page.values, page.value_scales, from, to, d,
+                                      c, factor, state.sums);
     }
   }
 }

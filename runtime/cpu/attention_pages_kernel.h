@@ -30,6 +30,24 @@ struct PagedScratch {
   int32_t* positions;  // [kQueryTile] of each row's query
 };
 
+// One page, of the tile's head.
+template <class T>
+struct PageOf {
+  PageOf(const PagedTile& tile, int64_t page)
+      : keys(static_cast<const T*>(tile.keys) + page * tile.page_stride),
+        values(static_cast<const T*>(tile.values) + page * tile.page_stride) {
+    if (tile.key_scales == nullptr) return;
+    const int64_t scales = page * (tile.page_stride / tile.head_dim);
+    key_scales = tile.key_scales + scales;
+    value_scales = tile.value_scales + scales;
+  }
+
+  const T* keys;    // [kPageKeys, head_dim]
+  const T* values;  // likewise
+  const float* key_scales = nullptr;  // [kPageKeys], or null
+  const float* value_scales = nullptr;
+};
+
 // Chains of the sum over a page's weights.
 static constexpr int kChains = 4;
 static_assert(kPageKeys % kChains == 0);
@@ -213,10 +231,9 @@ static void attend_chunk(const PagedTile& tile, int64_t chunk, const SoftmaxStat
   for (int64_t key = begin; key < end; key += kPageKeys) {
     const int64_t page = tile.table[key / kPageKeys];
     const int count = clamp(end - key, kPageKeys);
-    const T* k = static_cast<const T*>(tile.keys) + page * tile.page_stride;
-    const T* v = static_cast<const T*>(tile.values) + page * tile.page_stride;
-    const Rows keys = as_floats(k, tile.head_dim, count, tile.head_dim, scratch.keys);
-    const Rows values = as_floats(v, tile.head_dim, count, tile.head_dim, scratch.values);
+    const PageOf<T> of(tile, page);
+    const Rows keys = as_floats(of.keys, of.key_scales, count, tile.head_dim, scratch.keys);
+    const Rows values = as_floats(of.values, of.value_scales, count, tile.head_dim, scratch.values);
     for (int row = 0; row < lanes; row += kGroup) {
       if (row + kWidth < lanes) {
         attend_page<2>(tile, scratch, row, key, keys, values, state);

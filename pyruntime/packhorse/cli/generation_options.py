@@ -30,6 +30,14 @@ class LoadingGenerator(Running):
             help="Tokens that the cache of keys and values holds; by default what memory takes.",
         ),
     ] = None
+    kv_cache_dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DTYPE",
+            rich_help_panel=_MACHINE,
+            help="float8: keys and values in 8 bits; by default in the dtype of activations.",
+        ),
+    ] = None
     adapter: Annotated[
         Path | None,
         typer.Option(

@@ -98,6 +98,10 @@ def inspect(
             "what the memory that is free takes. 0: a session that does not generate.",
         ),
     ] = None,
+    kv_cache_dtype: Annotated[
+        str | None,
+        typer.Option(metavar="DTYPE", help="Of that cache: float8, or as the activations."),
+    ] = None,
     reranker: Reranker = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -109,6 +113,7 @@ def inspect(
         "max_tokens": max_tokens,
         "max_sequences": max_sequences,
         "kv_tokens": kv_tokens,
+        "kv_cache_dtype": kv_cache_dtype,
     }
     found = inspection.describe(model, load)
     if as_json:
