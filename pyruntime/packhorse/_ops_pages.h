@@ -117,14 +117,11 @@ inline py::object append_kv(Call& call, Ops& ops, const PageArrays& arrays, cons
 }
 
 // Where k and v are given, they are appended first; host pages come back behind the result.
-inline py::object attention_over_pages(Call& call, Ops& ops, const Floats& q,
-                                       const PageArrays& arrays, const IntArray& cu_seqlens,
-                                       const IntArray& table, const IntArray& kv_lens,
-                                       int num_heads, int num_kv_heads, float scale,
-                                       int window_left, float soft_cap,
-                                       const std::optional<Floats>& alibi_slopes,
-                                       const std::optional<Floats>& k,
-                                       const std::optional<Floats>& v) {
+inline py::object attention_over_pages(
+    Call& call, Ops& ops, const Floats& q, const PageArrays& arrays, const IntArray& cu_seqlens,
+    const IntArray& table, const IntArray& kv_lens, int num_heads, int num_kv_heads, float scale,
+    int window_left, float soft_cap, const std::optional<Floats>& alibi_slopes,
+    const std::optional<Floats>& k, const std::optional<Floats>& v) {
   AttentionArgs args;
   args.q = call.put("q", q);
   args.queries = call.put_batch(Ints(cu_seqlens), args.q.rows());

@@ -93,9 +93,9 @@ static void multiply_by_keys(const float* queries, const float* keys, int count,
 
 // sums[rows, head_dim] = factor sums + weights values, columns [column, column + vectors * kWidth)
 template <int rows, int vectors, class T>
-static inline void multiply_value_columns(const float* weights, const T* values,
-                                          const float* scales, int begin, int end, int head_dim,
-                                          int column, const float* factor, float* sums) {
+static inline void multiply_value_columns(const float* weights, const T* values, int begin, int end,
+                                          int head_dim, int column, const float* factor,
+                                          float* sums) {
   Vec sum[rows][vectors];
   for (int i = 0; i < rows; ++i) {
     for (int v = 0; v < vectors; ++v) {
@@ -105,9 +105,7 @@ static inline void multiply_value_columns(const float* weights, const T* values,
   for (int key = begin; key < end; ++key) {
     const T* value = values + static_cast<int64_t>(key) * head_dim + column;
     Vec elements[vectors];
-    for (int v = 0; v < vectors; ++v) {
-      elements[v] = load_scaled(value + v * kWidth, scales + key);
-    }
+    for (int v = 0; v < vectors; ++v) elements[v] = load(value + v * kWidth);
 #pragma GCC unroll 8
     for (int i = 0; i < rows; ++i) {
       const Vec weight = splat(weights[i * kPageKeys + key]);
@@ -118,6 +116,13 @@ static inline void multiply_value_columns(const float* weights, const T* values,
     for (int v = 0; v < vectors; ++v) {
       store(sums + i * head_dim + column + v * kWidth, sum[i][v]);
     }
+  }
+}
+
+// As scale_keys, of one row.
+static inline void scale_row(float* scores, const float* scales, int count) {
+  for (int key = 0; key < count; key += kWidth) {
+    store(scores + key, load(scores + key) * (load(scales + key) * splat(kFloat8Unit)));
   }
 }
 
@@ -181,7 +186,7 @@ static void attend_pages_by_keys(const PagedTile& tile, int64_t begin, int64_t e
           // Values come from memory meanwhile.
           const int64_t at = static_cast<int64_t>(key + i) * d + c;
           __builtin_prefetch(page.values + at);
-          lanes[i] = load_scaled(page.keys + at, page.key_scales + key + i);
+          lanes[i] = load(page.keys + at);
         }
         transpose(lanes);
         for (int i = 0; i < kWidth; ++i) {
@@ -196,21 +201,23 @@ static void attend_pages_by_keys(const PagedTile& tile, int64_t begin, int64_t e
     float factor[rows];
     for (int i = 0; i < rows; ++i) {
       float* scores = scratch.scores + i * kPageKeys;
+      if (page.scales.keys != nullptr) scale_row(scores, page.scales.keys, count);
       if (!all_visible || tile.soft_cap > 0 || tile.slopes != nullptr) {
         adjust_scores_of_row(tile, scratch.positions[i], scratch.slopes[i], first, count, scores);
       }
       factor[i] = soften_row(scores, count, state.maximum + i, state.denominator + i);
+      if (page.scales.values != nullptr) scale_row(scores, page.scales.values, count);
     }
     // Values of keys that no row sees may be any bytes.
     constexpr int kVectors = rows * 4 <= (kWidth == 16 ? 24 : 12) ? 4 : 2;
     int c = 0;
     for (; c + kVectors * kWidth <= d; c += kVectors * kWidth) {
-      multiply_value_columns<rows, kVectors>(scratch.scores, page.values, page.value_scales, from,
-                                             to, d, c, factor, state.sums);
+      multiply_value_columns<rows, kVectors>(scratch.scores, page.values, from, to, d, c, factor,
+                                             state.sums);
     }
     for (; c < d; c += kWidth) {
-      multiply_value_columns<rows, 1>(scratch.scores, page.values, page.value_scales, from, to, d,
-                                      c, factor, state.sums);
+      multiply_value_columns<rows, 1>(scratch.scores, page.values, from, to, d, c, factor,
+                                      state.sums);
     }
   }
 }

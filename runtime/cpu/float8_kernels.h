@@ -8,17 +8,28 @@ struct Float8 {
 
 using ByteVec = uint8_t __attribute__((vector_size(kWidth)));
 
+// Loads give numbers / kFloat8Unit, which is what the bits of a half-precision number with the same
+// exponent and mantissa stand for.
+static constexpr float kFloat8Unit = 256.0f;
+
+// The bytes of NaN, which quantize_head does not write, are not looked for.
 static inline Vec load(const Float8* from) {
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+  const __m256i words = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)from));
+  // The sign lies in the bits 14 and 15 now, and belongs to the latter alone.
+  const __m256i half = _mm256_and_si256(_mm256_slli_epi16(words, 7), _mm256_set1_epi16(~0x4000));
+  return _mm512_maskz_cvtph_ps(0xffff, half);
+#else
   ByteVec bytes;
   __builtin_memcpy(&bytes, from, sizeof(bytes));
   const IntVec bits = __builtin_convertvector(bytes, IntVec);
   const IntVec magnitude = bits & 0x7f;
-  // The exponent's bias is 7 instead of 127; below 2^-6 there is no implicit one. The bytes of NaN,
-  // which quantize_head does not write, are not looked for.
-  const IntVec normal = (magnitude + ((127 - 7) << 3)) << 20;
-  const Vec small = __builtin_convertvector(magnitude, Vec) * 0x1p-9f;
+  // The exponent's bias is 15 instead of 127; below 2^-14 there is no implicit one.
+  const IntVec normal = (magnitude + ((127 - 15) << 3)) << 20;
+  const Vec small = __builtin_convertvector(magnitude, Vec) * 0x1p-17f;
   const IntVec number = magnitude < 8 ? (IntVec)small : normal;
   return (Vec)(number | (bits & 0x80) << 24);
+#endif
 }
 
 /// `value` lies between -448 and 448.
@@ -57,26 +68,11 @@ static void quantize_head(const QuantizeHead& task) {
   *task.scale = most * (1 / kFloat8Most) + sum_lanes(spoiled);
 }
 
-/// Elements from one of a page's tokens, times the token's scale where the page has scales.
-template <class T>
-static inline Vec load_scaled(const T* from, const float* /*scale*/) {
-  return load(from);
-}
-static inline Vec load_scaled(const Float8* from, const float* scale) {
-  return load(from) * splat(*scale);
-}
-
-static inline Rows as_floats(const Float8* from, const float* scales, int rows, int columns,
-                             float* to) {
+static inline Rows as_floats(const Float8* from, int64_t stride, int rows, int columns, float* to) {
   for (int i = 0; i < rows; ++i) {
     for (int c = 0; c < columns; c += kWidth) {
-      store(to + i * columns + c, load_scaled(from + i * columns + c, scales + i));
+      store(to + i * columns + c, load(from + i * stride + c));
     }
   }
   return {to, columns};
-}
-template <class T>
-static inline Rows as_floats(const T* from, const float* /*scales*/, int rows, int columns,
-                             float* to) {
-  return as_floats(from, static_cast<int64_t>(columns), rows, columns, to);
 }

@@ -279,7 +279,7 @@ struct PagedTile {
   int64_t first_position = 0;
   const void* keys = nullptr;  // of page 0, this head's first row
   const void* values = nullptr;
-  int64_t page_stride = 0;         // elements from page to page
+  int64_t page_stride = 0;  // elements from page to page
   /// Of pages in e4m3, the scales of page 0 and this head; those of a page are page_stride /
   /// head_dim floats behind those of the page before. Else null.
   const float* key_scales = nullptr;

@@ -19,7 +19,7 @@ namespace packhorse {
 struct KvCacheShape {
   int64_t num_layers = 0;
   int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;  // as stored
+  int64_t head_dim = 0;           // as stored
   DType dtype = DType::kFloat32;  // of keys and values; kFloat8 with scales
   /// Of LatentPages, where attention is compressed.
   DType latent_dtype = DType::kFloat32;

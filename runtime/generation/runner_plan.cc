@@ -102,7 +102,8 @@ PlannedRunner plan_model(const std::string& spec_json, const GenerationOptions& 
   }
   if (options.kv_cache_dtype && !model.backend.ops->has_float8_pages()) {
     throw RuntimeError(
-        "kv_cache_dtype float8 is not supported on this device: leave it out, so that the cache has "
+        "kv_cache_dtype float8 is not supported on this device: leave it out, so that the cache "
+        "has "
         "the dtype of the activations");
   }
   model.precision.decoder = model.precision.layers;

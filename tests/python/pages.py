@@ -89,7 +89,9 @@ class PagedSequences:
         if at_once:
             options |= {"k": k, "v": v}
         else:
-            ops.append_kv(self.keys, self.values, k, v, cu_seqlens, table, kv_lens, **self.scales, **self.on)
+            ops.append_kv(
+                self.keys, self.values, k, v, cu_seqlens, table, kv_lens, **self.scales, **self.on
+            )
         found = ops.attention_over_pages(
             q, self.keys, self.values, cu_seqlens, table, kv_lens,
             num_heads=self.num_heads, **options, **self.scales, **self.on,

@@ -160,8 +160,10 @@ def test_appended_rows_in_float8(precision: Precision, rng: Random) -> None:
         key_scales=key_scales, value_scales=value_scales, dtype=precision.name,
     )  # fmt: skip
     for pages, scales, rows in ((keys, key_scales, k), (values, value_scales, v)):
-        assert (pages[0] == 5).all() and (pages[1, :, [0, 1, 2, 9]] == 5).all()
-        assert (scales[0] == 0.25).all() and (scales[1, :, [0, 1, 2, 9]] == 0.25).all()
+        assert (pages[0] == 5).all()
+        assert (pages[1, :, [0, 1, 2, 9]] == 5).all()
+        assert (scales[0] == 0.25).all()
+        assert (scales[1, :, [0, 1, 2, 9]] == 0.25).all()
         finite = np.isfinite(rows).all(axis=2)
         with np.errstate(invalid="ignore"):
             numbers, expected = quantize_heads(rows.reshape(-1, d))
@@ -169,7 +171,8 @@ def test_appended_rows_in_float8(precision: Precision, rng: Random) -> None:
         of = scales[1, :, 3:9].swapaxes(0, 1)
         np.testing.assert_array_equal(found[finite], numbers.reshape(6, 2, d)[finite])
         np.testing.assert_array_equal(of[finite], expected.reshape(6, 2)[finite])
-        assert np.isnan(of[~finite]).all() and (~finite).sum() == 1
+        assert np.isnan(of[~finite]).all()
+        assert (~finite).sum() == 1
 
 
 def test_errors_of_float8_pages(device: str) -> None:

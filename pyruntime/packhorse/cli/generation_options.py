@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from packhorse.cli.options import Running
+from packhorse.cli.options import CacheDtype, Running
 
 ADAPTER = "adapter"  # what the one of --adapter is called
 
@@ -30,14 +30,7 @@ class LoadingGenerator(Running):
             help="Tokens that the cache of keys and values holds; by default what memory takes.",
         ),
     ] = None
-    kv_cache_dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DTYPE",
-            rich_help_panel=_MACHINE,
-            help="float8: keys and values in 8 bits; by default in the dtype of activations.",
-        ),
-    ] = None
+    kv_cache_dtype: CacheDtype = None
     adapter: Annotated[
         Path | None,
         typer.Option(
