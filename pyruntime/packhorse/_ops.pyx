@@ -101,6 +101,12 @@ cdef class Operators:
         return self._get().gemm(on(stream), Floats(x), Floats(weight), maybe[Floats](bias),
                                 activation.encode(), maybe[Floats](residual), maybe_norm(norm))
 
+    def gemm_groups(self, x, values, scales, minima, bias, int bits, int group,
+                    str activation not None, bint gated, residual):
+        return self._get().gemm_groups(Floats(x), Floats(values), Floats(scales),
+                                       maybe[Floats](minima), maybe[Floats](bias), bits, group,
+                                       activation.encode(), gated, maybe[Floats](residual))
+
     def feed_forward(self, stream, x, up, down, str activation not None, bint gated, residual,
                      norm):
         return self._get().feed_forward(on(stream), Floats(x), linear(up), linear(down),

@@ -279,6 +279,17 @@ class Call {
     return result;
   }
 
+  /// Packs a weight that is quantised in groups and lies on the host, whose sizes are in `layer`.
+  void pack_groups(LinearWeight& layer, const WeightGroups& groups, const GroupedWeight& weight) {
+    const LinearFormat format = packer_.grouped_format(groups, dtype_);
+    void* packed = allocate(packer_.bytes(layer.in_features, layer.out_features, format));
+    packer_.pack_groups(weight, layer.in_features, layer.out_features, format, packed);
+    device_.synchronize();
+    layer.dtype = format.weight;
+    layer.groups = format.groups;
+    layer.data = packed;
+  }
+
   /// Replaces x by its rows in e4m3, if that is what a layer with this weight reads.
   void quantize(TensorView& x, Float8Scales& scales, const LinearWeight& weight) {
     if (weight.dtype != DType::kFloat8) return;

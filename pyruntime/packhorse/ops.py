@@ -24,6 +24,7 @@ import numpy as np
 from packhorse.convolve_operator import LatentState as LatentState
 from packhorse.convolve_operator import convolve_heads as convolve_heads
 from packhorse.device import is_device_array, shape_of
+from packhorse.groups_operator import gemm_groups as gemm_groups
 from packhorse.lora_operator import add_lora as add_lora
 from packhorse.names import Activation, AttentionAlgorithm, Dtype, Pooling
 from packhorse.operator_call import (
