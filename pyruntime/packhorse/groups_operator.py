@@ -36,8 +36,8 @@ def gemm_groups(
     gated: blocks of 16 rows of the weight are in turn a gate and what it gates, and the result is
     activation(gate) * other, half as wide, without a residual.
 
-    Arrays lie on the host. On CUDA devices, in_features and out_features must be multiples of 8.
-    Raises ValueError where arguments do not fit together or are out of range.
+    Arrays lie on the host. Raises ValueError where arguments do not fit together or are out of
+    range, RuntimeError on CUDA devices, which do not have it.
     """
     if bits not in (4, 8):
         raise ValueError(f"bits is {bits}, expected 4 or 8")

@@ -1,6 +1,5 @@
 """Dense layers whose weights are quantised in groups (`ops.gemm_groups`), on the CPU. Reference:
-NumPy float64 on the values that the weights stand for. tests/gpu/test_gpu_groups.py has the same on
-CUDA."""
+NumPy float64 on the values that the weights stand for."""
 
 from __future__ import annotations
 
