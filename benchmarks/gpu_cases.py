@@ -4,7 +4,7 @@ lengths."""
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,6 +52,9 @@ class Model:
 BASE = Model("BERT-base", 12, 768, 12, 24576, 64, max_length=1024)
 LARGE = Model("BERT-large", 24, 1024, 16, 12288, 32)
 MINILM = Model("MiniLM", 6, 384, 12, 12288, 64)
+# The same for many short texts.
+BASE_SHORT = replace(BASE, max_tokens=25600, max_sequences=4096)
+MINILM_SHORT = replace(MINILM, max_tokens=25600, max_sequences=4096)
 
 
 @dataclass(frozen=True)
@@ -61,13 +64,15 @@ class Workload:
     max_length: int
     original_ms: float | None = None  # the time of ByteTransformer itself; see ORIGINAL
     quick: bool = False  # whether --quick includes it
+    min_length: int | None = None  # None: a fifth of the longest
 
     @property
     def name(self) -> str:
-        return f"{self.model.name} {self.batch} x {self.max_length}"
+        shortest = "" if self.min_length is None else f"{self.min_length}.."
+        return f"{self.model.name} {self.batch} x {shortest}{self.max_length}"
 
     def lengths(self) -> list[int]:
-        drawn = uniform_lengths(self.batch, self.max_length)
+        drawn = uniform_lengths(self.batch, self.max_length, self.min_length)
         if self.original_ms is None:
             return drawn
         return shifted(drawn, self.batch * int(0.6 * self.max_length), self.max_length)
@@ -79,11 +84,11 @@ class Workload:
         return ids, cu_seqlens
 
 
-def uniform_lengths(batch: int, longest: int) -> list[int]:
-    """Lengths that are uniform from 0.2 to 1 times the longest, of which the first is the longest.
-    The mean is about 0.6."""
+def uniform_lengths(batch: int, longest: int, shortest: int | None = None) -> list[int]:
+    """Lengths that are uniform from the shortest, by default 0.2 times the longest, to the longest,
+    which the first one has."""
     generator = torch.Generator().manual_seed(0)
-    low = max(1, int(0.2 * longest))
+    low = max(1, int(0.2 * longest)) if shortest is None else shortest
     lengths: list[int] = torch.randint(low, longest + 1, (batch,), generator=generator).tolist()
     lengths[0] = longest
     return lengths
@@ -115,6 +120,10 @@ WORKLOADS = (
     Workload(BASE, 64, 512),
     Workload(LARGE, 32, 512, quick=True),
     Workload(MINILM, 64, 256, quick=True),
+    Workload(BASE_SHORT, 1024, 32, min_length=8),
+    Workload(BASE_SHORT, 4096, 9, min_length=3),
+    Workload(MINILM_SHORT, 1024, 32, min_length=8),
+    Workload(MINILM_SHORT, 4096, 9, min_length=3),
 )
 
 ORIGINAL = (

@@ -64,6 +64,14 @@ object make_tuple(const Objects&... objects) {
   return object::steal(PyTuple_Pack(sizeof...(objects), object(objects).get()...));
 }
 
+inline object make_tuple(const std::vector<object>& objects) {
+  object tuple = object::steal(PyTuple_New(static_cast<Py_ssize_t>(objects.size())));
+  for (size_t i = 0; i < objects.size(); ++i) {
+    PyTuple_SetItem(tuple.get(), static_cast<Py_ssize_t>(i), object(objects[i]).release());
+  }
+  return tuple;
+}
+
 using tuple = object;
 
 }  // namespace py

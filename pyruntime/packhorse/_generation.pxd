@@ -57,6 +57,7 @@ cdef extern from "packhorse/generation.h" namespace "packhorse" nogil:
         Device device
         DType dtype
         optional[int64_t] kv_tokens
+        optional[DType] kv_cache_dtype
         int64_t max_tokens
         int64_t max_sequences
         int64_t max_queue

@@ -29,6 +29,8 @@ cdef CGenerationOptions _options(given) except *:
     options.dtype = parse_dtype(native_dtype(given.dtype).encode())
     if given.kv_tokens is not None:
         options.kv_tokens = <int64_t> given.kv_tokens
+    if given.kv_cache_dtype is not None:
+        options.kv_cache_dtype = <DType> parse_dtype((<str> given.kv_cache_dtype).encode())
     options.max_tokens = given.max_tokens
     options.max_sequences = given.max_sequences
     options.max_queue = given.max_queue

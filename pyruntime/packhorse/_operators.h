@@ -13,6 +13,7 @@
 #include "packhorse/_ops_call.h"
 #include "packhorse/_ops_convolve.h"
 #include "packhorse/_ops_float8.h"
+#include "packhorse/_ops_groups.h"
 #include "packhorse/_ops_heads.h"
 #include "packhorse/_ops_lora.h"
 #include "packhorse/_ops_pages.h"
@@ -118,6 +119,15 @@ class Operators {
   bool interleaves_heads() { return ops().interleaves_heads(); }
 
   // Operators that other headers define, with the arguments that stand there and in _ops.pxd.
+
+  py::object gemm_groups(const Floats& x, const Floats& values, const Floats& scales,
+                         const std::optional<Floats>& minima, const std::optional<Floats>& bias,
+                         int bits, int group, const std::string& activation, bool gated,
+                         const std::optional<Floats>& residual) {
+    Call call(shared_, dtype_, std::nullopt);
+    return packhorse::gemm_groups(call, ops(), x, values, scales, minima, bias, bits, group,
+                                  parse_activation(activation), gated, residual);
+  }
 
   template <class... Args>
   py::object project_heads(const Args&... args) {

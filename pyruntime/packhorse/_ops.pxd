@@ -44,6 +44,13 @@ cdef extern from "packhorse/_operators.h" namespace "packhorse":
         Norm()
         Norm(Floats, optional[Floats], float)
 
+    cdef cppclass PageArrays:
+        PageArrays()
+        Floats keys
+        Floats values
+        optional[Floats] key_scales
+        optional[Floats] value_scales
+
     cdef cppclass ConvolvePages:
         ConvolvePages()
         FloatArray rows
@@ -58,14 +65,16 @@ cdef extern from "packhorse/_operators.h" namespace "packhorse":
         cpp_bool interleaves_heads() except +
         object gemm(optional[uintptr_t], Floats, Floats, optional[Floats], string,
                     optional[Floats], optional[Norm]) except +
+        object gemm_groups(Floats, Floats, Floats, optional[Floats], optional[Floats], int, int,
+                           string, cpp_bool, optional[Floats]) except +
         object feed_forward(optional[uintptr_t], Floats, Linear, Linear, string, cpp_bool,
                             optional[Floats], optional[Norm]) except +
         object project_heads(Floats, Floats, optional[Floats], Ints, optional[IntArray], int, int,
                              int, optional[Floats], optional[Norm], optional[Norm]) except +
         object rotate_heads(Floats, Ints, optional[IntArray], int, int, Floats) except +
-        object append_kv(optional[uintptr_t], Floats, Floats, Floats, Floats, IntArray, IntArray,
+        object append_kv(optional[uintptr_t], PageArrays, Floats, Floats, IntArray, IntArray,
                          IntArray, int) except +
-        object attention_over_pages(optional[uintptr_t], Floats, Floats, Floats, IntArray, IntArray,
+        object attention_over_pages(optional[uintptr_t], Floats, PageArrays, IntArray, IntArray,
                                     IntArray, int, int, float, int, float, optional[Floats],
                                     optional[Floats], optional[Floats]) except +
         object attention(optional[uintptr_t], Floats, Floats, Floats, Ints, Ints, int, int, float,

@@ -36,6 +36,17 @@ cdef optional[Norm] maybe_norm(norm) except *:
     return result
 
 
+cdef PageArrays page_arrays(tuple pages) except *:
+    """(keys, values, scales of keys, scales of values); the latter may be None."""
+    cdef PageArrays result
+    keys, values, key_scales, value_scales = pages
+    result.keys = Floats(keys)
+    result.values = Floats(values)
+    result.key_scales = maybe[Floats](key_scales)
+    result.value_scales = maybe[Floats](value_scales)
+    return result
+
+
 cdef optional[ConvolvePages] maybe_convolve_pages(pages) except *:
     """(rows, slots, table, kv_lens)."""
     cdef optional[ConvolvePages] result
@@ -90,6 +101,12 @@ cdef class Operators:
         return self._get().gemm(on(stream), Floats(x), Floats(weight), maybe[Floats](bias),
                                 activation.encode(), maybe[Floats](residual), maybe_norm(norm))
 
+    def gemm_groups(self, x, values, scales, minima, bias, int bits, int group,
+                    str activation not None, bint gated, residual):
+        return self._get().gemm_groups(Floats(x), Floats(values), Floats(scales),
+                                       maybe[Floats](minima), maybe[Floats](bias), bits, group,
+                                       activation.encode(), gated, maybe[Floats](residual))
+
     def feed_forward(self, stream, x, up, down, str activation not None, bint gated, residual,
                      norm):
         return self._get().feed_forward(on(stream), Floats(x), linear(up), linear(down),
@@ -107,15 +124,16 @@ cdef class Operators:
         return self._get().rotate_heads(Floats(x), Ints(cu_seqlens), maybe[IntArray](position_ids),
                                         num_heads, head_dim, Floats(frequencies))
 
-    def append_kv(self, stream, keys, values, k, v, cu_seqlens, table, kv_lens, int num_kv_heads):
-        return self._get().append_kv(on(stream), Floats(keys), Floats(values), Floats(k), Floats(v),
+    def append_kv(self, stream, tuple pages not None, k, v, cu_seqlens, table, kv_lens,
+                  int num_kv_heads):
+        return self._get().append_kv(on(stream), page_arrays(pages), Floats(k), Floats(v),
                                      IntArray(cu_seqlens), IntArray(table), IntArray(kv_lens),
                                      num_kv_heads)
 
-    def attention_over_pages(self, stream, q, keys, values, cu_seqlens, table, kv_lens,
+    def attention_over_pages(self, stream, q, tuple pages not None, cu_seqlens, table, kv_lens,
                              int num_heads, int num_kv_heads, float scale, int window_left,
                              float soft_cap, alibi_slopes, k, v):
-        return self._get().attention_over_pages(on(stream), Floats(q), Floats(keys), Floats(values),
+        return self._get().attention_over_pages(on(stream), Floats(q), page_arrays(pages),
                                                 IntArray(cu_seqlens), IntArray(table),
                                                 IntArray(kv_lens), num_heads, num_kv_heads, scale,
                                                 window_left, soft_cap, maybe[Floats](alibi_slopes),

@@ -247,6 +247,14 @@ class Call {
     return host;
   }
 
+  std::vector<uint8_t> download_bytes(const TensorView& matrix) {
+    std::vector<uint8_t> host(static_cast<size_t>(matrix.size()) * size_of(matrix.dtype));
+    const DownloadScope downloads(device_);
+    device_.download(host.data(), matrix.data, host.size());
+    device_.synchronize();
+    return host;
+  }
+
   LinearWeight put_linear(const char* name, const Linear& layer) {
     const auto& [weight, bias] = layer;
     LinearWeight result;
@@ -269,6 +277,17 @@ class Call {
     result.data = packed;
     result.bias = put_vector("bias", bias, result.out_features);
     return result;
+  }
+
+  /// Packs a weight that is quantised in groups and lies on the host, whose sizes are in `layer`.
+  void pack_groups(LinearWeight& layer, const WeightGroups& groups, const GroupedWeight& weight) {
+    const LinearFormat format = packer_.grouped_format(groups, dtype_);
+    void* packed = allocate(packer_.bytes(layer.in_features, layer.out_features, format));
+    packer_.pack_groups(weight, layer.in_features, layer.out_features, format, packed);
+    device_.synchronize();
+    layer.dtype = format.weight;
+    layer.groups = format.groups;
+    layer.data = packed;
   }
 
   /// Replaces x by its rows in e4m3, if that is what a layer with this weight reads.

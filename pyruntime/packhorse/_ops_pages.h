@@ -4,18 +4,53 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <variant>
+#include <vector>
 
+#include "core/float8.h"
 #include "packhorse/_ops_call.h"
 
 namespace packhorse {
 
+// keys and values [num_pages * num_kv_heads * kPageTokens, head_dim] and, where they are numbers of
+// e4m3, their scales [num_pages * num_kv_heads, kPageTokens].
+struct PageArrays {
+  Floats keys, values;
+  std::optional<Floats> key_scales, value_scales;
+};
+
+// Numbers of e4m3 as their bytes.
+inline TensorView put_float8(Call& call, const char* name, const Floats& array) {
+  const auto [rows, columns] = shape_of_matrix(name, array);
+  const auto* host = std::get_if<FloatArray>(&array);
+  if (host == nullptr) {
+    throw InvalidArgument(concat(name, " lie on the device, expected host memory with scales"));
+  }
+  std::vector<uint8_t> bytes(static_cast<size_t>(rows * columns));
+  std::transform(host->data(), host->data() + bytes.size(), bytes.begin(), float32_to_float8);
+  return TensorView(const_cast<uint8_t*>(call.put_values(bytes)), DType::kFloat8, rows, columns);
+}
+
+inline TensorView put_scales(Call& call, const char* name, const Floats& array) {
+  const auto [rows, columns] = shape_of_matrix(name, array);
+  return TensorView(const_cast<float*>(call.put_floats(name, array)), DType::kFloat32, rows,
+                    columns);
+}
+
 // Checks what kernels read without a look: the pages that lie in sight of the last tokens.
-inline KvPages put_pages(Call& call, const Floats& keys, const Floats& values,
-                         const IntArray& table, const IntArray& kv_lens, const IntArray& cu_seqlens,
-                         int num_kv_heads, int window_left) {
+inline KvPages put_pages(Call& call, const PageArrays& arrays, const IntArray& table,
+                         const IntArray& kv_lens, const IntArray& cu_seqlens, int num_kv_heads,
+                         int window_left) {
   KvPages pages;
-  pages.keys = call.put("keys", keys);
-  pages.values = call.put("values", values);
+  if (arrays.key_scales && arrays.value_scales) {
+    pages.keys = put_float8(call, "keys", arrays.keys);
+    pages.values = put_float8(call, "values", arrays.values);
+    pages.key_scales = put_scales(call, "key_scales", *arrays.key_scales);
+    pages.value_scales = put_scales(call, "value_scales", *arrays.value_scales);
+  } else {
+    pages.keys = call.put("keys", arrays.keys);
+    pages.values = call.put("values", arrays.values);
+  }
   const int64_t sequences = cu_seqlens.size() - 1;
   if (table.ndim() != 2 || table.shape(0) != sequences || kv_lens.size() != sequences) {
     throw InvalidArgument(
@@ -46,43 +81,54 @@ inline KvPages put_pages(Call& call, const Floats& keys, const Floats& values,
   return pages;
 }
 
-// Host pages are copied: what has been written comes back as a pair. Those on the device are
-// written in place. keys and values are [num_pages * num_kv_heads * kPageTokens, head_dim].
-inline py::object append_kv(Call& call, Ops& ops, const Floats& keys, const Floats& values,
-                            const Floats& k, const Floats& v, const IntArray& cu_seqlens,
-                            const IntArray& table, const IntArray& kv_lens, int num_kv_heads) {
+// Numbers of e4m3 as float32.
+inline py::object get_float8(Call& call, const TensorView& rows) {
+  const std::vector<uint8_t> bytes = call.download_bytes(rows);
+  FloatArray host(rows.rows(), rows.columns());
+  std::transform(bytes.begin(), bytes.end(), host.mutable_data(), float8_to_float32);
+  return host;
+}
+
+// What pages on the host have become: keys and values and, if there are any, their scales.
+inline std::vector<py::object> get_pages(Call& call, const KvPages& pages) {
+  if (pages.keys.dtype != DType::kFloat8) return {call.get(pages.keys), call.get(pages.values)};
+  return {get_float8(call, pages.keys), get_float8(call, pages.values), call.get(pages.key_scales),
+          call.get(pages.value_scales)};
+}
+
+// Host pages are copied: what has been written comes back as a tuple. Those on the device are
+// written in place.
+inline py::object append_kv(Call& call, Ops& ops, const PageArrays& arrays, const Floats& k,
+                            const Floats& v, const IntArray& cu_seqlens, const IntArray& table,
+                            const IntArray& kv_lens, int num_kv_heads) {
   AppendKvArgs args;
   args.k = call.put("k", k);
   args.v = call.put("v", v);
   args.batch = call.put_batch(Ints(cu_seqlens), args.k.rows());
   args.num_kv_heads = num_kv_heads;
-  args.pages = put_pages(call, keys, values, table, kv_lens, cu_seqlens, num_kv_heads, -1);
+  args.pages = put_pages(call, arrays, table, kv_lens, cu_seqlens, num_kv_heads, -1);
   args.head_dim = static_cast<int32_t>(args.pages.keys.columns());
   ops.append_kv(args);
   if (call.on_device()) {
     call.finish();
     return py::none();
   }
-  const py::object new_keys = call.get(args.pages.keys);
-  return py::make_tuple(new_keys, call.get(args.pages.values));
+  return py::make_tuple(get_pages(call, args.pages));
 }
 
 // Where k and v are given, they are appended first; host pages come back behind the result.
-inline py::object attention_over_pages(Call& call, Ops& ops, const Floats& q, const Floats& keys,
-                                       const Floats& values, const IntArray& cu_seqlens,
-                                       const IntArray& table, const IntArray& kv_lens,
-                                       int num_heads, int num_kv_heads, float scale,
-                                       int window_left, float soft_cap,
-                                       const std::optional<Floats>& alibi_slopes,
-                                       const std::optional<Floats>& k,
-                                       const std::optional<Floats>& v) {
+inline py::object attention_over_pages(
+    Call& call, Ops& ops, const Floats& q, const PageArrays& arrays, const IntArray& cu_seqlens,
+    const IntArray& table, const IntArray& kv_lens, int num_heads, int num_kv_heads, float scale,
+    int window_left, float soft_cap, const std::optional<Floats>& alibi_slopes,
+    const std::optional<Floats>& k, const std::optional<Floats>& v) {
   AttentionArgs args;
   args.q = call.put("q", q);
   args.queries = call.put_batch(Ints(cu_seqlens), args.q.rows());
   args.keys.num_sequences = args.queries.num_sequences;
   args.num_heads = num_heads;
   args.num_kv_heads = num_kv_heads;
-  args.pages = put_pages(call, keys, values, table, kv_lens, cu_seqlens, num_kv_heads, window_left);
+  args.pages = put_pages(call, arrays, table, kv_lens, cu_seqlens, num_kv_heads, window_left);
   args.head_dim = static_cast<int32_t>(args.pages.keys.columns());
   args.scale = scale;
   args.mask = {.causal = true, .window_left = window_left};
@@ -102,8 +148,9 @@ inline py::object attention_over_pages(Call& call, Ops& ops, const Floats& q, co
   }
   const py::object out = call.get(args.out);
   if (!args.k || call.on_device()) return out;
-  const py::object written = call.get(args.pages.keys);
-  return py::make_tuple(out, written, call.get(args.pages.values));
+  std::vector<py::object> found = get_pages(call, args.pages);
+  found.insert(found.begin(), out);
+  return py::make_tuple(found);
 }
 
 }  // namespace packhorse

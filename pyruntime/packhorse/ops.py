@@ -21,10 +21,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from packhorse.convolve_operator import LatentState as LatentState
-from packhorse.convolve_operator import convolve_heads as convolve_heads
+from packhorse.convolve_operator import LatentState, convolve_heads
 from packhorse.device import is_device_array, shape_of
-from packhorse.lora_operator import add_lora as add_lora
+from packhorse.groups_operator import gemm_groups
+from packhorse.lora_operator import add_lora
 from packhorse.names import Activation, AttentionAlgorithm, Dtype, Pooling
 from packhorse.operator_call import (
     FloatArray,
@@ -35,12 +35,30 @@ from packhorse.operator_call import (
     shared_operators,
 )
 from packhorse.packing import as_int32
-from packhorse.page_ops import PAGE_TOKENS as PAGE_TOKENS
-from packhorse.page_ops import append_kv as append_kv
-from packhorse.page_ops import attention_over_pages as attention_over_pages
-from packhorse.page_ops import rope as rope
-from packhorse.sampling_operator import Sampled as Sampled
-from packhorse.sampling_operator import sample as sample
+from packhorse.page_ops import PAGE_TOKENS, append_kv, attention_over_pages, rope
+from packhorse.sampling_operator import Sampled, sample
+
+__all__ = [
+    "PAGE_TOKENS",
+    "LatentState",
+    "Sampled",
+    "add_lora",
+    "append_kv",
+    "attention",
+    "attention_over_pages",
+    "convolve_heads",
+    "embed",
+    "feed_forward",
+    "gemm",
+    "gemm_groups",
+    "layer_norm",
+    "pool",
+    "project_heads",
+    "rms_norm",
+    "rope",
+    "sample",
+    "sparse_pool",
+]
 
 
 def gemm(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from os import PathLike
 
-from packhorse.names import AttentionAlgorithm, Dtype
+from packhorse.names import AttentionAlgorithm, CacheDtype, Dtype
 
 ModelPath = str | PathLike[str]
 NGRAM = "ngram"  # drafts are looked up in the text itself
@@ -38,6 +38,7 @@ class GenerationOptions:
     device: str = "cpu"
     dtype: Dtype = "float32"
     kv_tokens: int | None = None
+    kv_cache_dtype: CacheDtype | None = None
     max_tokens: int = 2048
     max_sequences: int = 64
     max_queue: int = 4096
@@ -70,6 +71,7 @@ class GenerationOptions:
         draft: ModelPath | None = None,
         draft_dtype: Dtype | None = None,
         draft_tokens: int | None = None,
+        kv_cache_dtype: CacheDtype | None = None,
     ) -> GenerationOptions:
         """The options of a call of `Session.load`, where None stands for a default."""
         max_tokens = cls.max_tokens if max_tokens is None else max_tokens
@@ -78,6 +80,7 @@ class GenerationOptions:
             device=device,
             dtype=dtype,
             kv_tokens=kv_tokens,
+            kv_cache_dtype=kv_cache_dtype,
             max_tokens=max_tokens,
             max_sequences=most if max_sequences is None else max_sequences,
             max_queue=max_queue,
@@ -105,6 +108,15 @@ def _draft_tokens(draft: ModelPath | None, dtype: Dtype | None, tokens: int | No
     if not 1 <= tokens <= _MOST_DRAFT_TOKENS:
         raise ValueError(f"draft_tokens is {tokens}, expected 1 to {_MOST_DRAFT_TOKENS}")
     return tokens
+
+
+def refuse_cache_dtype(dtype: CacheDtype | None) -> None:
+    """Of a session that does not generate."""
+    if dtype is not None:
+        raise ValueError(
+            f"kv_cache_dtype is {dtype!r}, but this session gives hidden states and embeddings: "
+            "only models that generate have a cache"
+        )
 
 
 def refuse_drafts(draft: ModelPath | None) -> None:

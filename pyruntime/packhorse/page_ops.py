@@ -45,9 +45,25 @@ def as_table(table: Any) -> Int32Array:
     return as_int32("table", array.reshape(-1)).reshape(array.shape)
 
 
-def _check_writeable(keys: Any, values: Any) -> None:
-    for name, array in (("keys", keys), ("values", values)):
-        if (
+def _check_scales(shape: tuple[int, ...], key_scales: Any, value_scales: Any) -> None:
+    if (key_scales is None) != (value_scales is None):
+        raise ValueError("key_scales and value_scales: one is given, expected both or none")
+    for name, scales in (("key_scales", key_scales), ("value_scales", value_scales)):
+        if scales is not None and np.shape(scales) != shape[:3]:
+            raise ValueError(
+                f"{name} have shape {np.shape(scales)}, expected one for each row of a page, "
+                f"{shape[:3]}"
+            )
+
+
+def _check_writeable(keys: Any, values: Any, key_scales: Any, value_scales: Any) -> None:
+    for name, array in (
+        ("keys", keys),
+        ("values", values),
+        ("key_scales", key_scales),
+        ("value_scales", value_scales),
+    ):
+        if array is not None and (
             not isinstance(array, np.ndarray)
             or array.dtype != np.float32
             or not array.flags.c_contiguous
@@ -56,9 +72,21 @@ def _check_writeable(keys: Any, values: Any) -> None:
             raise ValueError(f"{name}: expected a writeable C-contiguous float32 array")
 
 
-def _write(keys: Any, values: Any, written: Iterable[FloatArray]) -> None:
-    for array, rows in zip((keys, values), written, strict=True):
+def _write(arrays: Iterable[Any], written: Iterable[FloatArray]) -> None:
+    given = [array for array in arrays if array is not None]
+    for array, rows in zip(given, written, strict=True):
         array[...] = rows.reshape(array.shape)
+
+
+def _put_pages(
+    call: OperatorCall, keys: Any, values: Any, key_scales: Any, value_scales: Any
+) -> tuple[Any, ...]:
+    """What the native operators take."""
+    names = ("keys", "values", "key_scales", "value_scales")
+    return tuple(
+        None if array is None else call.put_rows(name, array)
+        for name, array in zip(names, (keys, values, key_scales, value_scales), strict=True)
+    )
 
 
 def append_kv(
@@ -70,6 +98,8 @@ def append_kv(
     table: Any,
     kv_lens: Any,
     *,
+    key_scales: Any = None,
+    value_scales: Any = None,
     device: str = "cpu",
     dtype: Dtype = "float32",
     threads: int | None = None,
@@ -84,17 +114,23 @@ def append_kv(
     table         [B, n] pages of each sequence: its token j lies in row j % PAGE_TOKENS of page
                   table[b][j // PAGE_TOKENS]
     kv_lens       [B] tokens of each sequence, the new ones, which are its last, included
+    key_scales, value_scales
+                  [num_pages, num_kv_heads, PAGE_TOKENS] of pages in float8; writeable C-contiguous
+                  float32 arrays on the host, where keys and values lie, too. keys and values then
+                  hold numbers of e4m3, and what a row stands for is its numbers times its scale.
+                  A token's scales are made here: its largest magnitude in a head / 448
 
     cu_seqlens, table and kv_lens lie on the host. Raises ValueError naming the argument.
     """
     call = OperatorCall(k, k, device, dtype, threads, stream)
     shape = _page_shape(keys, values)
+    _check_scales(shape, key_scales, value_scales)
+    pages = keys, values, key_scales, value_scales
     if call.stream is None:
-        _check_writeable(keys, values)
+        _check_writeable(*pages)
     written = call.operators.append_kv(
         call.stream,
-        call.put_rows("keys", keys),
-        call.put_rows("values", values),
+        _put_pages(call, *pages),
         call.put("k", k),
         call.put("v", v),
         as_int32("cu_seqlens", cu_seqlens),
@@ -103,7 +139,7 @@ def append_kv(
         shape[1],
     )
     if written is not None:
-        _write(keys, values, written)
+        _write(pages, written)
 
 
 def attention_over_pages(
@@ -121,6 +157,8 @@ def attention_over_pages(
     alibi_slopes: Any = None,
     k: Any = None,
     v: Any = None,
+    key_scales: Any = None,
+    value_scales: Any = None,
     device: str = "cpu",
     dtype: Dtype = "float32",
     threads: int | None = None,
@@ -130,7 +168,7 @@ def attention_over_pages(
     The pages hold the tokens' own keys and values already, or these are given and appended first.
 
     q             [T, num_heads * head_dim] of the new tokens
-    keys, values, cu_seqlens, table, kv_lens
+    keys, values, cu_seqlens, table, kv_lens, key_scales, value_scales
                   as in `append_kv`; num_heads is a multiple of the heads of keys. New token i of
                   sequence b stands at position kv_lens[b] - (its new tokens) + i
     scale         of q.k; None: 1 / sqrt(head_dim)
@@ -149,13 +187,14 @@ def attention_over_pages(
     shape = _page_shape(keys, values)
     if (k is None) != (v is None):
         raise ValueError("k and v: one is given, expected both or none")
+    _check_scales(shape, key_scales, value_scales)
+    pages = keys, values, key_scales, value_scales
     if k is not None and call.stream is None:
-        _check_writeable(keys, values)
+        _check_writeable(*pages)
     found = call.operators.attention_over_pages(
         call.stream,
         call.put("q", q),
-        call.put_rows("keys", keys),
-        call.put_rows("values", values),
+        _put_pages(call, *pages),
         as_int32("cu_seqlens", cu_seqlens),
         as_table(table),
         as_int32("kv_lens", kv_lens),
@@ -170,7 +209,7 @@ def attention_over_pages(
     )
     if isinstance(found, tuple):
         found, *written = found
-        _write(keys, values, written)
+        _write(pages, written)
     return call.result(found)
 
 

@@ -10,12 +10,13 @@ from packhorse import _session
 from packhorse.dtypes import choose_dtype
 from packhorse.generation.plan import GenerationMemoryPlan
 from packhorse.memory import MemoryPlan
-from packhorse.names import AttentionAlgorithm, Dtype, Pooling
+from packhorse.names import AttentionAlgorithm, CacheDtype, Dtype, Pooling
 from packhorse.options import (
     GenerationOptions,
     ModelPath,
     SessionOptions,
     refuse_adapters,
+    refuse_cache_dtype,
     refuse_drafts,
 )
 
@@ -43,6 +44,7 @@ def plan_memory(
     draft: ModelPath | None = None,
     draft_dtype: Dtype | None = None,
     draft_tokens: int | None = None,
+    kv_cache_dtype: CacheDtype | None = None,
 ) -> MemoryPlan:
     """The plan that `Session.load` would have, without reading any weights.
 
@@ -88,10 +90,12 @@ def plan_memory(
                 draft=draft,
                 draft_dtype=draft_dtype,
                 draft_tokens=draft_tokens,
+                kv_cache_dtype=kv_cache_dtype,
             ),
         )
     refuse_adapters(max_adapters)
     refuse_drafts(draft)
+    refuse_cache_dtype(kv_cache_dtype)
     options = SessionOptions(
         device=device,
         dtype=dtype,

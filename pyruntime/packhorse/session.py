@@ -24,12 +24,20 @@ from packhorse.arguments import (
 from packhorse.device import stream_handle
 from packhorse.dtypes import choose_dtype
 from packhorse.memory import MemoryPlan
-from packhorse.names import AttentionAlgorithm, Dtype, OutputName, PairTruncation, Pooling
+from packhorse.names import (
+    AttentionAlgorithm,
+    CacheDtype,
+    Dtype,
+    OutputName,
+    PairTruncation,
+    Pooling,
+)
 from packhorse.options import (
     GenerationOptions,
     ModelPath,
     SessionOptions,
     refuse_adapters,
+    refuse_cache_dtype,
     refuse_drafts,
 )
 from packhorse.packing import Int32Array, PackedTokens, TokenSequence, as_int32, pack
@@ -97,6 +105,7 @@ class Session(SessionProperties):
         draft: ModelPath | None = None,
         draft_dtype: Dtype | None = None,
         draft_tokens: int | None = None,
+        kv_cache_dtype: CacheDtype | None = None,
     ) -> Session:
         """Loads a converted folder or a Hugging Face model.
 
@@ -158,6 +167,9 @@ class Session(SessionProperties):
                        (docs/generation.md)
         draft_dtype    of the draft model, as `dtype`
         draft_tokens   most tokens that are drafted for a sequence in a step; None: 8
+        kv_cache_dtype of keys and values in the cache of a session that generates: "float8" (e4m3
+                       with a scale for each token and head of keys; on the CPU), or None for the
+                       dtype of the activations (docs/generation.md)
 
         Raises FileNotFoundError if there is no such model, saying what to run; ValueError if the
         model cannot be read, is not supported, or cannot generate though `kv_tokens` asks for it;
@@ -199,10 +211,12 @@ class Session(SessionProperties):
                 draft,
                 draft_dtype,
                 draft_tokens,
+                kv_cache_dtype,
             )
             return load_generation(cls, place, revision, model.spec, weights, generation)
         refuse_adapters(max_adapters)
         refuse_drafts(draft)
+        refuse_cache_dtype(kv_cache_dtype)
         options = SessionOptions(
             device=device,
             dtype=dtype,

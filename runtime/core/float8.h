@@ -1,16 +1,12 @@
-// e4m3 (DType::kFloat8): its limits, its conversions, and how the rows of a weight are quantised.
+// e4m3 (DType::kFloat8): its conversions, and how the rows of a weight are quantised.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 
-namespace packhorse {
+#include "core/float8_limits.h"
 
-/// The largest number.
-inline constexpr float kFloat8Most = 448.0f;
-/// The least magnitude that a scale is made for, so that factors stay finite: where all numbers are
-/// smaller, they become zeros.
-inline constexpr float kFloat8Least = 0x1p-64f;
+namespace packhorse {
 
 /// Converts e4m3 (DType::kFloat8). It has no infinities, and one NaN of each sign.
 inline float float8_to_float32(uint8_t bits) {

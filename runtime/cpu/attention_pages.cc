@@ -205,6 +205,10 @@ class PagedAttention {
     tile.keys = row_at(args_.pages.keys, head * kPageTokens);
     tile.values = row_at(args_.pages.values, head * kPageTokens);
     tile.page_stride = args_.num_kv_heads * kPageTokens * args_.head_dim;
+    if (args_.pages.key_scales) {
+      tile.key_scales = args_.pages.key_scales.as<const float>() + head * kPageTokens;
+      tile.value_scales = args_.pages.value_scales.as<const float>() + head * kPageTokens;
+    }
     tile.table = args_.pages.table + sequence * args_.pages.table_stride;
     tile.left = args_.mask.window_left < 0 ? kUnlimited : args_.mask.window_left;
     tile.scale = args_.scale;
@@ -267,7 +271,8 @@ class PagedAttention {
     kernels_.pack_paged_queries[index_of(args_.q.dtype)](tile);
   }
   void attend_chunk(const PagedTile& tile, int64_t chunk, const SoftmaxState& state) const {
-    kernels_.attend_chunk[index_of(args_.pages.keys.dtype)](tile, chunk, state);
+    const DType dtype = args_.pages.keys.dtype;
+    kernels_.attend_chunk[dtype == DType::kFloat8 ? 2 : index_of(dtype)](tile, chunk, state);
   }
   void clear(const SoftmaxState& state, int rows) const {
     kernels_.clear_state(state, rows, args_.head_dim);

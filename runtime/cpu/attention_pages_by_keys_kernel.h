@@ -119,6 +119,13 @@ static inline void multiply_value_columns(const float* weights, const T* values,
   }
 }
 
+// As scale_keys, of one row.
+static inline void scale_row(float* scores, const float* scales, int count) {
+  for (int key = 0; key < count; key += kWidth) {
+    store(scores + key, load(scores + key) * (load(scales + key) * splat(kFloat8Unit)));
+  }
+}
+
 // As adjust_paged_scores, of one row over the first `count` keys of a page, which is at `first`.
 static inline void adjust_scores_of_row(const PagedTile& tile, int32_t position, float slope,
                                         int64_t first, int count, float* scores) {
@@ -171,16 +178,15 @@ static void attend_pages_by_keys(const PagedTile& tile, int64_t begin, int64_t e
     const int from = clamp(lowest - tile.left - first, kPageKeys);
     const int to = clamp(end - first, kPageKeys);
     if (from >= to) continue;
-    const int64_t page = tile.table[first / kPageKeys] * tile.page_stride;
-    const T* keys = static_cast<const T*>(tile.keys) + page;
-    const T* values = static_cast<const T*>(tile.values) + page;
+    const PageOf<T> page(tile, tile.table[first / kPageKeys]);
     for (int key = 0; key < to; key += kWidth) {
       for (int c = 0; c < d; c += kWidth) {
         Vec lanes[kWidth];
         for (int i = 0; i < kWidth; ++i) {
           // Values come from memory meanwhile.
-          __builtin_prefetch(values + static_cast<int64_t>(key + i) * d + c);
-          lanes[i] = load(keys + static_cast<int64_t>(key + i) * d + c);
+          const int64_t at = static_cast<int64_t>(key + i) * d + c;
+          __builtin_prefetch(page.values + at);
+          lanes[i] = load(page.keys + at);
         }
         transpose(lanes);
         for (int i = 0; i < kWidth; ++i) {
@@ -195,20 +201,23 @@ static void attend_pages_by_keys(const PagedTile& tile, int64_t begin, int64_t e
     float factor[rows];
     for (int i = 0; i < rows; ++i) {
       float* scores = scratch.scores + i * kPageKeys;
+      if (page.scales.keys != nullptr) scale_row(scores, page.scales.keys, count);
       if (!all_visible || tile.soft_cap > 0 || tile.slopes != nullptr) {
         adjust_scores_of_row(tile, scratch.positions[i], scratch.slopes[i], first, count, scores);
       }
       factor[i] = soften_row(scores, count, state.maximum + i, state.denominator + i);
+      if (page.scales.values != nullptr) scale_row(scores, page.scales.values, count);
     }
     // Values of keys that no row sees may be any bytes.
     constexpr int kVectors = rows * 4 <= (kRegisters == 32 ? 24 : 12) ? 4 : 2;
     int c = 0;
     for (; c + kVectors * kWidth <= d; c += kVectors * kWidth) {
-      multiply_value_columns<rows, kVectors>(scratch.scores, values, from, to, d, c, factor,
+      multiply_value_columns<rows, kVectors>(scratch.scores, page.values, from, to, d, c, factor,
                                              state.sums);
     }
     for (; c < d; c += kWidth) {
-      multiply_value_columns<rows, 1>(scratch.scores, values, from, to, d, c, factor, state.sums);
+      multiply_value_columns<rows, 1>(scratch.scores, page.values, from, to, d, c, factor,
+                                      state.sums);
     }
   }
 }

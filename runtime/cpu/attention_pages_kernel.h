@@ -9,6 +9,8 @@
 //   or sum; merge_chunks puts the results of chunks together, in their order.
 // - In a chunk, keys are taken in tiles of kPageTokens. A tile renews the maximum, and its weights
 //   are summed in four chains, which are dealt by the key's place in its page.
+// - Keys and values in e4m3 are multiplied as the numbers that they are: the key's scale is applied
+//   to its scores, and the value's to the weights, behind the sum of weights.
 // - Keys that a row does not see have the score -infinity and so the weight 0, which changes no sum
 //   and no maximum. They may therefore be computed, where another row of the tile sees them, or be
 //   left out. Only the sign of a zero may differ: the result is added to +0 at the end.
@@ -28,6 +30,28 @@ struct PagedScratch {
   float* scores;       // [kPageKeys, kGroup]
   float* slopes;       // [kQueryTile] of each row's head, times log2(e)
   int32_t* positions;  // [kQueryTile] of each row's query
+};
+
+// Of one page and head in e4m3, by what each token's key and value are to be multiplied; else null.
+struct PageScales {
+  const float* keys = nullptr;  // [kPageKeys]
+  const float* values = nullptr;
+};
+
+// One page, of the tile's head.
+template <class T>
+struct PageOf {
+  PageOf(const PagedTile& tile, int64_t page)
+      : keys(static_cast<const T*>(tile.keys) + page * tile.page_stride),
+        values(static_cast<const T*>(tile.values) + page * tile.page_stride) {
+    if (tile.key_scales == nullptr) return;
+    const int64_t first = page * (tile.page_stride / tile.head_dim);
+    scales = {tile.key_scales + first, tile.value_scales + first};
+  }
+
+  const T* keys;    // [kPageKeys, head_dim]
+  const T* values;  // likewise
+  PageScales scales;
 };
 
 // Chains of the sum over a page's weights.
@@ -106,10 +130,23 @@ static inline Vec soften_page(float* scores, int count, float* maximum, float* d
   return factor;
 }
 
+// Multiplies the scores or weights [count, kGroup] of each key by the key's scale, where keys or
+// values are numbers of e4m3.
+template <int vectors>
+static inline void scale_keys(float* scores, const float* scales, int count) {
+  for (int i = 0; i < count; ++i, scores += kGroup) {
+    const Vec scale = splat(scales[i] * kFloat8Unit);
+    for (int v = 0; v < vectors; ++v) {
+      store(scores + v * kWidth, load(scores + v * kWidth) * scale);
+    }
+  }
+}
+
 // Rows from `row` on over one page of keys, from position `first_key` on.
 template <int vectors>
 static void attend_page(const PagedTile& tile, const PagedScratch& scratch, int row,
-                        int64_t first_key, Rows keys, Rows values, const SoftmaxState& state) {
+                        int64_t first_key, Rows keys, Rows values, const PageScales& scales,
+                        const SoftmaxState& state) {
   // Positions rise with rows. Keys [begin, end) of the page are those that any of the rows sees.
   const int64_t lowest = scratch.positions[row];
   const int64_t highest = scratch.positions[row + vectors * kWidth - 1];
@@ -120,6 +157,7 @@ static void attend_page(const PagedTile& tile, const PagedScratch& scratch, int 
   values.first += begin * values.stride;
   const int count = end - begin;
   multiply_keys<vectors>(scratch.queries + row, keys, count, tile.head_dim, scratch.scores);
+  if (scales.keys != nullptr) scale_keys<vectors>(scratch.scores, scales.keys + begin, count);
   int padded = count;
   for (; padded % kChains != 0; ++padded) {
     for (int v = 0; v < vectors; ++v) {
@@ -137,6 +175,7 @@ static void attend_page(const PagedTile& tile, const PagedScratch& scratch, int 
     }
     factor[v] = soften_page(scores, padded, state.maximum + at, state.denominator + at);
   }
+  if (scales.values != nullptr) scale_keys<vectors>(scratch.scores, scales.values + begin, count);
   multiply_values<vectors>(scratch.scores, values, count, tile.head_dim, factor, state.sums + row);
 }
 
@@ -213,15 +252,14 @@ static void attend_chunk(const PagedTile& tile, int64_t chunk, const SoftmaxStat
   for (int64_t key = begin; key < end; key += kPageKeys) {
     const int64_t page = tile.table[key / kPageKeys];
     const int count = clamp(end - key, kPageKeys);
-    const T* k = static_cast<const T*>(tile.keys) + page * tile.page_stride;
-    const T* v = static_cast<const T*>(tile.values) + page * tile.page_stride;
-    const Rows keys = as_floats(k, tile.head_dim, count, tile.head_dim, scratch.keys);
-    const Rows values = as_floats(v, tile.head_dim, count, tile.head_dim, scratch.values);
+    const PageOf<T> of(tile, page);
+    const Rows keys = as_floats(of.keys, tile.head_dim, count, tile.head_dim, scratch.keys);
+    const Rows values = as_floats(of.values, tile.head_dim, count, tile.head_dim, scratch.values);
     for (int row = 0; row < lanes; row += kGroup) {
       if (row + kWidth < lanes) {
-        attend_page<2>(tile, scratch, row, key, keys, values, state);
+        attend_page<2>(tile, scratch, row, key, keys, values, of.scales, state);
       } else {
-        attend_page<1>(tile, scratch, row, key, keys, values, state);
+        attend_page<1>(tile, scratch, row, key, keys, values, of.scales, state);
       }
     }
   }

@@ -30,6 +30,7 @@ class CpuOps final : public Ops {
         gemms_(pool_.threads()) {}
 
   int64_t head_dim_multiple() const override { return 16; }
+  bool has_float8_pages() const override { return true; }
 
   size_t linear_workspace(const LinearArgs& args) const override {
     return cpu::linear_workspace(args, pool_.threads());
@@ -58,6 +59,10 @@ class CpuOps final : public Ops {
 
  private:
   using Use = CpuContext::Use;
+
+  void check_pages(const KvPages& pages) const {
+    if (pages.keys.dtype != DType::kFloat8) context_.check_dtype(pages.keys.dtype);
+  }
 
   void do_embed(const EmbedArgs& args) override {
     context_.check_dtype(args.out.dtype);
@@ -100,13 +105,13 @@ class CpuOps final : public Ops {
   }
   void do_append_kv(const AppendKvArgs& args) override {
     context_.check_dtype(args.k.dtype);
-    context_.check_dtype(args.pages.keys.dtype);
+    check_pages(args.pages);
     const Use use(context_);
     cpu::append_kv(args, kernels_, pool_);
   }
   void do_paged_attention(const AttentionArgs& args) override {
     context_.check_dtype(args.q.dtype);
-    context_.check_dtype(args.pages.keys.dtype);
+    check_pages(args.pages);
     const Use use(context_);
     if (args.k) cpu::append_kv(appended(args), kernels_, pool_);
     cpu::paged_attention(args, kernels_, pool_);

@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "core/float8_limits.h"
 #include "ops/activation.h"
 
 namespace packhorse::cpu {
@@ -300,7 +301,11 @@ struct PagedTile {
   int64_t first_position = 0;
   const void* keys = nullptr;  // of page 0, this head's first row
   const void* values = nullptr;
-  int64_t page_stride = 0;         // elements from page to page
+  int64_t page_stride = 0;  // elements from page to page
+  /// Of pages in e4m3, the scales of page 0 and this head; those of a page are page_stride /
+  /// head_dim floats behind those of the page before. Else null.
+  const float* key_scales = nullptr;
+  const float* value_scales = nullptr;
   const int32_t* table = nullptr;  // pages of the sequence
   int64_t left = 0;
   float scale = 0;
@@ -384,6 +389,14 @@ inline constexpr int64_t convolve_scratch_floats(int64_t head_dim, int64_t group
   return kConvolvedRows * (grouped_width + 1) * head_dim;
 }
 
+/// The elements of one head in e4m3, and the scale by which they are to be multiplied.
+struct QuantizeHead {
+  const void* x = nullptr;  // [head_dim], a multiple of 16
+  uint8_t* out = nullptr;
+  float* scale = nullptr;
+  int head_dim = 0;
+};
+
 struct Kernels {
   void (*norm_rows[2][2])(const NormRows&);  // [dtype of x][dtype of residual and out]
   void (*embed_row[2])(const EmbedRow&);
@@ -395,7 +408,9 @@ struct Kernels {
   void (*rotate_row[2])(const RotateRow&);
   void (*attention[2])(const AttentionTile&);
   void (*pack_paged_queries[2])(const PagedTile&);  // [dtype of q], before attend_chunk
-  void (*attend_chunk[2])(const PagedTile&, int64_t chunk, const SoftmaxState&);  // [of pages]
+  void (*quantize_head[2])(const QuantizeHead&);    // [dtype of x]
+  /// [of pages: float32, bfloat16, e4m3]
+  void (*attend_chunk[3])(const PagedTile&, int64_t chunk, const SoftmaxState&);
   void (*clear_state)(const SoftmaxState&, int rows, int head_dim);
   void (*merge_chunks)(const SoftmaxState& into, const SoftmaxState& next, int rows, int head_dim);
   void (*write_paged_rows[2])(const PagedTile&, const SoftmaxState&);  // [dtype of out]

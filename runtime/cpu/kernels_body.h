@@ -25,6 +25,8 @@ namespace packhorse::cpu::PACKHORSE_ISA {
 //
 #include "cpu/attention_amx_kernel.h"
 //
+#include "cpu/float8_kernels.h"
+//
 #include "cpu/attention_pages_kernel.h"
 //
 #include "cpu/gemm_kernel_float.h"
@@ -58,7 +60,9 @@ const Kernels PACKHORSE_KERNELS = {
     .rotate_row = {isa::rotate_row<float>, isa::rotate_row<bfloat16>},
     .attention = {isa::attention_in_float32, isa::attention_in_bfloat16},
     .pack_paged_queries = {isa::pack_paged_queries<float>, isa::pack_paged_queries<bfloat16>},
-    .attend_chunk = {isa::attend_chunk<float>, isa::attend_chunk<bfloat16>},
+    .quantize_head = {isa::quantize_head<float>, isa::quantize_head<bfloat16>},
+    .attend_chunk = {isa::attend_chunk<float>, isa::attend_chunk<bfloat16>,
+                     isa::attend_chunk<isa::Float8>},
     .clear_state = isa::clear_state,
     .merge_chunks = isa::merge_chunks,
     .write_paged_rows = {isa::write_paged_rows<float>, isa::write_paged_rows<bfloat16>},

@@ -156,7 +156,16 @@ void rotate_heads(const RotateHeadsArgs& args, const Kernels& kernels, ThreadPoo
 }
 
 void append_kv(const AppendKvArgs& args, const Kernels& kernels, ThreadPool& pool) {
-  const auto kernel = kernels.cast[index_of(args.k.dtype)][index_of(args.pages.keys.dtype)];
+  const int dtype = index_of(args.k.dtype);
+  const bool float8 = args.pages.keys.dtype == DType::kFloat8;
+  const auto cast = kernels.cast[dtype][index_of(args.pages.keys.dtype)];
+  const auto append = [&](void* from, const TensorView& to, const TensorView& scales, int64_t row) {
+    if (!float8) return cast({from, row_at(to, row), args.head_dim});
+    kernels.quantize_head[dtype]({.x = from,
+                                  .out = reinterpret_cast<uint8_t*>(row_at(to, row)),
+                                  .scale = scales.as<float>() + row,
+                                  .head_dim = args.head_dim});
+  };
   const int32_t* cu_seqlens = args.batch.cu_seqlens;
   const size_t element = size_of(args.k.dtype);
   for_rows(args.batch.num_tokens, pool, [&](int64_t first, int64_t end) {
@@ -173,8 +182,8 @@ void append_kv(const AppendKvArgs& args, const Kernels& kernels, ThreadPool& poo
         const int64_t row =
             (page * args.num_kv_heads + head) * kPageTokens + position % kPageTokens;
         const size_t column = static_cast<size_t>(head * args.head_dim) * element;
-        kernel({row_at(args.k, token) + column, row_at(args.pages.keys, row), args.head_dim});
-        kernel({row_at(args.v, token) + column, row_at(args.pages.values, row), args.head_dim});
+        append(row_at(args.k, token) + column, args.pages.keys, args.pages.key_scales, row);
+        append(row_at(args.v, token) + column, args.pages.values, args.pages.value_scales, row);
       }
     }
   });

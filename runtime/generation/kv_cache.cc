@@ -8,11 +8,12 @@
 namespace packhorse {
 
 KvCacheShape kv_cache_shape(const StackSpec& spec, const StackWeights& weights, DType dtype,
-                            int64_t taken_back) {
+                            DType cache, int64_t taken_back) {
   KvCacheShape shape = {.num_layers = spec.num_layers,
                         .num_kv_heads = spec.attention.num_kv_heads,
                         .head_dim = weights.head_dim,
-                        .dtype = dtype};
+                        .dtype = cache,
+                        .latent_dtype = dtype};
   if (spec.attention.compression && !weights.layers.empty()) {
     const AttentionWeights& attention = weights.layers.front().attention;
     const ConvolveHeadsArgs args =
@@ -26,21 +27,24 @@ KvCacheShape kv_cache_shape(const StackSpec& spec, const StackWeights& weights, 
 }
 
 KvCache::KvCache(const KvCacheShape& shape, int64_t num_pages, Arena& arena) : shape_(shape) {
-  const int64_t rows = num_pages * shape.num_kv_heads * kPageTokens;
+  const int64_t heads = num_pages * shape.num_kv_heads;
   for (int64_t layer = 0; layer < shape.num_layers; ++layer) {
+    const auto take = [&](const char* name, int64_t rows, int64_t columns, DType dtype) {
+      return arena.take_matrix(concat("layers.", layer, ".", name), rows, columns, dtype);
+    };
     KvPages pages;
-    pages.keys =
-        arena.take_matrix(concat("layers.", layer, ".keys"), rows, shape.head_dim, shape.dtype);
-    pages.values =
-        arena.take_matrix(concat("layers.", layer, ".values"), rows, shape.head_dim, shape.dtype);
+    pages.keys = take("keys", heads * kPageTokens, shape.head_dim, shape.dtype);
+    pages.values = take("values", heads * kPageTokens, shape.head_dim, shape.dtype);
+    if (shape.scales_bytes() > 0) {
+      pages.key_scales = take("key_scales", heads, kPageTokens, DType::kFloat32);
+      pages.value_scales = take("value_scales", heads, kPageTokens, DType::kFloat32);
+    }
     layers_.push_back(pages);
     if (shape.latent_slots == 0) continue;
     LatentPages latents;
     latents.slots = shape.latent_slots;
     latents.rows =
-        arena
-            .take_matrix(concat("layers.", layer, ".latents"), num_pages * shape.latent_slots,
-                         shape.latent_stride, shape.dtype)
+        take("latents", num_pages * shape.latent_slots, shape.latent_stride, shape.latent_dtype)
             .column_slice(0, shape.latent_columns);
     latents_.push_back(latents);
   }
@@ -49,14 +53,16 @@ KvCache::KvCache(const KvCacheShape& shape, int64_t num_pages, Arena& arena) : s
 void KvCache::copy(std::span<const PageCopy> copies, DeviceContext& device) const {
   for (const PageCopy& page : copies) {
     const auto copy_part = [&](const TensorView& part, size_t bytes) {
+      if (bytes == 0) return;
       char* first = part.as<char>();
       device.copy(first + static_cast<size_t>(page.to) * bytes,
                   first + static_cast<size_t>(page.from) * bytes, bytes);
     };
     for (const KvPages& layer : layers_) {
-      for (const TensorView& part : {layer.keys, layer.values}) {
-        copy_part(part, shape_.layer_page_bytes() / 2);
-      }
+      copy_part(layer.keys, shape_.keys_bytes());
+      copy_part(layer.values, shape_.keys_bytes());
+      copy_part(layer.key_scales, shape_.scales_bytes());
+      copy_part(layer.value_scales, shape_.scales_bytes());
     }
     for (const LatentPages& layer : latents_) copy_part(layer.rows, shape_.layer_latent_bytes());
   }

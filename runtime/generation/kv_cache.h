@@ -19,32 +19,38 @@ namespace packhorse {
 struct KvCacheShape {
   int64_t num_layers = 0;
   int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;  // as stored
-  DType dtype = DType::kFloat32;
+  int64_t head_dim = 0;           // as stored
+  DType dtype = DType::kFloat32;  // of keys and values; kFloat8 with scales
   /// Of LatentPages, where attention is compressed.
+  DType latent_dtype = DType::kFloat32;
   int64_t latent_columns = 0;
-  int64_t latent_stride =
-      0;  // columns of a row, such that every page takes whole steps of the arena
+  int64_t latent_stride = 0;  // columns of a row, with which pages take whole steps of the arena
   int64_t latent_slots = 0;
 
-  /// Keys and values of one page in one layer.
-  size_t layer_page_bytes() const {
-    return 2 * static_cast<size_t>(num_kv_heads * kPageTokens * head_dim) * size_of(dtype);
+  /// Keys, or values, of one page in one layer, and their scales.
+  size_t keys_bytes() const {
+    return static_cast<size_t>(num_kv_heads * kPageTokens * head_dim) * size_of(dtype);
+  }
+  size_t scales_bytes() const {
+    if (dtype != DType::kFloat8) return 0;
+    return static_cast<size_t>(num_kv_heads * kPageTokens) * sizeof(float);
   }
   /// The latents that a page keeps in one layer.
   size_t layer_latent_bytes() const {
-    return static_cast<size_t>(latent_stride * latent_slots) * size_of(dtype);
+    return static_cast<size_t>(latent_stride * latent_slots) * size_of(latent_dtype);
   }
   size_t page_bytes() const {
-    return static_cast<size_t>(num_layers) * (layer_page_bytes() + layer_latent_bytes());
+    return static_cast<size_t>(num_layers) *
+           (2 * keys_bytes() + 2 * scales_bytes() + layer_latent_bytes());
   }
   /// Bytes of the cache for each token that it holds.
   size_t bytes_per_token() const { return page_bytes() / kPageTokens; }
 };
 
-/// `taken_back`: so many tokens of a sequence may be computed again.
+/// `dtype`: of activations. `cache`: of keys and values. `taken_back`: so many tokens of a sequence
+/// may be computed again.
 KvCacheShape kv_cache_shape(const StackSpec& spec, const StackWeights& weights, DType dtype,
-                            int64_t taken_back);
+                            DType cache, int64_t taken_back);
 
 /// Pages of every layer, without a table: each step brings its own.
 class KvCache {

@@ -23,6 +23,10 @@ void check_options(const GenerationOptions& options) {
   check("max_adapters", options.max_adapters, 0, 1 << 16);
   check("max_adapter_rank", options.max_adapter_rank, 1, 1 << 12);
   if (options.kv_tokens) check("kv_tokens", *options.kv_tokens, 1, int64_t{1} << 40);
+  if (options.kv_cache_dtype && *options.kv_cache_dtype != DType::kFloat8) {
+    throw InvalidArgument(concat("kv_cache_dtype is ", name_of(*options.kv_cache_dtype),
+                                 ", expected float8, or none for the dtype of the activations"));
+  }
   check("draft_tokens", options.draft_tokens, options.draft_model ? 1 : 0, kMostDraftTokens);
 }
 

@@ -100,10 +100,17 @@ PlannedRunner plan_model(const std::string& spec_json, const GenerationOptions& 
         "dtype float8 is for models that encode; load this model, which generates, as float16 or "
         "bfloat16");
   }
+  if (options.kv_cache_dtype && !model.backend.ops->has_float8_pages()) {
+    throw RuntimeError(
+        "kv_cache_dtype float8 is not supported on this device: leave it out, so that the cache "
+        "has "
+        "the dtype of the activations");
+  }
   model.precision.decoder = model.precision.layers;
   count_memory(model, [&](const ModelWeights& weights, Arena& arena) {
-    planned.shape =
-        kv_cache_shape(model.spec.stack, weights.stack, weights.stem.word_table.dtype, taken_back);
+    const DType dtype = weights.stem.word_table.dtype;
+    planned.shape = kv_cache_shape(model.spec.stack, weights.stack, dtype,
+                                   options.kv_cache_dtype.value_or(dtype), taken_back);
     take_runner_buffers(model.spec, weights, options, model.backend, arena);
   });
   static_cast<MemoryPlan&>(planned.plan) = model.plan;

@@ -210,7 +210,9 @@ struct AttentionArgs {
 };
 
 /// Writes the keys and values of the batch's tokens to their pages: those of token i of sequence b
-/// to position kv_lens[b] - q_len + i. They are rounded to the dtype of the pages. Attention reads
+/// to position kv_lens[b] - q_len + i. They are rounded to the dtype of the pages; in pages of
+/// kFloat8 each head of a token gets its scales (float8.h's quantize_float8; a head with a number
+/// that is not finite has a NaN for its scale). Attention reads
 /// the tokens of this step from the pages, too, so their results do not depend on the step in which
 /// a token came.
 struct AppendKvArgs {

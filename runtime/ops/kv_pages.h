@@ -26,6 +26,11 @@ static_assert(kChunkTokens % kPageTokens == 0);
 struct KvPages {
   TensorView keys;    // [num_pages * num_kv_heads * kPageTokens, head_dim]: page, head, token
   TensorView values;  // the same shape
+  /// Of keys and values that are kFloat8, what each token's head is to be multiplied by, as float32
+  /// [num_pages * num_kv_heads, kPageTokens]; else empty. A scale is made when its token is
+  /// appended, from the largest magnitude among the head's elements, and never changes.
+  TensorView key_scales = {};
+  TensorView value_scales = {};
   const int32_t* table = nullptr;    // [B, table_stride] page numbers, in device memory
   int64_t table_stride = 0;          // most pages that a sequence may have
   const int32_t* kv_lens = nullptr;  // [B] number of keys of each sequence, this step's included

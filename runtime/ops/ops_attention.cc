@@ -10,12 +10,13 @@
 namespace packhorse {
 namespace {
 
+// `float8`: whether the device has pages of that dtype.
 void check_pages(const char* op, const KvPages& pages, const BatchView& batch, int64_t num_kv_heads,
-                 int64_t head_dim) {
+                 int64_t head_dim, bool float8) {
   const int64_t page_rows = num_kv_heads * kPageTokens;
   for (auto [name, view] :
        {std::pair{"pages.keys", &pages.keys}, {"pages.values", &pages.values}}) {
-    check_compute_dtype(op, name, *view);
+    if (view->dtype != DType::kFloat8 || !float8) check_compute_dtype(op, name, *view);
     check_dtype_is(op, name, *view, pages.keys.dtype);
     check_matrix(op, name, *view, pages.keys.rows(), head_dim);
     check_contiguous(op, name, *view);
@@ -23,6 +24,16 @@ void check_pages(const char* op, const KvPages& pages, const BatchView& batch, i
       fail(op, concat(name, " has ", view->rows(), " rows, expected a multiple of ", page_rows,
                       ": ", kPageTokens, " for each of ", num_kv_heads, " heads"));
     }
+  }
+  for (auto [name, view] : {std::pair{"pages.key_scales", &pages.key_scales},
+                            {"pages.value_scales", &pages.value_scales}}) {
+    if (pages.keys.dtype != DType::kFloat8) {
+      if (*view) fail(op, concat(name, " are given, but the pages are not float8"));
+      continue;
+    }
+    check_matrix(op, name, *view, pages.keys.rows() / kPageTokens, kPageTokens);
+    check_dtype_is(op, name, *view, DType::kFloat32);
+    check_contiguous(op, name, *view);
   }
   if (pages.max_kv_len < 0 || pages.max_kv_len > pages.table_stride * kPageTokens) {
     fail(op, concat("pages.max_kv_len is ", pages.max_kv_len, ", expected 0 to ",
@@ -39,26 +50,26 @@ void check_pages(const char* op, const KvPages& pages, const BatchView& batch, i
   }
 }
 
-void check_append_kv(const char* op, const AppendKvArgs& args) {
+void check_append_kv(const char* op, const AppendKvArgs& args, bool float8) {
   const int64_t columns = int64_t{args.num_kv_heads} * args.head_dim;
   check_compute_dtype(op, "k", args.k);
   check_dtype_is(op, "v", args.v, args.k.dtype);
   check_matrix(op, "k", args.k, args.batch.num_tokens, columns);
   check_matrix(op, "v", args.v, args.batch.num_tokens, columns);
   check_batch(op, "batch", args.batch, args.k.rows());
-  check_pages(op, args.pages, args.batch, args.num_kv_heads, args.head_dim);
+  check_pages(op, args.pages, args.batch, args.num_kv_heads, args.head_dim, float8);
 }
 
 // What attention over pages can be asked for.
-void check_paged_attention(const char* op, const AttentionArgs& args) {
+void check_paged_attention(const char* op, const AttentionArgs& args, bool float8) {
   if (args.keys.num_tokens != 0) fail(op, "keys of their own beside pages, expected none");
   if (static_cast<bool>(args.k) != static_cast<bool>(args.v)) {
     fail(op, "one of k and v is given beside pages, expected both or none");
   }
   if (args.k) {
-    check_append_kv(op, appended(args));
+    check_append_kv(op, appended(args), float8);
   } else {
-    check_pages(op, args.pages, args.queries, args.num_kv_heads, args.head_dim);
+    check_pages(op, args.pages, args.queries, args.num_kv_heads, args.head_dim, float8);
   }
   if (!args.mask.causal) fail(op, "the mask over pages is not causal, expected a causal one");
   if (args.term.kind != ScoreTermKind::kNone && args.term.kind != ScoreTermKind::kAlibi) {
@@ -97,7 +108,7 @@ void Ops::append_kv(const AppendKvArgs& args) {
     fail(op, concat("num_kv_heads is ", args.num_kv_heads, ", expected a positive number"));
   }
   check_head_dim(op, args.head_dim, head_dim_multiple());
-  check_append_kv(op, args);
+  check_append_kv(op, args, has_float8_pages());
   if (args.k.rows() > 0) do_append_kv(args);
 }
 
@@ -122,7 +133,7 @@ void Ops::attention(const AttentionArgs& args) {
     fail(op, "ALiBi needs slopes");
   }
   if (args.pages) {
-    check_paged_attention(op, args);
+    check_paged_attention(op, args, has_float8_pages());
     if (args.q.rows() > 0) do_paged_attention(args);
     return;
   }

@@ -155,5 +155,34 @@ TEST(cpu_attention_lets_nan_through_within_a_sequence) {
   for (float value : op.run(qkv, {0, 40}).values()) CHECK(std::isnan(value));
 }
 
+TEST(pages_are_checked) {
+  const auto backend = make(1);
+  Matrix rows = Matrix::random(2, 16, DType::kFloat32, 71);
+  Matrix pages = Matrix::random(kPageTokens, 16, DType::kFloat32, 72);
+  Matrix scales = Matrix::random(1, kPageTokens, DType::kFloat32, 73);
+  const std::vector<int32_t> cu_seqlens = {0, 2};
+  const int32_t page = 0, length = 2;
+  AppendKvArgs args;
+  args.k = args.v = rows.view();
+  args.batch = batch_of(cu_seqlens);
+  args.num_kv_heads = 1;
+  args.head_dim = 16;
+  args.pages.keys = args.pages.values = pages.view();
+  args.pages.table = &page;
+  args.pages.table_stride = 1;
+  args.pages.kv_lens = &length;
+  args.pages.max_kv_len = 2;
+  backend.ops->append_kv(args);
+  args.pages.num_single = 2;
+  CHECK_THROWS_WITH(backend.ops->append_kv(args), "num_single is 2, expected 0 to 1");
+  args.pages.num_single = 0;
+  args.pages.key_scales = scales.view();
+  CHECK_THROWS_WITH(backend.ops->append_kv(args), "key_scales are given, but the pages are not");
+  args.pages.keys.dtype = args.pages.values.dtype = DType::kFloat8;
+  CHECK_THROWS_WITH(backend.ops->append_kv(args), "pages.value_scales is");
+  args.pages.value_scales = scales.view();
+  backend.ops->append_kv(args);
+}
+
 }  // namespace
 }  // namespace packhorse::cpu_test

@@ -9,9 +9,17 @@ import numpy.typing as npt
 from cases import offsets
 from conftest import Precision
 from packhorse import ops
+from reference_low_precision import e4m3
 
 Array = npt.NDArray[Any]
 PAGE = ops.PAGE_TOKENS
+
+
+def quantize_heads(x: Array) -> tuple[Array, Array]:
+    """Numbers of e4m3 and the scale of each row, in float32 as the runtime computes them."""
+    largest = np.maximum(np.abs(x).max(axis=1), np.float32(2**-64))
+    numbers = e4m3(x * (np.float32(448) / largest)[:, None])
+    return numbers, largest * np.float32(1 / 448)
 
 
 class PagedSequences:
@@ -32,8 +40,10 @@ class PagedSequences:
         threads: int | None = None,
         seed: int = 0,
         order: int = 0,
+        float8: bool = False,
     ) -> None:
-        """`seed` makes the numbers, sequence by sequence, `order` the places of pages."""
+        """`seed` makes the numbers, sequence by sequence, `order` the places of pages. `float8`:
+        pages hold numbers of e4m3 with scales."""
         self.num_heads = num_heads
         self.on: dict[str, Any] = {"device": device, "dtype": precision.name, "threads": threads}
         self.lengths = lengths
@@ -56,6 +66,10 @@ class PagedSequences:
             taken += count
         shape = (len(places), num_kv_heads, PAGE, head_dim)
         self.keys, self.values = (np.full(shape, np.nan, np.float32) for _ in range(2))
+        self.scales: dict[str, Array] = {}
+        if float8:
+            for name in ("key_scales", "value_scales"):
+                self.scales[name] = np.full(shape[:3], np.nan, np.float32)
         self.done = [0] * len(lengths)
 
     def _rows(self, of: list[Array], takes: dict[int, int]) -> Array:
@@ -75,20 +89,30 @@ class PagedSequences:
         if at_once:
             options |= {"k": k, "v": v}
         else:
-            ops.append_kv(self.keys, self.values, k, v, cu_seqlens, table, kv_lens, **self.on)
+            ops.append_kv(
+                self.keys, self.values, k, v, cu_seqlens, table, kv_lens, **self.scales, **self.on
+            )
         found = ops.attention_over_pages(
             q, self.keys, self.values, cu_seqlens, table, kv_lens,
-            num_heads=self.num_heads, **options, **self.on,
+            num_heads=self.num_heads, **options, **self.scales, **self.on,
         )  # fmt: skip
         for b, count in takes.items():
             self.done[b] += count
         return dict(zip(takes, np.split(found, cu_seqlens[1:-1]), strict=True))
+
+    def as_cached(self, rows: Array) -> Array:
+        """Keys or values as the pages hold them."""
+        if not self.scales:
+            return rows
+        head_dim = self.keys.shape[-1]
+        numbers, scales = quantize_heads(rows.reshape(-1, head_dim))
+        return (numbers * scales[:, None]).reshape(rows.shape)
 
     def skip(self, b: int, count: int) -> None:
         """Tokens of one sequence that are appended without a query."""
         rows = {b: count}
         ops.append_kv(
             self.keys, self.values, self._rows(self.k, rows), self._rows(self.v, rows), [0, count],
-            self.table[[b]], [self.done[b] + count], **self.on,
+            self.table[[b]], [self.done[b] + count], **self.scales, **self.on,
         )  # fmt: skip
         self.done[b] += count

@@ -394,3 +394,36 @@ class LowPrecision(Exact):
             found = weights @ values / weights.sum(axis=-1, keepdims=True)
             out[rows] = found.swapaxes(0, 1).reshape(end - begin, -1)
         return out
+
+
+Groups = tuple[Array, Array, Array | None]  # values, scales and minima of ops.gemm_groups
+
+
+def random_groups(
+    rng: np.random.Generator, n: int, k: int, bits: int, group: int, minima: bool
+) -> Groups:
+    """A weight [n, k] that is quantised in groups, of magnitude k^-0.5."""
+    half = 2 ** (bits - 1)
+    shape = (n, -(-k // group))
+    scales = (rng.uniform(0.5, 1.5, shape) / half / k**0.5).astype(np.float16)
+    lowest = (-rng.uniform(0.7, 1.3, shape) * scales * half).astype(np.float16)
+    values = rng.integers(0, 2**bits, (n, k)).astype(np.float32)
+    return values, scales.astype(np.float32), lowest.astype(np.float32) if minima else None
+
+
+def groups_weight(
+    weight: Groups, bits: int, group: int, round_to: Callable[[Array], Array] | None = None
+) -> Array:
+    """The weights that these values stand for, in float64; with `round_to`, as CUDA makes them of
+    that dtype: scales, middles of groups and weights are rounded to it."""
+    values, scales, minima = weight
+    half = 2 ** (bits - 1)
+    middles = np.zeros_like(scales) if minima is None else minima + np.float32(half) * scales
+    if round_to is not None:
+        scales, middles = round_to(scales), round_to(middles)
+
+    def spread(of_groups: Array) -> Array:
+        return np.repeat(of_groups.astype(np.float64), group, 1)[:, : values.shape[1]]
+
+    result: Array = (values.astype(np.float64) - half) * spread(scales) + spread(middles)
+    return result if round_to is None else round_to(result)

@@ -208,16 +208,27 @@ def test_rerankers_take_queries_of_their_own(tmp_path: Path) -> None:
     assert numbers["top_1_same"] == np.mean(best)
 
 
-def test_perplexity(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "cache", "name"),
+    [("int8", {}, "int8"), ("float32", {"kv_cache_dtype": "float8"}, "float32, cache in float8")],
+)
+def test_perplexity(tmp_path: Path, dtype: Any, cache: dict[str, Any], name: str) -> None:
     folder = folder_of("generation/llama", tmp_path)
-    numbers = values(evaluate(folder, LETTERS, dtypes=["int8"], threads=1).comparisons[0])
-    with packhorse.TextModel.load(folder, dtype="int8", threads=1, kv_tokens=512) as model:
-        ids = [model.tokenizer.encode([text], None).ids[0] for text in LETTERS]
-        scored = model.session.generate(
-            ids, packhorse.Sampling(max_new_tokens=1, prompt_logprobs=0)
-        )
-    scores = np.concatenate([one.prompt_logprobs.logprobs for one in scored])
-    assert numbers["perplexity"] == pytest.approx(np.exp(-scores.mean()), rel=1e-6)
+    found = evaluate(folder, LETTERS, dtypes=[dtype], threads=1, **cache).comparisons[0]
+    assert found.dtype == name
+    perplexity = []
+    for options in ({"dtype": dtype, **cache}, {"dtype": "float32"}):
+        with packhorse.TextModel.load(folder, threads=1, kv_tokens=512, **options) as model:
+            ids = [model.tokenizer.encode([text], None).ids[0] for text in LETTERS]
+            scored = model.session.generate(
+                ids, packhorse.Sampling(max_new_tokens=1, prompt_logprobs=0)
+            )
+        scores = np.concatenate([one.prompt_logprobs.logprobs for one in scored])
+        perplexity.append(np.exp(-scores.mean()))
+    numbers = values(found)
+    assert perplexity[0] != perplexity[1]
+    assert numbers["perplexity"] == pytest.approx(perplexity[0], rel=1e-6)
+    assert numbers["perplexity_float32"] == pytest.approx(perplexity[1], rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ compare with others."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import packhorse
@@ -13,12 +14,14 @@ import pytest
 from packhorse import GenerationSession, Sampling
 from test_golden import needs_bfloat16
 
+FLOAT8_CACHE = "float8 cache"
 # Mean and largest difference of the log-probabilities of real text to those of float32, and the
 # share of places at which another token is the most probable one. Without VNNI int8 is coarser.
 BOUNDS = {
     "bfloat16": (0.05, 0.3, 0.06),
     "int8": (0.36, 3.0, 0.22),
     "stored": (0.08, 0.4, 0.06),
+    FLOAT8_CACHE: (0.08, 0.6, 0.06),
 }
 TEXT = """The mules carried salt and cloth across the mountains every autumn. In the evening the \
 drivers made a fire, cooked beans and told stories about the villages on the other side. When the \
@@ -27,10 +30,14 @@ mule knew the way by itself, and an old driver knew which mule to trust."""
 
 
 def load(path: Path, dtype: str) -> GenerationSession:
+    """dtype: as of `Session.load`, or "float8 cache" for float32 with one."""
     if dtype == "bfloat16":
         needs_bfloat16()
+    options: dict[str, Any] = {"dtype": dtype}
+    if dtype == FLOAT8_CACHE:
+        options = {"dtype": "float32", "kv_cache_dtype": "float8"}
     session = packhorse.Session.load(
-        path, dtype=dtype, kv_tokens=4096, threads=2, max_sequences=20, prefix_cache=False
+        path, kv_tokens=4096, threads=2, max_sequences=20, prefix_cache=False, **options
     )
     assert isinstance(session, GenerationSession)
     return session

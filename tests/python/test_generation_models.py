@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import packhorse
@@ -19,6 +19,20 @@ FOLDERS = sorted(path.parent for path in GOLDEN.glob("generation/*/golden.npz"))
 MODELS = [path for path in FOLDERS if "continuations" in np.load(path / "golden.npz")]
 # Grouped heads and rotated keys; learned positions; a window and soft caps; compressed attention.
 SOME = [GOLDEN / "generation" / name for name in ("llama", "gpt2", "gemma2", "zaya")]
+
+
+class Cached(NamedTuple):
+    """A model with a cache of another dtype than its activations."""
+
+    folder: Path
+    kv_cache_dtype: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.folder.name} in {self.kv_cache_dtype}"
+
+
+CASES = [*SOME, Cached(GOLDEN / "generation" / "llama", "float8")]
 PAGE = 64  # tokens of a page of the cache
 GREEDY = Sampling(max_new_tokens=200, ignore_eos=True, logprobs=2)
 DRAWN = Sampling(
@@ -37,25 +51,28 @@ DRAWN = Sampling(
 Ids = Sequence[int]
 
 
-def load(folder: Path, **options: Any) -> GenerationSession:
+def load(folder: Path | Cached, **options: Any) -> GenerationSession:
     given: dict[str, Any] = {"kv_tokens": 64 * PAGE, "threads": 1, **options}
+    if isinstance(folder, Cached):
+        folder, given["kv_cache_dtype"] = folder
     session = packhorse.Session.load(folder, **given)
     assert isinstance(session, GenerationSession)
     return session
 
 
-def prompts_of(folder: Path) -> tuple[list[list[int]], list[list[int]]]:
+def prompts_of(folder: Path | Cached) -> tuple[list[list[int]], list[list[int]]]:
     """Prompts of 1 to 300 tokens, and how transformers continues them."""
+    folder = folder.folder if isinstance(folder, Cached) else folder
     with np.load(folder / "golden.npz") as golden:
         ends = np.cumsum(golden["prompt_lengths"])[:-1]
         prompts = [row.tolist() for row in np.split(golden["prompts"], ends)]
         return prompts, golden["continuations"].tolist()
 
 
-@pytest.fixture(params=SOME, ids=lambda one: one.name)
-def folder(request: pytest.FixtureRequest) -> Path:
-    path: Path = request.param
-    return path
+@pytest.fixture(params=CASES, ids=lambda one: one.name)
+def folder(request: pytest.FixtureRequest) -> Path | Cached:
+    case: Path | Cached = request.param
+    return case
 
 
 @pytest.mark.arm
@@ -84,7 +101,7 @@ def outcome(results: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
-def test_the_same_bits_whatever_runs_beside(folder: Path, sampling: Sampling) -> None:
+def test_the_same_bits_whatever_runs_beside(folder: Path | Cached, sampling: Sampling) -> None:
     prompts, _ = prompts_of(folder)
     with load(folder, prefix_cache=False) as session:
         expected = outcome(alone(session, prompts, sampling))
@@ -97,7 +114,7 @@ def test_the_same_bits_whatever_runs_beside(folder: Path, sampling: Sampling) ->
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 @pytest.mark.parametrize(("max_tokens", "max_sequences"), [(7, 3), (33, 4), (65, 64)])
 def test_the_same_bits_however_prompts_are_cut(
-    folder: Path, max_tokens: int, max_sequences: int, sampling: Sampling
+    folder: Path | Cached, max_tokens: int, max_sequences: int, sampling: Sampling
 ) -> None:
     prompts, _ = prompts_of(folder)
     with load(folder) as session:
@@ -106,7 +123,7 @@ def test_the_same_bits_however_prompts_are_cut(
         assert outcome(session.generate(prompts, sampling)) == expected
 
 
-def test_the_same_bits_from_the_prefix_cache(folder: Path) -> None:
+def test_the_same_bits_from_the_prefix_cache(folder: Path | Cached) -> None:
     prompts, _ = prompts_of(folder)
     longest = prompts[-1]
     branches = [longest[:200] + prompts[2], longest[: 2 * PAGE], longest, longest[: 2 * PAGE + 1]]
@@ -130,7 +147,7 @@ def test_the_same_bits_from_the_prefix_cache(folder: Path) -> None:
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 @pytest.mark.parametrize("prefix_cache", [False, True], ids=["no cache", "prefix cache"])
 def test_the_same_bits_after_preemption(
-    folder: Path, sampling: Sampling, prefix_cache: bool
+    folder: Path | Cached, sampling: Sampling, prefix_cache: bool
 ) -> None:
     prompts, _ = prompts_of(folder)
     with load(folder) as session:
@@ -147,7 +164,7 @@ def test_the_same_bits_after_preemption(
         assert stats["pages_free"] + stats["pages_cached"] == stats["pages"]
 
 
-def test_the_same_bits_for_many_callers(folder: Path) -> None:
+def test_the_same_bits_for_many_callers(folder: Path | Cached) -> None:
     """Threads, with neighbours that come and are cancelled meanwhile."""
     prompts, _ = prompts_of(folder)
     with load(folder, max_tokens=48, max_sequences=6) as session:
@@ -167,7 +184,7 @@ def test_the_same_bits_for_many_callers(folder: Path) -> None:
         assert list(found.values()) == [expected] * len(threads)
 
 
-def test_logprobs_are_those_of_the_model(folder: Path) -> None:
+def test_logprobs_are_those_of_the_model(folder: Path | Cached) -> None:
     """Of the prompt and of the tokens that were generated, as `Session.run` has the logits; so
     too for models whose scores are capped, by a second request that prompts with the first."""
     prompt = prompts_of(folder)[0][2]
@@ -179,8 +196,8 @@ def test_logprobs_are_those_of_the_model(folder: Path) -> None:
     assert read.logprobs[len(prompt) - 1 :] == made.logprobs
     assert read.top[len(prompt) - 1 :] == made.top_logprobs
     assert read.logprobs[: len(prompt) - 1] == made.prompt_logprobs.logprobs
-    if folder.name == "gemma2":
-        return  # `Session.run` has no capped scores
+    if isinstance(folder, Cached) or folder.name == "gemma2":
+        return  # `Session.run` has no cache, and no capped scores
     ids = np.array(prompt + made.ids, np.int32)
     with packhorse.Session.load(folder, max_predictions=ids.size) as model:
         rows = np.arange(ids.size - 1, dtype=np.int32)
@@ -189,6 +206,18 @@ def test_logprobs_are_those_of_the_model(folder: Path) -> None:
     np.testing.assert_allclose(read.logprobs, logprobs[rows, ids[1:]], atol=1e-4)
     top = np.argsort(-logprobs, axis=1)[:, :3]
     assert [[token for token, _ in row] for row in read.top] == top.tolist()
+
+
+def test_beams_part_with_all_of_their_pages(folder: Path | Cached) -> None:
+    """What beams copy of each other is what a prompt of the same text computes."""
+    prompt = prompts_of(folder)[0][-1][:100]
+    beams = Sampling(max_new_tokens=70, ignore_eos=True, logprobs=0, num_beams=4, n=4)
+    with load(folder, prefix_cache=False) as session:
+        for made in session.generate([prompt], beams)[0]:
+            scoring = Sampling(max_new_tokens=0, prompt_logprobs=0)
+            scored = session.generate([prompt + made.ids], scoring)[0].prompt_logprobs
+            assert scored is not None
+            assert scored.logprobs[len(prompt) - 1 :] == made.logprobs
 
 
 # --- the real model

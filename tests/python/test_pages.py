@@ -11,7 +11,7 @@ import reference
 from cases import offsets
 from conftest import Precision
 from packhorse import ops
-from pages import PAGE, PagedSequences
+from pages import PAGE, PagedSequences, quantize_heads
 
 pytestmark = pytest.mark.arm
 
@@ -32,6 +32,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def on(device: str) -> dict[str, Any]:
     """The device with a dtype that it computes in."""
     return {"device": device, "dtype": "float32" if device == "cpu" else "float16"}
+
+
+@pytest.fixture(params=[False, True], ids=["pages", "float8 pages"])
+def float8(request: pytest.FixtureRequest, device: str) -> bool:
+    if request.param and device != "cpu":
+        pytest.skip("pages in float8 are the CPU's")
+    return bool(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +66,8 @@ def check(sequences: PagedSequences, takes: dict[int, int], precision: Precision
         queries = slice(before[b], before[b] + count)
         expected = reference.attention(
             sequences.q[b][queries],
-            sequences.k[b][: queries.stop],
-            sequences.v[b][: queries.stop],
+            sequences.as_cached(sequences.k[b][: queries.stop]),
+            sequences.as_cached(sequences.v[b][: queries.stop]),
             [0, count],
             [0, queries.stop],
             sequences.num_heads,
@@ -75,11 +82,11 @@ def check(sequences: PagedSequences, takes: dict[int, int], precision: Precision
 
 @pytest.mark.parametrize("head_dim", [8, 16, 24, 32, 40, 64, 80, 96, 104, 112, 128, 256])
 def test_head_sizes(
-    precision: Precision, device: str, head_dim: int, head_dim_multiple: int
+    precision: Precision, device: str, head_dim: int, head_dim_multiple: int, float8: bool
 ) -> None:
     sequences = PagedSequences(
         [70, 1, 3], num_heads=3, num_kv_heads=1, head_dim=head_dim, precision=precision,
-        device=device,
+        device=device, float8=float8,
     )  # fmt: skip
     if head_dim % head_dim_multiple != 0:
         with pytest.raises(ValueError, match=f"head_dim {head_dim} is not a positive multiple"):
@@ -93,11 +100,11 @@ def test_head_sizes(
     ("num_heads", "num_kv_heads"), [(1, 1), (2, 2), (4, 2), (9, 3), (6, 1), (40, 2)]
 )
 def test_grouped_queries(
-    precision: Precision, device: str, num_heads: int, num_kv_heads: int
+    precision: Precision, device: str, num_heads: int, num_kv_heads: int, float8: bool
 ) -> None:
     sequences = PagedSequences(
         [130, 9, 65], num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=32,
-        precision=precision, device=device,
+        precision=precision, device=device, float8=float8,
     )  # fmt: skip
     check(sequences, {0: 129, 1: 0, 2: 64}, precision)
     check(sequences, {0: 1, 1: 9, 2: 1}, precision)
@@ -105,11 +112,11 @@ def test_grouped_queries(
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_prompts_and_single_tokens(
-    precision: Precision, device: str, options: dict[str, Any]
+    precision: Precision, device: str, options: dict[str, Any], float8: bool
 ) -> None:
     sequences = PagedSequences(
         [1100, 600, 1, 40, 513, 512], num_heads=6, num_kv_heads=2, head_dim=32,
-        precision=precision, device=device,
+        precision=precision, device=device, float8=float8,
     )  # fmt: skip
     for b, count in ((0, 1027), (1, 512), (4, 512), (5, 511)):
         sequences.skip(b, count)
@@ -133,6 +140,63 @@ def test_appended_rows(precision: Precision, device: str, rng: Random) -> None:
     )
     np.testing.assert_array_equal(keys, expected[0])
     np.testing.assert_array_equal(values, expected[1])
+
+
+def test_appended_rows_in_float8(precision: Precision, rng: Random) -> None:
+    """Each head of a token has a scale of its own, by its largest number; float32's whole range."""
+    d = 48
+    k = rng.normal(0, 1, (6, 2, d)).astype(np.float32)
+    k[1] *= np.float32(1e38)
+    k[2] *= np.float32(1e-35)
+    k[3, 0] = 0
+    k[4] *= np.logspace(-8, 3, d, dtype=np.float32)  # down to numbers that become zero
+    k[5, 1, 7] = np.inf
+    k = precision.round(k)
+    v = precision.round(rng.normal(0, 1, (6, 2, d)))
+    v[3, 1, 0] = np.nan
+    shape = (2, 2, PAGE, d)
+    keys, values = (np.full(shape, 5.0, np.float32) for _ in range(2))
+    key_scales, value_scales = (np.full(shape[:3], 0.25, np.float32) for _ in range(2))
+    ops.append_kv(
+        keys, values, k.reshape(6, -1), v.reshape(6, -1), [0, 6], [[1]], [9],
+        key_scales=key_scales, value_scales=value_scales, dtype=precision.name,
+    )  # fmt: skip
+    for pages, scales, rows in ((keys, key_scales, k), (values, value_scales, v)):
+        assert (pages[0] == 5).all()
+        assert (pages[1, :, [0, 1, 2, 9]] == 5).all()
+        assert (scales[0] == 0.25).all()
+        assert (scales[1, :, [0, 1, 2, 9]] == 0.25).all()
+        finite = np.isfinite(rows).all(axis=2)
+        with np.errstate(invalid="ignore"):
+            numbers, expected = quantize_heads(rows.reshape(-1, d))
+        found = pages[1, :, 3:9].swapaxes(0, 1)
+        of = scales[1, :, 3:9].swapaxes(0, 1)
+        np.testing.assert_array_equal(found[finite], numbers.reshape(6, 2, d)[finite])
+        np.testing.assert_array_equal(of[finite], expected.reshape(6, 2)[finite])
+        assert np.isnan(of[~finite]).all()
+        assert (~finite).sum() == 1
+
+
+def test_errors_of_float8_pages(device: str) -> None:
+    d = 16
+    pages, scales = np.zeros((3, 1, PAGE, d), np.float32), np.zeros((3, 1, PAGE), np.float32)
+    rows = np.zeros((4, d))
+
+    def append(**changed: Any) -> None:
+        given = {"key_scales": scales, "value_scales": scales, **changed}
+        ops.append_kv(pages, pages, rows, rows, [0, 4], [[2]], [4], **given, **on(device))
+
+    if device != "cpu":
+        with pytest.raises(ValueError, match="keys is float8"):
+            append()
+        return
+    append()
+    with pytest.raises(ValueError, match="key_scales and value_scales: one is given"):
+        append(key_scales=None)
+    with pytest.raises(ValueError, match=r"value_scales have shape \(3, 1, 8\), expected .*64"):
+        append(value_scales=scales[:, :, :8])
+    with pytest.raises(ValueError, match="key_scales: expected a writeable C-contiguous float32"):
+        append(key_scales=scales.astype(float))
 
 
 def test_empty(precision: Precision, device: str) -> None:
@@ -164,11 +228,11 @@ def test_pages_out_of_sight_are_not_read(precision: Precision, device: str) -> N
     np.testing.assert_array_equal(found, with_all)
 
 
-def test_neighbours_do_not_leak(precision: Precision, device: str) -> None:
+def test_neighbours_do_not_leak(precision: Precision, device: str, float8: bool) -> None:
     """NaN and Inf in one sequence leave the bits of the others alone."""
     for poison in (np.nan, np.inf):
-        clean = PagedSequences([70, 30, 5], precision=precision, device=device)
-        dirty = PagedSequences([70, 30, 5], precision=precision, device=device)
+        clean = PagedSequences([70, 30, 5], precision=precision, device=device, float8=float8)
+        dirty = PagedSequences([70, 30, 5], precision=precision, device=device, float8=float8)
         for rows in (dirty.q, dirty.k, dirty.v):
             rows[1][:] = poison
         takes = {0: 70, 1: 30, 2: 5}

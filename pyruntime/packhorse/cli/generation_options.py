@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from packhorse.cli.options import Running
+from packhorse.cli.options import CacheDtype, Running
 
 ADAPTER = "adapter"  # what the one of --adapter is called
 
@@ -30,6 +30,7 @@ class LoadingGenerator(Running):
             help="Tokens that the cache of keys and values holds; by default what memory takes.",
         ),
     ] = None
+    kv_cache_dtype: CacheDtype = None
     adapter: Annotated[
         Path | None,
         typer.Option(

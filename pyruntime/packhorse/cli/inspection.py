@@ -139,6 +139,7 @@ def _generation(checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str,
         options.get("threads"),
         pin_threads=False,
         memory_limit=None,
+        kv_cache_dtype=options.get("kv_cache_dtype"),
     )
     shown = {
         "device": asked.device,
@@ -154,6 +155,7 @@ def _generation(checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str,
     context = min(int(spec.get("max_seqlen") or spec["positions"]["count"]), plan.kv_tokens)
     return {
         **shown,
+        "kv_cache_dtype": asked.kv_cache_dtype,
         "kv_tokens": plan.kv_tokens,
         "bytes_per_token": plan.bytes_per_token,
         "longest_context": context,

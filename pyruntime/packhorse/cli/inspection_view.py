@@ -123,8 +123,9 @@ def _session(session: Found) -> Rows:
         return {**rows, "memory": f"cannot be planned here: {session['error']}"}
     size = session["bytes"]
     if "kv_tokens" in session:
+        form = f", in {session['kv_cache_dtype']}" if session["kv_cache_dtype"] else ""
         rows["cache"] = (
-            f"{session['kv_tokens']:,} tokens of {_bytes(session['bytes_per_token'])} each"
+            f"{session['kv_tokens']:,} tokens of {_bytes(session['bytes_per_token'])} each{form}"
         )
         count = session["sequences_of_longest_context"]
         rows["longest context"] = (

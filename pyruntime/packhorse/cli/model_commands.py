@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from packhorse.cli.options import (
+    CacheDtype,
     Errors,
     Loading,
     MaxLength,
@@ -98,6 +99,7 @@ def inspect(
             "what the memory that is free takes. 0: a session that does not generate.",
         ),
     ] = None,
+    kv_cache_dtype: CacheDtype = None,
     reranker: Reranker = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -109,6 +111,7 @@ def inspect(
         "max_tokens": max_tokens,
         "max_sequences": max_sequences,
         "kv_tokens": kv_tokens,
+        "kv_cache_dtype": kv_cache_dtype,
     }
     found = inspection.describe(model, load)
     if as_json:
@@ -167,6 +170,7 @@ def evaluate(
             help="Exit status 3 if a measure of JSON is worse, such as cosine_min=0.99; repeated.",
         ),
     ] = None,
+    kv_cache_dtype: CacheDtype = None,
     reranker: Reranker = None,
 ) -> None:
     """Compare a dtype, or several (--dtype bfloat16,int8), with float32, on real text."""
@@ -175,6 +179,8 @@ def evaluate(
     load = loading.arguments() | pooling.arguments()
     if reranker is not None:
         load["reranker"] = read_template(reranker)
+    if kv_cache_dtype is not None:
+        load["kv_cache_dtype"] = kv_cache_dtype
     reached = evaluation.run(
         model,
         texts,

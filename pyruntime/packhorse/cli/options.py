@@ -34,6 +34,14 @@ Errors = Annotated[
         "skip: leave them out; the others keep their numbers.",
     ),
 ]
+CacheDtype = Annotated[
+    str | None,
+    typer.Option(
+        "--kv-cache-dtype",
+        metavar="DTYPE",
+        help="Keys and values of a model that generates: float8; by default as its activations.",
+    ),
+]
 Reranker = Annotated[
     str | None,
     typer.Option(

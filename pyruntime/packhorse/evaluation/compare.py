@@ -114,7 +114,8 @@ def evaluate(
                tokens and of which the first 16 are gone on with by 64 greedy tokens
     source     what the texts are, for people
     progress   called with (texts done, texts in total), of all dtypes together
-    load       other arguments of `TextModel.load`
+    load       other arguments of `TextModel.load`; `kv_cache_dtype` is of the dtypes that are
+               compared, not of the reference
 
     Raises ValueError: a task that the model or `texts` do not fit; fewer texts than the task takes;
     and what `TextModel.load` raises. RuntimeError: a dtype that the device does not have.
@@ -153,7 +154,7 @@ def evaluate(
         with TextModel.load(path, **given) as loaded:
             return loaded.session.device, chosen.run(loaded, items, report)
 
-    exact = dict(load)
+    exact = {name: value for name, value in load.items() if name != "kv_cache_dtype"}
     if reference is not None:
         exact.pop("revision", None)
     if progress is not None:
@@ -162,7 +163,9 @@ def evaluate(
     comparisons = []
     for number, dtype in enumerate(dtypes, 1):
         place, found = results(model, device, dtype, number, load)
-        comparisons.append(Comparison(dtype, place, *chosen.compare(found, expected)))
+        cache = load.get("kv_cache_dtype")
+        name = dtype if cache is None else f"{dtype}, cache in {cache}"
+        comparisons.append(Comparison(name, place, *chosen.compare(found, expected)))
     return Evaluation(
         model=fspath(model),
         reference=fspath(reference or model),

@@ -18,7 +18,14 @@ from packhorse.serve.tokenizing import TokenizerPool
 from packhorse.text import TextModel
 
 # Settings that suit models which generate, and no others.
-_GENERATING = ("kv_tokens", "max_adapters", "max_adapter_rank", "draft", "draft_tokens")
+_GENERATING = (
+    "kv_tokens",
+    "kv_cache_dtype",
+    "max_adapters",
+    "max_adapter_rank",
+    "draft",
+    "draft_tokens",
+)
 _PREDICTIONS = 64  # masks of a batch, where nobody says how many
 
 
@@ -41,6 +48,7 @@ def load_model(
         "max_length": given.max_length,
         "max_tokens": given.max_batch_tokens,
         "kv_tokens": given.kv_tokens,
+        "kv_cache_dtype": given.kv_cache_dtype,
         "max_predictions": _PREDICTIONS if given.max_predictions is None else given.max_predictions,
         "max_adapters": max(given.max_adapters or 0, len(given.adapter)),
         "max_adapter_rank": given.max_adapter_rank or 16,

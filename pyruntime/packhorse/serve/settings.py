@@ -17,6 +17,7 @@ OF_A_MODEL = (
     "max_length",
     "max_batch_tokens",
     "kv_tokens",
+    "kv_cache_dtype",
     "max_predictions",
     "max_adapters",
     "max_adapter_rank",
@@ -49,6 +50,7 @@ class ModelSettings:
     max_length: int | None = None
     max_batch_tokens: int | None = None
     kv_tokens: int | None = None
+    kv_cache_dtype: str | None = None
     max_predictions: int | None = None
     max_adapters: int | None = None
     max_adapter_rank: int | None = None
@@ -131,6 +133,9 @@ class Settings:
         None,
         "Tokens that the cache of a language model holds; 0: it embeds and does not generate.",
         _MACHINE,
+    )
+    kv_cache_dtype: str | None = setting(
+        None, "Dtype of that cache: float8, or by default that of the activations.", _MACHINE
     )
     max_predictions: int | None = setting(
         None,

@@ -7,7 +7,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from packhorse.dtypes import choose_dtype
-from packhorse.names import AttentionAlgorithm, Dtype, Pooling
+from packhorse.names import AttentionAlgorithm, CacheDtype, Dtype, Pooling
 from packhorse.options import ModelPath
 from packhorse.planning import plan_memory
 from packhorse.session import Session
@@ -86,6 +86,7 @@ class LoadedText:
         draft: ModelPath | None = None,
         draft_dtype: Dtype | None = None,
         draft_tokens: int | None = None,
+        kv_cache_dtype: CacheDtype | None = None,
     ) -> Self:
         """Loads a model with its tokenizer. `path`, `device` and `dtype` are as in `Session.load`.
 
@@ -136,6 +137,7 @@ class LoadedText:
             draft=draft,
             draft_dtype=draft_dtype,
             draft_tokens=draft_tokens,
+            kv_cache_dtype=kv_cache_dtype,
         )
         return cls(session, tokenizer, max_length, read_generation(path) if generation else None)
 

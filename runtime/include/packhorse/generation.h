@@ -34,6 +34,9 @@ struct GenerationOptions {
   /// Tokens of all sequences together whose keys and values the cache holds, rounded up to pages.
   /// Without a value: as many as the memory limit leaves, or 90 % of the memory that is free.
   std::optional<int64_t> kv_tokens;
+  /// The dtype of keys and values in the cache. Without a value: that of the activations. kFloat8:
+  /// e4m3 with a scale for each token and head of keys, which halves the cache of 16-bit sessions.
+  std::optional<DType> kv_cache_dtype;
   int64_t max_tokens = 2048;   // tokens of one step: of all prompts' pieces and running sequences
   int64_t max_sequences = 64;  // sequences that run at once; not above max_tokens
   int64_t max_queue = 4096;    // requests that may wait to be started

@@ -216,6 +216,7 @@ SCHEMAS: dict[str, Schema] = {
             "max_length": optional({"type": "integer", "minimum": 1}),
             "max_batch_tokens": optional({"type": "integer", "minimum": 1}),
             "kv_tokens": optional(COUNT),
+            "kv_cache_dtype": optional(TEXT),
             "max_predictions": optional(COUNT),
             "max_adapters": optional(COUNT),
             "max_adapter_rank": optional({"type": "integer", "minimum": 1}),

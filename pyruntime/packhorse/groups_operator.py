@@ -1,0 +1,68 @@
+"""The operator of weights that are quantised in groups, which is also a name of `packhorse.ops`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from packhorse.names import Activation, Dtype
+from packhorse.operator_call import FloatArray, as_float32, shared_operators
+
+
+def gemm_groups(
+    x: Any,
+    values: Any,
+    scales: Any,
+    minima: Any = None,
+    bias: Any = None,
+    *,
+    bits: int,
+    group: int,
+    activation: Activation = "none",
+    gated: bool = False,
+    residual: Any = None,
+    device: str = "cpu",
+    dtype: Dtype = "float32",
+    threads: int | None = None,
+) -> FloatArray:
+    """residual + activation(x @ weight.T + bias), where each `group` neighbouring input features of
+    a row of the weight share a scale and, if there are any, a minimum: scales * values + minima, or
+    without minima scales * (values - 2 ** (bits - 1)). See docs/weights.md for what is rounded.
+
+    x [rows, in_features]. values [out_features, in_features]: integers from 0 to 2 ** bits - 1, of 4
+    or 8 bits. scales, minima [out_features, groups], rounded to float16. group: a power of two
+    from 16 on, with 4 bits from 32 on; a row's last group may have fewer features.
+    gated: blocks of 16 rows of the weight are in turn a gate and what it gates, and the result is
+    activation(gate) * other, half as wide, without a residual.
+
+    Arrays lie on the host. Raises ValueError where arguments do not fit together or are out of
+    range, RuntimeError on CUDA devices, which do not have it.
+    """
+    if bits not in (4, 8):
+        raise ValueError(f"bits is {bits}, expected 4 or 8")
+    least = 32 if bits == 4 else 16
+    if group < least or group & (group - 1):
+        raise ValueError(f"group is {group}, expected a power of two from {least} on")
+    rows = np.shape(values)[0] if np.ndim(values) else 0
+    if gated and (rows % 32 or residual is not None):
+        raise ValueError(
+            f"a gated weight has {rows} rows, and takes no residual: expected a multiple of 32"
+        )
+
+    def put(name: str, array: Any) -> FloatArray | None:
+        return None if array is None else as_float32(name, array)
+
+    found: FloatArray = shared_operators(device, dtype, threads).gemm_groups(
+        as_float32("x", x),
+        as_float32("values", values),
+        as_float32("scales", scales),
+        put("minima", minima),
+        put("bias", bias),
+        bits,
+        group,
+        activation,
+        gated,
+        put("residual", residual),
+    )
+    return found
