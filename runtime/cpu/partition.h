@@ -11,10 +11,9 @@ namespace packhorse::cpu {
 
 inline int64_t block_count(int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
 
-// If parts may have any number of rows, a batch of at most so many rows for each thread, and of at
-// most so many in all, is split by columns: every weight is read by one thread only, and a thread
-// that gets less time than others takes fewer columns. Above, parts are many enough for that.
-inline constexpr int64_t kSplitRowsPerThread = 128;
+// If parts may have any number of rows, all rows of a batch of no more than this are split: every
+// weight is read by one thread only, and a thread that gets less time than others takes fewer
+// columns. Above, there are parts enough for that.
 inline constexpr int64_t kMostSplitRows = 512;
 
 // Divides the rows of a batch into parts of whole rows, then into blocks that all threads split by
@@ -25,7 +24,7 @@ class Partition {
   // of blocks.
   Partition(int64_t rows, int64_t most, bool any_rows, int threads) : rows_(rows) {
     if (any_rows) {
-      if (threads > 1 && rows <= most_split_rows(threads)) {
+      if (threads > 1 && rows <= kMostSplitRows) {
         split_ = block_count(rows);
       } else {
         whole_rows_ = rows;
@@ -56,7 +55,7 @@ class Partition {
   // The most blocks that are split in any batch of up to `rows` rows.
   static int64_t split_capacity(int64_t rows, bool any_rows, int threads) {
     if (threads == 1) return 0;
-    return any_rows ? block_count(std::min(rows, most_split_rows(threads)))
+    return any_rows ? block_count(std::min(rows, kMostSplitRows))
                     : std::min<int64_t>(block_count(rows), threads - 1);
   }
   int64_t first_row_of_split(int64_t block) const {
@@ -65,10 +64,6 @@ class Partition {
   }
 
  private:
-  static int64_t most_split_rows(int threads) {
-    return std::min(kMostSplitRows, threads * kSplitRowsPerThread);
-  }
-
   int64_t rows_;
   int64_t whole_rows_ = 0;
   int64_t parts_ = 0;
