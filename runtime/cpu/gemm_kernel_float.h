@@ -12,50 +12,75 @@ static constexpr int kPanel = kPanelVectors * kWidth;
 static_assert(kPackedColumns % kPanel == 0);
 // With the weights and one element of x, this uses 29 to 31 of 32 registers, or 15 of 16.
 static constexpr int kTileRows = kWidth == 16 ? 14 : 6;
-// How many steps ahead weights are prefetched.
-static constexpr int kAhead = 16;
+// How many steps ahead weights are prefetched, in the panel itself.
+static constexpr int kAhead = 64;
 
-// out[rows, kPanel] = x W^T + bias
+// sums[rows, kPanel] = x W^T + bias. `out` is where a later step writes these rows, which may be
+// `sums` itself.
+struct Tile {
+  const float* x;
+  int64_t x_stride;
+  const float* weight;  // [in_features, kPanel]
+  const float* ahead;   // weights that are prefetched, as many as are read
+  int64_t in_features;
+  float* sums;
+  int64_t sums_stride;
+  const float* out;
+  int64_t out_stride;
+};
+
 template <int rows>
-[[gnu::noinline]] static void multiply_tile(const float* x, int64_t x_stride, const float* weight,
-                                            int64_t in_features, const Vec* bias, float* out,
-                                            int64_t out_stride) {
+[[gnu::noinline]] static void multiply_tile(const Tile& tile, const Vec* bias) {
+  // Weights go into the second-level cache, because the first would lose what it holds of x. Of few
+  // rows it loses nothing, and they are multiplied as fast as weights come.
+  constexpr int kCache = rows <= 4 ? 3 : 2;
   Vec sums[rows][kPanelVectors];
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) {
 #pragma GCC unroll 4
     for (int v = 0; v < kPanelVectors; ++v) sums[i][v] = bias[v];
   }
-  for (int64_t k = 0; k < in_features; ++k, weight += kPanel) {
-    Vec columns[kPanelVectors];
+  const float* x = tile.x;
+  const int64_t x_stride = tile.x_stride;
+  const float* weight = tile.weight;
+  const float* ahead = tile.ahead;
+  const float* const weight_end = weight + tile.in_features * kPanel;
+  // The lines that will be written come into the cache one row after another, evenly over all
+  // steps. If all of them were missing at the end, the loads of the next tile would wait for them.
+  const int64_t part = tile.in_features / rows * kPanel;
+  for (int line = 0; line < rows; ++line) {
+    for (int c = 0; c < kPanel; c += 16) {
+      __builtin_prefetch(tile.out + line * tile.out_stride + c);
+    }
+    const float* const end = line + 1 < rows ? weight + part : weight_end;
+    for (; weight < end; weight += kPanel, ahead += kPanel, ++x) {
+      Vec columns[kPanelVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kPanelVectors; ++v) columns[v] = load(weight + v * kWidth);
-    for (int c = 0; c < kPanel; c += 16) __builtin_prefetch(weight + kAhead * kPanel + c);
+      for (int v = 0; v < kPanelVectors; ++v) columns[v] = load(weight + v * kWidth);
+      for (int c = 0; c < kPanel; c += 16) __builtin_prefetch(ahead + c, 0, kCache);
 #pragma GCC unroll 16
-    for (int i = 0; i < rows; ++i) {
-      const Vec element = splat(x[i * x_stride + k]);
+      for (int i = 0; i < rows; ++i) {
+        const Vec element = splat(x[i * x_stride]);
 #pragma GCC unroll 4
-      for (int v = 0; v < kPanelVectors; ++v) sums[i][v] = fma(element, columns[v], sums[i][v]);
+        for (int v = 0; v < kPanelVectors; ++v) sums[i][v] = fma(element, columns[v], sums[i][v]);
+      }
     }
   }
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kPanelVectors; ++v) store(out + i * out_stride + v * kWidth, sums[i][v]);
+    for (int v = 0; v < kPanelVectors; ++v) {
+      store(tile.sums + i * tile.sums_stride + v * kWidth, sums[i][v]);
+    }
   }
 }
 
 template <int rows = kTileRows>
-static inline void multiply_rows(int count, const float* x, int64_t x_stride, const float* weight,
-                                 int64_t in_features, const Vec* bias, float* out,
-                                 int64_t out_stride) {
+static inline void multiply_rows(int count, const Tile& tile, const Vec* bias) {
   if constexpr (rows > 1) {
-    if (count < rows) {
-      return multiply_rows<rows - 1>(count, x, x_stride, weight, in_features, bias, out,
-                                     out_stride);
-    }
+    if (count < rows) return multiply_rows<rows - 1>(count, tile, bias);
   }
-  multiply_tile<rows>(x, x_stride, weight, in_features, bias, out, out_stride);
+  multiply_tile<rows>(tile, bias);
 }
 
 // out = f(tile) for the first `columns` of the kPanel columns.
@@ -94,8 +119,13 @@ static void multiply(const MultiplyRows& task) {
       const auto rows = static_cast<int>((task.rows - row) / (tiles - i));
       const float* x = task.x + row * task.x_stride;
       float* out = task.out + row * task.out_stride + begin;
-      multiply_rows(rows, x, task.x_stride, weight, task.in_features, bias, direct ? out : tile,
-                    direct ? task.out_stride : int64_t{kPanel});
+      // The last of several tiles finds its weights in the cache, and prefetches the next panel.
+      const bool last = i > 0 && i + 1 == tiles;
+      const float* ahead = weight + (last ? task.in_features : int64_t{kAhead}) * kPanel;
+      multiply_rows(rows,
+                    {x, task.x_stride, weight, ahead, task.in_features, direct ? out : tile,
+                     direct ? task.out_stride : int64_t{kPanel}, out, task.out_stride},
+                    bias);
       if (!direct) {
         with_activation(task.activation,
                         [&](auto f) { finish_tile(tile, rows, columns, out, task.out_stride, f); });

@@ -10,8 +10,11 @@ using MultiplyStripeKernel = void (*)(const MultiplyStripe&);
 #if defined(__AVX512F__)
 
 // Bytes that are prefetched ahead of what is read, across the ends of the hardware prefetcher's
-// pages and of the stripe.
-static constexpr int64_t kStripeAhead = 4096;
+// pages and of the stripe: by a single tile of rows, and by the first of several.
+static constexpr int64_t kStripeAhead = 1024;
+static constexpr int64_t kStripeFarAhead = 32768;
+// The rows of a tile of sums, at most.
+static constexpr int kMostStripeRows = 6;
 // Vectors of sums in a row of a stripe.
 static constexpr int kStripeVectors = static_cast<int>(kStripeColumns) / kWidth;
 
@@ -38,13 +41,15 @@ static inline void for_row_tiles(int64_t rows, const Tile& tile) {
 
 // A second tile of rows finds this stripe in the cache, and prefetches the next one.
 static inline int64_t prefetch_distance(const MultiplyStripe& task, int64_t first_row) {
-  return first_row == 0 ? kStripeAhead : task.stripe_bytes;
+  if (first_row > 0) return task.stripe_bytes;
+  return task.rows > kMostStripeRows ? kStripeFarAhead : kStripeAhead;
 }
 
+// Into the second-level cache: from the first they would drive out x and what is read now.
 static inline void prefetch_stripe(const void* weight, int64_t ahead) {
   const char* at = static_cast<const char*>(weight) + ahead;
 #pragma GCC unroll 4
-  for (int line = 0; line < 4; ++line) __builtin_prefetch(at + line * 64);
+  for (int line = 0; line < 4; ++line) __builtin_prefetch(at + line * 64, 0, 2);
 }
 
 #if defined(__AVX512BF16__)
@@ -105,7 +110,7 @@ struct StripeSums {
 // The sums of VDPBF16PS, pair after pair.
 struct StripeSums {
   static constexpr int kVectors = kStripeVectors;
-  static constexpr int kMostRows = 6;
+  static constexpr int kMostRows = kMostStripeRows;
 
   template <int rows>
   static inline void add(const bfloat16* x, int64_t x_stride, const bfloat16* weight, int64_t first,
@@ -250,7 +255,7 @@ struct StripeOfInt8 {
 };
 
 static void multiply_stripe_int8(const MultiplyStripe& task) {
-  for_row_tiles<6>(task.rows, StripeOfInt8{task});
+  for_row_tiles<kMostStripeRows>(task.rows, StripeOfInt8{task});
 }
 
 #pragma GCC pop_options

@@ -19,7 +19,7 @@ inline constexpr int64_t blocks_at_once(DType dtype) { return dtype == DType::kF
 /// The number of columns of a panel; the last panel may have fewer. Narrow panels let a small batch
 /// use all threads. These widths are the narrowest at which kernels still run close to their full
 /// speed.
-constexpr int64_t panel_width(DType dtype) { return dtype == DType::kFloat32 ? 64 : 192; }
+constexpr int64_t panel_width(DType dtype) { return dtype == DType::kFloat32 ? 32 : 192; }
 constexpr int64_t panel_count(int64_t out_features, DType dtype) {
   return (out_features + panel_width(dtype) - 1) / panel_width(dtype);
 }
@@ -44,6 +44,14 @@ struct DenseShape {
 /// Whether the kernels for a dtype accept any number of rows, and rows that lie apart. Neither
 /// changes a bit of a result there.
 constexpr bool takes_any_rows(DType dtype) { return dtype == DType::kFloat32; }
+
+/// The distance in floats at which rows of `columns` floats are best laid, for float32 products,
+/// which read rows side by side: at a multiple of 2 KB the lines of a dozen rows would share one or
+/// two sets of a first-level cache, and drive each other out.
+constexpr bool rows_collide(int64_t stride) { return stride % 512 == 0; }
+constexpr int64_t spread_stride(int64_t columns) {
+  return rows_collide(columns) ? columns + 16 : columns;
+}
 
 /// out = activation(x W^T + bias) for one block of rows or for several full blocks.
 class Gemm {

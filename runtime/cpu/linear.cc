@@ -20,6 +20,9 @@ constexpr int64_t kTaskRows = 8;
 // after another, and enough of them are left for threads that get more time than others.
 constexpr int64_t kTasksPerThread = 8;
 
+// Rows that a first-level cache can hold at the same place. No more are copied if they collide.
+constexpr int64_t kWays = 8;
+
 // A block that all threads share.
 struct Split {
   Buffers own;
@@ -82,16 +85,22 @@ Source Chain::readable(int64_t first_row, int64_t rows, int worker) const {
   const char* from = row_at(x, first_row);
   const Gemm& gemm = *(up ? up : last).gemm;
   const int64_t read = rows <= kBlockRows ? gemm.readable_rows(rows) : rows;
-  if (sizes.any_rows() || (rows == read && contiguous())) return {from, x.row_stride};
+  const bool in_place = sizes.any_rows()
+                            ? !sizes.may_copy() || rows <= kWays || !rows_collide(x.row_stride)
+                            : rows == read && contiguous();
+  if (in_place) return {from, x.row_stride};
   std::byte* to = scratch.copies + worker * scratch.copy_bytes;
-  const Source copy = {to, x.columns()};
+  const Source copy = {to, sizes.stride_of(x.columns())};
   if (scratch.copied[worker] == first_row) return copy;
   const size_t bytes = static_cast<size_t>(x.columns()) * size_of(x.dtype);
+  const auto to_stride = static_cast<size_t>(copy.stride) * size_of(x.dtype);
   const size_t stride = static_cast<size_t>(x.row_stride) * size_of(x.dtype);
   for (int64_t i = 0; i < rows; ++i) {
-    std::memcpy(to + static_cast<size_t>(i) * bytes, from + static_cast<size_t>(i) * stride, bytes);
+    std::memcpy(to + static_cast<size_t>(i) * to_stride, from + static_cast<size_t>(i) * stride,
+                bytes);
   }
-  std::memset(to + static_cast<size_t>(rows) * bytes, 0, static_cast<size_t>(read - rows) * bytes);
+  std::memset(to + static_cast<size_t>(rows) * to_stride, 0,
+              static_cast<size_t>(read - rows) * to_stride);
   scratch.copied[worker] = first_row;
   return copy;
 }
@@ -136,22 +145,22 @@ void Chain::gate_rows(const std::byte* from, std::byte* to, int64_t to_stride, i
                       int64_t columns) const {
   const CpuTimer timer(CpuPart::kOther);
   kernels.gate_rows[index_of(sizes.floats)](
-      {from, to, sizes.up_features, to_stride, rows, columns, gate});
+      {from, to, sizes.up_stride(), to_stride, rows, columns, gate});
 }
 
 // Completes the output of `up` for some rows after all panels: applies the gate in place, then
 // returns the rows in the form that `last` reads.
 Source Chain::finish_up(std::byte* rows_of_up, int64_t rows, const Quantized& to) const {
-  const int64_t features = sizes.inner_features;
-  if (sizes.gated()) gate_rows(rows_of_up, rows_of_up, features, rows, features);
-  if (sizes.quantized()) return quantize(rows_of_up, features, rows, to);
-  return {rows_of_up, features};
+  const int64_t stride = sizes.inner_stride();
+  if (sizes.gated()) gate_rows(rows_of_up, rows_of_up, stride, rows, sizes.inner_features);
+  if (sizes.quantized()) return quantize(rows_of_up, stride, rows, to);
+  return {rows_of_up, stride};
 }
 
 // Applies the gate to some columns of a split block, which are whole pairs of gate and up blocks.
 void Chain::gate_columns(const Buffers& own, int64_t rows, int64_t begin, int64_t columns) const {
   gate_rows(own.up + sizes.float_bytes(begin), own.gated + sizes.float_bytes(begin / 2),
-            sizes.inner_features, rows, columns / 2);
+            sizes.inner_stride(), rows, columns / 2);
 }
 
 void Chain::run_whole(int64_t first_row, int64_t rows, int worker) const {
@@ -159,7 +168,7 @@ void Chain::run_whole(int64_t first_row, int64_t rows, int worker) const {
   Source from = sizes.quantized() ? quantize(row_at(x, first_row), x.row_stride, rows, own.x)
                                   : readable(first_row, rows, worker);
   if (up) {
-    up.gemm->run(block(up, rows, from, {own.up, sizes.up_features, scratch.part_rows}, worker));
+    up.gemm->run(block(up, rows, from, {own.up, sizes.up_stride(), scratch.part_rows}, worker));
     from = finish_up(own.up, rows, own.inner);
   }
   last.gemm->run(block(last, rows, from, target(first_row, rows, own.result), worker));
@@ -167,7 +176,8 @@ void Chain::run_whole(int64_t first_row, int64_t rows, int worker) const {
 }
 
 void Chain::run() const {
-  const bool in_blocks = sizes.may_copy() && !contiguous();  // blocks are copied one by one
+  // Blocks are copied one by one.
+  const bool in_blocks = !sizes.any_rows() && sizes.may_copy() && !contiguous();
   const Partition partition(sizes.rows, in_blocks ? kBlockRows : scratch.part_rows,
                             sizes.any_rows(), pool.threads());
   if (sizes.may_copy()) std::fill_n(scratch.copied, pool.threads(), -1);
@@ -205,7 +215,7 @@ void Chain::run() const {
     // Tasks are claimed in turns. So each thread gets columns that lie one after another, and finds
     // those that it has prefetched.
     const int64_t tasks = (all + width - 1) / width;
-    const int64_t streams = most_rows <= kFewRows ? pool.threads() : 1;
+    const int64_t streams = sizes.any_rows() || most_rows <= kFewRows ? pool.threads() : 1;
     step(tasks, [&](const Split& split, int64_t task, int worker) {
       const int64_t begin = place_in_stream(task, tasks, streams) * width;
       body(split, begin, std::min(width, all - begin), worker);
@@ -229,7 +239,7 @@ void Chain::run() const {
   }
   if (up) {
     step_by_columns(up, [&](const Split& split, int64_t begin, int64_t columns, int worker) {
-      const Target to = {split.own.up, sizes.up_features, kBlockRows};
+      const Target to = {split.own.up, sizes.up_stride(), kBlockRows};
       up.gemm->run_columns(block(up, split.rows, input(split, worker), to, worker), begin, columns);
       if (sizes.gated() && !sizes.quantized()) {
         gate_columns(split.own, split.rows, begin, columns);
@@ -237,7 +247,7 @@ void Chain::run() const {
     });
     if (sizes.quantized()) {
       step_by_rows([&](const Split& split, int64_t row, int64_t rows) {
-        finish_up(split.own.up + sizes.float_bytes(row * sizes.up_features), rows,
+        finish_up(split.own.up + sizes.float_bytes(row * sizes.up_stride()), rows,
                   split.own.inner.from(row));
       });
     }
@@ -245,7 +255,7 @@ void Chain::run() const {
   step_by_columns(last, [&](const Split& split, int64_t begin, int64_t columns, int worker) {
     const Source from = !up                 ? input(split, worker)
                         : sizes.quantized() ? split.own.inner.source()
-                                            : Source{split.own.gated, sizes.inner_features};
+                                            : Source{split.own.gated, sizes.inner_stride()};
     const Target to = target(split.first_row, split.rows, split.own.result);
     last.gemm->run_columns(block(last, split.rows, from, to, worker), begin, columns);
   });

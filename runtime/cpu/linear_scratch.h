@@ -32,8 +32,13 @@ struct Sizes {
   bool in_groups() const { return weights == DType::kUInt8; }
   bool quantized() const { return weights == DType::kInt8 || in_groups(); }
   bool any_rows() const { return takes_any_rows(weights); }
-  // Whether a product may need a copy of rows of x, because they lie apart or are too few.
-  bool may_copy() const { return !any_rows() && !quantized(); }
+  // Whether a product may need a copy of rows of x, because they lie apart, are too few or collide.
+  bool may_copy() const { return any_rows() ? rows_collide(in_features) : !quantized(); }
+  // Elements between the beginnings of rows: of copies of x, of the output of `up`, and of that
+  // after the gate.
+  int64_t stride_of(int64_t columns) const { return any_rows() ? spread_stride(columns) : columns; }
+  int64_t up_stride() const { return stride_of(up_features); }
+  int64_t inner_stride() const { return stride_of(inner_features); }
   int64_t float_bytes(int64_t count) const { return count * static_cast<int64_t>(size_of(floats)); }
 };
 
@@ -109,16 +114,17 @@ struct Quantized {
 struct Buffers {
   Buffers(Workspace& workspace, int64_t rows, const Sizes& sizes, bool split)
       : x(workspace, sizes.quantized() ? rows : 0, sizes.in_features, sizes.in_groups()),
-        up(workspace.take(sizes.float_bytes(rows * sizes.up_features))),
+        up(workspace.take(sizes.float_bytes(rows * sizes.up_stride()))),
         gated(split && sizes.gated() && !sizes.quantized()
-                  ? workspace.take(sizes.float_bytes(rows * sizes.inner_features))
+                  ? workspace.take(sizes.float_bytes(rows * sizes.inner_stride()))
                   : up),
         inner(workspace, sizes.quantized() ? rows : 0, sizes.inner_features, sizes.in_groups()),
         result(workspace.take<float>(rows * sizes.out_features)) {}
 
   Quantized x;
-  std::byte* up;     // [rows, up_features]
-  std::byte* gated;  // [rows, inner_features]; equals `up` unless threads gate panels separately
+  std::byte* up;     // [rows, up_features], rows up_stride() apart
+  std::byte* gated;  // [rows, inner_features], rows inner_stride() apart; equals `up` unless
+                     // threads gate panels separately
   Quantized inner;
   float* result;  // [rows, out_features], before residual and norm
 };
@@ -149,19 +155,23 @@ class BufferArray {
 struct Scratch {
   Scratch(Workspace& workspace, const Sizes& sizes, int threads)
       : part_rows(blocks_of_part(sizes) * kBlockRows),
-        copy_bytes(sizes.may_copy() ? sizes.float_bytes(kBlockRows * sizes.in_features) : 0),
+        copy_bytes(sizes.may_copy()
+                       ? sizes.float_bytes((sizes.any_rows() ? part_rows : kBlockRows) *
+                                           sizes.stride_of(sizes.in_features))
+                       : 0),
         tile_bytes(static_cast<int64_t>(Gemm::tile_bytes(sizes.weights))),
         copied(workspace.take<int64_t>(sizes.quantized() ? 0 : threads)),
         copies(workspace.take(threads * copy_bytes)),
         tiles(workspace.take(threads * tile_bytes)),
         workers(workspace, threads, part_rows, sizes, false),
-        split(workspace, Partition::split_capacity(sizes.rows, threads), kBlockRows, sizes, true) {}
+        split(workspace, Partition::split_capacity(sizes.rows, sizes.any_rows(), threads),
+              kBlockRows, sizes, true) {}
 
   int64_t part_rows;  // the most rows that a worker takes at once
   int64_t copy_bytes, tile_bytes;
   /// [threads] the first row of x that a worker's copy holds, or -1. Only for float weights.
   int64_t* copied;
-  std::byte* copies;    // [threads, 64, in_features] copies of rows that cannot be read in place
+  std::byte* copies;    // [threads, copy_bytes] copies of rows that cannot be read in place
   std::byte* tiles;     // [threads, tile_bytes]
   BufferArray workers;  // [threads]
   BufferArray split;    // [split blocks]

@@ -11,9 +11,10 @@ namespace packhorse::cpu {
 
 inline int64_t block_count(int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
 
-// The fewest rows for each thread. With fewer, having every thread read all weights costs more than
-// dividing the columns among threads.
-inline constexpr int64_t kFewestRows = 24;
+// If parts may have any number of rows, all rows of a batch of no more than this are split: every
+// weight is read by one thread only, and a thread that gets less time than others takes fewer
+// columns. Above, there are parts enough for that.
+inline constexpr int64_t kMostSplitRows = 512;
 
 // Divides the rows of a batch into parts of whole rows, then into blocks that all threads split by
 // columns.
@@ -23,7 +24,7 @@ class Partition {
   // of blocks.
   Partition(int64_t rows, int64_t most, bool any_rows, int threads) : rows_(rows) {
     if (any_rows) {
-      if (threads > 1 && rows < threads * kFewestRows) {
+      if (threads > 1 && rows <= kMostSplitRows) {
         split_ = block_count(rows);
       } else {
         whole_rows_ = rows;
@@ -52,11 +53,10 @@ class Partition {
 
   int64_t split() const { return split_; }
   // The most blocks that are split in any batch of up to `rows` rows.
-  static int64_t split_capacity(int64_t rows, int threads) {
-    // If any_rows, up to threads * kFewestRows - 1 rows are split. These are fewer blocks than
-    // there are threads; with two threads the number comes closest.
-    static_assert(2 * kFewestRows - 1 <= kBlockRows);
-    return std::min<int64_t>(block_count(rows), threads - 1);
+  static int64_t split_capacity(int64_t rows, bool any_rows, int threads) {
+    if (threads == 1) return 0;
+    return any_rows ? block_count(std::min(rows, kMostSplitRows))
+                    : std::min<int64_t>(block_count(rows), threads - 1);
   }
   int64_t first_row_of_split(int64_t block) const {
     if (whole_blocks_) return std::min(rows_, whole_rows_ + block * kBlockRows);

@@ -47,6 +47,8 @@ TEST(cpu_linear_matches_float64) {
                                  {130, 77, 199},
                                  {300, 64, 48},
                                  {70, 1, 1},
+                                 {9, 512, 33},
+                                 {140, 1024, 40},
                                  {20, 30, 65},
                                  {33, 50, 193}}) {
       for (int option = 0; option < 4; ++option) {
@@ -151,7 +153,8 @@ bool bits_depend_on_the_row_alone(Op& one, Op& three, int64_t columns, DType dty
 
 TEST(cpu_linear_bits_depend_on_the_row_alone) {
   for (DType dtype : dtypes()) {
-    for (auto [in, out] : {std::pair{384, 384}, {100, 200}, {33, 17}, {40, 193}, {1000, 500}}) {
+    for (auto [in, out] :
+         {std::pair{384, 384}, {100, 200}, {33, 17}, {40, 193}, {1000, 500}, {512, 96}}) {
       for (bool finish : {false, true}) {
         LinearOp one(1, in, out, dtype, finish);
         LinearOp three(3, in, out, dtype, finish);

@@ -20,7 +20,7 @@ TEST(cpu_partition_deals_every_row_once) {
             next = partition.first_row(part + 1);
             CHECK(next >= partition.first_row(part) && next - partition.first_row(part) <= most);
           }
-          CHECK(partition.split() <= Partition::split_capacity(rows, threads));
+          CHECK(partition.split() <= Partition::split_capacity(rows, any_rows, threads));
           for (int64_t block = 0; block < partition.split(); ++block) {
             CHECK(partition.first_row_of_split(block) == next);
             next = partition.first_row_of_split(block + 1);

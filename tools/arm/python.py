@@ -2,25 +2,23 @@
 
 usage: python.py FOLDER
 
-Nothing is installed: packages come by apt, with a configuration and lists of their own, and are
-unpacked into FOLDER/root; packages of PyPI (aarch64 wheels) into FOLDER/site; the headers for the
+Nothing is installed: packages come by apt from where the system has its own, with lists of their
+own, and are unpacked into FOLDER/root; packages of PyPI (aarch64 wheels) into FOLDER/site; the headers for the
 extension modules into FOLDER/include. FOLDER/python runs that Python under QEMU. A second call does
-nothing. Needs a Debian system, on which the suite of the system is taken, so that what its cross
-compiler makes finds a C library of the same version. DEBIAN_MIRROR names another mirror.
+nothing. Needs a Debian system: so what its cross compiler makes finds a C library of the same
+version.
 """
 
 from __future__ import annotations
 
-import os
-import platform
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
-KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+# Where Debian says which archives the system takes packages from, newer versions first.
+SOURCES = [Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list")]
 DEBIAN_PACKAGES = ["python3-minimal", "libpython3-stdlib", "libpython3-dev", "libstdc++6"]
 GROUPS = ["project", "text", "cli", "test"]  # of pyproject.toml
 NOT_NEEDED = ("mypy", "pytest-xdist")
@@ -41,8 +39,8 @@ def check() -> None:
             f"make test-arm needs Debian packages that are not installed: {' '.join(missing)}\n"
             f"  apt-get install --no-install-recommends {' '.join(missing)}"
         )
-    if not KEYRING.exists():
-        sys.exit(f"make test-arm needs Debian, whose {KEYRING} is not here")
+    if not any(path.exists() for path in SOURCES):
+        sys.exit(f"make test-arm needs Debian, with {' or '.join(map(str, SOURCES))}")
 
 
 def run(*command: str | Path, quiet: bool = True) -> None:
@@ -51,17 +49,16 @@ def run(*command: str | Path, quiet: bool = True) -> None:
         sys.exit(f"{' '.join(map(str, command))}\n{found.stdout or ''}{found.stderr or ''}")
 
 
-def unpack_debian(folder: Path, suite: str) -> Path:
+def unpack_debian(folder: Path) -> Path:
     """Debian's Python with all that it depends on, in folder/root."""
     apt, root = folder / "apt", folder / "root"
     for name in ("state/lists/partial", "cache/archives/partial"):
         (apt / name).mkdir(parents=True, exist_ok=True)
-    (apt / "sources.list").write_text(f"deb [signed-by={KEYRING}] {MIRROR} {suite} main\n")
     options = {
         "Dir::State": apt / "state",
         "Dir::State::status": "/dev/null",
         "Dir::Cache": apt / "cache",
-        "Dir::Etc::sourcelist": apt / "sources.list",
+        "Dir::Etc::sourcelist": next(path for path in SOURCES if path.exists()),
         "Dir::Etc::sourceparts": "-",
         "APT::Architecture": "arm64",
         "APT::Architectures": "arm64",
@@ -87,8 +84,7 @@ def main() -> None:
         return
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    suite = platform.freedesktop_os_release()["VERSION_CODENAME"]
-    root = unpack_debian(folder, suite)
+    root = unpack_debian(folder)
     name = (root / "usr/bin/python3").readlink().name  # python3.11
 
     # The headers, without those of the C library, which the cross compiler has.
