@@ -30,8 +30,8 @@ def gemm_groups(
     a row of the weight share a scale and, if there are any, a minimum: scales * values + minima, or
     without minima scales * (values - 2 ** (bits - 1)). See docs/weights.md for what is rounded.
 
-    x [rows, in_features]. values [out_features, in_features]: integers from 0 to 2 ** bits - 1, of 4
-    or 8 bits. scales, minima [out_features, groups], rounded to float16. group: a power of two
+    x [rows, in_features]. values [out_features, in_features]: integers from 0 to 2 ** bits - 1, of
+    4 or 8 bits. scales, minima [out_features, groups], rounded to float16. group: a power of two
     from 16 on, with 4 bits from 32 on; a row's last group may have fewer features.
     gated: blocks of 16 rows of the weight are in turn a gate and what it gates, and the result is
     activation(gate) * other, half as wide, without a residual.
