@@ -252,7 +252,7 @@ def test_memory_plan(tiny_model: Path, device: str, session: Session) -> None:
         tiny_model, device, max_tokens=16384, max_sequences=32, threads=2
     )
     assert larger.weights == plan.weights
-    assert larger.arena.bytes > 10 * plan.arena.bytes
+    assert larger.arena.bytes > 8 * plan.arena.bytes
 
 
 def test_memory_limit(tiny_model: Path, device: str) -> None:
