@@ -3,10 +3,10 @@
 usage: python.py FOLDER
 
 Nothing is installed: packages come by apt from where the system has its own, with lists of their
-own, and are unpacked into FOLDER/root; packages of PyPI (aarch64 wheels) into FOLDER/site; the headers for the
-extension modules into FOLDER/include. FOLDER/python runs that Python under QEMU. A second call does
-nothing. Needs a Debian system: so what its cross compiler makes finds a C library of the same
-version.
+own, and are unpacked into FOLDER/root; packages of PyPI (aarch64 wheels) into FOLDER/site; the
+headers for the extension modules into FOLDER/include. FOLDER/python runs that Python under QEMU. A
+second call does nothing. Needs a Debian system: so what its cross compiler makes finds a C library
+of the same version.
 """
 
 from __future__ import annotations
