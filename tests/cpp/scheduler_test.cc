@@ -82,13 +82,16 @@ TEST(scheduler_cuts_prompts_into_the_budget_behind_decodes) {
   CHECK(bench.scheduler.stats().finished_requests == 3);
 }
 
+// Beside sequences that wait for a token, prompts get 8 tokens of a step.
+constexpr RunnerLimits kChunks{.vocab_size = 40,
+                               .max_context = 1000,
+                               .num_pages = 20,
+                               .max_tokens = 100,
+                               .max_sequences = 4,
+                               .max_chunk = 8};
+
 TEST(scheduler_gives_prompts_less_of_a_step_beside_decodes) {
-  Bench bench({.vocab_size = 40,
-               .max_context = 1000,
-               .num_pages = 20,
-               .max_tokens = 100,
-               .max_sequences = 4,
-               .max_chunk = 8});
+  Bench bench(kChunks);
   bench.add(90, 4, 1);
   bench.add(20, 2, 2);
   bench.add(4, 2, 3);
@@ -110,12 +113,7 @@ TEST(scheduler_gives_prompts_less_of_a_step_beside_decodes) {
 }
 
 TEST(scheduler_gives_prompts_less_of_a_step_that_decodes_sit_out) {
-  Bench bench({.vocab_size = 40,
-               .max_context = 1000,
-               .num_pages = 20,
-               .max_tokens = 100,
-               .max_sequences = 4,
-               .max_chunk = 8});
+  Bench bench(kChunks);
   Sampling beams;
   beams.num_beams = 2;
   bench.add(4, 5, 1, beams);  // its second step needs the host to see the first one's tokens
@@ -123,12 +121,7 @@ TEST(scheduler_gives_prompts_less_of_a_step_that_decodes_sit_out) {
   bench.add(90, 2, 2);
   const Step beside = bench.scheduler.plan();
   CHECK(beside.sequences.size() == 1 && beside.sequences[0].ids.size() == 8);
-  Bench last({.vocab_size = 40,
-              .max_context = 1000,
-              .num_pages = 20,
-              .max_tokens = 100,
-              .max_sequences = 4,
-              .max_chunk = 8});
+  Bench last(kChunks);
   last.add(4, 1, 1);  // it waits for nothing behind its only token
   CHECK(last.scheduler.plan().num_tokens == 4);
   last.add(90, 2, 2);
