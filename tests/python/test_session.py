@@ -248,11 +248,13 @@ def test_memory_plan(tiny_model: Path, device: str, session: Session) -> None:
     )
     assert "qkv" in str(plan)
     assert "total" in str(plan)
-    larger = packhorse.plan_memory(
-        tiny_model, device, max_tokens=16384, max_sequences=32, threads=2
+    # Several threads share up to 512 rows, in room that does not grow with the tokens.
+    small, larger = (
+        packhorse.plan_memory(tiny_model, device, max_tokens=tokens, max_sequences=32, threads=1)
+        for tokens in (1024, 16384)
     )
     assert larger.weights == plan.weights
-    assert larger.arena.bytes > 8 * plan.arena.bytes
+    assert larger.arena.bytes > 10 * small.arena.bytes
 
 
 def test_memory_limit(tiny_model: Path, device: str) -> None:
