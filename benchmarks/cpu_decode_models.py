@@ -52,9 +52,15 @@ def main() -> None:
     for name in TYPES:
         write_gguf(reader, name, target / f"{name}.gguf")
     folder = target / "hf"
-    model = transformers.AutoModelForCausalLM.from_pretrained(
+    decoded = transformers.AutoModelForCausalLM.from_pretrained(
         source.parent, gguf_file=source.name, dtype=torch.float32
     )
+    # What was read from a GGUF file counts as quantised, which is not saved.
+    config = decoded.config
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    model = type(decoded)(config)
+    model.load_state_dict(decoded.state_dict())
     model.save_pretrained(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     tokenizer.save_pretrained(folder)

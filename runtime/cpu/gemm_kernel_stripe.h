@@ -1,5 +1,6 @@
-// Dense layers of a few rows in bfloat16 and int8, a stripe of columns at a time (MultiplyStripe in
-// kernels.h). Included by kernels_body.h.
+// Dense layers of a few rows in bfloat16 and int8 by vectors, a stripe of columns at a time
+// (MultiplyStripe in kernels.h); where there is AMX, gemm_kernel_stripe_tiles.h has them. Included
+// by kernels_body.h.
 //
 // The weights of a stripe lie one after another in the order in which they are read, so that they
 // stream from memory; a tile of rows keeps its sums in registers meanwhile. Further tiles of rows
@@ -7,7 +8,7 @@
 
 using MultiplyStripeKernel = void (*)(const MultiplyStripe&);
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) && !defined(__AMX_BF16__)
 
 // Bytes that are prefetched ahead of what is read, across the ends of the hardware prefetcher's
 // pages and of the stripe: by a single tile of rows, and by the first of several.
@@ -61,69 +62,61 @@ static inline __m512i splat_pair(const bfloat16* x, bool both) {
   return _mm512_set1_epi32(static_cast<int>(pair));
 }
 
-#if defined(__AMX_BF16__)
+template <class T>
+struct StripeOfBfloat16 {
+  const MultiplyStripe& task;
 
-// The sums of AMX tiles, by plain vectors: of every 32 input features those with an even and those
-// with an odd number are summed apart, each product added with one rounding, and then the sum of
-// the two is added. (TDPBF16PS in Intel's Software Developer's Manual. Subnormal numbers count as
-// zero there: see multiply_stripe.)
-struct StripeSums {
-  static constexpr int kVectors = kStripeVectors / 2;  // of columns that a tile of sums has
-  static constexpr int kMostRows = 4;
-  static constexpr int64_t kTileFeatures = 32;
-
-  // sums += x W^T of input features [first, end), which begin a tile
   template <int rows>
-  static inline void add(const bfloat16* x, int64_t x_stride, const bfloat16* weight, int64_t first,
-                         int64_t end, int64_t ahead, Vec (*sums)[kVectors]) {
-    for (int64_t begin = first; begin < end; begin += kTileFeatures) {
-      const int64_t stop = begin + kTileFeatures < end ? begin + kTileFeatures : end;
-      Vec even[rows][kVectors] = {};
-      Vec odd[rows][kVectors] = {};
-      for (int64_t k = begin; k < stop; k += 2) {
-        const bfloat16* at = weight + k * kStripeColumns;
-        prefetch_stripe(at, ahead);
-        Vec low[kVectors], high[kVectors];
-        for (int v = 0; v < kVectors; ++v) {
-          const auto both = (IntVec)_mm512_loadu_si512(at + v * 2 * kWidth);
-          low[v] = (Vec)(both << 16);
-          high[v] = (Vec)(both & splat_int(static_cast<int>(0xffff0000u)));
-        }
-#pragma GCC unroll 4
-        for (int i = 0; i < rows; ++i) {
-          const auto pair = (IntVec)splat_pair(x + i * x_stride + k, k + 1 < stop);
-          const Vec first_of_pair = (Vec)(pair << 16);
-          const Vec second = (Vec)(pair & splat_int(static_cast<int>(0xffff0000u)));
-          for (int v = 0; v < kVectors; ++v) even[i][v] = fma(first_of_pair, low[v], even[i][v]);
-          for (int v = 0; v < kVectors; ++v) odd[i][v] = fma(second, high[v], odd[i][v]);
+  [[gnu::noinline]] void run(int64_t first_row) const {
+    const bfloat16* x = static_cast<const bfloat16*>(task.x) + first_row * task.x_stride;
+    const int64_t ahead = prefetch_distance(task, first_row);
+    Vec whole[rows][kStripeVectors] = {};
+    for (int64_t first = 0; first < task.in_features; first += task.chunk) {
+      Vec sums[rows][kStripeVectors] = {};
+      const int64_t left = task.in_features - first;
+      add<rows>(x, first, first + (left < task.chunk ? left : task.chunk), ahead, sums);
+      for (int i = 0; i < rows; ++i) {
+        for (int v = 0; v < kStripeVectors; ++v) {
+          whole[i][v] = first == 0 ? sums[i][v] : whole[i][v] + sums[i][v];
         }
       }
+    }
+    for (int v = 0; v < kStripeVectors; ++v) {
+      const int64_t column = v * kWidth;
+      const auto count = static_cast<int>(task.columns - column < kWidth ? task.columns - column
+                                                                         : int64_t{kWidth});
+      if (count <= 0) return;
       for (int i = 0; i < rows; ++i) {
-        for (int v = 0; v < kVectors; ++v) sums[i][v] += even[i][v] + odd[i][v];
+        T* out = static_cast<T*>(task.out) + (first_row + i) * task.out_stride + column;
+        Vec sum = whole[i][v];
+        if (task.bias != nullptr) {
+          const float* bias = task.bias + column;
+          sum += count == kWidth ? load(bias) : load_first(bias, count);
+        }
+        if (count == kWidth) {
+          store(out, sum);
+        } else {
+          store_first(out, sum, count);
+        }
       }
     }
   }
-};
 
-#else
-
-// The sums of VDPBF16PS, pair after pair.
-struct StripeSums {
-  static constexpr int kVectors = kStripeVectors;
-  static constexpr int kMostRows = kMostStripeRows;
-
+  // sums += x W^T of input features [first, end), pair after pair by VDPBF16PS
   template <int rows>
-  static inline void add(const bfloat16* x, int64_t x_stride, const bfloat16* weight, int64_t first,
-                         int64_t end, int64_t ahead, Vec (*sums)[kVectors]) {
+  void add(const bfloat16* x, int64_t first, int64_t end, int64_t ahead,
+           Vec (*sums)[kStripeVectors]) const {
     for (int64_t k = first; k < end; k += 2) {
-      const bfloat16* at = weight + k * kStripeColumns;
+      const bfloat16* at = static_cast<const bfloat16*>(task.weight) + k * kStripeColumns;
       prefetch_stripe(at, ahead);
-      __m512i columns[kVectors];
-      for (int v = 0; v < kVectors; ++v) columns[v] = _mm512_loadu_si512(at + v * 2 * kWidth);
+      __m512i columns[kStripeVectors];
+      for (int v = 0; v < kStripeVectors; ++v) {
+        columns[v] = _mm512_loadu_si512(at + v * 2 * kWidth);
+      }
 #pragma GCC unroll 8
       for (int i = 0; i < rows; ++i) {
-        const __m512i pair = splat_pair(x + i * x_stride + k, k + 1 < end);
-        for (int v = 0; v < kVectors; ++v) {
+        const __m512i pair = splat_pair(x + i * task.x_stride + k, k + 1 < end);
+        for (int v = 0; v < kStripeVectors; ++v) {
           sums[i][v] =
               (Vec)_mm512_dpbf16_ps((__m512)sums[i][v], (__m512bh)pair, (__m512bh)columns[v]);
         }
@@ -132,65 +125,9 @@ struct StripeSums {
   }
 };
 
-#endif
-
-template <class T>
-struct StripeOfBfloat16 {
-  const MultiplyStripe& task;
-
-  template <int rows>
-  [[gnu::noinline]] void run(int64_t first_row) const {
-    constexpr int kColumns = StripeSums::kVectors * kWidth;
-    const int64_t ahead = prefetch_distance(task, first_row);
-    for (int64_t begin = 0; begin < task.columns; begin += kColumns) {
-      const bfloat16* x = static_cast<const bfloat16*>(task.x) + first_row * task.x_stride;
-      const auto* weight = static_cast<const bfloat16*>(task.weight) + 2 * begin;
-      Vec whole[rows][StripeSums::kVectors] = {};
-      for (int64_t first = 0; first < task.in_features; first += task.chunk) {
-        Vec sums[rows][StripeSums::kVectors] = {};
-        const int64_t left = task.in_features - first;
-        StripeSums::add<rows>(x, task.x_stride, weight, first,
-                              first + (left < task.chunk ? left : task.chunk), ahead, sums);
-        for (int i = 0; i < rows; ++i) {
-          for (int v = 0; v < StripeSums::kVectors; ++v) {
-            whole[i][v] = first == 0 ? sums[i][v] : whole[i][v] + sums[i][v];
-          }
-        }
-      }
-      for (int v = 0; v < StripeSums::kVectors; ++v) {
-        const int64_t column = begin + v * kWidth;
-        const auto count = static_cast<int>(task.columns - column < kWidth ? task.columns - column
-                                                                           : int64_t{kWidth});
-        if (count <= 0) return;
-        for (int i = 0; i < rows; ++i) {
-          T* out = static_cast<T*>(task.out) + (first_row + i) * task.out_stride + column;
-          Vec sum = whole[i][v];
-          if (task.bias != nullptr) {
-            const float* bias = task.bias + column;
-            sum += count == kWidth ? load(bias) : load_first(bias, count);
-          }
-          if (count == kWidth) {
-            store(out, sum);
-          } else {
-            store_first(out, sum, count);
-          }
-        }
-      }
-    }
-  }
-};
-
 template <class T>
 static void multiply_stripe(const MultiplyStripe& task) {
-#if defined(__AMX_BF16__)
-  constexpr unsigned kZeroSubnormals = 0x8040;
-  const unsigned before = _mm_getcsr();
-  _mm_setcsr(before | kZeroSubnormals);
-#endif
-  for_row_tiles<StripeSums::kMostRows>(task.rows, StripeOfBfloat16<T>{task});
-#if defined(__AMX_BF16__)
-  _mm_setcsr(before);
-#endif
+  for_row_tiles<kMostStripeRows>(task.rows, StripeOfBfloat16<T>{task});
 }
 
 template <class T>
@@ -262,7 +199,7 @@ static void multiply_stripe_int8(const MultiplyStripe& task) {
 
 static constexpr MultiplyStripeKernel kMultiplyStripeInt8 = multiply_stripe_int8;
 
-#else
+#elif !defined(__AMX_BF16__)
 
 template <class T>
 static constexpr MultiplyStripeKernel kMultiplyStripe = nullptr;

@@ -33,6 +33,8 @@ namespace packhorse::cpu::PACKHORSE_ISA {
 //
 #include "cpu/gemm_kernel_stripe.h"
 //
+#include "cpu/gemm_kernel_stripe_tiles.h"
+//
 #include "cpu/gemm_kernel_groups.h"
 //
 #include "cpu/gemm_kernel_panels.h"

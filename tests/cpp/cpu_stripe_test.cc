@@ -99,8 +99,10 @@ TEST(cpu_stripe_of_bfloat16) {
         cpu::kAvx512Bf16Kernels.multiply_stripe[0](task);
         task.out = rounded.data();
         cpu::kAvx512Bf16Kernels.multiply_stripe[1](task);
-        task.out = tiles.data();
-        cpu::kAmxKernels.multiply_stripe[0](task);
+        if (cpu::cpu_features().amx) {
+          task.out = tiles.data();
+          cpu::kAmxKernels.multiply_stripe[0](task);
+        }
         bool right = true;
         for (int64_t row = 0; row < rows; ++row) {
           for (int64_t n = 0; n < columns; ++n) {
@@ -114,7 +116,9 @@ TEST(cpu_stripe_of_bfloat16) {
             const auto i = static_cast<size_t>(row * columns + n);
             right &= std::abs(plain[i] - expected) <= 1e-6 * size;
             right &= rounded[i] == float32_to_bfloat16(plain[i]);
-            right &= tiles[i] == sum_of_tiles(stripe, row, n, task.chunk) + 0.5f;
+            if (cpu::cpu_features().amx) {
+              right &= tiles[i] == sum_of_tiles(stripe, row, n, task.chunk) + 0.5f;
+            }
           }
         }
         CHECK(right);
@@ -154,7 +158,7 @@ TEST(cpu_stripes_are_used) {
   cpu::GemmSet gemms(1);
   for (auto [in, out] : {std::pair{576, 960}, {1536, 576}, {600, 70}, {4096, 192}}) {
     for (DType out_dtype : {DType::kFloat32, DType::kBFloat16}) {
-      if (!features.bfloat16 || features.amx) continue;
+      if (!features.bfloat16) continue;
       const cpu::Gemm& gemm = gemms.get({.in_features = in,
                                          .out_features = out,
                                          .dtype = DType::kBFloat16,
