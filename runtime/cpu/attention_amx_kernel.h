@@ -47,16 +47,12 @@ static inline Vec load_pairs(const float* from) {
   return (Vec)(__m512i)_mm512_cvtne2ps_pbh((__m512)load(from + kWidth), (__m512)load(from));
 }
 
-static inline IntVec load_halves(const bfloat16* from) {
-  HalfVec half;
-  __builtin_memcpy(&half, from, sizeof(half));
-  return __builtin_convertvector(half, IntVec);
-}
-
-static inline IntVec load_halves(const float* from) {
-  HalfVec half;
-  store(reinterpret_cast<bfloat16*>(&half), load(from));
-  return __builtin_convertvector(half, IntVec);
+// Rounded to bfloat16, as numbers of 16 bits.
+static inline IntVec load_rounded(const bfloat16* from) { return load_halves(from); }
+static inline IntVec load_rounded(const float* from) {
+  bfloat16 half[kWidth];
+  store(half, load(from));
+  return load_halves(half);
 }
 
 static inline void store_pairs(void* to, Vec value) { __builtin_memcpy(to, &value, sizeof(value)); }
@@ -86,7 +82,7 @@ template <class T>
 static inline void transpose_values(const T* v, int64_t stride, int rows, int head_dim,
                                     bfloat16* values) {
   const auto row_at = [&](int row, int c) {
-    return row < rows ? load_halves(v + row * stride + c) : IntVec{};
+    return row < rows ? load_rounded(v + row * stride + c) : IntVec{};
   };
   for (int row = 0; row < rows; row += kTileDepth) {
     for (int c = 0; c < head_dim; c += kTileSide) {
@@ -208,8 +204,8 @@ static inline __m512i lanes_in_turn() {
 
 // weights[rows / 2, kGroup] = exp(scale scores - maximum) as pairs of keys, with zeros up to the
 // next multiple of kTileDepth rows. It works as `soften` does, but for all vectors of a group at
-// once, each in two independent chains. For the first keys, `factor` is not written because there
-// are no earlier sums.
+// once, each in two independent chains. For the first keys there are no earlier sums, and `factor`
+// is 1.
 template <int vectors>
 static inline void soften_to_pairs(const float* scores, int rows, float scale, bool first_keys,
                                    float* maximum, float* denominator, int32_t* weights,
@@ -234,7 +230,7 @@ static inline void soften_to_pairs(const float* scores, int rows, float scale, b
     const Vec now = max(greatest[v][0], greatest[v][1]);
     base[v] =
         now == splat(-kInfinity) ? Vec{} : now;  // all scores are -inf: any finite number will do
-    if (!first_keys) factor[v] = exp2_of_negative(load(maximum + v * kWidth) - base[v]);
+    factor[v] = first_keys ? splat(1.0f) : exp2_of_negative(load(maximum + v * kWidth) - base[v]);
     store(maximum + v * kWidth, now);
   }
   const __m512i in_turn = lanes_in_turn();
@@ -278,7 +274,10 @@ template <int vectors>
 static inline void multiply_values_amx(const int32_t* weights, const bfloat16* values, int rows,
                                        int head_dim, bool first_keys, const Vec* factor,
                                        float* sums) {
-  for (int c = 0; c < head_dim && !first_keys; ++c) {
+  IntVec changed = {};
+  for (int v = 0; v < vectors; ++v) changed |= factor[v] != splat(1.0f);
+  const bool any = _mm512_test_epi32_mask((__m512i)changed, (__m512i)changed) != 0;
+  for (int c = 0; c < head_dim && any; ++c) {
     for (int v = 0; v < vectors; ++v) {
       float* sum = sums + c * kQueryTile + v * kWidth;
       store(sum, load(sum) * factor[v]);

@@ -201,6 +201,7 @@ class PagedAttention {
     tile.rows = static_cast<int>(std::min(tile_rows(rows), rows - tile.first_row));
     tile.group = static_cast<int>(group_);
     tile.head_dim = args_.head_dim;
+    tile.bfloat16 = args_.q.dtype == DType::kBFloat16 && args_.pages.keys.dtype == DType::kBFloat16;
     tile.first_position = kv_len - rows / group_;
     tile.keys = row_at(args_.pages.keys, head * kPageTokens);
     tile.values = row_at(args_.pages.values, head * kPageTokens);

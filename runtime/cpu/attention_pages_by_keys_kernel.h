@@ -13,11 +13,7 @@ static void pack_few_queries(const PagedTile& tile) {
   const PagedScratch scratch(tile.scratch, tile.head_dim);
   const Vec factor = splat(query_factor(tile));
   for (int row = 0; row < tile.rows; ++row) {
-    const int64_t query = (tile.first_row + row) / tile.group;
-    const int64_t head = (tile.first_row + row) % tile.group;
-    const T* from = static_cast<const T*>(tile.q) + query * tile.q_stride + head * tile.head_dim;
-    scratch.positions[row] = static_cast<int32_t>(tile.first_position + query);
-    scratch.slopes[row] = tile.slopes != nullptr ? tile.slopes[head] * kLog2E : 0;
+    const T* from = place_row<T>(tile, scratch, row);
     for (int c = 0; c < tile.head_dim; c += kWidth) {
       store(scratch.queries + row * tile.head_dim + c, load(from + c) * factor);
     }

@@ -200,32 +200,18 @@ struct ChunkFactors {
   IntVec empty;  // where the next chunk changes nothing
 };
 
-#include "cpu/attention_pages_by_keys_kernel.h"
-
+// Notes the position and the slope of a row of the tile, and returns the row of q. Lanes without a
+// row repeat the last one.
 template <class T>
-static void pack_paged_queries(const PagedTile& tile) {
-  if (tile.rows <= kFewPagedRows) return pack_few_queries<T>(tile);
-  const PagedScratch scratch(tile.scratch, tile.head_dim);
-  const Vec factor = splat(query_factor(tile));
-  for (int row = 0; row < tile.rows; row += kWidth) {
-    const T* from[kWidth];
-    for (int i = 0; i < kWidth; ++i) {
-      // Lanes without a row repeat the last one.
-      const int64_t at = tile.first_row + (row + i < tile.rows ? row + i : tile.rows - 1);
-      const int64_t query = at / tile.group, head = at % tile.group;
-      from[i] = static_cast<const T*>(tile.q) + query * tile.q_stride + head * tile.head_dim;
-      scratch.positions[row + i] = static_cast<int32_t>(tile.first_position + query);
-      scratch.slopes[row + i] = tile.slopes != nullptr ? tile.slopes[head] * kLog2E : 0;
-    }
-    for (int c = 0; c < tile.head_dim; c += kWidth) {
-      Vec lanes[kWidth];
-      for (int i = 0; i < kWidth; ++i) lanes[i] = load(from[i] + c) * factor;
-      transpose(lanes);
-      for (int i = 0; i < kWidth; ++i)
-        store(scratch.queries + (c + i) * kQueryTile + row, lanes[i]);
-    }
-  }
+static inline const T* place_row(const PagedTile& tile, const PagedScratch& scratch, int row) {
+  const int64_t at = tile.first_row + (row < tile.rows ? row : tile.rows - 1);
+  const int64_t query = at / tile.group, head = at % tile.group;
+  scratch.positions[row] = static_cast<int32_t>(tile.first_position + query);
+  scratch.slopes[row] = tile.slopes != nullptr ? tile.slopes[head] * kLog2E : 0;
+  return static_cast<const T*>(tile.q) + query * tile.q_stride + head * tile.head_dim;
 }
+
+#include "cpu/attention_pages_by_keys_kernel.h"
 
 // No key so far.
 static void clear_state(const SoftmaxState& state, int rows, int head_dim) {
@@ -234,6 +220,29 @@ static void clear_state(const SoftmaxState& state, int rows, int head_dim) {
     for (int c = 0; c < head_dim; ++c) store(state.sums + c * state.stride + row, Vec{});
     store(state.maximum + row, splat(-kInfinity));
     store(state.denominator + row, Vec{});
+  }
+}
+
+#include "cpu/attention_pages_amx_kernel.h"
+
+template <class T>
+static void pack_paged_queries(const PagedTile& tile) {
+#if defined(__AMX_BF16__)
+  if (pages_suit_amx(tile)) return pack_paged_pairs(tile);
+#endif
+  if (tile.rows <= kFewPagedRows) return pack_few_queries<T>(tile);
+  const PagedScratch scratch(tile.scratch, tile.head_dim);
+  const Vec factor = splat(query_factor(tile));
+  for (int row = 0; row < tile.rows; row += kWidth) {
+    const T* from[kWidth];
+    for (int i = 0; i < kWidth; ++i) from[i] = place_row<T>(tile, scratch, row + i);
+    for (int c = 0; c < tile.head_dim; c += kWidth) {
+      Vec lanes[kWidth];
+      for (int i = 0; i < kWidth; ++i) lanes[i] = load(from[i] + c) * factor;
+      transpose(lanes);
+      for (int i = 0; i < kWidth; ++i)
+        store(scratch.queries + (c + i) * kQueryTile + row, lanes[i]);
+    }
   }
 }
 
@@ -246,6 +255,12 @@ static void attend_chunk(const PagedTile& tile, int64_t chunk, const SoftmaxStat
   const int64_t first = chunk * kChunkKeys;
   const int64_t end = highest < first + kChunkKeys ? highest : first + kChunkKeys;
   const int64_t begin = lowest > first ? lowest / kPageKeys * kPageKeys : first;
+#if defined(__AMX_BF16__)
+  if (pages_suit_amx(tile)) {
+    const auto attend = tile.rows <= kFewPagedRows ? attend_few_rows_amx : attend_rows_amx;
+    return attend(tile, begin, end, scratch, state);
+  }
+#endif
   if (tile.rows <= kFewPagedRows) return attend_few_rows<T>(tile, begin, end, scratch, state);
   const int lanes = (tile.rows + kWidth - 1) / kWidth * kWidth;
   clear_state(state, tile.rows, tile.head_dim);

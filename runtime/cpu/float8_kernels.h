@@ -6,8 +6,6 @@ struct Float8 {
   uint8_t bits;
 };
 
-using ByteVec = uint8_t __attribute__((vector_size(kWidth)));
-
 // Loads give numbers / kFloat8Unit, which is what the bits of a half-precision number with the same
 // exponent and mantissa stand for.
 static constexpr float kFloat8Unit = 256.0f;
@@ -20,9 +18,7 @@ static inline Vec load(const Float8* from) {
   const __m256i half = _mm256_and_si256(_mm256_slli_epi16(words, 7), _mm256_set1_epi16(~0x4000));
   return _mm512_maskz_cvtph_ps(0xffff, half);
 #else
-  ByteVec bytes;
-  __builtin_memcpy(&bytes, from, sizeof(bytes));
-  const IntVec bits = __builtin_convertvector(bytes, IntVec);
+  const IntVec bits = load_low_bytes(from);
   const IntVec magnitude = bits & 0x7f;
   // The exponent's bias is 15 instead of 127; below 2^-14 there is no implicit one.
   const IntVec normal = (magnitude + ((127 - 15) << 3)) << 20;
@@ -42,8 +38,7 @@ static inline void store(Float8* to, Vec value) {
   const Vec shifted = (Vec)magnitude + splat(0x1p14f);
   const IntVec small = (IntVec)shifted - (IntVec)splat(0x1p14f);
   const IntVec rounded = (Vec)magnitude < splat(0x1p-6f) ? small : normal;
-  const ByteVec bytes = __builtin_convertvector(rounded | (bits >> 24 & 0x80), ByteVec);
-  __builtin_memcpy(to, &bytes, sizeof(bytes));
+  store_low_bytes(to, rounded | (bits >> 24 & 0x80));
 }
 
 /// As quantize_float8 does it. Where an element is not finite, the scale is NaN, so that no query

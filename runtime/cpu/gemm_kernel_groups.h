@@ -1,18 +1,14 @@
 // Dense layers whose weights are quantised in groups (MultiplyGroups in kernels.h). Included by
 // kernels_body.h.
 
-using GroupHalfVec = uint16_t __attribute__((vector_size(kWidth * 2)));
-
 // float16 to float32, exactly; infinities and NaNs do not occur.
 static inline Vec load_half(const uint8_t* from) {
-  GroupHalfVec half;
-  __builtin_memcpy(&half, from, sizeof(half));
 #if defined(__AVX512F__)
-  return _mm512_maskz_cvtph_ps(0xffff, (__m256i)half);
+  return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i*)from));
 #elif defined(__ARM_NEON)
-  return vcvt_f32_f16((float16x4_t)half);
+  return vcvt_f32_f16((float16x4_t)vld1_u8(from));
 #else
-  const IntVec bits = __builtin_convertvector(half, IntVec);
+  const IntVec bits = load_halves(from);
   const Vec magnitude = (Vec)((bits & 0x7fff) << 13) * splat(0x1p112f);
   return (Vec)((IntVec)magnitude | (bits & 0x8000) << 16);
 #endif

@@ -6,8 +6,9 @@
 
 #if defined(__AMX_BF16__)
 
-// Bytes that are prefetched ahead of what is read.
-static constexpr int64_t kTilesAhead = 16384;
+// Bytes that are prefetched ahead of what is read, into the first-level cache: as many as one step
+// reads.
+static constexpr int64_t kTilesAhead = 4096;
 // Bytes of a row of a tile, and of the columns of a stripe that have one group of input features.
 static constexpr int64_t kTileBytes = 64;
 static constexpr int64_t kStripeGroupBytes = kStripeColumns * 4;
@@ -27,7 +28,7 @@ static inline void configure_stripe_tiles(int64_t rows) {
 template <class In>
 static inline void multiply_stripe_tiles(const void* x, int64_t x_stride, const char* weight) {
   for (int line = 0; line < kTileSide * 4; ++line) {
-    __builtin_prefetch(weight + kTilesAhead + line * kTileBytes, 0, 2);
+    __builtin_prefetch(weight + kTilesAhead + line * kTileBytes, 0, 3);
   }
   _tile_loadd(4, x, x_stride);
   _tile_loadd(5, weight, kStripeGroupBytes);

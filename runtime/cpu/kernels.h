@@ -297,7 +297,8 @@ struct PagedTile {
   int64_t first_row = 0;
   int rows = 0;  // of this tile, at most kQueryTile
   int group = 1;
-  int head_dim = 0;  // a multiple of 16
+  int head_dim = 0;       // a multiple of 16
+  bool bfloat16 = false;  // whether q, keys and values are
   int64_t first_position = 0;
   const void* keys = nullptr;  // of page 0, this head's first row
   const void* values = nullptr;

@@ -107,15 +107,23 @@ static inline Vec min(Vec a, Vec b) {
 // bfloat16 is the upper half of a float32. Storing rounds to nearest, ties to even; NaNs stay NaNs.
 using HalfVec = bfloat16 __attribute__((vector_size(kWidth * 2)));
 
-static inline Vec load(const bfloat16* from) {
-#if defined(__ARM_NEON)
-  return (Vec)vshlq_n_u32(vmovl_u16(vld1_u16(from)), 16);
-#else
+// kWidth numbers of 16 bits, with zeros above them. Compilers make several instructions of
+// __builtin_convertvector here, and of that to bytes one for each lane.
+static inline IntVec load_halves(const void* from) {
   HalfVec half;
   __builtin_memcpy(&half, from, sizeof(half));
-  return (Vec)(__builtin_convertvector(half, IntVec) << 16);
+#if defined(__AVX512F__)
+  return (IntVec)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)half);
+#elif defined(__AVX2__)
+  return (IntVec)_mm256_cvtepu16_epi32((__m128i)half);
+#elif defined(__ARM_NEON)
+  return (IntVec)vmovl_u16((uint16x4_t)half);
+#else
+  return (IntVec)_mm_cvtepu16_epi32(_mm_loadl_epi64((const __m128i*)from));
 #endif
 }
+
+static inline Vec load(const bfloat16* from) { return (Vec)(load_halves(from) << 16); }
 
 static inline void store(bfloat16* to, Vec value) {
 #if defined(__AVX512BF16__)  // it flushes subnormal numbers to zero
@@ -136,17 +144,39 @@ static inline void store(bfloat16* to, Vec value) {
   __builtin_memcpy(to, &half, sizeof(half));
 }
 
+// kWidth bytes, with zeros above them.
+static inline IntVec load_low_bytes(const void* from) {
+#if defined(__AVX512F__)
+  return (IntVec)_mm512_maskz_cvtepu8_epi32(0xffff, _mm_loadu_si128((const __m128i*)from));
+#elif defined(__AVX2__)
+  return (IntVec)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)from));
+#else
+  uint32_t bytes;
+  __builtin_memcpy(&bytes, from, sizeof(bytes));
+#if defined(__ARM_NEON)
+  return (IntVec)vmovl_u16(vget_low_u16(vmovl_u8((uint8x8_t)(uint64x1_t){bytes})));
+#else
+  return (IntVec)_mm_cvtepu8_epi32(_mm_cvtsi32_si128(static_cast<int>(bytes)));
+#endif
+#endif
+}
+
 // Stores the lowest byte of every lane.
 static inline void store_low_bytes(void* to, IntVec value) {
 #if defined(__ARM_NEON)
   const int16x4_t half = vmovn_s32(value);
   const auto bytes = (uint32x2_t)vmovn_s16(vcombine_s16(half, half));
-  __builtin_memcpy(to, &bytes, kWidth);
+#elif defined(__AVX512F__)
+  const __m128i bytes = _mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)value);
+#elif defined(__AVX2__)
+  const __m256i lowest = _mm256_set1_epi32(0x0c080400);
+  const __m256i fours = _mm256_shuffle_epi8((__m256i)value, lowest);
+  const __m128i bytes =
+      _mm_unpacklo_epi32(_mm256_castsi256_si128(fours), _mm256_extracti128_si256(fours, 1));
 #else
-  using Bytes = int8_t __attribute__((vector_size(kWidth)));
-  const Bytes bytes = __builtin_convertvector(value, Bytes);
-  __builtin_memcpy(to, &bytes, sizeof(bytes));
+  const __m128i bytes = _mm_shuffle_epi8((__m128i)value, _mm_set1_epi32(0x0c080400));
 #endif
+  __builtin_memcpy(to, &bytes, kWidth);
 }
 
 #if defined(__ARM_NEON)
