@@ -227,7 +227,7 @@ static inline void pair_values(const bfloat16* values, int begin, int end, int h
                   (Vec)(load_halves(from + c) | load_halves(from + d + c) << 16));
     }
   }
-  for (; key % kTileDepth != 0; key += 2) {
+  for (; key < (end + kTileDepth - 1) / kTileDepth * kTileDepth; key += 2) {
     for (int c = 0; c < head_dim; c += kTileSide) {
       const IntVec last = key < end ? load_halves(values + key * d + c) : IntVec{};
       store_pairs(pairs + key / 2 * d + c, (Vec)last);
