@@ -14,6 +14,14 @@ static_assert(kPackedColumns % kPanel == 0);
 static constexpr int kTileRows = kWidth == 16 ? 14 : 6;
 // How many steps ahead weights are prefetched, in the panel itself.
 static constexpr int kAhead = 64;
+// Whether all tiles of a panel prefetch a part of the next one, instead of the last tile all of it:
+// 10 to 20 % faster on Intel's processors with AMX, whose memory answers late, and 3 % slower on
+// Zen 4.
+#if defined(__AMX_BF16__)
+static constexpr bool kTilesShareNext = true;
+#else
+static constexpr bool kTilesShareNext = false;
+#endif
 
 // sums[rows, kPanel] = x W^T + bias. `out` is where a later step writes these rows, which may be
 // `sums` itself.
@@ -21,7 +29,8 @@ struct Tile {
   const float* x;
   int64_t x_stride;
   const float* weight;  // [in_features, kPanel]
-  const float* ahead;   // weights that are prefetched, as many as are read
+  const float* ahead;   // weights that are prefetched
+  int64_t ahead_step;   // by which that moves in each step
   int64_t in_features;
   float* sums;
   int64_t sums_stride;
@@ -44,6 +53,7 @@ template <int rows>
   const int64_t x_stride = tile.x_stride;
   const float* weight = tile.weight;
   const float* ahead = tile.ahead;
+  const int64_t ahead_step = tile.ahead_step;
   const float* const weight_end = weight + tile.in_features * kPanel;
   // The lines that will be written come into the cache one row after another, evenly over all
   // steps. If all of them were missing at the end, the loads of the next tile would wait for them.
@@ -53,7 +63,7 @@ template <int rows>
       __builtin_prefetch(tile.out + line * tile.out_stride + c);
     }
     const float* const end = line + 1 < rows ? weight + part : weight_end;
-    for (; weight < end; weight += kPanel, ahead += kPanel, ++x) {
+    for (; weight < end; weight += kPanel, ahead += ahead_step, ++x) {
       Vec columns[kPanelVectors];
 #pragma GCC unroll 4
       for (int v = 0; v < kPanelVectors; ++v) columns[v] = load(weight + v * kWidth);
@@ -119,13 +129,20 @@ static void multiply(const MultiplyRows& task) {
       const auto rows = static_cast<int>((task.rows - row) / (tiles - i));
       const float* x = task.x + row * task.x_stride;
       float* out = task.out + row * task.out_stride + begin;
-      // The last of several tiles finds its weights in the cache, and prefetches the next panel.
-      const bool last = i > 0 && i + 1 == tiles;
-      const float* ahead = weight + (last ? task.in_features : int64_t{kAhead}) * kPanel;
-      multiply_rows(rows,
-                    {x, task.x_stride, weight, ahead, task.in_features, direct ? out : tile,
-                     direct ? task.out_stride : int64_t{kPanel}, out, task.out_stride},
-                    bias);
+      const float* ahead = weight + kAhead * kPanel;
+      int64_t ahead_step = kPanel;
+      const float* const next = weight + task.in_features * kPanel;
+      if (tiles > 1 && kTilesShareNext) {
+        ahead = next + i * task.in_features * kPanel / tiles;
+        ahead_step = kPanel / tiles;
+      } else if (i > 0 && i + 1 == tiles) {
+        ahead = next;  // this tile finds its own weights in the cache
+      }
+      multiply_rows(
+          rows,
+          {x, task.x_stride, weight, ahead, ahead_step, task.in_features, direct ? out : tile,
+           direct ? task.out_stride : int64_t{kPanel}, out, task.out_stride},
+          bias);
       if (!direct) {
         with_activation(task.activation,
                         [&](auto f) { finish_tile(tile, rows, columns, out, task.out_stride, f); });
