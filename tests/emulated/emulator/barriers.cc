@@ -174,7 +174,7 @@ bool Machine::wait_barrier(uint32_t address, uint32_t parity, bool may_wait) {
   Fibre& fibre = self();
   maybe_pause(4);
   if (!may_wait && !ended() && random(2) == 0) {
-    pause();
+    poll();
     return ended();
   }
   // Whoever tests in vain waits, too, now and then: so testing for ever is noticed.
@@ -185,6 +185,7 @@ bool Machine::wait_barrier(uint32_t address, uint32_t parity, bool may_wait) {
     fibre.may_give_up = false;
     if (fibre.gave_up) return false;
   }
+  pass_together();
   return true;
 }
 
@@ -206,7 +207,7 @@ void sync_warp(uint32_t mask) {
 }
 
 int sync_block(bool value) { return machine().sync(0, machine().threads(), value); }
-void pause() { machine().pause(); }
+void pause() { machine().poll(); }
 void trap() { machine().fail("trap"); }
 uint32_t shared_address(const void* pointer) { return machine().shared_address(pointer); }
 void* shared_pointer(uint32_t address) { return machine().shared(address, 1, 1); }

@@ -25,6 +25,9 @@ enum class Timing : uint8_t { kLate, kEarly, kAny };
 struct Options {
   uint64_t seed = 0;
   Timing timing = Timing::kLate;
+  /// Lanes of a warp that wait for the same phase of an mbarrier go on together, as they do on
+  /// devices as long as they have not gone different ways. Without, one lane may be a phase ahead.
+  bool together = true;
 };
 
 /// The options of all later launches. By default a seed's timing is late, early or any in turn.

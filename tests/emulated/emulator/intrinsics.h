@@ -280,26 +280,25 @@ inline int __dp4a(int a, int b, int c) {
   return c;
 }
 
-template <class A, class B>
-  requires(std::is_arithmetic_v<A> && std::is_arithmetic_v<B>)
-constexpr std::common_type_t<A, B> min(A a, B b) {
-  using T = std::common_type_t<A, B>;
-  if constexpr (std::is_floating_point_v<T>) {
-    return std::fmin(static_cast<T>(a), static_cast<T>(b));
-  } else {
-    return static_cast<T>(a) < static_cast<T>(b) ? static_cast<T>(a) : static_cast<T>(b);
-  }
-}
-template <class A, class B>
-  requires(std::is_arithmetic_v<A> && std::is_arithmetic_v<B>)
-constexpr std::common_type_t<A, B> max(A a, B b) {
-  using T = std::common_type_t<A, B>;
-  if constexpr (std::is_floating_point_v<T>) {
-    return std::fmax(static_cast<T>(a), static_cast<T>(b));
-  } else {
-    return static_cast<T>(a) > static_cast<T>(b) ? static_cast<T>(a) : static_cast<T>(b);
-  }
-}
+// Overloads of single types, as CUDA has them: templates of other libraries come second to them.
+#define EMULATED_EXTREMA(T)                                 \
+  constexpr T min(T a, T b) { return b < a ? b : a; } \
+  constexpr T max(T a, T b) { return a < b ? b : a; }
+EMULATED_EXTREMA(int)
+EMULATED_EXTREMA(unsigned)
+EMULATED_EXTREMA(long)
+EMULATED_EXTREMA(unsigned long)
+EMULATED_EXTREMA(long long)
+EMULATED_EXTREMA(unsigned long long)
+#undef EMULATED_EXTREMA
+constexpr unsigned min(int a, unsigned b) { return min(static_cast<unsigned>(a), b); }
+constexpr unsigned min(unsigned a, int b) { return min(a, static_cast<unsigned>(b)); }
+constexpr unsigned max(int a, unsigned b) { return max(static_cast<unsigned>(a), b); }
+constexpr unsigned max(unsigned a, int b) { return max(a, static_cast<unsigned>(b)); }
+inline float min(float a, float b) { return std::fmin(a, b); }
+inline float max(float a, float b) { return std::fmax(a, b); }
+inline double min(double a, double b) { return std::fmin(a, b); }
+inline double max(double a, double b) { return std::fmax(a, b); }
 
 // What the host's headers of float16 and bfloat16 leave to devices.
 inline __half __hfma(__half a, __half b, __half c) {

@@ -135,6 +135,7 @@ void fibre_main() {
   fibre.copies.complete(0);
   fibre.state = Fibre::State::kDone;
   ++self.done_;
+  self.let_pass(fibre.warp(), &fibre);
   self.progress();
   self.switch_away();
   std::abort();
@@ -190,6 +191,34 @@ void Machine::wait(const char* what, uint64_t detail) {
   current_->state = Fibre::State::kBlocked;
   current_->waits_for = what;
   current_->detail = detail;
+  let_pass(current_->warp(), current_);
+  switch_away();
+}
+
+void Machine::poll() {
+  let_pass(current_->warp(), current_);
+  pause();
+}
+
+void Machine::let_pass(int warp, const Fibre* except) {
+  const auto begin = static_cast<size_t>(warp) * 32;
+  const size_t end = std::min(begin + 32, fibres_.size());
+  for (size_t i = begin; i < end; ++i) {
+    if (fibres_[i]->state == Fibre::State::kReady && fibres_[i] != except) return;
+  }
+  for (size_t i = begin; i < end; ++i) {
+    if (!fibres_[i]->passed) continue;
+    fibres_[i]->passed = false;
+    wake(*fibres_[i]);
+  }
+}
+
+void Machine::pass_together() {
+  if (!options_.together) return;
+  current_->passed = true;
+  current_->state = Fibre::State::kBlocked;
+  current_->waits_for = "other lanes of its warp, which are to pass an mbarrier with it";
+  let_pass(current_->warp(), current_);
   switch_away();
 }
 

@@ -41,7 +41,7 @@ struct Fibre {
   uint64_t detail = 0;   // of what it waits for
   bool may_give_up = false;  // waits for a barrier, but may go on without
   bool gave_up = false;
-  int fruitless = 0;  // waits without progress of any thread
+  bool passed = false;  // a phase has ended, but other lanes of the warp may not have come yet
   Groups copies;      // cp.async
   Groups stores;      // bulk copies from shared to global memory
   int lane() const { return index % 32; }
@@ -110,6 +110,8 @@ class Machine {
   /// Whether a variable on the stack of a fibre still exists; true for all other memory.
   bool alive(int fibre, const void* variable) const;
   void pause();
+  /// Of a thread that reads the same again and again.
+  void poll();
   void maybe_pause(uint32_t one_of) {
     if (random(one_of) == 0) pause();
   }
@@ -144,6 +146,10 @@ class Machine {
  private:
   friend void fibre_main();
   void switch_away();
+  /// Waits until no other lane of the warp can go on without having passed, too.
+  void pass_together();
+  /// Wakes lanes in pass_together, unless one of the warp other than `except` can still come.
+  void let_pass(int warp, const Fibre* except);
   void schedule();
   Fibre* next();
   void check_phase(SharedBarrier& barrier, uint32_t address);

@@ -105,7 +105,8 @@ class Parser {
         if (at_ >= text_.size() || text_[at_] == '}') break;
         instruction.arguments.push_back(argument());
         if (take('|')) {  // two results
-          Argument pair{Argument::Kind::kList};
+          Argument pair;
+          pair.kind = Argument::Kind::kList;
           pair.parts = {instruction.arguments.back(), argument()};
           instruction.arguments.back() = pair;
         }
@@ -154,7 +155,8 @@ class Parser {
 
   Argument argument() {
     if (take('{')) {
-      Argument list{Argument::Kind::kList};
+      Argument list;
+      list.kind = Argument::Kind::kList;
       while (!take('}')) {
         list.parts.push_back(argument());
         take(',');
@@ -162,7 +164,8 @@ class Parser {
       return list;
     }
     if (take('[')) {
-      Argument address{Argument::Kind::kAddress};
+      Argument address;
+      address.kind = Argument::Kind::kAddress;
       while (!take(']')) {
         address.parts.push_back(argument());
         if (take('+')) address.number += argument().number;
@@ -174,7 +177,8 @@ class Parser {
     const bool minus = take('-');
     std::string name = word(false);
     if (name.empty()) refuse("an operand at " + text_.substr(at_, 20));
-    Argument result{Argument::Kind::kNumber};
+    Argument result;
+    result.kind = Argument::Kind::kNumber;
     result.negated = negated;
     if (name == "_") {
       result.kind = Argument::Kind::kNone;

@@ -11,31 +11,31 @@ namespace {
 // Calls copy(global address, address in shared memory, elements inside) for each row of a box.
 template <class F>
 void for_rows(const TensorMap& map, const int32_t* at, uint32_t address, F copy) {
-  const int64_t row_bytes = int64_t{map.box[0]} * map.element_bytes;
+  const auto row_bytes = static_cast<uint64_t>(map.box[0] * map.element_bytes);
   uint64_t rows = 1;
   for (int i = 1; i < map.rank; ++i) rows *= map.box[i];
   for (uint64_t r = 0; r < rows; ++r) {
     uint64_t rest = r;
-    int64_t global = 0;
+    uint64_t global = 0;  // strides may be meant to wrap
     bool inside = true;
     for (int i = 1; i < map.rank; ++i) {
       const int64_t c = at[i] + static_cast<int64_t>(rest % map.box[i]);
       rest /= map.box[i];
       inside = inside && c >= 0 && static_cast<uint64_t>(c) < map.extents[i];
-      global += c * static_cast<int64_t>(map.strides[i - 1]);
+      global += static_cast<uint64_t>(c) * map.strides[i - 1];
     }
-    copy(global, address + static_cast<uint32_t>(static_cast<int64_t>(r) * row_bytes), inside);
+    copy(global, address + static_cast<uint32_t>(r * row_bytes), inside);
   }
 }
 
 // Copies element by element, so that what lies outside stays apart.
 template <class F>
 void for_elements(const TensorMap& map, const int32_t* at, uint32_t address, F copy) {
-  for_rows(map, at, address, [&](int64_t global, uint32_t row, bool row_inside) {
+  for_rows(map, at, address, [&](uint64_t global, uint32_t row, bool row_inside) {
     for (uint32_t e = 0; e < map.box[0]; ++e) {
       const int64_t c = int64_t{at[0]} + e;
       const bool inside = row_inside && c >= 0 && static_cast<uint64_t>(c) < map.extents[0];
-      copy(map.base + static_cast<uint64_t>(global + c * map.element_bytes),
+      copy(map.base + global + static_cast<uint64_t>(c * map.element_bytes),
            swizzled_address(row + e * map.element_bytes, map.swizzle), inside);
     }
   });
