@@ -173,11 +173,14 @@ bool Machine::wait_barrier(uint32_t address, uint32_t parity, bool may_wait) {
   const auto ended = [&] { return (barrier(address).phase & 1) != parity; };
   Fibre& fibre = self();
   maybe_pause(4);
-  if (!may_wait && !ended() && random(2) == 0) {
+  // A try may end before the phase does. Whoever tests or tries for ever waits now and then, so that
+  // it is noticed.
+  if (!ended() && random(may_wait ? 4 : 2) == 0) {
     poll();
-    return ended();
+    if (!ended()) return false;
+    pass_together();
+    return true;
   }
-  // Whoever tests in vain waits, too, now and then: so testing for ever is noticed.
   while (!ended()) {
     fibre.may_give_up = true;
     fibre.gave_up = false;
