@@ -41,6 +41,7 @@ struct Fibre {
   uint64_t detail = 0;   // of what it waits for
   bool may_give_up = false;  // waits for a barrier, but may go on without
   bool gave_up = false;
+  uint64_t tried = 0;  // the phase of an mbarrier that it has tried in vain
   bool passed = false;  // a phase has ended, but other lanes of the warp may not have come yet
   Groups copies;      // cp.async
   Groups stores;      // bulk copies from shared to global memory
