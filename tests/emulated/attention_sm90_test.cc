@@ -1,5 +1,5 @@
 // Hopper's attention without a cache: TMA, mbarriers and wgmma, against float64.
-#include "cuda/attention/attention.h"
+#include "attention_kernels.h"
 #include "emulated_test.h"
 
 namespace packhorse::cuda {
@@ -9,7 +9,7 @@ using namespace packhorse::emulated_test;
 
 struct Shape {
   int heads = 2, kv_heads = 1, head_dim = 64;
-  AttentionMask mask;
+  AttentionMask mask{};
 };
 
 template <class T>
@@ -50,7 +50,13 @@ void check(const Shape& shape, const std::vector<int>& lengths, int sm_count, un
   p.workspace = workspace.data();
   p.workspace_bytes = sizeof(int32_t);
   p.sm_count = sm_count;
-  launch_attention_sm90(p, nullptr);
+  if (shape.head_dim > 64) {
+    launch_attention_128(p);
+  } else if (shape.head_dim <= 32) {
+    launch_attention_32(p);
+  } else {
+    launch_attention_sm90(p, nullptr);
+  }
   CHECK(workspace[0] == 0);
 
   std::vector<double> expected(out.size());
@@ -91,6 +97,21 @@ TEST(sm90_one_tile_of_keys) {
 
 TEST(sm90_ping_pong) {
   for (unsigned seed = 0; seed < 9; ++seed) check<__nv_bfloat16>({}, {5, 300, 128, 140}, 2, seed);
+}
+
+TEST(sm90_masks) {
+  for (unsigned seed = 0; seed < 3; ++seed) {
+    check<__half>({.mask = {.causal = true}}, {200, 1, 129}, 2, seed);
+    check<__half>({.mask = {.window_left = 30, .window_right = 9}}, {150, 64}, 2, seed);
+  }
+}
+
+TEST(sm90_other_heads) {
+  for (unsigned seed = 0; seed < 3; ++seed) {
+    check<__half>({.head_dim = 128}, {5, 200, 130}, 2, seed);
+    check<__half>({.heads = 1, .head_dim = 104}, {150}, 2, seed);
+    check<__half>({.head_dim = 32}, {5, 200, 130}, 2, seed);
+  }
 }
 
 }  // namespace
