@@ -1,7 +1,7 @@
 """Times Packhorse and PyTorch on one GPU, side by side in one run, in float16; and Packhorse in
 float8, where the device has it.
 
-    python benchmarks/gpu.py [--quick] [--out FILE.json]
+    python benchmarks/gpu.py [--quick] [--only TEXT] [--out FILE.json]
 
 Models have random weights in the shapes of BERT-base, BERT-large and MiniLM; lengths are uniform
 with a mean of about 0.6 of the longest. Prints Markdown and writes FILE.json (default:
@@ -239,13 +239,19 @@ def markdown(result: Json) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="four workloads, fewer samples")
+    parser.add_argument("--only", default="", help="workloads whose names contain this: '8..32'")
     parser.add_argument("--out", type=Path, help="the result file")
     arguments = parser.parse_args()
 
     start = time.perf_counter()
     torch.set_grad_enabled(False)
     rounds = 2 if arguments.quick else 5
-    chosen = [workload for workload in WORKLOADS if workload.quick or not arguments.quick]
+    chosen = [
+        workload
+        for workload in WORKLOADS
+        if (workload.quick or not arguments.quick) and arguments.only in workload.name
+    ]
+    originals = [workload for workload in ORIGINAL_WORKLOADS if arguments.only in workload.name]
     rows: list[Json] = []
     original_rows: list[Json] = []
     shared_memory = Path("/dev/shm")
@@ -255,7 +261,7 @@ def main() -> None:
             bench = Bench(model, Path(temporary) / model.name, rounds)
             for with_peers, workloads, results in (
                 (True, chosen, rows),
-                (False, ORIGINAL_WORKLOADS, original_rows),
+                (False, originals, original_rows),
             ):
                 for workload in workloads:
                     if workload.model is model:
