@@ -312,6 +312,14 @@ TEST(warps_give_a_text_the_same_bits_anywhere) {
   for (const int head_dim : {32, 64, 128}) {
     const Shape shape{.head_dim = head_dim};
     Case<__half> batch(shape, kUneven);
+    // Texts of other kernels lie behind some of these; what they hold must not be looked at.
+    for (size_t b = 0; b < kUneven.queries.size(); ++b) {
+      if (kUneven.queries[b] <= kWarpTokens) continue;
+      for (int64_t i = batch.k_offsets[b] * batch.stride; i < batch.k_offsets[b + 1] * batch.stride;
+           ++i) {
+        batch.kv[static_cast<size_t>(i)] = rounded<__half>(NAN);
+      }
+    }
     launch_attention_warps(batch.params(2), nullptr);
     for (size_t b = 0; b < kUneven.queries.size(); ++b) {
       const int length = kUneven.queries[b];
