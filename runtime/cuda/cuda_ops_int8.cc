@@ -58,8 +58,8 @@ size_t CudaOps::int8_workspace(const FeedForwardArgs& args) const {
 }
 
 void CudaOps::product_int8(const char* op, const TensorView& x, const LinearWeight& weight,
-                           Activation activation, const TensorView& residual,
-                           const TensorView& out, const int32_t* row_count, void* workspace) {
+                           Activation activation, const TensorView& residual, const TensorView& out,
+                           const int32_t* row_count, void* workspace) {
   check_compute(op, x.dtype);
   check_vectors(op, "x", x);
   check_vectors(op, "residual", residual);

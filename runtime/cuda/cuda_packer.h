@@ -93,8 +93,9 @@ class CudaLinearPacker final : public LinearPacker {
   }
   void pack_on_device(const TensorView& weight, const LinearFormat& format, void* packed) override {
     if (format.quantized()) {
-      throw InvalidArgument(concat(name_of(format.weight),
-                                   " weights are quantised from host memory, found one on a device"));
+      throw InvalidArgument(
+          concat(name_of(format.weight),
+                 " weights are quantised from host memory, found one on a device"));
     }
     const DeviceGuard guard(context_.index());
     cast(weight, format, packed);

@@ -277,7 +277,8 @@ struct WarpAttention {
 /// The grid is persistent: warp w of n takes the heads w, w + n, w + 2 n, ... of all sequences, in
 /// the batch's order. Those of longer sequences are left to another kernel.
 template <class T, int kDim, bool kTerm, bool kFloat8>
-__global__ void __launch_bounds__(WarpTraits<kDim, kTerm>::kThreads, WarpTraits<kDim, kTerm>::kBlocksPerSm)
+__global__ void __launch_bounds__(WarpTraits<kDim, kTerm>::kThreads,
+                                  WarpTraits<kDim, kTerm>::kBlocksPerSm)
     warp_attention_kernel(const __grid_constant__ PortableParams params) {
   constexpr int kWarps = WarpTraits<kDim, kTerm>::kWarps;
   const int heads = params.args.num_heads;
