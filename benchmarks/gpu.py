@@ -1,7 +1,8 @@
 """Times Packhorse and PyTorch on one GPU, side by side in one run, in float16; and Packhorse in
-float8, where the device has it.
+float8, where the device has it. With --portable, Packhorse has the kernels that every device from
+compute capability 8.0 on has, and int8 beside float16.
 
-    python benchmarks/gpu.py [--quick] [--out FILE.json]
+    python benchmarks/gpu.py [--quick] [--only TEXT] [--portable] [--out FILE.json]
 
 Models have random weights in the shapes of BERT-base, BERT-large and MiniLM; lengths are uniform
 with a mean of about 0.6 of the longest. Prints Markdown and writes FILE.json (default:
@@ -43,6 +44,7 @@ Timer = Callable[[int], list[float]]  # number of repeats -> milliseconds of eac
 OURS = "Packhorse"
 DEVICE = "device arrays"
 FLOAT8 = "Packhorse, float8"
+INT8 = "Packhorse, int8"
 COMPILED = "torch.compile, varlen, CUDA graph"
 GRAPH = "varlen, CUDA graph"
 PADDED = "padded SDPA, eager"
@@ -108,13 +110,16 @@ def interleave(timers: dict[str, Timer], rounds: int) -> dict[str, list[float]]:
 class Bench:
     """One model, loaded by all engines that run it."""
 
-    def __init__(self, model: Model, folder: Path, rounds: int) -> None:
+    def __init__(self, model: Model, folder: Path, rounds: int, portable: bool) -> None:
         self.model, self.rounds = model, rounds
         weights = random_weights(model)
         self.session = load_session(model, weights, folder)
-        self.float8: packhorse.Session | None = None
-        if torch.cuda.get_device_capability(0) == (9, 0):
-            self.float8 = load_session(model, weights, folder, "float8")
+        # Sessions with fewer bits, by the names of their columns.
+        self.others: dict[str, packhorse.Session] = {}
+        if portable:
+            self.others[INT8] = load_session(model, weights, folder, "int8")
+        elif torch.cuda.get_device_capability(0) == (9, 0):
+            self.others[FLOAT8] = load_session(model, weights, folder, "float8")
         sizes = (model.num_layers, model.num_heads)
         self.half = Encoder(weights, *sizes, torch.float16)
         self.exact = Encoder(weights, *sizes, torch.float32)
@@ -128,9 +133,9 @@ class Bench:
             DEVICE: lambda n: time_device(self.session, on_device, n),
             "run": lambda n: time_run(self.session, ids, cu_seqlens, n),
         }
-        if self.float8 is not None:
-            float8: Any = self.float8._native
-            timers[FLOAT8] = lambda n: float8.time_encoder(ids, cu_seqlens, n)
+        for name, session in self.others.items():
+            other: Any = session._native
+            timers[name] = partial(other.time_encoder, ids, cu_seqlens)
         return timers
 
     def peers(self, batch: Batch) -> tuple[dict[str, Timer], dict[str, Any], Json]:
@@ -173,9 +178,9 @@ class Bench:
             timers |= more
             found = self.session.run((ids, cu_seqlens)).hidden
             hidden[OURS] = torch.from_numpy(found).cuda()
-            if self.float8 is not None:
-                found = self.float8.run((ids, cu_seqlens)).hidden
-                hidden[FLOAT8] = torch.from_numpy(found).cuda()
+            for name, session in self.others.items():
+                found = session.run((ids, cu_seqlens)).hidden
+                hidden[name] = torch.from_numpy(found).cuda()
             expected = self.exact.padded(batch)[batch.mask]
             errors = {name: float((x - expected).abs().max()) for name, x in hidden.items()}
         samples = interleave(timers, self.rounds)
@@ -205,7 +210,7 @@ def markdown(result: Json) -> str:
         times, errors = row["milliseconds"], row["max_abs_error"]
         cells = [
             f"{times[p]:.3f} ({row['times_faster'][p]:.2f})" if p in times else "-"
-            for p in (DEVICE, FLOAT8, *PEERS)
+            for p in (DEVICE, FLOAT8, INT8, *PEERS)
         ]
         wall = f"{times['run']:.3f} ({row['run_minus_gpu_us']:+.0f} us)"
         ours = [f"{times[OURS]:.3f}", f"{row['tflop_per_second']:.0f}", wall]
@@ -213,7 +218,8 @@ def markdown(result: Json) -> str:
         eager = errors.get(GRAPH)
         ratio = "-" if eager is None else f"{errors[OURS] / eager:.2f}"
         cells = [
-            f"{errors[name]:.1e}" if name in errors else "-" for name in (OURS, FLOAT8, *PEERS)
+            f"{errors[name]:.1e}" if name in errors else "-"
+            for name in (OURS, FLOAT8, INT8, *PEERS)
         ]
         accuracy.append([row["name"], *cells, ratio])
     original = []
@@ -226,9 +232,11 @@ def markdown(result: Json) -> str:
             origin(result),
             "Milliseconds, float16 where nothing else is said (in brackets: how many times faster "
             "Packhorse's GPU time in float16 is).",
-            table(["", "tokens", OURS, "TFLOP/s", "`run`, wall", DEVICE, FLOAT8, *PEERS], speed),
+            table(
+                ["", "tokens", OURS, "TFLOP/s", "`run`, wall", DEVICE, FLOAT8, INT8, *PEERS], speed
+            ),
             "Largest absolute error of hidden states, against PyTorch in float32.",
-            table(["", OURS, FLOAT8, *PEERS, f"{OURS} / {GRAPH}"], accuracy),
+            table(["", OURS, FLOAT8, INT8, *PEERS, f"{OURS} / {GRAPH}"], accuracy),
             ORIGINAL,
             table(["", "tokens", OURS, "ByteTransformer", "times faster"], original),
             result["method"],
@@ -239,23 +247,32 @@ def markdown(result: Json) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="four workloads, fewer samples")
+    parser.add_argument("--portable", action="store_true", help="the kernels of every device; int8")
+    parser.add_argument("--only", default="", help="workloads whose names contain this: '8..32'")
     parser.add_argument("--out", type=Path, help="the result file")
     arguments = parser.parse_args()
 
     start = time.perf_counter()
     torch.set_grad_enabled(False)
+    if arguments.portable:  # sessions read these when they are loaded
+        os.environ |= {"PACKHORSE_GEMM": "portable", "PACKHORSE_ATTENTION": "online"}
     rounds = 2 if arguments.quick else 5
-    chosen = [workload for workload in WORKLOADS if workload.quick or not arguments.quick]
+    chosen = [
+        workload
+        for workload in WORKLOADS
+        if (workload.quick or not arguments.quick) and arguments.only in workload.name
+    ]
+    originals = [workload for workload in ORIGINAL_WORKLOADS if arguments.only in workload.name]
     rows: list[Json] = []
     original_rows: list[Json] = []
     shared_memory = Path("/dev/shm")
     parent = shared_memory if os.access(shared_memory, os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=parent) as temporary:
         for model in dict.fromkeys(workload.model for workload in chosen):
-            bench = Bench(model, Path(temporary) / model.name, rounds)
+            bench = Bench(model, Path(temporary) / model.name, rounds, arguments.portable)
             for with_peers, workloads, results in (
                 (True, chosen, rows),
-                (False, ORIGINAL_WORKLOADS, original_rows),
+                (False, originals, original_rows),
             ):
                 for workload in workloads:
                     if workload.model is model:
@@ -274,7 +291,7 @@ def main() -> None:
         original_rows=original_rows,
     )
     print(markdown(result))
-    write(result, "gpu", arguments.out)
+    write(result, "gpu_portable" if arguments.portable else "gpu", arguments.out)
 
 
 if __name__ == "__main__":

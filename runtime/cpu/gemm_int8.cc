@@ -1,10 +1,10 @@
 #include "cpu/gemm_int8.h"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "core/format.h"
+#include "core/int8.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cpu {
@@ -20,18 +20,6 @@ void check_in_features(int64_t in_features) {
     throw InvalidArgument(
         concat("dtype int8: a layer of ", in_features, " in_features, expected at most ", kMost));
   }
-}
-
-// Quantises one row to q and returns its scale.
-float quantize_row(const float* row, int64_t size, int8_t* to) {
-  float most = 0;
-  for (int64_t i = 0; i < size; ++i) most = std::max(most, std::abs(row[i]));
-  const float scale = most / 127.0f;
-  for (int64_t i = 0; i < size; ++i) {
-    const float q = scale > 0 ? std::nearbyint(row[i] / scale) : 0.0f;
-    to[i] = static_cast<int8_t>(std::clamp(q, -127.0f, 127.0f));
-  }
-  return scale;
 }
 
 // Packs a weight. `row(n, to)` writes q of output feature n to `to` and returns its scale.
@@ -72,7 +60,7 @@ size_t packed_int8_bytes(int64_t in_features, int64_t out_features) {
 void pack_int8_weight(const float* weight, int64_t in_features, int64_t out_features, void* packed,
                       ThreadPool& pool) {
   pack(in_features, out_features, packed, pool, [&](int64_t n, int8_t* to) {
-    return quantize_row(weight + n * in_features, in_features, to);
+    return quantize_int8(weight + n * in_features, in_features, to);
   });
 }
 

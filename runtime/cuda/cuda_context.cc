@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "cuda/check.h"
+#include "cuda/device.h"
 #include "cuda/graph.h"
 #include "cuda/recording_bounds.h"
+#include "cuda/unproven.h"
 
 namespace packhorse::cuda {
 namespace {
@@ -157,7 +159,8 @@ void CudaContext::synchronize() {
 
 std::vector<RecordingBounds> CudaContext::recording_bounds(int64_t max_tokens,
                                                            int64_t max_seqlen) const {
-  return cuda::recording_bounds(max_tokens, max_seqlen);
+  const bool warps = kBuiltForSm90 && unproven_kernels() && check_device(device_);
+  return cuda::recording_bounds(max_tokens, max_seqlen, warps);
 }
 
 std::unique_ptr<Recording> CudaContext::record(const std::function<void()>& work) {

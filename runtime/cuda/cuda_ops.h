@@ -38,7 +38,7 @@ class CudaOps final : public Ops {
   bool attention_writes_float8(int64_t head_dim, const ScoreTerm& term) const override;
   // A token's position: rotation.cuh needs nothing else.
   int64_t rotation_columns(int64_t) const override { return 1; }
-  size_t linear_workspace(const LinearArgs&) const override { return 0; }
+  size_t linear_workspace(const LinearArgs& args) const override;
   size_t feed_forward_workspace(const FeedForwardArgs& args) const override;
   size_t attention_workspace(const AttentionArgs& args) const override;
   size_t paged_attention_workspace(const AttentionArgs& args) const override;
@@ -88,7 +88,17 @@ class CudaOps final : public Ops {
   void do_add_scaled(const AddScaledArgs& args) override;
 
   void gemm(const GemmParams& params);
+  // Whether the GEMM that computes heads can rotate them.
+  bool rotates_in_gemm(const LinearArgs& args, const RotateHeadsArgs& heads) const;
   void feed_forward_float8(const FeedForwardArgs& args);
+  size_t int8_workspace(const LinearArgs& args) const;
+  size_t int8_workspace(const FeedForwardArgs& args) const;
+  void linear_int8(const LinearArgs& args);
+  void feed_forward_int8(const FeedForwardArgs& args);
+  // out = residual + activation(x W^T + bias) of an int8 weight. `workspace`: int8_workspace bytes.
+  void product_int8(const char* op, const TensorView& x, const LinearWeight& weight,
+                    Activation activation, const TensorView& residual, const TensorView& out,
+                    const int32_t* row_count, void* workspace);
   // out = activation(gate) * up of the blocks that alternate in x; both are contiguous.
   void gate(const TensorView& x, Activation activation, const TensorView& out,
             const int32_t* row_count);

@@ -4,6 +4,7 @@
 #include "cuda/attention/attention_disentangled.h"
 #include "cuda/attention/attention_pages.h"
 #include "cuda/attention/attention_sm80.h"
+#include "cuda/attention/attention_warps.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/device.h"
 #include "cuda/rows/append_kv.h"
@@ -111,7 +112,7 @@ std::string CudaOps::explain_attention(AttentionAlgorithm algorithm,
   return concat("attention: ", params.num_heads, " heads of ", params.head_dim, ", up to ",
                 params.num_tokens_q, " tokens, up to ", params.max_seqlen_k, " in a sequence: ",
                 explain_algorithm(algorithm, params.term.kind == ScoreTermKind::kDisentangled,
-                                  config, params.max_seqlen_k),
+                                  config, params.max_seqlen_k, hopper_kernels(params)),
                 params.out_factor != 0 ? ", into float8" : "");
 }
 

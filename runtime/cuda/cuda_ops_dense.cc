@@ -26,7 +26,12 @@ GemmParams params_of(const char* op, const LinearArgs& args, int sm_count) {
 
 }  // namespace
 
+size_t CudaOps::linear_workspace(const LinearArgs& args) const {
+  return args.weight.dtype == DType::kInt8 ? int8_workspace(args) : 0;
+}
+
 size_t CudaOps::feed_forward_workspace(const FeedForwardArgs& args) const {
+  if (args.up.dtype == DType::kInt8) return int8_workspace(args);
   // The portable kernels write gate and up side by side, and then their product.
   const int parts = args.gated && gemm_kernels_ != GemmKernels::kSm90 ? 3 : 1;
   return static_cast<size_t>(args.x.rows() * args.down.in_features) * size_of(args.x.dtype) * parts;
@@ -40,12 +45,18 @@ size_t CudaOps::sparse_pool_workspace(const SparsePoolArgs& args) const {
 
 void CudaOps::do_linear(const LinearArgs& args) {
   const DeviceGuard guard(device_);
+  if (args.weight.dtype == DType::kInt8) return linear_int8(args);
   gemm(params_of("linear", args, sm_count_));
   if (args.norm) norm_in_place(args.out, args.norm, args.quantized, args.row_count);
 }
 
+bool CudaOps::rotates_in_gemm(const LinearArgs& args, const RotateHeadsArgs& heads) const {
+  return gemm_kernels_ == GemmKernels::kSm90 && args.weight.dtype != DType::kInt8 &&
+         !heads.q_norm && !heads.k_norm;
+}
+
 void CudaOps::do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads) {
-  if (gemm_kernels_ != GemmKernels::kSm90 || heads.q_norm || heads.k_norm) {
+  if (!rotates_in_gemm(args, heads)) {
     do_linear(args);
     return do_rotate_heads(heads);
   }
@@ -61,7 +72,7 @@ void CudaOps::do_project_heads(const LinearArgs& args, const RotateHeadsArgs& he
 
 void CudaOps::do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads,
                                const LoraArgs& lora) {
-  if (gemm_kernels_ != GemmKernels::kSm90 || heads.q_norm || heads.k_norm) {
+  if (!rotates_in_gemm(args, heads)) {
     do_linear(args);
     do_add_lora(lora);
     return do_rotate_heads(heads);
@@ -82,6 +93,9 @@ void CudaOps::do_add_lora(const LoraArgs& args) { add_lora("add_lora", args, {})
 
 void CudaOps::do_feed_forward_up(const FeedForwardUpArgs& args) {
   const char* op = "feed_forward_up";
+  if (args.up.dtype == DType::kInt8) {
+    throw InvalidArgument("feed_forward_up: CUDA has no adapters beside int8 weights");
+  }
   const DeviceGuard guard(device_);
   const bool fused = args.gated && gemm_kernels_ == GemmKernels::kSm90;
   const bool apart = args.gated && !fused;
@@ -98,6 +112,7 @@ void CudaOps::do_feed_forward(const FeedForwardArgs& args) {
   const int64_t rows = args.x.rows();
   if (args.workspace == nullptr) throw InvalidArgument("feed_forward: workspace is missing");
   if (dtype == DType::kFloat8) return feed_forward_float8(args);
+  if (args.up.dtype == DType::kInt8) return feed_forward_int8(args);
   const bool fused = args.gated && gemm_kernels_ == GemmKernels::kSm90;
   TensorView intermediate(args.workspace, dtype, rows, args.up.out_features / (fused ? 2 : 1));
   GemmParams up = gemm_params("feed_forward", args.x, args.up,

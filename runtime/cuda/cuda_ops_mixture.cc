@@ -18,6 +18,10 @@ size_t CudaOps::convolve_heads_workspace(const ConvolveHeadsArgs& args) const {
 }
 
 size_t CudaOps::mixture_workspace(const MixtureArgs& args) const {
+  if (!args.experts.empty() && args.experts.front().up.dtype == DType::kInt8) {
+    throw RuntimeError(
+        "a mixture of experts in int8: CUDA computes float16 or bfloat16; the CPU computes int8");
+  }
   if (args.experts.size() > kMostCudaExperts) {
     throw RuntimeError(concat("a mixture of ", args.experts.size(),
                               " experts: CUDA computes up to ", kMostCudaExperts,

@@ -1,14 +1,21 @@
 // Packs weights into the layout that the GEMMs of the CUDA backend read: [out_features,
-// in_features], contiguous, 16-bit; or in e4m3, followed by the scales of the rows.
+// in_features], contiguous, 16-bit; or in e4m3, followed by the scales of the rows; or in int8
+// (Int8Layout).
 #pragma once
 
+#include <algorithm>
+#include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "core/float8.h"
 #include "core/format.h"
+#include "core/int8.h"
 #include "cuda/cuda_context.h"
 #include "cuda/gemm/gemm.h"
+#include "cuda/gemm/gemm_int8.h"
 #include "cuda/rows/cast.h"
+#include "cuda/unproven.h"
 #include "ops/linear_packer.h"
 #include "packhorse/error.h"
 
@@ -26,6 +33,9 @@ class CudaLinearPacker final : public LinearPacker {
     if (dtype == DType::kFloat8 && float8_) {
       return {DType::kFloat8, DType::kFloat16, ScaleGranularity::kOutputFeature, {}};
     }
+    if (dtype == DType::kInt8 && unproven_kernels()) {
+      return {DType::kInt8, DType::kFloat16, ScaleGranularity::kOutputFeature, {}};
+    }
     throw RuntimeError(concat("dtype ", name_of(dtype), " on ", name_of(context_.device()), ": ",
                               dtype == DType::kFloat8
                                   ? "float8 needs compute capability 9.0 (Hopper) and its own "
@@ -34,6 +44,13 @@ class CudaLinearPacker final : public LinearPacker {
   }
   size_t bytes(int64_t in_features, int64_t out_features,
                const LinearFormat& format) const override {
+    if (format.weight == DType::kInt8) {
+      if (in_features > kMostInt8Columns) {
+        throw InvalidArgument(concat("dtype int8: a layer of ", in_features,
+                                     " in_features, expected at most ", kMostInt8Columns));
+      }
+      return Int8Layout(in_features, out_features).bytes;
+    }
     if (format.weight == DType::kFloat8) {
       return float8_scales_offset(in_features, out_features) +
              static_cast<size_t>(out_features) * sizeof(float);
@@ -42,6 +59,11 @@ class CudaLinearPacker final : public LinearPacker {
   }
   void pack(const float* weight, int64_t in_features, int64_t out_features,
             const LinearFormat& format, void* packed) override {
+    if (format.weight == DType::kInt8) {
+      return pack_int8(in_features, out_features, packed, [&](int64_t n, int8_t* to) {
+        return quantize_int8(weight + n * in_features, in_features, to);
+      });
+    }
     if (format.weight == DType::kFloat8) {
       std::vector<uint8_t> values(static_cast<size_t>(in_features * out_features));
       std::vector<float> scales(static_cast<size_t>(out_features));
@@ -60,18 +82,43 @@ class CudaLinearPacker final : public LinearPacker {
     });
   }
   void pack_quantized(const int8_t* weight, const float* scales, int64_t in_features,
-                      int64_t out_features, const LinearFormat&, void* packed) override {
+                      int64_t out_features, const LinearFormat& format, void* packed) override {
+    if (format.weight == DType::kInt8) {
+      return pack_int8(in_features, out_features, packed, [&](int64_t n, int8_t* to) {
+        std::copy_n(weight + n * in_features, in_features, to);
+        return scales[n];
+      });
+    }
     upload(weight, scales, in_features, out_features, packed);
   }
   void pack_on_device(const TensorView& weight, const LinearFormat& format, void* packed) override {
-    if (format.weight == DType::kFloat8) {
-      throw InvalidArgument("float8 weights are quantised from host memory, found one on a device");
+    if (format.quantized()) {
+      throw InvalidArgument(
+          concat(name_of(format.weight),
+                 " weights are quantised from host memory, found one on a device"));
     }
     const DeviceGuard guard(context_.index());
     cast(weight, format, packed);
   }
 
  private:
+  // A weight in int8. `row(n, to)` writes the integers of output feature n and returns its scale.
+  template <class Row>
+  void pack_int8(int64_t in_features, int64_t out_features, void* packed, Row row) {
+    const Int8Layout layout(in_features, out_features);
+    std::vector<int8_t> host(layout.bytes);
+    std::vector<float> scales(static_cast<size_t>(out_features));
+    std::vector<float> sums(static_cast<size_t>(out_features));
+    for (int64_t n = 0; n < out_features; ++n) {
+      int8_t* q = host.data() + n * layout.columns;
+      const auto at = static_cast<size_t>(n);
+      scales[at] = row(n, q);
+      sums[at] = scales[at] * static_cast<float>(std::accumulate(q, q + in_features, int64_t{0}));
+    }
+    std::memcpy(host.data() + layout.scales, scales.data(), scales.size() * sizeof(float));
+    std::memcpy(host.data() + layout.sums, sums.data(), sums.size() * sizeof(float));
+    context_.upload(packed, host.data(), host.size());
+  }
   // A weight in e4m3 and its scales.
   void upload(const void* values, const float* scales, int64_t in_features, int64_t out_features,
               void* packed) {

@@ -116,6 +116,7 @@ AttentionParams attention_params(const AttentionArgs& args, int sm_count) {
   params.num_tokens_k = to_int32(op, "num_tokens", args.keys.num_tokens);
   params.max_seqlen_q = to_int32(op, "max_seqlen", args.queries.max_seqlen);
   params.max_seqlen_k = to_int32(op, "max_seqlen", args.keys.max_seqlen);
+  params.min_seqlen_q = to_int32(op, "min_seqlen", args.queries.min_seqlen);
   params.num_heads = args.num_heads;
   params.num_kv_heads = args.num_kv_heads;
   params.head_dim = args.head_dim;

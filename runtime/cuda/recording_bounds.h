@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cuda/attention/attention_limits.h"
 #include "ops/device_context.h"
 
 namespace packhorse::cuda {
@@ -24,13 +25,24 @@ inline int64_t next_bucket(int64_t bucket) {
 /// Returns bounds for buckets of 16, 32, 64, 128, 144, 160, ... tokens. A bucket that can hold a
 /// sequence of more than kShortSequence tokens has two recordings: one for short sequences only,
 /// and one for any.
-inline std::vector<RecordingBounds> recording_bounds(int64_t max_tokens, int64_t max_seqlen) {
+///
+/// With `warps`, single warps compute the attention of sequences of up to kWarpTokens tokens
+/// (attention_warps.h). A bucket then has a recording for such sequences only, and each of the
+/// others twice: for batches without any, and for any batch. A batch whose lengths only the device
+/// knows takes the last one, which launches all kernels; those that find nothing to do end at once.
+inline std::vector<RecordingBounds> recording_bounds(int64_t max_tokens, int64_t max_seqlen,
+                                                     bool warps) {
   std::vector<RecordingBounds> result;
+  const auto add = [&](int64_t bucket, int64_t longest) {
+    if (warps && longest > kWarpTokens) result.push_back({bucket, longest, kWarpTokens + 1});
+    result.push_back({bucket, longest});
+  };
   for (int64_t size = 16;; size = next_bucket(size)) {
     const int64_t bucket = std::min(size, max_tokens);
     const int64_t longest = std::min(bucket, max_seqlen);
-    if (longest > kShortSequence) result.push_back({bucket, kShortSequence});
-    result.push_back({bucket, longest});
+    if (warps && longest > kWarpTokens) result.push_back({bucket, kWarpTokens});
+    if (longest > kShortSequence) add(bucket, kShortSequence);
+    add(bucket, longest);
     if (bucket == max_tokens) return result;
   }
 }

@@ -100,6 +100,12 @@ PlannedRunner plan_model(const std::string& spec_json, const GenerationOptions& 
         "dtype float8 is for models that encode; load this model, which generates, as float16 or "
         "bfloat16");
   }
+  if (model.precision.layers.weight == DType::kInt8 &&
+      model.backend.device->device().type == DeviceType::kCuda) {
+    throw RuntimeError(
+        "dtype int8 on a CUDA device is for models that encode; load this model, which generates, "
+        "as float16 or bfloat16");
+  }
   if (options.kv_cache_dtype && !model.backend.ops->has_float8_pages()) {
     throw RuntimeError(
         "kv_cache_dtype float8 is not supported on this device: leave it out, so that the cache "

@@ -25,6 +25,8 @@ struct BatchView {
   int64_t max_seqlen = 0;
   const int32_t* cu_seqlens = nullptr;  // [num_sequences + 1], in the device's memory
   const int32_t* counts = nullptr;      // {T, B}, in the device's memory, or null
+  /// No sequence that has tokens is shorter; 0 where that is not known.
+  int64_t min_seqlen = 0;
 };
 
 enum class NormKind : uint8_t { kLayer, kRms };

@@ -66,6 +66,7 @@ class PACKHORSE_API Recording {
 struct RecordingBounds {
   int64_t num_tokens = 0;
   int64_t max_seqlen = 0;
+  int64_t min_seqlen = 0;  // of the shortest sequence that has tokens; 0: any
 };
 
 /// One device. Transfers and recordings of a CUDA device are asynchronous on its stream, as its
@@ -102,7 +103,8 @@ class PACKHORSE_API DeviceContext {
 
   /// The sizes for which recordings should be made, so that every batch up to `max_tokens` and
   /// `max_seqlen` finds a recording that suits it, in ascending order of num_tokens, then of
-  /// max_seqlen. Empty if recordings gain nothing on this device.
+  /// max_seqlen, then with the largest min_seqlen first. Empty if recordings gain nothing on this
+  /// device.
   virtual std::vector<RecordingBounds> recording_bounds(int64_t /*max_tokens*/,
                                                         int64_t /*max_seqlen*/) const {
     return {};

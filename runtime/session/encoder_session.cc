@@ -283,11 +283,12 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     TokenBatch tokens =
         staging_.bounds(bounds.num_tokens, model_.limits.max_sequences, has_type_ids);
     tokens.batch.max_seqlen = bounds.max_seqlen;
+    tokens.batch.min_seqlen = bounds.min_seqlen;
     encode(tokens);
   }
 
   static RecordingBounds bounds_of(const TokenBatch& tokens) {
-    return {tokens.batch.num_tokens, tokens.batch.max_seqlen};
+    return {tokens.batch.num_tokens, tokens.batch.max_seqlen, tokens.batch.min_seqlen};
   }
   bool has_type_ids(const TokenBatch& tokens) const {
     return tokens.type_ids != nullptr && model_.spec.stem.type_vocab_size > 0;

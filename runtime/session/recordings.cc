@@ -22,7 +22,8 @@ const Recordings::Entry* Recordings::find(const RecordingBounds& batch, bool has
       std::lower_bound(entries.begin(), entries.end(), batch.num_tokens,
                        [](const Entry& e, int64_t n) { return e.bounds.num_tokens < n; });
   const auto found = std::find_if(large_enough, entries.end(), [&](const Entry& entry) {
-    return entry.bounds.max_seqlen >= batch.max_seqlen;
+    return entry.bounds.max_seqlen >= batch.max_seqlen &&
+           entry.bounds.min_seqlen <= batch.min_seqlen;
   });
   return found == entries.end() ? nullptr : &*found;
 }

@@ -1,8 +1,23 @@
 #include "session/staging.h"
 
 #include <algorithm>
+#include <limits>
+#include <span>
 
 namespace packhorse {
+namespace {
+
+// The length of the shortest sequence that has tokens, or 0 for an empty batch.
+int64_t shortest(std::span<const int32_t> cu_seqlens) {
+  int32_t least = std::numeric_limits<int32_t>::max();
+  for (size_t i = 1; i < cu_seqlens.size(); ++i) {
+    const int32_t length = cu_seqlens[i] - cu_seqlens[i - 1];
+    if (length > 0) least = std::min(least, length);
+  }
+  return cu_seqlens.back() == 0 ? 0 : least;
+}
+
+}  // namespace
 
 InputLayout::InputLayout(const Capacity& capacity) {
   const auto aligned = [](int64_t count) { return (count + 63) / 64 * 64; };
@@ -53,6 +68,7 @@ TokenBatch Staging::upload(const PackedTokens& tokens) {
   inputs.batch.num_tokens = num_tokens;
   inputs.batch.num_sequences = tokens.num_sequences();
   inputs.batch.max_seqlen = tokens.max_seqlen();
+  inputs.batch.min_seqlen = shortest(tokens.cu_seqlens);
   inputs.num_predictions = static_cast<int64_t>(tokens.prediction_rows.size());
   return inputs;
 }
@@ -73,6 +89,9 @@ TokenBatch Staging::load(const DeviceTokens& tokens, uint32_t run, InputFinding*
   device_.upload(buffer_ + layout_.prediction_rows, tokens.prediction_rows.data(),
                  tokens.prediction_rows.size_bytes());
   TokenBatch inputs = bounds(tokens.num_tokens, tokens.num_sequences, tokens.type_ids != nullptr);
+  // What the other sequences cannot hold, each has: a single sequence has all tokens.
+  const int64_t others = std::max<int64_t>(0, tokens.num_sequences - 1) * limits_.max_seqlen;
+  inputs.batch.min_seqlen = std::max<int64_t>(0, tokens.num_tokens - others);
   if (tokens.position_ids != nullptr) inputs.position_ids = args.position_ids;
   inputs.num_predictions = static_cast<int64_t>(tokens.prediction_rows.size());
   return inputs;

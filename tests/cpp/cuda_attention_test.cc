@@ -122,6 +122,30 @@ TEST(attention_is_explained_by_what_runs) {
         "online softmax)");
 }
 
+TEST(warps_and_tiles_share_a_batch_by_length) {
+  const auto same = [](const HopperKernels& found, bool tiles, bool warps) {
+    return found.tiles == tiles && found.warps == warps;
+  };
+  // {shortest, longest of queries, longest of keys}
+  CHECK(same(hopper_kernels(false, 1, 5, 5), true, false));
+  CHECK(same(hopper_kernels(true, 1, 32, 32), false, true));
+  CHECK(same(hopper_kernels(true, 0, 32, 32), false, true));
+  CHECK(same(hopper_kernels(true, 1, 33, 33), true, true));
+  CHECK(same(hopper_kernels(true, 32, 512, 512), true, true));
+  CHECK(same(hopper_kernels(true, 33, 512, 512), true, false));
+  CHECK(same(hopper_kernels(true, 0, 512, 512), true, true));
+  CHECK(same(hopper_kernels(true, 1, 5, 40), true, true));
+  CHECK(computed_by_warps(0, 0) && computed_by_warps(32, 32));
+  CHECK(!computed_by_warps(33, 1) && !computed_by_warps(1, 33));
+  const AttentionConfig config = select_attention(64, 12, 512, 100, false, kSms);
+  const auto text = [&](const HopperKernels& kernels) {
+    return explain_algorithm(Algorithm::kHopper, false, config, 100, kernels);
+  };
+  CHECK(text({true, false}) == "hopper (head tile 64, single-tile)");
+  CHECK(text({true, true}) == "hopper (head tile 64, single-tile, warps up to 32 tokens)");
+  CHECK(text({false, true}) == "hopper (warps up to 32 tokens)");
+}
+
 TEST(attention_algorithms_have_names) {
   for (const char* name : {"auto", "hopper", "online", "short", "grouped", "bytetransformer"}) {
     CHECK(name_of(parse_attention_algorithm(name, "x")) == std::string(name));

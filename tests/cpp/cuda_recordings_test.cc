@@ -33,13 +33,14 @@ class FakeDevice final : public DeviceContext {
   double elapsed_ms(const std::function<void()>&) override { return 0; }
   std::vector<RecordingBounds> recording_bounds(int64_t max_tokens,
                                                 int64_t max_seqlen) const override {
-    return cuda::recording_bounds(max_tokens, max_seqlen);
+    return cuda::recording_bounds(max_tokens, max_seqlen, warps);
   }
   std::unique_ptr<Recording> record(const std::function<void()>& work) override {
     work();
     return std::make_unique<FakeRecording>(*this, recorded);
   }
 
+  bool warps = false;
   Launch recorded = {};  // what the last `work` recorded
   std::vector<Launch> launches;
 
@@ -55,7 +56,7 @@ class FakeDevice final : public DeviceContext {
 }  // namespace
 
 TEST(recording_bounds_are_close_and_reach_the_plan) {
-  const auto bounds = cuda::recording_bounds(1000, 512);
+  const auto bounds = cuda::recording_bounds(1000, 512, false);
   CHECK(bounds.front().num_tokens == 16 && bounds.front().max_seqlen == 16);
   CHECK(bounds.back().num_tokens == 1000 && bounds.back().max_seqlen == 512);
   for (size_t i = 1; i < bounds.size(); ++i) {
@@ -63,7 +64,7 @@ TEST(recording_bounds_are_close_and_reach_the_plan) {
     CHECK(before.num_tokens < bounds[i].num_tokens || before.max_seqlen < bounds[i].max_seqlen);
     if (before.num_tokens >= 128) CHECK(bounds[i].num_tokens * 8 <= before.num_tokens * 9);
   }
-  CHECK(cuda::recording_bounds(5, 512).size() == 1);
+  CHECK(cuda::recording_bounds(5, 512, false).size() == 1);
 }
 
 TEST(every_batch_gets_the_smallest_recording_that_holds_it) {
@@ -89,6 +90,36 @@ TEST(every_batch_gets_the_smallest_recording_that_holds_it) {
     }
     CHECK(!recordings.launch({max_tokens + 1, 1}, false));
   }
+}
+
+TEST(batches_get_recordings_of_the_kernels_that_they_need) {
+  FakeDevice device;
+  device.warps = true;
+  Recordings recordings;
+  recordings.record(
+      device, 1000, 512, /*takes_type_ids=*/false,
+      [&](const RecordingBounds& bounds, bool) { device.recorded = {bounds, false}; });
+  constexpr int64_t kMost = cuda::kWarpTokens;
+  for (int64_t tokens = 1; tokens <= 1000; ++tokens) {
+    for (const int64_t longest : {int64_t{1}, kMost, kMost + 1, int64_t{128}, int64_t{129}}) {
+      if (longest > tokens) continue;
+      // 0: lengths that only the device knows.
+      for (const int64_t shortest : {int64_t{0}, int64_t{1}, kMost, kMost + 1, longest}) {
+        if (shortest > longest) continue;
+        CHECK(recordings.launch({tokens, longest, shortest}, false));
+        const RecordingBounds& found = device.launches.back().bounds;
+        CHECK(found.num_tokens >= tokens && found.num_tokens <= std::max<int64_t>(16, 2 * tokens));
+        CHECK(found.max_seqlen >= longest && found.min_seqlen <= shortest);
+        // Neither kernel is launched for nothing where the host knows the lengths.
+        CHECK((found.max_seqlen <= kMost) == (longest <= kMost));
+        if (longest > kMost) CHECK((found.min_seqlen > kMost) == (shortest > kMost));
+        if (longest <= cuda::kShortSequence) CHECK(found.max_seqlen <= cuda::kShortSequence);
+      }
+    }
+  }
+  CHECK(cuda::recording_bounds(20, 512, true).size() == 2);
+  CHECK(cuda::recording_bounds(1000, 20, true).size() ==
+        cuda::recording_bounds(1000, 20, false).size());
 }
 
 TEST(models_without_type_ids_have_no_recordings_with_them) {

@@ -44,6 +44,7 @@ struct AttentionParams {
   int32_t num_tokens_k = 0;
   int32_t max_seqlen_q = 0;
   int32_t max_seqlen_k = 0;
+  int32_t min_seqlen_q = 0;  // of sequences with queries; 0: not known
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;  // divides num_heads
   int32_t head_dim = 0;
@@ -54,6 +55,8 @@ struct AttentionParams {
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
   int32_t sm_count = 0;
+  /// Sequences of up to so many queries and keys are left alone by the Hopper kernels of tiles.
+  int32_t short_tokens = 0;
   /// Not 0: `out` is e4m3 of the result times this, limited to its range. Hopper kernels do so for
   /// heads of up to kMostFloat8HeadDim columns.
   float out_factor = 0;

@@ -67,13 +67,33 @@ inline AttentionAlgorithm choose_algorithm(AttentionAlgorithm asked, bool has_ho
   throw InvalidArgument("attention: unknown algorithm");
 }
 
+/// Which of the Hopper kernels a batch needs. One that finds none of its sequences ends at once.
+struct HopperKernels {
+  bool tiles = true;
+  bool warps = false;
+};
+
+/// Returns the kernels that a batch within these bounds may need, in a layer whose short sequences
+/// the warps take if `warps_take`. `min_seqlen_q` is 0 where it is not known.
+constexpr HopperKernels hopper_kernels(bool warps_take, int32_t min_seqlen_q, int32_t max_seqlen_q,
+                                       int32_t max_seqlen_k) {
+  if (!warps_take) return {};
+  return {.tiles = !computed_by_warps(max_seqlen_q, max_seqlen_k),
+          .warps = min_seqlen_q <= kWarpTokens};
+}
+
 /// Describes which kernels run and what decided on them, for example "hopper (head tile 64,
 /// ping-pong)".
 inline std::string explain_algorithm(AttentionAlgorithm algorithm, bool disentangled,
-                                     const AttentionConfig& config, int64_t max_seqlen_k) {
+                                     const AttentionConfig& config, int64_t max_seqlen_k,
+                                     const HopperKernels& hopper = {}) {
   const std::string name = name_of(algorithm);
   if (disentangled) return name + " (disentangled term)";
-  if (algorithm == AttentionAlgorithm::kHopper) return concat(name, " (", describe(config), ")");
+  if (algorithm == AttentionAlgorithm::kHopper) {
+    return concat(name, " (", hopper.tiles ? describe(config) : "",
+                  hopper.tiles && hopper.warps ? ", " : "",
+                  hopper.warps ? concat("warps up to ", kWarpTokens, " tokens") : "", ")");
+  }
   const PortableLimits limits = portable_limits(algorithm);
   std::string parts;
   int32_t covered = -1;

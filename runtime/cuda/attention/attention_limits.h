@@ -17,6 +17,17 @@ inline constexpr int kGroupedHeadDim = 128;
 inline constexpr int kDisentangledHeadDim = 128;
 inline constexpr int kDisentangledSm90HeadDim = 64;
 
+/// Sequences of up to so many queries and keys are computed by single warps on Hopper
+/// (attention_warps.h), for heads of up to so many columns.
+inline constexpr int kWarpTokens = 32;
+inline constexpr int kWarpHeadDim = 128;
+
+/// Whether a sequence goes to the warps, in a layer that they take. It looks at the sequence's own
+/// lengths alone: its bits must not depend on the rest of the batch.
+constexpr bool computed_by_warps(int32_t q_length, int32_t k_length) {
+  return q_length <= kWarpTokens && k_length <= kWarpTokens;
+}
+
 /// The longest sequences, in keys, that go to the short and to the grouped kernel; -1 means that
 /// the kernel is not used. Sequences longer than both limits go to the online kernel. The kernels
 /// sum in different orders, so the bits of a result depend on these limits.

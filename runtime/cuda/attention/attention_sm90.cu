@@ -5,6 +5,7 @@
 #include "core/format.h"
 #include "cuda/attention/attention.h"
 #include "cuda/attention/attention_config.h"
+#include "cuda/attention/attention_warps.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cuda {
@@ -63,7 +64,8 @@ bool attention_sm90_supported(const AttentionParams& p) {
 
 size_t attention_sm90_workspace(const AttentionParams&) { return sizeof(int32_t); }
 
-void launch_attention_sm90(const AttentionParams& p, cudaStream_t stream) {
+void launch_attention_sm90(const AttentionParams& params, cudaStream_t stream) {
+  AttentionParams p = params;
   if (p.num_tokens_q == 0) return;
   if (!attention_sm90_supported(p)) {
     throw RuntimeError(
@@ -73,6 +75,10 @@ void launch_attention_sm90(const AttentionParams& p, cudaStream_t stream) {
                kAttentionMaxTermDistance, "; found ", name_of(p.dtype), ", head_dim ", p.head_dim,
                ", ", p.term.num_buckets, " buckets, distance ", p.term.max_distance));
   }
+  const HopperKernels kernels = hopper_kernels(p);
+  if (kernels.warps) launch_attention_warps(p, stream);
+  if (!kernels.tiles) return;
+  if (attention_warps_take(p)) p.short_tokens = kWarpTokens;
   const bool narrow = is_narrow_window(attention_head_tile(p.head_dim), p.mask.window_left,
                                        p.mask.causal ? 0 : p.mask.window_right);
   const AttentionConfig config =

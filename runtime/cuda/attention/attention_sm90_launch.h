@@ -76,7 +76,8 @@ void launch_attention_kernel(const AttentionParams& p, cudaStream_t stream) {
   args.q_heads_per_kv_head = p.num_heads / p.num_kv_heads;
   args.scale = p.scale;
   args.descending = p.mask.causal;
-  args.batch = {p.cu_seqlens_q, p.cu_seqlens_k, p.counts, p.num_sequences, p.num_heads, 1};
+  args.batch = {p.cu_seqlens_q, p.cu_seqlens_k, p.counts, p.num_sequences, p.num_heads, 1,
+                p.short_tokens};
   if (p.mask.causal) {
     constexpr int64_t kCacheBytes = 24 << 20;  // of keys and values that stay in the L2 cache
     const int64_t head_bytes = int64_t{p.max_seqlen_k} * p.head_dim * 4 + 1;

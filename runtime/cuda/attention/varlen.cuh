@@ -51,6 +51,8 @@ struct VarlenBatch {
   int32_t num_sequences;  // an upper bound; exact where `counts` is null
   int32_t num_heads;
   int32_t heads_in_group;  // heads whose tiles alternate; 1: one head after the other
+  /// Sequences of up to so many queries and keys have no tiles: another kernel computes them.
+  int32_t short_tokens = 0;
 
   __device__ Sequence sequence(int32_t index) const {
     const int32_t q = cu_seqlens_q[index], k = cu_seqlens_k[index];
@@ -61,8 +63,15 @@ struct VarlenBatch {
   __device__ int32_t size() const {
     return counts == nullptr ? num_sequences : min(num_sequences, counts[1]);
   }
-  __device__ int32_t tiles_in(int32_t q_length, int tile_rows) const {
-    return (q_length + tile_rows - 1) / tile_rows * num_heads;
+  __device__ int32_t tiles_in(const Sequence& s, int tile_rows) const {
+    if (s.q_length <= short_tokens && s.k_length <= short_tokens) return 0;
+    return (s.q_length + tile_rows - 1) / tile_rows * num_heads;
+  }
+  __device__ int32_t tiles_in(int32_t index, int tile_rows) const {
+    Sequence s{};
+    s.q_length = cu_seqlens_q[index + 1] - cu_seqlens_q[index];
+    if (s.q_length <= short_tokens) s.k_length = cu_seqlens_k[index + 1] - cu_seqlens_k[index];
+    return tiles_in(s, tile_rows);
   }
 };
 
@@ -94,7 +103,7 @@ struct TileList {
                                 int tile_rows) {
     const int lane = threadIdx.x % 32;
     if (lane >= count) mine = {};
-    const int32_t tiles = batch.tiles_in(mine.q_length, tile_rows);
+    const int32_t tiles = batch.tiles_in(mine, tile_rows);
     const int32_t total = __reduce_add_sync(~0u, tiles);
     int rank = lane;
     if (total > static_cast<int32_t>(gridDim.x)) {
@@ -167,7 +176,7 @@ struct TileList {
         for (int step = 1; step < lanes; step *= 2) rank += __shfl_xor_sync(~0u, rank, step);
         if (i < n && tid % lanes == 0) {
           order[rank] = i;
-          ends[rank] = batch.tiles_in(sequences[i].q_length, tile_rows);
+          ends[rank] = batch.tiles_in(sequences[i], tile_rows);
         }
       }
     } else {
@@ -175,7 +184,7 @@ struct TileList {
         int32_t tiles = 0;
         const int32_t last = min(n, (i + 1) * run);
         for (int32_t s = i * run; s < last; ++s) {
-          tiles += batch.tiles_in(batch.cu_seqlens_q[s + 1] - batch.cu_seqlens_q[s], tile_rows);
+          tiles += batch.tiles_in(s, tile_rows);
         }
         ends[i] = tiles;
       }
@@ -218,10 +227,7 @@ struct TileList {
       for (;; base += 32) {
         const int32_t mine = base + lane;
         int32_t tiles = 0;
-        if (mine < num_sequences) {
-          tiles =
-              batch.tiles_in(batch.cu_seqlens_q[mine + 1] - batch.cu_seqlens_q[mine], tile_rows);
-        }
+        if (mine < num_sequences) tiles = batch.tiles_in(mine, tile_rows);
         int32_t inclusive = tiles;
         for (int step = 1; step < 32; step *= 2) {
           const int32_t below = __shfl_up_sync(~0u, inclusive, step);

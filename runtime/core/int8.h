@@ -1,0 +1,23 @@
+// Symmetric int8: how a row of weights becomes integers with one scale, on every backend.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace packhorse {
+
+/// Quantises one row: scale = max |w| / 127, q = w / scale rounded to nearest, ties to even.
+/// Returns the scale; a row of zeros has the scale 0.
+inline float quantize_int8(const float* row, int64_t size, int8_t* to) {
+  float most = 0;
+  for (int64_t i = 0; i < size; ++i) most = std::max(most, std::abs(row[i]));
+  const float scale = most / 127.0f;
+  for (int64_t i = 0; i < size; ++i) {
+    const float q = scale > 0 ? std::nearbyint(row[i] / scale) : 0.0f;
+    to[i] = static_cast<int8_t>(std::clamp(q, -127.0f, 127.0f));
+  }
+  return scale;
+}
+
+}  // namespace packhorse

@@ -1,0 +1,125 @@
+// The dense layers whose weights are int8: rows are quantised into the workspace, and multiplied as
+// bytes. Results have the dtype of the inputs.
+#include <algorithm>
+
+#include "core/format.h"
+#include "cuda/cuda_ops.h"
+#include "cuda/device.h"
+#include "cuda/gemm/gemm_int8.h"
+#include "cuda/rows/quantize_rows.h"
+#include "packhorse/error.h"
+
+namespace packhorse::cuda {
+namespace {
+
+constexpr size_t kAlignment = 256;
+
+size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+/// Where quantised rows lie in a workspace: their bytes, scales and offsets.
+struct QuantizedRows {
+  QuantizedRows(void* at, int64_t rows, int64_t columns)
+      : values(static_cast<uint8_t*>(at)),
+        values_bytes(aligned(static_cast<size_t>(rows * padded_int8(columns)))),
+        vector_bytes(aligned(static_cast<size_t>(rows) * sizeof(float))) {}
+  float* scales() const { return reinterpret_cast<float*>(values + values_bytes); }
+  float* offsets() const { return reinterpret_cast<float*>(values + values_bytes + vector_bytes); }
+  size_t bytes() const { return values_bytes + 2 * vector_bytes; }
+
+  uint8_t* values;
+  size_t values_bytes, vector_bytes;
+};
+
+/// Where the parts of a feed-forward block lie in its workspace: quantised rows of its input, and
+/// then of what is between the layers; the result of the first layer; with a gate, the product.
+struct BlockLayout {
+  explicit BlockLayout(const FeedForwardArgs& args)
+      : rows(args.x.rows()),
+        element(size_of(args.out.dtype)),
+        sums(std::max(QuantizedRows(nullptr, rows, args.x.columns()).bytes(),
+                      QuantizedRows(nullptr, rows, args.down.in_features).bytes())),
+        gated(sums + aligned(static_cast<size_t>(rows * args.up.out_features) * element)),
+        bytes(args.gated
+                  ? gated + aligned(static_cast<size_t>(rows * args.down.in_features) * element)
+                  : gated) {}
+  int64_t rows;
+  size_t element;
+  size_t sums, gated, bytes;  // where these begin, and where all ends
+};
+
+}  // namespace
+
+size_t CudaOps::int8_workspace(const LinearArgs& args) const {
+  return QuantizedRows(nullptr, args.x.rows(), args.x.columns()).bytes();
+}
+
+size_t CudaOps::int8_workspace(const FeedForwardArgs& args) const {
+  return BlockLayout(args).bytes;
+}
+
+void CudaOps::product_int8(const char* op, const TensorView& x, const LinearWeight& weight,
+                           Activation activation, const TensorView& residual, const TensorView& out,
+                           const int32_t* row_count, void* workspace) {
+  check_compute(op, x.dtype);
+  check_vectors(op, "x", x);
+  check_vectors(op, "residual", residual);
+  check_vectors(op, "out", out);
+  if (workspace == nullptr) throw InvalidArgument(concat(op, ": workspace is missing"));
+  const QuantizedRows quantized(workspace, x.rows(), x.columns());
+  QuantizeRowsParams rows;
+  rows.x = x.data;
+  rows.x_stride = x.row_stride;
+  rows.rows = x.rows();
+  rows.columns = x.columns();
+  rows.row_count = row_count;
+  rows.values = quantized.values;
+  rows.scales = quantized.scales();
+  rows.offsets = quantized.offsets();
+  rows.dtype = x.dtype;
+  launch_quantize_rows(rows, stream_);
+
+  GemmInt8Params params;
+  params.a = quantized.values;
+  params.row_scales = quantized.scales();
+  params.row_offsets = quantized.offsets();
+  params.weight = weight.data;
+  params.bias = weight.bias;
+  params.residual = residual.data;
+  params.ldr = residual.row_stride;
+  params.out = out.data;
+  params.ldo = out.row_stride;
+  params.rows = to_int32(op, "rows", x.rows());
+  params.row_count = row_count;
+  params.n = to_int32(op, "out_features", weight.out_features);
+  params.k = to_int32(op, "in_features", padded_int8(weight.in_features));
+  params.dtype = out.dtype;
+  params.activation = activation;
+  params.sm_count = sm_count_;
+  launch_gemm_int8(params, stream_);
+}
+
+void CudaOps::linear_int8(const LinearArgs& args) {
+  product_int8("linear", args.x, args.weight, args.activation, args.residual, args.out,
+               args.row_count, args.workspace);
+  if (args.norm) norm_in_place(args.out, args.norm, {}, args.row_count);
+}
+
+void CudaOps::feed_forward_int8(const FeedForwardArgs& args) {
+  const char* op = "feed_forward";
+  const BlockLayout layout(args);
+  auto* workspace = static_cast<unsigned char*>(args.workspace);
+  TensorView inner(workspace + layout.sums, args.x.dtype, layout.rows, args.up.out_features);
+  product_int8(op, args.x, args.up, args.gated ? Activation::kNone : args.activation, {}, inner,
+               args.row_count, workspace);
+  if (args.gated) {
+    const TensorView gated(workspace + layout.gated, args.x.dtype, layout.rows,
+                           args.down.in_features);
+    gate(inner, args.activation, gated, args.row_count);
+    inner = gated;
+  }
+  product_int8(op, inner, args.down, Activation::kNone, args.residual, args.out, args.row_count,
+               workspace);
+  if (args.norm) norm_in_place(args.out, args.norm, {}, args.row_count);
+}
+
+}  // namespace packhorse::cuda
