@@ -71,6 +71,15 @@ struct PagedKernelParams {
   }
 };
 
+/// What the kernels are given, without a workspace.
+inline PagedKernelParams paged_kernel_params(const PagedAttentionParams& args) {
+  PagedKernelParams params{.args = args, .window = key_window(args.mask)};
+  params.group = args.num_heads / args.num_kv_heads;
+  const auto group = static_cast<uint64_t>(params.group);
+  params.group_inverse = ((uint64_t{1} << 32) + group - 1) / group;
+  return params;
+}
+
 /// Rows of one sequence and key/value head.
 struct PagedSlab {
   int sequence;
