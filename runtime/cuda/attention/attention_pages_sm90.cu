@@ -8,11 +8,16 @@
 namespace packhorse::cuda {
 namespace {
 
-// Calls launch.operator()<T, kDim>() with the smallest kDim that holds a head.
+// Calls launch.operator()<T, kDim, kRare>() with the smallest kDim that holds a head.
 template <class Launch>
-void dispatch_pages_sm90(DType dtype, int64_t head_dim, Launch launch) {
+void dispatch_pages_sm90(DType dtype, int64_t head_dim, bool rare, Launch launch) {
   dispatch_dtype(dtype, [&]<class T>() {
-    head_dim <= 64 ? launch.template operator()<T, 64>() : launch.template operator()<T, 128>();
+    if (head_dim <= 64) {
+      rare ? launch.template operator()<T, 64, true>() : launch.template operator()<T, 64, false>();
+    } else {
+      rare ? launch.template operator()<T, 128, true>()
+           : launch.template operator()<T, 128, false>();
+    }
   });
 }
 
@@ -46,19 +51,23 @@ bool attention_pages_sm90_supported(const PagedAttentionParams& args) {
 void prepare_attention_pages_sm90() {
   for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
     for (int head_dim : {64, 128}) {
-      dispatch_pages_sm90(dtype, head_dim, [&]<class T, int kDim>() {
-        CUDA_CHECK(cudaFuncSetAttribute(paged_attention_sm90_kernel<T, kDim>,
-                                        cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        static_cast<int>(PagesSm90Traits<T, kDim>::kSharedBytes)));
-      });
+      for (bool rare : {false, true}) {
+        dispatch_pages_sm90(dtype, head_dim, rare, [&]<class T, int kDim, bool kRare>() {
+          CUDA_CHECK(cudaFuncSetAttribute(
+              paged_attention_sm90_kernel<T, kDim, kRare>,
+              cudaFuncAttributeMaxDynamicSharedMemorySize,
+              static_cast<int>(PagesSm90Traits<T, kDim, kRare>::kSharedBytes)));
+        });
+      }
     }
   }
 }
 
 void launch_attention_pages_sm90(const PagedAttentionParams& args, cudaStream_t stream) {
   PagesSm90Params params{paged_kernel_params(args), {}, {}, {}};
-  dispatch_pages_sm90(args.dtype, args.head_dim, [&]<class T, int kDim>() {
-    using Traits = PagesSm90Traits<T, kDim>;
+  const bool rare = has_rare_scores(args);
+  dispatch_pages_sm90(args.dtype, args.head_dim, rare, [&]<class T, int kDim, bool kRare>() {
+    using Traits = PagesSm90Traits<T, kDim, kRare>;
     params.slab_tokens = Traits::kRows / params.group;
     params.slots = args.num_tokens / params.slab_tokens + args.num_sequences;
     params.query_map = query_map(args, params.group, params.slab_tokens);
@@ -66,7 +75,7 @@ void launch_attention_pages_sm90(const PagedAttentionParams& args, cudaStream_t 
                                        args.head_dim, Traits::kKeys, 64);
     params.value_map = page_values_map(args);
     const int64_t items = int64_t{params.slots} * args.num_kv_heads;
-    launch_kernel(paged_attention_sm90_kernel<T, kDim>,
+    launch_kernel(paged_attention_sm90_kernel<T, kDim, kRare>,
                   dim3(static_cast<unsigned>(std::min(items, int64_t{args.sm_count}))),
                   Traits::kThreads, Traits::kSharedBytes, stream, params);
   });

@@ -110,8 +110,11 @@ struct PagesSm90Consumer {
     sm90::Barrier::wait(&smem.keys_full[stage.index], stage.phase);
     multiply_keys(scores);
     const int row = slab.row + warp_row;
-    finish_scores(scores, params, slab, row, tile * kKeys,
-                  [&] { finish_paged_scores(scores, params, slab, row, tile * kKeys); });
+    if constexpr (Traits::kRare) {
+      finish_paged_scores(scores, params, slab, row, tile * kKeys);
+    } else {
+      finish_plain_scores(scores, params, slab, row, tile * kKeys);
+    }
     float2 maxima, sums;
     tile_softmax(scores, maxima, sums);
     Fragment p[kKeys / 16];

@@ -114,10 +114,10 @@ __device__ void produce_pages(const PagesSm90Params& params, typename Traits::Sh
 }  // namespace sm90
 
 /// The first warpgroups are consumers, the first warp after them is the producer.
-template <class T, int kDim>
-__global__ void __launch_bounds__(PagesSm90Traits<T, kDim>::kThreads, 1)
+template <class T, int kDim, bool kRare>
+__global__ void __launch_bounds__(PagesSm90Traits<T, kDim, kRare>::kThreads, 1)
     paged_attention_sm90_kernel(const __grid_constant__ PagesSm90Params params) {
-  using Traits = PagesSm90Traits<T, kDim>;
+  using Traits = PagesSm90Traits<T, kDim, kRare>;
   extern __shared__ __align__(1024) unsigned char pages_sm90_shared[];
   auto& smem = *reinterpret_cast<typename Traits::Shared*>(pages_sm90_shared);
   constexpr int kProducer = 128 * Traits::kConsumers;  // the first thread of the producer

@@ -25,10 +25,12 @@ struct PagesSm90Params : PagedKernelParams {
   int slots = 0;        // that hold every slab of one key/value head
 };
 
-template <class T_, int kDim_>
+/// kRare: scores may have a cap, or ALiBi's term, whose many instructions other kernels do without.
+template <class T_, int kDim_, bool kRare_>
 struct PagesSm90Traits {
   using T = T_;
   static constexpr int kDim = kDim_;
+  static constexpr bool kRare = kRare_;
   static constexpr int kRows = kPagesSm90Rows<kDim>;
   static constexpr int kConsumers = kRows / 64;
   static constexpr int kKeys = kTileKeys<kDim>;
