@@ -69,6 +69,7 @@ struct PagesSm90Consumer {
 
   /// Passes tiles that none of this warpgroup's rows sees.
   __device__ void skip(int tiles) {
+#pragma unroll 1
     for (; tiles > 0; --tiles) {
       sm90::Barrier::wait(&smem.keys_full[stage.index], stage.phase);
       release(&smem.keys_empty[stage.index]);
@@ -236,9 +237,11 @@ struct PagesSm90Consumer {
 #pragma unroll
           for (float (&block)[4] : box) block[0] = block[1] = block[2] = block[3] = 0;
         }
+#pragma unroll 1
         for (int tile = mine.begin; tile < mine.end;) {
           const int chunk_end = min(mine.end, (tile / kChunkTiles<kDim> + 1) * kChunkTiles<kDim>);
           attend<true>(tile);
+#pragma unroll 1
           while (++tile < chunk_end) attend<false>(tile);
           end_chunk();
         }
