@@ -84,7 +84,7 @@ __device__ void produce_pages(const PagesSm90Params& params, typename Traits::Sh
   Ring<Traits::kQueryStages> query;
   Ring<Traits::kStages> stage;
   // Where every item has a block of its own, the counter is not needed.
-  unsigned* const next = count <= static_cast<int>(gridDim.x) ? nullptr : params.args.counters;
+  const bool counted = count > static_cast<int>(gridDim.x);
   int item = static_cast<int>(blockIdx.x);
   PagedSlab slab{};
   bool found = item < count && items.find(item, slab);
@@ -95,13 +95,13 @@ __device__ void produce_pages(const PagesSm90Params& params, typename Traits::Sh
   while (item < count) {
     // Needed only after this slab's copies are issued, since the counter's answer takes long.
     unsigned taken = 0;
-    if (leader && next != nullptr) taken = atomicAdd(next, 1U);
+    if (leader && counted) taken = atomicAdd(params.args.counters, 1U);
     if (found) copy_slab<Traits>(params, smem, slab, query, stage);
     __syncwarp();
-    if (next == nullptr) break;
+    if (!counted) break;
     // A number is taken for each item, so count - 1 is the last one of this launch, and its taker
     // leaves the counter at zero.
-    if (leader && taken == static_cast<unsigned>(count) - 1) *next = 0;
+    if (leader && taken == static_cast<unsigned>(count) - 1) *params.args.counters = 0;
     item = static_cast<int>(gridDim.x + __shfl_sync(kFullWarp, taken, 0));
     found = item < count && items.find(item, slab);
   }
