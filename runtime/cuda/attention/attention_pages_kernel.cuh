@@ -80,11 +80,6 @@ inline PagedKernelParams paged_kernel_params(const PagedAttentionParams& args) {
   return params;
 }
 
-/// Whether scores are more than scaled and masked.
-__host__ __device__ inline bool has_rare_scores(const PagedAttentionParams& args) {
-  return args.soft_cap != 0 || args.slopes != nullptr;
-}
-
 /// Rows of one sequence and key/value head.
 struct PagedSlab {
   int sequence;
@@ -253,7 +248,8 @@ __device__ void finish_plain_scores(float (&scores)[kBlocks][4], const PagedKern
 template <int kBlocks, class FinishRare>
 __device__ void finish_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
                               const PagedSlab& slab, int row, int key, FinishRare finish_rare) {
-  if (has_rare_scores(params.args)) return finish_rare();
+  const PagedAttentionParams& args = params.args;
+  if (args.soft_cap != 0 || args.slopes != nullptr) return finish_rare();
   finish_plain_scores(scores, params, slab, row, key);
 }
 

@@ -65,7 +65,7 @@ void prepare_attention_pages_sm90() {
 
 void launch_attention_pages_sm90(const PagedAttentionParams& args, cudaStream_t stream) {
   PagesSm90Params params{paged_kernel_params(args), {}, {}, {}};
-  const bool rare = has_rare_scores(args);
+  const bool rare = args.soft_cap != 0 || args.slopes != nullptr;
   dispatch_pages_sm90(args.dtype, args.head_dim, rare, [&]<class T, int kDim, bool kRare>() {
     using Traits = PagesSm90Traits<T, kDim, kRare>;
     params.slab_tokens = Traits::kRows / params.group;
