@@ -72,7 +72,7 @@ void launch_prefill(const PagedAttentionParams& args, cudaStream_t stream) {
   });
 }
 
-template <class T, int kDim, int kRows>
+template <class T, int kDim, int kRows, bool kByLanes>
 void launch_few_rows(const PagedKernelParams& common, cudaStream_t stream) {
   using Traits = FewTraits<kDim, kRows>;
   FewKernelParams params{common, {}, {}};
@@ -89,7 +89,7 @@ void launch_few_rows(const PagedKernelParams& common, cudaStream_t stream) {
   const int64_t work = paged_slots(args, kRows) * args.num_kv_heads *
                        (params.entries > 0 ? chunk_count(args.max_kv_len, args.head_dim) : 1);
   launch_kernel(
-      paged_attention_few_kernel<T, kDim, kRows>,
+      paged_attention_few_kernel<T, kDim, kRows, kByLanes>,
       dim3(static_cast<unsigned>(std::min(work, int64_t{Traits::kBlocks} * args.sm_count))),
       Traits::kThreads, Traits::kSharedBytes, stream, params);
 }
@@ -103,8 +103,11 @@ void launch_few(const PagedAttentionParams& args, cudaStream_t stream) {
     params.counters = args.counters;
   }
   dispatch_pages(args.dtype, args.head_dim, [&]<class T, int kDim>() {
-    slab_rows(args) == 8 ? launch_few_rows<T, kDim, 8>(params, stream)
-                         : launch_few_rows<T, kDim, 16>(params, stream);
+    const auto launch = [&]<bool kByLanes>() {
+      slab_rows(args) == 8 ? launch_few_rows<T, kDim, 8, kByLanes>(params, stream)
+                           : launch_few_rows<T, kDim, 16, kByLanes>(params, stream);
+    };
+    unproven_kernels() ? launch.template operator()<true>() : launch.template operator()<false>();
   });
 }
 
@@ -122,10 +125,13 @@ void prepare_attention_pages() {
       dispatch_pages(dtype, head_dim, [&]<class T, int kDim>() {
         allow_shared_memory(paged_attention_kernel<T, kDim, kPrefillWarps>,
                             PagedTraits<kDim, kPrefillWarps>::kSharedBytes);
-        allow_shared_memory(paged_attention_few_kernel<T, kDim, 8>,
-                            FewTraits<kDim, 8>::kSharedBytes);
-        allow_shared_memory(paged_attention_few_kernel<T, kDim, 16>,
-                            FewTraits<kDim, 16>::kSharedBytes);
+        const auto allow_few = [&]<int kRows>() {
+          constexpr size_t kBytes = FewTraits<kDim, kRows>::kSharedBytes;
+          allow_shared_memory(paged_attention_few_kernel<T, kDim, kRows, false>, kBytes);
+          allow_shared_memory(paged_attention_few_kernel<T, kDim, kRows, true>, kBytes);
+        };
+        allow_few.template operator()<8>();
+        allow_few.template operator()<16>();
       });
     }
   }
