@@ -34,7 +34,8 @@ size_t product(int a, int b, int c = 1, int d = 1) {
 /// is `poison`: rows past a text's end, pages of nobody, and the rest of the queries' rows.
 template <class T>
 struct Pages {
-  static constexpr int kSpare = 3;  // pages of nobody
+  static constexpr int kSpare = 3;         // pages of nobody
+  static constexpr int kMoreTokens = 500;  // that a bound may name
   Shape shape;
   Texts texts;
   std::vector<int32_t> begins{0}, lens;  // filled by measure
@@ -50,7 +51,7 @@ struct Pages {
         table_stride(measure()),
         num_pages(table_stride * static_cast<int>(texts.size()) + kSpare),
         q_stride((shape.heads + 2 * shape.kv_heads) * shape.head_dim),
-        q(product(tokens, q_stride)),
+        q(product(tokens + kMoreTokens, q_stride)),
         keys(product(num_pages, shape.kv_heads, kPageTokens, shape.head_dim)),
         values(keys.size()),
         table(product(static_cast<int>(texts.size()), table_stride)),
@@ -285,7 +286,7 @@ TEST(pages_sm90_bounds) {
   out.fill_bytes(0);
   PagedAttentionParams params = pages.params(out, 3);
   params.counts = pages.counts.data();
-  params.num_tokens += 1000;
+  params.num_tokens += Pages<__half>::kMoreTokens;
   params.num_sequences += 7;
   launch_attention_pages_sm90(params, nullptr);
   CHECK(out.same_bits(expected));
@@ -301,6 +302,38 @@ TEST(pages_sm90_bounds) {
   CHECK(std::memcmp(out.data() + first, expected.data() + first,
                     (out.size() - first) * sizeof(__half)) == 0);
   CHECK(pages.counters[0] == 0);
+}
+
+/// Few rows of long texts, whose chunks several blocks have: one merges them, by lanes where
+/// unproven kernels are allowed.
+template <class T>
+void check_chunks(const Shape& shape, const Texts& texts) {
+  Pages<T> pages(shape, texts, 11, NAN);
+  Array<T> expected(pages.rows()), found(pages.rows());
+  Array<float> workspace(size_t{1} << 20);
+  emulated::set_seed(1);
+  attend(pages, 2, true, expected);
+  for (int sm_count : {1000, 5}) {
+    emulated::set_seed(static_cast<unsigned>(sm_count));
+    PagedAttentionParams params = pages.params(found, sm_count);
+    params.workspace = workspace.data();
+    params.workspace_bytes = workspace.size() * sizeof(float);
+    found.fill_bytes(0xff);
+    launch_attention_pages(params, nullptr);
+    CHECK(found.same_bits(expected));
+    for (size_t i = 0; i < pages.counters.size(); ++i) CHECK(pages.counters[i] == 0);
+  }
+}
+
+TEST(pages_many_chunks) {
+  check_chunks<__half>({1, 1, 64}, {{1, 9000}, {1, 300}});
+  check_chunks<__half>({2, 1, 64}, {{1, 8192}, {2, 8193}, {1, 4097}});
+  check_chunks<__half>({4, 1, 128}, {{1, 9000}, {1, 2049}, {1, 2048}});
+  check_chunks<__nv_bfloat16>({2, 2, 128}, {{3, 4500}, {1, 1}});
+  check_chunks<__half>({2, 1, 96}, {{1, 2500}, {4, 2177}});
+  check_chunks<__half>({2, 1, 40}, {{4, 4000}});
+  check_chunks<__half>({2, 1, 64, {.window = 700}}, {{5, 9000}, {1, 600}});
+  check_chunks<__half>({3, 1, 128, {.window = 250}}, {{5, 2181}, {5, 2300}});
 }
 
 }  // namespace

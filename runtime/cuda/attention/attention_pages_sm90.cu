@@ -45,7 +45,8 @@ CUtensorMap page_values_map(const PagedAttentionParams& args) {
 
 bool attention_pages_sm90_supported(const PagedAttentionParams& args) {
   const int rows = args.head_dim <= 64 ? kPagesSm90Rows<64> : kPagesSm90Rows<128>;
-  return args.head_dim <= 128 && args.num_heads / args.num_kv_heads <= rows;
+  return args.counters != nullptr && args.head_dim <= 128 &&
+         args.num_heads / args.num_kv_heads <= rows;
 }
 
 void prepare_attention_pages_sm90() {
