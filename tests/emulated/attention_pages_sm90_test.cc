@@ -17,6 +17,7 @@ struct Options {
   float soft_cap = 0;
   bool alibi = false;
   bool causal = true;
+  double early_keys = 1, late_keys = 1;  // scale of the first and last keys of a text
 };
 struct Shape {
   int heads, kv_heads, head_dim;
@@ -75,9 +76,12 @@ struct Pages {
     }
     for (size_t b = 0; b < texts.size(); ++b) {
       for (int at = 0; at < lens[b]; ++at) {
+        const Options& options = shape.options;
+        const double scale =
+            options.early_keys + (options.late_keys - options.early_keys) * at / lens[b];
         for (int h = 0; h < shape.kv_heads; ++h) {
           for (int c = 0; c < shape.head_dim; ++c) {
-            keys[place(b, h, at, c)] = rounded<T>(normal(random));
+            keys[place(b, h, at, c)] = rounded<T>(scale * normal(random));
             values[place(b, h, at, c)] = rounded<T>(normal(random));
           }
         }
@@ -332,6 +336,10 @@ TEST(pages_many_chunks) {
   check_chunks<__nv_bfloat16>({2, 2, 128}, {{3, 4500}, {1, 1}});
   check_chunks<__half>({2, 1, 96}, {{1, 2500}, {4, 2177}});
   check_chunks<__half>({2, 1, 40}, {{4, 4000}});
+  // The maximum grows from chunk to chunk, or that of the first ones stays.
+  check_chunks<__half>({2, 1, 64, {.early_keys = 0, .late_keys = 3}}, {{2, 9000}});
+  check_chunks<__half>({4, 1, 128, {.early_keys = 1, .late_keys = 20}}, {{1, 9000}});
+  check_chunks<__half>({4, 1, 128, {.early_keys = 20, .late_keys = 0}}, {{1, 9000}});
   check_chunks<__half>({2, 1, 64, {.window = 700}}, {{5, 9000}, {1, 600}});
   check_chunks<__half>({3, 1, 128, {.window = 250}}, {{5, 2181}, {5, 2300}});
 }

@@ -128,7 +128,9 @@ struct PagesSm90Consumer {
     if constexpr (kFirst) {
 #pragma unroll
       for (int box = 0; box < kBoxes; ++box) multiply_values(p, box, chunk[box]);
-      begin_chunk(maxima, sums);
+      // As ChunkMerge makes of an empty chunk and a tile.
+      chunk_above = {maxima.x, sums.x};
+      chunk_below = {maxima.y, sums.y};
 #pragma unroll
       for (int box = 0; box < kBoxes; ++box) Products::template wait<0>(chunk[box]);
       clear_unseen(sums);
@@ -150,12 +152,6 @@ struct PagesSm90Consumer {
     stage.advance();
   }
 
-  /// What ChunkMerge makes of an empty chunk and a tile: the tile, unless the row sees none of it.
-  __device__ void begin_chunk(float2 maxima, float2 sums) {
-    chunk_above = chunk_below = {};
-    if (sums.x != 0) chunk_above = {maxima.x, sums.x};
-    if (sums.y != 0) chunk_below = {maxima.y, sums.y};
-  }
   /// A row that sees no key of the tile has found nothing in it, whatever the values are.
   __device__ void clear_unseen(float2 sums) {
     if (__all_sync(kFullWarp, sums.x != 0 && sums.y != 0)) return;
