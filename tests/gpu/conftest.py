@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Kernels that no GPU has run yet are chosen by these tests alone, so that a run of them is the proof.
+# Kernels that no GPU has run yet are chosen by these tests alone: a run of them is the proof.
 os.environ.setdefault("PACKHORSE_UNPROVEN_KERNELS", "1")
 
 import packhorse
