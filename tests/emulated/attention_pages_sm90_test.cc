@@ -18,6 +18,7 @@ struct Options {
   bool alibi = false;
   bool causal = true;
   double early_keys = 1, late_keys = 1;  // scale of the first and last keys of a text
+  int loud = -1;                         // the position of a key that is six times as large
 };
 struct Shape {
   int heads, kv_heads, head_dim;
@@ -78,7 +79,8 @@ struct Pages {
       for (int at = 0; at < lens[b]; ++at) {
         const Options& options = shape.options;
         const double scale =
-            options.early_keys + (options.late_keys - options.early_keys) * at / lens[b];
+            (options.early_keys + (options.late_keys - options.early_keys) * at / lens[b]) *
+            (at == options.loud ? 6 : 1);
         for (int h = 0; h < shape.kv_heads; ++h) {
           for (int c = 0; c < shape.head_dim; ++c) {
             keys[place(b, h, at, c)] = rounded<T>(scale * normal(random));
@@ -340,6 +342,9 @@ TEST(pages_many_chunks) {
   check_chunks<__half>({2, 1, 64, {.early_keys = 0, .late_keys = 3}}, {{2, 9000}});
   check_chunks<__half>({4, 1, 128, {.early_keys = 1, .late_keys = 20}}, {{1, 9000}});
   check_chunks<__half>({4, 1, 128, {.early_keys = 20, .late_keys = 0}}, {{1, 9000}});
+  // The first of 32 chunks that are merged together has the maximum.
+  check_chunks<__half>({4, 1, 64, {.loud = 32 * 256 + 5}}, {{2, 9000}});
+  check_chunks<__half>({4, 1, 128, {.loud = 32 * 128 + 5}}, {{2, 4500}});
   check_chunks<__half>({2, 1, 64, {.window = 700}}, {{5, 9000}, {1, 600}});
   check_chunks<__half>({3, 1, 128, {.window = 250}}, {{5, 2181}, {5, 2300}});
 }
