@@ -1,8 +1,11 @@
 #include <algorithm>
 
 #include "cuda/attention/attention_pages_few_kernel.cuh"
+#include "cuda/attention/attention_pages_sm90.h"
 #include "cuda/check.h"
+#include "cuda/device.h"
 #include "cuda/tensor_map.h"
+#include "cuda/unproven.h"
 
 namespace packhorse::cuda {
 namespace {
@@ -53,23 +56,13 @@ bool takes_few(const PagedAttentionParams& args) {
   return most_rows(args) <= 16 || slab_count(args) < args.sm_count;
 }
 
-KeyWindow window_of(const AttentionMask& mask) {
-  const auto side = [](int32_t limit) {
-    return limit < 0 ? kUnlimitedWindow : std::min(limit, kUnlimitedWindow);
-  };
-  return {side(mask.window_left), mask.causal ? 0 : side(mask.window_right)};
-}
-
-PagedKernelParams kernel_params(const PagedAttentionParams& args) {
-  PagedKernelParams params{.args = args, .window = window_of(args.mask)};
-  params.group = args.num_heads / args.num_kv_heads;
-  const auto group = static_cast<uint64_t>(params.group);
-  params.group_inverse = ((uint64_t{1} << 32) + group - 1) / group;
-  return params;
+// Which of the two kernels for many rows runs; both give the same bits.
+bool takes_sm90(const PagedAttentionParams& args) {
+  return unproven_kernels() && kernels_may_overlap() && attention_pages_sm90_supported(args);
 }
 
 void launch_prefill(const PagedAttentionParams& args, cudaStream_t stream) {
-  const PagedKernelParams params = kernel_params(args);
+  const PagedKernelParams params = paged_kernel_params(args);
   dispatch_pages(args.dtype, args.head_dim, [&]<class T, int kDim>() {
     using Traits = PagedTraits<kDim, kPrefillWarps>;
     const dim3 grid(static_cast<unsigned>(paged_slots(args, Traits::kRows)),
@@ -79,7 +72,7 @@ void launch_prefill(const PagedAttentionParams& args, cudaStream_t stream) {
   });
 }
 
-template <class T, int kDim, int kRows>
+template <class T, int kDim, int kRows, bool kByLanes>
 void launch_few_rows(const PagedKernelParams& common, cudaStream_t stream) {
   using Traits = FewTraits<kDim, kRows>;
   FewKernelParams params{common, {}, {}};
@@ -96,13 +89,13 @@ void launch_few_rows(const PagedKernelParams& common, cudaStream_t stream) {
   const int64_t work = paged_slots(args, kRows) * args.num_kv_heads *
                        (params.entries > 0 ? chunk_count(args.max_kv_len, args.head_dim) : 1);
   launch_kernel(
-      paged_attention_few_kernel<T, kDim, kRows>,
+      paged_attention_few_kernel<T, kDim, kRows, kByLanes>,
       dim3(static_cast<unsigned>(std::min(work, int64_t{Traits::kBlocks} * args.sm_count))),
       Traits::kThreads, Traits::kSharedBytes, stream, params);
 }
 
 void launch_few(const PagedAttentionParams& args, cudaStream_t stream) {
-  PagedKernelParams params = kernel_params(args);
+  PagedKernelParams params = paged_kernel_params(args);
   if (args.workspace != nullptr && slab_count(args) <= kPagedCounters) {
     params.entries = static_cast<int64_t>(args.workspace_bytes / entry_bytes(args.head_dim));
     params.sums = args.workspace;
@@ -110,8 +103,11 @@ void launch_few(const PagedAttentionParams& args, cudaStream_t stream) {
     params.counters = args.counters;
   }
   dispatch_pages(args.dtype, args.head_dim, [&]<class T, int kDim>() {
-    slab_rows(args) == 8 ? launch_few_rows<T, kDim, 8>(params, stream)
-                         : launch_few_rows<T, kDim, 16>(params, stream);
+    const auto launch = [&]<bool kByLanes>() {
+      slab_rows(args) == 8 ? launch_few_rows<T, kDim, 8, kByLanes>(params, stream)
+                           : launch_few_rows<T, kDim, 16, kByLanes>(params, stream);
+    };
+    unproven_kernels() ? launch.template operator()<true>() : launch.template operator()<false>();
   });
 }
 
@@ -129,12 +125,18 @@ void prepare_attention_pages() {
       dispatch_pages(dtype, head_dim, [&]<class T, int kDim>() {
         allow_shared_memory(paged_attention_kernel<T, kDim, kPrefillWarps>,
                             PagedTraits<kDim, kPrefillWarps>::kSharedBytes);
-        allow_shared_memory(paged_attention_few_kernel<T, kDim, 8>,
-                            FewTraits<kDim, 8>::kSharedBytes);
-        allow_shared_memory(paged_attention_few_kernel<T, kDim, 16>,
-                            FewTraits<kDim, 16>::kSharedBytes);
+        const auto allow_few = [&]<int kRows>() {
+          constexpr size_t kBytes = FewTraits<kDim, kRows>::kSharedBytes;
+          allow_shared_memory(paged_attention_few_kernel<T, kDim, kRows, false>, kBytes);
+          allow_shared_memory(paged_attention_few_kernel<T, kDim, kRows, true>, kBytes);
+        };
+        allow_few.template operator()<8>();
+        allow_few.template operator()<16>();
       });
     }
+  }
+  if constexpr (kBuiltForSm90) {
+    if (kernels_may_overlap()) prepare_attention_pages_sm90();
   }
 }
 
@@ -166,6 +168,9 @@ void launch_attention_pages(const PagedAttentionParams& args, cudaStream_t strea
   rest.cu_seqlens += num_single;
   rest.kv_lens += num_single;
   rest.table += int64_t{num_single} * args.table_stride;
+  if constexpr (kBuiltForSm90) {
+    if (takes_sm90(rest)) return launch_attention_pages_sm90(rest, stream);
+  }
   launch_prefill(rest, stream);
 }
 

@@ -20,6 +20,7 @@
 // from memory again: so what is rare is kept out of the way of what is not.
 #pragma once
 
+#include "cuda/attention/attention_pages_few_merge.cuh"
 #include "cuda/attention/attention_pages_few_tiles.cuh"
 
 namespace packhorse::cuda {
@@ -313,7 +314,8 @@ struct FewAttention : FewTiles<T, kDim, kRows> {
   }
 };
 
-template <class T, int kDim, int kRows>
+/// kByLanes: chunks are merged by merge_chunks_by_lanes, with the same bits.
+template <class T, int kDim, int kRows, bool kByLanes>
 __global__ void __launch_bounds__(FewTraits<kDim, kRows>::kThreads, FewTraits<kDim, kRows>::kBlocks)
     paged_attention_few_kernel(const __grid_constant__ FewKernelParams params) {
   using Attention = FewAttention<T, kDim, kRows>;
@@ -367,7 +369,13 @@ __global__ void __launch_bounds__(FewTraits<kDim, kRows>::kThreads, FewTraits<kD
       attention.leave_tile(work, output, maxima, sums);
       __syncthreads();
       attention.merge_tiles(work, !same);
-      if (!same && work.blocks > 1 && attention.is_last(work)) attention.merge_chunks(work);
+      if (!same && work.blocks > 1 && attention.is_last(work)) {
+        if constexpr (kByLanes) {
+          merge_chunks_by_lanes(attention, work);
+        } else {
+          attention.merge_chunks(work);
+        }
+      }
       attention.store_new(work, page);
     }
     work = next;

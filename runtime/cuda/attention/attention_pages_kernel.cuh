@@ -71,6 +71,15 @@ struct PagedKernelParams {
   }
 };
 
+/// What the kernels are given, without a workspace.
+inline PagedKernelParams paged_kernel_params(const PagedAttentionParams& args) {
+  PagedKernelParams params{.args = args, .window = key_window(args.mask)};
+  params.group = args.num_heads / args.num_kv_heads;
+  const auto group = static_cast<uint64_t>(params.group);
+  params.group_inverse = ((uint64_t{1} << 32) + group - 1) / group;
+  return params;
+}
+
 /// Rows of one sequence and key/value head.
 struct PagedSlab {
   int sequence;
@@ -216,18 +225,15 @@ __device__ void finish_paged_scores(float (&scores)[kBlocks][4], const PagedKern
   }
 }
 
-/// The scores of rows row to row + 15 of the slab with the keys from `key` on: scaled, and masked
-/// where some row does not see some key. `finish_rare` does what finish_paged_scores does, for caps
-/// and ALiBi.
-template <int kBlocks, class FinishRare>
-__device__ void finish_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
-                              const PagedSlab& slab, int row, int key, FinishRare finish_rare) {
-  const PagedAttentionParams& args = params.args;
-  if (args.soft_cap != 0 || args.slopes != nullptr) return finish_rare();
+/// The scores of rows row to row + 15 of the slab with the keys from `key` on, without cap and
+/// ALiBi: scaled, and masked where some row does not see some key.
+template <int kBlocks>
+__device__ void finish_plain_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
+                                    const PagedSlab& slab, int row, int key) {
 #pragma unroll
   for (float (&block)[4] : scores) {
 #pragma unroll
-    for (float& score : block) score = __fmul_rn(score, args.scale * kLog2e);
+    for (float& score : block) score = __fmul_rn(score, params.args.scale * kLog2e);
   }
   const int first_position = slab.position + params.token_of(row);
   if (params.window.left == kUnlimitedWindow &&
@@ -235,6 +241,16 @@ __device__ void finish_scores(float (&scores)[kBlocks][4], const PagedKernelPara
     return;
   }
   mask_paged_scores(scores, params, slab, row, key);
+}
+
+/// Does the same for all scores. `finish_rare` does what finish_paged_scores does, for caps and
+/// ALiBi.
+template <int kBlocks, class FinishRare>
+__device__ void finish_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
+                              const PagedSlab& slab, int row, int key, FinishRare finish_rare) {
+  const PagedAttentionParams& args = params.args;
+  if (args.soft_cap != 0 || args.slopes != nullptr) return finish_rare();
+  finish_plain_scores(scores, params, slab, row, key);
 }
 
 /// Turns a tile's scores into probabilities, in place. `maxima` and `sums` are those of this

@@ -1,0 +1,125 @@
+"""Attention over pages of many cases. As a program: saves the results of all cases to a file, so
+that a process with other kernels can compare them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from packhorse import ops
+
+Array = npt.NDArray[Any]
+PAGE = ops.PAGE_TOKENS
+SLOPES = 2.0 ** -np.arange(1, 41)
+
+
+@dataclass(frozen=True)
+class PagesCase:
+    """New tokens of each text, and its length with them. Which kernel runs follows from the number
+    of rows: those for prompts need some thousands, tokens times heads."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    texts: tuple[tuple[int, int], ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    past: float = np.nan  # what pages hold past a text's end
+    late: float = 1  # scale of the last keys
+
+    @property
+    def cu_seqlens(self) -> list[int]:
+        return [0, *np.cumsum([new for new, _ in self.texts]).tolist()]
+
+    def kernel_options(self) -> dict[str, Any]:
+        options = dict(self.options)
+        if options.pop("alibi", False):
+            options["alibi_slopes"] = SLOPES[: self.heads]
+        return options
+
+    def inputs(self) -> tuple[Array, list[Array], list[Array]]:
+        """Queries of the new tokens, and keys and values of each text."""
+        rng = np.random.default_rng(self.head_dim)
+        q = rng.normal(0, 1.5, (self.cu_seqlens[-1], self.heads * self.head_dim))
+        keys, values = [], []
+        for _, length in self.texts:
+            shape = (length, self.kv_heads * self.head_dim)
+            keys.append(rng.normal(0, 1, shape) * np.linspace(1, self.late, length)[:, None])
+            values.append(rng.normal(0, 1, shape))
+        return q, keys, values
+
+    def pages(self, of: list[Array], table: Array) -> Array:
+        counts = [-(-length // PAGE) for _, length in self.texts]
+        shape = (sum(counts) + 2, self.kv_heads, PAGE, self.head_dim)
+        pages = np.full(shape, self.past, np.float32)
+        for b, rows in enumerate(of):
+            for first in range(0, len(rows), PAGE):
+                part = rows[first : first + PAGE].reshape(-1, self.kv_heads, self.head_dim)
+                pages[table[b, first // PAGE], :, : len(part)] = part.swapaxes(0, 1)
+        return pages
+
+    def attend(self, dtype: str, device: str = "cuda:0") -> Array:
+        counts = [-(-length // PAGE) for _, length in self.texts]
+        places = np.random.default_rng(1).permutation(sum(counts) + 2)
+        table = np.full((len(counts), max(counts)), -1)
+        for b, count in enumerate(counts):
+            table[b, :count] = places[sum(counts[:b]) :][:count]
+        q, keys, values = self.inputs()
+        lens = [length for _, length in self.texts]
+        return ops.attention_over_pages(
+            q, self.pages(keys, table), self.pages(values, table), self.cu_seqlens, table, lens,
+            num_heads=self.heads, device=device, dtype=dtype, **self.kernel_options(),
+        )  # fmt: skip
+
+
+UNEVEN = ((100, 355), (0, 40), (300, 300), (1, 1), (1, 700), (63, 64), (65, 129))
+CASES = {
+    "one-prompt": PagesCase(32, 8, 64, ((500, 500),)),
+    "uneven-64": PagesCase(8, 2, 64, UNEVEN),
+    "uneven-128": PagesCase(8, 2, 128, UNEVEN),
+    "no-groups": PagesCase(12, 12, 64, UNEVEN),
+    "no-groups-128": PagesCase(8, 8, 128, UNEVEN),
+    "one-key-head": PagesCase(8, 1, 64, UNEVEN),
+    "group-of-3": PagesCase(9, 3, 64, UNEVEN),
+    "group-of-5": PagesCase(10, 2, 128, UNEVEN),
+    "group-of-40": PagesCase(40, 1, 64, UNEVEN),
+    "head-of-8": PagesCase(8, 2, 8, UNEVEN),
+    "head-of-40": PagesCase(8, 2, 40, UNEVEN),
+    "head-of-72": PagesCase(8, 2, 72, UNEVEN),
+    "head-of-80": PagesCase(8, 2, 80, UNEVEN),
+    "head-of-96": PagesCase(8, 4, 96, UNEVEN),
+    "head-of-112": PagesCase(8, 2, 112, UNEVEN),
+    "head-of-256": PagesCase(8, 2, 256, UNEVEN),  # too wide for Hopper's kernel
+    "infinite-past": PagesCase(8, 2, 64, UNEVEN, past=np.inf),
+    "infinite-past-128": PagesCase(8, 2, 128, UNEVEN, past=-np.inf),
+    "narrow-window": PagesCase(8, 2, 64, UNEVEN, {"window": 5}),
+    "window": PagesCase(8, 2, 128, UNEVEN, {"window": 100}),
+    "wide-window": PagesCase(8, 2, 64, UNEVEN, {"window": 600}),
+    "soft-cap": PagesCase(8, 2, 64, UNEVEN, {"soft_cap": 5.0}),
+    "alibi": PagesCase(8, 2, 128, UNEVEN, {"alibi": True}),
+    "all": PagesCase(6, 2, 64, UNEVEN, {"alibi": True, "soft_cap": 30.0, "window": 300}),
+    "many-slabs": PagesCase(32, 8, 64, ((700, 700), (600, 1500), (1, 3000), (511, 512))),
+    "many-slabs-128": PagesCase(32, 8, 128, ((700, 700), (400, 1300), (511, 512))),
+    "many-chunks": PagesCase(4, 1, 64, ((1, 16390), (1, 300))),
+    "many-chunks-128": PagesCase(4, 4, 128, ((1, 9000), (1, 4097))),
+    "many-chunks-256": PagesCase(2, 1, 256, ((1, 5000),)),
+    "growing-maximum": PagesCase(4, 1, 64, ((2, 9000), (3, 2500)), late=4),
+    "windows-of-chunks": PagesCase(4, 1, 96, ((5, 9000),), {"window": 700}),
+}
+DTYPES = ("float16", "bfloat16")
+
+
+def name_of(case: str, dtype: str) -> str:
+    return f"{case}, {dtype}"
+
+
+def save(path: Path) -> None:
+    found = {name_of(n, dtype): case.attend(dtype) for n, case in CASES.items() for dtype in DTYPES}
+    np.savez(path, **found)
+
+
+if __name__ == "__main__":
+    save(Path(sys.argv[1]))
