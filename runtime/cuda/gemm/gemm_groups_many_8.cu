@@ -1,0 +1,1 @@
+#include "cuda/gemm/gemm_groups_few_launch.h"
