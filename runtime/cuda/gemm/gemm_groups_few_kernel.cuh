@@ -118,8 +118,8 @@ struct GemmGroupsFew {
       }
       __syncwarp();
       if (strip < strips && part < parts) {
-        const int64_t block = static_cast<int64_t>(first + strip) * args.layout.blocks +
-                              part * args.split.blocks + i;
+        const int64_t block =
+            static_cast<int64_t>(first + strip) * args.layout.blocks + part * args.split.blocks + i;
         cute::SM90_BULK_COPY_G2S::copy(args.weight + block * block_bytes, &full[stage],
                                        to + stage * bytes, block_bytes);
       }
@@ -204,9 +204,7 @@ struct GemmGroupsFew {
   }
 
   /// Waits for all warps that multiply.
-  __device__ void meet() const {
-    asm volatile("bar.sync 1, %0;" ::"r"(warps() * 32) : "memory");
-  }
+  __device__ void meet() const { asm volatile("bar.sync 1, %0;" ::"r"(warps() * 32) : "memory"); }
 
   /// Hands the sums of a tile over and finishes the tile, kSumRows rows at a time.
   __device__ void finish(const float (&acc)[kRowTiles][4], int warp, int tile, int count) const {

@@ -18,13 +18,13 @@ void launch_gemm_groups_few_kernel(const GemmParams& p, const GroupsFewTile& til
   GemmGroupsFewArgs args{};
   args.weight = static_cast<const unsigned char*>(p.weight);
   args.rows_at_once = p.k % 64 == 0;
-  args.x = args.rows_at_once
-               ? tensor_map<3>(p.a, DType::kFloat16,
-                               {64, static_cast<cuuint64_t>(p.rows),
-                                static_cast<cuuint64_t>(p.k / 64)},
-                               {static_cast<cuuint64_t>(p.lda) * 2, 128},
-                               {64, static_cast<cuuint32_t>(kRows), 2})
-               : matrix_tensor_map(p.a, DType::kFloat16, p.rows, p.k, p.lda, kRows, 64);
+  args.x =
+      args.rows_at_once
+          ? tensor_map<3>(p.a, DType::kFloat16,
+                          {64, static_cast<cuuint64_t>(p.rows), static_cast<cuuint64_t>(p.k / 64)},
+                          {static_cast<cuuint64_t>(p.lda) * 2, 128},
+                          {64, static_cast<cuuint32_t>(kRows), 2})
+          : matrix_tensor_map(p.a, DType::kFloat16, p.rows, p.k, p.lda, kRows, 64);
   args.output = groups_output(p);
   args.row_count = p.row_count;
   args.rows = p.rows;
@@ -32,8 +32,8 @@ void launch_gemm_groups_few_kernel(const GemmParams& p, const GroupsFewTile& til
   args.split = groups_split(p.n, p.k);
   args.tile = tile;
   auto* kernel = gemm_groups_few_kernel<kRows, kBits, kMinima, kGroupSteps>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  tile.shared_bytes));
+  CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, tile.shared_bytes));
   const auto threads = static_cast<unsigned>(tile.strips * args.split.splits + 2) * 32;
   launch_kernel(kernel, dim3(static_cast<unsigned>(tile.blocks)), threads,
                 static_cast<size_t>(tile.shared_bytes), stream, args);

@@ -13,19 +13,23 @@
 //   where a warp has a strip.
 //
 // The part of a step is four pairs: input features c and c + 1 of output feature g, the same of g +
-// 8, features c + 8 and c + 9 of g, the same of g + 8, where g is lane / 4 and c is lane % 4 * 2. Of
-// 4 bits it is one word, with pair r in bits 4 r and 16 + 4 r. Of 8 bits it is two words, with pair
-// r in two neighbouring bytes.
+// 8, features c + 8 and c + 9 of g, the same of g + 8, where g is lane / 4 and c is lane % 4 * 2.
+// Of 4 bits it is one word, with pair r in bits 4 r and 16 + 4 r. Of 8 bits it is two words, with
+// pair r in two neighbouring bytes.
 //
 // What exceeds the weight has scales and minima of zero, so that it stands for zeros.
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
+#include "core/float_convert.h"
+#include "core/format.h"
 #include "ops/weight_groups.h"
+#include "packhorse/error.h"
 
 namespace packhorse::cuda {
 
@@ -125,6 +129,22 @@ inline void pack_groups_strip(const GroupedWeight& weight, int64_t n, int64_t k,
         }
       }
     }
+  }
+}
+
+/// Throws InvalidArgument where a value of one of `count` groups could stand for a number beyond
+/// float16's.
+inline void check_groups_range(const GroupedWeight& weight, int64_t count,
+                               const WeightGroups& groups) {
+  const float most = groups.minima ? static_cast<float>((1 << groups.bits) - 1)
+                                   : static_cast<float>(groups.zero());
+  for (int64_t i = 0; i < count; ++i) {
+    const float low = groups.minima ? float16_to_float32(weight.minima[i]) : 0;
+    const float high = low + most * float16_to_float32(weight.scales[i]);
+    if (std::abs(high) < 65520.0f) continue;  // what rounds to 65504
+    throw InvalidArgument(concat("weights: a group of ", groups.bits, " bits has the scale ",
+                                 float16_to_float32(weight.scales[i]), ", and values up to ", high,
+                                 ", beyond float16's 65504; load this model as bfloat16"));
   }
 }
 

@@ -4,9 +4,9 @@
 //
 // A value q of a group stands for round(scale * (q - 2^(bits - 1))), with minima for round(scale *
 // q + minimum): float16 arithmetic that rounds once. On the way there nothing is rounded. A pattern
-// of bits that has q in its last places and 0x6400 before them is the float16 number 1024 + q; where
-// q stands four places higher it is 1024 + 16 q. Either gives q, or q less the middle, by one exact
-// instruction for two values.
+// of bits that has q in its last places and 0x6400 before them is the float16 number 1024 + q;
+// where q stands four places higher it is 1024 + 16 q. Either gives q, or q less the middle, by one
+// exact instruction for two values.
 #pragma once
 
 #include <cstdint>
@@ -86,8 +86,8 @@ PACKHORSE_GROUPS_FUNCTION uint32_t multiply_add_pairs(uint32_t a, uint32_t b, ui
   return groups_host::of_pairs(a, b, c, [](double x, double y, double z) { return x * y + z; });
 #endif
 }
-/// The four bytes of a result are chosen, by the digits of `selector`, the last first, from those of
-/// a, which are 0 to 3, and of b, 4 to 7 (PTX ISA, prmt).
+/// The four bytes of a result are chosen, by the digits of `selector`, the last first, from those
+/// of a, which are 0 to 3, and of b, 4 to 7 (PTX ISA, prmt).
 PACKHORSE_GROUPS_FUNCTION uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
 #if defined(__CUDA_ARCH__)
   return __byte_perm(a, b, selector);
@@ -99,6 +99,18 @@ PACKHORSE_GROUPS_FUNCTION uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_
     result |= static_cast<uint32_t>(all >> (8 * from) & 0xff) << (8 * i);
   }
   return result;
+#endif
+}
+
+/// (a & mask) | pattern, by one instruction: left to itself, the compiler makes two of it, of which
+/// each has its constant at hand.
+PACKHORSE_GROUPS_FUNCTION uint32_t masked_or(uint32_t a, uint32_t mask, uint32_t pattern) {
+#if defined(__CUDA_ARCH__)
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(a), "r"(mask), "r"(pattern));
+  return result;
+#else
+  return (a & mask) | pattern;
 #endif
 }
 
@@ -131,20 +143,20 @@ PACKHORSE_GROUPS_FUNCTION void unpack_groups(const uint32_t* words, const Groups
   constexpr uint32_t kThousand = 0x64006400;  // 1024, twice
   uint32_t values[4];                         // q, or q less the middle
   if constexpr (kBits == 4) {
-    constexpr uint32_t kLow = kMinima ? kThousand : 0x64086408;   // 1024, or 1032
+    constexpr uint32_t kLow = kMinima ? kThousand : 0x64086408;    // 1024, or 1032
     constexpr uint32_t kHigh = kMinima ? 0xd400d400 : 0xd480d480;  // -64, or -72
     constexpr uint32_t kSixteenth = 0x2c002c00;
     PACKHORSE_GROUPS_UNROLL
     for (int i = 0; i < 4; i += 2) {
       const uint32_t word = words[0] >> (4 * i);
-      values[i] = subtract_pairs((word & 0x000f000f) | kThousand, kLow);
-      values[i + 1] = multiply_add_pairs((word & 0x00f000f0) | kThousand, kSixteenth, kHigh);
+      values[i] = subtract_pairs(masked_or(word, 0x000f000f, kThousand), kLow);
+      values[i + 1] = multiply_add_pairs(masked_or(word, 0x00f000f0, kThousand), kSixteenth, kHigh);
     }
   } else {
     constexpr uint32_t kMiddle = kMinima ? kThousand : 0x64806480;  // 1024, or 1152
     PACKHORSE_GROUPS_UNROLL
     for (int i = 0; i < 4; ++i) {
-      const uint32_t selector = i % 2 == 0 ? 0x4140 : 0x4342;
+      const uint32_t selector = i % 2 == 0 ? 0x5150 : 0x5352;
       values[i] = subtract_pairs(permute_bytes(words[i / 2], kThousand, selector), kMiddle);
     }
   }
