@@ -250,7 +250,8 @@ struct GemmGroupsMany {
         warpgroup_fence_operand(acc);
       };
       for (int part = 0; part < args.split.splits; ++part) {
-        const int blocks = min(args.split.blocks, args.layout.blocks - part * args.split.blocks);
+        const int left_over = args.layout.blocks - part * args.split.blocks;
+        const int blocks = left_over < args.split.blocks ? left_over : args.split.blocks;
         int held = -1;  // the stage before, which wgmma may still read
         for (int i = 0; i < blocks; ++i) {
           sm90::Barrier::wait(&full[stage], phase);

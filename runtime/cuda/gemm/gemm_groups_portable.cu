@@ -153,7 +153,8 @@ void launch_bits(const GemmParams& p, const GemmGroupsArgs& args, cudaStream_t s
     using Gemm = GemmGroups<kBits, kMinima, kGroupSteps>;
     const dim3 grid(static_cast<unsigned>((args.layout.strips + Gemm::kStrips - 1) / Gemm::kStrips),
                     static_cast<unsigned>((p.rows + Gemm::kRows - 1) / Gemm::kRows));
-    gemm_groups_kernel<kBits, kMinima, kGroupSteps><<<grid, Gemm::kThreads, 0, stream>>>(args);
+    auto* kernel = gemm_groups_kernel<kBits, kMinima, kGroupSteps>;
+    kernel<<<grid, Gemm::kThreads, 0, stream>>>(args);
     CUDA_CHECK(cudaGetLastError());
   });
 }
