@@ -1,5 +1,5 @@
-// Products with weights in groups: the kernels for few rows, for many and for other devices, against
-// float64, and against each other, bit by bit.
+// Products with weights in groups: the kernels for few rows, for many and for other devices,
+// against float64, and against each other, bit by bit.
 #include "cuda/gemm/gemm_groups.h"
 
 #include <memory>
@@ -42,7 +42,7 @@ struct Case {
   Array<__half> x, residual;
   Array<uint8_t> packed;
   Array<float> bias, positions, frequencies;
-  std::vector<double> weight;  // what the values stand for, [n, k]
+  std::vector<double> weight;                     // what the values stand for, [n, k]
   static constexpr int kHead = 16, kRotated = 8;  // columns of a head, and those that are rotated
 
   Case(const Layer& layer, int rows, unsigned seed)
@@ -69,7 +69,8 @@ struct Case {
     make_weight(random);
     // What lies between rows is not theirs.
     for (int r = 0; r < rows; ++r) {
-      for (int64_t c = layer.k; c < ldx; ++c) x[static_cast<size_t>(r * ldx + c)] = rounded<__half>(NAN);
+      for (int64_t c = layer.k; c < ldx; ++c)
+        x[static_cast<size_t>(r * ldx + c)] = rounded<__half>(NAN);
     }
   }
 
@@ -250,6 +251,14 @@ TEST(gemm_groups_many_tiles) {
   check({400, 64, kQ4_0}, 300, 1);
   check({264, 640, kQ6_K}, 65, 2);
   for (unsigned seed = 0; seed < 9; ++seed) check({520, 520, kQ4_1}, 5, seed);
+}
+
+// Stages of a ring are used again within a tile, and by further tiles.
+TEST(gemm_groups_rings) {
+  for (unsigned seed = 0; seed < 9; ++seed) {
+    check({784, 896, seed % 2 == 0 ? kInt8_16 : kQ8_0}, 9, seed);
+    check({200, 2048, kQ4_0}, 9, seed);
+  }
 }
 
 TEST(gemm_groups_epilogues) {
