@@ -1,9 +1,11 @@
-"""Makes C++ for the host of device code: copies of those sources that hold inline PTX, shared variables or launches.
+"""Makes C++ for the host of device code.
 
-In a copy, an asm statement has become a call of emulated::run_asm with the same text and operands, a variable in
-shared memory a reference into the emulated block's, and `kernel<<<...>>>(...)` a call of emulated::launch. All else
-stays as it is, line by line. Usage: translate.py OUT FOLDER...; a file FOLDER/a/b.cuh becomes OUT/a/b.cuh, and a
-file of type .cu becomes one of type .cu.cc. Files without any of that are left out, but for the .cu files.
+Copies the sources of a folder. In a copy, an asm statement has become a call of emulated::run_asm
+with the same text and operands, a variable in shared memory a reference into the emulated block's,
+and `kernel<<<...>>>(...)` a call of emulated::launch_of. All else stays as it is, line by line.
+
+Usage: translate.py OUT FOLDER. A file FOLDER/a/b.cuh becomes OUT/a/b.cuh, and a file of type .cu
+becomes one of type .cu.cc. Files are written where they have changed.
 """
 
 from __future__ import annotations
@@ -15,8 +17,14 @@ from pathlib import Path
 ENDINGS = (".h", ".hpp", ".cuh", ".cu", ".inl")
 OPENING, CLOSING = "([{", ")]}"
 ASM = re.compile(r"\b(?:asm|__asm__)\b\s*(?:volatile|__volatile__)?\s*\(")
-DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:__align__\(\s*(\w+)\s*\)\s*|alignas\(\s*(\w+)\s*\)\s*)?([\w:\s]+?)\s*(\w+)\[\];")
-STATIC = re.compile(r"(?<!extern )__shared__\s+(?:__align__\(\s*(\w+)\s*\)\s*|alignas\(\s*(\w+)\s*\)\s*)?([^;\[=]+?)\s*\b(\w+)\s*((?:\[[^\]]*\])*);")
+ALIGNED = r"(?:(?:__align__|alignas)\(\s*(\w+)\s*\)\s*)?"
+DYNAMIC = re.compile(r"extern\s+__shared__\s+" + ALIGNED + r"([\w:\s]+?)\s*(\w+)\[\];")
+STATIC = re.compile(
+    r"(?<!extern )__shared__\s+" + ALIGNED + r"([^;\[=]+?)\s*\b(\w+)\s*((?:\[[^\]]*\])*);"
+)
+COMMENT_OR_LITERAL = re.compile(
+    r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL
+)
 LAUNCH = re.compile(r"\b(\w+)<<<(.*?)>>>\(", re.DOTALL)
 OTHER_DEVICES = re.compile(r"sm1\d\d|_sparse\.hpp|_ext\.hpp")
 PRAGMA = re.compile(r"(#\s*define\s+\w+\s+)#\s*pragma (.*)")
@@ -24,13 +32,12 @@ PRAGMA = re.compile(r"(#\s*define\s+\w+\s+)#\s*pragma (.*)")
 
 def blank_comments(text: str) -> str:
     """The text with spaces in place of comments, and literals as they are."""
-    pattern = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
 
     def blank(match: re.Match[str]) -> str:
         found = match.group(0)
         return re.sub(r"[^\n]", " ", found) if found.startswith("/") else found
 
-    return pattern.sub(blank, text)
+    return COMMENT_OR_LITERAL.sub(blank, text)
 
 
 def split(text: str, separators: str) -> list[str]:
@@ -98,34 +105,36 @@ def translate_asm(text: str, plain: str, name: str) -> str:
         if plain[line_begin:].lstrip().startswith("#") or match.start() < begin:
             continue
         end = end_of_call(plain, match.end())
-        statement = plain[match.end() : end - 1]
+        in_macro = "\\\n" in plain[match.end() : end]
+        statement = plain[match.end() : end - 1].replace("\\\n", "\n")
         place = f"{name}:{plain.count(chr(10), 0, match.start()) + 1}"
         try:
             call = call_of(statement, place)
         except ValueError:  # directives between operands: refused when it is run
             call = f'::emulated::run_asm("{place}", "untranslated")'
+        if in_macro:
+            call = call.replace("\n", "\\\n")
         missing = plain.count("\n", match.start(), end) - call.count("\n")
-        result += [text[begin : match.start()], call, "\n" * max(0, missing)]
+        lines = ("\\\n" if in_macro else "\n") * max(0, missing)
+        result += [text[begin : match.start()], call, lines]
         begin = end
     return "".join([*result, text[begin:]])
 
 
-def aligned(match: re.Match[str]) -> str:
-    return match.group(1) or match.group(2) or "16"
-
-
 def dynamic_shared(match: re.Match[str]) -> str:
-    kind, name = match.group(3), match.group(4)
-    return f"auto* const {name} = static_cast<{kind}*>(::emulated::dynamic_shared({aligned(match)}));"
+    alignment, kind, name = match.groups()
+    made = f"::emulated::dynamic_shared({alignment or 16})"
+    return f"auto* const {name} = static_cast<{kind}*>({made});"
 
 
 def static_shared(match: re.Match[str]) -> str:
-    kind, name, extents = match.group(3).strip(), match.group(4), match.group(5)
-    return f"auto& {name} = ::emulated::shared_variable<{kind}{extents}>([] {{}});"
+    alignment, kind, name, extents = match.groups()
+    made = f"::emulated::shared_variable<{kind.strip()}{extents}>([] {{}}, {alignment or 0})"
+    return f"auto& {name} = {made};"
 
 
 def translate(text: str, name: str) -> str:
-    """The text as the host compiler takes it, or the same where nothing in it is translated."""
+    """The text as the host compiler takes it."""
     if OTHER_DEVICES.search(name):
         return text
     plain = blank_comments(text)
@@ -138,24 +147,17 @@ def translate(text: str, name: str) -> str:
 
 
 def main() -> None:
-    out = Path(sys.argv[1])
-    for folder in map(Path, sys.argv[2:]):
-        for path in sorted(folder.rglob("*")):
-            if path.suffix not in ENDINGS:
-                continue
-            name = path.relative_to(folder).as_posix()
-            before = path.read_text(encoding="utf-8", errors="replace")
-            after = translate(before, name)
-            unit = path.suffix == ".cu"
-            if after == before and not unit:
-                to = out / name
-                to.unlink(missing_ok=True)
-                continue
-            to = out / (name + ".cc" if unit else name)
-            if to.exists() and to.read_text(encoding="utf-8", errors="replace") == after:
-                continue
-            to.parent.mkdir(parents=True, exist_ok=True)
-            to.write_text(after, encoding="utf-8")
+    out, folder = map(Path, sys.argv[1:])
+    for path in sorted(folder.rglob("*")):
+        if path.suffix not in ENDINGS:
+            continue
+        name = path.relative_to(folder).as_posix()
+        text = translate(path.read_text(encoding="utf-8", errors="replace"), name)
+        to = out / (name + ".cc" if path.suffix == ".cu" else name)
+        if to.exists() and to.read_text(encoding="utf-8", errors="replace") == text:
+            continue
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

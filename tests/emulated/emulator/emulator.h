@@ -25,6 +25,9 @@ enum class Timing : uint8_t { kLate, kEarly, kAny };
 struct Options {
   uint64_t seed = 0;
   Timing timing = Timing::kLate;
+  /// Lanes of a warp that wait for the same phase of an mbarrier go on together, as they do on
+  /// devices as long as they have not gone different ways. Without, one lane may be a phase ahead.
+  bool together = true;
 };
 
 /// The options of all later launches. By default a seed's timing is late, early or any in turn.
@@ -37,8 +40,8 @@ struct Counts {
 };
 const Counts& counts();
 
-/// Memory of an emulated device, which begins and ends at pages that nobody may access. Bytes are
-/// 0xff at first: NaN in all formats.
+/// Memory of an emulated device: between a megabyte each that nobody may access. Bytes are 0xff at
+/// first: NaN in all formats.
 class Memory {
  public:
   explicit Memory(size_t bytes);

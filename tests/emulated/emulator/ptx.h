@@ -13,7 +13,8 @@ namespace emulated {
 
 /// An operand of an instruction.
 struct Argument {
-  enum class Kind : uint8_t { kOperand, kRegister, kNumber, kSpecial, kList, kAddress, kNone } kind;
+  enum class Kind : uint8_t { kOperand, kRegister, kNumber, kSpecial, kList, kAddress, kNone };
+  Kind kind = Kind::kNone;
   int index = 0;        // of the asm statement's operand, or of a register
   uint64_t number = 0;  // or what is added to an address
   std::string name;     // of a special register

@@ -11,34 +11,61 @@ namespace {
 // Calls copy(global address, address in shared memory, elements inside) for each row of a box.
 template <class F>
 void for_rows(const TensorMap& map, const int32_t* at, uint32_t address, F copy) {
-  const int64_t row_bytes = int64_t{map.box[0]} * map.element_bytes;
+  const auto row_bytes = static_cast<uint64_t>(map.box[0] * map.element_bytes);
   uint64_t rows = 1;
   for (int i = 1; i < map.rank; ++i) rows *= map.box[i];
   for (uint64_t r = 0; r < rows; ++r) {
     uint64_t rest = r;
-    int64_t global = 0;
+    uint64_t global = 0;  // strides may be meant to wrap
     bool inside = true;
     for (int i = 1; i < map.rank; ++i) {
       const int64_t c = at[i] + static_cast<int64_t>(rest % map.box[i]);
       rest /= map.box[i];
       inside = inside && c >= 0 && static_cast<uint64_t>(c) < map.extents[i];
-      global += c * static_cast<int64_t>(map.strides[i - 1]);
+      global += static_cast<uint64_t>(c) * map.strides[i - 1];
     }
-    copy(global, address + static_cast<uint32_t>(static_cast<int64_t>(r) * row_bytes), inside);
+    copy(global, address + static_cast<uint32_t>(r * row_bytes), inside);
   }
 }
 
 // Copies element by element, so that what lies outside stays apart.
 template <class F>
 void for_elements(const TensorMap& map, const int32_t* at, uint32_t address, F copy) {
-  for_rows(map, at, address, [&](int64_t global, uint32_t row, bool row_inside) {
+  for_rows(map, at, address, [&](uint64_t global, uint32_t row, bool row_inside) {
     for (uint32_t e = 0; e < map.box[0]; ++e) {
       const int64_t c = int64_t{at[0]} + e;
       const bool inside = row_inside && c >= 0 && static_cast<uint64_t>(c) < map.extents[0];
-      copy(map.base + static_cast<uint64_t>(global + c * map.element_bytes),
+      copy(map.base + global + static_cast<uint64_t>(c * map.element_bytes),
            swizzled_address(row + e * map.element_bytes, map.swizzle), inside);
     }
   });
+}
+
+void load_box(const TensorMap& map, const int32_t* at, uint32_t address) {
+  for_elements(map, at, address, [&](uint64_t global, uint32_t to, bool inside) {
+    static constexpr char kZeros[8] = {};
+    machine().write_async(to, inside ? reinterpret_cast<const void*>(global) : kZeros,
+                          map.element_bytes);
+  });
+}
+
+void store_box(const TensorMap& map, const int32_t* at, uint32_t address) {
+  Machine& m = machine();
+  for_elements(map, at, address, [&](uint64_t global, uint32_t from, bool inside) {
+    if (!inside) return;
+    m.check_fenced("a copy reads", from, map.element_bytes);
+    std::memcpy(reinterpret_cast<void*>(global), m.shared(from, map.element_bytes, 1),
+                map.element_bytes);
+  });
+}
+
+// An mbarrier that a copy is to tell of its end.
+uint32_t told_barrier(Run& run, const Argument& argument) {
+  const auto address = static_cast<uint32_t>(run.address(argument));
+  if (!machine().barrier(address).fenced) {
+    run.fail("a copy with an mbarrier that was initialised with no fence since");
+  }
+  return address;
 }
 
 void copy_async(Run& run, const Instruction& i) {
@@ -51,7 +78,8 @@ void copy_async(Run& run, const Instruction& i) {
     const Argument& more = i.arguments[3];
     read = run.get32(more);
   }
-  if (bytes != 4 && bytes != 8 && bytes != 16) run.fail("cp.async of " + std::to_string(bytes) + " bytes");
+  if (bytes != 4 && bytes != 8 && bytes != 16)
+    run.fail("cp.async of " + std::to_string(bytes) + " bytes");
   if (i.has("cg") && bytes != 16) run.fail("cp.async.cg of other than 16 bytes");
   if (read > bytes) run.fail("cp.async reads more than it writes");
   if (read > 0 && from % bytes != 0) run.fail("cp.async from an address that is not aligned");
@@ -100,11 +128,16 @@ const TensorMap& tensor_map(Run& run, const Argument& argument) {
   return map;
 }
 
-std::array<int32_t, 5> coordinates(Run& run, const Instruction& i, const TensorMap& map, const Argument& argument) {
+std::array<int32_t, 5> coordinates(Run& run, const Instruction& i, const TensorMap& map,
+                                   const Argument& argument) {
   const int rank = i.has("1d") ? 1 : i.has("2d") ? 2 : i.has("3d") ? 3 : i.has("4d") ? 4 : 5;
-  if (rank != map.rank) run.fail("a copy of " + std::to_string(rank) + " dimensions with a map of " + std::to_string(map.rank));
+  if (rank != map.rank)
+    run.fail("a copy of " + std::to_string(rank) + " dimensions with a map of " +
+             std::to_string(map.rank));
   std::array<int32_t, 5> at{};
-  for (int k = 0; k < rank; ++k) at[static_cast<size_t>(k)] = static_cast<int32_t>(run.get32(argument.parts[1].parts[static_cast<size_t>(k)]));
+  for (int k = 0; k < rank; ++k)
+    at[static_cast<size_t>(k)] =
+        static_cast<int32_t>(run.get32(argument.parts[1].parts[static_cast<size_t>(k)]));
   return at;
 }
 
@@ -118,16 +151,15 @@ void tensor_copy(Run& run, const Instruction& i) {
   const auto at = coordinates(run, i, map, tensor);
   const uint32_t address = static_cast<uint32_t>(run.address(shared_argument));
   const size_t bytes = map.box_bytes();
-  char* const shared = m.shared(address, bytes, 128) - address;
+  m.shared(address, bytes, 128);
   if (!load) {
-    auto operation = [=] { store_box(map, at.data(), shared, address); };
+    auto operation = [=] { store_box(map, at.data(), address); };
     if (m.at_once()) return operation();
     return m.self().stores.open.push_back(std::move(operation));
   }
-  const uint32_t barrier = static_cast<uint32_t>(run.address(i.arguments[2]));
-  m.barrier(barrier);
+  const uint32_t barrier = told_barrier(run, i.arguments[2]);
   m.later([=] {
-    load_box(map, at.data(), shared, address);
+    load_box(map, at.data(), address);
     machine().complete_bytes(barrier, static_cast<int64_t>(bytes));
   });
   m.maybe_pause(2);
@@ -139,39 +171,26 @@ void bulk_copy(Run& run, const Instruction& i) {
   const size_t bytes = run.get32(i.arguments[2]);
   const uint32_t address = static_cast<uint32_t>(run.address(i.arguments[load ? 0 : 1]));
   const uint64_t global = run.address(i.arguments[load ? 1 : 0]);
-  if (bytes % 16 != 0 || global % 16 != 0) run.fail("a bulk copy of other than whole, aligned vectors of 16 bytes");
+  if (bytes % 16 != 0 || global % 16 != 0)
+    run.fail("a bulk copy of other than whole, aligned vectors of 16 bytes");
   char* const shared = m.shared(address, bytes, 16);
   if (!load) {
-    auto operation = [=] { std::memcpy(reinterpret_cast<void*>(global), shared, bytes); };
+    auto operation = [=] {
+      machine().check_fenced("a copy reads", address, bytes);
+      std::memcpy(reinterpret_cast<void*>(global), shared, bytes);
+    };
     if (m.at_once()) return operation();
     return m.self().stores.open.push_back(std::move(operation));
   }
-  const uint32_t barrier = static_cast<uint32_t>(run.address(i.arguments[3]));
-  m.barrier(barrier);
+  const uint32_t barrier = told_barrier(run, i.arguments[3]);
   m.later([=] {
-    std::memcpy(shared, reinterpret_cast<const void*>(global), bytes);
+    machine().write_async(address, reinterpret_cast<const void*>(global), bytes);
     machine().complete_bytes(barrier, static_cast<int64_t>(bytes));
   });
   m.maybe_pause(2);
 }
 
 }  // namespace
-
-void load_box(const TensorMap& map, const int32_t* at, char* shared, uint32_t address) {
-  for_elements(map, at, address, [&](uint64_t global, uint32_t to, bool inside) {
-    if (inside) {
-      std::memcpy(shared + to, reinterpret_cast<const void*>(global), map.element_bytes);
-    } else {
-      std::memset(shared + to, 0, map.element_bytes);
-    }
-  });
-}
-
-void store_box(const TensorMap& map, const int32_t* at, const char* shared, uint32_t address) {
-  for_elements(map, at, address, [&](uint64_t global, uint32_t from, bool inside) {
-    if (inside) std::memcpy(reinterpret_cast<void*>(global), shared + from, map.element_bytes);
-  });
-}
 
 Action copy_action(const Instruction& i) {
   if (i.parts[0] != "cp" || i.parts.size() < 3 || i.parts[1] != "async") return nullptr;
