@@ -10,6 +10,7 @@
 //   build/generation cuda bfloat16 gpt2-xl host      # what a step costs the engine's thread
 //   build/generation cuda bfloat16 gpt-18b plan      # loads, generates, compares plan and use
 //   build/generation cuda bfloat16 llama-1b bits     # a request alone, in pieces, and among others
+//   build/generation cuda float16 gpt-6.7b:int4-128 decode  # weights in groups, the head in 8 bits
 //
 // The weights are a few MiB of random numbers, which every tensor repeats as often as it needs, so
 // that a model of sixty billion parameters needs neither a file nor memory of the host.
@@ -89,7 +90,7 @@ void measure_load(GenerationSession& session, int64_t vocab, uint32_t count, Ran
 /// Milliseconds of a step of single tokens, by the difference of two lengths of output.
 void measure_decode(GenerationSession& session, int64_t vocab, int64_t context,
                     int64_t new_tokens) {
-  for (const int batch : {1, 4, 16, 64, 256}) {
+  for (const int batch : {1, 4, 8, 16, 64, 256}) {
     // A cache that is too small would be measured instead.
     if (batch > session.options().max_sequences ||
         batch * (context + new_tokens + 64) > session.memory_plan().kv_tokens) {

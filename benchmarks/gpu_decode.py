@@ -1,11 +1,15 @@
 """Steps of generation beside PyTorch on one GPU, and beside the time that reading takes.
 
     python benchmarks/gpu_decode.py build/generation [--only gpt2 llama-1b ...] [--out FILE]
+    PACKHORSE_UNPROVEN_KERNELS=1 python benchmarks/gpu_decode.py build/generation \\
+        --quantized int4-128 [--only ...]
 
 `build/generation` is benchmarks/generation.cc, whose first lines say how to compile it. PyTorch's
 step is benchmarks/torch_decoders.py: compiled layers in one CUDA graph, its token fed back on the
 device. Ours is what a caller of the session sees: tokens reach the host. Weights are random, in
 bfloat16. "Floor" is the bytes of weights and cached keys and values over 4.1 TB/s.
+--quantized measures weights that are quantised in groups, with a head of 8 bits, beside our own
+bfloat16 in place of PyTorch: in float16, at a context of 128.
 --transformers adds transformers.generate with a static cache, which compiles its steps; that takes
 a minute for each row.
 """
@@ -55,14 +59,51 @@ def floor_ms(shape: Shape, batch: int, context: int) -> float:
     return 2 * (weights + cached) / COPY_BANDWIDTH * 1e3
 
 
-def ours(program: str, case: Case) -> dict[int, float]:
-    """Milliseconds of a step by batch."""
+def ours(program: str, case: Case, form: str = "") -> dict[int, float]:
+    """Milliseconds of a step by batch. form: of weights in groups, such as "int4-128"."""
     batches = max(case.marks)
-    command = [program, "cuda", "bfloat16", case.name, "decode"]
+    name, dtype = (f"{case.name}:{form}", "float16") if form else (case.name, "bfloat16")
+    command = [program, "cuda", dtype, name, "decode"]
     command += [str(batches * (case.context + 192)), str(case.context)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = re.findall(r"batch (\d+), context \d+: ([\d.]+) ms", done.stdout)
     return {int(batch): float(ms) for batch, ms in found}
+
+
+def quantized_bytes(shape: Shape, form: str) -> float:
+    """Of the weights, as a step reads them: values, and float16 scales of groups."""
+    bits, group = (int(number) for number in form.removeprefix("int").split("-"))
+    attention = shape.hidden * shape.head_dim * (2 * shape.heads + 2 * shape.kv_heads)
+    feed_forward = shape.hidden * shape.intermediate * (3 if shape.llama else 2)
+    head = shape.vocab * shape.hidden * (8 + 16 / 32) / 8
+    return shape.layers * (attention + feed_forward) * (bits + 16 / min(group, 128)) / 8 + head
+
+
+def measure_quantized(program: str, form: str, only: list[str] | None) -> list[dict[str, object]]:
+    """Marks of gpt-6.7b in 4 bits: 2.6 and 2.2 times our own bfloat16."""
+    marks = {("gpt-6.7b", 1): 2.6, ("gpt-6.7b", 8): 2.2} if form.startswith("int4") else {}
+    print(f"| shape | context | batch | bfloat16 ms | {form} ms | ratio | floor | mark |")
+    print("|---|" + "---:|" * 7)
+    rows: list[dict[str, object]] = []
+    for case in CASES:
+        if case.name not in (only or ["gpt-6.7b"]):
+            continue
+        short = Case(case.name, case.shape, 128, {1: 0, 8: 0})
+        plain, quantized = ours(program, short), ours(program, short, form)
+        cached = 2 * 2 * case.shape.layers * 128 * case.shape.kv_heads * case.shape.head_dim
+        for batch in short.marks:
+            floor = (quantized_bytes(case.shape, form) + batch * cached) / COPY_BANDWIDTH * 1e3
+            mark = marks.get((case.name, batch))
+            rows.append(
+                {"shape": case.name, "context": 128, "batch": batch, "form": form, "floor": floor}
+                | {"bfloat16": plain[batch], "quantized": quantized[batch], "mark": mark}
+            )
+            print(
+                f"| {case.name} | 128 | {batch} | {plain[batch]:.3f} | {quantized[batch]:.3f} | "
+                f"{plain[batch] / quantized[batch]:.2f}x | {floor:.3f} | {mark or ''} |",
+                flush=True,
+            )
+    return rows
 
 
 def torch_ms(case: Case, batch: int) -> float:
@@ -93,9 +134,15 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=[case.name for case in CASES])
     parser.add_argument("--no-torch", action="store_true")
     parser.add_argument("--transformers", action="store_true")
+    parser.add_argument("--quantized", metavar="FORM", help="int4-128, int4-32, int8-32 ...")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    if arguments.quantized:
+        found = measure_quantized(arguments.program, arguments.quantized, arguments.only)
+        if arguments.out:
+            arguments.out.write_text(json.dumps(found, indent=1))
+        return
     print(
         "| shape | context | batch | Packhorse ms | torch ms | ratio | floor | of floor | mark | "
         "transformers ms |"

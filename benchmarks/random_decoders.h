@@ -25,6 +25,8 @@ using namespace packhorse;
 struct Shape {
   int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, context;
   bool llama = false;  // RMS norms, rotation and a gated feed-forward block; else as GPT-2
+  int bits = 0;        // 4 or 8: layers of blocks are quantised in groups, the head in 8 bits
+  int64_t group = 0;
 };
 
 inline const std::map<std::string, Shape> kShapes = {
@@ -42,13 +44,42 @@ inline const std::map<std::string, Shape> kShapes = {
     {"wide", {2, 16384, 128, 8, 128, 16384, 262144, 131072, true}},
 };
 
-/// By its name in kShapes; or "gpt-LAYERSxWIDTHxHEADS", GPT-2's with so many. Null layers: unknown.
+/// By its name in kShapes; or "gpt-LAYERSxWIDTHxHEADS", GPT-2's with so many. With ":int4-128" or
+/// the like behind it, the weights are quantised in groups of so many. Null layers: unknown.
 inline Shape find_shape(const std::string& name) {
+  const size_t colon = name.find(':');
+  if (colon != name.npos) {
+    Shape shape = find_shape(name.substr(0, colon));
+    long group = 0;
+    if (std::sscanf(name.c_str() + colon, ":int%d-%ld", &shape.bits, &group) != 2) return {};
+    shape.group = group;
+    return shape;
+  }
   const auto found = kShapes.find(name);
   if (found != kShapes.end()) return found->second;
   long layers, hidden, heads;
   if (std::sscanf(name.c_str(), "gpt-%ldx%ldx%ld", &layers, &hidden, &heads) != 3) return {};
   return {layers, hidden, heads, heads, hidden / heads, 4 * hidden, 50257, 2048};
+}
+
+inline constexpr int64_t kHeadGroup = 32;
+
+/// The field "quantized" of a spec: all layers of blocks, and the head.
+inline std::string quantized_of(const Shape& s) {
+  const auto entry = [](int bits, int64_t group, const std::string& layers) {
+    return R"({"bits": )" + std::to_string(bits) + R"(, "group": )" + std::to_string(group) +
+           R"(, "minima": false, "layers": [)" + layers + "]}";
+  };
+  std::string layers;
+  for (int64_t i = 0; i < s.layers; ++i) {
+    for (const char* name : {"attention.query", "attention.key", "attention.value",
+                             "attention.output", "ffn.gate", "ffn.up", "ffn.down"}) {
+      if (!s.llama && std::strcmp(name, "ffn.gate") == 0) continue;
+      if (!layers.empty()) layers += ", ";
+      layers += "\"layers." + std::to_string(i) + "." + name + "\"";
+    }
+  }
+  return "[" + entry(s.bits, s.group, layers) + ", " + entry(8, kHeadGroup, "\"lm.decoder\"") + "]";
 }
 
 inline std::string spec_of(const Shape& s) {
@@ -70,7 +101,9 @@ inline std::string spec_of(const Shape& s) {
       s.llama ? "rms" : "layer", s.llama ? "false" : "true", s.llama ? "false" : "true",
       s.llama ? R"(, "rope": {"theta": 500000.0})" : "", s.llama ? "gated" : "plain",
       s.llama ? "silu" : "gelu_tanh", s.llama ? "false" : "true", s.llama ? "false" : "true");
-  return text;
+  std::string spec = text;
+  if (s.bits != 0) spec.insert(spec.rfind('}'), ", \"quantized\": " + quantized_of(s));
+  return spec;
 }
 
 inline double now() {
@@ -126,7 +159,38 @@ class RepeatedNumbers {
   size_t bytes_ = 0;
 };
 
-/// Tensors by our names; all matrices begin in the same block of numbers.
+/// A matrix that is quantised in groups, with random values and one scale, as a model's files have
+/// it: rows of values and of scales.
+inline std::vector<uint8_t> random_groups(int64_t rows, int64_t columns, int bits, int64_t group) {
+  const int64_t value_bytes = columns * bits / 8;
+  const int64_t scales = (columns + group - 1) / group;
+  std::vector<uint8_t> pool(1 << 20);
+  uint64_t state = 88172645463325252u;
+  for (uint8_t& byte : pool) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    byte = static_cast<uint8_t>(state >> 32);
+  }
+  const uint16_t scale = bits == 4 ? 0x1c19 : 0x0bae;  // values up to about 0.03
+  std::vector<uint8_t> result(static_cast<size_t>(rows * (value_bytes + 2 * scales)));
+  uint8_t* to = result.data();
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t at = 0, from = row * 7919; at < value_bytes;) {
+      const auto size = static_cast<int64_t>(pool.size());
+      const int64_t count = std::min(value_bytes - at, size - from % size);
+      std::memcpy(to + at, pool.data() + from % size, static_cast<size_t>(count));
+      at += count;
+      from += count;
+    }
+    to += value_bytes;
+    for (int64_t i = 0; i < scales; ++i, to += 2) std::memcpy(to, &scale, 2);
+  }
+  return result;
+}
+
+/// Tensors by our names; all matrices of floats begin in the same block of numbers, and matrices
+/// that are quantised in groups are the same where their sizes are.
 class RandomWeights final : public WeightSource {
  public:
   explicit RandomWeights(const Shape& s) {
@@ -137,7 +201,8 @@ class RandomWeights final : public WeightSource {
       if (!s.llama) add(name + ".bias", {s.hidden});
     };
     const auto dense = [&](const std::string& name, int64_t out, int64_t in) {
-      add(name + ".weight", {out, in});
+      s.bits == 0 ? add(name + ".weight", {out, in})
+                  : add_groups(name + ".weight", out, in, s.bits, s.group);
       if (!s.llama) add(name + ".bias", {out});
     };
     add("embeddings.word", {s.vocab, s.hidden});
@@ -155,11 +220,18 @@ class RandomWeights final : public WeightSource {
       norm(layer + ".ffn.norm");
     }
     norm("final_norm");
+    if (s.bits != 0) add_groups("lm.decoder.weight", s.vocab, s.hidden, 8, kHeadGroup);
     numbers_ = std::make_unique<RepeatedNumbers>(largest_);
     ones_.assign(static_cast<size_t>(s.hidden), 0x3f80);
   }
 
   TensorView find(const std::string& name) const override {
+    const auto quantized = quantized_.find(name);
+    if (quantized != quantized_.end()) {
+      const auto& [rows, bytes] = quantized->second;
+      return TensorView(const_cast<uint8_t*>(bytes->data()), DType::kUInt8, rows,
+                        static_cast<int64_t>(bytes->size()) / rows);
+    }
     const auto found = tensors_.find(name);
     if (found == tensors_.end()) return {};
     const auto& [shape, one] = found->second;
@@ -170,6 +242,7 @@ class RandomWeights final : public WeightSource {
   std::vector<std::string> names() const override {
     std::vector<std::string> result;
     for (const auto& [name, tensor] : tensors_) result.push_back(name);
+    for (const auto& [name, tensor] : quantized_) result.push_back(name);
     return result;
   }
   /// Says how much has been read, every two seconds. Threads of the load call it.
@@ -192,7 +265,16 @@ class RandomWeights final : public WeightSource {
     tensors_[name] = {std::move(shape), one};
   }
 
+  void add_groups(const std::string& name, int64_t out, int64_t in, int bits, int64_t group) {
+    parameters_ += out * in;
+    auto& bytes = groups_[{out, in}];
+    if (bytes.empty()) bytes = random_groups(out, in, bits, group);
+    quantized_[name] = {out, &bytes};
+  }
+
   std::map<std::string, std::pair<std::vector<int64_t>, bool>> tensors_;
+  std::map<std::pair<int64_t, int64_t>, std::vector<uint8_t>> groups_;  // by rows and columns
+  std::map<std::string, std::pair<int64_t, const std::vector<uint8_t>*>> quantized_;
   int64_t largest_ = 0;
   int64_t parameters_ = 0;
   std::unique_ptr<RepeatedNumbers> numbers_;

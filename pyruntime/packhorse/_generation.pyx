@@ -26,7 +26,7 @@ cdef CGenerationOptions _options(given) except *:
     """`given`: packhorse.options.GenerationOptions."""
     cdef CGenerationOptions options
     options.device = parse_device(given.device.encode())
-    options.dtype = parse_dtype(native_dtype(given.dtype).encode())
+    options.dtype = parse_dtype(native_dtype(given.dtype, given.device).encode())
     if given.kv_tokens is not None:
         options.kv_tokens = <int64_t> given.kv_tokens
     if given.kv_cache_dtype is not None:

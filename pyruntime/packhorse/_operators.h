@@ -120,11 +120,11 @@ class Operators {
 
   // Operators that other headers define, with the arguments that stand there and in _ops.pxd.
 
-  py::object gemm_groups(const Floats& x, const Floats& values, const Floats& scales,
+  py::object gemm_groups(Stream stream, const Floats& x, const Floats& values, const Floats& scales,
                          const std::optional<Floats>& minima, const std::optional<Floats>& bias,
                          int bits, int group, const std::string& activation, bool gated,
                          const std::optional<Floats>& residual) {
-    Call call(shared_, dtype_, std::nullopt);
+    Call call(shared_, dtype_, stream);
     return packhorse::gemm_groups(call, ops(), x, values, scales, minima, bias, bits, group,
                                   parse_activation(activation), gated, residual);
   }

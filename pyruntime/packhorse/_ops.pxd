@@ -65,8 +65,9 @@ cdef extern from "packhorse/_operators.h" namespace "packhorse":
         cpp_bool interleaves_heads() except +
         object gemm(optional[uintptr_t], Floats, Floats, optional[Floats], string,
                     optional[Floats], optional[Norm]) except +
-        object gemm_groups(Floats, Floats, Floats, optional[Floats], optional[Floats], int, int,
-                           string, cpp_bool, optional[Floats]) except +
+        object gemm_groups(optional[uintptr_t], Floats, Floats, Floats, optional[Floats],
+                           optional[Floats], int, int, string, cpp_bool,
+                           optional[Floats]) except +
         object feed_forward(optional[uintptr_t], Floats, Linear, Linear, string, cpp_bool,
                             optional[Floats], optional[Norm]) except +
         object project_heads(Floats, Floats, optional[Floats], Ints, optional[IntArray], int, int,

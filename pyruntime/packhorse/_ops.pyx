@@ -101,9 +101,9 @@ cdef class Operators:
         return self._get().gemm(on(stream), Floats(x), Floats(weight), maybe[Floats](bias),
                                 activation.encode(), maybe[Floats](residual), maybe_norm(norm))
 
-    def gemm_groups(self, x, values, scales, minima, bias, int bits, int group,
+    def gemm_groups(self, stream, x, values, scales, minima, bias, int bits, int group,
                     str activation not None, bint gated, residual):
-        return self._get().gemm_groups(Floats(x), Floats(values), Floats(scales),
+        return self._get().gemm_groups(on(stream), Floats(x), Floats(values), Floats(scales),
                                        maybe[Floats](minima), maybe[Floats](bias), bits, group,
                                        activation.encode(), gated, maybe[Floats](residual))
 

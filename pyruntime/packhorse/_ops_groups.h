@@ -11,7 +11,7 @@
 
 namespace packhorse {
 
-// A weight in groups whose integers, scales and minima come as float32.
+// A weight in groups whose integers, scales and minima come as float32, from the host.
 inline LinearWeight put_groups(Call& call, const Floats& values, const Floats& scales,
                                const std::optional<Floats>& minima,
                                const std::optional<Floats>& bias, const WeightGroups& groups) {

@@ -29,7 +29,7 @@ cdef SessionOptions _options(given) except *:
     option."""
     cdef SessionOptions options
     options.device = parse_device(given.device.encode())
-    options.dtype = parse_dtype(native_dtype(given.dtype).encode())
+    options.dtype = parse_dtype(native_dtype(given.dtype, given.device).encode())
     options.max_tokens = given.max_tokens
     options.max_sequences = given.max_sequences
     options.threads = 0 if given.threads is None else given.threads

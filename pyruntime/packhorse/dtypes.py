@@ -45,7 +45,9 @@ def choose_dtype(dtype: str | None, device: str, stored: str) -> Dtype:
     return cast(Dtype, dtype)
 
 
-def native_dtype(dtype: Dtype) -> str:
+def native_dtype(dtype: Dtype, device: str) -> str:
     """The dtype by its name in the C++ library. The spec says which weights stay as they are
-    stored; activations are float32 then."""
-    return "float32" if dtype == "stored" else dtype
+    stored; activations are float32 then, on CUDA float16."""
+    if dtype != "stored":
+        return dtype
+    return "float16" if device.startswith("cuda") else "float32"

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from packhorse.device import is_device_array
 from packhorse.names import Activation, Dtype
-from packhorse.operator_call import FloatArray, as_float32, shared_operators
+from packhorse.operator_call import OperatorCall, as_float32
 
 
 def gemm_groups(
@@ -25,7 +26,8 @@ def gemm_groups(
     device: str = "cpu",
     dtype: Dtype = "float32",
     threads: int | None = None,
-) -> FloatArray:
+    stream: Any = None,
+) -> Any:
     """residual + activation(x @ weight.T + bias), where each `group` neighbouring input features of
     a row of the weight share a scale and, if there are any, a minimum: scales * values + minima, or
     without minima scales * (values - 2 ** (bits - 1)). See docs/weights.md for what is rounded.
@@ -36,8 +38,10 @@ def gemm_groups(
     gated: blocks of 16 rows of the weight are in turn a gate and what it gates, and the result is
     activation(gate) * other, half as wide, without a residual.
 
-    Arrays lie on the host. Raises ValueError where arguments do not fit together or are out of
-    range, RuntimeError on CUDA devices, which do not have it.
+    x, bias and residual lie on the host or, all of them, on a device, as the result does then;
+    values, scales and minima lie on the host. Raises ValueError where arguments do not fit together
+    or are out of range, RuntimeError on devices that do not have it: CUDA devices do, in float16,
+    if the environment variable PACKHORSE_UNPROVEN_KERNELS is 1 (docs/weights.md).
     """
     if bits not in (4, 8):
         raise ValueError(f"bits is {bits}, expected 4 or 8")
@@ -50,19 +54,22 @@ def gemm_groups(
             f"a gated weight has {rows} rows, and takes no residual: expected a multiple of 32"
         )
 
-    def put(name: str, array: Any) -> FloatArray | None:
-        return None if array is None else as_float32(name, array)
-
-    found: FloatArray = shared_operators(device, dtype, threads).gemm_groups(
-        as_float32("x", x),
-        as_float32("values", values),
-        as_float32("scales", scales),
-        put("minima", minima),
-        put("bias", bias),
-        bits,
-        group,
-        activation,
-        gated,
-        put("residual", residual),
+    for name, array in (("values", values), ("scales", scales), ("minima", minima)):
+        if is_device_array(array):
+            raise ValueError(f"{name} lies on a device, expected host memory")
+    call = OperatorCall(x, x, device, dtype, threads, stream)
+    return call.result(
+        call.operators.gemm_groups(
+            call.stream,
+            call.put("x", x),
+            as_float32("values", values),
+            as_float32("scales", scales),
+            None if minima is None else as_float32("minima", minima),
+            call.put("bias", bias),
+            bits,
+            group,
+            activation,
+            gated,
+            call.put("residual", residual),
+        )
     )
-    return found

@@ -119,7 +119,8 @@ class Session(SessionProperties):
                        CPU, "float16" or "bfloat16" on CUDA devices; on Hopper also "float8" (dense
                        layers in e4m3, the rest in float16), of models that encode. "stored", on the
                        CPU: matrices that the files hold in 4 to 8 bits with scales of groups (GGUF,
-                       GPTQ, AWQ) stay so; the rest is float32 (docs/weights.md). None: "int8" or
+                       GPTQ, AWQ) stay so; the rest is float32 (docs/weights.md, also about
+                       CUDA). None: "int8" or
                        "float8" if the folder was converted to it; otherwise, on the CPU, "stored"
                        if there are such matrices, else "float32", and on CUDA "bfloat16" if the
                        weights are stored in it, else "float16"

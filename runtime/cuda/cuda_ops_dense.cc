@@ -7,6 +7,7 @@
 #include "cuda/device.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/gemm_few.h"
+#include "cuda/gemm/gemm_groups.h"
 #include "cuda/rows/gate.h"
 #include "cuda/rows/lora.h"
 #include "cuda/rows/sparse_pool.h"
@@ -145,6 +146,9 @@ void CudaOps::feed_forward_float8(const FeedForwardArgs& args) {
 }
 
 void CudaOps::do_sparse_pool(const SparsePoolArgs& args) {
+  if (args.weight.groups) {
+    throw InvalidArgument("sparse_pool: the weight is quantised in groups, expected floats");
+  }
   const DeviceGuard guard(device_);
   const size_t bytes = static_cast<size_t>(args.out.size()) * sizeof(float);
   CUDA_CHECK(cudaMemsetAsync(args.out.data, 0, bytes, stream_));
@@ -198,11 +202,15 @@ void CudaOps::pool_chunks(const SparsePoolArgs& args) {
 void CudaOps::gemm(const GemmParams& params) {
   if constexpr (kBuiltForSm90) {
     if (params.float8) return launch_gemm_float8(params, stream_);
+    if (params.groups && gemm_kernels_ == GemmKernels::kSm90) {
+      return params.rows <= kMostGroupsFewRows ? launch_gemm_groups_few(params, stream_)
+                                               : launch_gemm_groups_many(params, stream_);
+    }
     if (gemm_kernels_ == GemmKernels::kSm90) {
       return is_few(params) ? launch_gemm_few(params, stream_) : launch_gemm_sm90(params, stream_);
     }
   }
-  launch_gemm_sm80(params, stream_);
+  params.groups ? launch_gemm_groups_portable(params, stream_) : launch_gemm_sm80(params, stream_);
 }
 
 void CudaOps::gate(const TensorView& x, Activation activation, const TensorView& out,

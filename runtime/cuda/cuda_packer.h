@@ -1,6 +1,6 @@
 // Packs weights into the layout that the GEMMs of the CUDA backend read: [out_features,
 // in_features], contiguous, 16-bit; or in e4m3, followed by the scales of the rows; or in int8
-// (Int8Layout).
+// (Int8Layout); or quantised in groups, as groups_layout.h says.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include "cuda/cuda_context.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/gemm_int8.h"
+#include "cuda/gemm/groups_layout.h"
 #include "cuda/rows/cast.h"
 #include "cuda/unproven.h"
 #include "ops/linear_packer.h"
@@ -42,6 +43,15 @@ class CudaLinearPacker final : public LinearPacker {
                                     "kernels; this device runs float16 or bfloat16"
                                   : "CUDA runs float16 or bfloat16, and float8 on Hopper"));
   }
+  LinearFormat grouped_format(const WeightGroups& groups, DType compute) const override {
+    if (!unproven_kernels()) return LinearPacker::grouped_format(groups, compute);
+    if (compute == DType::kFloat16) {
+      return {DType::kUInt8, compute, ScaleGranularity::kGroup, groups};
+    }
+    throw RuntimeError(concat("weights in groups of ", groups.size, " on ",
+                              name_of(context_.device()), ": CUDA multiplies them by float16, not ",
+                              name_of(compute)));
+  }
   size_t bytes(int64_t in_features, int64_t out_features,
                const LinearFormat& format) const override {
     if (format.weight == DType::kInt8) {
@@ -51,6 +61,7 @@ class CudaLinearPacker final : public LinearPacker {
       }
       return Int8Layout(in_features, out_features).bytes;
     }
+    if (format.groups) return groups_layout(out_features, in_features, format.groups).bytes();
     if (format.weight == DType::kFloat8) {
       return float8_scales_offset(in_features, out_features) +
              static_cast<size_t>(out_features) * sizeof(float);
@@ -90,6 +101,26 @@ class CudaLinearPacker final : public LinearPacker {
       });
     }
     upload(weight, scales, in_features, out_features, packed);
+  }
+  void pack_groups(const GroupedWeight& weight, int64_t in_features, int64_t out_features,
+                   const LinearFormat& format, void* packed) override {
+    const WeightGroups& groups = format.groups;
+    check_groups_range(weight, out_features * groups.count(in_features), groups);
+    const GroupsLayout layout = groups_layout(out_features, in_features, groups);
+    const size_t strip_bytes = layout.bytes() / static_cast<size_t>(layout.strips);
+    // A part of the weight at a time, so that it is not held twice.
+    const auto strips = static_cast<int32_t>(std::max<size_t>(1, (size_t{8} << 20) / strip_bytes));
+    std::vector<uint8_t> part;
+    for (int32_t first = 0; first < layout.strips; first += strips) {
+      const int32_t count = std::min(strips, layout.strips - first);
+      part.resize(static_cast<size_t>(count) * strip_bytes);
+      for (int32_t i = 0; i < count; ++i) {
+        pack_groups_strip(weight, out_features, in_features, groups, first + i,
+                          part.data() + static_cast<size_t>(i) * strip_bytes);
+      }
+      context_.upload(static_cast<uint8_t*>(packed) + static_cast<size_t>(first) * strip_bytes,
+                      part.data(), part.size());
+    }
   }
   void pack_on_device(const TensorView& weight, const LinearFormat& format, void* packed) override {
     if (format.quantized()) {

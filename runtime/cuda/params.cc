@@ -67,8 +67,13 @@ GemmParams gemm_params(const char* op, const TensorView& x, const LinearWeight& 
                        Activation activation, const TensorView& residual, const TensorView& out,
                        const int32_t* row_count, int sm_count) {
   check_compute(op, x.dtype);
+  if (weight.groups && x.dtype != DType::kFloat16) {
+    throw InvalidArgument(
+        concat(op, ": x is ", name_of(x.dtype), ", weights in groups take float16 on CUDA"));
+  }
   GemmParams params = dense_params(op, x, weight, activation, residual, out, row_count, sm_count);
   params.dtype = x.dtype;
+  params.groups = weight.groups;
   return params;
 }
 

@@ -414,16 +414,14 @@ def random_groups(
 def groups_weight(
     weight: Groups, bits: int, group: int, round_to: Callable[[Array], Array] | None = None
 ) -> Array:
-    """The weights that these values stand for, in float64; with `round_to`, as CUDA makes them of
-    that dtype: scales, middles of groups and weights are rounded to it."""
+    """The weights that these values stand for, in float64; with `round_to`, rounded to a dtype, as
+    CUDA makes float16 numbers of them."""
     values, scales, minima = weight
     half = 2 ** (bits - 1)
-    middles = np.zeros_like(scales) if minima is None else minima + np.float32(half) * scales
-    if round_to is not None:
-        scales, middles = round_to(scales), round_to(middles)
 
     def spread(of_groups: Array) -> Array:
         return np.repeat(of_groups.astype(np.float64), group, 1)[:, : values.shape[1]]
 
-    result: Array = (values.astype(np.float64) - half) * spread(scales) + spread(middles)
+    lowest = -half * scales.astype(np.float64) if minima is None else minima
+    result: Array = values.astype(np.float64) * spread(scales) + spread(lowest)
     return result if round_to is None else round_to(result)

@@ -28,4 +28,5 @@ def open_draft(options: GenerationOptions) -> DraftModel | None:
     dtype = choose_dtype(options.draft_dtype, options.device, model.stored_dtype)
     model = model.in_dtype(dtype)
     names = model.names if model.tensors is None else {}
-    return json.dumps(model.spec), native_dtype(dtype), model.safetensors, names, model.tensors
+    native = native_dtype(dtype, options.device)
+    return json.dumps(model.spec), native, model.safetensors, names, model.tensors

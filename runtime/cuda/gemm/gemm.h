@@ -57,6 +57,9 @@ inline size_t float8_scales_offset(int64_t in_features, int64_t out_features) {
 /// bytes (TMA and 16-byte loads ask for it). A row's bits depend on that row, the weight, n and k
 /// alone, since every tile sums over k in order, 16 elements at a time.
 ///
+/// With `groups`, the weight is packed as groups_layout.h says, in place of [n, k], all else is
+/// float16, and the sum over k is formed as GroupsSplit says (gemm_groups.h).
+///
 /// With `float8`, a and weight are e4m3, the sum is multiplied by both scales before the bias is
 /// added, `dtype` is that of residual and out, and k, and n of an e4m3 result, are multiples of 16.
 /// Sums are formed 32 elements at a time, in the tensor cores' own precision.
@@ -84,6 +87,7 @@ struct GemmParams {
   GemmPool pool;
   int32_t sm_count = 0;
   GemmFloat8 float8;
+  WeightGroups groups;
 };
 
 /// Returns what the choice of a kernel looks at.

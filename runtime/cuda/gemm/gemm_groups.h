@@ -1,0 +1,81 @@
+// Dense layers whose weights are quantised in groups of input features (WeightGroups). This is the
+// host interface, and the choice of tiles.
+//
+// out[r, n] = residual[r, n] + activation(sum_k a[r, k] * w[n, k] + bias[n])
+//
+// where w are the float16 numbers that groups_values.cuh makes of the weight, a, residual and out
+// are float16, and all else is as GemmParams says, gate and rotation too. The sum over k is
+// formed as GroupsSplit says: so a row's bits depend on that row, the weight, n and k alone,
+// whichever of the kernels below computes it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cuda/gemm/gemm.h"
+#include "cuda/gemm/groups_layout.h"
+
+namespace packhorse::cuda {
+
+/// The most rows that launch_gemm_groups_few takes.
+inline constexpr int32_t kMostGroupsFewRows = 64;
+
+/// The tile of a product of few rows. Every block has `strips` strips of 16 columns of the product
+/// at a time. A warp has a strip and a part of the sum; it goes over that in stages of one block
+/// of 128 elements of k.
+struct GroupsFewTile {
+  int rows;  // that a tile has room for: 8, 16, 32 or 64
+  int strips;
+  int stages;
+  int blocks;  // of the grid
+  int shared_bytes;
+};
+
+/// Rows whose sums a block hands over in shared memory at a time, and the numbers from one row to
+/// the next there: 16 features and 4 more, which put what a warp writes at once into different
+/// banks.
+inline constexpr int kGroupsSumRows = 16;
+inline constexpr int kGroupsSumPitch = kGroupsStrip + 4;
+
+/// Bytes of a stage of the rows: for each part of the sum two boxes of 64 elements of all rows.
+constexpr int groups_rows_bytes(int rows, int splits) { return splits * 2 * rows * 128; }
+constexpr int groups_stage_bytes(int rows, int strips, int splits, int block_bytes) {
+  const int bytes = groups_rows_bytes(rows, splits) + strips * splits * block_bytes;
+  return (bytes + 1023) / 1024 * 1024;  // boxes of rows begin at multiples of 1024
+}
+
+inline GroupsFewTile groups_few_tile(const GemmParams& p) {
+  GroupsFewTile tile{};
+  const GroupsLayout layout = groups_layout(p.n, p.k, p.groups);
+  const GroupsSplit split = groups_split(p.n, p.k);
+  tile.rows = p.rows <= 8 ? 8 : p.rows <= 16 ? 16 : p.rows <= 32 ? 32 : 64;
+  // With 8 rows two blocks find room on a multiprocessor, so that those of the next kernel load
+  // their weights while this one computes. More rows take more of it.
+  const int budget = (tile.rows == 8 ? 110 : 222) * 1024;
+  const int most_warps = tile.rows <= 16 ? 16 : 8;
+  const int unit = p.gated ? 2 : 1;  // a strip of a gate, and the one that it gates
+  const int most = most_warps / split.splits / unit * unit;
+  const int passes = (layout.strips + p.sm_count * most - 1) / (p.sm_count * most);
+  const int share = (layout.strips + p.sm_count * passes - 1) / (p.sm_count * passes);
+  tile.strips = std::min(most, (share + unit - 1) / unit * unit);
+  tile.blocks = std::min(p.sm_count, (layout.strips + tile.strips - 1) / tile.strips);
+  const int stage = groups_stage_bytes(tile.rows, tile.strips, split.splits, layout.block_bytes);
+  const int sums = tile.strips * split.splits * std::min(tile.rows, kGroupsSumRows) *
+                   kGroupsSumPitch * static_cast<int>(sizeof(float));
+  tile.stages = std::clamp((budget - sums) / stage, 2, std::clamp(split.blocks, 2, 16));
+  tile.shared_bytes = tile.stages * stage + sums;
+  return tile;
+}
+
+/// Launches the product of up to kMostGroupsFewRows rows, for compute capability 9.0 exactly. It is
+/// asynchronous on `stream`, allocates nothing and may be captured into a graph; the rules are
+/// those of launch_gemm_sm90. Throws RuntimeError.
+void launch_gemm_groups_few(const GemmParams& params, cudaStream_t stream);
+/// Likewise of any number of rows, by wgmma.
+void launch_gemm_groups_many(const GemmParams& params, cudaStream_t stream);
+/// Likewise on compute capability 8.0 and later; no gate, no rotation.
+void launch_gemm_groups_portable(const GemmParams& params, cudaStream_t stream);
+
+}  // namespace packhorse::cuda

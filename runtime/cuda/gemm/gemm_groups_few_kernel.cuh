@@ -1,0 +1,314 @@
+// A dense layer with weights in groups for few rows (up to 64). Its time is that of reading the
+// packed weight once. As in gemm_few_kernel.cuh each block has its share of the output's columns,
+// a warp of its own brings the weight through a ring of stages from the moment the block starts,
+// while the kernel before still runs, and another warp brings the rows.
+//
+// A warp has a strip of 16 output features and a part of the sum over k. A stage brings it one
+// block of 128 elements of k, packed so that a lane's 16 bytes are what it has of the left operand
+// of mma.sync for several steps: it makes float16 numbers of them in registers. The rows are the
+// right operand. At the end the parts of a sum are added in order, in shared memory.
+#pragma once
+
+#include <cutlass/arch/barrier.h>
+
+#include <cute/arch/copy_sm90_tma.hpp>
+
+#include "cuda/attention/mma_sm80.cuh"
+#include "cuda/gemm/gemm_groups_output.cuh"
+#include "cuda/gemm/groups_values.cuh"
+#include "cuda/launch.cuh"
+#include "cuda/pipeline_sm90.cuh"
+
+namespace packhorse::cuda {
+
+struct GemmGroupsFewArgs {
+  const unsigned char* weight;  // packed
+  /// Boxes of 64 elements of k and all rows of a tile; with rows_at_once two of them, from a map
+  /// whose last dimension counts blocks of k.
+  CUtensorMap x;
+  GroupsOutput output;
+  const int32_t* row_count;  // null: the number of rows is `rows`
+  int32_t rows;
+  GroupsLayout layout;
+  GroupsSplit split;
+  GroupsFewTile tile;
+  bool rows_at_once;
+};
+
+inline constexpr int kMostGroupsStages = 16;
+
+/// kRows: GroupsFewTile::rows. kGroupSteps: steps of 16 elements of k after which scales are looked
+/// up again, 1, 2 or 4; groups may be larger.
+template <int kRows, int kBits, bool kMinima, int kGroupSteps>
+struct GemmGroupsFew {
+  static constexpr int kRowTiles = kRows / 8;
+  static constexpr int kBox = kRows * 128;  // bytes of a box of rows
+  static constexpr int kChunkSteps = 16 / kBits;
+  static constexpr int kScaleWords = kMinima ? 2 : 1;
+  static constexpr int kSumRows = kRows < kGroupsSumRows ? kRows : kGroupsSumRows;
+  static constexpr int kMostWarps = kRows <= 16 ? 16 : 8;  // that multiply
+  static constexpr int kThreads = (kMostWarps + 2) * 32;
+
+  const GemmGroupsFewArgs& args;
+  uint64_t* full;
+  uint64_t* empty;
+  unsigned char* ring;
+
+  __device__ int splits() const { return args.split.splits; }
+  __device__ int warps() const { return args.tile.strips * splits(); }
+  __device__ int stage_bytes() const {
+    return groups_stage_bytes(kRows, args.tile.strips, splits(), args.layout.block_bytes);
+  }
+  __device__ int tiles() const {
+    return (args.layout.strips + args.tile.strips - 1) / args.tile.strips;
+  }
+  /// How many parts of the sum have a block `i`: all but perhaps the last.
+  __device__ int parts_of(int i) const {
+    const int last = splits() - 1;
+    return last * args.split.blocks + i < args.layout.blocks ? splits() : last;
+  }
+  __device__ int rows() const {
+    return args.row_count == nullptr ? args.rows : min(args.rows, *args.row_count);
+  }
+
+  /// Goes through the stages of all tiles of this block: visit(index, stage, phase, tile, block of
+  /// each part).
+  template <class Visit>
+  __device__ void for_stages(Visit visit) const {
+    int index = 0;
+    int stage = 0;
+    uint32_t phase = 0;
+    for (int tile = static_cast<int>(blockIdx.x); tile < tiles();
+         tile += static_cast<int>(gridDim.x)) {
+      for (int i = 0; i < args.split.blocks; ++i) {
+        visit(index++, stage, phase, tile, i);
+        if (++stage == args.tile.stages) {
+          stage = 0;
+          phase ^= 1;
+        }
+      }
+    }
+  }
+
+  /// A warp brings the weight, each lane a block of one strip and part. It needs nothing of the
+  /// kernel before, so it does not wait for it until the stages are full.
+  __device__ void bring_weight() const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int part = lane % splits();
+    const int strip = lane / splits();
+    const int block_bytes = args.layout.block_bytes;
+    unsigned char* const to = ring + groups_rows_bytes(kRows, splits()) + lane * block_bytes;
+    const int bytes = stage_bytes();
+    bool waited = false;
+    const auto wait = [&] {
+      wait_for_previous_kernel();
+      let_next_kernel_start();
+      waited = true;
+    };
+    for_stages([&](int index, int stage, uint32_t phase, int tile, int i) {
+      if (index >= args.tile.stages) {
+        if (!waited) wait();
+        sm90::Barrier::wait(&empty[stage], phase ^ 1);
+      }
+      const int first = tile * args.tile.strips;
+      const int strips = min(args.tile.strips, args.layout.strips - first);
+      const int parts = parts_of(i);
+      if (lane == 0) {
+        sm90::TxBarrier::arrive_and_expect_tx(&full[stage], strips * parts * block_bytes);
+      }
+      __syncwarp();
+      if (strip < strips && part < parts) {
+        const int64_t block =
+            static_cast<int64_t>(first + strip) * args.layout.blocks + part * args.split.blocks + i;
+        cute::SM90_BULK_COPY_G2S::copy(args.weight + block * block_bytes, &full[stage],
+                                       to + stage * bytes, block_bytes);
+      }
+      __syncwarp();
+    });
+    if (!waited) wait();
+  }
+
+  /// A lane of another warp brings the rows.
+  __device__ void bring_rows() const {
+    wait_for_previous_kernel();
+    const int bytes = stage_bytes();
+    constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_LAST);
+    for_stages([&](int index, int stage, uint32_t phase, int, int i) {
+      if (index >= args.tile.stages) sm90::Barrier::wait(&empty[stage], phase ^ 1);
+      const int parts = parts_of(i);
+      sm90::TxBarrier::arrive_and_expect_tx(&full[stage], parts * 2 * kBox);
+      unsigned char* to = ring + stage * bytes;
+      for (int part = 0; part < parts; ++part, to += 2 * kBox) {
+        const int box = (part * args.split.blocks + i) * 2;
+        if (args.rows_at_once) {
+          cute::SM90_TMA_LOAD_3D::copy(&args.x, &full[stage], kHint, to, 0, 0, box);
+          continue;
+        }
+        for (int b = 0; b < 2; ++b) {
+          cute::SM90_TMA_LOAD_2D::copy(&args.x, &full[stage], kHint, to + b * kBox, (box + b) * 64,
+                                       0);
+        }
+      }
+    });
+  }
+
+  /// Adds the products of one block of k. `rows`, `weight`: where they lie in the stage.
+  __device__ void multiply(float (&acc)[kRowTiles][4], const unsigned char* rows,
+                           const unsigned char* weight) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const unsigned char* const scales_at = weight + lane / 4 * (4 * kScaleWords);
+    const unsigned char* const values_at = weight + args.layout.header_bytes + lane * 16;
+    const int scale_rows = args.layout.rows;
+    GroupsScales scales{};
+    uint32_t values[4] = {};
+#pragma unroll
+    for (int pair = 0; pair < kGroupsSteps; pair += 2) {  // of steps: what one ldmatrix brings
+      Fragment right[kRowTiles];
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) {
+        const int chunk = (pair % 4 * 2 + lane / 8) ^ (lane % 8);
+        right[t] = load_fragment(rows + pair / 4 * kBox + (t * 8 + lane % 8) * 128 + chunk * 16);
+      }
+#pragma unroll
+      for (int step = pair; step < pair + 2; ++step) {
+        if (step % kGroupSteps == 0) {
+          uint32_t words[2] = {};
+          const int row = step * scale_rows / kGroupsSteps;
+          const auto* entry =
+              reinterpret_cast<const uint32_t*>(scales_at + row * (32 * kScaleWords));
+          if constexpr (kMinima) {
+            const uint2 both = *reinterpret_cast<const uint2*>(entry);
+            words[0] = both.x;
+            words[1] = both.y;
+          } else {
+            words[0] = *entry;
+          }
+          scales = groups_scales<kMinima>(words);
+        }
+        if (step % kChunkSteps == 0) {
+          const uint4 bits =
+              *reinterpret_cast<const uint4*>(values_at + step / kChunkSteps * kGroupsChunk);
+          values[0] = bits.x;
+          values[1] = bits.y;
+          values[2] = bits.z;
+          values[3] = bits.w;
+        }
+        Fragment left;
+        unpack_groups<kBits, kMinima>(values + step % kChunkSteps * (kBits / 4), scales, left.x);
+#pragma unroll
+        for (int t = 0; t < kRowTiles; ++t) {
+          mma<__half>(acc[t], left, right[t].x[step % 2 * 2], right[t].x[step % 2 * 2 + 1]);
+        }
+      }
+    }
+  }
+
+  /// Waits for all warps that multiply.
+  __device__ void meet() const { asm volatile("bar.sync 1, %0;" ::"r"(warps() * 32) : "memory"); }
+
+  /// Hands the sums of a tile over and finishes the tile, kSumRows rows at a time.
+  __device__ void finish(const float (&acc)[kRowTiles][4], int warp, int tile, int count) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    constexpr int kWarpSums = kSumRows * kGroupsSumPitch;
+    auto* const sums = reinterpret_cast<float*>(ring + args.tile.stages * stage_bytes());
+    const int first = tile * args.tile.strips * kGroupsStrip;
+    const int parts = splits();
+    const int pairs = args.tile.strips * (args.output.gated ? kGroupsStrip / 4 : kGroupsStrip / 2);
+#pragma unroll
+    for (int chunk = 0; chunk < kRows / kSumRows; ++chunk) {
+      if (chunk * kSumRows >= count) break;
+#pragma unroll
+      for (int t = 0; t < kSumRows / 8; ++t) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int row = t * 8 + lane % 4 * 2 + i % 2;
+          sums[warp * kWarpSums + row * kGroupsSumPitch + lane / 4 + i / 2 * 8] =
+              acc[chunk * (kSumRows / 8) + t][i];
+        }
+      }
+      meet();
+      const int rows = min(kSumRows, count - chunk * kSumRows);
+      with_activation(args.output.activation, [&](auto function) {
+        for (int at = static_cast<int>(threadIdx.x); at < rows * pairs; at += warps() * 32) {
+          const int row = at / pairs;
+          const int feature = groups_feature_of(args.output, at - row * pairs);
+          if (first + feature >= args.output.n) continue;
+          const auto sum_of = [&](int of) {
+            const int in_tile = of - first;
+            const float* from = sums + in_tile / kGroupsStrip * parts * kWarpSums +
+                                row * kGroupsSumPitch + in_tile % kGroupsStrip;
+            float2 sum = *reinterpret_cast<const float2*>(from);
+            for (int part = 1; part < parts; ++part) {
+              const float2 more = *reinterpret_cast<const float2*>(from + part * kWarpSums);
+              sum = {sum.x + more.x, sum.y + more.y};
+            }
+            return sum;
+          };
+          finish_groups(args.output, chunk * kSumRows + row, first + feature, function, sum_of);
+        }
+      });
+      meet();
+    }
+  }
+
+  /// A warp that multiplies: part `warp` % splits of strip `warp` / splits.
+  __device__ void consume(int warp) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int part = warp % splits();
+    const int strip = warp / splits();
+    const int bytes = stage_bytes();
+    const unsigned char* const rows_at = ring + part * 2 * kBox;
+    const unsigned char* const weight_at =
+        ring + groups_rows_bytes(kRows, splits()) + warp * args.layout.block_bytes;
+    const int count = rows();
+    wait_for_previous_kernel();
+    int stage = 0;
+    uint32_t phase = 0;
+    for (int tile = static_cast<int>(blockIdx.x); tile < tiles();
+         tile += static_cast<int>(gridDim.x)) {
+      const bool has_strip = tile * args.tile.strips + strip < args.layout.strips;
+      float acc[kRowTiles][4] = {};
+      for (int i = 0; i < args.split.blocks; ++i) {
+        sm90::Barrier::wait(&full[stage], phase);
+        if (has_strip && part < parts_of(i)) {
+          multiply(acc, rows_at + stage * bytes, weight_at + stage * bytes);
+        }
+        __syncwarp();
+        if (lane == 0) sm90::Barrier::arrive(&empty[stage]);
+        if (++stage == args.tile.stages) {
+          stage = 0;
+          phase ^= 1;
+        }
+      }
+      finish(acc, warp, tile, count);
+    }
+  }
+};
+
+/// A warp for each strip and part of a tile, one that brings the weight, and one that brings the
+/// rows.
+template <int kRows, int kBits, bool kMinima, int kGroupSteps>
+__global__ void __launch_bounds__(GemmGroupsFew<kRows, kBits, kMinima, kGroupSteps>::kThreads,
+                                  kRows == 8 ? 2 : 1)
+    gemm_groups_few_kernel(const __grid_constant__ GemmGroupsFewArgs args) {
+  extern __shared__ __align__(1024) unsigned char groups_ring[];
+  __shared__ uint64_t barriers[2 * kMostGroupsStages];
+  const GemmGroupsFew<kRows, kBits, kMinima, kGroupSteps> work{
+      args, barriers, barriers + kMostGroupsStages, groups_ring};
+  const int consumers = work.warps();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < args.tile.stages; ++i) {
+      sm90::TxBarrier::init(&work.full[i], 2);  // for the weight and for the rows
+      sm90::Barrier::init(&work.empty[i], consumers);
+    }
+    cutlass::arch::fence_barrier_init();
+    cute::prefetch_tma_descriptor(&args.x);
+  }
+  __syncthreads();
+  const int warp = sm90::uniform(static_cast<int>(threadIdx.x) / 32);
+  if (warp < consumers) return work.consume(warp);
+  if (warp == consumers) return work.bring_weight();
+  if (cute::elect_one_sync()) work.bring_rows();
+}
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,310 @@
+// A dense layer with weights in groups for many rows on Hopper. As in gemm_sm90_kernel.cuh a
+// producer warp brings tiles of both operands through a ring of stages, and two consumer warpgroups
+// multiply them by wgmma; the grid is persistent.
+//
+// The weight is the left operand, which wgmma can take from registers: a warp makes float16 numbers
+// of the strip of 16 output features that it has of its warpgroup's 64, while the tensor cores
+// multiply those of the 64 elements of k before. The rows are the right operand, from shared
+// memory. So a tile's sums are transposed, and on their way out they go through shared memory.
+// They are formed as in gemm_groups_few_kernel.cuh: each part of a sum begins anew, and is added to
+// the parts before.
+#pragma once
+
+#include <cutlass/arch/barrier.h>
+#include <cutlass/arch/reg_reconfig.h>
+#include <cutlass/numeric_types.h>
+
+#include <cute/arch/copy_sm90_tma.hpp>
+#include <cute/atom/mma_traits_sm90_gmma.hpp>
+#include <cute/tensor.hpp>
+
+#include "cuda/gemm/gemm_groups_output.cuh"
+#include "cuda/gemm/groups_values.cuh"
+#include "cuda/launch.cuh"
+#include "cuda/pipeline_sm90.cuh"
+
+namespace packhorse::cuda {
+
+struct GemmGroupsManyArgs {
+  const unsigned char* weight;  // packed
+  CUtensorMap x;                // boxes of 64 elements of k and the rows of a tile
+  GroupsOutput output;
+  const int32_t* row_count;  // null: the number of rows is `rows`
+  int32_t rows;
+  GroupsLayout layout;
+  GroupsSplit split;
+  int32_t stages;
+};
+
+/// Shared memory of the kernel for tiles of kRows rows: stages, each of two boxes of rows and the
+/// blocks of kStrips strips, and sums on their way out.
+template <int kRows_>
+struct GroupsManyShape {
+  static constexpr int kRows = kRows_;
+  static constexpr int kStrips = 8;         // of a tile: four of each warpgroup
+  static constexpr int kBox = kRows * 128;  // bytes of a box of rows
+  static constexpr int kMostStages = 8;
+  static constexpr int kSumRows = 32;                     // that go out at a time
+  static constexpr int kSumPitch = 4 * kGroupsStrip + 4;  // numbers from one row to the next
+  static constexpr int kSumBytes = 2 * kSumRows * kSumPitch * static_cast<int>(sizeof(float));
+  static constexpr int kMostBytes = 225 * 1024;  // beside the barriers
+
+  static constexpr int stage_bytes(int block_bytes) {
+    return (2 * kBox + kStrips * block_bytes + 1023) / 1024 * 1024;
+  }
+  static int stages(int block_bytes) {
+    return std::min(kMostStages, (kMostBytes - kSumBytes) / stage_bytes(block_bytes));
+  }
+};
+
+template <int kRows, int kBits, bool kMinima, int kGroupSteps>
+struct GemmGroupsMany {
+  using Shape = GroupsManyShape<kRows>;
+  using Element = cutlass::half_t;
+  static constexpr int kStrips = Shape::kStrips;
+  static constexpr int kChunkSteps = 16 / kBits;
+  static constexpr int kScaleWords = kMinima ? 2 : 1;
+  using Mma = decltype(cute::make_tiled_mma(
+      cute::SM90::GMMA::rs_op_selector<Element, Element, float,
+                                       cute::Shape<cute::_64, cute::Int<kRows>, cute::_64>,
+                                       cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::K>()));
+  using BoxLayout = decltype(cute::tile_to_shape(cute::SM90::GMMA::Layout_K_SW128_Atom<Element>{},
+                                                 cute::Shape<cute::Int<kRows>, cute::_64>{}));
+
+  const GemmGroupsManyArgs& args;
+  uint64_t* full;
+  uint64_t* empty;
+  unsigned char* ring;
+
+  __device__ int stage_bytes() const { return Shape::stage_bytes(args.layout.block_bytes); }
+  __device__ int rows() const {
+    return args.row_count == nullptr ? args.rows : min(args.rows, *args.row_count);
+  }
+  __device__ int tiles_across() const { return (args.layout.strips + kStrips - 1) / kStrips; }
+
+  /// Tiles of the same rows follow one another, so that these stay in the L2 cache.
+  __device__ int tiles(int rows) const { return (rows + kRows - 1) / kRows * tiles_across(); }
+
+  /// A warp brings everything: a lane the rows, others a block of one strip each.
+  __device__ void produce() const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int bytes = stage_bytes();
+    const int block_bytes = args.layout.block_bytes;
+    wait_for_previous_kernel();
+    const int last = tiles(rows());
+    int stage = 0;
+    uint32_t phase = 1;
+    for (int tile = static_cast<int>(blockIdx.x); tile < last;
+         tile += static_cast<int>(gridDim.x)) {
+      const int first = tile % tiles_across() * kStrips;
+      const int row = tile / tiles_across() * kRows;
+      const int strips = min(kStrips, args.layout.strips - first);
+      for (int block = 0; block < args.layout.blocks; ++block) {
+        sm90::Barrier::wait(&empty[stage], phase);
+        unsigned char* const to = ring + stage * bytes;
+        if (lane == 0) {
+          sm90::TxBarrier::arrive_and_expect_tx(&full[stage],
+                                                2 * Shape::kBox + strips * block_bytes);
+        }
+        __syncwarp();
+        if (lane < strips) {
+          const int64_t at = static_cast<int64_t>(first + lane) * args.layout.blocks + block;
+          cute::SM90_BULK_COPY_G2S::copy(args.weight + at * block_bytes, &full[stage],
+                                         to + 2 * Shape::kBox + lane * block_bytes, block_bytes);
+        } else if (lane >= kStrips && lane < kStrips + 2) {
+          const int box = lane - kStrips;
+          constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+          cute::SM90_TMA_LOAD_2D::copy(&args.x, &full[stage], kHint, to + box * Shape::kBox,
+                                       (block * 2 + box) * 64, row);
+        }
+        __syncwarp();
+        if (++stage == args.stages) {
+          stage = 0;
+          phase ^= 1;
+        }
+      }
+    }
+    let_next_kernel_start();
+  }
+
+  /// Makes the left operands of four steps from the packed block at `weight`: half 0 or 1 of it.
+  template <int kHalf>
+  __device__ void unpack(uint32_t (&left)[4][4], const unsigned char* weight) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const unsigned char* const scales_at = weight + lane / 4 * (4 * kScaleWords);
+    const unsigned char* const values_at = weight + args.layout.header_bytes + lane * 16;
+    GroupsScales scales{};
+    uint32_t values[4] = {};
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      const int step = kHalf * 4 + s;
+      if (step % kGroupSteps == 0) {
+        uint32_t words[2] = {};
+        const int row = step * args.layout.rows / kGroupsSteps;
+        const auto* entry = reinterpret_cast<const uint32_t*>(scales_at + row * (32 * kScaleWords));
+        if constexpr (kMinima) {
+          const uint2 both = *reinterpret_cast<const uint2*>(entry);
+          words[0] = both.x;
+          words[1] = both.y;
+        } else {
+          words[0] = *entry;
+        }
+        scales = groups_scales<kMinima>(words);
+      }
+      if (step % kChunkSteps == 0) {
+        const uint4 bits =
+            *reinterpret_cast<const uint4*>(values_at + step / kChunkSteps * kGroupsChunk);
+        values[0] = bits.x;
+        values[1] = bits.y;
+        values[2] = bits.z;
+        values[3] = bits.w;
+      }
+      unpack_groups<kBits, kMinima>(values + step % kChunkSteps * (kBits / 4), scales, left[s]);
+    }
+  }
+
+  /// Waits for the warps of this warpgroup.
+  __device__ static void meet(int group) {
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
+  }
+
+  /// Hands the sums of this warpgroup's part of a tile over and finishes it, kSumRows rows at a
+  /// time.
+  template <class Accumulators>
+  __device__ void finish(const Accumulators& acc, int group, int strip, int first_row,
+                         int count) const {
+    constexpr int kSumRows = Shape::kSumRows;
+    constexpr int kPitch = Shape::kSumPitch;
+    const int thread = static_cast<int>(threadIdx.x) % 128;
+    const int lane = thread % 32;
+    auto* const sums =
+        reinterpret_cast<float*>(ring + args.stages * stage_bytes()) + group * kSumRows * kPitch;
+    const int first = strip * kGroupsStrip;
+    const int pairs = args.output.gated ? kGroupsStrip : 2 * kGroupsStrip;
+#pragma unroll
+    for (int chunk = 0; chunk < kRows / kSumRows; ++chunk) {
+      const int row_of_chunk = first_row + chunk * kSumRows;
+      if (row_of_chunk >= count) break;
+#pragma unroll
+      for (int i = 0; i < kSumRows / 2; ++i) {
+        const int row = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        const int feature = thread / 32 * kGroupsStrip + lane / 4 + i / 2 % 2 * 8;
+        sums[row * kPitch + feature] = acc(chunk * (kSumRows / 2) + i);
+      }
+      meet(group);
+      const int rows = min(kSumRows, count - row_of_chunk);
+      with_activation(args.output.activation, [&](auto function) {
+        for (int at = thread; at < rows * pairs; at += 128) {
+          const int row = at / pairs;
+          const int feature = groups_feature_of(args.output, at - row * pairs);
+          if (first + feature >= args.output.n) continue;
+          finish_groups(args.output, row_of_chunk + row, first + feature, function, [&](int of) {
+            return *reinterpret_cast<const float2*>(sums + row * kPitch + of - first);
+          });
+        }
+      });
+      meet(group);
+    }
+  }
+
+  /// A consumer warpgroup.
+  __device__ void consume() const {
+    using namespace cute;
+    const int group = sm90::uniform(static_cast<int>(threadIdx.x) / 128);
+    const int warp = sm90::uniform(static_cast<int>(threadIdx.x) / 32);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int bytes = stage_bytes();
+    const int count = rows();
+    const int last_tile = tiles(count);
+    const unsigned char* const weight_at = ring + 2 * Shape::kBox + warp * args.layout.block_bytes;
+    const auto release = [&](int stage) {
+      if (lane == 0) sm90::Barrier::arrive(&empty[stage]);
+    };
+    Mma mma;
+    const auto slice = mma.get_slice(threadIdx.x % 128);
+    wait_for_previous_kernel();
+    int stage = 0;
+    uint32_t phase = 0;
+    for (int tile = static_cast<int>(blockIdx.x); tile < last_tile;
+         tile += static_cast<int>(gridDim.x)) {
+      auto acc = partition_fragment_C(mma, cute::Shape<_64, Int<kRows>>{});
+      auto total = make_fragment_like(acc);
+      uint32_t left[2][4][4];
+      // Multiplies half `half` of a block, whose left operands are in left[half].
+      const auto multiply = [&](int half, int at, bool begins) {
+        const Tensor sb = make_tensor(
+            make_smem_ptr(reinterpret_cast<Element*>(ring + at * bytes + half * Shape::kBox)),
+            BoxLayout{});
+        const Tensor b = slice.partition_fragment_B(sb);
+        warpgroup_fence_operand(acc);
+        warpgroup_arrive();
+        mma.accumulate_ = begins ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One;
+        CUTE_UNROLL
+        for (int j = 0; j < 4; ++j) {
+          const auto a = make_tensor(reinterpret_cast<Element*>(left[half][j]),
+                                     Layout<cute::Shape<cute::Shape<_2, _2, _2>, _1>>{});
+          cute::gemm(mma, a, b(_, _, j), acc);
+          mma.accumulate_ = GMMA::ScaleOut::One;
+        }
+        warpgroup_commit_batch();
+        warpgroup_fence_operand(acc);
+      };
+      for (int part = 0; part < args.split.splits; ++part) {
+        const int left_over = args.layout.blocks - part * args.split.blocks;
+        const int blocks = left_over < args.split.blocks ? left_over : args.split.blocks;
+        int held = -1;  // the stage before, which wgmma may still read
+        for (int i = 0; i < blocks; ++i) {
+          sm90::Barrier::wait(&full[stage], phase);
+          const unsigned char* const weight = weight_at + stage * bytes;
+          unpack<0>(left[0], weight);
+          multiply(0, stage, i == 0);
+          warpgroup_wait<1>();
+          if (held >= 0) release(held);
+          unpack<1>(left[1], weight);
+          multiply(1, stage, false);
+          warpgroup_wait<1>();
+          held = stage;
+          if (++stage == args.stages) {
+            stage = 0;
+            phase ^= 1;
+          }
+        }
+        warpgroup_wait<0>();
+        warpgroup_fence_operand(acc);
+        release(held);
+        CUTE_UNROLL
+        for (int i = 0; i < size(acc); ++i) total(i) = part == 0 ? acc(i) : total(i) + acc(i);
+      }
+      const int strip = tile % tiles_across() * kStrips + group * 4;
+      finish(total, group, strip, tile / tiles_across() * kRows, count);
+    }
+  }
+};
+
+/// Warpgroups 0 and 1 are consumers, and the first warp of the third is the producer.
+template <int kRows, int kBits, bool kMinima, int kGroupSteps>
+__global__ void __launch_bounds__(384, 1)
+    gemm_groups_many_kernel(const __grid_constant__ GemmGroupsManyArgs args) {
+  using Gemm = GemmGroupsMany<kRows, kBits, kMinima, kGroupSteps>;
+  extern __shared__ __align__(1024) unsigned char groups_many_ring[];
+  __shared__ uint64_t barriers[2 * GroupsManyShape<kRows>::kMostStages];
+  const Gemm work{args, barriers, barriers + GroupsManyShape<kRows>::kMostStages, groups_many_ring};
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < args.stages; ++i) {
+      sm90::TxBarrier::init(&work.full[i], 1);
+      sm90::Barrier::init(&work.empty[i], 8);  // warps that read a stage
+    }
+    cutlass::arch::fence_barrier_init();
+    cute::prefetch_tma_descriptor(&args.x);
+  }
+  __syncthreads();
+  if (sm90::uniform(static_cast<int>(threadIdx.x) / 128) == 2) {
+    cutlass::arch::warpgroup_reg_dealloc<40>();
+    if (threadIdx.x < 256 + 32) work.produce();
+  } else {
+    cutlass::arch::warpgroup_reg_alloc<232>();
+    work.consume();
+  }
+}
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,49 @@
+// The host side of the product of many rows with weights in groups: its tensor map, its tile and
+// its launch. The files gemm_groups_many_*.cu instantiate the kernels, one for each number of bits.
+#pragma once
+
+#include "core/format.h"
+#include "cuda/check.h"
+#include "cuda/gemm/gemm_groups_many_kernel.cuh"
+#include "cuda/gemm/groups_dispatch.h"
+#include "cuda/tensor_map.h"
+
+namespace packhorse::cuda {
+
+template <int kRows, int kBits, bool kMinima, int kGroupSteps>
+void launch_gemm_groups_many_kernel(const GemmParams& p, cudaStream_t stream) {
+  using Shape = GroupsManyShape<kRows>;
+  GemmGroupsManyArgs args{};
+  args.weight = static_cast<const unsigned char*>(p.weight);
+  args.x = matrix_tensor_map(p.a, DType::kFloat16, p.rows, p.k, p.lda, kRows, 64);
+  args.output = groups_output(p);
+  args.row_count = p.row_count;
+  args.rows = p.rows;
+  args.layout = groups_layout(p.n, p.k, p.groups);
+  args.split = groups_split(p.n, p.k);
+  args.stages = Shape::stages(args.layout.block_bytes);
+  const int bytes = args.stages * Shape::stage_bytes(args.layout.block_bytes) + Shape::kSumBytes;
+  auto* kernel = gemm_groups_many_kernel<kRows, kBits, kMinima, kGroupSteps>;
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  const int tiles =
+      (p.rows + kRows - 1) / kRows * ((args.layout.strips + Shape::kStrips - 1) / Shape::kStrips);
+  launch_kernel(kernel, dim3(static_cast<unsigned>(std::min(tiles, p.sm_count))), 384,
+                static_cast<size_t>(bytes), stream, args);
+}
+
+/// The closed list of kernels of a number of bits. Tiles of 64 rows where those of 128 would leave
+/// multiprocessors without work.
+template <int kBits>
+void launch_gemm_groups_many_bits(const GemmParams& p, cudaStream_t stream) {
+  dispatch_groups<kBits>(p.groups, [&]<bool kMinima, int kGroupSteps>() {
+#ifndef PACKHORSE_CUDA_REDUCED
+    const int64_t tiles = int64_t{(p.rows + 127) / 128} * ((p.n + 127) / 128);
+    if (tiles < p.sm_count) {
+      return launch_gemm_groups_many_kernel<64, kBits, kMinima, kGroupSteps>(p, stream);
+    }
+#endif
+    launch_gemm_groups_many_kernel<128, kBits, kMinima, kGroupSteps>(p, stream);
+  });
+}
+
+}  // namespace packhorse::cuda
