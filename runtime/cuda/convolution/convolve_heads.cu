@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "cuda/convolution/convolve_heads.h"
 #include "cuda/convolution/convolve_heads_kernel.cuh"
 #include "cuda/convolution/convolve_heads_plain.cuh"
@@ -48,14 +46,6 @@ void launch_plain(const ConvolveHeadsArgs& args, cudaStream_t stream) {
   launch_keep<T, kVectors>(args, stream);
 }
 
-// Heads of keys read all the heads of queries that see them: half as many blocks again.
-ConvolveShares shares_of(const ConvolveHeadsArgs& args, int sm_count, int64_t rows_at_once) {
-  const int most = static_cast<int>(parts_of(args.batch.num_tokens, rows_at_once));
-  const int queries = std::max(1, 2 * sm_count / (2 * args.num_heads + 3 * args.num_kv_heads));
-  const int keys = std::max(1, (sm_count - queries * args.num_heads) / args.num_kv_heads);
-  return {std::min(queries, most), std::min(keys, most)};
-}
-
 template <class T>
 void launch_tensor_cores(const ConvolveHeadsArgs& args, int sm_count, cudaStream_t stream) {
   constexpr int D = kTensorCoreHead;
@@ -76,8 +66,7 @@ void launch_tensor_cores(const ConvolveHeadsArgs& args, int sm_count, cudaStream
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(kBytes)));
   const ConvolveShares shares = shares_of(args, sm_count, Many::kTiles * Many::kRows);
-  const int blocks = shares.query_blocks * args.num_heads + shares.key_blocks * args.num_kv_heads;
-  launch_kernel(kernel, static_cast<unsigned>(blocks), Many::kThreads, kBytes, stream, args,
+  launch_kernel(kernel, static_cast<unsigned>(shares.blocks(args)), Many::kThreads, kBytes, stream, args,
                 shares);
   launch_keep<T, true>(args, stream);
 }
