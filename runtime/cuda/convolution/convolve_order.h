@@ -1,9 +1,9 @@
 // The order of columns and rows in the second convolution of compressed convolutional attention by
 // tensor cores. Products take their columns under other names, so that a lane reads and writes
-// vectors of 16 bytes: in every 32 columns (a panel) it has the eight that begin at 8 (lane % 4), on
-// the side of the inputs as on that of the outputs. Both kernels, by mma.sync (convolve_tile.cuh)
-// and by wgmma (convolve_sm90_kernel.cuh), sum the same sixteen inputs in each step, in the same
-// places, and so give the same bits.
+// vectors of 16 bytes: in every 32 columns (a panel) it has the eight that begin at 8 (lane % 4),
+// on the side of the inputs as on that of the outputs. Both kernels, by mma.sync
+// (convolve_tile.cuh) and by wgmma (convolve_sm90_kernel.cuh), sum the same sixteen inputs in each
+// step, in the same places, and so give the same bits.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,8 @@ constexpr int input_place(int tap, int column) {
 
 /// The first of the two neighbouring rows that a lane has of its warp's 16 in a product by wgmma.
 /// They are the product's rows lane / 4 and lane / 4 + 8. Lanes that read shared memory together
-/// have rows that are four apart, which lie in different banks where rows of 128 bytes are swizzled.
+/// have rows that are four apart, which lie in different banks where rows of 128 bytes are
+/// swizzled.
 constexpr int first_row_of_lane(int lane) {
   return lane / 16 * 8 + lane / 4 % 2 * 4 + lane / 8 % 2 * 2;
 }

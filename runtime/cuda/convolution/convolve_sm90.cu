@@ -1,5 +1,4 @@
 #include "cuda/convolution/convolve_sm90.h"
-
 #include "cuda/convolution/convolve_sm90_kernel.cuh"
 #include "cuda/tensor_map.h"
 

@@ -65,8 +65,8 @@ struct ConvolveConsumer {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         float values[kVectorSize];
-        unpack<T>(values, load<Traits::kOwnPitch>(smem.own[own.index],
-                                                  row + Traits::kRowsBefore + i, p));
+        unpack<T>(values,
+                  load<Traits::kOwnPitch>(smem.own[own.index], row + Traits::kRowsBefore + i, p));
 #pragma unroll
         for (int c = 0; c < kVectorSize; ++c) {
           at(sums, i, p, c) = __fmaf_rn(0.5f, values[c], bias[c]);
@@ -163,8 +163,8 @@ struct ConvolveConsumer {
     const Tensor weights =
         make_tensor(make_smem_ptr(smem.weights), typename Traits::LayoutWeights{});
     const Tensor b = slice.partition_fragment_B(weights);
-    Tensor taps = make_tensor<typename Traits::CuteElement>(
-        Shape<Shape<_2, _2, _2>, _1, Int<2 * kSteps>>{});
+    Tensor taps =
+        make_tensor<typename Traits::CuteElement>(Shape<Shape<_2, _2, _2>, _1, Int<2 * kSteps>>{});
     Tensor words = recast<uint32_t>(taps);
     const auto fence_words = [&](int first) {
       CUTE_UNROLL

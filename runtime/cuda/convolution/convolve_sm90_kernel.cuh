@@ -106,10 +106,9 @@ __device__ void produce(const ConvolveArgsSm90& all, const BlockShare& share,
   const OtherHeads others(args, share.head);
   const auto copy = [](const CUtensorMap& map, uint64_t* full, auto& boxes, int head, int row) {
     for (int box = 0; box < Traits::kBoxes; ++box) {
-      cute::SM90_TMA_LOAD_2D::copy(&map, full,
-                                   static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL),
-                                   boxes[box], head * Traits::kHeadDim + box * Traits::kBoxColumns,
-                                   row);
+      cute::SM90_TMA_LOAD_2D::copy(
+          &map, full, static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL), boxes[box],
+          head * Traits::kHeadDim + box * Traits::kBoxColumns, row);
     }
   };
   Ring<Traits::kOwnStages> own;
@@ -121,8 +120,7 @@ __device__ void produce(const ConvolveArgsSm90& all, const BlockShare& share,
     Barrier::wait(&smem.own_empty[own.index], own.phase ^ 1);
     if (first_lane) {
       TxBarrier::arrive_and_expect_tx(full, Traits::kOwnBytes);
-      copy(all.tile_and_before, full, smem.own[own.index], share.head,
-           first - Traits::kRowsBefore);
+      copy(all.tile_and_before, full, smem.own[own.index], share.head, first - Traits::kRowsBefore);
     }
     find_borders<Traits>(args, tokens, counts.sequences, first, smem.borders[own.index]);
     __syncwarp();
@@ -164,8 +162,8 @@ __device__ void shift_rows(const ConvolveHeadsArgs& args, int tokens, int sequen
       uint4 bits[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const auto address = __shfl_sync(
-            kFullWarp, reinterpret_cast<unsigned long long>(delayed), (r + i) % 32);
+        const auto address =
+            __shfl_sync(kFullWarp, reinterpret_cast<unsigned long long>(delayed), (r + i) % 32);
         if (r + i >= rows || column >= columns) continue;
         const T* from = column < own ? latents_of<T>(args, first + r + i) + mixed + column
                                      : reinterpret_cast<const T*>(address);
@@ -215,7 +213,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
   const BlockShare share(args, all.shares, static_cast<int>(blockIdx.x));
   if (threadIdx.x == 0) {
     for (int i = 0; i < Traits::kOwnStages; ++i) {
-      sm90::Barrier::init(&smem.own_full[i], 2);  // its copies are on their way; its borders known
+      sm90::Barrier::init(&smem.own_full[i], 2);   // its copies are on their way; its borders known
       sm90::Barrier::init(&smem.own_empty[i], 4);  // the warps of a consumer
     }
     for (int i = 0; i < Traits::kOtherStages; ++i) {

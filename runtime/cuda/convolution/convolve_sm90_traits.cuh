@@ -54,11 +54,11 @@ struct ConvolveTraits {
   using LayoutWeights = decltype(cute::tile_to_shape(
       cute::SM90::GMMA::Layout_MN_SW128_Atom<CuteElement>{},
       cute::Shape<cute::Int<head_dim>, cute::Int<kInputs>>{}, cute::Step<cute::_2, cute::_1>{}));
-  using Mma = decltype(cute::make_tiled_mma(
-      cute::SM90::GMMA::rs_op_selector<
-          CuteElement, CuteElement, float,
-          cute::Shape<cute::_64, cute::Int<head_dim>, cute::Int<kInputs>>,
-          cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::MN>()));
+  using Mma =
+      decltype(cute::make_tiled_mma(cute::SM90::GMMA::rs_op_selector<
+                                    CuteElement, CuteElement, float,
+                                    cute::Shape<cute::_64, cute::Int<head_dim>, cute::Int<kInputs>>,
+                                    cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::MN>()));
 
   /// Where the latents before some rows of a tile are not those of the rows before it, because
   /// sequences begin there.

@@ -42,13 +42,22 @@ __device__ inline float factor_to_length(float length, float squares) {
 }
 
 /// Rotates the pairs among eight columns of a head, the first of them `column`, that lie before
-/// column `dims`.
+/// column `dims`. `frequencies`, one for each pair of the head, are aligned to 16 bytes.
 __device__ inline void rotate_vector(float (&values)[kVectorSize], int column, int dims,
                                      float position, const float* frequencies) {
+  const auto rotate_pair = [&](int c, float frequency) {
+    rotate(values[c], values[c + 1], cos_sin(position, frequency));
+  };
+  if (column + kVectorSize <= dims) {
+    const float4 four = *reinterpret_cast<const float4*>(frequencies + column / 2);
+    rotate_pair(0, four.x);
+    rotate_pair(2, four.y);
+    rotate_pair(4, four.z);
+    rotate_pair(6, four.w);
+  } else if (column < dims) {
 #pragma unroll
-  for (int c = 0; c < kVectorSize; c += 2) {
-    if (column + c < dims) {
-      rotate(values[c], values[c + 1], cos_sin(position, frequencies[(column + c) / 2]));
+    for (int c = 0; c < kVectorSize - 2; c += 2) {
+      if (column + c < dims) rotate_pair(c, frequencies[(column + c) / 2]);
     }
   }
 }

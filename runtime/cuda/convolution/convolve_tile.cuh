@@ -1,13 +1,15 @@
 // Heads of compressed convolutional attention by tensor cores: two taps in both convolutions.
 //
 // The second convolution is a matrix product for each head, [rows, 2 D] times [2 D, D]. Its left
-// operand, the first convolution at both taps, is computed once for each panel of 32 columns by the
-// warps of a tile in turn, and handed to all of them through shared memory (make_taps), in the
-// order in which mma.sync wants it in registers. To that end the columns of a product are renamed.
-// In every 32 columns, a lane has the eight that begin at 8 (lane % 4), on the side of the inputs
-// as on that of the outputs, so that all it reads of latents and writes of heads are vectors of 16
-// bytes; and of its tile's 32 rows it has the four that begin at 4 (lane / 4), so that six rows of
-// latents give it all taps. Weights lie in shared memory in the order in which lanes take them.
+// operand is the first convolution at both taps. The warps of a tile compute it side by side, each
+// a panel of 32 columns at a time (make_taps), and hand it to one another through shared memory, in
+// the order in which mma.sync wants it in registers; then each warp multiplies all panels, for its
+// own columns of the output (multiply). To that end the columns of a product are renamed
+// (convolve_order.h), so that all that a lane reads of latents and writes of heads are vectors of
+// 16 bytes. Of its tile's 32 rows a lane has the four that begin at 4 (lane / 4): where no sequence
+// begins among them or right before them, six rows of latents give it all taps, and elsewhere each
+// row has its own three (look_back). Weights lie in shared memory in the order in which lanes take
+// them.
 //
 // A row's bits do not depend on the rows beside it, nor on the number of warps that share its
 // columns: squares are summed over 32 columns first, then over these sums in ascending order.
@@ -100,7 +102,8 @@ struct ConvolveTile {
 #pragma unroll 1
     for (int o = -1; o < others.count; ++o) {
       const float share = o < 0 ? 0.5f : 0.5f / static_cast<float>(others.count);
-      const int column = (o < 0 ? head : others.first + o) * D + first_panel() * 32 + column_in_panel;
+      const int column =
+          (o < 0 ? head : others.first + o) * D + first_panel() * 32 + column_in_panel;
       uint4 bits[kOwn][4];
 #pragma unroll
       for (int p = 0; p < kOwn; ++p) {
@@ -159,7 +162,8 @@ struct ConvolveTile {
           store(0, depthwise<T>(half_of(x[0], half), half_of(x[1], half), weights));
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const uint2 bits = depthwise<T>(half_of(x[i + 1], half), half_of(x[i + 2], half), weights);
+            const uint2 bits =
+                depthwise<T>(half_of(x[i + 1], half), half_of(x[i + 2], half), weights);
             if (i < 3) store(i + 1, bits);
             store(4 + i, bits);
           }
