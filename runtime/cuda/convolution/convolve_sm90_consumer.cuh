@@ -16,7 +16,6 @@ template <class Traits>
 struct ConvolveConsumer {
   using T = typename Traits::Element;
   using Storage = typename Traits::SharedStorage;
-  using Borders = typename Traits::Borders;
   static constexpr int D = Traits::kHeadDim;
   static constexpr int kPanels = Traits::kPanels;
   static constexpr int kSteps = 4;  // of 16 inputs, in a panel: two for each tap
@@ -25,12 +24,15 @@ struct ConvolveConsumer {
   Storage& smem;
   const int head;
   const int tokens;
+  const int group = sm90::uniform(static_cast<int>(threadIdx.x) / 128);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   // The first of this lane's two rows of a tile, and of its eight columns of a panel.
   const int row = static_cast<int>(threadIdx.x) % 128 / 32 * 16 + first_row_of_lane(lane);
   const int column = lane % 4 * kVectorSize;
-  sm90::Ring<Traits::kOwnStages> own;
-  sm90::Ring<Traits::kOtherStages> other;
+  ConvolveRing own = own_ring<Traits>(args, head);
+  ConvolveRing other = other_ring<Traits>(args, head);
+
+  __device__ typename Traits::Exchange& exchange() const { return smem.exchange[group]; }
 
   /// One column of the sums: row i of this lane's two, column c of its eight of a panel.
   template <class Sums>
@@ -38,20 +40,29 @@ struct ConvolveConsumer {
     return sums(4 * (4 * panel + c / 2) + 2 * i + c % 2);
   }
 
-  /// This lane's columns of a panel, in row `row_in_box` of boxes of kRows rows.
-  template <int kRows>
-  __device__ uint4 load(const T (&boxes)[Traits::kBoxes][kRows * Traits::kBoxColumns],
-                        int row_in_box, int panel) const {
+  /// This lane's columns of a panel, in row `row_in_box` of a stage whose boxes are kPitch rows
+  /// apart.
+  template <int kPitch>
+  __device__ uint4 load(int stage, int row_in_box, int panel) const {
     constexpr int kPanelsOfBox = Traits::kBoxColumns / kPanelColumns;
-    const auto* box = reinterpret_cast<const char*>(boxes[panel / kPanelsOfBox]);
+    const T* const box = smem.stages[group] + stage * Traits::kStageElements +
+                         panel / kPanelsOfBox * (kPitch * Traits::kBoxColumns);
     const int in_box = panel % kPanelsOfBox * kPanelColumns + column;
-    return *reinterpret_cast<const uint4*>(box + swizzled_vector(row_in_box, in_box));
+    return *reinterpret_cast<const uint4*>(reinterpret_cast<const char*>(box) +
+                                           swizzled_vector(row_in_box, in_box));
+  }
+  __device__ uint4 load_own(int row_in_box, int panel) const {
+    return load<Traits::kBoxPitch>(own.stage(), row_in_box, panel);
   }
 
-  /// Tells the producer that this warp is done with a stage.
-  __device__ void release(uint64_t* empty) const {
+  /// Waits until the current stage of a ring is filled.
+  __device__ void wait(const ConvolveRing& ring) const {
+    sm90::Barrier::wait(&exchange().full[ring.stage()], ring.phase);
+  }
+  /// Tells the producer that this warp is done with the current stage of a ring.
+  __device__ void release(const ConvolveRing& ring) const {
     __syncwarp();
-    if (lane == 0) sm90::Barrier::arrive(empty);
+    if (lane == 0) sm90::Barrier::arrive(&exchange().empty[ring.stage()]);
   }
 
   /// Begins the sums with the bias and the mean of latents: half of the head itself, and half of
@@ -65,8 +76,7 @@ struct ConvolveConsumer {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         float values[kVectorSize];
-        unpack<T>(values,
-                  load<Traits::kOwnPitch>(smem.own[own.index], row + Traits::kRowsBefore + i, p));
+        unpack<T>(values, load_own(row + Traits::kRowsBefore + i, p));
 #pragma unroll
         for (int c = 0; c < kVectorSize; ++c) {
           at(sums, i, p, c) = __fmaf_rn(0.5f, values[c], bias[c]);
@@ -76,20 +86,20 @@ struct ConvolveConsumer {
     const float share = 0.5f / static_cast<float>(others.count);
 #pragma unroll 1
     for (int o = 0; o < others.count; ++o) {
-      sm90::Barrier::wait(&smem.other_full[other.index], other.phase);
+      wait(other);
 #pragma unroll
       for (int p = 0; p < kPanels; ++p) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float values[kVectorSize];
-          unpack<T>(values, load<Traits::kTileRows>(smem.other[other.index], row + i, p));
+          unpack<T>(values, load<Traits::kTileRows>(other.stage(), row + i, p));
 #pragma unroll
           for (int c = 0; c < kVectorSize; ++c) {
             at(sums, i, p, c) = __fmaf_rn(share, values[c], at(sums, i, p, c));
           }
         }
       }
-      release(&smem.other_empty[other.index]);
+      release(other);
       other.advance();
     }
   }
@@ -98,9 +108,10 @@ struct ConvolveConsumer {
   /// rows say `x`. `in_tile`: Borders::in_tile of both rows.
   __device__ uint4 older(uint32_t in_tile, int i, int back, int panel, const uint4& x) const {
     if (in_tile >> (8 * i + back) & 1) return x;
-    const T* const from = smem.borders[own.index].older[row + i][back];
-    if (from == nullptr) return make_uint4(0, 0, 0, 0);
-    return *reinterpret_cast<const uint4*>(from + head * D + panel * kPanelColumns + column);
+    const int32_t from = exchange().borders[own.stage()].older[row + i][back];
+    if (from < 0) return make_uint4(0, 0, 0, 0);
+    const T* const state = row_of<T>(args.pages.rows, from) + head * D;
+    return *reinterpret_cast<const uint4*>(state + panel * kPanelColumns + column);
   }
 
   /// Computes the first convolution of a panel, as the registers of the A operands of its steps:
@@ -111,7 +122,7 @@ struct ConvolveConsumer {
     uint4 x[Traits::kRowsBefore + 2];
 #pragma unroll
     for (int i = 0; i < Traits::kRowsBefore + 2; ++i) {
-      x[i] = load<Traits::kOwnPitch>(smem.own[own.index], row + i, panel);
+      x[i] = load_own(row + i, panel);
     }
     // Of both rows: the token before the one before, the one before, and the token itself.
     uint4 rows[2][3] = {{x[0], x[1], x[2]}, {x[1], x[2], x[3]}};
@@ -172,8 +183,7 @@ struct ConvolveConsumer {
     };
     uint32_t in_tile = 0;
     if constexpr (!kPlain) {
-      const Borders& borders = smem.borders[own.index];
-      in_tile = *reinterpret_cast<const uint16_t*>(&borders.in_tile[row]);
+      in_tile = *reinterpret_cast<const uint16_t*>(&exchange().borders[own.stage()].in_tile[row]);
     }
     warpgroup_fence_operand(sums);
     CUTE_UNROLL
@@ -184,7 +194,7 @@ struct ConvolveConsumer {
         fence_words(first);
       }
       make_taps<kPlain>(&words(first), in_tile, p);
-      if (p == kPanels - 1) release(&smem.own_empty[own.index]);
+      if (p == kPanels - 1) release(own);
       fence_words(first);
       warpgroup_arrive();
       CUTE_UNROLL
@@ -235,31 +245,26 @@ struct ConvolveConsumer {
   /// number on.
   __device__ void run(const BlockShare& share) {
     using namespace cute;
-    const int group = sm90::uniform(static_cast<int>(threadIdx.x) / 128);
     const OtherHeads others(args, head);
-    own.advance(group);
-    other.advance(group * others.count);
-    for (int tile = share.part + group * share.parts; tile * Traits::kTileRows < tokens;
-         tile += Traits::kConsumers * share.parts) {
-      const int first = tile * Traits::kTileRows;
+    for (ConvolveTiles<Traits> tiles(share, group, tokens); tiles; tiles.advance()) {
       float positions[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        positions[i] = args.rotation.data != nullptr && first + row + i < tokens
-                           ? *row_of<const float>(args.rotation, first + row + i)
+        const int token = tiles.first + row + i;
+        positions[i] = args.rotation.data != nullptr && token < tokens
+                           ? *row_of<const float>(args.rotation, token)
                            : 0.0f;
       }
       Tensor sums = make_tensor<float>(Shape<Shape<_2, _2, Int<D / 8>>, _1, _1>{});
-      sm90::Barrier::wait(&smem.own_full[own.index], own.phase);
+      wait(own);
       begin(sums, others);
-      if (sm90::uniform(smem.borders[own.index].plain) != 0) {
+      if (sm90::uniform(exchange().borders[own.stage()].plain) != 0) {
         convolve<true>(sums);
       } else {
         convolve<false>(sums);
       }
-      finish(sums, first, positions);
-      own.advance(Traits::kConsumers);
-      other.advance((Traits::kConsumers - 1) * others.count);
+      finish(sums, tiles.first, positions);
+      own.advance();
     }
   }
 };
