@@ -1,0 +1,60 @@
+// An emulator of CUDA kernels on the host, as its tests see it.
+//
+// A launch runs the blocks of its grid one after another, in an order that the seed decides. Each
+// thread of a block is a fibre of one thread of the host. A fibre runs until it comes to something
+// that may wait for others, and the seed decides which one goes on. What is asynchronous on the
+// device (cp.async, TMA, wgmma) is done as late as the kernel allows, at once, or at any time
+// between, as the seed decides, too.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace emulated {
+
+/// What a kernel has done wrong, with the thread that did it; or that it does not end.
+struct Error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// When asynchronous operations are done.
+enum class Timing : uint8_t { kLate, kEarly, kAny };
+
+struct Options {
+  uint64_t seed = 0;
+  Timing timing = Timing::kLate;
+  /// Lanes of a warp that wait for the same phase of an mbarrier go on together, as they do on
+  /// devices as long as they have not gone different ways. Without, one lane may be a phase ahead.
+  bool together = true;
+};
+
+/// The options of all later launches. By default a seed's timing is late, early or any in turn.
+void set_options(const Options& options);
+inline void set_seed(uint64_t seed) { set_options({seed, static_cast<Timing>(seed % 3)}); }
+
+/// What launches have done so far.
+struct Counts {
+  uint64_t launches = 0, blocks = 0, switches = 0, instructions = 0;
+};
+const Counts& counts();
+
+/// Memory of an emulated device, which begins and ends at pages that nobody may access. Bytes are
+/// 0xff at first: NaN in all formats.
+class Memory {
+ public:
+  explicit Memory(size_t bytes);
+  ~Memory();
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  void* data() const { return data_; }
+
+ private:
+  size_t bytes_;
+  size_t whole_;
+  void* base_;
+  void* data_;
+};
+
+}  // namespace emulated

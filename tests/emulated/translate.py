@@ -1,0 +1,162 @@
+"""Makes C++ for the host of device code: copies of those sources that hold inline PTX, shared variables or launches.
+
+In a copy, an asm statement has become a call of emulated::run_asm with the same text and operands, a variable in
+shared memory a reference into the emulated block's, and `kernel<<<...>>>(...)` a call of emulated::launch. All else
+stays as it is, line by line. Usage: translate.py OUT FOLDER...; a file FOLDER/a/b.cuh becomes OUT/a/b.cuh, and a
+file of type .cu becomes one of type .cu.cc. Files without any of that are left out, but for the .cu files.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ENDINGS = (".h", ".hpp", ".cuh", ".cu", ".inl")
+OPENING, CLOSING = "([{", ")]}"
+ASM = re.compile(r"\b(?:asm|__asm__)\b\s*(?:volatile|__volatile__)?\s*\(")
+DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:__align__\(\s*(\w+)\s*\)\s*|alignas\(\s*(\w+)\s*\)\s*)?([\w:\s]+?)\s*(\w+)\[\];")
+STATIC = re.compile(r"(?<!extern )__shared__\s+(?:__align__\(\s*(\w+)\s*\)\s*|alignas\(\s*(\w+)\s*\)\s*)?([^;\[=]+?)\s*\b(\w+)\s*((?:\[[^\]]*\])*);")
+LAUNCH = re.compile(r"\b(\w+)<<<(.*?)>>>\(", re.DOTALL)
+OTHER_DEVICES = re.compile(r"sm1\d\d|_sparse\.hpp|_ext\.hpp")
+PRAGMA = re.compile(r"(#\s*define\s+\w+\s+)#\s*pragma (.*)")
+
+
+def blank_comments(text: str) -> str:
+    """The text with spaces in place of comments, and literals as they are."""
+    pattern = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
+
+    def blank(match: re.Match[str]) -> str:
+        found = match.group(0)
+        return re.sub(r"[^\n]", " ", found) if found.startswith("/") else found
+
+    return pattern.sub(blank, text)
+
+
+def split(text: str, separators: str) -> list[str]:
+    """The parts of the text between separators outside of brackets and literals."""
+    parts, depth, begin, at = [], 0, 0, 0
+    while at < len(text):
+        c = text[at]
+        if c == '"':
+            at = text.index('"', at + 1)
+            while text[at - 1] == "\\" and text[at - 2] != "\\":
+                at = text.index('"', at + 1)
+        elif c in OPENING:
+            depth += 1
+        elif c in CLOSING:
+            depth -= 1
+        elif c in separators and depth == 0:
+            parts.append(text[begin:at])
+            begin = at + 1
+        at += 1
+    return [*parts, text[begin:]]
+
+
+def end_of_call(text: str, begin: int) -> int:
+    """The place after the bracket that closes the one before `begin`."""
+    depth, at = 1, begin
+    while depth:
+        c = text[at]
+        if c == '"':
+            at += 1
+            while text[at] != '"':
+                at += 2 if text[at] == "\\" else 1
+        elif c in OPENING:
+            depth += 1
+        elif c in CLOSING:
+            depth -= 1
+        at += 1
+    return at
+
+
+def operands(section: str, call: str) -> list[str]:
+    found = []
+    for operand in split(section, ","):
+        match = re.match(r"\s*(?:\[\w+\]\s*)?(\"[^\"]*\")\s*\((.*)\)\s*$", operand, re.DOTALL)
+        if match:
+            found.append(f"{call}({match.group(1)}, {match.group(2)})")
+        elif operand.strip():
+            raise ValueError(f"an operand that is none: {operand}")
+    return found
+
+
+def call_of(statement: str, place: str) -> str:
+    sections = split(statement, ":")
+    text = sections[0].strip()
+    if not re.sub(r'[\s"]', "", text):
+        return "(void)0"  # a barrier for the compiler alone
+    made = operands(sections[1], "::emulated::out") if len(sections) > 1 else []
+    made += operands(sections[2], "::emulated::in") if len(sections) > 2 else []
+    return f'::emulated::run_asm("{place}", {", ".join([text, *made])})'
+
+
+def translate_asm(text: str, plain: str, name: str) -> str:
+    result, begin = [], 0
+    for match in ASM.finditer(plain):
+        line_begin = plain.rfind("\n", 0, match.start()) + 1
+        if plain[line_begin:].lstrip().startswith("#") or match.start() < begin:
+            continue
+        end = end_of_call(plain, match.end())
+        statement = plain[match.end() : end - 1]
+        place = f"{name}:{plain.count(chr(10), 0, match.start()) + 1}"
+        try:
+            call = call_of(statement, place)
+        except ValueError:  # directives between operands: refused when it is run
+            call = f'::emulated::run_asm("{place}", "untranslated")'
+        missing = plain.count("\n", match.start(), end) - call.count("\n")
+        result += [text[begin : match.start()], call, "\n" * max(0, missing)]
+        begin = end
+    return "".join([*result, text[begin:]])
+
+
+def aligned(match: re.Match[str]) -> str:
+    return match.group(1) or match.group(2) or "16"
+
+
+def dynamic_shared(match: re.Match[str]) -> str:
+    kind, name = match.group(3), match.group(4)
+    return f"auto* const {name} = static_cast<{kind}*>(::emulated::dynamic_shared({aligned(match)}));"
+
+
+def static_shared(match: re.Match[str]) -> str:
+    kind, name, extents = match.group(3).strip(), match.group(4), match.group(5)
+    return f"auto& {name} = ::emulated::shared_variable<{kind}{extents}>([] {{}});"
+
+
+def translate(text: str, name: str) -> str:
+    """The text as the host compiler takes it, or the same where nothing in it is translated."""
+    if OTHER_DEVICES.search(name):
+        return text
+    plain = blank_comments(text)
+    if ASM.search(plain):
+        text = translate_asm(text, plain, name)
+    text = DYNAMIC.sub(dynamic_shared, text)
+    text = STATIC.sub(static_shared, text)
+    text = LAUNCH.sub(r"::emulated::launch_of(\1, \2)(", text)
+    return PRAGMA.sub(r'\1_Pragma("\2")', text)
+
+
+def main() -> None:
+    out = Path(sys.argv[1])
+    for folder in map(Path, sys.argv[2:]):
+        for path in sorted(folder.rglob("*")):
+            if path.suffix not in ENDINGS:
+                continue
+            name = path.relative_to(folder).as_posix()
+            before = path.read_text(encoding="utf-8", errors="replace")
+            after = translate(before, name)
+            unit = path.suffix == ".cu"
+            if after == before and not unit:
+                to = out / name
+                to.unlink(missing_ok=True)
+                continue
+            to = out / (name + ".cc" if unit else name)
+            if to.exists() and to.read_text(encoding="utf-8", errors="replace") == after:
+                continue
+            to.parent.mkdir(parents=True, exist_ok=True)
+            to.write_text(after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
