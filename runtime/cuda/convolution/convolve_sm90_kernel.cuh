@@ -31,7 +31,8 @@ __device__ void bring_weights(const ConvolveHeadsArgs& args, int head,
   using T = typename Traits::Element;
   const T* const from =
       static_cast<const T*>(args.grouped.data) + static_cast<int64_t>(head) * Traits::kInputs * D;
-  const typename Traits::LayoutWeights layout;
+  const auto weights =
+      cute::make_tensor(cute::make_smem_ptr(smem.weights), typename Traits::LayoutWeights{});
   constexpr int kPieces = Traits::kInputs * Traits::kPanels;
 #pragma unroll
   for (int piece = static_cast<int>(threadIdx.x); piece < kPieces; piece += Traits::kThreads) {
@@ -49,7 +50,7 @@ __device__ void bring_weights(const ConvolveHeadsArgs& args, int head,
     for (int j = 0; j < 4; ++j) {
       // The pairs of columns 8 i + 2 j, which are neighbours as outputs.
       const int output = output_place(panel * kPanelColumns + 2 * j);
-      *reinterpret_cast<uint4*>(smem.weights + layout(output, place)) =
+      *reinterpret_cast<uint4*>(&weights(output, place)) =
           make_uint4(words[0][j], words[1][j], words[2][j], words[3][j]);
     }
   }
