@@ -213,5 +213,25 @@ TEST(pages_heads_of_64) {
   for (unsigned seed = 0; seed < 9; ++seed) check<__half>({}, {{5, 1, 12}, {70, 130, 12}}, seed);
 }
 
+TEST(pages_heads_of_128) {  // few rows by TMA
+  const Shape shape{.heads = 3, .kv_heads = 1, .head_dim = 128};
+  for (unsigned seed = 0; seed < 9; ++seed) {
+    check<__nv_bfloat16>(shape, {{1, 1, 1}, {300, 1, 65}}, seed);
+  }
+}
+
+TEST(pages_heads_of_256) {
+  const Shape shape{.heads = 2, .kv_heads = 1, .head_dim = 256};
+  for (unsigned seed = 0; seed < 3; ++seed) check<__half>(shape, {{3, 2}, {100, 33}}, seed);
+}
+
+TEST(pages_odd_sizes) {
+  for (unsigned seed = 0; seed < 3; ++seed) {
+    check<__half>({.head_dim = 40, .mask = {.causal = true, .window_left = 70}}, {{9, 30}, {200, 30}}, seed);
+    check<__nv_bfloat16>({.head_dim = 80, .soft_cap = 5, .alibi = true}, {{2, 1}, {90, 1}}, seed);
+    check<__half>({.heads = 1, .kv_heads = 1, .mask = {}}, {{6}, {130}}, seed);
+  }
+}
+
 }  // namespace
 }  // namespace packhorse::cuda

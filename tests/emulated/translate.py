@@ -2,8 +2,8 @@
 
 In a copy, an asm statement has become a call of emulated::run_asm with the same text and operands, a variable in
 shared memory a reference into the emulated block's, and `kernel<<<...>>>(...)` a call of emulated::launch. All else
-stays as it is, line by line. Usage: translate.py OUT FOLDER...; a file FOLDER/a/b.cuh becomes OUT/a/b.cuh, and a
-file of type .cu becomes one of type .cu.cc. Files without any of that are left out, but for the .cu files.
+stays as it is, line by line. Usage: translate.py OUT FOLDER; a file FOLDER/a/b.cuh becomes OUT/a/b.cuh, and a file of
+type .cu becomes one of type .cu.cc. Files are written where they have changed.
 """
 
 from __future__ import annotations
@@ -98,14 +98,17 @@ def translate_asm(text: str, plain: str, name: str) -> str:
         if plain[line_begin:].lstrip().startswith("#") or match.start() < begin:
             continue
         end = end_of_call(plain, match.end())
-        statement = plain[match.end() : end - 1]
+        in_macro = "\\\n" in plain[match.end() : end]
+        statement = plain[match.end() : end - 1].replace("\\\n", "\n")
         place = f"{name}:{plain.count(chr(10), 0, match.start()) + 1}"
         try:
             call = call_of(statement, place)
         except ValueError:  # directives between operands: refused when it is run
             call = f'::emulated::run_asm("{place}", "untranslated")'
+        if in_macro:
+            call = call.replace("\n", "\\\n")
         missing = plain.count("\n", match.start(), end) - call.count("\n")
-        result += [text[begin : match.start()], call, "\n" * max(0, missing)]
+        result += [text[begin : match.start()], call, ("\\\n" if in_macro else "\n") * max(0, missing)]
         begin = end
     return "".join([*result, text[begin:]])
 
@@ -125,7 +128,7 @@ def static_shared(match: re.Match[str]) -> str:
 
 
 def translate(text: str, name: str) -> str:
-    """The text as the host compiler takes it, or the same where nothing in it is translated."""
+    """The text as the host compiler takes it."""
     if OTHER_DEVICES.search(name):
         return text
     plain = blank_comments(text)
@@ -138,24 +141,17 @@ def translate(text: str, name: str) -> str:
 
 
 def main() -> None:
-    out = Path(sys.argv[1])
-    for folder in map(Path, sys.argv[2:]):
-        for path in sorted(folder.rglob("*")):
-            if path.suffix not in ENDINGS:
-                continue
-            name = path.relative_to(folder).as_posix()
-            before = path.read_text(encoding="utf-8", errors="replace")
-            after = translate(before, name)
-            unit = path.suffix == ".cu"
-            if after == before and not unit:
-                to = out / name
-                to.unlink(missing_ok=True)
-                continue
-            to = out / (name + ".cc" if unit else name)
-            if to.exists() and to.read_text(encoding="utf-8", errors="replace") == after:
-                continue
-            to.parent.mkdir(parents=True, exist_ok=True)
-            to.write_text(after, encoding="utf-8")
+    out, folder = map(Path, sys.argv[1:])
+    for path in sorted(folder.rglob("*")):
+        if path.suffix not in ENDINGS:
+            continue
+        name = path.relative_to(folder).as_posix()
+        text = translate(path.read_text(encoding="utf-8", errors="replace"), name)
+        to = out / (name + ".cc" if path.suffix == ".cu" else name)
+        if to.exists() and to.read_text(encoding="utf-8", errors="replace") == text:
+            continue
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -173,11 +173,18 @@ bool Machine::wait_barrier(uint32_t address, uint32_t parity, bool may_wait) {
   const auto ended = [&] { return (barrier(address).phase & 1) != parity; };
   Fibre& fibre = self();
   maybe_pause(4);
-  if (!may_wait && !ended() && random(2) == 0) {
+  // A try may end before the phase does: once for each phase, of all lanes of a warp or of none.
+  // Tests do so at random. Otherwise both wait, so that it is noticed where nothing comes.
+  const uint64_t phase = barrier(address).phase << 20 | address;
+  const uint64_t coin = (options_.seed + phase * 31 + static_cast<uint64_t>(fibre.warp())) * 0x9e3779b97f4a7c15u;
+  const bool early = may_wait ? fibre.tried != phase && coin >> 62 == 0 : random(2) == 0;
+  if (!ended() && early) {
+    fibre.tried = phase;
     poll();
-    return ended();
+    if (!ended()) return false;
+    pass_together();
+    return true;
   }
-  // Whoever tests in vain waits, too, now and then: so testing for ever is noticed.
   while (!ended()) {
     fibre.may_give_up = true;
     fibre.gave_up = false;

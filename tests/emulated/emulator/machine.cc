@@ -146,6 +146,7 @@ Machine::Machine(const Options& options) : options_(options), random_(options.se
   char* const all = static_cast<char*>(map_memory(2 * kArenaBytes));
   shared_ = reinterpret_cast<char*>(
       (reinterpret_cast<uintptr_t>(all) + kArenaBytes - 1) / kArenaBytes * kArenaBytes);
+  fenced_ = static_cast<char*>(map_memory(kArenaBytes));
 }
 
 void Machine::restart(const Options& options) {
@@ -383,6 +384,7 @@ void Machine::run_block(const Grid& grid, uint3 block, const std::function<void(
   blockDim = grid.threads;
   gridDim = grid.blocks;
   std::memset(shared_, 0xff, kArenaBytes);
+  std::memset(fenced_, 0xff, kArenaBytes);
   dynamic_bytes_ = grid.shared_bytes;
   static_end_ = kSharedBegin + (dynamic_bytes_ + 1023) / 1024 * 1024;
   for (size_t i = 0; i < count; ++i) {
@@ -458,6 +460,27 @@ uint32_t Machine::shared_address(const void* pointer) {
     fail("a pointer is used as one into shared memory, but is none");
   }
   return static_cast<uint32_t>(at - shared_);
+}
+
+void Machine::fence_async() {
+  std::memcpy(fenced_ + kSharedBegin, shared_ + kSharedBegin, static_end_ - kSharedBegin);
+  fence_barriers();
+}
+
+void Machine::fence_barriers() {
+  for (auto& [address, barrier] : barriers_) barrier.fenced = true;
+}
+
+void Machine::check_fenced(const char* who, uint32_t address, size_t bytes) {
+  if (std::memcmp(shared_ + address, fenced_ + address, bytes) == 0) return;
+  fail(std::string(who) + " shared memory at address " + std::to_string(address) +
+       ", which threads have written with no fence.proxy.async since, or write at the same time");
+}
+
+void Machine::write_async(uint32_t address, const void* from, size_t bytes) {
+  check_fenced("a copy replaces", address, bytes);
+  std::memcpy(shared_ + address, from, bytes);
+  std::memcpy(fenced_ + address, from, bytes);
 }
 
 void* Machine::dynamic_shared(size_t) { return shared_ + kSharedBegin; }

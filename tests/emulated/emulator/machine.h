@@ -41,6 +41,7 @@ struct Fibre {
   uint64_t detail = 0;   // of what it waits for
   bool may_give_up = false;  // waits for a barrier, but may go on without
   bool gave_up = false;
+  uint64_t tried = 0;  // the phase of an mbarrier that it has tried in vain
   bool passed = false;  // a phase has ended, but other lanes of the warp may not have come yet
   Groups copies;      // cp.async
   Groups stores;      // bulk copies from shared to global memory
@@ -81,6 +82,7 @@ struct SharedBarrier {
   int64_t pending = 0;
   int64_t bytes = 0;  // that transactions must still bring
   uint64_t phase = 0;
+  bool fenced = false;  // since it was initialised
 };
 
 constexpr uint32_t kSharedBegin = 1024;  // address of dynamic shared memory, as on devices
@@ -130,6 +132,14 @@ class Machine {
   /// Shared memory at an address of the window; fails unless all `bytes` lie in what the block has.
   char* shared(uint32_t address, size_t bytes, size_t alignment);
   uint32_t shared_address(const void* pointer);
+  /// fence.proxy.async: what threads have written so far may be used by copies and wgmma.
+  void fence_async();
+  void fence_barriers();  // fence.mbarrier_init
+  /// Fails where bytes that `who` is to read or to replace were written by threads with no such
+  /// fence since.
+  void check_fenced(const char* who, uint32_t address, size_t bytes);
+  /// Writes bytes for a copy.
+  void write_async(uint32_t address, const void* from, size_t bytes);
   void* dynamic_shared(size_t alignment);
   void* static_shared(const void* key, size_t bytes, size_t alignment);
 
@@ -177,6 +187,7 @@ class Machine {
   uint64_t cookies_ = 0;
   std::string error_;
   char* shared_ = nullptr;
+  char* fenced_ = nullptr;  // shared memory as copies and wgmma have it
   size_t dynamic_bytes_ = 0;
   size_t static_end_ = 0;  // from shared_
   std::unordered_map<const void*, uint32_t> statics_;

@@ -41,6 +41,33 @@ void for_elements(const TensorMap& map, const int32_t* at, uint32_t address, F c
   });
 }
 
+void load_box(const TensorMap& map, const int32_t* at, uint32_t address) {
+  for_elements(map, at, address, [&](uint64_t global, uint32_t to, bool inside) {
+    static constexpr char kZeros[8] = {};
+    machine().write_async(to, inside ? reinterpret_cast<const void*>(global) : kZeros,
+                          map.element_bytes);
+  });
+}
+
+void store_box(const TensorMap& map, const int32_t* at, uint32_t address) {
+  Machine& m = machine();
+  for_elements(map, at, address, [&](uint64_t global, uint32_t from, bool inside) {
+    if (!inside) return;
+    m.check_fenced("a copy reads", from, map.element_bytes);
+    std::memcpy(reinterpret_cast<void*>(global), m.shared(from, map.element_bytes, 1),
+                map.element_bytes);
+  });
+}
+
+// An mbarrier that a copy is to tell of its end.
+uint32_t told_barrier(Run& run, const Argument& argument) {
+  const auto address = static_cast<uint32_t>(run.address(argument));
+  if (!machine().barrier(address).fenced) {
+    run.fail("a copy with an mbarrier that was initialised with no fence since");
+  }
+  return address;
+}
+
 void copy_async(Run& run, const Instruction& i) {
   Machine& m = machine();
   const uint32_t to = static_cast<uint32_t>(run.address(i.arguments[0]));
@@ -118,16 +145,15 @@ void tensor_copy(Run& run, const Instruction& i) {
   const auto at = coordinates(run, i, map, tensor);
   const uint32_t address = static_cast<uint32_t>(run.address(shared_argument));
   const size_t bytes = map.box_bytes();
-  char* const shared = m.shared(address, bytes, 128) - address;
+  m.shared(address, bytes, 128);
   if (!load) {
-    auto operation = [=] { store_box(map, at.data(), shared, address); };
+    auto operation = [=] { store_box(map, at.data(), address); };
     if (m.at_once()) return operation();
     return m.self().stores.open.push_back(std::move(operation));
   }
-  const uint32_t barrier = static_cast<uint32_t>(run.address(i.arguments[2]));
-  m.barrier(barrier);
+  const uint32_t barrier = told_barrier(run, i.arguments[2]);
   m.later([=] {
-    load_box(map, at.data(), shared, address);
+    load_box(map, at.data(), address);
     machine().complete_bytes(barrier, static_cast<int64_t>(bytes));
   });
   m.maybe_pause(2);
@@ -142,36 +168,22 @@ void bulk_copy(Run& run, const Instruction& i) {
   if (bytes % 16 != 0 || global % 16 != 0) run.fail("a bulk copy of other than whole, aligned vectors of 16 bytes");
   char* const shared = m.shared(address, bytes, 16);
   if (!load) {
-    auto operation = [=] { std::memcpy(reinterpret_cast<void*>(global), shared, bytes); };
+    auto operation = [=] {
+      machine().check_fenced("a copy reads", address, bytes);
+      std::memcpy(reinterpret_cast<void*>(global), shared, bytes);
+    };
     if (m.at_once()) return operation();
     return m.self().stores.open.push_back(std::move(operation));
   }
-  const uint32_t barrier = static_cast<uint32_t>(run.address(i.arguments[3]));
-  m.barrier(barrier);
+  const uint32_t barrier = told_barrier(run, i.arguments[3]);
   m.later([=] {
-    std::memcpy(shared, reinterpret_cast<const void*>(global), bytes);
+    machine().write_async(address, reinterpret_cast<const void*>(global), bytes);
     machine().complete_bytes(barrier, static_cast<int64_t>(bytes));
   });
   m.maybe_pause(2);
 }
 
 }  // namespace
-
-void load_box(const TensorMap& map, const int32_t* at, char* shared, uint32_t address) {
-  for_elements(map, at, address, [&](uint64_t global, uint32_t to, bool inside) {
-    if (inside) {
-      std::memcpy(shared + to, reinterpret_cast<const void*>(global), map.element_bytes);
-    } else {
-      std::memset(shared + to, 0, map.element_bytes);
-    }
-  });
-}
-
-void store_box(const TensorMap& map, const int32_t* at, const char* shared, uint32_t address) {
-  for_elements(map, at, address, [&](uint64_t global, uint32_t from, bool inside) {
-    if (inside) std::memcpy(reinterpret_cast<void*>(global), shared + from, map.element_bytes);
-  });
-}
 
 Action copy_action(const Instruction& i) {
   if (i.parts[0] != "cp" || i.parts.size() < 3 || i.parts[1] != "async") return nullptr;

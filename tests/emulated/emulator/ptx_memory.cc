@@ -155,7 +155,12 @@ void reduce_here(Run& run, const Instruction& i) {
   run.set(i.arguments[0], reduce(kind, run.get32(i.arguments[2]), run.get32(i.arguments[1])));
 }
 
-void fence(Run&, const Instruction&) { machine().maybe_pause(8); }
+void fence(Run&, const Instruction& i) {
+  Machine& m = machine();
+  if (i.parts[1] == "proxy" && i.has("async")) m.fence_async();
+  if (i.parts[1] == "mbarrier_init") m.fence_barriers();
+  m.maybe_pause(8);
+}
 
 void shared_barrier(Run& run, const Instruction& i) {
   Machine& m = machine();

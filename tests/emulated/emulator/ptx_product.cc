@@ -220,6 +220,7 @@ class SharedMatrix {
     }
     const uint32_t address = swizzled_address(start_ + offset, swizzle_);
     uint32_t bits = 0;
+    machine().check_fenced("wgmma reads", address, static_cast<size_t>(bytes_));
     std::memcpy(&bits, machine().shared(address, static_cast<size_t>(bytes_), 1), static_cast<size_t>(bytes_));
     return bits;
   }

@@ -114,6 +114,11 @@ cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute attribute, int v
   const bool fits = attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value <= 227 * 1024;
   return fits ? cudaSuccess : cudaErrorInvalidValue;
 }
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  *attributes = {};
+  attributes->maxThreadsPerBlock = 1024;
+  return cudaSuccess;
+}
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
   std::memset(to, value, bytes);
   return cudaSuccess;

@@ -28,9 +28,4 @@ inline uint32_t swizzled_address(uint32_t address, int bytes) {
   return address ^ ((address >> 7 & mask) << 4);
 }
 
-/// Copies a box; shared memory begins at `shared`, and `address` is the box's there.
-void load_box(const TensorMap& map, const int32_t* coordinates, char* shared, uint32_t address);
-void store_box(const TensorMap& map, const int32_t* coordinates, const char* shared,
-               uint32_t address);
-
 }  // namespace emulated

@@ -12,6 +12,11 @@ cudaError_t cudaFuncSetAttribute(T* function, cudaFuncAttribute attribute, int v
 }
 
 template <class T>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, T* function) {
+  return ::cudaFuncGetAttributes(attributes, reinterpret_cast<const void*>(function));
+}
+
+template <class T>
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, T, int, size_t) {
   *blocks = 1;
   return cudaSuccess;
