@@ -40,7 +40,6 @@ TOKENS, VOCABULARY, THETA = 65536, 64, 1e4
 LONGEST = (1024, 4096, 16384, 65536)
 BATCHES, CONTEXT, STEPS = (1, 16, 64), 16384, 24
 ROUNDS = 5
-COPY_BANDWIDTH = 4.113e12  # bytes a second, docs/experiments/cuda_kernels.md
 
 METHOD = f"""\
 Times on the GPU as PyTorch's profiler (CUPTI) sees them. A block is what lies between the norm \
@@ -54,7 +53,7 @@ keys and values are then repeated for all heads of queries, as there), and witho
 is_causal alone ("causal"), which gives rows of text the same results because padding is at the \
 end. Decode: a session that generates, the last {STEPS} steps of {CONTEXT} tokens \
 of context. "Floor": the bytes of the block's weights and of cached keys and values over \
-{COPY_BANDWIDTH / 1e12:.2f} TB/s."""
+the rate of a copy of 1 GiB between two arrays, bytes read and written, in the same run."""
 
 
 @dataclass(frozen=True)
@@ -232,6 +231,13 @@ def time_of(work: Callable[[], object]) -> float:
     return statistics.median(times)
 
 
+def copy_bandwidth() -> float:
+    """Bytes a second of a copy between two arrays, those read and those written."""
+    source = torch.randint(256, (1 << 30,), dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    return 2e3 * source.numel() / time_of(lambda: target.copy_(source))
+
+
 def prefill(folder: Path, choice: Sequence[int]) -> list[Json]:
     sessions = {
         name: load(Model(name == "compressed"), folder / name, max_tokens=TOKENS, max_sequences=512)
@@ -289,7 +295,7 @@ def peers(choice: Sequence[int], seconds: float) -> list[Json]:
     return rows
 
 
-def decode(folder: Path) -> list[Json]:
+def decode(folder: Path, bandwidth: float) -> list[Json]:
     rng = np.random.default_rng(1)
     most = max(BATCHES)
     session = load(
@@ -310,14 +316,15 @@ def decode(folder: Path) -> list[Json]:
 
         found = blocks_of(named_spans(work))[-STEPS * LAYERS :]
         cached = 2 * batch * CONTEXT * KV_HEADS * HEAD_DIM
-        floor = 2 * (weights + cached) / COPY_BANDWIDTH * 1e6
+        floor = 2 * (weights + cached) / bandwidth * 1e6
         rows.append({"batch": batch, "floor_us": floor, **medians(found)})
     session.close()
     return rows
 
 
 def markdown(result: Json) -> str:
-    parts = [origin(result)]
+    bandwidth = result["copy_tb_s"] * 1e12
+    parts = [origin(result), f"A copy: {result['copy_tb_s']:.2f} TB/s."]
     if result["prefill"]:
         torch_us = {row["longest"]: row for row in result["peers"]}
         lines = []
@@ -325,7 +332,7 @@ def markdown(result: Json) -> str:
             ours, plain = row["compressed"], row["plain"]
             before = ours["parts"].get("convolve", 0.0)
             bytes_ = 4 * TOKENS * (HEADS + 2 * KV_HEADS) * HEAD_DIM
-            share = bytes_ / COPY_BANDWIDTH * 1e6 / before if before else float("nan")
+            share = bytes_ / bandwidth * 1e6 / before if before else float("nan")
             line = [f"{row['longest']}", f"{row['sequences']}", f"{ours['us']:.0f}"]
             line += [f"{plain['us']:.0f}", f"{plain['us'] / ours['us']:.2f}"]
             for kind in ("causal", "masked"):
@@ -379,16 +386,18 @@ def main() -> None:
     )  # fmt: skip
     arguments = parser.parse_args()
     torch.manual_seed(0)
+    bandwidth = copy_bandwidth()
+    torch.cuda.empty_cache()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         found: dict[str, list[Json]] = {"prefill": [], "peers": [], "decode": []}
         if "prefill" in arguments.only:
             found["prefill"] = prefill(folder, arguments.longest)
         if "decode" in arguments.only:
-            found["decode"] = decode(folder)
+            found["decode"] = decode(folder, bandwidth)
     if "peers" in arguments.only:
         found["peers"] = peers(arguments.longest, arguments.seconds)
-    result = result_of(method=METHOD, **found)
+    result = result_of(method=METHOD, copy_tb_s=bandwidth / 1e12, **found)
     print(markdown(result))
     write(result, "compressed_attention", arguments.out)
 
