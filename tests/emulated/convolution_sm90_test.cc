@@ -1,9 +1,8 @@
 // Heads of compressed convolutional attention: the kernels by mma.sync and that by wgmma, against
 // float64, and against each other, bit by bit.
-#include "cuda/convolution/convolve_heads.h"
-
 #include <cstdlib>
 
+#include "cuda/convolution/convolve_heads.h"
 #include "cuda/convolution/convolve_sm90.h"
 #include "emulated_test.h"
 
@@ -14,10 +13,10 @@ using namespace packhorse::emulated_test;
 
 struct Shape {
   int heads = 2, kv_heads = 1, head_dim = 128;
-  int dims = 64;         // that are rotated
-  int delayed = 0;       // columns of values that are not delayed; 0: half of them
+  int dims = 64;    // that are rotated
+  int delayed = 0;  // columns of values that are not delayed; 0: half of them
   bool first_values = true;
-  int slots = 0;         // of pages; 0: no state
+  int slots = 0;  // of pages; 0: no state
 };
 
 /// Lengths in the batch, and with the tokens before it.
@@ -63,7 +62,8 @@ struct Case {
         table(texts.lengths.size() * 8),
         latents(size(planned, stride)),
         grouped(size(2 * mixed, shape.head_dim)),
-        state(size(static_cast<int64_t>(texts.lengths.size()) * 8 * std::max(shape.slots, 1), state_columns())),
+        state(size(static_cast<int64_t>(texts.lengths.size()) * 8 * std::max(shape.slots, 1),
+                   state_columns())),
         out(size(planned, out_stride)),
         depthwise(size(2, mixed)),
         depthwise_bias(size(1, mixed)),
@@ -90,9 +90,12 @@ struct Case {
     fill_normal(depthwise_bias, random, 0.5);
     fill_normal(grouped_bias, random, 0.5);
     fill_normal(first_values, random);
-    for (size_t i = 0; i < first_values.size(); ++i) first_values[i] = static_cast<float>(to_double(rounded<T>(first_values[i])));
-    for (size_t i = 0; i < temperature.size(); ++i) temperature[i] = 0.5f + 0.3f * static_cast<float>(i);
-    for (size_t j = 0; j < frequencies.size(); ++j) frequencies[j] = std::pow(0.9f, static_cast<float>(j));
+    for (size_t i = 0; i < first_values.size(); ++i)
+      first_values[i] = static_cast<float>(to_double(rounded<T>(first_values[i])));
+    for (size_t i = 0; i < temperature.size(); ++i)
+      temperature[i] = 0.5f + 0.3f * static_cast<float>(i);
+    for (size_t j = 0; j < frequencies.size(); ++j)
+      frequencies[j] = std::pow(0.9f, static_cast<float>(j));
     // Rows past the last token are NaN.
     for (size_t i = size(tokens, stride); i < latents.size(); ++i) latents[i] = rounded<T>(NAN);
     std::vector<int32_t> order(table.size());
@@ -110,7 +113,8 @@ struct Case {
   /// Puts a token of before the batch into the state.
   void keep(size_t b, int position) {
     const int page = table[b * 8 + static_cast<size_t>(position / 64)];
-    T* const to = &state[size(int64_t{page} * shape.slots + position % 64 % shape.slots, state_columns())];
+    T* const to =
+        &state[size(int64_t{page} * shape.slots + position % 64 % shape.slots, state_columns())];
     const T* const from = &history[b][size(position, mixed + values)];
     std::copy_n(from, mixed, to);
     std::copy_n(from + mixed + delayed, values - delayed, to + mixed);
@@ -119,7 +123,8 @@ struct Case {
   ConvolveHeadsArgs args() {
     ConvolveHeadsArgs a;
     const DType dtype = kDType<T>;
-    const auto view = [&](void* data, DType type, int64_t rows, int64_t columns, int64_t row_stride) {
+    const auto view = [&](void* data, DType type, int64_t rows, int64_t columns,
+                          int64_t row_stride) {
       return TensorView(data, type, rows, columns, row_stride);
     };
     a.latents = view(latents.data(), dtype, planned, mixed + values, stride);
@@ -141,23 +146,27 @@ struct Case {
       a.dims = shape.dims;
     }
     if (shape.slots > 0) {
-      a.pages.rows = view(state.data(), dtype, static_cast<int64_t>(state.size()) / state_columns(), state_columns(), state_columns());
+      a.pages.rows = view(state.data(), dtype, static_cast<int64_t>(state.size()) / state_columns(),
+                          state_columns(), state_columns());
       a.pages.slots = shape.slots;
       a.pages.table = table.data();
       a.pages.table_stride = 8;
       a.pages.kv_lens = kv_lens.data();
     }
     // Sequences that are not there, too: counts say how many there are.
-    a.batch = {planned, static_cast<int64_t>(kv_lens.size()) + (planned > tokens ? 3 : 0), planned, cu_seqlens.data(),
-               planned > tokens ? counts.data() : nullptr};
+    a.batch = {planned, static_cast<int64_t>(kv_lens.size()) + (planned > tokens ? 3 : 0), planned,
+               cu_seqlens.data(), planned > tokens ? counts.data() : nullptr};
     return a;
   }
 
   /// A latent of the token `position` tokens after the beginning of sequence b in the batch.
   double latent(size_t b, int position, int column) const {
-    if (position >= 0) return to_double(latents[size(cu_seqlens[b] + position, stride) + static_cast<size_t>(column)]);
+    if (position >= 0)
+      return to_double(
+          latents[size(cu_seqlens[b] + position, stride) + static_cast<size_t>(column)]);
     if (shape.slots == 0 || before[b] + position < 0) return 0;
-    return to_double(history[b][size(before[b] + position, mixed + values) + static_cast<size_t>(column)]);
+    return to_double(
+        history[b][size(before[b] + position, mixed + values) + static_cast<size_t>(column)]);
   }
 
   void head(size_t b, int position, int h, double* result) const {
@@ -169,12 +178,15 @@ struct Case {
       for (int c = h * d; c < (h + 1) * d; ++c) {
         const auto at = static_cast<size_t>(c);
         taps.push_back(depthwise_bias[at] + depthwise[at] * latent(b, position + tap - 2, c) +
-                       depthwise[static_cast<size_t>(mixed + c)] * latent(b, position + tap - 1, c));
+                       depthwise[static_cast<size_t>(mixed + c)] *
+                           latent(b, position + tap - 1, c));
       }
     }
     for (int c = 0; c < d; ++c) {
       double sum = grouped_bias[static_cast<size_t>(h * d + c)];
-      for (int i = 0; i < 2 * d; ++i) sum += taps[static_cast<size_t>(i)] * to_double(grouped[size(h * 2 * d + i, d) + static_cast<size_t>(c)]);
+      for (int i = 0; i < 2 * d; ++i)
+        sum += taps[static_cast<size_t>(i)] *
+               to_double(grouped[size(h * 2 * d + i, d) + static_cast<size_t>(c)]);
       double mean = 0;
       const int first = h < shape.heads ? shape.heads + h / group : (h - shape.heads) * group;
       const int others = h < shape.heads ? 1 : group;
@@ -182,10 +194,13 @@ struct Case {
       result[c] = sum + (latent(b, position, h * d + c) + mean) / 2;
       squares += result[c] * result[c];
     }
-    const double factor = std::sqrt(d / squares) * (h < shape.heads ? 1.0f : temperature[static_cast<size_t>(h - shape.heads)]);
+    const double factor =
+        std::sqrt(d / squares) *
+        (h < shape.heads ? 1.0f : temperature[static_cast<size_t>(h - shape.heads)]);
     for (int c = 0; c < d; ++c) result[c] *= factor;
     for (int c = 0; c < shape.dims; c += 2) {
-      const double angle = static_cast<float>(before[b] + position) * frequencies[static_cast<size_t>(c / 2)];
+      const double angle =
+          static_cast<float>(before[b] + position) * frequencies[static_cast<size_t>(c / 2)];
       const double x = result[c], y = result[c + 1];
       result[c] = x * std::cos(angle) - y * std::sin(angle);
       result[c + 1] = y * std::cos(angle) + x * std::sin(angle);
@@ -202,15 +217,17 @@ struct Case {
         for (int h = 0; h < shape.heads + shape.kv_heads; ++h) {
           head(b, i, h, expected.data());
           for (int c = 0; c < shape.head_dim; ++c) {
-            const double difference = std::abs(to_double(found[h * shape.head_dim + c]) - expected[static_cast<size_t>(c)]);
+            const double difference = std::abs(to_double(found[h * shape.head_dim + c]) -
+                                               expected[static_cast<size_t>(c)]);
             most = difference >= 0 ? std::max(most, difference) : INFINITY;
           }
         }
         for (int c = 0; c < values; ++c) {
           const bool starts = i == 0 && (shape.slots == 0 || before[b] == 0);
-          const double x = c < delayed ? latent(b, i, mixed + c)
-                           : !starts   ? latent(b, i - 1, mixed + c)
-                           : shape.first_values ? first_values[static_cast<size_t>(c)] : 0.0;
+          const double x = c < delayed          ? latent(b, i, mixed + c)
+                           : !starts            ? latent(b, i - 1, mixed + c)
+                           : shape.first_values ? first_values[static_cast<size_t>(c)]
+                                                : 0.0;
           if (to_double(found[mixed + c]) != x) most = INFINITY;
         }
       }
@@ -242,12 +259,14 @@ TEST(convolve_many_tiles) {
 }
 
 TEST(convolve_long_rings) {
-  for (unsigned seed = 0; seed < 9; ++seed) check<__half>({.heads = 1, .head_dim = 64}, {{1500, 3, 211}}, 1, seed);
+  for (unsigned seed = 0; seed < 9; ++seed)
+    check<__half>({.heads = 1, .head_dim = 64}, {{1500, 3, 211}}, 1, seed);
 }
 
 TEST(convolve_heads_of_64) {
   for (unsigned seed = 0; seed < 9; ++seed) {
-    check<__half>({.heads = 4, .kv_heads = 2, .head_dim = 64, .dims = 20}, {{400, 1, 77, 2, 2, 1}}, 9, seed);
+    check<__half>({.heads = 4, .kv_heads = 2, .head_dim = 64, .dims = 20}, {{400, 1, 77, 2, 2, 1}},
+                  9, seed);
   }
 }
 
@@ -260,9 +279,11 @@ TEST(convolve_more_heads_than_stages) {
 
 TEST(convolve_state) {
   for (unsigned seed = 0; seed < 9; ++seed) {
-    check<__half>({.dims = 6, .slots = 2}, {{64, 1, 2, 70, 1, 3, 200, 1, 1}, {0, 5, 1, 63, 64, 65, 129, 2, 300}}, 4, seed);
-    check<__nv_bfloat16>({.heads = 2, .kv_heads = 2, .head_dim = 64, .dims = 0, .delayed = 8, .slots = 7},
-                         {{1, 150, 2, 70}, {1, 0, 2, 190}}, 5, seed);
+    check<__half>({.dims = 6, .slots = 2},
+                  {{64, 1, 2, 70, 1, 3, 200, 1, 1}, {0, 5, 1, 63, 64, 65, 129, 2, 300}}, 4, seed);
+    check<__nv_bfloat16>(
+        {.heads = 2, .kv_heads = 2, .head_dim = 64, .dims = 0, .delayed = 8, .slots = 7},
+        {{1, 150, 2, 70}, {1, 0, 2, 190}}, 5, seed);
   }
 }
 
@@ -274,7 +295,8 @@ TEST(convolve_odd_totals) {
   std::mt19937 random(1);
   for (unsigned seed = 0; seed < 18; ++seed) {
     std::vector<int32_t> lengths = {130};
-    for (int i = 0; i < 12; ++i) lengths.push_back(std::uniform_int_distribution<int32_t>(0, i % 3 == 0 ? 40 : 3)(random));
+    for (int i = 0; i < 12; ++i)
+      lengths.push_back(std::uniform_int_distribution<int32_t>(0, i % 3 == 0 ? 40 : 3)(random));
     check<__nv_bfloat16>({.heads = 1, .head_dim = seed % 2 == 0 ? 128 : 64}, {lengths}, 3, seed);
   }
 }
@@ -288,13 +310,16 @@ TEST(convolve_neighbours_of_nan) {
     launch_convolve_heads_sm90(one.args(), 4, nullptr);
     Array<__half> clean(one.out.size());
     std::memcpy(clean.data(), one.out.data(), clean.size() * sizeof(__half));
-    const auto row = [&](int token) { return static_cast<size_t>(token) * static_cast<size_t>(one.stride); };
+    const auto row = [&](int token) {
+      return static_cast<size_t>(token) * static_cast<size_t>(one.stride);
+    };
     for (size_t i = row(70); i < row(75); ++i) one.latents[i] = rounded<__half>(NAN);
     one.out.fill_bytes(0xff);
     launch_convolve_heads_sm90(one.args(), 4, nullptr);
     for (int token = 0; token < one.tokens; ++token) {
       const size_t at = static_cast<size_t>(token) * static_cast<size_t>(one.out_stride);
-      const bool same = std::memcmp(&one.out[at], &clean[at], static_cast<size_t>(one.mixed + one.values) * 2) == 0;
+      const bool same = std::memcmp(&one.out[at], &clean[at],
+                                    static_cast<size_t>(one.mixed + one.values) * 2) == 0;
       CHECK(same == (token < 70 || token >= 75));
     }
   }
