@@ -34,7 +34,7 @@ SOURCES := CMakeLists.txt LICENSE README.md pyproject.toml \
 CPP_SOURCES := $(shell find runtime pyruntime tests examples -name '*.h' -o -name '*.cc' \
   -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo test test-all test-cpp test-sanitize test-asan-python test-python test-peers test-ray test-browser \
+.PHONY: demo test test-all test-cpp test-sanitize test-emulated test-asan-python test-python test-peers test-ray test-browser \
   test-thread test-arm arm-compile test-asan-suite test-crash leaks fuzz fuzz-serve soak soak-serve gpu-receipt \
   lint tidy bench docs cuda-compile wheel wheel-pins test-wheel clean
 .DELETE_ON_ERROR:
@@ -63,6 +63,14 @@ test-cpp: .venv/.installed
 test-sanitize: build/sanitize/.configured
 	$(CMAKE) --build build/sanitize --target tests/cpp/all
 	$(CTEST) --test-dir build/sanitize
+
+# Kernels of the CUDA backend, compiled for the host and run by an emulator. It needs the headers of
+# CUDA, but neither nvcc nor a GPU.
+test-emulated: .venv/.build .venv/.cutlass
+	$(CMAKE) -S tests/emulated -B build/emulated -G Ninja -DPACKHORSE_WERROR=$(WERROR) \
+	  -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	$(CMAKE) --build build/emulated
+	$(CTEST) --test-dir build/emulated
 
 # The operators under AddressSanitizer, called from Python with random arguments. The interpreter is
 # not built with it, so the library is loaded before; and what the interpreter keeps is no leak.

@@ -37,7 +37,9 @@ struct Case {
     for (int one : x) total += one;
     return total;
   }
-  static int longest(const std::vector<int32_t>& x) { return *std::max_element(x.begin(), x.end()); }
+  static int longest(const std::vector<int32_t>& x) {
+    return *std::max_element(x.begin(), x.end());
+  }
 
   Case(const Shape& shape, const Texts& texts, unsigned seed)
       : shape(shape),
@@ -65,21 +67,28 @@ struct Case {
     std::shuffle(order.begin(), order.end(), random);
     for (size_t i = 0; i < order.size(); ++i) table[i] = order[i];
     cu_seqlens[0] = 0;
-    for (size_t b = 0; b < texts.new_tokens.size(); ++b) cu_seqlens[b + 1] = cu_seqlens[b] + texts.new_tokens[b];
+    for (size_t b = 0; b < texts.new_tokens.size(); ++b)
+      cu_seqlens[b + 1] = cu_seqlens[b] + texts.new_tokens[b];
     for (size_t h = 0; h < slopes.size(); ++h) slopes[h] = 0.1f * static_cast<float>(h + 1);
     counters.fill_bytes(0);
     copy_new();
     spoil_unwritten();
   }
 
-  size_t size_of(int heads) const { return static_cast<size_t>(tokens) * static_cast<size_t>(heads * shape.head_dim); }
+  size_t size_of(int heads) const {
+    return static_cast<size_t>(tokens) * static_cast<size_t>(heads * shape.head_dim);
+  }
   size_t pages() const {
-    return texts.kv_lens.size() * static_cast<size_t>(pages_of_one * shape.kv_heads * kPageTokens * shape.head_dim);
+    return texts.kv_lens.size() *
+           static_cast<size_t>(pages_of_one * shape.kv_heads * kPageTokens * shape.head_dim);
   }
   size_t place(size_t b, int head, int position, int column) const {
-    const auto page = static_cast<size_t>(table[b * static_cast<size_t>(pages_of_one) + static_cast<size_t>(position / kPageTokens)]);
+    const auto page = static_cast<size_t>(
+        table[b * static_cast<size_t>(pages_of_one) + static_cast<size_t>(position / kPageTokens)]);
     return ((page * static_cast<size_t>(shape.kv_heads) + static_cast<size_t>(head)) * kPageTokens +
-            static_cast<size_t>(position % kPageTokens)) * static_cast<size_t>(shape.head_dim) + static_cast<size_t>(column);
+            static_cast<size_t>(position % kPageTokens)) *
+               static_cast<size_t>(shape.head_dim) +
+           static_cast<size_t>(column);
   }
   template <class F>
   void for_new(F f) {
@@ -89,7 +98,10 @@ struct Case {
         for (int h = 0; h < shape.kv_heads; ++h) {
           for (int c = 0; c < shape.head_dim; ++c) {
             const size_t row = static_cast<size_t>(cu_seqlens[b] + i);
-            f(place(b, h, position, c), (row * static_cast<size_t>(shape.kv_heads) + static_cast<size_t>(h)) * static_cast<size_t>(shape.head_dim) + static_cast<size_t>(c));
+            f(place(b, h, position, c),
+              (row * static_cast<size_t>(shape.kv_heads) + static_cast<size_t>(h)) *
+                      static_cast<size_t>(shape.head_dim) +
+                  static_cast<size_t>(c));
           }
         }
       }
@@ -149,16 +161,22 @@ struct Case {
       const int length = texts.kv_lens[b];
       for (int i = 0; i < texts.new_tokens[b]; ++i) {
         const int position = length - texts.new_tokens[b] + i;
-        const int first = shape.mask.window_left < 0 ? 0 : std::max(0, position - shape.mask.window_left);
+        const int first =
+            shape.mask.window_left < 0 ? 0 : std::max(0, position - shape.mask.window_left);
         const int last = shape.mask.causal ? position : length - 1;
         for (int h = 0; h < shape.heads; ++h) {
           const int kv = h / (shape.heads / shape.kv_heads);
-          const size_t row = (static_cast<size_t>(cu_seqlens[b] + i) * static_cast<size_t>(shape.heads) + static_cast<size_t>(h)) * d;
+          const size_t row =
+              (static_cast<size_t>(cu_seqlens[b] + i) * static_cast<size_t>(shape.heads) +
+               static_cast<size_t>(h)) *
+              d;
           std::vector<double> scores;
           double maximum = -INFINITY, sum = 0;
           for (int j = first; j <= last; ++j) {
             double score = 0;
-            for (int c = 0; c < shape.head_dim; ++c) score += to_double(q[row + static_cast<size_t>(c)]) * to_double(keys[place(b, kv, j, c)]);
+            for (int c = 0; c < shape.head_dim; ++c)
+              score +=
+                  to_double(q[row + static_cast<size_t>(c)]) * to_double(keys[place(b, kv, j, c)]);
             score /= std::sqrt(static_cast<double>(shape.head_dim));
             if (shape.soft_cap != 0) score = shape.soft_cap * std::tanh(score / shape.soft_cap);
             if (shape.alibi) score -= slopes[static_cast<size_t>(h)] * std::abs(position - j);
@@ -168,7 +186,8 @@ struct Case {
           for (double& score : scores) sum += score = std::exp(score - maximum);
           for (int j = first; j <= last; ++j) {
             for (int c = 0; c < shape.head_dim; ++c) {
-              result[row + static_cast<size_t>(c)] += scores[static_cast<size_t>(j - first)] / sum * to_double(values[place(b, kv, j, c)]);
+              result[row + static_cast<size_t>(c)] += scores[static_cast<size_t>(j - first)] / sum *
+                                                      to_double(values[place(b, kv, j, c)]);
             }
           }
         }
@@ -192,10 +211,13 @@ void check(const Shape& shape, const Texts& texts, unsigned seed) {
   one.out.fill_bytes(0xff);
   launch_attention_pages(one.params(kForFewRows), nullptr);
   CHECK(one.out.same_bits(prompts));
-  // The same with blocks that share a sequence, and with new tokens that are not in their pages yet.
+  // The same with blocks that share a sequence, and with new tokens that are not in their pages
+  // yet.
   Array<T> keys(one.keys.size());
   std::memcpy(keys.data(), one.keys.data(), keys.size() * sizeof(T));
-  one.for_new([&](size_t in_pages, size_t) { one.keys[in_pages] = one.values[in_pages] = rounded<T>(NAN); });
+  one.for_new([&](size_t in_pages, size_t) {
+    one.keys[in_pages] = one.values[in_pages] = rounded<T>(NAN);
+  });
   one.out.fill_bytes(0xff);
   PagedAttentionParams params = one.params(kForFewRows);
   params.workspace = one.workspace.data();
@@ -227,7 +249,8 @@ TEST(pages_heads_of_256) {
 
 TEST(pages_odd_sizes) {
   for (unsigned seed = 0; seed < 3; ++seed) {
-    check<__half>({.head_dim = 40, .mask = {.causal = true, .window_left = 70}}, {{9, 30}, {200, 30}}, seed);
+    check<__half>({.head_dim = 40, .mask = {.causal = true, .window_left = 70}},
+                  {{9, 30}, {200, 30}}, seed);
     check<__nv_bfloat16>({.head_dim = 80, .soft_cap = 5, .alibi = true}, {{2, 1}, {90, 1}}, seed);
     check<__half>({.heads = 1, .kv_heads = 1, .mask = {}}, {{6}, {130}}, seed);
   }

@@ -1,7 +1,6 @@
 // Hopper's attention without a cache: TMA, mbarriers and wgmma, against float64.
-#include "emulated_test.h"
-
 #include "cuda/attention/attention.h"
+#include "emulated_test.h"
 
 namespace packhorse::cuda {
 namespace {
@@ -23,7 +22,8 @@ void check(const Shape& shape, const std::vector<int>& lengths, int sm_count, un
   const auto d = static_cast<size_t>(shape.head_dim);
   const auto width = static_cast<size_t>(shape.heads) * d;
   const auto kv_width = static_cast<size_t>(shape.kv_heads) * d;
-  Array<T> q(static_cast<size_t>(tokens) * width), k(static_cast<size_t>(tokens) * kv_width), v(k.size()), out(q.size());
+  Array<T> q(static_cast<size_t>(tokens) * width), k(static_cast<size_t>(tokens) * kv_width),
+      v(k.size()), out(q.size());
   Array<int32_t> cu_seqlens(offsets);
   Array<int32_t> workspace(1);
   workspace[0] = 0;
@@ -60,7 +60,8 @@ void check(const Shape& shape, const std::vector<int>& lengths, int sm_count, un
       const int right = shape.mask.window_right < 0 ? lengths[b] : shape.mask.window_right;
       const int last = shape.mask.causal ? i : std::min(lengths[b] - 1, i + right);
       for (int h = 0; h < shape.heads; ++h) {
-        const T* const row = q.data() + static_cast<size_t>(offsets[b] + i) * width + static_cast<size_t>(h) * d;
+        const T* const row =
+            q.data() + static_cast<size_t>(offsets[b] + i) * width + static_cast<size_t>(h) * d;
         const size_t kv = static_cast<size_t>(h / (shape.heads / shape.kv_heads)) * d;
         std::vector<double> weights;
         double sum = 0;
@@ -74,7 +75,8 @@ void check(const Shape& shape, const std::vector<int>& lengths, int sm_count, un
         for (int j = first; j <= last; ++j) {
           const T* const value = v.data() + static_cast<size_t>(offsets[b] + j) * kv_width + kv;
           for (size_t c = 0; c < d; ++c) {
-            expected[static_cast<size_t>(row - q.data()) + c] += weights[static_cast<size_t>(j - first)] / sum * to_double(value[c]);
+            expected[static_cast<size_t>(row - q.data()) + c] +=
+                weights[static_cast<size_t>(j - first)] / sum * to_double(value[c]);
           }
         }
       }

@@ -1,6 +1,5 @@
 // Compressed convolutional attention's heads, by tensor cores and by the plain kernel.
 #include "cuda/convolution/convolve_heads.h"
-
 #include "emulated_test.h"
 #include "ops/kv_pages.h"
 
@@ -43,13 +42,16 @@ struct Layer {
   }
 
   /// The heads of sequences that begin here.
-  std::vector<double> reference(const Array<T>& latents, const std::vector<int32_t>& offsets) const {
+  std::vector<double> reference(const Array<T>& latents,
+                                const std::vector<int32_t>& offsets) const {
     std::vector<double> out(latents.size());
     const auto d = static_cast<size_t>(sizes.head_dim);
     for (size_t b = 0; b + 1 < offsets.size(); ++b) {
       for (int t = offsets[b]; t < offsets[b + 1]; ++t) {
         const auto at = [&](int token, size_t column) {
-          return token < offsets[b] ? 0.0 : to_double(latents[static_cast<size_t>(token) * width + column]);
+          return token < offsets[b]
+                     ? 0.0
+                     : to_double(latents[static_cast<size_t>(token) * width + column]);
         };
         for (int h = 0; h < mixed_heads; ++h) {
           const size_t begin = static_cast<size_t>(h) * d;
@@ -59,7 +61,8 @@ struct Layer {
             for (size_t i = 0; i < d; ++i) {
               double x = depthwise_bias[begin + i];
               for (int j = 0; j < sizes.depthwise; ++j) {
-                x += double{depthwise[static_cast<size_t>(j) * mixed + begin + i]} * at(t - reach + tap + j, begin + i);
+                x += double{depthwise[static_cast<size_t>(j) * mixed + begin + i]} *
+                     at(t - reach + tap + j, begin + i);
               }
               const size_t row = (static_cast<size_t>(h * sizes.grouped + tap)) * d + i;
               for (size_t c = 0; c < d; ++c) sums[c] += x * to_double(grouped[row * d + c]);
@@ -72,16 +75,21 @@ struct Layer {
             sums[c] += 0.5 * at(t, begin + c);
             const int others = query ? 1 : group;
             const int other = query ? sizes.heads + h / group : (h - sizes.heads) * group;
-            for (int o = 0; o < others; ++o) sums[c] += 0.5 / others * at(t, static_cast<size_t>(other + o) * d + c);
+            for (int o = 0; o < others; ++o)
+              sums[c] += 0.5 / others * at(t, static_cast<size_t>(other + o) * d + c);
             squares += sums[c] * sums[c];
           }
-          const double factor = std::sqrt(static_cast<double>(d)) / std::sqrt(squares) * (query ? 1 : temperature[static_cast<size_t>(h - sizes.heads)]);
-          for (size_t c = 0; c < d; ++c) out[static_cast<size_t>(t) * width + begin + c] = sums[c] * factor;
+          const double factor = std::sqrt(static_cast<double>(d)) / std::sqrt(squares) *
+                                (query ? 1 : temperature[static_cast<size_t>(h - sizes.heads)]);
+          for (size_t c = 0; c < d; ++c)
+            out[static_cast<size_t>(t) * width + begin + c] = sums[c] * factor;
         }
         for (size_t c = mixed; c < width; ++c) {
           const bool own = c - mixed < static_cast<size_t>(sizes.delayed);
           out[static_cast<size_t>(t) * width + c] =
-              own ? at(t, c) : t > offsets[b] ? at(t - 1, c) : to_double(rounded<T>(first_values[c - mixed]));
+              own              ? at(t, c)
+              : t > offsets[b] ? at(t - 1, c)
+                               : to_double(rounded<T>(first_values[c - mixed]));
         }
       }
     }
@@ -103,7 +111,8 @@ struct Layer {
     a.grouped_width = sizes.grouped;
     a.depthwise = depthwise.data();
     a.depthwise_bias = depthwise_bias.data();
-    a.grouped = view(const_cast<T*>(grouped.data()), mixed * static_cast<size_t>(sizes.grouped), static_cast<size_t>(sizes.head_dim));
+    a.grouped = view(const_cast<T*>(grouped.data()), mixed * static_cast<size_t>(sizes.grouped),
+                     static_cast<size_t>(sizes.head_dim));
     a.grouped_bias = grouped_bias.data();
     a.temperature = temperature.data();
     a.delayed_column = sizes.delayed;
@@ -144,7 +153,8 @@ TEST(convolution_by_tensor_cores) {
 
 TEST(convolution_of_other_sizes) {
   for (unsigned seed = 0; seed < 3; ++seed) {
-    check<__half>({.head_dim = 40, .depthwise = 3, .grouped = 2, .delayed = 20}, {0, 5, 6, 23}, seed, 8);
+    check<__half>({.head_dim = 40, .depthwise = 3, .grouped = 2, .delayed = 20}, {0, 5, 6, 23},
+                  seed, 8);
   }
 }
 

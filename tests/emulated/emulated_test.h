@@ -73,7 +73,8 @@ template <class T>
 double error_of(const Array<T>& found, const std::vector<double>& expected) {
   double most = found.size() == expected.size() ? 0 : INFINITY;
   for (size_t i = 0; i < std::min(found.size(), expected.size()); ++i) {
-    const double difference = std::abs(to_double(found[i]) - expected[i]) / std::max(1.0, std::abs(expected[i]));
+    const double difference =
+        std::abs(to_double(found[i]) - expected[i]) / std::max(1.0, std::abs(expected[i]));
     most = difference >= 0 ? std::max(most, difference) : INFINITY;
   }
   return most;
@@ -82,12 +83,12 @@ double error_of(const Array<T>& found, const std::vector<double>& expected) {
 }  // namespace packhorse::emulated_test
 
 /// Fails, and says what was found, where an error is over a limit.
-#define CHECK_WITHIN(error, limit)                                                            \
-  do {                                                                                        \
-    const double found_error = (error);                                                       \
-    if (!(found_error <= (limit))) {                                                          \
-      packhorse::test::fail(__FILE__, __LINE__,                                               \
-                            packhorse::concat(#error, ": found ", found_error, ", at most ",  \
-                                              static_cast<double>(limit), " expected"));      \
-    }                                                                                         \
+#define CHECK_WITHIN(error, limit)                                                           \
+  do {                                                                                       \
+    const double found_error = (error);                                                      \
+    if (!(found_error <= (limit))) {                                                         \
+      packhorse::test::fail(__FILE__, __LINE__,                                              \
+                            packhorse::concat(#error, ": found ", found_error, ", at most ", \
+                                              static_cast<double>(limit), " expected"));     \
+    }                                                                                        \
   } while (0)

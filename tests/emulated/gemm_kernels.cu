@@ -1,17 +1,15 @@
 // Instantiations of their own, because those of gemm_sm90_*.cu are many.
-#include "gemm_kernels.h"
-
 #include "cuda/gemm/gemm_sm90_float8_tiles.h"
 #include "cuda/gemm/gemm_sm90_tiles.h"
+#include "gemm_kernels.h"
 
 namespace packhorse::cuda {
 
 void launch_half_gemm(const GemmParams& params, GemmTile tile) {
   using T = cutlass::half_t;
   const GemmConfig config{.tile = tile, .panel = 1};
-  params.residual != nullptr
-      ? launch_gemm_tile<T, GemmEpilogue::kResidual>(params, config, nullptr)
-      : launch_gemm_tile<T, GemmEpilogue::kPlain>(params, config, nullptr);
+  params.residual != nullptr ? launch_gemm_tile<T, GemmEpilogue::kResidual>(params, config, nullptr)
+                             : launch_gemm_tile<T, GemmEpilogue::kPlain>(params, config, nullptr);
 }
 
 void launch_float8_gemm(const GemmParams& params, GemmTile tile) {

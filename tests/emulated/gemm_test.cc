@@ -25,13 +25,20 @@ struct Layer {
   Array<__half> residual, out;
 
   template <class T>
-  Layer(const Array<T>& a, const Array<T>& weight, int rows, int n, int k, bool with_residual, unsigned seed)
-      : bias(static_cast<size_t>(n)), column_scales(bias.size()), row_scales(static_cast<size_t>(rows)), residual(static_cast<size_t>(rows * n)), out(residual.size()) {
+  Layer(const Array<T>& a, const Array<T>& weight, int rows, int n, int k, bool with_residual,
+        unsigned seed)
+      : bias(static_cast<size_t>(n)),
+        column_scales(bias.size()),
+        row_scales(static_cast<size_t>(rows)),
+        residual(static_cast<size_t>(rows * n)),
+        out(residual.size()) {
     std::mt19937 random(seed);
     fill_normal(bias, random);
     fill_normal(residual, random);
-    for (size_t i = 0; i < bias.size(); ++i) column_scales[i] = 0.01f * static_cast<float>(i % 7 + 1);
-    for (size_t i = 0; i < row_scales.size(); ++i) row_scales[i] = 0.1f * static_cast<float>(i % 5 + 1);
+    for (size_t i = 0; i < bias.size(); ++i)
+      column_scales[i] = 0.01f * static_cast<float>(i % 7 + 1);
+    for (size_t i = 0; i < row_scales.size(); ++i)
+      row_scales[i] = 0.1f * static_cast<float>(i % 5 + 1);
     params.a = a.data();
     params.lda = k;
     params.weight = weight.data();
@@ -116,8 +123,10 @@ TEST(gemm_float8) {
     Array<__nv_fp8_storage_t> a(static_cast<size_t>(rows * k)), weight(static_cast<size_t>(n * k));
     std::mt19937 random(seed);
     std::normal_distribution<float> normal(0, 2);
-    for (size_t i = 0; i < a.size(); ++i) a[i] = __nv_cvt_float_to_fp8(normal(random), __NV_SATFINITE, __NV_E4M3);
-    for (size_t i = 0; i < weight.size(); ++i) weight[i] = __nv_cvt_float_to_fp8(normal(random), __NV_SATFINITE, __NV_E4M3);
+    for (size_t i = 0; i < a.size(); ++i)
+      a[i] = __nv_cvt_float_to_fp8(normal(random), __NV_SATFINITE, __NV_E4M3);
+    for (size_t i = 0; i < weight.size(); ++i)
+      weight[i] = __nv_cvt_float_to_fp8(normal(random), __NV_SATFINITE, __NV_E4M3);
     Layer layer(a, weight, rows, n, k, false, seed);
     launch_float8_gemm(layer.params, GemmTile::k64x64);
     CHECK_WITHIN(error_of(layer.out, layer.reference(a, weight)), 4 * kEpsilon<__half>);

@@ -1,9 +1,11 @@
-"""Makes C++ for the host of device code: copies of those sources that hold inline PTX, shared variables or launches.
+"""Makes C++ for the host of device code.
 
-In a copy, an asm statement has become a call of emulated::run_asm with the same text and operands, a variable in
-shared memory a reference into the emulated block's, and `kernel<<<...>>>(...)` a call of emulated::launch. All else
-stays as it is, line by line. Usage: translate.py OUT FOLDER; a file FOLDER/a/b.cuh becomes OUT/a/b.cuh, and a file of
-type .cu becomes one of type .cu.cc. Files are written where they have changed.
+Copies the sources of a folder. In a copy, an asm statement has become a call of emulated::run_asm
+with the same text and operands, a variable in shared memory a reference into the emulated block's,
+and `kernel<<<...>>>(...)` a call of emulated::launch_of. All else stays as it is, line by line.
+
+Usage: translate.py OUT FOLDER. A file FOLDER/a/b.cuh becomes OUT/a/b.cuh, and a file of type .cu
+becomes one of type .cu.cc. Files are written where they have changed.
 """
 
 from __future__ import annotations
@@ -15,8 +17,14 @@ from pathlib import Path
 ENDINGS = (".h", ".hpp", ".cuh", ".cu", ".inl")
 OPENING, CLOSING = "([{", ")]}"
 ASM = re.compile(r"\b(?:asm|__asm__)\b\s*(?:volatile|__volatile__)?\s*\(")
-DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:__align__\(\s*(\w+)\s*\)\s*|alignas\(\s*(\w+)\s*\)\s*)?([\w:\s]+?)\s*(\w+)\[\];")
-STATIC = re.compile(r"(?<!extern )__shared__\s+(?:__align__\(\s*(\w+)\s*\)\s*|alignas\(\s*(\w+)\s*\)\s*)?([^;\[=]+?)\s*\b(\w+)\s*((?:\[[^\]]*\])*);")
+ALIGNED = r"(?:(?:__align__|alignas)\(\s*(\w+)\s*\)\s*)?"
+DYNAMIC = re.compile(r"extern\s+__shared__\s+" + ALIGNED + r"([\w:\s]+?)\s*(\w+)\[\];")
+STATIC = re.compile(
+    r"(?<!extern )__shared__\s+" + ALIGNED + r"([^;\[=]+?)\s*\b(\w+)\s*((?:\[[^\]]*\])*);"
+)
+COMMENT_OR_LITERAL = re.compile(
+    r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL
+)
 LAUNCH = re.compile(r"\b(\w+)<<<(.*?)>>>\(", re.DOTALL)
 OTHER_DEVICES = re.compile(r"sm1\d\d|_sparse\.hpp|_ext\.hpp")
 PRAGMA = re.compile(r"(#\s*define\s+\w+\s+)#\s*pragma (.*)")
@@ -24,13 +32,12 @@ PRAGMA = re.compile(r"(#\s*define\s+\w+\s+)#\s*pragma (.*)")
 
 def blank_comments(text: str) -> str:
     """The text with spaces in place of comments, and literals as they are."""
-    pattern = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
 
     def blank(match: re.Match[str]) -> str:
         found = match.group(0)
         return re.sub(r"[^\n]", " ", found) if found.startswith("/") else found
 
-    return pattern.sub(blank, text)
+    return COMMENT_OR_LITERAL.sub(blank, text)
 
 
 def split(text: str, separators: str) -> list[str]:
@@ -108,23 +115,22 @@ def translate_asm(text: str, plain: str, name: str) -> str:
         if in_macro:
             call = call.replace("\n", "\\\n")
         missing = plain.count("\n", match.start(), end) - call.count("\n")
-        result += [text[begin : match.start()], call, ("\\\n" if in_macro else "\n") * max(0, missing)]
+        lines = ("\\\n" if in_macro else "\n") * max(0, missing)
+        result += [text[begin : match.start()], call, lines]
         begin = end
     return "".join([*result, text[begin:]])
 
 
-def aligned(match: re.Match[str]) -> str:
-    return match.group(1) or match.group(2) or "16"
-
-
 def dynamic_shared(match: re.Match[str]) -> str:
-    kind, name = match.group(3), match.group(4)
-    return f"auto* const {name} = static_cast<{kind}*>(::emulated::dynamic_shared({aligned(match)}));"
+    alignment, kind, name = match.groups()
+    made = f"::emulated::dynamic_shared({alignment or 16})"
+    return f"auto* const {name} = static_cast<{kind}*>({made});"
 
 
 def static_shared(match: re.Match[str]) -> str:
-    kind, name, extents = match.group(3).strip(), match.group(4), match.group(5)
-    return f"auto& {name} = ::emulated::shared_variable<{kind}{extents}>([] {{}});"
+    alignment, kind, name, extents = match.groups()
+    made = f"::emulated::shared_variable<{kind.strip()}{extents}>([] {{}}, {alignment or 0})"
+    return f"auto& {name} = {made};"
 
 
 def translate(text: str, name: str) -> str:

@@ -40,8 +40,9 @@ inline Operand operand_of(const char* constraint) {
   for (; *constraint == '=' || *constraint == '+' || *constraint == '&'; ++constraint) {
   }
   operand.type = *constraint;
-  operand.bytes =
-      *constraint == 'l' || *constraint == 'd' || *constraint == 'n' ? 8 : *constraint == 'h' ? 2 : 4;
+  operand.bytes = *constraint == 'l' || *constraint == 'd' || *constraint == 'n' ? 8
+                  : *constraint == 'h'                                           ? 2
+                                                                                 : 4;
   return operand;
 }
 

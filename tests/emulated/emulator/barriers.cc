@@ -11,7 +11,8 @@ void Machine::meet(uint32_t mask, const void* what, const char* name, void* data
   const uint32_t bit = 1u << fibre.lane();
   const int lanes = std::min(32, threads() - fibre.warp() * 32);
   if (lanes < 32) mask &= (1u << lanes) - 1;
-  if ((mask & bit) == 0) fail(std::string(name) + ": the mask does not name the lane that calls it");
+  if ((mask & bit) == 0)
+    fail(std::string(name) + ": the mask does not name the lane that calls it");
   for (int lane = 0; lane < lanes; ++lane) {
     if ((mask >> lane & 1) != 0 &&
         this->fibre(fibre.warp() * 32 + lane).state == Fibre::State::kDone) {
@@ -103,7 +104,8 @@ void Machine::arrive(int barrier, int count) {
 
 void Machine::init_barrier(uint32_t address, uint32_t count) {
   char* const at = shared(address, 8, 8);
-  if (count == 0 || count > (1u << 20) - 1) fail("mbarrier.init with a count of " + std::to_string(count));
+  if (count == 0 || count > (1u << 20) - 1)
+    fail("mbarrier.init with a count of " + std::to_string(count));
   SharedBarrier& barrier = barriers_[address];
   if (barrier.cookie != 0 && barrier.phase == 0 && barrier.pending != barrier.expected) {
     fail("mbarrier.init of an mbarrier that is in use");
@@ -139,16 +141,13 @@ void Machine::check_phase(SharedBarrier& barrier, uint32_t address) {
   barrier.pending = barrier.expected;
   progress();
   for (Fibre* fibre : fibres_) {
-    if (fibre->state == Fibre::State::kBlocked && fibre->detail == address &&
-        fibre->may_give_up) {
+    if (fibre->state == Fibre::State::kBlocked && fibre->detail == address && fibre->may_give_up) {
       wake(*fibre);
     }
   }
 }
 
-void Machine::expect_bytes(uint32_t address, int64_t bytes) {
-  barrier(address).bytes += bytes;
-}
+void Machine::expect_bytes(uint32_t address, int64_t bytes) { barrier(address).bytes += bytes; }
 
 void Machine::arrive_barrier(uint32_t address, int64_t count, int64_t bytes) {
   SharedBarrier& state = barrier(address);
@@ -176,7 +175,8 @@ bool Machine::wait_barrier(uint32_t address, uint32_t parity, bool may_wait) {
   // A try may end before the phase does: once for each phase, of all lanes of a warp or of none.
   // Tests do so at random. Otherwise both wait, so that it is noticed where nothing comes.
   const uint64_t phase = barrier(address).phase << 20 | address;
-  const uint64_t coin = (options_.seed + phase * 31 + static_cast<uint64_t>(fibre.warp())) * 0x9e3779b97f4a7c15u;
+  const uint64_t coin =
+      (options_.seed + phase * 31 + static_cast<uint64_t>(fibre.warp())) * 0x9e3779b97f4a7c15u;
   const bool early = may_wait ? fibre.tried != phase && coin >> 62 == 0 : random(2) == 0;
   if (!ended() && early) {
     fibre.tried = phase;
@@ -242,10 +242,18 @@ uint64_t shuffle(Shuffle kind, uint32_t mask, uint64_t value, int lane, int widt
       const int begin = i / to->width * to->width;
       int from = i;
       switch (kind) {
-        case Shuffle::kIndex: from = begin + (to->lane & (to->width - 1)); break;
-        case Shuffle::kUp: from = i - to->lane < begin ? i : i - to->lane; break;
-        case Shuffle::kDown: from = i + to->lane >= begin + to->width ? i : i + to->lane; break;
-        case Shuffle::kXor: from = (i ^ to->lane) >= begin + to->width ? i : i ^ to->lane; break;
+        case Shuffle::kIndex:
+          from = begin + (to->lane & (to->width - 1));
+          break;
+        case Shuffle::kUp:
+          from = i - to->lane < begin ? i : i - to->lane;
+          break;
+        case Shuffle::kDown:
+          from = i + to->lane >= begin + to->width ? i : i + to->lane;
+          break;
+        case Shuffle::kXor:
+          from = (i ^ to->lane) >= begin + to->width ? i : i ^ to->lane;
+          break;
       }
       const auto* const source = static_cast<const Lane*>(all[static_cast<size_t>(from)]);
       if (source == nullptr) machine().fail("a shuffle reads from a lane that is not in its mask");
@@ -278,13 +286,15 @@ const char kVotes[3] = {};
 }  // namespace
 
 uint32_t ballot(uint32_t mask, bool value) {
-  return vote("a vote of a warp", &kVotes[0], mask, value ? 1 : 0, [](const auto& all, const Vote&) {
-    uint32_t bits = 0;
-    for (size_t i = 0; i < 32; ++i) {
-      if (all[i] != nullptr && static_cast<const Vote*>(all[i])->value != 0) bits |= 1u << i;
-    }
-    return bits;
-  });
+  return vote("a vote of a warp", &kVotes[0], mask, value ? 1 : 0,
+              [](const auto& all, const Vote&) {
+                uint32_t bits = 0;
+                for (size_t i = 0; i < 32; ++i) {
+                  if (all[i] != nullptr && static_cast<const Vote*>(all[i])->value != 0)
+                    bits |= 1u << i;
+                }
+                return bits;
+              });
 }
 
 uint32_t match_any(uint32_t mask, uint64_t value) {
@@ -298,32 +308,49 @@ uint32_t match_any(uint32_t mask, uint64_t value) {
 }
 
 uint32_t reduce(Reduction kind, uint32_t mask, uint32_t value) {
-  return vote("a reduction of a warp", &kVotes[2], mask, value, [kind](const auto& all, const Vote&) {
-    bool first = true;
-    uint32_t result = 0;
-    for (void* lane : all) {
-      if (lane == nullptr) continue;
-      const auto x = static_cast<uint32_t>(static_cast<const Vote*>(lane)->value);
-      const auto a = static_cast<int32_t>(result);
-      const auto b = static_cast<int32_t>(x);
-      if (first) {
-        result = x;
-      } else {
-        switch (kind) {
-          case Reduction::kAdd: result += x; break;
-          case Reduction::kMin: result = std::min(result, x); break;
-          case Reduction::kMax: result = std::max(result, x); break;
-          case Reduction::kMinSigned: result = static_cast<uint32_t>(std::min(a, b)); break;
-          case Reduction::kMaxSigned: result = static_cast<uint32_t>(std::max(a, b)); break;
-          case Reduction::kAnd: result &= x; break;
-          case Reduction::kOr: result |= x; break;
-          case Reduction::kXor: result ^= x; break;
-        }
-      }
-      first = false;
-    }
-    return result;
-  });
+  return vote("a reduction of a warp", &kVotes[2], mask, value,
+              [kind](const auto& all, const Vote&) {
+                bool first = true;
+                uint32_t result = 0;
+                for (void* lane : all) {
+                  if (lane == nullptr) continue;
+                  const auto x = static_cast<uint32_t>(static_cast<const Vote*>(lane)->value);
+                  const auto a = static_cast<int32_t>(result);
+                  const auto b = static_cast<int32_t>(x);
+                  if (first) {
+                    result = x;
+                  } else {
+                    switch (kind) {
+                      case Reduction::kAdd:
+                        result += x;
+                        break;
+                      case Reduction::kMin:
+                        result = std::min(result, x);
+                        break;
+                      case Reduction::kMax:
+                        result = std::max(result, x);
+                        break;
+                      case Reduction::kMinSigned:
+                        result = static_cast<uint32_t>(std::min(a, b));
+                        break;
+                      case Reduction::kMaxSigned:
+                        result = static_cast<uint32_t>(std::max(a, b));
+                        break;
+                      case Reduction::kAnd:
+                        result &= x;
+                        break;
+                      case Reduction::kOr:
+                        result |= x;
+                        break;
+                      case Reduction::kXor:
+                        result ^= x;
+                        break;
+                    }
+                  }
+                  first = false;
+                }
+                return result;
+              });
 }
 
 }  // namespace emulated

@@ -40,8 +40,8 @@ struct Counts {
 };
 const Counts& counts();
 
-/// Memory of an emulated device, which begins and ends at pages that nobody may access. Bytes are
-/// 0xff at first: NaN in all formats.
+/// Memory of an emulated device: between a megabyte each that nobody may access. Bytes are 0xff at
+/// first: NaN in all formats.
 class Memory {
  public:
   explicit Memory(size_t bytes);

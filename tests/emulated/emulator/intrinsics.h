@@ -72,9 +72,13 @@ template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int with, int width = 32) {
   return emulated::shuffled(emulated::Shuffle::kXor, mask, value, with, width);
 }
-inline unsigned __ballot_sync(unsigned mask, int value) { return emulated::ballot(mask, value != 0); }
+inline unsigned __ballot_sync(unsigned mask, int value) {
+  return emulated::ballot(mask, value != 0);
+}
 inline int __any_sync(unsigned mask, int value) { return emulated::ballot(mask, value != 0) != 0; }
-inline int __all_sync(unsigned mask, int value) { return emulated::ballot(mask, value != 0) == mask; }
+inline int __all_sync(unsigned mask, int value) {
+  return emulated::ballot(mask, value != 0) == mask;
+}
 template <class T>
 unsigned __match_any_sync(unsigned mask, T value) {
   uint64_t bits = 0;
@@ -281,7 +285,7 @@ inline int __dp4a(int a, int b, int c) {
 }
 
 // Overloads of single types, as CUDA has them: templates of other libraries come second to them.
-#define EMULATED_EXTREMA(T)                                 \
+#define EMULATED_EXTREMA(T)                           \
   constexpr T min(T a, T b) { return b < a ? b : a; } \
   constexpr T max(T a, T b) { return a < b ? b : a; }
 EMULATED_EXTREMA(int)
@@ -302,8 +306,8 @@ inline double max(double a, double b) { return std::fmax(a, b); }
 
 // What the host's headers of float16 and bfloat16 leave to devices.
 inline __half __hfma(__half a, __half b, __half c) {
-  return __double2half(std::fma(double{__half2float(a)}, double{__half2float(b)},
-                                double{__half2float(c)}));
+  return __double2half(
+      std::fma(double{__half2float(a)}, double{__half2float(b)}, double{__half2float(c)}));
 }
 inline __nv_bfloat16 __hfma(__nv_bfloat16 a, __nv_bfloat16 b, __nv_bfloat16 c) {
   return __double2bfloat16(std::fma(double{__bfloat162float(a)}, double{__bfloat162float(b)},
@@ -330,7 +334,9 @@ inline __half hexp(__half a) { return __float2half(std::exp(__half2float(a))); }
 inline __half2 h2rsqrt(__half2 a) {
   return __halves2half2(hrsqrt(__low2half(a)), hrsqrt(__high2half(a)));
 }
-inline __half2 h2exp(__half2 a) { return __halves2half2(hexp(__low2half(a)), hexp(__high2half(a))); }
+inline __half2 h2exp(__half2 a) {
+  return __halves2half2(hexp(__low2half(a)), hexp(__high2half(a)));
+}
 inline int __half2int_rn(__half a) { return __float2int_rn(__half2float(a)); }
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
   return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <string>
@@ -37,9 +38,9 @@ void* dynamic_shared(size_t alignment);
 void* static_shared(const void* key, size_t bytes, size_t alignment);
 
 template <class T, class Tag>
-T& shared_variable(Tag) {
+T& shared_variable(Tag, size_t alignment) {
   static const char key = 0;
-  return *static_cast<T*>(static_shared(&key, sizeof(T), alignof(T)));
+  return *static_cast<T*>(static_shared(&key, sizeof(T), std::max(alignment, alignof(T))));
 }
 
 template <class... Params, class... Args>

@@ -4,8 +4,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <csetjmp>
-#include <csignal>
 #include <cstdlib>
 #include <sstream>
 
@@ -20,54 +18,6 @@ namespace {
 
 constexpr size_t kStackBytes = 512 * 1024;
 constexpr uint64_t kMostSwitches = 400'000'000;
-
-Machine* running = nullptr;
-Options global_options;
-Counts global_counts;
-sigjmp_buf after_fault;
-const void* fault_address = nullptr;
-
-void on_fault(int, siginfo_t* info, void*) {
-  fault_address = info->si_addr;
-  siglongjmp(after_fault, 1);
-}
-
-// Accesses outside of memory become errors while one of these lives.
-class FaultGuard {
- public:
-  FaultGuard() : stack_(std::malloc(kSignalStack)) {
-    const stack_t stack{.ss_sp = stack_, .ss_flags = 0, .ss_size = kSignalStack};
-    sigaltstack(&stack, &old_stack_);
-    struct sigaction action {};
-    action.sa_sigaction = on_fault;
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    sigaction(SIGSEGV, &action, &old_[0]);
-    sigaction(SIGBUS, &action, &old_[1]);
-  }
-  ~FaultGuard() {
-    sigaction(SIGSEGV, &old_[0], nullptr);
-    sigaction(SIGBUS, &old_[1], nullptr);
-    sigaltstack(&old_stack_, nullptr);
-    std::free(stack_);
-  }
-  FaultGuard(const FaultGuard&) = delete;
-  FaultGuard& operator=(const FaultGuard&) = delete;
-
- private:
-  static constexpr size_t kSignalStack = 64 * 1024;
-  void* stack_;
-  stack_t old_stack_{};
-  struct sigaction old_[2] {};
-};
-
-void* map_memory(size_t bytes) {
-  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (at == MAP_FAILED) throw Error("no memory for the emulator");
-  return at;
-}
-
-constexpr size_t kArenaBytes = 256 * 1024;  // the window of shared memory
 
 }  // namespace
 
@@ -98,11 +48,6 @@ emulated_switch:
 .size emulated_switch, .-emulated_switch
 )");
 
-Machine& machine() { return *running; }
-Counts& mutable_counts() { return global_counts; }
-const Counts& counts() { return global_counts; }
-void set_options(const Options& options) { global_options = options; }
-
 void Groups::commit() {
   committed.push_back(std::move(open));
   open.clear();
@@ -120,8 +65,8 @@ void Groups::complete(size_t left) {
 }
 
 bool Groups::pending() const {
-  return !open.empty() ||
-         std::any_of(committed.begin(), committed.end(), [](const auto& group) { return !group.empty(); });
+  return !open.empty() || std::any_of(committed.begin(), committed.end(),
+                                      [](const auto& group) { return !group.empty(); });
 }
 
 void fibre_main() {
@@ -142,11 +87,7 @@ void fibre_main() {
 }
 
 Machine::Machine(const Options& options) : options_(options), random_(options.seed * 7919 + 17) {
-  // Addresses of the window and of the host agree in their lower 18 bits.
-  char* const all = static_cast<char*>(map_memory(2 * kArenaBytes));
-  shared_ = reinterpret_cast<char*>(
-      (reinterpret_cast<uintptr_t>(all) + kArenaBytes - 1) / kArenaBytes * kArenaBytes);
-  fenced_ = static_cast<char*>(map_memory(kArenaBytes));
+  map_shared();
 }
 
 void Machine::restart(const Options& options) {
@@ -305,11 +246,11 @@ void Machine::schedule() {
     if (++switches > kMostSwitches) fail("the block does not end");
     emulated_switch(&scheduler_, current_->stack_pointer);
     if (!error_.empty()) {
-      global_counts.switches += switches;
+      mutable_counts().switches += switches;
       throw Error(error_);
     }
   }
-  global_counts.switches += switches;
+  mutable_counts().switches += switches;
   current_ = nullptr;
 }
 
@@ -363,7 +304,7 @@ void Machine::run_block(const Grid& grid, uint3 block, const std::function<void(
   const size_t count = size_t{grid.threads.x} * grid.threads.y * grid.threads.z;
   while (pool_.size() < count) {
     auto* fibre = new Fibre;
-    char* const memory = static_cast<char*>(map_memory(kStackBytes + 4096));
+    char* const memory = map_memory(kStackBytes + 4096);
     mprotect(memory, 4096, PROT_NONE);
     fibre->stack = memory + 4096;
     pool_.push_back(fibre);
@@ -376,17 +317,13 @@ void Machine::run_block(const Grid& grid, uint3 block, const std::function<void(
   named_.fill({});
   barriers_.clear();
   engine_.clear();
-  statics_.clear();
   error_.clear();
   done_ = 0;
   body_ = &body;
   blockIdx = block;
   blockDim = grid.threads;
   gridDim = grid.blocks;
-  std::memset(shared_, 0xff, kArenaBytes);
-  std::memset(fenced_, 0xff, kArenaBytes);
-  dynamic_bytes_ = grid.shared_bytes;
-  static_end_ = kSharedBegin + (dynamic_bytes_ + 1023) / 1024 * 1024;
+  begin_shared(grid.shared_bytes);
   for (size_t i = 0; i < count; ++i) {
     Fibre& fibre = *fibres_[i];
     char* const stack = fibre.stack;
@@ -408,122 +345,6 @@ void Machine::run_block(const Grid& grid, uint3 block, const std::function<void(
   }
   schedule();
   end_block();
-}
-
-// What must hold when all threads have ended.
-void Machine::end_block() {
-  for (const Warp& warp : warps_) {
-    if (!warp.products.empty() || !warp.open_products.empty()) {
-      fail("a warp ends with a wgmma that it has not waited for");
-    }
-  }
-  for (size_t i = 0; i + 3 < warps_.size(); i += 4) {
-    for (size_t j = 1; j < 4; ++j) {
-      if (warps_[i].issued != warps_[i + j].issued) {
-        fail("warps of one warpgroup have issued different numbers of wgmma");
-      }
-    }
-  }
-  for (const NamedBarrier& barrier : named_) {
-    if (!barrier.waiting.empty()) fail("threads still wait at a barrier");
-  }
-  const auto outside = [&](size_t begin, size_t end) {
-    for (size_t i = begin; i < end; ++i) {
-      if (static_cast<unsigned char>(shared_[i]) != 0xff) {
-        fail("shared memory was written at address " + std::to_string(i) +
-             ", which is outside of what the block has: " + std::to_string(dynamic_bytes_) +
-             " dynamic bytes from " + std::to_string(kSharedBegin) + " on, static ones up to " +
-             std::to_string(static_end_));
-      }
-    }
-  };
-  outside(0, kSharedBegin);
-  outside(kSharedBegin + dynamic_bytes_, kSharedBegin + (dynamic_bytes_ + 1023) / 1024 * 1024);
-  outside(static_end_, kArenaBytes);
-}
-
-char* Machine::shared(uint32_t address, size_t bytes, size_t alignment) {
-  if (address % alignment != 0) {
-    fail("shared address " + std::to_string(address) + " is no multiple of " +
-         std::to_string(alignment));
-  }
-  if (address < kSharedBegin || address + bytes > static_end_) {
-    fail("shared address " + std::to_string(address) + " of " + std::to_string(bytes) +
-         " bytes is outside of what the block has");
-  }
-  return shared_ + address;
-}
-
-uint32_t Machine::shared_address(const void* pointer) {
-  const auto* const at = static_cast<const char*>(pointer);
-  if (at < shared_ + kSharedBegin || at > shared_ + static_end_) {
-    fail("a pointer is used as one into shared memory, but is none");
-  }
-  return static_cast<uint32_t>(at - shared_);
-}
-
-void Machine::fence_async() {
-  std::memcpy(fenced_ + kSharedBegin, shared_ + kSharedBegin, static_end_ - kSharedBegin);
-  fence_barriers();
-}
-
-void Machine::fence_barriers() {
-  for (auto& [address, barrier] : barriers_) barrier.fenced = true;
-}
-
-void Machine::check_fenced(const char* who, uint32_t address, size_t bytes) {
-  if (std::memcmp(shared_ + address, fenced_ + address, bytes) == 0) return;
-  fail(std::string(who) + " shared memory at address " + std::to_string(address) +
-       ", which threads have written with no fence.proxy.async since, or write at the same time");
-}
-
-void Machine::write_async(uint32_t address, const void* from, size_t bytes) {
-  check_fenced("a copy replaces", address, bytes);
-  std::memcpy(shared_ + address, from, bytes);
-  std::memcpy(fenced_ + address, from, bytes);
-}
-
-void* Machine::dynamic_shared(size_t) { return shared_ + kSharedBegin; }
-
-void* Machine::static_shared(const void* key, size_t bytes, size_t alignment) {
-  const auto found = statics_.find(key);
-  if (found != statics_.end()) return shared_ + found->second;
-  const size_t begin = (static_end_ + alignment - 1) / alignment * alignment;
-  static_end_ = begin + bytes;
-  if (static_end_ > kSharedBegin + kMostShared) fail("a block has more than 227 KiB of shared memory");
-  statics_[key] = static_cast<uint32_t>(begin);
-  return shared_ + begin;
-}
-
-void launch(const Grid& grid, const std::function<void()>& body) {
-  // Machines stay, with the stacks of their fibres.
-  static Machine* const only = new Machine(global_options);
-  const uint64_t threads = uint64_t{grid.threads.x} * grid.threads.y * grid.threads.z;
-  if (threads == 0 || threads > 1024) throw Error("a block of " + std::to_string(threads) + " threads");
-  const uint64_t blocks = uint64_t{grid.blocks.x} * grid.blocks.y * grid.blocks.z;
-  if (blocks == 0) throw Error("a grid without blocks");
-  if (grid.shared_bytes > kMostShared) throw Error("more than 227 KiB of dynamic shared memory");
-  only->restart(global_options);
-  running = only;
-  ++global_counts.launches;
-  std::vector<uint64_t> order(blocks);
-  for (uint64_t i = 0; i < blocks; ++i) order[i] = i;
-  for (uint64_t i = blocks; i > 1; --i) {
-    std::swap(order[i - 1], order[only->random(static_cast<uint32_t>(i))]);
-  }
-  const FaultGuard guard;
-  if (sigsetjmp(after_fault, 1) != 0) {
-    std::ostringstream text;
-    text << "access to address " << fault_address << ", which is outside of all memory";
-    only->rethrow(text.str());
-  }
-  for (const uint64_t i : order) {
-    ++global_counts.blocks;
-    const auto x = static_cast<unsigned>(i % grid.blocks.x);
-    const auto y = static_cast<unsigned>(i / grid.blocks.x % grid.blocks.y);
-    const auto z = static_cast<unsigned>(i / grid.blocks.x / grid.blocks.y);
-    only->run_block(grid, {x, y, z}, body);
-  }
 }
 
 }  // namespace emulated

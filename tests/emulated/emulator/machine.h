@@ -37,14 +37,14 @@ struct Fibre {
   char* stack = nullptr;  // its lowest address
   enum class State : uint8_t { kReady, kBlocked, kDone } state = State::kReady;
   const char* waits_for = "";
-  const char* at = "";   // file and line of the latest asm statement
-  uint64_t detail = 0;   // of what it waits for
+  const char* at = "";       // file and line of the latest asm statement
+  uint64_t detail = 0;       // of what it waits for
   bool may_give_up = false;  // waits for a barrier, but may go on without
   bool gave_up = false;
-  uint64_t tried = 0;  // the phase of an mbarrier that it has tried in vain
+  uint64_t tried = 0;   // the phase of an mbarrier that it has tried in vain
   bool passed = false;  // a phase has ended, but other lanes of the warp may not have come yet
-  Groups copies;      // cp.async
-  Groups stores;      // bulk copies from shared to global memory
+  Groups copies;        // cp.async
+  Groups stores;        // bulk copies from shared to global memory
   int lane() const { return index % 32; }
   int warp() const { return index / 32; }
 };
@@ -165,6 +165,8 @@ class Machine {
   void check_phase(SharedBarrier& barrier, uint32_t address);
   void stand_still();
   void end_block();
+  void map_shared();
+  void begin_shared(size_t dynamic_bytes);
   std::string where(const Fibre& fibre) const;
 
   Options options_;
@@ -194,6 +196,8 @@ class Machine {
 };
 
 Machine& machine();
+/// Memory of whole pages, zeros at first, which stays.
+char* map_memory(size_t bytes);
 Counts& mutable_counts();
 
 }  // namespace emulated

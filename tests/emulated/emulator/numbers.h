@@ -24,6 +24,8 @@ inline float e5m2_value(uint32_t bits) { return half_value((bits & 255u) << 8); 
 inline uint16_t half_bits(double value) { return __half_raw(__double2half(value)).x; }
 inline uint16_t bfloat_bits(float value) { return __nv_bfloat16_raw(__float2bfloat16_rn(value)).x; }
 inline uint16_t bfloat_bits(double value) { return __nv_bfloat16_raw(__double2bfloat16(value)).x; }
-inline uint8_t e4m3_bits(float value) { return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3); }
+inline uint8_t e4m3_bits(float value) {
+  return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3);
+}
 
 }  // namespace emulated

@@ -113,7 +113,8 @@ class Parser {
         take(',');
       }
       instruction.action = find_action(instruction);
-      if (instruction.action == nullptr) refuse("the instruction " + instruction.text + " is not emulated");
+      if (instruction.action == nullptr)
+        refuse("the instruction " + instruction.text + " is not emulated");
     }
     program_->instructions.push_back(std::move(instruction));
   }
@@ -182,7 +183,8 @@ class Parser {
     result.negated = negated;
     if (name == "_") {
       result.kind = Argument::Kind::kNone;
-    } else if (name[0] == '%' && name.size() > 1 && std::isdigit(static_cast<unsigned char>(name[1])) != 0) {
+    } else if (name[0] == '%' && name.size() > 1 &&
+               std::isdigit(static_cast<unsigned char>(name[1])) != 0) {
       result.kind = Argument::Kind::kOperand;
       result.index = std::atoi(name.c_str() + 1);
     } else if (std::isdigit(static_cast<unsigned char>(name[0])) != 0) {
@@ -273,17 +275,24 @@ uint64_t Run::get(const Argument& argument) const {
       const uint64_t value = registers[argument.index];
       return argument.negated ? static_cast<uint64_t>(value == 0) : value;
     }
-    case Argument::Kind::kNumber: return argument.number;
-    case Argument::Kind::kSpecial: return special(argument.name);
-    default: fail("an operand that has no value");
+    case Argument::Kind::kNumber:
+      return argument.number;
+    case Argument::Kind::kSpecial:
+      return special(argument.name);
+    default:
+      fail("an operand that has no value");
   }
 }
 
-float Run::get_float(const Argument& argument) const { return std::bit_cast<float>(get32(argument)); }
+float Run::get_float(const Argument& argument) const {
+  return std::bit_cast<float>(get32(argument));
+}
 
 const Operand& Run::operand(const Argument& argument) const {
-  if (argument.kind != Argument::Kind::kOperand) fail("an operand of the asm statement is expected");
-  if (argument.index >= count) fail("operand %" + std::to_string(argument.index) + " of " + std::to_string(count));
+  if (argument.kind != Argument::Kind::kOperand)
+    fail("an operand of the asm statement is expected");
+  if (argument.index >= count)
+    fail("operand %" + std::to_string(argument.index) + " of " + std::to_string(count));
   return operands[argument.index];
 }
 
@@ -291,13 +300,18 @@ void Run::set(const Argument& argument, uint64_t value) {
   switch (argument.kind) {
     case Argument::Kind::kOperand: {
       const Operand& to = operand(argument);
-      if (!to.output) fail("operand %" + std::to_string(argument.index) + " is written, but is an input");
+      if (!to.output)
+        fail("operand %" + std::to_string(argument.index) + " is written, but is an input");
       std::memcpy(to.place, &value, to.bytes);
       return;
     }
-    case Argument::Kind::kRegister: registers[argument.index] = value; return;
-    case Argument::Kind::kNone: return;
-    default: fail("a result that cannot be written");
+    case Argument::Kind::kRegister:
+      registers[argument.index] = value;
+      return;
+    case Argument::Kind::kNone:
+      return;
+    default:
+      fail("a result that cannot be written");
   }
 }
 
@@ -306,7 +320,8 @@ void Run::set_float(const Argument& argument, float value) {
 }
 
 uint64_t Run::address(const Argument& argument) const {
-  if (argument.kind != Argument::Kind::kAddress || argument.parts.empty()) fail("an address is expected");
+  if (argument.kind != Argument::Kind::kAddress || argument.parts.empty())
+    fail("an address is expected");
   return get(argument.parts[0]) + argument.number;
 }
 

@@ -78,7 +78,8 @@ void copy_async(Run& run, const Instruction& i) {
     const Argument& more = i.arguments[3];
     read = run.get32(more);
   }
-  if (bytes != 4 && bytes != 8 && bytes != 16) run.fail("cp.async of " + std::to_string(bytes) + " bytes");
+  if (bytes != 4 && bytes != 8 && bytes != 16)
+    run.fail("cp.async of " + std::to_string(bytes) + " bytes");
   if (i.has("cg") && bytes != 16) run.fail("cp.async.cg of other than 16 bytes");
   if (read > bytes) run.fail("cp.async reads more than it writes");
   if (read > 0 && from % bytes != 0) run.fail("cp.async from an address that is not aligned");
@@ -127,11 +128,16 @@ const TensorMap& tensor_map(Run& run, const Argument& argument) {
   return map;
 }
 
-std::array<int32_t, 5> coordinates(Run& run, const Instruction& i, const TensorMap& map, const Argument& argument) {
+std::array<int32_t, 5> coordinates(Run& run, const Instruction& i, const TensorMap& map,
+                                   const Argument& argument) {
   const int rank = i.has("1d") ? 1 : i.has("2d") ? 2 : i.has("3d") ? 3 : i.has("4d") ? 4 : 5;
-  if (rank != map.rank) run.fail("a copy of " + std::to_string(rank) + " dimensions with a map of " + std::to_string(map.rank));
+  if (rank != map.rank)
+    run.fail("a copy of " + std::to_string(rank) + " dimensions with a map of " +
+             std::to_string(map.rank));
   std::array<int32_t, 5> at{};
-  for (int k = 0; k < rank; ++k) at[static_cast<size_t>(k)] = static_cast<int32_t>(run.get32(argument.parts[1].parts[static_cast<size_t>(k)]));
+  for (int k = 0; k < rank; ++k)
+    at[static_cast<size_t>(k)] =
+        static_cast<int32_t>(run.get32(argument.parts[1].parts[static_cast<size_t>(k)]));
   return at;
 }
 
@@ -165,7 +171,8 @@ void bulk_copy(Run& run, const Instruction& i) {
   const size_t bytes = run.get32(i.arguments[2]);
   const uint32_t address = static_cast<uint32_t>(run.address(i.arguments[load ? 0 : 1]));
   const uint64_t global = run.address(i.arguments[load ? 1 : 0]);
-  if (bytes % 16 != 0 || global % 16 != 0) run.fail("a bulk copy of other than whole, aligned vectors of 16 bytes");
+  if (bytes % 16 != 0 || global % 16 != 0)
+    run.fail("a bulk copy of other than whole, aligned vectors of 16 bytes");
   char* const shared = m.shared(address, bytes, 16);
   if (!load) {
     auto operation = [=] {

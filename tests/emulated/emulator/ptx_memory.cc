@@ -21,7 +21,8 @@ char* pointer(Run& run, const Instruction& i, const Argument& argument, size_t b
       return machine().shared(static_cast<uint32_t>(address), bytes, bytes);
     }
   }
-  if (address % bytes != 0) run.fail("an access of " + std::to_string(bytes) + " bytes that is not aligned");
+  if (address % bytes != 0)
+    run.fail("an access of " + std::to_string(bytes) + " bytes that is not aligned");
   return reinterpret_cast<char*>(address);
 }
 
@@ -38,8 +39,13 @@ void load(Run& run, const Instruction& i) {
   for (int k = 0; k < count; ++k) {
     uint64_t value = 0;
     std::memcpy(&value, from + k * each, static_cast<size_t>(each));
-    if (type == 's' && each < 8) value = static_cast<uint64_t>(static_cast<int64_t>(value << (64 - 8 * each)) >> (64 - 8 * each));
-    run.set(count == 1 && i.arguments[0].parts.empty() ? i.arguments[0] : i.arguments[0].parts[static_cast<size_t>(k)], value);
+    if (type == 's' && each < 8)
+      value =
+          static_cast<uint64_t>(static_cast<int64_t>(value << (64 - 8 * each)) >> (64 - 8 * each));
+    run.set(count == 1 && i.arguments[0].parts.empty()
+                ? i.arguments[0]
+                : i.arguments[0].parts[static_cast<size_t>(k)],
+            value);
   }
 }
 
@@ -48,14 +54,17 @@ void store(Run& run, const Instruction& i) {
   const int count = vector_of(i);
   char* to = pointer(run, i, i.arguments[0], static_cast<size_t>(each * count));
   for (int k = 0; k < count; ++k) {
-    const Argument& from = i.arguments[1].parts.empty() ? i.arguments[1] : i.arguments[1].parts[static_cast<size_t>(k)];
+    const Argument& from = i.arguments[1].parts.empty()
+                               ? i.arguments[1]
+                               : i.arguments[1].parts[static_cast<size_t>(k)];
     const uint64_t value = run.get(from);
     std::memcpy(to + k * each, &value, static_cast<size_t>(each));
   }
   if (i.has("release") || i.has("volatile")) machine().maybe_pause(2);
 }
 
-uint64_t combine(Run& run, const std::string& how, const std::string& type, uint64_t old, uint64_t x) {
+uint64_t combine(Run& run, const std::string& how, const std::string& type, uint64_t old,
+                 uint64_t x) {
   const auto low = [](uint64_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits)); };
   const auto a = static_cast<int32_t>(old);
   const auto b = static_cast<int32_t>(x);
@@ -65,7 +74,8 @@ uint64_t combine(Run& run, const std::string& how, const std::string& type, uint
       const auto sum = [&](int at) -> uint64_t {
         const auto p = static_cast<uint32_t>(old >> at) & 0xffffu;
         const auto q = static_cast<uint32_t>(x >> at) & 0xffffu;
-        return type[0] == 'f' ? half_bits(double{half_value(p)} + half_value(q)) : bfloat_bits(bfloat_value(p) + bfloat_value(q));
+        return type[0] == 'f' ? half_bits(double{half_value(p)} + half_value(q))
+                              : bfloat_bits(bfloat_value(p) + bfloat_value(q));
       };
       return sum(16) << 16 | sum(0);
     }
@@ -84,7 +94,8 @@ uint64_t combine(Run& run, const std::string& how, const std::string& type, uint
 }
 
 void atomic(Run& run, const Instruction& i) {
-  static const char* const kHows[] = {"add", "max", "min", "inc", "exch", "cas", "and", "or", "xor"};
+  static const char* const kHows[] = {"add", "max", "min", "inc", "exch",
+                                      "cas", "and", "or",  "xor"};
   const bool with_result = i.parts[0] == "atom";
   const size_t at = with_result ? 1 : 0;
   std::string how;
@@ -104,7 +115,8 @@ void atomic(Run& run, const Instruction& i) {
     uint64_t old = 0;
     std::memcpy(&old, to + k * each, static_cast<size_t>(each));
     const uint64_t x = run.get(part(at + 1));
-    const uint64_t y = how == "cas" ? (old == x ? run.get(part(at + 2)) : old) : combine(run, how, type, old, x);
+    const uint64_t y =
+        how == "cas" ? (old == x ? run.get(part(at + 2)) : old) : combine(run, how, type, old, x);
     std::memcpy(to + k * each, &y, static_cast<size_t>(each));
     if (with_result) run.set(part(0), old);
   }
@@ -120,7 +132,8 @@ void block_barrier(Run& run, const Instruction& i) {
     return;
   }
   const int barrier = static_cast<int>(run.get32(i.arguments[0]));
-  const int count = i.arguments.size() > 1 ? static_cast<int>(run.get32(i.arguments[1])) : m.threads();
+  const int count =
+      i.arguments.size() > 1 ? static_cast<int>(run.get32(i.arguments[1])) : m.threads();
   if (i.has("red")) run.fail("bar.red is not emulated: use __syncthreads_or and its like");
   if (i.has("arrive")) return m.arrive(barrier, count);
   m.sync(barrier, count, false);
@@ -137,16 +150,21 @@ void elect(Run& run, const Instruction& i) {
 }
 
 void shuffle_here(Run& run, const Instruction& i) {
-  const Shuffle kind = i.has("up") ? Shuffle::kUp : i.has("down") ? Shuffle::kDown : i.has("bfly") ? Shuffle::kXor : Shuffle::kIndex;
+  const Shuffle kind = i.has("up")     ? Shuffle::kUp
+                       : i.has("down") ? Shuffle::kDown
+                       : i.has("bfly") ? Shuffle::kXor
+                                       : Shuffle::kIndex;
   const uint32_t limits = run.get32(i.arguments[3]);
   const int width = 32 - static_cast<int>(limits >> 8 & 31u);
-  const Argument& to = i.arguments[0].kind == Argument::Kind::kList ? i.arguments[0].parts[0] : i.arguments[0];
-  run.set(to, shuffle(kind, run.get32(i.arguments[4]), run.get32(i.arguments[1]), static_cast<int>(run.get32(i.arguments[2])), width));
+  const Argument& to =
+      i.arguments[0].kind == Argument::Kind::kList ? i.arguments[0].parts[0] : i.arguments[0];
+  run.set(to, shuffle(kind, run.get32(i.arguments[4]), run.get32(i.arguments[1]),
+                      static_cast<int>(run.get32(i.arguments[2])), width));
 }
 
 void reduce_here(Run& run, const Instruction& i) {
   const bool is_signed = i.parts.back()[0] == 's';
-  const Reduction kind = i.has("add") ? Reduction::kAdd
+  const Reduction kind = i.has("add")   ? Reduction::kAdd
                          : i.has("min") ? (is_signed ? Reduction::kMinSigned : Reduction::kMin)
                          : i.has("max") ? (is_signed ? Reduction::kMaxSigned : Reduction::kMax)
                          : i.has("and") ? Reduction::kAnd
@@ -165,7 +183,9 @@ void fence(Run&, const Instruction& i) {
 void shared_barrier(Run& run, const Instruction& i) {
   Machine& m = machine();
   const std::string& how = i.parts[1];
-  const auto address = [&](size_t at) { return static_cast<uint32_t>(run.address(i.arguments[at])); };
+  const auto address = [&](size_t at) {
+    return static_cast<uint32_t>(run.address(i.arguments[at]));
+  };
   if (how == "init") return m.init_barrier(address(0), run.get32(i.arguments[1]));
   if (how == "inval") return m.end_barrier(address(0));
   if (how == "try_wait" || how == "test_wait") {
@@ -180,7 +200,8 @@ void shared_barrier(Run& run, const Instruction& i) {
   if (how == "complete_tx") return m.complete_bytes(address(0), run.get32(i.arguments[1]));
   if (how == "arrive") {
     const bool sink = i.arguments[0].kind == Argument::Kind::kNone;
-    if (!sink && i.arguments[0].kind == Argument::Kind::kAddress) run.fail("mbarrier.arrive without a result");
+    if (!sink && i.arguments[0].kind == Argument::Kind::kAddress)
+      run.fail("mbarrier.arrive without a result");
     const bool bytes = i.has("expect_tx");
     const int64_t count = !bytes && i.arguments.size() > 2 ? run.get32(i.arguments[2]) : 1;
     m.arrive_barrier(address(1), count, bytes ? run.get32(i.arguments[2]) : 0);

@@ -99,7 +99,8 @@ void set_predicate(Run& run, const Instruction& i) {
 }
 
 void select(Run& run, const Instruction& i) {
-  run.set(i.arguments[0], run.get(i.arguments[3]) != 0 ? run.get(i.arguments[1]) : run.get(i.arguments[2]));
+  run.set(i.arguments[0],
+          run.get(i.arguments[3]) != 0 ? run.get(i.arguments[1]) : run.get(i.arguments[2]));
 }
 
 // add, sub, mul, fma of one format, lane by lane of packed pairs.
@@ -133,16 +134,23 @@ void arithmetic(Run& run, const Instruction& i, F function) {
     const Type type = type_of(name);
     const bool wide = i.has("wide");
     const uint64_t y = type.letter == 's'
-                           ? static_cast<uint64_t>(function(extended(get(1), type.bits), extended(get(2), type.bits),
+                           ? static_cast<uint64_t>(function(extended(get(1), type.bits),
+                                                            extended(get(2), type.bits),
                                                             static_cast<int64_t>(get(3))))
                            : function(masked(get(1), type.bits), masked(get(2), type.bits), get(3));
     if (i.has("hi")) return run.set(i.arguments[0], masked(y >> type.bits, type.bits));
     run.set(i.arguments[0], masked(y, wide ? 2 * type.bits : type.bits));
   }
 }
-void add(Run& run, const Instruction& i) { arithmetic(run, i, [](auto a, auto b, auto) { return a + b; }); }
-void subtract(Run& run, const Instruction& i) { arithmetic(run, i, [](auto a, auto b, auto) { return a - b; }); }
-void multiply(Run& run, const Instruction& i) { arithmetic(run, i, [](auto a, auto b, auto) { return a * b; }); }
+void add(Run& run, const Instruction& i) {
+  arithmetic(run, i, [](auto a, auto b, auto) { return a + b; });
+}
+void subtract(Run& run, const Instruction& i) {
+  arithmetic(run, i, [](auto a, auto b, auto) { return a - b; });
+}
+void multiply(Run& run, const Instruction& i) {
+  arithmetic(run, i, [](auto a, auto b, auto) { return a * b; });
+}
 void multiply_add(Run& run, const Instruction& i) {
   arithmetic(run, i, []<class T>(T a, T b, T c) -> T {
     if constexpr (std::is_floating_point_v<T>) {
@@ -224,7 +232,8 @@ void field(Run& run, const Instruction& i) {
   const uint32_t length = run.get32(i.arguments[3]) & 255u;
   uint64_t y = from >= 32 ? 0 : uint64_t{a} >> from;
   if (length < 32) y &= (uint64_t{1} << length) - 1;
-  if (is_signed && length > 0 && length < 32) y = static_cast<uint64_t>(extended(y, static_cast<int>(length)));
+  if (is_signed && length > 0 && length < 32)
+    y = static_cast<uint64_t>(extended(y, static_cast<int>(length)));
   run.set(i.arguments[0], y & 0xffffffffu);
 }
 
@@ -261,14 +270,19 @@ void convert(Run& run, const Instruction& i) {
   }
   if (from[0] == 'f' || from == "bf16") {
     const auto word = static_cast<uint32_t>(bits);
-    const float x = from == "f16" ? half_value(word & 0xffffu) : from == "bf16" ? bfloat_value(word & 0xffffu) : std::bit_cast<float>(word);
+    const float x = from == "f16"    ? half_value(word & 0xffffu)
+                    : from == "bf16" ? bfloat_value(word & 0xffffu)
+                                     : std::bit_cast<float>(word);
     if (from == "f64") run.fail("cvt from f64 is not emulated");
     if (to == "f32") return run.set_float(result, x);
     if (to == "f16") return run.set(result, half_bits(x));
     if (to == "bf16") return run.set(result, bfloat_bits(x));
     if (to == "tf32") return run.set(result, (word + 0x1000u) & ~0x1fffu);
     const Type type = type_of(to);
-    double y = i.has("rzi") ? std::trunc(x) : i.has("rmi") ? std::floor(x) : i.has("rpi") ? std::ceil(x) : std::nearbyint(x);
+    double y = i.has("rzi")   ? std::trunc(x)
+               : i.has("rmi") ? std::floor(x)
+               : i.has("rpi") ? std::ceil(x)
+                              : std::nearbyint(x);
     const bool is_signed = type.letter == 's';
     const double most = std::ldexp(1.0, is_signed ? type.bits - 1 : type.bits) - 1;
     const double least = is_signed ? -most - 1 : 0;
@@ -276,14 +290,16 @@ void convert(Run& run, const Instruction& i) {
     return run.set(result, masked(static_cast<uint64_t>(static_cast<int64_t>(y)), type.bits));
   }
   const Type source = type_of(from);
-  const int64_t x = source.letter == 's' ? extended(bits, source.bits) : static_cast<int64_t>(masked(bits, source.bits));
+  const int64_t x = source.letter == 's' ? extended(bits, source.bits)
+                                         : static_cast<int64_t>(masked(bits, source.bits));
   if (to == "f32") return run.set_float(result, static_cast<float>(x));
   if (to == "f16") return run.set(result, half_bits(static_cast<double>(x)));
   if (to == "bf16") return run.set(result, bfloat_bits(static_cast<double>(x)));
   const Type type = type_of(to);
   int64_t y = x;
   if (i.has("sat")) {
-    const int64_t most = type.letter == 's' ? (int64_t{1} << (type.bits - 1)) - 1 : (int64_t{1} << type.bits) - 1;
+    const int64_t most =
+        type.letter == 's' ? (int64_t{1} << (type.bits - 1)) - 1 : (int64_t{1} << type.bits) - 1;
     y = std::clamp<int64_t>(x, type.letter == 's' ? -most - 1 : 0, most);
   }
   run.set(result, masked(static_cast<uint64_t>(y), type.bits));
@@ -321,18 +337,52 @@ struct Entry {
   Action action;
 };
 constexpr Entry kEntries[] = {
-    {"mov", move}, {"setp", set_predicate}, {"selp", select}, {"add", add}, {"sub", subtract},
-    {"mul", multiply}, {"fma", multiply_add}, {"mad", multiply_add}, {"max", extremum<true>},
-    {"min", extremum<false>}, {"neg", negate}, {"abs", negate}, {"and", logic}, {"or", logic},
-    {"xor", logic}, {"not", logic}, {"shl", logic}, {"shr", logic}, {"lop3", logic3},
-    {"prmt", permute}, {"bfe", field}, {"cvt", convert}, {"cvta", to_shared}, {"mapa", map_address},
-    {"ex2", unary<exp2_of>}, {"lg2", unary<log2_of>}, {"rcp", unary<reciprocal>},
-    {"sqrt", unary<root>}, {"rsqrt", unary<inverse_root>}, {"sin", unary<sine>},
-    {"cos", unary<cosine>}, {"tanh", unary<tangent>}, {"griddepcontrol", nothing},
-    {"setmaxnreg", nothing}, {"prefetch", nothing}, {"prefetchu", nothing}, {"membar", nothing},
-    {"discard", nothing}, {"applypriority", nothing}, {"createpolicy", policy},
-    {"nanosleep", sleep}, {"trap", trap_here}, {"brkpt", trap_here}, {"vote", vote_here},
-    {"popc", population}, {"pmevent", nothing},
+    {"mov", move},
+    {"setp", set_predicate},
+    {"selp", select},
+    {"add", add},
+    {"sub", subtract},
+    {"mul", multiply},
+    {"fma", multiply_add},
+    {"mad", multiply_add},
+    {"max", extremum<true>},
+    {"min", extremum<false>},
+    {"neg", negate},
+    {"abs", negate},
+    {"and", logic},
+    {"or", logic},
+    {"xor", logic},
+    {"not", logic},
+    {"shl", logic},
+    {"shr", logic},
+    {"lop3", logic3},
+    {"prmt", permute},
+    {"bfe", field},
+    {"cvt", convert},
+    {"cvta", to_shared},
+    {"mapa", map_address},
+    {"ex2", unary<exp2_of>},
+    {"lg2", unary<log2_of>},
+    {"rcp", unary<reciprocal>},
+    {"sqrt", unary<root>},
+    {"rsqrt", unary<inverse_root>},
+    {"sin", unary<sine>},
+    {"cos", unary<cosine>},
+    {"tanh", unary<tangent>},
+    {"griddepcontrol", nothing},
+    {"setmaxnreg", nothing},
+    {"prefetch", nothing},
+    {"prefetchu", nothing},
+    {"membar", nothing},
+    {"discard", nothing},
+    {"applypriority", nothing},
+    {"createpolicy", policy},
+    {"nanosleep", sleep},
+    {"trap", trap_here},
+    {"brkpt", trap_here},
+    {"vote", vote_here},
+    {"popc", population},
+    {"pmevent", nothing},
 };
 
 }  // namespace
@@ -345,7 +395,8 @@ Action scalar_action(const Instruction& instruction) {
 }
 
 Action find_action(const Instruction& instruction) {
-  for (const auto family : {scalar_action, memory_action, copy_action, barrier_action, product_action}) {
+  for (const auto family :
+       {scalar_action, memory_action, copy_action, barrier_action, product_action}) {
     if (const Action action = family(instruction)) return action;
   }
   return nullptr;
