@@ -2,18 +2,24 @@
 beside blocks of plain attention of the same width, and beside PyTorch's.
 
     python benchmarks/gpu_compressed_attention.py [--out FILE.json] [--only PART ...]
+        [--longest N ...] [--seconds S]
 
 Blocks are of width 2048: 8 heads of queries and 2 of keys of 128 columns, or 16 heads of both in
-plain attention. Batches have 65,536 tokens in sequences of uneven lengths. Prints Markdown and
-writes FILE.json (default: benchmarks/results/). METHOD below says how times are measured.
+plain attention. Batches have 65,536 tokens in sequences of uneven lengths, the longest of them N
+(default: 1024, 4096, 16384 and 65536). Prints Markdown and writes FILE.json (default:
+benchmarks/results/). METHOD below says how times are measured. PyTorch's blocks need about 12 GiB
+of the GPU's memory at most, by counting; each of the seven is compiled anew, and those that would
+begin after S seconds (default: 420) are left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +40,6 @@ TOKENS, VOCABULARY, THETA = 65536, 64, 1e4
 LONGEST = (1024, 4096, 16384, 65536)
 BATCHES, CONTEXT, STEPS = (1, 16, 64), 16384, 24
 ROUNDS = 5
-COPY_BANDWIDTH = 4.113e12  # bytes a second, docs/experiments/cuda_kernels.md
 
 METHOD = f"""\
 Times on the GPU as PyTorch's profiler (CUPTI) sees them. A block is what lies between the norm \
@@ -43,11 +48,12 @@ the kernel before to the end of its last kernel; medians over the {LAYERS} layer
 {ROUNDS} runs. Its parts are the times of single kernels. PyTorch's block is padded, as \
 transformers computes it, in a function of our own that torch.compile compiles (default mode, one \
 graph, static shapes), with the norm and the residual; its attention is \
-scaled_dot_product_attention, by a mask of padding and order as transformers has it ("masked"), \
-and without one, by is_causal alone ("causal"), which gives rows of text the same results because \
-padding is at the end. Decode: a session that generates, the last {STEPS} steps of {CONTEXT} \
-tokens of context. "Floor": the bytes of the block's weights and of cached keys and values over \
-{COPY_BANDWIDTH / 1e12:.2f} TB/s."""
+scaled_dot_product_attention, by a mask of padding and order as transformers has it ("masked"; \
+keys and values are then repeated for all heads of queries, as there), and without one, by \
+is_causal alone ("causal"), which gives rows of text the same results because padding is at the \
+end. Decode: a session that generates, the last {STEPS} steps of {CONTEXT} tokens \
+of context. "Floor": the bytes of the block's weights and of cached keys and values over \
+the rate of a copy of 1 GiB between two arrays, bytes read and written, in the same run."""
 
 
 @dataclass(frozen=True)
@@ -180,9 +186,11 @@ class Peer:
         k = self.scaled(k, self.temperature)
         v = torch.cat([v, F.pad(delayed, (0, 0, 1, 0))[:, :s]], -1).view(b, s, -1, HEAD_DIM)
         q, k = self.rotated(q), self.rotated(k)
+        if mask is not None:
+            k, v = (x.repeat_interleave(group, 2) for x in (k, v))
         context = F.scaled_dot_product_attention(
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
-            attn_mask=mask, is_causal=mask is None, enable_gqa=True,
+            attn_mask=mask, is_causal=mask is None, enable_gqa=mask is None,
         )  # fmt: skip
         return hidden + F.linear(context.transpose(1, 2).reshape(b, s, -1), self.up)
 
@@ -223,7 +231,14 @@ def time_of(work: Callable[[], object]) -> float:
     return statistics.median(times)
 
 
-def prefill(folder: Path) -> list[Json]:
+def copy_bandwidth() -> float:
+    """Bytes a second of a copy between two arrays, those read and those written."""
+    source = torch.randint(256, (1 << 30,), dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    return 2e3 * source.numel() / time_of(lambda: target.copy_(source))
+
+
+def prefill(folder: Path, choice: Sequence[int]) -> list[Json]:
     sessions = {
         name: load(Model(name == "compressed"), folder / name, max_tokens=TOKENS, max_sequences=512)
         for name in ("compressed", "plain")
@@ -231,7 +246,7 @@ def prefill(folder: Path) -> list[Json]:
     rng = np.random.default_rng(0)
     ids = rng.integers(0, VOCABULARY, TOKENS).astype(np.int32)
     rows = []
-    for longest in LONGEST:
+    for longest in choice:
         lengths = lengths_of(longest)
         cu_seqlens = np.cumsum([0, *lengths], dtype=np.int32)
         row: Json = {"longest": longest, "sequences": len(lengths)}
@@ -249,27 +264,38 @@ def prefill(folder: Path) -> list[Json]:
     return rows
 
 
-def peers() -> list[Json]:
+def peers(choice: Sequence[int], seconds: float) -> list[Json]:
+    """What fails, or would begin too late, is None."""
+    end = time.monotonic() + seconds
     peer = Peer()
     rows = []
-    for longest in LONGEST:
+    for longest in choice:
         lengths = lengths_of(longest)
         row: Json = {"longest": longest, "sequences": len(lengths)}
         rows.append(row)
         for kind in ("causal", "masked"):
             if kind == "masked" and len(lengths) == 1:
                 continue  # transformers makes no mask without padding
+            row[kind], begin = None, time.monotonic()
+            if begin > end:
+                print(f"torch, {kind}, {longest}: left out after {seconds:.0f} s", flush=True)
+                continue
             torch.compiler.reset()
+            torch.cuda.reset_peak_memory_stats()
             try:
                 row[kind] = 1e3 * peer.milliseconds(lengths, kind == "masked")
-            except torch.OutOfMemoryError:
-                row[kind] = None
+            except RuntimeError as error:  # out of memory, or what a compiler refuses
+                print(f"torch, {kind}, {longest}: {error}"[:500], flush=True)
+            peak = row[f"{kind}_gib"] = torch.cuda.max_memory_allocated() / 2**30
+            gc.collect()
             torch.cuda.empty_cache()
-            print(f"torch, {kind}, {longest}: {row[kind]} us", flush=True)
+            spent = time.monotonic() - begin
+            print(f"torch, {kind}, {longest}: {row[kind]} us, {peak:.1f} GiB, {spent:.0f} s",
+                  flush=True)  # fmt: skip
     return rows
 
 
-def decode(folder: Path) -> list[Json]:
+def decode(folder: Path, bandwidth: float) -> list[Json]:
     rng = np.random.default_rng(1)
     most = max(BATCHES)
     session = load(
@@ -290,14 +316,15 @@ def decode(folder: Path) -> list[Json]:
 
         found = blocks_of(named_spans(work))[-STEPS * LAYERS :]
         cached = 2 * batch * CONTEXT * KV_HEADS * HEAD_DIM
-        floor = 2 * (weights + cached) / COPY_BANDWIDTH * 1e6
+        floor = 2 * (weights + cached) / bandwidth * 1e6
         rows.append({"batch": batch, "floor_us": floor, **medians(found)})
     session.close()
     return rows
 
 
 def markdown(result: Json) -> str:
-    parts = [origin(result)]
+    bandwidth = result["copy_tb_s"] * 1e12
+    parts = [origin(result), f"A copy: {result['copy_tb_s']:.2f} TB/s."]
     if result["prefill"]:
         torch_us = {row["longest"]: row for row in result["peers"]}
         lines = []
@@ -305,7 +332,7 @@ def markdown(result: Json) -> str:
             ours, plain = row["compressed"], row["plain"]
             before = ours["parts"].get("convolve", 0.0)
             bytes_ = 4 * TOKENS * (HEADS + 2 * KV_HEADS) * HEAD_DIM
-            share = bytes_ / COPY_BANDWIDTH * 1e6 / before if before else float("nan")
+            share = bytes_ / bandwidth * 1e6 / before if before else float("nan")
             line = [f"{row['longest']}", f"{row['sequences']}", f"{ours['us']:.0f}"]
             line += [f"{plain['us']:.0f}", f"{plain['us'] / ours['us']:.2f}"]
             for kind in ("causal", "masked"):
@@ -349,18 +376,28 @@ def main() -> None:
         metavar="PART",
         help="of prefill, peers and decode",
     )
+    parser.add_argument(
+        "--longest", nargs="+", type=int, choices=LONGEST, default=LONGEST, metavar="N",
+        help="tokens of a batch's longest sequence, in prefill and peers",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seconds", type=float, default=420, metavar="S",
+        help="the time after which no block of PyTorch is begun",
+    )  # fmt: skip
     arguments = parser.parse_args()
     torch.manual_seed(0)
+    bandwidth = copy_bandwidth()
+    torch.cuda.empty_cache()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         found: dict[str, list[Json]] = {"prefill": [], "peers": [], "decode": []}
         if "prefill" in arguments.only:
-            found["prefill"] = prefill(folder)
+            found["prefill"] = prefill(folder, arguments.longest)
         if "decode" in arguments.only:
-            found["decode"] = decode(folder)
+            found["decode"] = decode(folder, bandwidth)
     if "peers" in arguments.only:
-        found["peers"] = peers()
-    result = result_of(method=METHOD, **found)
+        found["peers"] = peers(arguments.longest, arguments.seconds)
+    result = result_of(method=METHOD, copy_tb_s=bandwidth / 1e12, **found)
     print(markdown(result))
     write(result, "compressed_attention", arguments.out)
 

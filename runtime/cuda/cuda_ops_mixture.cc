@@ -40,7 +40,7 @@ void CudaOps::do_convolve_heads(const ConvolveHeadsArgs& args) {
   if (args.delayed_column % kMultiple == 0) check_vectors(op, "pages.rows", args.pages.rows);
   convolve_heads_workspace(args);
   const DeviceGuard guard(device_);
-  launch_convolve_heads(args, sm_count_, stream_);
+  launch_convolve_heads(args, gemm_kernels_ == GemmKernels::kSm90, sm_count_, stream_);
 }
 
 void CudaOps::do_mixture(const MixtureArgs& args) {

@@ -133,14 +133,14 @@ void check(const Sizes& sizes, const std::vector<int32_t>& offsets, unsigned see
   Array<T> latents(tokens * layer.width), out(latents.size());
   fill_normal(latents, random);
   const Array<int32_t> cu_seqlens(offsets);
-  launch_convolve_heads(layer.args(latents, out, cu_seqlens), 4, nullptr);
+  launch_convolve_heads(layer.args(latents, out, cu_seqlens), false, 4, nullptr);
   CHECK_WITHIN(error_of(out, layer.reference(latents, offsets)), steps * kEpsilon<T>);
   // The first sequence alone, by the kernel for few rows where it is short.
   const auto first = static_cast<size_t>(offsets[1]);
   Array<T> its(first * layer.width), alone(its.size());
   std::memcpy(its.data(), latents.data(), its.size() * sizeof(T));
   const Array<int32_t> one({0, offsets[1]});
-  launch_convolve_heads(layer.args(its, alone, one), 4, nullptr);
+  launch_convolve_heads(layer.args(its, alone, one), false, 4, nullptr);
   CHECK(std::memcmp(alone.data(), out.data(), alone.size() * sizeof(T)) == 0);
 }
 

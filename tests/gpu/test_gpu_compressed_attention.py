@@ -12,8 +12,9 @@ import numpy as np
 import packhorse
 import pytest
 import reference_convolve
+import torch
 from cases import offsets
-from gpu_support import DEVICE
+from gpu_support import DEVICE, using_kernels
 from models import random_sequences, random_tensors, tiny_spec, write_model
 from packhorse import GenerationSession, Sampling, Session, ops
 from reference import bfloat16
@@ -42,24 +43,115 @@ SPEC: dict[str, Any] = {
 }
 
 
-def make(lengths: list[int], seed: int = 0) -> dict[str, Any]:
+# (num_heads, num_kv_heads, head_dim, columns that are rotated)
+SIZES = [(4, 2, 128, 64), (8, 2, 128, 128), (9, 1, 128, 20), (2, 2, 64, 32), (10, 1, 64, 64)]
+BATCHES = [
+    [700, 1, 2, 33, 0, 260, 64, 31],
+    [1] * 150,
+    [2, 0, 1, 3] * 60,
+    [4096, 0, 0, 1],
+    [63, 64, 65, 127, 128, 129, 0, 191],
+    [129],
+    [20000, 1, 9, 333],
+]
+
+
+def make(
+    lengths: list[int], seed: int = 0, sizes: tuple[int, ...] = (HEADS, KV_HEADS, HEAD_DIM, 64)
+) -> dict[str, Any]:
+    heads, kv_heads, head_dim, dims = sizes
     rng = np.random.default_rng(seed)
-    columns = (HEADS + KV_HEADS) * HEAD_DIM
+    columns = (heads + kv_heads) * head_dim
     cu_seqlens = offsets(lengths)
 
     def normal(scale: float, *shape: int) -> Any:
         return bfloat16(rng.normal(0, scale, shape))
 
     return {
-        "latents": normal(1, cu_seqlens[-1], columns + KV_HEADS * HEAD_DIM),
+        "latents": normal(1, cu_seqlens[-1], columns + kv_heads * head_dim),
         "cu_seqlens": cu_seqlens,
         "depthwise": (normal(0.7, columns, 2), normal(0.5, columns)),
-        "grouped": (normal((2 * HEAD_DIM) ** -0.5, columns, HEAD_DIM, 2), normal(0.5, columns)),
-        "temperature": rng.uniform(0.5, 2, KV_HEADS).astype(np.float32),
-        "num_heads": HEADS,
-        "frequencies": 50.0 ** -(np.arange(0, 64, 2) / 64),
-        "first_values": normal(1, KV_HEADS * HEAD_DIM),
+        "grouped": (normal((2 * head_dim) ** -0.5, columns, head_dim, 2), normal(0.5, columns)),
+        "temperature": rng.uniform(0.5, 2, kv_heads).astype(np.float32),
+        "num_heads": heads,
+        "frequencies": 50.0 ** -(np.arange(0, dims, 2) / dims),
+        "first_values": normal(1, kv_heads * head_dim),
     }
+
+
+def by(kernels: str, given: dict[str, Any], dtype: Any) -> Any:
+    with using_kernels(kernels):
+        return ops.convolve_heads(**given, device=DEVICE, dtype=dtype)
+
+
+hopper = pytest.mark.skipif(
+    torch.cuda.get_device_capability(0) != (9, 0), reason="needs compute capability 9.0"
+)
+
+
+@hopper
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("lengths", BATCHES, ids=[f"{sum(x)}_{len(x)}" for x in BATCHES])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_bits_of_hopper_and_portable(
+    sizes: tuple[int, ...], lengths: list[int], dtype: Any
+) -> None:
+    """The kernels by wgmma and by mma.sync sum the same products in the same order."""
+    given = make(lengths, sum(lengths), sizes)
+    found = by("sm90", given, dtype)
+    np.testing.assert_array_equal(found, by("portable", given, dtype))
+    if sum(lengths) < 2000:
+        expected = reference_convolve.convolve_heads(**given)
+        assert np.linalg.norm(found - expected) < 4e-3 * np.linalg.norm(expected)
+
+
+@hopper
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_neighbours_of_nan_on_hopper(dtype: Any) -> None:
+    given = make([70, 5, 190, 1, 30])
+    clean = by("sm90", given, dtype)
+    given["latents"][70:75] = np.nan
+    found = by("sm90", given, dtype)
+    others = np.r_[0:70, 75:296]
+    np.testing.assert_array_equal(found[others], clean[others])
+    assert np.isnan(found[70:75]).any(1).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("sizes", [SIZES[0], SIZES[2], SIZES[3]], ids=str)
+def test_steps_of_any_size(kernels: str, sizes: tuple[int, ...], dtype: Any) -> None:
+    """Steps of many rows and of few, over pages, give the bits of the whole sequences."""
+    rng = np.random.default_rng(7)
+    lengths = [900, 64, 1, 333]
+    given = make(lengths, 3, sizes)
+    on = {"device": DEVICE, "dtype": dtype}
+    whole = np.split(ops.convolve_heads(**given, **on), given["cu_seqlens"][1:-1])
+    latents = np.split(given["latents"], given["cu_seqlens"][1:-1])
+    table = rng.permutation(4 * 15).reshape(4, 15)
+    rows = ops.LatentState.empty(4 * 15, 2, *sizes[:3])
+    rows[:] = np.nan
+    done, found = [0] * 4, [[] for _ in range(4)]
+    while done != lengths:
+        takes = {
+            b: min(n - done[b], int(rng.choice([1, 2, 63, 64, 65, 130, 300])))
+            for b, n in enumerate(lengths)
+            if done[b] < n and rng.random() < 0.8
+        }
+        if not takes:
+            continue
+        ends = {b: done[b] + n for b, n in takes.items()}
+        step = given | {
+            "latents": np.concatenate([latents[b][done[b] : end] for b, end in ends.items()]),
+            "cu_seqlens": offsets(list(takes.values())),
+            "position_ids": np.concatenate([np.arange(done[b], end) for b, end in ends.items()]),
+            "state": ops.LatentState(rows, table[list(takes)], list(ends.values())),
+        }
+        out = ops.convolve_heads(**step, **on)
+        for b, part in zip(takes, np.split(out, step["cu_seqlens"][1:-1]), strict=True):
+            found[b].append(part)
+            done[b] = ends[b]
+    for parts, expected in zip(found, whole, strict=True):
+        np.testing.assert_array_equal(np.concatenate(parts), expected)
 
 
 def test_many_rows(kernels: str) -> None:

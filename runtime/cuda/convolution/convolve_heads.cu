@@ -1,13 +1,12 @@
-#include <algorithm>
-
 #include "cuda/convolution/convolve_heads.h"
 #include "cuda/convolution/convolve_heads_kernel.cuh"
 #include "cuda/convolution/convolve_heads_plain.cuh"
+#include "cuda/convolution/convolve_sm90.h"
+#include "cuda/device.h"
+#include "cuda/unproven.h"
 
 namespace packhorse::cuda {
 namespace {
-
-constexpr int kTensorCoreHead = 128;
 
 unsigned parts_of(int64_t count, int64_t size) {
   return static_cast<unsigned>((count + size - 1) / size);
@@ -24,9 +23,10 @@ bool fits_shared_memory(size_t bytes) {
 
 // By the sizes of the layer and the device alone.
 bool on_tensor_cores(const ConvolveHeadsArgs& args) {
-  return args.head_dim == kTensorCoreHead && args.depthwise_width == 2 && args.grouped_width == 2 &&
+  const bool known = args.head_dim == 128 || (args.head_dim == 64 && unproven_kernels());
+  return known && args.depthwise_width == 2 && args.grouped_width == 2 &&
          args.delayed_column % kVectorSize == 0 &&
-         fits_shared_memory(sizeof(ManyTile<__half, kTensorCoreHead>::Shared));
+         fits_shared_memory(sizeof(ManyTile<__half, 128>::Shared));
 }
 
 template <class T, bool kVectors>
@@ -48,20 +48,12 @@ void launch_plain(const ConvolveHeadsArgs& args, cudaStream_t stream) {
   launch_keep<T, kVectors>(args, stream);
 }
 
-// Heads of keys read all the heads of queries that see them: half as many blocks again.
-ConvolveShares shares_of(const ConvolveHeadsArgs& args, int sm_count, int64_t rows_at_once) {
-  const int most = static_cast<int>(parts_of(args.batch.num_tokens, rows_at_once));
-  const int queries = std::max(1, 2 * sm_count / (2 * args.num_heads + 3 * args.num_kv_heads));
-  const int keys = std::max(1, (sm_count - queries * args.num_heads) / args.num_kv_heads);
-  return {std::min(queries, most), std::min(keys, most)};
-}
-
-template <class T>
-void launch_tensor_cores(const ConvolveHeadsArgs& args, int sm_count, cudaStream_t stream) {
-  constexpr int D = kTensorCoreHead;
+template <class T, int D>
+void launch_tensor_cores(const ConvolveHeadsArgs& args, bool hopper, int sm_count,
+                         cudaStream_t stream) {
   const int heads = args.num_heads + args.num_kv_heads;
   using Few = FewTile<T, D>;
-  // Both kernels give the same bits.
+  // All kernels give the same bits.
   if (args.batch.num_tokens <= Few::kTiles * Few::kRows) {
     auto* kernel = convolve_heads_few_kernel<T, D>;
     constexpr size_t kBytes = sizeof(typename Few::Shared);
@@ -70,24 +62,34 @@ void launch_tensor_cores(const ConvolveHeadsArgs& args, int sm_count, cudaStream
     return launch_kernel(kernel, static_cast<unsigned>(heads + 1), Few::kThreads, kBytes, stream,
                          args);
   }
+  if constexpr (kBuiltForSm90) {
+    if (hopper && unproven_kernels()) {
+      launch_convolve_heads_sm90(args, sm_count, stream);
+      return launch_keep<T, true>(args, stream);
+    }
+  }
   using Many = ManyTile<T, D>;
   auto* kernel = convolve_heads_kernel<T, D>;
   constexpr size_t kBytes = sizeof(typename Many::Shared);
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(kBytes)));
   const ConvolveShares shares = shares_of(args, sm_count, Many::kTiles * Many::kRows);
-  const int blocks = shares.query_blocks * args.num_heads + shares.key_blocks * args.num_kv_heads;
-  launch_kernel(kernel, static_cast<unsigned>(blocks), Many::kThreads, kBytes, stream, args,
-                shares);
+  launch_kernel(kernel, static_cast<unsigned>(shares.blocks(args)), Many::kThreads, kBytes, stream,
+                args, shares);
   launch_keep<T, true>(args, stream);
 }
 
 }  // namespace
 
-void launch_convolve_heads(const ConvolveHeadsArgs& args, int sm_count, cudaStream_t stream) {
+void launch_convolve_heads(const ConvolveHeadsArgs& args, bool hopper, int sm_count,
+                           cudaStream_t stream) {
   if (args.batch.num_tokens == 0) return;
   dispatch_dtype(args.latents.dtype, [&]<class T>() {
-    if (on_tensor_cores(args)) return launch_tensor_cores<T>(args, sm_count, stream);
+    if (on_tensor_cores(args)) {
+      const auto launch =
+          args.head_dim == 64 ? launch_tensor_cores<T, 64> : launch_tensor_cores<T, 128>;
+      return launch(args, hopper, sm_count, stream);
+    }
     if (args.delayed_column % kVectorSize == 0) return launch_plain<T, true>(args, stream);
     launch_plain<T, false>(args, stream);
   });

@@ -1,16 +1,11 @@
 // The kernels of compressed convolutional attention by tensor cores (convolve_tile.cuh).
 #pragma once
 
+#include "cuda/convolution/convolve_shares.cuh"
 #include "cuda/convolution/convolve_tile.cuh"
 #include "cuda/launch.cuh"
 
 namespace packhorse::cuda {
-
-/// Which head a block works on, and its share of that head's rows.
-struct ConvolveShares {
-  int query_blocks;  // for each head of queries
-  int key_blocks;    // for each head of keys, which reads more
-};
 
 /// A warp for every 32 columns of a tile: then a multiprocessor has sixteen warps with few
 /// registers and little code each.
@@ -24,14 +19,8 @@ __global__ void __launch_bounds__(512, 1)
   using Tile = ManyTile<T, D>;
   extern __shared__ uint4 convolve_shared_bytes[];
   auto& shared = *reinterpret_cast<typename Tile::Shared*>(convolve_shared_bytes);
-  const int block = static_cast<int>(blockIdx.x);
-  const int query_blocks = shares.query_blocks * args.num_heads;
-  const bool query = block < query_blocks;
-  const int blocks = query ? shares.query_blocks : shares.key_blocks;
-  const int in_kind = query ? block : block - query_blocks;
-  // Blocks that start together have the same rows of all heads.
-  const int kinds = query ? args.num_heads : args.num_kv_heads;
-  const int head = in_kind % kinds + (query ? 0 : args.num_heads);
+  const BlockShare share(args, shares, static_cast<int>(blockIdx.x));
+  const int head = share.head;
   shared.weights.template bring<Tile::kThreads>(args, head);
   wait_for_previous_kernel();
   let_next_kernel_start();
@@ -43,8 +32,8 @@ __global__ void __launch_bounds__(512, 1)
   const int warp_of_tile = work.warp % Tile::kWarpsOfTile;
   int begin = 0;  // of the sequence of the tile before
   int end = 0;
-  for (int first = (in_kind / kinds * Tile::kTiles + work.warp / Tile::kWarpsOfTile) * Tile::kRows;
-       first < work.tokens; first += blocks * Tile::kTiles * Tile::kRows) {
+  for (int first = (share.part * Tile::kTiles + work.warp / Tile::kWarpsOfTile) * Tile::kRows;
+       first < work.tokens; first += share.parts * Tile::kTiles * Tile::kRows) {
     if (first >= end) {
       const int sequence = warp_search(work.sequences, first, [&](int i) { return begins[i]; });
       begin = begins[sequence];

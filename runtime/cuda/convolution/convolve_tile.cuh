@@ -1,22 +1,25 @@
 // Heads of compressed convolutional attention by tensor cores: two taps in both convolutions.
 //
 // The second convolution is a matrix product for each head, [rows, 2 D] times [2 D, D]. Its left
-// operand, the first convolution at both taps, is computed once for each panel of 32 columns by the
-// warps of a tile in turn, and handed to all of them through shared memory (make_taps), in the
-// order in which mma.sync wants it in registers. To that end the columns of a product are renamed.
-// In every 32 columns, a lane has the eight that begin at 8 (lane % 4), on the side of the inputs
-// as on that of the outputs, so that all it reads of latents and writes of heads are vectors of 16
-// bytes; and of its tile's 32 rows it has the four that begin at 4 (lane / 4), so that six rows of
-// latents give it all taps. Weights lie in shared memory in the order in which lanes take them.
+// operand is the first convolution at both taps. The warps of a tile compute it side by side, each
+// a panel of 32 columns at a time (make_taps), and hand it to one another through shared memory, in
+// the order in which mma.sync wants it in registers; then each warp multiplies all panels, for its
+// own columns of the output (multiply). To that end the columns of a product are renamed
+// (convolve_order.h), so that all that a lane reads of latents and writes of heads are vectors of
+// 16 bytes. Of its tile's 32 rows a lane has the four that begin at 4 (lane / 4): where no sequence
+// begins among them or right before them, six rows of latents give it all taps, and elsewhere each
+// row has its own three (look_back). Weights lie in shared memory in the order in which lanes take
+// them.
 //
 // A row's bits do not depend on the rows beside it, nor on the number of warps that share its
 // columns: squares are summed over 32 columns first, then over these sums in ascending order.
 #pragma once
 
 #include "cuda/attention/mma_sm80.cuh"
+#include "cuda/convolution/convolve_shares.cuh"
+#include "cuda/convolution/convolve_steps.cuh"
 #include "cuda/convolution/convolve_weights.cuh"
 #include "cuda/convolution/latent_rows.cuh"
-#include "cuda/rows/rotation.cuh"
 
 namespace packhorse::cuda {
 
@@ -93,16 +96,14 @@ struct ConvolveTile {
         for (int c = 0; c < 8; ++c) at(sums, i, p, c) = bias[c];
       }
     }
-    const int group = args.num_heads / args.num_kv_heads;
-    const bool query = head < args.num_heads;
-    const int others = query ? 1 : group;
-    const int other = query ? args.num_heads + head / group : (head - args.num_heads) * group;
+    const OtherHeads others(args, head);
     const T* const rows = latents_of<T>(args, row);
     const int stride = latent_stride();
 #pragma unroll 1
-    for (int o = -1; o < others; ++o) {
-      const float share = o < 0 ? 0.5f : 0.5f / static_cast<float>(others);
-      const int column = (o < 0 ? head : other + o) * D + first_panel() * 32 + column_in_panel;
+    for (int o = -1; o < others.count; ++o) {
+      const float share = o < 0 ? 0.5f : 0.5f / static_cast<float>(others.count);
+      const int column =
+          (o < 0 ? head : others.first + o) * D + first_panel() * 32 + column_in_panel;
       uint4 bits[kOwn][4];
 #pragma unroll
       for (int p = 0; p < kOwn; ++p) {
@@ -125,25 +126,6 @@ struct ConvolveTile {
         }
       }
     }
-  }
-
-  /// Four columns of the first convolution, of which `first` and `second` are the latents.
-  __device__ static uint2 depthwise(const uint2& first, const uint2& second,
-                                    const float4 (&weights)[3]) {
-    using Pair = typename Element<T>::Pair;
-    const float2 a[2] = {to_float2(reinterpret_cast<const Pair&>(first.x)),
-                         to_float2(reinterpret_cast<const Pair&>(first.y))};
-    const float2 b[2] = {to_float2(reinterpret_cast<const Pair&>(second.x)),
-                         to_float2(reinterpret_cast<const Pair&>(second.y))};
-    const auto sum = [](float w, float x, float v, float y, float bias) {
-      return __fmaf_rn(v, y, __fmaf_rn(w, x, bias));
-    };
-    const auto& [w, v, bias] = weights;
-    const Pair low = Element<T>::pair(sum(w.x, a[0].x, v.x, b[0].x, bias.x),
-                                      sum(w.y, a[0].y, v.y, b[0].y, bias.y));
-    const Pair high = Element<T>::pair(sum(w.z, a[1].x, v.z, b[1].x, bias.z),
-                                       sum(w.w, a[1].y, v.w, b[1].y, bias.w));
-    return {reinterpret_cast<const uint32_t&>(low), reinterpret_cast<const uint32_t&>(high)};
   }
 
   /// Computes the first convolution of a panel for all warps of the tile. `plain`: the two rows
@@ -177,10 +159,11 @@ struct ConvolveTile {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         with_half(half, [&](const float4(&weights)[3], auto store) {
-          store(0, depthwise(half_of(x[0], half), half_of(x[1], half), weights));
+          store(0, depthwise<T>(half_of(x[0], half), half_of(x[1], half), weights));
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const uint2 bits = depthwise(half_of(x[i + 1], half), half_of(x[i + 2], half), weights);
+            const uint2 bits =
+                depthwise<T>(half_of(x[i + 1], half), half_of(x[i + 2], half), weights);
             if (i < 3) store(i + 1, bits);
             store(4 + i, bits);
           }
@@ -197,8 +180,8 @@ struct ConvolveTile {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         with_half(half, [&](const float4(&weights)[3], auto store) {
-          store(i, depthwise(half_of(x[0], half), half_of(x[1], half), weights));
-          store(4 + i, depthwise(half_of(x[1], half), half_of(x[2], half), weights));
+          store(i, depthwise<T>(half_of(x[0], half), half_of(x[1], half), weights));
+          store(4 + i, depthwise<T>(half_of(x[1], half), half_of(x[2], half), weights));
         });
       }
     }
@@ -282,15 +265,11 @@ struct ConvolveTile {
 #pragma unroll
       for (int p = 1; p < kPanels; ++p) total[i] += exchanged[p][row_in_tile + i];
     }
-    const bool query = head < args.num_heads;
-    const float length = sqrtf(static_cast<float>(args.model_dim)) *
-                         (query ? 1.0f : args.temperature[head - args.num_heads]);
+    const float length = length_of_head(args, head);
     const int dims = args.rotation.data != nullptr ? args.dims : 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      constexpr float kSmallest = 0x1p-23f;
-      const float norm = sqrtf(total[i]);
-      const float factor = length / (norm < kSmallest ? kSmallest : norm);  // a NaN stays one
+      const float factor = factor_to_length(length, total[i]);
       T* const out = row_of<T>(args.out, row + i) + head * D;
 #pragma unroll
       for (int p = 0; p < kOwn; ++p) {
@@ -298,13 +277,7 @@ struct ConvolveTile {
         float values[8];
 #pragma unroll
         for (int c = 0; c < 8; ++c) values[c] = at(sums, i, p, c) * factor;
-#pragma unroll
-        for (int c = 0; c < 8; c += 2) {
-          if (column + c < dims) {
-            rotate(values[c], values[c + 1],
-                   cos_sin(positions[i], shared.weights.frequencies[(column + c) / 2]));
-          }
-        }
+        rotate_vector(values, column, dims, positions[i], shared.weights.frequencies);
         if (row + i < tokens) store_vector(out + column, values);
       }
     }

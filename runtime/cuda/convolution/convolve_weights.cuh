@@ -14,7 +14,7 @@ struct ConvolveWeights {
 
   /// Of each step of 16 inputs and each 16 columns, a lane's registers of two operands of mma.sync.
   uint4 grouped[2 * kSteps][D / 16][32];
-  float depthwise[2][D];
+  alignas(16) float depthwise[2][D];
   float depthwise_bias[D];
   float grouped_bias[D];
   float frequencies[D / 2];
@@ -29,8 +29,8 @@ struct ConvolveWeights {
     const T* const from =
         static_cast<const T*>(args.grouped.data) + static_cast<int64_t>(head) * 2 * D * D;
     constexpr int kPieces = 2 * D / 4 * (D / 8);
-    constexpr int kAtOnce = kPieces >= 4 * kThreads ? 4 : 2;
-    static_assert(kPieces % (kThreads * kAtOnce) == 0);
+    constexpr int kAtOnce = kPieces >= 4 * kThreads ? 4 : kPieces >= 2 * kThreads ? 2 : 1;
+    static_assert(kPieces % (kThreads * kAtOnce) == 0 || kPieces < kThreads);
 #pragma unroll 1
     for (int first = 0; first < kPieces; first += kThreads * kAtOnce) {
       uint4 rows[kAtOnce][4];
@@ -39,6 +39,7 @@ struct ConvolveWeights {
       for (int p = 0; p < kAtOnce; ++p) {
         // Neighbouring threads: four places of lanes, then two neighbouring pieces of a row.
         const int piece = first + p * kThreads + static_cast<int>(threadIdx.x);
+        if (kPieces < kThreads && piece >= kPieces) break;
         const int quad = piece % 4;
         const int unit = piece / 4 % (D / 8);      // of eight columns
         const int half = piece / 4 / (D / 8) % 2;  // of a panel of inputs
@@ -52,6 +53,7 @@ struct ConvolveWeights {
       }
 #pragma unroll
       for (int p = 0; p < kAtOnce; ++p) {
+        if (kPieces < kThreads && static_cast<int>(threadIdx.x) >= kPieces) break;
         const auto* r = reinterpret_cast<const uint32_t (*)[4]>(rows[p]);
 #pragma unroll
         for (int b = 0; b < 2; ++b) {

@@ -43,13 +43,17 @@ __device__ T* latents_of(const ConvolveHeadsArgs& args, int token) {
   return row_of<T>(args.latents, token);
 }
 
-/// The row of the state of a position, whose page is in the table.
-template <class T>
-__device__ T* state_of(const LatentPages& pages, int sequence, int position) {
+/// The number of the row of the state of a position, whose page is in the table.
+__device__ inline int64_t state_row(const LatentPages& pages, int sequence, int position) {
   constexpr int kTokens = static_cast<int>(kPageTokens);
   const int64_t page = pages.table[sequence * pages.table_stride + position / kTokens];
-  const int64_t row = page * pages.slots + position % kTokens % static_cast<int>(pages.slots);
-  return static_cast<T*>(pages.rows.data) + row * pages.rows.row_stride;
+  return page * pages.slots + position % kTokens % static_cast<int>(pages.slots);
+}
+
+template <class T>
+__device__ T* state_of(const LatentPages& pages, int sequence, int position) {
+  return static_cast<T*>(pages.rows.data) +
+         state_row(pages, sequence, position) * pages.rows.row_stride;
 }
 
 /// The latents of the token that is `back` tokens before this one, or null before the beginning of
