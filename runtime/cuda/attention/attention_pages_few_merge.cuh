@@ -9,7 +9,6 @@
 
 #include "cuda/attention/attention_pages_few_tiles.cuh"
 
-inline bool MFAULT(int n) { static const int f = getenv("FAULT") ? atoi(getenv("FAULT")) : 0; return f == n; }
 namespace packhorse::cuda {
 
 /// 32 neighbouring chunks of a row: each lane has the state of one, and how that of the chunks
@@ -29,10 +28,10 @@ struct ChunksOfLanes {
       const float below = __shfl_up_sync(kFullWarp, maximum, step);
       if (lane >= step) maximum = fmaxf(maximum, below);
     }
-    if (!MFAULT(20)) maximum = fmaxf(highest, maximum);
+    maximum = fmaxf(highest, maximum);
     float before = __shfl_up_sync(kFullWarp, maximum, 1);
-    if (lane == 0 && !MFAULT(21)) before = highest;
-    if (!empty || MFAULT(23)) factors = {fast_exp2(before - maximum), fast_exp2(state.x - maximum)};
+    if (lane == 0) before = highest;
+    if (!empty) factors = {fast_exp2(before - maximum), fast_exp2(state.x - maximum)};
     highest = __shfl_sync(kFullWarp, maximum, 31);
   }
 };
@@ -87,7 +86,7 @@ __device__ void merge_chunks_by_lanes(const Attention& attention, const FewWork&
 #pragma unroll
           for (int j = i; j < i + kAtOnce; ++j) {
             const auto of_chunk = [&](float value) {
-              return __shfl_sync(kFullWarp, value, (MFAULT(22) ? 0 : ahead) + j);
+              return __shfl_sync(kFullWarp, value, ahead + j);
             };
             const float2 factors = {of_chunk(chunks.factors.x), of_chunk(chunks.factors.y)};
             sum = __fmaf_rn(of_chunk(chunks.state.y), factors.y, __fmul_rn(sum, factors.x));
