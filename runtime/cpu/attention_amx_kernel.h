@@ -77,12 +77,12 @@ static inline void pack_query_pairs(const AttentionTile& task, int32_t* queries)
 }
 
 // values[head_dim, kKeyTile] = the rows of v, transposed; zeros from the last row to the next
-// multiple of kTileDepth rows.
+// multiple of kTileDepth rows, and in those before `first`.
 template <class T>
 static inline void transpose_values(const T* v, int64_t stride, int rows, int head_dim,
-                                    bfloat16* values) {
+                                    bfloat16* values, int first = 0) {
   const auto row_at = [&](int row, int c) {
-    return row < rows ? load_rounded(v + row * stride + c) : IntVec{};
+    return row >= first && row < rows ? load_rounded(v + row * stride + c) : IntVec{};
   };
   for (int row = 0; row < rows; row += kTileDepth) {
     for (int c = 0; c < head_dim; c += kTileSide) {

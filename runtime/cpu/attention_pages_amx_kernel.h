@@ -6,7 +6,11 @@
 // the row and the column that it multiplies alone, whichever of them is the first factor. So many
 // rows, whose lanes are rows, and few, whose lanes are keys, have the same bits. Keys are taken in
 // blocks of 32 of their page. Those of a block that a row does not see have the weight 0, and the
-// values of those that no row sees count as zeros, because they may be any bytes.
+// values of those that no row of the tile sees count as zeros, because they may be any bytes.
+//
+// Of the scratch, queries are pairs [head_dim / 2, kQueryTile]. Many rows have the transposed
+// values [head_dim, kKeyTile] in place of values, and pairs of weights in place of keys; few have
+// pairs of values, and scores by key and weights.
 
 #if defined(__AMX_BF16__)
 
@@ -130,8 +134,8 @@ static void attend_rows_amx(const PagedTile& tile, int64_t begin, int64_t end,
   configure_tiles();
   for (int64_t key = begin; key < end; key += kPageKeys) {
     const PageOf<bfloat16> page(tile, tile.table[key / kPageKeys]);
-    transpose_values(page.values, tile.head_dim, clamp(end - key, kPageKeys), tile.head_dim,
-                     values);
+    transpose_values(page.values, tile.head_dim, clamp(end - key, kPageKeys), tile.head_dim, values,
+                     clamp(scratch.positions[0] - tile.left - key, kPageKeys));
     memory_is_written();
     for (int row = 0; row < lanes; row += kGroup) {
       if (row + kWidth < lanes) {
@@ -214,12 +218,18 @@ static inline float soften_row_to_bfloat16(float* scores, int begin, int end, fl
   return factor[0];
 }
 
-// pairs[kPageKeys / 2, head_dim] = the values of keys [begin, end) in pairs of keys, with zeros up
-// to the next multiple of 32.
+// pairs[kPageKeys / 2, head_dim] = the values of keys [begin, end) in pairs of keys, with zeros
+// around them up to multiples of 32.
 static inline void pair_values(const bfloat16* values, int begin, int end, int head_dim,
                                int32_t* pairs) {
   const int64_t d = head_dim;
-  int key = begin;
+  int key = begin / kTileDepth * kTileDepth;
+  for (; key < begin; key += 2) {
+    for (int c = 0; c < head_dim; c += kTileSide) {
+      const IntVec last = key + 1 < begin ? IntVec{} : load_halves(values + (key + 1) * d + c);
+      store_pairs(pairs + key / 2 * d + c, (Vec)(last << 16));
+    }
+  }
   for (; key + 2 <= end; key += 2) {
     const bfloat16* from = values + key * d;
     for (int c = 0; c < head_dim; c += kTileSide) {
@@ -272,7 +282,8 @@ static void attend_few_rows_amx(const PagedTile& tile, int64_t begin, int64_t en
     prefetch_rows(page.values, d, clamp(end - first, kPageKeys), d);
     multiply_few_keys(paged_pairs(scratch), page.keys, visible.begin, visible.end, rows, d, by_key,
                       scratch.scores);
-    pair_values(page.values, visible.begin, clamp(end - first, kPageKeys), d, pairs);
+    pair_values(page.values, clamp(scratch.positions[0] - tile.left - first, kPageKeys),
+                clamp(end - first, kPageKeys), d, pairs);
     for (int row = 0; row < rows; ++row) {
       float* scores = scratch.scores + row * kPageKeys;
       for (int key = visible.begin; key < visible.end; key += kWidth) {

@@ -24,6 +24,7 @@ struct PagedScratch {
         slopes(scores + kPageKeys * kQueryGroup),
         positions(reinterpret_cast<int32_t*>(slopes + kQueryTile)) {}
 
+  // By AMX queries, keys and values hold what attention_pages_amx_kernel.h says.
   float* queries;      // [d, kQueryTile], scaled; of few rows [rows, d]
   float* keys;         // [kPageKeys, d], where they are not float32
   float* values;       // [kPageKeys, d], likewise

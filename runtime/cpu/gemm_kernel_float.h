@@ -132,7 +132,7 @@ static void multiply(const MultiplyRows& task) {
       const float* ahead = weight + kAhead * kPanel;
       int64_t ahead_step = kPanel;
       const float* const next = weight + task.in_features * kPanel;
-      if (tiles > 1 && kTilesShareNext) {
+      if (kTilesShareNext && tiles > 1 && tiles <= kPanel / 2) {
         ahead = next + i * task.in_features * kPanel / tiles;
         ahead_step = kPanel / tiles;
       } else if (i > 0 && i + 1 == tiles) {

@@ -143,13 +143,13 @@ struct PackColumns {
 
 /// The columns that MultiplyStripe computes: a stripe of a weight in the layout that oneDNN gives
 /// it. For every group of 2 (bfloat16) or 4 (int8) input features it has the elements of the group
-/// of one column after those of another; after the last input feature come zeros, at least up to
-/// the end of a group.
+/// of one column after those of another; after the last input feature come zeros, up to the next
+/// multiple of 16 groups.
 inline constexpr int64_t kStripeColumns = 64;
 /// The most rows for which reading the weights from memory is what limits a product.
 inline constexpr int64_t kFewRows = 16;
 
-/// out = x W^T + bias for up to kFewRows rows and kStripeColumns columns, which reads the weight
+/// out = x W^T + bias for 1 to kFewRows rows and kStripeColumns columns, which reads the weight
 /// from memory once. x and the weight are bfloat16, and the bits of a sum are those of oneDNN's
 /// kernels; or x is uint8, the weight int8, and `out` the exact sums without a bias.
 struct MultiplyStripe {
@@ -163,7 +163,7 @@ struct MultiplyStripe {
   /// A sum is the sum, in order, of sums of so many input features (bfloat16 only; a multiple of
   /// 32).
   int64_t chunk = 0;
-  int64_t stripe_bytes = 0;  // from this stripe to the next
+  int64_t stripe_bytes = 0;  // from this stripe to the next, which may be prefetched
 };
 
 /// Columns of a panel of a weight for MultiplyPanels.
@@ -421,7 +421,7 @@ struct Kernels {
   void (*multiply_panels[2])(const MultiplyPanels&);    // [dtype of out]; null on x86-64
   void (*multiply_panels_int8)(const MultiplyPanels&);  // null on x86-64
   void (*multiply_stripe[2])(const MultiplyStripe&);    // [dtype of out]; null without AVX512-BF16
-  void (*multiply_stripe_int8)(const MultiplyStripe&);  // null without AVX-512; needs VNNI
+  void (*multiply_stripe_int8)(const MultiplyStripe&);  // null without AVX-512; needs VNNI or AMX
   void (*quantize_blocks[2])(const QuantizeBlocks&);    // [dtype of x]
   void (*multiply_groups[2])(const MultiplyGroups&);    // [dtype of out]
   void (*multiply_groups_vnni[2])(const MultiplyGroups&);  // null without AVX-512; needs VNNI

@@ -99,7 +99,7 @@ TEST(cpu_stripe_of_bfloat16) {
         cpu::kAvx512Bf16Kernels.multiply_stripe[0](task);
         task.out = rounded.data();
         cpu::kAvx512Bf16Kernels.multiply_stripe[1](task);
-        if (cpu::cpu_features().amx) {
+        if (cpu::cpu_features().amx) {  // its instructions are not emulated elsewhere
           task.out = tiles.data();
           cpu::kAmxKernels.multiply_stripe[0](task);
         }

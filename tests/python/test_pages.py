@@ -228,6 +228,23 @@ def test_pages_out_of_sight_are_not_read(precision: Precision, device: str) -> N
     np.testing.assert_array_equal(found, with_all)
 
 
+def test_tokens_before_a_window_do_not_leak(precision: Precision, device: str) -> None:
+    """A page that a window begins in may hold anything before it, for a single token on the CPU."""
+    if device != "cpu":
+        pytest.skip("kernels of other devices multiply such values by 0")
+    sequences = PagedSequences([300], precision=precision, device=device)
+    sequences.skip(0, 299)
+    expected = sequences.step({0: 1}, window=100)[0]
+    sequences.done[0] = 299
+    page, begin = divmod(299 - 100, PAGE)
+    sequences.values[sequences.table[0, page], :, :begin] = np.nan
+    found = ops.attention_over_pages(
+        sequences.q[0][299:300], sequences.keys, sequences.values, [0, 1], sequences.table, [300],
+        num_heads=2, window=100, **sequences.on,
+    )  # fmt: skip
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_neighbours_do_not_leak(precision: Precision, device: str, float8: bool) -> None:
     """NaN and Inf in one sequence leave the bits of the others alone."""
     for poison in (np.nan, np.inf):

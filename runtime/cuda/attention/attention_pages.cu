@@ -128,7 +128,9 @@ void prepare_attention_pages() {
         const auto allow_few = [&]<int kRows>() {
           constexpr size_t kBytes = FewTraits<kDim, kRows>::kSharedBytes;
           allow_shared_memory(paged_attention_few_kernel<T, kDim, kRows, false>, kBytes);
-          allow_shared_memory(paged_attention_few_kernel<T, kDim, kRows, true>, kBytes);
+          if (unproven_kernels()) {
+            allow_shared_memory(paged_attention_few_kernel<T, kDim, kRows, true>, kBytes);
+          }
         };
         allow_few.template operator()<8>();
         allow_few.template operator()<16>();
@@ -136,7 +138,7 @@ void prepare_attention_pages() {
     }
   }
   if constexpr (kBuiltForSm90) {
-    if (kernels_may_overlap()) prepare_attention_pages_sm90();
+    if (unproven_kernels() && kernels_may_overlap()) prepare_attention_pages_sm90();
   }
 }
 
