@@ -8,6 +8,24 @@
 
 using MultiplyStripeKernel = void (*)(const MultiplyStripe&);
 
+#if defined(__AVX512BF16__)
+
+// out = sum + bias of a row and of the columns from `column` on, at most a vector of them.
+template <class T>
+static inline void finish_stripe(const MultiplyStripe& task, int64_t row, int64_t column, Vec sum) {
+  const int64_t left = task.columns - column;
+  T* out = static_cast<T*>(task.out) + row * task.out_stride + column;
+  const float* bias = task.bias + (task.bias != nullptr ? column : 0);
+  if (left >= kWidth) {
+    store(out, bias != nullptr ? sum + load(bias) : sum);
+  } else if (left > 0) {
+    const auto count = static_cast<int>(left);
+    store_first(out, bias != nullptr ? sum + load_first(bias, count) : sum, count);
+  }
+}
+
+#endif
+
 #if defined(__AVX512F__) && !defined(__AMX_BF16__)
 
 // Bytes that are prefetched ahead of what is read, across the ends of the hardware prefetcher's
@@ -81,23 +99,9 @@ struct StripeOfBfloat16 {
         }
       }
     }
-    for (int v = 0; v < kStripeVectors; ++v) {
-      const int64_t column = v * kWidth;
-      const auto count = static_cast<int>(task.columns - column < kWidth ? task.columns - column
-                                                                         : int64_t{kWidth});
-      if (count <= 0) return;
-      for (int i = 0; i < rows; ++i) {
-        T* out = static_cast<T*>(task.out) + (first_row + i) * task.out_stride + column;
-        Vec sum = whole[i][v];
-        if (task.bias != nullptr) {
-          const float* bias = task.bias + column;
-          sum += count == kWidth ? load(bias) : load_first(bias, count);
-        }
-        if (count == kWidth) {
-          store(out, sum);
-        } else {
-          store_first(out, sum, count);
-        }
+    for (int i = 0; i < rows; ++i) {
+      for (int v = 0; v < kStripeVectors; ++v) {
+        finish_stripe<T>(task, first_row + i, v * kWidth, whole[i][v]);
       }
     }
   }

@@ -84,17 +84,6 @@ static inline void sum_stripe_tiles(const MultiplyStripe& task, int64_t first, i
   memory_is_written();
 }
 
-// Calls write(row, column, number of columns) for every vector of the result.
-template <class Write>
-static inline void for_stripe_vectors(const MultiplyStripe& task, const Write& write) {
-  for (int64_t row = 0; row < task.rows; ++row) {
-    for (int64_t column = 0; column < task.columns; column += kWidth) {
-      const int64_t left = task.columns - column;
-      write(row, column, static_cast<int>(left < kWidth ? left : int64_t{kWidth}));
-    }
-  }
-}
-
 template <class T>
 static void multiply_stripe(const MultiplyStripe& task) {
   alignas(64) float whole[kFewRows][kStripeColumns];
@@ -112,19 +101,11 @@ static void multiply_stripe(const MultiplyStripe& task) {
     }
   }
   _tile_release();
-  for_stripe_vectors(task, [&](int64_t row, int64_t column, int count) {
-    T* out = static_cast<T*>(task.out) + row * task.out_stride + column;
-    Vec sum = load(&whole[row][column]);
-    if (task.bias != nullptr) {
-      const float* bias = task.bias + column;
-      sum += count == kWidth ? load(bias) : load_first(bias, count);
+  for (int64_t row = 0; row < task.rows; ++row) {
+    for (int64_t column = 0; column < task.columns; column += kWidth) {
+      finish_stripe<T>(task, row, column, load(&whole[row][column]));
     }
-    if (count == kWidth) {
-      store(out, sum);
-    } else {
-      store_first(out, sum, count);
-    }
-  });
+  }
 }
 
 static void multiply_stripe_int8(const MultiplyStripe& task) {
@@ -132,11 +113,14 @@ static void multiply_stripe_int8(const MultiplyStripe& task) {
   configure_stripe_tiles(task.rows);
   sum_stripe_tiles<uint8_t>(task, 0, task.in_features, sums);
   _tile_release();
-  for_stripe_vectors(task, [&](int64_t row, int64_t column, int count) {
-    int32_t* out = static_cast<int32_t*>(task.out) + row * task.out_stride + column;
-    const auto some = static_cast<__mmask16>((1u << count) - 1);
-    _mm512_mask_storeu_epi32(out, some, _mm512_load_si512(&sums[row][column]));
-  });
+  for (int64_t row = 0; row < task.rows; ++row) {
+    int32_t* out = static_cast<int32_t*>(task.out) + row * task.out_stride;
+    for (int64_t column = 0; column < task.columns; column += kWidth) {
+      const int64_t left = task.columns - column;
+      const auto some = static_cast<__mmask16>(left < kWidth ? (1u << left) - 1 : 0xffffu);
+      _mm512_mask_storeu_epi32(out + column, some, _mm512_load_si512(&sums[row][column]));
+    }
+  }
 }
 
 template <class T>
