@@ -51,6 +51,7 @@ class Model:
 
 BASE = Model("BERT-base", 12, 768, 12, 24576, 64, max_length=1024)
 LARGE = Model("BERT-large", 24, 1024, 16, 12288, 32)
+LARGE_MANY = replace(LARGE, max_tokens=49152, max_sequences=256)
 MINILM = Model("MiniLM", 6, 384, 12, 12288, 64)
 # The same for many short texts.
 BASE_SHORT = replace(BASE, max_tokens=25600, max_sequences=4096)
@@ -65,13 +66,17 @@ class Workload:
     original_ms: float | None = None  # the time of ByteTransformer itself; see ORIGINAL
     quick: bool = False  # whether --quick includes it
     min_length: int | None = None  # None: a fifth of the longest
+    mean_length: int | None = None  # if given, most lengths are near it and few near the longest
 
     @property
     def name(self) -> str:
         shortest = "" if self.min_length is None else f"{self.min_length}.."
-        return f"{self.model.name} {self.batch} x {shortest}{self.max_length}"
+        mean = "" if self.mean_length is None else f", mean {self.mean_length}"
+        return f"{self.model.name} {self.batch} x {shortest}{self.max_length}{mean}"
 
     def lengths(self) -> list[int]:
+        if self.mean_length is not None:
+            return skewed_lengths(self.batch, self.max_length, self.mean_length)
         drawn = uniform_lengths(self.batch, self.max_length, self.min_length)
         if self.original_ms is None:
             return drawn
@@ -92,6 +97,15 @@ def uniform_lengths(batch: int, longest: int, shortest: int | None = None) -> li
     lengths: list[int] = torch.randint(low, longest + 1, (batch,), generator=generator).tolist()
     lengths[0] = longest
     return lengths
+
+
+def skewed_lengths(batch: int, longest: int, mean: int) -> list[int]:
+    """Lengths with the given mean, of a gamma distribution of shape 8, which has a longer tail
+    above than below. The first is the longest."""
+    drawn = np.random.default_rng(0).gamma(8, mean / 8, batch).astype(int)
+    lengths: list[int] = np.clip(drawn, 16, longest).tolist()
+    lengths[0] = longest
+    return shifted(lengths, batch * mean, longest)
 
 
 def shifted(lengths: list[int], total: int, longest: int) -> list[int]:
@@ -119,6 +133,7 @@ WORKLOADS = (
     Workload(BASE, 16, 1024),
     Workload(BASE, 64, 512),
     Workload(LARGE, 32, 512, quick=True),
+    Workload(LARGE_MANY, 256, 384, mean_length=177),  # questions with passages, as SQuAD's
     Workload(MINILM, 64, 256, quick=True),
     Workload(BASE_SHORT, 1024, 32, min_length=8),
     Workload(BASE_SHORT, 4096, 9, min_length=3),

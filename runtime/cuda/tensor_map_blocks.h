@@ -7,27 +7,33 @@
 
 namespace packhorse::cuda {
 
-/// Returns a map of a 16-bit tensor with `rank` dimensions, the innermost first: its extents, the
-/// strides of all but the innermost in bytes, and the box of a copy, which is 64 elements wide and
-/// swizzled over that width. Reads past the tensor give zeros.
+/// Returns a map of a tensor with `rank` dimensions, the innermost first: its extents, the strides
+/// of all but the innermost in bytes, and the box of a copy. Reads past the tensor give zeros.
 template <int rank>
-CUtensorMap tensor_map(const void* data, DType dtype, const cuuint64_t (&extents)[rank],
-                       const cuuint64_t (&strides)[rank - 1], const cuuint32_t (&box)[rank]) {
+CUtensorMap tensor_map(const void* data, CUtensorMapDataType dtype, CUtensorMapSwizzle swizzle,
+                       const cuuint64_t (&extents)[rank], const cuuint64_t (&strides)[rank - 1],
+                       const cuuint32_t (&box)[rank]) {
   cuuint32_t steps[rank];
   std::fill_n(steps, rank, 1);
   CUtensorMap map;
-  const CUresult result = tensor_map_encoder()(
-      &map,
-      dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-      rank, const_cast<void*>(data), extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      tensor_map_encoder()(&map, dtype, rank, const_cast<void*>(data), extents, strides, box, steps,
+                           CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw RuntimeError(concat("cuTensorMapEncodeTiled failed with ", static_cast<int>(result),
                               " for a tensor of ", rank, " dimensions, the inner ones ", extents[1],
                               " x ", extents[0], ", rows ", strides[0], " bytes apart"));
   }
   return map;
+}
+
+/// Likewise of a 16-bit tensor whose boxes are 64 elements wide and swizzled over that width.
+template <int rank>
+CUtensorMap tensor_map(const void* data, DType dtype, const cuuint64_t (&extents)[rank],
+                       const cuuint64_t (&strides)[rank - 1], const cuuint32_t (&box)[rank]) {
+  return tensor_map<rank>(data, map_dtype(dtype), CU_TENSOR_MAP_SWIZZLE_128B, extents, strides,
+                          box);
 }
 
 }  // namespace packhorse::cuda

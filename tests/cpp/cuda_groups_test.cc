@@ -178,8 +178,8 @@ TEST(groups_sums_are_cut_by_shape) {
     }
   }
   const auto splits = [](int64_t n, int64_t k) { return groups_split(n, k).splits; };
-  CHECK(splits(12288, 4096) == 2 && splits(4096, 4096) == 4 && splits(16384, 4096) == 2 &&
-        splits(4096, 16384) == 4 && splits(50264, 4096) == 1 && splits(64, 64) == 1);
+  CHECK(splits(12288, 4096) == 2 && splits(4096, 4096) == 8 && splits(16384, 4096) == 2 &&
+        splits(4096, 16384) == 8 && splits(50264, 4096) == 1 && splits(64, 64) == 1);
 }
 
 TEST(groups_beyond_float16_are_refused) {

@@ -204,8 +204,9 @@ void check(const Layer& layer, int rows, unsigned seed) {
   const auto held = run(launch_gemm_groups_many, rows);
   const Array<__half>& many = *held;
   check_rows(one, many, expected);
-  for (const int at_once : {8, 16, 17, 64}) {
-    if (at_once > 8 && rows <= at_once / 2) break;
+  const int most_few = most_groups_few_rows(one.params(*held, 0, rows));
+  for (const int at_once : {8, 16, 17, 32}) {
+    if (at_once > most_few || (at_once > 8 && rows <= at_once / 2)) break;
     const auto few = run(launch_gemm_groups_few, at_once);
     check_rows(one, *few, expected);
     CHECK(few->same_bits(many));
@@ -221,7 +222,7 @@ void check(const Layer& layer, int rows, unsigned seed) {
     // Nothing is promised of the rows after them, but rows past their end are not touched.
   };
   check_half(*run(launch_gemm_groups_many, rows, count.data()));
-  if (rows <= kMostGroupsFewRows) {
+  if (rows <= most_few) {
     check_half(*run(launch_gemm_groups_few, rows, count.data()));
   }
 }
@@ -240,10 +241,15 @@ TEST(gemm_groups_forms) {
 }
 
 TEST(gemm_groups_parts_of_sums) {
-  // 17 blocks in parts of 5, 5, 5 and 2; 9 in parts of 5 and 4.
+  // 17 blocks in parts of 5, 5, 5 and 2; 9 in parts of 5 and 4; 33 in parts of 5, the last of 3;
+  // 32 in eight parts.
   check({56, 2104, kInt4_128}, 9, 1);
   check({24, 1152, kQ4_1}, 33, 2);
   check({200, 2048, kQ8_0, false, true}, 70, 3);
+  check({24, 4168, kQ4_1}, 17, 4);
+  Layer gated{32, 4096, kInt8_16};
+  gated.gated = true;
+  check(gated, 16, 5);
 }
 
 TEST(gemm_groups_many_tiles) {

@@ -19,15 +19,20 @@
 
 namespace packhorse::cuda {
 
-/// The most rows that launch_gemm_groups_few takes.
-inline constexpr int32_t kMostGroupsFewRows = 64;
+/// The most rows of a product that launch_gemm_groups_few takes: 32, or 16 where a strip's parts, or
+/// those of a strip and of its gate, are more than the warps for which 32 rows leave room.
+inline int32_t most_groups_few_rows(const GemmParams& p) {
+  return groups_split(p.n, p.k).splits * (p.gated ? 2 : 1) <= 8 ? 32 : 16;
+}
 
 /// The tile of a product of few rows. Every block has `strips` strips of 16 columns of the product
-/// at a time. A warp has a strip and a part of the sum; it goes over that in stages of one block
-/// of 128 elements of k.
+/// at a time. A warp has a strip and a part of the sum; it goes over that in stages of `depth`
+/// blocks of 128 elements of k.
 struct GroupsFewTile {
-  int rows;  // that a tile has room for: 8, 16, 32 or 64
+  int rows;  // that a tile has room for: 8, 16 or 32
   int strips;
+  int depth;
+  int rounds;  // of stages, for a part of the sum
   int stages;
   int blocks;  // of the grid
   int shared_bytes;
@@ -39,10 +44,17 @@ struct GroupsFewTile {
 inline constexpr int kGroupsSumRows = 16;
 inline constexpr int kGroupsSumPitch = kGroupsStrip + 4;
 
-/// Bytes of a stage of the rows: for each part of the sum two boxes of 64 elements of all rows.
-constexpr int groups_rows_bytes(int rows, int splits) { return splits * 2 * rows * 128; }
-constexpr int groups_stage_bytes(int rows, int strips, int splits, int block_bytes) {
-  const int bytes = groups_rows_bytes(rows, splits) + strips * splits * block_bytes;
+/// Bytes of a stage of the rows: for each block of each part of the sum two boxes of 64 elements of
+/// all rows.
+constexpr int groups_rows_bytes(const GroupsFewTile& tile, int splits) {
+  return splits * tile.depth * 2 * tile.rows * 128;
+}
+/// Bytes of a stage of one part's weight. TMA writes to multiples of 128.
+constexpr int groups_part_bytes(const GroupsFewTile& tile, int block_bytes) {
+  return (tile.strips * tile.depth * block_bytes + 127) / 128 * 128;
+}
+constexpr int groups_stage_bytes(const GroupsFewTile& tile, int splits, int block_bytes) {
+  const int bytes = groups_rows_bytes(tile, splits) + splits * groups_part_bytes(tile, block_bytes);
   return (bytes + 1023) / 1024 * 1024;  // boxes of rows begin at multiples of 1024
 }
 
@@ -50,10 +62,8 @@ inline GroupsFewTile groups_few_tile(const GemmParams& p) {
   GroupsFewTile tile{};
   const GroupsLayout layout = groups_layout(p.n, p.k, p.groups);
   const GroupsSplit split = groups_split(p.n, p.k);
-  tile.rows = p.rows <= 8 ? 8 : p.rows <= 16 ? 16 : p.rows <= 32 ? 32 : 64;
-  // With 8 rows two blocks find room on a multiprocessor, so that those of the next kernel load
-  // their weights while this one computes. More rows take more of it.
-  const int budget = (tile.rows == 8 ? 110 : 222) * 1024;
+  tile.rows = p.rows <= 8 ? 8 : p.rows <= 16 ? 16 : 32;
+  const int budget = 222 * 1024;
   const int most_warps = tile.rows <= 16 ? 16 : 8;
   const int unit = p.gated ? 2 : 1;  // a strip of a gate, and the one that it gates
   const int most = most_warps / split.splits / unit * unit;
@@ -61,15 +71,22 @@ inline GroupsFewTile groups_few_tile(const GemmParams& p) {
   const int share = (layout.strips + p.sm_count * passes - 1) / (p.sm_count * passes);
   tile.strips = std::min(most, (share + unit - 1) / unit * unit);
   tile.blocks = std::min(p.sm_count, (layout.strips + tile.strips - 1) / tile.strips);
-  const int stage = groups_stage_bytes(tile.rows, tile.strips, split.splits, layout.block_bytes);
   const int sums = tile.strips * split.splits * std::min(tile.rows, kGroupsSumRows) *
                    kGroupsSumPitch * static_cast<int>(sizeof(float));
-  tile.stages = std::clamp((budget - sums) / stage, 2, std::clamp(split.blocks, 2, 16));
+  // Two blocks make a stage where three such stages find room: giving a stage back and forth costs
+  // about as much as a block's products.
+  int stage = 0;
+  for (tile.depth = 2; tile.depth > 0; --tile.depth) {
+    stage = groups_stage_bytes(tile, split.splits, layout.block_bytes);
+    if (tile.depth == 1 || (split.blocks > 1 && 3 * stage + sums <= budget)) break;
+  }
+  tile.rounds = (split.blocks + tile.depth - 1) / tile.depth;
+  tile.stages = std::clamp((budget - sums) / stage, 2, std::clamp(tile.rounds, 2, 16));
   tile.shared_bytes = tile.stages * stage + sums;
   return tile;
 }
 
-/// Launches the product of up to kMostGroupsFewRows rows, for compute capability 9.0 exactly. It is
+/// Launches the product of up to most_groups_few_rows rows, for compute capability 9.0 exactly. It is
 /// asynchronous on `stream`, allocates nothing and may be captured into a graph; the rules are
 /// those of launch_gemm_sm90. Throws RuntimeError.
 void launch_gemm_groups_few(const GemmParams& params, cudaStream_t stream);

@@ -3,8 +3,8 @@
 // a warp of its own brings the weight through a ring of stages from the moment the block starts,
 // while the kernel before still runs, and another warp brings the rows.
 //
-// A warp has a strip of 16 output features and a part of the sum over k. A stage brings it one
-// block of 128 elements of k, packed so that a lane's 16 bytes are what it has of the left operand
+// A warp has a strip of 16 output features and a part of the sum over k. A stage brings it some
+// blocks of 128 elements of k, packed so that a lane's 16 bytes are what it has of the left operand
 // of mma.sync for several steps: it makes float16 numbers of them in registers. The rows are the
 // right operand. At the end the parts of a sum are added in order, in shared memory.
 #pragma once
@@ -22,9 +22,11 @@
 namespace packhorse::cuda {
 
 struct GemmGroupsFewArgs {
-  const unsigned char* weight;  // packed
-  /// Boxes of 64 elements of k and all rows of a tile; with rows_at_once two of them, from a map
-  /// whose last dimension counts blocks of k.
+  /// Of the packed weight, in boxes of one block of k (depth of them) of all strips of a tile. A
+  /// block is one or two rows of the map.
+  CUtensorMap weight;
+  /// Boxes of 64 elements of k and all rows of a tile; with rows_at_once those of a stage, from a
+  /// map whose last dimension counts boxes.
   CUtensorMap x;
   GroupsOutput output;
   const int32_t* row_count;  // null: the number of rows is `rows`
@@ -57,22 +59,26 @@ struct GemmGroupsFew {
   __device__ int splits() const { return args.split.splits; }
   __device__ int warps() const { return args.tile.strips * splits(); }
   __device__ int stage_bytes() const {
-    return groups_stage_bytes(kRows, args.tile.strips, splits(), args.layout.block_bytes);
+    return groups_stage_bytes(args.tile, splits(), args.layout.block_bytes);
   }
   __device__ int tiles() const {
     return (args.layout.strips + args.tile.strips - 1) / args.tile.strips;
   }
-  /// How many parts of the sum have a block `i`: all but perhaps the last.
-  __device__ int parts_of(int i) const {
-    const int last = splits() - 1;
-    return last * args.split.blocks + i < args.layout.blocks ? splits() : last;
+  /// How many blocks a part of the sum has in its stage `i`: none where the part is a shorter one.
+  __device__ int blocks_of(int part, int i) const {
+    const int of_part = min(args.split.blocks, args.layout.blocks - part * args.split.blocks);
+    return max(0, min(args.tile.depth, of_part - i * args.tile.depth));
+  }
+  /// The first block of k in stage `i` of a part.
+  __device__ int block_at(int part, int i) const {
+    return part * args.split.blocks + i * args.tile.depth;
   }
   __device__ int rows() const {
     return args.row_count == nullptr ? args.rows : min(args.rows, *args.row_count);
   }
 
-  /// Goes through the stages of all tiles of this block: visit(index, stage, phase, tile, block of
-  /// each part).
+  /// Goes through the stages of all tiles of this block: visit(index, stage, phase, tile, number of
+  /// the stage in the sum).
   template <class Visit>
   __device__ void for_stages(Visit visit) const {
     int index = 0;
@@ -80,7 +86,7 @@ struct GemmGroupsFew {
     uint32_t phase = 0;
     for (int tile = static_cast<int>(blockIdx.x); tile < tiles();
          tile += static_cast<int>(gridDim.x)) {
-      for (int i = 0; i < args.split.blocks; ++i) {
+      for (int i = 0; i < args.tile.rounds; ++i) {
         visit(index++, stage, phase, tile, i);
         if (++stage == args.tile.stages) {
           stage = 0;
@@ -90,15 +96,16 @@ struct GemmGroupsFew {
     }
   }
 
-  /// A warp brings the weight, each lane a block of one strip and part. It needs nothing of the
-  /// kernel before, so it does not wait for it until the stages are full.
+  /// A lane of one warp brings the weight, by one copy for each part of the sum, since a copy costs
+  /// its lane about a hundred cycles whatever its size. Blocks past the end of a part are brought
+  /// and not used; past the end of the weight they are zeros. The lane needs nothing of the kernel
+  /// before, so it does not wait for it until the stages are full.
   __device__ void bring_weight() const {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int part = lane % splits();
-    const int strip = lane / splits();
-    const int block_bytes = args.layout.block_bytes;
-    unsigned char* const to = ring + groups_rows_bytes(kRows, splits()) + lane * block_bytes;
+    const int part_bytes = groups_part_bytes(args.tile, args.layout.block_bytes);
+    const int copied = args.tile.strips * args.tile.depth * args.layout.block_bytes;
+    unsigned char* const to = ring + groups_rows_bytes(args.tile, splits());
     const int bytes = stage_bytes();
+    constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
     bool waited = false;
     const auto wait = [&] {
       wait_for_previous_kernel();
@@ -110,20 +117,12 @@ struct GemmGroupsFew {
         if (!waited) wait();
         sm90::Barrier::wait(&empty[stage], phase ^ 1);
       }
-      const int first = tile * args.tile.strips;
-      const int strips = min(args.tile.strips, args.layout.strips - first);
-      const int parts = parts_of(i);
-      if (lane == 0) {
-        sm90::TxBarrier::arrive_and_expect_tx(&full[stage], strips * parts * block_bytes);
+      sm90::TxBarrier::arrive_and_expect_tx(&full[stage], splits() * copied);
+      for (int part = 0; part < splits(); ++part) {
+        cute::SM90_TMA_LOAD_4D::copy(&args.weight, &full[stage], kHint,
+                                     to + stage * bytes + part * part_bytes, 0, 0,
+                                     block_at(part, i), tile * args.tile.strips);
       }
-      __syncwarp();
-      if (strip < strips && part < parts) {
-        const int64_t block =
-            static_cast<int64_t>(first + strip) * args.layout.blocks + part * args.split.blocks + i;
-        cute::SM90_BULK_COPY_G2S::copy(args.weight + block * block_bytes, &full[stage],
-                                       to + stage * bytes, block_bytes);
-      }
-      __syncwarp();
     });
     if (!waited) wait();
   }
@@ -135,16 +134,16 @@ struct GemmGroupsFew {
     constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_LAST);
     for_stages([&](int index, int stage, uint32_t phase, int, int i) {
       if (index >= args.tile.stages) sm90::Barrier::wait(&empty[stage], phase ^ 1);
-      const int parts = parts_of(i);
-      sm90::TxBarrier::arrive_and_expect_tx(&full[stage], parts * 2 * kBox);
-      unsigned char* to = ring + stage * bytes;
-      for (int part = 0; part < parts; ++part, to += 2 * kBox) {
-        const int box = (part * args.split.blocks + i) * 2;
+      const int boxes = 2 * args.tile.depth;
+      sm90::TxBarrier::arrive_and_expect_tx(&full[stage], splits() * boxes * kBox);
+      for (int part = 0; part < splits(); ++part) {
+        unsigned char* const to = ring + stage * bytes + part * boxes * kBox;
+        const int box = block_at(part, i) * 2;
         if (args.rows_at_once) {
           cute::SM90_TMA_LOAD_3D::copy(&args.x, &full[stage], kHint, to, 0, 0, box);
           continue;
         }
-        for (int b = 0; b < 2; ++b) {
+        for (int b = 0; b < boxes; ++b) {
           cute::SM90_TMA_LOAD_2D::copy(&args.x, &full[stage], kHint, to + b * kBox, (box + b) * 64,
                                        0);
         }
@@ -257,9 +256,12 @@ struct GemmGroupsFew {
     const int part = warp % splits();
     const int strip = warp / splits();
     const int bytes = stage_bytes();
-    const unsigned char* const rows_at = ring + part * 2 * kBox;
-    const unsigned char* const weight_at =
-        ring + groups_rows_bytes(kRows, splits()) + warp * args.layout.block_bytes;
+    const int depth = args.tile.depth;
+    const int block_bytes = args.layout.block_bytes;
+    const unsigned char* const rows_at = ring + part * depth * 2 * kBox;
+    const unsigned char* const weight_at = ring + groups_rows_bytes(args.tile, splits()) +
+                                           part * groups_part_bytes(args.tile, block_bytes) +
+                                           strip * depth * block_bytes;
     const int count = rows();
     wait_for_previous_kernel();
     int stage = 0;
@@ -268,10 +270,14 @@ struct GemmGroupsFew {
          tile += static_cast<int>(gridDim.x)) {
       const bool has_strip = tile * args.tile.strips + strip < args.layout.strips;
       float acc[kRowTiles][4] = {};
-      for (int i = 0; i < args.split.blocks; ++i) {
+      for (int i = 0; i < args.tile.rounds; ++i) {
         sm90::Barrier::wait(&full[stage], phase);
-        if (has_strip && part < parts_of(i)) {
-          multiply(acc, rows_at + stage * bytes, weight_at + stage * bytes);
+        const unsigned char* rows = rows_at + stage * bytes;
+        const unsigned char* weight = weight_at + stage * bytes;
+        for (int left = has_strip ? blocks_of(part, i) : 0; left > 0; --left) {
+          multiply(acc, rows, weight);
+          rows += 2 * kBox;
+          weight += block_bytes;
         }
         __syncwarp();
         if (lane == 0) sm90::Barrier::arrive(&empty[stage]);
@@ -288,8 +294,7 @@ struct GemmGroupsFew {
 /// A warp for each strip and part of a tile, one that brings the weight, and one that brings the
 /// rows.
 template <int kRows, int kBits, bool kMinima, int kGroupSteps>
-__global__ void __launch_bounds__(GemmGroupsFew<kRows, kBits, kMinima, kGroupSteps>::kThreads,
-                                  kRows == 8 ? 2 : 1)
+__global__ void __launch_bounds__(GemmGroupsFew<kRows, kBits, kMinima, kGroupSteps>::kThreads, 1)
     gemm_groups_few_kernel(const __grid_constant__ GemmGroupsFewArgs args) {
   extern __shared__ __align__(1024) unsigned char groups_ring[];
   __shared__ uint64_t barriers[2 * kMostGroupsStages];
@@ -302,13 +307,15 @@ __global__ void __launch_bounds__(GemmGroupsFew<kRows, kBits, kMinima, kGroupSte
       sm90::Barrier::init(&work.empty[i], consumers);
     }
     cutlass::arch::fence_barrier_init();
+    cute::prefetch_tma_descriptor(&args.weight);
     cute::prefetch_tma_descriptor(&args.x);
   }
   __syncthreads();
   const int warp = sm90::uniform(static_cast<int>(threadIdx.x) / 32);
   if (warp < consumers) return work.consume(warp);
+  if (!cute::elect_one_sync()) return;
   if (warp == consumers) return work.bring_weight();
-  if (cute::elect_one_sync()) work.bring_rows();
+  work.bring_rows();
 }
 
 }  // namespace packhorse::cuda

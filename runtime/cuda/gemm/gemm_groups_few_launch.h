@@ -7,8 +7,7 @@
 #include "cuda/check.h"
 #include "cuda/gemm/gemm_groups_few_kernel.cuh"
 #include "cuda/gemm/groups_dispatch.h"
-#include "cuda/tensor_map.h"
-#include "cuda/tensor_map_blocks.h"
+#include "cuda/gemm/groups_weight_map.h"
 
 namespace packhorse::cuda {
 
@@ -16,21 +15,21 @@ template <int kRows, int kBits, bool kMinima, int kGroupSteps>
 void launch_gemm_groups_few_kernel(const GemmParams& p, const GroupsFewTile& tile,
                                    cudaStream_t stream) {
   GemmGroupsFewArgs args{};
-  args.weight = static_cast<const unsigned char*>(p.weight);
   args.rows_at_once = p.k % 64 == 0;
-  args.x =
-      args.rows_at_once
-          ? tensor_map<3>(p.a, DType::kFloat16,
-                          {64, static_cast<cuuint64_t>(p.rows), static_cast<cuuint64_t>(p.k / 64)},
-                          {static_cast<cuuint64_t>(p.lda) * 2, 128},
-                          {64, static_cast<cuuint32_t>(kRows), 2})
-          : matrix_tensor_map(p.a, DType::kFloat16, p.rows, p.k, p.lda, kRows, 64);
+  args.x = args.rows_at_once
+               ? tensor_map<3>(
+                     p.a, DType::kFloat16,
+                     {64, static_cast<cuuint64_t>(p.rows), static_cast<cuuint64_t>(p.k / 64)},
+                     {static_cast<cuuint64_t>(p.lda) * 2, 128},
+                     {64, static_cast<cuuint32_t>(kRows), static_cast<cuuint32_t>(2 * tile.depth)})
+               : matrix_tensor_map(p.a, DType::kFloat16, p.rows, p.k, p.lda, kRows, 64);
   args.output = groups_output(p);
   args.row_count = p.row_count;
   args.rows = p.rows;
   args.layout = groups_layout(p.n, p.k, p.groups);
   args.split = groups_split(p.n, p.k);
   args.tile = tile;
+  args.weight = groups_weight_map(p.weight, args.layout, tile.strips, tile.depth);
   auto* kernel = gemm_groups_few_kernel<kRows, kBits, kMinima, kGroupSteps>;
   CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, tile.shared_bytes));
@@ -50,11 +49,9 @@ void launch_gemm_groups_few_bits(const GemmParams& p, cudaStream_t stream) {
 #ifndef PACKHORSE_CUDA_REDUCED
       case 16:
         return launch_gemm_groups_few_kernel<16, kBits, kMinima, kGroupSteps>(p, tile, stream);
+#endif
       case 32:
         return launch_gemm_groups_few_kernel<32, kBits, kMinima, kGroupSteps>(p, tile, stream);
-#endif
-      case 64:
-        return launch_gemm_groups_few_kernel<64, kBits, kMinima, kGroupSteps>(p, tile, stream);
       default:
         throw RuntimeError(concat("this build has no GEMM kernel of ", kBits, "-bit groups for ",
                                   tile.rows, " rows"));

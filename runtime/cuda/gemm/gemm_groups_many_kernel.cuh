@@ -26,8 +26,8 @@
 namespace packhorse::cuda {
 
 struct GemmGroupsManyArgs {
-  const unsigned char* weight;  // packed
-  CUtensorMap x;                // boxes of 64 elements of k and the rows of a tile
+  CUtensorMap weight;  // packed, in boxes of a block of each strip of a tile
+  CUtensorMap x;       // boxes of 64 elements of k and the rows of a tile
   GroupsOutput output;
   const int32_t* row_count;  // null: the number of rows is `rows`
   int32_t rows;
@@ -85,39 +85,29 @@ struct GemmGroupsMany {
   /// Tiles of the same rows follow one another, so that these stay in the L2 cache.
   __device__ int tiles(int rows) const { return (rows + kRows - 1) / kRows * tiles_across(); }
 
-  /// A warp brings everything: a lane the rows, others a block of one strip each.
+  /// A lane brings everything.
   __device__ void produce() const {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+    constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
     const int bytes = stage_bytes();
-    const int block_bytes = args.layout.block_bytes;
+    const int copied = 2 * Shape::kBox + kStrips * args.layout.block_bytes;
     wait_for_previous_kernel();
     const int last = tiles(rows());
     int stage = 0;
     uint32_t phase = 1;
     for (int tile = static_cast<int>(blockIdx.x); tile < last;
          tile += static_cast<int>(gridDim.x)) {
-      const int first = tile % tiles_across() * kStrips;
+      const int strip = tile % tiles_across() * kStrips;
       const int row = tile / tiles_across() * kRows;
-      const int strips = min(kStrips, args.layout.strips - first);
       for (int block = 0; block < args.layout.blocks; ++block) {
         sm90::Barrier::wait(&empty[stage], phase);
         unsigned char* const to = ring + stage * bytes;
-        if (lane == 0) {
-          sm90::TxBarrier::arrive_and_expect_tx(&full[stage],
-                                                2 * Shape::kBox + strips * block_bytes);
-        }
-        __syncwarp();
-        if (lane < strips) {
-          const int64_t at = static_cast<int64_t>(first + lane) * args.layout.blocks + block;
-          cute::SM90_BULK_COPY_G2S::copy(args.weight + at * block_bytes, &full[stage],
-                                         to + 2 * Shape::kBox + lane * block_bytes, block_bytes);
-        } else if (lane >= kStrips && lane < kStrips + 2) {
-          const int box = lane - kStrips;
-          constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+        sm90::TxBarrier::arrive_and_expect_tx(&full[stage], copied);
+        for (int box = 0; box < 2; ++box) {
           cute::SM90_TMA_LOAD_2D::copy(&args.x, &full[stage], kHint, to + box * Shape::kBox,
                                        (block * 2 + box) * 64, row);
         }
-        __syncwarp();
+        cute::SM90_TMA_LOAD_4D::copy(&args.weight, &full[stage], kHint, to + 2 * Shape::kBox, 0, 0,
+                                     block, strip);
         if (++stage == args.stages) {
           stage = 0;
           phase ^= 1;
@@ -295,12 +285,13 @@ __global__ void __launch_bounds__(384, 1)
       sm90::Barrier::init(&work.empty[i], 8);  // warps that read a stage
     }
     cutlass::arch::fence_barrier_init();
+    cute::prefetch_tma_descriptor(&args.weight);
     cute::prefetch_tma_descriptor(&args.x);
   }
   __syncthreads();
   if (sm90::uniform(static_cast<int>(threadIdx.x) / 128) == 2) {
     cutlass::arch::warpgroup_reg_dealloc<40>();
-    if (threadIdx.x < 256 + 32) work.produce();
+    if (threadIdx.x < 256 + 32 && cute::elect_one_sync()) work.produce();
   } else {
     cutlass::arch::warpgroup_reg_alloc<232>();
     work.consume();

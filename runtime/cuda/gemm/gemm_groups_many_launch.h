@@ -1,12 +1,13 @@
-// The host side of the product of many rows with weights in groups: its tensor map, its tile and
-// its launch. The files gemm_groups_many_*.cu instantiate the kernels, one for each number of bits.
+// The host side of the product of many rows with weights in groups: its tensor maps, its tile
+// and its launch. The files gemm_groups_many_*.cu instantiate the kernels, one for each number of
+// bits.
 #pragma once
 
 #include "core/format.h"
 #include "cuda/check.h"
 #include "cuda/gemm/gemm_groups_many_kernel.cuh"
 #include "cuda/gemm/groups_dispatch.h"
-#include "cuda/tensor_map.h"
+#include "cuda/gemm/groups_weight_map.h"
 
 namespace packhorse::cuda {
 
@@ -14,12 +15,12 @@ template <int kRows, int kBits, bool kMinima, int kGroupSteps>
 void launch_gemm_groups_many_kernel(const GemmParams& p, cudaStream_t stream) {
   using Shape = GroupsManyShape<kRows>;
   GemmGroupsManyArgs args{};
-  args.weight = static_cast<const unsigned char*>(p.weight);
   args.x = matrix_tensor_map(p.a, DType::kFloat16, p.rows, p.k, p.lda, kRows, 64);
   args.output = groups_output(p);
   args.row_count = p.row_count;
   args.rows = p.rows;
   args.layout = groups_layout(p.n, p.k, p.groups);
+  args.weight = groups_weight_map(p.weight, args.layout, Shape::kStrips, 1);
   args.split = groups_split(p.n, p.k);
   args.stages = Shape::stages(args.layout.block_bytes);
   const int bytes = args.stages * Shape::stage_bytes(args.layout.block_bytes) + Shape::kSumBytes;

@@ -37,7 +37,7 @@ inline constexpr int kGroupsStrip = 16;          // output features of a strip
 inline constexpr int kGroupsBlock = 128;         // input features of a block
 inline constexpr int kGroupsSteps = 8;           // steps of 16 input features in a block
 inline constexpr int kGroupsChunk = 512;         // bytes of 16 for each lane
-inline constexpr int64_t kMostGroupsSplits = 4;  // of a sum
+inline constexpr int64_t kMostGroupsSplits = 8;  // of a sum
 
 /// The sizes of a packed weight [n, k].
 struct GroupsLayout {
@@ -72,13 +72,15 @@ struct GroupsSplit {
 
 /// Depends on the shape of the weight alone, so that bits depend on nothing else. A chain of sums
 /// takes longer than the weight takes to be read where few output features share the device; so
-/// sums are cut until about eight warps of each of 132 multiprocessors have a part.
+/// sums are cut until 16 warps of each of 132 multiprocessors have a part.
 inline GroupsSplit groups_split(int64_t n, int64_t k) {
-  constexpr int64_t kWarps = 132 * 8;
+  constexpr int64_t kMultiprocessors = 132;
+  constexpr int64_t kWarps = 16;
   constexpr int64_t kLeastBlocks = 4;
   const int64_t strips = (n + kGroupsStrip - 1) / kGroupsStrip;
+  const int64_t share = (strips + kMultiprocessors - 1) / kMultiprocessors;
   const int64_t blocks = std::max<int64_t>(1, (k + kGroupsBlock - 1) / kGroupsBlock);
-  const int64_t wanted = std::min(kMostGroupsSplits, (kWarps + strips - 1) / strips);
+  const int64_t wanted = std::clamp<int64_t>(kWarps / share, 1, kMostGroupsSplits);
   const int64_t splits = std::clamp<int64_t>(blocks / kLeastBlocks, 1, wanted);
   const int64_t each = (blocks + splits - 1) / splits;
   return {static_cast<int32_t>((blocks + each - 1) / each), static_cast<int32_t>(each)};
