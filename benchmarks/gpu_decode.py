@@ -1,8 +1,7 @@
 """Steps of generation beside PyTorch on one GPU, and beside the time that reading takes.
 
     python benchmarks/gpu_decode.py build/generation [--only gpt2 llama-1b ...] [--out FILE]
-    PACKHORSE_UNPROVEN_KERNELS=1 python benchmarks/gpu_decode.py build/generation \\
-        --quantized int4-128 [--only ...]
+    python benchmarks/gpu_decode.py build/generation --quantized int4-128 [--only ...]
 
 `build/generation` is benchmarks/generation.cc, whose first lines say how to compile it. PyTorch's
 step is benchmarks/torch_decoders.py: compiled layers in one CUDA graph, its token fed back on the

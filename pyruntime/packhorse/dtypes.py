@@ -10,7 +10,7 @@ from packhorse.names import Dtype
 # runtime raises an error.
 _DTYPES = {
     "cpu": ("float32", "bfloat16", "int8", "stored"),
-    "cuda": ("float16", "bfloat16", "float8"),
+    "cuda": ("float16", "bfloat16", "int8", "float8", "stored"),
 }
 
 

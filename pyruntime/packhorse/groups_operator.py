@@ -40,8 +40,8 @@ def gemm_groups(
 
     x, bias and residual lie on the host or, all of them, on a device, as the result does then;
     values, scales and minima lie on the host. Raises ValueError where arguments do not fit together
-    or are out of range, RuntimeError on devices that do not have it: CUDA devices do, in float16,
-    if the environment variable PACKHORSE_UNPROVEN_KERNELS is 1 (docs/weights.md).
+    or are out of range, RuntimeError in a dtype that the device does not have it in: CUDA devices
+    have it in float16.
     """
     if bits not in (4, 8):
         raise ValueError(f"bits is {bits}, expected 4 or 8")

@@ -116,11 +116,11 @@ class Session(SessionProperties):
         dtype          dtype of weights and activations; sums are float32. "float32", "bfloat16" or
                        "int8" (only dense layers and the head of a model that generates, quantised
                        when loaded; the rest is float32) on the
-                       CPU, "float16" or "bfloat16" on CUDA devices; on Hopper also "float8" (dense
-                       layers in e4m3, the rest in float16), of models that encode. "stored", on the
-                       CPU: matrices that the files hold in 4 to 8 bits with scales of groups (GGUF,
-                       GPTQ, AWQ) stay so; the rest is float32 (docs/weights.md, also about
-                       CUDA). None: "int8" or
+                       CPU, "float16" or "bfloat16" on CUDA devices, and there of models that encode
+                       "int8", too, and on Hopper "float8" (dense layers in int8 or e4m3, the rest
+                       in float16). "stored": matrices that the files hold in 4 to 8 bits with
+                       scales of groups (GGUF, GPTQ, AWQ) stay so; the rest is float32, on CUDA
+                       float16 (docs/weights.md). None: "int8" or
                        "float8" if the folder was converted to it; otherwise, on the CPU, "stored"
                        if there are such matrices, else "float32", and on CUDA "bfloat16" if the
                        weights are stored in it, else "float16"

@@ -10,7 +10,6 @@
 #include "cuda/device.h"
 #include "cuda/graph.h"
 #include "cuda/recording_bounds.h"
-#include "cuda/unproven.h"
 
 namespace packhorse::cuda {
 namespace {
@@ -159,8 +158,7 @@ void CudaContext::synchronize() {
 
 std::vector<RecordingBounds> CudaContext::recording_bounds(int64_t max_tokens,
                                                            int64_t max_seqlen) const {
-  const bool warps = kBuiltForSm90 && unproven_kernels() && check_device(device_);
-  return cuda::recording_bounds(max_tokens, max_seqlen, warps);
+  return cuda::recording_bounds(max_tokens, max_seqlen, check_device(device_));
 }
 
 std::unique_ptr<Recording> CudaContext::record(const std::function<void()>& work) {

@@ -16,7 +16,6 @@
 #include "cuda/gemm/gemm_int8.h"
 #include "cuda/gemm/groups_layout.h"
 #include "cuda/rows/cast.h"
-#include "cuda/unproven.h"
 #include "ops/linear_packer.h"
 #include "packhorse/error.h"
 
@@ -34,17 +33,16 @@ class CudaLinearPacker final : public LinearPacker {
     if (dtype == DType::kFloat8 && float8_) {
       return {DType::kFloat8, DType::kFloat16, ScaleGranularity::kOutputFeature, {}};
     }
-    if (dtype == DType::kInt8 && unproven_kernels()) {
+    if (dtype == DType::kInt8) {
       return {DType::kInt8, DType::kFloat16, ScaleGranularity::kOutputFeature, {}};
     }
     throw RuntimeError(concat("dtype ", name_of(dtype), " on ", name_of(context_.device()), ": ",
                               dtype == DType::kFloat8
                                   ? "float8 needs compute capability 9.0 (Hopper) and its own "
-                                    "kernels; this device runs float16 or bfloat16"
-                                  : "CUDA runs float16 or bfloat16, and float8 on Hopper"));
+                                    "kernels; this device runs float16, bfloat16 or int8"
+                                  : "CUDA runs float16, bfloat16 or int8, and float8 on Hopper"));
   }
   LinearFormat grouped_format(const WeightGroups& groups, DType compute) const override {
-    if (!unproven_kernels()) return LinearPacker::grouped_format(groups, compute);
     if (compute == DType::kFloat16) {
       return {DType::kUInt8, compute, ScaleGranularity::kGroup, groups};
     }

@@ -5,17 +5,6 @@
 
 namespace packhorse {
 
-LinearFormat LinearPacker::grouped_format(const WeightGroups& groups, DType) const {
-  throw RuntimeError(concat("this device has no dense layers of weights that stay quantised (",
-                            groups.bits, " bits in groups of ", groups.size,
-                            "); load the model with a dtype of floats"));
-}
-
-void LinearPacker::pack_groups(const GroupedWeight&, int64_t, int64_t, const LinearFormat& format,
-                               void*) {
-  grouped_format(format.groups, format.compute);
-}
-
 void LinearPacker::pack_quantized(const int8_t*, const float*, int64_t, int64_t,
                                   const LinearFormat& format, void*) {
   throw RuntimeError(

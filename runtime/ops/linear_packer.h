@@ -35,7 +35,7 @@ class PACKHORSE_API LinearPacker {
 
   /// The format of a layer whose weights are quantised in `groups`, in a model that computes in
   /// `compute`. Throws RuntimeError if the device has no kernels for it.
-  virtual LinearFormat grouped_format(const WeightGroups& groups, DType compute) const;
+  virtual LinearFormat grouped_format(const WeightGroups& groups, DType compute) const = 0;
 
   virtual size_t bytes(int64_t in_features, int64_t out_features,
                        const LinearFormat& format) const = 0;
@@ -49,7 +49,7 @@ class PACKHORSE_API LinearPacker {
                               int64_t out_features, const LinearFormat& format, void* packed);
   /// Packs a weight that is quantised in the groups of `format` already.
   virtual void pack_groups(const GroupedWeight& weight, int64_t in_features, int64_t out_features,
-                           const LinearFormat& format, void* packed);
+                           const LinearFormat& format, void* packed) = 0;
   /// Packs a weight that lies on the device into a format that is not quantised. Only devices with
   /// a DeviceIo implement this.
   virtual void pack_on_device(const TensorView& weight, const LinearFormat& format, void* packed);

@@ -310,8 +310,7 @@ TEST(pages_sm90_bounds) {
   CHECK(pages.counters[0] == 0);
 }
 
-/// Few rows of long texts, whose chunks several blocks have: one merges them, by lanes where
-/// unproven kernels are allowed.
+/// Few rows of long texts, whose chunks several blocks have: one merges them, by lanes.
 template <class T>
 void check_chunks(const Shape& shape, const Texts& texts) {
   Pages<T> pages(shape, texts, 11, NAN);

@@ -4,7 +4,6 @@
 
 #include "cuda/convolution/convolve_heads.h"
 #include "cuda/convolution/convolve_sm90.h"
-#include "cuda/unproven.h"
 #include "emulated_test.h"
 
 namespace packhorse::cuda {
@@ -251,21 +250,17 @@ void check(const Shape& shape, const Texts& texts, int sm_count, unsigned seed) 
   CHECK(one.out.same_bits(hopper));
 }
 
-// The kernel is chosen with PACKHORSE_UNPROVEN_KERNELS=1, with which CTest runs these tests.
 TEST(convolve_many_tiles) {
-  if (!unproven_kernels()) return;
   const Texts texts{{700, 1, 2, 33, 0, 260, 64, 31, 0, 129, 0}};
   for (unsigned seed = 0; seed < 9; ++seed) check<__nv_bfloat16>({}, texts, 4, seed);
 }
 
 TEST(convolve_long_rings) {
-  if (!unproven_kernels()) return;
   for (unsigned seed = 0; seed < 9; ++seed)
     check<__half>({.heads = 1, .head_dim = 64}, {{1500, 3, 211}}, 1, seed);
 }
 
 TEST(convolve_heads_of_64) {
-  if (!unproven_kernels()) return;
   for (unsigned seed = 0; seed < 9; ++seed) {
     check<__half>({.heads = 4, .kv_heads = 2, .head_dim = 64, .dims = 20}, {{400, 1, 77, 2, 2, 1}},
                   9, seed);
@@ -273,7 +268,6 @@ TEST(convolve_heads_of_64) {
 }
 
 TEST(convolve_more_heads_than_stages) {
-  if (!unproven_kernels()) return;
   for (unsigned seed = 0; seed < 9; ++seed) {
     check<__nv_bfloat16>({.heads = 7, .dims = 128, .first_values = false}, {{90, 100}}, 132, seed);
     check<__nv_bfloat16>({.heads = 9, .head_dim = 64, .dims = 64}, {{90, 160}}, 3, seed);
@@ -281,7 +275,6 @@ TEST(convolve_more_heads_than_stages) {
 }
 
 TEST(convolve_state) {
-  if (!unproven_kernels()) return;
   for (unsigned seed = 0; seed < 9; ++seed) {
     check<__half>({.dims = 6, .slots = 2},
                   {{64, 1, 2, 70, 1, 3, 200, 1, 1}, {0, 5, 1, 63, 64, 65, 129, 2, 300}}, 4, seed);
@@ -292,12 +285,10 @@ TEST(convolve_state) {
 }
 
 TEST(convolve_counts_on_the_device) {
-  if (!unproven_kernels()) return;
   for (unsigned seed = 0; seed < 9; ++seed) check<__half>({}, {{65, 20}, {}, 300}, 7, seed);
 }
 
 TEST(convolve_odd_totals) {
-  if (!unproven_kernels()) return;
   std::mt19937 random(1);
   for (unsigned seed = 0; seed < 18; ++seed) {
     std::vector<int32_t> lengths = {130};
@@ -309,7 +300,6 @@ TEST(convolve_odd_totals) {
 
 /// NaN in one sequence leaves the bits of all others alone.
 TEST(convolve_neighbours_of_nan) {
-  if (!unproven_kernels()) return;
   for (unsigned seed = 0; seed < 9; ++seed) {
     emulated::set_seed(seed);
     const Texts texts{{70, 5, 90, 1, 30}};

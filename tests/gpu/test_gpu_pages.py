@@ -1,53 +1,34 @@
-"""Attention over pages by the kernels that are chosen by default, and by those that no GPU had run
-before these tests: against float64, and the same bits."""
+"""Attention over pages: against float64, and the bits of the kernel for prompts and of that for few
+rows."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
-import pages_outputs
 import pytest
 import reference
 import torch
 from gpu_support import DEVICE, Precision
 from packhorse import ops
-from pages_outputs import CASES, name_of
-
-Results = dict[str, npt.NDArray[Any]]
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Results]:
-    """Of all cases, by the value of PACKHORSE_UNPROVEN_KERNELS. A process reads it once."""
-    folder = tmp_path_factory.mktemp("pages")
-    found = {}
-    for chosen in ("0", "1"):
-        path = folder / f"{chosen}.npz"
-        subprocess.run(
-            [sys.executable, str(Path(pages_outputs.__file__)), str(path)],
-            env={**os.environ, "PACKHORSE_UNPROVEN_KERNELS": chosen},
-            check=True,
-        )
-        with np.load(path) as arrays:
-            found[chosen] = dict(arrays)
-    return found
+from pages_cases import CASES
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_bits(name: str, precision: Precision, results: dict[str, Results]) -> None:
-    old, new = (results[chosen][name_of(name, precision.name)] for chosen in ("0", "1"))
-    wrong = np.flatnonzero((old.view(np.uint32) != new.view(np.uint32)).any(1))
-    assert wrong.size == 0, f"{wrong.size} rows of {len(old)}, the first is {wrong[0]}"
+def test_bits_of_few_rows(name: str, precision: Precision) -> None:
+    """Up to 16 rows of a head of keys are computed by mma.sync, and prompts on Hopper by wgmma."""
+    case = CASES[name]
+    whole = case.attend(precision.name)
+    most = max(1, 16 // (case.heads // case.kv_heads))
+    for i in range(5):
+        pieces = []
+        for new, _ in case.texts:
+            first = max(0, new - most) * i // 4
+            pieces.append(range(first, min(new, first + most)))
+        found = case.attend(precision.name, pieces)
+        assert found.tobytes() == whole[case.rows_of(pieces)].tobytes()
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_float64(name: str, precision: Precision, results: dict[str, Results]) -> None:
+def test_float64(name: str, precision: Precision) -> None:
     case = CASES[name]
     q, keys, values = case.inputs()
     q, keys, values = (
@@ -55,7 +36,7 @@ def test_float64(name: str, precision: Precision, results: dict[str, Results]) -
     )
     options = case.kernel_options()
     window = options.pop("window", -1)
-    found = results["1"][name_of(name, precision.name)]
+    found = case.attend(precision.name)
     bounds = case.cu_seqlens
     for b, (new, length) in enumerate(case.texts):
         rows = slice(bounds[b], bounds[b + 1])

@@ -94,7 +94,7 @@ def test_dtypes_that_can_be_asked_for(tiny_model: Path, dtype: str) -> None:
     for load in (packhorse.Session.load, packhorse.plan_memory):
         with pytest.raises(ValueError, match=f"'{dtype}'; known: float32, bfloat16, int8 on cpu$"):
             load(tiny_model, dtype=dtype)  # type: ignore[operator]
-        known = "known: float16, bfloat16, float8 on cuda:0$"
+        known = "known: float16, bfloat16, int8, float8 on cuda:0$"
         with pytest.raises(ValueError, match=f"'{dtype}'; {known}"):
             load(tiny_model, "cuda:0", dtype)  # type: ignore[operator]
         with pytest.raises(RuntimeError, match="float16 is not supported on the CPU: use float32"):

@@ -113,9 +113,9 @@ class Planning:
         typer.Option(
             metavar="DTYPE",
             rich_help_panel=_MACHINE,
-            help="What to compute in: float32, bfloat16, int8 or stored (quantised weights stay as "
-            "they are) on the CPU, float16, bfloat16 or float8 (Hopper) on a GPU; by default what "
-            "suits the folder.",
+            help="What to compute in: float32, bfloat16 or int8 on the CPU, float16, bfloat16, "
+            "int8 or float8 (Hopper) on a GPU, stored on both (quantised weights stay as they "
+            "are); by default what suits the folder.",
         ),
     ] = None
     threads: Annotated[

@@ -122,7 +122,8 @@ class Settings:
     )
     dtype: str | None = setting(
         None,
-        "What to compute in: float32, bfloat16 or int8 on the CPU, float16 or bfloat16 on a GPU.",
+        "What to compute in: float32, bfloat16 or int8 on the CPU, float16, bfloat16, int8 or "
+        "float8 (Hopper) on a GPU, stored on both.",
         _MACHINE,
     )
     threads: int | None = setting(None, "CPU threads of a model; all cores by default.", _MACHINE)

@@ -5,15 +5,13 @@
 #include "cuda/attention/attention.h"
 #include "cuda/attention/attention_choice.h"
 #include "cuda/attention/attention_limits.h"
-#include "cuda/unproven.h"
 
 namespace packhorse::cuda {
 
 /// Whether the warps take the short sequences of a layer: heads of up to kWarpHeadDim columns that
 /// attention_sm90_supported takes, too. This depends on the layer and never on the batch.
 inline bool attention_warps_take(const AttentionParams& params) {
-  return unproven_kernels() && params.head_dim <= kWarpHeadDim &&
-         params.term.kind != ScoreTermKind::kDisentangled;
+  return params.head_dim <= kWarpHeadDim && params.term.kind != ScoreTermKind::kDisentangled;
 }
 
 /// Returns which kernels launch_attention_sm90 launches.

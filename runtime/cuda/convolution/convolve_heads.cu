@@ -3,7 +3,6 @@
 #include "cuda/convolution/convolve_heads_plain.cuh"
 #include "cuda/convolution/convolve_sm90.h"
 #include "cuda/device.h"
-#include "cuda/unproven.h"
 
 namespace packhorse::cuda {
 namespace {
@@ -23,7 +22,7 @@ bool fits_shared_memory(size_t bytes) {
 
 // By the sizes of the layer and the device alone.
 bool on_tensor_cores(const ConvolveHeadsArgs& args) {
-  const bool known = args.head_dim == 128 || (args.head_dim == 64 && unproven_kernels());
+  const bool known = args.head_dim == 64 || args.head_dim == 128;
   return known && args.depthwise_width == 2 && args.grouped_width == 2 &&
          args.delayed_column % kVectorSize == 0 &&
          fits_shared_memory(sizeof(ManyTile<__half, 128>::Shared));
@@ -63,7 +62,7 @@ void launch_tensor_cores(const ConvolveHeadsArgs& args, bool hopper, int sm_coun
                          args);
   }
   if constexpr (kBuiltForSm90) {
-    if (hopper && unproven_kernels()) {
+    if (hopper) {
       launch_convolve_heads_sm90(args, sm_count, stream);
       return launch_keep<T, true>(args, stream);
     }

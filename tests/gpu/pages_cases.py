@@ -1,11 +1,8 @@
-"""Attention over pages of many cases. As a program: saves the results of all cases to a file, so
-that a process with other kernels can compare them."""
+"""Attention over pages of many cases."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,17 +58,29 @@ class PagesCase:
                 pages[table[b, first // PAGE], :, : len(part)] = part.swapaxes(0, 1)
         return pages
 
-    def attend(self, dtype: str, device: str = "cuda:0") -> Array:
+    def rows_of(self, pieces: list[range]) -> list[int]:
+        """A piece of each text's new tokens as rows of all of them."""
+        return [
+            first + i for first, piece in zip(self.cu_seqlens, pieces, strict=False) for i in piece
+        ]
+
+    def attend(self, dtype: str, pieces: list[range] | None = None) -> Array:
+        """Results of all new tokens, or of a piece of each text alone, which has the same bits."""
         counts = [-(-length // PAGE) for _, length in self.texts]
         places = np.random.default_rng(1).permutation(sum(counts) + 2)
         table = np.full((len(counts), max(counts)), -1)
         for b, count in enumerate(counts):
             table[b, :count] = places[sum(counts[:b]) :][:count]
         q, keys, values = self.inputs()
-        lens = [length for _, length in self.texts]
+        pieces = pieces or [range(new) for new, _ in self.texts]
+        ends = [
+            length - new + piece.stop
+            for piece, (new, length) in zip(pieces, self.texts, strict=True)
+        ]
         return ops.attention_over_pages(
-            q, self.pages(keys, table), self.pages(values, table), self.cu_seqlens, table, lens,
-            num_heads=self.heads, device=device, dtype=dtype, **self.kernel_options(),
+            q[self.rows_of(pieces)], self.pages(keys, table), self.pages(values, table),
+            [0, *np.cumsum([len(piece) for piece in pieces])], table, ends,
+            num_heads=self.heads, device="cuda:0", dtype=dtype, **self.kernel_options(),
         )  # fmt: skip
 
 
@@ -109,17 +118,3 @@ CASES = {
     "growing-maximum": PagesCase(4, 1, 64, ((2, 9000), (3, 2500)), late=4),
     "windows-of-chunks": PagesCase(4, 1, 96, ((5, 9000),), {"window": 700}),
 }
-DTYPES = ("float16", "bfloat16")
-
-
-def name_of(case: str, dtype: str) -> str:
-    return f"{case}, {dtype}"
-
-
-def save(path: Path) -> None:
-    found = {name_of(n, dtype): case.attend(dtype) for n, case in CASES.items() for dtype in DTYPES}
-    np.savez(path, **found)
-
-
-if __name__ == "__main__":
-    save(Path(sys.argv[1]))
