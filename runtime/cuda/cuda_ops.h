@@ -16,6 +16,7 @@
 #include "cuda/gemm/gemm.h"
 #include "cuda/params.h"
 #include "cuda/rows/lora.h"
+#include "cuda/unproven.h"
 #include "ops/ops.h"
 #include "packhorse/attention_algorithm.h"
 
@@ -36,6 +37,7 @@ class CudaOps final : public Ops {
   bool interleaves_heads() const override { return true; }
   bool quantizes_rows(int64_t columns) const override;
   bool attention_writes_float8(int64_t head_dim, const ScoreTerm& term) const override;
+  bool has_float8_pages() const override { return unproven_kernels(); }
   // A token's position: rotation.cuh needs nothing else.
   int64_t rotation_columns(int64_t) const override { return 1; }
   size_t linear_workspace(const LinearArgs& args) const override;

@@ -25,10 +25,12 @@
 
 namespace packhorse::cuda {
 
-template <class T, int kDim, int kRows>
-struct FewAttention : FewTiles<T, kDim, kRows> {
-  using Traits = FewTraits<kDim, kRows>;
-  using Tiles = FewTiles<T, kDim, kRows>;
+/// Tiles_: how tiles come to shared memory, such as FewTiles.
+template <class Tiles_>
+struct FewAttention : Tiles_ {
+  using Tiles = Tiles_;
+  using T = typename Tiles::T;
+  using Traits = typename Tiles::Traits;
   using Tiles::first_key;
   using Tiles::found;
   using Tiles::has_keys;
@@ -37,6 +39,8 @@ struct FewAttention : FewTiles<T, kDim, kRows> {
   using Tiles::params;
   using Tiles::values;
   using Tiles::warp;
+  static constexpr int kDim = Traits::kDim;
+  static constexpr int kRows = Traits::kRows;
   static constexpr int kThreads = Traits::kThreads;
   static constexpr int kKeys = Traits::kKeys;
 
@@ -153,6 +157,7 @@ struct FewAttention : FewTiles<T, kDim, kRows> {
         mma<T>(scores[2 * n + 1], queries.x[k], b.x[2], b.x[3]);
       }
     }
+    Tiles::scale(true, scores);
     finish_scores(scores, params, work.slab, work.slab.row, first_key(work),
                   [&] { finish_rare(work, scores); });
   }
@@ -315,10 +320,12 @@ struct FewAttention : FewTiles<T, kDim, kRows> {
 };
 
 /// kByLanes: chunks are merged by merge_chunks_by_lanes, with the same bits.
-template <class T, int kDim, int kRows, bool kByLanes>
-__global__ void __launch_bounds__(FewTraits<kDim, kRows>::kThreads, FewTraits<kDim, kRows>::kBlocks)
+template <class Tiles, bool kByLanes>
+__global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlocks)
     paged_attention_few_kernel(const __grid_constant__ FewKernelParams params) {
-  using Attention = FewAttention<T, kDim, kRows>;
+  using Attention = FewAttention<Tiles>;
+  constexpr int kDim = Attention::kDim;
+  constexpr int kRows = Attention::kRows;
   extern __shared__ __align__(1024) unsigned char few_shared[];  // as TMA's exchange asks for
   Attention attention(params, few_shared);
   FewSchedule<kRows, kChunkKeys<kDim>> schedule(params);
@@ -349,6 +356,7 @@ __global__ void __launch_bounds__(FewTraits<kDim, kRows>::kThreads, FewTraits<kD
     if (has_keys) {
       tile_softmax(scores, maxima, sums);
       attention.await_values();
+      attention.scale(false, scores);
       attention.weigh(scores, output);
       attention.phase ^= 1;
       __syncwarp();  // the values have been read
