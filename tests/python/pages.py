@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,11 @@ from reference_low_precision import e4m3
 
 Array = npt.NDArray[Any]
 PAGE = ops.PAGE_TOKENS
+
+
+def has_float8(device: str) -> bool:
+    """Whether its pages may be float8: a GPU's only by kernels that none has run yet."""
+    return device == "cpu" or os.environ.get("PACKHORSE_UNPROVEN_KERNELS") == "1"
 
 
 def quantize_heads(x: Array) -> tuple[Array, Array]:
