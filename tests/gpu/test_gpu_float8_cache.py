@@ -1,5 +1,5 @@
-"""Keys and values in float8: what pages hold, as on the CPU; attention over them beside float64, with
-the same bits however a text is cut into steps; and sessions with such a cache."""
+"""Keys and values in float8: what pages hold, as on the CPU; attention over them beside float64,
+and the same bits however a text is cut into steps; sessions with such a cache."""
 
 from __future__ import annotations
 

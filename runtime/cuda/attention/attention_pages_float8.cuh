@@ -14,12 +14,20 @@
 
 namespace packhorse::cuda {
 
-/// Starts copying a uint2 or a float. Where not `inside`, zeros are written and nothing is read.
-template <class Bits>
-__device__ void copy_bits_async(Bits* to, const Bits* from, bool inside) {
-  using Plain = std::conditional_t<sizeof(Bits) == 8, uint64_t, uint32_t>;
-  cute::SM80_CP_ASYNC_CACHEALWAYS_ZFILL<Plain>::copy(*reinterpret_cast<const Plain*>(from),
-                                                     *reinterpret_cast<Plain*>(to), inside);
+/// Starts copying eight bytes. Where not `inside`, zeros are written and nothing is read.
+__device__ inline void copy_bytes_async(uint2* to, const void* from, bool inside) {
+  cute::SM80_CP_ASYNC_CACHEALWAYS_ZFILL<uint64_t>::copy(*static_cast<const uint64_t*>(from),
+                                                        *reinterpret_cast<uint64_t*>(to), inside);
+}
+
+/// Starts copying four scales, of which those from `count` on are not read and become zeros. They
+/// do not come by way of the first cache (cp.async.cg): it would keep, beside those of old tokens,
+/// what the place of this step's held before.
+__device__ inline void copy_scales_async(float* to, const float* from, int count) {
+  const auto at = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  const int bytes = max(0, min(4, count)) * static_cast<int>(sizeof(float));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes)
+               : "memory");
 }
 
 /// Makes eight numbers of T of eight bytes (unpack_float8).
@@ -52,7 +60,7 @@ struct Float8PagedTraits : PagedTraits<kDim, kWarps> {
   /// Bytes and scales, of keys and of values, of the tile at hand and of the next.
   struct Copied {
     uint2 bytes[2][2][Base::kKeys * kDim / kVectorSize];
-    float scales[2][2][Base::kKeys];
+    alignas(16) float scales[2][2][Base::kKeys];
   };
   static constexpr size_t kSharedBytes = (Base::kSlab + 2 * Base::kTile) * 2 + sizeof(Copied);
 };
@@ -66,7 +74,7 @@ struct Float8PagedTiles {
   static constexpr int kDim = Traits::kDim;
   static constexpr int kKeys = Traits::kKeys;
   static constexpr int kAcross = kDim / kVectorSize;
-  static_assert(kKeys * kAcross % Traits::kThreads == 0 && kKeys <= Traits::kThreads);
+  static_assert(kKeys * kAcross % Traits::kThreads == 0 && kKeys <= 4 * Traits::kThreads);
 
   const PagedAttentionParams& args;
   T* const tiles;  // keys and values of the tile at hand
@@ -82,16 +90,13 @@ struct Float8PagedTiles {
         static_cast<const unsigned char*>(values ? args.values : args.keys) + row * args.head_dim;
     for_vectors([&](int at, int key, int column) {
       const bool inside = key < valid && column < args.head_dim;
-      copy_bits_async(
-          &copied.bytes[values][tile % 2][at],
-          reinterpret_cast<const uint2*>(inside ? from + key * args.head_dim + column : from),
-          inside);
+      copy_bytes_async(&copied.bytes[values][tile % 2][at],
+                       inside ? from + key * args.head_dim + column : from, inside);
     });
-    const int key = static_cast<int>(threadIdx.x);
+    const int key = static_cast<int>(threadIdx.x) * 4;
     if (key >= kKeys) return;
     const float* scales = (values ? args.value_scales : args.key_scales) + row;
-    copy_bits_async(&copied.scales[values][tile % 2][key], key < valid ? scales + key : scales,
-                    key < valid);
+    copy_scales_async(&copied.scales[values][tile % 2][key], scales + key, valid - key);
   }
   __device__ void receive(bool values, int tile) const {
     T* const to = at(values, tile);
@@ -122,11 +127,12 @@ template <int kDim, int kRows>
 struct Float8FewTraits : FewTraits<kDim, kRows> {
   using Base = FewTraits<kDim, kRows>;
   /// Of each warp's tile.
-  struct Scales {
+  struct alignas(16) Scales {
     float keys[Base::kWarps][Base::kKeys];
     float values[Base::kWarps][Base::kKeys];
   };
-  static constexpr size_t kSharedBytes = Base::kSharedBytes + sizeof(Scales);
+  static constexpr size_t kScalesAt = (Base::kSharedBytes + 15) / 16 * 16;  // of shared memory
+  static constexpr size_t kSharedBytes = kScalesAt + sizeof(Scales);
   static constexpr bool kTmaHelps = false;
   static constexpr bool kTma = false;
   static constexpr int kBlocks = static_cast<int>(
@@ -143,7 +149,6 @@ struct Float8FewTiles : WarpTiles<T_, Traits_> {
   using Traits = Traits_;
   using Warp = WarpTiles<T, Traits>;
   using Warp::first_key;
-  using Warp::found;
   using Warp::has_keys;
   using Warp::has_new;
   using Warp::keys;
@@ -158,24 +163,30 @@ struct Float8FewTiles : WarpTiles<T_, Traits_> {
   static constexpr int kCopied = 16;  // bytes at a time
 
   unsigned char* const bytes;  // of this warp's keys, and then of its values
+  typename Traits::Scales& all_scales;
 
   __device__ Float8FewTiles(const FewKernelParams& params, unsigned char* shared)
-      : Warp(params, shared), bytes(reinterpret_cast<unsigned char*>(values)) {
+      : Warp(params, shared),
+        bytes(reinterpret_cast<unsigned char*>(values)),
+        all_scales(*reinterpret_cast<typename Traits::Scales*>(shared + Traits::kScalesAt)) {
     values = keys;
   }
 
   __device__ void copy_old(const FewWork& work, int page, bool of_keys) const {
     if (!has_keys(work)) return;
-    const int rows = old_rows(work);
-    copy(work, page, of_keys, 0, rows, rows * params.args.head_dim / kCopied * kCopied);
+    const int old = old_rows(work);
+    copy(work, page, of_keys, 0, old * params.args.head_dim / kCopied * kCopied);
+    copy_scales(work, page, of_keys, 0, old / 4 * 4);
   }
   __device__ void copy_new(const FewWork& work, int page) const {
     if (!has_keys(work) || !has_new(work)) return;
+    const int old = old_rows(work);
+    const int end = min(kKeys, work.slab.kv_length - first_key(work));
 #pragma unroll 1
     for (const bool of_keys : {true, false}) {
-      const int end = min(kKeys, work.slab.kv_length - first_key(work));
-      copy(work, page, of_keys, old_rows(work), end, end * params.args.head_dim);
-      for (int key = end + lane; key < kKeys; key += 32) scales(of_keys)[key] = 0;
+      copy(work, page, of_keys, old * params.args.head_dim / kCopied * kCopied,
+           end * params.args.head_dim);
+      copy_scales(work, page, of_keys, old / 4 * 4, kKeys);
     }
   }
   __device__ void end_group() const { cute::cp_async_fence(); }
@@ -200,8 +211,7 @@ struct Float8FewTiles : WarpTiles<T_, Traits_> {
 
  private:
   __device__ float* scales(bool of_keys) const {
-    auto& all = *reinterpret_cast<typename Traits::Scales*>(&found + 1);
-    return of_keys ? all.keys[warp] : all.values[warp];
+    return of_keys ? all_scales.keys[warp] : all_scales.values[warp];
   }
   __device__ unsigned char* tile_bytes(bool of_keys) const {
     return bytes + (of_keys ? 0 : Traits::kTile);
@@ -212,25 +222,29 @@ struct Float8FewTiles : WarpTiles<T_, Traits_> {
     return max(0, min(kKeys, work.slab.position - first_key(work)));
   }
 
-  /// Starts copying rows [begin, end) of this warp's tile, which lie side by side in their page,
-  /// up to the byte `stop`: what is copied at a time may have bytes of an old and of a new row, and
-  /// counts as new.
-  __device__ void copy(const FewWork& work, int page, bool of_keys, int begin, int end,
-                       int stop) const {
+  /// Starts copying bytes [begin, end) of this warp's tile, whose rows lie side by side in their
+  /// page. What is copied at a time may be of an old and of a new row: it counts as new.
+  __device__ void copy(const FewWork& work, int page, bool of_keys, int begin, int end) const {
     const PagedAttentionParams& args = params.args;
-    const int64_t row = page_row(work, page);
-    const auto* from =
-        static_cast<const unsigned char*>(of_keys ? args.keys : args.values) + row * args.head_dim;
+    const auto* from = static_cast<const unsigned char*>(of_keys ? args.keys : args.values) +
+                       page_row(work, page) * args.head_dim;
     unsigned char* const to = tile_bytes(of_keys);
-    const int start = begin * args.head_dim / kCopied * kCopied;
 #pragma unroll 4
-    for (int at = start + lane * kCopied; at < stop; at += 32 * kCopied) {
+    for (int at = begin + lane * kCopied; at < end; at += 32 * kCopied) {
       copy_vector_async(to + at, from + at, true);
     }
-    const float* factors = (of_keys ? args.key_scales : args.value_scales) + row;
-    for (int key = begin + lane; key < end; key += 32) {
-      copy_bits_async(scales(of_keys) + key, factors + key, true);
-    }
+  }
+
+  /// Starts copying scales of keys [begin, end), a multiple of four each, likewise. Those past the
+  /// sequence's end become zeros.
+  __device__ void copy_scales(const FewWork& work, int page, bool of_keys, int begin,
+                              int end) const {
+    const PagedAttentionParams& args = params.args;
+    const float* from = (of_keys ? args.key_scales : args.value_scales) + page_row(work, page);
+    const int key = begin + lane * 4;
+    if (key >= end) return;
+    copy_scales_async(scales(of_keys) + key, from + key,
+                      work.slab.kv_length - first_key(work) - key);
   }
 
   /// Makes 16-bit numbers of the bytes of keys, or of values; columns past the head's end are
