@@ -341,6 +341,33 @@ void check_cuts(const Shape& shape, unsigned seed) {
   }
 }
 
+/// The first token of a text sees its own value alone: what comes out is what the page's bytes
+/// mean.
+template <class T>
+void check_every_number(unsigned seed) {
+  emulated::set_seed(seed);
+  Texts<T> texts({1, 1, 256}, {40}, seed, 0);
+  std::vector<double> expected(256);
+  size_t column = 0;
+  for (int byte = 0; byte < 256; ++byte) {
+    const float number = float8_to_float32(static_cast<uint8_t>(byte));
+    if (std::isnan(number)) continue;
+    texts.v[0][column] = rounded<T>(number);
+    expected[column++] = number;
+  }
+  for (; column < 256; ++column) texts.v[0][column] = T{};
+  texts.append({{0, 40}});
+  for (const Kernel kernel : kKernels) {
+    const std::vector<T> found = texts.attend({{0, 40}}, kernel);
+    for (size_t c = 0; c < 256; ++c) CHECK(to_double(found[c]) == expected[c]);
+  }
+}
+
+TEST(pages_float8_every_number) {
+  check_every_number<__half>(0);
+  check_every_number<__nv_bfloat16>(1);
+}
+
 TEST(pages_float8_append) {
   for (const int head_dim : {8, 40, 64, 72, 128, 256}) {
     check_appended<__half>(3, head_dim, static_cast<unsigned>(head_dim));

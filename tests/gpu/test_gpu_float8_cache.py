@@ -81,6 +81,19 @@ def test_pages_are_those_of_the_cpu(precision: Precision, head_dim: int) -> None
     assert np.isnan(found[1][2]).sum() == np.isnan(found[1][3]).sum() == 3
 
 
+@pytest.mark.parametrize(("num_heads", "length"), [(1, 1), (200, 40)], ids=["few rows", "prompt"])
+def test_every_number(precision: Precision, num_heads: int, length: int) -> None:
+    """The first token of a text sees its own value alone: what comes out is what bytes mean."""
+    magnitudes = [m / 8 * 2**-6 for m in range(8)]
+    magnitudes += [(1 + m / 8) * 2.0**e for e in range(-6, 9) for m in range(8)][:-1]
+    numbers = np.zeros(256, np.float32)
+    numbers[: 2 * len(magnitudes)] = [*magnitudes, *(-x for x in magnitudes)]
+    text = sequences(precision, [length], num_heads=num_heads, num_kv_heads=num_heads, head_dim=256)
+    text.v[0][0] = np.tile(numbers, num_heads)
+    found = text.step({0: length})[0]
+    np.testing.assert_array_equal(found[0], np.tile(numbers, num_heads))
+
+
 @pytest.mark.parametrize("head_dim", [8, 40, 64, 80, 104, 128, 200, 256])
 @pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(2, 2), (6, 1), (9, 3)])
 @pytest.mark.parametrize(
