@@ -11,6 +11,7 @@
 //   build/generation cuda bfloat16 gpt-18b plan      # loads, generates, compares plan and use
 //   build/generation cuda bfloat16 llama-1b bits     # a request alone, in pieces, and among others
 //   build/generation cuda float16 gpt-6.7b:int4-128 decode  # weights in groups, the head in 8 bits
+//   build/generation cuda bfloat16,float8 llama-1b decode   # keys and values in float8
 //
 // The weights are a few MiB of random numbers, which every tensor repeats as often as it needs, so
 // that a model of sixty billion parameters needs neither a file nor memory of the host.
@@ -265,10 +266,11 @@ bool check_bits(const std::string& spec, const RandomWeights& weights, Generatio
 int main(int argc, char** argv) {
   const Shape shape = argc > 3 ? find_shape(argv[3]) : Shape{};
   if (argc < 5 || shape.layers == 0) {
-    std::fprintf(stderr,
-                 "usage: %s DEVICE DTYPE SHAPE load|serve|prefill|mixed|decode|host|bits|plan "
-                 "[kv_tokens [context [new_tokens]]]\n",
-                 argv[0]);
+    std::fprintf(
+        stderr,
+        "usage: %s DEVICE DTYPE[,CACHE_DTYPE] SHAPE load|serve|prefill|mixed|decode|host|bits|plan "
+        "[kv_tokens [context [new_tokens]]]\n",
+        argv[0]);
     return 2;
   }
   std::setvbuf(stdout, nullptr, _IONBF, 0);  // each line at once, also where it goes to a file
@@ -279,7 +281,10 @@ int main(int argc, char** argv) {
   };
   GenerationOptions options;
   options.device = parse_device(argv[1]);
-  options.dtype = parse_dtype(argv[2]);
+  const std::string dtypes = argv[2];
+  const size_t comma = dtypes.find(',');
+  options.dtype = parse_dtype(dtypes.substr(0, comma));
+  if (comma != std::string::npos) options.kv_cache_dtype = parse_dtype(dtypes.substr(comma + 1));
   options.kv_tokens = number(5, what == "serve" ? 400000 : 65536);
   if (what == "serve") options.max_sequences = 256;
   const RandomWeights weights(shape);

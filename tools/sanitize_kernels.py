@@ -43,6 +43,7 @@ SETS = {
     ),
     "compressed": Set("tests/gpu/test_gpu_compressed_attention.py", "many_rows"),
     "pages": Set("tests/python/test_pages.py", "cuda and not head_sizes"),
+    "float8-cache": Set("tests/gpu/test_gpu_float8_cache.py", "cpu or leak or (bits and 72)"),
     "attention": Set("tests/gpu/test_gpu_attention.py", "auto and 64 and batches"),
     "short-texts": Set("tests/gpu/test_gpu_short_texts.py", "length or nothing or windows or term"),
     "int8": Set("tests/gpu/test_gpu_int8.py", "exact or largest or finite or feed_forward"),

@@ -9,7 +9,7 @@
 namespace packhorse {
 
 /// Converts e4m3 (DType::kFloat8). It has no infinities, and one NaN of each sign.
-inline float float8_to_float32(uint8_t bits) {
+constexpr float float8_to_float32(uint8_t bits) {
   const uint32_t sign = uint32_t{bits & 0x80u} << 24;
   const uint32_t magnitude = bits & 0x7fu;
   if (magnitude == 0x7fu) return std::bit_cast<float>(sign | 0x7fc00000u);
@@ -21,7 +21,7 @@ inline float float8_to_float32(uint8_t bits) {
 }
 
 /// Numbers beyond the range, and infinities, become +-448, the largest number; NaNs stay NaNs.
-inline uint8_t float32_to_float8(float value) {
+constexpr uint8_t float32_to_float8(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = bits >> 24 & 0x80u;
   const uint32_t magnitude = bits & 0x7fffffffu;

@@ -30,7 +30,6 @@ class CpuOps final : public Ops {
         gemms_(pool_.threads()) {}
 
   int64_t head_dim_multiple() const override { return 16; }
-  bool has_float8_pages() const override { return true; }
 
   size_t linear_workspace(const LinearArgs& args) const override {
     return cpu::linear_workspace(args, pool_.threads());

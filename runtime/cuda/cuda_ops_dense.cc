@@ -204,7 +204,7 @@ void CudaOps::gemm(const GemmParams& params) {
     if (params.float8) return launch_gemm_float8(params, stream_);
     if (params.groups && gemm_kernels_ == GemmKernels::kSm90) {
       return params.rows <= most_groups_few_rows(params) ? launch_gemm_groups_few(params, stream_)
-                                               : launch_gemm_groups_many(params, stream_);
+                                                         : launch_gemm_groups_many(params, stream_);
     }
     if (gemm_kernels_ == GemmKernels::kSm90) {
       return is_few(params) ? launch_gemm_few(params, stream_) : launch_gemm_sm90(params, stream_);

@@ -35,6 +35,13 @@ GemmParams dense_params(const char* op, const TensorView& x, const LinearWeight&
   return params;
 }
 
+// Pages of keys or of values. Their rows need not be whole 16-byte accesses where they are kFloat8:
+// those of a head are one array.
+void check_pages(const char* op, const char* name, const TensorView& pages) {
+  const int64_t rows = pages.rows() / kPageTokens;
+  check_vectors(op, name, {pages.data, pages.dtype, rows, kPageTokens * pages.columns()});
+}
+
 }  // namespace
 
 void check_compute(const char* op, DType dtype) {
@@ -137,13 +144,11 @@ AttentionParams attention_params(const AttentionArgs& args, int sm_count) {
 void check_append_kv(const AppendKvArgs& args) {
   const char* op = "append_kv";
   check_compute(op, args.k.dtype);
-  for (auto [name, view] : {std::pair{"k", &args.k},
-                            {"v", &args.v},
-                            {"keys", &args.pages.keys},
-                            {"values", &args.pages.values}}) {
-    check_vectors(op, name, *view);
-  }
-  if (args.pages.keys.dtype != args.k.dtype) {
+  check_vectors(op, "k", args.k);
+  check_vectors(op, "v", args.v);
+  check_pages(op, "keys", args.pages.keys);
+  check_pages(op, "values", args.pages.values);
+  if (args.pages.keys.dtype != args.k.dtype && args.pages.keys.dtype != DType::kFloat8) {
     throw InvalidArgument(concat("append_kv: pages are ", name_of(args.pages.keys.dtype),
                                  ", keys are ", name_of(args.k.dtype)));
   }
@@ -152,22 +157,21 @@ void check_append_kv(const AppendKvArgs& args) {
 PagedAttentionParams paged_attention_params(const AttentionArgs& args, int sm_count) {
   const char* op = "attention";
   check_compute(op, args.q.dtype);
-  for (auto [name, view] : {std::pair{"q", &args.q},
-                            {"out", &args.out},
-                            {"pages.keys", &args.pages.keys},
-                            {"pages.values", &args.pages.values}}) {
-    check_vectors(op, name, *view);
-  }
+  check_vectors(op, "q", args.q);
+  check_vectors(op, "out", args.out);
+  check_pages(op, "pages.keys", args.pages.keys);
+  check_pages(op, "pages.values", args.pages.values);
   if (args.head_dim > 256) {
     throw InvalidArgument(concat("attention: head_dim ", args.head_dim, " is over 256"));
   }
-  if (args.pages.keys.dtype != args.q.dtype) {
+  const bool float8 = args.pages.keys.dtype == DType::kFloat8;
+  if (args.pages.keys.dtype != args.q.dtype && !float8) {
     throw InvalidArgument(concat("attention: pages are ", name_of(args.pages.keys.dtype),
                                  ", queries are ", name_of(args.q.dtype)));
   }
   PagedAttentionParams params;
-  if (args.k) {
-    check_append_kv(appended(args));
+  if (args.k) check_append_kv(appended(args));
+  if (args.k && !float8) {
     params.new_keys = args.k.data;
     params.new_values = args.v.data;
     params.new_key_stride = args.k.row_stride;
@@ -179,6 +183,10 @@ PagedAttentionParams paged_attention_params(const AttentionArgs& args, int sm_co
   params.out_row_stride = args.out.row_stride;
   params.keys = args.pages.keys.data;
   params.values = args.pages.values.data;
+  if (float8) {
+    params.key_scales = args.pages.key_scales.as<const float>();
+    params.value_scales = args.pages.value_scales.as<const float>();
+  }
   params.table = args.pages.table;
   params.kv_lens = args.pages.kv_lens;
   params.cu_seqlens = args.queries.cu_seqlens;

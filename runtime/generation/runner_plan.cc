@@ -106,12 +106,6 @@ PlannedRunner plan_model(const std::string& spec_json, const GenerationOptions& 
         "dtype int8 on a CUDA device is for models that encode; load this model, which generates, "
         "as float16 or bfloat16");
   }
-  if (options.kv_cache_dtype && !model.backend.ops->has_float8_pages()) {
-    throw RuntimeError(
-        "kv_cache_dtype float8 is not supported on this device: leave it out, so that the cache "
-        "has "
-        "the dtype of the activations");
-  }
   model.precision.decoder = model.precision.layers;
   count_memory(model, [&](const ModelWeights& weights, Arena& arena) {
     const DType dtype = weights.stem.word_table.dtype;

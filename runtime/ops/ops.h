@@ -52,8 +52,6 @@ class PACKHORSE_API Ops {
   virtual bool attention_writes_float8(int64_t /*head_dim*/, const ScoreTerm& /*term*/) const {
     return false;
   }
-  /// Whether pages of keys and values may be kFloat8.
-  virtual bool has_float8_pages() const { return false; }
   /// The number of columns of RotationArgs::out.
   virtual int64_t rotation_columns(int64_t dims) const { return dims; }
 

@@ -10,13 +10,12 @@
 namespace packhorse {
 namespace {
 
-// `float8`: whether the device has pages of that dtype.
 void check_pages(const char* op, const KvPages& pages, const BatchView& batch, int64_t num_kv_heads,
-                 int64_t head_dim, bool float8) {
+                 int64_t head_dim) {
   const int64_t page_rows = num_kv_heads * kPageTokens;
   for (auto [name, view] :
        {std::pair{"pages.keys", &pages.keys}, {"pages.values", &pages.values}}) {
-    if (view->dtype != DType::kFloat8 || !float8) check_compute_dtype(op, name, *view);
+    if (view->dtype != DType::kFloat8) check_compute_dtype(op, name, *view);
     check_dtype_is(op, name, *view, pages.keys.dtype);
     check_matrix(op, name, *view, pages.keys.rows(), head_dim);
     check_contiguous(op, name, *view);
@@ -50,26 +49,26 @@ void check_pages(const char* op, const KvPages& pages, const BatchView& batch, i
   }
 }
 
-void check_append_kv(const char* op, const AppendKvArgs& args, bool float8) {
+void check_append_kv(const char* op, const AppendKvArgs& args) {
   const int64_t columns = int64_t{args.num_kv_heads} * args.head_dim;
   check_compute_dtype(op, "k", args.k);
   check_dtype_is(op, "v", args.v, args.k.dtype);
   check_matrix(op, "k", args.k, args.batch.num_tokens, columns);
   check_matrix(op, "v", args.v, args.batch.num_tokens, columns);
   check_batch(op, "batch", args.batch, args.k.rows());
-  check_pages(op, args.pages, args.batch, args.num_kv_heads, args.head_dim, float8);
+  check_pages(op, args.pages, args.batch, args.num_kv_heads, args.head_dim);
 }
 
 // What attention over pages can be asked for.
-void check_paged_attention(const char* op, const AttentionArgs& args, bool float8) {
+void check_paged_attention(const char* op, const AttentionArgs& args) {
   if (args.keys.num_tokens != 0) fail(op, "keys of their own beside pages, expected none");
   if (static_cast<bool>(args.k) != static_cast<bool>(args.v)) {
     fail(op, "one of k and v is given beside pages, expected both or none");
   }
   if (args.k) {
-    check_append_kv(op, appended(args), float8);
+    check_append_kv(op, appended(args));
   } else {
-    check_pages(op, args.pages, args.queries, args.num_kv_heads, args.head_dim, float8);
+    check_pages(op, args.pages, args.queries, args.num_kv_heads, args.head_dim);
   }
   if (!args.mask.causal) fail(op, "the mask over pages is not causal, expected a causal one");
   if (args.term.kind != ScoreTermKind::kNone && args.term.kind != ScoreTermKind::kAlibi) {
@@ -108,7 +107,7 @@ void Ops::append_kv(const AppendKvArgs& args) {
     fail(op, concat("num_kv_heads is ", args.num_kv_heads, ", expected a positive number"));
   }
   check_head_dim(op, args.head_dim, head_dim_multiple());
-  check_append_kv(op, args, has_float8_pages());
+  check_append_kv(op, args);
   if (args.k.rows() > 0) do_append_kv(args);
 }
 
@@ -133,7 +132,7 @@ void Ops::attention(const AttentionArgs& args) {
     fail(op, "ALiBi needs slopes");
   }
   if (args.pages) {
-    check_paged_attention(op, args, has_float8_pages());
+    check_paged_attention(op, args);
     if (args.q.rows() > 0) do_paged_attention(args);
     return;
   }

@@ -67,8 +67,6 @@ class Case:
 
 @pytest.fixture(scope="module", params=CASES)
 def case(request: pytest.FixtureRequest, precision: Precision, device: str) -> Case:
-    if request.param == "float8" and device != "cpu":
-        pytest.skip("pages in float8 are the CPU's")
     return Case(request.param, precision, device)
 
 

@@ -1,11 +1,8 @@
 #include <algorithm>
 
-#include "cuda/attention/attention_pages_few_kernel.cuh"
+#include "cuda/attention/attention_pages_float8.h"
+#include "cuda/attention/attention_pages_launch.cuh"
 #include "cuda/attention/attention_pages_sm90.h"
-#include "cuda/check.h"
-#include "cuda/device.h"
-#include "cuda/tensor_map.h"
-#include "cuda/unproven.h"
 
 namespace packhorse::cuda {
 namespace {
@@ -13,39 +10,10 @@ namespace {
 // What rows of split chunks may take in memory. Sequences beyond that are not split: there are then
 // so many rows, or so long sequences, that blocks without a split fill the device.
 constexpr size_t kSplitBytes = size_t{64} << 20;
-constexpr int kPrefillWarps = 4;
-
-// Calls launch.operator()<T, kDim>() with the smallest kDim that holds a head.
-template <class Launch>
-void dispatch_pages(DType dtype, int64_t head_dim, Launch launch) {
-  dispatch_dtype(dtype, [&]<class T>() {
-    if (head_dim <= 64) return launch.template operator()<T, 64>();
-    if (head_dim <= 128) return launch.template operator()<T, 128>();
-    if (head_dim <= 256) return launch.template operator()<T, 256>();
-    throw InvalidArgument(concat("head_dim ", head_dim, " is over 256"));
-  });
-}
-
-int64_t chunk_keys(int64_t head_dim) {
-  return head_dim <= 64 ? kChunkKeys<64> : head_dim <= 128 ? kChunkKeys<128> : kChunkKeys<256>;
-}
-
-int64_t chunk_count(int64_t max_kv_len, int64_t head_dim) {
-  const int64_t keys = chunk_keys(head_dim);
-  return (max_kv_len + keys - 1) / keys;
-}
 
 size_t entry_bytes(int64_t head_dim) {
   return static_cast<size_t>(head_dim) * sizeof(float) + sizeof(float2);
 }
-
-// Rows of the longest sequence of a step: tokens times heads of a group.
-int64_t most_rows(const PagedAttentionParams& args) {
-  return int64_t{args.max_seqlen} * args.num_heads / args.num_kv_heads;
-}
-
-// Rows of a slab of the kernel for few rows.
-int slab_rows(const PagedAttentionParams& args) { return most_rows(args) <= 8 ? 8 : 16; }
 
 int64_t slab_count(const PagedAttentionParams& args) {
   return paged_slots(args, slab_rows(args)) * args.num_kv_heads;
@@ -58,40 +26,20 @@ bool takes_few(const PagedAttentionParams& args) {
 
 // Which of the two kernels for many rows runs; both give the same bits.
 bool takes_sm90(const PagedAttentionParams& args) {
-  return unproven_kernels() && kernels_may_overlap() && attention_pages_sm90_supported(args);
+  return kernels_may_overlap() && args.key_scales == nullptr &&
+         attention_pages_sm90_supported(args);
 }
+
+template <class T, int kDim>
+using Prefill = PagedTiles<T, PagedTraits<kDim, kPrefillWarps>>;
+template <class T, int kDim, int kRows>
+using Few = FewTiles<T, FewTraits<kDim, kRows>>;
 
 void launch_prefill(const PagedAttentionParams& args, cudaStream_t stream) {
-  const PagedKernelParams params = paged_kernel_params(args);
+  if (args.key_scales != nullptr) return launch_prefill_float8(args, stream);
   dispatch_pages(args.dtype, args.head_dim, [&]<class T, int kDim>() {
-    using Traits = PagedTraits<kDim, kPrefillWarps>;
-    const dim3 grid(static_cast<unsigned>(paged_slots(args, Traits::kRows)),
-                    static_cast<unsigned>(args.num_kv_heads));
-    launch_kernel(paged_attention_kernel<T, kDim, kPrefillWarps>, grid, Traits::kThreads,
-                  Traits::kSharedBytes, stream, params);
+    launch_pages_prefill<Prefill<T, kDim>>(args, stream);
   });
-}
-
-template <class T, int kDim, int kRows, bool kByLanes>
-void launch_few_rows(const PagedKernelParams& common, cudaStream_t stream) {
-  using Traits = FewTraits<kDim, kRows>;
-  FewKernelParams params{common, {}, {}};
-  const PagedAttentionParams& args = params.args;
-  if (Traits::kTmaHelps && kernels_may_overlap()) {  // devices with TMA
-    const auto map = [&](const void* pages) {
-      return matrix_tensor_map(pages, args.dtype, args.page_rows, args.head_dim, args.head_dim,
-                               Traits::kKeys, 64);
-    };
-    params.key_map = map(args.keys);
-    params.value_map = map(args.values);
-  }
-  // As many blocks as fit the device at once, which share the work.
-  const int64_t work = paged_slots(args, kRows) * args.num_kv_heads *
-                       (params.entries > 0 ? chunk_count(args.max_kv_len, args.head_dim) : 1);
-  launch_kernel(
-      paged_attention_few_kernel<T, kDim, kRows, kByLanes>,
-      dim3(static_cast<unsigned>(std::min(work, int64_t{Traits::kBlocks} * args.sm_count))),
-      Traits::kThreads, Traits::kSharedBytes, stream, params);
 }
 
 void launch_few(const PagedAttentionParams& args, cudaStream_t stream) {
@@ -102,43 +50,30 @@ void launch_few(const PagedAttentionParams& args, cudaStream_t stream) {
     params.state = reinterpret_cast<float2*>(params.sums + params.entries * args.head_dim);
     params.counters = args.counters;
   }
+  if (args.key_scales != nullptr) return launch_few_float8(params, stream);
   dispatch_pages(args.dtype, args.head_dim, [&]<class T, int kDim>() {
-    const auto launch = [&]<bool kByLanes>() {
-      slab_rows(args) == 8 ? launch_few_rows<T, kDim, 8, kByLanes>(params, stream)
-                           : launch_few_rows<T, kDim, 16, kByLanes>(params, stream);
-    };
-    unproven_kernels() ? launch.template operator()<true>() : launch.template operator()<false>();
+    slab_rows(args) == 8 ? launch_pages_few<Few<T, kDim, 8>>(params, stream)
+                         : launch_pages_few<Few<T, kDim, 16>>(params, stream);
   });
 }
 
-template <class Kernel>
-void allow_shared_memory(Kernel* kernel, size_t bytes) {
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(bytes)));
+template <class Tiles>
+void allow_few() {
+  allow_shared_memory(paged_attention_few_kernel<Tiles>, Tiles::Traits::kSharedBytes);
 }
 
 }  // namespace
 
 void prepare_attention_pages() {
-  for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
-    for (int head_dim : {64, 128, 256}) {
-      dispatch_pages(dtype, head_dim, [&]<class T, int kDim>() {
-        allow_shared_memory(paged_attention_kernel<T, kDim, kPrefillWarps>,
-                            PagedTraits<kDim, kPrefillWarps>::kSharedBytes);
-        const auto allow_few = [&]<int kRows>() {
-          constexpr size_t kBytes = FewTraits<kDim, kRows>::kSharedBytes;
-          allow_shared_memory(paged_attention_few_kernel<T, kDim, kRows, false>, kBytes);
-          if (unproven_kernels()) {
-            allow_shared_memory(paged_attention_few_kernel<T, kDim, kRows, true>, kBytes);
-          }
-        };
-        allow_few.template operator()<8>();
-        allow_few.template operator()<16>();
-      });
-    }
-  }
+  for_all_pages([&]<class T, int kDim>() {
+    allow_shared_memory(paged_attention_kernel<Prefill<T, kDim>>,
+                        Prefill<T, kDim>::Traits::kSharedBytes);
+    allow_few<Few<T, kDim, 8>>();
+    allow_few<Few<T, kDim, 16>>();
+  });
+  prepare_attention_pages_float8();
   if constexpr (kBuiltForSm90) {
-    if (unproven_kernels() && kernels_may_overlap()) prepare_attention_pages_sm90();
+    if (kernels_may_overlap()) prepare_attention_pages_sm90();
   }
 }
 
@@ -150,7 +85,9 @@ size_t attention_pages_workspace(int64_t num_tokens, int64_t max_kv_len, int64_t
   return std::min(kSplitBytes, entries * entry_bytes(head_dim));
 }
 
-bool appends_to_pages(const PagedAttentionParams& args) { return takes_few(args); }
+bool appends_to_pages(const PagedAttentionParams& args) {
+  return args.key_scales == nullptr && takes_few(args);
+}
 
 void launch_attention_pages(const PagedAttentionParams& args, cudaStream_t stream) {
   if (args.num_tokens == 0 || args.num_sequences == 0) return;

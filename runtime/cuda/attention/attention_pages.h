@@ -21,8 +21,12 @@ struct PagedAttentionParams {
   int64_t out_row_stride = 0;
   void* keys = nullptr;    // [num_pages, Hkv, kPageTokens, d]
   void* values = nullptr;  // likewise
+  /// Of pages in e4m3 what each token's head is multiplied by [num_pages, Hkv, kPageTokens]; of
+  /// pages in `dtype` null.
+  const float* key_scales = nullptr;
+  const float* value_scales = nullptr;
   /// This step's keys and values, [T, Hkv * d], which are to be written to their pages; or null,
-  /// where they lie there already.
+  /// where they lie there already, as in pages of e4m3 they do.
   const void* new_keys = nullptr;
   const void* new_values = nullptr;
   int64_t new_key_stride = 0;

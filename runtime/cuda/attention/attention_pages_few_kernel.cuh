@@ -25,10 +25,12 @@
 
 namespace packhorse::cuda {
 
-template <class T, int kDim, int kRows>
-struct FewAttention : FewTiles<T, kDim, kRows> {
-  using Traits = FewTraits<kDim, kRows>;
-  using Tiles = FewTiles<T, kDim, kRows>;
+/// Tiles_: how tiles come to shared memory, such as FewTiles.
+template <class Tiles_>
+struct FewAttention : Tiles_ {
+  using Tiles = Tiles_;
+  using T = typename Tiles::T;
+  using Traits = typename Tiles::Traits;
   using Tiles::first_key;
   using Tiles::found;
   using Tiles::has_keys;
@@ -37,6 +39,8 @@ struct FewAttention : FewTiles<T, kDim, kRows> {
   using Tiles::params;
   using Tiles::values;
   using Tiles::warp;
+  static constexpr int kDim = Traits::kDim;
+  static constexpr int kRows = Traits::kRows;
   static constexpr int kThreads = Traits::kThreads;
   static constexpr int kKeys = Traits::kKeys;
 
@@ -153,6 +157,7 @@ struct FewAttention : FewTiles<T, kDim, kRows> {
         mma<T>(scores[2 * n + 1], queries.x[k], b.x[2], b.x[3]);
       }
     }
+    Tiles::scale(true, scores);
     finish_scores(scores, params, work.slab, work.slab.row, first_key(work),
                   [&] { finish_rare(work, scores); });
   }
@@ -275,50 +280,14 @@ struct FewAttention : FewTiles<T, kDim, kRows> {
     __syncthreads();
     return found.last != 0;
   }
-
-  /// Merges all chunks of the rows from the workspace.
-  __device__ void merge_chunks(const FewWork& work) const {
-    const int head_dim = params.args.head_dim;
-    const int count = work.chunks.count();
-    const int64_t step = entry_step(work);
-    for_each_pair(work, [&](int row, int column, int) {
-      const int64_t entry = entry_of(work, row);
-      const float2* state = params.state + entry;
-      const float* sums = params.sums + entry * head_dim + column;
-      ChunkMerge merge;
-      float2 all = {0, 0};
-      constexpr int kAhead = 8;  // chunks whose numbers are asked for at once
-#pragma unroll 1
-      for (int first = 0; first < count; first += kAhead) {
-        float2 states[kAhead];
-        float2 parts[kAhead];
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-          states[i] = {-INFINITY, 0};  // of no chunk, which changes nothing
-          if (first + i >= count) continue;
-          states[i] = __ldcg(state);
-          parts[i] = __ldcg(reinterpret_cast<const float2*>(sums));
-          state += step;
-          sums += step * head_dim;
-        }
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-          float2 factors;
-          merge.add(states[i].x, states[i].y, factors);
-          all.x = merge_chunk(all.x, parts[i].x, factors);
-          all.y = merge_chunk(all.y, parts[i].y, factors);
-        }
-      }
-      store(work, row, column, all, merge.sum);
-    });
-  }
 };
 
-/// kByLanes: chunks are merged by merge_chunks_by_lanes, with the same bits.
-template <class T, int kDim, int kRows, bool kByLanes>
-__global__ void __launch_bounds__(FewTraits<kDim, kRows>::kThreads, FewTraits<kDim, kRows>::kBlocks)
+template <class Tiles>
+__global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlocks)
     paged_attention_few_kernel(const __grid_constant__ FewKernelParams params) {
-  using Attention = FewAttention<T, kDim, kRows>;
+  using Attention = FewAttention<Tiles>;
+  constexpr int kDim = Attention::kDim;
+  constexpr int kRows = Attention::kRows;
   extern __shared__ __align__(1024) unsigned char few_shared[];  // as TMA's exchange asks for
   Attention attention(params, few_shared);
   FewSchedule<kRows, kChunkKeys<kDim>> schedule(params);
@@ -349,6 +318,7 @@ __global__ void __launch_bounds__(FewTraits<kDim, kRows>::kThreads, FewTraits<kD
     if (has_keys) {
       tile_softmax(scores, maxima, sums);
       attention.await_values();
+      attention.scale(false, scores);
       attention.weigh(scores, output);
       attention.phase ^= 1;
       __syncwarp();  // the values have been read
@@ -370,11 +340,7 @@ __global__ void __launch_bounds__(FewTraits<kDim, kRows>::kThreads, FewTraits<kD
       __syncthreads();
       attention.merge_tiles(work, !same);
       if (!same && work.blocks > 1 && attention.is_last(work)) {
-        if constexpr (kByLanes) {
-          merge_chunks_by_lanes(attention, work);
-        } else {
-          attention.merge_chunks(work);
-        }
+        merge_chunks(attention, work);
       }
       attention.store_new(work, page);
     }

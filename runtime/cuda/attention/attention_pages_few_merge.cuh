@@ -38,7 +38,7 @@ struct ChunksOfLanes {
 
 /// Merges all chunks of the rows from the workspace, and stores the rows. Called by all threads.
 template <class Attention>
-__device__ void merge_chunks_by_lanes(const Attention& attention, const FewWork& work) {
+__device__ void merge_chunks(const Attention& attention, const FewWork& work) {
   constexpr int kParts = Attention::Traits::kDim / 64;  // of a row
   constexpr int kAhead = 16;                            // chunks whose sums are asked for at once
   constexpr int kAtOnce = 8;  // chunks that are left out together past the last one

@@ -61,35 +61,28 @@ __device__ int tile_place(int row, int column) {
   return column / 64 * (kKeys * 64) + row * 64 + ((column % 64) ^ (row % 8 * kVectorSize));
 }
 
-template <class T, int kDim, int kRows>
-struct FewTiles {
-  using Traits = FewTraits<kDim, kRows>;
+/// What a warp has of its tile, whatever the pages are of.
+template <class T_, class Traits_>
+struct WarpTiles {
+  using T = T_;
+  using Traits = Traits_;
+  static constexpr int kDim = Traits::kDim;
   static constexpr int kKeys = Traits::kKeys;
-  static constexpr int kAcross = kDim / kVectorSize;
-  static constexpr int kRowsAtOnce = 32 / kAcross;  // of a tile, that a warp copies
 
   const FewKernelParams& params;
   T* keys;    // of this warp
   T* values;  // of this warp
-  Traits::Found& found;
+  typename Traits::Found& found;
   int warp = static_cast<int>(threadIdx.x) / 32;
   int lane = static_cast<int>(threadIdx.x) % 32;
   uint32_t phase = 0;  // of the barriers, for the tile that is awaited next
 
-  __device__ FewTiles(const FewKernelParams& params, unsigned char* shared)
+  __device__ WarpTiles(const FewKernelParams& params, unsigned char* shared)
       : params(params),
         keys(reinterpret_cast<T*>(shared) + 2 * (threadIdx.x / 32) * Traits::kTile),
         values(keys + Traits::kTile),
-        found(*reinterpret_cast<Traits::Found*>(shared + 4 * Traits::kWarps * Traits::kTile)) {
-    if constexpr (Traits::kTma) {
-      if (lane == 0) {
-        sm90::TxBarrier::init(&found.keys_here[warp], 1);
-        sm90::TxBarrier::init(&found.values_here[warp], 1);
-        cutlass::arch::fence_barrier_init();
-      }
-      __syncwarp();
-    }
-  }
+        found(*reinterpret_cast<typename Traits::Found*>(shared +
+                                                         4 * Traits::kWarps * Traits::kTile)) {}
 
   /// Where this warp's tile begins.
   __device__ int first_key(const FewWork& work) const {
@@ -106,6 +99,50 @@ struct FewTiles {
   /// Whether this warp's tile has any keys.
   __device__ bool has_keys(const FewWork& work) const {
     return first_key(work) < work.slab.kv_length;
+  }
+  /// Whether this warp's tile has tokens of this step.
+  __device__ bool has_new(const FewWork& work) const {
+    return first_key(work) + kKeys > work.slab.position;
+  }
+  /// The row of the pages, as a matrix, with which this warp's tile begins.
+  __device__ int64_t page_row(const FewWork& work, int page) const {
+    constexpr int kTokens = static_cast<int>(kPageTokens);
+    const int64_t head = static_cast<int64_t>(page) * params.args.num_kv_heads + work.slab.kv_head;
+    return head * kTokens + first_key(work) % kTokens;
+  }
+};
+
+/// Of pages of T.
+template <class T_, class Traits_>
+struct FewTiles : WarpTiles<T_, Traits_> {
+  using T = T_;
+  using Traits = Traits_;
+  using Warp = WarpTiles<T, Traits>;
+  using Warp::first_key;
+  using Warp::found;
+  using Warp::has_keys;
+  using Warp::has_new;
+  using Warp::keys;
+  using Warp::lane;
+  using Warp::page_row;
+  using Warp::params;
+  using Warp::phase;
+  using Warp::values;
+  using Warp::warp;
+  static constexpr int kDim = Traits::kDim;
+  static constexpr int kKeys = Traits::kKeys;
+  static constexpr int kAcross = kDim / kVectorSize;
+  static constexpr int kRowsAtOnce = 32 / kAcross;  // of a tile, that a warp copies
+
+  __device__ FewTiles(const FewKernelParams& params, unsigned char* shared) : Warp(params, shared) {
+    if constexpr (Traits::kTma) {
+      if (lane == 0) {
+        sm90::TxBarrier::init(&found.keys_here[warp], 1);
+        sm90::TxBarrier::init(&found.values_here[warp], 1);
+        cutlass::arch::fence_barrier_init();
+      }
+      __syncwarp();
+    }
   }
 
   /// Starts copying this warp's tile of keys or values, as far as it is older than this step.
@@ -152,6 +189,10 @@ struct FewTiles {
     }
   }
 
+  /// Called for scores before they are scaled, and for the probabilities that weigh values.
+  template <int kBlocks>
+  __device__ void scale(bool /*of_keys*/, float (& /*x*/)[kBlocks][4]) const {}
+
   /// Writes the tokens of this step to their page. The step's sequence alone has that page.
   __device__ void store_new(const FewWork& work, int page) const {
     const PagedAttentionParams& args = params.args;
@@ -168,20 +209,9 @@ struct FewTiles {
   }
 
  private:
-  /// The row of the pages, as a matrix, with which this warp's tile begins.
-  __device__ int64_t page_row(const FewWork& work, int page) const {
-    constexpr int kTokens = static_cast<int>(kPageTokens);
-    const int64_t head = static_cast<int64_t>(page) * params.args.num_kv_heads + work.slab.kv_head;
-    return head * kTokens + first_key(work) % kTokens;
-  }
   template <class Base>
   __device__ Base* page_rows(const FewWork& work, int page, Base* pages) const {
     return pages + page_row(work, page) * params.args.head_dim;
-  }
-
-  /// Whether this warp's tile has tokens of this step.
-  __device__ bool has_new(const FewWork& work) const {
-    return first_key(work) + kKeys > work.slab.position;
   }
 
   __device__ void copy_by_tma(const FewWork& work, int page, bool of_keys) const {

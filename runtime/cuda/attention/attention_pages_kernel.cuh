@@ -35,8 +35,9 @@ template <int kDim>
 inline constexpr int kChunkKeys = kChunkTiles<kDim> * kTileKeys<kDim>;
 
 /// Each warp has 16 rows.
-template <int kDim, int kWarps>
+template <int kDim_, int kWarps>
 struct PagedTraits {
+  static constexpr int kDim = kDim_;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kRows = 16 * kWarps;
   static constexpr int kKeys = kTileKeys<kDim>;
@@ -287,18 +288,52 @@ struct MergedRows {
   }
 };
 
+/// Where a block of paged_attention_kernel has tiles of keys and values: those of the tile at hand
+/// and of the next, as their pages hold them.
+template <class T_, class Traits_>
+struct PagedTiles {
+  using T = T_;
+  using Traits = Traits_;
+  static constexpr int kDim = Traits::kDim;
+  static constexpr int kKeys = Traits::kKeys;
+
+  const PagedAttentionParams& args;
+  T* const tiles;
+
+  __device__ PagedTiles(const PagedAttentionParams& args, void* shared)
+      : args(args), tiles(static_cast<T*>(shared)) {}
+
+  /// Starts copying a tile of keys, or of values, which begins at `row` of the pages as a matrix
+  /// and of which the first `valid` rows have been written.
+  __device__ void fetch(bool values, int tile, int64_t row, int valid) const {
+    const T* from = static_cast<const T*>(values ? args.values : args.keys) + row * args.head_dim;
+    copy_tile_async<kKeys, kDim, Traits::kThreads>(at(values, tile), from, args.head_dim, valid,
+                                                   args.head_dim);
+  }
+  /// Called when this thread's copies of a tile are done, and before the threads meet.
+  __device__ void receive(bool /*values*/, int /*tile*/) const {}
+  __device__ T* at(bool values, int tile) const {
+    return tiles + ((values ? 2 : 0) + tile % 2) * Traits::kTile;
+  }
+  /// Called for scores before they are scaled, and for the probabilities that weigh values.
+  template <int kBlocks>
+  __device__ void scale(bool /*values*/, int /*tile*/, float (& /*x*/)[kBlocks][4]) const {}
+};
+
 /// For rows of many queries. A block walks through all chunks that its rows see.
-template <class T, int kDim, int kWarps>
-__global__ void __launch_bounds__(PagedTraits<kDim, kWarps>::kThreads)
+template <class Tiles>
+__global__ void __launch_bounds__(Tiles::Traits::kThreads)
     paged_attention_kernel(const __grid_constant__ PagedKernelParams params) {
-  using Traits = PagedTraits<kDim, kWarps>;
+  using T = typename Tiles::T;
+  using Traits = typename Tiles::Traits;
+  constexpr int kDim = Traits::kDim;
   constexpr int kKeys = Traits::kKeys;
   constexpr int kPageTiles = static_cast<int>(kPageTokens) / kKeys;
   constexpr int kBlocks = kKeys / 8;
   extern __shared__ __align__(16) unsigned char shared[];
   T* const queries = reinterpret_cast<T*>(shared);
-  T* const tiles = queries + Traits::kSlab;
   const PagedAttentionParams& args = params.args;
+  const Tiles tiles(args, queries + Traits::kSlab);
 
   PagedSlab slab;
   const bool found = find_paged_slab<Traits::kRows>(params, slab);
@@ -340,10 +375,7 @@ __global__ void __launch_bounds__(PagedTraits<kDim, kWarps>::kThreads)
       const int64_t page = pages[tile / kPageTiles];
       const int64_t row =
           (page * args.num_kv_heads + slab.kv_head) * kPageTokens + tile % kPageTiles * kKeys;
-      const T* from = static_cast<const T*>(values ? args.values : args.keys) + row * head_dim;
-      copy_tile_async<kKeys, kDim, Traits::kThreads>(
-          tiles + ((values ? 2 : 0) + tile % 2) * Traits::kTile, from, head_dim,
-          slab.kv_length - tile * kKeys, head_dim);
+      tiles.fetch(values, tile, row, slab.kv_length - tile * kKeys);
     }
     cute::cp_async_fence();
   };
@@ -357,9 +389,11 @@ __global__ void __launch_bounds__(PagedTraits<kDim, kWarps>::kThreads)
   for (int tile = begin; tile < end; ++tile) {
     fetch(false, tile + 1);
     cute::cp_async_wait<2>();
+    tiles.receive(false, tile);
     __syncthreads();
     float scores[1][kBlocks][4] = {};
-    accumulate_scores<T, kDim, kKeys, 1>(scores, warp_queries, tiles + tile % 2 * Traits::kTile);
+    accumulate_scores<T, kDim, kKeys, 1>(scores, warp_queries, tiles.at(false, tile));
+    tiles.scale(false, tile, scores[0]);
     const int row = slab.row + warp_row;
     finish_scores(scores[0], params, slab, row, tile * kKeys,
                   [&] { finish_paged_scores(scores[0], params, slab, row, tile * kKeys); });
@@ -368,9 +402,11 @@ __global__ void __launch_bounds__(PagedTraits<kDim, kWarps>::kThreads)
 
     fetch(true, tile + 1);
     cute::cp_async_wait<2>();
+    tiles.receive(true, tile);
     __syncthreads();
+    tiles.scale(true, tile, scores[0]);
     float output[1][kDim / 8][4] = {};
-    accumulate_output<T, kDim, kKeys, 1>(output, scores, tiles + (2 + tile % 2) * Traits::kTile);
+    accumulate_output<T, kDim, kKeys, 1>(output, scores, tiles.at(true, tile));
     chunk.add(output[0], maxima, sums);
     if ((tile + 1) % kChunkTiles<kDim> == 0 || tile + 1 == end) {
       merged.add(chunk);

@@ -19,8 +19,8 @@
 
 namespace packhorse::cuda {
 
-/// The most rows of a product that launch_gemm_groups_few takes: 32, or 16 where a strip's parts, or
-/// those of a strip and of its gate, are more than the warps for which 32 rows leave room.
+/// The most rows of a product that launch_gemm_groups_few takes: 32, or 16 where a strip's parts,
+/// or those of a strip and of its gate, are more than the warps for which 32 rows leave room.
 inline int32_t most_groups_few_rows(const GemmParams& p) {
   return groups_split(p.n, p.k).splits * (p.gated ? 2 : 1) <= 8 ? 32 : 16;
 }
@@ -86,8 +86,8 @@ inline GroupsFewTile groups_few_tile(const GemmParams& p) {
   return tile;
 }
 
-/// Launches the product of up to most_groups_few_rows rows, for compute capability 9.0 exactly. It is
-/// asynchronous on `stream`, allocates nothing and may be captured into a graph; the rules are
+/// Launches the product of up to most_groups_few_rows rows, for compute capability 9.0 exactly. It
+/// is asynchronous on `stream`, allocates nothing and may be captured into a graph; the rules are
 /// those of launch_gemm_sm90. Throws RuntimeError.
 void launch_gemm_groups_few(const GemmParams& params, cudaStream_t stream);
 /// Likewise of any number of rows, by wgmma.

@@ -7,7 +7,8 @@
 
 namespace packhorse::cuda {
 
-/// Rows of k and v and the pages are of one 16-bit dtype and of whole 16-byte accesses.
+/// Rows of k and v are of a 16-bit dtype and of whole 16-byte accesses, and so are the pages; or
+/// these are kFloat8, with scales, and of whole 8-byte accesses.
 void launch_append_kv(const AppendKvArgs& args, cudaStream_t stream);
 
 }  // namespace packhorse::cuda
