@@ -33,6 +33,8 @@ RECEIPT = Path("tests/gpu/receipt.json")  # relative to the root, as are the fol
 COVERED = (Path("runtime"), Path("third_party"), Path("tests/gpu"))
 NOT_COVERED = (Path("runtime/cpu"),)
 ALSO_SHARED = (Path("pyruntime"), Path("weights_tools"), Path("tests/python"))
+# They take longest, so they start first.
+LONG = ("test_gpu_attention.py", "test_gpu_padded_widths.py", "test_gpu_int8.py")
 # They check the free memory of the device.
 ALONE = ("test_gpu_device_io.py", "test_gpu_session.py")
 COUNTED = ("passed", "failed", "skipped")
@@ -156,6 +158,7 @@ def run(*, again: bool) -> int:
     found = kept_results(files) if again else {}
     wanted = [path for path in files if path.name not in found]
     together = [path for path in wanted if path.name not in ALONE]
+    together.sort(key=lambda path: path.name not in LONG)
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
         for path, counts in zip(together, pool.map(run_file, together), strict=True):
             found[path.name] = results(path, counts)
