@@ -34,7 +34,12 @@ COVERED = (Path("runtime"), Path("third_party"), Path("tests/gpu"))
 NOT_COVERED = (Path("runtime/cpu"),)
 ALSO_SHARED = (Path("pyruntime"), Path("weights_tools"), Path("tests/python"))
 # They take longest, so they start first.
-LONG = ("test_gpu_attention.py", "test_gpu_padded_widths.py", "test_gpu_int8.py")
+LONG = (
+    "test_gpu_attention.py",
+    "test_gpu_float8_cache.py",
+    "test_gpu_int8.py",
+    "test_gpu_padded_widths.py",
+)
 # They check the free memory of the device.
 ALONE = ("test_gpu_device_io.py", "test_gpu_session.py")
 COUNTED = ("passed", "failed", "skipped")

@@ -1,4 +1,4 @@
-// A dense layer with weights in groups for few rows (up to 64). Its time is that of reading the
+// A dense layer with weights in groups for few rows (up to 32). Its time is that of reading the
 // packed weight once. As in gemm_few_kernel.cuh each block has its share of the output's columns,
 // a warp of its own brings the weight through a ring of stages from the moment the block starts,
 // while the kernel before still runs, and another warp brings the rows.
