@@ -21,7 +21,7 @@ def test_device() -> None:
     assert (ops.gemm(x, x, device="cuda", dtype="float16") == 8).all()
     for device, dtype, message in (
         (f"cuda:{count}", "float16", f"'cuda:{count}' does not exist: .*cuda:0"),
-        ("cuda:0", "float32", "float32.*float16 or bfloat16"),
+        ("cuda:0", "float32", "float32.*float16, bfloat16 or int8"),
     ):
         with pytest.raises(RuntimeError, match=message):
             ops.gemm(x, x, device=device, dtype=dtype)

@@ -132,7 +132,7 @@ def test_refusals(precision: Precision, random: torch.Generator) -> None:
             ValueError,
             "weight lies on a device, the first argument does",
         ),
-        (lambda: ops.gemm(x.float(), x.float()), RuntimeError, "float16 or bfloat16"),
+        (lambda: ops.gemm(x.float(), x.float()), RuntimeError, "float16, bfloat16 or int8"),
         (lambda: ops.gemm(x, x.to(other)), ValueError, "weight is b?float16, expected b?float16"),
         (lambda: ops.gemm(x, x.T), ValueError, "weight is not contiguous"),
         (lambda: ops.layer_norm(x, x[0]), ValueError, "gamma is b?float16, expected float32"),
