@@ -46,6 +46,7 @@ SETS = {
     "float8-cache": Set("tests/gpu/test_gpu_float8_cache.py", "cpu or leak or (bits and 72)"),
     "attention": Set("tests/gpu/test_gpu_attention.py", "auto and 64 and batches"),
     "short-texts": Set("tests/gpu/test_gpu_short_texts.py", "length or nothing or windows or term"),
+    "groups": Set("tests/gpu/test_gpu_groups.py", "test_gate or test_activations or test_values"),
     "int8": Set("tests/gpu/test_gpu_int8.py", "exact or largest or finite or feed_forward"),
 }
 

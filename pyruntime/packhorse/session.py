@@ -169,8 +169,8 @@ class Session(SessionProperties):
         draft_dtype    of the draft model, as `dtype`
         draft_tokens   most tokens that are drafted for a sequence in a step; None: 8
         kv_cache_dtype of keys and values in the cache of a session that generates: "float8" (e4m3
-                       with a scale for each token and head of keys; on the CPU), or None for the
-                       dtype of the activations (docs/generation.md)
+                       with a scale for each token and head of keys), or None for the dtype of
+                       the activations (docs/generation.md)
 
         Raises FileNotFoundError if there is no such model, saying what to run; ValueError if the
         model cannot be read, is not supported, or cannot generate though `kv_tokens` asks for it;

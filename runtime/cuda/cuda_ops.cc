@@ -32,13 +32,14 @@ CudaOps::CudaOps(CudaContext& context, bool sm90_capable, AttentionAlgorithm att
       gemm_kernels_(choose_gemm_kernels(sm90_capable)),
       attention_(asked_attention_algorithm(attention)),
       sm_count_(sm_count(device_)),
+      most_shared_bytes_(most_shared_bytes(device_)),
       counters_(device_, 256),
       page_counters_(device_, kPagedCounters * sizeof(unsigned)),
       sample_merges_(device_, kMostMerges * sizeof(SampleMerge)) {
   // An algorithm that could compute no layer is refused now, and not in the first run.
   choose_algorithm(attention_, sm90_capable, true, {}, kMultiple);
   prepare_attention_sm80();
-  prepare_attention_pages();
+  prepare_attention_pages(most_shared_bytes_);
   for (const CudaMemory* counters : {&counters_, &page_counters_, &sample_merges_}) {
     CUDA_CHECK(cudaMemsetAsync(counters->data(), 0, counters->bytes(), stream_));
   }

@@ -116,6 +116,7 @@ class CudaOps final : public Ops {
   AttentionAlgorithm attention_;                      // the caller's choice, maybe kAuto
   std::vector<std::string>* explanations_ = nullptr;  // null, except while `explain` runs
   int sm_count_;
+  size_t most_shared_bytes_;
   CudaMemory counters_;       // for launch_attention_sm90; zero before and after every launch
   CudaMemory page_counters_;  // likewise, for launch_attention_pages
   CudaMemory sample_merges_;  // likewise, for launch_sample

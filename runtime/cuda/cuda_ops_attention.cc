@@ -93,6 +93,7 @@ void CudaOps::do_append_kv(const AppendKvArgs& args) {
 
 void CudaOps::do_paged_attention(const AttentionArgs& args) {
   PagedAttentionParams params = paged_attention_params(args, sm_count_);
+  params.most_shared_bytes = most_shared_bytes_;
   params.workspace = static_cast<float*>(args.workspace);
   params.workspace_bytes = args.workspace == nullptr ? 0 : paged_attention_workspace(args);
   params.counters = static_cast<unsigned*>(page_counters_.data());

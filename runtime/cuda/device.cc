@@ -61,6 +61,10 @@ bool check_device(int device) {
 
 int sm_count(int device) { return attribute(cudaDevAttrMultiProcessorCount, device); }
 
+size_t most_shared_bytes(int device) {
+  return static_cast<size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+}
+
 GemmKernels choose_gemm_kernels(bool sm90_capable) {
   const char* value = std::getenv("PACKHORSE_GEMM");
   const std::string choice = value == nullptr ? "" : value;

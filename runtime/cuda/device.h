@@ -39,6 +39,9 @@ bool check_device(int device);
 /// Returns the number of streaming multiprocessors of a device.
 int sm_count(int device);
 
+/// Returns the bytes of shared memory that a block of a device may have.
+size_t most_shared_bytes(int device);
+
 enum class GemmKernels : uint8_t { kSm90, kPortable };
 
 /// Returns what the environment variable PACKHORSE_GEMM asks for, and otherwise the best that the

@@ -241,8 +241,8 @@ TEST(gemm_groups_forms) {
 }
 
 TEST(gemm_groups_parts_of_sums) {
-  // 17 blocks in parts of 5, 5, 5 and 2; 9 in parts of 5 and 4; 33 in parts of 5, the last of 3;
-  // 32 in eight parts.
+  // 17 blocks in parts of 6, 6 and 5; 9 in parts of 6 and 3; 33 in parts of 6, the last of 3; 32 in
+  // eight parts.
   check({56, 2104, kInt4_128}, 9, 1);
   check({24, 1152, kQ4_1}, 33, 2);
   check({200, 2048, kQ8_0, false, true}, 70, 3);

@@ -44,11 +44,11 @@ FORMS = [
     (8, 32, False),
     (8, 128, True),
 ]
-ROWS = [0, 1, 3, 8, 17, 64, 65, 300]
+ROWS = [0, 1, 3, 8, 12, 17, 32, 33, 65, 300]
 MOST = max(ROWS)
-# n and k: less than a strip, a block and a group; odd multiples of 8; sums in two and in four parts
-# of which the last is shorter.
-SHAPES = [(8, 8), (24, 200), (264, 72), (136, 1160), (72, 2104), (2000, 2048)]
+# n and k: less than a strip, a block and a group; odd multiples of 8; sums in parts of which the
+# last is shorter, and in eight.
+SHAPES = [(8, 8), (24, 200), (264, 72), (136, 1160), (72, 2104), (24, 4168), (2000, 4096)]
 
 
 def make(seed: int, n: int, k: int, form: tuple[int, int, bool]) -> tuple[Groups, Tensor]:
@@ -114,7 +114,7 @@ def test_activations(kernels: str, random: Generator, activation: ops.Activation
     check_rows(compute, linear(x, values, None, activation))
 
 
-@pytest.mark.parametrize(("n", "k"), [(32, 8), (96, 72), (544, 1160)])
+@pytest.mark.parametrize(("n", "k"), [(32, 8), (96, 72), (544, 1160), (64, 4096)])
 def test_gate(kernels: str, random: Generator, n: int, k: int) -> None:
     form = (4, 32, True)
     weight, values = make(2, n, k, form)

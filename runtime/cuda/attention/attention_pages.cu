@@ -19,11 +19,6 @@ int64_t slab_count(const PagedAttentionParams& args) {
   return paged_slots(args, slab_rows(args)) * args.num_kv_heads;
 }
 
-// Which of the two kernels is faster; both give the same bits.
-bool takes_few(const PagedAttentionParams& args) {
-  return most_rows(args) <= 16 || slab_count(args) < args.sm_count;
-}
-
 // Which of the two kernels for many rows runs; both give the same bits.
 bool takes_sm90(const PagedAttentionParams& args) {
   return kernels_may_overlap() && args.key_scales == nullptr &&
@@ -34,6 +29,18 @@ template <class T, int kDim>
 using Prefill = PagedTiles<T, PagedTraits<kDim, kPrefillWarps>>;
 template <class T, int kDim, int kRows>
 using Few = FewTiles<T, FewTraits<kDim, kRows>>;
+
+// Whether the kernel for few rows finds room on the device.
+bool few_fits(const PagedAttentionParams& args) {
+  const size_t bytes =
+      args.key_scales != nullptr ? few_float8_shared_bytes(args) : few_shared_bytes<Few>(args);
+  return bytes <= args.most_shared_bytes;
+}
+
+// Which of the two kernels is faster, where both find room; both give the same bits.
+bool takes_few(const PagedAttentionParams& args) {
+  return few_fits(args) && (most_rows(args) <= 16 || slab_count(args) < args.sm_count);
+}
 
 void launch_prefill(const PagedAttentionParams& args, cudaStream_t stream) {
   if (args.key_scales != nullptr) return launch_prefill_float8(args, stream);
@@ -57,21 +64,11 @@ void launch_few(const PagedAttentionParams& args, cudaStream_t stream) {
   });
 }
 
-template <class Tiles>
-void allow_few() {
-  allow_shared_memory(paged_attention_few_kernel<Tiles>, Tiles::Traits::kSharedBytes);
-}
-
 }  // namespace
 
-void prepare_attention_pages() {
-  for_all_pages([&]<class T, int kDim>() {
-    allow_shared_memory(paged_attention_kernel<Prefill<T, kDim>>,
-                        Prefill<T, kDim>::Traits::kSharedBytes);
-    allow_few<Few<T, kDim, 8>>();
-    allow_few<Few<T, kDim, 16>>();
-  });
-  prepare_attention_pages_float8();
+void prepare_attention_pages(size_t most_shared_bytes) {
+  allow_pages_shared_memory<Prefill, Few>(most_shared_bytes);
+  prepare_attention_pages_float8(most_shared_bytes);
   if constexpr (kBuiltForSm90) {
     if (kernels_may_overlap()) prepare_attention_pages_sm90();
   }
@@ -93,14 +90,12 @@ void launch_attention_pages(const PagedAttentionParams& args, cudaStream_t strea
   if (args.num_tokens == 0 || args.num_sequences == 0) return;
   if (takes_few(args)) return launch_few(args, stream);
   // A block that goes through all keys of one token would hold up the others.
-  const int num_single = args.num_single;
-  if (num_single > 0) {
-    PagedAttentionParams first = args;
-    first.num_tokens = first.num_sequences = num_single;
-    first.max_seqlen = 1;
-    first.new_keys = first.new_values = nullptr;  // they lie in their pages already
-    launch_few(first, stream);
-  }
+  PagedAttentionParams first = args;
+  first.num_tokens = first.num_sequences = args.num_single;
+  first.max_seqlen = 1;
+  first.new_keys = first.new_values = nullptr;  // they lie in their pages already
+  const int num_single = few_fits(first) ? args.num_single : 0;
+  if (num_single > 0) launch_few(first, stream);
   if (num_single == args.num_sequences) return;
   PagedAttentionParams rest = args;
   rest.num_sequences -= num_single;

@@ -54,13 +54,15 @@ struct PagedAttentionParams {
   size_t workspace_bytes = 0;
   unsigned* counters = nullptr;  // [kPagedCounters]: zeros before and after every launch
   int32_t sm_count = 0;
+  size_t most_shared_bytes = SIZE_MAX;  // that a block of the device may have
 };
 
 /// Slabs of rows times key/value heads up to which sequences are split among blocks.
 inline constexpr int64_t kPagedCounters = 16384;
 
-/// Raises the kernels' shared memory limits on the current device; once, before any launch.
-void prepare_attention_pages();
+/// Raises the shared memory limits of the kernels that find room on the current device, whose
+/// blocks may have so many bytes; once, before any launch.
+void prepare_attention_pages(size_t most_shared_bytes);
 
 /// Bytes of workspace for these bounds, and for every batch within them.
 size_t attention_pages_workspace(int64_t num_tokens, int64_t max_kv_len, int64_t num_heads,

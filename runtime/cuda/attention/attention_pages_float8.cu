@@ -10,20 +10,14 @@ using Prefill = Float8PagedTiles<T, Float8PagedTraits<kDim, kPrefillWarps>>;
 template <class T, int kDim, int kRows>
 using Few = Float8FewTiles<T, Float8FewTraits<kDim, kRows>>;
 
-template <class Tiles>
-void allow_few() {
-  allow_shared_memory(paged_attention_few_kernel<Tiles>, Tiles::Traits::kSharedBytes);
-}
-
 }  // namespace
 
-void prepare_attention_pages_float8() {
-  for_all_pages([&]<class T, int kDim>() {
-    allow_shared_memory(paged_attention_kernel<Prefill<T, kDim>>,
-                        Prefill<T, kDim>::Traits::kSharedBytes);
-    allow_few<Few<T, kDim, 8>>();
-    allow_few<Few<T, kDim, 16>>();
-  });
+void prepare_attention_pages_float8(size_t most_shared_bytes) {
+  allow_pages_shared_memory<Prefill, Few>(most_shared_bytes);
+}
+
+size_t few_float8_shared_bytes(const PagedAttentionParams& args) {
+  return few_shared_bytes<Few>(args);
 }
 
 void launch_prefill_float8(const PagedAttentionParams& args, cudaStream_t stream) {

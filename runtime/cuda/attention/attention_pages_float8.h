@@ -3,13 +3,18 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
+
 namespace packhorse::cuda {
 
 struct PagedAttentionParams;
 struct PagedKernelParams;
 
-/// Raises the kernels' shared memory limits on the current device; once, before any launch.
-void prepare_attention_pages_float8();
+/// As prepare_attention_pages.
+void prepare_attention_pages_float8(size_t most_shared_bytes);
+
+/// Bytes of shared memory of the kernel for few rows.
+size_t few_float8_shared_bytes(const PagedAttentionParams& args);
 
 /// As launch_attention_pages does with rows of many queries, and of few.
 void launch_prefill_float8(const PagedAttentionParams& args, cudaStream_t stream);

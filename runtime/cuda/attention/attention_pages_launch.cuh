@@ -48,10 +48,36 @@ inline int64_t most_rows(const PagedAttentionParams& args) {
 /// Rows of a slab of the kernel for few rows.
 inline int slab_rows(const PagedAttentionParams& args) { return most_rows(args) <= 8 ? 8 : 16; }
 
+/// A kernel that needs more than `most`, what blocks of the device may have, is not launched there.
 template <class Kernel>
-void allow_shared_memory(Kernel* kernel, size_t bytes) {
+void allow_shared_memory(Kernel* kernel, size_t bytes, size_t most) {
+  if (bytes > most) return;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(bytes)));
+}
+
+/// Of the kernels of one kind of pages: `Prefill` for rows of many queries, `Few` for few.
+template <template <class, int> class Prefill, template <class, int, int> class Few>
+void allow_pages_shared_memory(size_t most) {
+  for_all_pages([&]<class T, int kDim>() {
+    allow_shared_memory(paged_attention_kernel<Prefill<T, kDim>>,
+                        Prefill<T, kDim>::Traits::kSharedBytes, most);
+    allow_shared_memory(paged_attention_few_kernel<Few<T, kDim, 8>>,
+                        Few<T, kDim, 8>::Traits::kSharedBytes, most);
+    allow_shared_memory(paged_attention_few_kernel<Few<T, kDim, 16>>,
+                        Few<T, kDim, 16>::Traits::kSharedBytes, most);
+  });
+}
+
+/// Bytes of shared memory of the kernel for few rows.
+template <template <class, int, int> class Few>
+size_t few_shared_bytes(const PagedAttentionParams& args) {
+  size_t bytes = 0;
+  dispatch_pages(args.dtype, args.head_dim, [&]<class T, int kDim>() {
+    bytes = slab_rows(args) == 8 ? Few<T, kDim, 8>::Traits::kSharedBytes
+                                 : Few<T, kDim, 16>::Traits::kSharedBytes;
+  });
+  return bytes;
 }
 
 template <class Tiles>

@@ -75,10 +75,11 @@ inline GroupsFewTile groups_few_tile(const GemmParams& p) {
                    kGroupsSumPitch * static_cast<int>(sizeof(float));
   // Two blocks make a stage where three such stages find room: giving a stage back and forth costs
   // about as much as a block's products.
-  int stage = 0;
-  for (tile.depth = 2; tile.depth > 0; --tile.depth) {
+  tile.depth = 2;
+  int stage = groups_stage_bytes(tile, split.splits, layout.block_bytes);
+  if (split.blocks == 1 || 3 * stage + sums > budget) {
+    tile.depth = 1;
     stage = groups_stage_bytes(tile, split.splits, layout.block_bytes);
-    if (tile.depth == 1 || (split.blocks > 1 && 3 * stage + sums <= budget)) break;
   }
   tile.rounds = (split.blocks + tile.depth - 1) / tile.depth;
   tile.stages = std::clamp((budget - sums) / stage, 2, std::clamp(tile.rounds, 2, 16));

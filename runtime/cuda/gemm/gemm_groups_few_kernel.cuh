@@ -1,7 +1,7 @@
 // A dense layer with weights in groups for few rows (up to 32). Its time is that of reading the
 // packed weight once. As in gemm_few_kernel.cuh each block has its share of the output's columns,
-// a warp of its own brings the weight through a ring of stages from the moment the block starts,
-// while the kernel before still runs, and another warp brings the rows.
+// a lane brings the weight through a ring of stages from the moment the block starts, which may be
+// while the kernel before still runs, and another lane brings the rows.
 //
 // A warp has a strip of 16 output features and a part of the sum over k. A stage brings it some
 // blocks of 128 elements of k, packed so that a lane's 16 bytes are what it has of the left operand

@@ -82,7 +82,8 @@ inline GroupsSplit groups_split(int64_t n, int64_t k) {
   const int64_t blocks = std::max<int64_t>(1, (k + kGroupsBlock - 1) / kGroupsBlock);
   const int64_t wanted = std::clamp<int64_t>(kWarps / share, 1, kMostGroupsSplits);
   const int64_t splits = std::clamp<int64_t>(blocks / kLeastBlocks, 1, wanted);
-  const int64_t each = (blocks + splits - 1) / splits;
+  int64_t each = (blocks + splits - 1) / splits;
+  if (each > 1) each += each % 2;  // kernels bring blocks in pairs
   return {static_cast<int32_t>((blocks + each - 1) / each), static_cast<int32_t>(each)};
 }
 

@@ -6,9 +6,10 @@
 
 namespace packhorse::cuda {
 
-/// Returns the map of a packed weight. Its dimensions are: elements of 8 bytes, of which a box has
-/// 256 at most; the one or two rows of them that a block has; the blocks of a strip; the strips. A
-/// box has `strips` strips of `depth` blocks each, which lie one after the other.
+/// Returns the map of a packed weight, whose bytes are copied as they are. Its dimensions are:
+/// elements of 8 bytes, of which a box has 256 at most; the one or two rows of them that a block
+/// has; the blocks of a strip; the strips. A box has `strips` strips of `depth` blocks each, which
+/// lie one after the other.
 inline CUtensorMap groups_weight_map(const void* weight, const GroupsLayout& layout, int strips,
                                      int depth) {
   const auto rows = static_cast<cuuint32_t>(layout.block_bytes <= 256 * 8 ? 1 : 2);
@@ -16,7 +17,7 @@ inline CUtensorMap groups_weight_map(const void* weight, const GroupsLayout& lay
   const auto blocks = static_cast<cuuint64_t>(layout.blocks);
   const auto row_bytes = static_cast<cuuint32_t>(layout.block_bytes) / rows;
   return tensor_map<4>(
-      weight, CU_TENSOR_MAP_DATA_TYPE_FLOAT64, CU_TENSOR_MAP_SWIZZLE_NONE,
+      weight, CU_TENSOR_MAP_DATA_TYPE_INT64, CU_TENSOR_MAP_SWIZZLE_NONE,
       {row_bytes / 8, rows, blocks, static_cast<cuuint64_t>(layout.strips)},
       {row_bytes, bytes, blocks * bytes},
       {row_bytes / 8, rows, static_cast<cuuint32_t>(depth), static_cast<cuuint32_t>(strips)});

@@ -211,7 +211,9 @@ SCHEMAS: dict[str, Schema] = {
         {
             "name": optional(TEXT),
             "device": optional(one_of(TEXT, TEXTS)),
-            "dtype": optional(constant("float32", "bfloat16", "float16", "int8", "stored")),
+            "dtype": optional(
+                constant("float32", "bfloat16", "float16", "int8", "float8", "stored")
+            ),
             "threads": optional({"type": "integer", "minimum": 1}),
             "max_length": optional({"type": "integer", "minimum": 1}),
             "max_batch_tokens": optional({"type": "integer", "minimum": 1}),
