@@ -18,11 +18,12 @@ SECONDS = 60  # until a test that hangs fails
 
 
 class Runs:
-    """Records the runs of all sessions: (number of sequences, outputs). The first one that begins
-    after `hold` ends when `release` is called; `before` is called with the number of each."""
+    """Records the runs of all sessions: (number of sequences, outputs), and how many tokens each
+    had. The first one that begins after `hold` ends when `release` is called; `before` is called with the number of each."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done: list[tuple[int, Any]] = []
+        self.tokens: list[int] = []
         self.before: Callable[[int], object] = lambda number: None
         self._held = False
         self._entered, self._free = threading.Event(), threading.Event()
@@ -30,6 +31,7 @@ class Runs:
 
         def watched(session: Session, batch: Any, **options: Any) -> Any:
             self.done.append((batch.num_sequences, options["outputs"]))
+            self.tokens.append(batch.num_tokens)
             self.before(len(self.done))
             result = run(session, batch, **options)
             if self._held:
@@ -47,6 +49,7 @@ class Runs:
     def hold(self, call: Callable[[], object]) -> Future[Any]:
         """Calls `call` in a thread, and comes back when its run is held."""
         self.done.clear()
+        self.tokens.clear()
         self._held = True
         self._entered.clear()
         self._free.clear()

@@ -229,24 +229,20 @@ def test_keys_are_clients_that_take_turns(
     server.service.registry.first().queue.pace._batch_s, before = 1e-9, queue.pace._batch_s
     other = Client(client.port)
     other.headers["Authorization"] = "Bearer second"
-    order: list[str] = []
-
-    def ask(name: str, one: Client) -> None:
-        embed(one, "a cat")
-        order.append(name)
-
     try:
         first = runs.hold(lambda: embed(client, TEXTS[0]))
         sent = []
-        for name, one in [("first", client)] * 4 + [("second", other)]:
-            sent.append(in_thread(lambda name=name, one=one: ask(name, one)))
+        for text, one in [("a cat", client)] * 4 + [("a cat and a dog", other)]:
+            sent.append(in_thread(lambda text=text, one=one: embed(one, text)))
             wait_until(lambda: waiting(queue) == len(sent))
         runs.release()
         for future in [first, *sent]:
             future.result(SECONDS)
     finally:
         queue.pace._batch_s = before
-    assert order.index("second") < 3  # a request at a time: not after all four of the other
+    # A request at a time, the longer one not after all four of the other client.
+    assert len(runs.tokens) == 6
+    assert runs.tokens.index(max(runs.tokens[1:]), 1) < 4
 
 
 # --- models
