@@ -19,7 +19,8 @@ SECONDS = 60  # until a test that hangs fails
 
 class Runs:
     """Records the runs of all sessions: (number of sequences, outputs), and how many tokens each
-    had. The first one that begins after `hold` ends when `release` is called; `before` is called with the number of each."""
+    had. The first one that begins after `hold` ends when `release` is called; `before` is called
+    with the number of each."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done: list[tuple[int, Any]] = []
