@@ -123,10 +123,11 @@ class Operators {
   py::object gemm_groups(Stream stream, const Floats& x, const Floats& values, const Floats& scales,
                          const std::optional<Floats>& minima, const std::optional<Floats>& bias,
                          int bits, int group, const std::string& activation, bool gated,
-                         const std::optional<Floats>& residual) {
+                         const std::optional<Floats>& residual,
+                         const std::optional<IntArray>& input_order) {
     Call call(shared_, dtype_, stream);
     return packhorse::gemm_groups(call, ops(), x, values, scales, minima, bias, bits, group,
-                                  parse_activation(activation), gated, residual);
+                                  parse_activation(activation), gated, residual, input_order);
   }
 
   template <class... Args>

@@ -67,7 +67,7 @@ cdef extern from "packhorse/_operators.h" namespace "packhorse":
                     optional[Floats], optional[Norm]) except +
         object gemm_groups(optional[uintptr_t], Floats, Floats, Floats, optional[Floats],
                            optional[Floats], int, int, string, cpp_bool,
-                           optional[Floats]) except +
+                           optional[Floats], optional[IntArray]) except +
         object feed_forward(optional[uintptr_t], Floats, Linear, Linear, string, cpp_bool,
                             optional[Floats], optional[Norm]) except +
         object project_heads(Floats, Floats, optional[Floats], Ints, optional[IntArray], int, int,

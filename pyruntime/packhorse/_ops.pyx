@@ -102,10 +102,11 @@ cdef class Operators:
                                 activation.encode(), maybe[Floats](residual), maybe_norm(norm))
 
     def gemm_groups(self, stream, x, values, scales, minima, bias, int bits, int group,
-                    str activation not None, bint gated, residual):
+                    str activation not None, bint gated, residual, input_order):
         return self._get().gemm_groups(on(stream), Floats(x), Floats(values), Floats(scales),
                                        maybe[Floats](minima), maybe[Floats](bias), bits, group,
-                                       activation.encode(), gated, maybe[Floats](residual))
+                                       activation.encode(), gated, maybe[Floats](residual),
+                                       maybe[IntArray](input_order))
 
     def feed_forward(self, stream, x, up, down, str activation not None, bint gated, residual,
                      norm):

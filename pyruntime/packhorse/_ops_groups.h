@@ -11,10 +11,13 @@
 
 namespace packhorse {
 
-// A weight in groups whose integers, scales and minima come as float32, from the host.
+// A weight in groups whose integers, scales and minima come as float32, from the host. The caller
+// has checked that `input_order` names every input feature once.
 inline LinearWeight put_groups(Call& call, const Floats& values, const Floats& scales,
                                const std::optional<Floats>& minima,
-                               const std::optional<Floats>& bias, const WeightGroups& groups) {
+                               const std::optional<Floats>& bias,
+                               const std::optional<IntArray>& input_order,
+                               const WeightGroups& groups) {
   LinearWeight result;
   std::tie(result.out_features, result.in_features) = shape_of_matrix("values", values);
   if (result.out_features == 0 || result.in_features == 0) {
@@ -47,6 +50,7 @@ inline LinearWeight put_groups(Call& call, const Floats& values, const Floats& s
   const std::vector<uint16_t> of_scales = halves("scales", scales);
   std::vector<uint16_t> of_minima;
   if (minima) of_minima = halves("minima", *minima);
+  if (input_order) result.input_order = call.put_ints(*input_order);
   call.pack_groups(result, groups,
                    {bytes.data(), of_scales.data(), minima ? of_minima.data() : nullptr});
   result.bias = call.put_vector("bias", bias, result.out_features);
@@ -59,9 +63,11 @@ inline py::object gemm_groups(Call& call, Ops& ops, const Floats& x, const Float
                               const Floats& scales, const std::optional<Floats>& minima,
                               const std::optional<Floats>& bias, int bits, int group,
                               Activation activation, bool gated,
-                              const std::optional<Floats>& residual) {
+                              const std::optional<Floats>& residual,
+                              const std::optional<IntArray>& input_order) {
   const LinearWeight weight =
-      put_groups(call, values, scales, minima, bias, {bits, group, minima.has_value()});
+      put_groups(call, values, scales, minima, bias, input_order,
+                 {bits, group, minima.has_value(), input_order.has_value()});
   if (gated) {
     FeedForwardUpArgs args;
     args.x = call.put("x", x);

@@ -9,6 +9,7 @@ import numpy as np
 from packhorse.device import is_device_array
 from packhorse.names import Activation, Dtype
 from packhorse.operator_call import OperatorCall, as_float32
+from packhorse.packing import as_int32
 
 
 def gemm_groups(
@@ -27,6 +28,7 @@ def gemm_groups(
     dtype: Dtype = "float32",
     threads: int | None = None,
     stream: Any = None,
+    input_order: Any = None,
 ) -> Any:
     """residual + activation(x @ weight.T + bias), where each `group` neighbouring input features of
     a row of the weight share a scale and, if there are any, a minimum: scales * values + minima, or
@@ -37,11 +39,13 @@ def gemm_groups(
     from 16 on, with 4 bits from 32 on; a row's last group may have fewer features.
     gated: blocks of 16 rows of the weight are in turn a gate and what it gates, and the result is
     activation(gate) * other, half as wide, without a residual.
+    input_order [in_features]: every input feature once; columns of `values` are then for those of
+    x[:, input_order]. None: they are for those of x.
 
     x, bias and residual lie on the host or, all of them, on a device, as the result does then;
-    values, scales and minima lie on the host. Raises ValueError where arguments do not fit together
-    or are out of range, RuntimeError in a dtype that the device does not have it in: CUDA devices
-    have it in float16.
+    values, scales, minima and input_order lie on the host. Raises ValueError where arguments do not
+    fit together or are out of range, RuntimeError in a dtype that the device does not have it in:
+    CUDA devices have it in float16.
     """
     if bits not in (4, 8):
         raise ValueError(f"bits is {bits}, expected 4 or 8")
@@ -54,9 +58,18 @@ def gemm_groups(
             f"a gated weight has {rows} rows, and takes no residual: expected a multiple of 32"
         )
 
-    for name, array in (("values", values), ("scales", scales), ("minima", minima)):
+    for name, array in (
+        ("values", values),
+        ("scales", scales),
+        ("minima", minima),
+        ("input_order", input_order),
+    ):
         if is_device_array(array):
             raise ValueError(f"{name} lies on a device, expected host memory")
+    columns = np.shape(values)[1] if np.ndim(values) == 2 else 0
+    order = None if input_order is None else as_int32("input_order", input_order)
+    if order is not None and not np.array_equal(np.sort(order), np.arange(columns)):
+        raise ValueError(f"input_order: expected each number from 0 to {columns - 1} once")
     call = OperatorCall(x, x, device, dtype, threads, stream)
     return call.result(
         call.operators.gemm_groups(
@@ -71,5 +84,6 @@ def gemm_groups(
             activation,
             gated,
             call.put("residual", residual),
+            order,
         )
     )

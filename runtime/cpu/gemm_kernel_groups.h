@@ -53,9 +53,7 @@ static inline void quantize_block(const Vec* x, int8_t* values, float* scale, in
 template <class T>
 static void quantize_blocks(const QuantizeBlocks& task) {
   constexpr int kBlock = static_cast<int>(kGroupBlock);
-  const int64_t full = task.columns / kGroupBlock;
-  const auto rest = static_cast<int>(task.columns % kGroupBlock);
-  const int64_t blocks = full + (rest > 0 ? 1 : 0);
+  const int64_t blocks = (task.columns + kGroupBlock - 1) / kGroupBlock;
   for (int64_t row = 0; row < task.rows; ++row) {
     const T* x = static_cast<const T*>(task.x) + row * task.x_stride;
     const auto put = [&](const T* from, int64_t block) {
@@ -64,11 +62,20 @@ static void quantize_blocks(const QuantizeBlocks& task) {
       const int64_t at = row * blocks + block;
       quantize_block(values, task.values + at * kBlock, task.scales + at, task.sums + 2 * at);
     };
-    for (int64_t block = 0; block < full; ++block) put(x + block * kBlock, block);
-    if (rest == 0) continue;
-    T last[kBlock] = {};
-    for (int i = 0; i < rest; ++i) last[i] = x[full * kBlock + i];
-    put(last, full);
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t begin = block * kBlock;
+      const int64_t left = task.columns - begin;
+      const int count = left < kBlock ? static_cast<int>(left) : kBlock;
+      if (task.order == nullptr && count == kBlock) {
+        put(x + begin, block);
+        continue;
+      }
+      T gathered[kBlock] = {};
+      for (int i = 0; i < count; ++i) {
+        gathered[i] = x[task.order == nullptr ? begin + i : task.order[begin + i]];
+      }
+      put(gathered, block);
+    }
   }
 }
 

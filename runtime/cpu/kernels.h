@@ -200,9 +200,10 @@ struct QuantizeBlocks {
   const void* x = nullptr;
   int64_t x_stride = 0;
   int64_t rows = 0, columns = 0;
-  int8_t* values = nullptr;  // [rows, columns up to the next multiple of kGroupBlock]
-  float* scales = nullptr;   // [rows, blocks]
-  int32_t* sums = nullptr;   // [rows, 2 * blocks], of every kGroupSpan values
+  int8_t* values = nullptr;        // [rows, columns up to the next multiple of kGroupBlock]
+  float* scales = nullptr;         // [rows, blocks]
+  int32_t* sums = nullptr;         // [rows, 2 * blocks], of every kGroupSpan values
+  const int32_t* order = nullptr;  // [columns] the column of x that comes at each place, or null
 };
 
 /// out = activation(x W^T + bias) for a stripe of up to kStripeColumns columns whose weights are

@@ -91,6 +91,12 @@ class CudaOps final : public Ops {
   // Whether the GEMM that computes heads can rotate them.
   bool rotates_in_gemm(const LinearArgs& args, const RotateHeadsArgs& heads) const;
   void feed_forward_float8(const FeedForwardArgs& args);
+  // The bytes of a feed-forward block's workspace that hold what lies between its two layers.
+  size_t inner_bytes(const FeedForwardArgs& args) const;
+  // x, or where the weight has an order of its own x in that order, which is put into `workspace`.
+  TensorView in_order(const char* op, const TensorView& x, const LinearWeight& weight,
+                      void* workspace, const int32_t* row_count);
+  LinearArgs in_order(const char* op, const LinearArgs& args);
   size_t int8_workspace(const LinearArgs& args) const;
   size_t int8_workspace(const FeedForwardArgs& args) const;
   void linear_int8(const LinearArgs& args);

@@ -10,6 +10,7 @@
 #include "cuda/gemm/gemm_groups.h"
 #include "cuda/rows/gate.h"
 #include "cuda/rows/lora.h"
+#include "cuda/rows/order_columns.h"
 #include "cuda/rows/sparse_pool.h"
 #include "packhorse/error.h"
 
@@ -25,14 +26,26 @@ GemmParams params_of(const char* op, const LinearArgs& args, int sm_count) {
                      args.row_count, sm_count);
 }
 
+// The bytes of the input of a layer with its columns in the layer's order, where that has one.
+size_t ordered_bytes(const TensorView& x, const LinearWeight& weight) {
+  if (!weight.groups.ordered) return 0;
+  return static_cast<size_t>(x.rows() * weight.in_features) * size_of(x.dtype);
+}
+
 }  // namespace
 
 size_t CudaOps::linear_workspace(const LinearArgs& args) const {
-  return args.weight.dtype == DType::kInt8 ? int8_workspace(args) : 0;
+  return args.weight.dtype == DType::kInt8 ? int8_workspace(args)
+                                           : ordered_bytes(args.x, args.weight);
 }
 
 size_t CudaOps::feed_forward_workspace(const FeedForwardArgs& args) const {
   if (args.up.dtype == DType::kInt8) return int8_workspace(args);
+  return inner_bytes(args) +
+         std::max(ordered_bytes(args.x, args.up), ordered_bytes(args.x, args.down));
+}
+
+size_t CudaOps::inner_bytes(const FeedForwardArgs& args) const {
   // The portable kernels write gate and up side by side, and then their product.
   const int parts = args.gated && gemm_kernels_ != GemmKernels::kSm90 ? 3 : 1;
   return static_cast<size_t>(args.x.rows() * args.down.in_features) * size_of(args.x.dtype) * parts;
@@ -47,7 +60,7 @@ size_t CudaOps::sparse_pool_workspace(const SparsePoolArgs& args) const {
 void CudaOps::do_linear(const LinearArgs& args) {
   const DeviceGuard guard(device_);
   if (args.weight.dtype == DType::kInt8) return linear_int8(args);
-  gemm(params_of("linear", args, sm_count_));
+  gemm(params_of("linear", in_order("linear", args), sm_count_));
   if (args.norm) norm_in_place(args.out, args.norm, args.quantized, args.row_count);
 }
 
@@ -62,7 +75,7 @@ void CudaOps::do_project_heads(const LinearArgs& args, const RotateHeadsArgs& he
     return do_rotate_heads(heads);
   }
   const DeviceGuard guard(device_);
-  GemmParams params = params_of("project_heads", args, sm_count_);
+  GemmParams params = params_of("project_heads", in_order("project_heads", args), sm_count_);
   params.rotation.positions = static_cast<const float*>(heads.rotation.data);
   params.rotation.frequencies = heads.frequencies;
   params.rotation.dims = heads.dims;
@@ -100,7 +113,8 @@ void CudaOps::do_feed_forward_up(const FeedForwardUpArgs& args) {
   const DeviceGuard guard(device_);
   const bool fused = args.gated && gemm_kernels_ == GemmKernels::kSm90;
   const bool apart = args.gated && !fused;
-  GemmParams up = gemm_params(op, args.x, args.up, apart ? Activation::kNone : args.activation, {},
+  const TensorView x = in_order(op, args.x, args.up, args.workspace, args.row_count);
+  GemmParams up = gemm_params(op, x, args.up, apart ? Activation::kNone : args.activation, {},
                               apart ? args.sums : args.out, args.row_count, sm_count_);
   up.gated = fused;
   gemm(up);
@@ -108,6 +122,7 @@ void CudaOps::do_feed_forward_up(const FeedForwardUpArgs& args) {
 }
 
 void CudaOps::do_feed_forward(const FeedForwardArgs& args) {
+  const char* op = "feed_forward";
   const DeviceGuard guard(device_);
   const DType dtype = args.x.dtype;
   const int64_t rows = args.x.rows();
@@ -116,9 +131,12 @@ void CudaOps::do_feed_forward(const FeedForwardArgs& args) {
   if (args.up.dtype == DType::kInt8) return feed_forward_int8(args);
   const bool fused = args.gated && gemm_kernels_ == GemmKernels::kSm90;
   TensorView intermediate(args.workspace, dtype, rows, args.up.out_features / (fused ? 2 : 1));
-  GemmParams up = gemm_params("feed_forward", args.x, args.up,
-                              args.gated && !fused ? Activation::kNone : args.activation, {},
-                              intermediate, args.row_count, sm_count_);
+  // One place for both inputs: the first product is done with its own when the second gets its.
+  void* ordered = static_cast<unsigned char*>(args.workspace) + inner_bytes(args);
+  const TensorView x = in_order(op, args.x, args.up, ordered, args.row_count);
+  GemmParams up =
+      gemm_params(op, x, args.up, args.gated && !fused ? Activation::kNone : args.activation, {},
+                  intermediate, args.row_count, sm_count_);
   up.gated = fused;
   gemm(up);
   if (args.gated && !fused) {
@@ -128,8 +146,9 @@ void CudaOps::do_feed_forward(const FeedForwardArgs& args) {
     gate(intermediate, args.activation, gated, args.row_count);
     intermediate = gated;
   }
-  gemm(gemm_params("feed_forward", intermediate, args.down, Activation::kNone, args.residual,
-                   args.out, args.row_count, sm_count_));
+  intermediate = in_order(op, intermediate, args.down, ordered, args.row_count);
+  gemm(gemm_params(op, intermediate, args.down, Activation::kNone, args.residual, args.out,
+                   args.row_count, sm_count_));
   if (args.norm) norm_in_place(args.out, args.norm, {}, args.row_count);
 }
 
@@ -211,6 +230,31 @@ void CudaOps::gemm(const GemmParams& params) {
     }
   }
   params.groups ? launch_gemm_groups_portable(params, stream_) : launch_gemm_sm80(params, stream_);
+}
+
+TensorView CudaOps::in_order(const char* op, const TensorView& x, const LinearWeight& weight,
+                             void* workspace, const int32_t* row_count) {
+  if (weight.input_order == nullptr) return x;
+  if (workspace == nullptr) throw InvalidArgument(concat(op, ": workspace is missing"));
+  check_compute(op, x.dtype);
+  const TensorView ordered(workspace, x.dtype, x.rows(), weight.in_features);
+  check_vectors(op, "x in the order of the weight", ordered);
+  OrderColumnsParams params;
+  params.x = x.data;
+  params.x_stride = x.row_stride;
+  params.order = weight.input_order;
+  params.out = workspace;
+  params.rows = x.rows();
+  params.columns = weight.in_features;
+  params.row_count = row_count;
+  launch_order_columns(params, stream_);
+  return ordered;
+}
+
+LinearArgs CudaOps::in_order(const char* op, const LinearArgs& args) {
+  LinearArgs result = args;
+  result.x = in_order(op, args.x, args.weight, args.workspace, args.row_count);
+  return result;
 }
 
 void CudaOps::gate(const TensorView& x, Activation activation, const TensorView& out,

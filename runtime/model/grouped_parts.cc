@@ -27,7 +27,31 @@ uint16_t finite(uint16_t bits, const std::string& name) {
 }  // namespace
 
 WeightGroups common_groups(const WeightGroups& a, const WeightGroups& b) {
-  return {std::max(a.bits, b.bits), std::min(a.size, b.size), a.minima || b.minima};
+  return {std::max(a.bits, b.bits), std::min(a.size, b.size), a.minima || b.minima, a.ordered};
+}
+
+std::vector<int32_t> read_input_order(const TensorReader& reader, const std::string& name,
+                                      int64_t in_features) {
+  const TensorView tensor = reader.find(name);
+  const auto size = static_cast<size_t>(in_features);
+  if (tensor.rank != 1 || tensor.dtype != DType::kInt32 || tensor.shape[0] != in_features) {
+    throw InvalidArgument(
+        concat("weights: tensor '", name, "' is ", tensor.rank == 0 ? "missing" : tensor.describe(),
+               ", expected int32[", in_features, "], as 'quantized' of the spec says"));
+  }
+  std::vector<int32_t> order(size);
+  std::memcpy(order.data(), tensor.data, size * sizeof(int32_t));  // it need not be aligned
+  std::vector<bool> named(size);
+  for (const int32_t feature : order) {
+    const bool there = feature >= 0 && feature < in_features;
+    if (!there || named[static_cast<size_t>(feature)]) {
+      throw InvalidArgument(concat("weights: tensor '", name, "' names feature ", feature,
+                                   there ? " twice" : "", ", expected each of ", in_features,
+                                   " features once"));
+    }
+    named[static_cast<size_t>(feature)] = true;
+  }
+  return order;
 }
 
 GroupedTensor::GroupedTensor(const TensorReader& reader, const std::string& of, int64_t rows,

@@ -11,7 +11,7 @@
 
 namespace packhorse {
 
-/// The form that holds the values of both exactly.
+/// The form that holds the values of both exactly. Both are ordered or neither.
 WeightGroups common_groups(const WeightGroups& a, const WeightGroups& b);
 
 /// A matrix of the source in groups: uint8 [rows, bytes of a row]. A row is its values, one byte
@@ -30,6 +30,12 @@ struct GroupedTensor {
   WeightGroups groups;
   TensorView tensor;
 };
+
+/// Reads the order of a layer's input features, int32 [in_features]: column j of the matrix is for
+/// feature order[j]. Throws InvalidArgument unless the tensor exists, has this shape and names
+/// every feature once.
+std::vector<int32_t> read_input_order(const TensorReader& reader, const std::string& name,
+                                      int64_t in_features);
 
 /// A layer of `groups` that is put together row by row. Rows that nothing is put into are zeros.
 class GroupedLayer {

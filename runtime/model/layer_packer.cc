@@ -7,7 +7,6 @@
 #include "core/float8.h"
 #include "core/float_convert.h"
 #include "core/format.h"
-#include "model/grouped_parts.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
@@ -195,6 +194,9 @@ LinearWeight LayerPacker::linear(const std::string& name, const std::vector<Part
   } else if (reader_ != nullptr) {
     pack(result, format, parts, columns, fused, seen != nullptr, packed);
   }
+  if (format.groups.ordered) {
+    result.input_order = input_order(name, parts, columns, in_features, fused);
+  }
   if (std::none_of(parts.begin(), parts.end(), [](const Part& part) { return part.bias; })) {
     if (reader_ != nullptr && seen) seen(staging_.data(), nullptr);
     return result;
@@ -207,46 +209,6 @@ LinearWeight LayerPacker::linear(const std::string& name, const std::vector<Part
   result.bias = constants(name + ".bias", values);
   if (reader_ != nullptr && seen) seen(staging_.data(), values.data());
   return result;
-}
-
-LinearFormat LayerPacker::format_of(const std::vector<Part>& parts, const Spread& columns,
-                                    int64_t in_features, const LinearFormat& format) const {
-  WeightGroups groups;
-  for (const Part& part : parts) {
-    const auto found = precision_.groups.find(part.name);
-    if (found == precision_.groups.end()) return format;  // then none is: see parse_quantized
-    groups = groups ? common_groups(groups, found->second) : found->second;
-  }
-  if (columns.size != columns.stride && columns.extent != columns.size) {
-    throw InvalidArgument(concat("weights: '", parts.front().name, "' is quantised in groups of ",
-                                 groups.size, " input features, but ", columns.size, " of every ",
-                                 columns.stride, " of its ", in_features,
-                                 " features are padded; load this model with a dtype of floats"));
-  }
-  return backend_.packer->grouped_format(groups, precision_.floats());
-}
-
-void LayerPacker::pack_groups(const LinearWeight& weight, const LinearFormat& format,
-                              const std::vector<Part>& parts, const Spread& columns,
-                              const std::vector<FusedTensor>& fused, void* packed) {
-  GroupedLayer layer(weight.out_features, weight.in_features, format.groups);
-  for (const Part& part : parts) {
-    const Location from = locate(part, parts, fused, ".weight");
-    const GroupedTensor source(*reader_, from.name, from.rows, columns.extent,
-                               precision_.groups.at(part.name));
-    const Spread& rows = part.rows;
-    for_each_piece(rows.extent, columns.extent, [&](int64_t begin, int64_t count) {
-      for (int64_t row = begin; row < begin + count; ++row) {
-        const int64_t group = row / rows.size;
-        const int64_t in_group = row % rows.size;
-        layer.put_row(source, from.first + group * from.step + in_group,
-                      rows.offset + group * rows.stride + rows.place(in_group));
-      }
-    });
-    reader_->release(source.tensor, 0, from.rows);
-  }
-  backend_.packer->pack_groups(layer.weight(), weight.in_features, weight.out_features, format,
-                               packed);
 }
 
 void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,

@@ -185,6 +185,10 @@ class LayerPacker {
   void pack_groups(const LinearWeight& weight, const LinearFormat& format,
                    const std::vector<Part>& parts, const Spread& columns,
                    const std::vector<FusedTensor>& fused, void* packed);
+  // LinearWeight::input_order, which all parts have in common.
+  const int32_t* input_order(const std::string& name, const std::vector<Part>& parts,
+                             const Spread& columns, int64_t in_features,
+                             const std::vector<FusedTensor>& fused);
   // Packs a tensor of the source without copying it first. Returns false if it is not aligned
   // float32.
   bool pack_in_place(const LinearWeight& weight, const LinearFormat& format,

@@ -10,10 +10,11 @@ namespace packhorse {
 namespace {
 
 constexpr const char* kDecoder = "lm.decoder";
+constexpr const char* kDown = "ffn.down";
 
 // The layers of a block that one operator computes. They are quantised together or not at all.
 std::vector<std::vector<std::string>> sets_of_block(bool gated) {
-  std::vector<std::string> feed_forward = {"ffn.up", "ffn.down"};
+  std::vector<std::string> feed_forward = {"ffn.up", kDown};
   if (gated) feed_forward.insert(feed_forward.begin(), "ffn.gate");
   return {
       {"attention.query", "attention.key", "attention.value"}, {"attention.output"}, feed_forward};
@@ -24,6 +25,7 @@ WeightGroups parse_groups(Fields& fields) {
   groups.bits = static_cast<int32_t>(fields.integer("bits", 4, 8));
   groups.size = static_cast<int32_t>(fields.integer("group", 16, 1024));
   groups.minima = fields.boolean("minima");
+  groups.ordered = fields.boolean("input_order", false);
   const int32_t smallest = groups.bits == 4 ? 32 : 16;
   if (groups.bits != 4 && groups.bits != 8) {
     throw InvalidArgument(
@@ -41,11 +43,18 @@ void check_sets(const Spec& spec) {
   for (int64_t i = 0; i < spec.stack.num_weight_sets(); ++i) {
     for (const auto& set : sets_of_block(spec.stack.feed_forward.gated)) {
       const std::string first = concat("layers.", i, '.', set.front());
+      const auto found = spec.quantized.find(first);
       for (const std::string& name : set) {
         const std::string other = concat("layers.", i, '.', name);
-        if (spec.quantized.contains(first) == spec.quantized.contains(other)) continue;
-        throw InvalidArgument(concat("spec: 'quantized' has one of ", first, " and ", other,
-                                     ", expected both or none"));
+        if (spec.quantized.contains(first) != spec.quantized.contains(other)) {
+          throw InvalidArgument(concat("spec: 'quantized' has one of ", first, " and ", other,
+                                       ", expected both or none"));
+        }
+        // The down projection has an input of its own.
+        if (found == spec.quantized.end() || name == kDown) continue;
+        if (found->second.ordered == spec.quantized.at(other).ordered) continue;
+        throw InvalidArgument(concat("spec: 'quantized' has an input_order for one of ", first,
+                                     " and ", other, ", expected both or none"));
       }
     }
   }

@@ -5,6 +5,18 @@
 #include "model/stack_args.h"
 
 namespace packhorse {
+namespace {
+
+// The most bytes that any layer needs. All have the same shapes, but not all of their weights need
+// have the same form.
+template <class Bytes>
+size_t most_bytes(const StackWeights& weights, Bytes bytes_of) {
+  size_t most = 0;
+  for (const LayerWeights& layer : weights.layers) most = std::max(most, bytes_of(layer));
+  return most;
+}
+
+}  // namespace
 
 LayerBuffers take_layer_buffers(const Spec& spec, const StackWeights& weights,
                                 const Capacity& capacity, DType dtype, const Ops& ops,
@@ -82,30 +94,39 @@ void take_block_buffers(const Spec& spec, const StackWeights& weights, const Cap
       attention_bytes = ops.paged_attention_workspace(attention);
     }
     buffers.attention_workspace = arena.take("attention_workspace", attention_bytes);
-    buffers.linear_workspace =
-        arena.take("linear_workspace",
-                   std::max(ops.linear_workspace(projection_of(layer, buffers, tokens)),
-                            ops.linear_workspace(output_of(spec.stack, layer, buffers, tokens))));
+    buffers.linear_workspace = arena.take(
+        "linear_workspace", most_bytes(weights, [&](const LayerWeights& one) {
+          return std::max(ops.linear_workspace(projection_of(one, buffers, tokens)),
+                          ops.linear_workspace(output_of(spec.stack, one, buffers, tokens)));
+        }));
   }
   if (layer.mixture) {
     const Arena::Scope mixture_block(arena);
     take_mixture_buffers(*layer.mixture, tokens, dtype, ops, arena, buffers.mixture);
     return;
   }
-  const FeedForwardArgs block = feed_forward_of(spec.stack, layer, buffers, tokens);
+  const auto block_of = [&](const LayerWeights& one) {
+    return feed_forward_of(spec.stack, one, buffers, tokens);
+  };
   {
     const Arena::Scope feed_forward_block(arena);
     buffers.feed_forward_workspace =
-        arena.take("feed_forward_workspace", ops.feed_forward_workspace(block));
+        arena.take("feed_forward_workspace", most_bytes(weights, [&](const LayerWeights& one) {
+                     return ops.feed_forward_workspace(block_of(one));
+                   }));
   }
   if (capacity.adapters.max_adapters == 0) return;
   const Arena::Scope adapted_block(arena);
   AdaptedBuffers& adapted = buffers.adapted;
+  const FeedForwardArgs block = block_of(layer);
   adapted.sums = arena.take_matrix("adapted_sums", tokens, block.up.out_features, dtype);
   adapted.inner = arena.take_matrix("adapted_inner", tokens, block.down.in_features, dtype);
   adapted.linear_workspace =
-      arena.take("adapted_workspace", std::max(ops.linear_workspace(sums_of(up_of(block, adapted))),
-                                               ops.linear_workspace(down_of(block, adapted))));
+      arena.take("adapted_workspace", most_bytes(weights, [&](const LayerWeights& one) {
+                   const FeedForwardArgs args = block_of(one);
+                   return std::max(ops.linear_workspace(sums_of(up_of(args, adapted))),
+                                   ops.linear_workspace(down_of(args, adapted)));
+                 }));
 }
 
 }  // namespace packhorse

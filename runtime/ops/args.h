@@ -44,6 +44,10 @@ struct LinearWeight {
   const void* data = nullptr;
   const float* bias = nullptr;  // [out_features] or null
   WeightGroups groups = {};     // LinearFormat::groups
+  /// Where WeightGroups::ordered: column j of the weight is for column input_order[j] of the input,
+  /// [in_features] in the device's memory, each from 0 to in_features - 1. Operators gather the
+  /// columns of their input; other layers see the input as it is.
+  const int32_t* input_order = nullptr;
 };
 
 /// The parameters of a normalisation: gamma [E], and beta [E] or null. Statistics are computed in

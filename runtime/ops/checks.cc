@@ -44,6 +44,10 @@ void check_weight(const char* op, const char* name, const LinearWeight& weight, 
   if (weight.in_features != in_features) {
     fail(op, concat(name, " takes ", weight.in_features, " features, the input has ", in_features));
   }
+  if (weight.groups.ordered != (weight.input_order != nullptr)) {
+    fail(op, concat(name, weight.groups.ordered ? " has no input_order, expected one"
+                                                : " has an input_order, expected none"));
+  }
   if (weight.dtype != DType::kInt8 && !weight.groups && dtype != weight.dtype) {
     fail(op, concat(name, " is ", name_of(weight.dtype), ", the input is ", name_of(dtype)));
   }

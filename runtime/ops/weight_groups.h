@@ -9,10 +9,14 @@ namespace packhorse {
 /// scale * q + minimum, where q is an integer from 0 to 2^bits - 1. A scale, and a minimum, belongs
 /// to `size` neighbouring input features of one output feature; the last group of a row may have
 /// fewer. Scales and minima are float16.
+///
+/// With `ordered` the input features are in an order of the weight's own, in which those of a group
+/// are neighbours: the layer takes the columns of its input in that order.
 struct WeightGroups {
   int32_t bits = 0;  // 4 or 8; 0: the weights are not quantised in groups
   int32_t size = 0;  // a power of two from 16 on; with 4 bits, from 32 on
   bool minima = false;
+  bool ordered = false;
 
   explicit operator bool() const { return bits != 0; }
   bool operator==(const WeightGroups&) const = default;

@@ -162,9 +162,24 @@ TEST(spec_of_weights_that_stay_quantised_is_read) {
   CHECK(spec.quantized.size() == 4);
   CHECK((spec.quantized.at("layers.0.attention.output") == WeightGroups{4, 32, true}));
   CHECK((spec.quantized.at("lm.decoder") == WeightGroups{8, 128, false}));
+  CHECK(!spec.quantized.at("lm.decoder").ordered);
   const auto with = [](const char* entry) {
     return tiny_spec(concat(R"({"quantized": [)", entry, "]}"));
   };
+  // The down projection may have an order where up has none.
+  const Spec ordered = parse_spec(with(
+      R"({"bits": 4, "group": 32, "minima": true, "layers": ["layers.1.ffn.up"]},
+         {"bits": 4, "group": 32, "minima": true, "input_order": true,
+          "layers": ["layers.1.ffn.down"]})"));
+  CHECK(ordered.quantized.at("layers.1.ffn.down").ordered);
+  CHECK(!ordered.quantized.at("layers.1.ffn.up").ordered);
+  CHECK_THROWS_WITH(parse_spec(with(
+                        R"({"bits": 4, "group": 32, "minima": true, "input_order": true,
+                            "layers": ["layers.0.attention.query", "layers.0.attention.key"]},
+                           {"bits": 4, "group": 32, "minima": true,
+                            "layers": ["layers.0.attention.value"]})")),
+                    "an input_order for one of layers.0.attention.query and "
+                    "layers.0.attention.value, expected both or none");
   const auto one = [&](const char* form) {
     return with(concat("{", form, R"(, "layers": ["lm.decoder"]})").c_str());
   };

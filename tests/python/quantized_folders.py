@@ -143,6 +143,35 @@ def all_layers(bits: int, group: int, symmetric: bool = False) -> dict[str, Laye
     }
 
 
+def order_by_activation(layers: dict[str, Layer]) -> None:
+    """Gives the groups of input features any features, as GPTQ does with `desc_act`: the same in
+    layers of the same input."""
+    inputs = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}
+    for name, layer in layers.items():
+        block, _, last = name.rpartition(".")
+        if last not in inputs:
+            seed = sum(name.encode())
+            layer["group"] = np.random.default_rng(seed).permutation(layer["group"])
+    for name, layer in layers.items():
+        block, _, last = name.rpartition(".")
+        if last in inputs:
+            layer["group"] = layers[f"{block}.{inputs[last]}"]["group"]
+
+
+def gptq_folder(folder: Path, layers: dict[str, Layer], bits: int, **changes: Any) -> Path:
+    """A folder of GPTQ with `desc_act`, in groups of 32 unless `changes` of its config say
+    otherwise."""
+    quantization = {
+        "quant_method": "gptq",
+        "bits": bits,
+        "group_size": 32,
+        "sym": False,
+        "desc_act": True,
+    }
+    packed = {name: gptq(one, bits) for name, one in layers.items()}
+    return write_folder(folder, packed, quantization | changes)
+
+
 def float_folder(folder: Path, layers: dict[str, Layer]) -> Path:
     """The same model, its layers as floats."""
     return write_folder(

@@ -58,6 +58,37 @@ def test_gate(rng: np.random.Generator) -> None:
     )
 
 
+@pytest.mark.parametrize(("rows", "k", "n"), SHAPES)
+@pytest.mark.parametrize(("bits", "group", "minima"), [(4, 32, True), (8, 16, False)])
+def test_input_order(
+    rng: np.random.Generator, bits: int, group: int, minima: bool, rows: int, k: int, n: int
+) -> None:
+    weight = random_groups(rng, n, k, bits, group, minima)
+    order = rng.permutation(k)
+    x = rng.integers(-126, 127, (rows, k)).astype(np.float32)
+    x[:, order[::32]] = 127
+    found = ops.gemm_groups(x, *weight, bits=bits, group=group, input_order=order)
+    values = np.empty((n, k))
+    values[:, order] = groups_weight(weight, bits, group)
+    np.testing.assert_allclose(found, reference.linear(x, values), rtol=1e-4, atol=1e-3)
+    ordered = ops.gemm_groups(x[:, order], *weight, bits=bits, group=group)
+    np.testing.assert_array_equal(found, ordered)
+    for row in range(rows):
+        alone = ops.gemm_groups(x[[row]], *weight, bits=bits, group=group, input_order=order)
+        np.testing.assert_array_equal(alone[0], found[row])
+
+
+def test_input_order_of_a_gate(rng: np.random.Generator) -> None:
+    weight = random_groups(rng, 96, 75, 4, 32, True)
+    x = rng.normal(0, 1, (9, 75)).astype(np.float32)
+    order = rng.permutation(75)
+    options: dict[str, Any] = {"bits": 4, "group": 32, "activation": "silu", "gated": True}
+    np.testing.assert_array_equal(
+        ops.gemm_groups(x, *weight, **options, input_order=order),
+        ops.gemm_groups(x[:, order], *weight, **options),
+    )
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -69,6 +100,9 @@ def test_gate(rng: np.random.Generator) -> None:
         ({"minima": np.zeros((32, 3))}, r"minima: expected the shape \[32, 2\]"),
         ({"x": np.zeros((1, 63))}, "takes 64 features, the input has 63"),
         ({"gated": True, "residual": np.zeros((1, 16))}, "takes no residual"),
+        ({"input_order": np.zeros(64, int)}, "each number from 0 to 63 once"),
+        ({"input_order": np.arange(63)}, "each number from 0 to 63 once"),
+        ({"input_order": np.zeros(64)}, "input_order has dtype float64, expected integers"),
     ],
 )
 def test_refusals(rng: np.random.Generator, changes: dict[str, Any], message: str) -> None:

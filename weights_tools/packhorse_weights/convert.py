@@ -183,7 +183,7 @@ def convert(
             raise CheckpointError(f"{src}: {dtype or quantize}: {what}")
         spec, tensors = found, stored_tensors(spec, tensors)
         dtypes = {
-            name: tensor.dtype if tensor.dtype == "uint8" else dtypes[name]
+            name: tensor.dtype if tensor.dtype in ("uint8", "int32") else dtypes[name]
             for name, tensor in tensors.items()
         }
     elif quantize is not None:

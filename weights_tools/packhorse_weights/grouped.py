@@ -13,6 +13,7 @@ from packhorse_weights.errors import CheckpointError
 from packhorse_weights.tensor import LazyTensor
 
 Bytes = NDArray[np.uint8]
+Order = NDArray[np.int32]
 _PIECE = 1 << 22  # values that are brought into this form at a time
 
 
@@ -86,11 +87,16 @@ def unpack_rows(form: GroupFormat, packed: Bytes, columns: int) -> NDArray[np.fl
 
 class GroupedTensor(LazyTensor):
     """A matrix [out, in] that is quantised in groups. `data` are its values as floats; `packed` are
-    its rows as `pack_rows` makes them."""
+    its rows as `pack_rows` makes them.
 
-    __slots__ = ("form",)
+    input_order: None where groups are of neighbouring input features. Otherwise int32 [in], each
+    feature once: column j of `packed` is column input_order[j] of `data`.
+    """
+
+    __slots__ = ("form", "input_order")
 
     form: GroupFormat
+    input_order: Order | None
 
     def __init__(
         self,
@@ -98,9 +104,11 @@ class GroupedTensor(LazyTensor):
         make: Callable[[], NDArray[np.float32]],
         shape: tuple[int, ...],
         stored: tuple[str, int],
+        input_order: Order | None = None,
     ) -> None:
         super().__init__(make, shape, "float32", stored)
         object.__setattr__(self, "form", form)
+        object.__setattr__(self, "input_order", input_order)
 
     def rows(self, begin: int, end: int) -> Grouped:
         """Rows [begin, end) of the matrix."""
@@ -125,14 +133,21 @@ class PackedTensor(GroupedTensor):
 
     _packed: Bytes
 
-    def __init__(self, form: GroupFormat, packed: Bytes, columns: int) -> None:
+    def __init__(
+        self, form: GroupFormat, packed: Bytes, columns: int, input_order: Order | None = None
+    ) -> None:
         shape = (len(packed), columns)
         kind = f"int{form.bits}, groups of {form.size}"
-        super().__init__(form, self._floats, shape, (kind, packed.size))
+        super().__init__(form, self._floats, shape, (kind, packed.size), input_order)
         object.__setattr__(self, "_packed", packed)
 
     def _floats(self) -> NDArray[np.float32]:
-        return unpack_rows(self.form, self._packed, self.shape[1])
+        values = unpack_rows(self.form, self._packed, self.shape[1])
+        if self.input_order is None:
+            return values
+        floats = np.empty_like(values)
+        floats[:, self.input_order] = values
+        return floats
 
     def packed(self, name: str) -> Bytes:
         return np.ascontiguousarray(self._packed)

@@ -6,14 +6,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
+import numpy as np
+
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.grouped import GroupedTensor, GroupFormat, PackedTensor, TransposedTensor
+from packhorse_weights.grouped import (
+    GroupedTensor,
+    GroupFormat,
+    Order,
+    PackedTensor,
+    TransposedTensor,
+)
 from packhorse_weights.layout import STACKS, TRANSPOSED, Spec
 from packhorse_weights.tensor import LazyTensor, Tensor
 
 # What `dtype` is called that keeps them.
 STORED = "stored"
 DECODER = "lm.decoder"
+# What stands for `.weight` in the name of the order of a matrix's input features.
+INPUT_ORDER = ".input_order"
 # The heads of a layer's output are padded to a multiple of this in the runtime, which groups of
 # input features cannot be.
 _HEAD_MULTIPLE = 16
@@ -38,42 +48,57 @@ def _sets(spec: Spec) -> list[tuple[str, ...]]:
     ]
 
 
-def _find(spec: Spec, tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, GroupFormat]]:
-    """{layer that stays quantised: (its tensor or the one of several layers, the form)}"""
-    found: dict[str, tuple[str, GroupFormat]] = {}
+def _take_one_input(layers: Mapping[str, GroupedTensor]) -> bool:
+    """Whether the layers of a set that one product computes have one order of input features. The
+    down projection has an input of its own."""
+    orders = [matrix.input_order for name, matrix in layers.items() if not name.endswith(".down")]
+    return all(
+        one is orders[0]
+        or (one is not None and orders[0] is not None and np.array_equal(one, orders[0]))
+        for one in orders
+    )
+
+
+def _find(spec: Spec, tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, GroupedTensor]]:
+    """{layer that stays quantised: (its tensor or the one of several layers, the matrix)}"""
+    found: dict[str, tuple[str, GroupedTensor]] = {}
     for name, tensor in tensors.items():
         matrix = _matrix(tensor)
         if matrix is None or not name.startswith("layers."):
             continue
         _, number, layer = name.removesuffix(".weight").removesuffix(TRANSPOSED).split(".", 2)
         for part in STACKS.get(layer, (layer,)):
-            found[f"layers.{number}.{part}"] = (name, matrix.form)
-    kept: dict[str, tuple[str, GroupFormat]] = {}
+            found[f"layers.{number}.{part}"] = (name, matrix)
+    kept: dict[str, tuple[str, GroupedTensor]] = {}
     numbers = {name.split(".")[1]: None for name in found}  # in their order
     for number in numbers:
         for members in _sets(spec):
             names = [f"layers.{number}.{member}" for member in members]
-            if all(name in found for name in names):
+            if not all(name in found for name in names):
+                continue
+            if _take_one_input({name: found[name][1] for name in names}):
                 kept.update((name, found[name]) for name in names)
     if "lm" in spec.get("heads", {}):
         # A decoder without a tensor of its own is tied to the table.
         names = [name for name in (f"{DECODER}.weight", "embeddings.word") if name in tensors]
         if names and (matrix := _matrix(tensors[names[0]])) is not None:
-            kept[DECODER] = (names[0], matrix.form)
+            kept[DECODER] = (names[0], matrix)
     return kept
 
 
 def stored_spec(spec: Spec, tensors: Mapping[str, Tensor]) -> Spec | None:
     """The spec that says what stays quantised; None where nothing does. `tensors`: by our names."""
-    layers: defaultdict[GroupFormat, list[str]] = defaultdict(list)
-    for name, (_, form) in _find(spec, tensors).items():
-        layers[form].append(name)
+    layers: defaultdict[tuple[GroupFormat, bool], list[str]] = defaultdict(list)
+    for name, (_, matrix) in _find(spec, tensors).items():
+        layers[matrix.form, matrix.input_order is not None].append(name)
     if not layers:
         return None
     return spec | {
         "quantized": [
-            {"bits": form.bits, "group": form.size, "minima": form.minima, "layers": names}
-            for form, names in layers.items()
+            {"bits": form.bits, "group": form.size, "minima": form.minima}
+            | ({"input_order": True} if ordered else {})
+            | {"layers": names}
+            for (form, ordered), names in layers.items()
         ]
     }
 
@@ -82,15 +107,15 @@ def stored_tensors(spec: Spec, tensors: Mapping[str, Tensor]) -> dict[str, Tenso
     """The tensors of a model as `stored_spec` says. A matrix that is also a table of embeddings is
     there twice, since the table is read as floats."""
     result = dict(tensors)
-    for layer, (name, _) in _find(spec, tensors).items():
-        matrix = _matrix(tensors[name])
-        assert matrix is not None
+    for layer, (name, matrix) in _find(spec, tensors).items():
         if layer == DECODER:
-            result[f"{DECODER}.weight"] = packed_tensor(matrix, f"{DECODER}.weight")
-            continue
-        result.pop(name, None)
-        name = name.removesuffix(TRANSPOSED).removesuffix(".weight") + ".weight"
-        result[name] = packed_tensor(matrix, name)
+            base = DECODER
+        else:
+            result.pop(name, None)
+            base = name.removesuffix(TRANSPOSED).removesuffix(".weight")
+        result[f"{base}.weight"] = packed_tensor(matrix, f"{base}.weight")
+        if matrix.input_order is not None:
+            result[base + INPUT_ORDER] = Tensor(matrix.input_order, "int32")
     return result
 
 
@@ -115,7 +140,7 @@ def read_stored(
             raise
         raise CheckpointError(
             f"{where}: packhorse.json: quantized: expected a list of objects with bits, group, "
-            "minima and layers, and the sizes of these layers"
+            "minima and layers, perhaps input_order, and the sizes of these layers"
         ) from error
 
 
@@ -123,11 +148,14 @@ def _read_stored(
     spec: Spec, tensors: Mapping[str, Tensor], where: str
 ) -> tuple[Spec, dict[str, Tensor]]:
     forms: dict[str, GroupFormat] = {}
+    ordered: set[str] = set()
     for entry in spec["quantized"]:
         form = GroupFormat(int(entry["bits"]), int(entry["group"]), bool(entry["minima"]))
         if form.bits not in (4, 8) or form.size < 1:
             raise ValueError
         forms |= dict.fromkeys(map(str, entry["layers"]), form)
+        if entry.get("input_order", False):
+            ordered |= set(map(str, entry["layers"]))
     found = dict(tensors)
     for name, tensor in tensors.items():
         layer = name.removesuffix(".weight")
@@ -144,8 +172,25 @@ def _read_stored(
                 f"{where}: tensor {name!r} is {tensor.describe()}; expected uint8 [rows, "
                 f"{expected}]"
             )
-        found[name] = PackedTensor(forms[first], tensor.data, columns)
+        order: Order | None = None
+        if first in ordered:
+            order = _read_order(found.pop(layer + INPUT_ORDER, None), layer, columns, where)
+        found[name] = PackedTensor(forms[first], tensor.data, columns, order)
     return {field: value for field, value in spec.items() if field != "quantized"}, found
+
+
+def _read_order(tensor: Tensor | None, layer: str, columns: int, where: str) -> Order:
+    if tensor is None or (tensor.dtype, tensor.shape) != ("int32", (columns,)):
+        found = "missing" if tensor is None else tensor.describe()
+        raise CheckpointError(
+            f"{where}: tensor '{layer}{INPUT_ORDER}' is {found}; expected int32[{columns}]"
+        )
+    order: Order = tensor.data.astype(np.int32)
+    if (np.sort(order) != np.arange(columns)).any():
+        raise CheckpointError(
+            f"{where}: tensor '{layer}{INPUT_ORDER}' does not name each of {columns} features once"
+        )
+    return order
 
 
 def _columns(spec: Spec, layer: str) -> int:

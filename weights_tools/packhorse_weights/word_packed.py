@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.grouped import Bytes, Grouped, GroupedTensor, GroupFormat, pack_rows
+from packhorse_weights.grouped import (
+    Bytes,
+    Grouped,
+    GroupedTensor,
+    GroupFormat,
+    Order,
+    pack_rows,
+)
 from packhorse_weights.tensor import LazyTensor, Tensor, to_float32
 
 # The groups in which the one scale of a row is repeated.
@@ -100,7 +107,8 @@ def _read(parts: Mapping[str, Tensor], settings: _Settings) -> _Layer:
 
 
 class WordPackedTensor(GroupedTensor):
-    """A layer [out, in] of such a folder, its groups of neighbouring input features."""
+    """A layer [out, in] of such a folder, its groups of features that are neighbours in
+    `input_order`."""
 
     __slots__ = ("_read",)
 
@@ -112,14 +120,18 @@ class WordPackedTensor(GroupedTensor):
         read: Callable[[], _Layer],
         shape: tuple[int, int],
         stored: tuple[str, int],
+        input_order: Order | None,
     ) -> None:
-        super().__init__(form, self._floats, shape, stored)
+        super().__init__(form, self._floats, shape, stored, input_order)
         object.__setattr__(self, "_read", read)
 
     def _floats(self) -> NDArray[np.float32]:
         layer = self._read()
         size = self.form.size if len(layer.scales) > 1 else self.shape[1]
-        return _dequantize(layer, np.arange(self.shape[1]) // size)
+        group_of = np.arange(self.shape[1]) // size
+        if self.input_order is not None:
+            group_of[self.input_order] = group_of.copy()
+        return _dequantize(layer, group_of)
 
     def packed(self, name: str) -> Bytes:
         layer = self._read()
@@ -135,7 +147,8 @@ class WordPackedTensor(GroupedTensor):
                 f"config says sym = true; expected {middle}"
             )
         minima = -(scales * zeros).T if self.form.minima else None
-        return pack_rows(self.form, Grouped(layer.values.T, scales.T, minima), name)
+        values = layer.values if self.input_order is None else layer.values[self.input_order]
+        return pack_rows(self.form, Grouped(values.T, scales.T, minima), name)
 
 
 def _dequantize(layer: _Layer, group_of: NDArray[np.integer]) -> NDArray[np.float32]:
@@ -181,6 +194,7 @@ def _open_layer(name: str, parts: Mapping[str, Tensor], settings: _Settings) -> 
     kind = f"{settings.method.upper()}, {settings.bits} bits"
     group = _WHOLE_ROW if settings.group == -1 else settings.group
     form = GroupFormat(settings.bits, group, not settings.symmetric)
+    input_order: Order | None = None
     if settings.by_activation:
         group_of = parts["g_idx"].data
         groups = len(parts["scales"].data)
@@ -188,15 +202,19 @@ def _open_layer(name: str, parts: Mapping[str, Tensor], settings: _Settings) -> 
             raise CheckpointError(
                 f"tensor '{name}.g_idx' names a group beyond the {groups} there are"
             )
-        if (group_of != (np.arange(columns) // group if groups > 1 else 0)).any():
-            # Neighbouring features have other groups, so the layer is read as floats.
-            return LazyTensor(
-                lambda: _dequantize(_read(parts, settings), group_of),
-                (rows, columns),
-                "float32",
-                (kind, size),
-            )
-    return WordPackedTensor(form, lambda: _read(parts, settings), shape, (kind, size))
+        in_runs = np.arange(columns) // group if groups > 1 else np.zeros(columns, np.int32)
+        if (group_of != in_runs).any():
+            # In this order the features of a group are neighbours.
+            input_order = np.argsort(group_of, kind="stable").astype(np.int32)
+            if (group_of[input_order] != in_runs).any():
+                # A group has more or fewer features than others, so the layer is read as floats.
+                return LazyTensor(
+                    lambda: _dequantize(_read(parts, settings), group_of),
+                    (rows, columns),
+                    "float32",
+                    (kind, size),
+                )
+    return WordPackedTensor(form, lambda: _read(parts, settings), shape, (kind, size), input_order)
 
 
 def open_layers(config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
