@@ -66,10 +66,11 @@ def gemm_groups(
     ):
         if is_device_array(array):
             raise ValueError(f"{name} lies on a device, expected host memory")
-    columns = np.shape(values)[1] if np.ndim(values) == 2 else 0
     order = None if input_order is None else as_int32("input_order", input_order)
-    if order is not None and not np.array_equal(np.sort(order), np.arange(columns)):
-        raise ValueError(f"input_order: expected each number from 0 to {columns - 1} once")
+    if order is not None and np.ndim(values) == 2:
+        columns = np.shape(values)[1]
+        if not np.array_equal(np.sort(order), np.arange(columns)):
+            raise ValueError(f"input_order: expected each number from 0 to {columns - 1} once")
     call = OperatorCall(x, x, device, dtype, threads, stream)
     return call.result(
         call.operators.gemm_groups(
