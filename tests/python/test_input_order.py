@@ -1,6 +1,6 @@
-"""GPTQ folders with `desc_act`, whose groups are of any input features: layers that take the columns
-of their input in an order of their own (dtype "stored"). References: sessions of float32 on the
-floats that the values stand for."""
+"""GPTQ folders with `desc_act`, whose groups are of any input features: layers that take the
+columns of their input in an order of their own (dtype "stored"). References: the model in float64,
+and sessions of float32, on the floats that the values stand for."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import pytest
 import quantized_folders as folders
 from numpy.typing import NDArray
 from packhorse import Sampling
-from packhorse_weights import convert, resolve_model
+from packhorse_weights import convert, inspect_checkpoint, resolve_model
 from packhorse_weights.safetensors_file import read_safetensors, write_safetensors
 from packhorse_weights.stored import STORED
 from packhorse_weights.tensor import Tensor
+from reference_encoder import encoder
 from stored_runs import IDS, compare, hidden, near
 
 pytestmark = pytest.mark.arm
@@ -35,6 +36,11 @@ def test_gptq_with_groups_by_activation(
     folders.order_by_activation(layers)
     folder = folders.gptq_folder(tmp_path / "gptq", layers, bits, group_size=group, sym=symmetric)
     compare(folder, layers, tmp_path)
+    floats = inspect_checkpoint(tmp_path / "floats")
+    tensors = {ours: floats.tensors[theirs].data for ours, theirs in floats.names.items()}
+    cu_seqlens = np.cumsum([0, *map(len, IDS)])
+    expected = encoder(floats.spec, tensors, np.concatenate(IDS), cu_seqlens)
+    near(hidden(folder, STORED), expected, 0.03)
     entries = resolve_model(folder).in_dtype(STORED).spec["quantized"]
     ordered = {layer for one in entries if one.get("input_order") for layer in one["layers"]}
     # Where all features are of one group, there is nothing to order.
