@@ -49,7 +49,9 @@ struct FewAttention : Tiles_ {
     float2 sums;
     ChunkMerge merge;
   };
-  Kept kept[kRows * (kDim / 64) / Traits::kWarps];
+  /// Of all pairs of columns that are this thread's. Apart from the members here, which are to stay
+  /// in registers: numbers that are chosen at run time lie in memory.
+  using AllKept = Kept[kRows * (kDim / 64) / Traits::kWarps];
 
   using Tiles::Tiles;
 
@@ -227,7 +229,7 @@ struct FewAttention : Tiles_ {
   /// Merges the tiles of a chunk. What that gives goes to the workspace; or, if no other block has
   /// chunks of these rows, it is merged with the chunks before, and is the result if it is the
   /// last.
-  __device__ void merge_tiles(const FewWork& work, bool last) {
+  __device__ void merge_tiles(const FewWork& work, bool last, AllKept& kept) const {
     for_each_pair(work, [&](int row, int column, int index) {
       ChunkMerge merge;
       float2 sums = {0, 0};
@@ -292,6 +294,7 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
   Attention attention(params, few_shared);
   FewSchedule<kRows, kChunkKeys<kDim>> schedule(params);
   FewWork work;  // the current unit
+  typename Attention::AllKept kept;
   typename Attention::Queries queries;
   int page = 0;
   bool more = true;
@@ -316,7 +319,7 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
     float2 sums = {0, 0};
     float output[kDim / 8][4] = {};
     if (has_keys) {
-      tile_softmax(scores, maxima, sums);
+      tile_softmax<kRows / 8>(scores, maxima, sums);
       attention.await_values();
       attention.scale(false, scores);
       attention.weigh(scores, output);
@@ -338,7 +341,7 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
       if (unit > 0) __syncthreads();  // what was found in the unit before has been merged
       attention.leave_tile(work, output, maxima, sums);
       __syncthreads();
-      attention.merge_tiles(work, !same);
+      attention.merge_tiles(work, !same, kept);
       if (!same && work.blocks > 1 && attention.is_last(work)) {
         merge_chunks(attention, work);
       }

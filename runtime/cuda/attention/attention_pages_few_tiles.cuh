@@ -58,7 +58,8 @@ struct FewTraits {
 /// in different banks (CUDA driver API, CU_TENSOR_MAP_SWIZZLE_128B).
 template <int kKeys>
 __device__ int tile_place(int row, int column) {
-  return column / 64 * (kKeys * 64) + row * 64 + ((column % 64) ^ (row % 8 * kVectorSize));
+  // Bits, because the compiler does not know that no number is negative.
+  return (column >> 6) * (kKeys * 64) + row * 64 + ((column & 63) ^ ((row & 7) * kVectorSize));
 }
 
 /// What a warp has of its tile, whatever the pages are of.
@@ -68,6 +69,8 @@ struct WarpTiles {
   using Traits = Traits_;
   static constexpr int kDim = Traits::kDim;
   static constexpr int kKeys = Traits::kKeys;
+  static constexpr int kAcross = kDim / kVectorSize;
+  static constexpr int kRowsAtOnce = 32 / kAcross;  // of a tile, that a warp copies
 
   const FewKernelParams& params;
   T* keys;    // of this warp
@@ -110,6 +113,21 @@ struct WarpTiles {
     const int64_t head = static_cast<int64_t>(page) * params.args.num_kv_heads + work.slab.kv_head;
     return head * kTokens + first_key(work) % kTokens;
   }
+  /// Calls body(to, from) for this lane's vectors of a whole tile: their places in the tile `to`,
+  /// and in rows of kDim elements at `from`. Columns are exchanged in the same way eight rows
+  /// further, so that addresses are constants apart, and need no instruction.
+  template <class Element, class Body>
+  __device__ void for_whole_tile(T* to, const Element* from, Body body) const {
+    const int column = lane % kAcross * kVectorSize;
+#pragma unroll
+    for (int first = 0; first < 8; first += kRowsAtOnce) {
+      const int row = lane / kAcross + first;
+      T* const place = to + tile_place<kKeys>(row, column);
+      const Element* const at = from + (row * kDim + column);
+#pragma unroll
+      for (int i = 0; i < kKeys; i += 8) body(place + i * 64, at + i * kDim);
+    }
+  }
 };
 
 /// Of pages of T.
@@ -122,7 +140,9 @@ struct FewTiles : WarpTiles<T_, Traits_> {
   using Warp::found;
   using Warp::has_keys;
   using Warp::has_new;
+  using Warp::kAcross;
   using Warp::keys;
+  using Warp::kRowsAtOnce;
   using Warp::lane;
   using Warp::page_row;
   using Warp::params;
@@ -131,8 +151,6 @@ struct FewTiles : WarpTiles<T_, Traits_> {
   using Warp::warp;
   static constexpr int kDim = Traits::kDim;
   static constexpr int kKeys = Traits::kKeys;
-  static constexpr int kAcross = kDim / kVectorSize;
-  static constexpr int kRowsAtOnce = 32 / kAcross;  // of a tile, that a warp copies
 
   __device__ FewTiles(const FewKernelParams& params, unsigned char* shared) : Warp(params, shared) {
     if constexpr (Traits::kTma) {
@@ -158,7 +176,9 @@ struct FewTiles : WarpTiles<T_, Traits_> {
 
   /// Starts copying the tokens of this step, after copy_old of keys and of values.
   __device__ void copy_new(const FewWork& work, int page) const {
-    if constexpr (!Traits::kTma) copy_both_new(work, page);
+    if constexpr (!Traits::kTma) {
+      if (has_new(work)) copy_both_new(work, page);
+    }
   }
 
   /// Ends a group of the lanes' copies: old keys are one, the rest of the tile is the next.
@@ -196,9 +216,10 @@ struct FewTiles : WarpTiles<T_, Traits_> {
   /// Writes the tokens of this step to their page. The step's sequence alone has that page.
   __device__ void store_new(const FewWork& work, int page) const {
     const PagedAttentionParams& args = params.args;
-    if (args.new_keys == nullptr || work.slab.row > 0) return;
+    if (!has_new(work) || args.new_keys == nullptr || work.slab.row > 0) return;
 #pragma unroll 1
-    for (const bool of_keys : {true, false}) {
+    for (int part = 0; part < 2; ++part) {
+      const bool of_keys = part == 0;
       T* const to = page_rows(work, page, static_cast<T*>(of_keys ? args.keys : args.values));
       for_new(work, page, of_keys, [&](int row, int column, const T* from) {
         if (column >= args.head_dim) return;
@@ -229,19 +250,20 @@ struct FewTiles : WarpTiles<T_, Traits_> {
 
   __device__ void copy_by_lanes(const FewWork& work, int page, bool of_keys) const {
     const PagedAttentionParams& args = params.args;
-    const int row = lane / kAcross;
-    const int column = lane % kAcross * kVectorSize;
-    const T* at = page_rows(work, page, static_cast<const T*>(of_keys ? args.keys : args.values)) +
-                  row * args.head_dim + column;
+    const T* const from =
+        page_rows(work, page, static_cast<const T*>(of_keys ? args.keys : args.values));
     T* const to = of_keys ? keys : values;
-    const int old = work.slab.position - first_key(work) - row;
+    const int old = work.slab.position - first_key(work);
+    if (args.head_dim == kDim && old >= kKeys) {  // nearly every tile
+      this->for_whole_tile(to, from, [](T* to, const T* from) { copy_vector_async(to, from); });
+      return;
+    }
+    const int column = lane % kAcross * kVectorSize;
     const bool inside = column < args.head_dim;
-    const int64_t step = inside ? kRowsAtOnce * args.head_dim : 0;
-    if (!inside) at = static_cast<const T*>(args.keys);
-#pragma unroll
-    for (int i = 0; i < kKeys; i += kRowsAtOnce) {
-      if (i < old) copy_vector_async(to + tile_place<kKeys>(row + i, column), at, inside);
-      at += step;
+#pragma unroll 1
+    for (int row = lane / kAcross; row < min(old, kKeys); row += kRowsAtOnce) {
+      copy_vector_async(to + tile_place<kKeys>(row, column),
+                        from + (inside ? row * args.head_dim + column : 0), inside);
     }
   }
 
@@ -279,7 +301,8 @@ struct FewTiles : WarpTiles<T_, Traits_> {
 
   __device__ void copy_both_new(const FewWork& work, int page) const {
 #pragma unroll 1
-    for (const bool of_keys : {true, false}) {
+    for (int part = 0; part < 2; ++part) {
+      const bool of_keys = part == 0;
       T* const to = of_keys ? keys : values;
       for_new(work, page, of_keys, [&](int row, int column, const T* from) {
         const bool inside = column < params.args.head_dim;

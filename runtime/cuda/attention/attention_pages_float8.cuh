@@ -151,6 +151,7 @@ struct Float8FewTiles : WarpTiles<T_, Traits_> {
   using Warp::first_key;
   using Warp::has_keys;
   using Warp::has_new;
+  using Warp::kAcross;
   using Warp::keys;
   using Warp::lane;
   using Warp::page_row;
@@ -159,7 +160,6 @@ struct Float8FewTiles : WarpTiles<T_, Traits_> {
   using Warp::warp;
   static constexpr int kDim = Traits::kDim;
   static constexpr int kKeys = Traits::kKeys;
-  static constexpr int kAcross = kDim / kVectorSize;
   static constexpr int kCopied = 16;  // bytes at a time
 
   unsigned char* const bytes;  // of this warp's keys, and then of its values
@@ -183,7 +183,8 @@ struct Float8FewTiles : WarpTiles<T_, Traits_> {
     const int old = old_rows(work);
     const int end = min(kKeys, work.slab.kv_length - first_key(work));
 #pragma unroll 1
-    for (const bool of_keys : {true, false}) {
+    for (int part = 0; part < 2; ++part) {
+      const bool of_keys = part == 0;
       copy(work, page, of_keys, old * params.args.head_dim / kCopied * kCopied,
            end * params.args.head_dim);
       copy_scales(work, page, of_keys, old / 4 * 4, kKeys);
@@ -229,7 +230,14 @@ struct Float8FewTiles : WarpTiles<T_, Traits_> {
     const auto* from = static_cast<const unsigned char*>(of_keys ? args.keys : args.values) +
                        page_row(work, page) * args.head_dim;
     unsigned char* const to = tile_bytes(of_keys);
-#pragma unroll 4
+    if (end - begin == kKeys * kDim) {  // nearly every tile
+#pragma unroll
+      for (int i = 0; i < kKeys * kDim; i += 32 * kCopied) {
+        copy_vector_async(to + lane * kCopied + i, from + lane * kCopied + i);
+      }
+      return;
+    }
+#pragma unroll 1
     for (int at = begin + lane * kCopied; at < end; at += 32 * kCopied) {
       copy_vector_async(to + at, from + at, true);
     }
@@ -252,17 +260,23 @@ struct Float8FewTiles : WarpTiles<T_, Traits_> {
   __device__ void receive(bool of_keys) const {
     const unsigned char* from = tile_bytes(of_keys);
     const int head_dim = params.args.head_dim;
+    const auto unpack = [](T* to, const unsigned char* from) {
+      *reinterpret_cast<uint4*>(to) = unpack_vector<T>(*reinterpret_cast<const uint2*>(from));
+    };
     __syncwarp();
-#pragma unroll 8
-    for (int i = 0; i < kKeys * kAcross / 32; ++i) {
-      const int at = i * 32 + lane;
-      const int key = at / kAcross;
-      const int column = at % kAcross * kVectorSize;
-      uint4 numbers = {};
-      if (column < head_dim) {
-        numbers = unpack_vector<T>(*reinterpret_cast<const uint2*>(from + key * head_dim + column));
+    if (head_dim == kDim) {
+      this->for_whole_tile(keys, from, unpack);
+    } else {
+      const int column = lane % kAcross * kVectorSize;
+#pragma unroll 1
+      for (int key = lane / kAcross; key < kKeys; key += Warp::kRowsAtOnce) {
+        T* const to = keys + tile_place<kKeys>(key, column);
+        if (column < head_dim) {
+          unpack(to, from + key * head_dim + column);
+        } else {
+          *reinterpret_cast<uint4*>(to) = {};
+        }
       }
-      *reinterpret_cast<uint4*>(keys + tile_place<kKeys>(key, column)) = numbers;
     }
     __syncwarp();
   }

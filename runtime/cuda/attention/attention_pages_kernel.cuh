@@ -255,13 +255,14 @@ __device__ void finish_scores(float (&scores)[kBlocks][4], const PagedKernelPara
 }
 
 /// Turns a tile's scores into probabilities, in place. `maxima` and `sums` are those of this
-/// thread's two rows over the tile, the same in all lanes of a quad.
-template <int kBlocks>
+/// thread's two rows over the tile, the same in all lanes of a quad. kHalves: 1 where lower rows do
+/// not exist, whose probabilities become zeros.
+template <int kHalves = 2, int kBlocks>
 __device__ void tile_softmax(float (&scores)[kBlocks][4], float2& maxima, float2& sums) {
-  maxima = row_maxima(scores);
+  maxima = row_maxima<kHalves>(scores);
   sums = {0, 0};
-  exponentiate(scores, maxima, sums);
-  sums = {quad_sum(sums.x), quad_sum(sums.y)};
+  exponentiate<kHalves>(scores, maxima, sums);
+  sums = {quad_sum(sums.x), kHalves == 2 ? quad_sum(sums.y) : 0};
 }
 
 /// What this thread's rows r and r + 8 have found in several tiles or chunks, merged.

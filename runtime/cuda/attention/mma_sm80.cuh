@@ -109,6 +109,14 @@ __device__ void copy_vector_async(T* to, const T* from, bool inside) {
                                                     *reinterpret_cast<Bits*>(to), inside);
 }
 
+/// Starts copying 16 bytes.
+template <class T>
+__device__ void copy_vector_async(T* to, const T* from) {
+  using Bits = cute::uint128_t;
+  cute::SM80_CP_ASYNC_CACHEGLOBAL<Bits>::copy(*reinterpret_cast<const Bits*>(from),
+                                              *reinterpret_cast<Bits*>(to));
+}
+
 /// Starts copying kRows rows. Rows from `rows` on and columns from `columns` on become zeros and
 /// are not read. `stride` is in elements, between rows of `from`.
 template <int kRows, class Layout, int kThreads, class T>
