@@ -55,38 +55,8 @@ struct FewAttention : Tiles_ {
 
   using Tiles::Tiles;
 
-  /// Rows of the slab that exist.
-  __device__ static int rows_of(const FewWork& work) {
-    return min(kRows, work.slab.rows - work.slab.row);
-  }
-
-  /// The token of its sequence and the query head that a row of the slab is of.
-  struct Row {
-    int token;
-    int head;
-  };
-  __device__ Row row_of(const FewWork& work, int row) const {
-    const int r = work.slab.row + row;
-    const int token = params.token_of(r);
-    const int group = params.group;
-    return {token, work.slab.kv_head * group + r - token * group};
-  }
-  template <class Base>
-  __device__ Base* row_pointer(const FewWork& work, Base* base, int64_t stride, int row) const {
-    const Row its = row_of(work, row);
-    return base + (work.slab.q_begin + its.token) * stride +
-           static_cast<int64_t>(its.head) * params.args.head_dim;
-  }
-
-  /// The place in the workspace of what a row finds in the sequence's first chunk; that of the
-  /// next chunk is `entry_step` further.
-  __device__ int64_t entry_of(const FewWork& work, int row) const {
-    const Row its = row_of(work, row);
-    return work.entry + static_cast<int64_t>(its.token) * params.args.num_heads + its.head;
-  }
-  __device__ int64_t entry_step(const FewWork& work) const {
-    return static_cast<int64_t>(params.token_of(work.slab.rows)) * params.args.num_heads;
-  }
+  using Rows = FewRows<T, kRows>;
+  __device__ Rows rows(const FewWork& work) const { return {params, work}; }
 
   /// The queries as operands of products: rows that do not exist are zeros.
   struct Queries {
@@ -97,11 +67,12 @@ struct FewAttention : Tiles_ {
     const AccumulatorPlace place;
     const int head_dim = params.args.head_dim;
     const T* const q = static_cast<const T*>(params.args.q);
+    const Rows slab = rows(work);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = place.row + h * 8;
-      const bool exists = h * 8 < kRows && row < rows_of(work);
-      const T* at = exists ? row_pointer(work, q, params.args.q_row_stride, row) : q;
+      const bool exists = h * 8 < kRows && row < slab.count();
+      const T* at = exists ? slab.pointer(q, params.args.q_row_stride, row) : q;
 #pragma unroll
       for (int k = 0; k < kDim / 16; ++k) {
 #pragma unroll
@@ -191,7 +162,7 @@ struct FewAttention : Tiles_ {
 #pragma unroll
     for (int h = 0; h < kRows / 8; ++h) {
       const int row = place.row + h * 8;
-      if (row >= rows_of(work)) continue;
+      if (row >= rows(work).count()) continue;
       if (place.column == 0) {
         found.state[warp][row] = h == 0 ? float2{maxima.x, sums.x} : float2{maxima.y, sums.y};
       }
@@ -212,18 +183,11 @@ struct FewAttention : Tiles_ {
     constexpr int kParts = kDim / 64;  // of a row: a pair for each lane of a warp
     int index = 0;
 #pragma unroll 1
-    for (int part = warp; part < rows_of(work) * kParts; part += Traits::kWarps) {
+    for (int part = warp; part < rows(work).count() * kParts; part += Traits::kWarps) {
       const int column = part % kParts * 64 + 2 * lane;
       if (column < params.args.head_dim) body(part / kParts, column, index);
       ++index;
     }
-  }
-
-  __device__ void store(const FewWork& work, int row, int column, float2 sums, float sum) const {
-    const float factor = inverse_or_zero(sum);
-    T* out = row_pointer(work, static_cast<T*>(params.args.out), params.args.out_row_stride, row);
-    *reinterpret_cast<typename Element<T>::Pair*>(out + column) =
-        Element<T>::pair(sums.x * factor, sums.y * factor);
   }
 
   /// Merges the tiles of a chunk. What that gives goes to the workspace; or, if no other block has
@@ -244,8 +208,9 @@ struct FewAttention : Tiles_ {
         sums.y = merge_chunk(sums.y, one.y, factors);
       }
       if (work.blocks > 1) {
+        const Rows slab = rows(work);
         const int64_t entry =
-            entry_of(work, row) + (work.chunk - work.chunks.first) * entry_step(work);
+            slab.entry(row) + (work.chunk - work.chunks.first) * slab.entry_step();
         if (column == 0) params.state[entry] = {merge.maximum, merge.sum};
         *reinterpret_cast<float2*>(params.sums + entry * params.args.head_dim + column) = sums;
         return;
@@ -256,7 +221,7 @@ struct FewAttention : Tiles_ {
       all.merge.add(merge.maximum, merge.sum, factors);
       all.sums.x = merge_chunk(all.sums.x, sums.x, factors);
       all.sums.y = merge_chunk(all.sums.y, sums.y, factors);
-      if (last) return store(work, row, column, all.sums, all.merge.sum);
+      if (last) return rows(work).store(row, column, all.sums, all.merge.sum);
       kept[index] = all;
     });
   }
@@ -343,7 +308,7 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
       __syncthreads();
       attention.merge_tiles(work, !same, kept);
       if (!same && work.blocks > 1 && attention.is_last(work)) {
-        merge_chunks(attention, work);
+        merge_chunks<typename Attention::Rows, kDim, Attention::Traits::kWarps>(params, work);
       }
       attention.store_new(work, page);
     }

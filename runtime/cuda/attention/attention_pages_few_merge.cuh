@@ -1,15 +1,63 @@
-// The merge of what several blocks have found in chunks of the same rows, for
-// paged_attention_few_kernel.
+// The rows of a slab for paged_attention_few_kernel: where they lie, and the merge of what several
+// blocks have found in chunks of the same rows.
 //
-// A warp takes 64 columns of a row. The maximum of all chunks up to one is exact in any order: so
-// its lanes find those of 32 chunks, and the factors of their sums, side by side. What is left to
-// be done in the order of the chunks is a product and an addition for each, with sums that were
-// asked for many at once. The operations on a sum are those of ChunkMerge and merge_chunk.
+// A warp merges a row. The maximum of all chunks up to one is exact in any order: so its lanes find
+// those of 32 chunks, and the factors of their sums, side by side. What is left to be done in the
+// order of the chunks is a product and an addition for each, with sums that were asked for many at
+// once. The operations on a sum are those of ChunkMerge and merge_chunk.
 #pragma once
 
 #include "cuda/attention/attention_pages_few_tiles.cuh"
 
 namespace packhorse::cuda {
+
+/// kRows: of a slab.
+template <class T_, int kRows>
+struct FewRows {
+  using T = T_;
+
+  const PagedKernelParams& params;
+  const FewWork& work;
+
+  /// Rows of the slab that exist.
+  __device__ int count() const { return min(kRows, work.slab.rows - work.slab.row); }
+
+  /// The token of its sequence and the query head that a row of the slab is of.
+  struct Row {
+    int token;
+    int head;
+  };
+  __device__ Row at(int row) const {
+    const int r = work.slab.row + row;
+    const int token = params.token_of(r);
+    const int group = params.group;
+    return {token, work.slab.kv_head * group + r - token * group};
+  }
+  template <class Base>
+  __device__ Base* pointer(Base* base, int64_t stride, int row) const {
+    const Row its = at(row);
+    return base + (work.slab.q_begin + its.token) * stride +
+           static_cast<int64_t>(its.head) * params.args.head_dim;
+  }
+
+  /// The place in the workspace of what a row finds in the sequence's first chunk; that of the
+  /// next chunk is `entry_step` further.
+  __device__ int64_t entry(int row) const {
+    const Row its = at(row);
+    return work.entry + static_cast<int64_t>(its.token) * params.args.num_heads + its.head;
+  }
+  __device__ int64_t entry_step() const {
+    return static_cast<int64_t>(params.token_of(work.slab.rows)) * params.args.num_heads;
+  }
+
+  /// Stores two columns of a result.
+  __device__ void store(int row, int column, float2 sums, float sum) const {
+    const float factor = inverse_or_zero(sum);
+    T* out = pointer(static_cast<T*>(params.args.out), params.args.out_row_stride, row);
+    *reinterpret_cast<typename Element<T>::Pair*>(out + column) =
+        Element<T>::pair(sums.x * factor, sums.y * factor);
+  }
+};
 
 /// 32 neighbouring chunks of a row: each lane has the state of one, and how that of the chunks
 /// before and that of its own are to be multiplied.
@@ -36,47 +84,60 @@ struct ChunksOfLanes {
   }
 };
 
+/// Loads neighbouring columns of a chunk's sums, or sets them to zeros.
+template <int kPairs>
+__device__ void load_sums(float2 (&to)[kPairs], const float* from, bool exists) {
+  if constexpr (kPairs == 1) {
+    to[0] = exists ? __ldcg(reinterpret_cast<const float2*>(from)) : float2{0, 0};
+  } else {
+#pragma unroll
+    for (int i = 0; i < kPairs; i += 2) {
+      float4 both = {0, 0, 0, 0};
+      if (exists) both = __ldcg(reinterpret_cast<const float4*>(from + 2 * i));
+      to[i] = {both.x, both.y};
+      to[i + 1] = {both.z, both.w};
+    }
+  }
+}
+
 /// Merges all chunks of the rows from the workspace, and stores the rows. Called by all threads.
-template <class Attention>
-__device__ void merge_chunks(const Attention& attention, const FewWork& work) {
-  constexpr int kParts = Attention::Traits::kDim / 64;  // of a row
-  constexpr int kAhead = 16;                            // chunks whose sums are asked for at once
+template <class Rows, int kDim, int kWarps>
+__device__ void merge_chunks(const PagedKernelParams& params, const FewWork& work) {
+  constexpr int kPairs = kDim / 64;             // of neighbouring columns, that a lane has
+  constexpr int kAhead = kPairs <= 2 ? 16 : 8;  // chunks that are asked for at once
   constexpr int kAtOnce = 8;  // chunks that are left out together past the last one
-  const PagedKernelParams& params = attention.params;
+  using Sums = float2[kPairs];
+  const Rows rows{params, work};
   const int head_dim = params.args.head_dim;
   const int count = work.chunks.count();
-  const int64_t step = attention.entry_step(work);
+  const int64_t step = rows.entry_step();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int column = lane * 2 * kPairs;
+  const bool inside = column < head_dim;
 #pragma unroll 1
-  for (int part = attention.warp; part < Attention::rows_of(work) * kParts;
-       part += Attention::Traits::kWarps) {
-    const int row = part / kParts;
-    const int column = part % kParts * 64 + 2 * attention.lane;
-    const bool inside = column < head_dim;
-    const int64_t entry = attention.entry_of(work, row);
+  for (int row = warp; row < rows.count(); row += kWarps) {
+    const int64_t entry = rows.entry(row);
     const float2* const states = params.state + entry;
     const float* const sums = params.sums + entry * head_dim + column;
     float highest = -INFINITY;
     float sum = 0;
-    float2 all = {0, 0};
+    Sums all = {};
 #pragma unroll 1
     for (int first = 0; first < count; first += 32) {
       ChunksOfLanes chunks;
-      if (first + attention.lane < count) {
-        chunks.state = __ldcg(states + (first + attention.lane) * step);
-      }
+      if (first + lane < count) chunks.state = __ldcg(states + (first + lane) * step);
 #pragma unroll
       for (int ahead = 0; ahead < 32; ahead += kAhead) {
         if (first + ahead >= count) break;
-        float2 parts[kAhead];
+        Sums parts[kAhead];
 #pragma unroll
         for (int i = 0; i < kAhead; i += kAtOnce) {
           if (first + ahead + i >= count) break;
 #pragma unroll
           for (int j = i; j < i + kAtOnce; ++j) {
             const int chunk = first + ahead + j;
-            parts[j] = {0, 0};
-            if (!inside || chunk >= count) continue;
-            parts[j] = __ldcg(reinterpret_cast<const float2*>(sums + chunk * step * head_dim));
+            load_sums(parts[j], sums + chunk * step * head_dim, inside && chunk < count);
           }
         }
         if (ahead == 0) chunks.find_factors(highest);
@@ -90,13 +151,19 @@ __device__ void merge_chunks(const Attention& attention, const FewWork& work) {
             };
             const float2 factors = {of_chunk(chunks.factors.x), of_chunk(chunks.factors.y)};
             sum = __fmaf_rn(of_chunk(chunks.state.y), factors.y, __fmul_rn(sum, factors.x));
-            all.x = merge_chunk(all.x, parts[j].x, factors);
-            all.y = merge_chunk(all.y, parts[j].y, factors);
+#pragma unroll
+            for (int pair = 0; pair < kPairs; ++pair) {
+              all[pair].x = merge_chunk(all[pair].x, parts[j][pair].x, factors);
+              all[pair].y = merge_chunk(all[pair].y, parts[j][pair].y, factors);
+            }
           }
         }
       }
     }
-    if (inside) attention.store(work, row, column, all, sum);
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+      if (inside) rows.store(row, column + 2 * pair, all[pair], sum);
+    }
   }
 }
 
