@@ -1,11 +1,12 @@
 """Runs sessions for a long time at random shapes: encoders from two threads and generation.
 Every result is compared, bit by bit, with that of the same sequence alone, and the memory of the
-process is watched.
+process is watched, on a GPU also what it has of the device's.
 
     python tests/soak.py [--minutes 30] [--device cpu] [--seed 1]      (`make soak`)
 
 Prints a line of JSON now and then, and one at the end. Exits with 1 where a result differed, or
-where the process was larger in the last third of the time than in the second by more than 64 kB.
+where the process was larger in the last third of the time than in the second by more than 64 kB, or
+had more of the device's memory.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -51,6 +54,16 @@ def status(name: str) -> int:
         if line.startswith(name + ":"):
             return int(line.split()[1])
     raise KeyError(name)
+
+
+def device_mib() -> int:
+    """What this process has of the memory of GPUs, as nvidia-smi knows it; 0 where it does not."""
+    query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+    listed = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+    rows = [line.split(",") for line in listed.splitlines()]
+    return sum(
+        int(used) for pid, used in rows if pid == str(os.getpid()) and used.strip().isdigit()
+    )
 
 
 class Soak:
@@ -130,10 +143,12 @@ class Soak:
         for thread in threads:
             thread.start()
         memory: list[tuple[float, int]] = []
+        of_device: list[int] = []
         while (at := time.monotonic() - begin) < minutes * 60 and not self.wrong:
             time.sleep(min(10, minutes * 6))
             gc.collect()
             memory.append((at / 60, status("VmRSS")))
+            of_device.append(device_mib() if self.device.startswith("cuda") else 0)
             if len(memory) % 6 == 1:
                 self.say(minutes=round(at / 60, 1), resident_kb=memory[-1][1])
         self.end.set()
@@ -146,15 +161,17 @@ class Soak:
             for part in (memory[third:-third], memory[-third:])
         ]
         grown = peaks[1] - peaks[0]
+        device_grown = max(of_device[-third:], default=0) - max(of_device[third:-third], default=0)
         self.say(
             minutes=round((time.monotonic() - begin) / 60, 1),
             device=self.device,
             wrong=self.wrong[:5],
             resident_kb=[resident for _, resident in memory[:: max(1, len(memory) // 12)]],
             grown_kb=grown,
+            device_mib=of_device[:: max(1, len(of_device) // 12)],
             threads=status("Threads"),
         )
-        return int(bool(self.wrong) or grown > 64)
+        return int(bool(self.wrong) or grown > 64 or device_grown > 0)
 
     def say(self, **values: Any) -> None:
         print(json.dumps({**values, **self.counts}), flush=True)
