@@ -38,7 +38,7 @@ from torch import Tensor
 WIDTH, HEADS, KV_HEADS, HEAD_DIM, PLAIN_HEADS, LAYERS = 2048, 8, 2, 128, 16, 3
 TOKENS, VOCABULARY, THETA = 65536, 64, 1e4
 LONGEST = (1024, 4096, 16384, 65536)
-BATCHES, CONTEXT, STEPS = (1, 16, 64), 16384, 24
+BATCHES, CONTEXT, STEPS, NEW_TOKENS = (1, 16, 64), 16384, 24, 192
 ROUNDS = 5
 
 METHOD = f"""\
@@ -51,9 +51,10 @@ graph, static shapes), with the norm and the residual; its attention is \
 scaled_dot_product_attention, by a mask of padding and order as transformers has it ("masked"; \
 keys and values are then repeated for all heads of queries, as there), and without one, by \
 is_causal alone ("causal"), which gives rows of text the same results because padding is at the \
-end. Decode: a session that generates, the last {STEPS} steps of {CONTEXT} tokens \
-of context. "Floor": the bytes of the block's weights and of cached keys and values over \
-the rate of a copy of 1 GiB between two arrays, bytes read and written, in the same run."""
+end. Decode: a session that generates, {STEPS} steps of {CONTEXT} tokens of context and up to \
+{NEW_TOKENS} new ones, in which all sequences take part. "Floor": the bytes of the block's weights \
+and of cached keys and values over the rate of a copy of 1 GiB between two arrays, bytes read and \
+written, in the same run."""
 
 
 @dataclass(frozen=True)
@@ -300,21 +301,28 @@ def decode(folder: Path, bandwidth: float) -> list[Json]:
     most = max(BATCHES)
     session = load(
         Model(True, causal_lm=True), folder / "decode", max_tokens=16384, max_sequences=most,
-        kv_tokens=most * (CONTEXT + 256),
+        kv_tokens=sum(BATCHES) * (CONTEXT + 256),  # the cache keeps all prompts
     )  # fmt: skip
     rows = []
     weights = (HEADS + 2 * KV_HEADS + HEADS) * HEAD_DIM * WIDTH
     weights += (HEADS + KV_HEADS) * 2 * HEAD_DIM**2
     for batch in BATCHES:
         prompts = rng.integers(0, VOCABULARY, (batch, CONTEXT)).tolist()
-        sampling = Sampling(max_new_tokens=2 * STEPS, ignore_eos=True)
+        sampling = Sampling(max_new_tokens=NEW_TOKENS, ignore_eos=True)
         # The prompts are kept by the prefix cache, so that the second call has few tokens to read.
         session.generate(prompts, sampling)
 
         def work(prompts: Any = prompts, sampling: Any = sampling) -> None:
             session.generate(prompts, sampling)
 
-        found = blocks_of(named_spans(work))[-STEPS * LAYERS :]
+        # Sequences may begin some steps after each other, and end so. All take part from when the
+        # last begins until the first, which began with the first step, ends.
+        before = session.stats["steps"]
+        blocks = blocks_of(named_spans(work))
+        late = session.stats["steps"] - before - NEW_TOKENS
+        if late > NEW_TOKENS - STEPS:
+            raise RuntimeError(f"the last of {batch} sequences began {late} steps late")
+        found = blocks[(NEW_TOKENS - STEPS) * LAYERS : NEW_TOKENS * LAYERS]
         cached = 2 * batch * CONTEXT * KV_HEADS * HEAD_DIM
         floor = 2 * (weights + cached) / bandwidth * 1e6
         rows.append({"batch": batch, "floor_us": floor, **medians(found)})
