@@ -96,7 +96,7 @@ test-asan-suite: build/sanitize/.configured .venv/.text .venv/.test
 	PYTHONPATH=build/sanitize/python PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 \
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  $(BIN)/python -m pytest -q -p no:cacheprovider --capture=no tests/python tests/hostile \
-	  --ignore tests/python/test_memory.py --ignore tests/python/test_leaks.py \
+	  --numprocesses auto --maxprocesses 4 --dist loadfile --ignore tests/python/test_memory.py --ignore tests/python/test_leaks.py \
 	  --ignore tests/python/test_cpp_example.py
 
 # Sessions, generation and the thread pool under ThreadSanitizer.
@@ -126,7 +126,8 @@ test-arm: .venv/.build
 	rm -rf build/arm/packages/packhorse/lib build/arm/packages/packhorse/*.so
 	$(CMAKE) --install build/arm --prefix build/arm/packages/packhorse >/dev/null
 	PYTHONPATH=$(CURDIR)/build/arm/packages:$(CURDIR)/build/arm/python/site HF_HUB_OFFLINE=1 \
-	  build/arm/python/python -m pytest -q -p no:cacheprovider -m arm tests/python
+	  build/arm/python/python -m pytest -q -p no:cacheprovider -m arm tests/python \
+	  --dist load --tx '2*popen//python=$(CURDIR)/build/arm/python/python'
 
 # Compiles the library and its tests for aarch64, which nothing here can then run.
 arm-compile: .venv/.build

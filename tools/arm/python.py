@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = [Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list")]
 DEBIAN_PACKAGES = ["python3-minimal", "libpython3-stdlib", "libpython3-dev", "libstdc++6"]
 GROUPS = ["project", "text", "cli", "test"]  # of pyproject.toml
-NOT_NEEDED = ("mypy", "pytest-xdist")
+NOT_NEEDED = ("mypy",)
 
 # What the commands belong to.
 COMMANDS = {
