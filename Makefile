@@ -96,8 +96,8 @@ test-asan-suite: build/sanitize/.configured .venv/.text .venv/.test
 	PYTHONPATH=build/sanitize/python PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 \
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  $(BIN)/python -m pytest -q -p no:cacheprovider --capture=no tests/python tests/hostile \
-	  --numprocesses auto --maxprocesses 4 --dist loadfile --ignore tests/python/test_memory.py --ignore tests/python/test_leaks.py \
-	  --ignore tests/python/test_cpp_example.py
+	  --numprocesses auto --maxprocesses 4 --dist loadfile --ignore tests/python/test_memory.py \
+	  --ignore tests/python/test_leaks.py --ignore tests/python/test_cpp_example.py
 
 # Sessions, generation and the thread pool under ThreadSanitizer.
 test-thread: .venv/.build
