@@ -37,6 +37,11 @@ def folder(request: pytest.FixtureRequest) -> Path:
     return path
 
 
+def read(path: Path) -> Arrays:
+    with np.load(path) as golden:
+        return dict(golden)
+
+
 def needs_bfloat16() -> None:
     flags = Path("/proc/cpuinfo").read_text().split()
     if "avx512_bf16" not in flags and "amx_bf16" not in flags:
@@ -74,18 +79,18 @@ def check_bfloat16(found: packhorse.RunResult, golden: Arrays) -> None:
 
 @pytest.mark.arm
 def test_float32(folder: Path) -> None:
-    golden = np.load(folder / "golden.npz")
+    golden = read(folder / "golden.npz")
     check_float32(run(folder, golden), golden)
 
 
 def test_bfloat16(folder: Path) -> None:
     needs_bfloat16()
-    golden = np.load(folder / "golden.npz")
+    golden = read(folder / "golden.npz")
     check_bfloat16(run(folder, golden, "bfloat16"), golden)
 
 
 def test_converted_gives_the_same_bits(folder: Path, tmp_path: Path) -> None:
-    golden = np.load(folder / "golden.npz")
+    golden = read(folder / "golden.npz")
     converted = run(convert(folder, tmp_path / "converted"), golden)
     in_place = run(folder, golden)
     for name in OUTPUTS:
@@ -95,14 +100,14 @@ def test_converted_gives_the_same_bits(folder: Path, tmp_path: Path) -> None:
 
 def test_float16_weights(tmp_path: Path) -> None:
     """Stored in half precision, computed in float32: the distance is that of the rounding."""
-    golden = np.load(GOLDEN / "bert-gelu" / "golden.npz")
+    golden = read(GOLDEN / "bert-gelu" / "golden.npz")
     found = run(convert(GOLDEN / "bert-gelu", tmp_path / "half", dtype="float16"), golden)
     error = float(np.abs(found.hidden - golden["hidden"]).max())
     assert MAX_ABS_ERROR < error < 0.02
 
 
 def test_without_a_pooler() -> None:
-    golden = np.load(GOLDEN / "bert-no-pooler" / "golden.npz")
+    golden = read(GOLDEN / "bert-no-pooler" / "golden.npz")
     session = packhorse.Session.load(GOLDEN / "bert-no-pooler", max_tokens=512)
     missing = "'pooled' was asked for, but this model has: hidden, embedding$"
     with pytest.raises(ValueError, match=missing):
@@ -112,7 +117,7 @@ def test_without_a_pooler() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_minilm(minilm: Path, dtype: str) -> None:
-    golden = np.load(GOLDEN / "minilm.npz")
+    golden = read(GOLDEN / "minilm.npz")
     if dtype == "float32":
         check_float32(run(minilm, golden), golden)
     else:
@@ -139,7 +144,7 @@ def test_minilm_int8_on_real_text(minilm: Path) -> None:
 def test_minilm_tokens(minilm: Path) -> None:
     """The tokenizer that travels with the model gives the ids that the golden outputs are of."""
     tokenizers = pytest.importorskip("tokenizers")
-    golden = np.load(GOLDEN / "minilm.npz")
+    golden = read(GOLDEN / "minilm.npz")
     tokenizer = tokenizers.Tokenizer.from_file(str(minilm / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.enable_truncation(256)

@@ -12,6 +12,7 @@ import packhorse
 import pipeline_cases as cases
 import pytest
 from checkpoints import GOLDEN
+from packhorse.text.spans import _largest
 from tiny_tokenizer import with_kind
 
 pytest.importorskip("tokenizers")
@@ -48,8 +49,18 @@ def test_answers(name: str, tmp_path: Path) -> None:
         found = model.answer(questions, contexts, **ours)
         for answers, right, context in zip(found, expected, contexts, strict=True):
             listed = answers if isinstance(answers, list) else [answers]
-            check(listed, right, cases.ANSWER)
             assert all(one["answer"] == context[one["start"] : one["end"]] for one in listed)
+            # Which spans of probability 0 fill the list of transformers depends on the processor.
+            likely = [one for one in listed if one["score"] > TOLERANCE]
+            check(likely, [one for one in right if one[0] > TOLERANCE], cases.ANSWER)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 64, 599, 600, 700])
+def test_equally_likely_spans_come_in_their_order(count: int) -> None:
+    scores = np.zeros((40, 15), np.float32)
+    scores[7, 3] = scores[2, 5] = 0.5
+    zeros = np.flatnonzero(scores == 0).tolist()
+    assert _largest(scores, count).tolist() == [35, 108, *zeros][:count]
 
 
 @pytest.mark.parametrize("name", cases.TAGGERS)

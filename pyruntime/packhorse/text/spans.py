@@ -98,14 +98,17 @@ def _best_spans(
 
 
 def _largest(scores: FloatArray, count: int) -> npt.NDArray[np.intp]:
-    """Where the largest `count` are in the flattened array, the largest first."""
+    """Where the largest `count` are in the flattened array, the largest first, and of equal ones
+    those further in front: NumPy's own order of equal numbers depends on the processor."""
     negative = -scores.ravel()
     if count == 1:
         return np.array([negative.argmin()])
     if negative.size <= count:
-        return np.argsort(negative)
-    best = np.argpartition(negative, count)[:count]
-    return best[np.argsort(negative[best])]
+        return np.argsort(negative, kind="stable")
+    limit = np.partition(negative, count - 1)[count - 1]
+    better, equal = np.flatnonzero(negative < limit), np.flatnonzero(negative == limit)
+    best = np.concatenate([better, equal[: count - better.size]])
+    return best[np.argsort(negative[best], kind="stable")]
 
 
 def _characters(window: Window, first: int, last: int, align_to_words: bool) -> tuple[int, int]:
