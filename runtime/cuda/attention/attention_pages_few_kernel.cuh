@@ -49,8 +49,8 @@ struct FewAttention : Tiles_ {
     float2 sums;
     ChunkMerge merge;
   };
-  /// Of all pairs of columns that are this thread's. Apart from the members here, which are to stay
-  /// in registers: numbers that are chosen at run time lie in memory.
+  /// What is kept of all pairs of columns that are this thread's. It is no member, because an array
+  /// whose elements are chosen at run time lies in memory, and would take all members there.
   using AllKept = Kept[kRows * (kDim / 64) / Traits::kWarps];
 
   using Tiles::Tiles;

@@ -11,7 +11,8 @@
 
 namespace packhorse::cuda {
 
-/// kRows: of a slab.
+/// The rows of the slab of `work`, and where they lie in the batch and in the workspace. kRows: the
+/// most that a slab has.
 template <class T_, int kRows>
 struct FewRows {
   using T = T_;

@@ -58,7 +58,8 @@ struct FewTraits {
 /// in different banks (CUDA driver API, CU_TENSOR_MAP_SWIZZLE_128B).
 template <int kKeys>
 __device__ int tile_place(int row, int column) {
-  // Bits, because the compiler does not know that no number is negative.
+  // Rows and columns are not negative, which the compiler does not know: it would take more
+  // instructions for a remainder than for a mask.
   return (column >> 6) * (kKeys * 64) + row * 64 + ((column & 63) ^ ((row & 7) * kVectorSize));
 }
 
