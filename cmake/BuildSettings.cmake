@@ -48,11 +48,11 @@ if(PACKHORSE_SANITIZE)
   add_link_options(-fsanitize=address,undefined)
 endif()
 
-# Has the headers of the standard library that most files include compiled once for `target`. It is
-# for builds of tests alone: a file that lacks an include is found by the build of the library, and
-# ccache keeps nothing of such a target.
+# Has the headers of the standard library that most files include compiled once for `target`, where
+# that is asked for. A file that lacks an include compiles all the same then, so that other builds
+# go without; and ccache keeps nothing of such a target.
 function(precompile_headers target)
-  if(NOT CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache")
+  if(PACKHORSE_PRECOMPILE_HEADERS AND NOT CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache")
     target_precompile_headers(${target} PRIVATE
       <algorithm> <array> <atomic> <chrono> <cmath> <condition_variable> <cstdint> <cstring>
       <functional> <map> <memory> <mutex> <optional> <set> <span> <string> <thread> <utility>

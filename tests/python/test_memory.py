@@ -136,11 +136,15 @@ def test_thousands_of_shapes_leave_nothing(
             lengths = [int(n) for n in random.integers(0, 40, count)]
             session.run(random_sequences(lengths), outputs=["hidden", "embedding", "pooled"])
 
-    run(200)  # caches of NumPy, of the interpreter and of oneDNN fill up
-    live, resident = live_bytes(), resident_bytes()
-    run(2000)
+    run(500)  # caches of NumPy, of the interpreter and of oneDNN fill up
+    live, resident = live_bytes(), [resident_bytes()]
+    for _ in range(4):
+        run(500)
+        resident.append(resident_bytes())
     assert live_bytes() - live < 64 << 10
-    assert resident_bytes() - resident < 4 << 20
+    # What stays resident after every run grows in each of the four parts. A single part may grow
+    # because the C library touches pages anew that tests before this one had used and freed.
+    assert min(np.diff(resident)) < 1 << 20, resident
 
 
 def test_sessions_give_everything_back(device: str, tiny_model: Path) -> None:
