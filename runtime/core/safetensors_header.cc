@@ -202,7 +202,7 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::span<const char> fil
 
 std::string quote(const std::string& name) {
   constexpr size_t kMaxLength = 120;
-  std::string text = "'" + name.substr(0, kMaxLength);
+  std::string text = concat("'", std::string_view(name).substr(0, kMaxLength));
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }, '?');
   return text + (name.size() > kMaxLength ? "...'" : "'");
