@@ -11,6 +11,15 @@ elseif(PACKHORSE_PROCESSOR STREQUAL "arm64")
   set(PACKHORSE_PROCESSOR aarch64)
 endif()
 
+# Sets `result` to whether the processor of this machine has a feature, as Linux names it.
+if(EXISTS /proc/cpuinfo)
+  file(STRINGS /proc/cpuinfo PACKHORSE_FEATURES REGEX "^(flags|Features)" LIMIT_COUNT 1)
+endif()
+function(processor_has feature result)
+  string(REGEX MATCH "[ :]${feature} " found "${PACKHORSE_FEATURES} ")
+  set(${result} "${found}" PARENT_SCOPE)
+endfunction()
+
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
