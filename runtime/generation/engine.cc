@@ -208,11 +208,13 @@ void Engine::fail(const PlannedStep& plan, const std::string& error) {
 }
 
 void Engine::collect(const PlannedStep& plan) {
+  bool searches = false;
   for (size_t i = 0; i < plan.parts.size(); ++i) {
     if (!plan.parts[i].live()) continue;
     const StepSequence& step = plan.sequences[i];
     Sequence& sequence = *plan.parts[i].sequence;
     Job& job = *sequence.job;
+    searches |= job.search.has_value();
     if (sequence.index == 0 && !step.targets.empty() && !job.must_score()) {
       job.request->set_prompt_logprobs(std::move(job.prompt_logprobs));
     }
@@ -227,6 +229,7 @@ void Engine::collect(const PlannedStep& plan) {
       finish(sequence, FinishReason::kLength);
     }
   }
+  if (!searches) return;
   for (const auto& job : scheduler_.jobs()) {
     if (!job->search || !job->started) continue;
     const auto waits = [](const Sequence& beam) {

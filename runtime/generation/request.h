@@ -72,6 +72,7 @@ class Request final : public GenerationRequest {
   GenerationUsage usage_;
   std::recursive_mutex listener_mutex_;  // a listener may set another one
   std::function<void()> listener_;
+  std::atomic<bool> listens_ = false;  // there is one: read without the lock
 };
 
 }  // namespace packhorse

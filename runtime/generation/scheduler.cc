@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/format.h"
+
 namespace packhorse {
 namespace {
 
@@ -39,6 +41,10 @@ bool can_decode(const Sequence& sequence, bool may_draft) {
   return waits_for_token(sequence) && (sequence.pending == 0 || !needs_host(sequence, may_draft));
 }
 
+int64_t count_waiting(const Job& job) {
+  return std::ranges::count(job.sequences, State::kWaiting, &Sequence::state);
+}
+
 // What stands for a token that the host does not know yet.
 constexpr int32_t kPendingId = 0;
 
@@ -69,6 +75,7 @@ void Scheduler::add(std::unique_ptr<Job> job) {
   job->salt = shares_prefixes_ ? shared : next_salt_++;
   // Pages in which a draft model's keys and values lie, too, are of another kind.
   if (job->drafts_by_model) job->salt |= kDraftedSalt;
+  num_waiting_ += count_waiting(*job);
   jobs_.push_back(std::move(job));
 }
 
@@ -115,15 +122,18 @@ bool Scheduler::any_waits_for_token() const {
 
 void Scheduler::plan_decodes() {
   const bool may_draft = num_running_ < kMostDraftedRows;
+  computes_prompts_ = false;
   for (size_t i = 0; i < num_started_; ++i) {
     Job& job = *jobs_[i];
     unit_.clear();
     for (Sequence& sequence : job.sequences) {
+      computes_prompts_ |= sequence.state == State::kRunning && sequence.remaining() > 1;
       if (!can_decode(sequence, may_draft)) continue;
-      unit_.push_back(&sequence);
-      if (job.search) continue;  // beams go on together
-      if (extend(unit_)) plan_tokens(sequence, 1);
-      unit_.clear();
+      if (job.search) {  // beams go on together
+        unit_.push_back(&sequence);
+      } else if (Sequence* const alone = &sequence; extend({&alone, 1})) {
+        plan_tokens(sequence, 1);
+      }
     }
     if (unit_.empty() || !extend(unit_)) continue;
     for (Sequence* beam : unit_) plan_tokens(*beam, 1);
@@ -131,6 +141,7 @@ void Scheduler::plan_decodes() {
 }
 
 void Scheduler::plan_prefills() {
+  if (!computes_prompts_) return;
   for (size_t i = 0; i < num_started_; ++i) {
     for (Sequence& sequence : jobs_[i]->sequences) {
       if (sequence.state != State::kRunning || sequence.remaining() <= 1) continue;
@@ -141,6 +152,7 @@ void Scheduler::plan_prefills() {
 }
 
 void Scheduler::plan_starts() {
+  if (num_waiting_ == 0) return;
   for (size_t i = 0; i < jobs_.size(); ++i) {
     for (Sequence& sequence : jobs_[i]->sequences) {
       if (sequence.state != State::kWaiting || is_held(sequence)) continue;
@@ -244,28 +256,29 @@ void Scheduler::land(const PlannedStep& plan) {
 void Scheduler::finish(Sequence& sequence) {
   if (sequence.state == State::kFinished) return;
   give_back(sequence);
+  if (sequence.state == State::kWaiting) --num_waiting_;
   sequence.state = State::kFinished;
   if (!sequence.job->finished()) return;
+  ++num_finished_;
   ++stats_.finished_requests;
   sequence.job->adapter.reset();
 }
 
 void Scheduler::remove_finished() {
+  if (num_finished_ == 0) return;
   // Results of steps in flight still go to where the job has room for them.
   const auto finished = [](const std::unique_ptr<Job>& job) {
     return job->finished() && job->in_flight == 0;
   };
   const auto started = jobs_.begin() + static_cast<ptrdiff_t>(num_started_);
   num_started_ -= static_cast<size_t>(std::count_if(jobs_.begin(), started, finished));
-  std::erase_if(jobs_, finished);
+  num_finished_ -= static_cast<int64_t>(std::erase_if(jobs_, finished));
 }
 
 GenerationStats Scheduler::stats() const {
   GenerationStats stats = stats_;
   stats.running = num_running_;
-  for (const auto& job : jobs_) {
-    stats.queued += std::ranges::count(job->sequences, State::kWaiting, &Sequence::state);
-  }
+  stats.queued = num_waiting_;
   stats.pages = pool_.size();
   stats.pages_used = pool_.num_used();
   stats.pages_cached = pool_.num_cached();
@@ -275,10 +288,14 @@ GenerationStats Scheduler::stats() const {
 
 void Scheduler::check() const {
   std::vector<std::span<const int32_t>> tables;
+  int64_t waiting = 0;
   for (const auto& job : jobs_) {
+    waiting += count_waiting(*job);
     for (const Sequence& sequence : job->sequences) tables.emplace_back(sequence.pages);
   }
   pool_.check(tables);
+  if (waiting == num_waiting_) return;
+  throw RuntimeError(concat(waiting, " sequences wait, of which ", num_waiting_, " were counted"));
 }
 
 }  // namespace packhorse

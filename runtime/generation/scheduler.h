@@ -101,7 +101,8 @@ class Scheduler {
 
   /// Counts of sequences, pages and tokens.
   GenerationStats stats() const;
-  /// PagePool::check with the tables of all sequences, for tests.
+  /// PagePool::check with the tables of all sequences, and what is counted, for tests. Throws
+  /// RuntimeError.
   void check() const;
 
  private:
@@ -135,6 +136,9 @@ class Scheduler {
   std::vector<std::unique_ptr<Job>> jobs_;
   size_t num_started_ = 0;  // jobs that are or were running: the first ones
   int64_t num_running_ = 0;
+  int64_t num_waiting_ = 0;        // sequences
+  bool computes_prompts_ = false;  // a sequence that runs has more than its last token to compute
+  int64_t num_finished_ = 0;       // jobs that have not been removed
   uint64_t next_salt_ = 1;
   std::vector<int32_t> free_slots_;
 

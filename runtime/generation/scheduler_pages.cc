@@ -31,6 +31,11 @@ int64_t Scheduler::pages_to_extend(std::span<Sequence* const> unit) const {
 }
 
 bool Scheduler::extend(std::span<Sequence* const> unit) {
+  // As a rule a sequence has its next token's page, and alone.
+  if (unit.size() == 1) {
+    const int32_t page = last_page(*unit[0]);
+    if (page >= 0 && pool_.holders(page) == 1) return true;
+  }
   while (pool_.available() < pages_to_extend(unit)) {
     preempt_youngest();
     const auto runs = [](const Sequence* sequence) { return sequence->state == State::kRunning; };
@@ -73,6 +78,7 @@ bool Scheduler::start(Sequence& sequence) {
   sequence.state = State::kRunning;
   sequence.restart = true;
   sequence.offered = false;
+  --num_waiting_;
   ++num_running_;
   job.started = true;
   return true;
@@ -123,7 +129,9 @@ bool Scheduler::preempt_youngest() {
     for (Sequence& sequence : job.sequences) {
       if (!job.search && &sequence != &*last) continue;
       give_back(sequence);
-      if (sequence.state == State::kRunning) sequence.state = State::kWaiting;
+      if (sequence.state != State::kRunning) continue;
+      sequence.state = State::kWaiting;
+      ++num_waiting_;
     }
     return true;
   }

@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <exception>
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include "test.h"
 
@@ -30,15 +32,17 @@ void fail(const char* file, int line, const char* what) {
 
 }  // namespace packhorse::test
 
-// packhorse_tests [PART [LEFT_OUT]]: tests whose names contain PART, without those with LEFT_OUT.
+// packhorse_tests [PART [LEFT_OUT ...]]: tests whose names contain PART, without those with one of
+// LEFT_OUT.
 int main(int argc, char** argv) {
   using namespace packhorse::test;
   const std::string filter = argc > 1 ? argv[1] : "";
-  const std::string left_out = argc > 2 ? argv[2] : "\n";
+  const std::vector<std::string> left_out(argv + std::min(argc, 2), argv + argc);
   int run = 0;
   for (const Case& test : cases()) {
     const std::string name = test.name;
-    if (name.find(filter) == name.npos || name.find(left_out) != name.npos) continue;
+    const auto in_name = [&](const std::string& part) { return name.find(part) != name.npos; };
+    if (!in_name(filter) || std::ranges::any_of(left_out, in_name)) continue;
     const int before = failures();
     try {
       test.body();
