@@ -175,7 +175,16 @@ void Scheduler::build(const PlannedStep::Part& part, StepSequence& step) const {
   const auto count = static_cast<size_t>(part.count - part.drafts);
   const std::span<const int32_t> tokens = sequence.tokens;
   const int64_t size = sequence.size() + sequence.pending;
-  step = {};
+  // Pointers of the step that was here before go, and all else that is read is set: clearing the
+  // whole first would take longer than that.
+  step.sampler.sampling = nullptr;
+  step.sampler.history = {};
+  step.sampler.mask = {};
+  step.chosen = nullptr;
+  step.top = {};
+  step.targets = {};
+  step.target_logprobs = {};
+  step.target_top = {};
   step.pending = sequence.pending > 0;
   step.drafts = part.drafts;
   // What is pending is the only token of its sequence.
