@@ -115,7 +115,7 @@ test-thread: .venv/.build
 # On aarch64 under QEMU: the C++ tests, and the Python tests that are marked `arm`. Needs Debian, and
 # its packages qemu-user and g++-aarch64-linux-gnu; its Python for arm64 is unpacked into build/arm.
 ARM_CMAKE = $(CMAKE) -S . -B build/arm -G Ninja -Wno-deprecated \
-  -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/cmake/aarch64.cmake -DPACKHORSE_CUDA=OFF -DPACKHORSE_BUILD_TESTS=ON \
+  -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/cmake/aarch64.cmake -DPACKHORSE_CUDA=OFF -DPACKHORSE_BUILD_TESTS=ON $(PRECOMPILED) \
   -DPACKHORSE_WERROR=$(WERROR) -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 
 test-arm: .venv/.build
