@@ -11,13 +11,18 @@ elseif(PACKHORSE_PROCESSOR STREQUAL "arm64")
   set(PACKHORSE_PROCESSOR aarch64)
 endif()
 
-# Sets `result` to whether the processor of this machine has a feature, as Linux names it.
+# Sets `result` to whether the processor that is compiled for is this machine's and has a feature, as
+# Linux names it; where that is not known, to whether it may have.
 if(EXISTS /proc/cpuinfo)
   file(STRINGS /proc/cpuinfo PACKHORSE_FEATURES REGEX "^(flags|Features)" LIMIT_COUNT 1)
 endif()
 function(processor_has feature result)
-  string(REGEX MATCH "[ :]${feature} " found "${PACKHORSE_FEATURES} ")
-  set(${result} "${found}" PARENT_SCOPE)
+  set(has OFF)
+  if(CMAKE_CROSSCOMPILING OR NOT PACKHORSE_FEATURES
+     OR "${PACKHORSE_FEATURES} " MATCHES "[ :]${feature} ")
+    set(has ON)
+  endif()
+  set(${result} ${has} PARENT_SCOPE)
 endfunction()
 
 set(CMAKE_CXX_STANDARD 20)

@@ -41,10 +41,6 @@ bool can_decode(const Sequence& sequence, bool may_draft) {
   return waits_for_token(sequence) && (sequence.pending == 0 || !needs_host(sequence, may_draft));
 }
 
-int64_t count_waiting(const Job& job) {
-  return std::ranges::count(job.sequences, State::kWaiting, &Sequence::state);
-}
-
 // What stands for a token that the host does not know yet.
 constexpr int32_t kPendingId = 0;
 
@@ -75,7 +71,7 @@ void Scheduler::add(std::unique_ptr<Job> job) {
   job->salt = shares_prefixes_ ? shared : next_salt_++;
   // Pages in which a draft model's keys and values lie, too, are of another kind.
   if (job->drafts_by_model) job->salt |= kDraftedSalt;
-  num_waiting_ += count_waiting(*job);
+  num_waiting_ += std::ranges::count(job->sequences, State::kWaiting, &Sequence::state);
   jobs_.push_back(std::move(job));
 }
 
@@ -298,13 +294,21 @@ GenerationStats Scheduler::stats() const {
 void Scheduler::check() const {
   std::vector<std::span<const int32_t>> tables;
   int64_t waiting = 0;
+  int64_t running = 0;
+  int64_t finished = 0;
   for (const auto& job : jobs_) {
-    waiting += count_waiting(*job);
+    waiting += std::ranges::count(job->sequences, State::kWaiting, &Sequence::state);
+    running += std::ranges::count(job->sequences, State::kRunning, &Sequence::state);
+    finished += job->finished() ? 1 : 0;
     for (const Sequence& sequence : job->sequences) tables.emplace_back(sequence.pages);
   }
   pool_.check(tables);
-  if (waiting == num_waiting_) return;
-  throw RuntimeError(concat(waiting, " sequences wait, of which ", num_waiting_, " were counted"));
+  const auto check_count = [](const char* what, int64_t found, int64_t counted) {
+    if (found != counted) throw RuntimeError(concat(found, " ", what, ", counted as ", counted));
+  };
+  check_count("sequences wait", waiting, num_waiting_);
+  check_count("sequences run", running, num_running_);
+  check_count("jobs are finished", finished, num_finished_);
 }
 
 }  // namespace packhorse

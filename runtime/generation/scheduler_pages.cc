@@ -165,6 +165,11 @@ void Scheduler::publish(Sequence& sequence) {
 
 void Scheduler::fork(Job& job) {
   const std::span<const NextBeam> next = job.search->next();
+  // First of all, since a mask may throw when it is forked: nothing has changed hands then.
+  for (size_t i = 0; i < next.size(); ++i) {
+    const TokenMask* const mask = job.sequences[static_cast<size_t>(next[i].parent)].mask.get();
+    job.spare[i].mask = mask == nullptr ? nullptr : mask->fork();
+  }
   for (size_t i = 0; i < next.size(); ++i) {
     const Sequence& from = job.sequences[static_cast<size_t>(next[i].parent)];
     Sequence& to = job.spare[i];
@@ -182,7 +187,6 @@ void Scheduler::fork(Job& job) {
     to.restart = true;
     to.offered = false;
     to.dropped = from.dropped;
-    to.mask = from.mask == nullptr ? nullptr : std::shared_ptr<TokenMask>(from.mask->fork());
     to.slot = job.sequences[i].slot;
   }
   num_running_ += static_cast<int64_t>(next.size());

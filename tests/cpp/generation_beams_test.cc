@@ -121,6 +121,21 @@ class Script final : public TokenMask {
   size_t place_ = 0;
 };
 
+// Allows all, and cannot be forked after so many tokens.
+class FewForks final : public TokenMask {
+ public:
+  explicit FewForks(int tokens) : tokens_(tokens) {}
+  bool fill(std::span<uint32_t>) override { return false; }
+  void accept(int32_t) override { --tokens_; }
+  std::unique_ptr<TokenMask> fork() const override {
+    if (tokens_ == 0) throw std::runtime_error("no more forks");
+    return std::make_unique<FewForks>(*this);
+  }
+
+ private:
+  int tokens_;
+};
+
 class Unforkable final : public TokenMask {
  public:
   bool fill(std::span<uint32_t>) override { return false; }
@@ -236,6 +251,16 @@ TEST(generation_fails_with_its_mask_alone) {
   CHECK(bad->wait() && good->wait());
   CHECK(bad->result().error == "the token mask failed: 13 brings no luck");
   CHECK(bad->result().ids.size() == 2 && good->finish_reason() == FinishReason::kLength);
+}
+
+TEST(generation_gives_all_pages_back_when_a_fork_fails) {
+  const auto session = make_session(20, /*prefix_cache=*/false);
+  Sampling sampling = beams(3, 10);
+  sampling.mask = std::make_shared<FewForks>(4);
+  const auto request = session->submit(prompt_of(70), sampling);
+  CHECK(request->wait());
+  CHECK(request->result().error == "the token mask failed: no more forks");
+  CHECK(session->stats().pages_used == 0);
 }
 
 TEST(generation_forks_masks) {

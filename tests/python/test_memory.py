@@ -142,9 +142,9 @@ def test_thousands_of_shapes_leave_nothing(
         run(500)
         resident.append(resident_bytes())
     assert live_bytes() - live < 64 << 10
-    # What stays resident after every run grows in each of the four parts. A single part may grow
-    # because the C library touches pages anew that tests before this one had used and freed.
-    assert min(np.diff(resident)) < 1 << 20, resident
+    # What stays resident after every run grows in each of the four parts. One or two of them may
+    # grow because the C library touches pages anew that tests before had used and freed.
+    assert sorted(np.diff(resident))[1] < 1 << 20, resident
 
 
 def test_sessions_give_everything_back(device: str, tiny_model: Path) -> None:
