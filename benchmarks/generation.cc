@@ -7,11 +7,11 @@
 //   build/generation cuda bfloat16 llama-1b serve    # 256 requests, and steps of 256 sequences
 //   build/generation cuda bfloat16 llama-1b prefill  # prompts alone
 //   build/generation cuda bfloat16 llama-1b mixed    # prompts beside sequences that go on
-//   build/generation cuda bfloat16 gpt2-xl host      # what a step costs the engine's thread
-//   build/generation cuda bfloat16 gpt-18b plan      # loads, generates, compares plan and use
-//   build/generation cuda bfloat16 llama-1b bits     # a request alone, in pieces, and among others
-//   build/generation cuda float16 gpt-6.7b:int4-128 decode  # weights in groups, the head in 8 bits
-//   build/generation cuda bfloat16,float8 llama-1b decode   # keys and values in float8
+//   build/generation cuda bfloat16 gpt2-xl host      # the engine's thread, and ways to choose
+//   tokens build/generation cuda bfloat16 gpt-18b plan      # loads, generates, compares plan and
+//   use build/generation cuda bfloat16 llama-1b bits     # a request alone, in pieces, and among
+//   others build/generation cuda float16 gpt-6.7b:int4-128 decode  # weights in groups, the head in
+//   8 bits build/generation cuda bfloat16,float8 llama-1b decode   # keys and values in float8
 //
 // The weights are a few MiB of random numbers, which every tensor repeats as often as it needs, so
 // that a model of sixty billion parameters needs neither a file nor memory of the host.
@@ -184,28 +184,37 @@ void measure_mixed(GenerationSession& session, int64_t vocab) {
   }
 }
 
-/// Microseconds of the engine's thread for a step of single tokens, without its waits. Where they
-/// are fewer than those of the step itself, the device goes from step to step without a pause.
+/// Microseconds of a step of single tokens by how they are chosen, and of those the part of the
+/// engine's thread without its waits. Where that is less than the step, the device goes from step
+/// to step without a pause.
 void measure_host(GenerationSession& session, int64_t vocab) {
+  std::vector<std::pair<const char*, Sampling>> choices(6, {"greedy", greedy(400)});
+  for (size_t i = 1; i < choices.size(); ++i) choices[i].second.seed = 1;
+  for (size_t i = 1; i < choices.size() - 1; ++i) choices[i].second.temperature = 0.8f;
+  choices[1].first = "drawn";
+  choices[2].first = "top_k 50";
+  choices[2].second.top_k = 50;
+  choices[3].first = "top_p 0.95";
+  choices[3].second.top_p = 0.95f;
+  choices[4].first = "min_p 0.05";
+  choices[4].second.min_p = 0.05f;
+  choices[5].first = "greedy, 5 log-probabilities";
+  choices[5].second.logprobs = 5;
   for (const int batch : {1, 8, 64}) {
     if (batch > session.options().max_sequences) break;
-    for (const bool draws : {false, true}) {
-      std::vector<std::vector<int32_t>> prompts;
-      for (int i = 0; i < batch; ++i) {
-        prompts.push_back(random_ids(8, vocab, static_cast<uint32_t>(i)));
-      }
-      Sampling sampling = greedy(400);
-      sampling.seed = 1;
-      if (draws) sampling.temperature = 0.8f;
+    std::vector<std::vector<int32_t>> prompts;
+    for (int i = 0; i < batch; ++i) {
+      prompts.push_back(random_ids(8, vocab, static_cast<uint32_t>(i)));
+    }
+    for (const auto& [name, sampling] : choices) {
       const GenerationStats before = session.stats();
       const double start = now();
       session.generate(prompts, sampling);
       const double seconds = now() - start;
       const GenerationStats after = session.stats();
       const auto steps = static_cast<double>(after.steps - before.steps);
-      std::printf("%d requests, %s: %.1f us of the host, %.1f us in all a step\n", batch,
-                  draws ? "drawn" : "greedy", (after.host_s - before.host_s) / steps * 1e6,
-                  seconds / steps * 1e6);
+      std::printf("%d requests, %s: %.1f us of the host, %.1f us in all a step\n", batch, name,
+                  (after.host_s - before.host_s) / steps * 1e6, seconds / steps * 1e6);
     }
   }
 }

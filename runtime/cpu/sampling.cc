@@ -202,26 +202,26 @@ class Row {
     }
     const size_t best = fill_keys();
     if (keys_[best] <= kImpossibleKey) return -1;
-    const double largest = logit_of_key(keys_[best]);
+    const float largest = logit_of_key(keys_[best]);
     if (row_.temperature == 0 || std::isinf(largest)) return static_cast<int32_t>(best);
     Selected kept;
     if (row_.top_k > 0 && static_cast<size_t>(row_.top_k) < keys_.size()) {
       kept = select(keys_, static_cast<uint64_t>(row_.top_k), [](int64_t) { return uint64_t{1}; });
     }
+    const float inverse = inverse_temperature(row_.temperature);
     uint64_t total = 0;
     for (size_t token = 0; token < keys_.size(); ++token) {
       weights_[token] = 0;
       if (!kept.contains(keys_[token], static_cast<int64_t>(token))) continue;
-      const auto below = static_cast<float>((logit_of_key(keys_[token]) - largest) /
-                                            static_cast<double>(row_.temperature));
-      weights_[token] = static_cast<uint64_t>(static_cast<double>(std::exp(below)) * kWeightUnit);
+      weights_[token] = weight_of(std::exp((logit_of_key(keys_[token]) - largest) * inverse));
       total += weights_[token];
     }
     if (row_.top_p < 1) {
       kept = select(keys_, nucleus_of(total, row_.top_p),
                     [&](int64_t token) { return weights_[static_cast<size_t>(token)]; });
     }
-    const auto smallest = static_cast<uint64_t>(static_cast<double>(row_.min_p) * kWeightUnit);
+    const auto smallest =
+        static_cast<uint64_t>(static_cast<double>(row_.min_p) * static_cast<double>(kWeightUnit));
     total = 0;
     for (size_t token = 0; token < keys_.size(); ++token) {
       uint64_t& weight = weights_[token];

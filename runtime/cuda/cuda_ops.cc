@@ -34,13 +34,12 @@ CudaOps::CudaOps(CudaContext& context, bool sm90_capable, AttentionAlgorithm att
       sm_count_(sm_count(device_)),
       most_shared_bytes_(most_shared_bytes(device_)),
       counters_(device_, 256),
-      page_counters_(device_, kPagedCounters * sizeof(unsigned)),
-      sample_merges_(device_, kMostMerges * sizeof(SampleMerge)) {
+      page_counters_(device_, kPagedCounters * sizeof(unsigned)) {
   // An algorithm that could compute no layer is refused now, and not in the first run.
   choose_algorithm(attention_, sm90_capable, true, {}, kMultiple);
   prepare_attention_sm80();
   prepare_attention_pages(most_shared_bytes_);
-  for (const CudaMemory* counters : {&counters_, &page_counters_, &sample_merges_}) {
+  for (const CudaMemory* counters : {&counters_, &page_counters_}) {
     CUDA_CHECK(cudaMemsetAsync(counters->data(), 0, counters->bytes(), stream_));
   }
 }
@@ -150,7 +149,7 @@ void CudaOps::do_clear_empty(const ClearEmptyArgs& args) {
 
 void CudaOps::do_sample(const SampleArgs& args) {
   const DeviceGuard guard(device_);
-  launch_sample(args, static_cast<SampleMerge*>(sample_merges_.data()), sm_count_, stream_);
+  launch_sample(args, sm_count_, stream_);
 }
 
 void CudaOps::do_count_tokens(const CountTokensArgs& args) {

@@ -125,7 +125,6 @@ class CudaOps final : public Ops {
   size_t most_shared_bytes_;
   CudaMemory counters_;       // for launch_attention_sm90; zero before and after every launch
   CudaMemory page_counters_;  // likewise, for launch_attention_pages
-  CudaMemory sample_merges_;  // likewise, for launch_sample
 };
 
 }  // namespace packhorse::cuda

@@ -13,7 +13,19 @@ namespace packhorse {
 
 /// A probability by the largest one, as an integer: at most 2^44, so that the sum over 2^19 tokens
 /// fits 64 bits.
-inline constexpr double kWeightUnit = 17592186044416.0;  // 2^44
+inline constexpr float kWeightUnit = 17592186044416.0f;  // 2^44
+
+/// By what the distance of a logit to the largest one is multiplied, in float32, before exp makes
+/// a probability of it. Where the inverse is no float32 number, the largest logits have all
+/// probability.
+constexpr float inverse_temperature(float temperature) {
+  const double inverse = 1.0 / static_cast<double>(temperature);
+  constexpr double kMost = std::numeric_limits<float>::max();
+  return static_cast<float>(inverse < kMost ? inverse : kMost);
+}
+constexpr uint64_t weight_of(float probability) {
+  return static_cast<uint64_t>(probability * kWeightUnit);
+}
 
 /// Larger logits have larger keys; NaN counts as -infinity.
 constexpr uint32_t logit_key(float logit) {

@@ -77,6 +77,51 @@ def test_a_row_does_not_depend_on_its_neighbours(device: str, rng: np.random.Gen
             assert a[i].tobytes() == b[0].tobytes()
 
 
+def philox(key: int, counter: int) -> int:
+    """Philox4x32-10 (Salmon et al., SC 2011): the first 64 of its bits."""
+    word = 0xFFFFFFFF
+    x = [counter >> 32 * i & word for i in range(4)]
+    k = [key & word, key >> 32]
+    for _ in range(10):
+        a, b = 0xD2511F53 * x[0], 0xCD9E8D57 * x[2]
+        x = [b >> 32 ^ x[1] ^ k[0], b & word, a >> 32 ^ x[3] ^ k[1], a & word]
+        k = [k[0] + 0x9E3779B9 & word, k[1] + 0xBB67AE85 & word]
+    return x[1] << 32 | x[0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"top_k": 50},
+        {"top_p": 0.9},
+        {"min_p": 0.02},
+        {"top_k": 20_000, "top_p": 0.95, "min_p": 0.001},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("draws", [1, 24, 300])
+def test_tokens_of_a_large_vocabulary(
+    device: str, rng: np.random.Generator, draws: int, options: dict[str, Any]
+) -> None:
+    size = 1_003 if draws == 300 else 50_257
+    rows = rng.normal(0, 3, (draws, size)).astype(np.float32)
+    found = ops.sample(
+        rows, temperature=0.9, seed=2**33 + 7, draw=np.arange(draws), device=device, **options
+    )
+    for draw, row in enumerate(rows.astype(np.float64)):
+        weights = np.exp((row - row.max()) / 0.9)
+        order = np.argsort(-row, kind="stable")[: options.get("top_k", size)]
+        sums = np.cumsum(weights[order])
+        order = order[: np.searchsorted(sums, options.get("top_p", 1) * sums[-1]) + 1]
+        kept = np.zeros(size)
+        kept[order] = weights[order]
+        kept[weights < options.get("min_p", 0)] = 0
+        sums = np.cumsum(kept)
+        drawn = np.searchsorted(sums, philox(2**33 + 7, draw) / 2**64 * sums[-1], side="right")
+        assert found.tokens[draw] == drawn
+
+
 @pytest.mark.parametrize("size", [2, 31, 33, 1025, 50257])
 def test_greedy_takes_the_first_largest(device: str, rng: np.random.Generator, size: int) -> None:
     rows = rng.integers(-3, 4, (5, size)).astype(np.float32)

@@ -63,7 +63,8 @@ inline GroupsFewTile groups_few_tile(const GemmParams& p) {
   const GroupsLayout layout = groups_layout(p.n, p.k, p.groups);
   const GroupsSplit split = groups_split(p.n, p.k);
   tile.rows = p.rows <= 8 ? 8 : p.rows <= 16 ? 16 : 32;
-  const int budget = 222 * 1024;
+  // With more, the blocks of the kernel before would leave no room for these.
+  const int budget = 150 * 1024;
   const int most_warps = tile.rows <= 16 ? 16 : 8;
   const int unit = p.gated ? 2 : 1;  // a strip of a gate, and the one that it gates
   const int most = most_warps / split.splits / unit * unit;
@@ -73,11 +74,11 @@ inline GroupsFewTile groups_few_tile(const GemmParams& p) {
   tile.blocks = std::min(p.sm_count, (layout.strips + tile.strips - 1) / tile.strips);
   const int sums = tile.strips * split.splits * std::min(tile.rows, kGroupsSumRows) *
                    kGroupsSumPitch * static_cast<int>(sizeof(float));
-  // Two blocks make a stage where three such stages find room: giving a stage back and forth costs
+  // Two blocks make a stage where two such stages find room: giving a stage back and forth costs
   // about as much as a block's products.
   tile.depth = 2;
   int stage = groups_stage_bytes(tile, split.splits, layout.block_bytes);
-  if (split.blocks == 1 || 3 * stage + sums > budget) {
+  if (split.blocks == 1 || 2 * stage + sums > budget) {
     tile.depth = 1;
     stage = groups_stage_bytes(tile, split.splits, layout.block_bytes);
   }

@@ -1,25 +1,20 @@
-// Choosing tokens: a block for each row of logits, which stay where they are and are read several
-// times out of the second-level cache. Where a step has few rows, several blocks look for the
-// largest logit of a row, each in a segment of the vocabulary, and the last to finish goes on
-// alone.
+// Choosing tokens: a cluster of blocks for each row of logits, or one block where there are many
+// rows. A block has a segment of the vocabulary. Its logits stay where they are and are read
+// several times, out of the caches.
 //
 // Nothing is sorted. The tokens that top_k, top_p or a list of the most likely tokens keep are
 // those above a key, and that key is found digit by digit with a histogram of the next 8 bits, as
 // in a radix sort. Weights of tokens are integers (ops/sampling_math.h): threads may add them in
 // any order, and the token that is drawn is the same as on the CPU for the same logits, but for the
 // last bits of exp.
-#include <algorithm>
+#include <cfloat>
 
-#include "cuda/launch.cuh"
-#include "cuda/rows/reduce.cuh"
+#include "cuda/sampling/row_blocks.cuh"
 #include "cuda/sampling/sampling.h"
 #include "ops/sampling_math.h"
 
 namespace packhorse::cuda {
 namespace {
-
-constexpr int kThreads = 1024;
-constexpr int kWarps = kThreads / 32;
 
 /// The tokens with a larger key, and those with this key up to a token: what a selection has kept.
 struct Selected {
@@ -31,156 +26,42 @@ struct Selected {
 };
 
 struct Shared {
-  unsigned long long sums[256];
-  unsigned long long warp_sums[kWarps];
-  float warp_floats[kWarps];
-  unsigned long long chosen;  // what one thread has found for all
-  unsigned long long left;
+  RowBlocksShared blocks;
+  Histogram histogram;
+  float warp_floats[kSampleWarps];
+  float segment_sums[kMostRowBlocks];
   uint32_t top_keys[kMostTopTokens];
   int top_tokens[kMostTopTokens];
   int found;
 };
 
-__device__ inline unsigned long long warp_sum_exact(unsigned long long value) {
-  for (int mask = 16; mask > 0; mask /= 2) value += __shfl_xor_sync(kFullWarp, value, mask);
-  return value;
-}
-
-/// Sum over the block, for every thread.
-__device__ unsigned long long block_sum(unsigned long long value, Shared& shared) {
-  value = warp_sum_exact(value);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) shared.warp_sums[threadIdx.x / 32] = value;
-  __syncthreads();
-  return warp_sum_exact(shared.warp_sums[threadIdx.x % 32]);
-}
-
-/// The largest of the block, for every thread.
-__device__ unsigned long long block_max(unsigned long long value, Shared& shared) {
-  const auto warp_max = [](unsigned long long x) {
-    for (int mask = 16; mask > 0; mask /= 2) {
-      const unsigned long long other = __shfl_xor_sync(kFullWarp, x, mask);
-      x = other > x ? other : x;
-    }
-    return x;
-  };
-  value = warp_max(value);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) shared.warp_sums[threadIdx.x / 32] = value;
-  __syncthreads();
-  return warp_max(shared.warp_sums[threadIdx.x % 32]);
-}
-
-/// Sum in an order that the number of threads fixes, for every thread.
-__device__ float block_sum(float value, Shared& shared) {
-  value = warp_sum(value);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) shared.warp_floats[threadIdx.x / 32] = value;
-  __syncthreads();
-  return warp_sum(shared.warp_floats[threadIdx.x % 32]);
-}
-
-/// The first token at which the sum of weight(token) over all tokens up to it is larger than
-/// `before`; the sum of all is. Each warp has a range of tokens.
-template <class Weight>
-__device__ int walk(int vocab_size, unsigned long long before, Weight weight, Shared& shared) {
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int part = (vocab_size + kWarps * 32 - 1) / (kWarps * 32) * 32;
-  const int begin = warp * part;
-  const int end = min(begin + part, vocab_size);
-  unsigned long long mine = 0;
-  for (int token = begin + lane; token < end; token += 32) mine += weight(token);
-  mine = warp_sum_exact(mine);
-  __syncthreads();
-  if (lane == 0) shared.warp_sums[warp] = mine;
-  __syncthreads();
-  unsigned long long left = before;
-  int owner = 0;
-  while (owner + 1 < kWarps && shared.warp_sums[owner] <= left) left -= shared.warp_sums[owner++];
-  if (warp == owner) {
-    for (int first = begin; first < begin + part; first += 32) {
-      const unsigned long long own = first + lane < end ? weight(first + lane) : 0;
-      unsigned long long sum = own;  // of this lane and those before
-      for (int step = 1; step < 32; step *= 2) {
-        const unsigned long long below = __shfl_up_sync(kFullWarp, sum, step);
-        if (lane >= step) sum += below;
-      }
-      const unsigned hits = __ballot_sync(kFullWarp, sum > left);
-      if (hits != 0) {
-        if (lane == 0) shared.chosen = static_cast<unsigned long long>(first + __ffs(hits) - 1);
-        break;
-      }
-      left -= __shfl_sync(kFullWarp, sum, 31);
-    }
-  }
-  __syncthreads();
-  return static_cast<int>(shared.chosen);
-}
-
-/// The fewest tokens, those with the largest keys first and of equal ones the lower, whose weights
-/// sum to `target` or more; the weights of all do. Weights of equal keys are equal, or 0.
-template <class Key, class Weight>
-__device__ Selected select(int vocab_size, unsigned long long target, Key key, Weight weight,
-                           Shared& shared) {
-  Selected selected;
-  unsigned long long needed = target;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    __syncthreads();
-    if (threadIdx.x < 256) shared.sums[threadIdx.x] = 0;
-    __syncthreads();
-    const uint32_t above = shift == 24 ? 0 : ~uint32_t{0} << (shift + 8);
-    for (int token = static_cast<int>(threadIdx.x); token < vocab_size; token += kThreads) {
-      const uint32_t its = key(token);
-      if ((its & above) != selected.key) continue;
-      const unsigned long long amount = weight(token);
-      if (amount != 0) atomicAdd(&shared.sums[its >> shift & 0xff], amount);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      int digit = 255;
-      while (digit > 0 && shared.sums[digit] < needed) needed -= shared.sums[digit--];
-      shared.chosen = static_cast<unsigned long long>(digit);
-      shared.left = needed;
-    }
-    __syncthreads();
-    selected.key |= static_cast<uint32_t>(shared.chosen) << shift;
-    needed = shared.left;
-  }
-  const uint32_t last_key = selected.key;
-  selected.last = walk(
-      vocab_size, needed - 1,
-      [=](int token) { return key(token) == last_key ? weight(token) : 0ull; }, shared);
-  return selected;
-}
+/// Segments of a row, of which a block has one or more: so sums of floats have the same order
+/// however many blocks there are.
+constexpr int kSegments = kMostRowBlocks;
 
 class Row {
  public:
-  /// `merges`: of all rows, where several blocks have a row; else null.
-  __device__ Row(const SampleArgs& args, int index, SampleMerge* merges, Shared& shared)
+  __device__ Row(const SampleArgs& args, int index, RowBlocks& blocks, Shared& shared)
       : args_(args),
         row_(args.rows[index]),
         index_(index),
-        merge_(merges == nullptr ? nullptr : merges + index),
         vocab_size_(static_cast<int>(args.logits.shape[1])),
         logits_(static_cast<float*>(args.logits.data) + index * args.logits.row_stride),
-        shared_(shared) {}
+        shared_(shared),
+        blocks_(blocks),
+        begin_(segment_begin(blocks.rank() * segments())),
+        end_(segment_begin((blocks.rank() + 1) * segments())) {}
 
   __device__ void run() {
-    // What changes logits or looks at all of them first is for one block.
-    if (row_.of_beam || row_.forced >= 0 || row_.bias_end > row_.bias_begin ||
-        args_.wants_logprobs || args_.num_top > 0) {
-      if (blockIdx.y > 0) return;
-      merge_ = nullptr;
-    }
     if (row_.of_beam) return tell_beam();
     float normalizer = 0;
     if (args_.wants_logprobs || args_.num_top > 0) normalizer = log_sum();
-    const float* logits = logits_;
-    tell_top(normalizer, [=](int token) { return logit_key(logits[token]); });
+    tell_top(normalizer, [](int, float logit) { return logit_key(logit); });
     add_biases();
     const int token = row_.forced >= 0 ? row_.forced : choose();
-    if (threadIdx.x != 0 || token == kNotMine) return;
+    // The block that has the token knows its logit as it was.
+    const bool is_mine = token < 0 ? blocks_.rank() == 0 : token >= begin_ && token < end_;
+    if (threadIdx.x != 0 || !is_mine) return;
     args_.tokens[index_] = token;
     if (!args_.wants_logprobs) return;
     float logit = token < 0 ? normalizer : logits_[token];
@@ -191,63 +72,78 @@ class Row {
   }
 
  private:
-  static constexpr int kNotMine = -2;  // another block chooses the token
+  __device__ int segments() const { return kSegments / blocks_.count(); }
 
-  /// Calls visit(token, logit) for this thread's tokens of [begin, end), in ascending order. It
-  /// asks for several logits at a time, since one block alone has to bring them all.
+  __device__ int segment_begin(int segment) const {
+    const int size = (vocab_size_ + kSegments - 1) / kSegments;
+    return min(segment * size, vocab_size_);
+  }
+
+  /// Calls visit(token, logit) for the tokens first, first + stride and so on, below `end`. It asks
+  /// for several logits at a time, since a block alone has many of them to bring.
   template <class Visit>
-  __device__ void for_logits(int begin, int end, Visit visit) const {
+  __device__ void visit_logits(int first, int end, int stride, Visit visit) const {
     constexpr int kAtOnce = 8;
-    for (int first = begin + static_cast<int>(threadIdx.x); first < end;
-         first += kAtOnce * kThreads) {
+    for (; first < end; first += kAtOnce * stride) {
       float logits[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) logits[i] = logits_[min(first + i * kThreads, end - 1)];
+      for (int i = 0; i < kAtOnce; ++i) logits[i] = logits_[min(first + i * stride, end - 1)];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        if (first + i * kThreads < end) visit(first + i * kThreads, logits[i]);
+        if (first + i * stride < end) visit(first + i * stride, logits[i]);
       }
     }
   }
 
-  /// The largest of what the blocks of this row have found, for the last of them to ask; 0 for the
-  /// others.
-  __device__ unsigned long long merge(unsigned long long best) {
-    if (threadIdx.x == 0) {
-      atomicMax(&merge_->best, best);
-      __threadfence();
-      const bool last = atomicAdd(&merge_->blocks, 1u) + 1 == gridDim.y;
-      shared_.chosen = 0;
-      if (last) {
-        __threadfence();
-        shared_.chosen = atomicExch(&merge_->best, 0ull);  // as the next launch expects it
-        merge_->blocks = 0;
-      }
-    }
-    __syncthreads();
-    return shared_.chosen;
+  /// Does so for this thread's tokens of [begin, end).
+  template <class Visit>
+  __device__ void for_logits(int begin, int end, Visit visit) const {
+    visit_logits(begin + static_cast<int>(threadIdx.x), end, kSampleThreads, visit);
+  }
+  template <class Visit>
+  __device__ void for_logits(Visit visit) const {
+    for_logits(begin_, end_, visit);
   }
 
+  /// log of the sum of exp over all logits. Its order is fixed by the segments.
   __device__ float log_sum() {
     unsigned long long largest = 0;
-    for_logits(0, vocab_size_, [&](int, float logit) {
+    for_logits([&](int, float logit) {
       const unsigned long long key = logit_key(logit);
       largest = key > largest ? key : largest;
     });
-    const float most = logit_of_key(static_cast<uint32_t>(block_max(largest, shared_)));
+    const float most = logit_of_key(static_cast<uint32_t>(blocks_.max(largest)));
     if (most == -INFINITY) return 0;
+    for (int i = 0; i < segments(); ++i) {
+      const int segment = blocks_.rank() * segments() + i;
+      float sum = 0;
+      for_logits(segment_begin(segment), segment_begin(segment + 1),
+                 [&](int, float logit) { sum += expf(logit - most); });
+      sum = warp_sum(sum);
+      __syncthreads();
+      if (threadIdx.x % 32 == 0) shared_.warp_floats[threadIdx.x / 32] = sum;
+      __syncthreads();
+      sum = warp_sum(shared_.warp_floats[threadIdx.x % 32]);
+      if (threadIdx.x == 0) shared_.segment_sums[i] = sum;
+    }
+    blocks_.wait();
     float sum = 0;
-    for_logits(0, vocab_size_, [&](int, float logit) { sum += expf(logit - most); });
-    return most + logf(block_sum(sum, shared_));
+    for (int segment = 0; segment < kSegments; ++segment) {
+      sum += *blocks_.of(&shared_.segment_sums[segment % segments()], segment / segments());
+    }
+    return most + logf(sum);
   }
 
   __device__ float* unbiased() const { return static_cast<float*>(args_.workspace); }
 
+  /// Adds the biases of this block's tokens.
   __device__ void add_biases() {
     __syncthreads();
     for (int i = row_.bias_begin + static_cast<int>(threadIdx.x); i < row_.bias_end;
-         i += kThreads) {
-      float& logit = logits_[args_.bias_tokens[i]];
+         i += kSampleThreads) {
+      const int token = args_.bias_tokens[i];
+      if (token < begin_ || token >= end_) continue;
+      float& logit = logits_[token];
       unbiased()[i] = logit;
       logit += args_.biases[i];
     }
@@ -256,55 +152,93 @@ class Row {
 
   __device__ void tell_beam() {
     const float normalizer = log_sum();
-    for (int token = static_cast<int>(threadIdx.x); token < vocab_size_; token += kThreads) {
-      logits_[token] -= normalizer;
-    }
+    for_logits([&](int token, float logit) { logits_[token] = logit - normalizer; });
     add_biases();
-    tell_top(0, [this](int token) { return key(token); });
-    if (threadIdx.x != 0) return;
+    tell_top(0, [this](int token, float logit) { return key(token, logit); });
+    if (threadIdx.x != 0 || blocks_.rank() != 0) return;
     args_.tokens[index_] = -1;
     if (args_.wants_logprobs) args_.logprobs[index_] = 0;
   }
 
-  /// The most likely tokens by their keys.
+  /// The fewest tokens, those with the largest keys first and of equal ones the lower, whose
+  /// weights sum to `target` or more; the weights of all do. key(token, logit); weight(token, key)
+  /// is the same for equal keys, or 0.
+  template <class Key, class Weight>
+  __device__ Selected select(unsigned long long target, Key key, Weight weight) {
+    Selected selected;
+    unsigned long long needed = target;
+    for (int shift = 24; shift >= 0; shift -= 8) {
+      __syncthreads();
+      shared_.histogram.clear();
+      __syncthreads();
+      const uint32_t above = shift == 24 ? 0 : ~uint32_t{0} << (shift + 8);
+      for_logits([&](int token, float logit) {
+        const uint32_t its = key(token, logit);
+        if ((its & above) != selected.key) return;
+        shared_.histogram.add(its >> shift & 0xff, weight(token, its));
+      });
+      const int digit = blocks_.digit_of(shared_.histogram, needed);
+      selected.key |= static_cast<uint32_t>(digit) << shift;
+    }
+    const uint32_t last_key = selected.key;
+    selected.last = walk(needed - 1, [&](int token, float logit) {
+      return key(token, logit) == last_key ? weight(token, last_key) : 0ull;
+    });
+    return selected;
+  }
+
+  /// RowBlocks::walk with weight(token, logit).
+  template <class Weight>
+  __device__ int walk(unsigned long long before, Weight weight) {
+    return blocks_.walk(
+        begin_, end_, before,
+        [&](int first, int end, int stride, auto visit) {
+          visit_logits(first, end, stride,
+                       [&](int token, float logit) { visit(token, weight(token, logit)); });
+        },
+        [&](int token) { return weight(token, logits_[token]); });
+  }
+
+  /// The most likely tokens by key(token, logit).
   template <class Key>
   __device__ void tell_top(float normalizer, Key key) {
     if (args_.num_top == 0) return;
     const int count = min(args_.num_top, vocab_size_);
-    const Selected top = select(
-        vocab_size_, static_cast<unsigned long long>(count), key, [](int) { return 1ull; },
-        shared_);
+    const Selected top =
+        select(static_cast<unsigned long long>(count), key, [](int, uint32_t) { return 1ull; });
     if (threadIdx.x == 0) shared_.found = 0;
     __syncthreads();
-    for (int token = static_cast<int>(threadIdx.x); token < vocab_size_; token += kThreads) {
-      if (!top.contains(key(token), token)) continue;
+    for_logits([&](int token, float logit) {
+      const uint32_t its = key(token, logit);
+      if (!top.contains(its, token)) return;
       const int at = atomicAdd(&shared_.found, 1);
-      shared_.top_keys[at] = key(token);
+      shared_.top_keys[at] = its;
       shared_.top_tokens[at] = token;
-    }
-    __syncthreads();
+    });
+    blocks_.wait();
+    int32_t* tokens = args_.top_tokens + index_ * args_.num_top;
+    float* logprobs = args_.top_logprobs + index_ * args_.num_top;
     // A token's place is the number of tokens before it.
-    for (int i = static_cast<int>(threadIdx.x); i < args_.num_top; i += kThreads) {
-      int32_t* tokens = args_.top_tokens + index_ * args_.num_top;
-      float* logprobs = args_.top_logprobs + index_ * args_.num_top;
-      if (i >= count) {
-        tokens[i] = -1;
-        logprobs[i] = -INFINITY;
-        continue;
-      }
+    for (int i = static_cast<int>(threadIdx.x); i < shared_.found; i += kSampleThreads) {
       int place = 0;
-      for (int j = 0; j < count; ++j) {
-        place += shared_.top_keys[j] > shared_.top_keys[i] ||
-                 (shared_.top_keys[j] == shared_.top_keys[i] &&
-                  shared_.top_tokens[j] < shared_.top_tokens[i]);
+      for (int rank = 0; rank < blocks_.count(); ++rank) {
+        const int found = *blocks_.of(&shared_.found, rank);
+        const uint32_t* keys = blocks_.of(shared_.top_keys, rank);
+        const int* others = blocks_.of(shared_.top_tokens, rank);
+        for (int j = 0; j < found; ++j) {
+          place += keys[j] > shared_.top_keys[i] ||
+                   (keys[j] == shared_.top_keys[i] && others[j] < shared_.top_tokens[i]);
+        }
       }
       tokens[place] = shared_.top_tokens[i];
       logprobs[place] = logit_of_key(shared_.top_keys[i]) - normalizer;
     }
-    __syncthreads();
+    if (blocks_.rank() != 0) return;
+    for (int i = count + static_cast<int>(threadIdx.x); i < args_.num_top; i += kSampleThreads) {
+      tokens[i] = -1;
+      logprobs[i] = -INFINITY;
+    }
   }
-
-  __device__ uint32_t key(int token) const { return key(token, logits_[token]); }
 
   __device__ uint32_t key(int token, float logit) const {
     if (row_.counts >= 0) {
@@ -320,22 +254,15 @@ class Row {
   }
 
   __device__ int choose() {
-    const auto key_of = [this](int token) { return key(token); };
+    const auto key_of = [this](int token, float logit) { return key(token, logit); };
     // The largest key, and the lowest of its tokens.
     unsigned long long best = 0;
-    const int blocks = merge_ == nullptr ? 1 : static_cast<int>(gridDim.y);
-    const int part = (vocab_size_ + blocks - 1) / blocks;
-    const int begin = min(vocab_size_, static_cast<int>(blockIdx.y) * part);
-    for_logits(begin, min(vocab_size_, begin + part), [&](int token, float logit) {
+    for_logits([&](int token, float logit) {
       const unsigned long long here =
           static_cast<unsigned long long>(key(token, logit)) << 32 | (0xffffffffu - token);
       best = here > best ? here : best;
     });
-    best = block_max(best, shared_);
-    if (merge_ != nullptr) {
-      best = merge(best);
-      if (best == 0) return kNotMine;
-    }
+    best = blocks_.max(best);
     const auto best_key = static_cast<uint32_t>(best >> 32);
     const int best_token = static_cast<int>(0xffffffffu - static_cast<uint32_t>(best));
     if (best_key <= kImpossibleKey) return -1;
@@ -343,110 +270,64 @@ class Row {
     if (row_.temperature == 0 || isinf(largest)) return best_token;
     Selected kept;
     if (row_.top_k > 0 && row_.top_k < vocab_size_) {
-      kept = select(
-          vocab_size_, static_cast<unsigned long long>(row_.top_k), key_of,
-          [](int) { return 1ull; }, shared_);
+      kept = select(static_cast<unsigned long long>(row_.top_k), key_of,
+                    [](int, uint32_t) { return 1ull; });
     }
-    const auto smallest =
-        static_cast<unsigned long long>(static_cast<double>(row_.min_p) * kWeightUnit);
-    const double temperature = row_.temperature;
-    const auto weight = [&](int token) {
-      const uint32_t its = key(token);
-      if (!kept.contains(its, token)) return 0ull;
-      const auto below =
-          static_cast<float>((logit_of_key(its) - static_cast<double>(largest)) / temperature);
-      return static_cast<unsigned long long>(static_cast<double>(expf(below)) * kWeightUnit);
+    const float inverse = inverse_temperature(row_.temperature);
+    const auto weight = [&](int token, uint32_t its) -> unsigned long long {
+      if (!kept.contains(its, token)) return 0;
+      return weight_of(expf((logit_of_key(its) - largest) * inverse));
     };
     if (row_.top_p < 1) {
       unsigned long long sum = 0;
-      for (int token = static_cast<int>(threadIdx.x); token < vocab_size_; token += kThreads) {
-        sum += weight(token);
-      }
-      const unsigned long long total = block_sum(sum, shared_);
+      for_logits([&](int token, float logit) { sum += weight(token, key(token, logit)); });
       // The weights are those of what top_k has kept until the selection is made.
-      const Selected nucleus =
-          select(vocab_size_, nucleus_of(total, row_.top_p), key_of, weight, shared_);
+      const Selected nucleus = select(nucleus_of(blocks_.sum(sum), row_.top_p), key_of, weight);
       kept = nucleus;
     }
-    const auto final_weight = [&](int token) {
-      const unsigned long long its = weight(token);
+    const auto smallest = static_cast<unsigned long long>(static_cast<double>(row_.min_p) *
+                                                          static_cast<double>(kWeightUnit));
+    const auto final_weight = [&](int token, float logit) {
+      const unsigned long long its = weight(token, key(token, logit));
       return its < smallest ? 0ull : its;
     };
     unsigned long long sum = 0;
-    for (int token = static_cast<int>(threadIdx.x); token < vocab_size_; token += kThreads) {
-      sum += final_weight(token);
-    }
-    const unsigned long long total = block_sum(sum, shared_);
-    return walk(vocab_size_, scale_random(random_bits(row_), total), final_weight, shared_);
+    for_logits([&](int token, float logit) { sum += final_weight(token, logit); });
+    return walk(scale_random(random_bits(row_), blocks_.sum(sum)), final_weight);
   }
 
   const SampleArgs& args_;
   const SamplingRow row_;
   const int index_;
-  SampleMerge* merge_;  // null: one block has the row
   const int vocab_size_;
   float* const logits_;
   Shared& shared_;
+  RowBlocks& blocks_;
+  const int begin_, end_;  // this block's tokens
 };
 
-__global__ void __launch_bounds__(kThreads)
-    sample_kernel(const __grid_constant__ SampleArgs args, SampleMerge* merges) {
+__global__ void __launch_bounds__(kSampleThreads)
+    sample_kernel(const __grid_constant__ SampleArgs args) {
   __shared__ Shared shared;
+  RowBlocks blocks(shared.blocks);
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const int index = static_cast<int>(blockIdx.x);
+  const int index = static_cast<int>(blockIdx.x) / blocks.count();
   if (args.row_count != nullptr && index >= *args.row_count) return;
-  Row(args, index, gridDim.y > 1 ? merges : nullptr, shared).run();
-}
-
-__global__ void __launch_bounds__(256)
-    clear_counts_kernel(const __grid_constant__ CountTokensArgs args) {
-  wait_for_previous_kernel();
-  let_next_kernel_start();
-  auto* counts =
-      static_cast<int32_t*>(args.counts.data) + args.clear[blockIdx.y] * args.counts.row_stride;
-  const int64_t token = static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x;
-  if (token < args.counts.shape[1]) counts[token] = 0;
-}
-
-__global__ void __launch_bounds__(256)
-    count_tokens_kernel(const __grid_constant__ CountTokensArgs args) {
-  wait_for_previous_kernel();
-  let_next_kernel_start();
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x;
-  if (i >= args.num_tokens || args.slots[i] < 0) return;
-  int32_t* count = static_cast<int32_t*>(args.counts.data) +
-                   args.slots[i] * args.counts.row_stride + args.ids[i];
-  if (args.of_prompt) {
-    atomicOr(count, CountTokensArgs::kSeen);
-  } else {
-    atomicAdd(count, 1);
-  }
+  Row(args, index, blocks, shared).run();
+  blocks.end();
 }
 
 }  // namespace
 
-void launch_sample(const SampleArgs& args, SampleMerge* merges, int sm_count, cudaStream_t stream) {
+void launch_sample(const SampleArgs& args, int sm_count, cudaStream_t stream) {
   const int64_t rows = args.logits.rows();
-  // A multiprocessor has room for two blocks; each shall have enough logits for its threads.
-  const int64_t most = args.logits.columns() / (2 * kThreads);
-  const int64_t blocks =
-      rows > kMostMerges ? 1
-                         : std::clamp<int64_t>(2 * sm_count / rows, 1, std::max<int64_t>(1, most));
-  launch_kernel(sample_kernel, dim3(static_cast<unsigned>(rows), static_cast<unsigned>(blocks)),
-                kThreads, 0, stream, args, merges);
-}
-
-void launch_count_tokens(const CountTokensArgs& args, cudaStream_t stream) {
-  if (args.num_clear > 0) {
-    const dim3 grid(static_cast<unsigned>((args.counts.columns() + 255) / 256),
-                    static_cast<unsigned>(args.num_clear));
-    launch_kernel(clear_counts_kernel, grid, 256, 0, stream, args);
+  unsigned blocks = 1;
+  if (kernels_may_overlap()) {
+    while (blocks < kMostRowBlocks && rows * blocks * 2 <= sm_count) blocks *= 2;
   }
-  if (args.num_tokens > 0) {
-    launch_kernel(count_tokens_kernel, dim3(static_cast<unsigned>((args.num_tokens + 255) / 256)),
-                  256, 0, stream, args);
-  }
+  launch_clusters(blocks, sample_kernel, dim3(static_cast<unsigned>(rows) * blocks), kSampleThreads,
+                  0, stream, args);
 }
 
 }  // namespace packhorse::cuda
