@@ -24,15 +24,20 @@ namespace {
 // wait for the time of five steps.
 constexpr int64_t kChunkReads = 4;
 
+// Rows of a step with drafts up to which a product reads its weight as if there were one.
+constexpr int64_t kFewRows = 8;
+
 class ModelRunner final : public StepRunner {
  public:
+  /// `most_drafts`: of a sequence in a step, of this model or of the one that it drafts for.
   /// `draft`: runs the draft model, or null.
-  ModelRunner(PlannedRunner planned, const GenerationOptions& options,
+  ModelRunner(PlannedRunner planned, const GenerationOptions& options, int64_t most_drafts,
               std::unique_ptr<StepRunner> draft = nullptr)
       : model_(std::move(planned.model)),
         plan_(std::move(planned.plan)),
         draft_(std::move(draft)),
         limits_(limits_of(model_.spec, options)),
+        most_drafts_(most_drafts),
         arena_memory_(device().allocate(plan_.arena.bytes)),
         adapter_memory_(options.max_adapters > 0 ? device().allocate(plan_.adapters.bytes)
                                                  : nullptr),
@@ -109,14 +114,22 @@ class ModelRunner final : public StepRunner {
     PerTarget<bool> uses = {};
     bool up_in_all_layers = false;
   };
-  /// Of steps of single tokens, of so many sequences at most.
+  /// Of steps within these bounds.
   struct StepRecordings {
     int64_t sequences = 0;
+    int64_t tokens = 0;
+    int64_t max_seqlen = 0;
     std::unique_ptr<Recording> encoder;  // without the choice of tokens
-    /// The whole step, where TokenChooser::is_plain; the second with log-probabilities.
+    /// Of single tokens the whole step, where TokenChooser::is_plain; the second with
+    /// log-probabilities.
     std::array<std::unique_ptr<Recording>, 2> whole;
+
+    bool hold(const BatchView& batch) const {
+      return batch.num_sequences <= sequences && batch.num_tokens <= tokens &&
+             batch.max_seqlen <= max_seqlen;
+    }
   };
-  using Recordings = std::vector<StepRecordings>;  // by `sequences`, ascending
+  using Recordings = std::vector<StepRecordings>;  // the first that holds a batch is for it
 
   DeviceContext& device() const { return *model_.backend.device; }
 
@@ -186,34 +199,49 @@ class ModelRunner final : public StepRunner {
     run({.copies = {}, .sequences = {&sequence, 1}, .num_tokens = 1});
   }
 
-  // Steps of single tokens, in which launches would take longer than what they launch, are recorded
-  // for batches up to each power of two.
+  // Small steps, in which launches would take longer than what they launch, are recorded: those of
+  // single tokens for batches up to each power of two, and those with drafts.
   Recordings record(const AdapterBatch* adapters) {
     Recordings recordings;
     if (device().recording_bounds(limits_.max_sequences, 1).empty()) return recordings;
+    const auto encoder = [&](int64_t tokens, int64_t sequences, int64_t max_seqlen) {
+      return [this, adapters, batch = inputs_.bounds(tokens, sequences, max_seqlen)] {
+        encode(batch, adapters);
+      };
+    };
     for (int64_t bound = 1;; bound *= 2) {
       const int64_t sequences = std::min(bound, limits_.max_sequences);
-      const TokenBatch tokens = inputs_.bounds(sequences, sequences, 1);
-      const auto run = [&] { encode(tokens, adapters); };
+      const auto run = encoder(sequences, sequences, 1);
       const auto run_whole = [&](bool wants_logprobs) {
         return device().record([&] {
           run();
-          chooser_.choose(sequences, tokens.batch.counts + 1, wants_logprobs,
-                          buffers_.layers.hidden);
+          chooser_.choose(sequences, inputs_.bounds(sequences, sequences, 1).batch.counts + 1,
+                          wants_logprobs, buffers_.layers.hidden);
         });
       };
-      recordings.push_back({sequences, device().record(run), {run_whole(false), run_whole(true)}});
-      if (sequences == limits_.max_sequences) return recordings;
+      recordings.push_back(
+          {sequences, sequences, 1, device().record(run), {run_whole(false), run_whole(true)}});
+      if (sequences == limits_.max_sequences) break;
     }
+    if (most_drafts_ == 0) return recordings;
+    for (const int64_t rows : {kFewRows, kMostDraftedRows}) {
+      const int64_t tokens = std::min(rows, limits_.max_tokens);
+      const int64_t sequences = std::min(tokens, limits_.max_sequences);
+      const int64_t max_seqlen = std::min(tokens, 1 + most_drafts_);
+      recordings.push_back({sequences,
+                            tokens,
+                            max_seqlen,
+                            device().record(encoder(tokens, sequences, max_seqlen)),
+                            {}});
+    }
+    return recordings;
   }
 
   // What is recorded for such a batch, or null.
   static const StepRecordings* find(const BatchView& batch, const Recordings& recordings) {
-    if (batch.max_seqlen != 1) return nullptr;
-    for (const StepRecordings& recorded : recordings) {
-      if (batch.num_sequences <= recorded.sequences) return &recorded;
-    }
-    return nullptr;
+    const auto found = std::ranges::find_if(
+        recordings, [&](const StepRecordings& recorded) { return recorded.hold(batch); });
+    return found == recordings.end() ? nullptr : &*found;
   }
 
   void encode(const TokenBatch& tokens, const AdapterBatch* adapters) {
@@ -237,6 +265,7 @@ class ModelRunner final : public StepRunner {
   const GenerationMemoryPlan plan_;
   const std::unique_ptr<StepRunner> draft_;
   RunnerLimits limits_;
+  const int64_t most_drafts_;
   const std::unique_ptr<DeviceMemory> arena_memory_;
   const std::unique_ptr<DeviceMemory> adapter_memory_;
   const std::unique_ptr<DeviceMemory> cache_memory_;
@@ -262,10 +291,12 @@ std::unique_ptr<StepRunner> load_model_runner(const std::string& spec_json,
   std::unique_ptr<StepRunner> draft;
   if (planned.draft) {
     load_weights(planned.draft->model, *options.draft_model->weights);
-    draft = std::make_unique<ModelRunner>(std::move(*planned.draft), draft_options(options));
+    draft = std::make_unique<ModelRunner>(std::move(*planned.draft), draft_options(options),
+                                          options.draft_tokens);
   }
   load_weights(planned.model.model, source);
-  return std::make_unique<ModelRunner>(std::move(planned.model), options, std::move(draft));
+  return std::make_unique<ModelRunner>(std::move(planned.model), options, options.draft_tokens,
+                                       std::move(draft));
 }
 
 GenerationMemoryPlan plan_model_runner(const std::string& spec_json,
