@@ -58,7 +58,7 @@ using Stream = std::optional<StreamHandle>;
 class Operators {
  public:
   Operators(const std::string& device, const std::string& dtype, int threads,
-            const std::string& attention)
+            const std::string& attention, bool few_rows)
       : shared_(std::make_shared<SharedBackend>()), dtype_(parse_dtype(dtype)) {
     const char* const name = "algorithm";
     shared_->backend =
@@ -66,6 +66,7 @@ class Operators {
                                             .attention = parse_attention_algorithm(attention, name),
                                             .attention_name = name});
     shared_->backend.packer->format(dtype_);
+    shared_->few_rows = few_rows;
   }
 
   /// The stream of the operators, or 0 on the CPU.

@@ -59,7 +59,7 @@ cdef extern from "packhorse/_operators.h" namespace "packhorse":
         IntArray kv_lens
 
     cdef cppclass COperators "packhorse::Operators":
-        COperators(string, string, int, string) except +
+        COperators(string, string, int, string, cpp_bool) except +
         uintptr_t stream() except +
         void wait_for(uintptr_t) except +
         cpp_bool interleaves_heads() except +

@@ -74,9 +74,9 @@ cdef class Operators:
     cdef unique_ptr[COperators] operators
 
     def __init__(self, str device not None, str dtype not None, int threads,
-                 str attention not None="auto"):
+                 str attention not None="auto", bint few_rows=False):
         self.operators.reset(new COperators(device.encode(), dtype.encode(), threads,
-                                            attention.encode()))
+                                            attention.encode(), few_rows))
 
     cdef COperators* _get(self) except NULL:
         if self.operators.get() == NULL:

@@ -21,9 +21,14 @@ Norm = tuple[Any, Any, float]
 
 @lru_cache(maxsize=16)
 def shared_operators(
-    device: str, dtype: str, threads: int | None, attention: str = "auto"
+    device: str,
+    dtype: str,
+    threads: int | None,
+    attention: str = "auto",
+    few_rows: bool = False,
 ) -> Operators:
-    return Operators(device, choose_dtype(dtype, device, dtype), threads or 0, attention)
+    dtype = choose_dtype(dtype, device, dtype)
+    return Operators(device, dtype, threads or 0, attention, few_rows)
 
 
 def as_float32(name: str, values: Any) -> FloatArray:
@@ -57,15 +62,16 @@ class OperatorCall:
         threads: int | None,
         stream: Any,
         attention: str = "auto",
+        few_rows: bool = False,
     ) -> None:
-        """`first` lies where all arrays do, `matrix` has the dtype of all matrices, and `attention`
-        names an algorithm."""
+        """`first` lies where all arrays do, `matrix` has the dtype of all matrices, `attention`
+        names an algorithm, and with `few_rows` dense layers are those of models that generate."""
         self._owners: list[Any] = []
         self.stream: int | None = None
         if not is_device_array(first):
             if stream is not None:
                 raise ValueError("stream is for arrays on a device, the first argument is not")
-            self.operators = shared_operators(device, dtype, threads, attention)
+            self.operators = shared_operators(device, dtype, threads, attention, few_rows)
             return
         self.stream = stream_handle(stream)
         if hasattr(first, "__dlpack_device__"):
@@ -73,7 +79,7 @@ class OperatorCall:
         else:  # the CUDA array interface does not name the device
             self._index = int(device.partition(":")[2] or 0)
         self.operators = shared_operators(
-            f"cuda:{self._index}", dtype_of(matrix), threads, attention
+            f"cuda:{self._index}", dtype_of(matrix), threads, attention, few_rows
         )
 
     def put(self, name: str, array: Any) -> Any:

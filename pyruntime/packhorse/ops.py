@@ -73,13 +73,17 @@ def gemm(
     dtype: Dtype = "float32",
     threads: int | None = None,
     stream: Any = None,
+    few_rows: bool = False,
 ) -> Any:
     """Computes norm(residual + activation(x @ weight.T + bias)); only the product is not optional.
 
     x [rows, in_features], weight [out_features, in_features], residual [rows, out_features].
     activation: none, gelu (erf), gelu_tanh, relu, silu, tanh, sigmoid.
+    few_rows: whether most products of this weight have few rows, as in a model that generates.
+    Results may then differ in their last bits from those without; a row has the same bits beside
+    any number of others either way.
     """
-    call = OperatorCall(x, x, device, dtype, threads, stream)
+    call = OperatorCall(x, x, device, dtype, threads, stream, few_rows=few_rows)
     return call.result(
         call.operators.gemm(
             call.stream,
@@ -106,13 +110,14 @@ def feed_forward(
     dtype: Dtype = "float32",
     threads: int | None = None,
     stream: Any = None,
+    few_rows: bool = False,
 ) -> Any:
     """Computes norm(residual + down(activation(up(x)))); `up` and `down` are (weight, bias).
 
     With `gate`, which is (weight, bias) as well, it computes down(activation(gate(x)) * up(x))
-    instead. `gate` is only for host arrays.
+    instead. `gate` is only for host arrays. few_rows: as for `gemm`.
     """
-    call = OperatorCall(x, x, device, dtype, threads, stream)
+    call = OperatorCall(x, x, device, dtype, threads, stream, few_rows=few_rows)
     if gate is not None:
         if call.stream is not None:
             raise ValueError("gate is for arrays on the host, the first argument lies on a device")
@@ -181,6 +186,7 @@ def project_heads(
     device: str = "cpu",
     dtype: Dtype = "float32",
     threads: int | None = None,
+    few_rows: bool = False,
 ) -> FloatArray:
     """Computes x @ weight.T + bias, the heads of queries, keys and values, ready for attention.
 
@@ -190,9 +196,10 @@ def project_heads(
                  keys
     frequencies  [dims / 2], dims even and at most head_dim: columns j and j + dims / 2 of each head
                  are rotated by position * frequencies[j] (RoPE)
-    Positions count from each sequence's own start unless `position_ids` [T] are given.
+    Positions count from each sequence's own start unless `position_ids` [T] are given. few_rows: as
+    for `gemm`.
     """
-    operators = shared_operators(device, dtype, threads)
+    operators = shared_operators(device, dtype, threads, few_rows=few_rows)
     x, weight = as_float32("x", x), as_float32("weight", weight)
     bias = None if bias is None else as_float32("bias", bias)
     if frequencies is not None:

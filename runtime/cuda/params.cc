@@ -81,6 +81,7 @@ GemmParams gemm_params(const char* op, const TensorView& x, const LinearWeight& 
   GemmParams params = dense_params(op, x, weight, activation, residual, out, row_count, sm_count);
   params.dtype = x.dtype;
   params.groups = weight.groups;
+  if (weight.few_rows && !weight.groups) params.parts = sum_parts(params.n, params.k, sm_count);
   return params;
 }
 

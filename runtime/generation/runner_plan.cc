@@ -106,6 +106,7 @@ PlannedRunner plan_model(const std::string& spec_json, const GenerationOptions& 
         "dtype int8 on a CUDA device is for models that encode; load this model, which generates, "
         "as float16 or bfloat16");
   }
+  model.precision.layers.few_rows = true;
   model.precision.decoder = model.precision.layers;
   count_memory(model, [&](const ModelWeights& weights, Arena& arena) {
     const DType dtype = weights.stem.word_table.dtype;

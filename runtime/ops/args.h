@@ -48,6 +48,7 @@ struct LinearWeight {
   /// [in_features] in the device's memory, each from 0 to in_features - 1. Operators gather the
   /// columns of their input; other layers see the input as it is.
   const int32_t* input_order = nullptr;
+  bool few_rows = false;  // LinearFormat::few_rows
 };
 
 /// The parameters of a normalisation: gamma [E], and beta [E] or null. Statistics are computed in

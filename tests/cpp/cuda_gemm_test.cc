@@ -1,9 +1,12 @@
 // Tests the parts of the CUDA GEMM that need no GPU: tile choice and activation arithmetic.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/gemm_config.h"
+#include "cuda/gemm/gemm_few_tile.h"
+#include "cuda/gemm/sum_parts.h"
 #include "test.h"
 
 namespace packhorse::cuda {
@@ -53,6 +56,41 @@ TEST(gemm_of_counted_rows_is_judged_by_the_counts_it_will_see) {
   CHECK(predict_counted(cost, {1536, 768, 768}, kSms) < worst);
   const double one_wave = predict(cost, {64, 768, 768}, kSms);
   CHECK(std::abs(predict_counted(cost, {64, 768, 768}, kSms) - one_wave) < 1e-9);
+}
+
+TEST(gemm_parts_begin_at_units_and_cover_k) {
+  for (int32_t k : {8, 128, 136, 768, 1000, 1600, 6400, 8192}) {
+    for (int64_t n : {8, 768, 4224, 4232, 8448, 8456, 128256}) {
+      const int32_t count = sum_parts(n, k, kSms);
+      CHECK(count == std::min((k + 127) / 128, n <= 4224 ? 4 : n <= 8448 ? 2 : 1));
+      const SumParts parts(count, k);
+      CHECK(parts.begin(0) == 0 && parts.begin(count) >= k);
+      for (int32_t part = 0; part < count; ++part) {
+        CHECK(parts.begin(part) < std::min(k, parts.begin(part + 1)));
+        CHECK(parts.begin(part) % SumParts::kUnit == 0);
+      }
+      CHECK(sums_in_parts(select_gemm({4096, n, k, false, false, 0, true}, kSms).tile));
+    }
+  }
+}
+
+TEST(gemm_few_tiles_have_room_for_their_parts) {
+  for (int64_t rows : {1, 8, 9, 16}) {
+    for (int64_t n : {8, 96, 768, 2304, 4096, 4800, 8448, 128256}) {
+      for (int64_t k : {8, 136, 768, 1600, 12288}) {
+        for (bool gated : {false, true}) {
+          if (gated && n % (2 * kGateBlock) != 0) continue;
+          const int32_t parts = sum_parts(n, k, kSms);
+          const GemmFewTile tile = few_tile(rows, n, k, parts, gated, kSms);
+          CHECK(tile.shared_bytes <= kFewSharedBytes + (16 << 10));
+          CHECK(tile.warps() * parts <= 8);
+          CHECK(parts == 1 || tile.blocks * int64_t{tile.features} >= n);  // a tile for each block
+          CHECK(int64_t{tile.steps} * tile.boxes * 64 * parts >= k);
+          CHECK(parts == 1 || SumParts::kUnit % (tile.boxes * 64) == 0);
+        }
+      }
+    }
+  }
 }
 
 TEST(gemm_table_is_in_the_order_of_its_tiles) {

@@ -8,8 +8,12 @@ namespace packhorse::cuda {
 void launch_half_gemm(const GemmParams& params, GemmTile tile) {
   using T = cutlass::half_t;
   const GemmConfig config{.tile = tile, .panel = 1};
-  params.residual != nullptr ? launch_gemm_tile<T, GemmEpilogue::kResidual>(params, config, nullptr)
-                             : launch_gemm_tile<T, GemmEpilogue::kPlain>(params, config, nullptr);
+  const auto launch = [&]<GemmEpilogue epilogue>() {
+    params.parts > 1 ? launch_gemm_parts_tile<T, epilogue>(params, config, nullptr)
+                     : launch_gemm_tile<T, epilogue>(params, config, nullptr);
+  };
+  params.residual != nullptr ? launch.template operator()<GemmEpilogue::kResidual>()
+                             : launch.template operator()<GemmEpilogue::kPlain>();
 }
 
 void launch_float8_gemm(const GemmParams& params, GemmTile tile) {

@@ -116,6 +116,46 @@ TEST(gemm_few_rows_same_bits) {
   }
 }
 
+// Parts of a sum that end within k, at its end, and of different lengths: by the kernels for few and
+// for many rows.
+TEST(gemm_parts_same_bits) {
+  struct Case {
+    int rows, n, k, parts, sm_count;
+  };
+  const Case cases[] = {{1, 104, 520, 4, 20},  {8, 104, 640, 4, 4},  {5, 72, 328, 3, 20},
+                        {16, 104, 512, 4, 20}, {11, 104, 264, 2, 4}, {13, 40, 1096, 4, 20},
+                        {9, 136, 1024, 4, 9}};
+  unsigned seed = 0;
+  for (const Case& one : cases) {
+    emulated::set_seed(++seed);
+    Array<__half> a(static_cast<size_t>(one.rows * one.k));
+    Array<__half> weight(static_cast<size_t>(one.n * one.k));
+    std::mt19937 random(seed);
+    fill_normal(a, random);
+    fill_normal(weight, random, 0.1);
+    Layer layer(a, weight, one.rows, one.n, one.k, seed % 2 == 0, seed);
+    layer.params.parts = one.parts;
+    layer.params.sm_count = one.sm_count;
+    const std::vector<double> expected = layer.reference(a, weight);
+    launch_half_gemm(layer.params, GemmTile::k64x64);
+    CHECK_WITHIN(error_of(layer.out, expected), 4 * kEpsilon<__half>);
+    Array<__half> first(layer.out.size());
+    std::memcpy(first.data(), layer.out.data(), first.size() * 2);
+    layer.out.fill_bytes(0xff);
+    launch_half_gemm(layer.params, GemmTile::kHalves128x128);
+    CHECK(layer.out.same_bits(first));
+    layer.out.fill_bytes(0xff);
+    CHECK(is_few(layer.params));
+    launch_gemm_few(layer.params, nullptr);
+    CHECK(layer.out.same_bits(first));
+    // Numbers with which the sum in one part has other bits show that there are several.
+    layer.params.parts = 1;
+    layer.out.fill_bytes(0xff);
+    launch_half_gemm(layer.params, GemmTile::k64x64);
+    CHECK(!layer.out.same_bits(first));
+  }
+}
+
 TEST(gemm_float8) {
   for (unsigned seed = 0; seed < 3; ++seed) {
     emulated::set_seed(seed);

@@ -78,8 +78,14 @@ def using_kernels(name: str) -> Iterator[None]:
     """Sessions that are loaded and operators that are called within use the kernels "sm90" or
     "portable"."""
 
-    def make(device: str, dtype: str, threads: int | None, attention: str = "auto") -> Operators:
-        return Operators(device, dtype, threads or 0, attention)
+    def make(
+        device: str,
+        dtype: str,
+        threads: int | None,
+        attention: str = "auto",
+        few_rows: bool = False,
+    ) -> Operators:
+        return Operators(device, dtype, threads or 0, attention, few_rows)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PACKHORSE_GEMM", name)

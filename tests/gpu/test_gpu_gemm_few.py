@@ -20,7 +20,8 @@ pytestmark = pytest.mark.skipif(
 ROWS = 220  # of the product that large tiles compute
 FEW = [0, 1, 3, 10, 18, 27, 43, 44]  # where batches of 1 to 16 of its rows begin and end
 # n and k: less than a box of k, odd multiples of 8, several tiles for a block, chains of many sums.
-# The kernels for few rows are for weights of 10 MB and more (cuda/gemm/gemm_few.h).
+# The kernels for few rows are for weights of 4 MB and more (cuda/gemm/gemm_few.h), and for sums in
+# parts, which layers with `few_rows` have where the weight has up to 8,448 features.
 SHAPES = [
     (8, 8),
     (264, 72),
@@ -43,10 +44,19 @@ def check(compute: Callable[[slice], Array]) -> None:
         assert different == 0, f"{different} of {found.size} of rows {begin} to {end}"
 
 
+few_rows = pytest.mark.parametrize("few_rows", [False, True], ids=["whole", "parts"])
+
+
+@few_rows
 @pytest.mark.parametrize("activation", ["none", "gelu"])
 @pytest.mark.parametrize(("n", "k"), SHAPES)
 def test_products(
-    precision: Precision, random: Generator, n: int, k: int, activation: ops.Activation
+    precision: Precision,
+    random: Generator,
+    n: int,
+    k: int,
+    activation: ops.Activation,
+    few_rows: bool,
 ) -> None:
     x = to_host(precision.normal(random, ROWS, k))
     weight = to_host(precision.normal(random, n, k, scale=k**-0.5))
@@ -56,16 +66,39 @@ def test_products(
     def compute(rows: slice) -> Array:
         added = None if residual is None else residual[rows]
         found: Array = ops.gemm(
-            x[rows], weight, bias, activation=activation, residual=added, **precision.options()
+            x[rows],
+            weight,
+            bias,
+            activation=activation,
+            residual=added,
+            few_rows=few_rows,
+            **precision.options(),
         )
         return found
 
     check(compute)
 
 
-@pytest.mark.parametrize(("hidden", "intermediate"), [(72, 40), (1000, 3000), (2048, 8192)])
+@pytest.mark.parametrize("k", [136, 1600, 6400])
+def test_parts(precision: Precision, random: Generator, k: int) -> None:
+    """A sum in parts is another than one that is not, and as near to that in float64."""
+    x, weight = precision.normal(random, 40, k), precision.normal(random, 1600, k, scale=k**-0.5)
+    expected = x @ weight.T
+    found = {
+        parts: ops.gemm(to_host(x), to_host(weight), few_rows=parts, **precision.options())
+        for parts in (False, True)
+    }
+    assert np.count_nonzero(found[True] != found[False]) > 0
+    for parts in found:
+        precision.check(torch.from_numpy(found[parts]).to(expected), expected)
+
+
+@few_rows
+@pytest.mark.parametrize(
+    ("hidden", "intermediate"), [(72, 40), (576, 1536), (1000, 3000), (2048, 8192)]
+)
 def test_gated_feed_forward(
-    precision: Precision, random: Generator, hidden: int, intermediate: int
+    precision: Precision, random: Generator, hidden: int, intermediate: int, few_rows: bool
 ) -> None:
     x = to_host(precision.normal(random, ROWS, hidden))
 
@@ -77,13 +110,21 @@ def test_gated_feed_forward(
 
     def compute(rows: slice) -> Array:
         found: Array = ops.feed_forward(
-            x[rows], up, down, gate=gate, activation="silu", residual=x[rows], **precision.options()
+            x[rows],
+            up,
+            down,
+            gate=gate,
+            activation="silu",
+            residual=x[rows],
+            few_rows=few_rows,
+            **precision.options(),
         )
         return found
 
     check(compute)
 
 
+@few_rows
 @pytest.mark.parametrize(
     ("heads", "head_dim", "dims", "k"),
     [((4, 2), 64, 64, 256), ((32, 8), 64, 64, 2048), ((36, 36), 40, 16, 1256)],
@@ -95,6 +136,7 @@ def test_rotated_heads(
     head_dim: int,
     dims: int,
     k: int,
+    few_rows: bool,
 ) -> None:
     num_heads, num_kv_heads = heads
     n = (num_heads + 2 * num_kv_heads) * head_dim
@@ -114,6 +156,7 @@ def test_rotated_heads(
             num_kv_heads=num_kv_heads,
             frequencies=frequencies,
             position_ids=positions[rows],
+            few_rows=few_rows,
             **precision.options(),
         )
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cuda/gemm/gemm_config.h"
+#include "cuda/gemm/sum_parts.h"
 #include "ops/args.h"
 
 namespace packhorse::cuda {
@@ -55,7 +56,8 @@ inline size_t float8_scales_offset(int64_t in_features, int64_t out_features) {
 /// a, weight, residual and out share one 16-bit dtype; accumulation, bias and activation are in
 /// float32. n, k and the row strides are multiples of 8 elements, and pointers are aligned to 16
 /// bytes (TMA and 16-byte loads ask for it). A row's bits depend on that row, the weight, n and k
-/// alone, since every tile sums over k in order, 16 elements at a time.
+/// alone, since every tile sums over k in order, 16 elements at a time; with several `parts`, in
+/// the parts of SumParts, which are added in ascending order. The portable kernels have one part.
 ///
 /// With `groups`, the weight is packed as groups_layout.h says, in place of [n, k], all else is
 /// float16, and the sum over k is formed as GroupsSplit says (gemm_groups.h).
@@ -86,6 +88,7 @@ struct GemmParams {
   GemmRotation rotation;
   GemmPool pool;
   int32_t sm_count = 0;
+  int32_t parts = 1;  // of the sum over k (SumParts); 1 with float8, groups and pooling
   GemmFloat8 float8;
   WeightGroups groups;
 };
@@ -98,7 +101,8 @@ inline GemmShape shape_of(const GemmParams& params) {
           .counted = params.row_count != nullptr,
           // The activation of a gate covers half the columns only, and its time is hidden.
           .activated = params.activation != Activation::kNone && !params.gated,
-          .least_columns = params.gated ? 2 * kGateBlock : 0};
+          .least_columns = params.gated ? 2 * kGateBlock : 0,
+          .in_parts = params.parts > 1};
 }
 
 /// Launches the Hopper kernel that is predicted to be the fastest, for devices of compute

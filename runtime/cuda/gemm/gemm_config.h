@@ -79,6 +79,12 @@ inline constexpr std::array<GemmTileCost, 4> kGemmTilesFloat8 = {{
 
 inline const GemmTileCost& cost_of(GemmTile tile) { return kGemmTiles[static_cast<size_t>(tile)]; }
 
+/// Whether the kernels of a tile can form a sum over k in parts (SumParts): the sums of the parts
+/// before take as many registers again as those of the current part.
+inline bool sums_in_parts(GemmTile tile) {
+  return tile != GemmTile::k128x96 && tile != GemmTile::k128x128 && tile != GemmTile::k128x192;
+}
+
 /// What the choice between tiles depends on, beside the number of SMs.
 struct GemmShape {
   int64_t rows;
@@ -87,6 +93,7 @@ struct GemmShape {
   bool counted = false;    // `rows` is the largest count of a recorded graph
   bool activated = false;  // the layer has an activation
   int least_columns = 0;   // narrower tiles have no kernel for this layer
+  bool in_parts = false;   // the sum over k is formed in parts
 };
 
 /// How many bytes of weights memory delivers per microsecond: in all, and to one SM.
@@ -137,12 +144,12 @@ inline double predict_counted(const GemmTileCost& cost, GemmShape shape, int sm_
 }
 
 /// Returns the tile with the lowest predicted time. The choice may depend on the number of rows:
-/// every tile sums over k in the same order, so the bits are the same.
+/// every tile sums over k in the same order, and in the same parts, so the bits are the same.
 inline GemmConfig select_gemm(const GemmShape& shape, int sm_count) {
   GemmConfig config;
   double best = std::numeric_limits<double>::infinity();
   for (const GemmTileCost& cost : kGemmTiles) {
-    if (cost.n < shape.least_columns) continue;
+    if (cost.n < shape.least_columns || (shape.in_parts && !sums_in_parts(cost.tile))) continue;
     const double time =
         shape.counted ? predict_counted(cost, shape, sm_count) : predict(cost, shape, sm_count);
     if (time < best) {

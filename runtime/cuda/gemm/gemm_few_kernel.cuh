@@ -1,4 +1,4 @@
-// A dense layer for few rows (up to 8). Its time is that of reading the weight once, so all else
+// A dense layer for few rows (up to 16). Its time is that of reading the weight once, so all else
 // stands back behind that: each block has its share of the weight's rows, which a warp of its own
 // brings through a ring of stages by TMA from the moment the block starts, while the kernel before
 // still runs.
@@ -9,7 +9,8 @@
 // give the same bits by either instruction and with operands exchanged
 // (tests/gpu/test_gpu_gemm_few.py). With few rows that chain of sums is what takes time beside the
 // weight: mma.sync takes 24 cycles for a link of it. wgmma takes 18, but for so small products the
-// descriptors of its operands make them 40.
+// descriptors of its operands make them 40. Where a sum has several parts (SumParts), a warp of its
+// own forms each of them, and that of the first part adds the others.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -49,41 +50,51 @@ struct GemmFewShared {
   uint64_t empty[kMostFewStages];
 };
 
-/// kBoxes: boxes of a stage, GemmFewTile::boxes.
-template <class T, int kBoxes, bool kGated>
+/// kBoxes: boxes of a part in a stage, GemmFewTile::boxes. kRowBlocks: GemmFewTile::row_blocks.
+template <class T, int kBoxes, int kRowBlocks, bool kGated>
 struct GemmFew {
   static constexpr int kBoxRow = 128;  // bytes of a row of a box
-  static constexpr int kRowsBox = kMostFewRows * kBoxRow;
+  static constexpr int kRowsBox = kRowBlocks * kFewRows * kBoxRow;
   const GemmFewArgs& args;
   GemmFewShared& shared;
   unsigned char* ring;
 
   __device__ int weight_box() const { return (args.tile.features + 7) / 8 * 8 * kBoxRow; }
-  __device__ int stage_bytes() const { return kBoxes * (weight_box() + kRowsBox); }
-  __device__ int boxes_k() const { return (args.k + 63) / 64; }
+  __device__ int stage_bytes() const {
+    return args.tile.parts * kBoxes * (weight_box() + kRowsBox);
+  }
   __device__ int tiles() const { return (args.n + args.tile.features - 1) / args.tile.features; }
   __device__ int rows() const {
     return args.row_count == nullptr ? args.rows : min(args.rows, *args.row_count);
   }
 
-  /// Goes through the stages of all tiles of this block: visit(index, stage, phase, tile, first
-  /// box). Boxes past k are zeros.
+  /// Goes through the stages of all tiles of this block: visit(index, stage, phase, tile, step).
   template <class Visit>
   __device__ void for_stages(Visit visit) const {
-    const int boxes = boxes_k();
     const int last_tile = tiles();
     int index = 0;
     int stage = 0;
     uint32_t phase = 0;
     for (int tile = static_cast<int>(blockIdx.x); tile < last_tile;
          tile += static_cast<int>(gridDim.x)) {
-      for (int box = 0; box < boxes; box += kBoxes) {
-        visit(index++, stage, phase, tile, box);
+      for (int step = 0; step < args.tile.steps; ++step) {
+        visit(index++, stage, phase, tile, step);
         if (++stage == args.tile.stages) {
           stage = 0;
           phase ^= 1;
         }
       }
+    }
+  }
+
+  /// Calls visit(part, box): the first box of k that each part has in a step. A part that has ended
+  /// gets boxes past k, which are zeros: their products change no sum.
+  template <class Visit>
+  __device__ void for_parts(int step, Visit visit) const {
+    const SumParts sums(args.tile.parts, args.k);
+    for (int part = 0; part < args.tile.parts; ++part) {
+      const int box = sums.begin(part) / 64 + step * kBoxes;
+      visit(part, box < sums.begin(part + 1) / 64 ? box : (args.k + 63) / 64);
     }
   }
 
@@ -99,29 +110,32 @@ struct GemmFew {
     const int bytes = stage_bytes();
     const int box_bytes = weight_box();
     constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
-    for_stages([&](int index, int stage, uint32_t phase, int tile, int box) {
+    for_stages([&](int index, int stage, uint32_t phase, int tile, int step) {
       if (index >= args.tile.stages) {
         if (!waited) wait();
         sm90::Barrier::wait(&shared.empty[stage], phase ^ 1);
       }
-      sm90::TxBarrier::arrive_and_expect_tx(&shared.full[stage],
-                                            kBoxes * args.tile.features * kBoxRow);
+      uint64_t* const full = &shared.full[stage];
+      sm90::TxBarrier::arrive_and_expect_tx(
+          full, args.tile.parts * kBoxes * args.tile.features * kBoxRow);
       unsigned char* to = ring + stage * bytes;
       const int feature = tile * args.tile.features;
-      if (args.tile.weight_at_once) {
-        cute::SM90_TMA_LOAD_3D::copy(&args.weight, &shared.full[stage], kHint, to, 0, feature, box);
-        return;
-      }
-#pragma unroll
-      for (int i = 0; i < kBoxes; ++i, to += box_bytes) {
-        if constexpr (kGated) {
-          cute::SM90_TMA_LOAD_5D::copy(&args.weight, &shared.full[stage], kHint, to, (box + i) * 64,
-                                       0, 0, 0, feature / (2 * kGateBlock));
-        } else {
-          cute::SM90_TMA_LOAD_2D::copy(&args.weight, &shared.full[stage], kHint, to, (box + i) * 64,
-                                       feature);
+      for_parts(step, [&](int, int box) {
+        if (args.tile.weight_at_once) {
+          cute::SM90_TMA_LOAD_3D::copy(&args.weight, full, kHint, to, 0, feature, box);
+          to += kBoxes * box_bytes;
+          return;
         }
-      }
+#pragma unroll
+        for (int i = 0; i < kBoxes; ++i, to += box_bytes) {
+          if constexpr (kGated) {
+            cute::SM90_TMA_LOAD_5D::copy(&args.weight, full, kHint, to, (box + i) * 64, 0, 0, 0,
+                                         feature / (2 * kGateBlock));
+          } else {
+            cute::SM90_TMA_LOAD_2D::copy(&args.weight, full, kHint, to, (box + i) * 64, feature);
+          }
+        }
+      });
     });
     if (!waited) wait();
   }
@@ -130,21 +144,23 @@ struct GemmFew {
   __device__ void bring_rows() const {
     wait_for_previous_kernel();
     const int bytes = stage_bytes();
-    unsigned char* const rows_at = ring + kBoxes * weight_box();
+    unsigned char* const rows_at = ring + args.tile.parts * kBoxes * weight_box();
     constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_LAST);
-    for_stages([&](int index, int stage, uint32_t phase, int, int box) {
+    const int copied = args.tile.rows_at_once ? kRowsBox : args.rows * kBoxRow;
+    for_stages([&](int index, int stage, uint32_t phase, int, int step) {
       if (index >= args.tile.stages) sm90::Barrier::wait(&shared.empty[stage], phase ^ 1);
-      unsigned char* to = rows_at + stage * bytes;
-      if (args.tile.rows_at_once) {
-        sm90::TxBarrier::arrive_and_expect_tx(&shared.full[stage], kBoxes * kRowsBox);
-        cute::SM90_TMA_LOAD_3D::copy(&args.x, &shared.full[stage], kHint, to, 0, 0, box);
-        return;
-      }
-      sm90::TxBarrier::arrive_and_expect_tx(&shared.full[stage], kBoxes * args.rows * kBoxRow);
-      for (int i = 0; i < kBoxes; ++i) {
-        cute::SM90_TMA_LOAD_2D::copy(&args.x, &shared.full[stage], kHint, to + i * kRowsBox,
-                                     (box + i) * 64, 0);
-      }
+      uint64_t* const full = &shared.full[stage];
+      sm90::TxBarrier::arrive_and_expect_tx(full, args.tile.parts * kBoxes * copied);
+      for_parts(step, [&](int part, int box) {
+        unsigned char* const to = rows_at + stage * bytes + part * kBoxes * kRowsBox;
+        if (args.tile.rows_at_once) {
+          cute::SM90_TMA_LOAD_3D::copy(&args.x, full, kHint, to, 0, 0, box);
+          return;
+        }
+        for (int i = 0; i < kBoxes; ++i) {
+          cute::SM90_TMA_LOAD_2D::copy(&args.x, full, kHint, to + i * kRowsBox, (box + i) * 64, 0);
+        }
+      });
     });
   }
 
@@ -185,30 +201,71 @@ struct GemmFew {
     return place;
   }
 
-  __device__ static int row_of(int e) { return static_cast<int>(threadIdx.x) % 4 * 2 + e; }
+  /// The rows of this lane's part: kRows of them, two of each block.
+  static constexpr int kRows = 2 * kRowBlocks;
+  __device__ static int row_of(int i) {
+    return i / 2 * kFewRows + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
+  }
 
   /// The residual of this lane's part, asked for before the products.
-  __device__ void load_residual(T (&residual)[2][2], const Place& place, int count) const {
+  using Residual = T[2][kRows];
+  __device__ void load_residual(Residual& residual, const Place& place, int count) const {
     if (args.residual == nullptr) return;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int row = row_of(e);
+      for (int i = 0; i < kRows; ++i) {
+        const int row = row_of(i);
         if (place.exists[h] && row < count) {
-          residual[h][e] = static_cast<const T*>(args.residual)[row * args.ldr + place.feature[h]];
+          residual[h][i] = static_cast<const T*>(args.residual)[row * args.ldr + place.feature[h]];
         }
       }
     }
   }
 
-  __device__ void finish(const float (&acc)[4], const Place& place, const T (&residual)[2][2],
+  using Sums = float[kRowBlocks][4];
+
+  /// Adds the other parts' sums to those of the first part, in ascending order. Returns whether
+  /// this warp has the sums then. A block has one tile, so that nothing is written here twice.
+  __device__ bool add_parts(Sums& acc, int part, int warp) const {
+    const int parts = args.tile.parts;
+    if (parts == 1) return true;
+    const int warps = args.tile.warps();
+    auto* const others = reinterpret_cast<float4*>(ring + args.tile.stages * stage_bytes() +
+                                                   16 * kBoxRow) +
+                         warp * kRowBlocks * 32 + threadIdx.x % 32;
+    const int step = warps * kRowBlocks * 32;
+    if (part > 0) {
+#pragma unroll
+      for (int block = 0; block < kRowBlocks; ++block) {
+        others[(part - 1) * step + block * 32] = {acc[block][0], acc[block][1], acc[block][2],
+                                                  acc[block][3]};
+      }
+      asm volatile("bar.arrive %0, %1;" ::"r"(1 + warp), "r"(32 * parts) : "memory");
+      return false;
+    }
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + warp), "r"(32 * parts) : "memory");
+    for (int other = 0; other < parts - 1; ++other) {
+#pragma unroll
+      for (int block = 0; block < kRowBlocks; ++block) {
+        const float4 more = others[other * step + block * 32];
+        acc[block][0] += more.x;
+        acc[block][1] += more.y;
+        acc[block][2] += more.z;
+        acc[block][3] += more.w;
+      }
+    }
+    return true;
+  }
+
+  __device__ void finish(const Sums& acc, const Place& place, const Residual& residual,
                          int count) const {
     with_activation(args.activation, [&](auto function) {
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int row = row_of(e);
-        float value[2] = {acc[e] + place.bias[0], acc[2 + e] + place.bias[1]};
+      for (int i = 0; i < kRows; ++i) {
+        const int row = row_of(i);
+        const float* sums = acc[i / 2] + i % 2;
+        float value[2] = {sums[0] + place.bias[0], sums[2] + place.bias[1]};
         if constexpr (kGated) {
           value[0] = function(value[0]) * value[1];
         } else {
@@ -235,7 +292,7 @@ struct GemmFew {
 #pragma unroll
         for (int h = 0; h < (kGated ? 1 : 2); ++h) {
           if (!place.exists[h]) continue;
-          if (args.residual != nullptr) value[h] += to_float(residual[h][e]);
+          if (args.residual != nullptr) value[h] += to_float(residual[h][i]);
           static_cast<T*>(args.out)[row * args.ldo + place.feature[h]] = Element<T>::from(value[h]);
         }
       }
@@ -245,13 +302,13 @@ struct GemmFew {
   /// The operands of a box: 16 features, all rows, 64 elements of k.
   struct Operands {
     Fragment weight[4];
-    Fragment rows[2];
+    Fragment rows[2][kRowBlocks];
   };
 
   /// Where this lane's operands lie in a box; ldmatrix takes a row of 16 bytes from each lane.
   struct Offsets {
     uint32_t weight[4];
-    uint32_t rows[2];
+    uint32_t rows[2];  // of the first block
     __device__ explicit Offsets(int warp) {
       const int lane = static_cast<int>(threadIdx.x) % 32;
       const int feature = warp * 16 + lane % 16;
@@ -294,30 +351,43 @@ struct GemmFew {
   __device__ static void load(Operands& to, int j, uint32_t weight, uint32_t rows,
                               const Offsets& offsets) {
     to.weight[j] = fragment_at(weight + offsets.weight[j]);
-    if (j % 2 == 0) to.rows[j / 2] = fragment_at(rows + offsets.rows[j / 2]);
+    if (j % 2 != 0) return;
+#pragma unroll
+    for (int block = 0; block < kRowBlocks; ++block) {
+      to.rows[j / 2][block] =
+          fragment_at(rows + offsets.rows[j / 2] + block * kFewRows * kBoxRow);
+    }
   }
 
-  __device__ static void multiply(float (&acc)[4], const Operands& operands, int j) {
-    const Fragment& rows = operands.rows[j / 2];
-    mma<T>(acc, operands.weight[j], rows.x[j % 2 * 2], rows.x[j % 2 * 2 + 1]);
+  __device__ static void multiply(Sums& acc, const Operands& operands, int j) {
+#pragma unroll
+    for (int block = 0; block < kRowBlocks; ++block) {
+      const Fragment& rows = operands.rows[j / 2][block];
+      mma<T>(acc[block], operands.weight[j], rows.x[j % 2 * 2], rows.x[j % 2 * 2 + 1]);
+    }
   }
+
+  /// Where the boxes of a part lie: those of the weight, and those of the rows.
+  struct PartBoxes {
+    uint32_t weight, rows;
+    __device__ PartBoxes operator+(uint32_t bytes) const { return {weight + bytes, rows + bytes}; }
+  };
 
   /// The products of a stage, whose first box's operands are in operands[0]. Operands of a box are
   /// loaded while those of the box before are multiplied, and so are those of the first box of the
   /// next stage: before(), which waits for it, comes ahead of that. At the end they are in
   /// operands[0].
   template <class Before>
-  __device__ static void multiply_stage(float (&acc)[4], Operands (&operands)[2], uint32_t stage,
-                                        uint32_t next, uint32_t box_bytes, const Offsets& offsets,
-                                        bool more, Before before) {
-    constexpr uint32_t kWeights = kBoxes;
+  __device__ static void multiply_stage(Sums& acc, Operands (&operands)[2], const PartBoxes& stage,
+                                        const PartBoxes& next, uint32_t box_bytes,
+                                        const Offsets& offsets, bool more, Before before) {
 #pragma unroll
     for (int box = 0; box < kBoxes; ++box) {
       const bool last = box + 1 == kBoxes;
-      const uint32_t from = last ? next : stage;
+      const PartBoxes& from = last ? next : stage;
       const uint32_t at = last ? 0 : box + 1;
-      const uint32_t weight = from + at * box_bytes;
-      const uint32_t rows = from + kWeights * box_bytes + at * kRowsBox;
+      const uint32_t weight = from.weight + at * box_bytes;
+      const uint32_t rows = from.rows + at * kRowsBox;
       if (last) before();
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -328,15 +398,19 @@ struct GemmFew {
     if (kBoxes % 2 != 0) operands[0] = operands[1];
   }
 
-  /// A warp has 16 features of every tile.
-  __device__ void consume(int warp) const {
+  /// A warp has 16 features of every tile, and a part of their sums.
+  __device__ void consume(int consumer) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int stages_k = (boxes_k() + kBoxes - 1) / kBoxes;
+    const int part = consumer / args.tile.warps();
+    const int warp = consumer - part * args.tile.warps();
     const int last_tile = tiles();
     const int count = rows();
     const uint32_t bytes = stage_bytes();
     const uint32_t box_bytes = weight_box();
     const uint32_t ring_at = address_of(ring);
+    const PartBoxes boxes{ring_at + part * kBoxes * box_bytes,
+                          ring_at + args.tile.parts * kBoxes * box_bytes +
+                              part * kBoxes * kRowsBox};
     const uint32_t full = address_of(shared.full);
     const uint32_t empty = address_of(shared.empty);
     const Offsets offsets(warp);
@@ -348,42 +422,42 @@ struct GemmFew {
     for (int tile = static_cast<int>(blockIdx.x); tile < last_tile;
          tile += static_cast<int>(gridDim.x)) {
       if (tile != static_cast<int>(blockIdx.x)) place = place_of(tile, warp);
-      T residual[2][2];
-      load_residual(residual, place, count);
-      float acc[4] = {};
+      Residual residual;
+      if (part == 0) load_residual(residual, place, count);
+      Sums acc = {};
       if (tile == static_cast<int>(blockIdx.x)) {
         wait_for(full, 0);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          load(operands[0], j, ring_at, ring_at + kBoxes * box_bytes, offsets);
-        }
+        for (int j = 0; j < 4; ++j) load(operands[0], j, boxes.weight, boxes.rows, offsets);
       }
       const bool last_tile_here = tile + static_cast<int>(gridDim.x) >= last_tile;
-      for (int i = 0; i < stages_k; ++i) {
+      for (int i = 0; i < args.tile.steps; ++i) {
         const uint32_t here = stage;
         if (++stage == static_cast<uint32_t>(args.tile.stages)) {
           stage = 0;
           phase ^= 1;
         }
-        const bool more = i + 1 < stages_k || !last_tile_here;
-        multiply_stage(acc, operands, ring_at + here * bytes, ring_at + stage * bytes, box_bytes,
+        const bool more = i + 1 < args.tile.steps || !last_tile_here;
+        multiply_stage(acc, operands, boxes + here * bytes, boxes + stage * bytes, box_bytes,
                        offsets, more, [&] {
                          if (more) wait_for(full + stage * 8, phase);
                        });
         __syncwarp();
         if (lane == 0) release(empty + here * 8);
       }
+      if (!add_parts(acc, part, warp)) return;
       finish(acc, place, residual, count);
     }
   }
 };
 
-/// A warp for each 16 features of a tile, one that brings the weight, and one that brings the rows.
-template <class T, int kBoxes, bool kGated>
+/// A warp for each part of the sums of 16 features of a tile, one that brings the weight, and one
+/// that brings the rows.
+template <class T, int kBoxes, int kRowBlocks, bool kGated>
 __global__ void __launch_bounds__(320) gemm_few_kernel(const __grid_constant__ GemmFewArgs args) {
   extern __shared__ __align__(1024) unsigned char ring[];
   __shared__ GemmFewShared shared;
-  const GemmFew<T, kBoxes, kGated> work{args, shared, ring};
+  const GemmFew<T, kBoxes, kRowBlocks, kGated> work{args, shared, ring};
   const int consumers = static_cast<int>(blockDim.x) / 32 - 2;
   if (threadIdx.x == 0) {
     for (int i = 0; i < args.tile.stages; ++i) {

@@ -31,7 +31,7 @@ inline CUtensorMap blocked_tensor_map(const void* data, DType dtype, int32_t row
                        {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(boxes)});
 }
 
-template <class T, int kBoxes, bool kGated>
+template <class T, int kBoxes, int kRowBlocks, bool kGated>
 void launch_gemm_few_kernel(const GemmParams& p, const GemmFewTile& tile, cudaStream_t stream) {
   GemmFewArgs args{};
   args.tile = tile;
@@ -41,7 +41,7 @@ void launch_gemm_few_kernel(const GemmParams& p, const GemmFewTile& tile, cudaSt
           ? blocked_tensor_map(p.weight, p.dtype, p.n, p.k, p.k, tile.features, tile.boxes)
           : matrix_tensor_map(p.weight, p.dtype, p.n, p.k, p.k, tile.features, 64);
   args.x = tile.rows_at_once
-               ? blocked_tensor_map(p.a, p.dtype, p.rows, p.k, p.lda, kMostFewRows, tile.boxes)
+               ? blocked_tensor_map(p.a, p.dtype, p.rows, p.k, p.lda, kRowBlocks * kFewRows, tile.boxes)
                : matrix_tensor_map(p.a, p.dtype, p.rows, p.k, p.lda, p.rows, 64);
   args.bias = p.bias;
   args.residual = p.residual;
@@ -54,10 +54,10 @@ void launch_gemm_few_kernel(const GemmParams& p, const GemmFewTile& tile, cudaSt
   args.k = p.k;
   args.activation = p.activation;
   args.rotation = p.rotation;
-  auto* kernel = gemm_few_kernel<T, kBoxes, kGated>;
+  auto* kernel = gemm_few_kernel<T, kBoxes, kRowBlocks, kGated>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(args.tile.shared_bytes)));
-  const auto threads = static_cast<unsigned>((args.tile.features + 15) / 16 + 2) * 32;
+  const auto threads = static_cast<unsigned>(tile.warps() * tile.parts + 2) * 32;
   launch_kernel(kernel, dim3(static_cast<unsigned>(args.tile.blocks)), threads,
                 static_cast<size_t>(args.tile.shared_bytes), stream, args);
 }
@@ -66,10 +66,17 @@ void launch_gemm_few_kernel(const GemmParams& p, const GemmFewTile& tile, cudaSt
 template <class T>
 void launch_gemm_few_dtype(const GemmParams& p, cudaStream_t stream) {
   const auto launch = [&]<bool kGated>() {
-    const GemmFewTile tile = few_tile(p.n, p.k, kGated, p.sm_count);
-    if (tile.boxes == 4) return launch_gemm_few_kernel<T, 4, kGated>(p, tile, stream);
-    if (tile.boxes == 2) return launch_gemm_few_kernel<T, 2, kGated>(p, tile, stream);
-    launch_gemm_few_kernel<T, 1, kGated>(p, tile, stream);
+    const GemmFewTile tile = few_tile(p.rows, p.n, p.k, p.parts, kGated, p.sm_count);
+    const auto boxes = [&]<int kRowBlocks>() {
+      if (tile.boxes == 4) {
+        return launch_gemm_few_kernel<T, 4, kRowBlocks, kGated>(p, tile, stream);
+      }
+      if (tile.boxes == 2) {
+        return launch_gemm_few_kernel<T, 2, kRowBlocks, kGated>(p, tile, stream);
+      }
+      launch_gemm_few_kernel<T, 1, kRowBlocks, kGated>(p, tile, stream);
+    };
+    tile.row_blocks == 1 ? boxes.template operator()<1>() : boxes.template operator()<2>();
   };
   p.gated ? launch.template operator()<true>() : launch.template operator()<false>();
 }

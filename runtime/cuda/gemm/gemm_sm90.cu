@@ -7,17 +7,21 @@ namespace packhorse::cuda {
 
 template <class Element, GemmEpilogue epilogue>  // defined in gemm_sm90_tiles.h
 void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, cudaStream_t stream);
+template <class Element, GemmEpilogue epilogue>
+void launch_gemm_parts_tile(const GemmParams& p, const GemmConfig& config, cudaStream_t stream);
 
 namespace {
 
 template <class Element>
 void launch_dtype(const GemmParams& p, const GemmConfig& config, cudaStream_t stream) {
-  if (p.gated) return launch_gemm_tile<Element, GemmEpilogue::kGated>(p, config, stream);
-  if (p.rotation.positions != nullptr) {
-    return launch_gemm_tile<Element, GemmEpilogue::kRotated>(p, config, stream);
-  }
-  p.residual != nullptr ? launch_gemm_tile<Element, GemmEpilogue::kResidual>(p, config, stream)
-                        : launch_gemm_tile<Element, GemmEpilogue::kPlain>(p, config, stream);
+  const auto launch = [&]<GemmEpilogue epilogue>() {
+    p.parts > 1 ? launch_gemm_parts_tile<Element, epilogue>(p, config, stream)
+                : launch_gemm_tile<Element, epilogue>(p, config, stream);
+  };
+  if (p.gated) return launch.template operator()<GemmEpilogue::kGated>();
+  if (p.rotation.positions != nullptr) return launch.template operator()<GemmEpilogue::kRotated>();
+  p.residual != nullptr ? launch.template operator()<GemmEpilogue::kResidual>()
+                        : launch.template operator()<GemmEpilogue::kPlain>();
 }
 
 }  // namespace

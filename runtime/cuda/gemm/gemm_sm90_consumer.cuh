@@ -30,9 +30,11 @@ struct Consumer {
   static constexpr int kColumns = Traits::kColumns;
   static constexpr int kStripe = Traits::kStripe;
   static constexpr int kBoxes = Traits::kBlocks * Traits::kStripes;
-  // Whether the bias is held in registers during the main loop: where the accumulators leave room.
+  // Whether the bias is held in registers during the main loop: where the accumulators leave room,
+  // of which sums in parts have two sets.
   static constexpr bool kBiasEarly =
-      !Traits::kPooled && !Traits::kFloat8 && Traits::kRows * kColumns / 128 + kColumns / 4 <= 200;
+      !Traits::kPooled && !Traits::kFloat8 &&
+      Traits::kRows * kColumns / 128 + kColumns / 4 <= (Traits::kInParts ? 64 : 200);
 
   const GemmArgsSm90& args;
   Storage& smem;
@@ -84,8 +86,8 @@ struct Consumer {
     }
   }
 
-  /// acc = the product of this warpgroup's part of a tile. It leaves the last wgmma in flight, and
-  /// the stage that it reads unreleased.
+  /// acc = the sums over the next `blocks_k` stages, of this warpgroup's part of a tile. It leaves
+  /// the last wgmma in flight, and the stage that it reads unreleased.
   template <class Accumulators>
   __device__ void multiply(Accumulators& acc, int blocks_k) {
     using namespace cute;
@@ -125,6 +127,36 @@ struct Consumer {
     }
     last = ring.index;
     ring.advance();
+  }
+
+  /// Waits for the sums that multiply() has left in flight.
+  template <class Accumulators>
+  __device__ void finish_sums(Accumulators& acc) {
+    cute::warpgroup_wait<0>();
+    if constexpr (Traits::kFloat8 || Traits::kInParts) cute::warpgroup_fence_operand(acc);
+    if (lane == 0) Barrier::arrive(&smem.empty[last]);
+  }
+
+  /// Multiplies all but the last of several parts, one after the other: before = the sum of these
+  /// parts in ascending order. Returns how many stages are left for the last part.
+  template <class Accumulators>
+  __device__ int multiply_parts(Accumulators& before, Accumulators& acc, int blocks_k) {
+    if constexpr (Traits::kInParts) {
+      constexpr int kBlock = Traits::kBox * Traits::kBoxes;
+      static_assert(SumParts::kUnit % kBlock == 0);
+      const SumParts sums(args.parts, args.k);
+      int done = 0;
+      for (int part = 0; part + 1 < args.parts; ++part) {
+        const int end = sums.begin(part + 1) / kBlock;
+        multiply(acc, end - done);
+        finish_sums(acc);
+        done = end;
+#pragma unroll
+        for (int i = 0; i < size(acc); ++i) before(i) = part == 0 ? acc(i) : before(i) + acc(i);
+      }
+      return blocks_k - done;
+    }
+    return blocks_k;
   }
 
   /// Loads this lane's bias for `count` blocks of 8 columns of the product.
@@ -264,11 +296,14 @@ struct Consumer {
       // The parity of a barrier cannot tell one use of a stage from the use after next. Taking
       // turns keeps the warpgroups from running so far apart.
       if (Traits::kPingPong && index != blockIdx.x) take_turn(1 + group);
-      multiply(acc, blocks_k);
+      auto before = make_fragment_like(acc);
+      multiply(acc, multiply_parts(before, acc, blocks_k));
       if (Traits::kPingPong && schedule.has(index + gridDim.x)) give_turn(2 - group);
-      warpgroup_wait<0>();
-      if constexpr (Traits::kFloat8) warpgroup_fence_operand(acc);
-      if (lane == 0) Barrier::arrive(&smem.empty[last]);
+      finish_sums(acc);
+      if (Traits::kInParts) {
+#pragma unroll
+        for (int i = 0; i < size(acc); ++i) acc(i) = before(i) + acc(i);
+      }
       if constexpr (Traits::kResidual) {
         Barrier::wait(&smem.residual[warp], residual_phase);
         residual_phase ^= 1;

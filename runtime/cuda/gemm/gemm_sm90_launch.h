@@ -32,6 +32,7 @@ void launch_gemm_kernel(const GemmParams& p, int panel, cudaStream_t stream) {
   args.rows = p.rows;
   args.n = p.n;
   args.k = p.k;
+  args.parts = p.parts;
   args.tiles_n = cutlass::FastDivmod((p.n + Traits::kTileN - 1) / Traits::kTileN);
   args.panel = panel;
   args.activation = p.activation;

@@ -42,9 +42,46 @@ void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, cudaStream_
   throw RuntimeError(concat("this build has no GEMM kernel with tile ", cost.m, "x", cost.n));
 }
 
+/// Likewise of the kernels that form sums in parts.
+template <class Element, GemmEpilogue epilogue>
+void launch_gemm_parts_tile(const GemmParams& p, const GemmConfig& config, cudaStream_t stream) {
+  const auto launch = [&]<int m, int n, int k_boxes, bool ping_pong>() {
+    launch_gemm_kernel<GemmTraits<Element, m, n, k_boxes, ping_pong, epilogue, Element, true>>(
+        p, config.panel, stream);
+  };
+  switch (config.tile) {
+#ifndef PACKHORSE_CUDA_REDUCED
+    case GemmTile::k64x16:
+      if constexpr (epilogue == GemmEpilogue::kGated) {
+        break;
+      } else {
+        return launch.template operator()<64, 16, 2, true>();
+      }
+    case GemmTile::k64x32:
+      return launch.template operator()<64, 32, 2, true>();
+    case GemmTile::kHalves64x128:
+      return launch.template operator()<64, 128, 1, false>();
+#endif
+    case GemmTile::k64x64:
+      return launch.template operator()<64, 64, 2, true>();
+    case GemmTile::kHalves128x128:
+      return launch.template operator()<128, 128, 1, false>();
+    default:
+      break;
+  }
+  const GemmTileCost& cost = cost_of(config.tile);
+  throw RuntimeError(concat("this build has no GEMM kernel with tile ", cost.m, "x", cost.n,
+                            " that forms sums in parts"));
+}
+
 }  // namespace packhorse::cuda
 
 #define PACKHORSE_INSTANTIATE_GEMM(element, epilogue)                                  \
   template void                                                                        \
   packhorse::cuda::launch_gemm_tile<element, packhorse::cuda::GemmEpilogue::epilogue>( \
+      const packhorse::cuda::GemmParams&, const packhorse::cuda::GemmConfig&, cudaStream_t)
+
+#define PACKHORSE_INSTANTIATE_GEMM_PARTS(element, epilogue)                                  \
+  template void                                                                              \
+  packhorse::cuda::launch_gemm_parts_tile<element, packhorse::cuda::GemmEpilogue::epilogue>( \
       const packhorse::cuda::GemmParams&, const packhorse::cuda::GemmConfig&, cudaStream_t)

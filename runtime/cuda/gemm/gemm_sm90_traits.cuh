@@ -10,6 +10,7 @@
 #include <cute/tensor.hpp>
 
 #include "cuda/gemm/gemm.h"
+#include "cuda/gemm/sum_parts.h"
 #include "cuda/pipeline_sm90.cuh"
 
 namespace packhorse::cuda {
@@ -23,6 +24,7 @@ struct GemmArgsSm90 {
   const float* bias;         // [n] or null
   const int32_t* row_count;  // null: the number of rows is `rows`
   int32_t rows, n, k;
+  int32_t parts;                // of the sum over k (SumParts)
   cutlass::FastDivmod tiles_n;  // the number of tile columns
   int32_t panel;                // tile columns finished, over all rows, before the next ones
   Activation activation;
@@ -32,9 +34,10 @@ struct GemmArgsSm90 {
 };
 
 /// The choices that make up one kernel. `k_boxes` is how many boxes of 128 bytes of k a stage
-/// holds. Element is the dtype of the operands, Out that of residual and result.
+/// holds. Element is the dtype of the operands, Out that of residual and result. With `in_parts`
+/// sums over k have several parts (SumParts).
 template <class Element_, int tile_m, int tile_n, int k_boxes, bool ping_pong,
-          GemmEpilogue epilogue, class Out_ = Element_>
+          GemmEpilogue epilogue, class Out_ = Element_, bool in_parts = false>
 struct GemmTraits {
   using Element = Element_;
   using Out = Out_;
@@ -61,6 +64,7 @@ struct GemmTraits {
   static constexpr bool kSplitColumns = !ping_pong && tile_m == 64;
   static constexpr int kRows = ping_pong || kSplitColumns ? tile_m : tile_m / 2;
   static constexpr int kColumns = kSplitColumns ? tile_n / 2 : tile_n;
+  static constexpr bool kInParts = in_parts;
   static constexpr int kBlocks = kRows / 64;     // wgmma blocks of 64 rows, one above the other
   static constexpr int kFolds = kGated ? 2 : 1;  // columns of the product per column of the output
   static constexpr int kOutColumns = kColumns / kFolds;
@@ -73,6 +77,7 @@ struct GemmTraits {
   static constexpr int kStripes = kOutColumns / kStripe;
   static constexpr int kStoreBox = kPooled ? 1 : 16 * kStripe;
   static_assert(kRows % 64 == 0 && kOutColumns % kStripe == 0 && kColumns % 16 == 0);
+  static_assert(!in_parts || kRows * kColumns / 128 <= 64);  // twice the sums have room
   static_assert(!kFloat8Out || (kFloat8 && !kResidual && !kRotated && !kPooled));
 
   // The number of stripes that the output buffer holds at a time: all of them, except where the

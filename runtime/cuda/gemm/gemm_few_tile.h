@@ -1,0 +1,85 @@
+// The tile of a dense layer for few rows (gemm_few.h): a pure host function, so that it can be tested
+// without a GPU.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cuda/gemm/sum_parts.h"
+#include "ops/activation.h"
+
+namespace packhorse::cuda {
+
+/// Rows of one mma.sync, and the most rows that launch_gemm_few takes.
+inline constexpr int32_t kFewRows = 8;
+inline constexpr int32_t kMostFewRows = 16;
+
+/// The tile of such a product. Every block has `features` columns of the output at a time (rows of
+/// the weight) and goes over k in stages of `boxes` boxes of 64 elements for each part of the sum.
+struct GemmFewTile {
+  int features;
+  int parts;  // of the sum over k: a block has one tile if there are several
+  int boxes;
+  int steps;  // stages that a tile takes
+  int stages;
+  int blocks;      // of the grid
+  int row_blocks;  // of kFewRows
+  /// Whether one copy brings all boxes of a part in a stage, of the rows and of the weight. A thread
+  /// takes about a hundred cycles for a copy, which is longer than a small box takes to arrive.
+  bool rows_at_once;
+  bool weight_at_once;
+  int64_t shared_bytes;
+
+  constexpr int warps() const { return (features + 15) / 16; }  // of each part
+};
+
+/// Eight warps have 16 features of a part each.
+inline constexpr int kMostFewFeatures = 128;
+inline constexpr int kMostFewStages = 16;
+/// Shared memory that a block may have: less than half of a multiprocessor's, so that the blocks of
+/// the next kernel find room and load their weights while this one computes.
+inline constexpr int64_t kFewSharedBytes = 100 * 1024;
+
+inline GemmFewTile few_tile(int64_t rows, int64_t n, int64_t k, int parts, bool gated,
+                            int sm_count) {
+  GemmFewTile tile{};
+  // Rotated pairs must not be split, nor blocks of a gate and what it gates.
+  const int64_t unit = gated ? 2 * kGateBlock : 2;
+  const int64_t most = int64_t{sm_count} * kMostFewFeatures;
+  const int64_t passes = (n + most - 1) / most;
+  const int64_t share = (n + sm_count * passes - 1) / (sm_count * passes);
+  // Copies of several boxes need boxes of whole groups of eight rows.
+  constexpr int64_t kSmallShare = 24;
+  tile.rows_at_once = k % 64 == 0;
+  const bool groups = !gated && tile.rows_at_once;
+  const int64_t step = groups && share <= kSmallShare ? 8 : unit;
+  tile.features =
+      static_cast<int>(std::min<int64_t>(kMostFewFeatures, (share + step - 1) / step * step));
+  tile.weight_at_once = groups && tile.features % 8 == 0;
+  tile.blocks =
+      static_cast<int>(std::min<int64_t>(sm_count, (n + tile.features - 1) / tile.features));
+  tile.parts = parts;
+  tile.row_blocks = rows <= kFewRows ? 1 : 2;
+  const int64_t weight_rows = (tile.features + 7) / 8 * 8;
+  const int boxes = weight_rows <= 32 ? 4 : weight_rows <= 64 ? 2 : 1;
+  // A part begins with a whole unit of two boxes, and so does a stage of it.
+  tile.boxes = parts == 1 ? boxes : weight_rows * parts <= 64 ? 2 : 1;
+  const int64_t box_rows = weight_rows + tile.row_blocks * kFewRows;
+  const int64_t stage = parts * tile.boxes * box_rows * 128;
+  const SumParts sums(parts, static_cast<int32_t>(k));
+  int64_t longest = 0;  // boxes of the longest part
+  for (int part = 0; part < parts; ++part) {
+    const int64_t end = std::min<int64_t>(k, sums.begin(part + 1));
+    longest = std::max(longest, (end - sums.begin(part) + 63) / 64);
+  }
+  tile.steps = static_cast<int>((longest + tile.boxes - 1) / tile.boxes);
+  tile.stages = static_cast<int>(std::clamp<int64_t>(
+      std::min<int64_t>(kFewSharedBytes / stage, tile.steps), 2, kMostFewStages));
+  // The last warp reads 16 rows of a box of the weight, whether they exist or not. Behind that lie
+  // the sums of all parts but the first: 16 bytes of each lane for every block of rows.
+  tile.shared_bytes = tile.stages * stage + 16 * 128 +
+                      int64_t{512} * tile.row_blocks * (parts - 1) * tile.warps();
+  return tile;
+}
+
+}  // namespace packhorse::cuda
