@@ -10,6 +10,7 @@
 #include "cuda/device.h"
 #include "cuda/graph.h"
 #include "cuda/recording_bounds.h"
+#include "cuda/small_copy.h"
 
 namespace packhorse::cuda {
 namespace {
@@ -38,7 +39,7 @@ class CudaUploadBuffer final : public UploadBuffer {
   void send(size_t bytes) override {
     const DeviceGuard guard(device_);
     const Slot& slot = *slots_[next_];
-    CUDA_CHECK(cudaMemcpyAsync(to_, slot.memory.data(), bytes, cudaMemcpyHostToDevice, stream_));
+    copy_in_stream(to_, slot.memory.data(), bytes, stream_);
     CUDA_CHECK(cudaEventRecord(slot.read, stream_));
   }
 
@@ -70,10 +71,7 @@ class CudaReadbackBuffer final : public ReadbackBuffer {
   void fetch(size_t bytes) override {
     const DeviceGuard guard(device_);
     const Slot& slot = *slots_[(oldest_ + pending_) % kSlots];
-    if (bytes > 0) {
-      CUDA_CHECK(
-          cudaMemcpyAsync(slot.memory.data(), from_, bytes, cudaMemcpyDeviceToHost, stream_));
-    }
+    copy_in_stream(slot.memory.data(), from_, bytes, stream_);
     CUDA_CHECK(cudaEventRecord(slot.written, stream_));
     ++pending_;
   }
