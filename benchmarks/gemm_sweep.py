@@ -39,7 +39,9 @@ RUNTIME = HERE.parent / "runtime"
 BUILD = HERE.parent / "build" / "benchmarks"
 KERNELS = ["gemm_sm90"]
 KERNELS += [
-    f"gemm_sm90_{kind}{dtype}" for kind in ("", "gated_", "rotated_") for dtype in ("f16", "bf16")
+    f"gemm_sm90_{kind}{dtype}"
+    for kind in ("", "gated_", "parts_", "rotated_")
+    for dtype in ("f16", "bf16")
 ]
 COLUMNS = ["rows", "n", "k", "epilogue", "variant", "tile_rows", "tile_columns", "us"]
 Shape = tuple[int, int, int, str]  # (rows, n, k, epilogue)
