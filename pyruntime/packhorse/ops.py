@@ -69,6 +69,7 @@ def gemm(
     activation: Activation = "none",
     residual: Any = None,
     norm: Norm | None = None,
+    input_norm: Norm | None = None,
     device: str = "cpu",
     dtype: Dtype = "float32",
     threads: int | None = None,
@@ -79,6 +80,7 @@ def gemm(
 
     x [rows, in_features], weight [out_features, in_features], residual [rows, out_features].
     activation: none, gelu (erf), gelu_tanh, relu, silu, tanh, sigmoid.
+    input_norm: LayerNorm of x ahead of the product, with the bits of `norm` and then `gemm`.
     few_rows: whether most products of this weight have few rows, as in a model that generates.
     Results may then differ in their last bits from those without; a row has the same bits beside
     any number of others either way.
@@ -93,6 +95,7 @@ def gemm(
             activation,
             call.put("residual", residual),
             call.put_norm(norm),
+            call.put_norm(input_norm),
         )
     )
 

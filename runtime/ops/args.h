@@ -64,6 +64,15 @@ struct NormWeight {
   explicit operator bool() const { return gamma != nullptr; }
 };
 
+/// A norm of a layer's input: the layer takes norm(x), rounded to the dtype of x, in place of x. A
+/// backend may keep it on chip; otherwise it lies in `normed`, which may be `out`, but for a dense
+/// layer of its own.
+struct NormedInput {
+  NormWeight norm;
+  TensorView normed;  // [rows, in_features], with the dtype of x
+  explicit operator bool() const { return static_cast<bool>(norm); }
+};
+
 /// out[t] = norm(word[ids[t]] + position[pos(t) + position_offset] + type[type_ids[t]])
 ///
 /// The caller has checked that ids and positions lie within their tables.
@@ -83,7 +92,8 @@ struct EmbedArgs {
 /// out = norm(residual + activation(x W^T + bias)); bias, activation, residual and norm are each
 /// optional. `residual` may be the same memory as `out`.
 struct LinearArgs {
-  TensorView x;  // [rows, in_features]
+  TensorView x;       // [rows, in_features]
+  NormedInput input;  // or none
   LinearWeight weight;
   Activation activation = Activation::kNone;
   TensorView residual;                 // [rows, out_features] or empty
@@ -99,7 +109,8 @@ struct LinearArgs {
 /// down(activation(gate(x)) * up(x))). This is one operator so that a backend may keep the [T,
 /// intermediate] tensor on chip.
 struct FeedForwardArgs {
-  TensorView x;  // [rows, E]
+  TensorView x;       // [rows, E]
+  NormedInput input;  // or none
   /// [intermediate, E]; with `gated` [2 intermediate, E], in which kGateBlock rows of the gate
   /// alternate with kGateBlock rows of up, and `intermediate` is a multiple of kGateBlock.
   LinearWeight up;
