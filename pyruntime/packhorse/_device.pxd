@@ -9,6 +9,8 @@ cdef extern from "<span>" namespace "std" nogil:
     cdef cppclass Int32Span "std::span<const int32_t>":
         Int32Span()
         Int32Span(const int32_t*, size_t)
+        const int32_t* begin "data"()
+        size_t size()
 
 
 cdef extern from "packhorse/types.h" namespace "packhorse" nogil:

@@ -139,6 +139,8 @@ cdef extern from "packhorse/generation.h" namespace "packhorse" nogil:
         shared_ptr[CGenerationSession] load(const string&, const WeightSource&,
                                             const CGenerationOptions&) except +
         shared_ptr[CGenerationRequest] submit(Int32Span, const CSampling&, double) except +
+        vector[shared_ptr[CGenerationRequest]] submit_all(const vector[vector[int32_t]]&,
+                                                          const CSampling&, double) except +
         void add_adapter(const string&, const WeightSource&) except +
         void remove_adapter(const string&) except +
         vector[string] adapters() except +

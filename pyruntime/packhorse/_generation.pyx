@@ -288,6 +288,26 @@ cdef class NativeGenerationSession:
             request.request = deref(session).submit(prompt, settings, timeout_s)
         return request
 
+    def submit_all(self, list prompts, sampling, double timeout_s):
+        """Submits several prompts at once; returns their requests."""
+        cdef CSampling settings = _sampling(sampling)
+        cdef vector[vector[int32_t]] ids
+        cdef Int32Span prompt
+        for one in prompts:
+            prompt = int32_vector(one)
+            ids.push_back(vector[int32_t](prompt.begin(), prompt.end()))
+        cdef shared_ptr[CGenerationSession] session = self._open()
+        cdef vector[shared_ptr[CGenerationRequest]] submitted
+        with nogil:
+            submitted = deref(session).submit_all(ids, settings, timeout_s)
+        requests = []
+        cdef NativeRequest request
+        for i in range(submitted.size()):
+            request = NativeRequest()
+            request.request = submitted[i]
+            requests.append(request)
+        return requests
+
     def add_adapter(self, str name, dict tensors):
         """`tensors`: as of NativeSession.load, under the names of the C++ library."""
         cdef string named = name.encode()

@@ -69,21 +69,21 @@ def gemm(
     activation: Activation = "none",
     residual: Any = None,
     norm: Norm | None = None,
-    input_norm: Norm | None = None,
     device: str = "cpu",
     dtype: Dtype = "float32",
     threads: int | None = None,
     stream: Any = None,
     few_rows: bool = False,
+    input_norm: Norm | None = None,
 ) -> Any:
     """Computes norm(residual + activation(x @ weight.T + bias)); only the product is not optional.
 
     x [rows, in_features], weight [out_features, in_features], residual [rows, out_features].
     activation: none, gelu (erf), gelu_tanh, relu, silu, tanh, sigmoid.
-    input_norm: LayerNorm of x ahead of the product, with the bits of `norm` and then `gemm`.
     few_rows: whether most products of this weight have few rows, as in a model that generates.
     Results may then differ in their last bits from those without; a row has the same bits beside
     any number of others either way.
+    input_norm: LayerNorm of x ahead of the product, with the bits of `norm` and then `gemm`.
     """
     call = OperatorCall(x, x, device, dtype, threads, stream, few_rows=few_rows)
     return call.result(

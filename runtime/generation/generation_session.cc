@@ -36,8 +36,9 @@ class EngineSession final : public GenerationSession {
     return request;
   }
 
-  std::vector<std::vector<GeneratedSequence>> generate(
-      std::span<const std::vector<int32_t>> prompts, const Sampling& sampling) override {
+  std::vector<std::shared_ptr<GenerationRequest>> submit_all(
+      std::span<const std::vector<int32_t>> prompts, const Sampling& sampling,
+      double timeout_s) override {
     check_process(process_);
     std::vector<std::unique_ptr<Job>> jobs;
     std::vector<std::shared_ptr<GenerationRequest>> requests;
@@ -46,11 +47,17 @@ class EngineSession final : public GenerationSession {
       requests.push_back(jobs.back()->request);
     }
     try {
-      engine_->submit(jobs, kNoTimeout);
+      engine_->submit(jobs, timeout_s);
     } catch (...) {
       for (const auto& request : requests) request->cancel();
       throw;
     }
+    return requests;
+  }
+
+  std::vector<std::vector<GeneratedSequence>> generate(
+      std::span<const std::vector<int32_t>> prompts, const Sampling& sampling) override {
+    const auto requests = submit_all(prompts, sampling, kNoTimeout);
     std::vector<std::vector<GeneratedSequence>> results;
     for (const auto& request : requests) {
       request->wait();

@@ -92,8 +92,7 @@ struct EmbedArgs {
 /// out = norm(residual + activation(x W^T + bias)); bias, activation, residual and norm are each
 /// optional. `residual` may be the same memory as `out`.
 struct LinearArgs {
-  TensorView x;       // [rows, in_features]
-  NormedInput input;  // or none
+  TensorView x;  // [rows, in_features]
   LinearWeight weight;
   Activation activation = Activation::kNone;
   TensorView residual;                 // [rows, out_features] or empty
@@ -103,14 +102,14 @@ struct LinearArgs {
   void* workspace = nullptr;           // Ops::linear_workspace bytes
   Float8Scales x_scales = {};  // of x, if it is kFloat8; `out` has then LinearFormat::compute
   Float8Rows quantized = {};   // what the norm gives, beside `out`; or empty
+  NormedInput input = {};      // or none
 };
 
 /// out = norm(residual + down(activation(up(x)))), or with `gated` out = norm(residual +
 /// down(activation(gate(x)) * up(x))). This is one operator so that a backend may keep the [T,
 /// intermediate] tensor on chip.
 struct FeedForwardArgs {
-  TensorView x;       // [rows, E]
-  NormedInput input;  // or none
+  TensorView x;  // [rows, E]
   /// [intermediate, E]; with `gated` [2 intermediate, E], in which kGateBlock rows of the gate
   /// alternate with kGateBlock rows of up, and `intermediate` is a multiple of kGateBlock.
   LinearWeight up;
@@ -127,6 +126,7 @@ struct FeedForwardArgs {
   /// are limited to that.
   float inner_scale = 0;
   Float8Rows quantized = {};  // what the norm gives, beside `out`; or empty
+  NormedInput input = {};      // or none
 };
 
 /// Row t of `out` is the rows x[t - width / 2] to x[t + width / 2] one after the other, with zeros

@@ -226,6 +226,11 @@ class FakeNative:
             self._news.notify_all()
         return request
 
+    def submit_all(
+        self, prompts: list[npt.NDArray[np.int32]], sampling: Sampling, timeout_s: float
+    ) -> list[FakeRequest]:
+        return [self.submit(ids, sampling, timeout_s) for ids in prompts]
+
     def mailbox(self) -> FakeMailbox:
         return FakeMailbox()
 

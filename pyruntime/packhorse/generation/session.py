@@ -14,7 +14,7 @@ from packhorse.generation.sampling import Sampling
 from packhorse.lifetime import SessionLifetime
 from packhorse.names import OutputName
 from packhorse.options import GenerationOptions, ModelPath
-from packhorse.packing import TokenSequence, as_int32
+from packhorse.packing import Int32Array, TokenSequence, as_int32
 from packhorse.result import OutputShape
 from packhorse.session import Session
 
@@ -59,6 +59,14 @@ class GenerationSession(Session):
             raise ValueError("sampling.mask is of one request alone: use submit for each prompt")
         running: deque[GenerationRequest] = deque()
         found: list[Any] = []
+        ready: list[Int32Array] = []  # prompts that are to be submitted together
+
+        def submit() -> None:
+            self.check_open()
+            natives = self._engine.submit_all(ready, sampling, _FOREVER)
+            for ids, native in zip(ready, natives, strict=True):
+                running.append(GenerationRequest(native, ids.size, sampling))
+            ready.clear()
 
         def collect() -> None:
             request = running.popleft()
@@ -70,9 +78,11 @@ class GenerationSession(Session):
 
         try:
             for i, ids in enumerate(prompts):
-                if len(running) == self._max_queue:
+                if len(running) + len(ready) == self._max_queue:
+                    submit()
                     collect()
-                running.append(self._submit(f"prompts[{i}]", ids, sampling, _FOREVER))
+                ready.append(_prompt(f"prompts[{i}]", ids))
+            submit()
             while running:
                 collect()
         finally:
@@ -90,9 +100,7 @@ class GenerationSession(Session):
         self, name: str, ids: TokenSequence, sampling: Sampling, timeout_s: float
     ) -> GenerationRequest:
         self.check_open()
-        prompt = as_int32(name, ids)
-        if not prompt.size:
-            raise ValueError(f"{name} is empty, expected a prompt of at least one token")
+        prompt = _prompt(name, ids)
         native = self._engine.submit(prompt, sampling, timeout_s)
         return GenerationRequest(native, prompt.size, sampling)
 
@@ -222,6 +230,13 @@ class GenerationSession(Session):
             f"device='{self.device}', dtype='{self.dtype}', "
             f"kv_tokens={self.memory_plan.kv_tokens}, max_context={self.max_context})"
         )
+
+
+def _prompt(name: str, ids: TokenSequence) -> Int32Array:
+    prompt = as_int32(name, ids)
+    if not prompt.size:
+        raise ValueError(f"{name} is empty, expected a prompt of at least one token")
+    return prompt
 
 
 _FOREVER = 1e18  # seconds
