@@ -14,13 +14,15 @@
 // has to do that first.
 //
 // Where several blocks have chunks of the same rows, each leaves what it has found in the
-// workspace, and the last to finish merges all chunks in ascending order.
+// workspace, and the last to finish merges all chunks in ascending order; or, of many chunks, the
+// last ones do, a share each.
 //
 // A step asks for this kernel once for every layer, and each time its instructions have to come
 // from memory again: so what is rare is kept out of the way of what is not.
 #pragma once
 
 #include "cuda/attention/attention_pages_few_merge.cuh"
+#include "cuda/attention/attention_pages_few_share.cuh"
 #include "cuda/attention/attention_pages_few_tiles.cuh"
 
 namespace packhorse::cuda {
@@ -226,26 +228,49 @@ struct FewAttention : Tiles_ {
     });
   }
 
-  /// Whether this block is the last of those that have chunks of these rows. All threads' writes
-  /// come before: the barrier and one thread's release stand for all of them (PTX ISA, memory
-  /// consistency model, causality order).
-  __device__ bool is_last(const FewWork& work) const {
+  /// How many blocks merge the chunks of these rows.
+  __device__ int mergers(const FewWork& work) const {
+    if (work.chunks.count() < kSharedChunks || work.blocks > SlabCounter::kMostBlocks) return 1;
+    constexpr int kItems = kRows * kDim / 32;  // at most, of merge_shares
+    constexpr int kMost = std::min(kMostMergers, kItems / Traits::kWarps);
+    const int items = rows(work).count() * (kDim / 32);
+    const int of_items = (items + Traits::kWarps - 1) / Traits::kWarps;
+    return min(min(kMost, of_items), work.blocks);
+  }
+
+  /// Called when all chunks of these rows that the block has are in the workspace: calls
+  /// merge(shares) where some of their merge's shares are this block's. has_more: whether it has
+  /// further units.
+  template <class Merge>
+  __device__ void meet_others(const FewWork& work, int mergers, bool has_more, Merge merge) const {
+    SlabCounter counter(params.counters + work.slot * params.args.num_kv_heads + work.slab.kv_head);
     __syncthreads();
-    if (threadIdx.x == 0) {
-      unsigned* counter =
-          params.counters + work.slot * params.args.num_kv_heads + work.slab.kv_head;
-      const auto others = static_cast<unsigned>(work.blocks - 1);
-      unsigned before;
-      asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
-                   : "=r"(before)
-                   : "l"(counter)
-                   : "memory");
-      const bool last = before == others;
-      if (last) *counter = 0;  // as the next launch expects it
-      found.last = last ? 1 : 0;
-    }
+    if (threadIdx.x == 0) found.shares = counter.arrive(work.blocks, mergers, has_more);
     __syncthreads();
-    return found.last != 0;
+    const unsigned shares = found.shares;
+    if (shares == 0) return;
+    merge(shares);
+    if (mergers > 1 && threadIdx.x == 0) counter.leave(mergers);
+  }
+
+  /// What follows a slab's last chunk of this block. Where others have chunks of these rows, too,
+  /// and the merge is shared, a block with further units does not wait; if they need it all the
+  /// same, it merges all rows, those of others to the same bits as they do. Without further units
+  /// it comes to its share in end().
+  __device__ void end_slab(const FewWork& work, bool has_more) const {
+    if (work.blocks == 1) return;
+    const int count = mergers(work);
+    if (count > 1 && !has_more) return;
+    meet_others(work, count, has_more,
+                [&](unsigned) { merge_chunks<Rows, kDim, Traits::kWarps>(params, work); });
+  }
+  /// After the last unit, `work`, or without any. Here nothing else is in registers.
+  __device__ void end(const FewWork& work) const {
+    const int count = work.blocks == 1 ? 1 : mergers(work);
+    if (count == 1) return;
+    meet_others(work, count, false, [&](unsigned shares) {
+      merge_shares<Rows, kDim, Traits::kWarps>(params, work, shares, count);
+    });
   }
 };
 
@@ -307,14 +332,13 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
       attention.leave_tile(work, output, maxima, sums);
       __syncthreads();
       attention.merge_tiles(work, !same, kept);
-      if (!same && work.blocks > 1 && attention.is_last(work)) {
-        merge_chunks<typename Attention::Rows, kDim, Attention::Traits::kWarps>(params, work);
-      }
+      if (!same) attention.end_slab(work, more);
       attention.store_new(work, page);
     }
     work = next;
     page = next_page;
   }
+  attention.end(schedule.work());
 }
 
 }  // namespace packhorse::cuda

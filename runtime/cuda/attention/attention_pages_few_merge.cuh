@@ -1,10 +1,11 @@
 // The rows of a slab for paged_attention_few_kernel: where they lie, and the merge of what several
 // blocks have found in chunks of the same rows.
 //
-// A warp merges a row. The maximum of all chunks up to one is exact in any order: so its lanes find
-// those of 32 chunks, and the factors of their sums, side by side. What is left to be done in the
-// order of the chunks is a product and an addition for each, with sums that were asked for many at
-// once. The operations on a sum are those of ChunkMerge and merge_chunk.
+// A warp merges a row, or, where the merge is shared, 32 columns of one. The maximum of all chunks
+// up to one is exact in any order: so its lanes find those of 32 chunks, and the factors of their
+// sums, side by side. What is left to be done in the order of the chunks is a product and an
+// addition for each, with sums that were asked for many at once. The operations on a sum are those
+// of ChunkMerge and merge_chunk.
 #pragma once
 
 #include "cuda/attention/attention_pages_few_tiles.cuh"
@@ -165,6 +166,73 @@ __device__ void merge_chunks(const PagedKernelParams& params, const FewWork& wor
     for (int pair = 0; pair < kPairs; ++pair) {
       if (inside) rows.store(row, column + 2 * pair, all[pair], sum);
     }
+  }
+}
+
+/// Merges shares of all chunks of the rows, as merge_chunks does with all of them: one bit of
+/// `shares` for each, of `mergers` shares. A warp merges 32 columns of a row, of which each lane
+/// has one; the next 32 chunks are asked for while these are merged.
+template <class Rows, int kDim, int kWarps>
+__device__ void merge_shares(const PagedKernelParams& params, const FewWork& work, unsigned shares,
+                             int mergers) {
+  constexpr int kParts = kDim / 32;  // of a row
+  constexpr int kAtOnce = 8;         // chunks that are left out together past the last one
+  const Rows rows{params, work};
+  const int head_dim = params.args.head_dim;
+  const int count = work.chunks.count();
+  const int64_t step = rows.entry_step();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll 1
+  for (int item = warp; item < rows.count() * kParts; item += kWarps) {
+    if ((shares >> (item / kWarps % mergers) & 1) == 0) continue;
+    const int row = item / kParts;
+    const int column = item % kParts * 32 + lane;
+    const bool inside = column < head_dim;
+    const int64_t entry = rows.entry(row);
+    const float2* const states = params.state + entry;
+    const float* const sums = params.sums + entry * head_dim + column;
+    struct Asked {
+      ChunksOfLanes chunks;
+      float sums[32];
+    };
+    const auto ask = [&](Asked& asked, int first) {
+      asked.chunks = {};
+      if (first + lane < count) asked.chunks.state = __ldcg(states + (first + lane) * step);
+#pragma unroll
+      for (int i = 0; i < 32; i += kAtOnce) {
+        if (first + i >= count) break;
+#pragma unroll
+        for (int j = i; j < i + kAtOnce; ++j) {
+          asked.sums[j] =
+              inside && first + j < count ? __ldcg(sums + (first + j) * step * head_dim) : 0;
+        }
+      }
+    };
+    float highest = -INFINITY;
+    float sum = 0;
+    float all = 0;
+    Asked next;
+    ask(next, 0);
+#pragma unroll 1
+    for (int first = 0; first < count; first += 32) {
+      Asked now = next;
+      ask(next, first + 32);
+      now.chunks.find_factors(highest);
+#pragma unroll
+      for (int i = 0; i < 32; i += kAtOnce) {
+        if (first + i >= count) break;
+#pragma unroll
+        for (int j = i; j < i + kAtOnce; ++j) {
+          const auto of_chunk = [&](float value) { return __shfl_sync(kFullWarp, value, j); };
+          const float2 factors = {of_chunk(now.chunks.factors.x), of_chunk(now.chunks.factors.y)};
+          sum = __fmaf_rn(of_chunk(now.chunks.state.y), factors.y, __fmul_rn(sum, factors.x));
+          all = merge_chunk(all, now.sums[j], factors);
+        }
+      }
+    }
+    const float right = __shfl_down_sync(kFullWarp, all, 1);
+    if (inside && lane % 2 == 0) rows.store(row, column, {all, right}, sum);
   }
 }
 
