@@ -1,8 +1,8 @@
 // Which rows and keys a block of paged_attention_few_kernel works on.
 //
 // A unit of work is a slab of rows and one chunk of keys that the slab's sequence has. Units are
-// numbered by sequence, slab, head and chunk, and the blocks of the grid take runs of units, whose
-// numbers differ by one at most: so the work is spread evenly, however uneven the sequences are.
+// numbered by sequence, slab, head and chunk, and the blocks of the grid take runs of units, all of
+// the same number: so the work is spread evenly, however uneven the sequences are.
 // Where the workspace cannot hold what all rows find in all chunks, a unit is a slab with all of
 // its chunks.
 #pragma once
@@ -68,19 +68,13 @@ class FewSchedule {
     split_ = warp_total(entries) <= params.entries;
     total_ = warp_total(split_ ? units : slabs) * params.args.num_kv_heads;
     const int blocks = static_cast<int>(gridDim.x);
-    share_ = total_ / blocks;
-    longer_ = total_ - share_ * blocks;
+    share_ = max(1, (total_ + blocks - 1) / blocks);
     // Merging chunks of several blocks takes longer than a chunk: so slabs stay whole where that
     // makes a block's work longer by a quarter at most.
-    const int most = share_ + (longer_ > 0 ? 1 : 0);
-    const int whole = (most + most_chunks - 1) / most_chunks * most_chunks;
-    if (split_ && most > 1 && whole * 4 <= most * 5) {
-      share_ = whole;
-      longer_ = 0;
-    }
-    const int block = static_cast<int>(blockIdx.x);
-    number_ = block * share_ + min(block, longer_);
-    left_ = max(0, min(share_ + (block < longer_ ? 1 : 0), total_ - number_));
+    const int whole = (share_ + most_chunks - 1) / most_chunks * most_chunks;
+    if (split_ && share_ > 1 && whole * 4 <= share_ * 5) share_ = whole;
+    number_ = static_cast<int>(blockIdx.x) * share_;
+    left_ = max(0, min(share_, total_ - number_));
   }
 
   __device__ const FewWork& work() const { return work_; }
@@ -195,16 +189,7 @@ class FewSchedule {
 
   // Of the slab whose first chunk is unit `number`.
   __device__ void count_blocks(int number) {
-    const int last = number + work_.chunks.count() - 1;
-    work_.blocks = split_ ? block_of(last) - block_of(number) + 1 : 1;
-  }
-  // The block that has unit `number`. If there are fewer units than blocks, it is one of the longer
-  // runs, of one unit.
-  __device__ int block_of(int number) const {
-    const int begin = longer_ * (share_ + 1);  // of the shorter runs
-    const bool longer = number < begin;
-    return (longer ? number : number - begin) / (longer ? share_ + 1 : max(1, share_)) +
-           (longer ? 0 : longer_);
+    work_.blocks = split_ ? (number + work_.chunks.count() - 1) / share_ - number / share_ + 1 : 1;
   }
 
   const PagedKernelParams& params_;
@@ -212,8 +197,7 @@ class FewSchedule {
   const int sequences_;
   bool split_;
   int total_;
-  int share_;   // units of a block,
-  int longer_;  // or one more: of so many blocks, the first ones
+  int share_;   // units of a block
   int left_;    // of this block, after the current one
   int number_;  // of the current one
   bool started_ = false;
