@@ -298,12 +298,13 @@ void check_shared_merge(const Shape& shape, const Texts& texts, unsigned seed) {
 
 TEST(pages_shared_merge) {
   for (unsigned seed = 0; seed < 3; ++seed) {
-    check_shared_merge<__nv_bfloat16>({.heads = 3, .kv_heads = 1, .head_dim = 128},
+    check_shared_merge<__nv_bfloat16>({.heads = 4, .kv_heads = 1, .head_dim = 128},
                                       {{1, 2}, {2500, 2100}}, seed);
   }
-  check_shared_merge<__half>({.heads = 4, .kv_heads = 1}, {{1}, {4500}}, 3);
+  // More chunks than a warp merges at a time: 64 of small heads, 128 of others.
+  check_shared_merge<__half>({.heads = 2, .kv_heads = 1}, {{1}, {17000}}, 3);
   check_shared_merge<__half>({.heads = 8, .kv_heads = 2, .head_dim = 80}, {{2}, {2100}}, 4);
-  check_shared_merge<__half>({.heads = 2, .kv_heads = 1, .head_dim = 200}, {{1}, {2100}}, 5);
+  check_shared_merge<__half>({.heads = 8, .kv_heads = 1, .head_dim = 200}, {{1}, {2500}}, 5);
 }
 
 }  // namespace

@@ -228,49 +228,47 @@ struct FewAttention : Tiles_ {
     });
   }
 
-  /// How many blocks merge the chunks of these rows.
-  __device__ int mergers(const FewWork& work) const {
-    if (work.chunks.count() < kSharedChunks || work.blocks > SlabCounter::kMostBlocks) return 1;
-    constexpr int kItems = kRows * kDim / 32;  // at most, of merge_shares
-    constexpr int kMost = std::min(kMostMergers, kItems / Traits::kWarps);
-    const int items = rows(work).count() * (kDim / 32);
-    const int of_items = (items + Traits::kWarps - 1) / Traits::kWarps;
-    return min(min(kMost, of_items), work.blocks);
+  /// Whether the merge of these rows' chunks is shared, where several blocks have some of them.
+  __device__ bool shares_merge(const FewWork& work) const {
+    return work.chunks.count() * rows(work).count() >= kSharedWork * Traits::kWarps;
+  }
+  /// By how many, if so many blocks could.
+  __device__ int mergers(const FewWork& work, int blocks) const {
+    return min(min(kMostMergers, blocks), rows(work).count() * (kDim / 32));
+  }
+  __device__ SlabCounter counter(const FewWork& work) const {
+    return SlabCounter(params.counters + work.slot * params.args.num_kv_heads + work.slab.kv_head);
   }
 
-  /// Called when all chunks of these rows that the block has are in the workspace: calls
-  /// merge(shares) where some of their merge's shares are this block's. has_more: whether it has
-  /// further units.
-  template <class Merge>
-  __device__ void meet_others(const FewWork& work, int mergers, bool has_more, Merge merge) const {
-    SlabCounter counter(params.counters + work.slot * params.args.num_kv_heads + work.slab.kv_head);
+  /// Whether this block is the last of those that have chunks of these rows, and merges all.
+  __device__ bool is_last(const FewWork& work, bool has_more) const {
     __syncthreads();
-    if (threadIdx.x == 0) found.shares = counter.arrive(work.blocks, mergers, has_more);
+    if (threadIdx.x == 0) {
+      const auto others = [&] { return shares_merge(work) ? mergers(work, work.blocks - 1) : 0; };
+      found.shares = counter(work).arrive(work.blocks, has_more, others) ? 1 : 0;
+    }
     __syncthreads();
+    return found.shares != 0;
+  }
+
+  /// After the last unit, `work`, where the merge is shared by all blocks that have chunks of these
+  /// rows, but for one that goes on to other rows if `one_goes_on`.
+  __device__ void share_merge(const FewWork& work, bool one_goes_on) const {
+    const int enders = work.blocks - (one_goes_on ? 1 : 0);
+    const int count = mergers(work, enders);
+    SlabCounter slab = counter(work);
+    __syncthreads();
+    if (threadIdx.x == 0) found.shares = slab.arrive_to_share(work.blocks, enders, count);
+    __syncthreads();
+    const SharedMerge<Rows, Traits> merge{params, work, reinterpret_cast<float*>(keys),
+                                          reinterpret_cast<float4*>(found.sums[warp])};
     const unsigned shares = found.shares;
     if (shares == 0) return;
-    merge(shares);
-    if (mergers > 1 && threadIdx.x == 0) counter.leave(mergers);
-  }
-
-  /// What follows a slab's last chunk of this block. Where others have chunks of these rows, too,
-  /// and the merge is shared, a block with further units does not wait; if they need it all the
-  /// same, it merges all rows, those of others to the same bits as they do. Without further units
-  /// it comes to its share in end().
-  __device__ void end_slab(const FewWork& work, bool has_more) const {
-    if (work.blocks == 1) return;
-    const int count = mergers(work);
-    if (count > 1 && !has_more) return;
-    meet_others(work, count, has_more,
-                [&](unsigned) { merge_chunks<Rows, kDim, Traits::kWarps>(params, work); });
-  }
-  /// After the last unit, `work`, or without any. Here nothing else is in registers.
-  __device__ void end(const FewWork& work) const {
-    const int count = work.blocks == 1 ? 1 : mergers(work);
-    if (count == 1) return;
-    meet_others(work, count, false, [&](unsigned shares) {
-      merge_shares<Rows, kDim, Traits::kWarps>(params, work, shares, count);
-    });
+#pragma unroll 1
+    for (unsigned left = shares; left != 0; left &= left - 1) {
+      merge.merge(__ffs(static_cast<int>(left)) - 1, count);
+    }
+    if (threadIdx.x == 0) slab.leave(count);
   }
 };
 
@@ -288,6 +286,7 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
   typename Attention::Queries queries;
   int page = 0;
   bool more = true;
+  bool shares = false;  // whether the merge of the last unit's slab is shared
   // What TMA copies has to be older than this step, or to have been written by the kernels before.
   if (Attention::Traits::kTma && params.args.new_keys == nullptr) wait_for_previous_kernel();
   // A turn computes a unit, and brings the next one. It starts with nothing to compute.
@@ -332,13 +331,18 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
       attention.leave_tile(work, output, maxima, sums);
       __syncthreads();
       attention.merge_tiles(work, !same, kept);
-      if (!same) attention.end_slab(work, more);
+      if (!same && work.blocks > 1) {
+        shares = !more && attention.shares_merge(work);
+        if (!shares && attention.is_last(work, more)) {
+          merge_chunks<typename Attention::Rows, kDim, Attention::Traits::kWarps>(params, work);
+        }
+      }
       attention.store_new(work, page);
     }
     work = next;
     page = next_page;
   }
-  attention.end(schedule.work());
+  if (shares) attention.share_merge(work, schedule.slab_goes_on());
 }
 
 }  // namespace packhorse::cuda
