@@ -270,7 +270,8 @@ TEST(pages_odd_sizes) {
 }
 
 /// Long sequences by blocks that share the merge of their chunks, `resident` of which run at a
-/// time: as long as they all do, each merges its share; if not, some give theirs up.
+/// time: as long as they all do, each merges its share; if not, some give theirs up. Few blocks of
+/// multiprocessors go on from one sequence to the next.
 template <class T>
 void check_shared_merge(const Shape& shape, const Texts& texts, unsigned seed) {
   Case<T> one(shape, texts, seed);
@@ -279,7 +280,7 @@ void check_shared_merge(const Shape& shape, const Texts& texts, unsigned seed) {
   Array<T> whole(one.out.size());
   std::memcpy(whole.data(), one.out.data(), one.out.size() * sizeof(T));
   const std::pair<int, unsigned> kinds[] = {
-      {1, 100}, {3, 1}, {3, 100}, {kForFewRows, 4}, {kForFewRows, 100}};
+      {1, 1}, {1, 100}, {2, 1}, {3, 1}, {3, 100}, {kForFewRows, 4}, {kForFewRows, 100}};
   for (const auto& [multiprocessors, resident] : kinds) {  // the more, the fewer units of a block
     one.out.fill_bytes(0xff);
     one.workspace.fill_bytes(0xff);

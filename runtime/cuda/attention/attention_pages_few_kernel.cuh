@@ -14,8 +14,8 @@
 // has to do that first.
 //
 // Where several blocks have chunks of the same rows, each leaves what it has found in the
-// workspace, and the last to finish merges all chunks in ascending order; or, of many chunks, the
-// last ones do, a share each.
+// workspace, and the last to finish merges all chunks in ascending order; or, where that is much
+// work, the last ones do, a share each.
 //
 // A step asks for this kernel once for every layer, and each time its instructions have to come
 // from memory again: so what is rare is kept out of the way of what is not.
@@ -23,6 +23,7 @@
 
 #include "cuda/attention/attention_pages_few_merge.cuh"
 #include "cuda/attention/attention_pages_few_share.cuh"
+#include "cuda/attention/attention_pages_few_shared_merge.cuh"
 #include "cuda/attention/attention_pages_few_tiles.cuh"
 
 namespace packhorse::cuda {

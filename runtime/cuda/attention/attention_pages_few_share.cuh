@@ -55,9 +55,9 @@ class SlabCounter {
     return true;
   }
 
-  /// Counts this block, which has no further units, among the `blocks`, of which `enders` have none.
-  /// Returns which of the `mergers` shares of the merge it has to do, one bit for each; all that
-  /// the blocks have found can be seen then.
+  /// Counts this block, which has no further units, among the `blocks`, of which `enders` have
+  /// none. Returns which of the `mergers` shares of the merge it has to do, one bit for each; all
+  /// that the blocks have found can be seen then.
   __device__ unsigned arrive_to_share(int blocks, int enders, int mergers) {
     const unsigned before = add_and_see(1);
     const int goes_on = (before & kGoesOn) != 0 ? 1 : 0;
@@ -84,14 +84,13 @@ class SlabCounter {
   }
 
  private:
-  // From the lowest bit on: blocks that have come, whether that is one of them that goes on with
-  // further slabs, mergers that look at the counter no more, and a bit for each share that was given
-  // up.
+  // From the lowest bit on: blocks that have come, whether one of them goes on with further slabs,
+  // mergers that look at the counter no more, and a bit for each share that was given up.
   static constexpr unsigned kGoesOn = kMostBlocks + 1;
   static constexpr unsigned kLeaver = 2 * kGoesOn;
   static constexpr int kGivenUpAt = 16;
   static_assert(kLeaver * kMostMergers * 2 == 1U << kGivenUpAt && kMostMergers == 16);
-  /// A try takes some 0.7 us: so this is longer than blocks of a grid are ever apart, or nearly.
+  /// A try takes some 0.5 us: so this is longer than blocks of a grid are ever apart, or nearly.
   static constexpr int kTries = 100;
 
   __device__ static int arrived(unsigned count) { return static_cast<int>(count % kGoesOn); }
