@@ -2,6 +2,8 @@
 // each other, bit by bit.
 #include "cuda/attention/attention_pages.h"
 
+#include <utility>
+
 #include "emulated_test.h"
 #include "ops/kv_pages.h"
 
@@ -265,6 +267,45 @@ TEST(pages_odd_sizes) {
     check<__nv_bfloat16>({.head_dim = 80, .soft_cap = 5, .alibi = true}, {{2, 1}, {90, 1}}, seed);
     check<__half>({.heads = 1, .kv_heads = 1, .mask = {}}, {{6}, {130}}, seed);
   }
+}
+
+/// Long sequences by blocks that share the merge of their chunks, `resident` of which run at a
+/// time: as long as they all do, each merges its share; if not, some give theirs up. Few blocks of
+/// multiprocessors go on from one sequence to the next.
+template <class T>
+void check_shared_merge(const Shape& shape, const Texts& texts, unsigned seed) {
+  Case<T> one(shape, texts, seed);
+  emulated::set_seed(seed);
+  launch_attention_pages(one.params(kForFewRows), nullptr);  // without a workspace, nor a merge
+  Array<T> whole(one.out.size());
+  std::memcpy(whole.data(), one.out.data(), one.out.size() * sizeof(T));
+  const std::pair<int, unsigned> kinds[] = {
+      {1, 1}, {1, 100}, {2, 1}, {3, 1}, {3, 100}, {kForFewRows, 4}, {kForFewRows, 100}};
+  for (const auto& [multiprocessors, resident] : kinds) {  // the more, the fewer units of a block
+    one.out.fill_bytes(0xff);
+    one.workspace.fill_bytes(0xff);
+    emulated::set_seed(seed, resident);
+    PagedAttentionParams params = one.params(multiprocessors);
+    params.workspace = one.workspace.data();
+    params.workspace_bytes = one.workspace.size() * sizeof(float);
+    params.counters = one.counters.data();
+    launch_attention_pages(params, nullptr);
+    CHECK(one.out.same_bits(whole));
+    size_t left = 0;
+    for (size_t i = 0; i < one.counters.size(); ++i) left += one.counters[i] == 0 ? 0 : 1;
+    CHECK(left == 0);
+  }
+}
+
+TEST(pages_shared_merge) {
+  for (unsigned seed = 0; seed < 3; ++seed) {
+    check_shared_merge<__nv_bfloat16>({.heads = 4, .kv_heads = 1, .head_dim = 128},
+                                      {{1, 2}, {2500, 2100}}, seed);
+  }
+  // More chunks than a warp merges at a time: 64 of small heads, 128 of others.
+  check_shared_merge<__half>({.heads = 2, .kv_heads = 1}, {{1}, {17000}}, 3);
+  check_shared_merge<__half>({.heads = 8, .kv_heads = 2, .head_dim = 80}, {{2}, {2100}}, 4);
+  check_shared_merge<__half>({.heads = 8, .kv_heads = 1, .head_dim = 200}, {{1}, {2500}}, 5);
 }
 
 }  // namespace

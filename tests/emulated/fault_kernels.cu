@@ -121,6 +121,21 @@ __global__ void bytes_kernel(bool is_unsigned, const int8_t* a, const int8_t* b,
   memcpy(to + 64, &s[2], 8);
 }
 
+__global__ void meeting_kernel(int tries, unsigned* counter, uint32_t* to) {
+  __shared__ uint32_t met;
+  if (threadIdx.x == 0) {
+    atomicAdd(counter, 1);
+    met = 0;
+    for (int i = 0; met == 0 && i < tries; ++i) {
+      unsigned count;
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(counter) : "memory");
+      met = count == gridDim.x ? 1 : 0;
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x == 40) to[blockIdx.x] = met;
+}
+
 }  // namespace
 
 void launch_rotation(Fault fault, const uint32_t* from, uint32_t* to) {
@@ -137,6 +152,9 @@ void launch_product(Fault fault, bool registers, const uint16_t* a, const uint16
 }
 void launch_bytes(bool is_unsigned, const int8_t* a, const int8_t* b, int32_t* d) {
   launch_kernel(bytes_kernel, 1, 32, 0, nullptr, is_unsigned, a, b, d);
+}
+void launch_meeting(int blocks, int tries, unsigned* counter, uint32_t* to) {
+  launch_kernel(meeting_kernel, static_cast<unsigned>(blocks), 64, 0, nullptr, tries, counter, to);
 }
 
 }  // namespace packhorse::emulated_test

@@ -35,5 +35,8 @@ void launch_box(Fault fault, const CUtensorMap& map, uint16_t* to);
 void launch_product(Fault fault, bool registers, const uint16_t* a, const uint16_t* b, float* d);
 /// d[16][8] += a[16][32] b[8][32]^T, of signed bytes, and of a's unsigned ones.
 void launch_bytes(bool is_unsigned, const int8_t* a, const int8_t* b, int32_t* d);
+/// Of so many blocks each counts itself and looks until all have, or `tries` times: those that have
+/// seen it write a 1 to their place, the others a 0.
+void launch_meeting(int blocks, int tries, unsigned* counter, uint32_t* to);
 
 }  // namespace packhorse::emulated_test

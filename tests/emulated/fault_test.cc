@@ -143,5 +143,22 @@ TEST(products_of_bytes) {
   }
 }
 
+TEST(blocks_in_turns) {
+  constexpr int kBlocks = 5;
+  Array<unsigned> counter(1);
+  Array<uint32_t> to(kBlocks);
+  for (unsigned seed = 0; seed < kSeeds; ++seed) {
+    for (const unsigned resident : {1, 3, 5, 9}) {
+      emulated::set_seed(seed, resident);
+      counter[0] = 0;
+      to.fill_bytes(0xff);
+      launch_meeting(kBlocks, resident < kBlocks ? 100 : 100'000, counter.data(), to.data());
+      uint32_t met = 0;
+      for (size_t i = 0; i < kBlocks; ++i) met += to[i];
+      CHECK(resident < kBlocks ? met >= 1 && met <= resident : met == kBlocks);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace packhorse::emulated_test

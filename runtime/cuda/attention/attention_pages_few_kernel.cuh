@@ -14,13 +14,16 @@
 // has to do that first.
 //
 // Where several blocks have chunks of the same rows, each leaves what it has found in the
-// workspace, and the last to finish merges all chunks in ascending order.
+// workspace, and the last to finish merges all chunks in ascending order; or, where that is much
+// work, the last ones do, a share each.
 //
 // A step asks for this kernel once for every layer, and each time its instructions have to come
 // from memory again: so what is rare is kept out of the way of what is not.
 #pragma once
 
 #include "cuda/attention/attention_pages_few_merge.cuh"
+#include "cuda/attention/attention_pages_few_share.cuh"
+#include "cuda/attention/attention_pages_few_shared_merge.cuh"
 #include "cuda/attention/attention_pages_few_tiles.cuh"
 
 namespace packhorse::cuda {
@@ -226,26 +229,47 @@ struct FewAttention : Tiles_ {
     });
   }
 
-  /// Whether this block is the last of those that have chunks of these rows. All threads' writes
-  /// come before: the barrier and one thread's release stand for all of them (PTX ISA, memory
-  /// consistency model, causality order).
-  __device__ bool is_last(const FewWork& work) const {
+  /// Whether the merge of these rows' chunks is shared, where several blocks have some of them.
+  __device__ bool shares_merge(const FewWork& work) const {
+    return work.chunks.count() * rows(work).count() >= kSharedWork * Traits::kWarps;
+  }
+  /// By how many, if so many blocks could.
+  __device__ int mergers(const FewWork& work, int blocks) const {
+    return min(min(kMostMergers, blocks), rows(work).count() * (kDim / 32));
+  }
+  __device__ SlabCounter counter(const FewWork& work) const {
+    return SlabCounter(params.counters + work.slot * params.args.num_kv_heads + work.slab.kv_head);
+  }
+
+  /// Whether this block is the last of those that have chunks of these rows, and merges all.
+  __device__ bool is_last(const FewWork& work, bool has_more) const {
     __syncthreads();
     if (threadIdx.x == 0) {
-      unsigned* counter =
-          params.counters + work.slot * params.args.num_kv_heads + work.slab.kv_head;
-      const auto others = static_cast<unsigned>(work.blocks - 1);
-      unsigned before;
-      asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
-                   : "=r"(before)
-                   : "l"(counter)
-                   : "memory");
-      const bool last = before == others;
-      if (last) *counter = 0;  // as the next launch expects it
-      found.last = last ? 1 : 0;
+      const auto others = [&] { return shares_merge(work) ? mergers(work, work.blocks - 1) : 0; };
+      found.shares = counter(work).arrive(work.blocks, has_more, others) ? 1 : 0;
     }
     __syncthreads();
-    return found.last != 0;
+    return found.shares != 0;
+  }
+
+  /// After the last unit, `work`, where the merge is shared by all blocks that have chunks of these
+  /// rows, but for one that goes on to other rows if `one_goes_on`.
+  __device__ void share_merge(const FewWork& work, bool one_goes_on) const {
+    const int enders = work.blocks - (one_goes_on ? 1 : 0);
+    const int count = mergers(work, enders);
+    SlabCounter slab = counter(work);
+    __syncthreads();
+    if (threadIdx.x == 0) found.shares = slab.arrive_to_share(work.blocks, enders, count);
+    __syncthreads();
+    const SharedMerge<Rows, Traits> merge{params, work, reinterpret_cast<float*>(keys),
+                                          reinterpret_cast<float4*>(found.sums[warp])};
+    const unsigned shares = found.shares;
+    if (shares == 0) return;
+#pragma unroll 1
+    for (unsigned left = shares; left != 0; left &= left - 1) {
+      merge.merge(__ffs(static_cast<int>(left)) - 1, count);
+    }
+    if (threadIdx.x == 0) slab.leave(count);
   }
 };
 
@@ -263,6 +287,7 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
   typename Attention::Queries queries;
   int page = 0;
   bool more = true;
+  bool shares = false;  // whether the merge of the last unit's slab is shared
   // What TMA copies has to be older than this step, or to have been written by the kernels before.
   if (Attention::Traits::kTma && params.args.new_keys == nullptr) wait_for_previous_kernel();
   // A turn computes a unit, and brings the next one. It starts with nothing to compute.
@@ -307,14 +332,18 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
       attention.leave_tile(work, output, maxima, sums);
       __syncthreads();
       attention.merge_tiles(work, !same, kept);
-      if (!same && work.blocks > 1 && attention.is_last(work)) {
-        merge_chunks<typename Attention::Rows, kDim, Attention::Traits::kWarps>(params, work);
+      if (!same && work.blocks > 1) {
+        shares = !more && attention.shares_merge(work);
+        if (!shares && attention.is_last(work, more)) {
+          merge_chunks<typename Attention::Rows, kDim, Attention::Traits::kWarps>(params, work);
+        }
       }
       attention.store_new(work, page);
     }
     work = next;
     page = next_page;
   }
+  if (shares) attention.share_merge(work, schedule.slab_goes_on());
 }
 
 }  // namespace packhorse::cuda

@@ -36,7 +36,7 @@ struct FewTraits {
     float2 state[kWarps][kRows];  // maxima and sums
     uint64_t keys_here[kWarps];   // barriers of TMA
     uint64_t values_here[kWarps];
-    int last;
+    unsigned shares;  // of a merge, that the block has to do
   };
   static constexpr size_t kSharedBytes = 2 * kWarps * kTile * 2 + sizeof(Found);
   /// Whether TMA copies tiles where there is one, and whether this is such a device.

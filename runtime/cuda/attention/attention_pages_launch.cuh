@@ -107,7 +107,8 @@ void launch_pages_few(const PagedKernelParams& common, cudaStream_t stream) {
                        (params.entries > 0 ? chunk_count(args.max_kv_len, args.head_dim) : 1);
   launch_kernel(
       paged_attention_few_kernel<Tiles>,
-      dim3(static_cast<unsigned>(std::min(work, int64_t{Traits::kBlocks} * args.sm_count))),
+      dim3(static_cast<unsigned>(std::min(
+          {work, int64_t{Traits::kBlocks} * args.sm_count, int64_t{SlabCounter::kMostBlocks}}))),
       Traits::kThreads, Traits::kSharedBytes, stream, params);
 }
 

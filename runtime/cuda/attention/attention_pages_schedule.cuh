@@ -83,6 +83,12 @@ class FewSchedule {
     return work_.chunk + 1 < work_.chunks.end && (!split_ || left_ > 0);
   }
 
+  /// After the last unit: whether the block with the last chunk of its slab has units after that.
+  __device__ bool slab_goes_on() const {
+    const int end = number_ + work_.chunks.end - work_.chunk;
+    return end < total_ && end % share_ != 0;
+  }
+
   /// Goes to the next unit, or at first to the first. False: there is none.
   __device__ bool next() {
     if (started_) {

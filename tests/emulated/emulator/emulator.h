@@ -1,10 +1,10 @@
 // An emulator of CUDA kernels on the host, as its tests see it.
 //
-// A launch runs the blocks of its grid one after another, in an order that the seed decides. Each
-// thread of a block is a fibre of one thread of the host. A fibre runs until it comes to something
-// that may wait for others, and the seed decides which one goes on. What is asynchronous on the
-// device (cp.async, TMA, wgmma) is done as late as the kernel allows, at once, or at any time
-// between, as the seed decides, too.
+// A launch runs the blocks of its grid one after another, in an order that the seed decides, or
+// some of them at a time, in turns that the seed decides. Each thread of a block is a fibre of one
+// thread of the host. A fibre runs until it comes to something that may wait for others, and the
+// seed decides which one goes on. What is asynchronous on the device (cp.async, TMA, wgmma) is done
+// as late as the kernel allows, at once, or at any time between, as the seed decides, too.
 #pragma once
 
 #include <cstddef>
@@ -28,11 +28,15 @@ struct Options {
   /// Lanes of a warp that wait for the same phase of an mbarrier go on together, as they do on
   /// devices as long as they have not gone different ways. Without, one lane may be a phase ahead.
   bool together = true;
+  /// Blocks of a grid that run at the same time: each goes on for a while, and then another one.
+  unsigned resident = 1;
 };
 
 /// The options of all later launches. By default a seed's timing is late, early or any in turn.
 void set_options(const Options& options);
-inline void set_seed(uint64_t seed) { set_options({seed, static_cast<Timing>(seed % 3)}); }
+inline void set_seed(uint64_t seed, unsigned resident = 1) {
+  set_options({.seed = seed, .timing = static_cast<Timing>(seed % 3), .resident = resident});
+}
 
 /// What launches have done so far.
 struct Counts {

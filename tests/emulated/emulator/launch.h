@@ -29,8 +29,8 @@ struct Grid {
   const void* kernel = nullptr;
 };
 
-/// Runs the blocks of a grid, one after another. `body` is called once for each thread. Throws
-/// Error.
+/// Runs the blocks of a grid, so many at a time as the options say. `body` is called once for each
+/// thread. Throws Error.
 void launch(const Grid& grid, const std::function<void()>& body);
 
 /// The dynamic shared memory of the running block, and a static variable there.

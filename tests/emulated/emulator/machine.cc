@@ -86,13 +86,11 @@ void fibre_main() {
   std::abort();
 }
 
-Machine::Machine(const Options& options) : options_(options), random_(options.seed * 7919 + 17) {
-  map_shared();
-}
+Machine::Machine() { map_shared(); }
 
-void Machine::restart(const Options& options) {
+void Machine::restart(const Options& options, size_t number) {
   options_ = options;
-  random_.seed(options.seed * 7919 + 17);
+  random_.seed(options.seed * 7919 + 17 + number * 104729);
 }
 
 void Machine::rethrow(const std::string& what) {
@@ -138,6 +136,7 @@ void Machine::wait(const char* what, uint64_t detail) {
 }
 
 void Machine::poll() {
+  polled_ = true;
   let_pass(current_->warp(), current_);
   pause();
 }
@@ -223,35 +222,40 @@ Fibre* Machine::next() {
   return fibre;
 }
 
-void Machine::schedule() {
-  uint64_t switches = 0;
-  while (done_ < fibres_.size()) {
-    const bool idle = ready_.empty();
-    if (!engine_.empty() && (idle || (options_.timing == Timing::kAny && random(8) == 0))) {
-      const size_t at = random(static_cast<uint32_t>(engine_.size()));
-      const std::function<void()> operation = std::move(engine_[at]);
-      engine_[at] = std::move(engine_.back());
-      engine_.pop_back();
-      current_ = nullptr;
-      progress();
-      operation();
-      continue;
-    }
-    if (idle) {
-      stand_still();
-      continue;
-    }
-    current_ = next();
-    threadIdx = current_->place.thread;
-    if (++switches > kMostSwitches) fail("the block does not end");
-    emulated_switch(&scheduler_, current_->stack_pointer);
-    if (!error_.empty()) {
-      mutable_counts().switches += switches;
-      throw Error(error_);
-    }
+void Machine::take_turn() {
+  const bool idle = ready_.empty();
+  if (!engine_.empty() && (idle || (options_.timing == Timing::kAny && random(8) == 0))) {
+    const size_t at = random(static_cast<uint32_t>(engine_.size()));
+    const std::function<void()> operation = std::move(engine_[at]);
+    engine_[at] = std::move(engine_.back());
+    engine_.pop_back();
+    current_ = nullptr;
+    progress();
+    return operation();
   }
-  mutable_counts().switches += switches;
+  if (idle) return stand_still();
+  current_ = next();
+  threadIdx = current_->place.thread;
+  ++mutable_counts().switches;
+  if (++switches_ > kMostSwitches) rethrow("the block does not end");
+  emulated_switch(&scheduler_, current_->stack_pointer);
+  if (!error_.empty()) throw Error(error_);
+}
+
+bool Machine::run(uint64_t turns) {
+  const bool alone = turns == UINT64_MAX;
+  const Place& place = fibres_.front()->place;
+  blockIdx = place.block;
+  blockDim = place.block_extent;
+  gridDim = place.grid_extent;
+  polled_ = false;
+  for (; done_ < fibres_.size(); --turns) {
+    if (turns == 0 || (polled_ && !alone)) return false;
+    take_turn();
+  }
   current_ = nullptr;
+  end_block();
+  return true;
 }
 
 // Nothing can go on. Threads that only try a barrier may give up; otherwise the block is stuck.
@@ -300,7 +304,7 @@ void Machine::stand_still() {
   throw Error(text.str());
 }
 
-void Machine::run_block(const Grid& grid, uint3 block, const std::function<void()>& body) {
+void Machine::begin_block(const Grid& grid, uint3 block, const std::function<void()>& body) {
   const size_t count = size_t{grid.threads.x} * grid.threads.y * grid.threads.z;
   while (pool_.size() < count) {
     auto* fibre = new Fibre;
@@ -319,10 +323,8 @@ void Machine::run_block(const Grid& grid, uint3 block, const std::function<void(
   engine_.clear();
   error_.clear();
   done_ = 0;
+  switches_ = 0;
   body_ = &body;
-  blockIdx = block;
-  blockDim = grid.threads;
-  gridDim = grid.blocks;
   begin_shared(grid.shared_bytes);
   for (size_t i = 0; i < count; ++i) {
     Fibre& fibre = *fibres_[i];
@@ -343,8 +345,6 @@ void Machine::run_block(const Grid& grid, uint3 block, const std::function<void(
     fibre.stack_pointer = top;
     ready_.push_back(&fibre);
   }
-  schedule();
-  end_block();
 }
 
 }  // namespace emulated

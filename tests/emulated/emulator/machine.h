@@ -1,5 +1,5 @@
 // The parts of the emulator that its instructions use: fibres, warps, barriers, and what is to be
-// done later.
+// done later. A machine runs one block.
 #pragma once
 
 #include <array>
@@ -90,11 +90,15 @@ constexpr size_t kMostShared = 227 * 1024;
 
 class Machine {
  public:
-  explicit Machine(const Options& options);
-  void restart(const Options& options);
+  Machine();
+  /// `number`: of this machine among those of a launch.
+  void restart(const Options& options, size_t number);
   /// An Error of the running fibre, thrown on the scheduler's stack.
   [[noreturn]] void rethrow(const std::string& what);
-  void run_block(const Grid& grid, uint3 block, const std::function<void()>& body);
+  void begin_block(const Grid& grid, uint3 block, const std::function<void()>& body);
+  /// Goes on with the block for so many turns of its threads, until one of them looks again for
+  /// what may come from other blocks, or to its end. Returns whether it has ended.
+  bool run(uint64_t turns);
 
   Fibre& self() { return *current_; }
   Warp& warp() { return warps_[static_cast<size_t>(current_->warp())]; }
@@ -160,7 +164,7 @@ class Machine {
   void pass_together();
   /// Wakes lanes in pass_together, unless one of the warp other than `except` can still come.
   void let_pass(int warp, const Fibre* except);
-  void schedule();
+  void take_turn();
   Fibre* next();
   void check_phase(SharedBarrier& barrier, uint32_t address);
   void stand_still();
@@ -183,6 +187,8 @@ class Machine {
   void* scheduler_ = nullptr;  // its stack pointer
   const std::function<void()>* body_ = nullptr;
   size_t done_ = 0;
+  bool polled_ = false;  // since run() was called
+  uint64_t switches_ = 0;
   uint64_t progress_ = 0;
   uint64_t last_progress_ = 0;
   uint64_t meetings_ = 0;
