@@ -28,7 +28,7 @@
 namespace packhorse::cuda {
 
 /// What a warp merges alone before blocks share that: rows times chunks.
-inline constexpr int kSharedWork = 32;
+inline constexpr int kSharedWork = 16;
 /// The most blocks that share a merge.
 inline constexpr int kMostMergers = 16;
 
