@@ -74,18 +74,21 @@ Engine::~Engine() {
   thread_.join();
 }
 
-void Engine::submit(std::unique_ptr<Job> job, double timeout_s) {
+void Engine::submit(std::span<std::unique_ptr<Job>> jobs, double timeout_s) {
   std::unique_lock lock(mutex_);
   const auto has_place = [&] {
     return stopping_ || num_unstarted_ + static_cast<int64_t>(inbox_.size()) < max_queue_;
   };
-  if (!room_.wait_until(lock, after(timeout_s), has_place)) {
-    throw RuntimeError(concat("the queue is full: max_queue = ", max_queue_,
-                              " requests wait, and none was started within ", timeout_s,
-                              " seconds; submit it later, or with a longer timeout"));
+  for (std::unique_ptr<Job>& job : jobs) {
+    if (!has_place()) submitted_.notify_one();  // the engine's thread makes place
+    if (!room_.wait_until(lock, after(timeout_s), has_place)) {
+      throw RuntimeError(concat("the queue is full: max_queue = ", max_queue_,
+                                " requests wait, and none was started within ", timeout_s,
+                                " seconds; submit it later, or with a longer timeout"));
+    }
+    if (stopping_) throw RuntimeError("the session is being destroyed");
+    inbox_.push_back(std::move(job));
   }
-  if (stopping_) throw RuntimeError("the session is being destroyed");
-  inbox_.push_back(std::move(job));
   lock.unlock();
   submitted_.notify_one();
 }

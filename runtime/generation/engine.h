@@ -36,8 +36,10 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// Waits up to `timeout_s` for a place in the queue. Throws RuntimeError where none came.
-  void submit(std::unique_ptr<Job> job, double timeout_s);
+  /// Adds jobs to the queue, and waits up to `timeout_s` where it has no place for all. Steps see
+  /// those that there is place for together. Throws RuntimeError where no place came; the jobs
+  /// before are in the queue then.
+  void submit(std::span<std::unique_ptr<Job>> jobs, double timeout_s);
   GenerationStats stats() const;
   /// Has the engine's thread call `work` when no step runs, and waits for it. Throws what `work`
   /// throws, and RuntimeError where the engine ends first.

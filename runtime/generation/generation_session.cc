@@ -30,18 +30,23 @@ class EngineSession final : public GenerationSession {
   std::shared_ptr<GenerationRequest> submit(std::span<const int32_t> ids, const Sampling& sampling,
                                             double timeout_s) override {
     check_process(process_);
-    auto job = make_job(ids, sampling, runner_->limits(), options_);
-    if (!sampling.adapter.empty()) job->adapter = adapters_.lease(sampling.adapter);
+    std::unique_ptr<Job> job = make(ids, sampling);
     std::shared_ptr<GenerationRequest> request = job->request;
-    engine_->submit(std::move(job), timeout_s);
+    engine_->submit({&job, 1}, timeout_s);
     return request;
   }
 
   std::vector<std::vector<GeneratedSequence>> generate(
       std::span<const std::vector<int32_t>> prompts, const Sampling& sampling) override {
+    check_process(process_);
+    std::vector<std::unique_ptr<Job>> jobs;
     std::vector<std::shared_ptr<GenerationRequest>> requests;
+    for (const auto& ids : prompts) {
+      jobs.push_back(make(ids, sampling));
+      requests.push_back(jobs.back()->request);
+    }
     try {
-      for (const auto& ids : prompts) requests.push_back(submit(ids, sampling, kNoTimeout));
+      engine_->submit(jobs, kNoTimeout);
     } catch (...) {
       for (const auto& request : requests) request->cancel();
       throw;
@@ -89,6 +94,12 @@ class EngineSession final : public GenerationSession {
   int64_t vocab_size() const override { return runner_->limits().vocab_size; }
 
  private:
+  std::unique_ptr<Job> make(std::span<const int32_t> ids, const Sampling& sampling) {
+    auto job = make_job(ids, sampling, runner_->limits(), options_);
+    if (!sampling.adapter.empty()) job->adapter = adapters_.lease(sampling.adapter);
+    return job;
+  }
+
   const pid_t process_;
   const GenerationOptions options_;
   AdapterNames adapters_;  // outlives the jobs of the engine

@@ -93,6 +93,19 @@ TEST(generation_equals_lone_runs) {
   CHECK(room.session->generate({}, sampling).empty());
 }
 
+TEST(generation_steps_see_all_prompts_of_a_call) {
+  Room room;
+  for (int round = 0; round < 20; ++round) {
+    std::vector<Ids> prompts;
+    for (size_t i = 0; i < 4; ++i) {
+      prompts.push_back(prompt_of(10, static_cast<uint64_t>(round) * 4 + i));
+    }
+    const int64_t before = room.session->stats().steps;
+    CHECK(room.session->generate(prompts, new_tokens(1)).size() == prompts.size());
+    CHECK(room.session->stats().steps == before + 1);
+  }
+}
+
 TEST(generation_streams_tokens) {
   Room room;
   const Ids prompt = prompt_of(30);

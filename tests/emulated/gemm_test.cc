@@ -116,14 +116,13 @@ TEST(gemm_few_rows_same_bits) {
   }
 }
 
-// Parts of a sum that end within k, at its end, and of different lengths: by the kernels for few and
-// for many rows.
+// Sums in parts, of one to five boxes and more, by the kernels for few and for many rows.
 TEST(gemm_parts_same_bits) {
   struct Case {
     int rows, n, k, parts, sm_count;
   };
-  const Case cases[] = {{1, 104, 520, 4, 20},  {8, 104, 640, 4, 4},  {5, 72, 328, 3, 20},
-                        {16, 104, 512, 4, 20}, {11, 104, 264, 2, 4}, {13, 40, 1096, 4, 20},
+  const Case cases[] = {{1, 104, 512, 4, 20},  {8, 104, 640, 2, 4},   {5, 72, 320, 5, 20},
+                        {16, 104, 1024, 4, 20}, {11, 104, 256, 2, 4}, {13, 40, 960, 3, 20},
                         {9, 136, 1024, 4, 9}};
   unsigned seed = 0;
   int others = 0;  // cases in which a sum in one part has other bits

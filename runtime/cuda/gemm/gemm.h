@@ -57,7 +57,7 @@ inline size_t float8_scales_offset(int64_t in_features, int64_t out_features) {
 /// float32. n, k and the row strides are multiples of 8 elements, and pointers are aligned to 16
 /// bytes (TMA and 16-byte loads ask for it). A row's bits depend on that row, the weight, n and k
 /// alone, since every tile sums over k in order, 16 elements at a time; with several `parts`, in
-/// the parts of SumParts, which are added in ascending order. The portable kernels have one part.
+/// sum_parts.h, which are added in ascending order. The portable kernels have one part.
 ///
 /// With `groups`, the weight is packed as groups_layout.h says, in place of [n, k], all else is
 /// float16, and the sum over k is formed as GroupsSplit says (gemm_groups.h).
@@ -88,7 +88,7 @@ struct GemmParams {
   GemmRotation rotation;
   GemmPool pool;
   int32_t sm_count = 0;
-  int32_t parts = 1;  // of the sum over k (SumParts); 1 with float8, groups and pooling
+  int32_t parts = 1;  // of the sum over k (sum_parts); 1 with float8, groups and pooling
   GemmFloat8 float8;
   WeightGroups groups;
 };

@@ -9,7 +9,7 @@
 // give the same bits by either instruction and with operands exchanged
 // (tests/gpu/test_gpu_gemm_few.py). With few rows that chain of sums is what takes time beside the
 // weight: mma.sync takes 24 cycles for a link of it. wgmma takes 18, but for so small products the
-// descriptors of its operands make them 40. Where a sum has several parts (SumParts), a warp of its
+// descriptors of its operands make them 40. Where a sum has several parts (sum_parts.h), a warp of its
 // own forms each of them, and that of the first part adds the others.
 #pragma once
 
@@ -29,7 +29,7 @@ namespace packhorse::cuda {
 
 struct GemmFewArgs {
   /// Boxes of 64 elements of k and all features of a tile; of weight_at_once, a stage's boxes, from
-  /// a map whose last dimension counts blocks of k.
+  /// a map whose last dimensions count blocks of k and parts.
   CUtensorMap weight;
   CUtensorMap x;      // likewise: boxes of all rows
   const float* bias;  // [n] or null
@@ -87,14 +87,17 @@ struct GemmFew {
     }
   }
 
-  /// Calls visit(part, box): the first box of k that each part has in a step. A part that has ended
-  /// gets boxes past k, which are zeros: their products change no sum.
+  /// Calls visit(k) for the boxes of a stage: of each part kBoxes boxes, of 64 elements of k. Past
+  /// the end of a part they are zeros, whose products change no sum.
   template <class Visit>
-  __device__ void for_parts(int step, Visit visit) const {
-    const SumParts sums(args.tile.parts, args.k);
+  __device__ void for_boxes(int step, Visit visit) const {
+    const int length = args.k / args.tile.parts;
     for (int part = 0; part < args.tile.parts; ++part) {
-      const int box = sums.begin(part) / 64 + step * kBoxes;
-      visit(part, box < sums.begin(part + 1) / 64 ? box : (args.k + 63) / 64);
+#pragma unroll
+      for (int i = 0; i < kBoxes; ++i) {
+        const int in_part = (step * kBoxes + i) * 64;
+        visit(in_part < length ? part * length + in_part : (args.k + 63) / 64 * 64);
+      }
     }
   }
 
@@ -120,21 +123,18 @@ struct GemmFew {
           full, args.tile.parts * kBoxes * args.tile.features * kBoxRow);
       unsigned char* to = ring + stage * bytes;
       const int feature = tile * args.tile.features;
-      for_parts(step, [&](int, int box) {
-        if (args.tile.weight_at_once) {
-          cute::SM90_TMA_LOAD_3D::copy(&args.weight, full, kHint, to, 0, feature, box);
-          to += kBoxes * box_bytes;
-          return;
+      if (args.tile.weight_at_once) {
+        cute::SM90_TMA_LOAD_4D::copy(&args.weight, full, kHint, to, 0, feature, step * kBoxes, 0);
+        return;
+      }
+      for_boxes(step, [&](int k) {
+        if constexpr (kGated) {
+          cute::SM90_TMA_LOAD_5D::copy(&args.weight, full, kHint, to, k, 0, 0, 0,
+                                       feature / (2 * kGateBlock));
+        } else {
+          cute::SM90_TMA_LOAD_2D::copy(&args.weight, full, kHint, to, k, feature);
         }
-#pragma unroll
-        for (int i = 0; i < kBoxes; ++i, to += box_bytes) {
-          if constexpr (kGated) {
-            cute::SM90_TMA_LOAD_5D::copy(&args.weight, full, kHint, to, (box + i) * 64, 0, 0, 0,
-                                         feature / (2 * kGateBlock));
-          } else {
-            cute::SM90_TMA_LOAD_2D::copy(&args.weight, full, kHint, to, (box + i) * 64, feature);
-          }
-        }
+        to += box_bytes;
       });
     });
     if (!waited) wait();
@@ -151,15 +151,14 @@ struct GemmFew {
       if (index >= args.tile.stages) sm90::Barrier::wait(&shared.empty[stage], phase ^ 1);
       uint64_t* const full = &shared.full[stage];
       sm90::TxBarrier::arrive_and_expect_tx(full, args.tile.parts * kBoxes * copied);
-      for_parts(step, [&](int part, int box) {
-        unsigned char* const to = rows_at + stage * bytes + part * kBoxes * kRowsBox;
-        if (args.tile.rows_at_once) {
-          cute::SM90_TMA_LOAD_3D::copy(&args.x, full, kHint, to, 0, 0, box);
-          return;
-        }
-        for (int i = 0; i < kBoxes; ++i) {
-          cute::SM90_TMA_LOAD_2D::copy(&args.x, full, kHint, to + i * kRowsBox, (box + i) * 64, 0);
-        }
+      unsigned char* to = rows_at + stage * bytes;
+      if (args.tile.rows_at_once) {
+        cute::SM90_TMA_LOAD_4D::copy(&args.x, full, kHint, to, 0, 0, step * kBoxes, 0);
+        return;
+      }
+      for_boxes(step, [&](int k) {
+        cute::SM90_TMA_LOAD_2D::copy(&args.x, full, kHint, to, k, 0);
+        to += kRowsBox;
       });
     });
   }
@@ -454,7 +453,7 @@ struct GemmFew {
 /// A warp for each part of the sums of 16 features of a tile, one that brings the weight, and one
 /// that brings the rows.
 template <class T, int kBoxes, int kRowBlocks, bool kGated>
-__global__ void __launch_bounds__(320) gemm_few_kernel(const __grid_constant__ GemmFewArgs args) {
+__global__ void __launch_bounds__(384) gemm_few_kernel(const __grid_constant__ GemmFewArgs args) {
   extern __shared__ __align__(1024) unsigned char ring[];
   __shared__ GemmFewShared shared;
   const GemmFew<T, kBoxes, kRowBlocks, kGated> work{args, shared, ring};

@@ -24,8 +24,8 @@ struct GemmFewTile {
   int stages;
   int blocks;      // of the grid
   int row_blocks;  // of kFewRows
-  /// Whether one copy brings all boxes of a part in a stage, of the rows and of the weight. A thread
-  /// takes about a hundred cycles for a copy, which is longer than a small box takes to arrive.
+  /// Whether one copy brings all boxes of a stage, of the rows and of the weight. A thread takes
+  /// about a hundred cycles for a copy, which is longer than a small box takes to arrive.
   bool rows_at_once;
   bool weight_at_once;
   int64_t shared_bytes;
@@ -62,17 +62,11 @@ inline GemmFewTile few_tile(int64_t rows, int64_t n, int64_t k, int parts, bool 
   tile.row_blocks = rows <= kFewRows ? 1 : 2;
   const int64_t weight_rows = (tile.features + 7) / 8 * 8;
   const int boxes = weight_rows <= 32 ? 4 : weight_rows <= 64 ? 2 : 1;
-  // A part begins with a whole unit of two boxes, and so does a stage of it.
   tile.boxes = parts == 1 ? boxes : weight_rows * parts <= 64 ? 2 : 1;
   const int64_t box_rows = weight_rows + tile.row_blocks * kFewRows;
   const int64_t stage = parts * tile.boxes * box_rows * 128;
-  const SumParts sums(parts, static_cast<int32_t>(k));
-  int64_t longest = 0;  // boxes of the longest part
-  for (int part = 0; part < parts; ++part) {
-    const int64_t end = std::min<int64_t>(k, sums.begin(part + 1));
-    longest = std::max(longest, (end - sums.begin(part) + 63) / 64);
-  }
-  tile.steps = static_cast<int>((longest + tile.boxes - 1) / tile.boxes);
+  const int64_t boxes_part = (k / parts + kSumUnit - 1) / kSumUnit;
+  tile.steps = static_cast<int>((boxes_part + tile.boxes - 1) / tile.boxes);
   tile.stages = static_cast<int>(std::clamp<int64_t>(
       std::min<int64_t>(kFewSharedBytes / stage, tile.steps), 2, kMostFewStages));
   // The last warp reads 16 rows of a box of the weight, whether they exist or not. Behind that lie

@@ -138,23 +138,19 @@ struct Consumer {
   }
 
   /// Multiplies all but the last of several parts, one after the other: before = the sum of these
-  /// parts in ascending order. Returns how many stages are left for the last part.
+  /// parts in ascending order. Returns how many stages the last part has.
   template <class Accumulators>
   __device__ int multiply_parts(Accumulators& before, Accumulators& acc, int blocks_k) {
     if constexpr (Traits::kInParts) {
-      constexpr int kBlock = Traits::kBox * Traits::kBoxes;
-      static_assert(SumParts::kUnit % kBlock == 0);
-      const SumParts sums(args.parts, args.k);
-      int done = 0;
+      static_assert(kSumUnit % (Traits::kBox * Traits::kBoxes) == 0);
+      const int length = blocks_k / args.parts;
       for (int part = 0; part + 1 < args.parts; ++part) {
-        const int end = sums.begin(part + 1) / kBlock;
-        multiply(acc, end - done);
+        multiply(acc, length);
         finish_sums(acc);
-        done = end;
 #pragma unroll
         for (int i = 0; i < size(acc); ++i) before(i) = part == 0 ? acc(i) : before(i) + acc(i);
       }
-      return blocks_k - done;
+      return length;
     }
     return blocks_k;
   }

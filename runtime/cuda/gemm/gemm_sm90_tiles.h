@@ -42,7 +42,7 @@ void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, cudaStream_
   throw RuntimeError(concat("this build has no GEMM kernel with tile ", cost.m, "x", cost.n));
 }
 
-/// Likewise of the kernels that form sums in parts.
+/// Likewise of the kernels that form sums in parts, in whose stages no part ends before the stage.
 template <class Element, GemmEpilogue epilogue>
 void launch_gemm_parts_tile(const GemmParams& p, const GemmConfig& config, cudaStream_t stream) {
   const auto launch = [&]<int m, int n, int k_boxes, bool ping_pong>() {
@@ -55,15 +55,15 @@ void launch_gemm_parts_tile(const GemmParams& p, const GemmConfig& config, cudaS
       if constexpr (epilogue == GemmEpilogue::kGated) {
         break;
       } else {
-        return launch.template operator()<64, 16, 2, true>();
+        return launch.template operator()<64, 16, 1, true>();
       }
     case GemmTile::k64x32:
-      return launch.template operator()<64, 32, 2, true>();
+      return launch.template operator()<64, 32, 1, true>();
     case GemmTile::kHalves64x128:
       return launch.template operator()<64, 128, 1, false>();
 #endif
     case GemmTile::k64x64:
-      return launch.template operator()<64, 64, 2, true>();
+      return launch.template operator()<64, 64, 1, true>();
     case GemmTile::kHalves128x128:
       return launch.template operator()<128, 128, 1, false>();
     default:

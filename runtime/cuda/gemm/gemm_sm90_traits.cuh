@@ -24,7 +24,7 @@ struct GemmArgsSm90 {
   const float* bias;         // [n] or null
   const int32_t* row_count;  // null: the number of rows is `rows`
   int32_t rows, n, k;
-  int32_t parts;                // of the sum over k (SumParts)
+  int32_t parts;                // of the sum over k (sum_parts.h)
   cutlass::FastDivmod tiles_n;  // the number of tile columns
   int32_t panel;                // tile columns finished, over all rows, before the next ones
   Activation activation;
@@ -35,7 +35,7 @@ struct GemmArgsSm90 {
 
 /// The choices that make up one kernel. `k_boxes` is how many boxes of 128 bytes of k a stage
 /// holds. Element is the dtype of the operands, Out that of residual and result. With `in_parts`
-/// sums over k have several parts (SumParts).
+/// sums over k have several parts (sum_parts.h).
 template <class Element_, int tile_m, int tile_n, int k_boxes, bool ping_pong,
           GemmEpilogue epilogue, class Out_ = Element_, bool in_parts = false>
 struct GemmTraits {
