@@ -9,7 +9,7 @@ cdef extern from "<span>" namespace "std" nogil:
     cdef cppclass Int32Span "std::span<const int32_t>":
         Int32Span()
         Int32Span(const int32_t*, size_t)
-        const int32_t* begin "data"()
+        const int32_t* data()
         size_t size()
 
 

@@ -295,7 +295,8 @@ cdef class NativeGenerationSession:
         cdef Int32Span prompt
         for one in prompts:
             prompt = int32_vector(one)
-            ids.push_back(vector[int32_t](prompt.begin(), prompt.end()))
+            ids.push_back(vector[int32_t]())
+            ids.back().assign(prompt.data(), prompt.data() + prompt.size())
         cdef shared_ptr[CGenerationSession] session = self._open()
         cdef vector[shared_ptr[CGenerationRequest]] submitted
         with nogil:
