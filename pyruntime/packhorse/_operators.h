@@ -82,15 +82,10 @@ class Operators {
 
   py::object gemm(Stream stream, const Floats& x, const Floats& weight,
                   const std::optional<Floats>& bias, const std::string& activation,
-                  const std::optional<Floats>& residual, const std::optional<Norm>& norm,
-                  const std::optional<Norm>& input_norm) {
+                  const std::optional<Floats>& residual, const std::optional<Norm>& norm) {
     Call call(shared_, dtype_, stream);
     LinearArgs args;
     args.x = call.put("x", x);
-    if (input_norm) {
-      args.input = {call.put_norm(input_norm, NormKind::kLayer, args.x.columns()),
-                    call.result(args.x.rows(), args.x.columns())};
-    }
     args.weight = call.put_linear("weight", {weight, bias});
     args.activation = parse_activation(activation);
     args.residual = call.put("residual", residual);

@@ -64,7 +64,7 @@ cdef extern from "packhorse/_operators.h" namespace "packhorse":
         void wait_for(uintptr_t) except +
         cpp_bool interleaves_heads() except +
         object gemm(optional[uintptr_t], Floats, Floats, optional[Floats], string,
-                    optional[Floats], optional[Norm], optional[Norm]) except +
+                    optional[Floats], optional[Norm]) except +
         object gemm_groups(optional[uintptr_t], Floats, Floats, Floats, optional[Floats],
                            optional[Floats], int, int, string, cpp_bool,
                            optional[Floats], optional[IntArray]) except +

@@ -97,10 +97,9 @@ cdef class Operators:
         far."""
         self._get().wait_for(stream)
 
-    def gemm(self, stream, x, weight, bias, str activation not None, residual, norm, input_norm):
+    def gemm(self, stream, x, weight, bias, str activation not None, residual, norm):
         return self._get().gemm(on(stream), Floats(x), Floats(weight), maybe[Floats](bias),
-                                activation.encode(), maybe[Floats](residual), maybe_norm(norm),
-                                maybe_norm(input_norm))
+                                activation.encode(), maybe[Floats](residual), maybe_norm(norm))
 
     def gemm_groups(self, stream, x, values, scales, minima, bias, int bits, int group,
                     str activation not None, bint gated, residual, input_order):

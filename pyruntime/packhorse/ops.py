@@ -74,7 +74,6 @@ def gemm(
     threads: int | None = None,
     stream: Any = None,
     few_rows: bool = False,
-    input_norm: Norm | None = None,
 ) -> Any:
     """Computes norm(residual + activation(x @ weight.T + bias)); only the product is not optional.
 
@@ -83,7 +82,6 @@ def gemm(
     few_rows: whether most products of this weight have few rows, as in a model that generates.
     Results may then differ in their last bits from those without; a row has the same bits beside
     any number of others either way.
-    input_norm: LayerNorm of x ahead of the product, with the bits of `norm` and then `gemm`.
     """
     call = OperatorCall(x, x, device, dtype, threads, stream, few_rows=few_rows)
     return call.result(
@@ -95,7 +93,6 @@ def gemm(
             activation,
             call.put("residual", residual),
             call.put_norm(norm),
-            call.put_norm(input_norm),
         )
     )
 

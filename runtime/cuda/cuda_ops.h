@@ -51,8 +51,6 @@ class CudaOps final : public Ops {
 
  private:
   void do_embed(const EmbedArgs& args) override;
-  bool norms_input(const LinearArgs& args) const override;
-  bool norms_input(const FeedForwardArgs& args) const override;
   void do_linear(const LinearArgs& args) override;
   void do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads) override;
   void do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads,
@@ -90,8 +88,6 @@ class CudaOps final : public Ops {
   void do_add_scaled(const AddScaledArgs& args) override;
 
   void gemm(const GemmParams& params);
-  /// The first product of a block whose weights are not quantised by rows.
-  GemmParams up_params(const FeedForwardArgs& args, const TensorView& intermediate) const;
   // Whether the GEMM that computes heads can rotate them.
   bool rotates_in_gemm(const LinearArgs& args, const RotateHeadsArgs& heads) const;
   void feed_forward_float8(const FeedForwardArgs& args);

@@ -22,15 +22,8 @@ GemmParams params_of(const char* op, const LinearArgs& args, int sm_count) {
     return float8_params(op, args.x, args.x_scales, args.weight, args.activation, args.residual,
                          args.out, 0, args.row_count, sm_count);
   }
-  GemmParams params = gemm_params(op, args.x, args.weight, args.activation, args.residual, args.out,
-                                  args.row_count, sm_count);
-  params.a_norm = args.input.norm;
-  return params;
-}
-
-// Whether a weight has 16-bit numbers, and takes the columns of its input as they are.
-bool is_plain(const LinearWeight& weight) {
-  return size_of(weight.dtype) == 2 && !weight.groups && weight.input_order == nullptr;
+  return gemm_params(op, args.x, args.weight, args.activation, args.residual, args.out,
+                     args.row_count, sm_count);
 }
 
 // The bytes of the input of a layer with its columns in the layer's order, where that has one.
@@ -62,22 +55,6 @@ size_t CudaOps::sparse_pool_workspace(const SparsePoolArgs& args) const {
   if (pools_in_gemm(args.sum)) return 0;
   return static_cast<size_t>(std::min(args.x.rows(), kSparsePoolRows) * args.weight.out_features) *
          size_of(args.x.dtype);
-}
-
-bool CudaOps::norms_input(const LinearArgs& args) const {
-  if constexpr (kBuiltForSm90) {
-    return gemm_kernels_ == GemmKernels::kSm90 && is_plain(args.weight) &&
-           takes_norm(params_of("linear", args, sm_count_));
-  }
-  return false;
-}
-
-bool CudaOps::norms_input(const FeedForwardArgs& args) const {
-  if constexpr (kBuiltForSm90) {
-    return gemm_kernels_ == GemmKernels::kSm90 && is_plain(args.up) &&
-           takes_norm(up_params(args, {}));
-  }
-  return false;
 }
 
 void CudaOps::do_linear(const LinearArgs& args) {
@@ -144,16 +121,6 @@ void CudaOps::do_feed_forward_up(const FeedForwardUpArgs& args) {
   if (apart) gate(args.sums, args.activation, args.out, args.row_count);
 }
 
-GemmParams CudaOps::up_params(const FeedForwardArgs& args, const TensorView& intermediate) const {
-  const bool fused = args.gated && gemm_kernels_ == GemmKernels::kSm90;
-  GemmParams up = gemm_params("feed_forward", args.x, args.up,
-                              args.gated && !fused ? Activation::kNone : args.activation, {},
-                              intermediate, args.row_count, sm_count_);
-  up.gated = fused;
-  up.a_norm = args.input.norm;
-  return up;
-}
-
 void CudaOps::do_feed_forward(const FeedForwardArgs& args) {
   const char* op = "feed_forward";
   const DeviceGuard guard(device_);
@@ -167,9 +134,10 @@ void CudaOps::do_feed_forward(const FeedForwardArgs& args) {
   // One place for both inputs: the first product is done with its own when the second gets its.
   void* ordered = static_cast<unsigned char*>(args.workspace) + inner_bytes(args);
   const TensorView x = in_order(op, args.x, args.up, ordered, args.row_count);
-  GemmParams up = up_params(args, intermediate);
-  up.a = x.data;
-  up.lda = x.row_stride;
+  GemmParams up =
+      gemm_params(op, x, args.up, args.gated && !fused ? Activation::kNone : args.activation, {},
+                  intermediate, args.row_count, sm_count_);
+  up.gated = fused;
   gemm(up);
   if (args.gated && !fused) {
     auto* end = static_cast<unsigned char*>(args.workspace) +

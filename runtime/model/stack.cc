@@ -49,6 +49,7 @@ void Stack::run(const TokenBatch& tokens, KeySource& keys, void (*before_layer)(
     TensorView input;
     if (spec_.parallel()) input = feed_forward_input(layer, batch);
     add_attention(layer, i, batch);
+    if (!spec_.parallel()) input = feed_forward_input(layer, batch);
     add_feed_forward(layer, i, input, batch);
     if (i == 0 && weights_.convolution) convolve(batch);
   }
@@ -89,18 +90,6 @@ TensorView Stack::block_input(const NormWeight& norm, const BatchView& batch) co
   const TensorView normed = buffers_.normed.first_rows(batch.num_tokens);
   ops_.norm({.x = hidden, .norm = norm, .out = normed, .row_count = batch.counts});
   return normed;
-}
-
-// Sets the input of a block's first layer to the hidden state, or to its norm. That is left to the
-// layer, unless others read it too (`kept`).
-template <class Args>
-void Stack::set_normed_input(Args& args, const NormWeight& norm, bool kept, const BatchView& batch) const {
-  if (kept || weights_.float8() || !spec_.pre_norm() || !norm) {
-    args.x = block_input(norm, batch);
-    return;
-  }
-  args.x = buffers_.hidden.first_rows(batch.num_tokens);
-  args.input = {norm, buffers_.normed.first_rows(batch.num_tokens)};
 }
 
 // Sets the norm at the end of a block, whose result is also quantised if a block that follows reads
@@ -208,8 +197,7 @@ void Stack::project_heads(const LayerWeights& layer, size_t index,
                           const AttentionArgs& attention) const {
   const BatchView& batch = attention.queries;
   LinearArgs projection = projection_of(layer, buffers_, batch.num_tokens);
-  const bool kept = spec_.shared_norm || adapts(LoraTarget::kQkv);
-  set_normed_input(projection, layer.attention_norm, kept, batch);
+  projection.x = block_input(layer.attention_norm, batch);
   projection.row_count = batch.counts;
   if (!rotates(index) && !spec_.attention.qk_norm) {
     return run_linear(LoraTarget::kQkv, index, projection);
@@ -267,26 +255,20 @@ TensorView Stack::feed_forward_input(const LayerWeights& layer, const BatchView&
   return block_input(layer.feed_forward_norm, batch);
 }
 
-// `input`: empty where the block takes the hidden state as it is now.
 void Stack::add_feed_forward(const LayerWeights& layer, size_t index, const TensorView& input,
                              const BatchView& batch) const {
   if (layer.mixture) {
-    run_mixture(*layer.mixture, spec_.feed_forward.activation, buffers_.mixture,
-                input ? input : feed_forward_input(layer, batch), batch.counts, ops_);
+    run_mixture(*layer.mixture, spec_.feed_forward.activation, buffers_.mixture, input,
+                batch.counts, ops_);
     return add_scaled(layer.feed_forward_scales, batch);
   }
   FeedForwardArgs args = feed_forward_of(spec_, layer, buffers_, batch.num_tokens);
-  const bool adapted = adapts(LoraTarget::kUp) || adapts(LoraTarget::kDown);
-  if (input) {
-    args.x = input;
-  } else {
-    set_normed_input(args, layer.feed_forward_norm, adapted, batch);
-  }
+  args.x = input;
   const bool last = index + 1 == spec_.layer_weights.size();
   const bool convolved = index == 0 && weights_.convolution;
   if (!spec_.pre_norm()) set_norm(args, layer.feed_forward_norm, !last && !convolved);
   args.row_count = batch.counts;
-  if (adapted) {
+  if (adapts(LoraTarget::kUp) || adapts(LoraTarget::kDown)) {
     run_adapted_feed_forward(index, args);
   } else {
     ops_.feed_forward(args);

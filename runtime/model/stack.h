@@ -28,9 +28,6 @@ class Stack {
   void quantize(const NormWeight& norm, const BatchView& batch) const;
   TensorView block_input(const NormWeight& norm, const BatchView& batch) const;
   template <class Args>
-  void set_normed_input(Args& args, const NormWeight& norm, bool kept,
-                        const BatchView& batch) const;
-  template <class Args>
   void set_norm(Args& args, const NormWeight& norm, bool read) const;
   void attend(const LayerWeights& layer, size_t index, const BatchView& batch,
               KeySource& keys) const;

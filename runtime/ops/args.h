@@ -64,15 +64,6 @@ struct NormWeight {
   explicit operator bool() const { return gamma != nullptr; }
 };
 
-/// A norm of a layer's input: the layer takes norm(x), rounded to the dtype of x, in place of x. A
-/// backend may keep it on chip; otherwise it lies in `normed`, which may be `out`, but for a dense
-/// layer of its own.
-struct NormedInput {
-  NormWeight norm;
-  TensorView normed;  // [rows, in_features], with the dtype of x
-  explicit operator bool() const { return static_cast<bool>(norm); }
-};
-
 /// out[t] = norm(word[ids[t]] + position[pos(t) + position_offset] + type[type_ids[t]])
 ///
 /// The caller has checked that ids and positions lie within their tables.
@@ -102,7 +93,6 @@ struct LinearArgs {
   void* workspace = nullptr;           // Ops::linear_workspace bytes
   Float8Scales x_scales = {};  // of x, if it is kFloat8; `out` has then LinearFormat::compute
   Float8Rows quantized = {};   // what the norm gives, beside `out`; or empty
-  NormedInput input = {};      // or none
 };
 
 /// out = norm(residual + down(activation(up(x)))), or with `gated` out = norm(residual +
@@ -126,7 +116,6 @@ struct FeedForwardArgs {
   /// are limited to that.
   float inner_scale = 0;
   Float8Rows quantized = {};  // what the norm gives, beside `out`; or empty
-  NormedInput input = {};      // or none
 };
 
 /// Row t of `out` is the rows x[t - width / 2] to x[t + width / 2] one after the other, with zeros

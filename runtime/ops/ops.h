@@ -103,9 +103,6 @@ class PACKHORSE_API Ops {
 
  private:
   virtual void do_embed(const EmbedArgs& args) = 0;
-  /// Whether do_linear, or do_feed_forward, norms its input itself; else that is done before.
-  virtual bool norms_input(const LinearArgs& /*args*/) const { return false; }
-  virtual bool norms_input(const FeedForwardArgs& /*args*/) const { return false; }
   virtual void do_linear(const LinearArgs& args) = 0;
   virtual void do_feed_forward(const FeedForwardArgs& args) = 0;
   virtual void do_neighbours(const NeighboursArgs& args) = 0;
@@ -139,10 +136,6 @@ class PACKHORSE_API Ops {
   virtual void do_activate(const ActivateArgs& args) = 0;
   virtual void do_mixture(const MixtureArgs& args) = 0;
   virtual void do_add_scaled(const AddScaledArgs& args) = 0;
-
-  /// The arguments with the norm of the input in place of x, where the backend wants that.
-  template <class Args>
-  Args with_input(const Args& args);
 };
 
 }  // namespace packhorse

@@ -8,20 +8,12 @@
 namespace packhorse {
 namespace {
 
-void check_input(const char* op, const TensorView& x, const NormedInput& input) {
-  if (!input) return;
-  check_compute_dtype(op, "x", x);
-  check_matrix(op, "normed", input.normed, x.rows(), x.columns());
-  check_dtype_is(op, "normed", input.normed, x.dtype);
-}
-
 void check_linear(const char* op, const LinearArgs& args) {
   const int64_t columns = args.weight.out_features;
   const DType dtype = check_dense_input(op, args.x, args.x_scales, args.out);
   check_weight(op, "weight", args.weight, args.x.columns(), args.x.dtype);
   check_result(op, args.residual, args.out, args.x.rows(), columns, dtype);
   check_quantized(op, args.quantized, args.x.rows(), columns, static_cast<bool>(args.norm));
-  check_input(op, args.x, args.input);
 }
 
 void check_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads, const Ops& ops) {
@@ -62,27 +54,14 @@ void check_lora(const char* op, const LoraArgs& args) {
 
 }  // namespace
 
-template <class Args>
-Args Ops::with_input(const Args& args) {
-  if (!args.input || norms_input(args)) return args;
-  norm({.x = args.x,
-        .norm = args.input.norm,
-        .out = args.input.normed,
-        .row_count = args.row_count});
-  Args result = args;
-  result.x = args.input.normed;
-  result.input = {};
-  return result;
-}
-
 void Ops::linear(const LinearArgs& args) {
   check_linear("linear", args);
-  if (args.x.rows() > 0) do_linear(with_input(args));
+  if (args.x.rows() > 0) do_linear(args);
 }
 
 void Ops::project_heads(const LinearArgs& args, const RotateHeadsArgs& heads) {
   check_project_heads(args, heads, *this);
-  if (args.x.rows() > 0) do_project_heads(with_input(args), heads);
+  if (args.x.rows() > 0) do_project_heads(args, heads);
 }
 
 void Ops::project_heads(const LinearArgs& args, const RotateHeadsArgs& heads,
@@ -91,7 +70,6 @@ void Ops::project_heads(const LinearArgs& args, const RotateHeadsArgs& heads,
   check_project_heads(args, heads, *this);
   check_lora(op, lora);
   if (lora.out.data != args.out.data) fail(op, "lora.out is not out");
-  if (args.input) fail(op, "input has a norm, which adapters would not see");
   if (args.x.rows() > 0) do_project_heads(args, heads, lora);
 }
 
@@ -118,8 +96,7 @@ void Ops::feed_forward(const FeedForwardArgs& args) {
   }
   check_result(op, args.residual, args.out, rows, args.down.out_features, dtype);
   check_quantized(op, args.quantized, rows, args.down.out_features, static_cast<bool>(args.norm));
-  check_input(op, args.x, args.input);
-  if (rows > 0) do_feed_forward(with_input(args));
+  if (rows > 0) do_feed_forward(args);
 }
 
 void Ops::feed_forward_up(const FeedForwardUpArgs& args) {

@@ -79,12 +79,7 @@ TEST(gemm_few_tiles_have_room_for_their_parts) {
         for (bool gated : {false, true}) {
           if (gated && n % (2 * kGateBlock) != 0) continue;
           const int32_t parts = sum_parts(n, k, kSms);
-          const GemmFewTile tile = few_tile(rows, n, k, parts, gated, false, kSms);
-          if (rows <= most_normed_rows(k)) {
-            const GemmFewTile normed = few_tile(rows, n, k, parts, gated, true, kSms);
-            CHECK(normed.shared_bytes <= kFewSharedBytes + (16 << 10));
-            CHECK(normed.normed_bytes >= rows * k * 2);
-          }
+          const GemmFewTile tile = few_tile(rows, n, k, parts, gated, kSms);
           CHECK(tile.shared_bytes <= kFewSharedBytes + (16 << 10));
           CHECK(tile.warps() * parts <= 10);  // as the bounds of a launch say
           CHECK(parts == 1 || tile.blocks * int64_t{tile.features} >= n);  // a tile for each block

@@ -2,7 +2,6 @@
 #include <cuda_fp8.h>
 
 #include "cuda/gemm/gemm_few.h"
-#include "cuda/rows/norm.h"
 #include "emulated_test.h"
 #include "gemm_kernels.h"
 
@@ -155,57 +154,6 @@ TEST(gemm_parts_same_bits) {
     others += layer.out.same_bits(first) ? 0 : 1;
   }
   CHECK(others > 0);
-}
-
-// A product that norms its rows has the bits of launch_norm and the product.
-TEST(gemm_few_normed_rows) {
-  struct Case {
-    int rows, n, k, parts, sm_count;
-    NormKind kind;
-    int padding;
-  };
-  const Case cases[] = {{1, 104, 512, 4, 20, NormKind::kLayer, 0},
-                        {4, 104, 768, 4, 20, NormKind::kRms, 0},
-                        {3, 200, 200, 1, 4, NormKind::kLayer, 3},
-                        {2, 72, 1280, 5, 20, NormKind::kRms, 0},
-                        {1, 136, 1600, 5, 20, NormKind::kLayer, 0},
-                        {2, 1100, 2048, 1, 4, NormKind::kRms, 0}};
-  unsigned seed = 0;
-  for (const Case& one : cases) {
-    emulated::set_seed(++seed);
-    const auto k = static_cast<size_t>(one.k);
-    Array<__half> a(static_cast<size_t>(one.rows) * k), normed(a.size());
-    Array<__half> weight(static_cast<size_t>(one.n) * k);
-    Array<float> gamma(k), beta(k);
-    std::mt19937 random(seed);
-    fill_normal(a, random, 2);
-    fill_normal(weight, random, 0.1);
-    fill_normal(gamma, random);
-    fill_normal(beta, random);
-    for (size_t i = k - static_cast<size_t>(one.padding); i < k; ++i) gamma[i] = beta[i] = 0;
-    NormParams norm;
-    norm.x = a.data();
-    norm.x_stride = one.k;
-    norm.out = normed.data();
-    norm.out_stride = one.k;
-    norm.rows = one.rows;
-    norm.columns = one.k;
-    norm.dtype = DType::kFloat16;
-    norm.weight = {one.kind, gamma.data(), one.kind == NormKind::kLayer ? beta.data() : nullptr,
-                   1e-5f, one.padding};
-    launch_norm(norm, nullptr);
-    Layer layer(normed, weight, one.rows, one.n, one.k, false, seed);
-    layer.params.parts = one.parts;
-    layer.params.sm_count = one.sm_count;
-    launch_gemm_few(layer.params, nullptr);
-    Array<__half> first(layer.out.size());
-    std::memcpy(first.data(), layer.out.data(), first.size() * 2);
-    layer.out.fill_bytes(0xff);
-    layer.params.a = a.data();
-    layer.params.a_norm = norm.weight;
-    launch_gemm_few(layer.params, nullptr);
-    CHECK(layer.out.same_bits(first));
-  }
 }
 
 TEST(gemm_float8) {

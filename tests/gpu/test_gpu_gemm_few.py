@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from gpu_support import Array, Precision, norm_of, to_host, using_kernels, vector
+from gpu_support import Array, Precision, to_host, using_kernels, vector
 from packhorse import ops
 from torch import Generator
 
@@ -91,25 +91,6 @@ def test_parts(precision: Precision, random: Generator, k: int) -> None:
     assert np.count_nonzero(found[True] != found[False]) > 0
     for one in found.values():
         precision.check(one, expected)
-
-
-@few_rows
-@pytest.mark.parametrize("k", [8, 200, 768, 1024, 1600, 2048, 4096])
-@pytest.mark.parametrize("n", [768, 5000, 40000])
-def test_input_norms(
-    precision: Precision, random: Generator, n: int, k: int, few_rows: bool
-) -> None:
-    """A product that norms its rows gives the bits of the norm and the product."""
-    x = to_host(precision.normal(random, 6, k)) * 3 + 1
-    weight = to_host(precision.normal(random, n, k, scale=k**-0.5))
-    gamma, beta, eps = norm_of(random, k)
-    norm = (to_host(gamma), to_host(beta), eps)
-    options = {"few_rows": few_rows, **precision.options()}
-    normed = ops.norm(x, norm, **precision.options())
-    expected = ops.gemm(normed, weight, **options)
-    for begin, end in [(0, 1), (1, 3), (2, 5), (0, 4), (0, 6)]:
-        found = ops.gemm(x[begin:end], weight, input_norm=norm, **options)
-        np.testing.assert_array_equal(found, expected[begin:end])
 
 
 @few_rows

@@ -88,7 +88,6 @@ struct GemmParams {
   GemmRotation rotation;
   GemmPool pool;
   int32_t sm_count = 0;
-  NormWeight a_norm;  // or none: of launch_gemm_few alone, which norms its rows (takes_norm)
   int32_t parts = 1;  // of the sum over k (sum_parts); 1 with float8, groups and pooling
   GemmFloat8 float8;
   WeightGroups groups;

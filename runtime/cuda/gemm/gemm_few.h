@@ -27,15 +27,6 @@ inline bool is_few(const GemmParams& params) {
          (params.k <= params.n || elements <= kMostLong);
 }
 
-/// Whether launch_gemm_few can norm the rows of this product itself. Its consumers have four warps
-/// then, with that which otherwise brings the rows.
-inline bool takes_norm(const GemmParams& params) {
-  if (!is_few(params) || params.rows > most_normed_rows(params.k)) return false;
-  const GemmFewTile tile = few_tile(params.rows, params.n, params.k, params.parts, params.gated,
-                                    true, params.sm_count);
-  return tile.warps() * tile.parts >= 3;
-}
-
 /// Launches the product. It is asynchronous on `stream`, allocates nothing and may be captured into
 /// a graph; the rules are those of launch_gemm_sm90, and so are the bits of every row. Throws
 /// RuntimeError.

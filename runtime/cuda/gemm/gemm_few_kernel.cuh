@@ -32,10 +32,6 @@ struct GemmFewArgs {
   /// a map whose last dimensions count blocks of k and parts.
   CUtensorMap weight;
   CUtensorMap x;      // likewise: boxes of all rows
-  // Rows that are normed here come without TMA.
-  NormWeight norm;
-  const void* unnormed;
-  int64_t unnormed_stride;
   const float* bias;  // [n] or null
   const void* residual;
   int64_t ldr;
@@ -52,15 +48,11 @@ struct GemmFewArgs {
 struct GemmFewShared {
   uint64_t full[kMostFewStages];
   uint64_t empty[kMostFewStages];
-  uint64_t normed;
-  float norm_scratch[2][64];
 };
 
 /// kBoxes: boxes of a part in a stage, GemmFewTile::boxes. kRowBlocks: GemmFewTile::row_blocks.
-/// kNormThreads: that norm a row (dispatch_row), or 0 where rows come as they are.
-template <class T, int kBoxes, int kRowBlocks, bool kGated, int kNormThreads>
+template <class T, int kBoxes, int kRowBlocks, bool kGated>
 struct GemmFew {
-  static constexpr bool kNormed = kNormThreads > 0;
   static constexpr int kBoxRow = 128;  // bytes of a row of a box
   static constexpr int kRowsBox = kRowBlocks * kFewRows * kBoxRow;
   const GemmFewArgs& args;
@@ -69,16 +61,7 @@ struct GemmFew {
 
   __device__ int weight_box() const { return (args.tile.features + 7) / 8 * 8 * kBoxRow; }
   __device__ int stage_bytes() const {
-    return args.tile.parts * kBoxes * (weight_box() + (kNormed ? 0 : kRowsBox));
-  }
-  /// Bytes from a box of the rows to the next. Of normed rows there are no more than may exist.
-  __device__ int rows_box() const { return kNormed ? args.rows * kBoxRow : kRowsBox; }
-  /// Where the sums of parts lie, and behind them normed rows.
-  __device__ unsigned char* sums_at() const {
-    return ring + args.tile.stages * stage_bytes() + 16 * kBoxRow;
-  }
-  __device__ unsigned char* normed_at() const {
-    return sums_at() + 512 * kRowBlocks * (args.tile.parts - 1) * args.tile.warps();
+    return args.tile.parts * kBoxes * (weight_box() + kRowsBox);
   }
   __device__ int tiles() const { return (args.n + args.tile.features - 1) / args.tile.features; }
   __device__ int rows() const {
@@ -180,42 +163,6 @@ struct GemmFew {
     });
   }
 
-  /// Four warps norm the rows as launch_norm does, by the same numbers of threads, and keep them in
-  /// shared memory, in boxes like those that TMA brings.
-  __device__ void norm_rows() const {
-    constexpr int kGroup = kNormed ? kNormThreads : 32;
-    constexpr int kVectors = 4;
-    using RowType = Row<T, kGroup, kVectors, 1>;
-    const int thread = static_cast<int>(threadIdx.x);
-    const WeightInRegisters<RowType, kVectors> weight(args.norm, args.k);
-    wait_for_previous_kernel();
-    const int count = rows();
-    const auto place = [&](int row, int column) {
-      return reinterpret_cast<T*>(normed_at() + (column / 64 * args.rows + row) * kBoxRow +
-                                  ((column % 64 / kVectorSize) ^ row) * 16);
-    };
-    const auto meet = [] { asm volatile("bar.sync 15, 128;" ::: "memory"); };
-    const auto* const x = static_cast<const T*>(args.unnormed);
-    for (int row = thread / kGroup; row < args.rows; row += 128 / kGroup) {
-      RowType values[1];
-      values[0].load(0, row < count ? x + row * args.unnormed_stride : nullptr, args.k);
-      normalize_rows<kGroup, kVectors>(
-          values, args.norm, weight, args.k, const_cast<float*>(shared.norm_scratch[row % 2]),
-          [&](int, int column, float (&value)[kVectorSize]) {
-            store_vector(place(row, column), value);
-          },
-          meet);
-    }
-    // Products beyond k are of zeros.
-    const int end = args.tile.steps * kBoxes * args.tile.parts * 64;
-    for (int column = args.k + thread * kVectorSize; column < end; column += 128 * kVectorSize) {
-      for (int row = 0; row < args.rows; ++row) {
-        *reinterpret_cast<uint4*>(place(row, column)) = make_uint4(0, 0, 0, 0);
-      }
-    }
-    sm90::Barrier::arrive(&shared.normed);
-  }
-
   /// A lane's part of a tile: features lane / 4 and lane / 4 + 8 of its warp's sixteen, and of
   /// every eight rows those of lane % 4 * 2 and the next. With a gate the second feature is what
   /// the first one gates.
@@ -283,8 +230,9 @@ struct GemmFew {
     const int parts = args.tile.parts;
     if (parts == 1) return true;
     const int warps = args.tile.warps();
-    auto* const others =
-        reinterpret_cast<float4*>(sums_at()) + warp * kRowBlocks * 32 + threadIdx.x % 32;
+    auto* const others = reinterpret_cast<float4*>(ring + args.tile.stages * stage_bytes() +
+                                                   16 * kBoxRow) +
+                         warp * kRowBlocks * 32 + threadIdx.x % 32;
     const int step = warps * kRowBlocks * 32;
     if (part > 0) {
 #pragma unroll
@@ -360,9 +308,8 @@ struct GemmFew {
   struct Offsets {
     uint32_t weight[4];
     uint32_t rows[2];  // of the first block
-    __device__ Offsets(int warp, int num_rows) {
+    __device__ explicit Offsets(int warp) {
       const int lane = static_cast<int>(threadIdx.x) % 32;
-      const int row = kNormed ? lane % 8 % num_rows : lane % 8;  // that exists, for one that may not
       const int feature = warp * 16 + lane % 16;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -370,7 +317,7 @@ struct GemmFew {
       }
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        rows[j] = row * kBoxRow + ((4 * j + lane / 8) ^ row) * 16;
+        rows[j] = lane % 8 * kBoxRow + ((4 * j + lane / 8) ^ (lane % 8)) * 16;
       }
     }
   };
@@ -422,6 +369,7 @@ struct GemmFew {
   /// Where the boxes of a part lie: those of the weight, and those of the rows.
   struct PartBoxes {
     uint32_t weight, rows;
+    __device__ PartBoxes operator+(uint32_t bytes) const { return {weight + bytes, rows + bytes}; }
   };
 
   /// The products of a stage, whose first box's operands are in operands[0]. Operands of a box are
@@ -431,15 +379,14 @@ struct GemmFew {
   template <class Before>
   __device__ static void multiply_stage(Sums& acc, Operands (&operands)[2], const PartBoxes& stage,
                                         const PartBoxes& next, uint32_t box_bytes,
-                                        uint32_t rows_box, const Offsets& offsets, bool more,
-                                        Before before) {
+                                        const Offsets& offsets, bool more, Before before) {
 #pragma unroll
     for (int box = 0; box < kBoxes; ++box) {
       const bool last = box + 1 == kBoxes;
       const PartBoxes& from = last ? next : stage;
       const uint32_t at = last ? 0 : box + 1;
       const uint32_t weight = from.weight + at * box_bytes;
-      const uint32_t rows = from.rows + at * rows_box;
+      const uint32_t rows = from.rows + at * kRowsBox;
       if (last) before();
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -460,18 +407,12 @@ struct GemmFew {
     const uint32_t bytes = stage_bytes();
     const uint32_t box_bytes = weight_box();
     const uint32_t ring_at = address_of(ring);
-    const uint32_t rows_bytes = rows_box();
-    // Rows lie behind the weight of their stage, or, where they are normed, all in one place.
-    const uint32_t first_row =
-        kNormed ? address_of(normed_at()) + part * (args.k / args.tile.parts / 64) * rows_bytes
-                : ring_at + args.tile.parts * kBoxes * box_bytes + part * kBoxes * kRowsBox;
-    const auto boxes = [&](uint32_t stage, int step) {
-      return PartBoxes{ring_at + part * kBoxes * box_bytes + stage * bytes,
-                       first_row + (kNormed ? step * kBoxes * rows_bytes : stage * bytes)};
-    };
+    const PartBoxes boxes{ring_at + part * kBoxes * box_bytes,
+                          ring_at + args.tile.parts * kBoxes * box_bytes +
+                              part * kBoxes * kRowsBox};
     const uint32_t full = address_of(shared.full);
     const uint32_t empty = address_of(shared.empty);
-    const Offsets offsets(warp, args.rows);
+    const Offsets offsets(warp);
     Place place = place_of(static_cast<int>(blockIdx.x), warp);
     wait_for_previous_kernel();
     uint32_t stage = 0;
@@ -485,10 +426,8 @@ struct GemmFew {
       Sums acc = {};
       if (tile == static_cast<int>(blockIdx.x)) {
         wait_for(full, 0);
-        if constexpr (kNormed) wait_for(address_of(&shared.normed), 0);
-        const PartBoxes at = boxes(0, 0);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) load(operands[0], j, at.weight, at.rows, offsets);
+        for (int j = 0; j < 4; ++j) load(operands[0], j, boxes.weight, boxes.rows, offsets);
       }
       const bool last_tile_here = tile + static_cast<int>(gridDim.x) >= last_tile;
       for (int i = 0; i < args.tile.steps; ++i) {
@@ -498,8 +437,7 @@ struct GemmFew {
           phase ^= 1;
         }
         const bool more = i + 1 < args.tile.steps || !last_tile_here;
-        multiply_stage(acc, operands, boxes(here, i),
-                       boxes(stage, i + 1 < args.tile.steps ? i + 1 : 0), box_bytes, rows_bytes,
+        multiply_stage(acc, operands, boxes + here * bytes, boxes + stage * bytes, box_bytes,
                        offsets, more, [&] {
                          if (more) wait_for(full + stage * 8, phase);
                        });
@@ -513,33 +451,30 @@ struct GemmFew {
 };
 
 /// A warp for each part of the sums of 16 features of a tile, one that brings the weight, and one
-/// that brings the rows or, where those are normed, is among the four that do that.
-template <class T, int kBoxes, int kRowBlocks, bool kGated, int kNormThreads>
+/// that brings the rows.
+template <class T, int kBoxes, int kRowBlocks, bool kGated>
 __global__ void __launch_bounds__(384) gemm_few_kernel(const __grid_constant__ GemmFewArgs args) {
   extern __shared__ __align__(1024) unsigned char ring[];
   __shared__ GemmFewShared shared;
-  constexpr bool kNormed = kNormThreads > 0;
-  const GemmFew<T, kBoxes, kRowBlocks, kGated, kNormThreads> work{args, shared, ring};
+  const GemmFew<T, kBoxes, kRowBlocks, kGated> work{args, shared, ring};
   const int consumers = static_cast<int>(blockDim.x) / 32 - 2;
   if (threadIdx.x == 0) {
     for (int i = 0; i < args.tile.stages; ++i) {
-      sm90::TxBarrier::init(&shared.full[i], kNormed ? 1 : 2);  // for the weight and for the rows
+      sm90::TxBarrier::init(&shared.full[i], 2);  // for the weight and for the rows
       sm90::Barrier::init(&shared.empty[i], consumers);
     }
-    if (kNormed) sm90::Barrier::init(&shared.normed, 128);
     cutlass::arch::fence_barrier_init();
     cute::prefetch_tma_descriptor(&args.weight);
-    if (!kNormed) cute::prefetch_tma_descriptor(&args.x);
+    cute::prefetch_tma_descriptor(&args.x);
   }
   __syncthreads();
   const int warp = sm90::uniform(static_cast<int>(threadIdx.x) / 32);
-  if (warp == consumers + (kNormed ? 1 : 0)) {
+  if (warp < consumers) return work.consume(warp);
+  if (warp == consumers) {
     if (cute::elect_one_sync()) work.bring_weight();
     return;
   }
-  if (kNormed && warp < 4) work.norm_rows();
-  if (warp < consumers) return work.consume(warp);
-  if (!kNormed && cute::elect_one_sync()) work.bring_rows();
+  if (cute::elect_one_sync()) work.bring_rows();
 }
 
 }  // namespace packhorse::cuda

@@ -35,7 +35,7 @@ inline CUtensorMap blocked_tensor_map(const void* data, DType dtype, int32_t row
        static_cast<cuuint32_t>(tile.parts)});
 }
 
-template <class T, int kBoxes, int kRowBlocks, bool kGated, int kNormThreads = 0>
+template <class T, int kBoxes, int kRowBlocks, bool kGated>
 void launch_gemm_few_kernel(const GemmParams& p, const GemmFewTile& tile, cudaStream_t stream) {
   GemmFewArgs args{};
   args.tile = tile;
@@ -44,11 +44,7 @@ void launch_gemm_few_kernel(const GemmParams& p, const GemmFewTile& tile, cudaSt
       : tile.weight_at_once
           ? blocked_tensor_map(p.weight, p.dtype, p.n, p.k, p.k, tile.features, tile)
           : matrix_tensor_map(p.weight, p.dtype, p.n, p.k, p.k, tile.features, 64);
-  args.norm = p.a_norm;
-  args.unnormed = p.a;
-  args.unnormed_stride = p.lda;
-  args.x = kNormThreads > 0 ? CUtensorMap{}
-           : tile.rows_at_once
+  args.x = tile.rows_at_once
                ? blocked_tensor_map(p.a, p.dtype, p.rows, p.k, p.lda, kRowBlocks * kFewRows, tile)
                : matrix_tensor_map(p.a, p.dtype, p.rows, p.k, p.lda, p.rows, 64);
   args.bias = p.bias;
@@ -62,7 +58,7 @@ void launch_gemm_few_kernel(const GemmParams& p, const GemmFewTile& tile, cudaSt
   args.k = p.k;
   args.activation = p.activation;
   args.rotation = p.rotation;
-  auto* kernel = gemm_few_kernel<T, kBoxes, kRowBlocks, kGated, kNormThreads>;
+  auto* kernel = gemm_few_kernel<T, kBoxes, kRowBlocks, kGated>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(args.tile.shared_bytes)));
   const auto threads = static_cast<unsigned>(tile.warps() * tile.parts + 2) * 32;
@@ -74,20 +70,17 @@ void launch_gemm_few_kernel(const GemmParams& p, const GemmFewTile& tile, cudaSt
 template <class T>
 void launch_gemm_few_dtype(const GemmParams& p, cudaStream_t stream) {
   const auto launch = [&]<bool kGated>() {
-    const bool normed = static_cast<bool>(p.a_norm);
-    const GemmFewTile tile = few_tile(p.rows, p.n, p.k, p.parts, kGated, normed, p.sm_count);
-    const auto boxes = [&]<int kRowBlocks, int kNormThreads>() {
-      const auto kernel = [&]<int kBoxes>() {
-        launch_gemm_few_kernel<T, kBoxes, kRowBlocks, kGated, kNormThreads>(p, tile, stream);
-      };
-      if (tile.boxes == 4) return kernel.template operator()<4>();
-      if (tile.boxes == 2) return kernel.template operator()<2>();
-      kernel.template operator()<1>();
+    const GemmFewTile tile = few_tile(p.rows, p.n, p.k, p.parts, kGated, p.sm_count);
+    const auto boxes = [&]<int kRowBlocks>() {
+      if (tile.boxes == 4) {
+        return launch_gemm_few_kernel<T, 4, kRowBlocks, kGated>(p, tile, stream);
+      }
+      if (tile.boxes == 2) {
+        return launch_gemm_few_kernel<T, 2, kRowBlocks, kGated>(p, tile, stream);
+      }
+      launch_gemm_few_kernel<T, 1, kRowBlocks, kGated>(p, tile, stream);
     };
-    if (normed) {  // by as many threads as launch_norm has for such rows (dispatch_row)
-      return p.k <= 1024 ? boxes.template operator()<1, 32>() : boxes.template operator()<1, 128>();
-    }
-    tile.row_blocks == 1 ? boxes.template operator()<1, 0>() : boxes.template operator()<2, 0>();
+    tile.row_blocks == 1 ? boxes.template operator()<1>() : boxes.template operator()<2>();
   };
   p.gated ? launch.template operator()<true>() : launch.template operator()<false>();
 }

@@ -29,7 +29,6 @@ struct GemmFewTile {
   bool rows_at_once;
   bool weight_at_once;
   int64_t shared_bytes;
-  int64_t normed_bytes;  // of these, for rows that the product norms
 
   constexpr int warps() const { return (features + 15) / 16; }  // of each part
 };
@@ -41,11 +40,7 @@ inline constexpr int kMostFewStages = 16;
 /// the next kernel find room and load their weights while this one computes.
 inline constexpr int64_t kFewSharedBytes = 100 * 1024;
 
-/// Rows up to which a product can norm them itself, of the width k: each block does so, by the
-/// threads of four warps, and keeps the rows in shared memory.
-inline int64_t most_normed_rows(int64_t k) { return k <= 1024 ? 4 : k <= 4096 ? 2 : 0; }
-
-inline GemmFewTile few_tile(int64_t rows, int64_t n, int64_t k, int parts, bool gated, bool normed,
+inline GemmFewTile few_tile(int64_t rows, int64_t n, int64_t k, int parts, bool gated,
                             int sm_count) {
   GemmFewTile tile{};
   // Rotated pairs must not be split, nor blocks of a gate and what it gates.
@@ -68,22 +63,16 @@ inline GemmFewTile few_tile(int64_t rows, int64_t n, int64_t k, int parts, bool 
   const int64_t weight_rows = (tile.features + 7) / 8 * 8;
   const int boxes = weight_rows <= 32 ? 4 : weight_rows <= 64 ? 2 : 1;
   tile.boxes = parts == 1 ? boxes : weight_rows * parts <= 64 ? 2 : 1;
-  const int64_t box_rows = weight_rows + (normed ? 0 : tile.row_blocks * kFewRows);
+  const int64_t box_rows = weight_rows + tile.row_blocks * kFewRows;
   const int64_t stage = parts * tile.boxes * box_rows * 128;
   const int64_t boxes_part = (k / parts + kSumUnit - 1) / kSumUnit;
   tile.steps = static_cast<int>((boxes_part + tile.boxes - 1) / tile.boxes);
-  // Normed rows lie side by side in all boxes of k, and in those that the last stage goes beyond.
-  tile.normed_bytes =
-      normed ? rows * (static_cast<int64_t>(tile.steps) * tile.boxes * parts) * 128 : 0;
-  tile.stages = static_cast<int>(
-      std::clamp<int64_t>(std::min<int64_t>((kFewSharedBytes - tile.normed_bytes) / stage,
-                                            tile.steps),
-                          2, kMostFewStages));
+  tile.stages = static_cast<int>(std::clamp<int64_t>(
+      std::min<int64_t>(kFewSharedBytes / stage, tile.steps), 2, kMostFewStages));
   // The last warp reads 16 rows of a box of the weight, whether they exist or not. Behind that lie
   // the sums of all parts but the first: 16 bytes of each lane for every block of rows.
   tile.shared_bytes = tile.stages * stage + 16 * 128 +
-                      int64_t{512} * tile.row_blocks * (parts - 1) * tile.warps() +
-                      tile.normed_bytes;
+                      int64_t{512} * tile.row_blocks * (parts - 1) * tile.warps();
   return tile;
 }
 

@@ -16,16 +16,11 @@ __device__ inline float warp_sum(float value) {
   return value;
 }
 
-/// Where all threads of a block meet.
-struct BlockBarrier {
-  __device__ void operator()() const { __syncthreads(); }
-};
-
-/// Sums kCount values at once over a group of kThreads threads, which is one warp or the first
-/// threads of a block, who meet at `barrier`. `scratch` is shared memory of kCount x 32 floats,
-/// different for each reduction of a kernel; one warp does not use it.
-template <int kThreads, int kCount, class Barrier = BlockBarrier>
-__device__ void group_sum(float (&values)[kCount], float* scratch, Barrier barrier = {}) {
+/// Sums kCount values at once over a group of kThreads threads, which is one warp or the whole
+/// block. `scratch` is shared memory of kCount x 32 floats, different for each reduction of a
+/// kernel; one warp does not use it.
+template <int kThreads, int kCount>
+__device__ void group_sum(float (&values)[kCount], float* scratch) {
 #pragma unroll
   for (float& value : values) value = warp_sum(value);
   if constexpr (kThreads > 32) {
@@ -33,7 +28,7 @@ __device__ void group_sum(float (&values)[kCount], float* scratch, Barrier barri
     for (int i = 0; i < kCount; ++i) {
       if (threadIdx.x % 32 == 0) scratch[i * 32 + threadIdx.x / 32] = values[i];
     }
-    barrier();
+    __syncthreads();
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       values[i] = 0;

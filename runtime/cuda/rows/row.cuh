@@ -193,12 +193,11 @@ struct WeightInRegisters {
 
 /// Normalises kRows rows of one group together (LayerNorm, variance from the centred values, or
 /// RMSNorm; as they are where there is no gamma) and hands them over: store(row, column, values).
-/// `scratch`: kRows x 64 floats. `barrier`: as of group_sum.
-template <int kThreads, int kVectors, int kRows, class RowType, class Weight, class Store,
-          class Barrier = BlockBarrier>
+/// `scratch`: kRows x 64 floats.
+template <int kThreads, int kVectors, int kRows, class RowType, class Weight, class Store>
 __device__ void normalize_rows(const RowType (&rows)[kRows], const NormWeight& weight,
                                const Weight& columns_weight, int columns, float* scratch,
-                               Store store, Barrier barrier = {}) {
+                               Store store) {
   const int counted = columns - weight.padding;
   const int whole = counted / kVectorSize * kVectorSize;  // columns of vectors without padding
   const float width = static_cast<float>(counted);
@@ -216,7 +215,7 @@ __device__ void normalize_rows(const RowType (&rows)[kRows], const NormWeight& w
           for (float x : value) mean[r] += x;
         }
       }
-      group_sum<kThreads>(mean, scratch, barrier);
+      group_sum<kThreads>(mean, scratch);
 #pragma unroll
       for (float& x : mean) x /= width;
     }
@@ -248,7 +247,7 @@ __device__ void normalize_rows(const RowType (&rows)[kRows], const NormWeight& w
         }
       }
     }
-    group_sum<kThreads>(squares, scratch + kRows * 32, barrier);
+    group_sum<kThreads>(squares, scratch + kRows * 32);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) factor[r] = rsqrtf(squares[r] / width + weight.eps);
   }
