@@ -30,9 +30,9 @@ void copy_in_stream(void* to, const void* from, size_t bytes, cudaStream_t strea
   const size_t vectors = (bytes + kVector - 1) / kVector;
   // Without the attribute of cuda/launch.cuh, like a copy.
   const auto blocks = static_cast<unsigned>((vectors + kThreads - 1) / kThreads);
-  small_copy_kernel<<<blocks, kThreads, 0, stream>>>(
-      static_cast<unsigned char*>(to), static_cast<const unsigned char*>(from),
-      static_cast<unsigned>(bytes));
+  small_copy_kernel<<<blocks, kThreads, 0, stream>>>(static_cast<unsigned char*>(to),
+                                                     static_cast<const unsigned char*>(from),
+                                                     static_cast<unsigned>(bytes));
   CUDA_CHECK(cudaGetLastError());
 }
 

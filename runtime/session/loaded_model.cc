@@ -86,11 +86,11 @@ void load_weights(LoadedModel& model, const WeightSource& source) {
     return;
   }
   const SessionOptions& options = model.options;
-  const std::string key = concat(name_of(options.device), '\n', name_of(options.dtype), '\n',
-                                 name_of(model.precision.decoder.weight), '\n',
-                                 model.precision.layers.few_rows, '\n', identity, '\n',
-                                 model.spec.heads.masked_lm.has_value(),
-                                 model.spec.heads.lm.has_value(), '\n', model.spec_json);
+  const std::string key =
+      concat(name_of(options.device), '\n', name_of(options.dtype), '\n',
+             name_of(model.precision.decoder.weight), '\n', model.precision.layers.few_rows, '\n',
+             identity, '\n', model.spec.heads.masked_lm.has_value(),
+             model.spec.heads.lm.has_value(), '\n', model.spec_json);
   // The lock is held while loading, so that two sessions opened at once load the weights only once.
   const std::lock_guard lock(mutex);
   std::erase_if(loaded, [](const auto& entry) { return entry.second.expired(); });

@@ -121,7 +121,7 @@ TEST(gemm_parts_same_bits) {
   struct Case {
     int rows, n, k, parts, sm_count;
   };
-  const Case cases[] = {{1, 104, 512, 4, 20},  {8, 104, 640, 2, 4},   {5, 72, 320, 5, 20},
+  const Case cases[] = {{1, 104, 512, 4, 20},   {8, 104, 640, 2, 4},  {5, 72, 320, 5, 20},
                         {16, 104, 1024, 4, 20}, {11, 104, 256, 2, 4}, {13, 40, 960, 3, 20},
                         {9, 136, 1024, 4, 9}};
   unsigned seed = 0;

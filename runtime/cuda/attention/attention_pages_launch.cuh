@@ -105,11 +105,10 @@ void launch_pages_few(const PagedKernelParams& common, cudaStream_t stream) {
   // As many blocks as fit the device at once, which share the work.
   const int64_t work = paged_slots(args, Traits::kRows) * args.num_kv_heads *
                        (params.entries > 0 ? chunk_count(args.max_kv_len, args.head_dim) : 1);
-  launch_kernel(
-      paged_attention_few_kernel<Tiles>,
-      dim3(static_cast<unsigned>(std::min(
-          {work, int64_t{Traits::kBlocks} * args.sm_count, int64_t{SlabCounter::kMostBlocks}}))),
-      Traits::kThreads, Traits::kSharedBytes, stream, params);
+  launch_kernel(paged_attention_few_kernel<Tiles>,
+                dim3(static_cast<unsigned>(std::min({work, int64_t{Traits::kBlocks} * args.sm_count,
+                                                     int64_t{SlabCounter::kMostBlocks}}))),
+                Traits::kThreads, Traits::kSharedBytes, stream, params);
 }
 
 }  // namespace packhorse::cuda

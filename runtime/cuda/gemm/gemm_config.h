@@ -79,8 +79,8 @@ inline constexpr std::array<GemmTileCost, 4> kGemmTilesFloat8 = {{
 
 inline const GemmTileCost& cost_of(GemmTile tile) { return kGemmTiles[static_cast<size_t>(tile)]; }
 
-/// Whether the kernels of a tile can form a sum over k in parts (sum_parts.h): the sums of the parts
-/// before take as many registers again as those of the current part.
+/// Whether the kernels of a tile can form a sum over k in parts (sum_parts.h): the sums of the
+/// parts before take as many registers again as those of the current part.
 inline bool sums_in_parts(GemmTile tile) {
   return tile != GemmTile::k128x96 && tile != GemmTile::k128x128 && tile != GemmTile::k128x192;
 }

@@ -12,8 +12,8 @@
 namespace packhorse::cuda {
 
 /// Whether launch_gemm_few is to compute this: what it can, and where it was measured to be faster
-/// than launch_gemm_sm90 (docs/experiments/cuda_generation.md). With a sum in one part that is for up
-/// to eight rows from about 4 MB of weight on, except for long sums over large weights.
+/// than launch_gemm_sm90 (docs/experiments/cuda_generation.md). With a sum in one part that is for
+/// up to eight rows from about 4 MB of weight on, except for long sums over large weights.
 inline bool is_few(const GemmParams& params) {
   if (params.rows > kMostFewRows || params.pool.out != nullptr ||
       (params.gated && params.n % (2 * kGateBlock) != 0)) {

@@ -28,8 +28,7 @@ inline CUtensorMap blocked_tensor_map(const void* data, DType dtype, int32_t row
                                       int64_t stride, int box_rows, const GemmFewTile& tile) {
   const auto blocks = static_cast<cuuint64_t>(k / 64 / tile.parts);  // of a part
   return tensor_map<4>(
-      data, dtype,
-      {64, static_cast<cuuint64_t>(rows), blocks, static_cast<cuuint64_t>(tile.parts)},
+      data, dtype, {64, static_cast<cuuint64_t>(rows), blocks, static_cast<cuuint64_t>(tile.parts)},
       {static_cast<cuuint64_t>(stride) * 2, 128, blocks * 128},
       {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(tile.boxes),
        static_cast<cuuint32_t>(tile.parts)});
@@ -39,11 +38,10 @@ template <class T, int kBoxes, int kRowBlocks, bool kGated>
 void launch_gemm_few_kernel(const GemmParams& p, const GemmFewTile& tile, cudaStream_t stream) {
   GemmFewArgs args{};
   args.tile = tile;
-  args.weight =
-      kGated ? gated_tensor_map(p, tile.features)
-      : tile.weight_at_once
-          ? blocked_tensor_map(p.weight, p.dtype, p.n, p.k, p.k, tile.features, tile)
-          : matrix_tensor_map(p.weight, p.dtype, p.n, p.k, p.k, tile.features, 64);
+  args.weight = kGated ? gated_tensor_map(p, tile.features)
+                : tile.weight_at_once
+                    ? blocked_tensor_map(p.weight, p.dtype, p.n, p.k, p.k, tile.features, tile)
+                    : matrix_tensor_map(p.weight, p.dtype, p.n, p.k, p.k, tile.features, 64);
   args.x = tile.rows_at_once
                ? blocked_tensor_map(p.a, p.dtype, p.rows, p.k, p.lda, kRowBlocks * kFewRows, tile)
                : matrix_tensor_map(p.a, p.dtype, p.rows, p.k, p.lda, p.rows, 64);

@@ -1,5 +1,5 @@
-// The tile of a dense layer for few rows (gemm_few.h): a pure host function, so that it can be tested
-// without a GPU.
+// The tile of a dense layer for few rows (gemm_few.h): a pure host function, so that it can be
+// tested without a GPU.
 #pragma once
 
 #include <algorithm>
@@ -71,8 +71,8 @@ inline GemmFewTile few_tile(int64_t rows, int64_t n, int64_t k, int parts, bool 
       std::min<int64_t>(kFewSharedBytes / stage, tile.steps), 2, kMostFewStages));
   // The last warp reads 16 rows of a box of the weight, whether they exist or not. Behind that lie
   // the sums of all parts but the first: 16 bytes of each lane for every block of rows.
-  tile.shared_bytes = tile.stages * stage + 16 * 128 +
-                      int64_t{512} * tile.row_blocks * (parts - 1) * tile.warps();
+  tile.shared_bytes =
+      tile.stages * stage + 16 * 128 + int64_t{512} * tile.row_blocks * (parts - 1) * tile.warps();
   return tile;
 }
 

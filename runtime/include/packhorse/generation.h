@@ -190,8 +190,8 @@ class PACKHORSE_API GenerationSession {
   virtual std::shared_ptr<GenerationRequest> submit(std::span<const int32_t> ids,
                                                     const Sampling& sampling,
                                                     double timeout_s = 0) = 0;
-  /// Submits prompts as `submit` does, so that the next step sees all that the queue has places for.
-  /// Throws as `submit` does; what was submitted is then cancelled.
+  /// Submits prompts as `submit` does, so that the next step sees all that the queue has places
+  /// for. Throws as `submit` does; what was submitted is then cancelled.
   virtual std::vector<std::shared_ptr<GenerationRequest>> submit_all(
       std::span<const std::vector<int32_t>> prompts, const Sampling& sampling,
       double timeout_s = 0) = 0;
