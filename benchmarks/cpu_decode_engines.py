@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -189,6 +190,32 @@ def load_openvino(file: str, _: str, folder: Path, threads: int) -> Run:
     return run
 
 
+def load_onnxruntime(file: str, _: str, folder: Path, threads: int) -> Run:
+    import onnxruntime_genai
+
+    config = onnxruntime_genai.Config(str(folder / file))
+    session = {"intra_op_num_threads": threads}
+    config.overlay(json.dumps({"model": {"decoder": {"session_options": session}}}))
+    model = onnxruntime_genai.Model(config)
+
+    def run(batch: int, length: int, new: int) -> tuple[float, float]:
+        ids = np.array(prompts(batch, length), np.int32)
+        parameters = onnxruntime_genai.GeneratorParams(model)
+        parameters.set_search_options(
+            do_sample=False, batch_size=batch, min_length=length + new, max_length=length + new
+        )
+        start = time.perf_counter()
+        generator = onnxruntime_genai.Generator(model, parameters)
+        generator.append_tokens(ids)  # runs the model
+        generator.generate_next_token()
+        first = time.perf_counter() - start
+        for _ in range(new - 1):
+            generator.generate_next_token()
+        return first, time.perf_counter() - start
+
+    return run
+
+
 ENGINES = {
     "Packhorse float32": Engine("float32", partial(load_packhorse, "float32")),
     "Packhorse bfloat16": Engine("bfloat16", partial(load_packhorse, "bfloat16")),
@@ -205,6 +232,9 @@ ENGINES = {
     "transformers bfloat16": Engine("bfloat16", partial(load_transformers, "bfloat16")),
     "OpenVINO float32": Engine("float32", partial(load_openvino, "f32.gguf")),
     "OpenVINO int8": Engine("Q8_0", partial(load_openvino, "q8_0.gguf")),
+    "onnxruntime-genai float32": Engine("float32", partial(load_onnxruntime, "genai-fp32")),
+    "onnxruntime-genai int8": Engine("Q8_0", partial(load_onnxruntime, "genai-int8")),
+    "onnxruntime-genai int4": Engine("Q4_1", partial(load_onnxruntime, "genai-int4")),
 }
 
 

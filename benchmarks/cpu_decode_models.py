@@ -2,13 +2,17 @@
 
     python benchmarks/cpu_decode_models.py MODEL.gguf FOLDER
 
-Run it with a Python that has transformers, torch, gguf and (for CTranslate2) ctranslate2. The
-weights are those of the GGUF file, decoded to float32: f32.gguf, bf16.gguf and q8_0.gguf for
-llama.cpp, hf/ for transformers, and ct2-float32/, ct2-int8/ for CTranslate2.
+Run it with a Python that has transformers, torch, accelerate, gguf and, for engines of those names,
+ctranslate2 and onnxruntime-genai (with onnx and onnx_ir). The weights are those of the GGUF file,
+decoded to float32: f32.gguf, bf16.gguf and q8_0.gguf for llama.cpp, hf/ for transformers,
+ct2-float32/ and ct2-int8/ for CTranslate2, genai-fp32/, genai-int8/ and genai-int4/ for
+onnxruntime-genai. The last two are quantised in blocks of 32, as Q8_0 and Q4_1 are.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 
@@ -23,6 +27,8 @@ TYPES = {
     "q8_0": gguf.GGMLQuantizationType.Q8_0,
 }
 FILE_TYPES = {"f32": 0, "bf16": 32, "q8_0": 7}
+# As Q4_1: minima, and a head of 8 bits, which cannot then share its weight with the embedding.
+INT4 = ["is_symmetric=false", "matmul_mixed_precision=last_matmul:int8", "shared_embeddings=false"]
 
 
 def write_gguf(source: gguf.GGUFReader, name: str, path: Path) -> None:
@@ -45,6 +51,25 @@ def write_gguf(source: gguf.GGUFReader, name: str, path: Path) -> None:
     writer.close()
 
 
+def write_ctranslate2(folder: Path, target: Path) -> None:
+    from ctranslate2.converters import TransformersConverter
+
+    for quantization in ("float32", "int8"):
+        TransformersConverter(str(folder)).convert(
+            str(target / f"ct2-{quantization}"), quantization=quantization, force=True
+        )
+
+
+def write_onnxruntime(folder: Path, target: Path) -> None:
+    """By its own builder; the head is computed for the last token of a prompt alone."""
+    for precision, more in {"fp32": [], "int8": [], "int4": INT4}.items():
+        command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-e", "cpu"]
+        command += ["-i", str(folder), "-o", str(target / f"genai-{precision}"), "-p", precision]
+        command += ["-c", str(target / "cache")]
+        command += ["--extra_options", "prune_lm_head=true", "hf_token=false", *more]
+        subprocess.run(command, check=True)
+
+
 def main() -> None:
     source, target = Path(sys.argv[1]), Path(sys.argv[2])
     target.mkdir(parents=True, exist_ok=True)
@@ -64,14 +89,10 @@ def main() -> None:
     model.save_pretrained(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     tokenizer.save_pretrained(folder)
-    try:
-        from ctranslate2.converters import TransformersConverter
-    except ModuleNotFoundError:
-        return
-    for quantization in ("float32", "int8"):
-        TransformersConverter(str(folder)).convert(
-            str(target / f"ct2-{quantization}"), quantization=quantization, force=True
-        )
+    if importlib.util.find_spec("ctranslate2"):
+        write_ctranslate2(folder, target)
+    if importlib.util.find_spec("onnxruntime_genai"):
+        write_onnxruntime(folder, target)
 
 
 if __name__ == "__main__":
