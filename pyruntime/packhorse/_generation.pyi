@@ -1,3 +1,4 @@
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,12 @@ class NativeGenerationSession:
         self, ids: npt.NDArray[np.int32], sampling: Sampling, timeout_s: float
     ) -> NativeRequest: ...
     def submit_all(
-        self, prompts: list[npt.NDArray[np.int32]], sampling: Sampling, timeout_s: float
-    ) -> list[NativeRequest]: ...
+        self,
+        prompts: list[npt.NDArray[np.int32]],
+        sampling: Sampling,
+        timeout_s: float,
+        submitted_to: deque[NativeRequest],
+    ) -> None: ...
     def add_adapter(self, name: str, tensors: dict[str, Any]) -> None: ...
     def remove_adapter(self, name: str) -> None: ...
     def adapters(self) -> list[str]: ...

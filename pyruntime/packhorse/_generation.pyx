@@ -288,8 +288,9 @@ cdef class NativeGenerationSession:
             request.request = deref(session).submit(prompt, settings, timeout_s)
         return request
 
-    def submit_all(self, list prompts, sampling, double timeout_s):
-        """Submits several prompts at once; returns their requests."""
+    def submit_all(self, list prompts, sampling, double timeout_s, submitted_to):
+        """Submits several prompts at once, and appends their requests to `submitted_to`, before an
+        interrupt can be raised in the caller, who is to cancel them then."""
         cdef CSampling settings = _sampling(sampling)
         cdef vector[vector[int32_t]] ids
         cdef Int32Span prompt
@@ -301,13 +302,11 @@ cdef class NativeGenerationSession:
         cdef vector[shared_ptr[CGenerationRequest]] submitted
         with nogil:
             submitted = deref(session).submit_all(ids, settings, timeout_s)
-        requests = []
         cdef NativeRequest request
         for i in range(submitted.size()):
             request = NativeRequest()
             request.request = submitted[i]
-            requests.append(request)
-        return requests
+            submitted_to.append(request)
 
     def add_adapter(self, str name, dict tensors):
         """`tensors`: as of NativeSession.load, under the names of the C++ library."""

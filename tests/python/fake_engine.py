@@ -11,6 +11,7 @@ import os
 import random
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -227,9 +228,13 @@ class FakeNative:
         return request
 
     def submit_all(
-        self, prompts: list[npt.NDArray[np.int32]], sampling: Sampling, timeout_s: float
-    ) -> list[FakeRequest]:
-        return [self.submit(ids, sampling, timeout_s) for ids in prompts]
+        self,
+        prompts: list[npt.NDArray[np.int32]],
+        sampling: Sampling,
+        timeout_s: float,
+        submitted_to: deque[FakeRequest],
+    ) -> None:
+        submitted_to.extend(self.submit(ids, sampling, timeout_s) for ids in prompts)
 
     def mailbox(self) -> FakeMailbox:
         return FakeMailbox()

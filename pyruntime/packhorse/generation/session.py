@@ -19,7 +19,7 @@ from packhorse.result import OutputShape
 from packhorse.session import Session
 
 if TYPE_CHECKING:
-    from packhorse._generation import NativeGenerationSession, NativeMailbox
+    from packhorse._generation import NativeGenerationSession, NativeMailbox, NativeRequest
 
 
 class GenerationSession(Session):
@@ -57,23 +57,24 @@ class GenerationSession(Session):
             sampling = Sampling()
         if sampling.mask is not None:
             raise ValueError("sampling.mask is of one request alone: use submit for each prompt")
-        running: deque[GenerationRequest] = deque()
+        # What was submitted and has not ended, its sizes, and prompts to be submitted together.
+        running: deque[NativeRequest] = deque()
+        sizes: deque[int] = deque()
+        ready: list[Int32Array] = []
         found: list[Any] = []
-        ready: list[Int32Array] = []  # prompts that are to be submitted together
 
         def submit() -> None:
             self.check_open()
-            natives = self._engine.submit_all(ready, sampling, _FOREVER)
-            for ids, native in zip(ready, natives, strict=True):
-                running.append(GenerationRequest(native, ids.size, sampling))
+            self._engine.submit_all(ready, sampling, _FOREVER, running)
+            sizes.extend(ids.size for ids in ready)
             ready.clear()
 
         def collect() -> None:
-            request = running.popleft()
             try:
-                results = request.results()
+                results = GenerationRequest(running[0], sizes.popleft(), sampling).results()
             except RuntimeError as error:
                 raise RuntimeError(f"prompts[{len(found)}]: {error}") from None
+            running.popleft()
             found.append(results[0] if sampling.n == 1 else results)
 
         try:
@@ -86,8 +87,8 @@ class GenerationSession(Session):
             while running:
                 collect()
         finally:
-            for request in running:
-                request.cancel()
+            for native in running:
+                native.cancel()
         return found
 
     def submit(
