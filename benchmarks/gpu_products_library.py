@@ -44,7 +44,7 @@ class Product(ctypes.Structure):
 
 
 class Library:
-    """The functions of a library that build() has made, or build/products/build.sh."""
+    """The functions of a library that build() has made, now or before."""
 
     def __init__(self, path: Path) -> None:
         self._functions = ctypes.CDLL(str(path.resolve()))
