@@ -1,12 +1,12 @@
 """The shapes of EET's own tables (arXiv 2104.12470), on one GPU.
 
-    python benchmarks/gpu_eet.py build/generation [--out FILE]
+    python benchmarks/gpu_eet.py build/generation [--only NAME ...] [--out FILE]
 
 `build/generation` is benchmarks/generation.cc, whose first lines say how to compile it. Decoders
 are GPT-2's in float16. "per token": from a context of 512 tokens to 1,024, all of the model, as in
 EET's table of an A100. "per layer": the difference of 8 and 24 layers, over 16; beside what EET
 itself took on an H200 (prompts of 512 tokens, its decoder layer in a loop). Ours includes the
-way of tokens to the host.
+way of tokens to the host. NAME is a model of the first table, or the width of layers of the second.
 """
 
 from __future__ import annotations
@@ -56,11 +56,15 @@ def prompts(program: str, shape: str) -> dict[int, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("program", help="benchmarks/generation.cc, compiled")
+    names = [*MODELS, *dict.fromkeys(str(layer[0]) for layer in LAYERS)]
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
     print("| per token | batch | EET, A100, ms | Packhorse ms | ratio |\n|---|---:|---:|---:|---:|")
     for name, (shape, published) in MODELS.items():
+        if name not in arguments.only:
+            continue
         found = steps(arguments.program, shape, 16, 512)
         for batch, eet in zip((4, 16), published, strict=True):
             ms = found[batch]
@@ -70,6 +74,8 @@ def main() -> None:
     print("|---|---:|---:|---:|---:|")
     made: dict[tuple[int, int], tuple[dict[int, float], dict[int, float]]] = {}
     for width, heads, batch, prompt, step in LAYERS:
+        if str(width) not in arguments.only:
+            continue
         if (width, heads) not in made:
             low, high = (f"{layers}x{width}x{heads}" for layers in (8, 24))
             both = [

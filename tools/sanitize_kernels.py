@@ -47,6 +47,12 @@ SETS = {
     "attention": Set("tests/gpu/test_gpu_attention.py", "auto and 64 and batches"),
     "short-texts": Set("tests/gpu/test_gpu_short_texts.py", "length or nothing or windows or term"),
     "groups": Set("tests/gpu/test_gpu_groups.py", "test_gate or test_activations or test_values"),
+    "few-rows": Set("tests/gpu/test_gpu_gemm_few.py", "test_parts"),
+    "sampler": Set(
+        "tests/python/test_sampling_operator.py",
+        "cuda and not transformers and not own and not errors",
+    ),
+    "mixture": Set("tests/python/test_zaya.py", "cuda and (decode or beams)"),
     "int8": Set("tests/gpu/test_gpu_int8.py", "exact or largest or finite or feed_forward"),
 }
 
