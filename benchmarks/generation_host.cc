@@ -124,7 +124,8 @@ void measure(const char* what, StepRunner& runner, int64_t requests, int64_t new
     engine.submit(jobs, kNoTimeout);
     for (const auto& request : waited) request->wait(kNoTimeout);
     const GenerationStats after = engine.stats();
-    times.push_back((after.host_s - before.host_s) / static_cast<double>(after.steps - before.steps));
+    times.push_back((after.host_s - before.host_s) /
+                    static_cast<double>(after.steps - before.steps));
   }
   std::ranges::sort(times);
   const double step_us = times[times.size() / 2] * 1e6;

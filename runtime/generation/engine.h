@@ -84,7 +84,7 @@ class Engine {
   // A job may be overdue where the one has changed, or the other come.
   uint64_t cancellations_ = 0;
   std::chrono::steady_clock::time_point next_deadline_;
-  double host_s_ = 0;    // GenerationStats::host_s, up to the last rest
+  double host_s_ = 0;  // GenerationStats::host_s, up to the last rest
   std::chrono::steady_clock::time_point awake_ = std::chrono::steady_clock::now();
   std::optional<ModelDrafter> drafter_;
 

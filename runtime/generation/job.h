@@ -43,9 +43,9 @@ struct Sequence {
   int64_t pending = 0;          // tokens that steps in flight choose for it
   std::vector<int32_t> tokens;  // prompt and new tokens; never more than reserved
   std::vector<int32_t> pages;   // block table
-  uint64_t epoch = 0;      // its own alone since it began, and another one once it gives back pages
-  int64_t committed = 0;   // tokens of steps that were collected
-  int64_t published = 0;   // pages of it that are published, the first ones
+  uint64_t epoch = 0;     // its own alone since it began, and another one once it gives back pages
+  int64_t committed = 0;  // tokens of steps that were collected
+  int64_t published = 0;  // pages of it that are published, the first ones
   TokenLogprob chosen;
   size_t index = 0;
   std::vector<TokenLogprob> top;

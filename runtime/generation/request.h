@@ -2,9 +2,9 @@
 //
 // That thread adds a token to every request in every step, so it takes no lock for it: it writes
 // the token behind those that are there, and then their number. Nor does it wake who does not wait.
-// Of two threads, one that adds tokens and then looks for somebody who waits, and one that says that
-// it waits and then looks for tokens, one must see what the other has done. Both pass a turnstile in
-// between, which a step's thread does once for all requests: who comes second sees it.
+// Of two threads, one that adds tokens and then looks for somebody who waits, and one that says
+// that it waits and then looks for tokens, one must see what the other has done. Both pass a
+// turnstile in between, which a step's thread does once for all requests: who comes second sees it.
 #pragma once
 
 #include <sys/types.h>

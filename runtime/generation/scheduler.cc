@@ -126,26 +126,34 @@ bool Scheduler::any_waits_for_token() const {
 
 void Scheduler::plan_decodes() {
   const bool may_draft = num_running_ < kMostDraftedRows;
-  computes_prompts_ = false;
-  drafts_ = false;
+  bool computes_prompts = false;
+  bool drafts = false;
+  unit_.clear();
   for (size_t i = 0; i < num_started_; ++i) {
     Job& job = *jobs_[i];
-    unit_.clear();
     for (Sequence& sequence : job.sequences) {
-      computes_prompts_ |= sequence.state == State::kRunning && sequence.remaining() > 1;
+      if (sequence.state != State::kRunning) continue;
+      computes_prompts |= sequence.remaining() > 1;
       if (!can_decode(sequence, may_draft)) continue;
-      drafts_ |= sequence.speculation != nullptr;
       if (sequence.plain && has_place(sequence)) {
         plan_tokens(sequence, 1);
-      } else if (job.search) {  // beams go on together
+        continue;
+      }
+      drafts |= sequence.speculation != nullptr;
+      if (job.search) {  // beams go on together
         unit_.push_back(&sequence);
       } else if (Sequence* const alone = &sequence; extend({&alone, 1})) {
         plan_tokens(sequence, 1);
       }
     }
-    if (unit_.empty() || !extend(unit_)) continue;
-    for (Sequence* beam : unit_) plan_tokens(*beam, 1);
+    if (unit_.empty()) continue;
+    if (extend(unit_)) {
+      for (Sequence* beam : unit_) plan_tokens(*beam, 1);
+    }
+    unit_.clear();
   }
+  computes_prompts_ = computes_prompts;
+  drafts_ = drafts;
 }
 
 void Scheduler::plan_prefills() {

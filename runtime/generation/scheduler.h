@@ -51,8 +51,8 @@ struct PlannedStep {
   struct Part {
     Sequence* sequence = nullptr;
     uint64_t epoch = 0;
-    int64_t count = 0;   // tokens
-    int64_t drafts = 0;  // of these, drafts: the last ones
+    int64_t count = 0;     // tokens
+    int64_t drafts = 0;    // of these, drafts: the last ones
     bool samples = false;  // StepSequence::sample
     /// False: it has given back its pages since, so that the step's results are not used.
     bool live() const { return sequence->epoch == epoch; }

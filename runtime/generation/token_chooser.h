@@ -97,10 +97,10 @@ class TokenChooser {
   // One row of logits that is wanted.
   struct Row {
     int32_t hidden_row = 0;
-    int32_t slot = -1;  // where it chooses a token
-    SamplingRow settings;
-    const Sampling* sampling = nullptr;  // null: a row of a prompt
-    std::span<const uint32_t> mask;
+    int32_t slot = -1;                     // where it chooses a token
+    const StepSampler* sampler = nullptr;  // while the step is launched; null: a row of a prompt
+    int64_t draw = 0;                      // SamplingRow::draw
+    int32_t forced = -1;                   // SamplingRow::forced
     Target target;
   };
   // Rows that are computed together, and whose results come together.
@@ -111,18 +111,20 @@ class TokenChooser {
   };
   struct InFlight {
     Chunk chunk;
-    std::vector<Target> targets;
+    std::vector<Row> rows;
   };
 
   /// `number`: of the rows that tokens of the sequence are chosen from.
   void add_sampled(const StepSequence& sequence, int32_t hidden_row, int32_t number);
   void add_targets(const StepSequence& sequence, int32_t first_row);
+  /// But for masks and biases, which lie elsewhere.
+  SamplingRow settings_of(const Row& row) const;
   Chunk write(std::span<const Row> rows, const RowInputs& to);
   void compute(const Chunk& chunk, const TensorView& hidden);
   SampleArgs sample_args(const Chunk& chunk, int64_t num_rows) const;
   void download(const Chunk& chunk, std::span<const Row> rows);
   size_t bytes_of(const Chunk& chunk) const;
-  void deliver(const Chunk& chunk, size_t row, const Target& target, const char* results) const;
+  void deliver(const Chunk& chunk, std::span<const Row> rows, const char* results) const;
 
   const ChooserShape shape_;
   const LmSpec& spec_;
@@ -141,8 +143,9 @@ class TokenChooser {
   std::vector<Row> rows_;   // those that choose a token first
   size_t num_sampled_ = 0;  // of them
   bool plain_ = false;
-  bool wants_logprobs_ = false;  // a row that chooses a token
-  Chunk last_;                   // what was computed last, whose results come with `wait`
+  bool wants_logprobs_ = false;  // a row that chooses a token, as the next one
+  bool wants_top_ = false;
+  Chunk last_;  // what was computed last, whose results come with `wait`
   std::vector<int32_t> row_of_slot_;
 
   std::array<InFlight, StepRunner::kMostInFlight> steps_;
