@@ -61,14 +61,17 @@ class WritingRunner final : public IdleRunner {
         layout_(limits, kContext / kPageTokens),
         memory_(backend_.device->allocate(plan().bytes)),
         buffers_(carve()),
-        inputs_(limits, layout_, step_, *backend_.device),
-        chooser_(shape(), spec_, weights_, buffers_, inputs_, backend_) {}
+        exchange_(backend_.device->make_exchange(
+            step_.inputs, layout_.size, buffers_.lasting.results, most_result_bytes(shape()))),
+        inputs_(limits, layout_, step_, *exchange_, *backend_.device),
+        chooser_(shape(), spec_, weights_, buffers_, inputs_, *exchange_, backend_) {}
 
   void launch(const Step& step) override {
     chooser_.begin(step);
     inputs_.write(step, chooser_.row_of_slot());
     chooser_.write_rows();
-    inputs_.send();
+    exchange_->send(inputs_.bytes());
+    exchange_->fetch(chooser_.result_bytes());
     chooser_.launched();
   }
   void wait() override { chooser_.wait(); }
@@ -100,6 +103,7 @@ class WritingRunner final : public IdleRunner {
   const ChooserBuffers buffers_;
   const LmSpec spec_;  // of no model, like the next one: nothing is computed
   const LmWeights weights_;
+  const std::unique_ptr<Exchange> exchange_;
   StepInputs inputs_;
   TokenChooser chooser_;
 };

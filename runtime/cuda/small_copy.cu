@@ -19,7 +19,35 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// What a step of single tokens has, as a rule.
+constexpr unsigned kUsualBytes = 32u << 10;
+
+// A read over the bus takes about a microsecond until it comes. So the number of bytes is not
+// waited for before the first vector is asked for, which there is room for.
+__global__ void __launch_bounds__(kThreads)
+    counted_copy_kernel(uint4* to, const uint4* from, const unsigned* bytes, unsigned most) {
+  unsigned i = blockIdx.x * kThreads + threadIdx.x;
+  if (i >= most) return;
+  uint4 vector = __ldcv(from + i);
+  const unsigned count = (__ldcv(bytes) + kVector - 1) / kVector;
+  while (i < count) {
+    to[i] = vector;
+    i += gridDim.x * kThreads;
+    if (i < count) vector = __ldcv(from + i);
+  }
+}
+
 }  // namespace
+
+void copy_counted_in_stream(void* to, const void* from, const unsigned* bytes, size_t most_bytes,
+                            cudaStream_t stream) {
+  const auto vectors = static_cast<unsigned>(most_bytes / kVector);
+  const unsigned usual = kUsualBytes / kVector;
+  const unsigned blocks = ((vectors < usual ? vectors : usual) + kThreads - 1) / kThreads;
+  counted_copy_kernel<<<blocks, kThreads, 0, stream>>>(
+      static_cast<uint4*>(to), static_cast<const uint4*>(from), bytes, vectors);
+  CUDA_CHECK(cudaGetLastError());
+}
 
 void copy_in_stream(void* to, const void* from, size_t bytes, cudaStream_t stream) {
   if (bytes == 0) return;

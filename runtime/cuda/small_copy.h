@@ -14,4 +14,11 @@ namespace packhorse::cuda {
 /// Larger copies go to a copy engine. Throws RuntimeError.
 void copy_in_stream(void* to, const void* from, size_t bytes, cudaStream_t stream);
 
+/// The same in a recording, of page-locked memory of `most_bytes` bytes, a multiple of 16. The
+/// first
+/// `*bytes` of them are copied, rounded up to 16: page-locked memory, too, that is read when the
+/// recording runs.
+void copy_counted_in_stream(void* to, const void* from, const unsigned* bytes, size_t most_bytes,
+                            cudaStream_t stream);
+
 }  // namespace packhorse::cuda

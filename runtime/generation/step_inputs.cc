@@ -39,17 +39,17 @@ StepBuffers take_step_buffers(const StepLayout& layout, const RunnerLimits& limi
 }
 
 StepInputs::StepInputs(const RunnerLimits& limits, const StepLayout& layout,
-                       const StepBuffers& buffers, DeviceContext& device)
+                       const StepBuffers& buffers, Exchange& exchange, DeviceContext& device)
     : limits_(limits),
       layout_(layout),
       buffers_(buffers),
-      uploads_(device.make_upload_buffer(buffers.inputs, layout.size)),
+      exchange_(exchange),
       row_uploads_(device.make_upload_buffer(buffers.inputs + layout.hidden_rows,
                                              layout.ids - layout.hidden_rows)) {}
 
 TokenBatch StepInputs::write(const Step& step, std::span<const int32_t> row_of_slot) {
   const auto num_sequences = static_cast<int64_t>(step.sequences.size());
-  host_ = static_cast<char*>(uploads_->acquire());
+  host_ = static_cast<char*>(exchange_.acquire());
   const auto numbers = [&](size_t offset) { return at<int32_t>(host_, offset); };
   int32_t* const cu_seqlens = numbers(layout_.cu_seqlens);
   int32_t* const kv_lens = numbers(layout_.kv_lens);

@@ -21,10 +21,6 @@ struct ResultLayout {
   size_t end;
 };
 
-size_t most_result_bytes(const ChooserShape& shape) {
-  return ResultLayout(shape.rows, static_cast<size_t>(shape.rows), kMostTopTokens).end;
-}
-
 template <class T>
 T* at(char* base, size_t offset) {
   return reinterpret_cast<T*>(base + offset);
@@ -35,6 +31,10 @@ const T* at(const char* base, size_t offset) {
 }
 
 }  // namespace
+
+size_t most_result_bytes(const ChooserShape& shape) {
+  return ResultLayout(shape.rows, static_cast<size_t>(shape.rows), kMostTopTokens).end;
+}
 
 LastingBuffers take_lasting_buffers(const ChooserShape& shape, Arena& arena) {
   const auto biases = static_cast<size_t>(shape.rows * kMostBiases);
@@ -64,7 +64,8 @@ ChooserBuffers take_chooser_buffers(const ChooserShape& shape, const LastingBuff
 }
 
 TokenChooser::TokenChooser(const ChooserShape& shape, const LmSpec& spec, const LmWeights& weights,
-                           const ChooserBuffers& buffers, StepInputs& inputs, Backend& backend)
+                           const ChooserBuffers& buffers, StepInputs& inputs, Exchange& exchange,
+                           Backend& backend)
     : shape_(shape),
       spec_(spec),
       weights_(weights),
@@ -81,7 +82,7 @@ TokenChooser::TokenChooser(const ChooserShape& shape, const LmSpec& spec, const 
       mask_uploads_(device_.make_upload_buffer(
           buffers.lasting.masks,
           static_cast<size_t>(shape.rows * shape.mask_words()) * sizeof(uint32_t))),
-      results_(device_.make_readback_buffer(buffers.lasting.results, most_result_bytes(shape))),
+      exchange_(exchange),
       row_of_slot_(static_cast<size_t>(shape.num_slots)),
       downloaded_(most_result_bytes(shape)) {
   const auto rows = static_cast<size_t>(shape.rows);
@@ -284,7 +285,6 @@ void TokenChooser::download(const Chunk& chunk, std::span<const Row> rows) {
 
 void TokenChooser::launched() {
   InFlight& step = steps_[(oldest_ + num_in_flight_) % steps_.size()];
-  results_->fetch(bytes_of(last_));
   step.chunk = last_;
   ++num_in_flight_;
   for (size_t i = 0; i < num_sampled_; ++i) {
@@ -296,9 +296,9 @@ void TokenChooser::launched() {
 void TokenChooser::wait() {
   const void* results = nullptr;
   try {
-    results = results_->wait();
+    results = exchange_.wait();
   } catch (...) {
-    results_->drop();
+    exchange_.drop();
     num_in_flight_ = 0;
     throw;
   }

@@ -38,6 +38,8 @@ struct LastingBuffers {
   char* results = nullptr;         // see ResultLayout in token_chooser.cc
 };
 LastingBuffers take_lasting_buffers(const ChooserShape& shape, Arena& arena);
+/// Of LastingBuffers::results.
+size_t most_result_bytes(const ChooserShape& shape);
 
 struct ChooserBuffers {
   LastingBuffers lasting;
@@ -54,12 +56,14 @@ ChooserBuffers take_chooser_buffers(const ChooserShape& shape, const LastingBuff
 
 class TokenChooser {
  public:
-  /// The arguments outlive the object.
+  /// The arguments outlive the object. `exchange`: of the results.
   TokenChooser(const ChooserShape& shape, const LmSpec& spec, const LmWeights& weights,
-               const ChooserBuffers& buffers, StepInputs& inputs, Backend& backend);
+               const ChooserBuffers& buffers, StepInputs& inputs, Exchange& exchange,
+               Backend& backend);
 
-  // A step: `begin`, `write_rows`, then `choose_all` or a recording of `choose`, then `launched`.
-  // `wait` is called for each step that was launched, later.
+  // A step: `begin`, `write_rows`, then `choose_all` or a recording of `choose`, then a fetch of
+  // the results by the exchange, and `launched`. `wait` is called for each step that was launched,
+  // later.
 
   /// Looks at what the step wants.
   void begin(const Step& step);
@@ -75,6 +79,11 @@ class TokenChooser {
               const TensorView& hidden);
   /// Does what any step wants. Its rows of the last hidden state are `hidden`.
   void choose_all(const TensorView& hidden);
+  /// How much is to be fetched: of the step, or of any plain one.
+  size_t result_bytes() const { return bytes_of(last_); }
+  size_t plain_result_bytes(bool wants_logprobs) const {
+    return bytes_of({.num_rows = 1, .num_top = 0, .wants_logprobs = wants_logprobs});
+  }
   /// The step is in flight.
   void launched();
   /// Waits for the oldest step in flight, and fills in its results. On an error none is in flight.
@@ -137,7 +146,7 @@ class TokenChooser {
   const std::unique_ptr<UploadBuffer> bias_token_uploads_;
   const std::unique_ptr<UploadBuffer> bias_uploads_;
   const std::unique_ptr<UploadBuffer> mask_uploads_;
-  const std::unique_ptr<ReadbackBuffer> results_;
+  Exchange& exchange_;
 
   // The step that is being launched.
   std::vector<Row> rows_;   // those that choose a token first
