@@ -57,7 +57,7 @@ class CudaExchange final : public Exchange {
     copy_counted_in_stream(inputs_, sent.inputs.data(), sent.size(), input_bytes_, stream_);
   }
   void record_fetch(size_t slot, size_t bytes) override {
-    copy_in_stream(slots_[slot]->results.data(), results_, bytes, stream_);
+    copy_behind_kernel(slots_[slot]->results.data(), results_, bytes, stream_);
   }
   void launch(Recording& recording, size_t bytes) override {
     const DeviceGuard guard(device_);

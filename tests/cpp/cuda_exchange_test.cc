@@ -107,6 +107,9 @@ namespace packhorse::cuda {
 void copy_in_stream(void* to, const void* from, size_t bytes, cudaStream_t) {
   stream.ask([=] { std::memcpy(to, from, bytes); });
 }
+void copy_behind_kernel(void* to, const void* from, size_t bytes, cudaStream_t on) {
+  copy_in_stream(to, from, bytes, on);
+}
 void copy_counted_in_stream(void* to, const void* from, const unsigned* bytes, size_t most_bytes,
                             cudaStream_t) {
   CHECK(most_bytes % 16 == 0);
