@@ -45,7 +45,6 @@ std::chrono::steady_clock::time_point after(double seconds) {
 Request::Request(const Sampling& sampling, int64_t prompt_tokens, int64_t expected_tokens)
     : process_(getpid()),
       wants_logprobs_(sampling.logprobs.has_value()),
-      num_top_(static_cast<size_t>(sampling.logprobs.value_or(0))),
       sequences_(static_cast<size_t>(sampling.n)) {
   usage_.prompt_tokens = prompt_tokens;
   const auto tokens = static_cast<size_t>(expected_tokens);
@@ -53,7 +52,7 @@ Request::Request(const Sampling& sampling, int64_t prompt_tokens, int64_t expect
     progress.ids = std::make_unique_for_overwrite<int32_t[]>(tokens);
     if (!wants_logprobs_) continue;
     progress.result.logprobs.reserve(tokens);
-    progress.result.top_logprobs.reserve(tokens * num_top_);
+    progress.result.top_logprobs.reserve(tokens * static_cast<size_t>(*sampling.logprobs));
   }
 }
 
@@ -113,11 +112,6 @@ GeneratedSequence Request::result(size_t sequence) const {
   const std::span<const int32_t> ids = progress.tokens();
   GeneratedSequence result = progress.result;
   result.ids.assign(ids.begin(), ids.end());
-  // A step may have written what belongs to a token, and not yet the token.
-  if (wants_logprobs_) {
-    result.logprobs.resize(std::min(result.logprobs.size(), ids.size()));
-    result.top_logprobs.resize(std::min(result.top_logprobs.size(), ids.size() * num_top_));
-  }
   return result;
 }
 
@@ -138,6 +132,7 @@ GenerationUsage Request::usage() const {
 void Request::append_logprobs(Progress& progress, const TokenLogprob& token,
                               std::span<const TokenLogprob> top) {
   const std::lock_guard lock(mutex_);
+  progress.append(token.id);
   GeneratedSequence& result = progress.result;
   result.logprobs.push_back(token.logprob);
   result.top_logprobs.insert(result.top_logprobs.end(), top.begin(), top.end());

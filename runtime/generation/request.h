@@ -57,10 +57,7 @@ class Request final : public GenerationRequest {
   /// There are at most `expected_tokens` of each sequence.
   void append(size_t sequence, const TokenLogprob& token, std::span<const TokenLogprob> top) {
     Progress& progress = sequences_[sequence];
-    if (wants_logprobs_) append_logprobs(progress, token, top);
-    const size_t count = progress.count.load(std::memory_order_relaxed);
-    progress.ids[count] = token.id;
-    progress.count.store(count + 1, std::memory_order_release);
+    wants_logprobs_ ? append_logprobs(progress, token, top) : progress.append(token.id);
   }
   void finish(size_t sequence, FinishReason reason, const std::string& error = {});
   /// A sequence that comes as a whole.
@@ -84,6 +81,11 @@ class Request final : public GenerationRequest {
     size_t given = 0;                // tokens that `next` has given
     GeneratedSequence result;        // without ids, unless it came as a whole
 
+    void append(int32_t id) {
+      const size_t before = count.load(std::memory_order_relaxed);
+      ids[before] = id;
+      count.store(before + 1, std::memory_order_release);
+    }
     std::span<const int32_t> tokens() const {
       if (!result.ids.empty()) return result.ids;
       return {ids.get(), count.load(std::memory_order_acquire)};
@@ -91,6 +93,7 @@ class Request final : public GenerationRequest {
   };
   Progress& at(size_t sequence);
   const Progress& at(size_t sequence) const;
+  /// What belongs to a token comes with it, which takes a lock.
   void append_logprobs(Progress& progress, const TokenLogprob& token,
                        std::span<const TokenLogprob> top);
   void tell_watchers();
@@ -100,7 +103,6 @@ class Request final : public GenerationRequest {
 
   const pid_t process_;
   const bool wants_logprobs_;
-  const size_t num_top_;
   std::atomic<bool> cancelled_ = false;
   std::atomic<int> num_watchers_ = 0;  // threads in `next` that wait, and the listener
   std::vector<Progress> sequences_;    // but for ids and their number, of the mutex
