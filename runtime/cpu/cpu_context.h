@@ -31,15 +31,19 @@ class InPlaceUpload final : public UploadBuffer {
   void* to_;
 };
 
-/// Copies when it is asked to, so that later work may overwrite the place.
-class CopiedReadback final : public ReadbackBuffer {
+/// Inputs are written in place. Results are copied when they are asked for, so that later work may
+/// overwrite the place.
+class CpuExchange final : public Exchange {
  public:
-  CopiedReadback(const void* from, size_t bytes) : from_(from) {
-    for (auto& slot : slots_) slot.resize(bytes);
+  CpuExchange(void* to, const void* from, size_t result_bytes) : to_(to), from_(from) {
+    for (auto& slot : slots_) slot.resize(result_bytes);
   }
+  void* acquire() override { return to_; }
+  size_t slot() const override { return (oldest_ + pending_) % kSlots; }
+  void send(size_t) override {}
   void fetch(size_t bytes) override {
-    std::vector<char>& slot = slots_[(oldest_ + pending_++) % kSlots];
-    if (bytes > 0) std::memcpy(slot.data(), from_, bytes);
+    if (bytes > 0) std::memcpy(slots_[slot()].data(), from_, bytes);
+    ++pending_;
   }
   const void* wait() override {
     const std::vector<char>& slot = slots_[oldest_];
@@ -50,6 +54,7 @@ class CopiedReadback final : public ReadbackBuffer {
   void drop() noexcept override { pending_ = 0; }
 
  private:
+  void* to_;
   const void* from_;
   std::array<std::vector<char>, kSlots> slots_;
   size_t oldest_ = 0;
@@ -78,9 +83,9 @@ class CpuContext final : public DeviceContext {
   std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t) override {
     return std::make_unique<InPlaceUpload>(device_to);
   }
-  std::unique_ptr<ReadbackBuffer> make_readback_buffer(const void* device_from,
-                                                       size_t bytes) override {
-    return std::make_unique<CopiedReadback>(device_from, bytes);
+  std::unique_ptr<Exchange> make_exchange(void* inputs, size_t, const void* results,
+                                          size_t result_bytes) override {
+    return std::make_unique<CpuExchange>(inputs, results, result_bytes);
   }
   void synchronize() override {}
   // Measured on two cores of a server: 465 billion float32 operations a second and 29 GB read; with

@@ -2,12 +2,12 @@
 #include "cuda/cuda_context.h"
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <vector>
 
 #include "cuda/check.h"
 #include "cuda/device.h"
+#include "cuda/exchange.h"
 #include "cuda/graph.h"
 #include "cuda/recording_bounds.h"
 #include "cuda/small_copy.h"
@@ -59,50 +59,6 @@ class CudaUploadBuffer final : public UploadBuffer {
   size_t next_ = 0;
 };
 
-// Page-locked memory for each copy, and an event behind it.
-class CudaReadbackBuffer final : public ReadbackBuffer {
- public:
-  CudaReadbackBuffer(const CudaContext& context, const void* from, size_t bytes)
-      : device_(context.index()), stream_(context.stream()), from_(from) {
-    for (auto& slot : slots_) slot = std::make_unique<Slot>(bytes);
-  }
-  ~CudaReadbackBuffer() override { drop(); }
-
-  void fetch(size_t bytes) override {
-    const DeviceGuard guard(device_);
-    const Slot& slot = *slots_[(oldest_ + pending_) % kSlots];
-    copy_in_stream(slot.memory.data(), from_, bytes, stream_);
-    CUDA_CHECK(cudaEventRecord(slot.written, stream_));
-    ++pending_;
-  }
-  const void* wait() override {
-    const DeviceGuard guard(device_);
-    const Slot& slot = *slots_[oldest_];
-    CUDA_CHECK(cudaEventSynchronize(slot.written));
-    oldest_ = (oldest_ + 1) % kSlots;
-    --pending_;
-    return slot.memory.data();
-  }
-  // Errors are ignored: this runs while another error is being reported, or at the end.
-  void drop() noexcept override {
-    static_cast<void>(cudaStreamSynchronize(stream_));
-    pending_ = 0;
-  }
-
- private:
-  struct Slot {
-    explicit Slot(size_t bytes) : memory(bytes), written(cudaEventDisableTiming) {}
-    PinnedMemory memory;
-    Event written;
-  };
-  int device_;
-  cudaStream_t stream_;
-  const void* from_;
-  std::array<std::unique_ptr<Slot>, kSlots> slots_;
-  size_t oldest_ = 0;
-  size_t pending_ = 0;
-};
-
 }  // namespace
 
 std::unique_ptr<DeviceMemory> CudaContext::allocate(size_t bytes) {
@@ -141,10 +97,9 @@ std::unique_ptr<UploadBuffer> CudaContext::make_upload_buffer(void* device_to, s
   return std::make_unique<CudaUploadBuffer>(*this, device_to, bytes);
 }
 
-std::unique_ptr<ReadbackBuffer> CudaContext::make_readback_buffer(const void* device_from,
-                                                                  size_t bytes) {
-  const DeviceGuard guard(device_);
-  return std::make_unique<CudaReadbackBuffer>(*this, device_from, bytes);
+std::unique_ptr<Exchange> CudaContext::make_exchange(void* inputs, size_t input_bytes,
+                                                     const void* results, size_t result_bytes) {
+  return cuda::make_exchange(device_, stream_, inputs, input_bytes, results, result_bytes);
 }
 
 void CudaContext::synchronize() {

@@ -158,6 +158,7 @@ bool Engine::take_submitted() {
   }
   while (!errands.empty() && scheduler_.num_in_flight() > 0) collect_step();
   for (auto& errand : errands) errand();
+  if (num_fresh > 0) next_deadline_ = {};  // theirs are not known
   for (const auto& job : scheduler_.jobs().last(num_fresh)) {
     guard(*job, [&] {
       for (Sequence& sequence : job->sequences) {
@@ -171,11 +172,17 @@ bool Engine::take_submitted() {
 
 void Engine::end_overdue() {
   const auto now = std::chrono::steady_clock::now();
+  const uint64_t cancellations = Request::num_cancellations();
+  if (cancellations == cancellations_ && now < next_deadline_) return;
+  cancellations_ = cancellations;
+  next_deadline_ = std::chrono::steady_clock::time_point::max();
   for (const auto& job : scheduler_.jobs()) {
     if (job->request->cancelled()) {
       end(*job, FinishReason::kCancelled);
     } else if (job->deadline <= now) {
       end(*job, FinishReason::kDeadline);
+    } else {
+      next_deadline_ = std::min(next_deadline_, job->deadline);
     }
   }
 }
@@ -213,9 +220,14 @@ void Engine::fail(const PlannedStep& plan, const std::string& error) {
 void Engine::collect(const PlannedStep& plan) {
   bool searches = false;
   for (size_t i = 0; i < plan.parts.size(); ++i) {
-    if (!plan.parts[i].live()) continue;
+    const PlannedStep::Part& part = plan.parts[i];
+    if (!part.live()) continue;
+    Sequence& sequence = *part.sequence;
+    if (sequence.plain && part.samples) {
+      take_token(sequence);
+      continue;
+    }
     const StepSequence& step = plan.sequences[i];
-    Sequence& sequence = *plan.parts[i].sequence;
     Job& job = *sequence.job;
     searches |= job.search.has_value();
     if (sequence.index == 0 && !step.targets.empty() && !job.must_score()) {
@@ -249,10 +261,11 @@ void Engine::take_token(Sequence& sequence) {
   sequence.tokens.push_back(token);
   job.request->append(sequence.index, sequence.chosen, sequence.top);
   job.changed = true;
-  if (std::ranges::binary_search(job.stop_ids, token)) {
+  if (!job.stop_ids.empty() && std::ranges::binary_search(job.stop_ids, token)) {
     return finish(sequence, FinishReason::kStop);
   }
   if (sequence.size() >= job.max_size) return finish(sequence, FinishReason::kLength);
+  if (sequence.plain) return;
   if (sequence.mask != nullptr) sequence.mask->accept(token);
   if (!prepare_mask(sequence, limits_.vocab_size)) finish(sequence, FinishReason::kStop);
 }
@@ -341,6 +354,7 @@ void Engine::finish_beams(Job& job, std::vector<Hypothesis> hypotheses, FinishRe
 }
 
 void Engine::tell() {
+  Request::pass_turnstile();
   for (const auto& job : scheduler_.jobs()) {
     if (std::exchange(job->changed, false)) job->request->notify();
   }

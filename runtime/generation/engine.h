@@ -81,7 +81,10 @@ class Engine {
   const size_t most_in_flight_;
   const int64_t max_queue_;
   Scheduler scheduler_;  // of the thread alone, as all jobs in it and the next two
-  double host_s_ = 0;    // GenerationStats::host_s, up to the last rest
+  // A job may be overdue where the one has changed, or the other come.
+  uint64_t cancellations_ = 0;
+  std::chrono::steady_clock::time_point next_deadline_;
+  double host_s_ = 0;  // GenerationStats::host_s, up to the last rest
   std::chrono::steady_clock::time_point awake_ = std::chrono::steady_clock::now();
   std::optional<ModelDrafter> drafter_;
 

@@ -134,6 +134,10 @@ std::unique_ptr<Job> make_job(std::span<const int32_t> ids, const Sampling& samp
     if (searches && i > 0) sequence.state = Sequence::State::kUnborn;
   }
   add_speculation(*job, options);
+  for (Sequence& sequence : job->sequences) {
+    sequence.plain =
+        !searches && !masks && !sampling.prompt_logprobs && sequence.speculation == nullptr;
+  }
   for (Sequence& sequence : job->spare) {
     sequence.job = job.get();
     reserve(sequence, *job, num_top, words);

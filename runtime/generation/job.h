@@ -28,54 +28,61 @@ struct Sequence {
     kFinished,
   };
 
-  Job* job = nullptr;
-  size_t index = 0;
+  // What every step reads comes first, so that it lies together.
   State state = State::kWaiting;
-  std::vector<int32_t> tokens;  // prompt and new tokens; never more than reserved
-  std::vector<float> logprobs;  // of the new tokens of a beam
-  std::vector<int32_t> pages;   // block table
-  int64_t published = 0;        // pages of it that are published, the first ones
-  int64_t computed = 0;         // tokens cached when the steps in flight have run
-  int64_t committed = 0;        // of these, the tokens of steps that were collected
-  int64_t pending = 0;          // tokens that steps in flight choose for it
-  uint64_t epoch = 0;           // how often it has given back its pages
-  int32_t slot = -1;            // where it runs
-  bool restart = true;          // StepSampler::restart of its next sampled step; of drafts, always
-  bool offered = false;         // a beam whose candidates have come
-  std::shared_ptr<TokenMask> mask;
+  /// Nothing but its tokens decides about its steps: it has no mask, beam search, drafts or wanted
+  /// log-probabilities of the prompt.
+  bool plain = false;
+  bool restart = true;   // StepSampler::restart of its next sampled step; of drafts, always
+  bool offered = false;  // a beam whose candidates have come
   bool masked = false;   // mask_words say what may come next
   bool dropped = false;  // a beam that no token can follow
-  std::vector<uint32_t> mask_words;
+  int32_t slot = -1;     // where it runs
+  Job* job = nullptr;
+  int64_t computed = 0;         // tokens cached when the steps in flight have run
+  int64_t pending = 0;          // tokens that steps in flight choose for it
+  std::vector<int32_t> tokens;  // prompt and new tokens; never more than reserved
+  std::vector<int32_t> pages;   // block table
+  uint64_t epoch = 0;     // its own alone since it began, and another one once it gives back pages
+  int64_t committed = 0;  // tokens of steps that were collected
+  int64_t published = 0;  // pages of it that are published, the first ones
   TokenLogprob chosen;
+  size_t index = 0;
   std::vector<TokenLogprob> top;
+  std::vector<float> logprobs;  // of the new tokens of a beam
+  std::shared_ptr<TokenMask> mask;
+  std::vector<uint32_t> mask_words;
   std::unique_ptr<Speculation> speculation;  // null: nothing is drafted
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
   /// Tokens to compute before the next one can be chosen; a pending one is among them.
   int64_t remaining() const { return size() + pending - computed; }
+  /// Whether it waits for nothing else but its next token.
+  bool waits_for_token() const;
   std::span<const int32_t> new_ids() const;
 };
 
 struct Job {
+  // What every step reads comes first, so that it lies together.
+  std::vector<Sequence> sequences;
+  int64_t max_size = 0;  // of prompt and new tokens of each sequence
+  int64_t prompt_tokens = 0;
+  int64_t in_flight = 0;  // sequences of it in steps in flight, each once for each step
+  bool started = false;
+  bool changed = false;  // its caller must be told
   std::shared_ptr<Request> request;
+  std::vector<int32_t> stop_ids;  // the session's too, each once
   Sampling sampling;
   uint64_t seed = 0;
   std::shared_ptr<const AdapterNames::Lease> adapter;  // null: none
   uint64_t salt = 0;                                   // PagePool::root
-  int64_t prompt_tokens = 0;
-  int64_t max_size = 0;           // of prompt and new tokens of each sequence
-  std::vector<int32_t> stop_ids;  // the session's too, each once
   std::chrono::steady_clock::time_point deadline;
-  bool started = false;
-  bool changed = false;   // its caller must be told
-  int64_t in_flight = 0;  // sequences of it in steps in flight, each once for each step
 
   bool drafts_by_model = false;
   Sampling draft_sampling;  // of that model: the same choices, without log-probabilities
 
   std::vector<uint32_t> allowed_words;  // Sampling::allowed_ids as a mask; empty: all
 
-  std::vector<Sequence> sequences;
   /// Of a beam search: `sequences` are its beams, and `spare` what they become in the next step.
   std::optional<BeamSearch> search;
   std::vector<Sequence> spare;
@@ -92,6 +99,11 @@ struct Job {
   /// Whether no sequence of it will need another step.
   bool finished() const;
 };
+
+inline bool Sequence::waits_for_token() const {
+  const bool ends = size() + pending >= job->max_size;
+  return state == State::kRunning && remaining() == 1 && (pending == 0 || !ends);
+}
 
 inline std::span<const int32_t> Sequence::new_ids() const {
   return std::span(tokens).subspan(static_cast<size_t>(job->prompt_tokens));

@@ -44,12 +44,16 @@ class ModelRunner final : public StepRunner {
         cache_memory_(device().allocate(plan_.kv_cache.bytes)),
         buffers_(carve_buffers(options)),
         cache_(carve_cache(planned.shape, planned.num_pages)),
-        inputs_(limits_, StepLayout(limits_, longest_table(model_.spec)), buffers_.step, device()),
+        layout_(limits_, longest_table(model_.spec)),
+        exchange_(device().make_exchange(buffers_.step.inputs, layout_.size,
+                                         buffers_.chooser.lasting.results,
+                                         most_result_bytes(chooser_shape(model_.spec, options)))),
+        inputs_(limits_, layout_, buffers_.step, *exchange_, device()),
         adapter_capacity_(adapter_capacity(options)),
         adapters_(carve_adapters()),
         loaded_(static_cast<size_t>(options.max_adapters)),
         chooser_(chooser_shape(model_.spec, options), *model_.spec.heads.lm,
-                 *model_.weights->heads.lm, buffers_.chooser, inputs_, model_.backend) {
+                 *model_.weights->heads.lm, buffers_.chooser, inputs_, *exchange_, model_.backend) {
     limits_.num_pages = planned.num_pages;
     limits_.max_chunk = kChunkReads * device().balanced_rows();
     warm_up(-1);
@@ -81,20 +85,22 @@ class ModelRunner final : public StepRunner {
     chooser_.begin(step);
     const TokenBatch tokens = inputs_.write(step, chooser_.row_of_slot());
     chooser_.write_rows();
-    inputs_.send();
     const AdapterBatch adapters = adapters_of(step);
     const bool adapted = std::ranges::any_of(adapters.uses, std::identity());
     const StepRecordings* recorded =
         find(tokens.batch, adapted ? adapted_recordings_ : recordings_);
     if (recorded != nullptr && chooser_.is_plain()) {
-      recorded->whole[chooser_.wants_logprobs() ? 1 : 0]->launch();
+      exchange_->launch(*recorded->whole[exchange_->slot()][chooser_.wants_logprobs() ? 1 : 0],
+                        inputs_.bytes());
     } else {
+      exchange_->send(inputs_.bytes());
       if (recorded != nullptr) {
         recorded->encoder->launch();
       } else {
         encode(tokens, adapted ? &adapters : nullptr);
       }
       chooser_.choose_all(buffers_.layers.hidden.first_rows(tokens.batch.num_tokens));
+      exchange_->fetch(chooser_.result_bytes());
     }
     chooser_.launched();
   }
@@ -120,9 +126,9 @@ class ModelRunner final : public StepRunner {
     int64_t tokens = 0;
     int64_t max_seqlen = 0;
     std::unique_ptr<Recording> encoder;  // without the choice of tokens
-    /// Of single tokens the whole step, where TokenChooser::is_plain; the second with
-    /// log-probabilities.
-    std::array<std::unique_ptr<Recording>, 2> whole;
+    /// Of single tokens the whole step for each slot of the exchange, from its inputs to its
+    /// results, where TokenChooser::is_plain; the second with log-probabilities.
+    std::array<std::array<std::unique_ptr<Recording>, 2>, Exchange::kSlots> whole;
 
     bool hold(const BatchView& batch) const {
       return batch.num_sequences <= sequences && batch.num_tokens <= tokens &&
@@ -212,15 +218,20 @@ class ModelRunner final : public StepRunner {
     for (int64_t bound = 1;; bound *= 2) {
       const int64_t sequences = std::min(bound, limits_.max_sequences);
       const auto run = encoder(sequences, sequences, 1);
-      const auto run_whole = [&](bool wants_logprobs) {
+      const auto run_whole = [&](size_t slot, bool wants_logprobs) {
         return device().record([&] {
+          exchange_->record_send(slot);
           run();
           chooser_.choose(sequences, inputs_.bounds(sequences, sequences, 1).batch.counts + 1,
                           wants_logprobs, buffers_.layers.hidden);
+          exchange_->record_fetch(slot, chooser_.plain_result_bytes(wants_logprobs));
         });
       };
-      recordings.push_back(
-          {sequences, sequences, 1, device().record(run), {run_whole(false), run_whole(true)}});
+      StepRecordings& recorded = recordings.emplace_back(
+          StepRecordings{sequences, sequences, 1, device().record(run), {}});
+      for (size_t slot = 0; slot < Exchange::kSlots; ++slot) {
+        recorded.whole[slot] = {run_whole(slot, false), run_whole(slot, true)};
+      }
       if (sequences == limits_.max_sequences) break;
     }
     if (most_drafts_ == 0) return recordings;
@@ -271,6 +282,8 @@ class ModelRunner final : public StepRunner {
   const std::unique_ptr<DeviceMemory> cache_memory_;
   const RunnerBuffers buffers_;
   const KvCache cache_;
+  const StepLayout layout_;
+  const std::unique_ptr<Exchange> exchange_;
   StepInputs inputs_;
   const AdapterCapacity adapter_capacity_;
   const AdapterSlots adapters_;

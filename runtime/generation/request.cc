@@ -49,7 +49,7 @@ Request::Request(const Sampling& sampling, int64_t prompt_tokens, int64_t expect
   usage_.prompt_tokens = prompt_tokens;
   const auto tokens = static_cast<size_t>(expected_tokens);
   for (Progress& progress : sequences_) {
-    progress.result.ids.reserve(tokens);
+    progress.ids = std::make_unique_for_overwrite<int32_t[]>(tokens);
     if (!wants_logprobs_) continue;
     progress.result.logprobs.reserve(tokens);
     progress.result.top_logprobs.reserve(tokens * static_cast<size_t>(*sampling.logprobs));
@@ -71,11 +71,16 @@ std::vector<int32_t> Request::next(size_t sequence, double timeout_s) {
   std::unique_lock lock(mutex_);
   Progress& progress = at(sequence);
   const auto ready = [&] {
-    return progress.result.ids.size() > progress.given ||
+    return progress.tokens().size() > progress.given ||
            progress.result.finish_reason != FinishReason::kNone;
   };
-  changed_.wait_until(lock, after(timeout_s), ready);
-  const auto& ids = progress.result.ids;
+  if (!ready()) {
+    ++num_watchers_;
+    pass_turnstile();
+    changed_.wait_until(lock, after(timeout_s), ready);
+    --num_watchers_;
+  }
+  const std::span<const int32_t> ids = progress.tokens();
   std::vector<int32_t> fresh(ids.begin() + static_cast<ptrdiff_t>(progress.given), ids.end());
   progress.given = ids.size();
   return fresh;
@@ -90,8 +95,9 @@ bool Request::wait(double timeout_s) {
 
 void Request::set_listener(std::function<void()> listener) {
   const std::lock_guard lock(listener_mutex_);
+  num_watchers_ += (listener != nullptr ? 1 : 0) - (listener_ != nullptr ? 1 : 0);
   listener_ = std::move(listener);
-  listens_ = listener_ != nullptr;
+  pass_turnstile();
   if (listener_) listener_();
 }
 
@@ -102,7 +108,11 @@ FinishReason Request::finish_reason(size_t sequence) const {
 
 GeneratedSequence Request::result(size_t sequence) const {
   const std::lock_guard lock(mutex_);
-  return at(sequence).result;
+  const Progress& progress = at(sequence);
+  const std::span<const int32_t> ids = progress.tokens();
+  GeneratedSequence result = progress.result;
+  result.ids.assign(ids.begin(), ids.end());
+  return result;
 }
 
 PromptLogprobs Request::prompt_logprobs() const {
@@ -114,17 +124,16 @@ GenerationUsage Request::usage() const {
   const std::lock_guard lock(mutex_);
   GenerationUsage usage = usage_;
   for (const Progress& progress : sequences_) {
-    usage.new_tokens += static_cast<int64_t>(progress.result.ids.size());
+    usage.new_tokens += static_cast<int64_t>(progress.tokens().size());
   }
   return usage;
 }
 
-void Request::append(size_t sequence, const TokenLogprob& token,
-                     std::span<const TokenLogprob> top) {
+void Request::append_logprobs(Progress& progress, const TokenLogprob& token,
+                              std::span<const TokenLogprob> top) {
   const std::lock_guard lock(mutex_);
-  GeneratedSequence& result = sequences_[sequence].result;
-  result.ids.push_back(token.id);
-  if (!wants_logprobs_) return;
+  progress.append(token.id);
+  GeneratedSequence& result = progress.result;
   result.logprobs.push_back(token.logprob);
   result.top_logprobs.insert(result.top_logprobs.end(), top.begin(), top.end());
 }
@@ -164,11 +173,12 @@ void Request::count_drafts(int64_t drafted, int64_t accepted) {
   usage_.accepted_tokens += accepted;
 }
 
-void Request::notify() {
+void Request::tell_watchers() {
+  {
+    // Who has looked for tokens and found none waits when the lock is free.
+    const std::lock_guard lock(mutex_);
+  }
   changed_.notify_all();
-  // Nobody but the engine's thread, which calls this, writes that number.
-  if (num_finished_ == sequences_.size()) ended_.notify_all();
-  if (!listens_) return;
   const std::lock_guard lock(listener_mutex_);
   if (listener_) listener_();
 }

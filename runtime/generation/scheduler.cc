@@ -29,16 +29,16 @@ bool needs_host(const Sequence& sequence, bool may_draft) {
          (drafts != nullptr && (drafts->in_flight || (may_draft && drafts->length.drafts())));
 }
 
-// Whether the sequence waits for nothing else but its next token.
-bool waits_for_token(const Sequence& sequence) {
-  const bool ends = sequence.size() + sequence.pending >= sequence.job->max_size;
-  return sequence.state == State::kRunning && sequence.remaining() == 1 &&
-         (sequence.pending == 0 || !ends);
-}
-
 // Whether the next step can have the sequence's last token, and no other one.
 bool can_decode(const Sequence& sequence, bool may_draft) {
-  return waits_for_token(sequence) && (sequence.pending == 0 || !needs_host(sequence, may_draft));
+  return sequence.waits_for_token() &&
+         (sequence.plain || sequence.pending == 0 || !needs_host(sequence, may_draft));
+}
+
+// Whether the page is there that the next token goes to. Of sequences without beams, none but its
+// own holds it.
+bool has_place(const Sequence& sequence) {
+  return sequence.computed < std::ssize(sequence.pages) * kPageTokens;
 }
 
 // What stands for a token that the host does not know yet.
@@ -61,6 +61,7 @@ Scheduler::Scheduler(const RunnerLimits& limits, const GenerationOptions& option
     plan.copies.reserve(sequences);
     plan.parts.reserve(sequences);
     plan.sequences.reserve(sequences);
+    plan.epochs.reserve(sequences);
   }
   unit_.reserve(sequences);
 }
@@ -94,12 +95,19 @@ Step Scheduler::plan() {
   } while (next.parts.empty() && num_in_flight_ == 0 && preempt_youngest());
   next.num_tokens = limits_.max_tokens - held_back_ - budget_;
   next.sequences.resize(next.parts.size());
+  next.epochs.resize(next.parts.size());
   for (size_t i = 0; i < next.parts.size(); ++i) {
     PlannedStep::Part& part = next.parts[i];
     Sequence& sequence = *part.sequence;
     StepSequence& step = next.sequences[i];
-    build(part, step);
     part.epoch = sequence.epoch;
+    const bool known = std::exchange(next.epochs[i], part.epoch) == part.epoch;
+    if (known && sequence.plain && step.sample) {
+      build_next(sequence, step);
+    } else {
+      build(part, step);
+    }
+    part.samples = step.sample;
     if (step.sample) sequence.restart = part.drafts > 0;  // several tokens may come
     if (part.drafts > 0) sequence.speculation->in_flight = true;
     sequence.computed += part.count - part.drafts;
@@ -112,28 +120,40 @@ Step Scheduler::plan() {
 
 bool Scheduler::any_waits_for_token() const {
   return std::ranges::any_of(std::span(jobs_).first(num_started_), [](const auto& job) {
-    return std::ranges::any_of(job->sequences, waits_for_token);
+    return std::ranges::any_of(job->sequences, &Sequence::waits_for_token);
   });
 }
 
 void Scheduler::plan_decodes() {
   const bool may_draft = num_running_ < kMostDraftedRows;
-  computes_prompts_ = false;
+  bool computes_prompts = false;
+  bool drafts = false;
+  unit_.clear();
   for (size_t i = 0; i < num_started_; ++i) {
     Job& job = *jobs_[i];
-    unit_.clear();
     for (Sequence& sequence : job.sequences) {
-      computes_prompts_ |= sequence.state == State::kRunning && sequence.remaining() > 1;
+      if (sequence.state != State::kRunning) continue;
+      computes_prompts |= sequence.remaining() > 1;
       if (!can_decode(sequence, may_draft)) continue;
+      if (sequence.plain && has_place(sequence)) {
+        plan_tokens(sequence, 1);
+        continue;
+      }
+      drafts |= sequence.speculation != nullptr;
       if (job.search) {  // beams go on together
         unit_.push_back(&sequence);
       } else if (Sequence* const alone = &sequence; extend({&alone, 1})) {
         plan_tokens(sequence, 1);
       }
     }
-    if (unit_.empty() || !extend(unit_)) continue;
-    for (Sequence* beam : unit_) plan_tokens(*beam, 1);
+    if (unit_.empty()) continue;
+    if (extend(unit_)) {
+      for (Sequence* beam : unit_) plan_tokens(*beam, 1);
+    }
+    unit_.clear();
   }
+  computes_prompts_ = computes_prompts;
+  drafts_ = drafts;
 }
 
 void Scheduler::plan_prefills() {
@@ -216,23 +236,35 @@ void Scheduler::build(const PlannedStep::Part& part, StepSequence& step) const {
       std::span(job.prompt_logprobs.top).subspan(position * num_top, step.targets.size() * num_top);
 }
 
+void Scheduler::build_next(const Sequence& sequence, StepSequence& step) {
+  const std::span<const int32_t> tokens = sequence.tokens;
+  step.pending = sequence.pending > 0;
+  step.position = sequence.computed;
+  step.ids = step.pending ? std::span(&kPendingId, 1) : tokens.last(1);
+  step.pages = std::span(sequence.pages).first(static_cast<size_t>(pages_of(step.kv_len())));
+  step.sampler.history = tokens;
+  step.sampler.num_new_tokens = sequence.size() + sequence.pending - sequence.job->prompt_tokens;
+  step.sampler.restart = sequence.restart;
+}
+
 const PlannedStep& Scheduler::commit() {
-  const PlannedStep& plan = drop_oldest();
+  const PlannedStep& plan = take_oldest();
   ++stats_.steps;
-  for (size_t i = 0; i < plan.parts.size(); ++i) {
-    const PlannedStep::Part& part = plan.parts[i];
-    stats_.computed_tokens += part.count;
-    if (!part.live()) continue;
+  stats_.computed_tokens += plan.num_tokens;
+  for (const PlannedStep::Part& part : plan.parts) {
     Sequence& sequence = *part.sequence;
+    Job& job = *sequence.job;
+    --job.in_flight;
+    if (!part.live()) continue;
     sequence.committed += part.count - part.drafts;
-    stats_.drafted_tokens += part.drafts;
-    if (part.drafts > 0) sequence.speculation->in_flight = false;
-    if (plan.sequences[i].sample) {
+    if (part.samples) {
       --sequence.pending;
       ++stats_.new_tokens;
     }
-    publish(sequence);
-    Job& job = *sequence.job;
+    if ((sequence.published + 1) * kPageTokens <= sequence.committed) publish(sequence);
+    if (sequence.plain) continue;
+    stats_.drafted_tokens += part.drafts;
+    if (part.drafts > 0) sequence.speculation->in_flight = false;
     if (sequence.index == 0 && job.must_score()) {
       job.scored = std::max(job.scored, std::min(sequence.committed, job.prompt_tokens - 1));
     }
@@ -240,10 +272,15 @@ const PlannedStep& Scheduler::commit() {
   return plan;
 }
 
-const PlannedStep& Scheduler::drop_oldest() {
-  const PlannedStep& plan = in_flight(0);
+PlannedStep& Scheduler::take_oldest() {
+  PlannedStep& plan = in_flight(0);
   oldest_ = (oldest_ + 1) % plans_.size();
   --num_in_flight_;
+  return plan;
+}
+
+const PlannedStep& Scheduler::drop_oldest() {
+  const PlannedStep& plan = take_oldest();
   land(plan);
   return plan;
 }

@@ -51,14 +51,16 @@ struct PlannedStep {
   struct Part {
     Sequence* sequence = nullptr;
     uint64_t epoch = 0;
-    int64_t count = 0;   // tokens
-    int64_t drafts = 0;  // of these, drafts: the last ones
+    int64_t count = 0;     // tokens
+    int64_t drafts = 0;    // of these, drafts: the last ones
+    bool samples = false;  // StepSequence::sample
     /// False: it has given back its pages since, so that the step's results are not used.
     bool live() const { return sequence->epoch == epoch; }
   };
   std::vector<PageCopy> copies;
   std::vector<Part> parts;
   std::vector<StepSequence> sequences;  // in the order of `parts`
+  std::vector<uint64_t> epochs;         // of the sequences that these were built for
   int64_t num_tokens = 0;
 };
 
@@ -115,7 +117,11 @@ class Scheduler {
   void plan_starts();
   void plan_tokens(Sequence& sequence, int64_t count);
   void build(const PlannedStep::Part& part, StepSequence& step) const;
+  /// The same of a plain sequence that goes on, where `step` was built for it before.
+  static void build_next(const Sequence& sequence, StepSequence& step);
   PlannedStep& in_flight(size_t number) { return plans_[(oldest_ + number) % plans_.size()]; }
+  /// The oldest step in flight is in flight no more, but its jobs do not know it yet.
+  PlannedStep& take_oldest();
   static void land(const PlannedStep& plan);
   /// Takes the page that the next token of each of them goes to. False: one was preempted.
   bool extend(std::span<Sequence* const> unit);
@@ -138,8 +144,10 @@ class Scheduler {
   int64_t num_running_ = 0;
   int64_t num_waiting_ = 0;        // sequences
   bool computes_prompts_ = false;  // a sequence that runs has more than its last token to compute
+  bool drafts_ = false;            // a part of the step that is being planned may have drafts
   int64_t num_finished_ = 0;       // jobs that have not been removed
   uint64_t next_salt_ = 1;
+  uint64_t last_epoch_ = 0;
   std::vector<int32_t> free_slots_;
 
   std::array<PlannedStep, StepRunner::kMostInFlight> plans_;

@@ -7,6 +7,7 @@ namespace packhorse {
 
 // All sequences that were planned so far decode. Those that draft share the rows that are left.
 void Scheduler::plan_drafts() {
+  if (!drafts_) return;
   std::vector<PlannedStep::Part>& parts = next_->parts;
   int64_t drafting = std::ranges::count_if(
       parts, [](const auto& part) { return part.sequence->speculation != nullptr; });

@@ -76,6 +76,7 @@ bool Scheduler::start(Sequence& sequence) {
     free_slots_.pop_back();
   }
   sequence.state = State::kRunning;
+  sequence.epoch = ++last_epoch_;
   sequence.restart = true;
   sequence.offered = false;
   --num_waiting_;
@@ -146,7 +147,7 @@ void Scheduler::give_back(Sequence& sequence) {
   sequence.published = 0;
   sequence.computed = sequence.committed = 0;
   sequence.pending = 0;
-  ++sequence.epoch;
+  sequence.epoch = ++last_epoch_;
   if (sequence.speculation != nullptr) sequence.speculation->in_flight = false;
 }
 

@@ -39,21 +39,27 @@ StepBuffers take_step_buffers(const StepLayout& layout, const RunnerLimits& limi
 }
 
 StepInputs::StepInputs(const RunnerLimits& limits, const StepLayout& layout,
-                       const StepBuffers& buffers, DeviceContext& device)
+                       const StepBuffers& buffers, Exchange& exchange, DeviceContext& device)
     : limits_(limits),
       layout_(layout),
       buffers_(buffers),
-      uploads_(device.make_upload_buffer(buffers.inputs, layout.size)),
+      exchange_(exchange),
       row_uploads_(device.make_upload_buffer(buffers.inputs + layout.hidden_rows,
                                              layout.ids - layout.hidden_rows)) {}
 
 TokenBatch StepInputs::write(const Step& step, std::span<const int32_t> row_of_slot) {
   const auto num_sequences = static_cast<int64_t>(step.sequences.size());
-  host_ = static_cast<char*>(uploads_->acquire());
+  host_ = static_cast<char*>(exchange_.acquire());
   const auto numbers = [&](size_t offset) { return at<int32_t>(host_, offset); };
   int32_t* const cu_seqlens = numbers(layout_.cu_seqlens);
   int32_t* const kv_lens = numbers(layout_.kv_lens);
+  int32_t* const sources = numbers(layout_.sources);
+  int32_t* const count_slots = numbers(layout_.count_slots);
   int32_t* const page_begins = numbers(layout_.page_begins);
+  int32_t* const ids = numbers(layout_.ids);
+  int32_t* const positions = numbers(layout_.positions);
+  int32_t* const adapters = limits_.max_adapters > 0 ? numbers(layout_.adapters) : nullptr;
+  int32_t* const pages = numbers(layout_.pages);
   numbers(layout_.counts)[0] = static_cast<int32_t>(step.num_tokens);
   numbers(layout_.counts)[1] = static_cast<int32_t>(num_sequences);
   int32_t token = 0;
@@ -67,17 +73,17 @@ TokenBatch StepInputs::write(const Step& step, std::span<const int32_t> row_of_s
     cu_seqlens[i] = token;
     kv_lens[i] = static_cast<int32_t>(sequence.kv_len());
     page_begins[i] = page;
-    std::copy(sequence.pages.begin(), sequence.pages.end(), numbers(layout_.pages) + page);
+    std::copy(sequence.pages.begin(), sequence.pages.end(), pages + page);
     page += static_cast<int32_t>(sequence.pages.size());
-    numbers(layout_.sources)[i] =
-        sequence.pending ? row_of_slot[static_cast<size_t>(sampler.slot)] : -1;
+    sources[i] = sequence.pending ? row_of_slot[static_cast<size_t>(sampler.slot)] : -1;
     const bool counts = sequence.sample && !sampler.restart && has_penalties(*sampler.sampling);
-    numbers(layout_.count_slots)[i] = counts ? sampler.slot : -1;
-    for (size_t j = 0; j < sequence.ids.size(); ++j, ++token) {
-      numbers(layout_.ids)[token] = sequence.ids[j];
-      numbers(layout_.positions)[token] =
-          static_cast<int32_t>(sequence.position) + static_cast<int32_t>(j);
-      if (limits_.max_adapters > 0) numbers(layout_.adapters)[token] = sequence.adapter;
+    count_slots[i] = counts ? sampler.slot : -1;
+    auto position = static_cast<int32_t>(sequence.position);
+    for (const int32_t id : sequence.ids) {
+      ids[token] = id;
+      positions[token] = position++;
+      if (adapters != nullptr) adapters[token] = sequence.adapter;
+      ++token;
     }
     longest = std::max(longest, static_cast<int64_t>(sequence.ids.size()));
     if (longest == 1) num_single_ = i + 1;

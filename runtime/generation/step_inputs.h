@@ -51,16 +51,17 @@ StepBuffers take_step_buffers(const StepLayout& layout, const RunnerLimits& limi
 
 class StepInputs {
  public:
+  /// `exchange`: of the inputs; outlives the object, like `device`.
   StepInputs(const RunnerLimits& limits, const StepLayout& layout, const StepBuffers& buffers,
-             DeviceContext& device);
+             Exchange& exchange, DeviceContext& device);
 
   /// Begins to write the step, where `row_of_slot` says which row of the last step has chosen the
   /// token of a slot. Returns the batch with its exact numbers.
   TokenBatch write(const Step& step, std::span<const int32_t> row_of_slot);
   /// Where the rows of the step that is being written go.
   RowInputs host_rows() const { return rows_at(host_); }
-  /// Uploads what was written.
-  void send() { uploads_->send(bytes_); }
+  /// How much was written, in bytes from the beginning of the block.
+  size_t bytes() const { return bytes_; }
 
   /// Rows that are uploaded apart from a step: `host_rows` of the former, and `send` of the latter.
   RowInputs acquire_rows();
@@ -93,7 +94,7 @@ class StepInputs {
   const RunnerLimits limits_;
   const StepLayout layout_;
   const StepBuffers buffers_;
-  const std::unique_ptr<UploadBuffer> uploads_;
+  Exchange& exchange_;
   const std::unique_ptr<UploadBuffer> row_uploads_;
   char* host_ = nullptr;    // the step that is being written
   size_t bytes_ = 0;        // of it

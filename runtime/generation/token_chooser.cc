@@ -21,10 +21,6 @@ struct ResultLayout {
   size_t end;
 };
 
-size_t most_result_bytes(const ChooserShape& shape) {
-  return ResultLayout(shape.rows, static_cast<size_t>(shape.rows), kMostTopTokens).end;
-}
-
 template <class T>
 T* at(char* base, size_t offset) {
   return reinterpret_cast<T*>(base + offset);
@@ -35,6 +31,10 @@ const T* at(const char* base, size_t offset) {
 }
 
 }  // namespace
+
+size_t most_result_bytes(const ChooserShape& shape) {
+  return ResultLayout(shape.rows, static_cast<size_t>(shape.rows), kMostTopTokens).end;
+}
 
 LastingBuffers take_lasting_buffers(const ChooserShape& shape, Arena& arena) {
   const auto biases = static_cast<size_t>(shape.rows * kMostBiases);
@@ -64,7 +64,8 @@ ChooserBuffers take_chooser_buffers(const ChooserShape& shape, const LastingBuff
 }
 
 TokenChooser::TokenChooser(const ChooserShape& shape, const LmSpec& spec, const LmWeights& weights,
-                           const ChooserBuffers& buffers, StepInputs& inputs, Backend& backend)
+                           const ChooserBuffers& buffers, StepInputs& inputs, Exchange& exchange,
+                           Backend& backend)
     : shape_(shape),
       spec_(spec),
       weights_(weights),
@@ -81,12 +82,12 @@ TokenChooser::TokenChooser(const ChooserShape& shape, const LmSpec& spec, const 
       mask_uploads_(device_.make_upload_buffer(
           buffers.lasting.masks,
           static_cast<size_t>(shape.rows * shape.mask_words()) * sizeof(uint32_t))),
-      results_(device_.make_readback_buffer(buffers.lasting.results, most_result_bytes(shape))),
+      exchange_(exchange),
       row_of_slot_(static_cast<size_t>(shape.num_slots)),
       downloaded_(most_result_bytes(shape)) {
   const auto rows = static_cast<size_t>(shape.rows);
   rows_.reserve(rows);
-  for (InFlight& step : steps_) step.targets.reserve(rows);
+  for (InFlight& step : steps_) step.rows.reserve(rows);
 }
 
 const int32_t* TokenChooser::tokens() const { return at<int32_t>(buffers_.lasting.results, 0); }
@@ -94,9 +95,12 @@ const int32_t* TokenChooser::tokens() const { return at<int32_t>(buffers_.lastin
 void TokenChooser::begin(const Step& step) {
   rows_.clear();
   wants_logprobs_ = false;
+  wants_top_ = false;
+  bool scores = false;
   int32_t first_row = 0;
   for (const StepSequence& sequence : step.sequences) {
     first_row += static_cast<int32_t>(sequence.ids.size());
+    scores |= !sequence.targets.empty();
     const auto drafts = static_cast<int32_t>(sequence.drafts);
     for (int32_t i = 0; sequence.sample && i <= drafts; ++i) {
       add_sampled(sequence, first_row - 1 - drafts + i, i);
@@ -104,44 +108,31 @@ void TokenChooser::begin(const Step& step) {
   }
   num_sampled_ = rows_.size();
   counts_.flush();
+  plain_ = step.num_tokens == std::ssize(step.sequences) && !scores &&
+           num_sampled_ == step.sequences.size() && !wants_top_;
+  if (!scores) return;
   first_row = 0;
   for (const StepSequence& sequence : step.sequences) {
     add_targets(sequence, first_row);
     first_row += static_cast<int32_t>(sequence.ids.size());
   }
-  const auto tells = [](const Row& row) { return !row.target.top.empty(); };
-  plain_ = step.num_tokens == std::ssize(step.sequences) && rows_.size() == num_sampled_ &&
-           num_sampled_ == step.sequences.size() && std::ranges::none_of(rows_, tells);
 }
 
 void TokenChooser::add_sampled(const StepSequence& sequence, int32_t hidden_row, int32_t number) {
-  const size_t num_top = sequence.top.size() / static_cast<size_t>(1 + sequence.drafts);
   const StepSampler& sampler = sequence.sampler;
-  const Sampling& sampling = *sampler.sampling;
   Row& row = rows_.emplace_back();
   row.hidden_row = hidden_row;
   row.slot = sampler.slot;
-  row.sampling = &sampling;
-  row.mask = sampler.mask;
-  row.target = {.wants_logprob = sampling.logprobs.has_value(),
-                .chosen = sequence.chosen + number,
-                .target_logprob = nullptr,
-                .top = sequence.top.subspan(static_cast<size_t>(number) * num_top, num_top)};
-  row.settings.temperature = sampling.temperature;
-  row.settings.top_p = sampling.top_p;
-  row.settings.min_p = sampling.min_p;
-  row.settings.top_k = static_cast<int32_t>(std::min(sampling.top_k, shape_.vocab_size));
-  row.settings.repetition_penalty = sampling.repetition_penalty;
-  row.settings.presence_penalty = sampling.presence_penalty;
-  row.settings.frequency_penalty = sampling.frequency_penalty;
-  row.settings.of_beam = sampling.num_beams > 1;
-  row.settings.seed = sampler.seed;
-  row.settings.stream = sampler.stream;
-  row.settings.draw = static_cast<uint64_t>(sampler.num_new_tokens + number);
-  if (has_penalties(sampling)) {
-    row.settings.counts = sampler.slot;
-    if (sampler.restart) counts_.restart(sampler);
+  row.sampler = &sampler;
+  row.draw = sampler.num_new_tokens + number;
+  row.target.wants_logprob = sampler.sampling->logprobs.has_value();
+  row.target.chosen = sequence.chosen + number;
+  if (!sequence.top.empty()) {
+    const size_t num_top = sequence.top.size() / static_cast<size_t>(1 + sequence.drafts);
+    row.target.top = sequence.top.subspan(static_cast<size_t>(number) * num_top, num_top);
+    wants_top_ = true;
   }
+  if (sampler.restart && has_penalties(*sampler.sampling)) counts_.restart(sampler);
   wants_logprobs_ |= row.target.wants_logprob;
 }
 
@@ -151,7 +142,7 @@ void TokenChooser::add_targets(const StepSequence& sequence, int32_t first_row) 
   for (size_t i = 0; i < sequence.targets.size(); ++i) {
     Row& row = rows_.emplace_back();
     row.hidden_row = first_row + static_cast<int32_t>(i);
-    row.settings.forced = sequence.targets[i];
+    row.forced = sequence.targets[i];
     row.target = {.wants_logprob = true,
                   .chosen = nullptr,
                   .target_logprob = &sequence.target_logprobs[i],
@@ -164,6 +155,24 @@ void TokenChooser::write_rows() {
   if (rows_.size() <= static_cast<size_t>(shape_.rows)) last_ = write(rows_, inputs_.host_rows());
 }
 
+SamplingRow TokenChooser::settings_of(const Row& row) const {
+  if (row.sampler == nullptr) return {.forced = row.forced};
+  const StepSampler& sampler = *row.sampler;
+  const Sampling& sampling = *sampler.sampling;
+  return {.temperature = sampling.temperature,
+          .top_p = sampling.top_p,
+          .min_p = sampling.min_p,
+          .top_k = static_cast<int32_t>(std::min(sampling.top_k, shape_.vocab_size)),
+          .repetition_penalty = sampling.repetition_penalty,
+          .presence_penalty = sampling.presence_penalty,
+          .frequency_penalty = sampling.frequency_penalty,
+          .counts = has_penalties(sampling) ? row.slot : -1,
+          .of_beam = sampling.num_beams > 1,
+          .seed = sampler.seed,
+          .stream = sampler.stream,
+          .draw = static_cast<uint64_t>(row.draw)};
+}
+
 TokenChooser::Chunk TokenChooser::write(std::span<const Row> rows, const RowInputs& to) {
   Chunk chunk = {.num_rows = rows.size(), .num_top = 0, .wants_logprobs = false};
   int32_t* bias_tokens = nullptr;
@@ -174,24 +183,24 @@ TokenChooser::Chunk TokenChooser::write(std::span<const Row> rows, const RowInpu
   for (size_t i = 0; i < rows.size(); ++i) {
     const Row& row = rows[i];
     to.hidden_rows[i] = row.hidden_row;
-    SamplingRow settings = row.settings;
+    SamplingRow settings = settings_of(row);
     settings.bias_begin = num_biases;
-    if (row.sampling != nullptr && !row.sampling->logit_bias.empty()) {
+    if (row.sampler != nullptr && !row.sampler->sampling->logit_bias.empty()) {
       if (biases == nullptr) {
         bias_tokens = static_cast<int32_t*>(bias_token_uploads_->acquire());
         biases = static_cast<float*>(bias_uploads_->acquire());
       }
-      for (const auto& [token, bias] : row.sampling->logit_bias) {
+      for (const auto& [token, bias] : row.sampler->sampling->logit_bias) {
         bias_tokens[num_biases] = token;
         biases[num_biases++] = bias;
       }
     }
     settings.bias_end = num_biases;
-    if (!row.mask.empty()) {
+    if (row.sampler != nullptr && !row.sampler->mask.empty()) {
       if (masks == nullptr) masks = static_cast<uint32_t*>(mask_uploads_->acquire());
       settings.mask = num_masks++;
-      std::memcpy(masks + settings.mask * shape_.mask_words(), row.mask.data(),
-                  row.mask.size_bytes());
+      const std::span<const uint32_t> mask = row.sampler->mask;
+      std::memcpy(masks + settings.mask * shape_.mask_words(), mask.data(), mask.size_bytes());
     }
     to.settings[i] = settings;
     chunk.wants_logprobs |= row.target.wants_logprob;
@@ -271,36 +280,32 @@ void TokenChooser::download(const Chunk& chunk, std::span<const Row> rows) {
   const DownloadScope downloads(device_);
   device_.download(downloaded_.data(), buffers_.lasting.results, bytes_of(chunk));
   device_.synchronize();
-  for (size_t i = 0; i < rows.size(); ++i) deliver(chunk, i, rows[i].target, downloaded_.data());
+  deliver(chunk, rows, downloaded_.data());
 }
 
 void TokenChooser::launched() {
   InFlight& step = steps_[(oldest_ + num_in_flight_) % steps_.size()];
   step.chunk = last_;
-  step.targets.clear();
-  for (const Row& row : rows_) step.targets.push_back(row.target);
-  results_->fetch(bytes_of(last_));
   ++num_in_flight_;
   for (size_t i = 0; i < num_sampled_; ++i) {
     row_of_slot_[static_cast<size_t>(rows_[i].slot)] = static_cast<int32_t>(i);
   }
+  std::swap(step.rows, rows_);
 }
 
 void TokenChooser::wait() {
   const void* results = nullptr;
   try {
-    results = results_->wait();
+    results = exchange_.wait();
   } catch (...) {
-    results_->drop();
+    exchange_.drop();
     num_in_flight_ = 0;
     throw;
   }
   const InFlight& step = steps_[oldest_];
   oldest_ = (oldest_ + 1) % steps_.size();
   --num_in_flight_;
-  for (size_t i = 0; i < step.targets.size(); ++i) {
-    deliver(step.chunk, i, step.targets[i], static_cast<const char*>(results));
-  }
+  deliver(step.chunk, step.rows, static_cast<const char*>(results));
 }
 
 size_t TokenChooser::bytes_of(const Chunk& chunk) const {
@@ -309,17 +314,21 @@ size_t TokenChooser::bytes_of(const Chunk& chunk) const {
   return chunk.num_top > 0 || chunk.wants_logprobs ? layout.end : layout.logprobs;
 }
 
-void TokenChooser::deliver(const Chunk& chunk, size_t row, const Target& target,
+void TokenChooser::deliver(const Chunk& chunk, std::span<const Row> rows,
                            const char* results) const {
   const ResultLayout layout(shape_.rows, chunk.num_rows, chunk.num_top);
-  const float logprob = target.wants_logprob ? at<float>(results, layout.logprobs)[row] : 0;
-  if (target.chosen != nullptr)
-    *target.chosen = {at<int32_t>(results, layout.tokens)[row], logprob};
-  if (target.target_logprob != nullptr) *target.target_logprob = logprob;
-  const size_t first = row * static_cast<size_t>(chunk.num_top);
-  for (size_t j = 0; j < target.top.size(); ++j) {
-    target.top[j] = {at<int32_t>(results, layout.top_tokens)[first + j],
-                     at<float>(results, layout.top_logprobs)[first + j]};
+  const auto* const tokens = at<int32_t>(results, layout.tokens);
+  const auto* const logprobs = at<float>(results, layout.logprobs);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Target& target = rows[i].target;
+    const float logprob = target.wants_logprob ? logprobs[i] : 0;
+    if (target.chosen != nullptr) *target.chosen = {tokens[i], logprob};
+    if (target.target_logprob != nullptr) *target.target_logprob = logprob;
+    const size_t first = i * static_cast<size_t>(chunk.num_top);
+    for (size_t j = 0; j < target.top.size(); ++j) {
+      target.top[j] = {at<int32_t>(results, layout.top_tokens)[first + j],
+                       at<float>(results, layout.top_logprobs)[first + j]};
+    }
   }
 }
 

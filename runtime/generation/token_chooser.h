@@ -38,6 +38,8 @@ struct LastingBuffers {
   char* results = nullptr;         // see ResultLayout in token_chooser.cc
 };
 LastingBuffers take_lasting_buffers(const ChooserShape& shape, Arena& arena);
+/// Of LastingBuffers::results.
+size_t most_result_bytes(const ChooserShape& shape);
 
 struct ChooserBuffers {
   LastingBuffers lasting;
@@ -54,12 +56,14 @@ ChooserBuffers take_chooser_buffers(const ChooserShape& shape, const LastingBuff
 
 class TokenChooser {
  public:
-  /// The arguments outlive the object.
+  /// The arguments outlive the object. `exchange`: of the results.
   TokenChooser(const ChooserShape& shape, const LmSpec& spec, const LmWeights& weights,
-               const ChooserBuffers& buffers, StepInputs& inputs, Backend& backend);
+               const ChooserBuffers& buffers, StepInputs& inputs, Exchange& exchange,
+               Backend& backend);
 
-  // A step: `begin`, `write_rows`, then `choose_all` or a recording of `choose`, then `launched`.
-  // `wait` is called for each step that was launched, later.
+  // A step: `begin`, `write_rows`, then `choose_all` or a recording of `choose`, then a fetch of
+  // the results by the exchange, and `launched`. `wait` is called for each step that was launched,
+  // later.
 
   /// Looks at what the step wants.
   void begin(const Step& step);
@@ -75,6 +79,11 @@ class TokenChooser {
               const TensorView& hidden);
   /// Does what any step wants. Its rows of the last hidden state are `hidden`.
   void choose_all(const TensorView& hidden);
+  /// How much is to be fetched: of the step, or of any plain one.
+  size_t result_bytes() const { return bytes_of(last_); }
+  size_t plain_result_bytes(bool wants_logprobs) const {
+    return bytes_of({.num_rows = 1, .num_top = 0, .wants_logprobs = wants_logprobs});
+  }
   /// The step is in flight.
   void launched();
   /// Waits for the oldest step in flight, and fills in its results. On an error none is in flight.
@@ -97,10 +106,10 @@ class TokenChooser {
   // One row of logits that is wanted.
   struct Row {
     int32_t hidden_row = 0;
-    int32_t slot = -1;  // where it chooses a token
-    SamplingRow settings;
-    const Sampling* sampling = nullptr;  // null: a row of a prompt
-    std::span<const uint32_t> mask;
+    int32_t slot = -1;                     // where it chooses a token
+    const StepSampler* sampler = nullptr;  // while the step is launched; null: a row of a prompt
+    int64_t draw = 0;                      // SamplingRow::draw
+    int32_t forced = -1;                   // SamplingRow::forced
     Target target;
   };
   // Rows that are computed together, and whose results come together.
@@ -111,18 +120,20 @@ class TokenChooser {
   };
   struct InFlight {
     Chunk chunk;
-    std::vector<Target> targets;
+    std::vector<Row> rows;
   };
 
   /// `number`: of the rows that tokens of the sequence are chosen from.
   void add_sampled(const StepSequence& sequence, int32_t hidden_row, int32_t number);
   void add_targets(const StepSequence& sequence, int32_t first_row);
+  /// But for masks and biases, which lie elsewhere.
+  SamplingRow settings_of(const Row& row) const;
   Chunk write(std::span<const Row> rows, const RowInputs& to);
   void compute(const Chunk& chunk, const TensorView& hidden);
   SampleArgs sample_args(const Chunk& chunk, int64_t num_rows) const;
   void download(const Chunk& chunk, std::span<const Row> rows);
   size_t bytes_of(const Chunk& chunk) const;
-  void deliver(const Chunk& chunk, size_t row, const Target& target, const char* results) const;
+  void deliver(const Chunk& chunk, std::span<const Row> rows, const char* results) const;
 
   const ChooserShape shape_;
   const LmSpec& spec_;
@@ -135,14 +146,15 @@ class TokenChooser {
   const std::unique_ptr<UploadBuffer> bias_token_uploads_;
   const std::unique_ptr<UploadBuffer> bias_uploads_;
   const std::unique_ptr<UploadBuffer> mask_uploads_;
-  const std::unique_ptr<ReadbackBuffer> results_;
+  Exchange& exchange_;
 
   // The step that is being launched.
   std::vector<Row> rows_;   // those that choose a token first
   size_t num_sampled_ = 0;  // of them
   bool plain_ = false;
-  bool wants_logprobs_ = false;  // a row that chooses a token
-  Chunk last_;                   // what was computed last, whose results come with `wait`
+  bool wants_logprobs_ = false;  // a row that chooses a token, as the next one
+  bool wants_top_ = false;
+  Chunk last_;  // what was computed last, whose results come with `wait`
   std::vector<int32_t> row_of_slot_;
 
   std::array<InFlight, StepRunner::kMostInFlight> steps_;

@@ -37,22 +37,6 @@ class PACKHORSE_API UploadBuffer {
   virtual void send(size_t bytes) = 0;
 };
 
-/// Host memory that one place on the device is copied to again and again. A copy is asked for in
-/// the order of the device's other work, and waited for by itself.
-class PACKHORSE_API ReadbackBuffer {
- public:
-  /// Copies that may be asked for and not yet waited for.
-  static constexpr size_t kSlots = 2;
-  virtual ~ReadbackBuffer() = default;
-  /// Asks for a copy of the first `bytes` bytes, which may be 0.
-  virtual void fetch(size_t bytes) = 0;
-  /// Waits for the oldest copy that was asked for, and for all work before it, and returns it. It
-  /// is valid until kSlots more were asked for. Throws the error of work that failed.
-  virtual const void* wait() = 0;
-  /// Waits until the device writes no more, and forgets the copies that were asked for.
-  virtual void drop() noexcept = 0;
-};
-
 /// A fixed sequence of operators that a device can run again in one launch (a CUDA graph). Buffers
 /// and sizes are those at the time of recording; the contents of the buffers are read at each
 /// launch.
@@ -60,6 +44,40 @@ class PACKHORSE_API Recording {
  public:
   virtual ~Recording() = default;
   virtual void launch() = 0;
+};
+
+/// Host memory through which a device gets inputs and gives results, round after round: each round
+/// has one of kSlots slots, in turn. A round is `acquire`, and then either `send`, operators and
+/// `fetch`, or `launch` of a recording that holds all three for this slot. It is waited for by
+/// itself. A round that was not fetched, because something before has failed, is forgotten: its
+/// slot is that of the next one.
+class PACKHORSE_API Exchange {
+ public:
+  /// Rounds that may be under way at once.
+  static constexpr size_t kSlots = 2;
+  virtual ~Exchange() = default;
+
+  /// Returns where the host writes the inputs of the next round, for which there must be a slot.
+  virtual void* acquire() = 0;
+  /// The slot that `acquire` gives, and has given since the last round began.
+  virtual size_t slot() const = 0;
+  /// Transfers the first `bytes` bytes of inputs to the device.
+  virtual void send(size_t bytes) = 0;
+  /// Asks for a copy of the first `bytes` bytes of results, which may be 0. The round is under way.
+  virtual void fetch(size_t bytes) = 0;
+  /// Waits for the oldest round under way, and for all work before it, and returns its results.
+  /// They are valid until kSlots more rounds are under way. Throws the error of work that failed.
+  virtual const void* wait() = 0;
+  /// Waits until the device writes no more, and forgets all rounds.
+  virtual void drop() noexcept = 0;
+
+  /// Within DeviceContext::record: what `send` and `fetch` do in a round with this slot. How many
+  /// bytes are sent is said when the recording is launched.
+  virtual void record_send(size_t /*slot*/) {}
+  virtual void record_fetch(size_t /*slot*/, size_t /*bytes*/) {}
+  /// Launches a recording with both of the acquired slot, with `bytes` bytes of inputs. The round
+  /// is under way. Only devices with recordings implement this.
+  virtual void launch(Recording& /*recording*/, size_t /*bytes*/) {}
 };
 
 /// The largest batch that one recording serves.
@@ -89,8 +107,9 @@ class PACKHORSE_API DeviceContext {
   /// Bytes that could be allocated now, about.
   virtual size_t free_bytes() const = 0;
   virtual std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t bytes) = 0;
-  virtual std::unique_ptr<ReadbackBuffer> make_readback_buffer(const void* device_from,
-                                                               size_t bytes) = 0;
+  /// Of inputs and of results, where they lie on the device, and most bytes of each.
+  virtual std::unique_ptr<Exchange> make_exchange(void* inputs, size_t input_bytes,
+                                                  const void* results, size_t result_bytes) = 0;
   /// Whether transfers and operators may return before they are done.
   virtual bool asynchronous() const { return false; }
   /// Waits until all work asked for so far is done. Throws the error of any of that work that

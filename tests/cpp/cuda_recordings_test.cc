@@ -25,7 +25,7 @@ class FakeDevice final : public DeviceContext {
   void copy(void*, const void*, size_t) override {}
   size_t free_bytes() const override { return 0; }
   std::unique_ptr<UploadBuffer> make_upload_buffer(void*, size_t) override { return nullptr; }
-  std::unique_ptr<ReadbackBuffer> make_readback_buffer(const void*, size_t) override {
+  std::unique_ptr<Exchange> make_exchange(void*, size_t, const void*, size_t) override {
     return nullptr;
   }
   void synchronize() override {}

@@ -24,6 +24,30 @@ GenerationOptions options_of(const RunnerLimits& limits, bool prefix_cache) {
   return options;
 }
 
+// A step is built from what was at the same place in a step before, but says what its sequences are
+// now.
+void check_built(const PlannedStep& plan) {
+  for (size_t i = 0; i < plan.parts.size(); ++i) {
+    const StepSequence& step = plan.sequences[i];
+    const Sequence& sequence = *plan.parts[i].sequence;
+    const Job& job = *sequence.job;
+    const StepSampler& sampler = step.sampler;
+    CHECK(step.pages.data() == sequence.pages.data());
+    CHECK(std::ssize(step.pages) == pages_of(step.kv_len()));
+    CHECK(step.kv_len() == sequence.computed && step.sample == plan.parts[i].samples);
+    CHECK(step.pending || step.ids.data() == sequence.tokens.data() + step.position);
+    CHECK(step.targets.empty() || job.must_score());
+    if (!step.sample) continue;
+    CHECK(step.chosen == &sequence.chosen && step.top.data() == sequence.top.data());
+    CHECK(sampler.sampling == &job.sampling && sampler.seed == job.seed);
+    CHECK(sampler.stream == sequence.index && sampler.slot == sequence.slot);
+    CHECK(sampler.prompt_tokens == job.prompt_tokens);
+    CHECK(sampler.num_new_tokens + job.prompt_tokens == step.kv_len());
+    CHECK(sampler.history.data() == sequence.tokens.data());
+    CHECK(std::ssize(sampler.history) == sequence.size());
+  }
+}
+
 // The scheduler and a runner, and what the engine does with the tokens, without ends.
 struct Bench {
   RunnerLimits limits;
@@ -48,6 +72,7 @@ struct Bench {
   std::string step() {
     const Step step = scheduler.plan();
     if (step.sequences.empty()) return "nothing";
+    check_built(scheduler.newest());
     runner.run(step);
     std::string planned;
     const PlannedStep& done = scheduler.commit();

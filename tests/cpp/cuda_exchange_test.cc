@@ -1,0 +1,251 @@
+// Rounds of an exchange on a fake of the CUDA runtime, whose stream works only while it is waited
+// for, as late as it may, and whose calls fail when they are told to. Runs without a GPU.
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cuda/exchange.h"
+#include "cuda/small_copy.h"
+#include "packhorse/error.h"
+#include "test.h"
+
+using namespace packhorse;
+
+namespace {
+
+using Work = std::function<void()>;
+
+struct FakeStream {
+  std::deque<Work> asked;
+  size_t done = 0;  // of all that was asked for
+  std::vector<Work>* recorded = nullptr;
+  std::string failing;  // the call that fails, once
+  std::set<void*> alive;
+
+  void ask(Work work) { (recorded != nullptr ? recorded->push_back(work) : asked.push_back(work)); }
+  void work_until(size_t count) {
+    for (; done < count; ++done) {
+      asked.front()();
+      asked.pop_front();
+    }
+  }
+  size_t num_asked() const { return done + asked.size(); }
+  cudaError_t call(const char* name) {
+    if (failing != name) return cudaSuccess;
+    failing.clear();
+    return cudaErrorUnknown;
+  }
+};
+
+FakeStream stream;
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* made, unsigned) {
+  auto* const position = new size_t(0);
+  stream.alive.insert(position);
+  *made = reinterpret_cast<cudaEvent_t>(position);
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  auto* const position = reinterpret_cast<size_t*>(event);
+  stream.alive.erase(position);
+  delete position;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  if (const cudaError_t error = stream.call("cudaEventRecord")) return error;
+  *reinterpret_cast<size_t*>(event) = stream.num_asked();
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  stream.work_until(*reinterpret_cast<size_t*>(event));
+  return stream.call("cudaEventSynchronize");
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  stream.work_until(stream.num_asked());
+  return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** made, size_t bytes, unsigned) {
+  if (const cudaError_t error = stream.call("cudaHostAlloc")) return error;
+  stream.alive.insert(*made = std::calloc(bytes, 1));
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* made) {
+  stream.alive.erase(made);
+  std::free(made);
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+
+// What these tests do not come to.
+cudaError_t cudaSetDevice(int) { return cudaErrorNoDevice; }
+cudaError_t cudaMalloc(void**, size_t) { return cudaErrorNoDevice; }
+cudaError_t cudaFree(void*) { return cudaErrorNoDevice; }
+cudaError_t cudaMemGetInfo(size_t*, size_t*) { return cudaErrorNoDevice; }
+cudaError_t cudaMemcpyAsync(void*, const void*, size_t, cudaMemcpyKind, cudaStream_t) {
+  return cudaErrorNoDevice;
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char* cudaGetErrorName(cudaError_t) { return "a name"; }
+const char* cudaGetErrorString(cudaError_t) { return "a reason"; }
+
+}  // extern "C"
+
+namespace packhorse::cuda {
+
+void copy_in_stream(void* to, const void* from, size_t bytes, cudaStream_t) {
+  stream.ask([=] { std::memcpy(to, from, bytes); });
+}
+void copy_behind_kernel(void* to, const void* from, size_t bytes, cudaStream_t on) {
+  copy_in_stream(to, from, bytes, on);
+}
+void copy_counted_in_stream(void* to, const void* from, const unsigned* bytes, size_t most_bytes,
+                            cudaStream_t) {
+  CHECK(most_bytes % 16 == 0);
+  stream.ask([=] {
+    CHECK(*bytes <= most_bytes);
+    std::memcpy(to, from, *bytes);
+  });
+}
+
+}  // namespace packhorse::cuda
+
+namespace {
+
+constexpr size_t kNumbers = 64;
+
+// A device whose operator says which number it has found first and last of its inputs.
+struct Device {
+  // A round's inputs are `count` times its number.
+  struct Inputs {
+    int32_t count = 0;
+    int32_t numbers[kNumbers - 1] = {};
+  };
+  struct Results {
+    int32_t count, first, last;
+  };
+  Inputs inputs;
+  Results results = {};
+  std::deque<int32_t> expected;  // by the operator, in the order of launches
+
+  void compute() {
+    results = {inputs.count, inputs.numbers[0], inputs.numbers[inputs.count - 1]};
+    CHECK(!expected.empty() && results.first == expected.front());
+    expected.pop_front();
+  }
+};
+
+struct FakeRecording final : Recording {
+  std::vector<Work> work;
+  void launch() override {
+    if (stream.call("cudaGraphLaunch")) throw RuntimeError("cudaGraphLaunch");
+    for (const Work& one : work) stream.ask(one);
+  }
+};
+
+struct Room {
+  Device device;
+  std::unique_ptr<Exchange> exchange = cuda::make_exchange(
+      0, nullptr, &device.inputs, sizeof(Device::Inputs), &device.results, sizeof(Device::Results));
+  FakeRecording recordings[Exchange::kSlots];
+
+  Room() {
+    for (size_t slot = 0; slot < Exchange::kSlots; ++slot) {
+      stream.recorded = &recordings[slot].work;
+      exchange->record_send(slot);
+      stream.ask([this] { device.compute(); });
+      exchange->record_fetch(slot, sizeof(Device::Results));
+      stream.recorded = nullptr;
+    }
+  }
+
+  void begin(int32_t number, int32_t count, bool recorded) {
+    auto& inputs = *static_cast<Device::Inputs*>(exchange->acquire());
+    inputs.count = count;
+    for (int32_t i = 0; i < count; ++i) inputs.numbers[i] = number;
+    const size_t bytes = sizeof(int32_t) * (1 + static_cast<size_t>(count));
+    if (recorded) {
+      FakeRecording& recording = recordings[exchange->slot()];
+      const bool fails = stream.failing == "cudaGraphLaunch";
+      if (!fails) device.expected.push_back(number);
+      exchange->launch(recording, bytes);
+      return;
+    }
+    exchange->send(bytes);
+    if (stream.call("an operator")) throw RuntimeError("an operator");
+    device.expected.push_back(number);
+    stream.ask([this] { device.compute(); });
+    exchange->fetch(sizeof(Device::Results));
+  }
+  void end(int32_t number, int32_t count) {
+    const auto& results = *static_cast<const Device::Results*>(exchange->wait());
+    CHECK(results.count == count && results.first == number && results.last == number);
+  }
+};
+
+}  // namespace
+
+TEST(rounds_of_any_kind_have_their_own_inputs_and_results) {
+  std::mt19937 random(1);
+  Room room;
+  std::deque<std::pair<int32_t, int32_t>> under_way;
+  int failed = 0;
+  for (int32_t number = 1; number <= 5000; ++number) {
+    const auto count = static_cast<int32_t>(1 + random() % (kNumbers - 1));
+    const bool recorded = random() % 2 == 0;
+    // Ahead of the round, in its middle, or when all of it has been asked for.
+    const char* const failing[] = {"cudaGraphLaunch", "an operator", "cudaEventRecord"};
+    if (random() % 4 == 0) stream.failing = failing[random() % 3];
+    try {
+      room.begin(number, count, recorded);
+      under_way.emplace_back(number, count);
+    } catch (const RuntimeError&) {
+      ++failed;
+    }
+    stream.failing.clear();
+    while (under_way.size() == Exchange::kSlots || (!under_way.empty() && random() % 3 == 0)) {
+      room.end(under_way.front().first, under_way.front().second);
+      under_way.pop_front();
+    }
+  }
+  CHECK(failed > 500);
+}
+
+TEST(an_exchange_goes_on_after_a_round_that_failed) {
+  Room room;
+  for (int32_t number = 1; number < 100; number += 3) {
+    room.begin(number, 5, true);
+    room.begin(number + 1, 6, number % 2 == 0);
+    stream.failing = "cudaEventSynchronize";
+    CHECK_THROWS_AS(RuntimeError, room.exchange->wait(), "cudaEventSynchronize");
+    room.exchange->drop();
+    CHECK(stream.asked.empty());
+    room.begin(number + 2, 7, true);
+    room.end(number + 2, 7);
+  }
+}
+
+TEST(an_exchange_leaves_nothing) {
+  CHECK(stream.alive.empty());
+  stream.failing = "cudaHostAlloc";
+  CHECK_THROWS_AS(RuntimeError, Room(), "cudaHostAlloc");
+  CHECK(stream.alive.empty());
+  {
+    Room room;
+    room.begin(1, 2, true);
+    CHECK(!stream.asked.empty());
+  }
+  CHECK(stream.asked.empty());  // nothing is written to memory that is gone
+  CHECK(stream.alive.empty());
+}

@@ -1,0 +1,105 @@
+// The half of a request that its caller holds, between two threads, and its ends before it runs.
+#include "generation/request.h"
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "fake_runner.h"
+#include "generation/engine.h"
+#include "generation/job.h"
+#include "test.h"
+
+using namespace packhorse;
+
+namespace {
+
+constexpr int kTokens = 20000;
+
+// What the engine's thread does in a step.
+void add_token(Request& request, int number) {
+  const TokenLogprob token = {number, static_cast<float>(number)};
+  request.append(0, token, std::vector<TokenLogprob>{token});
+  Request::pass_turnstile();
+  request.notify();
+}
+
+}  // namespace
+
+TEST(requests_wake_who_waits_for_each_token) {
+  Request request({}, 1, kTokens);
+  std::atomic<int> taken = 0;
+  std::thread caller([&] {
+    for (int number = 0; number < kTokens; ++number) {
+      // A token that does not come is one that this thread was not told of.
+      const std::vector<int32_t> fresh = request.next(0, 10);
+      CHECK(fresh == std::vector<int32_t>{number});
+      if (fresh.empty()) break;
+      ++taken;
+    }
+    taken = kTokens;
+  });
+  for (int number = 0; number < kTokens; ++number) {
+    add_token(request, number);
+    while (taken <= number) std::this_thread::yield();
+  }
+  caller.join();
+}
+
+TEST(requests_tell_a_listener_that_comes_in_between) {
+  for (int round = 0; round < 300; ++round) {
+    Request request({}, 1, 100);
+    std::atomic<size_t> told = 0;
+    std::thread caller([&] { request.set_listener([&] { told = request.result(0).ids.size(); }); });
+    for (int number = 0; number < 100; ++number) add_token(request, number);
+    caller.join();
+    CHECK(told == 100);
+  }
+}
+
+TEST(requests_show_whole_tokens) {
+  Sampling sampling;
+  sampling.logprobs = 1;
+  Request request(sampling, 1, kTokens);
+  std::atomic<bool> done = false;
+  std::thread caller([&] {
+    size_t seen = 0;
+    while (!done) {
+      const GeneratedSequence result = request.result(0);
+      const size_t count = result.ids.size();
+      CHECK(count >= seen && result.logprobs.size() == count);
+      CHECK(result.top_logprobs.size() == count);
+      if (count > 0) CHECK(result.logprobs.back() == static_cast<float>(count - 1));
+      if (count > 0) CHECK(result.ids.back() == static_cast<int32_t>(count - 1));
+      seen = count;
+    }
+  });
+  for (int number = 0; number < kTokens; ++number) add_token(request, number);
+  done = true;
+  caller.join();
+  CHECK(request.usage().new_tokens == kTokens);
+}
+
+TEST(requests_that_were_cancelled_before_they_came_are_ended) {
+  const RunnerLimits limits{40, 1000, 40, 48, 6, 1};
+  const GenerationOptions options;
+  test::FakeRunner runner(limits);
+  Engine engine(runner, options);
+  Sampling sampling;
+  sampling.max_new_tokens = 900;
+  const std::vector<int32_t> prompt = {1, 2, 3};
+  std::vector<std::unique_ptr<Job>> jobs;
+  jobs.push_back(make_job(prompt, sampling, limits, options));
+  jobs.push_back(make_job(prompt, sampling, limits, options));
+  const auto running = jobs[0]->request;
+  const auto cancelled = jobs[1]->request;
+  cancelled->cancel();
+  // Steps that know of the cancellation, and not of the request.
+  engine.submit(std::span(jobs).first(1), kNoTimeout);
+  for (int steps = 0; steps < 3; ++steps) running->next(0, kNoTimeout);
+  engine.submit(std::span(jobs).last(1), kNoTimeout);
+  CHECK(cancelled->wait(60) && cancelled->finish_reason(0) == FinishReason::kCancelled);
+  CHECK(cancelled->result(0).ids.empty());
+  running->cancel();
+  CHECK(running->wait(60) && running->finish_reason(0) == FinishReason::kCancelled);
+}
