@@ -19,7 +19,7 @@
 #include <cute/tensor.hpp>
 
 #include "cuda/gemm/gemm_groups_output.cuh"
-#include "cuda/gemm/groups_values.cuh"
+#include "cuda/gemm/groups_operands.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/pipeline_sm90.cuh"
 
@@ -62,8 +62,6 @@ struct GemmGroupsMany {
   using Shape = GroupsManyShape<kRows>;
   using Element = cutlass::half_t;
   static constexpr int kStrips = Shape::kStrips;
-  static constexpr int kChunkSteps = 16 / kBits;
-  static constexpr int kScaleWords = kMinima ? 2 : 1;
   using Mma = decltype(cute::make_tiled_mma(
       cute::SM90::GMMA::rs_op_selector<Element, Element, float,
                                        cute::Shape<cute::_64, cute::Int<kRows>, cute::_64>,
@@ -120,37 +118,7 @@ struct GemmGroupsMany {
   /// Makes the left operands of four steps from the packed block at `weight`: half 0 or 1 of it.
   template <int kHalf>
   __device__ void unpack(uint32_t (&left)[4][4], const unsigned char* weight) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const unsigned char* const scales_at = weight + lane / 4 * (4 * kScaleWords);
-    const unsigned char* const values_at = weight + args.layout.header_bytes + lane * 16;
-    GroupsScales scales{};
-    uint32_t values[4] = {};
-#pragma unroll
-    for (int s = 0; s < 4; ++s) {
-      const int step = kHalf * 4 + s;
-      if (step % kGroupSteps == 0) {
-        uint32_t words[2] = {};
-        const int row = step * args.layout.rows / kGroupsSteps;
-        const auto* entry = reinterpret_cast<const uint32_t*>(scales_at + row * (32 * kScaleWords));
-        if constexpr (kMinima) {
-          const uint2 both = *reinterpret_cast<const uint2*>(entry);
-          words[0] = both.x;
-          words[1] = both.y;
-        } else {
-          words[0] = *entry;
-        }
-        scales = groups_scales<kMinima>(words);
-      }
-      if (step % kChunkSteps == 0) {
-        const uint4 bits =
-            *reinterpret_cast<const uint4*>(values_at + step / kChunkSteps * kGroupsChunk);
-        values[0] = bits.x;
-        values[1] = bits.y;
-        values[2] = bits.z;
-        values[3] = bits.w;
-      }
-      unpack_groups<kBits, kMinima>(values + step % kChunkSteps * (kBits / 4), scales, left[s]);
-    }
+    groups_operands<kBits, kMinima, kGroupSteps, kHalf * 4>(left, weight, args.layout);
   }
 
   /// Waits for the warps of this warpgroup.

@@ -50,12 +50,11 @@ template <class Function, class Sums>
 __device__ void finish_groups(const GroupsOutput& output, int row, int feature,
                               const Function& function, const Sums& sums) {
   const auto biased = [&](int at) {
-    float2 sum = sums(at);
-    if (output.bias != nullptr) {
-      sum.x += __ldg(output.bias + at);
-      sum.y += __ldg(output.bias + at + 1);
-    }
-    return sum;
+    const float2 sum = sums(at);
+    // A bias of zero is added, too, as in the kernels of float16 layers: it makes 0 of -0.
+    const bool has_bias = output.bias != nullptr;
+    return float2{sum.x + (has_bias ? __ldg(output.bias + at) : 0.0f),
+                  sum.y + (has_bias ? __ldg(output.bias + at + 1) : 0.0f)};
   };
   float2 value = biased(feature);
   value = {function(value.x), function(value.y)};
