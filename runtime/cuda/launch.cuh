@@ -83,7 +83,20 @@ void launch_clusters(unsigned cluster, void (*kernel)(Params...), dim3 grid, uns
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args...));
 }
 
-/// Does the same without clusters.
+/// Launches a kernel that may read ahead of its wait what its predecessor writes: it starts when
+/// all kernels before it are complete. Throws RuntimeError.
+template <class... Params, class... Args>
+void launch_kernel_after(void (*kernel)(Params...), dim3 grid, unsigned threads,
+                         size_t shared_bytes, cudaStream_t stream, const Args&... args) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args...));
+}
+
+/// Does the same as launch_clusters without clusters.
 template <class... Params, class... Args>
 void launch_kernel(void (*kernel)(Params...), dim3 grid, unsigned threads, size_t shared_bytes,
                    cudaStream_t stream, const Args&... args) {

@@ -19,7 +19,7 @@
 #include <cute/tensor.hpp>
 
 #include "cuda/gemm/gemm_groups_output.cuh"
-#include "cuda/gemm/groups_values.cuh"
+#include "cuda/gemm/groups_operands.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/pipeline_sm90.cuh"
 
@@ -62,8 +62,6 @@ struct GemmGroupsMany {
   using Shape = GroupsManyShape<kRows>;
   using Element = cutlass::half_t;
   static constexpr int kStrips = Shape::kStrips;
-  static constexpr int kChunkSteps = 16 / kBits;
-  static constexpr int kScaleWords = kMinima ? 2 : 1;
   using Mma = decltype(cute::make_tiled_mma(
       cute::SM90::GMMA::rs_op_selector<Element, Element, float,
                                        cute::Shape<cute::_64, cute::Int<kRows>, cute::_64>,
@@ -120,37 +118,7 @@ struct GemmGroupsMany {
   /// Makes the left operands of four steps from the packed block at `weight`: half 0 or 1 of it.
   template <int kHalf>
   __device__ void unpack(uint32_t (&left)[4][4], const unsigned char* weight) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const unsigned char* const scales_at = weight + lane / 4 * (4 * kScaleWords);
-    const unsigned char* const values_at = weight + args.layout.header_bytes + lane * 16;
-    GroupsScales scales{};
-    uint32_t values[4] = {};
-#pragma unroll
-    for (int s = 0; s < 4; ++s) {
-      const int step = kHalf * 4 + s;
-      if (step % kGroupSteps == 0) {
-        uint32_t words[2] = {};
-        const int row = step * args.layout.rows / kGroupsSteps;
-        const auto* entry = reinterpret_cast<const uint32_t*>(scales_at + row * (32 * kScaleWords));
-        if constexpr (kMinima) {
-          const uint2 both = *reinterpret_cast<const uint2*>(entry);
-          words[0] = both.x;
-          words[1] = both.y;
-        } else {
-          words[0] = *entry;
-        }
-        scales = groups_scales<kMinima>(words);
-      }
-      if (step % kChunkSteps == 0) {
-        const uint4 bits =
-            *reinterpret_cast<const uint4*>(values_at + step / kChunkSteps * kGroupsChunk);
-        values[0] = bits.x;
-        values[1] = bits.y;
-        values[2] = bits.z;
-        values[3] = bits.w;
-      }
-      unpack_groups<kBits, kMinima>(values + step % kChunkSteps * (kBits / 4), scales, left[s]);
-    }
+    groups_operands<kBits, kMinima, kGroupSteps, kHalf * 4>(left, weight, args.layout);
   }
 
   /// Waits for the warps of this warpgroup.
@@ -158,43 +126,69 @@ struct GemmGroupsMany {
     asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
   }
 
-  /// Hands the sums of this warpgroup's part of a tile over and finishes it, kSumRows rows at a
-  /// time.
+  /// Puts the sums of rows `chunk` * kSumRows and on to shared memory. Registers have no index, so
+  /// there is code for every chunk.
   template <class Accumulators>
-  __device__ void finish(const Accumulators& acc, int group, int strip, int first_row,
-                         int count) const {
+  __device__ static void hand_over(const Accumulators& acc, int chunk, float* sums) {
     constexpr int kSumRows = Shape::kSumRows;
-    constexpr int kPitch = Shape::kSumPitch;
     const int thread = static_cast<int>(threadIdx.x) % 128;
     const int lane = thread % 32;
-    auto* const sums =
-        reinterpret_cast<float*>(ring + args.stages * stage_bytes()) + group * kSumRows * kPitch;
-    const int first = strip * kGroupsStrip;
-    const int pairs = args.output.gated ? kGroupsStrip : 2 * kGroupsStrip;
 #pragma unroll
-    for (int chunk = 0; chunk < kRows / kSumRows; ++chunk) {
-      const int row_of_chunk = first_row + chunk * kSumRows;
-      if (row_of_chunk >= count) break;
+    for (int c = 0; c < kRows / kSumRows; ++c) {
+      if (c != chunk) continue;
 #pragma unroll
       for (int i = 0; i < kSumRows / 2; ++i) {
         const int row = i / 4 * 8 + lane % 4 * 2 + i % 2;
         const int feature = thread / 32 * kGroupsStrip + lane / 4 + i / 2 % 2 * 8;
-        sums[row * kPitch + feature] = acc(chunk * (kSumRows / 2) + i);
+        sums[row * Shape::kSumPitch + feature] = acc(c * (kSumRows / 2) + i);
       }
-      meet(group);
-      const int rows = min(kSumRows, count - row_of_chunk);
-      with_activation(args.output.activation, [&](auto function) {
-        for (int at = thread; at < rows * pairs; at += 128) {
-          const int row = at / pairs;
-          const int feature = groups_feature_of(args.output, at - row * pairs);
-          if (first + feature >= args.output.n) continue;
-          finish_groups(args.output, row_of_chunk + row, first + feature, function, [&](int of) {
-            return *reinterpret_cast<const float2*>(sums + row * kPitch + of - first);
-          });
-        }
-      });
-      meet(group);
     }
+  }
+
+  /// Hands the sums of this warpgroup's part of a tile over and finishes it, kSumRows rows at a
+  /// time. A thread has eight columns of one row or two; what they have of the residual is asked
+  /// for while the rows before are finished.
+  template <class Accumulators>
+  __device__ void finish(const Accumulators& acc, int group, int strip, int first_row,
+                         int count) const {
+    constexpr int kSumRows = Shape::kSumRows;
+    const int thread = static_cast<int>(threadIdx.x) % 128;
+    auto* const sums = reinterpret_cast<float*>(ring + args.stages * stage_bytes()) +
+                       group * kSumRows * Shape::kSumPitch;
+    const bool gated = args.output.gated;
+    const int shift = gated ? 2 : 3;  // 4 or 8 threads have a row
+    const int in_row = thread & ((1 << shift) - 1);
+    const int in_tile = groups_feature_of(args.output, in_row * 4);
+    const GroupsVector columns(args.output, strip * kGroupsStrip + in_tile);
+    const int last = min(count, first_row + kRows);
+    const auto row_of = [&](int i) { return (thread >> shift) + i * (kSumRows / 2); };
+    const auto has = [&](int first, int i) {
+      return columns.exists() && (i == 0 || !gated) && first + row_of(i) < last;
+    };
+    uint4 added[2];
+    const auto ask = [&](int first) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        added[i] = has(first, i) ? columns.residual(first + row_of(i)) : uint4{};
+      }
+    };
+    ask(first_row);
+    with_activation(args.output.activation, [&](auto function) {
+#pragma unroll 1
+      for (int first = first_row; first < last; first += kSumRows) {
+        hand_over(acc, (first - first_row) / kSumRows, sums);
+        const uint4 now[2] = {added[0], added[1]};
+        ask(first + kSumRows);
+        meet(group);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          if (!has(first, i)) continue;
+          columns.finish(first + row_of(i), sums + row_of(i) * Shape::kSumPitch + in_tile, now[i],
+                         function);
+        }
+        meet(group);
+      }
+    });
   }
 
   /// A consumer warpgroup.
