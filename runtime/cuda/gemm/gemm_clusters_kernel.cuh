@@ -83,24 +83,26 @@ struct GemmCluster {
   GemmClusterShared& shared;
   unsigned char* ring;
   const int part = static_cast<int>(cluster_rank());
-  const int tile = static_cast<int>(blockIdx.x) / args.tile.parts;
+  const int tile = static_cast<int>(cluster_number());
+  const int parts = args.tile.parts;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = sm90::uniform(static_cast<int>(threadIdx.x) / 32);
+  /// The units of the tile that exist, and how many of them this block finishes.
+  const int units =
+      min(args.tile.features / 8 / kFolds, (args.n - tile * args.tile.features) / 8 / kFolds);
+  const int own_units = (units - part + parts - 1) / parts;
 
-  __device__ int units() const { return args.tile.features / 8 / kFolds; }
-  /// How many units this block finishes.
-  __device__ int own_units() const {
-    return (units() - part + args.tile.parts - 1) / args.tile.parts;
-  }
-  /// The first product column of a unit of the output, in the tile. With a gate another follows
-  /// kGateBlock columns behind.
+  /// The first column of the product in the tile that belongs to a unit. With a gate another
+  /// follows kGateBlock columns behind.
   __host__ __device__ static constexpr int column_of(int unit) {
     return kGated ? unit / 2 * 2 * kGateBlock + unit % 2 * 8 : unit * 8;
   }
-  /// The byte of shared memory where sums of a part meet those of others: 16 bytes of each lane.
-  __device__ uint32_t sums_at(int slot, int from_part) const {
-    const int place = (warp * args.tile.slots + slot) * args.tile.parts + from_part;
-    return shared_address(ring + args.tile.sums_at) + (place * kFolds * 32 + lane) * 16;
+  /// The byte of shared memory where sums of all parts meet, for this warp's rows and from the slot
+  /// of a unit on: kSums bytes of each part.
+  static constexpr int kSums = kFolds * 512;  // 16 bytes of each lane
+  __device__ uint32_t sums_at(int slot) const {
+    const int place = (warp * args.tile.slots + slot) * parts;
+    return shared_address(ring + args.tile.sums_at) + place * kSums + lane * 16;
   }
 
   /// The barriers of this block. All sums that come for a warp's rows are counted in bytes.
@@ -112,8 +114,7 @@ struct GemmCluster {
     for (uint64_t& barrier : shared.sums) sm90::TxBarrier::init(&barrier, 1);
     cutlass::arch::fence_barrier_init();
     for (uint64_t& barrier : shared.sums) {
-      sm90::TxBarrier::arrive_and_expect_tx(&barrier,
-                                            own_units() * args.tile.parts * kFolds * 512);
+      sm90::TxBarrier::arrive_and_expect_tx(&barrier, own_units * parts * kSums);
     }
   }
 
@@ -163,37 +164,37 @@ struct GemmCluster {
     const int weight_box = args.tile.features * kBoxRow;
     int stage = 0;
     uint32_t phase = 0;
-    int in_stage = 0;   // the box
-    int released = -1;  // the stage whose last box is being multiplied
-    for (int box = 0; box < args.boxes; ++box) {
-      unsigned char* const rows_at = ring + stage * args.tile.stage_bytes() + in_stage * rows_box;
-      unsigned char* const weight_at = ring + stage * args.tile.stage_bytes() +
-                                       args.tile.boxes * rows_box + in_stage * weight_box;
-      if (in_stage == 0) sm90::Barrier::wait(&shared.full[stage], phase);
-      warpgroup_fence_operand(acc);
-      warpgroup_arrive();
-      mma.accumulate_ = box == 0 ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One;
-      const Tensor a = slice.partition_fragment_A(make_tensor(
-          make_smem_ptr(reinterpret_cast<Operand*>(rows_at)), BoxLayout<kRows>{}));
-      const Tensor b = slice.partition_fragment_B(make_tensor(
-          make_smem_ptr(reinterpret_cast<Operand*>(weight_at)), BoxLayout<kColumns>{}));
-      CUTE_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        cute::gemm(mma, a(_, _, j), b(_, _, j), acc);
-        mma.accumulate_ = GMMA::ScaleOut::One;
-      }
-      warpgroup_commit_batch();
-      warpgroup_fence_operand(acc);
-      warpgroup_wait<1>();
-      if (released >= 0 && lane == 0) sm90::Barrier::arrive(&shared.empty[released]);
-      released = -1;
-      if (++in_stage == args.tile.boxes) {
-        in_stage = 0;
-        released = stage;
-        if (++stage == args.tile.stages) {
-          stage = 0;
-          phase ^= 1;
+    int before = 0;  // the stage before
+    for (int step = 0, left = args.boxes; step < args.tile.steps; ++step) {
+      unsigned char* rows_at = ring + stage * args.tile.stage_bytes();
+      unsigned char* weight_at = rows_at + args.tile.boxes * rows_box;
+      sm90::Barrier::wait(&shared.full[stage], phase);
+      const int boxes = min(args.tile.boxes, left);
+      for (int box = 0; box < boxes; ++box) {
+        warpgroup_fence_operand(acc);
+        warpgroup_arrive();
+        mma.accumulate_ = step + box == 0 ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One;
+        const Tensor a = slice.partition_fragment_A(make_tensor(
+            make_smem_ptr(reinterpret_cast<Operand*>(rows_at)), BoxLayout<kRows>{}));
+        const Tensor b = slice.partition_fragment_B(make_tensor(
+            make_smem_ptr(reinterpret_cast<Operand*>(weight_at)), BoxLayout<kColumns>{}));
+        CUTE_UNROLL
+        for (int j = 0; j < 4; ++j) {
+          cute::gemm(mma, a(_, _, j), b(_, _, j), acc);
+          mma.accumulate_ = GMMA::ScaleOut::One;
         }
+        warpgroup_commit_batch();
+        warpgroup_fence_operand(acc);
+        rows_at += rows_box;
+        weight_at += weight_box;
+        warpgroup_wait<1>();
+        if (box == 0 && step > 0 && lane == 0) sm90::Barrier::arrive(&shared.empty[before]);
+      }
+      left -= boxes;
+      before = stage;
+      if (++stage == args.tile.stages) {
+        stage = 0;
+        phase ^= 1;
       }
     }
     warpgroup_wait<0>();
@@ -209,37 +210,42 @@ struct GemmCluster {
     float position[2];
   };
 
-  /// The lane's first column of the output, in a slot, and whether it exists.
+  /// The lane's first column of the output in the unit of a slot.
   __device__ int out_column(int slot) const {
-    const int unit = part + slot * args.tile.parts;
-    return tile * (args.tile.features / kFolds) + unit * 8 + lane % 4 * 2;
-  }
-  __device__ bool exists(int slot) const {
-    return slot < own_units() && out_column(slot) < args.n / kFolds;
+    return tile * (args.tile.features / kFolds) + (part + slot * parts) * 8 + lane % 4 * 2;
   }
   __device__ int row_of(int h) const { return warp * 16 + lane / 4 + h * 8; }
 
   /// Loads what no kernel before writes.
   __device__ void load_constants(Place& place) const {
+    const int first = tile * args.tile.features + lane % 4 * 2;
 #pragma unroll
     for (int s = 0; s < kSlots; ++s) {
-      const int column =
-          tile * args.tile.features + column_of(part + s * args.tile.parts) + lane % 4 * 2;
 #pragma unroll
-      for (int f = 0; f < kFolds; ++f) {
-        place.bias[s][f] = {};
-        if (args.bias != nullptr && exists(s)) {
-          place.bias[s][f] =
-              __ldg(reinterpret_cast<const float2*>(args.bias + column + f * kGateBlock));
+      for (int f = 0; f < kFolds; ++f) place.bias[s][f] = {};
+      place.frequency[s] = 0;  // which leaves a pair of columns as it is
+    }
+    if (args.bias != nullptr) {
+#pragma unroll
+      for (int s = 0; s < kSlots; ++s) {
+        if (s >= own_units) break;
+#pragma unroll
+        for (int f = 0; f < kFolds; ++f) {
+          const int column = first + column_of(part + s * parts) + f * kGateBlock;
+          place.bias[s][f] = __ldg(reinterpret_cast<const float2*>(args.bias + column));
         }
       }
-      // A frequency of 0 leaves a pair of columns as it is.
-      place.frequency[s] = 0;
-      if (args.rotation.positions != nullptr && exists(s) && column < args.rotation.columns) {
-        const int in_head = column % args.rotation.head_dim;
+    }
+    if (!kGated && args.rotation.positions != nullptr) {
+      int in_head = (first + column_of(part)) % args.rotation.head_dim;
+#pragma unroll
+      for (int s = 0; s < kSlots; ++s) {
+        if (s >= own_units || out_column(s) >= args.rotation.columns) break;
         if (in_head < args.rotation.dims) {
           place.frequency[s] = __ldg(args.rotation.frequencies + in_head / 2);
         }
+        in_head += parts * 8;
+        while (in_head >= args.rotation.head_dim) in_head -= args.rotation.head_dim;
       }
     }
   }
@@ -247,14 +253,17 @@ struct GemmCluster {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = row_of(h);
-      const bool there = row < count;
-      place.position[h] =
-          args.rotation.positions != nullptr && there ? args.rotation.positions[row] : 0.0f;
+      place.position[h] = 0;
+      if (row >= count) continue;
+      if (!kGated && args.rotation.positions != nullptr) {
+        place.position[h] = args.rotation.positions[row];
+      }
+      if (args.residual == nullptr) continue;
+      const T* const from = static_cast<const T*>(args.residual) + row * args.ldr + out_column(0);
 #pragma unroll
       for (int s = 0; s < kSlots; ++s) {
-        if (args.residual == nullptr || !there || !exists(s)) continue;
-        place.residual[s][h] = *reinterpret_cast<const Pair*>(
-            static_cast<const T*>(args.residual) + row * args.ldr + out_column(s));
+        if (s >= own_units) break;
+        place.residual[s][h] = *reinterpret_cast<const Pair*>(from + s * parts * 8);
       }
     }
   }
@@ -262,34 +271,35 @@ struct GemmCluster {
   /// Sends this warp's sums to the blocks that finish them, this one among them.
   template <class Accumulators>
   __device__ void send(const Accumulators& acc) const {
+    const uint32_t barrier = shared_address(&shared.sums[warp]);
+    uint32_t at = sums_at(0) + part * kSums;
     int to = 0;
-    int slot = 0;
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit) {
-      if (unit >= units()) break;
-      const uint32_t barrier = peer_address(shared_address(&shared.sums[warp]), to);
-      const uint32_t at = peer_address(sums_at(slot, part), to);
+      if (unit >= units) break;
 #pragma unroll
       for (int f = 0; f < kFolds; ++f) {
         const int first = (column_of(unit) + f * kGateBlock) / 8 * 4;
-        send_to_peer(at + f * 512, acc(first), acc(first + 1), acc(first + 2), acc(first + 3),
-                     barrier);
+        send_to_peer(peer_address(at, to) + f * 512, acc(first), acc(first + 1), acc(first + 2),
+                     acc(first + 3), peer_address(barrier, to));
       }
-      if (++to == args.tile.parts) {
+      if (++to == parts) {
         to = 0;
-        ++slot;
+        at += parts * kSums;
       }
     }
   }
 
-  /// The sums over all of k that belong to a slot.
-  __device__ void add_parts(float4 (&sums)[kFolds], int slot) const {
+  /// The sums over all of k that belong to a slot, of which those of the first part lie at `from`.
+  __device__ void add_parts(float4 (&sums)[kFolds], uint32_t from) const {
 #pragma unroll
-    for (int f = 0; f < kFolds; ++f) sums[f] = load_shared(sums_at(slot, 0) + f * 512);
-    for (int other = 1; other < args.tile.parts; ++other) {
+    for (int f = 0; f < kFolds; ++f) sums[f] = load_shared(from + f * 512);
+#pragma unroll
+    for (int other = 1; other < kMostSumParts; ++other) {
+      if (other >= parts) break;
 #pragma unroll
       for (int f = 0; f < kFolds; ++f) {
-        const float4 more = load_shared(sums_at(slot, other) + f * 512);
+        const float4 more = load_shared(from + other * kSums + f * 512);
         sums[f].x += more.x;
         sums[f].y += more.y;
         sums[f].z += more.z;
@@ -301,11 +311,14 @@ struct GemmCluster {
   /// Finishes this block's units of the warp's rows: bias, `function`, gate, rotation, residual.
   template <bool kRotated, class Function>
   __device__ void finish(const Place& place, int count, const Function& function) const {
+    const uint32_t from = sums_at(0);
+    T* const out = static_cast<T*>(args.out) + row_of(0) * args.ldo + out_column(0);
+    const int64_t next_row = 8 * args.ldo;
 #pragma unroll
     for (int s = 0; s < kSlots; ++s) {
-      if (!exists(s)) continue;
+      if (s >= own_units) break;
       float4 sums[kFolds];
-      add_parts(sums, s);
+      add_parts(sums, from + s * parts * kSums);
       const auto with_bias = [&](float (&to)[4], int f) {
         to[0] = sums[f].x + place.bias[s][f].x;
         to[1] = sums[f].y + place.bias[s][f].y;
@@ -329,15 +342,13 @@ struct GemmCluster {
         if (kRotated && place.frequency[s] != 0) {
           rotate(a, b, cos_sin(place.position[h], place.frequency[s]));
         }
-        const int row = row_of(h);
-        if (row >= count) continue;
+        if (row_of(h) >= count) continue;
         if (args.residual != nullptr) {
           const float2 more = to_float2(place.residual[s][h]);
           a += more.x;
           b += more.y;
         }
-        *reinterpret_cast<Pair*>(static_cast<T*>(args.out) + row * args.ldo + out_column(s)) =
-            Element<T>::pair(a, b);
+        *reinterpret_cast<Pair*>(out + h * next_row + s * parts * 8) = Element<T>::pair(a, b);
       }
     }
   }
@@ -348,11 +359,11 @@ struct GemmCluster {
         args.row_count == nullptr ? args.rows : min(args.rows, __ldg(args.row_count));
     Place place;
     load_constants(place);
+    wait_for_cluster();  // whose blocks have their barriers then
     wait_for_previous_kernel();
     load_rows(place, count);
     auto acc = partition_fragment_C(Mma{}, Shape<Int<kRows>, Int<kColumns>>{});
     multiply(acc);
-    wait_for_cluster();  // whose blocks have their barriers then
     if (warp * 16 >= count) return;
     send(acc);
     wait_for_peers(shared_address(&shared.sums[warp]));

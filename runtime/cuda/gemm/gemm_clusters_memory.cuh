@@ -13,9 +13,18 @@ __device__ inline uint32_t cluster_rank() {
   return rank;
 }
 
-/// What a thread has written before it arrives, others of the cluster see after they have waited.
+/// The number of the cluster in a grid of one dimension.
+__device__ inline uint32_t cluster_number() {
+  uint32_t number;
+  asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(number));
+  return number;
+}
+
+/// Threads of a cluster that have waited know that all others have arrived, and see the barriers that
+/// those had made and fenced before (fence.mbarrier_init). Nothing else that was written before is
+/// waited for, which would take as long as a fence of the device.
 __device__ inline void arrive_at_cluster() {
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }
 __device__ inline void wait_for_cluster() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
