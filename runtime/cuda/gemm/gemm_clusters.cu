@@ -11,10 +11,10 @@ void launch_gemm_clusters(const GemmParams& params, const GemmClusterTile& tile,
 }
 
 void launch_gemm_clusters(const GemmParams& params, cudaStream_t stream) {
-  launch_gemm_clusters(params,
-                       cluster_tile(params.rows, params.n, params.k, params.parts, params.gated,
-                                    params.sm_count),
-                       stream);
+  launch_gemm_clusters(
+      params,
+      cluster_tile(params.rows, params.n, params.k, params.parts, params.gated, params.sm_count),
+      stream);
 }
 
 }  // namespace packhorse::cuda

@@ -62,9 +62,9 @@ struct GemmCluster {
       std::conditional_t<std::is_same_v<T, __half>, cutlass::half_t, cutlass::bfloat16_t>;
   using Pair = typename Element<T>::Pair;
   static constexpr int kRows = kMostClusterRows;
-  static constexpr int kBox = 64;         // elements of k in a box
-  static constexpr int kBoxRow = 128;     // bytes of a row of a box
-  static constexpr int kConsumers = 128;  // threads
+  static constexpr int kBox = 64;                // elements of k in a box
+  static constexpr int kBoxRow = 128;            // bytes of a row of a box
+  static constexpr int kConsumers = 128;         // threads
   static constexpr int kFolds = kGated ? 2 : 1;  // columns of the product per column of the output
   // Blocks take turns in units of eight columns of the output, of which a lane has two columns of
   // two rows.
@@ -174,8 +174,8 @@ struct GemmCluster {
         warpgroup_fence_operand(acc);
         warpgroup_arrive();
         mma.accumulate_ = step + box == 0 ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One;
-        const Tensor a = slice.partition_fragment_A(make_tensor(
-            make_smem_ptr(reinterpret_cast<Operand*>(rows_at)), BoxLayout<kRows>{}));
+        const Tensor a = slice.partition_fragment_A(
+            make_tensor(make_smem_ptr(reinterpret_cast<Operand*>(rows_at)), BoxLayout<kRows>{}));
         const Tensor b = slice.partition_fragment_B(make_tensor(
             make_smem_ptr(reinterpret_cast<Operand*>(weight_at)), BoxLayout<kColumns>{}));
         CUTE_UNROLL
@@ -355,8 +355,7 @@ struct GemmCluster {
 
   __device__ void consume() const {
     using namespace cute;
-    const int count =
-        args.row_count == nullptr ? args.rows : min(args.rows, __ldg(args.row_count));
+    const int count = args.row_count == nullptr ? args.rows : min(args.rows, __ldg(args.row_count));
     Place place;
     load_constants(place);
     wait_for_cluster();  // whose blocks have their barriers then

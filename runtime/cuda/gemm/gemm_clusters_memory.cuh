@@ -20,9 +20,9 @@ __device__ inline uint32_t cluster_number() {
   return number;
 }
 
-/// Threads of a cluster that have waited know that all others have arrived, and see the barriers that
-/// those had made and fenced before (fence.mbarrier_init). Nothing else that was written before is
-/// waited for, which would take as long as a fence of the device.
+/// Threads of a cluster that have waited know that all others have arrived, and see the barriers
+/// that those had made and fenced before (fence.mbarrier_init). Nothing else that was written
+/// before is waited for, which would take as long as a fence of the device.
 __device__ inline void arrive_at_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }

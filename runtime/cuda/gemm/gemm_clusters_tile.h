@@ -26,8 +26,8 @@ struct GemmClusterTile {
   int boxes;
   int steps;
   int stages;
-  int clusters;  // of the grid
-  int slots;     // units of eight columns of the output that a block finishes, at most
+  int clusters;     // of the grid
+  int slots;        // units of eight columns of the output that a block finishes, at most
   int64_t sums_at;  // the byte of shared memory behind the stages, where sums meet
   int64_t shared_bytes;
 
@@ -42,7 +42,7 @@ inline constexpr int64_t kClusterSharedBytes = 112 * 1024;
 /// one group of multiprocessors (GPC), of which each has 16 at least.
 inline int clusters_at_once(int parts, int sm_count) {
   constexpr int kGroup = 16;
-  if (kGroup % parts == 0 && parts <= 2) return sm_count / parts;
+  if (parts <= 2) return sm_count / parts;  // multiprocessors come in pairs
   return std::max(1, sm_count / kGroup * (kGroup / parts));
 }
 
@@ -75,13 +75,16 @@ inline GemmClusterTile cluster_tile(int64_t rows, int64_t n, int64_t k, int part
       int64_t{128} * std::max(tile.columns - features, kMostClusterRows - tile.row_box);
   const int64_t behind = std::max(sums, beyond);
   const int boxes_part = static_cast<int>(k / parts / kSumUnit);
-  // A copy takes a thread about a hundred cycles, so that small boxes are copied together.
-  const int boxes = features <= 32 ? 4 : features <= 64 ? 2 : 1;
-  tile.boxes = std::min(boxes, boxes_part);
-  tile.steps = (boxes_part + tile.boxes - 1) / tile.boxes;
-  tile.stages = static_cast<int>(
-      std::clamp<int64_t>((shared_bytes - behind) / tile.stage_bytes(), 2, kMostClusterStages));
-  tile.stages = std::min(tile.stages, tile.steps);
+  // A copy takes a thread about a hundred cycles, so small boxes are copied together, as long as
+  // there is room for three stages.
+  tile.boxes = std::min(features <= 32 ? 4 : features <= 64 ? 2 : 1, boxes_part);
+  for (;; --tile.boxes) {
+    tile.steps = (boxes_part + tile.boxes - 1) / tile.boxes;
+    const int64_t room = (shared_bytes - behind) / tile.stage_bytes();
+    tile.stages =
+        std::min(static_cast<int>(std::clamp<int64_t>(room, 2, kMostClusterStages)), tile.steps);
+    if (tile.boxes == 1 || room >= std::min(3, tile.steps)) break;
+  }
   tile.sums_at = int64_t{tile.stages} * tile.stage_bytes();
   tile.shared_bytes = tile.sums_at + behind;
   return tile;
