@@ -73,17 +73,16 @@ bool in_clusters(const GemmParams& params) {
   return is_clustered(params) && setting("PRODUCTS_CLUSTERS", 1) != 0;
 }
 
-/// The tile of launch_gemm_clusters, with so many columns as PRODUCTS_FEATURES says, or so many
-/// percent of those of the runtime as PRODUCTS_FEATURES_PERCENT says, and PRODUCTS_SHARED_KB as the
-/// limit of shared memory.
+/// The tile of launch_gemm_clusters, or that with so many columns as PRODUCTS_FEATURES says and
+/// PRODUCTS_SHARED_KB of shared memory.
 GemmClusterTile tile_of(const GemmParams& params) {
-  const int unit = params.gated ? 2 * kGateBlock : 8;
-  const int chosen = cluster_features(params.n, params.parts, params.gated, params.sm_count);
-  const int share = chosen * setting("PRODUCTS_FEATURES_PERCENT", 100) / 100;
-  const int features = setting("PRODUCTS_FEATURES", (share + unit - 1) / unit * unit);
-  return cluster_tile(params.rows, params.n, params.k, params.parts, params.gated,
-                      std::clamp(features, unit, kMostClusterFeatures),
-                      int64_t{1024} * setting("PRODUCTS_SHARED_KB", kClusterSharedBytes / 1024));
+  const GemmClusterTile tile = cluster_tile(params.rows, params.n, params.k, params.parts,
+                                            params.gated, clusters_at_once(params.parts));
+  const int features = setting("PRODUCTS_FEATURES", tile.features);
+  const int kilobytes = setting("PRODUCTS_SHARED_KB", 0);
+  if (features == tile.features && kilobytes == 0) return tile;
+  const int64_t bytes = kilobytes == 0 ? kPairedSharedBytes : int64_t{1024} * kilobytes;
+  return cluster_tile(params.rows, params.n, params.k, params.parts, params.gated, features, bytes);
 }
 
 }  // namespace

@@ -99,12 +99,14 @@ TEST(gemm_cluster_tiles_fit_and_run_at_once) {
           const int32_t parts = sum_parts(n, k, kSms);
           if (parts == 1 || (gated && n % (2 * kGateBlock) != 0)) continue;
           CHECK(parts <= kMostSumParts);
-          const GemmClusterTile tile = cluster_tile(rows, n, k, parts, gated, kSms);
-          CHECK(tile.shared_bytes <= kClusterSharedBytes);
+          const ClustersAtOnce at_once{kSms / parts - 2, 2 * (kSms / parts - 2)};
+          const GemmClusterTile tile = cluster_tile(rows, n, k, parts, gated, at_once);
+          CHECK(tile.shared_bytes <=
+                (tile.clusters <= at_once.alone ? kClusterSharedBytes : kPairedSharedBytes));
           CHECK(tile.features % (gated ? 2 * kGateBlock : 8) == 0);
           CHECK(tile.features <= tile.columns && tile.columns <= kMostClusterFeatures);
           CHECK(tile.clusters * int64_t{tile.features} >= n && tile.row_box >= rows);
-          CHECK(tile.clusters <= clusters_at_once(parts, kSms));
+          CHECK(tile.clusters <= at_once.paired);
           CHECK(int64_t{tile.steps} * tile.boxes * kSumUnit * parts >= k);
           CHECK(tile.stages == tile.steps || tile.stages >= 2);
           CHECK(tile.slots * parts * 8 * (gated ? 2 : 1) >= tile.features);

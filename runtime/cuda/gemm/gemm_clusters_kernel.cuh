@@ -378,7 +378,7 @@ struct GemmCluster {
 /// A warpgroup that multiplies, a warp that brings the weight, and one that brings the rows. No
 /// block ends before all sums have come that others send to it.
 template <class T, int kColumns, bool kGated>
-__global__ void __launch_bounds__(192, 2)
+__global__ void __launch_bounds__(kClusterThreads, 2)
     gemm_clusters_kernel(const __grid_constant__ GemmClusterArgs args) {
   extern __shared__ __align__(1024) unsigned char ring[];
   __shared__ GemmClusterShared shared;

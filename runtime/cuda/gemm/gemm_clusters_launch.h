@@ -40,7 +40,7 @@ void launch_gemm_clusters_kernel(const GemmParams& p, const GemmClusterTile& til
   CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
   launch_clusters(static_cast<unsigned>(tile.parts), kernel,
-                  dim3(static_cast<unsigned>(tile.clusters * tile.parts)), 192,
+                  dim3(static_cast<unsigned>(tile.clusters * tile.parts)), kClusterThreads,
                   static_cast<size_t>(shared_bytes), stream, args);
 }
 

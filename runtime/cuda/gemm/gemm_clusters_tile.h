@@ -14,6 +14,7 @@ namespace packhorse::cuda {
 inline constexpr int32_t kMostClusterRows = 64;
 inline constexpr int kMostClusterFeatures = 128;
 inline constexpr int kMostClusterStages = 16;
+inline constexpr int kClusterThreads = 192;  // of a block: a warpgroup, and two warps that copy
 
 /// The tile of such a product: all rows times `features` columns of the product, by a cluster that
 /// has a block for each part of the sum. A block goes over its part of k in `steps` stages of
@@ -34,27 +35,27 @@ struct GemmClusterTile {
   constexpr int stage_bytes() const { return boxes * (row_box + features) * 128; }
 };
 
-/// Shared memory that a block may have: less than half of a multiprocessor's, so that the blocks of
-/// the next kernel find room and load their weights while this one computes.
-inline constexpr int64_t kClusterSharedBytes = 112 * 1024;
+/// Shared memory that a block may have where it has a multiprocessor to itself, and where two share
+/// one.
+inline constexpr int64_t kClusterSharedBytes = 224 * 1024;
+inline constexpr int64_t kPairedSharedBytes = kClusterSharedBytes / 2;
 
-/// How many clusters run at a time where a block has a multiprocessor to itself: a cluster lies in
-/// one group of multiprocessors (GPC), of which each has 16 at least.
-inline int clusters_at_once(int parts, int sm_count) {
-  constexpr int kGroup = 16;
-  if (parts <= 2) return sm_count / parts;  // multiprocessors come in pairs
-  return std::max(1, sm_count / kGroup * (kGroup / parts));
-}
+/// How many clusters of so many blocks run at a time on a device, with one and with two blocks on a
+/// multiprocessor. A cluster lies in one group of multiprocessors (GPC), and groups have different
+/// numbers of them, so the driver has to be asked (clusters_at_once of gemm_clusters.h).
+struct ClustersAtOnce {
+  int alone;
+  int paired;
+};
 
-/// Returns the columns of a tile for which all clusters run at once: the least, so that as many
-/// multiprocessors as possible read the weight.
-inline int cluster_features(int64_t n, int parts, bool gated, int sm_count) {
+/// Returns the columns of a tile for which `clusters` clusters have all of the product: the least,
+/// so that as many multiprocessors as possible read the weight. May be more than
+/// kMostClusterFeatures.
+inline int64_t cluster_features(int64_t n, bool gated, int clusters) {
   // Blocks of a gate and what it gates must not be split.
   const int64_t unit = gated ? 2 * kGateBlock : 8;
-  const int64_t clusters = clusters_at_once(parts, sm_count);
   const int64_t share = (n + clusters - 1) / clusters;
-  return static_cast<int>(
-      std::clamp<int64_t>((share + unit - 1) / unit * unit, unit, kMostClusterFeatures));
+  return (share + unit - 1) / unit * unit;
 }
 
 /// Returns the tile with so many columns and stages in up to `shared_bytes` of shared memory.
@@ -90,10 +91,17 @@ inline GemmClusterTile cluster_tile(int64_t rows, int64_t n, int64_t k, int part
   return tile;
 }
 
+/// Returns the tile for which all clusters run at once. A second round of clusters would double the
+/// time, so where a tile cannot be wide enough for that, two blocks share a multiprocessor.
 inline GemmClusterTile cluster_tile(int64_t rows, int64_t n, int64_t k, int parts, bool gated,
-                                    int sm_count) {
-  return cluster_tile(rows, n, k, parts, gated, cluster_features(n, parts, gated, sm_count),
-                      kClusterSharedBytes);
+                                    const ClustersAtOnce& at_once) {
+  const int64_t features = cluster_features(n, gated, at_once.alone);
+  if (features <= kMostClusterFeatures) {
+    return cluster_tile(rows, n, k, parts, gated, static_cast<int>(features), kClusterSharedBytes);
+  }
+  const int64_t narrow =
+      std::min<int64_t>(cluster_features(n, gated, at_once.paired), kMostClusterFeatures);
+  return cluster_tile(rows, n, k, parts, gated, static_cast<int>(narrow), kPairedSharedBytes);
 }
 
 }  // namespace packhorse::cuda
