@@ -1,8 +1,11 @@
 // Matrix products as CudaOps::gemm computes them, as C functions for gpu_products.py.
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 
 #include "cuda/gemm/gemm.h"
+#include "cuda/gemm/gemm_clusters.h"
 #include "cuda/gemm/gemm_few.h"
 
 using namespace packhorse;
@@ -59,6 +62,29 @@ GemmParams params_of(const Product& product) {
   return params;
 }
 
+/// A number from the environment, by which tiles are compared without a build for each.
+int setting(const char* name, int otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+
+/// PRODUCTS_CLUSTERS=0 leaves products to launch_gemm_sm90 that launch_gemm_clusters would compute.
+bool in_clusters(const GemmParams& params) {
+  return is_clustered(params) && setting("PRODUCTS_CLUSTERS", 1) != 0;
+}
+
+/// The tile of launch_gemm_clusters, or that with so many columns as PRODUCTS_FEATURES says and
+/// PRODUCTS_SHARED_KB of shared memory.
+GemmClusterTile tile_of(const GemmParams& params) {
+  const GemmClusterTile tile = cluster_tile(params.rows, params.n, params.k, params.parts,
+                                            params.gated, clusters_at_once(params.parts));
+  const int features = setting("PRODUCTS_FEATURES", tile.features);
+  const int kilobytes = setting("PRODUCTS_SHARED_KB", 0);
+  if (features == tile.features && kilobytes == 0) return tile;
+  const int64_t bytes = kilobytes == 0 ? kPairedSharedBytes : int64_t{1024} * kilobytes;
+  return cluster_tile(params.rows, params.n, params.k, params.parts, params.gated, features, bytes);
+}
+
 }  // namespace
 
 EXPORT int product_size() { return sizeof(Product); }
@@ -66,7 +92,7 @@ EXPORT int product_size() { return sizeof(Product); }
 /// The parts in which a layer of few rows forms its sums.
 EXPORT int parts_of(int n, int k, int sm_count) { return sum_parts(n, k, sm_count); }
 
-/// Writes the name of the kernel that is chosen: "few", or the tile.
+/// Writes the name of the kernel that is chosen: "few", or the tile, and of a cluster its blocks.
 EXPORT void name_kernel(const Product& product, char* name, size_t size) {
   const GemmParams params = params_of(product);
   const GemmConfig config =
@@ -75,6 +101,10 @@ EXPORT void name_kernel(const Product& product, char* name, size_t size) {
           : select_gemm(shape_of(params), params.sm_count);
   if (!params.float8 && is_few(params)) {
     std::snprintf(name, size, "few");
+  } else if (!params.float8 && in_clusters(params)) {
+    const GemmClusterTile tile = tile_of(params);
+    std::snprintf(name, size, "%d of 64x%d, %d KB", tile.parts, tile.features,
+                  static_cast<int>(tile.shared_bytes / 1024));
   } else {
     const GemmTileCost& cost = cost_of(config.tile);
     std::snprintf(name, size, "%dx%d", cost.m, cost.n);
@@ -88,8 +118,12 @@ EXPORT int run_product(const Product& product, cudaStream_t stream) {
     const GemmParams params = params_of(product);
     if (params.float8) {
       launch_gemm_float8(params, stream);
+    } else if (is_few(params)) {
+      launch_gemm_few(params, stream);
+    } else if (in_clusters(params)) {
+      launch_gemm_clusters(params, tile_of(params), stream);
     } else {
-      is_few(params) ? launch_gemm_few(params, stream) : launch_gemm_sm90(params, stream);
+      launch_gemm_sm90(params, stream);
     }
     return 0;
   } catch (const std::exception& error) {

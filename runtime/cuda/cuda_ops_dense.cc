@@ -6,6 +6,7 @@
 #include "cuda/cuda_ops.h"
 #include "cuda/device.h"
 #include "cuda/gemm/gemm.h"
+#include "cuda/gemm/gemm_clusters.h"
 #include "cuda/gemm/gemm_few.h"
 #include "cuda/gemm/gemm_groups.h"
 #include "cuda/gemm/groups_unpacked.h"
@@ -262,7 +263,9 @@ void CudaOps::gemm(const GemmParams& params, void* unpacked) {
                                                          : launch_gemm_groups_many(params, stream_);
     }
     if (gemm_kernels_ == GemmKernels::kSm90) {
-      return is_few(params) ? launch_gemm_few(params, stream_) : launch_gemm_sm90(params, stream_);
+      if (is_few(params)) return launch_gemm_few(params, stream_);
+      return is_clustered(params) ? launch_gemm_clusters(params, stream_)
+                                  : launch_gemm_sm90(params, stream_);
     }
   }
   params.groups ? launch_gemm_groups_portable(params, stream_) : launch_gemm_sm80(params, stream_);

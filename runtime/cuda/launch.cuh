@@ -64,7 +64,7 @@ inline bool kernels_may_overlap() {
 
 /// Launches a kernel that keeps the rules above. Where kernels overlap, its blocks start in
 /// clusters of `cluster` blocks; `cluster` must divide the grid. A kernel may rely on the clusters
-/// for speed, but not for its results. Throws RuntimeError.
+/// for speed, but for its results only if it is compiled for sm_90a alone. Throws RuntimeError.
 template <class... Params, class... Args>
 void launch_clusters(unsigned cluster, void (*kernel)(Params...), dim3 grid, unsigned threads,
                      size_t shared_bytes, cudaStream_t stream, const Args&... args) {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "cuda/gemm/epilogue.cuh"
+#include "cuda/gemm/gemm_clusters_tile.h"
 #include "cuda/gemm/gemm_config.h"
 #include "cuda/gemm/gemm_few_tile.h"
 #include "cuda/gemm/sum_parts.h"
@@ -84,6 +85,31 @@ TEST(gemm_few_tiles_have_room_for_their_parts) {
           CHECK(tile.warps() * parts <= 10);  // as the bounds of a launch say
           CHECK(parts == 1 || tile.blocks * int64_t{tile.features} >= n);  // a tile for each block
           CHECK(int64_t{tile.steps} * tile.boxes * 64 * parts >= k);
+        }
+      }
+    }
+  }
+}
+
+TEST(gemm_cluster_tiles_fit_and_run_at_once) {
+  for (int64_t rows : {1, 17, 32, 33, 64}) {
+    for (int64_t n : {8, 96, 768, 1600, 2304, 4096, 5120, 8448}) {
+      for (int64_t k : {192, 576, 768, 1600, 12288}) {
+        for (bool gated : {false, true}) {
+          const int32_t parts = sum_parts(n, k, kSms);
+          if (parts == 1 || (gated && n % (2 * kGateBlock) != 0)) continue;
+          CHECK(parts <= kMostSumParts);
+          const ClustersAtOnce at_once{kSms / parts - 2, 2 * (kSms / parts - 2)};
+          const GemmClusterTile tile = cluster_tile(rows, n, k, parts, gated, at_once);
+          CHECK(tile.shared_bytes <=
+                (tile.clusters <= at_once.alone ? kClusterSharedBytes : kPairedSharedBytes));
+          CHECK(tile.features % (gated ? 2 * kGateBlock : 8) == 0);
+          CHECK(tile.features <= tile.columns && tile.columns <= kMostClusterFeatures);
+          CHECK(tile.clusters * int64_t{tile.features} >= n && tile.row_box >= rows);
+          CHECK(tile.clusters <= at_once.paired);
+          CHECK(int64_t{tile.steps} * tile.boxes * kSumUnit * parts >= k);
+          CHECK(tile.stages == tile.steps || tile.stages >= 2);
+          CHECK(tile.slots * parts * 8 * (gated ? 2 : 1) >= tile.features);
         }
       }
     }

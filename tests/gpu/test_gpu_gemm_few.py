@@ -1,10 +1,9 @@
-"""Products of few rows have kernels of their own on Hopper. A row has the same bits by either:
-generation relies on it where a prompt's tokens and a single new one meet."""
+"""Products of few rows, and of sums in parts, have kernels of their own on Hopper. A row has the
+same bits by each: generation relies on it where a prompt's tokens and a single new one meet."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -18,10 +17,12 @@ pytestmark = pytest.mark.skipif(
 )
 
 ROWS = 220  # of the product that large tiles compute
-FEW = [0, 1, 3, 10, 18, 27, 43, 44]  # where batches of 1 to 16 of its rows begin and end
+# Sizes of batches of its rows. Where sums have parts, up to 16 have a kernel, and so have up to 64.
+FEW = [1, 2, 7, 8, 9, 16, 17, 32, 33, 48, 64, 65, 128]
 # n and k: less than a box of k, odd multiples of 8, several tiles for a block, chains of many sums.
 # The kernels for few rows are for weights of 4 MB and more (cuda/gemm/gemm_few.h), and for sums in
-# parts, which layers with `few_rows` may have where the weight has up to 8,448 features.
+# parts, which layers with `few_rows` may have where the weight has up to 8,448 features. The last
+# seven have 3, 3, 5, 4, 4, 4 and 2 parts, in tiles of which the last is mostly not full.
 SHAPES = [
     (8, 8),
     (264, 72),
@@ -30,15 +31,22 @@ SHAPES = [
     (40000, 136),
     (5400, 1000),
     (4800, 1600),
+    (24, 192),
+    (1000, 576),
+    (1608, 1600),
+    (4104, 512),
     (1608, 6400),
     (2048, 8192),
+    (8312, 1024),
 ]
 
 
 def check(compute: Callable[[slice], Array]) -> None:
     """compute(rows): the result for those rows of the input, computed at once."""
     whole = compute(slice(0, ROWS))
-    for begin, end in pairwise(FEW):
+    for count in FEW:
+        begin = 3 * count % (ROWS - count)
+        end = begin + count
         found = compute(slice(begin, end))
         different = np.count_nonzero(found.view(np.int32) != whole[begin:end].view(np.int32))
         assert different == 0, f"{different} of {found.size} of rows {begin} to {end}"
@@ -95,7 +103,8 @@ def test_parts(precision: Precision, random: Generator, k: int) -> None:
 
 @few_rows
 @pytest.mark.parametrize(
-    ("hidden", "intermediate"), [(72, 40), (576, 1536), (1000, 3000), (2048, 8192)]
+    ("hidden", "intermediate"),
+    [(72, 40), (512, 1000), (576, 1536), (1000, 3000), (1024, 2048), (1024, 4128), (2048, 8192)],
 )
 def test_gated_feed_forward(
     precision: Precision, random: Generator, hidden: int, intermediate: int, few_rows: bool

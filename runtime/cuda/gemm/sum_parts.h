@@ -16,6 +16,9 @@ namespace packhorse::cuda {
 /// Elements of k that kernels copy together, and of which parts have a whole number.
 inline constexpr int64_t kSumUnit = 64;
 
+/// The most parts of a sum.
+inline constexpr int32_t kMostSumParts = 5;
+
 /// The number of parts, of equal length, of a layer with few rows. It depends on the weight's shape
 /// [n, k] and on the device alone: a multiprocessor gets up to eight warps of work, where each has
 /// one part for 16 of the features that are this multiprocessor's.

@@ -1,0 +1,55 @@
+// Products whose parts of sums meet in clusters: the closed list of kernels.
+#include <atomic>
+
+#include "cuda/gemm/gemm_clusters_launch.h"
+
+namespace packhorse::cuda {
+namespace {
+
+/// Asks the driver (cudaOccupancyMaxActiveClusters) for blocks of so much shared memory.
+int most_clusters(int parts, int64_t shared_bytes) {
+  auto* kernel = gemm_clusters_kernel<__half, 64, false>;
+  const auto bytes = static_cast<int>(shared_bytes);
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(parts), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(parts));
+  config.blockDim = dim3(kClusterThreads);
+  config.dynamicSmemBytes = static_cast<size_t>(bytes);
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int clusters = 0;
+  CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+  return std::max(1, clusters);
+}
+
+}  // namespace
+
+ClustersAtOnce clusters_at_once(int parts) {
+  // Threads that come together find the same numbers.
+  static std::atomic<int> alone[kMostSumParts + 1];
+  static std::atomic<int> paired[kMostSumParts + 1];
+  if (alone[parts] == 0) {
+    paired[parts] = most_clusters(parts, kPairedSharedBytes);
+    alone[parts] = most_clusters(parts, kClusterSharedBytes);
+  }
+  return {alone[parts], paired[parts]};
+}
+
+void launch_gemm_clusters(const GemmParams& params, const GemmClusterTile& tile,
+                          cudaStream_t stream) {
+  if (params.rows == 0) return;
+  dispatch_dtype(params.dtype,
+                 [&]<class T>() { launch_gemm_clusters_dtype<T>(params, tile, stream); });
+}
+
+void launch_gemm_clusters(const GemmParams& params, cudaStream_t stream) {
+  launch_gemm_clusters(params,
+                       cluster_tile(params.rows, params.n, params.k, params.parts, params.gated,
+                                    clusters_at_once(params.parts)),
+                       stream);
+}
+
+}  // namespace packhorse::cuda
