@@ -12,10 +12,11 @@
 
 namespace packhorse::cuda {
 
-/// Whether launch_gemm_clusters is to compute this, where launch_gemm_few is not. Where a layer has
-/// many more output features than input features, the parts of its sums are short, and tiles enough
-/// for all multiprocessors: the kernels that form one part after the other are as fast or faster. Parts
-/// must be of equal length, and the weight must have been there before the kernel ahead.
+/// Whether launch_gemm_clusters is to compute this, where launch_gemm_few is not. Parts must be of
+/// equal length, and the weight must have been there before the kernel ahead. Where a layer has
+/// many more output features than input features, the parts of its sums are short and there are
+/// tiles enough for all multiprocessors, so that the kernels that form one part after the other are
+/// as fast or faster.
 inline bool is_clustered(const GemmParams& params) {
   if (params.part_length != 0 || params.fresh_weight) return false;
   return params.parts > 1 && params.n < 2 * params.k && params.rows > kMostFewRows &&
