@@ -90,7 +90,7 @@ test-asan-python: build/sanitize/.configured .venv/.text .venv/.test
 # All Python tests with a library under AddressSanitizer. Left out are those that would measure the
 # sanitizer, since they compare the memory of processes or count them; and those that run other
 # programs, which do not all work with its library loaded (curl waits for ever).
-test-asan-suite: build/sanitize/.configured .venv/.text .venv/.test
+test-asan-suite: build/sanitize/.configured .venv/.text .venv/.test .venv/.docs
 	$(CMAKE) --build build/sanitize
 	rm -rf build/sanitize/python
 	mkdir -p build/sanitize/python
