@@ -76,13 +76,13 @@ bool in_clusters(const GemmParams& params) {
 /// The tile of launch_gemm_clusters, or that with so many columns as PRODUCTS_FEATURES says and
 /// PRODUCTS_SHARED_KB of shared memory.
 GemmClusterTile tile_of(const GemmParams& params) {
-  const GemmClusterTile tile = cluster_tile(params.rows, params.n, params.k, params.parts,
-                                            params.gated, clusters_at_once(params.parts));
+  const GemmClusterTile tile =
+      cluster_tile(params.rows, params.n, params.k, params.parts, clusters_at_once(params.parts));
   const int features = setting("PRODUCTS_FEATURES", tile.features);
   const int kilobytes = setting("PRODUCTS_SHARED_KB", 0);
   if (features == tile.features && kilobytes == 0) return tile;
   const int64_t bytes = kilobytes == 0 ? kPairedSharedBytes : int64_t{1024} * kilobytes;
-  return cluster_tile(params.rows, params.n, params.k, params.parts, params.gated, features, bytes);
+  return cluster_tile(params.rows, params.n, params.k, params.parts, features, bytes);
 }
 
 }  // namespace

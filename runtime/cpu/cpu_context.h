@@ -39,10 +39,9 @@ class CpuExchange final : public Exchange {
     for (auto& slot : slots_) slot.resize(result_bytes);
   }
   void* acquire() override { return to_; }
-  size_t slot() const override { return (oldest_ + pending_) % kSlots; }
   void send(size_t) override {}
   void fetch(size_t bytes) override {
-    if (bytes > 0) std::memcpy(slots_[slot()].data(), from_, bytes);
+    if (bytes > 0) std::memcpy(slots_[(oldest_ + pending_) % kSlots].data(), from_, bytes);
     ++pending_;
   }
   const void* wait() override {

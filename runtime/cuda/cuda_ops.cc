@@ -30,7 +30,6 @@ CudaOps::CudaOps(CudaContext& context, bool sm90_capable, AttentionAlgorithm att
       stream_(context.stream()),
       sm90_capable_(sm90_capable),
       gemm_kernels_(choose_gemm_kernels(sm90_capable)),
-      least_unpacked_rows_(least_unpacked_rows()),
       attention_(asked_attention_algorithm(attention)),
       sm_count_(sm_count(device_)),
       most_shared_bytes_(most_shared_bytes(device_)),

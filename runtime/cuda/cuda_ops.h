@@ -87,13 +87,7 @@ class CudaOps final : public Ops {
   void do_mixture(const MixtureArgs& args) override;
   void do_add_scaled(const AddScaledArgs& args) override;
 
-  // `unpacked`: room for the weight in float16, where `unpacks` says that it is needed.
-  void gemm(const GemmParams& params, void* unpacked = nullptr);
-  void gemm_unpacked(const GemmParams& params, void* unpacked);
-  // Whether products of so many rows with such a weight go by way of float16.
-  bool unpacks(const WeightGroups& groups, int64_t rows) const;
-  // The bytes that a layer's weight takes then, or 0.
-  size_t unpacked_bytes(const TensorView& x, const LinearWeight& weight) const;
+  void gemm(const GemmParams& params);
   // Whether the GEMM that computes heads can rotate them.
   bool rotates_in_gemm(const LinearArgs& args, const RotateHeadsArgs& heads) const;
   void feed_forward_float8(const FeedForwardArgs& args);
@@ -125,7 +119,6 @@ class CudaOps final : public Ops {
   cudaStream_t stream_;
   bool sm90_capable_;
   GemmKernels gemm_kernels_;
-  int64_t least_unpacked_rows_;
   AttentionAlgorithm attention_;                      // the caller's choice, maybe kAuto
   std::vector<std::string>* explanations_ = nullptr;  // null, except while `explain` runs
   int sm_count_;

@@ -9,7 +9,6 @@
 #include "cuda/gemm/gemm_clusters.h"
 #include "cuda/gemm/gemm_few.h"
 #include "cuda/gemm/gemm_groups.h"
-#include "cuda/gemm/groups_unpacked.h"
 #include "cuda/rows/gate.h"
 #include "cuda/rows/lora.h"
 #include "cuda/rows/order_columns.h"
@@ -34,47 +33,17 @@ size_t ordered_bytes(const TensorView& x, const LinearWeight& weight) {
   return static_cast<size_t>(x.rows() * weight.in_features) * size_of(x.dtype);
 }
 
-// Likewise of a block, in which the first product is done with its input when the second gets its.
-size_t block_ordered_bytes(const FeedForwardArgs& args) {
-  return std::max(ordered_bytes(args.x, args.up), ordered_bytes(args.x, args.down));
-}
-
-// Unpacked weights begin at a multiple of so many bytes of a workspace.
-constexpr size_t kAlignment = 256;
-
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-// Where they begin behind `bytes` of a workspace, which may be null.
-void* behind(void* workspace, size_t bytes) {
-  if (workspace == nullptr) return nullptr;
-  return static_cast<unsigned char*>(workspace) + aligned(bytes);
-}
-
 }  // namespace
 
-bool CudaOps::unpacks(const WeightGroups& groups, int64_t rows) const {
-  return groups && gemm_kernels_ == GemmKernels::kSm90 && rows >= least_unpacked_rows_;
-}
-
-size_t CudaOps::unpacked_bytes(const TensorView& x, const LinearWeight& weight) const {
-  if (!unpacks(weight.groups, x.rows())) return 0;
-  return cuda::unpacked_bytes(weight.out_features, weight.in_features);
-}
-
 size_t CudaOps::linear_workspace(const LinearArgs& args) const {
-  if (args.weight.dtype == DType::kInt8) return int8_workspace(args);
-  const size_t unpacked = unpacked_bytes(args.x, args.weight);
-  const size_t ordered = ordered_bytes(args.x, args.weight);
-  return unpacked == 0 ? ordered : aligned(ordered) + unpacked;
+  return args.weight.dtype == DType::kInt8 ? int8_workspace(args)
+                                           : ordered_bytes(args.x, args.weight);
 }
 
 size_t CudaOps::feed_forward_workspace(const FeedForwardArgs& args) const {
   if (args.up.dtype == DType::kInt8) return int8_workspace(args);
-  // One place for both weights, as for both inputs in the order of their layer.
-  const size_t unpacked =
-      std::max(unpacked_bytes(args.x, args.up), unpacked_bytes(args.x, args.down));
-  const size_t before = inner_bytes(args) + block_ordered_bytes(args);
-  return unpacked == 0 ? before : aligned(before) + unpacked;
+  return inner_bytes(args) +
+         std::max(ordered_bytes(args.x, args.up), ordered_bytes(args.x, args.down));
 }
 
 size_t CudaOps::inner_bytes(const FeedForwardArgs& args) const {
@@ -92,8 +61,7 @@ size_t CudaOps::sparse_pool_workspace(const SparsePoolArgs& args) const {
 void CudaOps::do_linear(const LinearArgs& args) {
   const DeviceGuard guard(device_);
   if (args.weight.dtype == DType::kInt8) return linear_int8(args);
-  gemm(params_of("linear", in_order("linear", args), sm_count_),
-       behind(args.workspace, ordered_bytes(args.x, args.weight)));
+  gemm(params_of("linear", in_order("linear", args), sm_count_));
   if (args.norm) norm_in_place(args.out, args.norm, args.quantized, args.row_count);
 }
 
@@ -114,7 +82,7 @@ void CudaOps::do_project_heads(const LinearArgs& args, const RotateHeadsArgs& he
   params.rotation.dims = heads.dims;
   params.rotation.head_dim = heads.head_dim;
   params.rotation.columns = (heads.num_heads + heads.num_kv_heads) * heads.head_dim;
-  gemm(params, behind(args.workspace, ordered_bytes(args.x, args.weight)));
+  gemm(params);
 }
 
 void CudaOps::do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads,
@@ -150,7 +118,7 @@ void CudaOps::do_feed_forward_up(const FeedForwardUpArgs& args) {
   GemmParams up = gemm_params(op, x, args.up, apart ? Activation::kNone : args.activation, {},
                               apart ? args.sums : args.out, args.row_count, sm_count_);
   up.gated = fused;
-  gemm(up, behind(args.workspace, ordered_bytes(args.x, args.up)));
+  gemm(up);
   if (apart) gate(args.sums, args.activation, args.out, args.row_count);
 }
 
@@ -164,14 +132,14 @@ void CudaOps::do_feed_forward(const FeedForwardArgs& args) {
   if (args.up.dtype == DType::kInt8) return feed_forward_int8(args);
   const bool fused = args.gated && gemm_kernels_ == GemmKernels::kSm90;
   TensorView intermediate(args.workspace, dtype, rows, args.up.out_features / (fused ? 2 : 1));
+  // One place for both inputs: the first product is done with its own when the second gets its.
   void* ordered = static_cast<unsigned char*>(args.workspace) + inner_bytes(args);
-  void* unpacked = behind(args.workspace, inner_bytes(args) + block_ordered_bytes(args));
   const TensorView x = in_order(op, args.x, args.up, ordered, args.row_count);
   GemmParams up =
       gemm_params(op, x, args.up, args.gated && !fused ? Activation::kNone : args.activation, {},
                   intermediate, args.row_count, sm_count_);
   up.gated = fused;
-  gemm(up, unpacked);
+  gemm(up);
   if (args.gated && !fused) {
     auto* end = static_cast<unsigned char*>(args.workspace) +
                 static_cast<size_t>(intermediate.size()) * size_of(dtype);
@@ -181,8 +149,7 @@ void CudaOps::do_feed_forward(const FeedForwardArgs& args) {
   }
   intermediate = in_order(op, intermediate, args.down, ordered, args.row_count);
   gemm(gemm_params(op, intermediate, args.down, Activation::kNone, args.residual, args.out,
-                   args.row_count, sm_count_),
-       unpacked);
+                   args.row_count, sm_count_));
   if (args.norm) norm_in_place(args.out, args.norm, {}, args.row_count);
 }
 
@@ -252,13 +219,10 @@ void CudaOps::pool_chunks(const SparsePoolArgs& args) {
   }
 }
 
-void CudaOps::gemm(const GemmParams& params, void* unpacked) {
+void CudaOps::gemm(const GemmParams& params) {
   if constexpr (kBuiltForSm90) {
     if (params.float8) return launch_gemm_float8(params, stream_);
     if (params.groups && gemm_kernels_ == GemmKernels::kSm90) {
-      if (unpacks(params.groups, params.rows) && unpacked_features(params) > 0) {
-        return gemm_unpacked(params, unpacked);
-      }
       return params.rows <= most_groups_few_rows(params) ? launch_gemm_groups_few(params, stream_)
                                                          : launch_gemm_groups_many(params, stream_);
     }
@@ -269,18 +233,6 @@ void CudaOps::gemm(const GemmParams& params, void* unpacked) {
     }
   }
   params.groups ? launch_gemm_groups_portable(params, stream_) : launch_gemm_sm80(params, stream_);
-}
-
-void CudaOps::gemm_unpacked(const GemmParams& params, void* unpacked) {
-  if constexpr (kBuiltForSm90) {
-    if (unpacked == nullptr) throw InvalidArgument("dense layer: workspace is missing");
-    const int32_t most = unpacked_features(params);
-    for (int32_t first = 0; first < params.n; first += most) {
-      const int32_t features = std::min(most, params.n - first);
-      launch_unpack_groups(params, first, features, unpacked, stream_);
-      launch_gemm_sm90(unpacked_slice(params, first, features, unpacked), stream_);
-    }
-  }
 }
 
 TensorView CudaOps::in_order(const char* op, const TensorView& x, const LinearWeight& weight,

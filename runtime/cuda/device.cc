@@ -7,7 +7,6 @@
 
 #include "cuda/check.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/gemm/groups_unpacked.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
@@ -74,15 +73,6 @@ GemmKernels choose_gemm_kernels(bool sm90_capable) {
   if (choice == "sm90" && sm90_capable) return GemmKernels::kSm90;
   throw RuntimeError(concat("PACKHORSE_GEMM is '", choice, "', expected 'portable'",
                             sm90_capable ? " or 'sm90'" : " (this device or build has no 'sm90')"));
-}
-
-int64_t least_unpacked_rows() {
-  const char* value = std::getenv("PACKHORSE_UNPACK_ROWS");
-  if (value == nullptr || *value == 0) return kLeastUnpackedRows;
-  char* end = nullptr;
-  const long long rows = std::strtoll(value, &end, 10);
-  if (*end == 0 && rows > 0) return rows;
-  throw RuntimeError(concat("PACKHORSE_UNPACK_ROWS is '", value, "', expected an integer above 0"));
 }
 
 AttentionAlgorithm asked_attention_algorithm(AttentionAlgorithm asked) {

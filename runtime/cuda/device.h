@@ -49,11 +49,6 @@ enum class GemmKernels : uint8_t { kSm90, kPortable };
 /// run.
 GemmKernels choose_gemm_kernels(bool sm90_capable);
 
-/// Returns from how many rows on weights in groups are unpacked before a product: what the
-/// environment variable PACKHORSE_UNPACK_ROWS says, an integer from 1 on, otherwise
-/// kLeastUnpackedRows. Throws RuntimeError for anything else.
-int64_t least_unpacked_rows();
-
 /// Returns `asked`; where that is kAuto, the algorithm that the environment variable
 /// PACKHORSE_ATTENTION names, if it is set.
 AttentionAlgorithm asked_attention_algorithm(AttentionAlgorithm asked);

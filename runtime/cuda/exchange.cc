@@ -1,7 +1,8 @@
 // Slots of page-locked memory, and an event behind each round.
 //
-// A recording has the addresses of one slot, so that host and device cannot disagree about which
-// one a round has: the host launches the recording of the slot that it has filled.
+// Copies are launches of their own, ahead of a step's recording and behind it. As nodes of the
+// recording they take less time of the host, but steps on the device take some 50 us longer
+// (docs/experiments/cuda_generation.md).
 #include "cuda/exchange.h"
 
 #include <array>
@@ -18,21 +19,13 @@ class CudaExchange final : public Exchange {
  public:
   CudaExchange(int device, cudaStream_t stream, void* inputs, size_t input_bytes,
                const void* results, size_t result_bytes)
-      : device_(device),
-        stream_(stream),
-        inputs_(inputs),
-        input_bytes_(input_bytes),
-        results_(results) {
+      : device_(device), stream_(stream), inputs_(inputs), results_(results) {
     for (auto& slot : slots_) slot = std::make_unique<Slot>(input_bytes, result_bytes);
-    // A kernel is loaded when it is launched first, which must not be within a recording.
-    *slots_[0]->size() = 0;
-    record_send(0);
-    CUDA_CHECK(cudaStreamSynchronize(stream_));
   }
   ~CudaExchange() override { drop(); }
 
   void* acquire() override {
-    Slot& next = *slots_[slot()];
+    Slot& next = this->next();
     if (next.used) {  // by a round that was forgotten
       const DeviceGuard guard(device_);
       CUDA_CHECK(cudaStreamSynchronize(stream_));
@@ -40,32 +33,17 @@ class CudaExchange final : public Exchange {
     }
     return next.inputs.data();
   }
-  size_t slot() const override { return (oldest_ + under_way_) % kSlots; }
   void send(size_t bytes) override {
     const DeviceGuard guard(device_);
-    Slot& next = *slots_[slot()];
+    Slot& next = this->next();
     next.used = true;
     copy_in_stream(inputs_, next.inputs.data(), bytes, stream_);
   }
   void fetch(size_t bytes) override {
     const DeviceGuard guard(device_);
-    record_fetch(slot(), bytes);
-    begin_round();
-  }
-  void record_send(size_t slot) override {
-    const Slot& sent = *slots_[slot];
-    copy_counted_in_stream(inputs_, sent.inputs.data(), sent.size(), input_bytes_, stream_);
-  }
-  void record_fetch(size_t slot, size_t bytes) override {
-    copy_behind_kernel(slots_[slot]->results.data(), results_, bytes, stream_);
-  }
-  void launch(Recording& recording, size_t bytes) override {
-    const DeviceGuard guard(device_);
-    Slot& next = *slots_[slot()];
-    next.used = true;
-    *next.size() = static_cast<unsigned>(bytes);
-    recording.launch();
-    begin_round();
+    copy_in_stream(next().results.data(), results_, bytes, stream_);
+    CUDA_CHECK(cudaEventRecord(next().done, stream_));
+    ++under_way_;
   }
   const void* wait() override {
     const DeviceGuard guard(device_);
@@ -85,27 +63,19 @@ class CudaExchange final : public Exchange {
 
  private:
   struct Slot {
-    Slot(size_t input_bytes, size_t result_bytes)
-        : inputs(input_bytes + sizeof(uint4)), results(result_bytes) {}
-    /// Bytes of the inputs, behind them: what a recording sends.
-    unsigned* size() const {
-      return reinterpret_cast<unsigned*>(inputs.data() + inputs.bytes() - sizeof(uint4));
-    }
+    Slot(size_t input_bytes, size_t result_bytes) : inputs(input_bytes), results(result_bytes) {}
     PinnedMemory inputs;
     PinnedMemory results;
     Event done{cudaEventDisableTiming};
     bool used = false;  // the stream may read or write it
   };
 
-  void begin_round() {
-    CUDA_CHECK(cudaEventRecord(slots_[slot()]->done, stream_));
-    ++under_way_;
-  }
+  /// The slot that `acquire` gives, and has given since the last round began.
+  Slot& next() { return *slots_[(oldest_ + under_way_) % kSlots]; }
 
   const int device_;
   const cudaStream_t stream_;
   void* const inputs_;
-  const size_t input_bytes_;
   const void* const results_;
   std::array<std::unique_ptr<Slot>, kSlots> slots_;
   size_t oldest_ = 0;

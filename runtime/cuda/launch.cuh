@@ -62,9 +62,25 @@ inline bool kernels_may_overlap() {
 #endif
 }
 
+/// Lets a kernel have as much dynamic shared memory as the device gives a block. The limit belongs
+/// to the kernel, for all threads of the process, so where launches of a kernel have different
+/// sizes it must not be the size of one of them: another thread would lower it between this and its
+/// launch. Throws RuntimeError.
+template <class... Params>
+void allow_most_shared_memory(void (*kernel)(Params...)) {
+  int device = 0;
+  int most = 0;
+  cudaFuncAttributes attributes{};
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  most - static_cast<int>(attributes.sharedSizeBytes)));
+}
+
 /// Launches a kernel that keeps the rules above. Where kernels overlap, its blocks start in
 /// clusters of `cluster` blocks; `cluster` must divide the grid. A kernel may rely on the clusters
-/// for speed, but for its results only if it is compiled for sm_90a alone. Throws RuntimeError.
+/// for speed, but not for its results. Throws RuntimeError.
 template <class... Params, class... Args>
 void launch_clusters(unsigned cluster, void (*kernel)(Params...), dim3 grid, unsigned threads,
                      size_t shared_bytes, cudaStream_t stream, const Args&... args) {
@@ -83,20 +99,7 @@ void launch_clusters(unsigned cluster, void (*kernel)(Params...), dim3 grid, uns
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args...));
 }
 
-/// Launches a kernel that may read ahead of its wait what its predecessor writes: it starts when
-/// all kernels before it are complete. Throws RuntimeError.
-template <class... Params, class... Args>
-void launch_kernel_after(void (*kernel)(Params...), dim3 grid, unsigned threads,
-                         size_t shared_bytes, cudaStream_t stream, const Args&... args) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args...));
-}
-
-/// Does the same as launch_clusters without clusters.
+/// Does the same without clusters.
 template <class... Params, class... Args>
 void launch_kernel(void (*kernel)(Params...), dim3 grid, unsigned threads, size_t shared_bytes,
                    cudaStream_t stream, const Args&... args) {

@@ -14,15 +14,4 @@ namespace packhorse::cuda {
 /// Larger copies go to a copy engine. Throws RuntimeError.
 void copy_in_stream(void* to, const void* from, size_t bytes, cudaStream_t stream);
 
-/// The same, started while the kernel before it still runs (cuda/launch.cuh). What comes next in
-/// the stream is launched without that, or waits.
-void copy_behind_kernel(void* to, const void* from, size_t bytes, cudaStream_t stream);
-
-/// Copies from page-locked memory of `most_bytes` bytes, a multiple of 16. The first `*bytes` of
-/// them are copied, rounded up to 16: a number in page-locked memory, too, that is read when the
-/// copy runs, so that a recording copies as much as its launch needs. The kernel behind it starts
-/// while it runs.
-void copy_counted_in_stream(void* to, const void* from, const unsigned* bytes, size_t most_bytes,
-                            cudaStream_t stream);
-
 }  // namespace packhorse::cuda

@@ -89,11 +89,11 @@ class ModelRunner final : public StepRunner {
     const bool adapted = std::ranges::any_of(adapters.uses, std::identity());
     const StepRecordings* recorded =
         find(tokens.batch, adapted ? adapted_recordings_ : recordings_);
+    exchange_->send(inputs_.bytes());
     if (recorded != nullptr && chooser_.is_plain()) {
-      exchange_->launch(*recorded->whole[exchange_->slot()][chooser_.wants_logprobs() ? 1 : 0],
-                        inputs_.bytes());
+      recorded->whole[chooser_.wants_logprobs() ? 1 : 0]->launch();
+      exchange_->fetch(chooser_.plain_result_bytes(chooser_.wants_logprobs()));
     } else {
-      exchange_->send(inputs_.bytes());
       if (recorded != nullptr) {
         recorded->encoder->launch();
       } else {
@@ -126,9 +126,9 @@ class ModelRunner final : public StepRunner {
     int64_t tokens = 0;
     int64_t max_seqlen = 0;
     std::unique_ptr<Recording> encoder;  // without the choice of tokens
-    /// Of single tokens the whole step for each slot of the exchange, from its inputs to its
-    /// results, where TokenChooser::is_plain; the second with log-probabilities.
-    std::array<std::array<std::unique_ptr<Recording>, 2>, Exchange::kSlots> whole;
+    /// Of single tokens the whole step, where TokenChooser::is_plain; the second with
+    /// log-probabilities.
+    std::array<std::unique_ptr<Recording>, 2> whole;
 
     bool hold(const BatchView& batch) const {
       return batch.num_sequences <= sequences && batch.num_tokens <= tokens &&
@@ -218,20 +218,15 @@ class ModelRunner final : public StepRunner {
     for (int64_t bound = 1;; bound *= 2) {
       const int64_t sequences = std::min(bound, limits_.max_sequences);
       const auto run = encoder(sequences, sequences, 1);
-      const auto run_whole = [&](size_t slot, bool wants_logprobs) {
+      const auto run_whole = [&](bool wants_logprobs) {
         return device().record([&] {
-          exchange_->record_send(slot);
           run();
           chooser_.choose(sequences, inputs_.bounds(sequences, sequences, 1).batch.counts + 1,
                           wants_logprobs, buffers_.layers.hidden);
-          exchange_->record_fetch(slot, chooser_.plain_result_bytes(wants_logprobs));
         });
       };
-      StepRecordings& recorded = recordings.emplace_back(
-          StepRecordings{sequences, sequences, 1, device().record(run), {}});
-      for (size_t slot = 0; slot < Exchange::kSlots; ++slot) {
-        recorded.whole[slot] = {run_whole(slot, false), run_whole(slot, true)};
-      }
+      recordings.push_back(
+          {sequences, sequences, 1, device().record(run), {run_whole(false), run_whole(true)}});
       if (sequences == limits_.max_sequences) break;
     }
     if (most_drafts_ == 0) return recordings;

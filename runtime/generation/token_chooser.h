@@ -157,6 +157,7 @@ class TokenChooser {
   Chunk last_;  // what was computed last, whose results come with `wait`
   std::vector<int32_t> row_of_slot_;
 
+  static_assert(StepRunner::kMostInFlight == Exchange::kSlots, "each step has a slot of its own");
   std::array<InFlight, StepRunner::kMostInFlight> steps_;
   size_t oldest_ = 0;
   size_t num_in_flight_ = 0;

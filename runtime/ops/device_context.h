@@ -47,10 +47,9 @@ class PACKHORSE_API Recording {
 };
 
 /// Host memory through which a device gets inputs and gives results, round after round: each round
-/// has one of kSlots slots, in turn. A round is `acquire`, and then either `send`, operators and
-/// `fetch`, or `launch` of a recording that holds all three for this slot. It is waited for by
-/// itself. A round that was not fetched, because something before has failed, is forgotten: its
-/// slot is that of the next one.
+/// has one of kSlots slots, in turn. A round is `acquire`, `send`, operators or a recording of them,
+/// and `fetch`. It is waited for by itself. A round that was not fetched, because something before
+/// has failed, is forgotten: its slot is that of the next one.
 class PACKHORSE_API Exchange {
  public:
   /// Rounds that may be under way at once.
@@ -59,8 +58,6 @@ class PACKHORSE_API Exchange {
 
   /// Returns where the host writes the inputs of the next round, for which there must be a slot.
   virtual void* acquire() = 0;
-  /// The slot that `acquire` gives, and has given since the last round began.
-  virtual size_t slot() const = 0;
   /// Transfers the first `bytes` bytes of inputs to the device.
   virtual void send(size_t bytes) = 0;
   /// Asks for a copy of the first `bytes` bytes of results, which may be 0. The round is under way.
@@ -70,14 +67,6 @@ class PACKHORSE_API Exchange {
   virtual const void* wait() = 0;
   /// Waits until the device writes no more, and forgets all rounds.
   virtual void drop() noexcept = 0;
-
-  /// Within DeviceContext::record: what `send` and `fetch` do in a round with this slot. How many
-  /// bytes are sent is said when the recording is launched.
-  virtual void record_send(size_t /*slot*/) {}
-  virtual void record_fetch(size_t /*slot*/, size_t /*bytes*/) {}
-  /// Launches a recording with both of the acquired slot, with `bytes` bytes of inputs. The round
-  /// is under way. Only devices with recordings implement this.
-  virtual void launch(Recording& /*recording*/, size_t /*bytes*/) {}
 };
 
 /// The largest batch that one recording serves.

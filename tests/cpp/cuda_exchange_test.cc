@@ -22,12 +22,11 @@ using Work = std::function<void()>;
 
 struct FakeStream {
   std::deque<Work> asked;
-  size_t done = 0;  // of all that was asked for
-  std::vector<Work>* recorded = nullptr;
+  size_t done = 0;      // of all that was asked for
   std::string failing;  // the call that fails, once
   std::set<void*> alive;
 
-  void ask(Work work) { (recorded != nullptr ? recorded->push_back(work) : asked.push_back(work)); }
+  void ask(Work work) { asked.push_back(std::move(work)); }
   void work_until(size_t count) {
     for (; done < count; ++done) {
       asked.front()();
@@ -107,17 +106,6 @@ namespace packhorse::cuda {
 void copy_in_stream(void* to, const void* from, size_t bytes, cudaStream_t) {
   stream.ask([=] { std::memcpy(to, from, bytes); });
 }
-void copy_behind_kernel(void* to, const void* from, size_t bytes, cudaStream_t on) {
-  copy_in_stream(to, from, bytes, on);
-}
-void copy_counted_in_stream(void* to, const void* from, const unsigned* bytes, size_t most_bytes,
-                            cudaStream_t) {
-  CHECK(most_bytes % 16 == 0);
-  stream.ask([=] {
-    CHECK(*bytes <= most_bytes);
-    std::memcpy(to, from, *bytes);
-  });
-}
 
 }  // namespace packhorse::cuda
 
@@ -146,43 +134,16 @@ struct Device {
   }
 };
 
-struct FakeRecording final : Recording {
-  std::vector<Work> work;
-  void launch() override {
-    if (stream.call("cudaGraphLaunch")) throw RuntimeError("cudaGraphLaunch");
-    for (const Work& one : work) stream.ask(one);
-  }
-};
-
 struct Room {
   Device device;
   std::unique_ptr<Exchange> exchange = cuda::make_exchange(
       0, nullptr, &device.inputs, sizeof(Device::Inputs), &device.results, sizeof(Device::Results));
-  FakeRecording recordings[Exchange::kSlots];
 
-  Room() {
-    for (size_t slot = 0; slot < Exchange::kSlots; ++slot) {
-      stream.recorded = &recordings[slot].work;
-      exchange->record_send(slot);
-      stream.ask([this] { device.compute(); });
-      exchange->record_fetch(slot, sizeof(Device::Results));
-      stream.recorded = nullptr;
-    }
-  }
-
-  void begin(int32_t number, int32_t count, bool recorded) {
+  void begin(int32_t number, int32_t count) {
     auto& inputs = *static_cast<Device::Inputs*>(exchange->acquire());
     inputs.count = count;
     for (int32_t i = 0; i < count; ++i) inputs.numbers[i] = number;
-    const size_t bytes = sizeof(int32_t) * (1 + static_cast<size_t>(count));
-    if (recorded) {
-      FakeRecording& recording = recordings[exchange->slot()];
-      const bool fails = stream.failing == "cudaGraphLaunch";
-      if (!fails) device.expected.push_back(number);
-      exchange->launch(recording, bytes);
-      return;
-    }
-    exchange->send(bytes);
+    exchange->send(sizeof(int32_t) * (1 + static_cast<size_t>(count)));
     if (stream.call("an operator")) throw RuntimeError("an operator");
     device.expected.push_back(number);
     stream.ask([this] { device.compute(); });
@@ -196,19 +157,18 @@ struct Room {
 
 }  // namespace
 
-TEST(rounds_of_any_kind_have_their_own_inputs_and_results) {
+TEST(rounds_have_their_own_inputs_and_results) {
   std::mt19937 random(1);
   Room room;
   std::deque<std::pair<int32_t, int32_t>> under_way;
   int failed = 0;
   for (int32_t number = 1; number <= 5000; ++number) {
     const auto count = static_cast<int32_t>(1 + random() % (kNumbers - 1));
-    const bool recorded = random() % 2 == 0;
-    // Ahead of the round, in its middle, or when all of it has been asked for.
-    const char* const failing[] = {"cudaGraphLaunch", "an operator", "cudaEventRecord"};
-    if (random() % 4 == 0) stream.failing = failing[random() % 3];
+    // In the middle of the round, or when all of it has been asked for.
+    const char* const failing[] = {"an operator", "cudaEventRecord"};
+    if (random() % 4 == 0) stream.failing = failing[random() % 2];
     try {
-      room.begin(number, count, recorded);
+      room.begin(number, count);
       under_way.emplace_back(number, count);
     } catch (const RuntimeError&) {
       ++failed;
@@ -225,13 +185,13 @@ TEST(rounds_of_any_kind_have_their_own_inputs_and_results) {
 TEST(an_exchange_goes_on_after_a_round_that_failed) {
   Room room;
   for (int32_t number = 1; number < 100; number += 3) {
-    room.begin(number, 5, true);
-    room.begin(number + 1, 6, number % 2 == 0);
+    room.begin(number, 5);
+    room.begin(number + 1, 6);
     stream.failing = "cudaEventSynchronize";
     CHECK_THROWS_AS(RuntimeError, room.exchange->wait(), "cudaEventSynchronize");
     room.exchange->drop();
     CHECK(stream.asked.empty());
-    room.begin(number + 2, 7, true);
+    room.begin(number + 2, 7);
     room.end(number + 2, 7);
   }
 }
@@ -243,7 +203,7 @@ TEST(an_exchange_leaves_nothing) {
   CHECK(stream.alive.empty());
   {
     Room room;
-    room.begin(1, 2, true);
+    room.begin(1, 2);
     CHECK(!stream.asked.empty());
   }
   CHECK(stream.asked.empty());  // nothing is written to memory that is gone

@@ -1,13 +1,11 @@
-// Products with weights in groups: the kernels for few rows, for many and for other devices, and
-// those by way of float16, against float64, and against each other, bit by bit.
+// Products with weights in groups: the kernels for few rows, for many and for other devices,
+// against float64, and against each other, bit by bit.
 #include "cuda/gemm/gemm_groups.h"
 
 #include <memory>
 
 #include "core/float_convert.h"
-#include "cuda/gemm/groups_unpacked.h"
 #include "emulated_test.h"
-#include "gemm_kernels.h"
 
 namespace packhorse::cuda {
 namespace {
@@ -190,23 +188,6 @@ void check_rows(const Case& one, const Array<__half>& out, const std::vector<dou
   CHECK(written == 0);
 }
 
-/// Multiplies by way of float16, slice by slice, and checks the numbers there.
-void run_unpacked(const Case& one, const GemmParams& p, GemmTile tile, int32_t most) {
-  const auto k = static_cast<size_t>(p.k);
-  for (int32_t first = 0; first < p.n; first += most) {
-    const int32_t features = std::min(most, p.n - first);
-    Array<__half> unpacked(static_cast<size_t>(features) * k);
-    launch_unpack_groups(p, first, features, unpacked.data(), nullptr);
-    int others = 0;
-    for (size_t i = 0; i < unpacked.size(); ++i) {
-      const double expected = one.weight[static_cast<size_t>(first) * k + i];
-      others += to_double(unpacked[i]) == expected ? 0 : 1;
-    }
-    CHECK(others == 0);
-    launch_half_gemm(unpacked_slice(p, first, features, unpacked.data()), tile);
-  }
-}
-
 void check(const Layer& layer, int rows, unsigned seed) {
   emulated::set_seed(seed);
   Case one(layer, rows, seed);
@@ -233,24 +214,6 @@ void check(const Layer& layer, int rows, unsigned seed) {
   if (!layer.gated && !layer.rotated) {
     CHECK(run(launch_gemm_groups_portable, rows)->same_bits(many));
   }
-  const GemmParams whole = one.params(*held, 0, rows);
-  const bool in_parts = groups_split(whole.n, whole.k).splits > 1;
-  const GemmTile large = in_parts ? GemmTile::kHalves128x128 : GemmTile::k128x128;
-  const auto unpacked = [&](GemmTile tile, int32_t most, const int32_t* count = nullptr) {
-    auto out = std::make_unique<Array<__half>>(static_cast<size_t>(rows * one.ldo));
-    GemmParams p = one.params(*out, 0, rows);
-    p.row_count = count;
-    run_unpacked(one, p, tile, most);
-    return out;
-  };
-  if (unpacked_features(whole) > 0) {
-    const auto found = unpacked(GemmTile::k64x64, whole.n);
-    check_rows(one, *found, expected);
-    CHECK(found->same_bits(many));
-    CHECK(unpacked(large, kUnpackedUnit)->same_bits(many));
-  } else {
-    CHECK(layer.gated && layer.residual);
-  }
   // Fewer rows than there is room for, as a recorded graph has.
   Array<int32_t> count(std::vector<int32_t>{rows / 2});
   const auto check_half = [&](const Array<__half>& out) {
@@ -262,7 +225,6 @@ void check(const Layer& layer, int rows, unsigned seed) {
   if (rows <= most_few) {
     check_half(*run(launch_gemm_groups_few, rows, count.data()));
   }
-  if (unpacked_features(whole) > 0) check_half(*unpacked(large, whole.n, count.data()));
 }
 
 constexpr WeightGroups kQ4_0{4, 32, false}, kQ4_1{4, 32, true}, kInt4_128{4, 128, false},
@@ -315,11 +277,6 @@ TEST(gemm_groups_last_bits) {
       launch(p, nullptr);
       CHECK(other.same_bits(many));
     }
-    for (const GemmTile tile : {GemmTile::k64x64, GemmTile::kHalves128x128}) {
-      other.fill_bytes(0xff);
-      run_unpacked(one, p, tile, p.n);
-      CHECK(other.same_bits(many));
-    }
   }
 }
 
@@ -358,26 +315,6 @@ TEST(gemm_groups_epilogues) {
   check(plain, 64, 7);
   plain.bias = false;
   check(plain, 1, 8);
-}
-
-TEST(gemm_groups_slices) {
-  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{4096, 16384},
-                             {16384, 4096},
-                             {264, 200},
-                             {50264, 4096},
-                             {151936, 8192},
-                             {8, 1 << 20}}) {
-    for (const int64_t unit : {128, 384, 640}) {
-      const int64_t features = unpacked_features(n, k, unit);
-      CHECK(features > 0);
-      CHECK(features == n || features % unit == 0);
-      CHECK(2 * std::min(features, n) * k <= static_cast<int64_t>(unpacked_bytes(n, k)));
-      // No more slices than there must be.
-      const int64_t slices = (n + features - 1) / features;
-      CHECK(slices == 1 || 2 * (slices - 1) * (features + unit) * k > kMostUnpackedBytes);
-    }
-  }
-  CHECK(unpacked_features(1024, 1 << 20, 128) == 0);
 }
 
 }  // namespace

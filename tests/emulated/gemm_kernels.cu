@@ -12,10 +12,6 @@ void launch_half_gemm(const GemmParams& params, GemmTile tile) {
     params.parts > 1 ? launch_gemm_parts_tile<T, epilogue>(params, config, nullptr)
                      : launch_gemm_tile<T, epilogue>(params, config, nullptr);
   };
-  if (params.gated) return launch.template operator()<GemmEpilogue::kGated>();
-  if (params.rotation.positions != nullptr) {
-    return launch.template operator()<GemmEpilogue::kRotated>();
-  }
   params.residual != nullptr ? launch.template operator()<GemmEpilogue::kResidual>()
                              : launch.template operator()<GemmEpilogue::kPlain>();
 }

@@ -74,9 +74,9 @@ Norm = tuple[Tensor, Tensor, float]  # gamma, beta, eps
 
 
 @contextmanager
-def using_kernels(name: str, unpack_rows: int | None = None) -> Iterator[None]:
+def using_kernels(name: str) -> Iterator[None]:
     """Sessions that are loaded and operators that are called within use the kernels "sm90" or
-    "portable". unpack_rows: from how many rows on weights in groups are unpacked."""
+    "portable"."""
 
     def make(
         device: str,
@@ -91,8 +91,6 @@ def using_kernels(name: str, unpack_rows: int | None = None) -> Iterator[None]:
         patch.setenv("PACKHORSE_GEMM", name)
         # "auto" means the Hopper kernels, and the portable ones for what those do not take.
         patch.setenv("PACKHORSE_ATTENTION", "online" if name == "portable" else "auto")
-        if unpack_rows is not None:
-            patch.setenv("PACKHORSE_UNPACK_ROWS", str(unpack_rows))
         # Operators read the choice when they are made: those with other kernels cannot be shared.
         patch.setattr(operator_call, "shared_operators", lru_cache(make))
         yield

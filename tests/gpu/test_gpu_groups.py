@@ -14,10 +14,10 @@ import pytest
 import quantized_folders as folders
 import torch
 from checkpoints import GOLDEN
-from gpu_groups import FORMS, HALF, make, options, same_bits
 from gpu_support import (
     ACTIVATIONS,
     DEVICE,
+    PRECISIONS,
     Array,
     linear,
     to_host,
@@ -27,14 +27,48 @@ from gpu_support import (
 from models import tiny_spec, write_model
 from packhorse import GenerationSession, Sampling, ops
 from packhorse_weights import convert
-from reference_low_precision import groups_weight, random_groups
+from reference_low_precision import Groups, groups_weight, random_groups
 from torch import Generator, Tensor
 
+HALF = PRECISIONS["float16"]
+# bits, group, whether there are minima: Q4_0, Q4_1, AWQ and GPTQ, whole rows, Q6_K, Q8_0
+FORMS = [
+    (4, 32, False),
+    (4, 32, True),
+    (4, 64, True),
+    (4, 128, False),
+    (4, 128, True),
+    (4, 1024, False),
+    (8, 16, False),
+    (8, 16, True),
+    (8, 32, False),
+    (8, 128, True),
+]
 ROWS = [0, 1, 3, 8, 12, 17, 32, 33, 65, 300]
 MOST = max(ROWS)
 # n and k: less than a strip, a block and a group; odd multiples of 8; sums in parts of which the
 # last is shorter, and in eight.
 SHAPES = [(8, 8), (24, 200), (264, 72), (136, 1160), (72, 2104), (24, 4168), (2000, 4096)]
+
+
+def make(seed: int, n: int, k: int, form: tuple[int, int, bool]) -> tuple[Groups, Tensor]:
+    """A weight, and in float64 the numbers that it stands for."""
+    bits, group, minima = form
+    weight = random_groups(np.random.default_rng(seed), n, k, bits, group, minima)
+    values = groups_weight(weight, bits, group, lambda x: x.astype(np.float16).astype(np.float64))
+    return weight, torch.as_tensor(values, device="cuda")
+
+
+def options(form: tuple[int, int, bool]) -> dict[str, Any]:
+    return {"bits": form[0], "group": form[1], **HALF.options()}
+
+
+def same_bits(found: Array, expected: Array) -> None:
+    different = found.view(np.int32) != expected.view(np.int32)
+    assert not different.any(), (
+        f"{np.count_nonzero(different)} of {found.size}: {found[different][:4]} where "
+        f"{expected[different][:4]} is expected"
+    )
 
 
 def check_rows(compute: Callable[[int], Array], expected: Tensor, steps: float = 2) -> None:
@@ -43,6 +77,28 @@ def check_rows(compute: Callable[[int], Array], expected: Tensor, steps: float =
     HALF.check(whole, expected, steps)
     for rows in ROWS:
         same_bits(compute(rows), whole[:rows])
+
+
+@pytest.mark.parametrize("form", [(4, 32, True), (4, 128, False), (8, 16, True), (8, 32, False)])
+@pytest.mark.parametrize(("n", "k"), [(264, 72), (136, 1160), (72, 2048), (2000, 4096), (24, 4168)])
+def test_last_bits(random: Generator, n: int, k: int, form: tuple[int, int, bool]) -> None:
+    """Rows have the same sums in any number of them, to the bits that rounding hides until a
+    residual takes the rounded result away."""
+    weight, _ = make(8, n, k, form)
+    x = to_host(HALF.normal(random, MOST, k))
+
+    def compute(rows: int, residual: Array | None = None) -> Array:
+        added = None if residual is None else residual[:rows]
+        found: Array = ops.gemm_groups(x[:rows], *weight, residual=added, **options(form))
+        return found
+
+    with using_kernels("sm90"):
+        whole = compute(MOST)
+        rest = compute(MOST, -whole)
+        assert np.count_nonzero(rest) > rest.size / 2
+        for rows in (1, 17, 33, 128):
+            same_bits(compute(rows), whole[:rows])
+            same_bits(compute(rows, -whole), rest[:rows])
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)

@@ -41,8 +41,7 @@ void launch_plain(const ConvolveHeadsArgs& args, cudaStream_t stream) {
                     static_cast<unsigned>(args.num_heads + args.num_kv_heads + 1));
   auto* kernel = convolve_heads_plain_kernel<T, kVectors>;
   const size_t bytes = plain_floats(args) * sizeof(float);
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(bytes)));
+  allow_most_shared_memory(kernel);
   launch_kernel(kernel, blocks, kPlainThreads, bytes, stream, args);
   launch_keep<T, kVectors>(args, stream);
 }

@@ -89,12 +89,6 @@ struct GemmParams {
   GemmPool pool;
   int32_t sm_count = 0;
   int32_t parts = 1;  // of the sum over k (sum_parts); 1 with float8, groups and pooling
-  /// Elements of k in each part but the last, which may have fewer: a multiple of kSumUnit. 0 where
-  /// all parts have as many. The kernels for few rows take equal parts alone.
-  int32_t part_length = 0;
-  /// Whether the kernel ahead of this one in the stream writes the weight, which is otherwise read
-  /// before that kernel is complete. The Hopper kernels for many rows alone look at it.
-  bool fresh_weight = false;
   GemmFloat8 float8;
   WeightGroups groups;
 };
@@ -114,8 +108,8 @@ inline GemmShape shape_of(const GemmParams& params) {
 /// Launches the Hopper kernel that is predicted to be the fastest, for devices of compute
 /// capability 9.0 exactly. It is asynchronous on `stream`, allocates nothing, needs no workspace
 /// and may be captured into a graph. The weight and the row count are read while kernels ahead of
-/// this one may still run, so those kernels must not write them (cuda/launch.cuh, rule 3), unless
-/// params.fresh_weight says that one does. Throws RuntimeError.
+/// this one may still run, so those kernels must not write them (cuda/launch.cuh, rule 3). Throws
+/// RuntimeError.
 void launch_gemm_sm90(const GemmParams& params, cudaStream_t stream);
 /// Does the same with a kernel of the caller's choice, for tuning and tests.
 void launch_gemm_sm90(const GemmParams& params, const GemmConfig& config, cudaStream_t stream);

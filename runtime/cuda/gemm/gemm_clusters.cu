@@ -8,16 +8,15 @@ namespace {
 
 /// Asks the driver (cudaOccupancyMaxActiveClusters) for blocks of so much shared memory.
 int most_clusters(int parts, int64_t shared_bytes) {
-  auto* kernel = gemm_clusters_kernel<__half, 64, false>;
-  const auto bytes = static_cast<int>(shared_bytes);
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  auto* kernel = gemm_clusters_kernel<__half, 64>;
+  allow_most_shared_memory(kernel);
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {static_cast<unsigned>(parts), 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(parts));
   config.blockDim = dim3(kClusterThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(bytes);
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.attrs = &cluster;
   config.numAttrs = 1;
   int clusters = 0;
@@ -46,10 +45,10 @@ void launch_gemm_clusters(const GemmParams& params, const GemmClusterTile& tile,
 }
 
 void launch_gemm_clusters(const GemmParams& params, cudaStream_t stream) {
-  launch_gemm_clusters(params,
-                       cluster_tile(params.rows, params.n, params.k, params.parts, params.gated,
-                                    clusters_at_once(params.parts)),
-                       stream);
+  launch_gemm_clusters(
+      params,
+      cluster_tile(params.rows, params.n, params.k, params.parts, clusters_at_once(params.parts)),
+      stream);
 }
 
 }  // namespace packhorse::cuda

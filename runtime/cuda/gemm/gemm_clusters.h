@@ -12,16 +12,14 @@
 
 namespace packhorse::cuda {
 
-/// Whether launch_gemm_clusters is to compute this, where launch_gemm_few is not. Parts must be of
-/// equal length, and the weight must have been there before the kernel ahead. Where a layer has
-/// many more output features than input features, the parts of its sums are short and there are
-/// tiles enough for all multiprocessors, so that the kernels that form one part after the other are
-/// as fast or faster.
+/// Whether launch_gemm_clusters is to compute this, where launch_gemm_few is not. Where a layer has
+/// many more output features than input features, as one with a gate has, the parts of its sums are
+/// short and there are tiles enough for all multiprocessors, so that the kernels that form one part
+/// after the other are as fast or faster.
 inline bool is_clustered(const GemmParams& params) {
-  if (params.part_length != 0 || params.fresh_weight) return false;
   return params.parts > 1 && params.n < 2 * params.k && params.rows > kMostFewRows &&
-         params.rows <= kMostClusterRows && params.pool.out == nullptr &&
-         (!params.gated || params.n % (2 * kGateBlock) == 0);
+         params.rows <= kMostClusterRows && params.pool.out == nullptr && !params.gated &&
+         (params.rotation.positions == nullptr || params.residual == nullptr);
 }
 
 /// How many clusters of `parts` blocks run at once. The driver is asked once for each number of

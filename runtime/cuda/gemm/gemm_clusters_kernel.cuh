@@ -56,19 +56,17 @@ struct GemmClusterShared {
 };
 
 /// What the warps of a block do. kColumns: GemmClusterTile::columns.
-template <class T, int kColumns, bool kGated>
+template <class T, int kColumns>
 struct GemmCluster {
   using Operand =
       std::conditional_t<std::is_same_v<T, __half>, cutlass::half_t, cutlass::bfloat16_t>;
   using Pair = typename Element<T>::Pair;
   static constexpr int kRows = kMostClusterRows;
-  static constexpr int kBox = 64;                // elements of k in a box
-  static constexpr int kBoxRow = 128;            // bytes of a row of a box
-  static constexpr int kConsumers = 128;         // threads
-  static constexpr int kFolds = kGated ? 2 : 1;  // columns of the product per column of the output
-  // Blocks take turns in units of eight columns of the output, of which a lane has two columns of
-  // two rows.
-  static constexpr int kUnits = kColumns / 8 / kFolds;
+  static constexpr int kBox = 64;         // elements of k in a box
+  static constexpr int kBoxRow = 128;     // bytes of a row of a box
+  static constexpr int kConsumers = 128;  // threads
+  // Blocks take turns in units of eight columns, of which a lane has two columns of two rows.
+  static constexpr int kUnits = kColumns / 8;
   static constexpr int kSlots = (kUnits + 1) / 2;  // the most units of one of two blocks or more
 
   using Mma = decltype(cute::make_tiled_mma(
@@ -88,18 +86,12 @@ struct GemmCluster {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = sm90::uniform(static_cast<int>(threadIdx.x) / 32);
   /// The units of the tile that exist, and how many of them this block finishes.
-  const int units =
-      min(args.tile.features / 8 / kFolds, (args.n - tile * args.tile.features) / 8 / kFolds);
+  const int units = min(args.tile.features, args.n - tile * args.tile.features) / 8;
   const int own_units = (units - part + parts - 1) / parts;
 
-  /// The first column of the product in the tile that belongs to a unit. With a gate another
-  /// follows kGateBlock columns behind.
-  __host__ __device__ static constexpr int column_of(int unit) {
-    return kGated ? unit / 2 * 2 * kGateBlock + unit % 2 * 8 : unit * 8;
-  }
   /// The byte of shared memory where sums of all parts meet, for this warp's rows and from the slot
   /// of a unit on: kSums bytes of each part.
-  static constexpr int kSums = kFolds * 512;  // 16 bytes of each lane
+  static constexpr int kSums = 512;  // 16 bytes of each lane
   __device__ uint32_t sums_at(int slot) const {
     const int place = (warp * args.tile.slots + slot) * parts;
     return shared_address(ring + args.tile.sums_at) + place * kSums + lane * 16;
@@ -204,43 +196,37 @@ struct GemmCluster {
   /// What a lane needs besides sums for its two rows of the units that this block finishes. All of
   /// it is asked for before the products.
   struct Place {
-    float2 bias[kSlots][kFolds];
+    float2 bias[kSlots];
     float frequency[kSlots];
     Pair residual[kSlots][2];
     float position[2];
   };
 
-  /// The lane's first column of the output in the unit of a slot.
-  __device__ int out_column(int slot) const {
-    return tile * (args.tile.features / kFolds) + (part + slot * parts) * 8 + lane % 4 * 2;
+  /// The lane's first column in the unit of a slot.
+  __device__ int column_of(int slot) const {
+    return tile * args.tile.features + (part + slot * parts) * 8 + lane % 4 * 2;
   }
   __device__ int row_of(int h) const { return warp * 16 + lane / 4 + h * 8; }
 
   /// Loads what no kernel before writes.
   __device__ void load_constants(Place& place) const {
-    const int first = tile * args.tile.features + lane % 4 * 2;
 #pragma unroll
     for (int s = 0; s < kSlots; ++s) {
-#pragma unroll
-      for (int f = 0; f < kFolds; ++f) place.bias[s][f] = {};
+      place.bias[s] = {};
       place.frequency[s] = 0;  // which leaves a pair of columns as it is
     }
     if (args.bias != nullptr) {
 #pragma unroll
       for (int s = 0; s < kSlots; ++s) {
         if (s >= own_units) break;
-#pragma unroll
-        for (int f = 0; f < kFolds; ++f) {
-          const int column = first + column_of(part + s * parts) + f * kGateBlock;
-          place.bias[s][f] = __ldg(reinterpret_cast<const float2*>(args.bias + column));
-        }
+        place.bias[s] = __ldg(reinterpret_cast<const float2*>(args.bias + column_of(s)));
       }
     }
-    if (!kGated && args.rotation.positions != nullptr) {
-      int in_head = (first + column_of(part)) % args.rotation.head_dim;
+    if (args.rotation.positions != nullptr) {
+      int in_head = column_of(0) % args.rotation.head_dim;
 #pragma unroll
       for (int s = 0; s < kSlots; ++s) {
-        if (s >= own_units || out_column(s) >= args.rotation.columns) break;
+        if (s >= own_units || column_of(s) >= args.rotation.columns) break;
         if (in_head < args.rotation.dims) {
           place.frequency[s] = __ldg(args.rotation.frequencies + in_head / 2);
         }
@@ -255,11 +241,9 @@ struct GemmCluster {
       const int row = row_of(h);
       place.position[h] = 0;
       if (row >= count) continue;
-      if (!kGated && args.rotation.positions != nullptr) {
-        place.position[h] = args.rotation.positions[row];
-      }
+      if (args.rotation.positions != nullptr) place.position[h] = args.rotation.positions[row];
       if (args.residual == nullptr) continue;
-      const T* const from = static_cast<const T*>(args.residual) + row * args.ldr + out_column(0);
+      const T* const from = static_cast<const T*>(args.residual) + row * args.ldr + column_of(0);
 #pragma unroll
       for (int s = 0; s < kSlots; ++s) {
         if (s >= own_units) break;
@@ -277,12 +261,8 @@ struct GemmCluster {
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit) {
       if (unit >= units) break;
-#pragma unroll
-      for (int f = 0; f < kFolds; ++f) {
-        const int first = (column_of(unit) + f * kGateBlock) / 8 * 4;
-        send_to_peer(peer_address(at, to) + f * 512, acc(first), acc(first + 1), acc(first + 2),
-                     acc(first + 3), peer_address(barrier, to));
-      }
+      send_to_peer(peer_address(at, to), acc(4 * unit), acc(4 * unit + 1), acc(4 * unit + 2),
+                   acc(4 * unit + 3), peer_address(barrier, to));
       if (++to == parts) {
         to = 0;
         at += parts * kSums;
@@ -291,50 +271,34 @@ struct GemmCluster {
   }
 
   /// The sums over all of k that belong to a slot, of which those of the first part lie at `from`.
-  __device__ void add_parts(float4 (&sums)[kFolds], uint32_t from) const {
-#pragma unroll
-    for (int f = 0; f < kFolds; ++f) sums[f] = load_shared(from + f * 512);
+  __device__ float4 add_parts(uint32_t from) const {
+    float4 sums = load_shared(from);
 #pragma unroll
     for (int other = 1; other < kMostSumParts; ++other) {
       if (other >= parts) break;
-#pragma unroll
-      for (int f = 0; f < kFolds; ++f) {
-        const float4 more = load_shared(from + other * kSums + f * 512);
-        sums[f].x += more.x;
-        sums[f].y += more.y;
-        sums[f].z += more.z;
-        sums[f].w += more.w;
-      }
+      const float4 more = load_shared(from + other * kSums);
+      sums.x += more.x;
+      sums.y += more.y;
+      sums.z += more.z;
+      sums.w += more.w;
     }
+    return sums;
   }
 
-  /// Finishes this block's units of the warp's rows: bias, `function`, gate, rotation, residual.
+  /// Finishes this block's units of the warp's rows: bias, `function`, rotation, residual.
   template <bool kRotated, class Function>
   __device__ void finish(const Place& place, int count, const Function& function) const {
     const uint32_t from = sums_at(0);
-    T* const out = static_cast<T*>(args.out) + row_of(0) * args.ldo + out_column(0);
+    T* const out = static_cast<T*>(args.out) + row_of(0) * args.ldo + column_of(0);
     const int64_t next_row = 8 * args.ldo;
 #pragma unroll
     for (int s = 0; s < kSlots; ++s) {
       if (s >= own_units) break;
-      float4 sums[kFolds];
-      add_parts(sums, from + s * parts * kSums);
-      const auto with_bias = [&](float (&to)[4], int f) {
-        to[0] = sums[f].x + place.bias[s][f].x;
-        to[1] = sums[f].y + place.bias[s][f].y;
-        to[2] = sums[f].z + place.bias[s][f].x;
-        to[3] = sums[f].w + place.bias[s][f].y;
-      };
-      float values[4];
-      with_bias(values, 0);
+      const float4 sums = add_parts(from + s * parts * kSums);
+      const float2 bias = place.bias[s];
+      float values[4] = {sums.x + bias.x, sums.y + bias.y, sums.z + bias.x, sums.w + bias.y};
 #pragma unroll
       for (float& value : values) value = function(value);
-      if constexpr (kGated) {
-        float gated[4];
-        with_bias(gated, 1);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) values[i] *= gated[i];
-      }
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float& a = values[2 * h];
@@ -367,7 +331,7 @@ struct GemmCluster {
     send(acc);
     wait_for_peers(shared_address(&shared.sums[warp]));
     if (args.rotation.positions != nullptr) {
-      if constexpr (!kGated) finish<true>(place, count, [](float x) { return x; });
+      finish<true>(place, count, [](float x) { return x; });
     } else {
       with_activation(args.activation,
                       [&](auto function) { finish<false>(place, count, function); });
@@ -376,13 +340,14 @@ struct GemmCluster {
 };
 
 /// A warpgroup that multiplies, a warp that brings the weight, and one that brings the rows. No
-/// block ends before all sums have come that others send to it.
-template <class T, int kColumns, bool kGated>
+/// block ends before all sums have come that others send to it: a warp without rows, to which
+/// nobody sends any, knows that by the number of rows, which is the same in all blocks.
+template <class T, int kColumns>
 __global__ void __launch_bounds__(kClusterThreads, 2)
     gemm_clusters_kernel(const __grid_constant__ GemmClusterArgs args) {
   extern __shared__ __align__(1024) unsigned char ring[];
   __shared__ GemmClusterShared shared;
-  const GemmCluster<T, kColumns, kGated> work{args, shared, ring};
+  const GemmCluster<T, kColumns> work{args, shared, ring};
   if (threadIdx.x == 0) work.set_up();
   if (threadIdx.x == 32) {
     cute::prefetch_tma_descriptor(&args.weight);

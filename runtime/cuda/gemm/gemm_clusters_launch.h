@@ -7,7 +7,7 @@
 
 namespace packhorse::cuda {
 
-template <class T, int kColumns, bool kGated>
+template <class T, int kColumns>
 void launch_gemm_clusters_kernel(const GemmParams& p, const GemmClusterTile& tile,
                                  cudaStream_t stream) {
   // A map of a matrix [rows, k] whose last dimensions count the parts of a sum over k and, in a
@@ -35,25 +35,20 @@ void launch_gemm_clusters_kernel(const GemmParams& p, const GemmClusterTile& til
   args.tile = tile;
   args.activation = p.activation;
   args.rotation = p.rotation;
-  auto* kernel = gemm_clusters_kernel<T, kColumns, kGated>;
-  const auto shared_bytes = static_cast<int>(tile.shared_bytes);
-  CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+  auto* kernel = gemm_clusters_kernel<T, kColumns>;
+  allow_most_shared_memory(kernel);
   launch_clusters(static_cast<unsigned>(tile.parts), kernel,
                   dim3(static_cast<unsigned>(tile.clusters * tile.parts)), kClusterThreads,
-                  static_cast<size_t>(shared_bytes), stream, args);
+                  static_cast<size_t>(tile.shared_bytes), stream, args);
 }
 
 /// The closed list of kernels of one dtype.
 template <class T>
 void launch_gemm_clusters_dtype(const GemmParams& p, const GemmClusterTile& tile,
                                 cudaStream_t stream) {
-  const auto launch = [&]<bool kGated>() {
-    if (tile.columns == 32) return launch_gemm_clusters_kernel<T, 32, kGated>(p, tile, stream);
-    if (tile.columns == 64) return launch_gemm_clusters_kernel<T, 64, kGated>(p, tile, stream);
-    launch_gemm_clusters_kernel<T, 128, kGated>(p, tile, stream);
-  };
-  p.gated ? launch.template operator()<true>() : launch.template operator()<false>();
+  if (tile.columns == 32) return launch_gemm_clusters_kernel<T, 32>(p, tile, stream);
+  if (tile.columns == 64) return launch_gemm_clusters_kernel<T, 64>(p, tile, stream);
+  launch_gemm_clusters_kernel<T, 128>(p, tile, stream);
 }
 
 }  // namespace packhorse::cuda

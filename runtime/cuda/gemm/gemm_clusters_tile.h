@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "cuda/gemm/sum_parts.h"
-#include "ops/activation.h"
 
 namespace packhorse::cuda {
 
@@ -51,27 +50,24 @@ struct ClustersAtOnce {
 /// Returns the columns of a tile for which `clusters` clusters have all of the product: the least,
 /// so that as many multiprocessors as possible read the weight. May be more than
 /// kMostClusterFeatures.
-inline int64_t cluster_features(int64_t n, bool gated, int clusters) {
-  // Blocks of a gate and what it gates must not be split.
-  const int64_t unit = gated ? 2 * kGateBlock : 8;
+inline int64_t cluster_features(int64_t n, int clusters) {
   const int64_t share = (n + clusters - 1) / clusters;
-  return (share + unit - 1) / unit * unit;
+  return (share + 7) / 8 * 8;
 }
 
 /// Returns the tile with so many columns and stages in up to `shared_bytes` of shared memory.
-inline GemmClusterTile cluster_tile(int64_t rows, int64_t n, int64_t k, int parts, bool gated,
-                                    int features, int64_t shared_bytes) {
+inline GemmClusterTile cluster_tile(int64_t rows, int64_t n, int64_t k, int parts, int features,
+                                    int64_t shared_bytes) {
   GemmClusterTile tile{};
   tile.features = features;
   tile.columns = features <= 32 ? 32 : features <= 64 ? 64 : 128;
   tile.parts = parts;
   tile.row_box = static_cast<int>((rows + 15) / 16 * 16);
   tile.clusters = static_cast<int>((n + features - 1) / features);
-  const int units = features / 8 / (gated ? 2 : 1);
-  tile.slots = (units + parts - 1) / parts;
+  tile.slots = (features / 8 + parts - 1) / parts;
   // For every unit and 16 rows 16 bytes of each lane from every part. Before sums meet there, wgmma
   // reads what lies behind the last box, where a tile has fewer columns than it has.
-  const int64_t sums = int64_t{512} * (tile.row_box / 16) * tile.slots * parts * (gated ? 2 : 1);
+  const int64_t sums = int64_t{512} * (tile.row_box / 16) * tile.slots * parts;
   const int64_t beyond =
       int64_t{128} * std::max(tile.columns - features, kMostClusterRows - tile.row_box);
   const int64_t behind = std::max(sums, beyond);
@@ -93,15 +89,15 @@ inline GemmClusterTile cluster_tile(int64_t rows, int64_t n, int64_t k, int part
 
 /// Returns the tile for which all clusters run at once. A second round of clusters would double the
 /// time, so where a tile cannot be wide enough for that, two blocks share a multiprocessor.
-inline GemmClusterTile cluster_tile(int64_t rows, int64_t n, int64_t k, int parts, bool gated,
+inline GemmClusterTile cluster_tile(int64_t rows, int64_t n, int64_t k, int parts,
                                     const ClustersAtOnce& at_once) {
-  const int64_t features = cluster_features(n, gated, at_once.alone);
+  const int64_t features = cluster_features(n, at_once.alone);
   if (features <= kMostClusterFeatures) {
-    return cluster_tile(rows, n, k, parts, gated, static_cast<int>(features), kClusterSharedBytes);
+    return cluster_tile(rows, n, k, parts, static_cast<int>(features), kClusterSharedBytes);
   }
   const int64_t narrow =
-      std::min<int64_t>(cluster_features(n, gated, at_once.paired), kMostClusterFeatures);
-  return cluster_tile(rows, n, k, parts, gated, static_cast<int>(narrow), kPairedSharedBytes);
+      std::min<int64_t>(cluster_features(n, at_once.paired), kMostClusterFeatures);
+  return cluster_tile(rows, n, k, parts, static_cast<int>(narrow), kPairedSharedBytes);
 }
 
 }  // namespace packhorse::cuda

@@ -57,8 +57,7 @@ void launch_gemm_few_kernel(const GemmParams& p, const GemmFewTile& tile, cudaSt
   args.activation = p.activation;
   args.rotation = p.rotation;
   auto* kernel = gemm_few_kernel<T, kBoxes, kRowBlocks, kGated>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(args.tile.shared_bytes)));
+  allow_most_shared_memory(kernel);
   const auto threads = static_cast<unsigned>(tile.warps() * tile.parts + 2) * 32;
   launch_kernel(kernel, dim3(static_cast<unsigned>(args.tile.blocks)), threads,
                 static_cast<size_t>(args.tile.shared_bytes), stream, args);

@@ -31,8 +31,7 @@ void launch_gemm_groups_few_kernel(const GemmParams& p, const GroupsFewTile& til
   args.tile = tile;
   args.weight = groups_weight_map(p.weight, args.layout, tile.strips, tile.depth);
   auto* kernel = gemm_groups_few_kernel<kRows, kBits, kMinima, kGroupSteps>;
-  CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, tile.shared_bytes));
+  allow_most_shared_memory(kernel);
   const auto threads = static_cast<unsigned>(tile.strips * args.split.splits + 2) * 32;
   launch_kernel(kernel, dim3(static_cast<unsigned>(tile.blocks)), threads,
                 static_cast<size_t>(tile.shared_bytes), stream, args);

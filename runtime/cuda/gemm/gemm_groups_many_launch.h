@@ -25,7 +25,7 @@ void launch_gemm_groups_many_kernel(const GemmParams& p, cudaStream_t stream) {
   args.stages = Shape::stages(args.layout.block_bytes);
   const int bytes = args.stages * Shape::stage_bytes(args.layout.block_bytes) + Shape::kSumBytes;
   auto* kernel = gemm_groups_many_kernel<kRows, kBits, kMinima, kGroupSteps>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  allow_most_shared_memory(kernel);
   const int tiles =
       (p.rows + kRows - 1) / kRows * ((args.layout.strips + Shape::kStrips - 1) / Shape::kStrips);
   launch_kernel(kernel, dim3(static_cast<unsigned>(std::min(tiles, p.sm_count))), 384,

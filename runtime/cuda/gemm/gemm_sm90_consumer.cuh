@@ -143,13 +143,14 @@ struct Consumer {
   __device__ int multiply_parts(Accumulators& before, Accumulators& acc, int blocks_k) {
     if constexpr (Traits::kInParts) {
       static_assert(kSumUnit % (Traits::kBox * Traits::kBoxes) == 0);
+      const int length = blocks_k / args.parts;
       for (int part = 0; part + 1 < args.parts; ++part) {
-        multiply(acc, args.part_blocks);
+        multiply(acc, length);
         finish_sums(acc);
 #pragma unroll
         for (int i = 0; i < size(acc); ++i) before(i) = part == 0 ? acc(i) : before(i) + acc(i);
       }
-      return blocks_k - (args.parts - 1) * args.part_blocks;
+      return length;
     }
     return blocks_k;
   }

@@ -33,9 +33,6 @@ void launch_gemm_kernel(const GemmParams& p, int panel, cudaStream_t stream) {
   args.n = p.n;
   args.k = p.k;
   args.parts = p.parts;
-  constexpr int kBlock = Traits::kBox * Traits::kBoxes;
-  args.part_blocks =
-      p.part_length > 0 ? p.part_length / kBlock : (p.k + kBlock - 1) / kBlock / p.parts;
   args.tiles_n = cutlass::FastDivmod((p.n + Traits::kTileN - 1) / Traits::kTileN);
   args.panel = panel;
   args.activation = p.activation;
@@ -47,13 +44,8 @@ void launch_gemm_kernel(const GemmParams& p, int panel, cudaStream_t stream) {
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   Traits::kSharedBytes));
   const int tiles = (p.rows + Traits::kTileM - 1) / Traits::kTileM * args.tiles_n.divisor;
-  const dim3 grid(static_cast<unsigned>(std::min(tiles, p.sm_count)));
-  // The producer asks for the weight before it waits for the kernel ahead.
-  if (p.fresh_weight) {
-    launch_kernel_after(kernel, grid, Traits::kThreads, Traits::kSharedBytes, stream, args);
-  } else {
-    launch_kernel(kernel, grid, Traits::kThreads, Traits::kSharedBytes, stream, args);
-  }
+  launch_kernel(kernel, dim3(static_cast<unsigned>(std::min(tiles, p.sm_count))), Traits::kThreads,
+                Traits::kSharedBytes, stream, args);
 }
 
 }  // namespace packhorse::cuda

@@ -25,7 +25,6 @@ struct GemmArgsSm90 {
   const int32_t* row_count;  // null: the number of rows is `rows`
   int32_t rows, n, k;
   int32_t parts;                // of the sum over k (sum_parts.h)
-  int32_t part_blocks;          // stages of each part but the last
   cutlass::FastDivmod tiles_n;  // the number of tile columns
   int32_t panel;                // tile columns finished, over all rows, before the next ones
   Activation activation;

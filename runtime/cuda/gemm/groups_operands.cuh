@@ -6,8 +6,8 @@
 
 namespace packhorse::cuda {
 
-/// Makes the left operands of kSteps steps, from step kFirst on, of the packed block at `weight`,
-/// in shared or in global memory. kFirst is the first step of a chunk and of a group.
+/// Makes the left operands of kSteps steps, from step kFirst on, of the packed block at `weight`.
+/// kFirst is the first step of a chunk and of a group.
 template <int kBits, bool kMinima, int kGroupSteps, int kFirst, int kSteps>
 __device__ __forceinline__ void groups_operands(uint32_t (&left)[kSteps][4],
                                                 const unsigned char* weight,
