@@ -109,7 +109,7 @@ test-thread: .venv/.build
 	  -DCMAKE_CXX_FLAGS="-fsanitize=thread -g1 -O1" -DPACKHORSE_CUDA=OFF -DPACKHORSE_BUILD_TESTS=ON \
 	  -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 	$(CMAKE) --build build/thread --target packhorse_tests
-	for part in generation_ scheduler session thread_pool shared_pools long_loop; do \
+	for part in generation_ requests_ scheduler session thread_pool shared_pools long_loop; do \
 	  TSAN_OPTIONS=halt_on_error=1 build/thread/tests/cpp/packhorse_tests $$part || exit 1; done
 
 # On aarch64 under QEMU: the C++ tests, and the Python tests that are marked `arm`. Needs Debian, and

@@ -81,7 +81,8 @@ class Engine {
   const size_t most_in_flight_;
   const int64_t max_queue_;
   Scheduler scheduler_;  // of the thread alone, as all jobs in it and the next two
-  // A job may be overdue where the one has changed, or the other come.
+  // Jobs are looked through for those to end when the process has counted another cancellation
+  // since, or when this time has come.
   uint64_t cancellations_ = 0;
   std::chrono::steady_clock::time_point next_deadline_;
   double host_s_ = 0;  // GenerationStats::host_s, up to the last rest

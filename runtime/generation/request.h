@@ -105,7 +105,7 @@ class Request final : public GenerationRequest {
   const bool wants_logprobs_;
   std::atomic<bool> cancelled_ = false;
   std::atomic<int> num_watchers_ = 0;  // threads in `next` that wait, and the listener
-  std::vector<Progress> sequences_;    // but for ids and their number, of the mutex
+  std::vector<Progress> sequences_;    // under mutex_, but for ids and their number
   mutable std::mutex mutex_;           // of what follows
   std::condition_variable changed_;
   std::condition_variable ended_;  // apart, so that who waits for the end is not woken before

@@ -2,6 +2,7 @@
 #include "generation/request.h"
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -31,10 +32,12 @@ TEST(requests_wake_who_waits_for_each_token) {
   std::atomic<int> taken = 0;
   std::thread caller([&] {
     for (int number = 0; number < kTokens; ++number) {
-      // A token that does not come is one that this thread was not told of.
+      // A thread that is not told of a token finds it when its time is up.
+      const auto begin = std::chrono::steady_clock::now();
       const std::vector<int32_t> fresh = request.next(0, 10);
-      CHECK(fresh == std::vector<int32_t>{number});
-      if (fresh.empty()) break;
+      const bool told = std::chrono::steady_clock::now() - begin < std::chrono::seconds(5);
+      CHECK(told && fresh == std::vector<int32_t>{number});
+      if (!told || fresh.empty()) break;
       ++taken;
     }
     taken = kTokens;
@@ -48,12 +51,24 @@ TEST(requests_wake_who_waits_for_each_token) {
 
 TEST(requests_tell_a_listener_that_comes_in_between) {
   for (int round = 0; round < 300; ++round) {
-    Request request({}, 1, 100);
+    Request request({}, 1, kTokens);
+    std::atomic<int> calls = 0;
     std::atomic<size_t> told = 0;
-    std::thread caller([&] { request.set_listener([&] { told = request.result(0).ids.size(); }); });
-    for (int number = 0; number < 100; ++number) add_token(request, number);
+    std::thread caller([&] {
+      request.set_listener([&] {
+        told = request.result(0).ids.size();
+        ++calls;
+      });
+    });
+    // The first call is of the thread that sets the listener, whenever it comes; the others are of
+    // this one.
+    int number = 0;
+    while (calls == 0 && number < kTokens - 100) add_token(request, number++);
     caller.join();
-    CHECK(told == 100);
+    const int before = calls;
+    for (int i = 0; i < 100; ++i) add_token(request, number++);
+    CHECK(calls == before + 100);
+    CHECK(told == static_cast<size_t>(number));
   }
 }
 
