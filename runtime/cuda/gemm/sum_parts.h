@@ -4,8 +4,9 @@
 // of sums over k: tensor cores add 16 products to a sum at a time, and each such link waits for the
 // one before, some 24 cycles. For the rows of a step of generation, which only exist when the layer
 // before has ended, that chain is a large part of the time. So layers whose products mostly have
-// few rows (LinearWeight::few_rows) form up to five shorter chains side by side, a warp each, whose
-// results are added in ascending order. Kernels for many rows go through the same parts one after
+// few rows (LinearWeight::few_rows) form up to five shorter chains side by side, whose results are
+// added in ascending order: a warp has each for up to 16 rows (gemm_few.h), and mostly a block of a
+// cluster for up to 64 (gemm_clusters.h). Kernels for more rows go through the same parts one after
 // the other, because a row has the same bits whatever it is computed with.
 #pragma once
 
