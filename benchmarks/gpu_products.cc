@@ -73,8 +73,9 @@ bool in_clusters(const GemmParams& params) {
   return is_clustered(params) && setting("PRODUCTS_CLUSTERS", 1) != 0;
 }
 
-/// The tile of launch_gemm_clusters, or that with so many columns as PRODUCTS_FEATURES says and
-/// PRODUCTS_SHARED_KB of shared memory.
+/// The tile of launch_gemm_clusters, or that with as many columns as PRODUCTS_FEATURES says, a
+/// multiple of 8 up to 128, and PRODUCTS_SHARED_KB of shared memory. Where only one of both is
+/// given, the other is the tile's own number of columns, or half of a multiprocessor's memory.
 GemmClusterTile tile_of(const GemmParams& params) {
   const GemmClusterTile tile =
       cluster_tile(params.rows, params.n, params.k, params.parts, clusters_at_once(params.parts));
