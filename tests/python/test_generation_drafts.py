@@ -106,8 +106,8 @@ def test_the_same_bits_with_drafts(device: str, dtype: str, draft: Any) -> None:
             stats = drafting.stats
             if draft != OTHER:  # two models of random weights hardly ever agree
                 assert stats["accepted_tokens"] > 0
-                # Where steps overlap, a text whose draft waits for its last token sits out steps that
-                # the other text of its request takes: at most one for each token.
+                # Where steps overlap, a text whose draft waits for its last token sits out steps
+                # that the other text of its request takes: at most one for each token.
                 apart = 0 if device == "cpu" else 90
                 assert stats["steps"] < session.stats["steps"] + apart
             assert stats["new_tokens"] == session.stats["new_tokens"]
