@@ -47,9 +47,9 @@ class PACKHORSE_API Recording {
 };
 
 /// Host memory through which a device gets inputs and gives results, round after round: each round
-/// has one of kSlots slots, in turn. A round is `acquire`, `send`, operators or a recording of them,
-/// and `fetch`. It is waited for by itself. A round that was not fetched, because something before
-/// has failed, is forgotten: its slot is that of the next one.
+/// has one of kSlots slots, in turn. A round is `acquire`, `send`, operators or a recording of
+/// them, and `fetch`. It is waited for by itself. A round that was not fetched, because something
+/// before has failed, is forgotten: its slot is that of the next one.
 class PACKHORSE_API Exchange {
  public:
   /// Rounds that may be under way at once.
