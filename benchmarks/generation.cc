@@ -3,15 +3,19 @@
 //   P=<site-packages>/packhorse
 //   g++ -std=c++20 -O2 -I $P/include benchmarks/generation.cc -L $P/lib -lpackhorse \
 //     -Wl,-rpath,$P/lib -o build/generation
-//   build/generation cuda bfloat16 gpt2-xl load      # 64 requests of mixed lengths at once
-//   build/generation cuda bfloat16 llama-1b serve    # 256 requests, and steps of 256 sequences
-//   build/generation cuda bfloat16 llama-1b prefill  # prompts alone
-//   build/generation cuda bfloat16 llama-1b mixed    # prompts beside sequences that go on
-//   build/generation cuda bfloat16 gpt2-xl host      # the engine's thread, and ways to choose
-//   tokens build/generation cuda bfloat16 gpt-18b plan      # loads, generates, compares plan and
-//   use build/generation cuda bfloat16 llama-1b bits     # a request alone, in pieces, and among
-//   others build/generation cuda float16 gpt-6.7b:int4-128 decode  # weights in groups, the head in
-//   8 bits build/generation cuda bfloat16,float8 llama-1b decode   # keys and values in float8
+//   build/generation DEVICE DTYPE MODEL WHAT  # such as: cuda bfloat16 gpt2-xl load
+//
+// - load: 64 requests of mixed lengths at once
+// - serve: 256 requests, and steps of 256 sequences
+// - prefill: prompts alone
+// - mixed: prompts beside sequences that go on
+// - decode: steps of single tokens
+// - host: the engine's thread, and ways to choose tokens
+// - plan: loads, generates, compares plan and use
+// - bits: a request alone, in pieces, and among others
+//
+// A model may have weights in groups and a head in 8 bits (gpt-6.7b:int4-128), and a second dtype
+// is that of the keys and values (bfloat16,float8).
 //
 // The weights are a few MiB of random numbers, which every tensor repeats as often as it needs, so
 // that a model of sixty billion parameters needs neither a file nor memory of the host.

@@ -10,19 +10,11 @@ namespace packhorse::cuda {
 template <class T, int kColumns>
 void launch_gemm_clusters_kernel(const GemmParams& p, const GemmClusterTile& tile,
                                  cudaStream_t stream) {
-  // A map of a matrix [rows, k] whose last dimensions count the parts of a sum over k and, in a
-  // part, blocks of 64 elements. Those past the end of a part are zeros, which nobody multiplies.
-  const auto blocks = static_cast<cuuint64_t>(p.k / kSumUnit / tile.parts);
-  const auto map = [&](const void* data, int32_t rows, int64_t stride, int box_rows) {
-    return tensor_map<4>(
-        data, p.dtype,
-        {64, static_cast<cuuint64_t>(rows), blocks, static_cast<cuuint64_t>(tile.parts)},
-        {static_cast<cuuint64_t>(stride) * 2, 128, blocks * 128},
-        {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(tile.boxes), 1});
-  };
   GemmClusterArgs args{};
-  args.weight = map(p.weight, p.n, p.k, tile.features);
-  args.x = map(p.a, p.rows, p.lda, tile.row_box);
+  args.weight = parts_tensor_map(p.weight, p.dtype, p.n, p.k, p.k, tile.parts,
+                                 {tile.features, tile.boxes, 1});
+  args.x =
+      parts_tensor_map(p.a, p.dtype, p.rows, p.k, p.lda, tile.parts, {tile.row_box, tile.boxes, 1});
   args.bias = p.bias;
   args.residual = p.residual;
   args.ldr = p.ldr;
@@ -31,7 +23,7 @@ void launch_gemm_clusters_kernel(const GemmParams& p, const GemmClusterTile& til
   args.row_count = p.row_count;
   args.rows = p.rows;
   args.n = p.n;
-  args.boxes = static_cast<int32_t>(blocks);
+  args.boxes = static_cast<int32_t>(p.k / kSumUnit / tile.parts);
   args.tile = tile;
   args.activation = p.activation;
   args.rotation = p.rotation;

@@ -21,30 +21,21 @@ inline CUtensorMap gated_tensor_map(const GemmParams& p, int features) {
   return tensor_map(p.weight, p.dtype, extents, strides, box);
 }
 
-/// A map of a matrix [rows, k] whose last dimensions count the parts of a sum over k and, in a
-/// part, blocks of 64 elements, so that one copy brings the boxes of a stage: of each part
-/// `tile.boxes` of `box_rows` rows. Those past the end of a part are zeros.
-inline CUtensorMap blocked_tensor_map(const void* data, DType dtype, int32_t rows, int32_t k,
-                                      int64_t stride, int box_rows, const GemmFewTile& tile) {
-  const auto blocks = static_cast<cuuint64_t>(k / 64 / tile.parts);  // of a part
-  return tensor_map<4>(
-      data, dtype, {64, static_cast<cuuint64_t>(rows), blocks, static_cast<cuuint64_t>(tile.parts)},
-      {static_cast<cuuint64_t>(stride) * 2, 128, blocks * 128},
-      {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(tile.boxes),
-       static_cast<cuuint32_t>(tile.parts)});
-}
-
 template <class T, int kBoxes, int kRowBlocks, bool kGated>
 void launch_gemm_few_kernel(const GemmParams& p, const GemmFewTile& tile, cudaStream_t stream) {
   GemmFewArgs args{};
   args.tile = tile;
+  // Boxes of all parts by one copy.
+  const auto at_once = [&](const void* data, int32_t rows, int64_t stride, int32_t box_rows) {
+    return parts_tensor_map(data, p.dtype, rows, p.k, stride, tile.parts,
+                            {box_rows, tile.boxes, tile.parts});
+  };
   args.weight = kGated ? gated_tensor_map(p, tile.features)
                 : tile.weight_at_once
-                    ? blocked_tensor_map(p.weight, p.dtype, p.n, p.k, p.k, tile.features, tile)
+                    ? at_once(p.weight, p.n, p.k, tile.features)
                     : matrix_tensor_map(p.weight, p.dtype, p.n, p.k, p.k, tile.features, 64);
-  args.x = tile.rows_at_once
-               ? blocked_tensor_map(p.a, p.dtype, p.rows, p.k, p.lda, kRowBlocks * kFewRows, tile)
-               : matrix_tensor_map(p.a, p.dtype, p.rows, p.k, p.lda, p.rows, 64);
+  args.x = tile.rows_at_once ? at_once(p.a, p.rows, p.lda, kRowBlocks * kFewRows)
+                             : matrix_tensor_map(p.a, p.dtype, p.rows, p.k, p.lda, p.rows, 64);
   args.bias = p.bias;
   args.residual = p.residual;
   args.ldr = p.ldr;

@@ -15,7 +15,7 @@
 
 #include "cuda/attention/mma_sm80.cuh"
 #include "cuda/gemm/gemm_groups_output.cuh"
-#include "cuda/gemm/groups_values.cuh"
+#include "cuda/gemm/groups_operands.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/pipeline_sm90.cuh"
 
@@ -45,8 +45,6 @@ template <int kRows, int kBits, bool kMinima, int kGroupSteps>
 struct GemmGroupsFew {
   static constexpr int kRowTiles = kRows / 8;
   static constexpr int kBox = kRows * 128;  // bytes of a box of rows
-  static constexpr int kChunkSteps = 16 / kBits;
-  static constexpr int kScaleWords = kMinima ? 2 : 1;
   static constexpr int kSumRows = kRows < kGroupsSumRows ? kRows : kGroupsSumRows;
   static constexpr int kMostWarps = kRows <= 16 ? 16 : 8;  // that multiply
   static constexpr int kThreads = (kMostWarps + 2) * 32;
@@ -155,11 +153,7 @@ struct GemmGroupsFew {
   __device__ void multiply(float (&acc)[kRowTiles][4], const unsigned char* rows,
                            const unsigned char* weight) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const unsigned char* const scales_at = weight + lane / 4 * (4 * kScaleWords);
-    const unsigned char* const values_at = weight + args.layout.header_bytes + lane * 16;
-    const int scale_rows = args.layout.rows;
-    GroupsScales scales{};
-    uint32_t values[4] = {};
+    GroupsOperands<kBits, kMinima, kGroupSteps> operands(weight, args.layout);
 #pragma unroll
     for (int pair = 0; pair < kGroupsSteps; pair += 2) {  // of steps: what one ldmatrix brings
       Fragment right[kRowTiles];
@@ -170,30 +164,8 @@ struct GemmGroupsFew {
       }
 #pragma unroll
       for (int step = pair; step < pair + 2; ++step) {
-        if (step % kGroupSteps == 0) {
-          uint32_t words[2] = {};
-          const int row = step * scale_rows / kGroupsSteps;
-          const auto* entry =
-              reinterpret_cast<const uint32_t*>(scales_at + row * (32 * kScaleWords));
-          if constexpr (kMinima) {
-            const uint2 both = *reinterpret_cast<const uint2*>(entry);
-            words[0] = both.x;
-            words[1] = both.y;
-          } else {
-            words[0] = *entry;
-          }
-          scales = groups_scales<kMinima>(words);
-        }
-        if (step % kChunkSteps == 0) {
-          const uint4 bits =
-              *reinterpret_cast<const uint4*>(values_at + step / kChunkSteps * kGroupsChunk);
-          values[0] = bits.x;
-          values[1] = bits.y;
-          values[2] = bits.z;
-          values[3] = bits.w;
-        }
         Fragment left;
-        unpack_groups<kBits, kMinima>(values + step % kChunkSteps * (kBits / 4), scales, left.x);
+        operands.make(left.x, step);
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) {
           mma<__half>(acc[t], left, right[t].x[step % 2 * 2], right[t].x[step % 2 * 2 + 1]);

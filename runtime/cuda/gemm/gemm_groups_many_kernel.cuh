@@ -118,7 +118,11 @@ struct GemmGroupsMany {
   /// Makes the left operands of four steps from the packed block at `weight`: half 0 or 1 of it.
   template <int kHalf>
   __device__ void unpack(uint32_t (&left)[4][4], const unsigned char* weight) const {
-    groups_operands<kBits, kMinima, kGroupSteps, kHalf * 4>(left, weight, args.layout);
+    using Operands = GroupsOperands<kBits, kMinima, kGroupSteps>;
+    static_assert(4 % Operands::kChunkSteps == 0 && 4 % kGroupSteps == 0);
+    Operands operands(weight, args.layout);
+#pragma unroll
+    for (int step = 0; step < 4; ++step) operands.make(left[step], kHalf * 4 + step);
   }
 
   /// Waits for the warps of this warpgroup.

@@ -6,27 +6,25 @@
 
 namespace packhorse::cuda {
 
-/// Makes the left operands of kSteps steps, from step kFirst on, of the packed block at `weight`.
-/// kFirst is the first step of a chunk and of a group.
-template <int kBits, bool kMinima, int kGroupSteps, int kFirst, int kSteps>
-__device__ __forceinline__ void groups_operands(uint32_t (&left)[kSteps][4],
-                                                const unsigned char* weight,
-                                                const GroupsLayout& layout) {
-  constexpr int kChunkSteps = 16 / kBits;
-  constexpr int kScaleWords = kMinima ? 2 : 1;
-  static_assert(kFirst % kChunkSteps == 0 && kFirst % kGroupSteps == 0);
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const unsigned char* const scales_at = weight + lane / 4 * (4 * kScaleWords);
-  const unsigned char* const values_at = weight + layout.header_bytes + lane * 16;
-  GroupsScales scales{};
-  uint32_t values[4] = {};
-#pragma unroll
-  for (int s = 0; s < kSteps; ++s) {
-    const int step = kFirst + s;
+/// Makes left operands of the packed block at `weight`, of one step of 16 elements of k after the
+/// other. kGroupSteps: steps after which scales are looked up again.
+template <int kBits, bool kMinima, int kGroupSteps>
+class GroupsOperands {
+ public:
+  static constexpr int kChunkSteps = 16 / kBits;  // of the 16 bytes that a lane reads at once
+
+  __device__ GroupsOperands(const unsigned char* weight, const GroupsLayout& layout)
+      : scales_at_(weight + lane() / 4 * (4 * kScaleWords)),
+        values_at_(weight + layout.header_bytes + lane() * 16),
+        scale_rows_(layout.rows) {}
+
+  /// Makes the operand of `step`. The steps ascend, and the first of them is the first of a chunk
+  /// and of a group.
+  __device__ __forceinline__ void make(uint32_t (&left)[4], int step) {
     if (step % kGroupSteps == 0) {
       uint32_t words[2] = {};
-      const int row = step * layout.rows / kGroupsSteps;
-      const auto* entry = reinterpret_cast<const uint32_t*>(scales_at + row * (32 * kScaleWords));
+      const int row = step * scale_rows_ / kGroupsSteps;
+      const auto* entry = reinterpret_cast<const uint32_t*>(scales_at_ + row * (32 * kScaleWords));
       if constexpr (kMinima) {
         const uint2 both = *reinterpret_cast<const uint2*>(entry);
         words[0] = both.x;
@@ -34,18 +32,28 @@ __device__ __forceinline__ void groups_operands(uint32_t (&left)[kSteps][4],
       } else {
         words[0] = *entry;
       }
-      scales = groups_scales<kMinima>(words);
+      scales_ = groups_scales<kMinima>(words);
     }
     if (step % kChunkSteps == 0) {
       const uint4 bits =
-          *reinterpret_cast<const uint4*>(values_at + step / kChunkSteps * kGroupsChunk);
-      values[0] = bits.x;
-      values[1] = bits.y;
-      values[2] = bits.z;
-      values[3] = bits.w;
+          *reinterpret_cast<const uint4*>(values_at_ + step / kChunkSteps * kGroupsChunk);
+      values_[0] = bits.x;
+      values_[1] = bits.y;
+      values_[2] = bits.z;
+      values_[3] = bits.w;
     }
-    unpack_groups<kBits, kMinima>(values + step % kChunkSteps * (kBits / 4), scales, left[s]);
+    unpack_groups<kBits, kMinima>(values_ + step % kChunkSteps * (kBits / 4), scales_, left);
   }
-}
+
+ private:
+  static constexpr int kScaleWords = kMinima ? 2 : 1;
+  __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
+
+  const unsigned char* scales_at_;
+  const unsigned char* values_at_;
+  int scale_rows_;
+  GroupsScales scales_{};
+  uint32_t values_[4] = {};
+};
 
 }  // namespace packhorse::cuda
