@@ -39,7 +39,7 @@ class CudaUploadBuffer final : public UploadBuffer {
   void send(size_t bytes) override {
     const DeviceGuard guard(device_);
     const Slot& slot = *slots_[next_];
-    copy_in_stream(to_, slot.memory.data(), bytes, stream_);
+    copy_in_stream({to_, slot.memory.data(), bytes}, {}, stream_);
     CUDA_CHECK(cudaEventRecord(slot.read, stream_));
   }
 

@@ -1,8 +1,11 @@
 // Slots of page-locked memory, and an event behind each round.
 //
-// Copies are launches of their own, ahead of a step's recording and behind it. As nodes of the
-// recording they take less time of the host, but steps on the device take some 50 us longer
-// (docs/experiments/cuda_generation.md).
+// The results of a round are copied by the launch that copies the inputs of the next one, which
+// mostly follows at once: a launch takes the host a few microseconds, and the device, too. Where a
+// round is waited for before the next one begins, its results have a launch of their own.
+//
+// Copies are not nodes of a step's recording: these take less time of the host, but steps on the
+// device take some 50 us longer (docs/experiments/cuda_generation.md).
 #include "cuda/exchange.h"
 
 #include <array>
@@ -37,17 +40,17 @@ class CudaExchange final : public Exchange {
     const DeviceGuard guard(device_);
     Slot& next = this->next();
     next.used = true;
-    copy_in_stream(inputs_, next.inputs.data(), bytes, stream_);
+    copy({inputs_, next.inputs.data(), bytes});
   }
   void fetch(size_t bytes) override {
-    const DeviceGuard guard(device_);
-    copy_in_stream(next().results.data(), results_, bytes, stream_);
-    CUDA_CHECK(cudaEventRecord(next().done, stream_));
+    owed_ = &next();
+    owed_bytes_ = bytes;
     ++under_way_;
   }
   const void* wait() override {
     const DeviceGuard guard(device_);
     Slot& oldest = *slots_[oldest_];
+    if (owed_ == &oldest) copy({});
     CUDA_CHECK(cudaEventSynchronize(oldest.done));
     oldest.used = false;
     oldest_ = (oldest_ + 1) % kSlots;
@@ -59,6 +62,7 @@ class CudaExchange final : public Exchange {
     static_cast<void>(cudaStreamSynchronize(stream_));
     for (auto& slot : slots_) slot->used = false;
     under_way_ = 0;
+    owed_ = nullptr;
   }
 
  private:
@@ -73,6 +77,14 @@ class CudaExchange final : public Exchange {
   /// The slot that `acquire` gives, and has given since the last round began.
   Slot& next() { return *slots_[(oldest_ + under_way_) % kSlots]; }
 
+  /// Copies `inputs`, and the results that are owed.
+  void copy(const SmallCopy& inputs) {
+    if (owed_ == nullptr) return copy_in_stream(inputs, {}, stream_);
+    copy_in_stream(inputs, {owed_->results.data(), results_, owed_bytes_}, stream_);
+    CUDA_CHECK(cudaEventRecord(owed_->done, stream_));
+    owed_ = nullptr;
+  }
+
   const int device_;
   const cudaStream_t stream_;
   void* const inputs_;
@@ -80,6 +92,8 @@ class CudaExchange final : public Exchange {
   std::array<std::unique_ptr<Slot>, kSlots> slots_;
   size_t oldest_ = 0;
   size_t under_way_ = 0;
+  Slot* owed_ = nullptr;  // the newest round under way, if its results are still to be copied
+  size_t owed_bytes_ = 0;
 };
 
 }  // namespace

@@ -61,6 +61,8 @@ class PACKHORSE_API Exchange {
   /// Transfers the first `bytes` bytes of inputs to the device.
   virtual void send(size_t bytes) = 0;
   /// Asks for a copy of the first `bytes` bytes of results, which may be 0. The round is under way.
+  /// The copy may be made as late as at the next `send` or at the round's `wait`, until which
+  /// nothing may write the results.
   virtual void fetch(size_t bytes) = 0;
   /// Waits for the oldest round under way, and for all work before it, and returns its results.
   /// They are valid until kSlots more rounds are under way. Throws the error of work that failed.
