@@ -28,7 +28,7 @@ METHOD = f"""\
 Time of the kernels of packhorse.ops.attention_over_pages on the GPU, as PyTorch's profiler \
 (CUPTI) sees them, without what lies between them: medians over {ROUNDS} rounds of {CALLS} calls, \
 which take {CACHES} caches in turn, so that keys and values come from memory. Every sequence has \
-{CONTEXT} tokens, of which one is new and is appended by the call; pages are dealt in random order, \
+{CONTEXT} tokens, of which one is new and is appended by the call; pages are in random order, \
 bfloat16. MB: of keys and values. Of a copy: their bytes over the time, relative to the bytes that \
 a copy of 1 GB reads and writes a second in the same run."""
 
