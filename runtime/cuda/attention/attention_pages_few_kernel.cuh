@@ -21,6 +21,8 @@
 // from memory again: so what is rare is kept out of the way of what is not.
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/attention/attention_pages_few_merge.cuh"
 #include "cuda/attention/attention_pages_few_share.cuh"
 #include "cuda/attention/attention_pages_few_shared_merge.cuh"
@@ -47,14 +49,19 @@ struct FewAttention : Tiles_ {
   static constexpr int kThreads = Traits::kThreads;
   static constexpr int kKeys = Traits::kKeys;
 
+  /// Neighbouring columns of a row that a thread merges at once.
+  static constexpr int kColumns = kDim >= 128 ? 4 : 2;
+  /// What warps merge: parts of rows, of which each lane has kColumns columns.
+  static constexpr int kParts = kDim / (32 * kColumns);
+
   /// What this thread has merged of the chunks so far, where one block has all chunks of its rows.
   struct Kept {
-    float2 sums;
+    float sums[kColumns];
     ChunkMerge merge;
   };
-  /// What is kept of all pairs of columns that are this thread's. It is no member, because an array
-  /// whose elements are chosen at run time lies in memory, and would take all members there.
-  using AllKept = Kept[kRows * (kDim / 64) / Traits::kWarps];
+  /// What is kept of all columns that are this thread's. It is no member, because an array whose
+  /// elements are chosen at run time lies in memory, and would take all members there.
+  using AllKept = Kept[kRows * kParts / Traits::kWarps];
 
   using Tiles::Tiles;
 
@@ -179,15 +186,14 @@ struct FewAttention : Tiles_ {
     }
   }
 
-  /// Calls body(row, column, index) for the pairs of columns of all rows, shared among the threads.
-  /// `index` counts the calls of this thread.
+  /// Calls body(row, column, index) for the first of each kColumns columns of all rows, shared
+  /// among the threads. `index` counts the calls of this thread.
   template <class Body>
-  __device__ void for_each_pair(const FewWork& work, Body body) const {
-    constexpr int kParts = kDim / 64;  // of a row: a pair for each lane of a warp
+  __device__ void for_each_part(const FewWork& work, Body body) const {
     int index = 0;
 #pragma unroll 1
     for (int part = warp; part < rows(work).count() * kParts; part += Traits::kWarps) {
-      const int column = part % kParts * 64 + 2 * lane;
+      const int column = (part % kParts * 32 + lane) * kColumns;
       if (column < params.args.head_dim) body(part / kParts, column, index);
       ++index;
     }
@@ -197,45 +203,64 @@ struct FewAttention : Tiles_ {
   /// chunks of these rows, it is merged with the chunks before, and is the result if it is the
   /// last.
   __device__ void merge_tiles(const FewWork& work, bool last, AllKept& kept) const {
-    for_each_pair(work, [&](int row, int column, int index) {
+    for_each_part(work, [&](int row, int column, int index) {
       ChunkMerge merge;
-      float2 sums = {0, 0};
+      float sums[kColumns] = {};
 #pragma unroll
       for (int tile = 0; tile < Traits::kWarps; ++tile) {
         const float2 state = found.state[tile][row];
-        const float2 one =
-            *reinterpret_cast<const float2*>(found.sums[tile] + sum_place(row, column));
+        float one[kColumns];
+        copy_columns(one, found.sums[tile] + sum_place(row, column));
         float2 factors;
         merge.add(state.x, state.y, factors);
-        sums.x = merge_chunk(sums.x, one.x, factors);
-        sums.y = merge_chunk(sums.y, one.y, factors);
+#pragma unroll
+        for (int i = 0; i < kColumns; ++i) sums[i] = merge_chunk(sums[i], one[i], factors);
       }
       if (work.blocks > 1) {
         const Rows slab = rows(work);
         const int64_t entry =
             slab.entry(row) + (work.chunk - work.chunks.first) * slab.entry_step();
         if (column == 0) params.state[entry] = {merge.maximum, merge.sum};
-        *reinterpret_cast<float2*>(params.sums + entry * params.args.head_dim + column) = sums;
+        copy_columns(params.sums + entry * params.args.head_dim + column, sums);
         return;
       }
-      Kept all{{0, 0}, {}};
+      Kept all{{}, {}};
       if (work.chunk > work.chunks.first) all = kept[index];
       float2 factors;
       all.merge.add(merge.maximum, merge.sum, factors);
-      all.sums.x = merge_chunk(all.sums.x, sums.x, factors);
-      all.sums.y = merge_chunk(all.sums.y, sums.y, factors);
-      if (last) return rows(work).store(row, column, all.sums, all.merge.sum);
-      kept[index] = all;
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+        all.sums[i] = merge_chunk(all.sums[i], sums[i], factors);
+      }
+      if (!last) {
+        kept[index] = all;
+        return;
+      }
+#pragma unroll
+      for (int i = 0; i < kColumns; i += 2) {
+        rows(work).store(row, column + i, {all.sums[i], all.sums[i + 1]}, all.merge.sum);
+      }
     });
+  }
+  __device__ static void copy_columns(float* to, const float* from) {
+    using Vector = std::conditional_t<kColumns == 4, float4, float2>;
+    *reinterpret_cast<Vector*>(to) = *reinterpret_cast<const Vector*>(from);
   }
 
   /// Whether the merge of these rows' chunks is shared, where several blocks have some of them.
   __device__ bool shares_merge(const FewWork& work) const {
     return work.chunks.count() * rows(work).count() >= kSharedWork * Traits::kWarps;
   }
+  /// Whether a warp merges a whole row of few chunks, and not some columns of many.
+  __device__ static bool merges_rows(const FewWork& work) {
+    return work.chunks.count() <= kFewChunks;
+  }
   /// By how many, if so many blocks could.
   __device__ int mergers(const FewWork& work, int blocks) const {
-    return min(min(kMostMergers, blocks), rows(work).count() * (kDim / 32));
+    const int count = rows(work).count();
+    const int shares =
+        merges_rows(work) ? (count + Traits::kWarps - 1) / Traits::kWarps : count * (kDim / 32);
+    return min(min(kMostMergers, blocks), shares);
   }
   __device__ SlabCounter counter(const FewWork& work) const {
     return SlabCounter(params.counters + work.slot * params.args.num_kv_heads + work.slab.kv_head);
@@ -267,7 +292,12 @@ struct FewAttention : Tiles_ {
     if (shares == 0) return;
 #pragma unroll 1
     for (unsigned left = shares; left != 0; left &= left - 1) {
-      merge.merge(__ffs(static_cast<int>(left)) - 1, count);
+      const int share = __ffs(static_cast<int>(left)) - 1;
+      if (merges_rows(work)) {
+        merge_chunks<Rows, kDim, Traits::kWarps>(params, work, share, count);
+      } else {
+        merge.merge(share, count);
+      }
     }
     if (threadIdx.x == 0) slab.leave(count);
   }

@@ -101,9 +101,11 @@ __device__ void load_sums(float2 (&to)[kPairs], const float* from, bool exists) 
   }
 }
 
-/// Merges all chunks of the rows from the workspace, and stores the rows. Called by all threads.
+/// Merges all chunks of the rows from the workspace, and stores the rows: those of share `share` of
+/// `mergers`. Called by all threads.
 template <class Rows, int kDim, int kWarps>
-__device__ void merge_chunks(const PagedKernelParams& params, const FewWork& work) {
+__device__ void merge_chunks(const PagedKernelParams& params, const FewWork& work, int share = 0,
+                             int mergers = 1) {
   constexpr int kPairs = kDim / 64;             // of neighbouring columns, that a lane has
   constexpr int kAhead = kPairs <= 2 ? 16 : 8;  // chunks that are asked for at once
   constexpr int kAtOnce = 8;  // chunks that are left out together past the last one
@@ -117,7 +119,7 @@ __device__ void merge_chunks(const PagedKernelParams& params, const FewWork& wor
   const int column = lane * 2 * kPairs;
   const bool inside = column < head_dim;
 #pragma unroll 1
-  for (int row = warp; row < rows.count(); row += kWarps) {
+  for (int row = share + warp * mergers; row < rows.count(); row += kWarps * mergers) {
     const int64_t entry = rows.entry(row);
     const float2* const states = params.state + entry;
     const float* const sums = params.sums + entry * head_dim + column;
