@@ -251,15 +251,18 @@ struct FewAttention : Tiles_ {
   __device__ bool shares_merge(const FewWork& work) const {
     return work.chunks.count() * rows(work).count() >= kSharedWork * Traits::kWarps;
   }
-  /// Whether a warp merges a whole row of few chunks, and not some columns of many.
-  __device__ static bool merges_rows(const FewWork& work) {
-    return work.chunks.count() <= kFewChunks;
+  /// Whether a warp merges a whole row, and not some columns. That takes fewer instructions, but
+  /// longer where there are nearly as many warps as parts of rows: for a sequence or two.
+  __device__ static constexpr int parts_of(int rows) { return rows * (kDim / 32); }
+  __device__ bool merges_rows(const FewWork& work) const {
+    return work.chunks.count() <= kFewChunks &&
+           parts_of(rows(work).count()) > 2 * work.blocks * Traits::kWarps;
   }
   /// By how many, if so many blocks could.
   __device__ int mergers(const FewWork& work, int blocks) const {
     const int count = rows(work).count();
     const int shares =
-        merges_rows(work) ? (count + Traits::kWarps - 1) / Traits::kWarps : count * (kDim / 32);
+        merges_rows(work) ? (count + Traits::kWarps - 1) / Traits::kWarps : parts_of(count);
     return min(min(kMostMergers, blocks), shares);
   }
   __device__ SlabCounter counter(const FewWork& work) const {
