@@ -251,9 +251,10 @@ struct FewAttention : Tiles_ {
   __device__ bool shares_merge(const FewWork& work) const {
     return work.chunks.count() * rows(work).count() >= kSharedWork * Traits::kWarps;
   }
-  /// Whether a warp merges a whole row, and not some columns. That takes fewer instructions, but
-  /// longer where there are nearly as many warps as parts of rows: for a sequence or two.
+  /// What SharedMerge shares: 32 columns of a row each.
   __device__ static constexpr int parts_of(int rows) { return rows * (kDim / 32); }
+  /// Whether a warp merges whole rows instead. That takes fewer instructions, but longer where
+  /// there are nearly as many warps as parts of rows: for a sequence or two.
   __device__ bool merges_rows(const FewWork& work) const {
     return work.chunks.count() <= kFewChunks &&
            parts_of(rows(work).count()) > 2 * work.blocks * Traits::kWarps;

@@ -29,8 +29,8 @@ namespace packhorse::cuda {
 
 /// What a warp merges alone before blocks share that: rows times chunks.
 inline constexpr int kSharedWork = 16;
-/// The most chunks of which a warp merges a whole row, where the merge is shared: it has asked for
-/// all of them before it uses the first. Of more, it merges some columns (SharedMerge).
+/// The most chunks of which a warp may merge a whole row where the merge is shared: it asks for all
+/// of them before it uses the first.
 inline constexpr int kFewChunks = 16;
 /// The most blocks that share a merge.
 inline constexpr int kMostMergers = 16;

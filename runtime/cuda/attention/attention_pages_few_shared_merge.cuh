@@ -1,4 +1,4 @@
-// What one of several blocks does that share the merge of a slab's chunks (SlabCounter).
+// What one of several blocks does that share the merge of a slab's chunks (SlabCounter) by columns.
 #pragma once
 
 #include "cuda/attention/attention_pages_few_merge.cuh"
