@@ -251,19 +251,16 @@ struct FewAttention : Tiles_ {
   __device__ bool shares_merge(const FewWork& work) const {
     return work.chunks.count() * rows(work).count() >= kSharedWork * Traits::kWarps;
   }
-  /// What SharedMerge shares: 32 columns of a row each.
-  __device__ static constexpr int parts_of(int rows) { return rows * (kDim / 32); }
-  /// Whether a warp merges whole rows instead. That takes fewer instructions, but longer where
-  /// there are nearly as many warps as parts of rows: for a sequence or two.
+  /// Whether a warp merges a whole row, and not 32 columns as SharedMerge does. That takes fewer
+  /// instructions, but longer where blocks do not share their multiprocessors with others.
   __device__ bool merges_rows(const FewWork& work) const {
-    return work.chunks.count() <= kFewChunks &&
-           parts_of(rows(work).count()) > 2 * work.blocks * Traits::kWarps;
+    return work.chunks.count() <= kFewChunks && static_cast<int>(gridDim.x) > params.args.sm_count;
   }
   /// By how many, if so many blocks could.
   __device__ int mergers(const FewWork& work, int blocks) const {
     const int count = rows(work).count();
     const int shares =
-        merges_rows(work) ? (count + Traits::kWarps - 1) / Traits::kWarps : parts_of(count);
+        merges_rows(work) ? (count + Traits::kWarps - 1) / Traits::kWarps : count * (kDim / 32);
     return min(min(kMostMergers, blocks), shares);
   }
   __device__ SlabCounter counter(const FewWork& work) const {
