@@ -94,6 +94,8 @@ def convolve_heads(
     ):
         if array.shape != expected:
             raise ValueError(f"{name} has shape {array.shape}, expected {expected}")
+        if array.size == 0:
+            raise ValueError(f"{name} has shape {array.shape}, expected no empty dimension")
     first = as_float32("first_values", np.zeros(values) if first_values is None else first_values)
     if first.shape != (values,):
         raise ValueError(f"first_values has shape {first.shape}, expected ({values},)")

@@ -69,7 +69,7 @@ def gemm_groups(
     order = None if input_order is None else as_int32("input_order", input_order)
     if order is not None and np.ndim(values) == 2:
         columns = np.shape(values)[1]
-        if not np.array_equal(np.sort(order), np.arange(columns)):
+        if order.shape != (columns,) or np.any(np.sort(order) != np.arange(columns)):
             raise ValueError(f"input_order: expected each number from 0 to {columns - 1} once")
     call = OperatorCall(x, x, device, dtype, threads, stream)
     return call.result(

@@ -205,8 +205,8 @@ def project_heads(
     if frequencies is not None:
         frequencies = as_float32("frequencies", frequencies)
     kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-    if weight.ndim != 2:
-        raise ValueError(f"weight has shape {weight.shape}, expected two dimensions")
+    if weight.ndim != 2 or weight.size == 0:
+        raise ValueError(f"weight has shape {weight.shape}, expected two dimensions, none empty")
     rows, heads = len(weight), num_heads + 2 * kv_heads
     if num_heads <= 0 or kv_heads <= 0 or rows < heads or rows % heads:
         raise ValueError(f"weight has {rows} rows, expected a multiple of {heads} heads")

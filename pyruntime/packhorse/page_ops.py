@@ -234,8 +234,10 @@ def rope(
     x, frequencies = as_float32("x", x), as_float32("frequencies", frequencies)
     if x.ndim != 2 or num_heads <= 0 or x.shape[1] % num_heads:
         raise ValueError(f"x has shape {x.shape}, expected rows of {num_heads} heads")
-    order = head_columns(operators, x.shape[1] // num_heads, frequencies)
-    columns = np.arange(x.shape[1]).reshape(num_heads, -1)[:, order].reshape(-1)
+    columns: Any = slice(None)
+    if len(x) > 0:  # or there is nothing to reorder, however many columns are said to be there
+        order = head_columns(operators, x.shape[1] // num_heads, frequencies)
+        columns = np.arange(x.shape[1]).reshape(num_heads, -1)[:, order].reshape(-1)
     found: FloatArray = operators.rotate_heads(
         np.ascontiguousarray(x[:, columns]),
         as_int32("cu_seqlens", cu_seqlens),

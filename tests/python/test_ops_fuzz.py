@@ -361,6 +361,18 @@ def test_heads_that_are_too_large() -> None:
     np.testing.assert_array_equal(most, np.ones((2, 3 * 4096)))
 
 
+def test_arrays_without_elements_take_no_memory() -> None:
+    """Orders of columns used to be made for as many as a shape says."""
+    wide, tall = np.empty((0, 1 << 40), np.float32), np.empty((1 << 40, 0), np.float32)
+    x = np.ones((1, 16))
+    with pytest.raises(ValueError, match="weight has shape"):
+        ops.project_heads(x, tall, None, [0, 1], num_heads=2, num_kv_heads=1)
+    with pytest.raises(OverflowError, match="too large"):
+        ops.rope(wide, [0, 0], np.ones(2), num_heads=1)
+    with pytest.raises(ValueError, match="input_order"):
+        ops.gemm_groups(x, wide, np.ones((1, 1)), bits=4, group=32, input_order=[0])
+
+
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
