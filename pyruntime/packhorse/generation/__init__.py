@@ -7,6 +7,7 @@ from packhorse.generation.results import (
     GeneratedTokens,
     Generation,
     PromptLogprobs,
+    TokenText,
     Usage,
 )
 from packhorse.generation.sampling import EarlyStopping, Sampling, TokenMask
@@ -19,6 +20,7 @@ __all__ = [
     "GenerationMemoryPlan",
     "GenerationRequest",
     "PromptLogprobs",
+    "TokenText",
     "Sampling",
     "TokenMask",
     "Usage",

@@ -1,0 +1,130 @@
+"""Fields of protocols that change no answer: those that are ignored whatever they say, and values
+that ask for what is done anyway. Every other field that a route does not read is refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packhorse.serve.checks import ANY_VALUE, Effectless
+
+_ANY: Any = ANY_VALUE
+_NONE: tuple[Any, ...] = ("", [], {})
+
+# About the caller, its bill or when a request runs.
+_OF_ALL: Effectless = {
+    "user": _ANY,
+    "request_id": _ANY,
+    "priority": _ANY,
+    "metadata": _ANY,
+    "options": _ANY,  # of Hugging Face's Inference API: caches and waiting
+}
+
+EMBEDDING: Effectless = {
+    **_OF_ALL,
+    "add_special_tokens": (True,),
+    "modality": ("text",),
+    "embedding_type": ("float",),
+    "late_chunking": (False,),
+    "return_multivector": (False,),
+    "images": _NONE,
+    "inputs": _NONE,  # of Cohere, where the texts are a list of their own
+}
+
+RANKING: Effectless = {
+    **_OF_ALL,
+    "rank_fields": _NONE,
+    "relevant_spans": (False,),
+    "return_embeddings": (False,),
+}
+
+# Of routes that are not about texts alone, and have few fields.
+TEXTS: Effectless = {
+    **_OF_ALL,
+    "parameters": _NONE,
+}
+
+GENERATION: Effectless = {
+    **_OF_ALL,
+    # OpenAI
+    "service_tier": _ANY,
+    "store": _ANY,
+    "safety_identifier": _ANY,
+    "prompt_cache_key": _ANY,
+    "prompt_cache_options": _ANY,
+    "prompt_cache_retention": _ANY,
+    "parallel_tool_calls": _ANY,  # there are no tools
+    "tools": _NONE,
+    "functions": _NONE,
+    "tool_choice": ("none", "auto"),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
+    "suffix": _NONE,
+    "echo": (False,),
+    "stream_options.include_obfuscation": _ANY,
+    "response_format.json_schema.name": _ANY,
+    "response_format.json_schema.description": _ANY,
+    "response_format.json_schema.strict": _ANY,  # a schema is always kept to
+    # vLLM
+    "min_tokens": (0,),
+    "bad_words": _NONE,
+    "use_beam_search": (False,),
+    "length_penalty": (1,),
+    "early_stopping": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "detokenize": (True,),
+    "return_token_ids": (False,),
+    "include_reasoning": (True,),
+    "documents": _NONE,
+    "mm_processor_kwargs": _NONE,
+    "vllm_xargs": _NONE,
+    "stream_options.continuous_usage_stats": (False,),
+    "guided_decoding_backend": ("auto", "guidance"),
+    "structured_outputs.disable_fallback": _ANY,  # there is one grammar engine
+    "structured_outputs.disable_any_whitespace": (False,),
+    "structured_outputs.disable_additional_properties": (False,),
+    # llama.cpp: what is not left out in its requests, with the values that it would have
+    "cache_prompt": _ANY,  # the prefix cache gives the same bits
+    "id_slot": (-1,),
+    "n_probs": (0,),
+    "n_keep": (0,),
+    "min_keep": (0,),
+    "n_indent": (0,),
+    "t_max_predict_ms": (0,),
+    "post_sampling_probs": (False,),
+    "timings_per_token": (False,),
+    "return_tokens": (False,),
+    "return_progress": (False,),
+    "response_fields": _NONE,
+    "lora": _NONE,
+    "repeat_penalty": (1,),
+    "repeat_last_n": (64, -1),
+    "penalize_nl": (False,),
+    "typical_p": (1,),
+    "tfs_z": (1,),
+    "top_n_sigma": (-1,),
+    "dynatemp_range": (0,),
+    "dynatemp_exponent": (1,),
+    "xtc_probability": (0,),
+    "xtc_threshold": (0.1,),
+    "mirostat": (0,),
+    "mirostat_tau": (5,),
+    "mirostat_eta": (0.1,),
+    "dry_multiplier": (0,),
+    "dry_base": (1.75,),
+    "dry_allowed_length": (2,),
+    "dry_penalty_last_n": (-1,),
+    "dry_sequence_breakers": _NONE,
+    "grammar_lazy": (False,),
+    "grammar_triggers": _NONE,
+    "preserved_tokens": _NONE,
+    # transformers serve and others
+    "num_beams": (1,),
+    "do_sample": _NONE,
+    "no_repeat_ngram_size": (0,),
+    "suppress_tokens": _NONE,
+    "begin_suppress_tokens": _NONE,
+}
