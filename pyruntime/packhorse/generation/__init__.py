@@ -20,8 +20,8 @@ __all__ = [
     "GenerationMemoryPlan",
     "GenerationRequest",
     "PromptLogprobs",
-    "TokenText",
     "Sampling",
     "TokenMask",
+    "TokenText",
     "Usage",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from os.path import commonprefix
 
 from packhorse.generation.results import TokenText
 from packhorse.text.detokenizer import Detokenizer, TextStream
@@ -66,8 +65,8 @@ class TokenTexts:
         for begin, rest in self._guesses:
             if not ended and begin + len(rest) > len(self._text):
                 break
-            same = commonprefix([rest, self._text[begin : begin + len(rest)]])
-            self._ends.append(max(self._begin(len(self._ends)), begin + len(same)))
+            end = begin + shared(rest, self._text[begin : begin + len(rest)])
+            self._ends.append(max(self._begin(len(self._ends)), end))
             settled += 1
         del self._guesses[:settled]
 
@@ -114,8 +113,15 @@ class TokenTexts:
             return TokenText(name, name.encode())
         with_token = before.fork()
         old, new = before.fork().finish(), with_token.push(token) + with_token.finish()
-        text = new[len(commonprefix([old, new])) :]
+        text = new[shared(old, new) :]
         return TokenText(text, text.encode())
+
+
+def shared(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    pairs = zip(one, other, strict=False)
+    same = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+    return min(len(one), len(other)) if same is None else same
 
 
 def is_text(data: bytes) -> bool:

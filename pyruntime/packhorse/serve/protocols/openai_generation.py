@@ -13,6 +13,7 @@ import numpy as np
 from packhorse.generation.results import Generation
 from packhorse.packing import Int32Array
 from packhorse.serve.checks import Fields, are_ids, check_count
+from packhorse.serve.cut import tokens_kept
 from packhorse.serve.endpoint import openai_style
 from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange, json_reply
@@ -231,12 +232,10 @@ class PromptOptions:
     def __init__(self, fields: Fields, model: ServedModel, asked: Asked, *, special: bool) -> None:
         self._special = fields.flag("add_special_tokens", special)
         context = model.text.session.max_seqlen
-        most = fields.integer("truncate_prompt_tokens", -1, context)
-        if most == 0:
-            fields.wrong("truncate_prompt_tokens", f"an integer, 1 to {context}, or -1")
-        if most == -1:  # what leaves room for the text that is asked for
-            most = max(1, context - (asked.options.get("max_new_tokens") or 1))
-        self._most = most
+        kept = tokens_kept(fields, "truncate_prompt_tokens", context)
+        if kept == context:  # there is to be room for the text that is asked for
+            kept = max(1, context - (asked.options.get("max_new_tokens") or 1))
+        self._most = kept
 
     def of_text(self, generation: TextGeneration, text: str, number: int) -> Int32Array:
         """`number`: of the prompt, for messages."""
@@ -264,7 +263,9 @@ class Prompts:
         if not isinstance(value, list):
             fields.wrong("prompt", expected)
         check_count("prompt", len(value), most)
-        if not all(isinstance(one, str) or (isinstance(one, list) and are_ids(one)) for one in value):
+        if not all(
+            isinstance(one, str) or (isinstance(one, list) and are_ids(one)) for one in value
+        ):
             fields.wrong("prompt", expected)
         self._given: list[str | list[int]] = value
         self.echoed: list[Echo | None] = [None] * len(value)
