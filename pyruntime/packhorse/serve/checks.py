@@ -64,8 +64,8 @@ class Fields:
         """Raises the error for a field, or a value of one, that is not supported."""
         full = f"{self._where}{name}"
         value = self._values.get(name)
-        found = f"{full} = {json.dumps(value)}" if isinstance(value, int | float) else full
-        said = f"{found} is not supported{hint and ': '}{hint}"
+        found = f", found {json.dumps(value)}" if isinstance(value, int | float) else ""
+        said = f"{full} is not supported{found}{hint and ': '}{hint}"
         raise ServeError("unsupported", said, parameter=full)
 
     def refuse_rest(self, effectless: Effectless) -> None:

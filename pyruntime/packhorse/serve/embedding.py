@@ -43,6 +43,7 @@ def _embedding(
         dtype=dtype,
         ranges=None,
         max_length=max_length,
+        unscaled=normalize is False,
         truncation=truncation,
     )
 

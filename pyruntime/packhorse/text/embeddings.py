@@ -110,15 +110,19 @@ def _pooling_alone(config: Mapping[str, Any]) -> list[Any] | None:
         return None
     if embedding.get("dense"):
         raise ValueError(
-            "normalize=False: this model's embeddings have length 1 and come from dense layers "
-            "after pooling: load it with normalize=False"
+            "normalize is false, but this model's embeddings have length 1 and come from dense "
+            "layers after pooling: load it with normalize = false to have others"
         )
     pooling = embedding.get("pooling", "mean")
     return [pooling] if isinstance(pooling, str) else list(pooling)
 
 
 class Embedding:
-    """Texts to embeddings; the arguments are those of `TextModel.embed`."""
+    """Texts to embeddings; the arguments are those of `TextModel.embed`.
+
+    unscaled  embeddings are as they come out of the pooling, also where the model's files say that
+              their length is 1
+    """
 
     def __init__(
         self,
@@ -132,6 +136,7 @@ class Embedding:
         ranges: npt.ArrayLike | None,
         max_length: int | None,
         truncation: bool,
+        unscaled: bool = False,
     ) -> None:
         config = runner.tokenizer.config
         self._runner = runner
@@ -150,7 +155,7 @@ class Embedding:
                 'is not supported: pool output "hidden" of the session, or embed with prompt=""'
             )
         self._normalize = normalize
-        self._pooling = _pooling_alone(runner.session.config) if normalize is False else None
+        self._pooling = _pooling_alone(runner.session.config) if unscaled else None
         self.output: OutputName = "embedding" if self._pooling is None else "hidden"
         self._dtype = dtype
         self._ranges = ranges

@@ -109,7 +109,7 @@ class TextModel(GeneratingText):
                       `truncate_dim` of config_sentence_transformers.json says, else all
         normalize     to length 1, after that. None: the model's own embeddings have length 1 where
                       its files say so, and what is cut of them is left as it is, as in
-                      sentence-transformers. False: not even where its files say so
+                      sentence-transformers. False is the same as None
         dtype         "float32", "float16", "int8", "uint8", "binary" or "ubinary", with `ranges` as
                       `quantize_embeddings` says; but int8 and uint8 without ranges are a ValueError
                       where there are fewer than 100 texts to take them from
