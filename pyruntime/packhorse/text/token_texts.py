@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from packhorse.generation.results import TokenText
@@ -79,7 +80,7 @@ class TokenTexts:
 
     def count(self, characters: int) -> int:
         """How many tokens are certain that have all their text within so many characters."""
-        return sum(end <= characters for end in self._ends)
+        return bisect_right(self._ends, characters)
 
     def added(self, number: int, characters: int) -> TokenText:
         """What a token adds to a text that has so many characters."""

@@ -13,10 +13,17 @@ _ALL = 2**62  # characters
 class Echo:
     """A prompt as an answer repeats it: `text`, and what its tokens add to that."""
 
-    def __init__(self, generation: TextGeneration, ids: Int32Array, given: str | None) -> None:
-        """`given`: the text of the prompt, where it came as one: tokens that stand for no text are
-        a part of it where they are spelled out there."""
+    def __init__(
+        self, generation: TextGeneration, ids: Int32Array, given: str | None, *, tokens: bool
+    ) -> None:
+        """given   the text of the prompt, where it came as one: tokens that stand for no text are a
+        part of it where they are spelled out there
+        tokens  whether they are asked for
+        """
         self._ids: list[int] = ids.tolist()
+        if given is not None and not tokens:
+            self.text = given
+            return
         self._texts = generation.token_texts(ids)
         self._own: list[TokenText] = []
         self.text = ""
@@ -28,7 +35,7 @@ class Echo:
             self._own.append(own)
             self.text += own.text
 
-    def tokens(self, generation: Generation) -> Tokens:
+    def tokens_of(self, generation: Generation) -> Tokens:
         """With the log-probabilities that came with a text after the prompt."""
         found = generation.prompt_logprobs
         assert found is not None

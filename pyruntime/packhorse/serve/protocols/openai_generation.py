@@ -151,7 +151,8 @@ class Piece(NamedTuple):
     prompt      number of the prompt
     generation  the text so far
     text        its new characters
-    tokens      how many of its tokens were written before; characters: likewise
+    tokens      how many of its tokens were written before
+    offset      how many characters these have
     begins      whether nothing was
     ends        whether nothing comes after it
     """
@@ -160,7 +161,7 @@ class Piece(NamedTuple):
     generation: Generation
     text: str
     tokens: int
-    characters: int
+    offset: int
     begins: bool
     ends: bool
 
@@ -193,7 +194,7 @@ async def _answer(
 
 async def _events(call: Call, head: dict[str, Any], part: Any) -> AsyncGenerator[bytes, None]:
     n = call.asked.n
-    written: dict[int, tuple[int, int]] = {}  # choice -> (tokens, characters) that were sent
+    written: dict[int, tuple[int, int]] = {}  # choice -> tokens that were sent, their characters
     ended: set[int] = set()
     tail = {"usage": None} if call.asked.usage else {}
     try:
@@ -207,10 +208,11 @@ async def _events(call: Call, head: dict[str, Any], part: Any) -> AsyncGenerator
                 if index in ended or not (text or over):
                     continue
                 begins = index not in written
-                tokens, characters = written.get(index, (0, 0))
+                tokens, offset = written.get(index, (0, 0))
                 one = running.so_far(i)
-                choice = part(Piece(number, one, text, tokens, characters, begins, over))
-                written[index] = len(one.token_texts or ()), characters + len(text)
+                choice = part(Piece(number, one, text, tokens, offset, begins, over))
+                sent = (one.token_texts or [])[tokens:]
+                written[index] = tokens + len(sent), offset + sum(len(one.text) for one in sent)
                 if over:
                     ended.add(index)
                 yield event({**head, "choices": [{"index": index, **choice}], **tail})
@@ -253,9 +255,11 @@ class Prompts:
     echoed  of each prompt, where answers are to repeat it, when its tokens have been made
     """
 
-    def __init__(self, fields: Fields, most: int, options: PromptOptions, *, echo: bool) -> None:
+    def __init__(
+        self, fields: Fields, most: int, options: PromptOptions, *, echo: bool, logprobs: bool
+    ) -> None:
         self._options = options
-        self._echo = echo
+        self._echo, self._logprobs = echo, logprobs
         value = fields.get("prompt")
         expected = "a text, a list of texts, ids, or a list of lists of ids"
         if isinstance(value, str) or (isinstance(value, list) and value and are_ids(value)):
@@ -282,7 +286,7 @@ class Prompts:
         else:
             ids = self._options.cut(np.array(given, np.int32))
         if self._echo:
-            self.echoed[number] = Echo(generation, ids, text)
+            self.echoed[number] = Echo(generation, ids, text, tokens=self._logprobs)
         return ids
 
 
@@ -297,7 +301,8 @@ async def completions(exchange: Exchange) -> Any:
     if echo and asked.logprobs:
         asked.options["prompt_logprobs"] = asked.options["logprobs"]
     options = PromptOptions(fields, model, asked, special=True)
-    prompts = Prompts(fields, service.settings.max_client_batch_size, options, echo=echo)
+    most = service.settings.max_client_batch_size
+    prompts = Prompts(fields, most, options, echo=echo, logprobs=asked.logprobs)
     fields.refuse_rest(GENERATION)
     head = {
         "id": f"cmpl-{exchange.request_id}",
@@ -308,10 +313,10 @@ async def completions(exchange: Exchange) -> Any:
 
     def write(piece: Piece) -> dict[str, Any]:
         one, echoed = piece.generation, prompts.echoed[piece.prompt]
-        text, offset, tokens = piece.text, piece.characters, new_tokens(one, piece.tokens)
+        text, offset, tokens = piece.text, piece.offset, new_tokens(one, piece.tokens)
         if echoed is not None and piece.begins:
             text = echoed.text + text
-            tokens = None if tokens is None else echoed.tokens(one).then(tokens)
+            tokens = None if tokens is None else echoed.tokens_of(one).then(tokens)
         elif echoed is not None:
             offset += len(echoed.text)
         return {
