@@ -17,7 +17,9 @@ _OF_ALL: Effectless = {
     "request_id": _ANY,
     "priority": _ANY,
     "metadata": _ANY,
-    "options": _ANY,  # of Hugging Face's Inference API: caches and waiting
+    # Hugging Face's Inference API: caches and waiting; what its clients send without options
+    "options": _ANY,
+    "parameters": ({},),
 }
 
 EMBEDDING: Effectless = {
@@ -28,7 +30,6 @@ EMBEDDING: Effectless = {
     "late_chunking": (False,),
     "return_multivector": (False,),
     "images": _NONE,
-    "inputs": _NONE,  # of Cohere, where the texts are a list of their own
 }
 
 RANKING: Effectless = {
@@ -38,11 +39,7 @@ RANKING: Effectless = {
     "return_embeddings": (False,),
 }
 
-# Of routes that are not about texts alone, and have few fields.
-TEXTS: Effectless = {
-    **_OF_ALL,
-    "parameters": _NONE,
-}
+OF_TEXTS: Effectless = _OF_ALL  # of routes for labels and tokens
 
 GENERATION: Effectless = {
     **_OF_ALL,
@@ -123,7 +120,6 @@ GENERATION: Effectless = {
     "preserved_tokens": _NONE,
     # transformers serve and others
     "num_beams": (1,),
-    "do_sample": _NONE,
     "no_repeat_ngram_size": (0,),
     "suppress_tokens": _NONE,
     "begin_suppress_tokens": _NONE,

@@ -10,7 +10,7 @@ from typing import Any
 from packhorse.serve.checks import Fields, check_count
 from packhorse.serve.exchange import Exchange, Reply, compute_headers, json_reply
 from packhorse.serve.model import AnyTask
-from packhorse.serve.protocols.effectless import TEXTS
+from packhorse.serve.protocols.effectless import OF_TEXTS
 from packhorse.serve.protocols.tei import truncation_of
 from packhorse.text.answers import Answering
 from packhorse.text.entities import TokenClassification
@@ -66,7 +66,7 @@ async def token_classification(exchange: Exchange) -> Reply:
         stride=options.integer("stride", 0),
         truncation=truncation_of(exchange, fields, model),
     )
-    fields.refuse_rest(TEXTS)
+    fields.refuse_rest(OF_TEXTS)
     outcome = await exchange.run(model, task, texts, "predict", single=single)
     headers = compute_headers(exchange, outcome, sum(map(len, texts)), model.device)
     return json_reply(outcome.found[0] if single else outcome.found, headers=headers)
@@ -107,7 +107,7 @@ async def question_answering(exchange: Exchange) -> Reply:
         max_length=options.integer("max_seq_len", 1),
         stride=options.integer("doc_stride", 0),
     )
-    fields.refuse_rest(TEXTS)
+    fields.refuse_rest(OF_TEXTS)
     pairs = [(question, context)]
     outcome = await exchange.run(model, task, pairs, "predict", single=True)
     headers = compute_headers(exchange, outcome, len(question) + len(context), model.device)
@@ -144,7 +144,7 @@ async def fill_mask(exchange: Exchange) -> Reply:
         targets=_targets(options),
         truncation=truncation_of(exchange, fields, model),
     )
-    fields.refuse_rest(TEXTS)
+    fields.refuse_rest(OF_TEXTS)
     outcome = await exchange.run(model, task, texts, "predict", single=single)
     headers = compute_headers(exchange, outcome, sum(map(len, texts)), model.device)
     return json_reply(outcome.found[0] if single else outcome.found, headers=headers)

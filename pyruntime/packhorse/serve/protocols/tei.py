@@ -14,7 +14,7 @@ from packhorse.serve.embedding import EMBEDS, contiguous, embedding_task, vector
 from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange, Reply, compute_headers, json_reply
 from packhorse.serve.model import AnyTask, ServedModel
-from packhorse.serve.protocols.effectless import EMBEDDING, RANKING, TEXTS
+from packhorse.serve.protocols.effectless import EMBEDDING, OF_TEXTS, RANKING
 from packhorse.serve.ranking import RERANKS, rank
 from packhorse.serve.tasks import HiddenStates, OfIds, Predictions
 from packhorse.text.embeddings import scale_to_length_1
@@ -188,7 +188,7 @@ async def predict(exchange: Exchange) -> Reply:
         activation="none" if raw else options.optional_text("function_to_apply"),
         truncation=truncation_of(exchange, fields, model),
     )
-    fields.refuse_rest(TEXTS)
+    fields.refuse_rest(OF_TEXTS)
     outcome = await exchange.run(model, task, items, "predict", single=single)
     characters = sum(len(one) if isinstance(one, str) else sum(map(len, one)) for one in items)
     headers = compute_headers(exchange, outcome, characters, model.device)
