@@ -1,4 +1,4 @@
-"""`packhorse serve`: every field of a request is done, or changes no answer, or is refused by name."""
+"""`packhorse serve`: every field of a request is done, or changes no answer, or is refused."""
 
 from __future__ import annotations
 
@@ -210,6 +210,8 @@ def test_fields_within_fields(client: Client) -> None:
         (table,) = (value for value in fields.values() if isinstance(value, dict))
         assert f"{list(table)[-1]} is not supported" in said
     assert "echo is not supported" in refusal(client, CHAT, echo=True)
+    for name in ("chat_template", "tools"):
+        assert name in refusal(client, CHAT, chat_template_kwargs={name: "x"})
     assert "parameters.x is not" in refusal(client, "/predict", parameters={"x": 1})
 
 

@@ -1,5 +1,7 @@
-"""`packhorse serve`: log-probabilities, whose tokens, joined, are the text. The model draws bytes by
-chance, so that most characters are made of several tokens, or are none."""
+"""`packhorse serve`: log-probabilities, whose tokens, joined, are the text.
+
+The model draws bytes by chance, so that most characters are made of several tokens, or are none.
+"""
 
 from __future__ import annotations
 

@@ -34,6 +34,8 @@ from packhorse.serve.streams import DONE, EventStream, event
 from packhorse.text.generation import TextGeneration
 
 GENERATES = "a model that generates"
+# What decides how a template is used, or comes by other fields.
+_NOT_OF_TEMPLATES = {"chat_template", "continue_final_message", "messages", "tokenize", "tools"}
 
 
 class Call:
@@ -380,6 +382,8 @@ async def chat(exchange: Exchange) -> Any:
     template_args = fields.get("chat_template_kwargs")
     if template_args is not None and not isinstance(template_args, dict):
         fields.wrong("chat_template_kwargs", "an object")
+    for name in _NOT_OF_TEMPLATES & (template_args or {}).keys():
+        fields.wrong("chat_template_kwargs", f"variables of the template, and {name} is none")
     of_template: dict[str, Any] = {
         "add_generation_prompt": fields.flag("add_generation_prompt", True),
         "continue_final_message": fields.flag("continue_final_message", False),
