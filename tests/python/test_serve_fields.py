@@ -274,13 +274,25 @@ def test_a_schema_by_each_name(client: Client, fields: dict[str, Any]) -> None:
 def test_one_form_at_most(client: Client) -> None:
     twice: list[tuple[dict[str, Any], str]] = [
         ({"guided_regex": "a", "regex": "b"}, "guided_regex"),
-        ({"guided_json": SCHEMA, "response_format": {"type": "json_object"}}, "schema"),
+        ({"guided_json": SCHEMA, "response_format": {"type": "json_object"}}, "guided_json and"),
         ({"regex": "a", "grammar": CAT}, "regex and grammar"),
         ({"structured_outputs": {"regex": "a"}, "regex": "a"}, "regex"),
     ]
     for fields, said in twice:
         assert said in refusal(client, CHAT, **fields)
-    assert "grammar: " in refusal(client, CHAT, grammar="root ::= (")
+    wrong: dict[str, Any] = {
+        "grammar": "root ::= (",
+        "guided_grammar": "x",
+        "guided_json": {"type": "no"},
+        "guided_regex": "(",
+        "guided_choice": [],
+        "regex": 3,
+        "json_schema": 3,
+        "structured_outputs": {"json": {"type": "no"}},
+        "response_format": {"type": "json_object", "schema": {"type": "no"}},
+    }
+    for name, value in wrong.items():
+        assert name in refusal(client, CHAT, **{name: value})
     assert "at most" in refusal(client, CHAT, grammar="root ::= " + '"a" ' * 30_000)
 
 

@@ -40,7 +40,7 @@ class Fields:
 
     def wrong(self, name: str, expected: str) -> NoReturn:
         """Raises the error for a field that is not what was expected."""
-        full = f"{self._where}{name}"
+        full = self.full_name(name)
         if self._values.get(name) is None:
             raise ServeError(
                 "validation", f"{full} is missing, expected {expected}", parameter=full
@@ -55,6 +55,10 @@ class Fields:
         except ValueError as error:
             raise ServeError("validation", str(error)) from None
 
+    def full_name(self, name: str) -> str:
+        """How messages call a field."""
+        return f"{self._where}{name}"
+
     def get(self, name: str) -> Any:
         """As it is; None where it is left out."""
         self._known.add(name)
@@ -62,7 +66,7 @@ class Fields:
 
     def refuse(self, name: str, hint: str = "") -> NoReturn:
         """Raises the error for a field, or a value of one, that is not supported."""
-        full = f"{self._where}{name}"
+        full = self.full_name(name)
         value = self._values.get(name)
         found = f", found {json.dumps(value)}" if isinstance(value, int | float) else ""
         said = f"{full} is not supported{found}{hint and ': '}{hint}"
@@ -74,7 +78,7 @@ class Fields:
         for name, value in self._values.items():
             if name in self._known or value is None:
                 continue
-            harmless = effectless.get(f"{self._where}{name}", ())
+            harmless = effectless.get(self.full_name(name), ())
             if harmless is not ANY_VALUE and not any(_is_same(value, one) for one in harmless):
                 self.refuse(name)
         for table in self._tables:
@@ -157,7 +161,7 @@ class Fields:
         value = self.get(name)
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             self.wrong(name, "a list of texts")
-        check_count(f"{self._where}{name}", len(value), most)
+        check_count(self.full_name(name), len(value), most)
         return value
 
     def inputs(self, name: str, most: int) -> Inputs:
@@ -166,7 +170,7 @@ class Fields:
         found = Inputs.read(value)
         if found is None:
             self.wrong(name, "a text, a list of texts, ids, or a list of lists of ids")
-        check_count(f"{self._where}{name}", len(found.items), most)
+        check_count(self.full_name(name), len(found.items), most)
         if found.items == [""] or found.items == [[]]:
             raise ServeError("empty", f"{self._where}{name} is empty", parameter=name)
         return found

@@ -21,6 +21,7 @@ class Echo:
         tokens  whether they are asked for
         """
         self._ids: list[int] = ids.tolist()
+        self._tokens: Tokens | None = None
         if given is not None and not tokens:
             self.text = given
             return
@@ -36,15 +37,20 @@ class Echo:
             self.text += own.text
 
     def tokens_of(self, generation: Generation) -> Tokens:
-        """With the log-probabilities that came with a text after the prompt."""
-        found = generation.prompt_logprobs
-        assert found is not None
-        top_texts = [
-            [
-                self._own[i] if token == self._ids[i] else self._texts.would_add(i, token)
-                for token, _ in row
+        """With the log-probabilities that came with one of the texts after the prompt: all have the
+        same."""
+        if self._tokens is None:
+            found = generation.prompt_logprobs
+            assert found is not None
+            top_texts = [
+                [
+                    self._own[i] if token == self._ids[i] else self._texts.would_add(i, token)
+                    for token, _ in row
+                ]
+                for i, row in enumerate(found.top, 1)
             ]
-            for i, row in enumerate(found.top, 1)
-        ]
-        logprobs = [None, *found.logprobs]
-        return Tokens(self._ids, self._own, logprobs, [[], *found.top], [[], *top_texts])
+            logprobs = [None, *found.logprobs]
+            self._tokens = Tokens(
+                self._ids, self._own, logprobs, [[], *found.top], [[], *top_texts]
+            )
+        return self._tokens

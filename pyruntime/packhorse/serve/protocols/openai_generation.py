@@ -8,18 +8,13 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from packhorse.generation.results import Generation
 from packhorse.packing import Int32Array
-from packhorse.serve.checks import Fields, are_ids, check_count
-from packhorse.serve.cut import tokens_kept
+from packhorse.serve.checks import Fields, check_count
 from packhorse.serve.endpoint import openai_style
 from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange, json_reply
 from packhorse.serve.generating import Engine, Prompt, Running
-from packhorse.serve.model import ServedModel
-from packhorse.serve.protocols.echo import Echo
 from packhorse.serve.protocols.effectless import GENERATION
 from packhorse.serve.protocols.openai_options import Asked, read_options
 from packhorse.serve.protocols.openai_writing import (
@@ -29,6 +24,7 @@ from packhorse.serve.protocols.openai_writing import (
     reason_of,
     usage_of,
 )
+from packhorse.serve.protocols.prompts import PromptReader, Prompts
 from packhorse.serve.registry import Generator
 from packhorse.serve.streams import DONE, EventStream, event
 from packhorse.text.generation import TextGeneration
@@ -69,6 +65,9 @@ class Call:
                 submit = partial(self._engine.submit, prompt, self.asked.n, options)
                 request = await service.on_thread(submit)
                 self.running.append(Running(request, self._engine.news, self.asked.n))
+        except ServeError as error:
+            self.end()
+            raise self.asked.in_fields(error) from error.__cause__
         except BaseException:
             self.end()
             raise
@@ -226,72 +225,6 @@ async def _events(call: Call, head: dict[str, Any], part: Any) -> AsyncGenerator
     yield DONE
 
 
-class PromptOptions:
-    """How texts become the tokens that a model goes on after.
-
-    special   whether the tokenizer's own special tokens are put around them
-    truncate  how many tokens are kept at most, the last ones; None: all
-    """
-
-    def __init__(self, fields: Fields, model: ServedModel, asked: Asked, *, special: bool) -> None:
-        self._special = fields.flag("add_special_tokens", special)
-        context = model.text.session.max_seqlen
-        kept = tokens_kept(fields, "truncate_prompt_tokens", context)
-        if kept == context:  # there is to be room for the text that is asked for
-            kept = max(1, context - (asked.options.get("max_new_tokens") or 1))
-        self._most = kept
-
-    def of_text(self, generation: TextGeneration, text: str, number: int) -> Int32Array:
-        """`number`: of the prompt, for messages."""
-        if self._special:
-            return self.cut(generation.prompt_ids(text, number))
-        return self.cut(generation.plain_ids(text))
-
-    def cut(self, ids: Int32Array) -> Int32Array:
-        return ids if self._most is None else ids[-self._most :]
-
-
-class Prompts:
-    """The prompts of a request: a text, several, the ids of one, or those of several.
-
-    echoed  of each prompt, where answers are to repeat it, when its tokens have been made
-    """
-
-    def __init__(
-        self, fields: Fields, most: int, options: PromptOptions, *, echo: bool, logprobs: bool
-    ) -> None:
-        self._options = options
-        self._echo, self._logprobs = echo, logprobs
-        value = fields.get("prompt")
-        expected = "a text, a list of texts, ids, or a list of lists of ids"
-        if isinstance(value, str) or (isinstance(value, list) and value and are_ids(value)):
-            value = [value]
-        if not isinstance(value, list):
-            fields.wrong("prompt", expected)
-        check_count("prompt", len(value), most)
-        if not all(
-            isinstance(one, str) or (isinstance(one, list) and are_ids(one)) for one in value
-        ):
-            fields.wrong("prompt", expected)
-        self._given: list[str | list[int]] = value
-        self.echoed: list[Echo | None] = [None] * len(value)
-
-    def all(self) -> list[Prompt]:
-        count = len(self._given)
-        return [Prompt(partial(self._ids, i), f"prompt[{i}]", True) for i in range(count)]
-
-    def _ids(self, number: int, generation: TextGeneration) -> Int32Array:
-        given = self._given[number]
-        text = given if isinstance(given, str) else None
-        if isinstance(given, str):
-            ids = self._options.of_text(generation, given, number)
-        else:
-            ids = self._options.cut(np.array(given, np.int32))
-        if self._echo:
-            self.echoed[number] = Echo(generation, ids, text, tokens=self._logprobs)
-        return ids
-
-
 async def completions(exchange: Exchange) -> Any:
     """POST /v1/completions."""
     fields = Fields(await exchange.json())
@@ -302,9 +235,9 @@ async def completions(exchange: Exchange) -> Any:
     echo = fields.flag("echo", False)
     if echo and asked.logprobs:
         asked.options["prompt_logprobs"] = asked.options["logprobs"]
-    options = PromptOptions(fields, model, asked, special=True)
+    reader = PromptReader(fields, model, asked, special=True)
     most = service.settings.max_client_batch_size
-    prompts = Prompts(fields, most, options, echo=echo, logprobs=asked.logprobs)
+    prompts = Prompts(fields, most, reader, echo=echo, logprobs=asked.logprobs)
     fields.refuse_rest(GENERATION)
     head = {
         "id": f"cmpl-{exchange.request_id}",
@@ -389,7 +322,7 @@ async def chat(exchange: Exchange) -> Any:
         "continue_final_message": fields.flag("continue_final_message", False),
         "template_args": template_args,
     }
-    options = PromptOptions(fields, model, asked, special=False)
+    reader = PromptReader(fields, model, asked, special=False)
     fields.refuse_rest(GENERATION)
     head = {
         "id": f"chatcmpl-{exchange.request_id}",
@@ -400,7 +333,7 @@ async def chat(exchange: Exchange) -> Any:
     }
 
     def ids(of: TextGeneration) -> Int32Array:
-        return options.of_text(of, of.templates.render(messages, **of_template), 0)
+        return reader.read(of, of.templates.render(messages, **of_template), 0)
 
     def logprobs(piece: Piece) -> dict[str, Any] | None:
         return chat_logprobs(new_tokens(piece.generation, piece.tokens), asked.as_ids)

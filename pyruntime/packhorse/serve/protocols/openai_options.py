@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from packhorse.serve.checks import Fields
+from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange
 from packhorse.serve.model import ServedModel
 from packhorse.serve.protocols.output_form import read_form
 
 _MOST_N = 128
 _MOST_LOGPROBS = 20
+_NAMES = {"allowed_ids": "allowed_token_ids", "stop_ids": "stop_token_ids"}
 _LEAST_TOP_P = 1e-9  # the most probable token alone, as 0 asks for
 
 
@@ -25,6 +29,7 @@ class Asked:
     as_ids     whether these name tokens by their ids
     stream     whether pieces are sent as they come
     usage      whether a stream ends with the usage
+    names      options -> the fields that they came from, where these have other names
     """
 
     options: dict[str, Any]
@@ -33,6 +38,13 @@ class Asked:
     as_ids: bool
     stream: bool
     usage: bool
+    names: Mapping[str, str]
+
+    def in_fields(self, error: ServeError) -> ServeError:
+        """An error of the options, with the names of fields."""
+        for option, name in self.names.items():
+            error.message = re.sub(rf"\b{option}(?=:| is|\[)", name, error.message)
+        return error
 
 
 def read_options(exchange: Exchange, fields: Fields, model: ServedModel, *, chat: bool) -> Asked:
@@ -71,11 +83,15 @@ def read_options(exchange: Exchange, fields: Fields, model: ServedModel, *, chat
         "include_stop": fields.flag("include_stop_str_in_output", False) or None,
         "ignore_eos": fields.flag("ignore_eos", False) or None,
         "logprobs": _logprobs(fields, chat),
-        **read_form(fields),
     }
+    form = read_form(fields)
+    names = dict(_NAMES)
+    if form is not None:
+        options[form.option] = form.value
+        names[form.option] = form.name
     as_ids = fields.flag("return_tokens_as_token_ids", False)
     given = {name: value for name, value in options.items() if value is not None}
-    return Asked(given, n, "logprobs" in given, as_ids, stream, with_usage)
+    return Asked(given, n, "logprobs" in given, as_ids, stream, with_usage, names)
 
 
 def _max_new_tokens(exchange: Exchange, fields: Fields, chat: bool) -> int | None:
