@@ -391,11 +391,12 @@ def test_texts_are_shortened(client: Client, folders: dict[str, Path], minilm: P
         found = scores(ask(client, path, truncate_prompt_tokens=6, raw_scores=True))
         np.testing.assert_allclose(found, expected, rtol=1e-6)
     one = 1 / (1 + np.exp(-logits(folders, ["the", "a"]).astype(float)))
-    np.testing.assert_allclose(
-        scores(ask(client, "/v2/rerank", max_tokens_per_doc=1)), one, rtol=1e-6
-    )
-    whole = scores(ask(client, "/v2/rerank"))
-    assert scores(ask(client, "/v2/rerank", max_tokens_per_doc=4096)) == whole
+    for path in ("/v1/rerank", "/v2/rerank"):
+        found = scores(ask(client, path, max_tokens_per_doc=1))
+        np.testing.assert_allclose(found, one, rtol=1e-6)
+        whole = scores(ask(client, path))
+        assert scores(ask(client, path, max_tokens_per_doc=4096)) == whole
+    assert scores(ask(client, "/v1/rerank", max_tokens_per_doc=0)) == whole
     with TextModel.load(minilm, threads=1) as model:
         short = model.embed(TEXTS, max_length=4)
     found = ask(client, "/v1/embeddings", truncate_prompt_tokens=4)

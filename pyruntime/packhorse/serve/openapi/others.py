@@ -108,7 +108,12 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "JinaRerankRequest": request(
         {"query": TEXT, "documents": _DOCUMENTS},
-        {"top_n": optional(COUNT), "return_documents": optional(FLAG), **_SCORING},
+        {
+            "top_n": optional(COUNT),
+            "return_documents": optional(FLAG),
+            "max_tokens_per_doc": optional(COUNT),
+            **_SCORING,
+        },
         RANKING,
     ),
     "JinaRerankResponse": closed(

@@ -8,17 +8,16 @@ from typing import Any
 
 from packhorse.serve.checks import ANY_VALUE, Effectless
 
-_ANY: Any = ANY_VALUE
 _NONE: tuple[Any, ...] = ("", [], {})
 
 # About the caller, its bill or when a request runs.
 _OF_ALL: Effectless = {
-    "user": _ANY,
-    "request_id": _ANY,
-    "priority": _ANY,
-    "metadata": _ANY,
+    "user": ANY_VALUE,
+    "request_id": ANY_VALUE,
+    "priority": ANY_VALUE,
+    "metadata": ANY_VALUE,
     # Hugging Face's Inference API: caches and waiting; what its clients send without options
-    "options": _ANY,
+    "options": ANY_VALUE,
     "parameters": ({},),
 }
 
@@ -44,13 +43,13 @@ OF_TEXTS: Effectless = _OF_ALL  # of routes for labels and tokens
 GENERATION: Effectless = {
     **_OF_ALL,
     # OpenAI
-    "service_tier": _ANY,
-    "store": _ANY,
-    "safety_identifier": _ANY,
-    "prompt_cache_key": _ANY,
-    "prompt_cache_options": _ANY,
-    "prompt_cache_retention": _ANY,
-    "parallel_tool_calls": _ANY,  # there are no tools
+    "service_tier": ANY_VALUE,
+    "store": ANY_VALUE,
+    "safety_identifier": ANY_VALUE,
+    "prompt_cache_key": ANY_VALUE,
+    "prompt_cache_options": ANY_VALUE,
+    "prompt_cache_retention": ANY_VALUE,
+    "parallel_tool_calls": ANY_VALUE,  # there are no tools
     "tools": _NONE,
     "functions": _NONE,
     "tool_choice": ("none", "auto"),
@@ -60,10 +59,10 @@ GENERATION: Effectless = {
     "verbosity": ("medium",),
     "suffix": _NONE,
     "echo": (False,),
-    "stream_options.include_obfuscation": _ANY,
-    "response_format.json_schema.name": _ANY,
-    "response_format.json_schema.description": _ANY,
-    "response_format.json_schema.strict": _ANY,  # a schema is always kept to
+    "stream_options.include_obfuscation": ANY_VALUE,
+    "response_format.json_schema.name": ANY_VALUE,
+    "response_format.json_schema.description": ANY_VALUE,
+    "response_format.json_schema.strict": ANY_VALUE,  # a schema is always kept to
     # vLLM
     "min_tokens": (0,),
     "bad_words": _NONE,
@@ -80,11 +79,11 @@ GENERATION: Effectless = {
     "vllm_xargs": _NONE,
     "stream_options.continuous_usage_stats": (False,),
     "guided_decoding_backend": ("auto", "guidance"),
-    "structured_outputs.disable_fallback": _ANY,  # there is one grammar engine
+    "structured_outputs.disable_fallback": ANY_VALUE,  # there is one grammar engine
     "structured_outputs.disable_any_whitespace": (False,),
     "structured_outputs.disable_additional_properties": (False,),
     # llama.cpp: what is not left out in its requests, with the values that it would have
-    "cache_prompt": _ANY,  # the prefix cache gives the same bits
+    "cache_prompt": ANY_VALUE,  # the prefix cache gives the same bits
     "id_slot": (-1,),
     "n_probs": (0,),
     "n_keep": (0,),

@@ -11,7 +11,6 @@ from packhorse.serve.exchange import Exchange, Reply, compute_headers, json_repl
 from packhorse.serve.model import ServedModel
 from packhorse.serve.protocols.effectless import RANKING
 from packhorse.serve.ranking import RERANKS, rank, score
-from packhorse.text.tokenizer import TextTokenizer
 
 
 def _documents(fields: Fields, most: int) -> list[str]:
@@ -45,8 +44,10 @@ async def rerank(exchange: Exchange) -> Reply:
     with_text = fields.flag("return_documents", True)
     cut, raw = _cut(exchange, fields, model), _raw(fields)
     top_n = fields.integer("top_n", 0) or None
+    most = fields.integer("max_tokens_per_doc", 0) or None
     fields.refuse_rest(RANKING)
-    ranked, outcome = await rank(exchange, model, query, texts, cut=cut, raw=raw, top_n=top_n)
+    shortened = await _shortened(exchange, model, texts, most)
+    ranked, outcome = await rank(exchange, model, query, shortened, cut=cut, raw=raw, top_n=top_n)
     content = {
         "id": f"rerank-{exchange.request_id}",
         "model": model.name,
@@ -77,13 +78,19 @@ def _raw(fields: Fields) -> bool:
     return any(asked.values())
 
 
-def _shortened(tokenizer: TextTokenizer, texts: list[str], most: int) -> list[str]:
-    """Texts up to the end of their first `most` tokens."""
-    found = []
-    for text in texts:
-        ends = tokenizer.backend.encode(text, add_special_tokens=False).offsets
-        found.append(text if len(ends) <= most else text[: ends[most - 1][1]])
-    return found
+async def _shortened(
+    exchange: Exchange, model: ServedModel, texts: list[str], most: int | None
+) -> list[str]:
+    """Texts up to the end of their first `most` tokens; None: whole."""
+    if most is None or most >= model.text.max_length:  # beyond it the model's own limit counts
+        return texts
+    encode = model.text.tokenizer.backend.encode
+
+    def shorten(text: str) -> str:
+        places = encode(text, add_special_tokens=False).offsets
+        return text if len(places) <= most else text[: places[most - 1][1]]
+
+    return await exchange.service.on_thread(lambda: [shorten(text) for text in texts])
 
 
 async def cohere_rerank(exchange: Exchange) -> Reply:
@@ -96,10 +103,7 @@ async def cohere_rerank(exchange: Exchange) -> Reply:
     with_text = fields.flag("return_documents", False)
     most = fields.integer("max_tokens_per_doc", 1)
     fields.refuse_rest(RANKING)
-    shortened = texts
-    if most is not None and most < model.text.max_length:  # beyond it they are cut anyway
-        tokenizer = model.text.tokenizer
-        shortened = await service.on_thread(lambda: _shortened(tokenizer, texts, most))
+    shortened = await _shortened(exchange, model, texts, most)
     ranked, outcome = await rank(exchange, model, query, shortened, cut=Cut(True), top_n=top_n)
     content = {
         "id": str(uuid.uuid4()),
