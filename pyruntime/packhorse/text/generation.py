@@ -42,6 +42,8 @@ class TextGeneration:
         self._defaults = files.defaults
         clean_up = tokenizer.config.clean_up_spaces
         self._generator = Generator(session, Detokenizer(tokenizer.backend, clean_up=clean_up))
+        # Special tokens, and how they are written.
+        self.special_names = {i: tokenizer.token_of(i) for i in tokenizer.special_ids}
         self._grammars = Grammars(tokenizer, session.vocab_size, session.eos_ids)
         self.templates = ChatTemplates(files.chat_templates, files.special_tokens)
 
@@ -98,11 +100,6 @@ class TextGeneration:
             texts.push(token)
         texts.finish()
         return texts
-
-    def special_name(self, token: int) -> str | None:
-        """How a special token is written; None for any other."""
-        special = token in self._tokenizer.special_ids
-        return self._tokenizer.token_of(token) if special else None
 
     @property
     def defaults(self) -> Mapping[str, Any]:

@@ -30,7 +30,7 @@ class Echo:
         self.text = ""
         for number, token in enumerate(self._ids):
             own = self._texts.added(number, _ALL)
-            name = generation.special_name(token)
+            name = generation.special_names.get(token)
             if name and given is not None and given.startswith(name, len(self.text)):
                 own = TokenText(name, name.encode())
             self._own.append(own)
