@@ -16,7 +16,7 @@ from packhorse.text.tokenizer import TextTokenizer
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-_MOST_OF_A_GRAMMAR = 65536  # characters: it is read by a parser in Python
+_MOST_OF_A_GRAMMAR = 16_384  # characters: it is read by a parser in Python
 
 
 class GrammarMask:
