@@ -73,7 +73,7 @@ cdef CSampling _sampling(given) except *:
     sampling.presence_penalty = given.presence_penalty
     sampling.frequency_penalty = given.frequency_penalty
     sampling.logit_bias = list(given.logit_bias.items())
-    sampling.allowed_ids = list(given.allowed_ids)
+    sampling.allowed_ids = list(given.allowed_ids or ())
     if given.mask is not None:
         sampling.mask = make_mask(<PyObject*> given.mask)
     sampling.stop_ids = list(given.stop_ids)
