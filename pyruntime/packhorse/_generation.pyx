@@ -88,6 +88,7 @@ cdef CSampling _sampling(given) except *:
         sampling.prompt_logprobs = <int64_t> given.prompt_logprobs
     if given.draft_tokens is not None:
         sampling.draft_tokens = <int64_t> given.draft_tokens
+    sampling.cache_salt = given.cache_salt
     sampling.n = given.n
     sampling.num_beams = given.num_beams
     sampling.length_penalty = given.length_penalty

@@ -72,6 +72,7 @@ _INTEGERS: Mapping[str, tuple[int, int, str]] = {
     "logprobs": (0, 2**31, "a whole number from 0 on, or None"),
     "prompt_logprobs": (0, 2**31, "a whole number from 0 on, or None"),
     "draft_tokens": (0, 2**31, "a whole number from 0 on, or None"),
+    "cache_salt": (0, 2**29, "a whole number from 0 to 2**29"),
     "n": (1, 1024, "a whole number from 1 to 1024"),
     "num_beams": (1, 2**31, "a whole number from 1 on"),
 }
@@ -118,6 +119,7 @@ class Sampling:
     adapter             the name of an adapter of the session; None: the model as it is
     draft_tokens        tokens that are drafted ahead at most, up to the session's `draft_tokens`,
                         which None stands for; 0: none. The output does not depend on it
+    cache_salt          requests of other salts do not find this one's prompt in the prefix cache
 
     Raises ValueError that names the setting, what was found and what was expected.
     """
@@ -145,6 +147,7 @@ class Sampling:
     early_stopping: EarlyStopping = False
     adapter: str | None = None
     draft_tokens: int | None = None
+    cache_salt: int = 0
 
     def __post_init__(self) -> None:
         for name, (low, closed, high, expected) in _NUMBERS.items():

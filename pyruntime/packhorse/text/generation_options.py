@@ -39,6 +39,7 @@ class GenerateCall(TypedDict, total=False):
     prompt_logprobs: int | None
     adapter: str | None
     draft_tokens: int | None
+    cache_salt: int | None
     schema: Any
     regex: str | None
     choices: Sequence[str] | None

@@ -58,6 +58,7 @@ class Call:
         options = {
             **self.asked.options,
             "adapter": self._generator.adapter,
+            "cache_salt": self.exchange.cache_salt,
             "deadline_s": service.settings.generation_timeout_s,
         }
         try:
