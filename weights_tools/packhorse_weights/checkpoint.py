@@ -18,7 +18,7 @@ from packhorse_weights.classifier import (
 )
 from packhorse_weights.config import Config, language_part
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_json
+from packhorse_weights.files import has_file, read_json
 from packhorse_weights.float8 import FLOAT8, holds_float8, open_float8_layers
 from packhorse_weights.gguf_model import find_gguf, open_gguf
 from packhorse_weights.hub import find_model
@@ -138,7 +138,7 @@ def model_folder(folder: Path) -> Path:
         return static
     for module in read_modules(folder)[:1]:
         is_model = module.kind in ("Transformer", "MLMTransformer")
-        if is_model and (module.path / "config.json").is_file():
+        if is_model and has_file(module.path / "config.json"):
             return module.path
     return folder
 
@@ -149,7 +149,7 @@ def embeds_by_files(path: Path) -> bool:
     if (gguf := find_gguf(path)) is not None:
         return open_gguf(gguf).pooling is not None
     root = path if path.is_dir() else path.parent
-    return bool(read_modules(root)) or (root / "1_Pooling" / "config.json").is_file()
+    return bool(read_modules(root)) or has_file(root / "1_Pooling" / "config.json")
 
 
 def _without_lm(checkpoint: Checkpoint) -> Checkpoint:
@@ -224,10 +224,10 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     root, file = (path, None) if path.is_dir() else (path.parent, path)
     if gguf is not None:
         root = gguf  # it is all of the model: what lies beside it is not looked at
-    if (root / "packhorse.json").is_file():
+    if has_file(root / "packhorse.json"):
         spec = read_json(root / "packhorse.json")
         weights = file or root / "model.safetensors"
-        if not weights.is_file():
+        if file is None and not has_file(weights):
             raise CheckpointError(f"{root}: packhorse.json, but no model.safetensors")
         spec, tensors = read_stored(spec, read_safetensors(weights), str(weights))
         if reranker is not None:
@@ -252,7 +252,7 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
         files, format = [gguf], "gguf"
         config = Config(fields, str(gguf))
     else:
-        if not (folder / "config.json").is_file():
+        if not has_file(folder / "config.json"):
             raise CheckpointError(f"{folder}: no config.json and no packhorse.json")
         fields = read_json(folder / "config.json") | config_overrides(folder)
         config = language_part(Config(fields, str(folder / "config.json")))

@@ -8,9 +8,8 @@ from typing import Any
 
 from packhorse_weights.architectures.base import Architecture
 from packhorse_weights.architectures.heads import Head
-from packhorse_weights.config import Config
+from packhorse_weights.config import Config, optional_config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_json
 from packhorse_weights.tensor import Tensor
 from packhorse_weights.tokenizer_files import read_tokenizer
 
@@ -74,7 +73,7 @@ def read_score(config: Config, root: Path) -> str:
     path = root / "config_sentence_transformers.json"
     older = config.fields.get("sbert_ce_default_activation_function")
     for named in (
-        Config(read_json(path) if path.is_file() else {}, str(path)),
+        optional_config(path),
         config.section("sentence_transformers"),
         Config({"activation_fn": older}, config.where),
     ):

@@ -38,7 +38,7 @@ def _scaling(data: Metadata, fields: Fields, theta: float, rotated: int) -> Fiel
     linear = data.decimal("rope.scale_linear", 1.0)
     kind = data.choice("rope.scaling.type", kinds, "linear" if linear != 1 else "none")
     factor = data.decimal("rope.scaling.factor", linear) or 1.0
-    trained = data.integer(
+    trained = data.tokens(
         "rope.scaling.original_context_length", default=fields["max_position_embeddings"]
     )
     attention = data.decimal("rope.scaling.attn_factor", 1.0)

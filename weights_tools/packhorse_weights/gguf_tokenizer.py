@@ -111,7 +111,7 @@ class _Vocabulary:
         key = f"{_KEYS}{name}_token_id"
         if self.metadata.get(key) in (None, -1, 0xFFFFFFFF):
             return None
-        return self._config.integer(key, low=0, high=len(self.tokens) - 1)
+        return self._config.tokens(key, low=0, high=len(self.tokens) - 1)
 
     def flag(self, name: str, default: bool) -> bool:
         return self._config.boolean(_KEYS + name, default)

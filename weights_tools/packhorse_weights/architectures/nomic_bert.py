@@ -1,7 +1,8 @@
 """NomicBERT (Nussbaum et al. 2024): post-norm, rotary positions, SwiGLU, biases in norms only."""
 
-from packhorse_weights.architectures.base import Architecture, encoder_spec, rope_theta
+from packhorse_weights.architectures.base import Architecture, encoder_spec
 from packhorse_weights.architectures.heads import OF_POOLER, masked_lm
+from packhorse_weights.architectures.rope import rope_theta
 from packhorse_weights.config import Config
 from packhorse_weights.layout import Spec
 
