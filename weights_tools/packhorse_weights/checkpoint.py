@@ -19,7 +19,7 @@ from packhorse_weights.classifier import (
 from packhorse_weights.config import Config, language_part
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import has_file, read_json
-from packhorse_weights.float8 import FLOAT8, holds_float8, open_float8_layers
+from packhorse_weights.float8 import FLOAT8
 from packhorse_weights.gguf_model import find_gguf, open_gguf
 from packhorse_weights.hub import find_model
 from packhorse_weights.layout import Spec
@@ -32,6 +32,7 @@ from packhorse_weights.pooling import (
     read_modules,
 )
 from packhorse_weights.quantize import QUANTIZED_DTYPES, float8_tensors
+from packhorse_weights.quantized_folder import open_quantized
 from packhorse_weights.reranker import (
     Reranker,
     answer_tokens,
@@ -48,7 +49,6 @@ from packhorse_weights.tensor import WEIGHT_DTYPES, LazyTensor, Tensor, cast, de
 from packhorse_weights.transformer_module import config_overrides
 from packhorse_weights.vocabulary import read_lm_head, read_masked_lm
 from packhorse_weights.weight_files import Format, read_weights
-from packhorse_weights.word_packed import open_layers
 
 
 @dataclass(frozen=True)
@@ -259,8 +259,7 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     model_type, family = find_architecture(config)
     if gguf is None:
         tensors, files, format = read_weights(folder, file)
-        open_quantized = open_float8_layers if holds_float8(config) else open_layers
-        tensors = open_quantized(config, tensors)
+        tensors = open_quantized(config, folder, tensors)
 
     spec = family.spec(model_type, config)
     prefix = find_prefix(family, tensors, str(files[0]))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import has_file, read_json
+from packhorse_weights.files import optional_json, read_json
 
 # The greatest number where a field says nothing else: of what there is so much that tables and
 # lists of it, made before a tensor is looked at, take no more than some megabytes.
@@ -41,6 +41,15 @@ class Config:
         if not isinstance(value, dict | None):
             raise CheckpointError(f"{self.where}: {name}: expected an object, found {value!r:.80}")
         return Config(value or {}, f"{self.where}: {name}")
+
+    def sections(self, name: str) -> list[Config]:
+        """A field whose value is a list of objects."""
+        value = self.fields.get(name)
+        if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+            raise CheckpointError(
+                f"{self.where}: {name}: expected a list of objects, found {value!r:.80}"
+            )
+        return [Config(one, f"{self.where}: {name}[{i}]") for i, one in enumerate(value)]
 
     def integer(self, name: str, default: int | None = None, low: int = 1, high: int = MOST) -> int:
         """A whole number. `default`, which is checked too, counts where there is none."""
@@ -128,7 +137,7 @@ def read_config(path: Path) -> Config:
 
 def optional_config(path: Path) -> Config:
     """The fields of a file; none where it is not there."""
-    return read_config(path) if has_file(path) else Config({}, str(path))
+    return Config(optional_json(path), str(path))
 
 
 def language_part(config: Config) -> Config:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.gguf_metadata import Fields, Metadata
+from packhorse_weights.gguf_metadata import Fields, Metadata, shortest
 
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _LLAMA3_CONTEXT = 8192
@@ -86,7 +86,7 @@ def read_rope(data: Metadata, fields: Fields, head_dim: int, theta: float = 1000
     `fields` are those of config.json so far, and `theta` is what counts without a key. Raises
     CheckpointError for a scaling that is not supported.
     """
-    theta = data.decimal("rope.freq_base", theta)
+    theta = shortest(data.positive("rope.freq_base", theta))
     rotated = data.integer("rope.dimension_count", default=head_dim)
     if rotated > head_dim or rotated % 2:
         raise CheckpointError(

@@ -86,6 +86,11 @@ def map_layers(
     return names
 
 
+def _adds_nothing(name: str, tensor: Tensor) -> bool:
+    """Whether it is a bias of zeros, which tools for quantisation write for layers without one."""
+    return name.endswith(".bias") and not any(block.any() for block in tensor.blocks())
+
+
 def map_names(
     family: Architecture,
     prefix: str,
@@ -114,7 +119,10 @@ def map_names(
     unread = [
         name
         for name in sorted(tensors)
-        if name.startswith(encoder) and name not in read and _LAYER.sub(".{i}.", name) not in read
+        if name.startswith(encoder)
+        and name not in read
+        and _LAYER.sub(".{i}.", name) not in read
+        and not _adds_nothing(name, tensors[name])
     ]
     if unread:
         raise CheckpointError(

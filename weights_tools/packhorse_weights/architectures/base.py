@@ -117,10 +117,10 @@ def encoder_spec(
 def local_layers(config: Config, spec: Spec, window: int, local: list[int]) -> dict[str, Any]:
     """Returns `attention.local` of the spec, or nothing. `local` lists the layers with the window
     if the config names none."""
-    types = config.fields.get("layer_types")
-    if types is not None:
+    if config.fields.get("layer_types") is not None:
+        types = config.texts("layer_types")
         known = ("full_attention", "sliding_attention")
-        if not isinstance(types, list) or len(types) != spec["num_layers"] or {*types} - {*known}:
+        if len(types) != spec["num_layers"] or {*types} - {*known}:
             raise CheckpointError(
                 f"{config.where}: layer_types {types!r:.80}: expected one of {', '.join(known)} "
                 "for each layer"

@@ -25,7 +25,7 @@ def _window(model_type: str, config: Config, spec: Spec) -> dict[str, object]:
     if model_type != "llama" and "sliding_window" not in config.fields:
         config = Config({**config.fields, "sliding_window": _DEFAULT_WINDOW}, config.where)
     if config.fields.get("sliding_window") is None or not used or model_type == "llama":
-        if "sliding_attention" in (config.fields.get("layer_types") or ()):
+        if "sliding_attention" in config.texts("layer_types"):
             raise CheckpointError(f"{config.where}: layer_types without a sliding_window")
         return {}
     # A token sees itself and sliding_window - 1 tokens before.

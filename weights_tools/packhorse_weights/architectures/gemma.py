@@ -74,7 +74,7 @@ def spec(model_type: str, config: Config) -> Spec:
     rotation, longest = _rope(model_type, config, result["head_dim"])
     positions = config.tokens("max_position_embeddings")
     bias = config.boolean("attention_bias", False)
-    scalar = config.number("query_pre_attn_scalar", 256, high=1e6)
+    scalar = config.positive("query_pre_attn_scalar", 256)
     cap = 50.0 if model_type == "gemma2" else None
     return {
         **result,

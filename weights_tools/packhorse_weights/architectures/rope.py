@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from packhorse_weights.config import MOST_TOKENS, Config
+from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 
 Floats = npt.NDArray[np.float32]
@@ -224,15 +224,16 @@ def _llama3(config: Config, powers: Floats, trained: int) -> Floats:
 def _yarn(config: Config, powers: Floats, trained: int, theta: float, factor: float) -> Floats:
     dims = 2 * len(powers)
 
-    def column(rotations: float) -> float:
-        """The column whose frequency makes `rotations` turns within the trained length."""
-        return dims * math.log(trained / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+    def rotations(name: str, usual: float) -> float:
+        return usual if config.fields.get(name) == 0 else config.positive(name, usual)
+
+    def column(turns: float) -> float:
+        """The column whose frequency makes so many turns within the trained length."""
+        return dims * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
     if theta == 1:
         raise CheckpointError(f"{config.where}: rope_theta is 1, which yarn cannot scale")
-    # 0 stands for the usual number.
-    first = column(config.number("beta_fast", 0.0, MOST_TOKENS) or 32.0)
-    last = column(config.number("beta_slow", 0.0, MOST_TOKENS) or 1.0)
+    first, last = column(rotations("beta_fast", 32.0)), column(rotations("beta_slow", 1.0))
     if config.boolean("truncate", True):
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, dims - 1)

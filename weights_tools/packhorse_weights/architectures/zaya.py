@@ -38,8 +38,8 @@ def _rope(config: Config, head_dim: int) -> dict[str, Any]:
 
 
 def _window(config: Config, num_layers: int) -> dict[str, Any]:
-    kinds = config.fields.get("layer_types") or ["hybrid"] * num_layers
-    if not isinstance(kinds, list) or len(kinds) != num_layers or {*kinds} - {*_KINDS}:
+    kinds = config.texts("layer_types") or ["hybrid"] * num_layers
+    if len(kinds) != num_layers or {*kinds} - {*_KINDS}:
         raise CheckpointError(
             f"{config.where}: layer_types {kinds!r:.80}: expected one of {', '.join(_KINDS)} for "
             "each layer"
