@@ -43,51 +43,56 @@ _BITS = (4, 8)
 
 
 class _Groups(NamedTuple):
-    """What the config says of the layers: the sizes of groups, and whether all have zero points."""
+    """What the config says of the layers: bits of values, sizes of groups, and whether all have
+    zero points."""
 
+    bits: tuple[int, ...]
     sizes: tuple[int, ...]
     zero_points: bool
 
 
 def _read_groups(fields: Config) -> _Groups:
-    fields.refuse("transform_config", {})
+    fields.section("transform_config").refuse("config_groups", {})
     fields.section("sparsity_config").refuse("format", "dense")
     schemes = fields.section("config_groups")
-    sizes, symmetric = set(), set()
+    bits, sizes, symmetric = set(), set(), set()
     for name in schemes.fields:
         weights = schemes.section(name).section("weights")
         if not weights.fields:
             continue
         weights.choice("type", {"int": "int"}, "int")
-        weights.integer("num_bits", default=8, low=1, high=8)
+        bits.add(weights.integer("num_bits", default=8, low=1, high=8))
         if (size := weights.integer("group_size", default=-1, low=-1)) > 0:
             sizes.add(size)
         symmetric.add(weights.boolean("symmetric", True))
-    return _Groups(tuple(sorted(sizes)), symmetric == {False})
+    return _Groups(tuple(sorted(bits)), tuple(sorted(sizes)), symmetric == {False})
 
 
 def _describe(parts: Mapping[str, Tensor], part: str) -> str:
     return "missing" if part not in parts else parts[part].describe()
 
 
-def _packed_shape(name: str, parts: Mapping[str, Tensor]) -> tuple[tuple[int, int], int]:
-    """([out, in], bits of a value) of a packed layer."""
-    words, said = parts["weight_packed"], parts.get("weight_shape")
+def _packed_shape(
+    name: str, parts: Mapping[str, Tensor], said: tuple[int, ...]
+) -> tuple[tuple[int, int], int]:
+    """([out, in], bits of a value) of a packed layer, of the bits that the config has said."""
+    words, sizes = parts["weight_packed"], parts.get("weight_shape")
     if words.dtype != "int32" or len(words.shape) != 2:
         raise CheckpointError(
             f"tensor '{name}.weight_packed' is {words.describe()}; expected a matrix of int32"
         )
-    if said is None or said.dtype not in ("int32", "int64") or said.shape != (2,):
+    if sizes is None or sizes.dtype not in ("int32", "int64") or sizes.shape != (2,):
         raise CheckpointError(
             f"tensor '{name}.weight_shape' is {_describe(parts, 'weight_shape')}; expected int64[2]"
         )
-    rows, columns = map(int, said.data)
-    for bits in _BITS:
-        if columns > 0 and (rows, -(-columns * bits // 32)) == words.shape:
+    rows, columns = map(int, sizes.data)
+    for bits in said:
+        if bits in _BITS and columns > 0 and (rows, -(-columns * bits // 32)) == words.shape:
             return (rows, columns), bits
     raise CheckpointError(
         f"tensor '{name}.weight_packed' is {words.describe()}, which are no {rows} x {columns} "
-        f"values of {' or '.join(map(str, _BITS))} bits; other sizes are not supported"
+        f"values of {' or '.join(map(str, said)) or 'no'} bits, as the config says; supported: "
+        f"{' and '.join(map(str, _BITS))} bits"
     )
 
 
@@ -127,7 +132,7 @@ def _zero_points(
 
 def _open_layer(name: str, parts: Mapping[str, Tensor], groups: _Groups) -> Tensor:
     packed = "weight_packed" in parts
-    shape, bits = _packed_shape(name, parts) if packed else (parts["weight"].shape, 8)
+    shape, bits = _packed_shape(name, parts, groups.bits) if packed else (parts["weight"].shape, 8)
     if len(shape) != 2 or 0 in shape:
         raise CheckpointError(f"tensor '{name}.weight' has shape {list(shape)}; expected a matrix")
     rows, columns = shape
