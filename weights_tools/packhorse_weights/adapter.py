@@ -20,6 +20,7 @@ from packhorse_weights.layout import STACKS, Spec, num_weight_sets, weight_shape
 from packhorse_weights.tensor import Tensor, cast
 from packhorse_weights.weight_files import read_file
 
+ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 _LAYERS = (
     "attention.query",
@@ -182,9 +183,9 @@ def _check(module: str, a: Tensor, b: Tensor, shape: tuple[int, int], where: str
 def _read_config(folder: Path) -> Config:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder; expected one that PEFT saved")
-    path = folder / "adapter_config.json"
+    path = folder / ADAPTER_CONFIG
     if not has_file(path):
-        raise CheckpointError(f"{folder}: no adapter_config.json: expected a folder of PEFT")
+        raise CheckpointError(f"{folder}: no {ADAPTER_CONFIG}: expected a folder of PEFT")
     config = read_config(path)
     _check_config(config)
     return config

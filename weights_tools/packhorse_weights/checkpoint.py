@@ -23,6 +23,7 @@ from packhorse_weights.float8 import FLOAT8
 from packhorse_weights.gguf_model import find_gguf, open_gguf
 from packhorse_weights.hub import find_model
 from packhorse_weights.layout import Spec
+from packhorse_weights.merged_adapter import merge_adapter, refuse_adapter_alone
 from packhorse_weights.modules import known_modules, read_parts
 from packhorse_weights.naming import find_prefix, map_layers, map_names
 from packhorse_weights.pooling import (
@@ -48,7 +49,7 @@ from packhorse_weights.stored import STORED, read_stored, stored_spec, stored_te
 from packhorse_weights.tensor import WEIGHT_DTYPES, LazyTensor, Tensor, cast, default_dtype
 from packhorse_weights.transformer_module import config_overrides
 from packhorse_weights.vocabulary import read_lm_head, read_masked_lm
-from packhorse_weights.weight_files import Format, read_weights
+from packhorse_weights.weight_files import Format, has_weights, read_weights
 
 
 @dataclass(frozen=True)
@@ -253,11 +254,14 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
         config = Config(fields, str(gguf))
     else:
         if not has_file(folder / "config.json"):
+            refuse_adapter_alone(root)
             raise CheckpointError(f"{folder}: no config.json and no packhorse.json")
         fields = read_json(folder / "config.json") | config_overrides(folder)
         config = language_part(Config(fields, str(folder / "config.json")))
     model_type, family = find_architecture(config)
     if gguf is None:
+        if file is None and not has_weights(folder):
+            refuse_adapter_alone(folder)
         tensors, files, format = read_weights(folder, file)
         tensors = open_quantized(config, folder, tensors)
 
@@ -309,6 +313,8 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     elsewhere = bool(parts.tensors.keys() - tensors.keys())
     tensors = {**tensors, **parts.tensors}
     names = map_names(family, prefix, spec, layers, tensors, str(files[0]))
+    if gguf is None:
+        tensors = merge_adapter(folder, spec, names, tensors)
     return Checkpoint(
         spec, names, tensors, files, format, folder, False, parts.pooling_reason, elsewhere
     )

@@ -199,6 +199,8 @@ def read_config(file: GgufFile) -> tuple[Fields, str | None]:
 
     Raises CheckpointError for an architecture, a key or a value that cannot be said there.
     """
+    if (kind := file.metadata.get("general.type")) != "model" and isinstance(kind, str):
+        raise CheckpointError(f"{file.path}: general.type is {kind!r:.80}, expected a model")
     architecture = read_architecture(file)
     data = Metadata(file, architecture)
     model_type, class_name, read = _ARCHITECTURES[architecture]

@@ -53,6 +53,11 @@ def _read_shards(index: Path) -> tuple[dict[str, Tensor], list[Path], Format]:
     return tensors, files, format
 
 
+def has_weights(folder: Path) -> bool:
+    """Whether a folder has weights of a model under the usual names."""
+    return any(has_file(folder / name) for name in WEIGHT_FILES)
+
+
 def read_weights(
     folder: Path, file: Path | None = None
 ) -> tuple[dict[str, Tensor], list[Path], Format]:
