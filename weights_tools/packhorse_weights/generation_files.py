@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from packhorse_weights.checkpoint import embeds_by_files, model_folder
-from packhorse_weights.config import Config, optional_config
+from packhorse_weights.config import Config, language_part, optional_config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import files_below, has_file, read_bytes
 from packhorse_weights.gguf_model import find_gguf, open_generation
 from packhorse_weights.hub import find_model
 from packhorse_weights.layout import Spec
+from packhorse_weights.vocabulary import why_no_lm_head
 
 # Of generation_config.json -> what is right there.
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "length_penalty")
@@ -61,15 +62,21 @@ def generates(
         reason = "reranker, pooling, normalize and max_predictions are for other sessions"
     elif not isinstance(heads, dict) or "lm" not in heads:
         reason = "it has no head of a causal language model"
-        if embeds_by_files(find_model(path, revision)):
-            reason += (
-                " that is used: its files say how it pools (modules.json, 1_Pooling, pooling_type)"
-            )
+        if kv_tokens is not None:
+            reason += _why_no_head(find_model(path, revision))
     if reason is not None and kv_tokens is not None:
         raise CheckpointError(
             f"kv_tokens is {kv_tokens}, but {path} is not loaded for generation: {reason}"
         )
     return reason is None
+
+
+def _why_no_head(path: Path) -> str:
+    if embeds_by_files(path):
+        return " that is used: its files say how it pools (modules.json, 1_Pooling, pooling_type)"
+    root = path if path.is_dir() else path.parent
+    config = language_part(optional_config(model_folder(root) / "config.json"))
+    return f": {why_no_lm_head(config)}" if config.fields else ""
 
 
 def read_generation(path: str | PathLike[str], *, revision: str | None = None) -> GenerationFiles:
