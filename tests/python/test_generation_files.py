@@ -152,7 +152,7 @@ def test_a_converted_folder_says_the_same(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_why_a_model_does_not_generate(
+def test_what_would_say_that_a_model_generates(
     fields: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     folder = edited(GOLDEN / "llama", tmp_path / "m", lambda config: config.update(fields))

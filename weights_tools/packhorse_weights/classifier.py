@@ -40,6 +40,10 @@ def _labels(config: Config, rows: int) -> list[str]:
     names = config.fields.get("id2label")
     if names is None:
         count = config.integer("num_labels", default=rows, high=_MAX_LABELS)
+        if count != rows:
+            raise CheckpointError(
+                f"{config.where}: num_labels is {count}, but the classifier has {rows} rows"
+            )
         return [f"LABEL_{i}" for i in range(count)]
     if not isinstance(names, dict) or names.keys() != {str(i) for i in range(len(names))}:
         raise CheckpointError(
@@ -55,8 +59,8 @@ def read_classifier(
     options = head.options(config)
     if options["input"] == "pooler" and not has_pooler:
         raise CheckpointError(f"{config.where}: a classifier on a pooler, but there is no pooler")
-    rows = tensors[f"{head.names['classifier']}.weight"].shape[:1]
-    labels = list(head.labels) or _labels(config, *rows)
+    shape = tensors[f"{head.names['classifier']}.weight"].shape
+    labels = list(head.labels) or _labels(config, shape[0] if shape else 0)
     classifier = {**options, "labels": labels}
     if options["input"] != "tokens":
         if config.fields.get("problem_type") is not None:

@@ -152,12 +152,13 @@ def _read_layers(root: Path, folder: Path, result: Modules) -> None:
             refuse_rest(tensors, paths[0])
 
 
-def _read_colbert(config: Config, tensors: Mapping[str, Tensor], result: Modules) -> None:
+def _read_colbert(
+    config: Config, tensors: Mapping[str, Tensor], root: Path, result: Modules
+) -> None:
     """Reads the layer that ColBERT's own checkpoints keep among the model's tensors."""
     is_colbert = "colbert" in config.class_name.lower()
     if is_colbert and "linear.weight" in tensors and "vectors" not in result.names:
-        layer = {n: tensors[f"linear.{n}"] for n in ("weight", "bias") if f"linear.{n}" in tensors}
-        result.add("vectors", "linear", layer)
+        result.add("vectors", "linear", take_layer(dict(tensors), "linear.", root))
 
 
 def _routes(path: Path) -> str:
@@ -241,7 +242,7 @@ def read_parts(
     if orders[0] == "a score":
         _read_logit_score(paths[0], config, result)
     _read_layers(root, folder, result)
-    _read_colbert(config, tensors, result)
+    _read_colbert(config, tensors, root, result)
     for ours, theirs in result.names.items():
         has_bias = f"{theirs}.bias" in result.tensors
         if ours == "vectors" and ours not in result.heads:
