@@ -39,6 +39,14 @@ def test_settings_of_autogptq(tmp_path: Path) -> None:
     settings = {"bits": 4, "group_size": 32, "damp_percent": 0.01, "desc_act": False, "sym": False}
     with_settings(folder, "quantize_config.json", settings | {"model_name_or_path": None})
     compare(folder, layers, tmp_path)
+    name = "gptq_model-4bit-32g"
+    (folder / "model.safetensors").rename(folder / f"{name}.safetensors")
+    with_settings(folder, "quantize_config.json", settings | {"model_file_base_name": name})
+    compare(folder, layers, tmp_path / "named")
+    with_settings(folder, "quantize_config.json", {"model_file_base_name": "../x"})
+    with pytest.raises(CheckpointError, match="quantize_config.json: '../x.safetensors' leads out"):
+        resolve_model(folder)
+    (folder / f"{name}.safetensors").rename(folder / "model.safetensors")
     with_settings(folder, "quantize_config.json", settings | {"is_marlin_format": True})
     with pytest.raises(CheckpointError, match="quantize_config.json: is_marlin_format = True"):
         resolve_model(folder)

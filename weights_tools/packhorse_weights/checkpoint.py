@@ -33,7 +33,7 @@ from packhorse_weights.pooling import (
     read_modules,
 )
 from packhorse_weights.quantize import QUANTIZED_DTYPES, float8_tensors
-from packhorse_weights.quantized_folder import open_quantized
+from packhorse_weights.quantized_folder import named_weights, open_quantized
 from packhorse_weights.reranker import (
     Reranker,
     answer_tokens,
@@ -262,6 +262,7 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     if gguf is None:
         if file is None and not has_weights(folder):
             refuse_adapter_alone(folder)
+            file = named_weights(folder)
         tensors, files, format = read_weights(folder, file)
         tensors = open_quantized(config, folder, tensors)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from packhorse_weights.compressed_tensors import open_integers
 from packhorse_weights.config import Config, optional_config
 from packhorse_weights.errors import CheckpointError
+from packhorse_weights.files import child, has_file
 from packhorse_weights.float8 import FLOAT8, open_float8_layers
 from packhorse_weights.tensor import Tensor
 from packhorse_weights.word_packed import open_words
@@ -29,6 +30,17 @@ def _settings(config: Config, folder: Path) -> Config:
         if older.fields:
             return Config({"quant_method": method, **older.fields}, older.where)
     return fields
+
+
+def named_weights(folder: Path) -> Path | None:
+    """The weight file that the settings of AutoGPTQ name, which has a name of its own there; None
+    where they name none that is there."""
+    settings = optional_config(folder / "quantize_config.json")
+    base = settings.fields.get("model_file_base_name")
+    if base is None:
+        return None
+    path = child(folder, f"{base}.safetensors", settings.where)
+    return path if has_file(path) else None
 
 
 def open_quantized(
