@@ -127,6 +127,16 @@ def test_pipes_and_devices(name: str, make: Callable[[Path], None], model: Path)
         has_file(model / name)
 
 
+def test_links_to_themselves(model: Path) -> None:
+    for name in ("config.json", "1_Pooling"):
+        shutil.rmtree(model / name) if (model / name).is_dir() else (model / name).unlink()
+        (model / name).symlink_to(model / name)
+        with pytest.raises(
+            CheckpointError, match="config.json: the file is missing|no config.json"
+        ):
+            resolve_model(model)
+
+
 def test_links_within_the_folder(model: Path) -> None:
     before = resolve_model(model)
     (model / "files").mkdir()

@@ -96,38 +96,53 @@ def _packed_shape(
     )
 
 
-def _scales(name: str, parts: Mapping[str, Tensor], rows: int) -> NDArray[np.float32]:
-    """[out, groups]"""
+def _count_scales(name: str, parts: Mapping[str, Tensor], rows: int) -> int:
+    """The scales of each row; one for the whole matrix counts as one."""
     scale = parts.get("weight_scale")
     if scale is not None and scale.size == 1:
-        return np.full((rows, 1), to_float32(scale).reshape(()), np.float32)
-    if scale is None or len(scale.shape) not in (1, 2) or scale.shape[0] != rows:
+        return 1
+    if scale is None or len(scale.shape) not in (1, 2) or scale.shape[0] != rows or not scale.size:
         raise CheckpointError(
             f"tensor '{name}.weight_scale' is {_describe(parts, 'weight_scale')}; expected one "
             f"number, or some for each of {rows} rows"
         )
-    found: NDArray[np.float32] = to_float32(scale).reshape(rows, -1)
-    return found
+    return scale.size // rows
 
 
-def _zero_points(
+def _check_zero_points(
     name: str, parts: Mapping[str, Tensor], shape: tuple[int, int], bits: int
-) -> NDArray[np.float32]:
-    """[out, groups], from 0 on, as `Layer` has them."""
-    middle = 1 << (bits - 1)
+) -> None:
     zero = parts.get("weight_zero_point")
-    if zero is None:
-        return np.full(shape, middle, np.float32)
-    if zero.dtype == "int32" and zero.shape == (-(-shape[0] * bits // 32), shape[1]):
-        values = unpack(np.ascontiguousarray(zero.data.T), bits)[:, : shape[0]].T
-        return np.ascontiguousarray(values, np.float32)
-    if zero.dtype == "int8" and (zero.size == 1 or zero.size == math.prod(shape)):
-        spread = np.broadcast_to(zero.data.reshape(-1), math.prod(shape))
-        return spread.reshape(shape).astype(np.float32) + middle
-    raise CheckpointError(
-        f"tensor '{name}.weight_zero_point' is {zero.describe()}; expected one for each of "
-        f"{list(shape)} scales"
-    )
+    if zero is None or (zero.dtype == "int8" and zero.size in (1, math.prod(shape))):
+        return
+    if (zero.dtype, zero.shape) != ("int32", (-(-shape[0] * bits // 32), shape[1])):
+        raise CheckpointError(
+            f"tensor '{name}.weight_zero_point' is {zero.describe()}; expected one for each of "
+            f"{list(shape)} scales"
+        )
+
+
+def _numbers(tensor: Tensor, shape: tuple[int, int]) -> NDArray[np.float32]:
+    """One number for all, or as many as there are."""
+    flat = to_float32(tensor).reshape(-1)
+    return np.broadcast_to(flat, math.prod(shape)).reshape(shape)
+
+
+def _read(parts: Mapping[str, Tensor], shape: tuple[int, int], count: int, bits: int) -> Layer:
+    rows, columns = shape
+    middle = 1 << (bits - 1)
+    if (words := parts.get("weight_packed")) is not None:
+        values = unpack(words.data, bits)[:, :columns]
+    else:
+        values = parts["weight"].data.view(np.uint8) ^ np.uint8(128)
+    zeros: NDArray[np.float32] = np.full((rows, count), middle, np.float32)
+    if (zero := parts.get("weight_zero_point")) is not None:
+        if zero.dtype == "int8":
+            zeros = _numbers(zero, (rows, count)) + np.float32(middle)
+        else:
+            packed = unpack(np.ascontiguousarray(zero.data.T), bits)
+            zeros = packed[:, :rows].T.astype(np.float32)
+    return Layer(values.T, _numbers(parts["weight_scale"], (rows, count)).T, zeros.T)
 
 
 def _open_layer(name: str, parts: Mapping[str, Tensor], groups: _Groups) -> Tensor:
@@ -136,8 +151,7 @@ def _open_layer(name: str, parts: Mapping[str, Tensor], groups: _Groups) -> Tens
     if len(shape) != 2 or 0 in shape:
         raise CheckpointError(f"tensor '{name}.weight' has shape {list(shape)}; expected a matrix")
     rows, columns = shape
-    scales = _scales(name, parts, rows)
-    count = scales.shape[1]
+    count = _count_scales(name, parts, rows)
     fitting = [size for size in groups.sizes if -(-columns // size) == count]
     if count != 1 and len(fitting) != 1:
         raise CheckpointError(
@@ -149,7 +163,7 @@ def _open_layer(name: str, parts: Mapping[str, Tensor], groups: _Groups) -> Tens
         raise CheckpointError(
             f"tensor '{name}.weight_zero_point' is missing, but the config says symmetric = false"
         )
-    zeros = _zero_points(name, parts, (rows, count), bits)
+    _check_zero_points(name, parts, (rows, count), bits)
     group_of = None
     if (order := parts.get("weight_g_idx")) is not None and not (order.data == -1).all():
         if order.dtype not in ("int32", "int64") or order.shape != (columns,):
@@ -157,18 +171,17 @@ def _open_layer(name: str, parts: Mapping[str, Tensor], groups: _Groups) -> Tens
                 f"tensor '{name}.weight_g_idx' is {order.describe()}; expected int32[{columns}]"
             )
         group_of = order.data
-
-    def read() -> Layer:
-        if packed:
-            values = unpack(parts["weight_packed"].data, bits)[:, :columns]
-        else:
-            values = parts["weight"].data.view(np.uint8) ^ np.uint8(128)
-        return Layer(values.T, scales.T, zeros.T)
-
-    layout = Layout(shape, bits, symmetric, None if count == 1 else fitting[0], count, group_of)
+    layout = Layout(
+        (rows, columns), bits, symmetric, None if count == 1 else fitting[0], count, group_of
+    )
     size = sum(part.stored[1] for part in parts.values())
     kind = f"compressed-tensors, {bits} bits"
-    return layer_tensor(f"{name}.weight_g_idx", layout, read, (kind, size))
+    return layer_tensor(
+        f"{name}.weight_g_idx",
+        layout,
+        lambda: _read(parts, layout.shape, count, bits),
+        (kind, size),
+    )
 
 
 def open_integers(fields: Config, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -58,8 +58,8 @@ def _homes(folder: Path) -> Iterator[Path]:
 
 def _check_place(path: Path, folder: Path) -> None:
     """Raises CheckpointError if `path`, which may be a link, leads out of the model in `folder`."""
-    real = path.resolve()
-    if not any(real.is_relative_to(home) for home in _homes(folder.resolve())):
+    real, home = (Path(os.path.realpath(one)) for one in (path, folder))  # loops are no error
+    if not any(real.is_relative_to(place) for place in _homes(home)):
         raise CheckpointError(
             f"{path}: a link to {real}, outside of the model's folder; expected files inside it. "
             "Copy the file there"
