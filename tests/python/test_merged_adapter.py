@@ -12,6 +12,7 @@ import packhorse
 import pytest
 from packhorse import Sampling
 from packhorse_weights import CheckpointError, convert, resolve_model
+from packhorse_weights.hub_files import missing_part
 from test_adapters import ADAPTERS, base_of
 
 
@@ -64,6 +65,7 @@ def test_adapters_alone(tmp_path: Path) -> None:
     message = "adapter: an adapter of the model 'org/base', not a model. .* add_adapter"
     with pytest.raises(CheckpointError, match=message.replace(" add_adapter", ".*add_adapter")):
         resolve_model(adapter)
+    assert missing_part(adapter) is None  # in a cache, it is not looked for again
     # Some tools also copy the config of the model.
     shutil.copy(base_of(ADAPTERS[0]) / "config.json", adapter)
     with pytest.raises(CheckpointError, match="an adapter of the model 'org/base'"):
