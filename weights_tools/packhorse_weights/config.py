@@ -9,13 +9,12 @@ from typing import Any
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import optional_json, read_json
 
-# The greatest number where a field says nothing else: of what there is so much that tables and
-# lists of it, made before a tensor is looked at, take no more than some megabytes.
+# The greatest value of a whole number that has no other limit. Lists and tables of as many entries,
+# which are made before a tensor is looked at, take some tens of megabytes.
 MOST = 1 << 20
 MOST_LAYERS = 4096
-MOST_TOKENS = (1 << 31) - 1  # of a vocabulary or a text, of which nothing is made
-_LARGEST = 1e12  # of numbers
-_SMALLEST = 1e-12  # of those that something is divided by
+MOST_TOKENS = (1 << 31) - 1  # of numbers of tokens, for which no lists or tables are made
+_LARGEST, _SMALLEST = 1e12, 1e-12  # of numbers that others are divided by
 
 
 class Config:

@@ -86,9 +86,9 @@ def map_layers(
     return names
 
 
-def _adds_nothing(name: str, tensor: Tensor) -> bool:
+def _is_zero_bias(name: str, tensors: Mapping[str, Tensor]) -> bool:
     """Whether it is a bias of zeros, which tools for quantisation write for layers without one."""
-    return name.endswith(".bias") and not any(block.any() for block in tensor.blocks())
+    return name.endswith(".bias") and not any(block.any() for block in tensors[name].blocks())
 
 
 def map_names(
@@ -122,7 +122,7 @@ def map_names(
         if name.startswith(encoder)
         and name not in read
         and _LAYER.sub(".{i}.", name) not in read
-        and not _adds_nothing(name, tensors[name])
+        and not (name.removesuffix(".bias") + ".weight" in read and _is_zero_bias(name, tensors))
     ]
     if unread:
         raise CheckpointError(
