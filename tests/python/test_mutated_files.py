@@ -32,7 +32,7 @@ from quantized_folders import all_layers, gptq_folder
 
 FOLDERS = ("bert-dense", "modernbert-reranker", "qwen3-reranker")
 GGUFS = sorted(path.stem for path in (GOLDEN / "gguf").glob("*.gguf") if path.stem != "types")
-# What metadata can hold: no objects, and arrays of one kind.
+# Values that metadata can hold: no objects, and arrays of one kind.
 _METADATA: tuple[Any, ...] = (
     *(value for value in VALUES if type(value) in (str, int, float, bool)),
     [],

@@ -1,4 +1,4 @@
-"""What older tools for GPTQ and AWQ write: settings in files of their own, under other names, and
+"""Folders of older tools for GPTQ and AWQ: settings in files of their own, under other names, and
 biases of zeros in layers without a bias."""
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ _BITS = (4, 8)
 
 
 class _Groups(NamedTuple):
-    """What the config says of the layers: bits of values, sizes of groups, and whether all have
-    zero points."""
+    """The settings of layers in the config: bits of values, sizes of groups, and whether all layers
+    have zero points."""
 
     bits: tuple[int, ...]
     sizes: tuple[int, ...]

@@ -73,8 +73,8 @@ def _check_kind(path: Path, mode: int) -> None:
 
 
 def has_file(path: Path) -> bool:
-    """Whether a model has a file. Raises CheckpointError if `path` is there and is no regular file,
-    or a link out of the folder."""
+    """Tells whether a model has a file. Raises CheckpointError if `path` is there and is no regular
+    file, or a link out of the folder."""
     if not path.exists():
         return False
     _check_place(path, path.parent)

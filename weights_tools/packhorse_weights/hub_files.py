@@ -89,7 +89,7 @@ def missing_part(folder: Path) -> str | None:
             if module.kind != "Normalize" and not module.path.is_dir():
                 return f"the module {module.path.name}"
         if not any((folder / name).is_file() for name in _CONFIGS):
-            # What reads an adapter without a model says what it is.
+            # The reader says that it is an adapter without a model.
             return None if (folder / ADAPTER_CONFIG).is_file() else "config.json"
         places = [folder, *(module.path for module in modules)]
         return None if any(map(_has_weights, places)) else "weights"

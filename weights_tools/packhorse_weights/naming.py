@@ -87,7 +87,7 @@ def map_layers(
 
 
 def _is_zero_bias(name: str, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether it is a bias of zeros, which tools for quantisation write for layers without one."""
+    """Finds biases of zeros, which tools for quantisation write for layers without one."""
     return name.endswith(".bias") and not any(block.any() for block in tensors[name].blocks())
 
 

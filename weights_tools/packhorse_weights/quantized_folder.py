@@ -21,7 +21,7 @@ _FORMATS = ("float-quantized", "int-quantized", "naive-quantized", "pack-quantiz
 
 
 def _settings(config: Config, folder: Path) -> Config:
-    """What the folder says of it; nothing where it is not quantised."""
+    """The settings of the quantisation; empty where there is none."""
     fields = config.section("quantization_config")
     if fields.fields:
         return fields

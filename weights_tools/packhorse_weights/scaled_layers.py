@@ -54,7 +54,7 @@ def unpack(words: NDArray[np.int32], bits: int) -> Bytes:
 
 
 def is_kept(bits: int, group: int | None) -> bool:
-    """Whether the runtime has groups of this size."""
+    """Tells whether the runtime has groups of this size."""
     return group is None or (group >= _SMALLEST_GROUP[bits] and group & (group - 1) == 0)
 
 

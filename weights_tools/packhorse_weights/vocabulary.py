@@ -41,7 +41,7 @@ def read_masked_lm(
 
 
 def why_no_lm_head(config: Config) -> str:
-    """Why a model of this config has no head of a causal language model, for a message."""
+    """Says in a message why a model of this config has no head of a causal language model."""
     name = config.class_name
     if not name:
         return (

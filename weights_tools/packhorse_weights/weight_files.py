@@ -54,7 +54,7 @@ def _read_shards(index: Path) -> tuple[dict[str, Tensor], list[Path], Format]:
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether a folder has weights of a model under the usual names."""
+    """Tells whether a folder has weights of a model under the usual names."""
     return any(has_file(folder / name) for name in WEIGHT_FILES)
 
 

@@ -61,7 +61,7 @@ class Rope(NamedTuple):
 
 
 def rope_section(config: Config) -> Config:
-    """What a config says of the rotation: its newer form counts where the older one is absent."""
+    """The section of a config on the rotation; the newer form counts where the older is absent."""
     older = config.section("rope_scaling")
     section = older if older.fields else config.section("rope_parameters")
     for name, value in section.fields.items():
@@ -74,7 +74,7 @@ def rope_section(config: Config) -> Config:
 
 
 def rope_kind(section: Config) -> object:
-    """Its name for the way in which positions are scaled."""
+    """The name of the way in which positions are scaled."""
     return section.fields.get("rope_type", section.fields.get("type", "default"))
 
 
