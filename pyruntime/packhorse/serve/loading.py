@@ -146,4 +146,4 @@ def _template(reranker: str | None) -> Any:
         return reranker
     from packhorse_weights.files import read_json
 
-    return read_json(Path(reranker))
+    return read_json(Path(reranker), named=True)
