@@ -63,6 +63,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return parse_json_object(read_bytes(path), str(path))
 
 
+def optional_json(path: Path) -> dict[str, Any]:
+    """The fields of a file that a folder may lack; none then."""
+    return read_json(path) if path.is_file() else {}
+
+
 def _is_file_name(name: object) -> bool:
     """Whether it is a name that every system takes. JSON may say anything."""
     if not isinstance(name, str) or len(name) > 1024 or set(name) & set("\0\\:"):

@@ -11,15 +11,17 @@ from typing import Any
 from packhorse_weights.checkpoint import embeds_by_files, model_folder
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_bytes, read_json
+from packhorse_weights.files import optional_json, read_bytes
 from packhorse_weights.gguf_model import find_gguf, open_generation
 from packhorse_weights.hub import find_model
 from packhorse_weights.layout import Spec
+from packhorse_weights.special_tokens import SpecialTokens
+from packhorse_weights.tokenizer_files import find_settings
+from packhorse_weights.tokenizer_settings import chat_tokens
 
 # Of generation_config.json -> what is right there.
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "length_penalty")
 _INTEGERS = ("max_new_tokens", "top_k", "num_beams")
-_SPECIAL = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def read_generation(path: str | PathLike[str], *, revision: str | None = None) -
         _token_ids(generation, "eos_token_id"),
         _defaults(generation),
         _chat_templates(folder, settings),
-        _special_tokens(settings, _optional(folder / "special_tokens_map.json")),
+        _special_tokens(folder),
     )
 
 
@@ -113,12 +115,12 @@ def _of_gguf(path: Path) -> GenerationFiles:
         _token_ids(generation, "eos_token_id"),
         _defaults(generation),
         _named_templates(settings),
-        _special_tokens(settings, Config({}, where)),
+        {name: text for name, text in settings.fields.items() if name.endswith("_token")},
     )
 
 
 def _optional(path: Path) -> Config:
-    return Config(read_json(path) if path.is_file() else {}, str(path))
+    return Config(optional_json(path), str(path))
 
 
 def _token_ids(config: Config, name: str) -> tuple[int, ...]:
@@ -189,14 +191,7 @@ def _text(path: Path) -> str:
         raise CheckpointError(f"{path}: not UTF-8: {error}") from None
 
 
-def _special_tokens(settings: Config, older: Config) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for kind in _SPECIAL:
-        name = f"{kind}_token"
-        for config in (settings, older):
-            value = config.fields.get(name)
-            text = value.get("content") if isinstance(value, dict) else value
-            if isinstance(text, str):
-                found[name] = text
-                break
-    return found
+def _special_tokens(folder: Path) -> dict[str, Any]:
+    """The tokens that the files of a tokenizer name, or its class."""
+    file = find_settings(folder, folder, None)
+    return chat_tokens(SpecialTokens(folder, file.settings, file.names))

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from packhorse_weights.added_token import AddedToken
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.gguf_file import GgufFile
 from packhorse_weights.gguf_pretokenizers import PRE_TOKENIZERS
-from packhorse_weights.special_tokens import AddedToken
 from packhorse_weights.tokenizer_parts import (
     SPACE,
     A,

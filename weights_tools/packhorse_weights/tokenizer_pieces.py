@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from packhorse_weights.added_token import AddedToken
 from packhorse_weights.config import Config
 from packhorse_weights.sentencepiece_file import (
     CONTROL,
@@ -12,7 +13,7 @@ from packhorse_weights.sentencepiece_file import (
     SentencePieces,
     read_sentencepiece,
 )
-from packhorse_weights.special_tokens import AddedToken, SpecialTokens
+from packhorse_weights.special_tokens import SpecialTokens
 from packhorse_weights.tokenizer_parts import (
     SPACE,
     A,

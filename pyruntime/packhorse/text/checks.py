@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -80,6 +81,17 @@ def encode_rows(
             _check_characters(row, i)
         number = first + next((i for i, row in enumerate(rows) if _fails(encode, row)), 0)
         raise ValueError(f"texts[{number}]: {error} ({how})") from None
+
+
+@contextmanager
+def errors_of_tokenizers(where: str) -> Iterator[None]:
+    """Makes a ValueError that begins with `where` of what the package tokenizers raises."""
+    try:
+        yield
+    except BaseException as error:
+        if not _is_of_tokenizers(error):
+            raise
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _is_of_tokenizers(error: BaseException) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from collections.abc import Sequence
@@ -15,7 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from packhorse.packing import Int32Array
-from packhorse.text.checks import Text, check_ids, check_size, check_text, encode_rows
+from packhorse.text.checks import (
+    Text,
+    check_ids,
+    check_size,
+    check_text,
+    encode_rows,
+    errors_of_tokenizers,
+)
 from packhorse.text.cutting import PIECE, Cutter, steps_of
 from packhorse.text.token_arrays import TokenArrays, arrays_of, join, parts_of
 from packhorse.text.truncation import STRATEGIES, kept_tokens
@@ -56,26 +62,20 @@ class Tokens(NamedTuple):
 
 def _load(config: TextConfig) -> Tokenizer:
     try:
-        from tokenizers import Tokenizer, normalizers
+        from tokenizers import normalizers
     except ModuleNotFoundError:
         from packhorse_weights.extras import missing_package
 
         raise missing_package("text", "tokenizers", "text") from None
-    try:
-        if config.tokenizer is None:
-            tokenizer = Tokenizer.from_file(str(config.tokenizer_file))
-        else:
-            tokenizer = Tokenizer.from_str(json.dumps(config.tokenizer))
-    except Exception as error:  # the package raises nothing narrower
-        raise ValueError(f"{config.tokenizer_file}: {error}") from None
-    normalizer = tokenizer.normalizer
-    if isinstance(normalizer, normalizers.BertNormalizer):
-        for name, value in config.normalizer.items():
-            setattr(normalizer, name, value)
-    if config.lower_case:
-        steps = [normalizers.Lowercase(), *([normalizer] if normalizer is not None else [])]
-        tokenizer.normalizer = normalizers.Sequence(steps)
-    tokenizer.no_padding()
+    from packhorse.text.tokenizer_changes import open_tokenizer
+
+    with errors_of_tokenizers(str(config.tokenizer_file)):
+        tokenizer = open_tokenizer(config)
+        if config.lower_case:
+            normalizer = tokenizer.normalizer
+            steps = [normalizers.Lowercase(), *([normalizer] if normalizer is not None else [])]
+            tokenizer.normalizer = normalizers.Sequence(steps)
+        tokenizer.no_padding()
     return tokenizer
 
 
@@ -96,7 +96,6 @@ class TextTokenizer:
         self._counting = threading.Lock()
         self._num_truncated = 0
         self._cutter = Cutter(self._tokenizer)
-        self._check_added_tokens(config)
         model = self._tokenizer.model
         unknown = None if config.unknown_tokens else getattr(model, "unk_token", None)
         self._left_out = None if unknown is None else self._tokenizer.token_to_id(unknown)
@@ -183,10 +182,16 @@ class TextTokenizer:
         found = (self._tokenizer.token_to_id(name) for name in names)
         return next((number for number in found if number is not None), None)
 
+    @property
+    def cleans_up(self) -> bool:
+        """Whether decoding removes spaces before punctuation: never with BPE, whose own they are,
+        unless the files insist."""
+        return self.config.clean_up_spaces and (self.kind != "BPE" or self.config.clean_up_bpe)
+
     def decode(self, ids: Sequence[int], *, skip_special: bool) -> str:
         """The text of tokens, as transformers' tokenizers write it."""
         text = self._tokenizer.decode(list(ids), skip_special_tokens=skip_special)
-        if self.config.clean_up_spaces:
+        if self.cleans_up:
             for end in _NO_SPACE_BEFORE:
                 text = text.replace(f" {end}", end.rstrip())
         return text
@@ -194,20 +199,6 @@ class TextTokenizer:
     def plain_ids(self, text: str) -> Int32Array:
         """Tokens of a text that is not cut, without those that the tokenizer adds."""
         return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
-
-    def _check_added_tokens(self, config: TextConfig) -> None:
-        if not config.special_tokens:
-            return
-        ends = self._tokenizer.encode("").tokens
-        for flag, token, found in (
-            ("add_bos_token", config.begin_token, ends[:1]),
-            ("add_eos_token", config.end_token, ends[-1:]),
-        ):
-            if token is not None and found != [token]:
-                raise ValueError(
-                    f"{config.tokenizer_file}: tokenizer_config.json says {flag}, but the "
-                    f"post_processor does not add {token!r}"
-                )
 
     def encode(
         self,
