@@ -173,15 +173,15 @@ def _named_templates(settings: Config) -> dict[str, str]:
 
 
 def _chat_templates(folder: Path, settings: Config) -> dict[str, str]:
-    """Files of their own come before tokenizer_config.json, as in transformers."""
-    found = _named_templates(settings)
-    if (folder / "chat_template.json").is_file():
-        file = _optional(folder / "chat_template.json")
-        if isinstance(text := file.fields.get("chat_template"), str):
-            found["default"] = text
+    """Reads files of their own, which come in place of what tokenizer_config.json has, as in
+    transformers."""
     files = {"default": folder / "chat_template.jinja"}
     files |= {path.stem: path for path in folder.glob("additional_chat_templates/*.jinja")}
-    return found | {name: _text(path) for name, path in files.items() if path.is_file()}
+    if found := {name: _text(path) for name, path in files.items() if path.is_file()}:
+        return found
+    found = _named_templates(settings)
+    older = _optional(folder / "chat_template.json").fields.get("chat_template")
+    return found | ({"default": older} if isinstance(older, str) else {})
 
 
 def _text(path: Path) -> str:

@@ -23,6 +23,7 @@ from packhorse_weights.tokenizer_parts import (
     Place,
     cls_sep,
     metaspace,
+    pieces_decoder,
     pieces_model,
     precompiled,
     replace,
@@ -89,6 +90,7 @@ def fairseq(first: list[tuple[str, float]], skipped: int) -> Builder:
             normalizer=_spaces(read),
             pre_tokenizer=metaspace(),
             post_processor=_bos_eos(special, added),
+            decoder=metaspace(),
         )
 
     return build
@@ -115,6 +117,7 @@ def albert(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
         normalizer=sequence("normalizers", steps),
         pre_tokenizer=metaspace(),
         post_processor=cls_sep(special, added),
+        decoder=metaspace(),
     )
 
 
@@ -141,6 +144,7 @@ def deberta_v2(paths: list[Path], settings: Config, special: SpecialTokens) -> P
             [*(split if settings.boolean("split_by_punct", False) else []), metaspace()],
         ),
         post_processor=cls_sep(special, added),
+        decoder=metaspace(),
     )
 
 
@@ -170,4 +174,5 @@ def llama(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
         post_processor=template(
             ends(A, 0), [*ends(A, 0), *ends(B, 1)], special.ids(added, *before, *after)
         ),
+        decoder=pieces_decoder(prefix),
     )

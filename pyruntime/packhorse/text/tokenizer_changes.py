@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from packhorse_weights.tokenizer_settings import TokenizerSettings
     from tokenizers import Tokenizer
 
-_SPACE = "\u2581"  # as SentencePiece writes it
-
 
 def open_tokenizer(config: TextConfig) -> Tokenizer:
     """Makes the tokenizer. Raises ValueError, and whatever the package tokenizers raises."""
@@ -34,7 +32,7 @@ def open_tokenizer(config: TextConfig) -> Tokenizer:
 
 
 def _change_parts(tokenizer: Tokenizer, changes: TokenizerSettings) -> None:
-    from tokenizers import normalizers
+    from tokenizers import models, normalizers
 
     if isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
         for name, value in changes.normalizer.items():
@@ -42,44 +40,28 @@ def _change_parts(tokenizer: Tokenizer, changes: TokenizerSettings) -> None:
     if changes.prefix_space is not None:
         for name in ("pre_tokenizer", "post_processor"):
             _put_prefix_space(tokenizer, name, changes.prefix_space)
-    if changes.prepend_scheme is not None:
+    if changes.prepend_scheme is not None and isinstance(tokenizer.model, models.BPE):
         _put_metaspace(tokenizer, changes.prepend_scheme)
 
 
 def _put_prefix_space(tokenizer: Tokenizer, name: str, value: bool) -> None:
-    """Changes `add_prefix_space` in all steps of a part that have it."""
+    """Changes `add_prefix_space` of a part that has it. Steps of a sequence keep theirs: after
+    others, a step would put a space before each word."""
     part = getattr(tokenizer, name)
-    if part is None:
-        return
-    fields = json.loads(part.__getstate__())
-    steps = fields.get("pretokenizers", fields.get("processors", [fields]))
-    changed = [step for step in steps if step.get("add_prefix_space", value) != value]
-    for step in changed:
-        step["add_prefix_space"] = value
-    if changed:
+    fields = {} if part is None else json.loads(part.__getstate__())
+    if fields.get("add_prefix_space", value) != value:
+        fields["add_prefix_space"] = value
         setattr(tokenizer, name, getattr(_with_parts({name: fields}), name))
 
 
 def _put_metaspace(tokenizer: Tokenizer, scheme: str) -> None:
     """Has spaces written as the class of Llama writes them, whatever tokenizer.json says."""
-    strip = [] if scheme == "never" else [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]
+    from packhorse_weights.tokenizer_parts import metaspace, pieces_decoder
+
     made = _with_parts(
         {
-            "pre_tokenizer": {
-                "type": "Metaspace",
-                "replacement": _SPACE,
-                "prepend_scheme": scheme,
-                "split": False,
-            },
-            "decoder": {
-                "type": "Sequence",
-                "decoders": [
-                    {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "},
-                    {"type": "ByteFallback"},
-                    {"type": "Fuse"},
-                    *strip,
-                ],
-            },
+            "pre_tokenizer": metaspace(scheme, split=False),
+            "decoder": pieces_decoder(scheme != "never"),
         }
     )
     tokenizer.normalizer = None
