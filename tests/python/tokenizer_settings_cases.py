@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,7 +51,6 @@ KINDS = {
     "llama": Kind("llama", "LlamaTokenizer", "llama"),
     "llama-unnamed": Kind("llama", None, "llama"),
     "mistral": Kind("llama", "LlamaTokenizerFast", "mistral"),
-    "gemma": Kind("llama", "GemmaTokenizer", "gemma"),
     "xlm-roberta": Kind("xlm-roberta", "XLMRobertaTokenizer", "xlm-roberta"),
     "deberta-v2": Kind("deberta-v2", "DebertaV2Tokenizer", "deberta-v2"),
     "albert": Kind("albert", "AlbertTokenizer", "albert"),
@@ -145,17 +145,36 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
 }
 
+# Prints all special tokens that a chat template is given.
+TEMPLATE = "".join(
+    f"{{{{ {name} }}}} ; "
+    for name in (
+        *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token"),
+        *("mask_token", "image_token", "boi", "additional_special_tokens"),
+    )
+)
+# Kinds that are tried with all settings; the others are tried with a few.
+_THOROUGH = ("bert", "roberta", "qwen3", "llama")
+_FEW = ("plain", "decoder", "added", "map of a name", "split", "both", "prefix")
+CASES = [(kind, setting) for kind in KINDS for setting in (SETTINGS if kind in _THOROUGH else _FEW)]
+
+
+@cache
+def _built(name: str) -> str:
+    """The tokenizer.json of the folder with this name."""
+    built = build_tokenizer(TOKENIZERS / name, TOKENIZERS / name)
+    assert built is not None
+    return json.dumps(built.fields, ensure_ascii=False)
+
 
 def write_case(folder: Path, kind: str, setting: str) -> Path:
     """Writes the folder of a case, which has no weights."""
     made = KINDS[kind]
-    shutil.copytree(TOKENIZERS / made.folder, folder)
     if made.tokenizer_json:
-        built = build_tokenizer(folder, folder)
-        assert built is not None
-        for file in folder.iterdir():
-            file.unlink()
-        _write(folder / "tokenizer.json", built.fields)
+        folder.mkdir()
+        (folder / "tokenizer.json").write_text(_built(made.folder), encoding="utf-8")
+    else:
+        shutil.copytree(TOKENIZERS / made.folder, folder)
     _write(folder / "config.json", {"model_type": made.model_type})
     settings, others = SETTINGS[setting]
     if made.tokenizer_class is not None:

@@ -91,6 +91,7 @@ def _write_tokenizer(to: Path, folders: tuple[Path, ...]) -> None:
     its tokens. The meaning of that form depends on config.json, which a converted folder does not
     have; what is written here is read without a class that could change it."""
     if (to / "tokenizer.json").is_file():
+        _write_class(to / "tokenizer_config.json", folders[0])
         return
     for folder in folders:
         try:
@@ -105,6 +106,14 @@ def _write_tokenizer(to: Path, folders: tuple[Path, ...]) -> None:
             fields = {**chat_tokens(special), **settings.fields}
             _write_json(path, {**fields, "tokenizer_class": "PreTrainedTokenizerFast"})
             return
+
+
+def _write_class(path: Path, model: Path) -> None:
+    """Writes the class that config.json names into tokenizer_config.json, unless that names one."""
+    settings = optional_json(path)
+    named = optional_json(model / "config.json").get("tokenizer_class")
+    if named and not settings.get("tokenizer_class"):
+        _write_json(path, {**settings, "tokenizer_class": named})
 
 
 def _write_parts_of_gguf(to: Path, path: Path) -> None:

@@ -48,6 +48,7 @@ class SpecialTokens:
 
     named  by the field that says their purpose, such as "cls_token" or "image_token"
     more   without a purpose, of lists
+    texts  those that chat templates find under `additional_special_tokens`
     added  those with flags or ids of their own, by ascending id
     """
 
@@ -73,6 +74,10 @@ class SpecialTokens:
         for token in self._listed(fields):
             if token.content not in {one.content for one in self.more}:
                 self.more.append(known.get(token.content, token))
+
+        first, second = (fields.get(name) for name in _LISTS)
+        listed = self.more if second is None else read_tokens(first, self._where)
+        self.texts = [token.content for token in listed]
 
     @property
     def added(self) -> list[AddedToken]:
@@ -175,7 +180,7 @@ class SpecialTokens:
         return None if token is None else token.content
 
     def additions(self, own: Mapping[int, AddedToken]) -> list[AddedToken]:
-        """Returns what is added to the tokenizer of a tokenizer.json, in order.
+        """Returns what is added to or changed in the tokenizer of a tokenizer.json, in order.
 
         own  the tokens that tokenizer.json itself adds, by id. They keep their flags, unless an
              `added_tokens_decoder` gives others; what serves a purpose is special in any case.
@@ -197,7 +202,8 @@ class SpecialTokens:
         for token in self.more:
             if token.content not in known:
                 found.setdefault(token.content, token)
-        return list(found.values())
+        unchanged = set(own.values())
+        return [token for token in found.values() if token not in unchanged]
 
     def entries(
         self, vocab: Mapping[str, int], size: int, first: Iterable[AddedToken] = ()

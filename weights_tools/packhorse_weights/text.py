@@ -51,6 +51,11 @@ class TextConfig:
     clean_up_spaces: bool = False  # whether decoding removes spaces before punctuation
     clean_up_bpe: bool = False  # whether it does so with BPE, too
 
+    def cleans_up(self, kind: str) -> bool:
+        """Whether decoding removes spaces before punctuation, with this kind of model: never with
+        "BPE", whose own they are, unless the files insist."""
+        return self.clean_up_spaces and (kind != "BPE" or self.clean_up_bpe)
+
 
 def _find_tokenizer(folder: Path, root: Path) -> Path | BuiltTokenizer:
     """Finds a tokenizer.json, or makes one from other files."""

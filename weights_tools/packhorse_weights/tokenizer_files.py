@@ -89,8 +89,9 @@ def _find_family(folder: Path, settings: Config, config: Mapping[str, Any]) -> F
     if name:
         if name not in _CLASSES:
             raise CheckpointError(
-                f"{settings.where}: tokenizer_class '{name}Tokenizer' is not supported without a "
-                f"tokenizer.json; supported: {', '.join(f'{one}Tokenizer' for one in _CLASSES)}"
+                f"{settings.where}: tokenizer_class {f'{name}Tokenizer'!r:.80} is not supported "
+                "without a tokenizer.json; supported: "
+                f" {', '.join(f'{one}Tokenizer' for one in _CLASSES)}"
             )
         return _CLASSES[name]
     kind = config.get("model_type")

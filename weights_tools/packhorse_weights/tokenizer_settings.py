@@ -82,8 +82,8 @@ class SettingsFile:
 def chat_tokens(special: SpecialTokens) -> dict[str, Any]:
     """Returns what chat templates are given: texts by names, and the list of those without."""
     found: dict[str, Any] = {name: token.content for name, token in special.named.items()}
-    if special.more:
-        found["additional_special_tokens"] = [token.content for token in special.more]
+    if special.texts:
+        found["additional_special_tokens"] = special.texts
     return found
 
 

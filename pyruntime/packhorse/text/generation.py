@@ -39,8 +39,8 @@ class TextGeneration:
         self._tokenizer = tokenizer
         self._vocab_size = session.vocab_size
         self._defaults = files.defaults
-        detokenizer = Detokenizer(tokenizer.backend, clean_up=tokenizer.cleans_up)
-        self._generator = Generator(session, detokenizer)
+        clean_up = tokenizer.config.cleans_up(tokenizer.kind)
+        self._generator = Generator(session, Detokenizer(tokenizer.backend, clean_up=clean_up))
         self._grammars = Grammars(tokenizer, session.vocab_size, session.eos_ids)
         self.templates = ChatTemplates(files.chat_templates, files.special_tokens)
 

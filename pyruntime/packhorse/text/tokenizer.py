@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from collections.abc import Sequence
@@ -20,10 +21,11 @@ from packhorse.text.checks import (
     check_size,
     check_text,
     encode_rows,
+    encode_whole,
     errors_of_tokenizers,
 )
 from packhorse.text.cutting import PIECE, Cutter, steps_of
-from packhorse.text.token_arrays import TokenArrays, arrays_of, join, parts_of
+from packhorse.text.token_arrays import TokenArrays, arrays_of, join, numbers, parts_of
 from packhorse.text.truncation import STRATEGIES, kept_tokens
 
 if TYPE_CHECKING:
@@ -67,15 +69,18 @@ def _load(config: TextConfig) -> Tokenizer:
         from packhorse_weights.extras import missing_package
 
         raise missing_package("text", "tokenizers", "text") from None
-    from packhorse.text.tokenizer_changes import open_tokenizer
+    from packhorse_weights.files import read_bytes
 
+    from packhorse.text.tokenizer_changes import make_tokenizer
+
+    made = config.tokenizer
+    fields = read_bytes(config.tokenizer_file) if made is None else json.dumps(made).encode()
     with errors_of_tokenizers(str(config.tokenizer_file)):
-        tokenizer = open_tokenizer(config)
+        tokenizer = make_tokenizer(fields, config.settings, ends=config.special_tokens)
         if config.lower_case:
             normalizer = tokenizer.normalizer
             steps = [normalizers.Lowercase(), *([normalizer] if normalizer is not None else [])]
             tokenizer.normalizer = normalizers.Sequence(steps)
-        tokenizer.no_padding()
     return tokenizer
 
 
@@ -93,6 +98,8 @@ class TextTokenizer:
         truncation = self._tokenizer.truncation or {}
         self.side: str = config.truncation_side or truncation.get("direction", "right")
         self._tokenizer.no_truncation()
+        with errors_of_tokenizers(str(config.tokenizer_file)):
+            numbers(self._tokenizer.encode("", add_special_tokens=config.special_tokens).ids)
         self._counting = threading.Lock()
         self._num_truncated = 0
         self._cutter = Cutter(self._tokenizer)
@@ -182,23 +189,18 @@ class TextTokenizer:
         found = (self._tokenizer.token_to_id(name) for name in names)
         return next((number for number in found if number is not None), None)
 
-    @property
-    def cleans_up(self) -> bool:
-        """Whether decoding removes spaces before punctuation: never with BPE, whose own they are,
-        unless the files insist."""
-        return self.config.clean_up_spaces and (self.kind != "BPE" or self.config.clean_up_bpe)
-
     def decode(self, ids: Sequence[int], *, skip_special: bool) -> str:
         """The text of tokens, as transformers' tokenizers write it."""
-        text = self._tokenizer.decode(list(ids), skip_special_tokens=skip_special)
-        if self.cleans_up:
+        with errors_of_tokenizers("token ids"):
+            text = self._tokenizer.decode(list(ids), skip_special_tokens=skip_special)
+        if self.config.cleans_up(self.kind):
             for end in _NO_SPACE_BEFORE:
                 text = text.replace(f" {end}", end.rstrip())
         return text
 
     def plain_ids(self, text: str) -> Int32Array:
         """Tokens of a text that is not cut, without those that the tokenizer adds."""
-        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
+        return numbers(encode_whole(self._tokenizer, text, special=False).ids)
 
     def encode(
         self,
@@ -284,7 +286,7 @@ class TextTokenizer:
         found = Tokens([], [], [])
         num_cut = 0
         for i, (row, encoding) in enumerate(zip(rows, encodings, strict=True), first):
-            ids, types = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32)
+            ids, types = numbers(encoding.ids), numbers(encoding.type_ids)
             arrays = [arrays_of(encoding)] if offsets else []
             if ids.size > limit:
                 num_cut += 1
@@ -315,7 +317,8 @@ class TextTokenizer:
     def _num_special(self, rows: Sequence[Text]) -> int:
         """How many tokens stand around a text, or around a pair where there is one."""
         pairs = any(isinstance(row, tuple) for row in rows)
-        added = int(self._tokenizer.num_special_tokens_to_add(pairs))
+        with errors_of_tokenizers(str(self.config.tokenizer_file)):
+            added = int(self._tokenizer.num_special_tokens_to_add(pairs))
         return added * self.config.special_tokens
 
     def _refuse_longer(

@@ -8,25 +8,25 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from packhorse_weights.text import TextConfig
     from packhorse_weights.tokenizer_settings import TokenizerSettings
     from tokenizers import Tokenizer
 
 
-def open_tokenizer(config: TextConfig) -> Tokenizer:
-    """Makes the tokenizer. Raises ValueError, and whatever the package tokenizers raises."""
-    from packhorse_weights.files import read_bytes
+def make_tokenizer(fields: bytes, changes: TokenizerSettings, *, ends: bool) -> Tokenizer:
+    """Makes the tokenizer of what a tokenizer.json holds, which pads nothing.
+
+    ends  whether bos and eos are put around a text, where the settings say so
+
+    Raises ValueError, and whatever the package tokenizers raises.
+    """
     from tokenizers import Tokenizer
 
-    if config.tokenizer is None:
-        tokenizer = Tokenizer.from_buffer(read_bytes(config.tokenizer_file))
-    else:
-        tokenizer = Tokenizer.from_str(json.dumps(config.tokenizer))
-    changes = config.settings
+    tokenizer = Tokenizer.from_buffer(fields)
+    tokenizer.no_padding()  # which may be of any length
     _change_parts(tokenizer, changes)
     _add_tokens(tokenizer, changes)
     tokenizer.encode_special_tokens = changes.split_special
-    if config.special_tokens:
+    if ends:
         _add_ends(tokenizer, changes)
     return tokenizer
 
@@ -38,18 +38,18 @@ def _change_parts(tokenizer: Tokenizer, changes: TokenizerSettings) -> None:
         for name, value in changes.normalizer.items():
             setattr(tokenizer.normalizer, name, value)
     if changes.prefix_space is not None:
-        for name in ("pre_tokenizer", "post_processor"):
-            _put_prefix_space(tokenizer, name, changes.prefix_space)
+        for name, kind in (("pre_tokenizer", "ByteLevel"), ("post_processor", "RobertaProcessing")):
+            _put_prefix_space(tokenizer, name, kind, changes.prefix_space)
     if changes.prepend_scheme is not None and isinstance(tokenizer.model, models.BPE):
         _put_metaspace(tokenizer, changes.prepend_scheme)
 
 
-def _put_prefix_space(tokenizer: Tokenizer, name: str, value: bool) -> None:
-    """Changes `add_prefix_space` of a part that has it. Steps of a sequence keep theirs: after
-    others, a step would put a space before each word."""
+def _put_prefix_space(tokenizer: Tokenizer, name: str, kind: str, value: bool) -> None:
+    """Changes `add_prefix_space` of a part, if it is of this kind. Steps of a sequence keep theirs:
+    after others, a step would put a space before each word."""
     part = getattr(tokenizer, name)
     fields = {} if part is None else json.loads(part.__getstate__())
-    if fields.get("add_prefix_space", value) != value:
+    if fields.get("type") == kind and fields["add_prefix_space"] != value:
         fields["add_prefix_space"] = value
         setattr(tokenizer, name, getattr(_with_parts({name: fields}), name))
 
@@ -106,6 +106,8 @@ def _add_ends(tokenizer: Tokenizer, changes: TokenizerSettings) -> None:
     """Has bos and eos put around a text, where the settings say so and tokenizer.json does not."""
     from tokenizers import processors
 
+    if changes.bos is None and changes.eos is None:
+        return
     found = tokenizer.encode("").tokens
     missing = [
         token
