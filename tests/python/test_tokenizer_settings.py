@@ -77,6 +77,22 @@ def test_added_tokens_are_no_text(kind: str, tmp_path: Path) -> None:
     assert copied.encode(["the <X>"], None).ids[0].tolist() == ids.tolist()
 
 
+def test_gpt_neox_puts_nothing_else_around_a_text(tmp_path: Path) -> None:
+    """As in both versions of transformers, whatever the post-processor is."""
+    folder = write_case(tmp_path / "case", "gpt-neox", "plain")
+    expected = ids_of(folder)
+    place = [{"SpecialToken": {"id": "the", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    template = {
+        "type": "TemplateProcessing",
+        "single": place,
+        "pair": [*place, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"the": {"id": "the", "ids": [5], "tokens": ["the"]}},
+    }
+    assert ids_of(changed(folder, lambda fields: fields.update(post_processor=template))) == (
+        expected
+    )
+
+
 def test_spaces_before_punctuation(tmp_path: Path) -> None:
     """Those of BPE stay, as in transformers 5: they are the text's own."""
     clean_up = "clean_up_tokenization_spaces"

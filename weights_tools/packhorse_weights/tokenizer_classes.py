@@ -99,6 +99,8 @@ ADDS_ENDS: Mapping[str, bool] = {
     "Gemma": True,
     "Llama": True,
 }
+# Classes of ADDS_ENDS that put nothing else around a text.
+ONLY_ENDS = frozenset({"GPTNeoX"})
 
 # The class of a type of models where no file names one.
 _OF_MODELS: Mapping[str, str] = {

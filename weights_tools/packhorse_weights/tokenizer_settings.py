@@ -18,6 +18,7 @@ from packhorse_weights.tokenizer_classes import (
     BERT_LIKE,
     BYTE_LEVEL,
     CLASS_NAMES,
+    ONLY_ENDS,
     declared_class,
     effective_class,
 )
@@ -50,6 +51,8 @@ class TokenizerSettings:
     eos: str | None = None
     # Whether those are added where tokenizer.json does not; otherwise that is an error.
     adds_ends: bool = True
+    # Whether nothing else stands around a text, whatever tokenizer.json says.
+    only_ends: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,7 @@ def beside_tokenizer_json(file: Path, found: SettingsFile) -> TokenizerSettings:
         bos,
         eos,
         adds,
+        name in ONLY_ENDS,
     )
 
 

@@ -106,7 +106,7 @@ def _add_ends(tokenizer: Tokenizer, changes: TokenizerSettings) -> None:
     """Has bos and eos put around a text, where the settings say so and tokenizer.json does not."""
     from tokenizers import processors
 
-    if changes.bos is None and changes.eos is None:
+    if changes.bos is None and changes.eos is None and not changes.only_ends:
         return
     found = tokenizer.encode("").tokens
     missing = [
@@ -114,9 +114,9 @@ def _add_ends(tokenizer: Tokenizer, changes: TokenizerSettings) -> None:
         for token, there in ((changes.bos, found[:1]), (changes.eos, found[-1:]))
         if token is not None and there != [token]
     ]
-    if not missing:
+    if not missing and not changes.only_ends:
         return
-    if not changes.adds_ends:
+    if missing and not changes.adds_ends:
         flag = "add_bos_token" if missing[0] == changes.bos else "add_eos_token"
         raise ValueError(
             f"tokenizer_config.json says {flag}, but the post_processor does not add "
