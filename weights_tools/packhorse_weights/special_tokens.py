@@ -47,7 +47,7 @@ class SpecialTokens:
     """The tokens by their purpose, and those that the files add to the vocabulary.
 
     named  by the field that says their purpose, such as "cls_token" or "image_token"
-    more   without a purpose, of lists
+    more   those that a list names, without a purpose
     texts  those that chat templates find under `additional_special_tokens`
     added  those with flags or ids of their own, by ascending id
     """
@@ -70,13 +70,12 @@ class SpecialTokens:
             if token is not None:
                 has_flags = isinstance(fields.get(name), dict) and not self.has_decoder
                 self.named[name] = token if has_flags else known.get(token.content, token)
-        self.more: list[AddedToken] = []
+        more: dict[str, AddedToken] = {}
         for token in self._listed(fields):
-            if token.content not in {one.content for one in self.more}:
-                self.more.append(known.get(token.content, token))
-
-        first, second = (fields.get(name) for name in _LISTS)
-        listed = self.more if second is None else read_tokens(first, self._where)
+            more.setdefault(token.content, known.get(token.content, token))
+        self.more = list(more.values())
+        additional, extra = (fields.get(name) for name in _LISTS)
+        listed = self.more if extra is None else read_tokens(additional, self._where)
         self.texts = [token.content for token in listed]
 
     @property
