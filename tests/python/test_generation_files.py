@@ -73,13 +73,9 @@ def test_chat_templates(tmp_path: Path) -> None:
     write(tmp_path, chat_template_json={"chat_template": "older"})
     assert read_generation(tmp_path).chat_templates["default"] == "older"
     write(tmp_path, chat_template_jinja="of a file", additional_chat_templates__rag_jinja="rag")
-    assert read_generation(tmp_path).chat_templates == {
-        "default": "of a file",
-        "tool_use": "b",
-        "rag": "rag",
-    }
+    assert read_generation(tmp_path).chat_templates == {"default": "of a file", "rag": "rag"}
     write(tmp_path, special_tokens_map_json={"bos_token": {"content": "<b>"}, "eos_token": "x"})
-    assert read_generation(tmp_path).special_tokens == {"bos_token": "<b>", "eos_token": "</s>"}
+    assert read_generation(tmp_path).special_tokens == {"bos_token": "<b>", "eos_token": "x"}
 
 
 @pytest.mark.parametrize("wrong", [5, [{"name": "a"}], ["a"], {"a": "b"}])

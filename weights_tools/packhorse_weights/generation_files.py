@@ -15,12 +15,14 @@ from packhorse_weights.files import files_below, has_file, read_bytes
 from packhorse_weights.gguf_model import find_gguf, open_generation
 from packhorse_weights.hub import find_model
 from packhorse_weights.layout import Spec
+from packhorse_weights.special_tokens import SpecialTokens
+from packhorse_weights.tokenizer_files import find_settings
+from packhorse_weights.tokenizer_settings import chat_tokens
 from packhorse_weights.vocabulary import why_no_lm_head
 
 # Of generation_config.json -> what is right there.
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "length_penalty")
 _INTEGERS = ("max_new_tokens", "top_k", "num_beams")
-_SPECIAL = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def read_generation(path: str | PathLike[str], *, revision: str | None = None) -
         _token_ids(generation, "eos_token_id"),
         _defaults(generation),
         _chat_templates(folder, settings),
-        _special_tokens(settings, optional_config(folder / "special_tokens_map.json")),
+        _special_tokens(folder),
     )
 
 
@@ -120,7 +122,7 @@ def _of_gguf(path: Path) -> GenerationFiles:
         _token_ids(generation, "eos_token_id"),
         _defaults(generation),
         _named_templates(settings),
-        _special_tokens(settings, Config({}, where)),
+        {name: text for name, text in settings.fields.items() if name.endswith("_token")},
     )
 
 
@@ -174,14 +176,16 @@ def _named_templates(settings: Config) -> dict[str, str]:
 
 
 def _chat_templates(folder: Path, settings: Config) -> dict[str, str]:
-    """Files of their own come before tokenizer_config.json, as in transformers."""
+    """Reads files of their own, which come in place of what tokenizer_config.json has, as in
+    transformers."""
+    files = {"default": folder / "chat_template.jinja"}
+    additional = files_below(folder, "additional_chat_templates/*.jinja")
+    files |= {path.stem: path for path in additional}
+    if found := {name: _text(path) for name, path in files.items() if has_file(path)}:
+        return found
     found = _named_templates(settings)
-    file = optional_config(folder / "chat_template.json")
-    if isinstance(text := file.fields.get("chat_template"), str):
-        found["default"] = text
-    files = files_below(folder, "additional_chat_templates/*.jinja")
-    named = {"default": folder / "chat_template.jinja", **{path.stem: path for path in files}}
-    return found | {name: _text(path) for name, path in named.items() if has_file(path)}
+    older = optional_config(folder / "chat_template.json").fields.get("chat_template")
+    return found | ({"default": older} if isinstance(older, str) else {})
 
 
 def _text(path: Path) -> str:
@@ -191,14 +195,7 @@ def _text(path: Path) -> str:
         raise CheckpointError(f"{path}: not UTF-8: {error}") from None
 
 
-def _special_tokens(settings: Config, older: Config) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for kind in _SPECIAL:
-        name = f"{kind}_token"
-        for config in (settings, older):
-            value = config.fields.get(name)
-            text = value.get("content") if isinstance(value, dict) else value
-            if isinstance(text, str):
-                found[name] = text
-                break
-    return found
+def _special_tokens(folder: Path) -> dict[str, Any]:
+    """The tokens that the files of a tokenizer name, or its class."""
+    file = find_settings(folder, folder, None)
+    return chat_tokens(SpecialTokens(folder, file.settings, file.names))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import Any, Protocol
 
+from packhorse.text.checks import errors_of_tokenizers
 from packhorse.text.decoder_steps import Replacement, Step, bytes_of_tokens, make_steps
 
 # As transformers cleans up a text: what stands after a space -> what both become.
@@ -97,7 +98,8 @@ class Detokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of all tokens."""
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        with errors_of_tokenizers("token ids"):
+            text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         for old, new in CLEANED_UP.items() if self._clean_up else ():
             text = text.replace(old, new)
         return text

@@ -40,7 +40,7 @@ class TextGeneration:
         self._tokenizer = tokenizer
         self._vocab_size = session.vocab_size
         self._defaults = files.defaults
-        clean_up = tokenizer.config.clean_up_spaces
+        clean_up = tokenizer.config.cleans_up(tokenizer.kind)
         self._generator = Generator(session, Detokenizer(tokenizer.backend, clean_up=clean_up))
         # Special tokens, and how they are written.
         self.special_names = {i: tokenizer.token_of(i) for i in tokenizer.special_ids}

@@ -106,7 +106,8 @@ class RequestOptions:
         stop_ids = list(settings.get("stop_ids", ()))
         for stop in check_stops(given.get("stop")):
             token = tokenizer.id_of(stop)
-            if token is not None and token in tokenizer.special_ids:
+            possible = token is not None and token < grammars.vocab_size
+            if possible and token in tokenizer.special_ids:
                 stop_ids.append(token)  # the texts of special tokens are in no output
             else:
                 self.stops.append(stop)

@@ -53,7 +53,7 @@ class Grammars:
 
     def __init__(self, tokenizer: TextTokenizer, vocab_size: int, eos_ids: Sequence[int]) -> None:
         self._tokenizer = tokenizer
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._eos_ids = list(eos_ids)
         self._lock = threading.Lock()
         self._trie: LLTokenizer | None = None
@@ -69,11 +69,13 @@ class Grammars:
         with self._lock:
             if self._trie is None:
                 fields = json.loads(self._tokenizer.backend.to_str())
-                fields |= {"truncation": None, "padding": None}
+                # The files may name tokens that the model has no logit of.
+                added = [one for one in fields["added_tokens"] if one["id"] < self.vocab_size]
+                fields |= {"truncation": None, "padding": None, "added_tokens": added}
                 try:
                     self._trie = LLTokenizer(
                         json.dumps(fields),
-                        n_vocab=self._vocab_size,
+                        n_vocab=self.vocab_size,
                         eos_token=self._eos_ids or None,
                     )
                 except Exception as error:  # the package names no class of its own

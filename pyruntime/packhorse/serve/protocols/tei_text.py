@@ -10,6 +10,7 @@ from packhorse.serve.checks import Fields, are_ids, check_count
 from packhorse.serve.exchange import Exchange, Reply, json_reply
 from packhorse.serve.model import ServedModel
 from packhorse.serve.protocols.effectless import OF_TEXTS
+from packhorse.text.checks import encode_whole
 from packhorse.text.settings import choose_prompt
 from packhorse.text.tokenizer import TextTokenizer
 
@@ -44,7 +45,7 @@ async def tokenize(exchange: Exchange) -> Reply:
 
 
 def _tokens(tokenizer: TextTokenizer, text: str, special: bool) -> list[dict[str, Any]]:
-    encoding = tokenizer.backend.encode(text, add_special_tokens=special)
+    encoding = encode_whole(tokenizer.backend, text, special=special)
     return [
         {"id": token, "text": word, "special": True, "start": None, "stop": None}
         if is_special
