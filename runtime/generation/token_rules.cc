@@ -48,6 +48,13 @@ void TokenRules::apply(std::span<const int32_t> tokens, int64_t num_new,
   effects.forced = {};
   effects.banned.clear();
   effects.suppressed.clear();
+  // All that there may be at any place, so that nothing grows later.
+  effects.biases.reserve(sampling_.logit_bias.size() + sampling_.sequence_bias.size());
+  effects.suppressed.reserve(sampling_.suppress_tokens.size() +
+                             sampling_.begin_suppress_tokens.size());
+  const bool repeats = sampling_.no_repeat_ngram_size > 0;
+  effects.banned.reserve(sampling_.bad_words_ids.size() + stop_ids_.size() +
+                         (repeats ? static_cast<size_t>(prompt_tokens_ + max_new_) : 0));
   bias(tokens, effects);
 
   ban_repetitions(tokens, effects);

@@ -47,13 +47,13 @@ class Config:
             )
         return value
 
-    def number(self, name: str, default: float, high: float = 1) -> float:
+    def number(self, name: str, default: float, high: float = 1, low: float = 0) -> float:
         value = self.fields.get(name)
         if value is None:
             return default
-        if type(value) not in (int, float) or not 0 <= value <= high:
+        if type(value) not in (int, float) or not low <= value <= high:
             raise CheckpointError(
-                f"{self.where}: {name}: expected a number from 0 to {high}, found {value!r:.80}"
+                f"{self.where}: {name}: expected a number from {low} to {high}, found {value!r:.80}"
             )
         return float(value)
 

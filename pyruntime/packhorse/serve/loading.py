@@ -54,6 +54,7 @@ def load_model(
         "max_adapter_rank": given.max_adapter_rank or 16,
         "draft": given.draft,
         "draft_tokens": given.draft_tokens,
+        "generation_config": given.generation_config is not False,
         "revision": given.revision,
         "pooling": _poolings(given.pooling),
         "normalize": given.normalize,

@@ -140,6 +140,9 @@ class GeneratingText(LoadedText):
         details  gives `Generation` objects: text, ids, finish_reason, logprobs, usage
         stop     a text, or several, before the first of which the text ends, whatever tokens it is
                  made of
+        bad_words
+                 a text, or several, that may not be written: `bad_words_ids` of their tokens, at
+                 the beginning of a text and after a space
         schema, regex, choices
                  at most one of them: the output is JSON of this schema (a dict, its text, a class
                  of pydantic, or True for any JSON), matches a regular expression as a whole, or is
