@@ -107,11 +107,15 @@ class RequestOptions:
                     "renormalize_logits, which beam search does not support: load the model with "
                     "generation_config=False"
                 )
-        length = {"min_length": "min_new_tokens", "max_length": "max_new_tokens"}
+        # Lengths of prompt and new tokens together, where nothing says how many new ones.
+        lengths = {
+            "min_new_tokens": defaults.pop("min_length", None),
+            "max_new_tokens": defaults.pop("max_length", None),
+        }
         self._lengths = {
-            new: defaults.pop(whole)
-            for whole, new in length.items()
-            if whole in defaults and new not in {**defaults, **settings}
+            name: length
+            for name, length in lengths.items()
+            if length is not None and name not in {**defaults, **settings}
         }
         stops = given.get("stop", defaults.pop("stop", None))
         settings = {**defaults, **settings, "n": n}
@@ -157,6 +161,8 @@ class RequestOptions:
 
 def _word_ids(words: Any, tokenizer: TextTokenizer) -> list[list[int]]:
     """Tokens of words, each as it begins a text and as it follows a space."""
+    if not isinstance(words, str | Sequence):
+        raise ValueError(f"bad_words is {words!r:.80}, expected a text or a list of texts")
     found: list[list[int]] = []
     for i, word in enumerate([words] if isinstance(words, str) else words):
         if not isinstance(word, str) or not word.strip():
