@@ -172,7 +172,7 @@ SamplingRow TokenChooser::settings_of(const Row& row) const {
           .draw = static_cast<uint64_t>(row.draw)};
 }
 
-void TokenChooser::restrict(const Row& row, SamplingRow& settings) {
+void TokenChooser::add_restrictions(const Row& row, SamplingRow& settings) {
   settings.bias_begin = settings.bias_end = settings.boost_end = num_biases_;
   if (row.sampler == nullptr) return;
   const StepSampler& sampler = *row.sampler;
@@ -220,8 +220,9 @@ TokenChooser::Chunk TokenChooser::write(std::span<const Row> rows, const RowInpu
   for (size_t i = 0; i < rows.size(); ++i) {
     const Row& row = rows[i];
     to.hidden_rows[i] = row.hidden_row;
-    to.settings[i] = settings_of(row);
-    restrict(row, to.settings[i]);
+    SamplingRow settings = settings_of(row);
+    add_restrictions(row, settings);
+    to.settings[i] = settings;
     chunk.wants_logprobs |= row.target.wants_logprob;
     chunk.num_top = std::max(chunk.num_top, static_cast<int32_t>(row.target.top.size()));
   }

@@ -318,6 +318,14 @@ def test_a_folder_whose_settings_are_not_supported(tmp_path: Path) -> None:
     (folder / "generation_config.json").write_text('{"guidance_scale": 2.0}')
     with pytest.raises(ValueError, match="guidance_scale is 2.0"):
         TextModel.load(folder, kv_tokens=64)
+    for wrong, message in (
+        ('{"suppress_tokens": "abc"}', "generation_config.json: suppress_tokens is 'abc'"),
+        ('{"bad_words_ids": [[]]}', r"generation_config.json: bad_words_ids\[0\] is \[\]"),
+        ('{"stop_strings": [3]}', r"generation_config.json: stop\[0\] is 3"),
+    ):
+        (folder / "generation_config.json").write_text(wrong)
+        with pytest.raises(ValueError, match=message):
+            TextModel.load(folder, kv_tokens=64)
     with TextModel.load(folder, kv_tokens=64, generation_config=False) as model:
         assert model.session.generates
     with TextModel.load(folder, kv_tokens=0) as model:  # it embeds

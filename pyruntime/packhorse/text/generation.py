@@ -42,6 +42,10 @@ class TextGeneration:
         clean_up = tokenizer.config.clean_up_spaces
         self._generator = Generator(session, Detokenizer(tokenizer.backend, clean_up=clean_up))
         self._grammars = Grammars(tokenizer, session.vocab_size, session.eos_ids)
+        try:
+            self._options(1, {})
+        except ValueError as error:
+            raise ValueError(f"the model's generation_config.json: {error}") from None
         self.templates = ChatTemplates(files.chat_templates, files.special_tokens)
 
     def __reduce__(self) -> tuple[type[TextGeneration], tuple[TextRunner, GenerationFiles]]:

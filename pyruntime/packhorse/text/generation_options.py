@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from packhorse.generation.sampling import EarlyStopping, Sampling, SequenceBias
@@ -161,7 +161,7 @@ class RequestOptions:
 
 def _word_ids(words: Any, tokenizer: TextTokenizer) -> list[list[int]]:
     """Tokens of words, each as it begins a text and as it follows a space."""
-    if not isinstance(words, str | Sequence):
+    if not isinstance(words, Iterable):
         raise ValueError(f"bad_words is {words!r:.80}, expected a text or a list of texts")
     found: list[list[int]] = []
     for i, word in enumerate([words] if isinstance(words, str) else words):
