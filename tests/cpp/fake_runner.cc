@@ -261,8 +261,8 @@ void FakeRunner::begin(Part& part, uint64_t number) {
   Slot& slot = slots_.at(size_t(sampler.slot));
   if (part.sequence.pending) {
     expect(slot.step + 1 == number, "what is pending comes from the step before");
-    part.ids.back() = slot.chosen;
-    part.history.push_back(slot.chosen);
+    part.ids.back() = std::max(slot.chosen, 0);  // none: what comes of it is not used
+    part.history.push_back(part.ids.back());
     sampler.history = part.history;
   }
   if (sampler.history.empty()) return;

@@ -157,7 +157,8 @@ TEST(generation_stops_where_no_token_is_left) {
   sampling.n = 2;
   sampling.allowed_ids = {3, 4};
   sampling.no_repeat_ngram_size = 1;
-  for (const GeneratedSequence& found : session->generate(std::vector<Ids>{{1}}, sampling)[0]) {
+  const auto few = session->generate(std::vector<Ids>{{1}}, sampling)[0];
+  for (const GeneratedSequence& found : few) {
     CHECK(sorted(found.ids) == Ids({3, 4}) && found.finish_reason == FinishReason::kStop);
   }
   sampling = {.max_new_tokens = 5};
