@@ -51,7 +51,7 @@ def test_numbers_of_numpy_are_taken() -> None:
         ("ignore_eos", (1, None), "True or False"),
         ("stop_ids", ("ab", 5, [-1], [1.0], [2**31]), "token id"),
         ("allowed_ids", ([True],), "token id"),
-        ("allowed_ids", ([], np.array([], int)), "a token id or more, or None for all tokens"),
+        ("allowed_ids", ([], (), np.array([], int)), "one token id at least, or None for all"),
         ("allowed_ids", ({5: 1}, "5", 5), "a list of token ids"),
         ("suppress_tokens", (3, [-1], None), "token id"),
         ("begin_suppress_tokens", ("3", [2**31]), "token id"),

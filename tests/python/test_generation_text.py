@@ -307,7 +307,7 @@ def test_bad_words(model: Model) -> None:
 
 
 def test_empty_lists(model: Model) -> None:
-    with pytest.raises(ValueError, match="allowed_ids is .*, expected a token id or more"):
+    with pytest.raises(ValueError, match="allowed_ids is .*, expected one token id at least"):
         model.generate("the dog", allowed_ids=[])
     for harmless in ("stop", "stop_ids", "bad_words", "bad_words_ids", "suppress_tokens"):
         assert model.generate("the dog", **{harmless: []}).strip() == STORY

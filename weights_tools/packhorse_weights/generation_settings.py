@@ -109,7 +109,7 @@ def read_settings(config: Config) -> dict[str, Any]:
             found[name] = config.number(name, 1.0, high=1e6)
     for name in _INTEGERS:
         if config.fields.get(name) is not None:
-            found[name] = config.integer(name, low=0)
+            found[name] = config.tokens(name, low=0)
     if config.fields.get("length_penalty") is not None:
         found["length_penalty"] = config.number("length_penalty", 1.0, low=-1e6, high=1e6)
     for name in _OTHERS:

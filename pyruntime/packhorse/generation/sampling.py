@@ -71,6 +71,7 @@ _INTEGERS: Mapping[str, tuple[int, int, str]] = {
     "no_repeat_ngram_size": (0, 2**62, "a whole number from 0 on (0: no limit)"),
     "min_new_tokens": (0, 2**62, "a whole number from 0 on"),
     "forced_bos_token_id": (0, 2**31 - 1, "a token id, or None"),
+    "cache_salt": (0, 2**29, "a whole number from 0 to 2**29"),
     "n": (1, 1024, "a whole number from 1 to 1024"),
     "num_beams": (1, 2**31, "a whole number from 1 on"),
 }
@@ -144,6 +145,7 @@ class Sampling:
     adapter             the name of an adapter of the session; None: the model as it is
     draft_tokens        tokens that are drafted ahead at most, up to the session's `draft_tokens`,
                         which None stands for; 0: none. The output does not depend on it
+    cache_salt          requests of other salts do not find this one's prompt in the prefix cache
 
     Raises ValueError that names the setting, what was found and what was expected.
     """
@@ -180,6 +182,7 @@ class Sampling:
     early_stopping: EarlyStopping = False
     adapter: str | None = None
     draft_tokens: int | None = None
+    cache_salt: int = 0
 
     def __post_init__(self) -> None:
         for name, (low, closed, high, expected) in _NUMBERS.items():
@@ -199,12 +202,12 @@ class Sampling:
         require(isinstance(early, bool) or early == "never", "early_stopping", early, expected)
         named = self.adapter is None or (isinstance(self.adapter, str) and self.adapter != "")
         require(named, "adapter", self.adapter, "the name of an adapter, or None")
+        if self.allowed_ids is not None:
+            allowed = token_ids("allowed_ids", self.allowed_ids)
+            require(allowed != (), "allowed_ids", [], "one token id at least, or None for all")
+            object.__setattr__(self, "allowed_ids", allowed)
         for name, in_one_form in _FORMS.items():
             object.__setattr__(self, name, in_one_form(name, getattr(self, name)))
-        if self.allowed_ids is not None:
-            object.__setattr__(self, "allowed_ids", token_ids("allowed_ids", self.allowed_ids))
-            expected = "a token id or more, or None for all tokens"
-            require(len(self.allowed_ids) > 0, "allowed_ids", self.allowed_ids, expected)
         for method in ("fill", "accept"):
             right = self.mask is None or callable(getattr(self.mask, method, None))
             require(right, "mask", self.mask, "None or an object with fill and accept")

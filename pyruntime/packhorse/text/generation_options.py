@@ -37,6 +37,7 @@ class GenerateCall(TypedDict, total=False):
     forced_eos_token_id: int | Sequence[int] | None
     exponential_decay_length_penalty: Sequence[float] | None
     stop: str | Sequence[str] | None
+    include_stop: bool | None
     stop_ids: Sequence[int] | None
     ignore_eos: bool | None
     deadline_s: float | None
@@ -48,9 +49,11 @@ class GenerateCall(TypedDict, total=False):
     prompt_logprobs: int | None
     adapter: str | None
     draft_tokens: int | None
+    cache_salt: int | None
     schema: Any
     regex: str | None
     choices: Sequence[str] | None
+    grammar: str | None
 
 
 class ChatCall(GenerateCall, total=False):
@@ -64,7 +67,8 @@ class ChatCall(GenerateCall, total=False):
     template_args: Mapping[str, Any] | None
 
 
-_NOT_OF_SAMPLING = {"stop", "bad_words", "schema", "regex", "choices"}
+_FORMS = ("schema", "regex", "choices", "grammar")  # of the output
+_NOT_OF_SAMPLING = {"stop", "include_stop", "bad_words", *_FORMS}
 _OF_CHANCE = {"top_k": 0, "top_p": 1, "min_p": 0}
 CHAT_OPTIONS = frozenset(ChatCall.__annotations__.keys() - GenerateCall.__annotations__.keys())
 
@@ -74,6 +78,12 @@ def check_options(method: str, options: Mapping[str, Any], known: type) -> None:
     for name in options:
         if name not in known.__annotations__:
             raise TypeError(f"{method}() got an unexpected keyword argument {name!r}")
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r:.80}, expected True or False")
+    return value
 
 
 class RequestOptions:
@@ -122,6 +132,7 @@ class RequestOptions:
         if "bad_words" in given:
             ids = [*settings.get("bad_words_ids", ()), *_word_ids(given["bad_words"], tokenizer)]
             settings["bad_words_ids"] = ids
+        self.include_stop = _flag("include_stop", given.get("include_stop", False))
         self.stops: list[str] = []
         stop_ids = list(settings.get("stop_ids", ()))
         for stop in check_stops(stops):
@@ -140,7 +151,7 @@ class RequestOptions:
                         "give a temperature above 0"
                     )
         self._grammars = grammars
-        self._form = {name: given.get(name) for name in ("schema", "regex", "choices")}
+        self._form = {name: given.get(name) for name in _FORMS}
         self._mask = grammars.make(**self._form)
 
     def sampling(self, prompt_tokens: int) -> Sampling:

@@ -50,6 +50,9 @@ struct LengthDecay {
   double factor = 1;
 };
 
+/// Largest Sampling::cache_salt.
+inline constexpr int64_t kMostCacheSalt = int64_t{1} << 29;
+
 /// Settings of one request. The defaults choose the most probable token each time.
 struct Sampling {
   std::string adapter;  // GenerationSession::add_adapter; empty: the model as it is
@@ -107,6 +110,10 @@ struct Sampling {
   /// depend on it. Nothing is drafted with a mask, with penalties, for beams, or with settings that
   /// look back at tokens: no_repeat_ngram_size, and sequences of several tokens.
   std::optional<int64_t> draft_tokens;
+
+  /// Requests of equal salts, up to kMostCacheSalt, find each other's prompts in the prefix cache;
+  /// others do not, so that usage and time say nothing about what they have sent.
+  int64_t cache_salt = 0;
 
   int64_t n = 1;  // sequences that are wanted; with beam search its best hypotheses
   /// Beam search over this many beams where above 1, as transformers computes it without sampling:
