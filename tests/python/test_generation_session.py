@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import packhorse
 import pytest
 from packhorse import GenerationSession, Sampling
@@ -117,6 +118,30 @@ def test_a_mask(shared: GenerationSession) -> None:
     assert all(token % 3 == 0 for token in ids)
     with pytest.raises(ValueError, match="of one request alone"):
         shared.generate([[1]], Sampling(mask=mask))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_words_of_a_mask_end_with_the_call(shared: GenerationSession, fails: bool) -> None:
+    kept: list[memoryview] = []
+    arrays: list[Any] = []
+
+    class Keeping(EveryThird):
+        def fill(self, words: memoryview) -> bool:
+            super().fill(words)
+            kept.append(words)
+            arrays.append(np.frombuffer(words, np.uint32) if len(kept) == 2 else np.zeros(1))
+            if fails and len(kept) == 3:
+                raise LookupError("no state")
+            return True
+
+    request = shared.submit([1], Sampling(mask=Keeping([]), max_new_tokens=4, ignore_eos=True))
+    request.wait()
+    assert request.finish_reason() == ("error" if fails else "length")
+    assert all(token % 3 == 0 for token in request.so_far().ids)
+    arrays[1][:] = 0  # an array holds its memory, which is Python's own
+    for words in kept:
+        with pytest.raises(ValueError, match="released"):
+            words[0] = 1
 
 
 @pytest.mark.parametrize("where", ["fill", "accept"])

@@ -260,6 +260,78 @@ def sampling_of(model: Model) -> Any:
     return model.native.submitted[-1].sampling
 
 
+def test_more_defaults_of_the_files(tokenizer: TextTokenizer) -> None:
+    (prompt,) = tokenizer.encode(["the dog"], None, first=0, pairs=False, table=104).ids
+    long = prompt.size + 5
+    defaults = {
+        "max_length": long,
+        "min_length": long - 2,
+        "suppress_tokens": [3, 5, 10**5],
+        "stop": [" mat"],
+        "renormalize_logits": True,
+    }
+    with make_model(tokenizer, files=GenerationFiles((EOS,), defaults, {}, {})) as model:
+        model.generate("the dog")
+        sampling = model.native.submitted[-1].sampling
+        assert (sampling.max_new_tokens, sampling.min_new_tokens) == (5, 3)
+        assert sampling.suppress_tokens == (3, 5)  # the model has no other
+        model.generate("the dog", max_new_tokens=9, min_new_tokens=1, suppress_tokens=[])
+        sampling = model.native.submitted[-1].sampling
+        assert (sampling.max_new_tokens, sampling.min_new_tokens) == (9, 1)
+        assert sampling.suppress_tokens == ()
+        text = model.generate("the dog", max_new_tokens=30, details=True)
+        assert (text.text.strip(), text.finish_reason) == ("the cat sat on the", "stop")
+        assert model.generate("the dog", max_new_tokens=30, stop=["who"]).strip().endswith("mat.")
+        with pytest.raises(ValueError, match=f"max_length {long}, .*: give max_new_tokens"):
+            model.generate(STORY)
+        with pytest.raises(ValueError, match="renormalize_logits"):
+            model.generate("the dog", num_beams=2)
+
+
+def test_bad_words(model: Model) -> None:
+    def ids_of(text: str) -> tuple[int, ...]:
+        return tuple(model.tokenizer.plain_ids(text).tolist())
+
+    model.generate("the dog", bad_words="cat", bad_words_ids=[[7, 8]])
+    given = model.native.submitted[-1].sampling.bad_words_ids
+    assert given[:2] == ((7, 8), ids_of("cat"))
+    assert set(given[1:]) == {ids_of("cat"), ids_of(" cat")}
+    model.chat([{"role": "the", "content": "dog"}], bad_words=[" cat", "who"])
+    given = model.native.submitted[-1].sampling.bad_words_ids
+    assert set(given) == {ids_of(text) for text in ("cat", " cat", "who", " who")}
+    for wrong in ("", [""], [3]):
+        with pytest.raises(ValueError, match=r"bad_words\[0\] is .*, expected a text"):
+            model.generate("the dog", bad_words=wrong)
+    with pytest.raises(ValueError, match="bad_words is 3, expected a text or a list of texts"):
+        model.generate("the dog", bad_words=3)  # type: ignore[call-overload]
+
+
+def test_empty_lists(model: Model) -> None:
+    with pytest.raises(ValueError, match="allowed_ids is .*, expected one token id at least"):
+        model.generate("the dog", allowed_ids=[])
+    for harmless in ("stop", "stop_ids", "bad_words", "bad_words_ids", "suppress_tokens"):
+        assert model.generate("the dog", **{harmless: []}).strip() == STORY
+
+
+def test_a_folder_whose_settings_are_not_supported(tmp_path: Path) -> None:
+    folder = with_kind(GOLDEN / "generation" / "llama", tmp_path / "lm", "bytes")
+    (folder / "generation_config.json").write_text('{"guidance_scale": 2.0}')
+    with pytest.raises(ValueError, match="guidance_scale is 2.0"):
+        TextModel.load(folder, kv_tokens=64)
+    for wrong, message in (
+        ('{"suppress_tokens": "abc"}', "generation_config.json: suppress_tokens is 'abc'"),
+        ('{"bad_words_ids": [[]]}', r"generation_config.json: bad_words_ids\[0\] is \[\]"),
+        ('{"stop_strings": [3]}', r"generation_config.json: stop\[0\] is 3"),
+    ):
+        (folder / "generation_config.json").write_text(wrong)
+        with pytest.raises(ValueError, match=message):
+            TextModel.load(folder, kv_tokens=64)
+    with TextModel.load(folder, kv_tokens=64, generation_config=False) as model:
+        assert model.session.generates
+    with TextModel.load(folder, kv_tokens=0) as model:  # it embeds
+        assert not model.session.generates
+
+
 def test_defaults_of_the_files(tokenizer: TextTokenizer) -> None:
     defaults = {"temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.1, "max_new_tokens": 4}
     files = GenerationFiles((EOS,), defaults, {}, {})

@@ -31,6 +31,15 @@ class LoadingGenerator(Running):
         ),
     ] = None
     kv_cache_dtype: CacheDtype = None
+    generation_config: Annotated[
+        bool,
+        typer.Option(
+            "--generation-config/--no-generation-config",
+            rich_help_panel=_MACHINE,
+            help="Whether to generate as the model's generation_config.json says where no option "
+            "says otherwise.",
+        ),
+    ] = True
     adapter: Annotated[
         Path | None,
         typer.Option(
@@ -90,6 +99,17 @@ class Generating:
     repetition_penalty: Annotated[
         float | None, typer.Option(metavar="X", help="Above 1: what was said becomes less likely.")
     ] = None
+    no_repeat_ngram_size: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="No N tokens come twice; 0: they may."),
+    ] = None
+    min_new_tokens: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Fewest tokens of the text.")
+    ] = None
+    bad_words: Annotated[
+        list[str] | None,
+        typer.Option("--bad-word", metavar="TEXT", help="Is not written; may be repeated."),
+    ] = None
     seed: Annotated[
         int | None,
         typer.Option(min=0, metavar="N", help="The same number gives the same text again."),
@@ -128,6 +148,7 @@ class Generating:
             **vars(self),
             "choices": self.choice or None,
             "stop": self.stop or None,
+            "bad_words": self.bad_words or None,
             "schema": None if self.schema is None else self.schema.read_text("utf-8"),
             "ignore_eos": self.ignore_eos or None,
         }

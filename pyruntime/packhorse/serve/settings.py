@@ -23,6 +23,7 @@ OF_A_MODEL = (
     "max_adapter_rank",
     "draft",
     "draft_tokens",
+    "generation_config",
     "revision",
     "pooling",
     "normalize",
@@ -57,6 +58,7 @@ class ModelSettings:
     adapter: tuple[str, ...] = ()
     draft: str | None = None
     draft_tokens: int | None = None
+    generation_config: bool | None = None
     revision: str | None = None
     pooling: str | None = None
     normalize: bool | None = None
@@ -183,6 +185,12 @@ class Settings:
     draft_tokens: int | None = setting(None, "Most tokens drafted at once; 8 by default.", _MACHINE)
     revision: str | None = setting(None, "Branch, tag or commit of models of the hub.", _MACHINE)
     pooling: str | None = setting(None, "How a text becomes one vector.", _MACHINE)
+    generation_config: bool | None = setting(
+        None,
+        "Whether texts are generated as the model's generation_config.json says where a request "
+        "says nothing else; by default they are.",
+        _MACHINE,
+    )
     normalize: bool | None = setting(None, "Whether vectors are brought to length 1.", _MACHINE)
     reranker: str | None = setting(
         None, "Template of a generative reranker: qwen3, or a JSON file.", _MACHINE

@@ -142,6 +142,9 @@ class GeneratingText(LoadedText):
                  made of
         include_stop
                  whether what ends the text, by `stop` or `stop_ids`, is a part of it
+        bad_words
+                 a text, or several, that may not be written: `bad_words_ids` of their tokens, at
+                 the beginning of a text and after a space
         schema, regex, choices, grammar
                  at most one of them: the output is JSON of this schema (a dict, its text, a class
                  of pydantic, or True for any JSON), matches a regular expression as a whole, is

@@ -39,12 +39,16 @@ class TextGeneration:
         self._made_of = (runner, files)
         self._tokenizer = tokenizer
         self._vocab_size = session.vocab_size
-        self._defaults = files.defaults
+        self._defaults = _in_vocabulary(files.defaults, session.vocab_size)
         clean_up = tokenizer.config.cleans_up(tokenizer.kind)
         self._generator = Generator(session, Detokenizer(tokenizer.backend, clean_up=clean_up))
         # Special tokens, and how they are written.
         self.special_names = {i: tokenizer.token_of(i) for i in tokenizer.special_ids}
         self._grammars = Grammars(tokenizer, session.vocab_size, session.eos_ids)
+        try:
+            self._options(1, {})
+        except ValueError as error:
+            raise ValueError(f"the model's generation_config.json: {error}") from None
         self.templates = ChatTemplates(files.chat_templates, files.special_tokens)
 
     def __reduce__(self) -> tuple[type[TextGeneration], tuple[TextRunner, GenerationFiles]]:
@@ -150,6 +154,15 @@ class TextGeneration:
         return self._generator.stream("messages", ids, asked, False, timeout_s)
 
 
+def _in_vocabulary(defaults: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """Files may suppress tokens that the model does not have."""
+    found = dict(defaults)
+    for name in ("suppress_tokens", "begin_suppress_tokens"):
+        if isinstance(ids := found.get(name), list):
+            found[name] = [one for one in ids if not (isinstance(one, int) and one >= size)]
+    return found
+
+
 def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """(those of the chat template, those of requests)"""
     check_options("chat", options, ChatCall)
@@ -171,5 +184,5 @@ def _are_several(messages: Any) -> bool:
 def _check_stream(name: str, value: object, is_one: bool, options: RequestOptions) -> None:
     if not is_one:
         raise ValueError(f"stream=True takes one {name}, found {value!r:.80}")
-    if options.sampling().num_beams > 1:
+    if options.num_beams > 1:
         raise ValueError("stream=True gives a text as it comes: num_beams must be 1")

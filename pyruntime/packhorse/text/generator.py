@@ -244,8 +244,8 @@ class Generator:
                    own
         timeout_s  as of `Session.submit`
         """
-        sampling = options.sampling()
         try:
+            sampling = options.sampling(prompt.size)
             request = self._session.submit(prompt, sampling, timeout_s=timeout_s)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None

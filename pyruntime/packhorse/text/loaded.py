@@ -88,12 +88,17 @@ class LoadedText:
         draft_dtype: Dtype | None = None,
         draft_tokens: int | None = None,
         kv_cache_dtype: CacheDtype | None = None,
+        generation_config: bool = True,
     ) -> Self:
         """Loads a model with its tokenizer. `path`, `device` and `dtype` are as in `Session.load`.
 
         max_length  where to cut texts; None: as the model's files say
         max_tokens  tokens of the largest batch; None: 8192, or `max_length` where that is more; for
                     a model that generates, as in `Session.load`
+        generation_config
+                    whether a model that generates does so as its generation_config.json says where
+                    a call says nothing else. False: by the defaults of `Sampling`; the tokens that
+                    end a text still count
 
         The other arguments are those of `Session.load`.
 
@@ -113,6 +118,8 @@ class LoadedText:
         if not generation:
             of_dtype = checkpoint.spec_in(dtype)
             plan_memory(of_dtype, device, dtype, max_tokens=1, max_sequences=1)  # checks the spec
+        # Before anything large is loaded.
+        files = read_generation(path, settings=generation_config) if generation else None
         tokenizer = TextTokenizer.load(path)
         if max_tokens is None and not generation:
             max_tokens = max(8192, longest_sequence(spec, max_length))
@@ -141,7 +148,7 @@ class LoadedText:
             draft_tokens=draft_tokens,
             kv_cache_dtype=kv_cache_dtype,
         )
-        return cls(session, tokenizer, max_length, read_generation(path) if generation else None)
+        return cls(session, tokenizer, max_length, files)
 
     def close(self) -> None:
         """Closes the session (`Session.close`). Methods that need it raise RuntimeError then."""
