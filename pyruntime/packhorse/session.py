@@ -152,7 +152,7 @@ class Session(SessionProperties):
         kv_tokens      number of tokens, of all sequences together, whose keys and values the cache
                        of a session that generates holds (`GenerationSession`). 0: the session gives
                        hidden states and embeddings. None: causal language models generate, with a
-                       cache of all that `memory_limit`, or else 90 % of the free memory, leaves;
+                       cache of the default size (docs/generation.md#the-cache);
                        models with files of sentence-transformers, and those that are loaded with
                        `reranker`, `pooling`, `normalize` or `max_predictions`, do not
                        (docs/generation.md)

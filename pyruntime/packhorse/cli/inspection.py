@@ -156,6 +156,7 @@ def _generation(checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str,
     return {
         **shown,
         "kv_cache_dtype": asked.kv_cache_dtype,
+        "kv_tokens_asked": asked.kv_tokens,
         "kv_tokens": plan.kv_tokens,
         "bytes_per_token": plan.bytes_per_token,
         "longest_context": context,
