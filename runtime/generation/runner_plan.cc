@@ -98,8 +98,8 @@ int64_t count_pages(const PlannedRunner& planned, const PlannedRunner* draft,
     }
     return pages;
   }
-  const size_t limit = options.memory_limit ? *options.memory_limit
-                                            : default_limit(*model.backend.device, taken);
+  const size_t limit =
+      options.memory_limit ? *options.memory_limit : default_limit(*model.backend.device, taken);
   const int64_t most = most_pages(model, options);
   const int64_t pages =
       limit <= taken ? 0 : std::min(most, static_cast<int64_t>((limit - taken) / page_bytes));

@@ -1,6 +1,4 @@
 // Free memory as machine and cgroups leave it, read from a folder that stands for "/".
-#include "cpu/host_memory.h"
-
 #include <unistd.h>
 
 #include <filesystem>
@@ -8,6 +6,7 @@
 #include <string>
 
 #include "cpu/cgroup_memory.h"
+#include "cpu/host_memory.h"
 #include "test.h"
 
 namespace packhorse::cpu {
