@@ -20,6 +20,7 @@ from packhorse_weights.config import Config, language_part
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
 from packhorse_weights.float8 import FLOAT8, holds_float8, open_float8_layers
+from packhorse_weights.gguf_file import GgufFile
 from packhorse_weights.gguf_model import find_gguf, open_gguf
 from packhorse_weights.hub import find_model
 from packhorse_weights.layout import Spec
@@ -64,6 +65,8 @@ class Checkpoint:
     converted: bool  # packhorse.json and our names
     pooling_reason: str  # why sequences are pooled as `embedding.pooling` of the spec says
     elsewhere: bool = False  # whether some tensors lie in other files than `files`
+    # A GGUF file as it was read, for other readers of it while this is in use (`read_gguf`).
+    opened: GgufFile | None = None
 
     @property
     def is_quantized(self) -> bool:
@@ -119,6 +122,7 @@ class ModelFiles:
     names: dict[str, str]
     tensors: dict[str, Tensor] | None
     stored_dtype: str  # Checkpoint.stored_dtype
+    opened: GgufFile | None = None  # Checkpoint.opened
 
     def in_dtype(self, dtype: str) -> ModelFiles:
         """What a session of this dtype loads from: with "stored", weights that are quantised in
@@ -247,8 +251,9 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     folder = model_folder(root)
     pooling: str | None = None
     format: Format
+    opened: GgufFile | None = None
     if gguf is not None:
-        fields, tensors, pooling = open_gguf(gguf)
+        fields, tensors, pooling, opened = open_gguf(gguf)
         files, format = [gguf], "gguf"
         config = Config(fields, str(gguf))
     else:
@@ -311,7 +316,7 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     tensors = {**tensors, **parts.tensors}
     names = map_names(family, prefix, spec, layers, tensors, str(files[0]))
     return Checkpoint(
-        spec, names, tensors, files, format, folder, False, parts.pooling_reason, elsewhere
+        spec, names, tensors, files, format, folder, False, parts.pooling_reason, elsewhere, opened
     )
 
 
@@ -346,4 +351,11 @@ def resolve_model(
         plain = flags.c_contiguous and flags.aligned
         data = tensor.data if plain else tensor.data.copy(order="C")
         tensors[name] = Tensor(data, dtype)
-    return ModelFiles(checkpoint.spec, [], checkpoint.names, tensors, checkpoint.stored_dtype)
+    return ModelFiles(
+        checkpoint.spec,
+        [],
+        checkpoint.names,
+        tensors,
+        checkpoint.stored_dtype,
+        checkpoint.opened,
+    )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.gguf_config import read_config
-from packhorse_weights.gguf_file import MAGIC, read_gguf
+from packhorse_weights.gguf_file import MAGIC, GgufFile, read_gguf
 from packhorse_weights.gguf_names import read_tensors
 from packhorse_weights.gguf_tokenizer import GgufTokenizer, read_tokenizer
 from packhorse_weights.tensor import Tensor
@@ -31,6 +31,7 @@ class GgufModel(NamedTuple):
     config: dict[str, Any]
     tensors: dict[str, Tensor]
     pooling: str | None
+    file: GgufFile
 
 
 def find_gguf(path: Path) -> Path | None:
@@ -54,7 +55,7 @@ def open_gguf(path: Path) -> GgufModel:
     """Opens a model. Raises CheckpointError if the file is not valid or the model not supported."""
     file = read_gguf(path)
     config, pooling = read_config(file)
-    return GgufModel(config, read_tensors(file, config), pooling)
+    return GgufModel(config, read_tensors(file, config), pooling, file)
 
 
 def open_tokenizer(path: Path) -> GgufTokenizer:
