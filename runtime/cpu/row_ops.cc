@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/format.h"
+#include "cpu/gemm_groups.h"
 #include "cpu/profile.h"
 #include "packhorse/error.h"
 
@@ -68,7 +69,14 @@ void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool) {
     task.norm = params_of(args.norm);
     for (int64_t token = first; token < end; ++token) {
       while (*next <= token) ++next;
-      task.word = row_at(args.word, args.ids != nullptr ? args.ids[token] : token);
+      task.out = row_at(args.out, token);
+      if (args.packed_word.data != nullptr) {
+        read_groups_row(args.packed_word, args.ids[token], args.packed_scale, args.out.dtype,
+                        task.out);
+        task.word = task.out;
+      } else {
+        task.word = row_at(args.word, args.ids != nullptr ? args.ids[token] : token);
+      }
       if (args.position) {
         const int64_t position =
             args.position_ids != nullptr ? args.position_ids[token] : token - next[-1];
@@ -77,7 +85,6 @@ void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool) {
       if (args.type) {
         task.type = row_at(args.type, args.type_ids != nullptr ? args.type_ids[token] : 0);
       }
-      task.out = row_at(args.out, token);
       kernels.embed_row[index_of(args.out.dtype)](task);
     }
   });

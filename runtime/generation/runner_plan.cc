@@ -132,7 +132,7 @@ PlannedRunner plan_model(const std::string& spec_json, const GenerationOptions& 
   model.precision.layers.few_rows = true;
   model.precision.decoder = model.precision.layers;
   count_memory(model, [&](const ModelWeights& weights, Arena& arena) {
-    const DType dtype = weights.stem.word_table.dtype;
+    const DType dtype = weights.stem.dtype;
     planned.shape = kv_cache_shape(model.spec.stack, weights.stack, dtype,
                                    options.kv_cache_dtype.value_or(dtype), taken_back);
     take_runner_buffers(model.spec, weights, options, model.backend, arena);
@@ -204,7 +204,7 @@ RunnerBuffers take_runner_buffers(const Spec& spec, const ModelWeights& weights,
                              .max_sequences = options.max_sequences,
                              .max_kv_len = spec.max_seqlen,
                              .adapters = adapter_capacity(options)};
-  const DType dtype = weights.stem.word_table.dtype;
+  const DType dtype = weights.stem.dtype;
   const ChooserShape chooser = chooser_shape(spec, options);
   RunnerBuffers buffers;
   const LastingBuffers lasting = take_lasting_buffers(chooser, arena);
