@@ -9,6 +9,7 @@ from typing import Any
 from packhorse import _session
 from packhorse.dtypes import choose_dtype
 from packhorse.generation.plan import GenerationMemoryPlan
+from packhorse.load_arguments import check_load
 from packhorse.memory import MemoryPlan
 from packhorse.names import AttentionAlgorithm, CacheDtype, Dtype, Pooling
 from packhorse.options import (
@@ -29,7 +30,7 @@ def plan_memory(
     max_sequences: int | None = None,
     threads: int | None = None,
     pin_threads: bool = False,
-    memory_limit: int | None = None,
+    memory_limit: int | str | None = None,
     output_slots: int = 2,
     max_predictions: int = 0,
     reranker: str | Mapping[str, Any] | None = None,
@@ -53,6 +54,7 @@ def plan_memory(
     given, its weights count as float32, and if no `kv_tokens` are, it does not generate. The plan
     of a model that generates is a `GenerationMemoryPlan`. Raises as `load` does.
     """
+    check_load(locals())
     stored = "float32"
     generation = bool(kv_tokens)
     if not isinstance(model, Mapping):

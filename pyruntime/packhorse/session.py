@@ -23,6 +23,7 @@ from packhorse.arguments import (
 )
 from packhorse.device import stream_handle
 from packhorse.dtypes import choose_dtype
+from packhorse.load_arguments import check_load
 from packhorse.memory import MemoryPlan
 from packhorse.names import (
     AttentionAlgorithm,
@@ -88,7 +89,7 @@ class Session(SessionProperties):
         max_sequences: int | None = None,
         threads: int | None = None,
         pin_threads: bool = False,
-        memory_limit: int | None = None,
+        memory_limit: int | str | None = None,
         output_slots: int = 2,
         max_predictions: int = 0,
         reranker: str | Mapping[str, Any] | None = None,
@@ -177,6 +178,7 @@ class Session(SessionProperties):
         MemoryError if the plan exceeds the limit or the memory of the device; RuntimeError if the
         device or the dtype is not available.
         """
+        check_load(locals())
         # Imported late, because running a model does not need the readers of checkpoints.
         from packhorse_weights import resolve_model
         from packhorse_weights.generation_files import generates

@@ -22,7 +22,6 @@ int64_t pages_at_once(int64_t prompt_tokens, int64_t size, int64_t num_beams) {
 // Tokens of prompt and output that each sequence may come to.
 int64_t choose_max_size(int64_t prompt_tokens, const Sampling& sampling,
                         const RunnerLimits& limits) {
-  const bool open = !sampling.max_new_tokens.has_value();
   // One new token at least, where any are wanted.
   const int64_t least = prompt_tokens + std::min<int64_t>(1, sampling.max_new_tokens.value_or(1));
   if (least > limits.max_context) {
@@ -36,9 +35,7 @@ int64_t choose_max_size(int64_t prompt_tokens, const Sampling& sampling,
   // Not above the context; compared without a sum that could overflow.
   const int64_t room = limits.max_context - prompt_tokens;
   int64_t size = prompt_tokens + std::min(room, sampling.max_new_tokens.value_or(room));
-  if (open) {
-    while (size > least && !fits(size)) --size;
-  }
+  while (size > least && !fits(size)) --size;
   if (fits(size)) return size;
   const int64_t pages = pages_at_once(prompt_tokens, size, sampling.num_beams);
   throw InvalidArgument(concat("the request needs ", pages * kPageTokens,

@@ -202,13 +202,18 @@ def test_loading_reads_the_file_and_makes_its_tokenizer_once(
 ) -> None:
     path = Path(shutil.copy(FOLDER / "llama.gguf", tmp_path))
     calls = Counter[str]()
-    for module, name in ((gguf_file, "_read"), (gguf_tokenizer, "_make_tokenizer")):
 
-        def counted(one: Any, make: Any = getattr(module, name), name: str = name) -> Any:
+    def count(module: Any, name: str) -> None:
+        make = getattr(module, name)
+
+        def counted(one: Any) -> Any:
             calls[name] += 1
             return make(one)
 
         monkeypatch.setattr(module, name, counted)
+
+    count(gguf_file, "_read")
+    count(gguf_tokenizer, "_make_tokenizer")
     with packhorse.TextModel.load(path, threads=1, kv_tokens=64):
         assert calls == {"_read": 1, "_make_tokenizer": 1}
     # Nobody holds it any more; and what is held of another version of the file is not it.

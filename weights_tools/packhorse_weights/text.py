@@ -51,6 +51,7 @@ class TextConfig:
     cls_token: str | None = None  # the token that begins a text
     unk_token: str | None = None  # the token for text that the vocabulary lacks
     clean_up_spaces: bool = False  # whether decoding removes spaces before punctuation
+    similarity: str = "cosine"  # how embeddings are compared, as the files name it
 
 
 def _find_tokenizer(folder: Path, root: Path) -> Path | BuiltTokenizer:
@@ -214,4 +215,5 @@ def read_text_config(path: str | PathLike[str], *, revision: str | None = None) 
         _special(settings, tokenizer_file.parent, "cls_token"),
         _special(settings, tokenizer_file.parent, "unk_token"),
         settings.fields.get("clean_up_tokenization_spaces") is True,
+        similarity=str(model.fields.get("similarity_fn_name") or "cosine"),
     )

@@ -138,7 +138,7 @@ def _generation(checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str,
         options.get("max_sequences"),
         options.get("threads"),
         pin_threads=False,
-        memory_limit=None,
+        memory_limit=options.get("memory_limit"),
         kv_cache_dtype=options.get("kv_cache_dtype"),
     )
     shown = {
@@ -179,7 +179,7 @@ def _session(checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str, An
     asked = {**sizes, **options, "dtype": dtype}
     try:
         plan = plan_memory(checkpoint.spec_in(dtype), **asked)
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         return {**asked, "error": str(error)}
     return {
         **asked,

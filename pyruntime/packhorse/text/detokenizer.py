@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from packhorse.text.decoder_steps import Replacement, Step, make_steps
+from packhorse.text.decoder_steps import Replacement, Step, drop_incomplete, make_steps
 
 # As transformers cleans up a text: what stands after a space -> what both become.
 CLEANED_UP = {
@@ -32,8 +32,9 @@ class TextStream(Protocol):
         """What is certain of the text when one more token has come."""
         ...
 
-    def finish(self) -> str:
-        """The rest, when nothing comes any more."""
+    def finish(self, cut: bool = False) -> str:
+        """The rest, when nothing comes any more. `cut`: the text was ended from outside, so that
+        its last character may lack bytes; it is left out then."""
         ...
 
 
@@ -104,8 +105,12 @@ class _Stream:
             texts = [made for text in texts for made in step.push(text)]
         return "".join(texts)
 
-    def finish(self) -> str:
-        rest = (self._through(step.finish(), i + 1) for i, step in enumerate(self._steps))
+    def finish(self, cut: bool = False) -> str:
+        rest = []
+        for i, step in enumerate(self._steps):
+            if cut:
+                drop_incomplete(step)
+            rest.append(self._through(step.finish(), i + 1))
         return "".join(rest)
 
 
@@ -123,8 +128,8 @@ class _Without:
     def push(self, token: int) -> str:
         return self._cut(self._stream.push(token))
 
-    def finish(self) -> str:
-        return self._cut(self._stream.finish())
+    def finish(self, cut: bool = False) -> str:
+        return self._cut(self._stream.finish(cut))
 
 
 class _Whole:
@@ -139,6 +144,7 @@ class _Whole:
         self._ids.append(token)
         return ""
 
-    def finish(self) -> str:
+    def finish(self, cut: bool = False) -> str:
         known = self._detokenizer.decode(self._before)
-        return self._detokenizer.decode([*self._before, *self._ids])[len(known) :]
+        text = self._detokenizer.decode([*self._before, *self._ids])[len(known) :]
+        return text.rstrip("\ufffd") if cut else text

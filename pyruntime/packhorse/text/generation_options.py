@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from packhorse.generation.sampling import EarlyStopping, Sampling
+from packhorse.text.other_names import unexpected_argument
 
 if TYPE_CHECKING:
     from packhorse.text.structured import Grammars
@@ -43,8 +44,8 @@ class GenerateCall(TypedDict, total=False):
     choices: Sequence[str] | None
 
 
-class ChatCall(GenerateCall, total=False):
-    """Options of `TextModel.chat`: those of `generate`, and those of the chat template."""
+class TemplateCall(TypedDict, total=False):
+    """Options of the chat template."""
 
     tools: Sequence[Mapping[str, Any]] | None
     documents: Sequence[Mapping[str, Any]] | None
@@ -54,16 +55,20 @@ class ChatCall(GenerateCall, total=False):
     template_args: Mapping[str, Any] | None
 
 
+class ChatCall(TemplateCall, GenerateCall, total=False):
+    """Options of `TextModel.chat`: those of the chat template, and those of `generate`."""
+
+
 _NOT_OF_SAMPLING = {"stop", "schema", "regex", "choices"}
 _OF_CHANCE = {"top_k": 0, "top_p": 1, "min_p": 0}
-CHAT_OPTIONS = frozenset(ChatCall.__annotations__.keys() - GenerateCall.__annotations__.keys())
+CHAT_OPTIONS = frozenset(TemplateCall.__annotations__)
 
 
 def check_options(method: str, options: Mapping[str, Any], known: type) -> None:
     """Raises TypeError for an option that there is not, as Python itself would."""
     for name in options:
         if name not in known.__annotations__:
-            raise TypeError(f"{method}() got an unexpected keyword argument {name!r}")
+            raise unexpected_argument(method, name)
 
 
 class RequestOptions:

@@ -55,7 +55,8 @@ class _Sequence:
             if self._stops.found is not None:
                 break
         if finished and self._stops.found is None:
-            text += self._stops.push(self._stream.finish()) + self._stops.finish()
+            rest = self._stream.finish(cut=finished != "stop")
+            text += self._stops.push(rest) + self._stops.finish()
         self.ended = bool(finished) or self._stops.found is not None
         self._pieces.append(text)
         return text

@@ -7,11 +7,13 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from packhorse.dtypes import choose_dtype
+from packhorse.load_arguments import check_load
 from packhorse.names import AttentionAlgorithm, CacheDtype, Dtype, Pooling
 from packhorse.options import ModelPath
 from packhorse.planning import plan_memory
 from packhorse.session import Session
 from packhorse.text.generation import TextGeneration
+from packhorse.text.other_names import missing_attribute
 from packhorse.text.runner import TextRunner
 from packhorse.text.settings import longest_sequence
 from packhorse.text.tokenizer import TextTokenizer
@@ -70,7 +72,7 @@ class LoadedText:
         max_sequences: int | None = None,
         threads: int | None = None,
         pin_threads: bool = False,
-        memory_limit: int | None = None,
+        memory_limit: int | str | None = None,
         output_slots: int = 2,
         max_predictions: int = 0,
         reranker: str | Mapping[str, Any] | None = None,
@@ -99,6 +101,7 @@ class LoadedText:
         Raises as `Session.load`; ValueError also for a tokenizer that is missing or not usable,
         ModuleNotFoundError without the package tokenizers.
         """
+        check_load(locals())
         from packhorse_weights import find_model, inspect_checkpoint
         from packhorse_weights.generation_files import generates, read_generation
 
@@ -140,6 +143,11 @@ class LoadedText:
             kv_cache_dtype=kv_cache_dtype,
         )
         return cls(session, tokenizer, max_length, read_generation(path) if generation else None)
+
+    if not TYPE_CHECKING:  # type checkers would accept any name if they saw this
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(type(self).__name__, name)
 
     def close(self) -> None:
         """Closes the session (`Session.close`). Methods that need it raise RuntimeError then."""
