@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from os import PathLike
 
 from packhorse.load_arguments import parse_bytes
-from packhorse.names import AttentionAlgorithm, CacheDtype, Dtype
+from packhorse.names import AskedDtype, AttentionAlgorithm, CacheDtype, Dtype
 
 ModelPath = str | PathLike[str]
 NGRAM = "ngram"  # drafts are looked up in the text itself
@@ -55,7 +55,7 @@ class GenerationOptions:
     max_adapters: int = 0
     max_adapter_rank: int = 16
     draft: ModelPath | None = None
-    draft_dtype: Dtype | None = None
+    draft_dtype: AskedDtype | None = None
     draft_tokens: int = 0
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class GenerationOptions:
         max_adapters: int = max_adapters,
         max_adapter_rank: int = max_adapter_rank,
         draft: ModelPath | None = None,
-        draft_dtype: Dtype | None = None,
+        draft_dtype: AskedDtype | None = None,
         draft_tokens: int | None = None,
         kv_cache_dtype: CacheDtype | None = None,
     ) -> GenerationOptions:
@@ -105,7 +105,7 @@ class GenerationOptions:
         )
 
 
-def _draft_tokens(draft: ModelPath | None, dtype: Dtype | None, tokens: int | None) -> int:
+def _draft_tokens(draft: ModelPath | None, dtype: AskedDtype | None, tokens: int | None) -> int:
     if draft is None:
         if tokens or dtype is not None:
             found = f"draft_tokens is {tokens}" if tokens else f"draft_dtype is {dtype!r}"

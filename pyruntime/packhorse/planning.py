@@ -11,7 +11,7 @@ from packhorse.dtypes import choose_dtype
 from packhorse.generation.plan import GenerationMemoryPlan
 from packhorse.load_arguments import check_load
 from packhorse.memory import MemoryPlan
-from packhorse.names import AttentionAlgorithm, CacheDtype, Dtype, Pooling
+from packhorse.names import AskedDtype, AttentionAlgorithm, CacheDtype, Pooling
 from packhorse.options import (
     GenerationOptions,
     ModelPath,
@@ -25,7 +25,7 @@ from packhorse.options import (
 def plan_memory(
     model: ModelPath | Mapping[str, Any],
     device: str = "cpu",
-    dtype: Dtype | None = None,
+    dtype: AskedDtype | None = None,
     max_tokens: int | None = None,
     max_sequences: int | None = None,
     threads: int | None = None,
@@ -43,7 +43,7 @@ def plan_memory(
     max_adapters: int = 0,
     max_adapter_rank: int = 16,
     draft: ModelPath | None = None,
-    draft_dtype: Dtype | None = None,
+    draft_dtype: AskedDtype | None = None,
     draft_tokens: int | None = None,
     kv_cache_dtype: CacheDtype | None = None,
 ) -> MemoryPlan:

@@ -26,9 +26,9 @@ from packhorse.dtypes import choose_dtype
 from packhorse.load_arguments import check_load
 from packhorse.memory import MemoryPlan
 from packhorse.names import (
+    AskedDtype,
     AttentionAlgorithm,
     CacheDtype,
-    Dtype,
     OutputName,
     PairTruncation,
     Pooling,
@@ -84,7 +84,7 @@ class Session(SessionProperties):
         cls,
         path: ModelPath,
         device: str = "cpu",
-        dtype: Dtype | None = None,
+        dtype: AskedDtype | None = None,
         max_tokens: int | None = None,
         max_sequences: int | None = None,
         threads: int | None = None,
@@ -104,7 +104,7 @@ class Session(SessionProperties):
         max_adapters: int = 0,
         max_adapter_rank: int = 16,
         draft: ModelPath | None = None,
-        draft_dtype: Dtype | None = None,
+        draft_dtype: AskedDtype | None = None,
         draft_tokens: int | None = None,
         kv_cache_dtype: CacheDtype | None = None,
     ) -> Session:

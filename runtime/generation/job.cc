@@ -35,7 +35,10 @@ int64_t choose_max_size(int64_t prompt_tokens, const Sampling& sampling,
   // Not above the context; compared without a sum that could overflow.
   const int64_t room = limits.max_context - prompt_tokens;
   int64_t size = prompt_tokens + std::min(room, sampling.max_new_tokens.value_or(room));
-  while (size > least && !fits(size)) --size;
+  // Who asks for the whole context, or for more, takes what the cache has of it.
+  if (sampling.max_new_tokens.value_or(room) >= room) {
+    while (size > least && !fits(size)) --size;
+  }
   if (fits(size)) return size;
   const int64_t pages = pages_at_once(prompt_tokens, size, sampling.num_beams);
   throw InvalidArgument(concat("the request needs ", pages * kPageTokens,

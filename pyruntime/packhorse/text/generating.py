@@ -17,6 +17,8 @@ from packhorse.text.signatures import shows_options
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from packhorse.generation.session import GenerationSession
+
 
 def _check_plain(n: int, details: bool) -> None:
     if n != 1:
@@ -40,6 +42,16 @@ class GeneratingText(LoadedText):
                 "causal language model, with kv_tokens over 0 where its files say otherwise"
             )
         return self._generation
+
+    @property
+    def generation_session(self) -> GenerationSession:
+        """`session`, of a model that generates, with its cache, adapters and statistics. Raises
+        ValueError for a model that does not."""
+        from packhorse.generation.session import GenerationSession
+
+        self._generating("generation_session")
+        assert isinstance(self.session, GenerationSession)
+        return self.session
 
     @overload
     def generate(

@@ -55,15 +55,19 @@ class TextGeneration:
     def __deepcopy__(self, _memo: object) -> TextGeneration:
         return self
 
-    def _limited(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """With the default limit of new tokens where nothing says another one."""
+    def _default_length(self, options: Mapping[str, Any]) -> int | None:
+        """New tokens of a text where neither the caller nor the model's files say how many."""
         says = options.get("max_new_tokens") is not None
         if says or {"max_new_tokens", "max_length"} & self._defaults.keys():
-            return options
-        return {**options, "max_new_tokens": DEFAULT_NEW_TOKENS}
+            return None
+        return DEFAULT_NEW_TOKENS
 
-    def _options(self, n: int, options: Mapping[str, Any]) -> RequestOptions:
-        return RequestOptions(self._defaults, self._tokenizer, self._grammars, n, options)
+    def _options(
+        self, n: int, options: Mapping[str, Any], default_length: int | None = None
+    ) -> RequestOptions:
+        return RequestOptions(
+            self._defaults, self._tokenizer, self._grammars, n, options, default_length
+        )
 
     def prompt_ids(self, prompt: Any, number: int) -> Int32Array:
         """Of a prompt as it stands, with the tokens that the tokenizer puts around a text."""
@@ -82,7 +86,7 @@ class TextGeneration:
         check_options("generate", options, GenerateCall)
         prompts = as_texts(prompt, "prompts")
         named = ((f"prompts[{i}]", self.prompt_ids(one, i)) for i, one in enumerate(prompts))
-        asked = self._options(n, self._limited(options))
+        asked = self._options(n, options, self._default_length(options))
         found = self._generator.run(named, asked, continues=True)
         results = [as_asked(one, n, details) for one in found]
         return results[0] if isinstance(prompt, str) else results
@@ -92,7 +96,7 @@ class TextGeneration:
     ) -> TextStreaming:
         """`timeout_s`: as of `Session.submit`."""
         check_options("generate", options, GenerateCall)
-        asked = self._options(1, self._limited(options))
+        asked = self._options(1, options, self._default_length(options))
         _check_stream("prompt", prompt, isinstance(prompt, str), asked)
         return self._generator.stream("prompt", self.prompt_ids(prompt, 0), asked, True, timeout_s)
 
@@ -130,7 +134,7 @@ class TextGeneration:
             (f"messages[{i}]" if several else "messages", self.chat_ids(chat, of_template))
             for i, chat in enumerate(chats)
         )
-        asked = self._options(n, self._limited(rest))
+        asked = self._options(n, rest, self._default_length(rest))
         found = self._generator.run(named, asked, continues=False)
         results = [as_asked(one, n, details) for one in found]
         return results if several else results[0]
@@ -140,7 +144,7 @@ class TextGeneration:
     ) -> TextStreaming:
         """`timeout_s`: as of `Session.submit`."""
         of_template, rest = _split(options)
-        asked = self._options(1, self._limited(rest))
+        asked = self._options(1, rest, self._default_length(rest))
         _check_stream("conversation", messages, not _are_several(messages), asked)
         ids = self.chat_ids(messages, of_template)
         return self._generator.stream("messages", ids, asked, False, timeout_s)

@@ -77,6 +77,8 @@ class RequestOptions:
     defaults  of the model's files, by names of `Sampling`
     n         sequences that are wanted of each prompt
     options   of `GenerateCall`, checked by `check_options`
+    default_length
+              new tokens at most where nothing else limits them; None: up to the end of the context
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class RequestOptions:
         grammars: Grammars,
         n: int,
         options: Mapping[str, Any],
+        default_length: int | None = None,
     ) -> None:
         from packhorse.text.stop_strings import check_stops
 
@@ -113,6 +116,7 @@ class RequestOptions:
                         f"{name} is {given[name]}, but the most probable token is taken each time: "
                         "give a temperature above 0"
                     )
+        self.default_length = default_length
         self._grammars = grammars
         self._form = {name: given.get(name) for name in ("schema", "regex", "choices")}
         self._mask = grammars.make(**self._form)

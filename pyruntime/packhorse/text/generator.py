@@ -218,6 +218,11 @@ class Generator:
         timeout_s  as of `Session.submit`
         """
         sampling = options.sampling()
+        # What the context or the cache has no room for is left out. Beams share pages, and the
+        # session alone knows what they have room for.
+        if options.default_length is not None and sampling.num_beams == 1:
+            room = max(1, self._session.max_context - prompt.size)
+            sampling = replace(sampling, max_new_tokens=min(options.default_length, room))
         try:
             request = self._session.submit(prompt, sampling, timeout_s=timeout_s)
         except ValueError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from packhorse.dtypes import choose_dtype
 from packhorse.load_arguments import check_load
-from packhorse.names import AttentionAlgorithm, CacheDtype, Dtype, Pooling
+from packhorse.names import AskedDtype, AttentionAlgorithm, CacheDtype, Pooling
 from packhorse.options import ModelPath
 from packhorse.planning import plan_memory
 from packhorse.session import Session
@@ -65,7 +65,7 @@ class LoadedText:
         cls: type[Self],
         path: ModelPath,
         device: str = "cpu",
-        dtype: Dtype | None = None,
+        dtype: AskedDtype | None = None,
         *,
         max_length: int | None = None,
         max_tokens: int | None = None,
@@ -86,7 +86,7 @@ class LoadedText:
         max_adapters: int = 0,
         max_adapter_rank: int = 16,
         draft: ModelPath | None = None,
-        draft_dtype: Dtype | None = None,
+        draft_dtype: AskedDtype | None = None,
         draft_tokens: int | None = None,
         kv_cache_dtype: CacheDtype | None = None,
     ) -> Self:
