@@ -40,8 +40,8 @@ void spread_row(const float* values, const Spread& columns, float* to) {
 
 }  // namespace
 
-TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t columns, float scale) {
-  const DType dtype = precision_.floats();
+TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t columns, DType dtype,
+                              float scale) {
   const int64_t stored = width(columns);
   const size_t row_bytes = static_cast<size_t>(stored) * size_of(dtype);
   const TensorView result = arena_.take_matrix(name, rows, stored, dtype);

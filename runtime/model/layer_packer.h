@@ -84,7 +84,12 @@ class LayerPacker {
   /// A table [rows, columns] in the dtype Precision::floats(), whose columns are padded to their
   /// `width`. Both its elements and `scale`, by which they are multiplied, are rounded to that
   /// dtype, and so is their product. A table in groups (Precision::groups) is decoded.
-  TensorView table(const std::string& name, int64_t rows, int64_t columns, float scale = 1);
+  TensorView table(const std::string& name, int64_t rows, int64_t columns, float scale = 1) {
+    return table(name, rows, columns, precision_.floats(), scale);
+  }
+  /// Likewise in another dtype.
+  TensorView table(const std::string& name, int64_t rows, int64_t columns, DType dtype,
+                   float scale = 1);
   /// A vector [size] in float32, whatever the model's dtype, padded to its `width`.
   const float* vector(const std::string& name, int64_t size);
   const float* matrix(const std::string& name, int64_t rows, int64_t columns);

@@ -19,9 +19,12 @@ StemWeights build_stem(const Spec& spec, LayerPacker& packer) {
   StemWeights weights;
   weights.dtype = packer.precision().floats();
   const std::string words = "embeddings.word";
-  if (spec.quantized.contains(words) && packer.backend().ops->embeds_packed_rows()) {
+  const bool as_stored = packer.backend().ops->embeds_stored_rows();
+  if (spec.quantized.contains(words) && as_stored) {
     weights.packed_words =
         packer.padded_dense(words, stem.vocab_size, width, false, packer.precision().rest, words);
+  } else if (stem.table_dtype && weights.dtype == DType::kFloat32 && as_stored) {
+    weights.word_table = packer.table(words, stem.vocab_size, width, *stem.table_dtype);
   } else {
     weights.word_table = packer.table(words, stem.vocab_size, width, stem.embedding_scale);
   }
@@ -62,7 +65,7 @@ void embed(const StemSpec& spec, const StemWeights& weights, const StemBuffers& 
   args.position_ids = tokens.position_ids;
   args.word = weights.word_table;
   if (weights.packed_words) args.packed_word = *weights.packed_words;
-  args.packed_scale = spec.embedding_scale;
+  args.word_scale = spec.embedding_scale;
   if (!spec.positions_after_projection) args.position = weights.position_table;
   args.type = weights.type_table;
   args.position_offset = spec.position_offset;

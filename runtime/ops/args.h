@@ -71,11 +71,12 @@ struct EmbedArgs {
   const int32_t* ids = nullptr;           // [T], or null: token t takes row t of `word`
   const int32_t* type_ids = nullptr;      // [T]; null: every token takes row 0 of `type`
   const int32_t* position_ids = nullptr;  // [T], or null: 0, 1, ... from the sequence's start
-  TensorView word;                        // [vocab_size, E]; without ids [T, E], may be `out`
-  /// In place of `word`, where Ops::embeds_packed_rows: a weight [vocab_size, E] in groups, whose
-  /// rows are decoded as they are read and multiplied by `packed_scale`.
+  /// [vocab_size, E]; without ids [T, E], may be `out`. Where Ops::embeds_stored_rows, a table of
+  /// 16-bit floats may go with float32, and `packed_word`, a weight [vocab_size, E] in groups, may
+  /// stand in its place: such rows are decoded as they are read, and multiplied by `word_scale`.
+  TensorView word;
   LinearWeight packed_word = {};
-  float packed_scale = 1;
+  float word_scale = 1;
   TensorView position;  // [num_positions, E] or empty
   TensorView type;      // [type_vocab_size, E] or empty
   int64_t position_offset = 0;

@@ -16,8 +16,10 @@ void Ops::embed(const EmbedArgs& args) {
   check_matrix(op, "out", args.out, tokens, hidden_size);
   if (!packed) {
     check_compute_dtype(op, "word", args.word);
-    check_dtype_is(op, "out", args.out, args.word.dtype);
-  } else if (!embeds_packed_rows() || !args.packed_word.groups || args.ids == nullptr) {
+    const bool widens = embeds_stored_rows() && args.ids != nullptr &&
+                        args.out.dtype == DType::kFloat32 && size_of(args.word.dtype) == 2;
+    if (!widens) check_dtype_is(op, "out", args.out, args.word.dtype);
+  } else if (!embeds_stored_rows() || !args.packed_word.groups || args.ids == nullptr) {
     fail(op, "packed_word goes with ids, weights in groups and a device that reads their rows");
   }
   check_batch(op, "batch", args.batch, tokens);

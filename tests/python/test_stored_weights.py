@@ -19,7 +19,9 @@ from packhorse_weights import CheckpointError, convert, inspect_checkpoint, reso
 from packhorse_weights.gguf_file import read_gguf
 from packhorse_weights.gguf_tensor import QuantizedTensor, open_tensor
 from packhorse_weights.grouped import Grouped, GroupFormat, pack_rows, unpack_rows
+from packhorse_weights.safetensors_file import write_safetensors
 from packhorse_weights.stored import STORED
+from packhorse_weights.tensor import Tensor, cast
 from stored_runs import IDS, compare, hidden, near
 
 pytestmark = pytest.mark.arm
@@ -166,6 +168,26 @@ def test_rows_of_tables_are_decoded_as_they_are_read(
     np.testing.assert_array_equal(hidden, expected[0])
     np.testing.assert_array_equal(logits, expected[1])
     assert more - taken >= 130 * 80 * 4
+
+
+@pytest.mark.parametrize("stored", ["float16", "bfloat16"])
+def test_tables_of_16_bits_stay_so_in_float32(stored: str, tmp_path: Path) -> None:
+    """The same bits as of the same values in float32, in half of the table's bytes."""
+    spec = tiny_spec(vocab_size=130, hidden_size=80, embedding_scale=2.5)
+    tensors = {name: Tensor(one, str(one.dtype)) for name, one in random_tensors(spec).items()}
+    half = tensors | {"embeddings.word": cast(tensors["embeddings.word"], stored, "table")}
+    wide = half | {"embeddings.word": cast(half["embeddings.word"], "float32", "table")}
+    found = []
+    for name, these in (("half", half), ("wide", wide)):
+        folder = write_model(tmp_path / name, spec)
+        write_safetensors(folder / "model.safetensors", these)
+        with packhorse.Session.load(folder, dtype="float32", max_tokens=64) as session:
+            assert session.memory_plan == packhorse.plan_memory(folder, max_tokens=64)
+            hidden = session.run([[0, 63, 64, 129]], outputs=["hidden"]).hidden
+            sizes = {buffer.name: buffer.bytes for buffer in session.memory_plan.weights.buffers}
+            found.append((hidden, sizes["embeddings.word"]))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    assert [size for _, size in found] == [130 * 80 * 2, 130 * 80 * 4]
 
 
 @pytest.mark.parametrize(
