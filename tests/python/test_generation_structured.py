@@ -170,3 +170,19 @@ def test_a_tokenizer_that_llguidance_does_not_know(tmp_path: Path) -> None:
     model = TextModel(session, ours, files=GenerationFiles((1,)))
     with pytest.raises(ValueError, match="llguidance cannot read this model's tokenizer"):
         model.generate("a", regex="a")
+
+
+GRAMMAR = """root ::= ("Ada" | "true") " "? [0-9]{2}"""
+
+
+@pytest.mark.parametrize("grammar", [GRAMMAR, 'start: ("Ada" | "true") " "? /[0-9]{2}/'])
+def test_a_grammar_of_either_kind(model: TextModel, grammar: str) -> None:
+    for seed in range(4):
+        text = model.generate("x", grammar=grammar, seed=seed, temperature=1.0)
+        assert re.fullmatch("(Ada|true) ?[0-9]{2}", text), text
+
+
+@pytest.mark.parametrize("grammar", ["", "root ::= (", "root ::= other", "x" * 17_000, 3])
+def test_grammars_that_are_refused(model: TextModel, grammar: Any) -> None:
+    with pytest.raises(ValueError, match="^grammar"):
+        model.generate("x", grammar=grammar)

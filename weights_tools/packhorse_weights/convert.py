@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from packhorse_weights.checkpoint import inspect_checkpoint
 from packhorse_weights.dtype_names import dtype_name
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_json, refuse_lfs_pointer
+from packhorse_weights.files import has_file, read_bytes, read_json
 from packhorse_weights.generation_files import generation_config
 from packhorse_weights.gguf_model import open_tokenizer
 from packhorse_weights.hub import find_model
@@ -73,13 +72,12 @@ def _copy_text_files(to: Path, root: Path, model: Path) -> None:
         name: folder / name
         for name in _TRAVELLING
         for folder in (root, model)
-        if (folder / name).is_file()
+        if has_file(folder / name)
     }
-    if (settings := settings_file(model)).is_file():
+    if has_file(settings := settings_file(model)):
         files[SETTINGS] = settings
     for name, file in files.items():
-        refuse_lfs_pointer(file)
-        shutil.copyfile(file, to / name)
+        (to / name).write_bytes(read_bytes(file))
     if (found := generation_config(model)) is not None:
         _write_json(to / "generation_config.json", found)
 

@@ -110,9 +110,10 @@ class _Vocabulary:
     def token_id(self, name: str) -> int | None:
         """Returns the id of the token for "bos", "eos", ..., or None if there is none."""
         key = f"{_KEYS}{name}_token_id"
-        if self.metadata.get(key) in (None, -1, 0xFFFFFFFF):
+        found = self.metadata.get(key)
+        if found is None or (type(found) is int and found in (-1, 0xFFFFFFFF)):
             return None
-        return self._config.integer(key, low=0, high=len(self.tokens) - 1)
+        return self._config.tokens(key, low=0, high=len(self.tokens) - 1)
 
     def flag(self, name: str, default: bool) -> bool:
         return self._config.boolean(_KEYS + name, default)
@@ -270,7 +271,7 @@ def read_tokenizer(file: GgufFile) -> GgufTokenizer | None:
 
 def _make_tokenizer(file: GgufFile) -> GgufTokenizer | None:
     kind = file.metadata.get(f"{_KEYS}model")
-    if kind in (None, "none", "no_vocab"):
+    if kind is None or (isinstance(kind, str) and kind in ("none", "no_vocab")):
         return None
     if not isinstance(kind, str) or kind not in _KINDS:
         raise CheckpointError(

@@ -10,7 +10,7 @@ from typing import Any
 
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_json
+from packhorse_weights.files import has_file, read_json
 
 _ATTRIBUTES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # in the order of their ids
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -122,7 +122,7 @@ class SpecialTokens:
         """Reads the fields of special_tokens_map.json, and the tokens of added_tokens.json into
         `added`."""
         path = folder / "special_tokens_map.json"
-        changes = read_json(path) if path.is_file() else {}
+        changes = read_json(path) if has_file(path) else {}
         for name, value in changes.items():
             if isinstance(value, dict):
                 changes[name] = {**value, "special": True}
@@ -133,7 +133,7 @@ class SpecialTokens:
                     *(one for one in _texts(value, str(path)) if one not in before),
                 ]
         path = folder / "added_tokens.json"
-        if path.is_file():
+        if has_file(path):
             special = {**fields, **changes}
             values = [value for name, value in special.items() if name.endswith("_token")]
             values += _texts(special.get("additional_special_tokens") or [], str(path))

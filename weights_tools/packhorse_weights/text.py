@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from packhorse_weights.checkpoint import model_folder
-from packhorse_weights.config import Config
+from packhorse_weights.config import Config, optional_config, read_config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_json, refuse_lfs_pointer
+from packhorse_weights.files import has_file, refuse_lfs_pointer
 from packhorse_weights.gguf_model import find_gguf, open_tokenizer
 from packhorse_weights.hub import find_model
 from packhorse_weights.static_embedding import find_static, read_static
@@ -58,7 +58,7 @@ def _find_tokenizer(folder: Path, root: Path) -> Path | BuiltTokenizer:
     """Finds a tokenizer.json, or makes one from other files."""
     folders = list(dict.fromkeys((folder, root)))
     for path in (place / "tokenizer.json" for place in folders):
-        if path.is_file():
+        if has_file(path):
             refuse_lfs_pointer(path)
             return path
     for place in folders:
@@ -88,7 +88,7 @@ def _special(settings: Config, folder: Path, name: str) -> str | None:
     """The special token `name` in tokenizer_config.json, otherwise in special_tokens_map.json,
     which older folders have."""
     found = _token(settings, name)
-    return found or _token(_optional(folder, "special_tokens_map.json"), name)
+    return found or _token(optional_config(folder / "special_tokens_map.json"), name)
 
 
 def _normalizer(config: Config) -> dict[str, bool | None]:
@@ -101,11 +101,6 @@ def _normalizer(config: Config) -> dict[str, bool | None]:
         elif ours == "strip_accents" and ours in config.fields:
             found[ours] = None  # null means that accents follow case, and says nothing else
     return found
-
-
-def _optional(folder: Path, name: str) -> Config:
-    path = folder / name
-    return Config(read_json(path) if path.is_file() else {}, str(path))
 
 
 def _prompts(config: Config) -> tuple[dict[str, str], str | None]:
@@ -146,8 +141,8 @@ def _tokens(folder: Path, file: Path | None) -> Config:
     """The section `text` of the spec of a converted folder, or of a table of embeddings (in `file`,
     if its folder has several)."""
     converted = folder / "packhorse.json"
-    if converted.is_file():
-        return Config(read_json(converted), str(converted)).section("text")
+    if has_file(converted):
+        return read_config(converted).section("text")
     static = find_static(folder)
     return Config({} if static is None else read_static(static, file).spec["text"], str(folder))
 
@@ -187,11 +182,11 @@ def read_text_config(path: str | PathLike[str], *, revision: str | None = None) 
     tokenizer_file = found.file if isinstance(found, BuiltTokenizer) else found
     tokens = _tokens(root, None if path.is_dir() else path)
     special_tokens = tokens.boolean("special_tokens", True)
-    settings = _optional(tokenizer_file.parent, "tokenizer_config.json")
+    settings = optional_config(tokenizer_file.parent / "tokenizer_config.json")
     if not special_tokens:  # then nothing reads them, nor does sentence-transformers
         settings = Config({}, settings.where)
     names = settings.fields.get("model_input_names")
-    model = _optional(root, "config_sentence_transformers.json")
+    model = optional_config(root / "config_sentence_transformers.json")
     prompts, default = _prompts(model)
     side = settings.fields.get("truncation_side")
     if side is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packhorse_weights.files import has_file
 from packhorse_weights.special_tokens import Names
 from packhorse_weights.tokenizer_parts import Builder
 from packhorse_weights.tokenizer_pieces import albert, deberta_v2, fairseq, llama
@@ -31,7 +32,7 @@ class Family:
     def find(self, folder: Path) -> list[Path] | None:
         """The files in `folder`, or None unless all exist."""
         found = [
-            next((folder / name for name in choice if (folder / name).is_file()), None)
+            next((folder / name for name in choice if has_file(folder / name)), None)
             for choice in self.files
         ]
         paths = [path for path in found if path is not None]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from packhorse_weights.config import Config
+from packhorse_weights.config import Config, optional_config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_json
+from packhorse_weights.files import has_file, read_json
 from packhorse_weights.gguf_model import open_tokenizer
 from packhorse_weights.special_tokens import SpecialTokens
 from packhorse_weights.tokenizer_families import (
@@ -73,16 +73,13 @@ _MODEL_TYPES = {
 _BY_FILES = (BERT, XLM_ROBERTA)
 
 
-def _fields(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
-
-
 def _find_family(folder: Path, settings: Config, model: Path) -> Family | None:
     """Finds the family by the class that the files name, by the model's type or by its files.
 
     Raises CheckpointError for an unknown class.
     """
-    config = _fields(model / "config.json") or _fields(folder / "config.json")
+    places = (model / "config.json", folder / "config.json")
+    config = next((found for path in places if (found := optional_config(path).fields)), {})
     class_name = settings.fields.get("tokenizer_class") or config.get("tokenizer_class") or ""
     if class_name not in _GENERIC:
         name = str(class_name).removesuffix("Fast").removesuffix("Tokenizer")
@@ -92,7 +89,8 @@ def _find_family(folder: Path, settings: Config, model: Path) -> Family | None:
                 f"tokenizer.json; supported: {', '.join(f'{one}Tokenizer' for one in _CLASSES)}"
             )
         return _CLASSES[name]
-    kind = config.get("model_type") or _fields(folder / "packhorse.json").get("family")
+    converted = optional_config(folder / "packhorse.json").fields
+    kind = config.get("model_type") or converted.get("family")
     if isinstance(kind, str) and kind in _MODEL_TYPES:
         return _MODEL_TYPES[kind]
     return next((family for family in _BY_FILES if family.find(folder)), None)
@@ -116,8 +114,7 @@ def build_tokenizer(folder: Path, model: Path) -> BuiltTokenizer | None:
     families = {id(family): family for family in _CLASSES.values()}.values()
     if not any(family.find(folder) for family in families):
         return None
-    path = folder / "tokenizer_config.json"
-    settings = Config(_fields(path), str(path))
+    settings = optional_config(folder / "tokenizer_config.json")
     family = _find_family(folder, settings, model)
     paths = None if family is None else family.find(folder)
     if family is None or paths is None:
@@ -133,7 +130,7 @@ def read_tokenizer(folder: Path) -> dict[str, Any] | None:
     if folder.is_file():
         return open_tokenizer(folder).tokenizer
     path = folder / "tokenizer.json"
-    if path.is_file():
+    if has_file(path):
         return read_json(path)
     try:
         built = build_tokenizer(folder, folder)

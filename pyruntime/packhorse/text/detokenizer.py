@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import Any, Protocol
 
-from packhorse.text.decoder_steps import Replacement, Step, drop_incomplete, make_steps
+from packhorse.text.decoder_steps import (
+    Replacement,
+    Step,
+    bytes_of_tokens,
+    drop_incomplete,
+    make_steps,
+)
 
 # As transformers cleans up a text: what stands after a space -> what both become.
 CLEANED_UP = {
@@ -37,6 +44,10 @@ class TextStream(Protocol):
         its last character may lack bytes; it is left out then."""
         ...
 
+    def fork(self) -> TextStream:
+        """A stream that goes on from here by itself."""
+        ...
+
 
 class Detokenizer:
     """Makes streams of text for one tokenizer, of the package tokenizers.
@@ -52,6 +63,7 @@ class Detokenizer:
         added = tokenizer.get_added_tokens_decoder()
         self._special = {token.content for token in added.values() if token.special}
         self._tokens: dict[int, str | None] = {}
+        self._bytes_of = bytes_of_tokens(self._decoder)
 
     def token(self, token_id: int) -> str | None:
         """The entry of the vocabulary; None where it stands for no text."""
@@ -59,6 +71,15 @@ class Detokenizer:
             token = self._tokenizer.id_to_token(token_id)
             self._tokens[token_id] = None if token in self._special else token
         return self._tokens[token_id]
+
+    def name(self, token_id: int) -> str:
+        """The entry of the vocabulary, also of a special token; "" where there is none."""
+        return self._tokenizer.id_to_token(token_id) or ""
+
+    def bytes_of(self, token_id: int) -> bytes | None:
+        """The bytes of a token that stands for some, rather than for text."""
+        token = self.token(token_id)
+        return None if token is None else self._bytes_of(token)
 
     def stream(self, before: Sequence[int] = ()) -> TextStream:
         """A stream for tokens that come after those of `before`, whose text it does not give."""
@@ -113,6 +134,11 @@ class _Stream:
             rest.append(self._through(step.finish(), i + 1))
         return "".join(rest)
 
+    def fork(self) -> _Stream:
+        made = copy(self)
+        made._steps = [copy(step) for step in self._steps]
+        return made
+
 
 class _Without:
     """A stream without its first characters."""
@@ -131,6 +157,9 @@ class _Without:
     def finish(self, cut: bool = False) -> str:
         return self._cut(self._stream.finish(cut))
 
+    def fork(self) -> _Without:
+        return _Without(self._stream.fork(), self._left)
+
 
 class _Whole:
     """For decoders of which nothing is certain before the end."""
@@ -148,3 +177,8 @@ class _Whole:
         known = self._detokenizer.decode(self._before)
         text = self._detokenizer.decode([*self._before, *self._ids])[len(known) :]
         return text.rstrip("\ufffd") if cut else text
+
+    def fork(self) -> _Whole:
+        made = _Whole(self._detokenizer, self._before)
+        made._ids = list(self._ids)
+        return made

@@ -19,6 +19,7 @@ from packhorse.text.generation_options import (
 from packhorse.text.generator import FOREVER, Generator, TextRequest, TextStreaming, as_asked
 from packhorse.text.runner import TextRunner
 from packhorse.text.structured import Grammars
+from packhorse.text.token_texts import TokenTexts
 
 if TYPE_CHECKING:
     from packhorse_weights.generation_files import GenerationFiles
@@ -43,6 +44,8 @@ class TextGeneration:
         self._defaults = files.defaults
         clean_up = tokenizer.config.clean_up_spaces
         self._generator = Generator(session, Detokenizer(tokenizer.backend, clean_up=clean_up))
+        # Special tokens, and how they are written.
+        self.special_names = {i: tokenizer.token_of(i) for i in tokenizer.special_ids}
         self._grammars = Grammars(tokenizer, session.vocab_size, session.eos_ids)
         self.templates = ChatTemplates(files.chat_templates, files.special_tokens)
 
@@ -76,7 +79,11 @@ class TextGeneration:
 
     def chat_ids(self, messages: Conversation, options: Mapping[str, Any]) -> Int32Array:
         """Of a conversation: the template writes all special tokens itself."""
-        ids = self._tokenizer.plain_ids(self.templates.render(messages, **options))
+        return self.plain_ids(self.templates.render(messages, **options))
+
+    def plain_ids(self, text: str) -> Int32Array:
+        """Of a text, without the tokens that the tokenizer puts around one."""
+        ids = self._tokenizer.plain_ids(text)
         check_ids(self._tokenizer.backend, [ids], self._vocab_size, 0)
         return ids
 
@@ -99,6 +106,14 @@ class TextGeneration:
         asked = self._options(1, options, self._default_length(options))
         _check_stream("prompt", prompt, isinstance(prompt, str), asked)
         return self._generator.stream("prompt", self.prompt_ids(prompt, 0), asked, True, timeout_s)
+
+    def token_texts(self, ids: Int32Array) -> TokenTexts:
+        """What each of some tokens, which are a whole text, adds to it."""
+        texts = self._generator.token_texts()
+        for token in ids.tolist():
+            texts.push(token)
+        texts.finish()
+        return texts
 
     @property
     def defaults(self) -> Mapping[str, Any]:

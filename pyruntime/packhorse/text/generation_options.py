@@ -28,6 +28,7 @@ class GenerateCall(TypedDict, total=False):
     logit_bias: Mapping[int, float] | None
     allowed_ids: Sequence[int] | None
     stop: str | Sequence[str] | None
+    include_stop: bool | None
     stop_ids: Sequence[int] | None
     ignore_eos: bool | None
     deadline_s: float | None
@@ -39,9 +40,11 @@ class GenerateCall(TypedDict, total=False):
     prompt_logprobs: int | None
     adapter: str | None
     draft_tokens: int | None
+    cache_salt: int | None
     schema: Any
     regex: str | None
     choices: Sequence[str] | None
+    grammar: str | None
 
 
 class TemplateCall(TypedDict, total=False):
@@ -59,7 +62,8 @@ class ChatCall(TemplateCall, GenerateCall, total=False):
     """Options of `TextModel.chat`: those of the chat template, and those of `generate`."""
 
 
-_NOT_OF_SAMPLING = {"stop", "schema", "regex", "choices"}
+_FORMS = ("schema", "regex", "choices", "grammar")  # of the output
+_NOT_OF_SAMPLING = {"stop", "include_stop", *_FORMS}
 _OF_CHANCE = {"top_k": 0, "top_p": 1, "min_p": 0}
 CHAT_OPTIONS = frozenset(TemplateCall.__annotations__)
 
@@ -69,6 +73,12 @@ def check_options(method: str, options: Mapping[str, Any], known: type) -> None:
     for name in options:
         if name not in known.__annotations__:
             raise unexpected_argument(method, name)
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r:.80}, expected True or False")
+    return value
 
 
 class RequestOptions:
@@ -99,6 +109,7 @@ class RequestOptions:
             for name in ("temperature", *_OF_CHANCE):
                 defaults.pop(name, None)  # beam search leaves nothing to chance
         settings = {**defaults, **settings, "n": n}
+        self.include_stop = _flag("include_stop", given.get("include_stop", False))
         self.stops: list[str] = []
         stop_ids = list(settings.get("stop_ids", ()))
         for stop in check_stops(given.get("stop")):
@@ -118,7 +129,7 @@ class RequestOptions:
                     )
         self.default_length = default_length
         self._grammars = grammars
-        self._form = {name: given.get(name) for name in ("schema", "regex", "choices")}
+        self._form = {name: given.get(name) for name in _FORMS}
         self._mask = grammars.make(**self._form)
 
     def sampling(self) -> Sampling:

@@ -1,4 +1,4 @@
-"""Output of a given form: a JSON schema, a regular expression, or one of some choices.
+"""Output of a given form: a JSON schema, a regular expression, one of some choices, a grammar.
 
 The package llguidance says which tokens may come next; the engine chooses among them.
 """
@@ -15,6 +15,8 @@ from packhorse.text.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
+
+_MOST_OF_A_GRAMMAR = 16_384  # characters: it is read by a parser in Python
 
 
 class GrammarMask:
@@ -85,16 +87,18 @@ class Grammars:
         schema: Any = None,
         regex: str | None = None,
         choices: Sequence[str] | None = None,
+        grammar: str | None = None,
     ) -> GrammarMask | None:
         """A mask for one request; None where nothing is asked for.
 
         schema   a JSON schema: a mapping, its text, a class of pydantic, True (any JSON)
         regex    a regular expression that the whole output matches
         choices  texts, one of which the output is
+        grammar  of llama.cpp (GBNF) or of Lark
 
         Raises ValueError for what is not acceptable, and for more than one of them.
         """
-        asked = {"schema": schema, "regex": regex, "choices": choices}
+        asked = {"schema": schema, "regex": regex, "choices": choices, "grammar": grammar}
         given = [name for name, value in asked.items() if value is not None]
         if not given:
             return None
@@ -105,17 +109,19 @@ class Grammars:
 
         name = given[0]
         if name == "schema":
-            grammar = LLMatcher.grammar_from_json_schema(_schema_text(schema))
+            form = LLMatcher.grammar_from_json_schema(_schema_text(schema))
         elif name == "regex":
             if not isinstance(regex, str):
                 raise ValueError(f"regex is {regex!r:.80}, expected a text")
-            grammar = LLMatcher.grammar_from_regex(regex)
+            form = LLMatcher.grammar_from_regex(regex)
+        elif name == "choices":
+            form = LLMatcher.grammar_from_lark(_choices_grammar(choices))
         else:
-            grammar = LLMatcher.grammar_from_lark(_choices_grammar(choices))
-        failed, messages = LLMatcher.validate_grammar_with_warnings(grammar, trie)
+            form = LLMatcher.grammar_from_lark(_lark(grammar))
+        failed, messages = LLMatcher.validate_grammar_with_warnings(form, trie)
         if failed:
             raise ValueError(f"{name}: {messages[0]:.400}")
-        mask = GrammarMask(LLMatcher(trie, grammar, log_level=0))
+        mask = GrammarMask(LLMatcher(trie, form, log_level=0))
         try:
             mask._check()
         except RuntimeError as error:
@@ -173,3 +179,20 @@ def _choices_grammar(choices: Any) -> str:
     if not texts or not all(isinstance(text, str) and text for text in texts):
         raise ValueError(f"choices is {choices!r:.80}, expected a list of texts that are not empty")
     return "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
+
+
+def _lark(grammar: Any) -> str:
+    """A grammar of either kind as Lark's."""
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    if not isinstance(grammar, str) or not grammar.strip():
+        raise ValueError(f"grammar is {grammar!r:.80}, expected a text that is not empty")
+    if len(grammar) > _MOST_OF_A_GRAMMAR:
+        raise ValueError(
+            f"grammar has {len(grammar)} characters, expected {_MOST_OF_A_GRAMMAR} at most"
+        )
+    try:
+        found: str = any_to_lark(grammar)
+    except Exception as error:  # of the package's own classes, and of Python's for deep nesting
+        raise ValueError(f"grammar: {error!s:.400}") from None
+    return found
