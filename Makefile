@@ -357,7 +357,7 @@ clean:
 	touch $@
 
 .venv/.text: .venv/.build
-	$(PIP) install $$($(BIN)/python tools/requirements.py text cli)
+	$(PIP) install $$($(BIN)/python tools/requirements.py text cli structured)
 	touch $@
 
 .venv/.test: .venv/.build

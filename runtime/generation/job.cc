@@ -37,7 +37,8 @@ int64_t choose_max_size(int64_t prompt_tokens, const Sampling& sampling,
   const int64_t room = limits.max_context - prompt_tokens;
   const bool open = sampling.max_new_tokens.value_or(room) >= room;
   int64_t size = prompt_tokens + std::min(room, sampling.max_new_tokens.value_or(room));
-  if (open) {
+  // Who asks for the whole context, or for more, takes what the cache has of it.
+  if (sampling.max_new_tokens.value_or(room) >= room) {
     while (size > least && !fits(size)) --size;
   }
   if (fits(size)) return size;

@@ -14,8 +14,11 @@ from typing import Any
 
 import numpy as np
 import packhorse
+import packhorse_weights
 import pytest
 from packhorse import GenerationSession, Sampling
+from packhorse.options import GenerationOptions
+from packhorse.planning import plan_generation
 
 pytestmark = pytest.mark.arm
 
@@ -226,6 +229,22 @@ def test_the_plan(shared: GenerationSession) -> None:
     assert plan.total_bytes == plan.weights.bytes + plan.arena.bytes + plan.kv_cache.bytes
     assert f"{plan.kv_tokens} tokens of {plan.bytes_per_token} bytes" in str(plan)
     assert packhorse.plan_memory(GOLDEN / "llama", kv_tokens=4096, threads=1) == plan
+
+
+def test_the_default_cache_of_the_cpu() -> None:
+    spec = packhorse_weights.resolve_model(GOLDEN / "llama").spec | {"max_seqlen": 10_000}
+
+    def plan(spec: dict[str, Any], **options: Any) -> packhorse.GenerationMemoryPlan:
+        return plan_generation(spec, GenerationOptions("cpu", "float32", threads=1, **options))
+
+    assert plan(spec, max_tokens=64, max_sequences=64).kv_tokens == 64 * 2048
+    assert plan(spec, max_tokens=64, max_sequences=8).kv_tokens == 8 * 2048
+    assert plan(spec, max_tokens=64, max_sequences=1).kv_tokens == 157 * 64  # one whole context
+    # 270 GiB are beyond a quarter of what is free, which changes a little meanwhile.
+    meminfo = Path("/proc/meminfo").read_text()
+    available = int(meminfo.split("MemAvailable:")[1].split()[0]) * 1024
+    cache = plan(spec | {"num_layers": 512}, max_tokens=2048, max_sequences=2048).kv_cache
+    assert 0 < cache.bytes < available / 4 + (64 << 20)
 
 
 def test_what_decides_whether_a_model_generates() -> None:

@@ -11,6 +11,7 @@ import pytest
 from fake_engine import byte_level, fake_session, session_of_chance, text_model_of_chance
 from packhorse import TextModel
 from packhorse.text import TextTokenizer
+from packhorse.text.structured import _schema_text
 from packhorse_weights.generation_files import GenerationFiles
 from tokenizers import Tokenizer, decoders, models, normalizers
 
@@ -112,6 +113,45 @@ def test_a_class_of_pydantic(model: TextModel) -> None:
             return SCHEMA
 
     assert json.loads(model.generate("x", schema=Person, seed=1))["age"] <= 120
+
+
+def test_objects_of_classes_are_closed() -> None:
+    """But for those that say themselves what else they take; a schema is taken as it is."""
+    inner = {"type": "object", "properties": {"properties": {"type": "string"}}}
+    open_one = {"type": "object", "additionalProperties": {"type": "integer"}}
+
+    class Written:
+        @staticmethod
+        def model_json_schema() -> dict[str, Any]:
+            return {
+                "$defs": {"Inner": inner, "Free": {**inner, "additionalProperties": True}},
+                "type": "object",
+                "properties": {
+                    "one": {"$ref": "#/$defs/Inner"},
+                    "many": {"type": "array", "items": inner},
+                    "either": {"anyOf": [inner, {"type": "null"}]},
+                    "counts": open_one,
+                },
+            }
+
+    found = json.loads(_schema_text(Written))
+    closed = {**inner, "additionalProperties": False}
+    assert found["additionalProperties"] is False
+    assert found["$defs"] == {"Inner": closed, "Free": {**inner, "additionalProperties": True}}
+    assert found["properties"]["many"]["items"] == closed
+    assert found["properties"]["either"]["anyOf"] == [closed, {"type": "null"}]
+    assert found["properties"]["counts"] == open_one
+    assert json.loads(_schema_text(inner)) == inner
+
+
+def test_a_text_that_its_length_cuts_ends_with_a_whole_character(model: TextModel) -> None:
+    for length in range(1, 10):  # a token is a byte, or, of one tokenizer, a character of its own
+        given: dict[str, Any] = {"regex": "(€|é){20}", "max_new_tokens": length, "seed": length}
+        made = model.generate("x", details=True, temperature=1.0, **given)
+        assert (len(made.ids), made.finish_reason) == (length, "length")
+        assert set(made.text) <= {"€", "é"}
+        stream = model.generate("x", stream=True, temperature=1.0, **given)
+        assert "".join(stream) == made.text
 
 
 def test_a_stream(model: TextModel) -> None:

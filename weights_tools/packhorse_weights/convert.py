@@ -10,6 +10,7 @@ from typing import Any
 
 from packhorse_weights.checkpoint import inspect_checkpoint
 from packhorse_weights.config import Config
+from packhorse_weights.dtype_names import dtype_name
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import has_file, optional_json, read_bytes
 from packhorse_weights.generation_files import generation_config
@@ -162,6 +163,7 @@ def convert(
     also where the process is killed, the disk is full or the power fails. An existing folder is
     replaced only with `overwrite`, and only if this function wrote it. Returns `dst`.
     """
+    dtype = None if dtype in (None, "auto") else dtype_name(dtype)
     if dtype not in (None, *WEIGHT_DTYPES, STORED):
         raise CheckpointError(f"dtype {dtype!r} is not one of {', '.join(WEIGHT_DTYPES)}, {STORED}")
     known = ("int4", *QUANTIZED_DTYPES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -293,14 +294,22 @@ def _settings(vocabulary: _Vocabulary, special: Sequence[str]) -> dict[str, Any]
     return settings
 
 
+_read: WeakKeyDictionary[GgufFile, GgufTokenizer | None] = WeakKeyDictionary()
 _KINDS = {"gpt2": _byte_level_bpe, "llama": _scored_pieces}
 
 
 def read_tokenizer(file: GgufFile) -> GgufTokenizer | None:
-    """Returns the tokenizer, or None if the file has none.
+    """Returns the tokenizer, or None if the file has none. It is made once for each file that is
+    open.
 
     Raises CheckpointError for one that is not supported or does not fit together.
     """
+    if file not in _read:
+        _read[file] = _make_tokenizer(file)
+    return _read[file]
+
+
+def _make_tokenizer(file: GgufFile) -> GgufTokenizer | None:
     kind = file.metadata.get(f"{_KEYS}model")
     if kind is None or (isinstance(kind, str) and kind in ("none", "no_vocab")):
         return None

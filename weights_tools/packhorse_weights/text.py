@@ -50,6 +50,7 @@ class TextConfig:
     unk_token: str | None = None  # the token for text that the vocabulary lacks
     clean_up_spaces: bool = False  # whether decoding removes spaces before punctuation
     clean_up_bpe: bool = False  # whether it does so with BPE, too
+    similarity: str = "cosine"  # how embeddings are compared, as the files name it
 
     def cleans_up(self, kind: str) -> bool:
         """Whether decoding removes spaces before punctuation, with this kind of model: never with
@@ -187,4 +188,5 @@ def read_text_config(path: str | PathLike[str], *, revision: str | None = None) 
         special.find("unk"),
         settings.boolean("clean_up_tokenization_spaces", False),
         settings.boolean(_CLEANS_UP_BPE, False),
+        str(model.fields.get("similarity_fn_name") or "cosine"),
     )

@@ -27,7 +27,8 @@ class LoadingGenerator(Running):
             min=1,
             metavar="N",
             rich_help_panel=_MACHINE,
-            help="Tokens that the cache of keys and values holds; by default what memory takes.",
+            help="Tokens that the cache of keys and values holds; by default what the texts that "
+            "run at once usually need.",
         ),
     ] = None
     kv_cache_dtype: CacheDtype = None
@@ -79,7 +80,8 @@ class Generating:
     """How texts are generated; by default as the model's files say."""
 
     max_new_tokens: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Most tokens of the text.")
+        int | None,
+        typer.Option(min=0, metavar="N", help="Most tokens of the text; by default 256."),
     ] = None
     temperature: Annotated[
         float | None,

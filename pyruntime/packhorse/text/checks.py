@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,20 @@ if TYPE_CHECKING:
 
 Encoded = TypeVar("Encoded")
 Text = str | tuple[str, str]
+
+
+def as_texts(texts: Any, name: str = "texts") -> Iterable[Any]:
+    """A single text in a list; several as they are. Raises ValueError for what is neither: an
+    iteration over a dict or a set would give keys, or texts in no order. `name`: for messages."""
+    if isinstance(texts, str):
+        return [texts]
+    unfit = (Mapping, Set, bytes, bytearray, memoryview)
+    if isinstance(texts, unfit) or not isinstance(texts, Iterable):
+        raise ValueError(
+            f"{name} is {texts!r:.80} ({type(texts).__name__}), expected a text, or texts in an "
+            "order, such as a list"
+        )
+    return texts
 
 
 def check_text(text: object, i: int, prompt: str, pairs: bool) -> Text:

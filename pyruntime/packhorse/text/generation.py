@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from packhorse.packing import Int32Array
 from packhorse.text.chat_template import ChatTemplates, Message
-from packhorse.text.checks import check_ids
+from packhorse.text.checks import as_texts, check_ids
 from packhorse.text.detokenizer import Detokenizer
 from packhorse.text.generation_options import (
     CHAT_OPTIONS,
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from packhorse_weights.generation_files import GenerationFiles
 
 Conversation = Sequence[Message]
+# Of a text that neither the caller nor the model's files limit.
+DEFAULT_NEW_TOKENS = 256
 
 
 class TextGeneration:
@@ -60,8 +62,19 @@ class TextGeneration:
     def __deepcopy__(self, _memo: object) -> TextGeneration:
         return self
 
-    def _options(self, n: int, options: Mapping[str, Any]) -> RequestOptions:
-        return RequestOptions(self._defaults, self._tokenizer, self._grammars, n, options)
+    def _default_length(self, options: Mapping[str, Any]) -> int | None:
+        """New tokens of a text where neither the caller nor the model's files say how many."""
+        says = options.get("max_new_tokens") is not None
+        if says or {"max_new_tokens", "max_length"} & self._defaults.keys():
+            return None
+        return DEFAULT_NEW_TOKENS
+
+    def _options(
+        self, n: int, options: Mapping[str, Any], default_length: int | None = None
+    ) -> RequestOptions:
+        return RequestOptions(
+            self._defaults, self._tokenizer, self._grammars, n, options, default_length
+        )
 
     def prompt_ids(self, prompt: Any, number: int) -> Int32Array:
         """Of a prompt as it stands, with the tokens that the tokenizer puts around a text."""
@@ -82,9 +95,10 @@ class TextGeneration:
         self, prompt: str | Iterable[str], n: int, details: bool, options: Mapping[str, Any]
     ) -> Any:
         check_options("generate", options, GenerateCall)
-        prompts = [prompt] if isinstance(prompt, str) else prompt
+        prompts = as_texts(prompt, "prompts")
         named = ((f"prompts[{i}]", self.prompt_ids(one, i)) for i, one in enumerate(prompts))
-        found = self._generator.run(named, self._options(n, options), continues=True)
+        asked = self._options(n, options, self._default_length(options))
+        found = self._generator.run(named, asked, continues=True)
         results = [as_asked(one, n, details) for one in found]
         return results[0] if isinstance(prompt, str) else results
 
@@ -93,7 +107,7 @@ class TextGeneration:
     ) -> TextStreaming:
         """`timeout_s`: as of `Session.submit`."""
         check_options("generate", options, GenerateCall)
-        asked = self._options(1, options)
+        asked = self._options(1, options, self._default_length(options))
         _check_stream("prompt", prompt, isinstance(prompt, str), asked)
         return self._generator.stream("prompt", self.prompt_ids(prompt, 0), asked, True, timeout_s)
 
@@ -139,7 +153,8 @@ class TextGeneration:
             (f"messages[{i}]" if several else "messages", self.chat_ids(chat, of_template))
             for i, chat in enumerate(chats)
         )
-        found = self._generator.run(named, self._options(n, rest), continues=False)
+        asked = self._options(n, rest, self._default_length(rest))
+        found = self._generator.run(named, asked, continues=False)
         results = [as_asked(one, n, details) for one in found]
         return results if several else results[0]
 
@@ -148,7 +163,7 @@ class TextGeneration:
     ) -> TextStreaming:
         """`timeout_s`: as of `Session.submit`."""
         of_template, rest = _split(options)
-        asked = self._options(1, rest)
+        asked = self._options(1, rest, self._default_length(rest))
         _check_stream("conversation", messages, not _are_several(messages), asked)
         ids = self.chat_ids(messages, of_template)
         return self._generator.stream("messages", ids, asked, False, timeout_s)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from packhorse.generation.sampling import EarlyStopping, Sampling, SequenceBias
+from packhorse.text.other_names import unexpected_argument
 
 if TYPE_CHECKING:
     from packhorse.text.structured import Grammars
@@ -56,8 +57,8 @@ class GenerateCall(TypedDict, total=False):
     grammar: str | None
 
 
-class ChatCall(GenerateCall, total=False):
-    """Options of `TextModel.chat`: those of `generate`, and those of the chat template."""
+class TemplateCall(TypedDict, total=False):
+    """Options of the chat template."""
 
     tools: Sequence[Mapping[str, Any]] | None
     documents: Sequence[Mapping[str, Any]] | None
@@ -67,17 +68,21 @@ class ChatCall(GenerateCall, total=False):
     template_args: Mapping[str, Any] | None
 
 
+class ChatCall(TemplateCall, GenerateCall, total=False):
+    """Options of `TextModel.chat`: those of the chat template, and those of `generate`."""
+
+
 _FORMS = ("schema", "regex", "choices", "grammar")  # of the output
 _NOT_OF_SAMPLING = {"stop", "include_stop", "bad_words", *_FORMS}
 _OF_CHANCE = {"top_k": 0, "top_p": 1, "min_p": 0}
-CHAT_OPTIONS = frozenset(ChatCall.__annotations__.keys() - GenerateCall.__annotations__.keys())
+CHAT_OPTIONS = frozenset(TemplateCall.__annotations__)
 
 
 def check_options(method: str, options: Mapping[str, Any], known: type) -> None:
     """Raises TypeError for an option that there is not, as Python itself would."""
     for name in options:
         if name not in known.__annotations__:
-            raise TypeError(f"{method}() got an unexpected keyword argument {name!r}")
+            raise unexpected_argument(method, name)
 
 
 def _flag(name: str, value: object) -> bool:
@@ -92,6 +97,8 @@ class RequestOptions:
     defaults  of the model's files, as `packhorse_weights` reads them
     n         sequences that are wanted of each prompt
     options   of `GenerateCall`, checked by `check_options`
+    default_length
+              new tokens at most where nothing else limits them; None: up to the end of the context
     """
 
     def __init__(
@@ -101,6 +108,7 @@ class RequestOptions:
         grammars: Grammars,
         n: int,
         options: Mapping[str, Any],
+        default_length: int | None = None,
     ) -> None:
         from packhorse.text.stop_strings import check_stops
 
@@ -151,6 +159,7 @@ class RequestOptions:
                         f"{name} is {given[name]}, but the most probable token is taken each time: "
                         "give a temperature above 0"
                     )
+        self.default_length = default_length
         self._grammars = grammars
         self._form = {name: given.get(name) for name in _FORMS}
         self._mask = grammars.make(**self._form)

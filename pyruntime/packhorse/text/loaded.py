@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from packhorse.device import check_device
 from packhorse.dtypes import choose_dtype
-from packhorse.names import AttentionAlgorithm, CacheDtype, Dtype, Pooling
+from packhorse.load_arguments import check_load
+from packhorse.names import AskedDtype, AttentionAlgorithm, CacheDtype, Pooling
 from packhorse.options import ModelPath
 from packhorse.planning import plan_memory
 from packhorse.session import Session
 from packhorse.text.generation import TextGeneration
+from packhorse.text.other_names import missing_attribute
 from packhorse.text.runner import TextRunner
 from packhorse.text.settings import longest_sequence
 from packhorse.text.tokenizer import TextTokenizer
@@ -64,14 +66,14 @@ class LoadedText:
         cls: type[Self],
         path: ModelPath,
         device: str = "cpu",
-        dtype: Dtype | None = None,
+        dtype: AskedDtype | None = None,
         *,
         max_length: int | None = None,
         max_tokens: int | None = None,
         max_sequences: int | None = None,
         threads: int | None = None,
         pin_threads: bool = False,
-        memory_limit: int | None = None,
+        memory_limit: int | str | None = None,
         output_slots: int = 2,
         max_predictions: int = 0,
         reranker: str | Mapping[str, Any] | None = None,
@@ -85,7 +87,7 @@ class LoadedText:
         max_adapters: int = 0,
         max_adapter_rank: int = 16,
         draft: ModelPath | None = None,
-        draft_dtype: Dtype | None = None,
+        draft_dtype: AskedDtype | None = None,
         draft_tokens: int | None = None,
         kv_cache_dtype: CacheDtype | None = None,
         generation_config: bool = True,
@@ -105,6 +107,7 @@ class LoadedText:
         Raises as `Session.load`; ValueError also for a tokenizer that is missing or not usable,
         ModuleNotFoundError without the package tokenizers.
         """
+        check_load(locals())
         from packhorse_weights import find_model, inspect_checkpoint
         from packhorse_weights.generation_files import generates, read_generation
 
@@ -149,6 +152,11 @@ class LoadedText:
             kv_cache_dtype=kv_cache_dtype,
         )
         return cls(session, tokenizer, max_length, files)
+
+    if not TYPE_CHECKING:  # type checkers would accept any name if they saw this
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(type(self).__name__, name)
 
     def close(self) -> None:
         """Closes the session (`Session.close`). Methods that need it raise RuntimeError then."""

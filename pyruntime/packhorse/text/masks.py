@@ -15,7 +15,7 @@ from packhorse.result import FloatArray, RunResult
 from packhorse.text.checks import Text
 from packhorse.text.labels import softmax
 from packhorse.text.parts import Request
-from packhorse.text.runner import TextRunner, as_texts
+from packhorse.text.runner import TextRunner
 
 
 class Word(TypedDict):
@@ -63,7 +63,7 @@ class MaskFilling:
     def _target_ids(self, targets: str | Iterable[str]) -> Int32Array:
         tokenizer = self._runner.tokenizer
         found = set()
-        for target in as_texts(targets):
+        for target in [targets] if isinstance(targets, str) else targets:
             number = tokenizer.id_of(str(target))
             if number is None:
                 ids = tokenizer.plain_ids(str(target))

@@ -11,7 +11,7 @@ from packhorse.packing import Int32Array
 from packhorse.result import RunResult
 from packhorse.session import Session
 from packhorse.text.batching import Batcher
-from packhorse.text.checks import Text, check_types
+from packhorse.text.checks import Text, as_texts, check_types
 from packhorse.text.parts import Request
 from packhorse.text.settings import longest_sequence
 from packhorse.text.streaming import prepare_ahead
@@ -39,10 +39,6 @@ class Task(Protocol[Item, Kept, Found]):
     def finish(self, items: list[Item], kept: Kept, result: RunResult) -> Found:
         """The rows of the request to results."""
         ...
-
-
-def as_texts(texts: str | Iterable[Text]) -> Iterable[Text]:
-    return [texts] if isinstance(texts, str) else texts
 
 
 class TextRunner:
@@ -114,6 +110,10 @@ class TextRunner:
         chunk  items that are prepared together; None: as many as a batch may hold
         """
         self.session.check_open()
+        if progress is not None and not callable(progress):
+            raise ValueError(
+                f"progress is {progress!r:.80}, expected a function of (texts done, texts in total)"
+            )
         if isinstance(items, Sized):
             total = len(items)
         done = 0

@@ -131,9 +131,33 @@ class Grammars:
         return mask
 
 
+# Keywords whose values are schemas by name, and those whose value is a schema or a list of them.
+_NAMED = ("properties", "patternProperties", "$defs", "definitions")
+_INNER = ("items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf")
+
+
+def _closed(schema: Any) -> Any:
+    """The JSON schema of a class, in which objects have no other properties than its fields unless
+    the class says so: small models go on inventing some for as long as they may."""
+    if isinstance(schema, list):
+        return [_closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = dict(schema)
+    for name in _NAMED:
+        if isinstance(inner := schema.get(name), dict):
+            closed[name] = {key: _closed(one) for key, one in inner.items()}
+    for name in _INNER:
+        if name in schema:
+            closed[name] = _closed(schema[name])
+    if "properties" in schema:
+        closed.setdefault("additionalProperties", False)
+    return closed
+
+
 def _schema_text(schema: Any) -> str:
     if hasattr(schema, "model_json_schema"):
-        schema = schema.model_json_schema()
+        schema = _closed(schema.model_json_schema())
     if schema is True:
         schema = {}
     if isinstance(schema, str):
@@ -153,7 +177,7 @@ def _schema_text(schema: Any) -> str:
 
 
 def _choices_grammar(choices: Any) -> str:
-    texts = [] if isinstance(choices, str | Mapping) else list(choices)
+    texts = list(choices) if isinstance(choices, list | tuple) else []
     if not texts or not all(isinstance(text, str) and text for text in texts):
         raise ValueError(f"choices is {choices!r:.80}, expected a list of texts that are not empty")
     return "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
