@@ -206,6 +206,17 @@ class Settings:
     max_new_tokens: int | None = setting(
         None, "Most tokens that one request may generate; by default the context.", _LIMITS
     )
+    default_new_tokens: int = setting(
+        1024, "Most tokens of a chat's answer where a request says nothing about it.", _LIMITS
+    )
+    max_client_sequences: int = setting(
+        256, "Most texts that one request may generate: prompts times n (413 for more).", _LIMITS
+    )
+    max_body_values: int = setting(
+        300_000,
+        "Most values in the JSON of a body; a list or an object counts as four (413 for more).",
+        _LIMITS,
+    )
     auto_truncate: bool = setting(
         False, "Cut texts that are too long, where a request says nothing about it.", _LIMITS
     )
@@ -281,7 +292,14 @@ class Settings:
         for name in ("max_wait_s", "request_timeout_s", "generation_timeout_s", "max_batch_ms"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected a positive number")
-        for name in ("max_queue_tokens", "max_client_batch_size", "payload_limit"):
+        for name in (
+            "max_queue_tokens",
+            "max_client_batch_size",
+            "payload_limit",
+            "default_new_tokens",
+            "max_client_sequences",
+            "max_body_values",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected a positive number")
         if not 0 <= self.port < 65536:

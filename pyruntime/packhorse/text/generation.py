@@ -38,6 +38,7 @@ class TextGeneration:
         self._made_of = (runner, files)
         self._tokenizer = tokenizer
         self._vocab_size = session.vocab_size
+        self._most_tokens = session.max_context
         self._defaults = files.defaults
         clean_up = tokenizer.config.clean_up_spaces
         self._generator = Generator(session, Detokenizer(tokenizer.backend, clean_up=clean_up))
@@ -53,19 +54,32 @@ class TextGeneration:
     def __deepcopy__(self, _memo: object) -> TextGeneration:
         return self
 
-    def _options(self, n: int, options: Mapping[str, Any]) -> RequestOptions:
+    def options(self, n: int, options: Mapping[str, Any]) -> RequestOptions:
+        """Those of all requests of one call. Raises ValueError and TypeError."""
         return RequestOptions(self._defaults, self._tokenizer, self._grammars, n, options)
 
     def prompt_ids(self, prompt: Any, number: int) -> Int32Array:
         """Of a prompt as it stands, with the tokens that the tokenizer puts around a text."""
         encode, table = self._tokenizer.encode, self._vocab_size
+        if isinstance(prompt, str):
+            self._refuse_longer(prompt, f"prompts[{number}]")
         return encode([prompt], None, first=number, pairs=False, table=table).ids[0]
 
     def chat_ids(self, messages: Conversation, options: Mapping[str, Any]) -> Int32Array:
         """Of a conversation: the template writes all special tokens itself."""
-        ids = self._tokenizer.plain_ids(self.templates.render(messages, **options))
+        prompt = self.templates.render(messages, **options)
+        self._refuse_longer(prompt, "messages")
+        ids = self._tokenizer.plain_ids(prompt)
         check_ids(self._tokenizer.backend, [ids], self._vocab_size, 0)
         return ids
+
+    def _refuse_longer(self, prompt: str, name: str) -> None:
+        """Raises ValueError for a text that the context has no room for, before all of it is
+        tokenized."""
+        try:
+            self._tokenizer.refuse_longer_prompt(prompt, self._most_tokens)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
 
     def generate(
         self, prompt: str | Iterable[str], n: int, details: bool, options: Mapping[str, Any]
@@ -73,7 +87,7 @@ class TextGeneration:
         check_options("generate", options, GenerateCall)
         prompts = [prompt] if isinstance(prompt, str) else prompt
         named = ((f"prompts[{i}]", self.prompt_ids(one, i)) for i, one in enumerate(prompts))
-        found = self._generator.run(named, self._options(n, options), continues=True)
+        found = self._generator.run(named, self.options(n, options), continues=True)
         results = [as_asked(one, n, details) for one in found]
         return results[0] if isinstance(prompt, str) else results
 
@@ -82,7 +96,7 @@ class TextGeneration:
     ) -> TextStreaming:
         """`timeout_s`: as of `Session.submit`."""
         check_options("generate", options, GenerateCall)
-        asked = self._options(1, options)
+        asked = self.options(1, options)
         _check_stream("prompt", prompt, isinstance(prompt, str), asked)
         return self._generator.stream("prompt", self.prompt_ids(prompt, 0), asked, True, timeout_s)
 
@@ -95,16 +109,13 @@ class TextGeneration:
         self,
         name: str,
         prompt: Int32Array,
-        n: int,
-        options: Mapping[str, Any],
+        options: RequestOptions,
         *,
         continues: bool,
     ) -> TextRequest:
         """Starts generating from token ids, without waiting for anything. Arguments as of
-        `Generator.submit` and `generate`."""
-        check_options("submit", options, GenerateCall)
-        asked = self._options(n, options)
-        return self._generator.submit(name, prompt, asked, continues, timeout_s=0)
+        `Generator.submit`."""
+        return self._generator.submit(name, prompt, options, continues, timeout_s=0)
 
     def chat(
         self,
@@ -120,7 +131,7 @@ class TextGeneration:
             (f"messages[{i}]" if several else "messages", self.chat_ids(chat, of_template))
             for i, chat in enumerate(chats)
         )
-        found = self._generator.run(named, self._options(n, rest), continues=False)
+        found = self._generator.run(named, self.options(n, rest), continues=False)
         results = [as_asked(one, n, details) for one in found]
         return results if several else results[0]
 
@@ -129,7 +140,7 @@ class TextGeneration:
     ) -> TextStreaming:
         """`timeout_s`: as of `Session.submit`."""
         of_template, rest = _split(options)
-        asked = self._options(1, rest)
+        asked = self.options(1, rest)
         _check_stream("conversation", messages, not _are_several(messages), asked)
         ids = self.chat_ids(messages, of_template)
         return self._generator.stream("messages", ids, asked, False, timeout_s)

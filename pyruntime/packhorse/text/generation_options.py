@@ -93,9 +93,10 @@ class RequestOptions:
         settings = {**defaults, **settings, "n": n}
         self.stops: list[str] = []
         stop_ids = list(settings.get("stop_ids", ()))
+        special = tokenizer.special_ids
         for stop in check_stops(given.get("stop")):
             token = tokenizer.id_of(stop)
-            if token is not None and token in tokenizer.special_ids:
+            if token is not None and token in special:
                 stop_ids.append(token)  # the texts of special tokens are in no output
             else:
                 self.stops.append(stop)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from os import PathLike
@@ -17,12 +17,14 @@ import numpy.typing as npt
 from packhorse.packing import Int32Array
 from packhorse.text.checks import Text, check_ids, check_size, check_text, encode_rows
 from packhorse.text.cutting import PIECE, Cutter, steps_of
+from packhorse.text.foreign_errors import raised_in
+from packhorse.text.giving_up import checkpoint
 from packhorse.text.token_arrays import TokenArrays, arrays_of, join, parts_of
 from packhorse.text.truncation import STRATEGIES, kept_tokens
 
 if TYPE_CHECKING:
     from packhorse_weights.text import TextConfig
-    from tokenizers import Tokenizer
+    from tokenizers import Encoding, Tokenizer
 
 _USUAL = {"cls": ("[CLS]", "<s>"), "mask": ("[MASK]", "<mask>"), "unk": ("[UNK]", "<unk>")}
 _NO_SPACE_BEFORE = (".", "?", "!", ",", "' ", "n't", "'m", "'s", "'ve", "'re")
@@ -66,7 +68,9 @@ def _load(config: TextConfig) -> Tokenizer:
             tokenizer = Tokenizer.from_file(str(config.tokenizer_file))
         else:
             tokenizer = Tokenizer.from_str(json.dumps(config.tokenizer))
-    except Exception as error:  # the package raises nothing narrower
+    except BaseException as error:  # the package raises nothing narrower
+        if not raised_in(error, "tokenizers"):
+            raise
         raise ValueError(f"{config.tokenizer_file}: {error}") from None
     normalizer = tokenizer.normalizer
     if isinstance(normalizer, normalizers.BertNormalizer):
@@ -77,6 +81,28 @@ def _load(config: TextConfig) -> Tokenizer:
         tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.no_padding()
     return tokenizer
+
+
+def _encodings(
+    encode: Callable[[list[Text]], list[Encoding]], rows: Sequence[Text], first: int, how: str
+) -> Iterator[tuple[int, Text, Encoding]]:
+    """(number, text, encoding) of each of `rows`, a few at a time: what the package keeps of a text
+    is many times as large as its tokens, and takes long to be freed. Raises as `encode_rows`."""
+    begin = held = 0
+    for end in range(1, len(rows) + 1):
+        row = rows[end - 1]
+        size = len(row) if isinstance(row, str) else len(row[0]) + len(row[1])
+        held += size
+        if held < 2 * PIECE and end < len(rows):
+            continue
+        some = rows[begin:end]
+        try:
+            checkpoint(size)
+        except ValueError as error:
+            raise ValueError(f"texts[{first + end - 1}]: {error}") from None
+        encodings = encode_rows(encode, some, first + begin, how)
+        yield from zip(range(first + begin, first + end), some, encodings, strict=True)
+        begin, held = end, 0
 
 
 class TextTokenizer:
@@ -193,7 +219,9 @@ class TextTokenizer:
 
     def plain_ids(self, text: str) -> Int32Array:
         """Tokens of a text that is not cut, without those that the tokenizer adds."""
-        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
+        checkpoint(len(text))
+        (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
+        return np.array(encoding.ids, np.int32)
 
     def _check_added_tokens(self, config: TextConfig) -> None:
         if not config.special_tokens:
@@ -289,10 +317,9 @@ class TextTokenizer:
         if limit < sys.maxsize and not (offsets and self.side == "left"):
             shorten = partial(self._shorten, limit, strategy)
             rows = [encode_rows(shorten, [row], i, how)[0] for i, row in enumerate(rows, first)]
-        encodings = encode_rows(encode, rows, first, how)
         found = Tokens([], [], [])
         num_cut = 0
-        for i, (row, encoding) in enumerate(zip(rows, encodings, strict=True), first):
+        for i, row, encoding in _encodings(encode, rows, first, how):
             ids, types = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32)
             arrays = [arrays_of(encoding)] if offsets else []
             if ids.size > limit:
@@ -337,8 +364,18 @@ class TextTokenizer:
                 counts = encode_rows(self._count, texts, i, "whole")
                 check_size(i, sum(counts) + self._num_special([row]) + beside, max_length)
 
-    def _count(self, texts: Sequence[Text]) -> list[int]:
-        return [self._cutter.count(str(text)) for text in texts]
+    def refuse_longer_prompt(self, text: str, most: int) -> None:
+        """Raises ValueError for a long text of more than `most` tokens, counted piece by piece and
+        no further than that."""
+        if len(text) > PIECE:
+            (count,) = encode_rows(partial(self._count, most=most), [text], 0, "whole")
+            if count > most:
+                raise ValueError(
+                    f"the prompt has {count} tokens or more, expected at most {most}, the context"
+                )
+
+    def _count(self, texts: Sequence[Text], most: int = sys.maxsize) -> list[int]:
+        return [self._cutter.count(str(text), most) for text in texts]
 
     def _shorten(self, max_length: int, strategy: object, rows: Sequence[Text]) -> list[Text]:
         """Of one text or pair, as much as decides what it is cut to."""
@@ -366,11 +403,13 @@ class TextTokenizer:
         limit = PIECE if self._cutter.keeps_words else sys.maxsize
         long = [len(row if isinstance(row, str) else row[1]) > limit for row in rows]
         short = ["" if big else row for row, big in zip(rows, long, strict=True)]
-        encodings = encode_rows(self._tokenizer.encode_batch, short, first, "whole")
         found = [
-            encode_rows(self._read_pieces, [row], i, "whole")[0] if big else arrays_of(encoding)
-            for i, (row, big, encoding) in enumerate(zip(rows, long, encodings, strict=True), first)
+            arrays_of(encoding)
+            for _, _, encoding in _encodings(self._tokenizer.encode_batch, short, first, "whole")
         ]
+        for i, row in enumerate(rows):
+            if long[i]:
+                found[i] = encode_rows(self._read_pieces, [row], first + i, "whole")[0]
         check_ids(self._tokenizer, [tokens.ids for tokens in found], table, first)
         return found
 
@@ -380,10 +419,11 @@ class TextTokenizer:
         (row,) = rows
         part, text = (0, row) if isinstance(row, str) else (1, row[1])
         few = text[: PIECE // 64]
-        frame = arrays_of(self._tokenizer.encode(*((few,) if part == 0 else (row[0], few))))
+        beginning = few if part == 0 else (row[0], few)
+        frame = arrays_of(self._tokenizer.encode_batch([beginning])[0])
         where = np.flatnonzero(frame.parts == part)
         if not where.size:  # not one of these characters is a token
-            return [arrays_of(self._tokenizer.encode(*((row,) if part == 0 else row)))]
+            return [arrays_of(self._tokenizer.encode_batch([row])[0])]
         pieces = [frame.take(slice(where[0]))]
         words = 0
         for encoding, own, begin in self._cutter.pieces(text):

@@ -16,6 +16,7 @@ from packhorse.serve.endpoint import openai_style
 from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange, json_reply
 from packhorse.serve.generating import Engine, Prompt, Running
+from packhorse.serve.limits import check_sequences
 from packhorse.serve.protocols.openai_options import Asked, read_options
 from packhorse.serve.protocols.openai_writing import (
     chat_logprobs,
@@ -28,6 +29,7 @@ from packhorse.serve.streams import DONE, EventStream, event
 from packhorse.text.generation import TextGeneration
 
 GENERATES = "a model that generates"
+_MOST_MESSAGES = 10_000
 
 
 class Call:
@@ -57,9 +59,11 @@ class Call:
             "deadline_s": service.settings.generation_timeout_s,
         }
         try:
+            compile_options = partial(self._engine.options, self.asked.n, options)
+            compiled = await self.exchange.on_thread(compile_options)
             for prompt in self._prompts:
-                submit = partial(self._engine.submit, prompt, self.asked.n, options)
-                request = await service.on_thread(submit)
+                submit = partial(self._engine.submit, prompt, compiled)
+                request = await self.exchange.on_thread(submit)
                 self.running.append(Running(request, self._engine.news, self.asked.n))
         except BaseException:
             self.end()
@@ -153,7 +157,9 @@ async def _answer(call: Call, head: dict[str, Any], kind: str, whole: Any, part:
     finally:
         call.end()
     flat = [one for of_prompt in texts for one in of_prompt]
-    choices = [{"index": i, **whole(one)} for i, one in enumerate(flat)]
+    choices = await call.exchange.service.on_thread(
+        lambda: [{"index": i, **whole(one)} for i, one in enumerate(flat)]
+    )
     usage = usage_of([of_prompt[0] for of_prompt in texts])
     return json_reply({**head, "object": kind, "choices": choices, "usage": usage})
 
@@ -226,6 +232,7 @@ async def completions(exchange: Exchange) -> Any:
     fields.refuse("echo")
     asked = read_options(exchange, fields, model, chat=False)
     prompts = _prompts(fields, service.settings.max_client_batch_size)
+    check_sequences(len(prompts), asked.n, service.settings.max_client_sequences)
     tokenizer = model.text.tokenizer
     head = {
         "id": f"cmpl-{exchange.request_id}",
@@ -255,7 +262,7 @@ def _messages(fields: Fields) -> list[dict[str, Any]]:
     value = fields.get("messages")
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
         fields.wrong("messages", 'a list of {"role": ..., "content": ...}')
-    check_count("messages", len(value), 100_000)
+    check_count("messages", len(value), _MOST_MESSAGES)
     found = []
     for i, message in enumerate(value):
         for name in ("tool_calls", "function_call", "audio"):
@@ -296,6 +303,7 @@ async def chat(exchange: Exchange) -> Any:
     generator = service.registry.generator(fields.optional_text("model"), GENERATES)
     model = generator.model
     asked = read_options(exchange, fields, model, chat=True)
+    check_sequences(1, asked.n, service.settings.max_client_sequences)
     messages = _messages(fields)
     template_args = fields.get("chat_template_kwargs")
     if template_args is not None and not isinstance(template_args, dict):

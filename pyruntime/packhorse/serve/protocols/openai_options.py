@@ -8,6 +8,7 @@ from typing import Any
 from packhorse.serve.checks import Fields
 from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange
+from packhorse.serve.limits import check_sizes
 from packhorse.serve.model import ServedModel
 
 _MOST_N = 128
@@ -45,6 +46,7 @@ class Asked:
 def read_options(exchange: Exchange, fields: Fields, model: ServedModel, *, chat: bool) -> Asked:
     """Raises ServeError, for what is not supported by name."""
     fields.refuse(*_REFUSED)
+    check_sizes(fields)
     if fields.get("tool_choice") not in (None, "none"):
         fields.refuse("tool_choice")
     if fields.get("function_call") not in (None, "none"):
@@ -84,13 +86,14 @@ def read_options(exchange: Exchange, fields: Fields, model: ServedModel, *, chat
     return Asked(given, n, "logprobs" in given, stream, with_usage)
 
 
-def _max_new_tokens(exchange: Exchange, fields: Fields, chat: bool) -> int | None:
+def _max_new_tokens(exchange: Exchange, fields: Fields, chat: bool) -> int:
     given = fields.integer("max_completion_tokens", 1)
     if given is None:
         given = fields.integer("max_tokens", 0)
-    most = exchange.service.settings.max_new_tokens
+    settings = exchange.service.settings
     if given is None:
-        return most if chat else 16
+        given = settings.default_new_tokens if chat else 16
+    most = settings.max_new_tokens
     return given if most is None else min(given, most)
 
 
