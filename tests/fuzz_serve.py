@@ -1,9 +1,8 @@
 """Random requests to `packhorse serve`, made by schemathesis from the server's own description of
-its interface (/openapi.json). No answer may be an error of the server, or one that the description
-does not have; and afterwards the server still serves.
-
-Meanwhile some clients send bodies that trickle, others the largest lists and texts that a request
-may have, and one asks for /health: it may never wait for long.
+its interface (/openapi.json), while other clients send slow bodies, do not read their answers, or
+send the largest lists and texts that a request may have. No answer may be an error of the server,
+or one that the description does not have; another client, who asks for /health, never waits long;
+and afterwards the server still serves.
 
 Usage: python tests/fuzz_serve.py [SECONDS]    (`make fuzz-serve`; needs schemathesis)
 """
@@ -19,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "python"))
@@ -32,6 +32,12 @@ CHECKS = (
     "content_type_conformance",
     "response_schema_conformance",
 )
+SLOW = (
+    b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 900000\r\n\r\n" + b" " * 400_000,
+    b"POST /embed HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n1;a",
+    b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * 200,
+)
+
 PAYLOAD = 1_000_000
 LONGEST_S = 1.0  # that the other client may wait: the fuzzer takes processors, too
 TYPICAL_S = 0.05  # the median
@@ -45,7 +51,7 @@ class Meanwhile:
         self._port = port
         self._end = threading.Event()
         self.wrong: list[str] = []
-        jobs = [self.send_large, *([self.trickle] * SLOW_CLIENTS)]
+        jobs = [self.send_large, self.hold, *([self.trickle] * SLOW_CLIENTS)]
         self._threads = [threading.Thread(target=job, daemon=True) for job in jobs]
 
     def __enter__(self) -> Meanwhile:
@@ -60,7 +66,7 @@ class Meanwhile:
 
     def trickle(self) -> None:
         """Bodies that come byte by byte, and never end."""
-        head = f"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: {PAYLOAD // 2}\r\n\r\n"
+        head = f"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: {PAYLOAD // 2}\r\n\r\n"
         while not self._end.is_set():
             try:
                 with socket.create_connection(("127.0.0.1", self._port), timeout=60) as one:
@@ -69,6 +75,19 @@ class Meanwhile:
                         one.sendall(b"a")
             except OSError:  # the server has had enough of it
                 self._end.wait(0.1)
+
+    def hold(self) -> None:
+        """Bodies that stop coming, and answers that nobody reads."""
+        while not self._end.is_set():
+            connections = []
+            for sent in SLOW * 5:
+                with suppress(OSError):
+                    connections.append(socket.create_connection(("127.0.0.1", self._port)))
+                    connections[-1].settimeout(1)
+                    connections[-1].sendall(sent)
+            self._end.wait(5)
+            for connection in connections:
+                connection.close()
 
     def send_large(self) -> None:
         for number in itertools.count():

@@ -41,6 +41,7 @@ cdef extern from "packhorse/sampling.h" namespace "packhorse" nogil:
         optional[int64_t] logprobs
         optional[int64_t] prompt_logprobs
         optional[int64_t] draft_tokens
+        int64_t cache_salt
         int64_t n
         int64_t num_beams
         float length_penalty

@@ -73,7 +73,7 @@ cdef CSampling _sampling(given) except *:
     sampling.presence_penalty = given.presence_penalty
     sampling.frequency_penalty = given.frequency_penalty
     sampling.logit_bias = list(given.logit_bias.items())
-    sampling.allowed_ids = list(given.allowed_ids)
+    sampling.allowed_ids = list(given.allowed_ids or ())
     if given.mask is not None:
         sampling.mask = make_mask(<PyObject*> given.mask)
     sampling.stop_ids = list(given.stop_ids)
@@ -88,6 +88,7 @@ cdef CSampling _sampling(given) except *:
         sampling.prompt_logprobs = <int64_t> given.prompt_logprobs
     if given.draft_tokens is not None:
         sampling.draft_tokens = <int64_t> given.draft_tokens
+    sampling.cache_salt = given.cache_salt
     sampling.n = given.n
     sampling.num_beams = given.num_beams
     sampling.length_penalty = given.length_penalty

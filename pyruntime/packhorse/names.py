@@ -20,5 +20,6 @@ OutputName = Literal[
 PairTruncation = Literal["longest_first", "only_second"]  # for `Session.score`
 Truncation = Literal["longest_first", "only_first", "only_second"]  # for texts and pairs
 EmbeddingDtype = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]  # for `embed`
+ScoreActivation = Literal["softmax", "sigmoid", "none"]  # from logits to scores of labels and pairs
 AggregationStrategy = Literal["none", "simple", "first", "average", "max"]  # for entities
 Activation = Literal["none", "gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid"]  # of operators

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packhorse import _session
+from packhorse.device import check_device
 from packhorse.dtypes import choose_dtype
 from packhorse.generation.plan import GenerationMemoryPlan
 from packhorse.memory import MemoryPlan
@@ -53,6 +54,7 @@ def plan_memory(
     given, its weights count as float32, and if no `kv_tokens` are, it does not generate. The plan
     of a model that generates is a `GenerationMemoryPlan`. Raises as `load` does.
     """
+    check_device(device)
     stored = "float32"
     generation = bool(kv_tokens)
     if not isinstance(model, Mapping):

@@ -21,7 +21,7 @@ from packhorse.arguments import (
     output_arrays,
     output_names,
 )
-from packhorse.device import stream_handle
+from packhorse.device import check_device, stream_handle
 from packhorse.dtypes import choose_dtype
 from packhorse.memory import MemoryPlan
 from packhorse.names import (
@@ -181,6 +181,7 @@ class Session(SessionProperties):
         from packhorse_weights import resolve_model
         from packhorse_weights.generation_files import generates
 
+        check_device(device)
         model = resolve_model(path, reranker, pooling, normalize, revision=revision)
         dtype = choose_dtype(dtype, device, model.stored_dtype)
         model = model.in_dtype(dtype)

@@ -73,6 +73,8 @@ void check_sampling(const Sampling& sampling, const RunnerLimits& limits) {
   if (sampling.deadline_s) {
     expect(*sampling.deadline_s > 0, "deadline_s", *sampling.deadline_s, "above 0 seconds");
   }
+  expect(sampling.cache_salt >= 0 && sampling.cache_salt <= kMostCacheSalt, "cache_salt",
+         sampling.cache_salt, concat("0 to ", kMostCacheSalt));
   check_logprobs("logprobs", sampling.logprobs, limits.vocab_size);
   check_logprobs("prompt_logprobs", sampling.prompt_logprobs, limits.vocab_size);
   constexpr int64_t kMostSequences = 1024;

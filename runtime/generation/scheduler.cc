@@ -68,7 +68,8 @@ Scheduler::Scheduler(const RunnerLimits& limits, const GenerationOptions& option
 
 void Scheduler::add(std::unique_ptr<Job> job) {
   // Without a prefix cache, only the sequences of one request share pages.
-  const uint64_t shared = job->adapter == nullptr ? 0 : job->adapter->salt;
+  const uint64_t adapter = job->adapter == nullptr ? 0 : job->adapter->salt;
+  const uint64_t shared = static_cast<uint64_t>(job->sampling.cache_salt) << 32 | adapter;
   job->salt = shares_prefixes_ ? shared : next_salt_++;
   // Pages in which a draft model's keys and values lie, too, are of another kind.
   if (job->drafts_by_model) job->salt |= kDraftedSalt;

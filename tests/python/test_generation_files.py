@@ -8,8 +8,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import packhorse
 import pytest
-from checkpoints import GOLDEN
+from checkpoints import GOLDEN, edited
 from packhorse_weights import CheckpointError, convert, inspect_checkpoint
 from packhorse_weights.generation_files import GenerationFiles, generates, read_generation
 
@@ -72,13 +73,9 @@ def test_chat_templates(tmp_path: Path) -> None:
     write(tmp_path, chat_template_json={"chat_template": "older"})
     assert read_generation(tmp_path).chat_templates["default"] == "older"
     write(tmp_path, chat_template_jinja="of a file", additional_chat_templates__rag_jinja="rag")
-    assert read_generation(tmp_path).chat_templates == {
-        "default": "of a file",
-        "tool_use": "b",
-        "rag": "rag",
-    }
+    assert read_generation(tmp_path).chat_templates == {"default": "of a file", "rag": "rag"}
     write(tmp_path, special_tokens_map_json={"bos_token": {"content": "<b>"}, "eos_token": "x"})
-    assert read_generation(tmp_path).special_tokens == {"bos_token": "<b>", "eos_token": "</s>"}
+    assert read_generation(tmp_path).special_tokens == {"bos_token": "<b>", "eos_token": "x"}
 
 
 @pytest.mark.parametrize("wrong", [5, [{"name": "a"}], ["a"], {"a": "b"}])
@@ -138,3 +135,24 @@ def test_a_converted_folder_says_the_same(tmp_path: Path) -> None:
     convert(source, tmp_path / "converted")
     assert read_generation(tmp_path / "converted") == read_generation(source)
     assert read_generation(source).eos_ids == (7,)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"architectures": None}, "config.json names no class in `architectures`, such as Llama"),
+        ({"architectures": ["LlamaModel"]}, "LlamaModel, which .*config.json names in `archi"),
+        (
+            {"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": False},
+            "no tensor lm_head.weight, and tie_word_embeddings of .*config.json is not true",
+        ),
+    ],
+)
+def test_what_would_say_that_a_model_generates(
+    fields: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    folder = edited(GOLDEN / "llama", tmp_path / "m", lambda config: config.update(fields))
+    for call in (packhorse.Session.load, packhorse.plan_memory):
+        with pytest.raises(ValueError, match=f"kv_tokens is 64, but .* is not loaded.*{message}"):
+            call(folder, kv_tokens=64)
+    packhorse.plan_memory(folder)  # it embeds

@@ -51,6 +51,7 @@ def test_numbers_of_numpy_are_taken() -> None:
         ("ignore_eos", (1, None), "True or False"),
         ("stop_ids", ("ab", 5, [-1], [1.0], [2**31]), "token id"),
         ("allowed_ids", ([True],), "token id"),
+        ("allowed_ids", ([], ()), "one token id at least, or None for all"),
         ("logit_bias", ([1], {-1: 1}, {1: "x"}, {1: math.inf}, {1: math.nan}), "expected"),
         ("mask", (5, object()), "an object with fill and accept"),
     ],

@@ -31,6 +31,9 @@ def test_the_cut_does_not_depend_on_pieces(pieces: list[str], stops: list[str]) 
     text = "".join(pieces)
     assert "".join(given_) == expected(text, stops)
     assert (found is not None) == any(stop in text for stop in stops)
+    included = StopStrings(stops, include=True)
+    whole = "".join([*map(included.push, pieces), "" if included.found else included.finish()])
+    assert whole == expected(text, stops) + (found or "")
 
 
 def test_only_what_may_become_a_stop_string_is_held_back() -> None:

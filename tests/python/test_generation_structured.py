@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_engine import byte_level, fake_session, text_model_of_chance
+from fake_engine import byte_level, fake_session, session_of_chance, text_model_of_chance
 from packhorse import TextModel
 from packhorse.text import TextTokenizer
 from packhorse_weights.generation_files import GenerationFiles
@@ -58,6 +58,23 @@ def test_json_of_a_schema(model: TextModel, seed: int) -> None:
     assert 0 <= found["age"] <= 120
     assert len(found["tags"]) <= 3
     assert all(type(tag) is bool for tag in found["tags"])
+
+
+def test_special_tokens_that_the_model_has_no_logit_of(tmp_path: Path) -> None:
+    """A padding token that the vocabulary lacks: its table was never made larger."""
+    made = byte_level()
+    made.add_special_tokens(["</s>"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"pad_token": "<pad>"}')
+    tokenizer = TextTokenizer.load(tmp_path)
+    end = tokenizer.id_of("</s>")
+    assert (tokenizer.id_of("<pad>"), end) == (made.get_vocab_size(), made.get_vocab_size() - 1)
+    session = session_of_chance(made.get_vocab_size(), end)
+    model = TextModel(session, tokenizer, files=GenerationFiles((end,)))
+    assert model.generate("x", choices=["true"]) == "true"
+    assert len(model.generate("x", stop="<pad>", max_new_tokens=4, details=True).ids) == 4
+    with pytest.raises(ValueError, match="has token '<pad>'"):
+        model.generate("x <pad>")
 
 
 def test_results_differ_by_seed_alone(model: TextModel) -> None:
@@ -161,3 +178,19 @@ def test_forms_that_cannot_be_are_refused_at_once(
     assert len(said) < 400
     for inner in ("<state>", "backtrace", "compute_time", ".rs", "/root", "grm_prefix", "\n"):
         assert inner not in said
+
+
+GRAMMAR = """root ::= ("Ada" | "true") " "? [0-9]{2}"""
+
+
+@pytest.mark.parametrize("grammar", [GRAMMAR, 'start: ("Ada" | "true") " "? /[0-9]{2}/'])
+def test_a_grammar_of_either_kind(model: TextModel, grammar: str) -> None:
+    for seed in range(4):
+        text = model.generate("x", grammar=grammar, seed=seed, temperature=1.0)
+        assert re.fullmatch("(Ada|true) ?[0-9]{2}", text), text
+
+
+@pytest.mark.parametrize("grammar", ["", "root ::= (", "root ::= other", "x" * 17_000, 3])
+def test_grammars_that_are_refused(model: TextModel, grammar: Any) -> None:
+    with pytest.raises(ValueError, match="^grammar"):
+        model.generate("x", grammar=grammar)

@@ -328,7 +328,7 @@ def test_real_config(smollm2: Path) -> None:
     assert generation_config(smollm2) == {
         "bos_token_id": 1,
         "pad_token_id": 2,
-        "eos_token_id": [0, 2],
+        "eos_token_id": [0, 2, 4],
     }
 
 

@@ -13,14 +13,15 @@ import numpy as np
 
 from packhorse_weights.architectures import FAMILIES
 from packhorse_weights.architectures.base import Architecture
-from packhorse_weights.config import Config
+from packhorse_weights.config import Config, read_config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_json
+from packhorse_weights.files import has_file
 from packhorse_weights.layout import STACKS, Spec, num_weight_sets, weight_shapes
 from packhorse_weights.module_patterns import ModulePattern
 from packhorse_weights.tensor import Tensor, cast
 from packhorse_weights.weight_files import read_file
 
+ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 _LAYERS = (
     "attention.query",
@@ -187,7 +188,7 @@ def _check_config(config: Config) -> None:
 
 def _read_tensors(folder: Path) -> tuple[Mapping[str, Tensor], Path]:
     for name in ADAPTER_FILES:
-        if (path := folder / name).is_file():
+        if has_file(path := folder / name):
             return read_file(path)[0], path
     there = ", ".join(sorted(path.name for path in folder.iterdir())[:20])
     raise CheckpointError(
@@ -211,10 +212,10 @@ def _check(module: str, a: Tensor, b: Tensor, shape: tuple[int, int], where: str
 def _read_config(folder: Path) -> Config:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder; expected one that PEFT saved")
-    path = folder / "adapter_config.json"
-    if not path.is_file():
-        raise CheckpointError(f"{folder}: no adapter_config.json: expected a folder of PEFT")
-    config = Config(read_json(path), str(path))
+    path = folder / ADAPTER_CONFIG
+    if not has_file(path):
+        raise CheckpointError(f"{folder}: no {ADAPTER_CONFIG}: expected a folder of PEFT")
+    config = read_config(path)
     _check_config(config)
     return config
 

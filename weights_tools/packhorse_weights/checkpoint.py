@@ -18,11 +18,12 @@ from packhorse_weights.classifier import (
 )
 from packhorse_weights.config import Config, language_part
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_json
-from packhorse_weights.float8 import FLOAT8, holds_float8, open_float8_layers
+from packhorse_weights.files import has_file, read_json
+from packhorse_weights.float8 import FLOAT8
 from packhorse_weights.gguf_model import find_gguf, open_gguf
 from packhorse_weights.hub import find_model
 from packhorse_weights.layout import Spec
+from packhorse_weights.merged_adapter import merge_adapter, refuse_adapter_alone
 from packhorse_weights.modules import known_modules, read_parts
 from packhorse_weights.naming import find_prefix, map_layers, map_names
 from packhorse_weights.pooling import (
@@ -32,6 +33,7 @@ from packhorse_weights.pooling import (
     read_modules,
 )
 from packhorse_weights.quantize import QUANTIZED_DTYPES, float8_tensors
+from packhorse_weights.quantized_folder import named_weights, open_quantized
 from packhorse_weights.reranker import (
     Reranker,
     answer_tokens,
@@ -47,8 +49,7 @@ from packhorse_weights.stored import STORED, read_stored, stored_spec, stored_te
 from packhorse_weights.tensor import WEIGHT_DTYPES, LazyTensor, Tensor, cast, default_dtype
 from packhorse_weights.transformer_module import config_overrides
 from packhorse_weights.vocabulary import read_lm_head, read_masked_lm
-from packhorse_weights.weight_files import Format, read_weights
-from packhorse_weights.word_packed import open_layers
+from packhorse_weights.weight_files import Format, has_weights, read_weights
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def model_folder(folder: Path) -> Path:
         return static
     for module in read_modules(folder)[:1]:
         is_model = module.kind in ("Transformer", "MLMTransformer")
-        if is_model and (module.path / "config.json").is_file():
+        if is_model and has_file(module.path / "config.json"):
             return module.path
     return folder
 
@@ -149,7 +150,7 @@ def embeds_by_files(path: Path) -> bool:
     if (gguf := find_gguf(path)) is not None:
         return open_gguf(gguf).pooling is not None
     root = path if path.is_dir() else path.parent
-    return bool(read_modules(root)) or (root / "1_Pooling" / "config.json").is_file()
+    return bool(read_modules(root)) or has_file(root / "1_Pooling" / "config.json")
 
 
 def _without_lm(checkpoint: Checkpoint) -> Checkpoint:
@@ -224,10 +225,10 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     root, file = (path, None) if path.is_dir() else (path.parent, path)
     if gguf is not None:
         root = gguf  # it is all of the model: what lies beside it is not looked at
-    if (root / "packhorse.json").is_file():
+    if has_file(root / "packhorse.json"):
         spec = read_json(root / "packhorse.json")
         weights = file or root / "model.safetensors"
-        if not weights.is_file():
+        if file is None and not has_file(weights):
             raise CheckpointError(f"{root}: packhorse.json, but no model.safetensors")
         spec, tensors = read_stored(spec, read_safetensors(weights), str(weights))
         if reranker is not None:
@@ -252,15 +253,18 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
         files, format = [gguf], "gguf"
         config = Config(fields, str(gguf))
     else:
-        if not (folder / "config.json").is_file():
+        if not has_file(folder / "config.json"):
+            refuse_adapter_alone(root)
             raise CheckpointError(f"{folder}: no config.json and no packhorse.json")
         fields = read_json(folder / "config.json") | config_overrides(folder)
         config = language_part(Config(fields, str(folder / "config.json")))
     model_type, family = find_architecture(config)
     if gguf is None:
+        if file is None and not has_weights(folder):
+            refuse_adapter_alone(folder)
+            file = named_weights(folder)
         tensors, files, format = read_weights(folder, file)
-        open_quantized = open_float8_layers if holds_float8(config) else open_layers
-        tensors = open_quantized(config, tensors)
+        tensors = open_quantized(config, folder, tensors)
 
     spec = family.spec(model_type, config)
     prefix = find_prefix(family, tensors, str(files[0]))
@@ -310,6 +314,8 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     elsewhere = bool(parts.tensors.keys() - tensors.keys())
     tensors = {**tensors, **parts.tensors}
     names = map_names(family, prefix, spec, layers, tensors, str(files[0]))
+    if gguf is None:
+        tensors = merge_adapter(folder, spec, names, tensors)
     return Checkpoint(
         spec, names, tensors, files, format, folder, False, parts.pooling_reason, elsewhere
     )

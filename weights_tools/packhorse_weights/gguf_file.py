@@ -298,7 +298,7 @@ def read_gguf(path: Path) -> GgufFile:
         )
     metadata = _read_metadata(reader, num_entries)
     parts = metadata.get("split.count", 0)
-    if parts not in (0, 1):
+    if type(parts) is not int or parts not in (0, 1):
         raise reader.fail(
             f"is one of {parts!r:.20} parts; join them: llama-gguf-split --merge FIRST_PART WHOLE"
         )

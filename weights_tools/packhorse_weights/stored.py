@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.grouped import (
     GroupedTensor,
@@ -133,29 +134,22 @@ def read_stored(
     with `GroupedTensor`s for these. Raises CheckpointError where the two do not fit."""
     if "quantized" not in spec:
         return spec, dict(tensors)
-    try:
-        return _read_stored(spec, tensors, where)
-    except (TypeError, ValueError, LookupError, AttributeError, ZeroDivisionError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(
-            f"{where}: packhorse.json: quantized: expected a list of objects with bits, group, "
-            "minima and layers, perhaps input_order, and the sizes of these layers"
-        ) from error
-
-
-def _read_stored(
-    spec: Spec, tensors: Mapping[str, Tensor], where: str
-) -> tuple[Spec, dict[str, Tensor]]:
+    config = Config(spec, f"{where}: packhorse.json")
+    _check_sizes(config)
     forms: dict[str, GroupFormat] = {}
     ordered: set[str] = set()
-    for entry in spec["quantized"]:
-        form = GroupFormat(int(entry["bits"]), int(entry["group"]), bool(entry["minima"]))
-        if form.bits not in (4, 8) or form.size < 1:
-            raise ValueError
-        forms |= dict.fromkeys(map(str, entry["layers"]), form)
-        if entry.get("input_order", False):
-            ordered |= set(map(str, entry["layers"]))
+    for entry in config.sections("quantized"):
+        form = GroupFormat(
+            entry.integer("bits", low=4, high=8),
+            entry.integer("group"),
+            entry.boolean("minima", False),
+        )
+        if form.bits not in (4, 8):
+            raise CheckpointError(f"{entry.where}: bits: expected 4 or 8, found {form.bits}")
+        layers = entry.texts("layers")
+        forms |= dict.fromkeys(layers, form)
+        if entry.boolean("input_order", False):
+            ordered |= set(layers)
     found = dict(tensors)
     for name, tensor in tensors.items():
         layer = name.removesuffix(".weight")
@@ -177,6 +171,16 @@ def _read_stored(
             order = _read_order(found.pop(layer + INPUT_ORDER, None), layer, columns, where)
         found[name] = PackedTensor(forms[first], tensor.data, columns, order)
     return {field: value for field, value in spec.items() if field != "quantized"}, found
+
+
+def _check_sizes(config: Config) -> None:
+    """Checks what is read of the spec of a converted folder here; the runtime checks all of it."""
+    hidden, heads = config.integer("hidden_size"), config.integer("num_heads")
+    config.integer("head_dim", default=max(hidden // heads, 1))
+    config.integer("embedding_size", default=hidden)
+    config.integer("intermediate_size")
+    config.section("ffn").choice("kind", {"plain": "", "gated": "", "mixture": ""}, "")
+    config.section("heads")
 
 
 def _read_order(tensor: Tensor | None, layer: str, columns: int, where: str) -> Order:

@@ -83,7 +83,7 @@ def read_template(reranker: str | None) -> Any:
         return reranker
     from packhorse_weights.files import read_json
 
-    return read_json(Path(reranker))
+    return read_json(Path(reranker), named=True)
 
 
 def split_options(load: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -72,6 +72,7 @@ _INTEGERS: Mapping[str, tuple[int, int, str]] = {
     "logprobs": (0, 2**31, "a whole number from 0 on, or None"),
     "prompt_logprobs": (0, 2**31, "a whole number from 0 on, or None"),
     "draft_tokens": (0, 2**31, "a whole number from 0 on, or None"),
+    "cache_salt": (0, 2**29, "a whole number from 0 to 2**29"),
     "n": (1, 1024, "a whole number from 1 to 1024"),
     "num_beams": (1, 2**31, "a whole number from 1 on"),
 }
@@ -101,7 +102,7 @@ class Sampling:
     presence_penalty    is subtracted from the logit of each token that the output has already
     frequency_penalty   the same, as many times as the output has the token
     logit_bias          {token id: what is added to its logit; -inf forbids the token}
-    allowed_ids         only these tokens may be chosen; empty: all
+    allowed_ids         only these tokens may be chosen; None: all
     mask                a `TokenMask` of this request alone; None: none
     stop_ids            tokens that end a sequence, beside those that end one by the model's files
     ignore_eos          the latter do not end a sequence
@@ -118,6 +119,7 @@ class Sampling:
     adapter             the name of an adapter of the session; None: the model as it is
     draft_tokens        tokens that are drafted ahead at most, up to the session's `draft_tokens`,
                         which None stands for; 0: none. The output does not depend on it
+    cache_salt          requests of other salts do not find this one's prompt in the prefix cache
 
     Raises ValueError that names the setting, what was found and what was expected.
     """
@@ -131,7 +133,7 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    allowed_ids: Sequence[int] = ()
+    allowed_ids: Sequence[int] | None = None
     mask: TokenMask | None = None
     stop_ids: Sequence[int] = ()
     ignore_eos: bool = False
@@ -145,6 +147,7 @@ class Sampling:
     early_stopping: EarlyStopping = False
     adapter: str | None = None
     draft_tokens: int | None = None
+    cache_salt: int = 0
 
     def __post_init__(self) -> None:
         for name, (low, closed, high, expected) in _NUMBERS.items():
@@ -166,8 +169,11 @@ class Sampling:
         _require(isinstance(early, bool) or early == "never", "early_stopping", early, expected)
         named = self.adapter is None or (isinstance(self.adapter, str) and self.adapter != "")
         _require(named, "adapter", self.adapter, "the name of an adapter, or None")
-        for name in ("allowed_ids", "stop_ids"):
-            object.__setattr__(self, name, _token_ids(name, getattr(self, name)))
+        if self.allowed_ids is not None:
+            allowed = _token_ids("allowed_ids", self.allowed_ids)
+            _require(allowed != (), "allowed_ids", [], "one token id at least, or None for all")
+            object.__setattr__(self, "allowed_ids", allowed)
+        object.__setattr__(self, "stop_ids", _token_ids("stop_ids", self.stop_ids))
         object.__setattr__(self, "logit_bias", _bias(self.logit_bias))
         for method in ("fill", "accept"):
             right = self.mask is None or callable(getattr(self.mask, method, None))

@@ -26,9 +26,11 @@ Send = Callable[[Message], Awaitable[None]]
 Found = TypeVar("Found")
 
 WIRE = "packhorse.wire"  # the extension of ASGI that the server's own connections have
+SURPLUS = "packhorse.surplus"  # in the scope of a connection that is one too many
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _MOST_QUERY_FIELDS = 100
 _MOST_AT_ONCE = 262_144  # bytes that are sent by one write
+_SMALL_BODY = 65_536  # bytes that every request may have: the limit of connections bounds them
 _WATCH_AFTER_S = 0.02  # requests that take longer are cancelled when their client goes away
 
 
@@ -71,6 +73,9 @@ class Exchange:
     """A request, who sent it, and what is known about it so far."""
 
     __slots__ = (
+        "_body_bytes",
+        "_received_by",
+        "cache_salt",
         "client",
         "deadline",
         "done",
@@ -95,11 +100,15 @@ class Exchange:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self.headers.get(b"x-request-id", b"")
         self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else next_id()
-        self.started = time.monotonic()
-        self.deadline = self.started + service.settings.request_timeout_s
+        settings = service.settings
+        self.started: float = time.monotonic() if self.wire is None else self.wire.began
+        self.deadline = self.started + settings.request_timeout_s
+        self._received_by = min(self.deadline, self.started + settings.receive_timeout_s)
+        self._body_bytes = 0  # that count for the limit of all bodies
         address = scope.get("client")
         self.client: str = address[0] if address else "-"
         self.size = 0  # bytes of its body
+        self.cache_salt = 0  # whose prompts in the prefix cache it may find (`Sampling.cache_salt`)
         self.model = ""  # the name of the model that is asked, for metrics and logs
         self.usage: dict[str, Any] = {}  # what it took, for logs
         self.done: Done | None = None  # what models did for it
@@ -135,31 +144,45 @@ class Exchange:
         if whole is not None:
             if len(whole) > limit:
                 raise _too_large(len(whole), limit)
+            self._keep(len(whole))
             return whole
         parts: list[bytes] = []
         size = 0
         while True:
-            message = await self._more(bool(parts))
+            message = await self._more()
             if message["type"] == "http.disconnect":
                 raise ClientGoneError
             part = message.get("body", b"")
             size += len(part)
             if size > limit:
                 raise _too_large(size, limit)
+            self._keep(size)
             parts.append(part)
             if not message.get("more_body", False):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _more(self, begun: bool) -> Message:
-        """The next part of the body, within the time that the request has; the first one is most
-        often all of it, and there."""
-        if not begun:
-            return await self.receive()
-        left = max(0.0, self.deadline - time.monotonic())
+    async def _more(self) -> Message:
+        """The next part of the body, within the time that the client has to send it."""
+        left = max(0.0, self._received_by - time.monotonic())
         try:
             return await asyncio.wait_for(self.receive(), left)
         except asyncio.TimeoutError:
+            self.service.metrics.refused("slow_request")
             raise ServeError("timeout", "the body did not come in time") from None
+
+    def _keep(self, size: int) -> None:
+        """Counts so much of the body, until `release`. Raises ServeError where all bodies together
+        would be too long."""
+        more = size - _SMALL_BODY - self._body_bytes
+        if more > 0:
+            self.service.bodies.take(more)
+            self._body_bytes += more
+
+    def release(self) -> None:
+        """The request has been answered: its body counts no more."""
+        if self._body_bytes:
+            self.service.bodies.give_back(self._body_bytes)
+            self._body_bytes = 0
 
     async def json(self) -> dict[str, Any]:
         """The body, a JSON object. Raises ServeError."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 from packhorse.serve.checks import Fields
 from packhorse.serve.errors import ServeError
 
-# Most items of lists and objects by which a text is generated.
-_ITEMS = {
-    "stop": 16,
+# Most items of lists and objects, and characters of texts, by which a text is generated.
+_MOST = {
     "stop_token_ids": 1024,
     "bad_words": 1024,
     "logit_bias": 4096,
@@ -19,25 +18,34 @@ _ITEMS = {
     "allowed_token_ids": 200_000,
     "tools": 1024,
     "documents": 10_000,
+    "chat_template": 32_768,
 }
-MOST_LETTERS = 1024  # of one stop string, or of one word
+_MOST_STOPS = 16
+_MOST_STOP_LETTERS = 1024  # of one
 _MOST_WORD_LETTERS = 16_384  # of all words of a list together
 
 
 def check_sizes(fields: Fields) -> None:
-    """Raises ServeError for a field with more items than are taken."""
-    for name, most in _ITEMS.items():
+    """Raises ServeError for a field with more than is taken."""
+    for name, most in _MOST.items():
         fields.at_most(name, most)
-    for name in ("stop", "bad_words"):
-        value = fields.get(name)
-        for text in value if isinstance(value, list) else [value]:
-            if isinstance(text, str) and len(text) > MOST_LETTERS:
-                raise ServeError(
-                    "validation",
-                    f"{name} has a text of {len(text)} characters, at most {MOST_LETTERS} are "
-                    "taken",
-                    parameter=name,
-                )
+
+
+def check_stops(stops: list[str]) -> None:
+    """Raises ServeError for more stop strings, or longer ones, than are taken."""
+    if len(stops) > _MOST_STOPS:
+        raise ServeError(
+            "validation",
+            f"stop has {len(stops)} items, at most {_MOST_STOPS} are taken",
+            parameter="stop",
+        )
+    longest = max(map(len, stops), default=0)
+    if longest > _MOST_STOP_LETTERS:
+        raise ServeError(
+            "validation",
+            f"stop has a text of {longest} characters, at most {_MOST_STOP_LETTERS} are taken",
+            parameter="stop",
+        )
 
 
 def check_words(name: str, words: list[str], most: int) -> None:

@@ -12,6 +12,8 @@ from concurrent.futures import Executor
 from contextlib import suppress
 
 _PAUSE_S = 5.0  # between two times
+_M_ARENA_MAX = -8  # of glibc's malloc.h
+_ARENAS = 2
 
 
 class Tidying:
@@ -35,6 +37,13 @@ class Tidying:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def share_arenas() -> None:
+    """Has all threads allocate from a few arenas, rather than each from its own, in which gaps stay
+    that no other thread can use. To be called before there are threads."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
 
 
 def give_back() -> None:

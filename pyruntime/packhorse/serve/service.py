@@ -8,12 +8,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from packhorse.serve.bodies import Bodies
 from packhorse.serve.gauges import Gauges
 from packhorse.serve.loading import assign_adapters, check_suited
 from packhorse.serve.memory import Tidying
 from packhorse.serve.metrics import Metrics
 from packhorse.serve.registry import Registry
 from packhorse.serve.settings import Settings
+from packhorse.serve.sites import Sites
 from packhorse.serve.threads import Threads
 from packhorse.serve.tokenizing import TokenizerPool, as_served
 from packhorse.serve.tracing import Tracer
@@ -27,7 +29,8 @@ class Service:
     """Made before the models are loaded; `start` loads them."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+        """Raises ValueError for settings that are not acceptable together."""
+        self.settings = settings.checked()
         self.metrics = Metrics()
         self.tokenization_workers = settings.tokenization_workers or min(4, os.cpu_count() or 1)
         self.pool = TokenizerPool(self.tokenization_workers)
@@ -37,7 +40,9 @@ class Service:
         self.registry = Registry(settings, self.pool, self.metrics)
         self.metrics.registry.register(Gauges(self.registry.models))
         self.tracer = None if settings.otlp_endpoint is None else Tracer(settings.otlp_endpoint)
+        self.sites = Sites(settings, self.metrics)
         self.deadlines = Deadlines()
+        self.bodies = Bodies(settings.max_body_bytes or 16 * settings.payload_limit, self.metrics)
         self.stopping = False
         self._started = False
 

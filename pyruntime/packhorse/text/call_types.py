@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from packhorse.names import Truncation
+    from packhorse.names import ScoreActivation, Truncation
     from packhorse.text.runner import Progress
 
 
@@ -39,6 +39,11 @@ class EmbedCall(PromptCall, total=False):
 
 class ScoreCall(PairCall, total=False):
     instruction: str | None
+    activation: ScoreActivation | None
+
+
+class ClassifyCall(PairCall, total=False):
+    activation: ScoreActivation | None
 
 
 class EntityCall(TextCall, total=False):

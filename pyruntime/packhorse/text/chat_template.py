@@ -121,6 +121,12 @@ class ChatTemplates:
     def _choose(self, asked: str | None, tools: object) -> str:
         """The text of a template: of this name, or `asked` itself, or the model's own."""
         if asked is not None:
+            several = len(self._templates) > 1
+            if several and asked not in self._templates and "{" not in asked:
+                raise ValueError(
+                    f"chat_template {asked!r:.80} is neither a template nor the name of one of "
+                    f"this model's: {', '.join(self._templates)}"
+                )
             return self._templates.get(asked, asked)
         if tools is not None and "tool_use" in self._templates:
             return self._templates["tool_use"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -11,7 +13,7 @@ from packhorse.packing import Int32Array
 from packhorse.text.foreign_errors import raised_in
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import Encoding, Tokenizer
 
 Encoded = TypeVar("Encoded")
 Text = str | tuple[str, str]
@@ -82,6 +84,25 @@ def encode_rows(
             raise
         number = first + next((i for i, row in enumerate(rows) if _fails(encode, row)), 0)
         raise ValueError(f"texts[{number}]: {error} ({how})") from None
+
+
+def encode_whole(tokenizer: Tokenizer, text: str, *, special: bool) -> Encoding:
+    """What the tokenizer makes of a text that is not cut, with the tokens that it adds or without.
+    Raises ValueError."""
+    encode = partial(tokenizer.encode_batch, add_special_tokens=special)
+    return encode_rows(encode, [text], 0, "whole")[0]
+
+
+@contextmanager
+def errors_of_tokenizers(where: str) -> Iterator[None]:
+    """Makes a ValueError that begins with `where` of what the package tokenizers raises, and of
+    what is wrong with its file."""
+    try:
+        yield
+    except BaseException as error:
+        if not raised_in(error, "tokenizers", "json"):
+            raise
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _check_characters(row: Text, i: int) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import Any, Protocol
 
-from packhorse.text.decoder_steps import Replacement, Step, make_steps
+from packhorse.text.checks import errors_of_tokenizers
+from packhorse.text.decoder_steps import Replacement, Step, bytes_of_tokens, make_steps
 
 # As transformers cleans up a text: what stands after a space -> what both become.
 CLEANED_UP = {
@@ -36,6 +38,10 @@ class TextStream(Protocol):
         """The rest, when nothing comes any more."""
         ...
 
+    def fork(self) -> TextStream:
+        """A stream that goes on from here by itself."""
+        ...
+
 
 class Detokenizer:
     """Makes streams of text for one tokenizer, of the package tokenizers.
@@ -51,6 +57,7 @@ class Detokenizer:
         added = tokenizer.get_added_tokens_decoder()
         self._special = {token.content for token in added.values() if token.special}
         self._tokens: dict[int, str | None] = {}
+        self._bytes_of = bytes_of_tokens(self._decoder)
 
     def token(self, token_id: int) -> str | None:
         """The entry of the vocabulary; None where it stands for no text."""
@@ -58,6 +65,15 @@ class Detokenizer:
             token = self._tokenizer.id_to_token(token_id)
             self._tokens[token_id] = None if token in self._special else token
         return self._tokens[token_id]
+
+    def name(self, token_id: int) -> str:
+        """The entry of the vocabulary, also of a special token; "" where there is none."""
+        return self._tokenizer.id_to_token(token_id) or ""
+
+    def bytes_of(self, token_id: int) -> bytes | None:
+        """The bytes of a token that stands for some, rather than for text."""
+        token = self.token(token_id)
+        return None if token is None else self._bytes_of(token)
 
     def stream(self, before: Sequence[int] = ()) -> TextStream:
         """A stream for tokens that come after those of `before`, whose text it does not give."""
@@ -82,7 +98,8 @@ class Detokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of all tokens."""
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        with errors_of_tokenizers("token ids"):
+            text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         for old, new in CLEANED_UP.items() if self._clean_up else ():
             text = text.replace(old, new)
         return text
@@ -108,6 +125,11 @@ class _Stream:
         rest = (self._through(step.finish(), i + 1) for i, step in enumerate(self._steps))
         return "".join(rest)
 
+    def fork(self) -> _Stream:
+        made = copy(self)
+        made._steps = [copy(step) for step in self._steps]
+        return made
+
 
 class _Without:
     """A stream without its first characters."""
@@ -126,6 +148,9 @@ class _Without:
     def finish(self) -> str:
         return self._cut(self._stream.finish())
 
+    def fork(self) -> _Without:
+        return _Without(self._stream.fork(), self._left)
+
 
 class _Whole:
     """For decoders of which nothing is certain before the end."""
@@ -142,3 +167,8 @@ class _Whole:
     def finish(self) -> str:
         known = self._detokenizer.decode(self._before)
         return self._detokenizer.decode([*self._before, *self._ids])[len(known) :]
+
+    def fork(self) -> _Whole:
+        made = _Whole(self._detokenizer, self._before)
+        made._ids = list(self._ids)
+        return made

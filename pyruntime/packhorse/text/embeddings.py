@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Mapping, Sized
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from packhorse.names import EmbeddingDtype
+from packhorse.names import EmbeddingDtype, OutputName
 from packhorse.result import FloatArray, RunResult
+from packhorse.row_ops import pool
 from packhorse.text.checks import Text
 from packhorse.text.parts import Request
 from packhorse.text.runner import Progress, TextRunner, as_texts
@@ -101,8 +102,27 @@ def _check_sample(count: int, dtype: str) -> None:
         )
 
 
+def _pooling_alone(config: Mapping[str, Any]) -> list[Any] | None:
+    """The poolings of a model whose own embeddings have length 1, which are to be done without
+    that; None where its embeddings are as they are wanted."""
+    embedding = config.get("embedding", {})
+    if not embedding.get("normalize"):
+        return None
+    if embedding.get("dense"):
+        raise ValueError(
+            "normalize is false, but this model's embeddings have length 1 and come from dense "
+            "layers after pooling: load it with normalize = false to have others"
+        )
+    pooling = embedding.get("pooling", "mean")
+    return [pooling] if isinstance(pooling, str) else list(pooling)
+
+
 class Embedding:
-    """Texts to embeddings; the arguments are those of `TextModel.embed`."""
+    """Texts to embeddings; the arguments are those of `TextModel.embed`.
+
+    unscaled  embeddings are as they come out of the pooling, also where the model's files say that
+              their length is 1
+    """
 
     def __init__(
         self,
@@ -116,6 +136,7 @@ class Embedding:
         ranges: npt.ArrayLike | None,
         max_length: int | None,
         truncation: bool,
+        unscaled: bool = False,
     ) -> None:
         config = runner.tokenizer.config
         self._runner = runner
@@ -134,6 +155,8 @@ class Embedding:
                 'is not supported: pool output "hidden" of the session, or embed with prompt=""'
             )
         self._normalize = normalize
+        self._pooling = _pooling_alone(runner.session.config) if unscaled else None
+        self.output: OutputName = "embedding" if self._pooling is None else "hidden"
         self._dtype = dtype
         self._ranges = ranges
         # Where ranges are not given, they are those of all embeddings.
@@ -145,10 +168,15 @@ class Embedding:
         tokens = self._runner.encode(
             texts, first, self._max_length, truncation=self._truncation, prompt=self._prompt
         )
-        return self._runner.request(tokens.ids, tokens.type_ids, "embedding"), None
+        return self._runner.request(tokens.ids, tokens.type_ids, self.output), None
 
     def finish(self, _texts: object, _kept: None, result: RunResult) -> npt.NDArray[Any]:
-        return self._shrink(result.embedding)
+        if self._pooling is None:
+            return self._shrink(result.embedding)
+        pools = [
+            pool(result.hidden, result.cu_seqlens, pooling, threads=1) for pooling in self._pooling
+        ]
+        return self._shrink(np.concatenate(pools, axis=1))
 
     def _shrink(self, rows: FloatArray) -> npt.NDArray[Any]:
         rows = rows[:, : self._truncate_dim]

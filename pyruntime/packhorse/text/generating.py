@@ -140,10 +140,13 @@ class GeneratingText(LoadedText):
         details  gives `Generation` objects: text, ids, finish_reason, logprobs, usage
         stop     a text, or several, before the first of which the text ends, whatever tokens it is
                  made of
-        schema, regex, choices
+        include_stop
+                 whether what ends the text, by `stop` or `stop_ids`, is a part of it
+        schema, regex, choices, grammar
                  at most one of them: the output is JSON of this schema (a dict, its text, a class
-                 of pydantic, or True for any JSON), matches a regular expression as a whole, or is
-                 one of some texts. Needs the extra `structured`
+                 of pydantic, or True for any JSON), matches a regular expression as a whole, is
+                 one of some texts, or follows a grammar (llama.cpp's GBNF, or Lark). Needs the
+                 extra `structured`
 
         The other options are those of `Sampling`. What is left out, or None, is as
         generation_config.json or the GGUF file says, else as in `Sampling`: the most probable token

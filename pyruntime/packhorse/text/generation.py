@@ -19,6 +19,7 @@ from packhorse.text.generation_options import (
 from packhorse.text.generator import FOREVER, Generator, TextRequest, TextStreaming, as_asked
 from packhorse.text.runner import TextRunner
 from packhorse.text.structured import Grammars
+from packhorse.text.token_texts import TokenTexts
 
 if TYPE_CHECKING:
     from packhorse_weights.generation_files import GenerationFiles
@@ -40,8 +41,10 @@ class TextGeneration:
         self._vocab_size = session.vocab_size
         self._most_tokens = session.max_context
         self._defaults = files.defaults
-        clean_up = tokenizer.config.clean_up_spaces
+        clean_up = tokenizer.config.cleans_up(tokenizer.kind)
         self._generator = Generator(session, Detokenizer(tokenizer.backend, clean_up=clean_up))
+        # Special tokens, and how they are written.
+        self.special_names = {i: tokenizer.token_of(i) for i in tokenizer.special_ids}
         self._grammars = Grammars(tokenizer, session.vocab_size, session.eos_ids)
         self.templates = ChatTemplates(files.chat_templates, files.special_tokens)
 
@@ -61,21 +64,21 @@ class TextGeneration:
     def prompt_ids(self, prompt: Any, number: int) -> Int32Array:
         """Of a prompt as it stands, with the tokens that the tokenizer puts around a text."""
         encode, table = self._tokenizer.encode, self._vocab_size
-        if isinstance(prompt, str):
-            self._refuse_longer(prompt, f"prompts[{number}]")
         return encode([prompt], None, first=number, pairs=False, table=table).ids[0]
 
     def chat_ids(self, messages: Conversation, options: Mapping[str, Any]) -> Int32Array:
         """Of a conversation: the template writes all special tokens itself."""
-        prompt = self.templates.render(messages, **options)
-        self._refuse_longer(prompt, "messages")
-        ids = self._tokenizer.plain_ids(prompt)
+        return self.plain_ids(self.templates.render(messages, **options))
+
+    def plain_ids(self, text: str) -> Int32Array:
+        """Of a text, without the tokens that the tokenizer puts around one."""
+        ids = self._tokenizer.plain_ids(text)
         check_ids(self._tokenizer.backend, [ids], self._vocab_size, 0)
         return ids
 
-    def _refuse_longer(self, prompt: str, name: str) -> None:
-        """Raises ValueError for a text that the context has no room for, before all of it is
-        tokenized."""
+    def refuse_longer(self, prompt: str, name: str) -> None:
+        """Raises ValueError, which begins with a name, for a prompt that the context has no room
+        for, before all of it is tokenized."""
         try:
             self._tokenizer.refuse_longer_prompt(prompt, self._most_tokens)
         except ValueError as error:
@@ -99,6 +102,14 @@ class TextGeneration:
         asked = self.options(1, options)
         _check_stream("prompt", prompt, isinstance(prompt, str), asked)
         return self._generator.stream("prompt", self.prompt_ids(prompt, 0), asked, True, timeout_s)
+
+    def token_texts(self, ids: Int32Array) -> TokenTexts:
+        """What each of some tokens, which are a whole text, adds to it."""
+        texts = self._generator.token_texts()
+        for token in ids.tolist():
+            texts.push(token)
+        texts.finish()
+        return texts
 
     @property
     def defaults(self) -> Mapping[str, Any]:

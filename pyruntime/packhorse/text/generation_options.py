@@ -27,6 +27,7 @@ class GenerateCall(TypedDict, total=False):
     logit_bias: Mapping[int, float] | None
     allowed_ids: Sequence[int] | None
     stop: str | Sequence[str] | None
+    include_stop: bool | None
     stop_ids: Sequence[int] | None
     ignore_eos: bool | None
     deadline_s: float | None
@@ -38,9 +39,11 @@ class GenerateCall(TypedDict, total=False):
     prompt_logprobs: int | None
     adapter: str | None
     draft_tokens: int | None
+    cache_salt: int | None
     schema: Any
     regex: str | None
     choices: Sequence[str] | None
+    grammar: str | None
 
 
 class ChatCall(GenerateCall, total=False):
@@ -54,7 +57,8 @@ class ChatCall(GenerateCall, total=False):
     template_args: Mapping[str, Any] | None
 
 
-_NOT_OF_SAMPLING = {"stop", "schema", "regex", "choices"}
+_FORMS = ("schema", "regex", "choices", "grammar")  # of the output
+_NOT_OF_SAMPLING = {"stop", "include_stop", *_FORMS}
 _OF_CHANCE = {"top_k": 0, "top_p": 1, "min_p": 0}
 CHAT_OPTIONS = frozenset(ChatCall.__annotations__.keys() - GenerateCall.__annotations__.keys())
 
@@ -64,6 +68,12 @@ def check_options(method: str, options: Mapping[str, Any], known: type) -> None:
     for name in options:
         if name not in known.__annotations__:
             raise TypeError(f"{method}() got an unexpected keyword argument {name!r}")
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r:.80}, expected True or False")
+    return value
 
 
 class RequestOptions:
@@ -91,12 +101,14 @@ class RequestOptions:
             for name in ("temperature", *_OF_CHANCE):
                 defaults.pop(name, None)  # beam search leaves nothing to chance
         settings = {**defaults, **settings, "n": n}
+        self.include_stop = _flag("include_stop", given.get("include_stop", False))
         self.stops: list[str] = []
         stop_ids = list(settings.get("stop_ids", ()))
         special = tokenizer.special_ids
         for stop in check_stops(given.get("stop")):
             token = tokenizer.id_of(stop)
-            if token is not None and token in special:
+            possible = token is not None and token < grammars.vocab_size
+            if possible and token in special:
                 stop_ids.append(token)  # the texts of special tokens are in no output
             else:
                 self.stops.append(stop)
@@ -110,7 +122,7 @@ class RequestOptions:
                         "give a temperature above 0"
                     )
         self._grammars = grammars
-        self._form = {name: given.get(name) for name in ("schema", "regex", "choices")}
+        self._form = {name: given.get(name) for name in _FORMS}
         self._mask = grammars.make(**self._form)
 
     def sampling(self) -> Sampling:

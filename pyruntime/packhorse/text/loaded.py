@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from packhorse.device import check_device
 from packhorse.dtypes import choose_dtype
 from packhorse.names import AttentionAlgorithm, CacheDtype, Dtype, Pooling
 from packhorse.options import ModelPath
@@ -102,6 +103,7 @@ class LoadedText:
         from packhorse_weights import find_model, inspect_checkpoint
         from packhorse_weights.generation_files import generates, read_generation
 
+        check_device(device)
         path = find_model(path, revision)
         checkpoint = inspect_checkpoint(path, reranker, pooling, normalize)
         spec = checkpoint.spec

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
-from packhorse.names import AggregationStrategy, EmbeddingDtype, Truncation
+from packhorse.names import AggregationStrategy, EmbeddingDtype, ScoreActivation, Truncation
 from packhorse.result import FloatArray
 from packhorse.text.answers import Answering
 from packhorse.text.checks import Text
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
     from packhorse.text.call_types import (
         AnswerCall,
+        ClassifyCall,
         EmbedCall,
         EntityCall,
         MaskCall,
-        PairCall,
         PromptCall,
         ScoreCall,
     )
@@ -109,7 +109,7 @@ class TextModel(GeneratingText):
                       `truncate_dim` of config_sentence_transformers.json says, else all
         normalize     to length 1, after that. None: the model's own embeddings have length 1 where
                       its files say so, and what is cut of them is left as it is, as in
-                      sentence-transformers
+                      sentence-transformers. False is the same as None
         dtype         "float32", "float16", "int8", "uint8", "binary" or "ubinary", with `ranges` as
                       `quantize_embeddings` says; but int8 and uint8 without ranges are a ValueError
                       where there are fewer than 100 texts to take them from
@@ -202,6 +202,7 @@ class TextModel(GeneratingText):
         documents: str | Iterable[str],
         *,
         instruction: str | None = None,
+        activation: ScoreActivation | None = None,
         max_length: int | None = None,
         truncation: bool | Truncation = True,
         progress: Progress | None = None,
@@ -214,7 +215,11 @@ class TextModel(GeneratingText):
         if not isinstance(query, str):
             raise ValueError(f"query is {query!r:.80}, expected a str")
         task = Scoring(
-            self._runner, instruction=instruction, max_length=max_length, truncation=truncation
+            self._runner,
+            instruction=instruction,
+            max_length=max_length,
+            truncation=truncation,
+            activation=activation,
         )
         return task.run_query(query, documents, progress)
 
@@ -223,6 +228,7 @@ class TextModel(GeneratingText):
         pairs: Pairs,
         *,
         instruction: str | None = None,
+        activation: ScoreActivation | None = None,
         max_length: int | None = None,
         truncation: bool | Truncation = True,
         progress: Progress | None = None,
@@ -237,6 +243,7 @@ class TextModel(GeneratingText):
                      default prompt, else its template's. Their texts, written as one, are cut on
                      the side that the tokenizer's files say; what the template puts around them
                      stays
+        activation   "sigmoid", or "none" for logits, in place of the checkpoint's; None: its own
 
         Raises ValueError: the model scores no pairs, or its spec's template is not usable; an
         instruction where the model or its template takes none; truncation to one text of a pair
@@ -244,25 +251,29 @@ class TextModel(GeneratingText):
         or is more than the model's; a pair longer than that with `truncation=False`.
         """
         task = Scoring(
-            self._runner, instruction=instruction, max_length=max_length, truncation=truncation
+            self._runner,
+            instruction=instruction,
+            max_length=max_length,
+            truncation=truncation,
+            activation=activation,
         )
         return task.run(pairs, len(pairs) if isinstance(pairs, Sized) else None, progress)
 
     @overload
     def classify(
-        self, texts: str, *, top_k: Literal[1] = ..., **options: Unpack[PairCall]
+        self, texts: str, *, top_k: Literal[1] = ..., **options: Unpack[ClassifyCall]
     ) -> Label: ...
     @overload
     def classify(
-        self, texts: str, *, top_k: int | None, **options: Unpack[PairCall]
+        self, texts: str, *, top_k: int | None, **options: Unpack[ClassifyCall]
     ) -> list[Label]: ...
     @overload
     def classify(
-        self, texts: Iterable[Text], *, top_k: Literal[1] = ..., **options: Unpack[PairCall]
+        self, texts: Iterable[Text], *, top_k: Literal[1] = ..., **options: Unpack[ClassifyCall]
     ) -> list[Label]: ...
     @overload
     def classify(
-        self, texts: Iterable[Text], *, top_k: int | None, **options: Unpack[PairCall]
+        self, texts: Iterable[Text], *, top_k: int | None, **options: Unpack[ClassifyCall]
     ) -> list[list[Label]]: ...
     def classify(
         self,
@@ -271,6 +282,7 @@ class TextModel(GeneratingText):
         top_k: int | None = 1,
         max_length: int | None = None,
         truncation: bool | Truncation = True,
+        activation: ScoreActivation | None = None,
         progress: Progress | None = None,
     ) -> Any:
         """The best label of each text or pair, {"label": ..., "score": its probability}, in a list.
@@ -279,9 +291,16 @@ class TextModel(GeneratingText):
         labels. A single str gives its own result. Probabilities are a softmax over the labels, or a
         sigmoid of each one where the model was trained for several at once or has but one; a
         regression gives its logit.
+
+        activation  "softmax", "sigmoid", or "none" for logits, in place of these; with "none" and
+                    several labels scores are what sentence-transformers' CrossEncoder predicts
         """
         task = Classification(
-            self._runner, top_k=top_k, max_length=max_length, truncation=truncation
+            self._runner,
+            top_k=top_k,
+            max_length=max_length,
+            truncation=truncation,
+            activation=activation,
         )
         return task.run(texts, progress)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from packhorse.names import Truncation
-from packhorse.pairs import as_scores, check_scores
+from packhorse.names import ScoreActivation, Truncation
+from packhorse.pairs import as_scores, check_activation, check_scores
 from packhorse.result import FloatArray, RunResult
 from packhorse.text.checks import Text
 from packhorse.text.parts import Request
@@ -43,8 +43,11 @@ class Scoring:
         instruction: str | None,
         max_length: int | None,
         truncation: bool | Truncation,
+        activation: ScoreActivation | None = None,
     ) -> None:
         self._runner = runner
+        check_activation(activation, "sigmoid", "none")
+        self._activation = activation
         config = runner.session.config
         check_scores(config)
         self._prompt = choose_prompt(runner.tokenizer.config, None, None)
@@ -79,7 +82,7 @@ class Scoring:
         return self._runner.request(tokens.ids, tokens.type_ids, "logits"), None
 
     def finish(self, _texts: object, _kept: None, result: RunResult) -> FloatArray:
-        return as_scores(self._runner.session.config, result.logits)
+        return as_scores(self._runner.session.config, result.logits, self._activation)
 
     def _written(self, pairs: Pairs) -> Iterator[Text]:
         """Each pair as the model reads it: two texts, or one where there is a template."""

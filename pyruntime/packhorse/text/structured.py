@@ -1,4 +1,4 @@
-"""Output of a given form: a JSON schema, a regular expression, or one of some choices.
+"""Output of a given form: a JSON schema, a regular expression, one of some choices, a grammar.
 
 The package llguidance says which tokens may come next; the engine chooses among them.
 """
@@ -17,7 +17,8 @@ from packhorse.text.tokenizer import TextTokenizer
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-_MOST_CHARACTERS = 262_144  # of a grammar: compiled in well under a second
+_MOST_CHARACTERS = 262_144  # of a form: compiled in well under a second
+_MOST_OF_A_GRAMMAR = 16_384  # characters: it is read by a parser in Python
 # Units of work that the grammar engine may spend on the regular expressions of a grammar, about
 # 50,000 a millisecond by its documentation: what needs more would hold up the steps of all texts.
 _LEXER_FUEL = 200_000
@@ -89,7 +90,7 @@ class Grammars:
 
     def __init__(self, tokenizer: TextTokenizer, vocab_size: int, eos_ids: Sequence[int]) -> None:
         self._tokenizer = tokenizer
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._eos_ids = list(eos_ids)
         self._lock = threading.Lock()
         self._trie: LLTokenizer | None = None
@@ -105,11 +106,13 @@ class Grammars:
         with self._lock:
             if self._trie is None:
                 fields = json.loads(self._tokenizer.backend.to_str())
-                fields |= {"truncation": None, "padding": None}
+                # The files may name tokens that the model has no logit of.
+                added = [one for one in fields["added_tokens"] if one["id"] < self.vocab_size]
+                fields |= {"truncation": None, "padding": None, "added_tokens": added}
                 try:
                     self._trie = LLTokenizer(
                         json.dumps(fields),
-                        n_vocab=self._vocab_size,
+                        n_vocab=self.vocab_size,
                         eos_token=self._eos_ids or None,
                     )
                 except Exception as error:  # the package names no class of its own
@@ -126,16 +129,18 @@ class Grammars:
         schema: Any = None,
         regex: str | None = None,
         choices: Sequence[str] | None = None,
+        grammar: str | None = None,
     ) -> GrammarMask | None:
         """A mask for one request; None where nothing is asked for.
 
         schema   a JSON schema: a mapping, its text, a class of pydantic, True (any JSON)
         regex    a regular expression that the whole output matches
         choices  texts, one of which the output is
+        grammar  of llama.cpp (GBNF) or of Lark
 
         Raises ValueError for what is not acceptable, and for more than one of them.
         """
-        asked = {"schema": schema, "regex": regex, "choices": choices}
+        asked = {"schema": schema, "regex": regex, "choices": choices, "grammar": grammar}
         given = [name for name, value in asked.items() if value is not None]
         if not given:
             return None
@@ -151,18 +156,18 @@ class Grammars:
         from llguidance import LLMatcher, LLParserLimits
 
         if name == "schema":
-            grammar = LLMatcher.grammar_from_json_schema(text)
+            form = LLMatcher.grammar_from_json_schema(text)
         elif name == "regex":
-            grammar = LLMatcher.grammar_from_regex(text)
+            form = LLMatcher.grammar_from_regex(text)
         else:
-            grammar = LLMatcher.grammar_from_lark(text)
+            form = LLMatcher.grammar_from_lark(text)
         limits = LLParserLimits(initial_lexer_fuel=_LEXER_FUEL, verbose_errors=False)
-        matcher = LLMatcher(trie, grammar, log_level=0, limits=limits)
+        matcher = LLMatcher(trie, form, log_level=0, limits=limits)
         if matcher.is_error():
             raise ValueError(f"{name}: {_shortened(matcher.get_error())}")
         mask = GrammarMask(matcher)
         try:
-            mask.try_one_token(self._vocab_size)
+            mask.try_one_token(self.vocab_size)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
         return mask
@@ -174,6 +179,8 @@ def _written(name: str, value: Any) -> str:
         return _schema_text(value)
     if name == "choices":
         return _choices_grammar(value)
+    if name == "grammar":
+        return _lark(value)
     if not isinstance(value, str):
         raise ValueError(f"regex is {value!r:.80}, expected a text")
     return value
@@ -205,3 +212,20 @@ def _choices_grammar(choices: Any) -> str:
     if not texts or not all(isinstance(text, str) and text for text in texts):
         raise ValueError(f"choices is {choices!r:.80}, expected a list of texts that are not empty")
     return "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
+
+
+def _lark(grammar: Any) -> str:
+    """A grammar of either kind as Lark's."""
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    if not isinstance(grammar, str) or not grammar.strip():
+        raise ValueError(f"grammar is {grammar!r:.80}, expected a text that is not empty")
+    if len(grammar) > _MOST_OF_A_GRAMMAR:
+        raise ValueError(
+            f"grammar has {len(grammar)} characters, expected {_MOST_OF_A_GRAMMAR} at most"
+        )
+    try:
+        found: str = any_to_lark(grammar)
+    except Exception as error:  # of the package's own classes, and of Python's for deep nesting
+        raise ValueError(f"grammar: {_shortened(str(error))}") from None
+    return found

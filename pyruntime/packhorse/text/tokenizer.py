@@ -15,11 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from packhorse.packing import Int32Array
-from packhorse.text.checks import Text, check_ids, check_size, check_text, encode_rows
+from packhorse.text.checks import (
+    Text,
+    check_ids,
+    check_size,
+    check_text,
+    encode_rows,
+    encode_whole,
+    errors_of_tokenizers,
+)
 from packhorse.text.cutting import PIECE, Cutter, steps_of
-from packhorse.text.foreign_errors import raised_in
 from packhorse.text.giving_up import checkpoint
-from packhorse.text.token_arrays import TokenArrays, arrays_of, join, parts_of
+from packhorse.text.token_arrays import TokenArrays, arrays_of, join, numbers, parts_of
 from packhorse.text.truncation import STRATEGIES, kept_tokens
 
 if TYPE_CHECKING:
@@ -58,28 +65,23 @@ class Tokens(NamedTuple):
 
 def _load(config: TextConfig) -> Tokenizer:
     try:
-        from tokenizers import Tokenizer, normalizers
+        from tokenizers import normalizers
     except ModuleNotFoundError:
         from packhorse_weights.extras import missing_package
 
         raise missing_package("text", "tokenizers", "text") from None
-    try:
-        if config.tokenizer is None:
-            tokenizer = Tokenizer.from_file(str(config.tokenizer_file))
-        else:
-            tokenizer = Tokenizer.from_str(json.dumps(config.tokenizer))
-    except BaseException as error:  # the package raises nothing narrower
-        if not raised_in(error, "tokenizers"):
-            raise
-        raise ValueError(f"{config.tokenizer_file}: {error}") from None
-    normalizer = tokenizer.normalizer
-    if isinstance(normalizer, normalizers.BertNormalizer):
-        for name, value in config.normalizer.items():
-            setattr(normalizer, name, value)
-    if config.lower_case:
-        steps = [normalizers.Lowercase(), *([normalizer] if normalizer is not None else [])]
-        tokenizer.normalizer = normalizers.Sequence(steps)
-    tokenizer.no_padding()
+    from packhorse_weights.files import read_bytes
+
+    from packhorse.text.tokenizer_changes import make_tokenizer
+
+    made = config.tokenizer
+    fields = read_bytes(config.tokenizer_file) if made is None else json.dumps(made).encode()
+    with errors_of_tokenizers(str(config.tokenizer_file)):
+        tokenizer = make_tokenizer(fields, config.settings, ends=config.special_tokens)
+        if config.lower_case:
+            normalizer = tokenizer.normalizer
+            steps = [normalizers.Lowercase(), *([normalizer] if normalizer is not None else [])]
+            tokenizer.normalizer = normalizers.Sequence(steps)
     return tokenizer
 
 
@@ -119,10 +121,11 @@ class TextTokenizer:
         truncation = self._tokenizer.truncation or {}
         self.side: str = config.truncation_side or truncation.get("direction", "right")
         self._tokenizer.no_truncation()
+        with errors_of_tokenizers(str(config.tokenizer_file)):
+            numbers(self._tokenizer.encode("", add_special_tokens=config.special_tokens).ids)
         self._counting = threading.Lock()
         self._num_truncated = 0
         self._cutter = Cutter(self._tokenizer)
-        self._check_added_tokens(config)
         model = self._tokenizer.model
         unknown = None if config.unknown_tokens else getattr(model, "unk_token", None)
         self._left_out = None if unknown is None else self._tokenizer.token_to_id(unknown)
@@ -211,8 +214,9 @@ class TextTokenizer:
 
     def decode(self, ids: Sequence[int], *, skip_special: bool) -> str:
         """The text of tokens, as transformers' tokenizers write it."""
-        text = self._tokenizer.decode(list(ids), skip_special_tokens=skip_special)
-        if self.config.clean_up_spaces:
+        with errors_of_tokenizers("token ids"):
+            text = self._tokenizer.decode(list(ids), skip_special_tokens=skip_special)
+        if self.config.cleans_up(self.kind):
             for end in _NO_SPACE_BEFORE:
                 text = text.replace(f" {end}", end.rstrip())
         return text
@@ -220,22 +224,7 @@ class TextTokenizer:
     def plain_ids(self, text: str) -> Int32Array:
         """Tokens of a text that is not cut, without those that the tokenizer adds."""
         checkpoint(len(text))
-        (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
-        return np.array(encoding.ids, np.int32)
-
-    def _check_added_tokens(self, config: TextConfig) -> None:
-        if not config.special_tokens:
-            return
-        ends = self._tokenizer.encode("").tokens
-        for flag, token, found in (
-            ("add_bos_token", config.begin_token, ends[:1]),
-            ("add_eos_token", config.end_token, ends[-1:]),
-        ):
-            if token is not None and found != [token]:
-                raise ValueError(
-                    f"{config.tokenizer_file}: tokenizer_config.json says {flag}, but the "
-                    f"post_processor does not add {token!r}"
-                )
+        return numbers(encode_whole(self._tokenizer, text, special=False).ids)
 
     def encode(
         self,
@@ -320,7 +309,7 @@ class TextTokenizer:
         found = Tokens([], [], [])
         num_cut = 0
         for i, row, encoding in _encodings(encode, rows, first, how):
-            ids, types = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32)
+            ids, types = numbers(encoding.ids), numbers(encoding.type_ids)
             arrays = [arrays_of(encoding)] if offsets else []
             if ids.size > limit:
                 num_cut += 1
@@ -351,7 +340,8 @@ class TextTokenizer:
     def _num_special(self, rows: Sequence[Text]) -> int:
         """How many tokens stand around a text, or around a pair where there is one."""
         pairs = any(isinstance(row, tuple) for row in rows)
-        added = int(self._tokenizer.num_special_tokens_to_add(pairs))
+        with errors_of_tokenizers(str(self.config.tokenizer_file)):
+            added = int(self._tokenizer.num_special_tokens_to_add(pairs))
         return added * self.config.special_tokens
 
     def _refuse_longer(

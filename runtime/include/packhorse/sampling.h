@@ -37,6 +37,9 @@ enum class EarlyStopping : uint8_t {
   kNever,  // when no running beam can become better than the worst finished hypothesis
 };
 
+/// Largest Sampling::cache_salt.
+inline constexpr int64_t kMostCacheSalt = int64_t{1} << 29;
+
 /// Settings of one request. The defaults choose the most probable token each time.
 struct Sampling {
   std::string adapter;  // GenerationSession::add_adapter; empty: the model as it is
@@ -76,6 +79,10 @@ struct Sampling {
   /// GenerationOptions::draft_tokens, which holds without a value; 0: none. The text does not
   /// depend on it. Nothing is drafted with a mask, with penalties or for beams.
   std::optional<int64_t> draft_tokens;
+
+  /// Requests of equal salts, up to kMostCacheSalt, find each other's prompts in the prefix cache;
+  /// others do not, so that usage and time say nothing about what they have sent.
+  int64_t cache_salt = 0;
 
   int64_t n = 1;  // sequences that are wanted; with beam search its best hypotheses
   /// Beam search over this many beams where above 1, as transformers computes it without sampling:

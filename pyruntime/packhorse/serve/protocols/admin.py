@@ -86,6 +86,7 @@ async def load_model(exchange: Exchange) -> Reply:
 
 async def _load_adapter(exchange: Exchange, fields: Fields) -> Reply:
     parent, name, path = (fields.text(one) for one in ("parent", "name", "path"))
+    fields.refuse_rest({})
     registry = exchange.service.registry
     adapter = await _loaded(name, registry.load_adapter(parent, name, path))
     return json_reply(_about_adapter(registry.named(parent), adapter), status=201)

@@ -12,6 +12,7 @@ from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange, Reply, compute_headers, json_reply
 from packhorse.serve.limits import check_words
 from packhorse.serve.model import AnyTask, ServedModel
+from packhorse.serve.protocols.effectless import OF_TEXTS
 from packhorse.serve.protocols.tei import truncation_of
 from packhorse.text.answers import Answering
 from packhorse.text.entities import TokenClassification
@@ -69,8 +70,9 @@ async def token_classification(exchange: Exchange) -> Reply:
         strategy=options.choice("aggregation_strategy", STRATEGIES, "simple"),
         ignored=ignored,
         stride=options.integer("stride", 0),
-        truncation=truncation_of(exchange, fields),
+        truncation=truncation_of(exchange, fields, model),
     )
+    fields.refuse_rest(OF_TEXTS)
     outcome = await exchange.run(model, task, texts, "predict", single=single)
     headers = compute_headers(exchange, outcome, sum(map(len, texts)), model.device)
     return json_reply(outcome.found[0] if single else outcome.found, headers=headers)
@@ -102,7 +104,6 @@ async def question_answering(exchange: Exchange) -> Reply:
     question, context = inputs.text("question"), inputs.text("context")
     check_count("inputs.question", len(question), _MOST_QUESTION)
     options = _parameters(fields)
-    options.refuse("max_question_len")
     task: AnyTask = model.task(
         _answering,
         options=AnswerOptions(
@@ -114,6 +115,7 @@ async def question_answering(exchange: Exchange) -> Reply:
         max_length=options.integer("max_seq_len", 1),
         stride=options.integer("doc_stride", 0),
     )
+    fields.refuse_rest(OF_TEXTS)
     pairs = [(question, context)]
     outcome = await exchange.run(model, task, pairs, "predict", single=True)
     headers = compute_headers(exchange, outcome, len(question) + len(context), model.device)
@@ -168,8 +170,9 @@ async def fill_mask(exchange: Exchange) -> Reply:
         _filling,
         top_k=top_k,
         targets=_targets(options, service.settings.max_client_batch_size),
-        truncation=truncation_of(exchange, fields),
+        truncation=truncation_of(exchange, fields, model),
     )
+    fields.refuse_rest(OF_TEXTS)
     outcome = await exchange.run(model, task, texts, "predict", single=single)
     headers = compute_headers(exchange, outcome, sum(map(len, texts)), model.device)
     return json_reply(outcome.found[0] if single else outcome.found, headers=headers)

@@ -11,6 +11,7 @@ from packhorse.serve.checks import Fields, are_ids, check_count
 from packhorse.serve.exchange import Exchange, Reply, json_reply, parts_reply
 from packhorse.serve.json_parts import to_json
 from packhorse.serve.model import ServedModel
+from packhorse.serve.protocols.effectless import OF_TEXTS
 from packhorse.text.giving_up import checkpoint
 from packhorse.text.settings import choose_prompt
 from packhorse.text.tokenizer import TextTokenizer
@@ -39,6 +40,7 @@ async def tokenize(exchange: Exchange) -> Reply:
     special = fields.flag("add_special_tokens", True)
     tokenizer = model.text.tokenizer
     name = fields.optional_text("prompt_name")
+    fields.refuse_rest(OF_TEXTS)
     prompt = fields.checked(lambda: choose_prompt(tokenizer.config, None, name)) if name else ""
     written = await exchange.on_thread(
         lambda: [_tokens(tokenizer, prompt + text, i, special) for i, text in enumerate(texts)]
@@ -92,6 +94,7 @@ async def decode(exchange: Exchange) -> Reply:
         fields.wrong("ids", "a list of ids, or of lists of ids")
     check_count("ids", len(rows), exchange.service.settings.max_client_batch_size)
     skip = fields.flag("skip_special_tokens", True)
+    fields.refuse_rest(OF_TEXTS)
     tokenizer = model.text.tokenizer
     found = await exchange.on_thread(
         lambda: [tokenizer.decode(row, skip_special=skip) for row in rows]
