@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,36 @@ def test_a_tokenizer_that_llguidance_does_not_know(tmp_path: Path) -> None:
     model = TextModel(session, ours, files=GenerationFiles((1,)))
     with pytest.raises(ValueError, match="llguidance cannot read this model's tokenizer"):
         model.generate("a", regex="a")
+
+
+LOOP = {"$defs": {"A": {"$ref": "#/$defs/A"}}, "$ref": "#/$defs/A"}
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ({"schema": LOOP}, "no text has this form"),
+        ({"regex": "a{1000000}"}, "too many expressions"),
+        ({"regex": "((a{100}){100}){100}"}, "too many expressions"),
+        ({"regex": "(?=a)b"}, "look-ahead"),
+        ({"regex": "["}, "unclosed character class"),
+        ({"regex": "a" * 300_000}, "regex has 300000 characters, at most 262144"),
+        ({"schema": {"enum": ["x" * 300_000]}}, "schema has 3000.. characters"),
+        ({"choices": ["x" * 300_000]}, "choices has 3000.. characters"),
+        ({"schema": {"type": "integer", "minimum": 5, "maximum": 4}}, "minimum"),
+    ],
+)
+def test_forms_that_cannot_be_are_refused_at_once(
+    model: TextModel, form: dict[str, Any], message: str
+) -> None:
+    begin = time.monotonic()
+    with pytest.raises(ValueError, match=message) as raised:
+        model.generate("x", max_new_tokens=4, **form)
+    assert time.monotonic() - begin < 5
+    said = str(raised.value)
+    assert len(said) < 400
+    for inner in ("<state>", "backtrace", "compute_time", ".rs", "/root", "grm_prefix", "\n"):
+        assert inner not in said
 
 
 GRAMMAR = """root ::= ("Ada" | "true") " "? [0-9]{2}"""

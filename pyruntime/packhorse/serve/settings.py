@@ -99,6 +99,9 @@ _POSITIVE = (
     "payload_limit",
     "max_connections",
     "max_body_bytes",
+    "default_new_tokens",
+    "max_client_sequences",
+    "max_body_values",
 )
 _EXACT = ("api_key",)  # texts that are taken as they are, and shown to nobody
 _SECRET = ("api_key", "api_key_file")  # if blank in the environment, a mistake: not left out
@@ -257,6 +260,17 @@ class Settings:
     )
     max_new_tokens: int | None = setting(
         None, "Most tokens that one request may generate; by default the context.", _LIMITS
+    )
+    default_new_tokens: int = setting(
+        1024, "Most tokens of a chat's answer where a request says nothing about it.", _LIMITS
+    )
+    max_client_sequences: int = setting(
+        256, "Most texts that one request may generate: prompts times n (413 for more).", _LIMITS
+    )
+    max_body_values: int = setting(
+        300_000,
+        "Most values in the JSON of a body; a list or an object counts as four (413 for more).",
+        _LIMITS,
     )
     auto_truncate: bool = setting(
         False, "Cut texts that are too long, where a request says nothing about it.", _LIMITS

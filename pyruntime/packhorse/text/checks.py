@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from packhorse.packing import Int32Array
+from packhorse.text.foreign_errors import raised_in
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
@@ -90,10 +91,11 @@ def encode_rows(
     try:
         return encode(list(rows))
     except BaseException as error:  # the package raises nothing narrower
-        if not _is_of_tokenizers(error):
+        if isinstance(error, TypeError | UnicodeEncodeError):
+            for i, row in enumerate(rows, first):
+                _check_characters(row, i)
+        if not raised_in(error, "tokenizers"):
             raise
-        for i, row in enumerate(rows, first):
-            _check_characters(row, i)
         number = first + next((i for i, row in enumerate(rows) if _fails(encode, row)), 0)
         raise ValueError(f"texts[{number}]: {error} ({how})") from None
 
@@ -107,19 +109,14 @@ def encode_whole(tokenizer: Tokenizer, text: str, *, special: bool) -> Encoding:
 
 @contextmanager
 def errors_of_tokenizers(where: str) -> Iterator[None]:
-    """Makes a ValueError that begins with `where` of what the package tokenizers raises."""
+    """Makes a ValueError that begins with `where` of what the package tokenizers raises, and of
+    what is wrong with its file."""
     try:
         yield
     except BaseException as error:
-        if not _is_of_tokenizers(error):
+        if not raised_in(error, "tokenizers", "json"):
             raise
         raise ValueError(f"{where}: {error}") from None
-
-
-def _is_of_tokenizers(error: BaseException) -> bool:
-    """Whether the package tokenizers may have raised it: a panic of its code in Rust is no
-    Exception, although the tokenizer can still be used after it."""
-    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 def _check_characters(row: Text, i: int) -> None:
@@ -137,7 +134,7 @@ def _fails(encode: Callable[[list[Text]], object], text: Text) -> bool:
     try:
         encode([text])
     except BaseException as error:
-        if not _is_of_tokenizers(error):
+        if not raised_in(error, "tokenizers"):
             raise
         return True
     return False

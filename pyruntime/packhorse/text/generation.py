@@ -42,13 +42,14 @@ class TextGeneration:
         self._tokenizer = tokenizer
         self._vocab_size = session.vocab_size
         self._defaults = _in_vocabulary(files.defaults, session.vocab_size)
+        self._most_tokens = session.max_context
         clean_up = tokenizer.config.cleans_up(tokenizer.kind)
         self._generator = Generator(session, Detokenizer(tokenizer.backend, clean_up=clean_up))
         # Special tokens, and how they are written.
         self.special_names = {i: tokenizer.token_of(i) for i in tokenizer.special_ids}
         self._grammars = Grammars(tokenizer, session.vocab_size, session.eos_ids)
         try:
-            self._options(1, {})
+            self.options(1, {})
         except ValueError as error:
             raise ValueError(f"the model's generation_config.json: {error}") from None
         self.templates = ChatTemplates(files.chat_templates, files.special_tokens)
@@ -69,9 +70,10 @@ class TextGeneration:
             return None
         return DEFAULT_NEW_TOKENS
 
-    def _options(
+    def options(
         self, n: int, options: Mapping[str, Any], default_length: int | None = None
     ) -> RequestOptions:
+        """Those of all requests of one call. Raises ValueError and TypeError."""
         return RequestOptions(
             self._defaults, self._tokenizer, self._grammars, n, options, default_length
         )
@@ -91,13 +93,21 @@ class TextGeneration:
         check_ids(self._tokenizer.backend, [ids], self._vocab_size, 0)
         return ids
 
+    def refuse_longer(self, prompt: str, name: str) -> None:
+        """Raises ValueError, which begins with a name, for a prompt that the context has no room
+        for, before all of it is tokenized."""
+        try:
+            self._tokenizer.refuse_longer_prompt(prompt, self._most_tokens)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+
     def generate(
         self, prompt: str | Iterable[str], n: int, details: bool, options: Mapping[str, Any]
     ) -> Any:
         check_options("generate", options, GenerateCall)
         prompts = as_texts(prompt, "prompts")
         named = ((f"prompts[{i}]", self.prompt_ids(one, i)) for i, one in enumerate(prompts))
-        asked = self._options(n, options, self._default_length(options))
+        asked = self.options(n, options, self._default_length(options))
         found = self._generator.run(named, asked, continues=True)
         results = [as_asked(one, n, details) for one in found]
         return results[0] if isinstance(prompt, str) else results
@@ -107,7 +117,7 @@ class TextGeneration:
     ) -> TextStreaming:
         """`timeout_s`: as of `Session.submit`."""
         check_options("generate", options, GenerateCall)
-        asked = self._options(1, options, self._default_length(options))
+        asked = self.options(1, options, self._default_length(options))
         _check_stream("prompt", prompt, isinstance(prompt, str), asked)
         return self._generator.stream("prompt", self.prompt_ids(prompt, 0), asked, True, timeout_s)
 
@@ -128,16 +138,13 @@ class TextGeneration:
         self,
         name: str,
         prompt: Int32Array,
-        n: int,
-        options: Mapping[str, Any],
+        options: RequestOptions,
         *,
         continues: bool,
     ) -> TextRequest:
         """Starts generating from token ids, without waiting for anything. Arguments as of
-        `Generator.submit` and `generate`."""
-        check_options("submit", options, GenerateCall)
-        asked = self._options(n, options)
-        return self._generator.submit(name, prompt, asked, continues, timeout_s=0)
+        `Generator.submit`."""
+        return self._generator.submit(name, prompt, options, continues, timeout_s=0)
 
     def chat(
         self,
@@ -153,7 +160,7 @@ class TextGeneration:
             (f"messages[{i}]" if several else "messages", self.chat_ids(chat, of_template))
             for i, chat in enumerate(chats)
         )
-        asked = self._options(n, rest, self._default_length(rest))
+        asked = self.options(n, rest, self._default_length(rest))
         found = self._generator.run(named, asked, continues=False)
         results = [as_asked(one, n, details) for one in found]
         return results if several else results[0]
@@ -163,7 +170,7 @@ class TextGeneration:
     ) -> TextStreaming:
         """`timeout_s`: as of `Session.submit`."""
         of_template, rest = _split(options)
-        asked = self._options(1, rest, self._default_length(rest))
+        asked = self.options(1, rest, self._default_length(rest))
         _check_stream("conversation", messages, not _are_several(messages), asked)
         ids = self.chat_ids(messages, of_template)
         return self._generator.stream("messages", ids, asked, False, timeout_s)

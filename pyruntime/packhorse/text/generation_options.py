@@ -143,10 +143,11 @@ class RequestOptions:
         self.include_stop = _flag("include_stop", given.get("include_stop", False))
         self.stops: list[str] = []
         stop_ids = list(settings.get("stop_ids", ()))
+        special = tokenizer.special_ids
         for stop in check_stops(stops):
             token = tokenizer.id_of(stop)
             possible = token is not None and token < grammars.vocab_size
-            if possible and token in tokenizer.special_ids:
+            if possible and token in special:
                 stop_ids.append(token)  # the texts of special tokens are in no output
             else:
                 self.stops.append(stop)

@@ -55,6 +55,7 @@ class TextRunner:
         types = session.config.get("type_vocab_size", 0)
         self._num_types = types if types > 1 and tokenizer.config.type_ids else 0
         self._batcher = Batcher(session)
+        self.most_windows: int | None = None  # of all texts that are prepared together
 
     def _check_length(self, max_length: int | None) -> int:
         longest = longest_sequence(self.session.config, max_length)
