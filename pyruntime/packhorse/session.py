@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 import numpy as np
@@ -23,6 +24,7 @@ from packhorse.arguments import (
 )
 from packhorse.device import check_device, stream_handle
 from packhorse.dtypes import choose_dtype
+from packhorse.logs import note_loaded
 from packhorse.memory import MemoryPlan
 from packhorse.names import (
     AttentionAlgorithm,
@@ -177,6 +179,7 @@ class Session(SessionProperties):
         MemoryError if the plan exceeds the limit or the memory of the device; RuntimeError if the
         device or the dtype is not available.
         """
+        began = monotonic()
         # Imported late, because running a model does not need the readers of checkpoints.
         from packhorse_weights import resolve_model
         from packhorse_weights.generation_files import generates
@@ -215,7 +218,8 @@ class Session(SessionProperties):
                 draft_tokens,
                 kv_cache_dtype,
             )
-            return load_generation(cls, place, revision, model.spec, weights, generation)
+            generating = load_generation(cls, place, revision, model.spec, weights, generation)
+            return note_loaded(generating, place, began)
         refuse_adapters(max_adapters)
         refuse_drafts(draft)
         refuse_cache_dtype(kv_cache_dtype)
@@ -242,7 +246,7 @@ class Session(SessionProperties):
             kv_tokens=0,
             **asdict(options),
         )
-        return cls(native, model.spec, options, reload)
+        return note_loaded(cls(native, model.spec, options, reload), place, began)
 
     @overload
     def run(
