@@ -23,6 +23,7 @@ def _about(model: ServedModel) -> dict[str, Any]:
         "methods": sorted(model.methods),
         "family": session.config.get("family"),
         "dtype": session.dtype,
+        "stored_bits": sorted({one["bits"] for one in session.config.get("quantized", ())}),
         "devices": model.devices,
         "max_input_length": model.text.max_length,
         "max_batch_tokens": session.max_tokens,
