@@ -25,7 +25,9 @@ void use_drafts(Speculation& speculation, StepSequence& step) {
 // `may_draft`: sequences that draft may do so in the next step.
 bool needs_host(const Sequence& sequence, bool may_draft) {
   const Speculation* const drafts = sequence.speculation.get();
-  return sequence.job->search.has_value() || sequence.mask != nullptr ||
+  const Job& job = *sequence.job;
+  return job.search.has_value() || sequence.mask != nullptr ||
+         (job.rules && job.rules->read_tokens()) ||
          (drafts != nullptr && (drafts->in_flight || (may_draft && drafts->length.drafts())));
 }
 
@@ -211,6 +213,7 @@ void Scheduler::build(const PlannedStep::Part& part, StepSequence& step) const {
   step.sample = step.kv_len() == size && job.wants_new_tokens();
   if (step.sample) {
     step.sampler = {.sampling = &job.sampling,
+                    .rules = job.rules ? &*job.rules : nullptr,
                     .seed = job.seed,
                     .stream = sequence.index,
                     .num_new_tokens = size - job.prompt_tokens,

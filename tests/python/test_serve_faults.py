@@ -183,7 +183,7 @@ def test_half_open_connections(client: Client, expected: Any) -> None:
         (b"\xff\xfe\x00", 400),
         (b'{"inputs": "\xc3\x28"}', 400),
         (b'{"inputs": "\\ud800"}', 400),
-        (b'{"inputs": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400),
+        (b'{"inputs": ' + b"[" * 50_000 + b"]" * 100_000 + b"}", 400),
         (b'{"inputs": NaN}', 400),
         (b'{"inputs": 1e999}', 400),
         (b'["a"]', 422),

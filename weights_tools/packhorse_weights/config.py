@@ -68,13 +68,13 @@ class Config:
         """The id of a token, or a number of tokens: `integer` where nothing is made of as many."""
         return self.integer(name, default, low, high)
 
-    def number(self, name: str, default: float, high: float = 1) -> float:
+    def number(self, name: str, default: float, high: float = 1, low: float = 0) -> float:
         value = self.fields.get(name)
         if value is None:
             return default
-        if type(value) not in (int, float) or not 0 <= value <= high:
+        if type(value) not in (int, float) or not low <= value <= high:
             raise CheckpointError(
-                f"{self.where}: {name}: expected a number from 0 to {high}, found {value!r:.80}"
+                f"{self.where}: {name}: expected a number from {low} to {high}, found {value!r:.80}"
             )
         return float(value)
 

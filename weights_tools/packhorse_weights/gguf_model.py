@@ -9,7 +9,7 @@ from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import files_below, open_file
 from packhorse_weights.gguf_config import read_config
-from packhorse_weights.gguf_file import MAGIC, read_gguf
+from packhorse_weights.gguf_file import MAGIC, GgufFile, read_gguf
 from packhorse_weights.gguf_names import read_tensors
 from packhorse_weights.gguf_tokenizer import GgufTokenizer, read_tokenizer
 from packhorse_weights.tensor import Tensor
@@ -32,6 +32,7 @@ class GgufModel(NamedTuple):
     config: dict[str, Any]
     tensors: dict[str, Tensor]
     pooling: str | None
+    file: GgufFile
 
 
 def find_gguf(path: Path) -> Path | None:
@@ -55,7 +56,7 @@ def open_gguf(path: Path) -> GgufModel:
     """Opens a model. Raises CheckpointError if the file is not valid or the model not supported."""
     file = read_gguf(path)
     config, pooling = read_config(file)
-    return GgufModel(config, read_tensors(file, config), pooling)
+    return GgufModel(config, read_tensors(file, config), pooling, file)
 
 
 def open_tokenizer(path: Path) -> GgufTokenizer:

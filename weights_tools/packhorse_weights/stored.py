@@ -23,6 +23,7 @@ from packhorse_weights.tensor import LazyTensor, Tensor
 # What `dtype` is called that keeps them.
 STORED = "stored"
 DECODER = "lm.decoder"
+TABLE = "embeddings.word"
 # What stands for `.weight` in the name of the order of a matrix's input features.
 INPUT_ORDER = ".input_order"
 # The heads of a layer's output are padded to a multiple of this in the runtime, which groups of
@@ -61,7 +62,7 @@ def _take_one_input(layers: Mapping[str, GroupedTensor]) -> bool:
 
 
 def _find(spec: Spec, tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, GroupedTensor]]:
-    """{layer that stays quantised: (its tensor or the one of several layers, the matrix)}"""
+    """{weight that stays quantised: (its tensor or the one of several layers, the matrix)}"""
     found: dict[str, tuple[str, GroupedTensor]] = {}
     for name, tensor in tensors.items():
         matrix = _matrix(tensor)
@@ -79,11 +80,12 @@ def _find(spec: Spec, tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, Gro
                 continue
             if _take_one_input({name: found[name][1] for name in names}):
                 kept.update((name, found[name]) for name in names)
-    if "lm" in spec.get("heads", {}):
-        # A decoder without a tensor of its own is tied to the table.
-        names = [name for name in (f"{DECODER}.weight", "embeddings.word") if name in tensors]
-        if names and (matrix := _matrix(tensors[names[0]])) is not None:
-            kept[DECODER] = (names[0], matrix)
+    for name in (f"{DECODER}.weight", TABLE):  # a decoder that is tied to the table has no tensor
+        if name in tensors and (matrix := _matrix(tensors[name])) is not None:
+            kept[name.removesuffix(".weight")] = (name, matrix)
+    # Rows of a table are read in the order of their columns.
+    if TABLE in kept and kept[TABLE][1].input_order is not None:
+        del kept[TABLE]
     return kept
 
 
@@ -105,16 +107,13 @@ def stored_spec(spec: Spec, tensors: Mapping[str, Tensor]) -> Spec | None:
 
 
 def stored_tensors(spec: Spec, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a model as `stored_spec` says. A matrix that is also a table of embeddings is
-    there twice, since the table is read as floats."""
+    """The tensors of a model as `stored_spec` says."""
     result = dict(tensors)
-    for layer, (name, matrix) in _find(spec, tensors).items():
-        if layer == DECODER:
-            base = DECODER
-        else:
-            result.pop(name, None)
-            base = name.removesuffix(TRANSPOSED).removesuffix(".weight")
-        result[f"{base}.weight"] = packed_tensor(matrix, f"{base}.weight")
+    for name, matrix in _find(spec, tensors).values():
+        result.pop(name, None)
+        base = name.removesuffix(TRANSPOSED).removesuffix(".weight")
+        packed = TABLE if base == TABLE else f"{base}.weight"
+        result[packed] = packed_tensor(matrix, packed)
         if matrix.input_order is not None:
             result[base + INPUT_ORDER] = Tensor(matrix.input_order, "int32")
     return result
@@ -200,7 +199,7 @@ def _read_order(tensor: Tensor | None, layer: str, columns: int, where: str) -> 
 def _columns(spec: Spec, layer: str) -> int:
     """The input features of a dense layer."""
     hidden = int(spec["hidden_size"])
-    if layer == DECODER:
+    if layer in (DECODER, TABLE):
         return int(spec.get("embedding_size") or hidden)
     if layer.endswith(".attention.output"):
         head = spec.get("head_dim") or hidden // int(spec["num_heads"])

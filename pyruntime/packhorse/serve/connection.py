@@ -16,7 +16,8 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from packhorse.serve.connections import Connections
-from packhorse.serve.exchange import SURPLUS, WIRE, Headers, to_json
+from packhorse.serve.exchange import SURPLUS, WIRE, Headers
+from packhorse.serve.json_parts import to_json
 
 _MOST_UNUSED_BYTES = 65_536  # of headers, or of what is between the parts of a body
 _SLICE = 4096  # bytes that are parsed at once: the fewest requests that are begun ahead

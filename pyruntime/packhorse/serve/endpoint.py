@@ -17,9 +17,9 @@ from packhorse.serve.exchange import (
     Reply,
     Scope,
     Send,
-    to_json,
 )
 from packhorse.serve.field_names import FieldNames, in_fields
+from packhorse.serve.json_parts import to_json
 from packhorse.serve.logs import LOGGER, log
 from packhorse.serve.service import Service
 from packhorse.serve.tracing import TracedRequest

@@ -55,6 +55,7 @@ def load_model(
         "prefix_cache": server.prefix_cache != "off",
         "draft": given.draft,
         "draft_tokens": given.draft_tokens,
+        "generation_config": given.generation_config is not False,
         "revision": given.revision,
         "pooling": _poolings(given.pooling),
         "normalize": given.normalize,

@@ -23,6 +23,7 @@ from packhorse.serve.app import create_app
 from packhorse.serve.connection import Connection
 from packhorse.serve.connections import Connections
 from packhorse.serve.logs import log, to_stderr
+from packhorse.serve.memory import share_arenas
 from packhorse.serve.service import Service
 from packhorse.serve.settings import Settings
 from packhorse.serve.sites import is_loopback
@@ -166,6 +167,7 @@ def run(settings: Settings) -> None:
 
 def _run(settings: Settings) -> None:
     sys.setswitchinterval(_SWITCH_S)
+    share_arenas()
     # The threads of the package tokenizers cost a text more than they save; ours tokenize at once.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     server = Server(settings, _calm_collector)

@@ -23,6 +23,7 @@ OF_A_MODEL = (
     "max_adapter_rank",
     "draft",
     "draft_tokens",
+    "generation_config",
     "revision",
     "pooling",
     "normalize",
@@ -57,6 +58,7 @@ class ModelSettings:
     adapter: tuple[str, ...] = ()
     draft: str | None = None
     draft_tokens: int | None = None
+    generation_config: bool | None = None
     revision: str | None = None
     pooling: str | None = None
     normalize: bool | None = None
@@ -97,6 +99,9 @@ _POSITIVE = (
     "payload_limit",
     "max_connections",
     "max_body_bytes",
+    "default_new_tokens",
+    "max_client_sequences",
+    "max_body_values",
 )
 _EXACT = ("api_key",)  # texts that are taken as they are, and shown to nobody
 _SECRET = ("api_key", "api_key_file")  # if blank in the environment, a mistake: not left out
@@ -183,6 +188,12 @@ class Settings:
     draft_tokens: int | None = setting(None, "Most tokens drafted at once; 8 by default.", _MACHINE)
     revision: str | None = setting(None, "Branch, tag or commit of models of the hub.", _MACHINE)
     pooling: str | None = setting(None, "How a text becomes one vector.", _MACHINE)
+    generation_config: bool | None = setting(
+        None,
+        "Whether texts are generated as the model's generation_config.json says where a request "
+        "says nothing else; by default they are.",
+        _MACHINE,
+    )
     normalize: bool | None = setting(None, "Whether vectors are brought to length 1.", _MACHINE)
     reranker: str | None = setting(
         None, "Template of a generative reranker: qwen3, or a JSON file.", _MACHINE
@@ -249,6 +260,17 @@ class Settings:
     )
     max_new_tokens: int | None = setting(
         None, "Most tokens that one request may generate; by default the context.", _LIMITS
+    )
+    default_new_tokens: int = setting(
+        1024, "Most tokens of a chat's answer where a request says nothing about it.", _LIMITS
+    )
+    max_client_sequences: int = setting(
+        256, "Most texts that one request may generate: prompts times n (413 for more).", _LIMITS
+    )
+    max_body_values: int = setting(
+        300_000,
+        "Most values in the JSON of a body; a list or an object counts as four (413 for more).",
+        _LIMITS,
     )
     auto_truncate: bool = setting(
         False, "Cut texts that are too long, where a request says nothing about it.", _LIMITS

@@ -15,6 +15,7 @@ from packhorse.serve.endpoint import openai_style
 from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange, json_reply
 from packhorse.serve.generating import Engine, Prompt, Running
+from packhorse.serve.limits import check_sequences
 from packhorse.serve.protocols.effectless import GENERATION
 from packhorse.serve.protocols.openai_options import Asked, read_options
 from packhorse.serve.protocols.openai_writing import (
@@ -30,6 +31,7 @@ from packhorse.serve.streams import DONE, EventStream, event
 from packhorse.text.generation import TextGeneration
 
 GENERATES = "a model that generates"
+_MOST_MESSAGES = 10_000
 # What decides how a template is used, or comes by other fields.
 _NOT_OF_TEMPLATES = {"chat_template", "continue_final_message", "messages", "tokenize", "tools"}
 
@@ -62,9 +64,11 @@ class Call:
             "deadline_s": service.settings.generation_timeout_s,
         }
         try:
+            compile_options = partial(self._engine.options, self.asked.n, options)
+            compiled = await self.exchange.on_thread(compile_options)
             for prompt in self._prompts:
-                submit = partial(self._engine.submit, prompt, self.asked.n, options)
-                request = await service.on_thread(submit)
+                submit = partial(self._engine.submit, prompt, compiled)
+                request = await self.exchange.on_thread(submit)
                 self.running.append(Running(request, self._engine.news, self.asked.n))
         except ServeError as error:
             self.end()
@@ -190,7 +194,9 @@ async def _answer(
         for number, of_prompt in enumerate(texts)
         for one in of_prompt
     ]
-    choices = [{"index": i, **whole(piece)} for i, piece in enumerate(pieces)]
+    choices = await call.exchange.service.on_thread(
+        lambda: [{"index": i, **whole(piece)} for i, piece in enumerate(pieces)]
+    )
     usage = usage_of([of_prompt[0] for of_prompt in texts])
     return json_reply({**head, "object": kind, "choices": choices, "usage": usage})
 
@@ -241,6 +247,7 @@ async def completions(exchange: Exchange) -> Any:
     most = service.settings.max_client_batch_size
     prompts = Prompts(fields, most, reader, echo=echo, logprobs=asked.logprobs)
     fields.refuse_rest(GENERATION)
+    check_sequences(len(prompts.echoed), asked.n, service.settings.max_client_sequences)
     head = {
         "id": f"cmpl-{exchange.request_id}",
         "object": "text_completion",
@@ -272,7 +279,7 @@ def _messages(fields: Fields) -> list[dict[str, Any]]:
     value = fields.get("messages")
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
         fields.wrong("messages", 'a list of {"role": ..., "content": ...}')
-    check_count("messages", len(value), 100_000)
+    check_count("messages", len(value), _MOST_MESSAGES)
     found = []
     for i, message in enumerate(value):
         for name in ("tool_calls", "function_call", "audio"):
@@ -313,6 +320,7 @@ async def chat(exchange: Exchange) -> Any:
     generator = service.registry.generator(fields.optional_text("model"), GENERATES)
     model = generator.model
     asked = read_options(exchange, fields, model, chat=True)
+    check_sequences(1, asked.n, service.settings.max_client_sequences)
     messages = _messages(fields)
     template_args = fields.get("chat_template_kwargs")
     if template_args is not None and not isinstance(template_args, dict):
