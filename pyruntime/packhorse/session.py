@@ -45,6 +45,7 @@ from packhorse.options import (
 )
 from packhorse.packing import Int32Array, PackedTokens, TokenSequence, as_int32, pack
 from packhorse.pairs import as_scores, check_pair, check_scores, join_pairs
+from packhorse.progress_bar import shows_loading
 from packhorse.result import DeviceResult, FloatArray, RunResult
 from packhorse.session_properties import SessionProperties
 
@@ -82,6 +83,7 @@ class Session(SessionProperties):
         self.memory_plan = MemoryPlan.from_native(native.memory_plan())
 
     @classmethod
+    @shows_loading
     def load(
         cls,
         path: ModelPath,
@@ -109,6 +111,7 @@ class Session(SessionProperties):
         draft_dtype: AskedDtype | None = None,
         draft_tokens: int | None = None,
         kv_cache_dtype: CacheDtype | None = None,
+        progress: bool | None = None,
     ) -> Session:
         """Loads a converted folder or a Hugging Face model.
 
@@ -174,6 +177,8 @@ class Session(SessionProperties):
         kv_cache_dtype of keys and values in the cache of a session that generates: "float8" (e4m3
                        with a scale for each token and head of keys), or None for the dtype of
                        the activations (docs/generation.md)
+        progress       whether stderr says for how many seconds the model has been loading, once
+                       they are more than two; None: where it is a terminal
 
         Raises FileNotFoundError if there is no such model, saying what to run; ValueError if the
         model cannot be read, is not supported, or cannot generate though `kv_tokens` asks for it;
