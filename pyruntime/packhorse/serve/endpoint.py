@@ -81,6 +81,12 @@ class Endpoint:
                 raise ServeError("busy", "there are too many connections", retry_after=1)
             if self._keys:
                 self._check_key(exchange)
+            if not (self._service.started or self._public):
+                raise ServeError(
+                    "unhealthy",
+                    "the models are not loaded: whoever runs this application has not begun its "
+                    "lifespan",
+                )
             answer: Answer = await self._handler(exchange)
         except ClientGoneError:
             self._note(exchange, _GONE, None)
