@@ -22,7 +22,7 @@ _COUNTS = (
     "max_adapter_rank",
     "draft_tokens",
 )
-_SWITCHES = ("pin_threads", "prefix_cache", "normalize")
+_SWITCHES = ("pin_threads", "prefix_cache")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY = {"KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", re.ASCII)
