@@ -6,12 +6,14 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-# (texts done, texts in total or None), or whether a bar is shown; None: where a terminal is, and
-# only of calls that take long.
+# Function of (texts done, texts in total or None), or whether a bar is shown; None stands for a bar
+# where stderr is a terminal and the call takes long.
 Progress = Callable[[int, int | None], object] | bool
 Arguments = ParamSpec("Arguments")
 Loaded = TypeVar("Loaded")
@@ -59,8 +61,8 @@ def _is_wanted(asked: bool | None) -> bool:
 
 @contextmanager
 def reporting(progress: Progress | None) -> Iterator[Callable[[int, int | None], object] | None]:
-    """What is to be called with (texts done, texts in total or None). Raises ValueError for what is
-    no progress."""
+    """The function to call with (texts done, texts in total or None); None: there is none. Raises
+    ValueError for what is no progress."""
     if progress is not None and not isinstance(progress, bool):
         if not callable(progress):
             raise ValueError(
@@ -104,6 +106,14 @@ def _waiting(what: str, asked: bool | None) -> Iterator[None]:
         bar.close()
 
 
+def _download(path: Any, revision: Any) -> None:
+    """Downloads, which have a bar of their own, come before the seconds are counted."""
+    if isinstance(path, str | PathLike) and not Path(path).exists():
+        from packhorse_weights import find_model
+
+        find_model(path, revision)
+
+
 def shows_loading(load: Callable[Arguments, Loaded]) -> Callable[Arguments, Loaded]:
     """Decorator of a class method `load`, whose first argument is a model's path and whose
     `progress` says whether the seconds are counted: None: on a terminal."""
@@ -114,6 +124,8 @@ def shows_loading(load: Callable[Arguments, Loaded]) -> Callable[Arguments, Load
         asked = options.get("progress")
         if not isinstance(asked, bool | None):
             raise ValueError(f"progress is {asked!r:.80}, expected True or False")
+        if _is_wanted(asked):
+            _download(path, options.get("revision"))
         with _waiting(f"loading {path}", asked):
             return load(*given, **options)
 

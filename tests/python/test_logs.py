@@ -1,4 +1,4 @@
-"""What the library says through Python's `logging`."""
+"""Lines of the library in Python's `logging`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a terminal shows of calls that take long, and of loading."""
+"""Progress on a terminal: of calls that take long, and of loading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`packhorse serve`: what /metrics says of texts that are generated, and what the docs say."""
+"""`packhorse serve`: metrics of texts that are generated, and the table of all metrics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 
 class Growth:
-    """By how much a metric has grown since this was made."""
+    """Growth of metrics since this was made."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -105,7 +105,7 @@ class Running:
                 raise ClientGoneError
 
     def _tokens(self) -> int:
-        """That all sequences together have so far."""
+        """Tokens of all sequences together so far."""
         return self._request.request.so_far().usage.new_tokens
 
     @property

@@ -104,7 +104,7 @@ class Server(uvicorn.Server):
         )
 
     def _page(self) -> str | None:
-        """Where a browser of this machine finds the page; None: there is none, or it does not."""
+        """Address of the page for a browser of this machine; None: there is none."""
         settings = self.service.settings
         if not settings.page or settings.uds is not None:
             return None

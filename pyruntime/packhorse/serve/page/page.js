@@ -147,7 +147,7 @@ async function readModels() {
   showModel();
 }
 
-// A key that is kept was refused.
+// Shows the form for the key, with an error where a key that is kept was refused.
 function askForKey() {
   const refused = sessionStorage.getItem(KEY) !== null;
   find("#key-form .error").textContent = refused ? "The server does not take this key." : "";
