@@ -65,6 +65,24 @@ def test_seconds_of_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
             assert 0 < growth[f"{FIRST}_sum"] < seconds
 
 
+def test_prompts_are_measured_while_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ends before the prompt in front of it, too."""
+    loaded = serve_chance(monkeypatch)
+    with serving(settings_for("lm=chance")) as (client, _):
+        session: Any = loaded[0].session
+        session._engine._pause_s = PAUSE_S
+        asked = {**ASKED, "prompt": ["tr", "ue"], "logprobs": 0, "return_tokens_as_token_ids": True}
+        choices = client.post("/v1/completions", asked).json["choices"]
+        first, second = (
+            [int(name.removeprefix("token_id:")) for name in one["logprobs"]["tokens"]]
+            for one in choices
+        )
+        end = next(one for one in second[6:12] if one not in [*first, *second[:6]])
+        growth = Growth(client)
+        client.post("/v1/completions", {**asked, "stop_token_ids": [end]})
+        assert growth[f"{TOKEN}_count"] == 2
+
+
 def test_a_text_of_one_token_says_nothing_of_others(client: Client) -> None:
     growth = Growth(client)
     client.post("/v1/completions", {**ASKED, "max_tokens": 1})
