@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from packhorse.generation.sampling import EarlyStopping, Sampling, SequenceBias
+from packhorse.progress_bar import Progress
 from packhorse.text.other_names import unexpected_argument
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class GenerateCall(TypedDict, total=False):
     regex: str | None
     choices: Sequence[str] | None
     grammar: str | None
+    progress: Progress | None
 
 
 class TemplateCall(TypedDict, total=False):
@@ -73,7 +75,7 @@ class ChatCall(TemplateCall, GenerateCall, total=False):
 
 
 _FORMS = ("schema", "regex", "choices", "grammar")  # of the output
-_NOT_OF_SAMPLING = {"stop", "include_stop", "bad_words", *_FORMS}
+_NOT_OF_SAMPLING = {"stop", "include_stop", "bad_words", "progress", *_FORMS}
 _OF_CHANCE = {"top_k": 0, "top_p": 1, "min_p": 0}
 CHAT_OPTIONS = frozenset(TemplateCall.__annotations__)
 
