@@ -89,8 +89,8 @@ class LayerPacker {
   const T* constants(const std::string& name, const std::vector<T>& values) {
     return array<T>(name, static_cast<int64_t>(values.size()), [&] { return values; });
   }
-  /// An array of the `size` values that `make` returns. A plan does not make them, because its sizes
-  /// are only what a spec claims.
+  /// An array of the `size` values that `make` returns. A plan does not make them, because its
+  /// sizes are only what a spec claims.
   template <class T, class Make>
   const T* array(const std::string& name, int64_t size, const Make& make) {
     auto* data = arena_.take_array<T>(name, static_cast<size_t>(size));

@@ -1,5 +1,5 @@
-"""A spec whose numbers were changed plans and loads, or is refused: it never ends the process, takes
-gigabytes or a long time."""
+"""A spec whose numbers were changed plans and loads, or is refused: it never ends the process, and
+takes neither gigabytes nor a long time."""
 
 from __future__ import annotations
 
