@@ -14,7 +14,7 @@ from libcpp.memory cimport make_shared, shared_ptr
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from packhorse._device cimport Int32Span, int32_vector, parse_device, parse_dtype
+from packhorse._device cimport Int32Span, int32_values, parse_device, parse_dtype
 from packhorse._generation cimport *
 from packhorse._session cimport Weights, allocation_of
 
@@ -296,7 +296,8 @@ cdef class NativeGenerationSession:
         """`sampling`: packhorse.Sampling."""
         cdef NativeRequest request = NativeRequest()
         cdef CSampling settings = _sampling(sampling)
-        cdef Int32Span prompt = int32_vector(ids)
+        cdef vector[int32_t] held = int32_values(ids)  # another thread may write to `ids`
+        cdef Int32Span prompt = Int32Span(held.data(), held.size())
         cdef OpenSession session = self._open()
         with nogil:
             request.request = deref(session).submit(prompt, settings, timeout_s)
@@ -307,11 +308,8 @@ cdef class NativeGenerationSession:
         interrupt can be raised in the caller, who is to cancel them then."""
         cdef CSampling settings = _sampling(sampling)
         cdef vector[vector[int32_t]] ids
-        cdef Int32Span prompt
         for one in prompts:
-            prompt = int32_vector(one)
-            ids.push_back(vector[int32_t]())
-            ids.back().assign(prompt.data(), prompt.data() + prompt.size())
+            ids.push_back(int32_values(one))
         cdef OpenSession session = self._open()
         cdef vector[shared_ptr[CGenerationRequest]] submitted
         with nogil:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,13 +133,15 @@ def test_a_mask_waits_for_another_session() -> None:
 
 def test_a_signal_handler_drops_the_session() -> None:
     held = [load()]
-    request = held[0].submit([1], LONG)
+    request = held[0].submit([1], masked(lambda: time.sleep(0.001)))
     before = signal.signal(signal.SIGALRM, lambda *_: held.clear())
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.01)
         assert request.wait(10)
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+    assert not held
 
 
 _PROGRAM = """
