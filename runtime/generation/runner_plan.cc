@@ -41,6 +41,9 @@ void check_spec(const Spec& spec, const GenerationOptions& options) {
     throw InvalidArgument(
         "this model's attention is bidirectional: it cannot generate text token by token");
   }
+  if (spec.stem.padding_id >= 0) {
+    throw InvalidArgument("a model whose positions skip padding cannot generate text");
+  }
   if (spec.stack.convolution.width > 0) {
     throw InvalidArgument("a model with a convolution cannot generate text");
   }

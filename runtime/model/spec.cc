@@ -93,8 +93,15 @@ void parse_positions(Fields& fields, Spec& spec) {
   }
   stem.num_positions = positions.integer("count", 1, kMaxRows);
   stem.position_offset = positions.integer("offset", 0, kMaxRows, 0);
+  if (stem.position_offset > 0) {
+    stem.padding_id =
+        static_cast<int32_t>(positions.integer("padding_id", 0, stem.vocab_size - 1, -1));
+  }
   if (stem.projection) {
     stem.positions_after_projection = positions.boolean("after_projection", false);
+  }
+  if (stem.positions_after_projection && stem.padding_id >= 0) {
+    throw InvalidArgument("spec: 'positions.padding_id' beside 'positions.after_projection'");
   }
   positions.done();
   const int64_t left = stem.num_positions - stem.position_offset;
@@ -340,7 +347,7 @@ Spec parse_spec(const std::string& json_text) {
     throw InvalidArgument("spec: 'residual_scales' needs 'norm.placement' \"pre\"");
   }
   if (fields.has("convolution")) parse_convolution(fields.object("convolution"), spec.stack);
-  if (fields.has("heads")) parse_heads(fields.object("heads"), spec.heads);
+  if (fields.has("heads")) parse_heads(fields.object("heads"), spec.stem.vocab_size, spec.heads);
   check_lm(spec);
   parse_embedding(fields.object("embedding"), spec.heads.embedding);
   parse_quantized(fields, spec);
