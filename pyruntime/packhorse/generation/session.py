@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -248,6 +249,9 @@ _sessions: weakref.WeakSet[GenerationSession] = weakref.WeakSet()
 
 def _close_all() -> None:
     """Before the interpreter ends: an engine that is to call a mask would wait for it forever."""
+    native = sys.modules.get("packhorse._generation")
+    if native is not None:
+        native.end_masks()
     for session in list(_sessions):
         session.close()
 
