@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/format.h"
 #include "generation/kv_cache.h"
 #include "generation/runner_plan.h"
 #include "generation/step_inputs.h"
@@ -38,10 +39,12 @@ class ModelRunner final : public StepRunner {
         draft_(std::move(draft)),
         limits_(limits_of(model_.spec, options)),
         most_drafts_(most_drafts),
-        arena_memory_(device().allocate(plan_.arena.bytes)),
-        adapter_memory_(options.max_adapters > 0 ? device().allocate(plan_.adapters.bytes)
-                                                 : nullptr),
-        cache_memory_(device().allocate(plan_.kv_cache.bytes)),
+        arena_memory_(allocate(plan_.arena, "the arena: lower max_tokens or max_sequences")),
+        adapter_memory_(options.max_adapters > 0
+                            ? allocate(plan_.adapters, "adapters: lower max_adapters")
+                            : nullptr),
+        cache_memory_(allocate(plan_.kv_cache, concat("a cache of kv_tokens = ", plan_.kv_tokens,
+                                                      ": lower kv_tokens"))),
         buffers_(carve_buffers(options)),
         cache_(carve_cache(planned.shape, planned.num_pages)),
         layout_(limits_, longest_table(model_.spec)),
@@ -138,6 +141,15 @@ class ModelRunner final : public StepRunner {
   using Recordings = std::vector<StepRecordings>;  // the first that holds a batch is for it
 
   DeviceContext& device() const { return *model_.backend.device; }
+
+  // `what`: what it is for, and what makes it smaller.
+  std::unique_ptr<DeviceMemory> allocate(const PlannedAllocation& plan, const std::string& what) {
+    try {
+      return device().allocate(plan.bytes);
+    } catch (const OutOfMemory& error) {
+      throw OutOfMemory(concat(error.message(), ", for ", what));
+    }
+  }
 
   RunnerBuffers carve_buffers(const GenerationOptions& options) {
     Arena arena(arena_memory_->data(), plan_.arena);

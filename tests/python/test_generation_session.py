@@ -203,6 +203,15 @@ def test_the_plan(shared: GenerationSession) -> None:
     assert packhorse.plan_memory(GOLDEN / "llama", kv_tokens=4096, threads=1) == plan
 
 
+def test_sizes_that_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match="max_sequences is 32, expected 1 to max_tokens, which is 16"
+    ):
+        load(GOLDEN / "llama", max_tokens=16, max_sequences=32)
+    with pytest.raises(MemoryError, match=r"for a cache of kv_tokens = \d+: lower kv_tokens"):
+        load(GOLDEN / "llama", kv_tokens=1 << 38)
+
+
 def test_what_decides_whether_a_model_generates() -> None:
     folder = GOLDEN / "llama"
     limit = 64 << 20
