@@ -11,6 +11,13 @@ elseif(PACKHORSE_PROCESSOR STREQUAL "arm64")
   set(PACKHORSE_PROCESSOR aarch64)
 endif()
 
+# What makes an error in memory end the process rather than serve an attacker.
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fstack-protector-strong>)
+if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT PACKHORSE_SANITIZE)  # it needs optimised code
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-U_FORTIFY_SOURCE> $<$<COMPILE_LANGUAGE:CXX>:-D_FORTIFY_SOURCE=2>)
+endif()
+add_link_options($<$<LINK_LANGUAGE:CXX>:-Wl,-z,relro,-z,now>)
+
 # Sets `result` to whether the processor that is compiled for is this machine's and has a feature, as
 # Linux names it; where that is not known, to whether it may have.
 if(EXISTS /proc/cpuinfo)

@@ -116,8 +116,8 @@ cdef _plan(const CMemoryPlan& plan):
 
 cdef CPackedTokens _host_batch(vector[int32_t]& held, ids, cu_seqlens, type_ids, position_ids,
                                rows) except *:
-    """The batch as a copy in `held`: it is checked, and must not change then, whatever another thread
-    writes to the caller's arrays while the interpreter lock is free."""
+    """The batch as a copy in `held`: it is checked, and must not change then, whatever another
+    thread writes to the caller's arrays while the interpreter lock is free."""
     cdef CPackedTokens batch
     batch.ids = int32_vector(ids)
     batch.cu_seqlens = int32_vector(cu_seqlens)

@@ -1,6 +1,7 @@
 #include "packhorse/types.h"
 
 #include <charconv>
+#include <iterator>
 
 #include "core/format.h"
 #include "packhorse/error.h"
@@ -23,7 +24,12 @@ constexpr DTypeInfo kDTypes[] = {
     {DType::kFloat8, 1, "float8"},
 };
 
-const DTypeInfo& info(DType dtype) { return kDTypes[static_cast<size_t>(dtype)]; }
+const DTypeInfo& info(DType dtype) {
+  const auto number = static_cast<size_t>(dtype);
+  if (number < std::size(kDTypes)) return kDTypes[number];
+  throw InvalidArgument(
+      concat("a dtype has the number ", number, ", expected 0 to ", std::size(kDTypes) - 1));
+}
 
 }  // namespace
 

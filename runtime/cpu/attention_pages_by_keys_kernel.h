@@ -129,7 +129,7 @@ static inline void adjust_scores_of_row(const PagedTile& tile, int32_t position,
   const auto left = static_cast<int32_t>(tile.left < kMostPositions ? tile.left : kMostPositions);
   for (int key = 0; key < count; key += kWidth) {
     Vec score = load(scores + key);
-    if (tile.soft_cap > 0) score = accurate_tanh(score) * cap;
+    if (tile.soft_cap > 0) score = tanh(score) * cap;
     const auto nearest = static_cast<int32_t>(position - (first + key));
     const IntVec distance = splat_int(nearest) - lane_numbers();
     if (tile.slopes != nullptr) {

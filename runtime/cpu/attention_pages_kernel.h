@@ -64,22 +64,6 @@ static inline float query_factor(const PagedTile& tile) {
   return tile.soft_cap > 0 ? tile.scale / tile.soft_cap : tile.scale * kLog2E;
 }
 
-// tanh with a relative error below 4e-7: near zero x times a minimax fit in its square, further
-// away 1 - 2 / (1 + exp(2 |x|)).
-static inline Vec accurate_tanh(Vec x) {
-  const Vec size = max(x, -x);
-  const Vec square = x * x;
-  Vec p = splat(-0.005515154451f);
-  p = fma(p, square, splat(0.02046941034f));
-  p = fma(p, square, splat(-0.05368801952f));
-  p = fma(p, square, splat(0.1333083063f));
-  p = fma(p, square, splat(-0.3333325982f));
-  const Vec near = fma(x * square, p, x);
-  const Vec power = exp2(min(size, splat(20.0f)) * splat(2 * kLog2E));
-  const Vec far = splat(1.0f) - splat(2.0f) / (splat(1.0f) + power);
-  return size < splat(0.65f) ? near : (x < Vec{} ? -far : far);
-}
-
 // Of one vector of rows, over keys from position `first` on: the soft cap, ALiBi's term, and
 // -infinity for keys that a row does not see.
 static inline void adjust_paged_scores(const PagedTile& tile, const PagedScratch& scratch, int row,
@@ -90,7 +74,7 @@ static inline void adjust_paged_scores(const PagedTile& tile, const PagedScratch
   const auto left = static_cast<int32_t>(tile.left < kMostPositions ? tile.left : kMostPositions);
   for (int i = 0; i < count; ++i, scores += kGroup) {
     Vec score = load(scores);
-    if (tile.soft_cap > 0) score = accurate_tanh(score) * cap;
+    if (tile.soft_cap > 0) score = tanh(score) * cap;
     const IntVec distance = positions - static_cast<int32_t>(first + i);
     if (tile.slopes != nullptr) {
       score = fma(-slopes, __builtin_convertvector(distance, Vec), score);

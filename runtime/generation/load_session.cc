@@ -1,10 +1,8 @@
 // How sessions of generation are loaded and planned.
-#include <filesystem>
-
 #include "core/format.h"
-#include "core/text_file.h"
 #include "generation/generation_session.h"
 #include "generation/model_runner.h"
+#include "session/converted_folder.h"
 
 namespace packhorse {
 namespace {
@@ -17,7 +15,10 @@ void check(const char* name, int64_t value, int64_t low, int64_t high) {
 void check_options(const GenerationOptions& options) {
   constexpr int64_t kMost = int64_t{1} << 30;
   check("max_tokens", options.max_tokens, 1, kMost);
-  check("max_sequences", options.max_sequences, 1, options.max_tokens);
+  if (options.max_sequences < 1 || options.max_sequences > options.max_tokens) {
+    throw InvalidArgument(concat("max_sequences is ", options.max_sequences,
+                                 ", expected 1 to max_tokens, which is ", options.max_tokens));
+  }
   check("max_queue", options.max_queue, 1, kMost);
   check("threads", options.threads, 0, 4096);
   check("max_adapters", options.max_adapters, 0, 1 << 16);
@@ -33,10 +34,10 @@ void check_options(const GenerationOptions& options) {
 // The draft model of a folder, as its spec and its weights. `weights` keeps those that are opened.
 GenerationOptions open_draft(GenerationOptions options, std::unique_ptr<WeightSource>* weights) {
   if (!options.draft_model || options.draft_model->folder.empty()) return options;
-  const std::filesystem::path path(options.draft_model->folder);
-  options.draft_model->spec_json = read_text_file(path / "packhorse.json");
+  const std::string& folder = options.draft_model->folder;
+  options.draft_model->spec_json = read_spec(folder);
   if (weights != nullptr) {
-    *weights = open_safetensors({(path / "model.safetensors").string()});
+    *weights = open_weights(folder);
     options.draft_model->weights = weights->get();
   }
   return options;
@@ -46,10 +47,8 @@ GenerationOptions open_draft(GenerationOptions options, std::unique_ptr<WeightSo
 
 std::shared_ptr<GenerationSession> GenerationSession::load(const std::string& folder,
                                                            const GenerationOptions& options) {
-  const std::filesystem::path path(folder);
-  const std::string spec_json = read_text_file(path / "packhorse.json");
-  const auto weights = open_safetensors({(path / "model.safetensors").string()});
-  return load(spec_json, *weights, options);
+  const std::string spec_json = read_spec(folder);
+  return load(spec_json, *open_weights(folder), options);
 }
 
 std::shared_ptr<GenerationSession> GenerationSession::load(const std::string& spec_json,

@@ -39,10 +39,12 @@ class ModelRunner final : public StepRunner {
         draft_(std::move(draft)),
         limits_(limits_of(model_.spec, options)),
         most_drafts_(most_drafts),
-        arena_memory_(device().allocate(plan_.arena.bytes)),
-        adapter_memory_(options.max_adapters > 0 ? device().allocate(plan_.adapters.bytes)
-                                                 : nullptr),
-        cache_memory_(allocate_cache()),
+        arena_memory_(allocate(plan_.arena, "the arena: lower max_tokens or max_sequences")),
+        adapter_memory_(options.max_adapters > 0
+                            ? allocate(plan_.adapters, "adapters: lower max_adapters")
+                            : nullptr),
+        cache_memory_(allocate(plan_.kv_cache, concat("a cache of kv_tokens = ", plan_.kv_tokens,
+                                                      ": lower kv_tokens"))),
         buffers_(carve_buffers(options)),
         cache_(carve_cache(planned.shape, planned.num_pages)),
         layout_(limits_, longest_table(model_.spec)),
@@ -140,12 +142,12 @@ class ModelRunner final : public StepRunner {
 
   DeviceContext& device() const { return *model_.backend.device; }
 
-  std::unique_ptr<DeviceMemory> allocate_cache() const {
+  // `what`: what it is for, and what makes it smaller.
+  std::unique_ptr<DeviceMemory> allocate(const PlannedAllocation& plan, const std::string& what) {
     try {
-      return device().allocate(plan_.kv_cache.bytes);
+      return device().allocate(plan.bytes);
     } catch (const OutOfMemory& error) {
-      throw OutOfMemory(concat(error.message(), ", for a cache of ", plan_.kv_tokens,
-                               " tokens: lower kv_tokens"));
+      throw OutOfMemory(concat(error.message(), ", for ", what));
     }
   }
 

@@ -94,7 +94,7 @@ class AdapterReader {
     const auto from_a = packer_.locate(part, layout.parts, layout.fused, kA);
     const auto from_b = packer_.locate(part, layout.parts, layout.fused, kB);
     if (!reader_.has(from_a.name) && !reader_.has(from_b.name)) return 0;
-    const TensorView found = source_.find(from_a.name);
+    const TensorView found = reader_.find(from_a.name);
     const int64_t rank = found.rank == 2 ? found.shape[0] : max_rank_;
     if (rank < 1 || rank > max_rank_) {
       throw InvalidArgument(concat("adapter: tensor '", from_a.name, "' has rank ", rank,

@@ -11,9 +11,22 @@
 
 namespace packhorse {
 
+TensorView TensorReader::find(const std::string& name) const {
+  const TensorView tensor = source_.find(name);
+  if (tensor.rank < 0 || tensor.rank > TensorView::kMaxRank) {
+    throw InvalidArgument(concat("weights: tensor '", name, "' has ", tensor.rank,
+                                 " dimensions, expected at most ", TensorView::kMaxRank));
+  }
+  if (tensor.rank > 0 && tensor.data == nullptr && tensor.size() != 0) {
+    throw InvalidArgument(
+        concat("weights: tensor '", name, "' is ", tensor.describe(), ", but its data is null"));
+  }
+  return tensor;
+}
+
 TensorView TensorReader::require(const std::string& name, int64_t rows, int64_t columns,
                                  int64_t depth) const {
-  const TensorView tensor = source_.find(name);
+  const TensorView tensor = find(name);
   const std::array<int64_t, 3> shape = {rows, columns, depth};
   const int rank = columns == 0 ? 1 : depth == 0 ? 2 : 3;
   std::string expected = concat("[", rows);
@@ -40,7 +53,7 @@ TensorView TensorReader::require(const std::string& name, int64_t rows, int64_t 
 
 TensorView TensorReader::require_quantized(const std::string& name, DType dtype, int64_t rows,
                                            int64_t columns) const {
-  const TensorView tensor = source_.find(name);
+  const TensorView tensor = find(name);
   if (tensor.rank == 2 && tensor.shape[0] == rows && tensor.shape[1] == columns &&
       tensor.dtype == dtype) {
     return tensor;

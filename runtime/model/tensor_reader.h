@@ -14,8 +14,9 @@ class TensorReader {
   explicit TensorReader(const WeightSource& source) : source_(source) {}
 
   bool has(const std::string& name) const { return find(name).rank != 0; }
-  /// As WeightSource::find.
-  TensorView find(const std::string& name) const { return source_.find(name); }
+  /// As WeightSource::find. Throws InvalidArgument for a tensor without data, and for numbers that
+  /// are no rank or no dtype.
+  TensorView find(const std::string& name) const;
 
   /// Returns the tensor called `name`. Throws InvalidArgument unless it exists, has a float dtype
   /// and has the expected shape: [rows] if `columns` is 0, [rows, columns] if `depth` is 0,
@@ -29,7 +30,7 @@ class TensorReader {
 
   /// Whether the tensor exists and has this dtype.
   bool has_dtype(const std::string& name, DType dtype) const {
-    const TensorView tensor = source_.find(name);
+    const TensorView tensor = find(name);
     return tensor.rank != 0 && tensor.dtype == dtype;
   }
 

@@ -1,10 +1,8 @@
 #include "packhorse/session.h"
 
-#include <filesystem>
-
 #include "core/format.h"
-#include "core/text_file.h"
 #include "ops/backend.h"
+#include "session/converted_folder.h"
 #include "session/encoder_session.h"
 
 namespace packhorse {
@@ -34,10 +32,8 @@ void check_options(const SessionOptions& options) {
 }  // namespace
 
 std::shared_ptr<Session> Session::load(const std::string& folder, const SessionOptions& options) {
-  const std::filesystem::path path(folder);
-  const std::string spec_json = read_text_file(path / "packhorse.json");
-  const auto weights = open_safetensors({(path / "model.safetensors").string()});
-  return load(spec_json, *weights, options);
+  const std::string spec_json = read_spec(folder);
+  return load(spec_json, *open_weights(folder), options);
 }
 
 std::shared_ptr<Session> Session::load(const std::string& spec_json, const WeightSource& weights,

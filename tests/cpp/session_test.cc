@@ -69,6 +69,29 @@ TEST(session_runs_and_survives_errors) {
   CHECK(hidden(*session, {{}, {0}}).empty());
 }
 
+TEST(session_refuses_views_that_cannot_be) {
+  TinyWeights weights;
+  const auto load = [&] { Session::load(tiny_spec(), *weights.source(), small_options()); };
+  const std::string name = "embeddings.word";
+  const TensorView good = weights.views[name];
+  weights.views[name].data = nullptr;
+  CHECK_THROWS_WITH(load(), "tensor 'embeddings.word' is float32[50, 24], but its data is null");
+  weights.views[name] = good;
+  weights.views[name].dtype = static_cast<DType>(77);
+  CHECK_THROWS_WITH(load(), "a dtype has the number 77");
+  weights.views[name] = good;
+  weights.views[name].rank = 9;
+  CHECK_THROWS_WITH(load(), "tensor 'embeddings.word' has 9 dimensions, expected at most 4");
+  weights.views[name] = good;
+  load();
+}
+
+TEST(session_says_how_a_folder_is_converted) {
+  CHECK_THROWS_WITH(Session::load("/nowhere", SessionOptions()),
+                    "'/nowhere' has no packhorse.json, expected a folder written by `packhorse "
+                    "convert MODEL FOLDER`");
+}
+
 TEST(session_pools) {
   const TinyWeights weights;
   const auto session = Session::load(tiny_spec(), *weights.source(), small_options());

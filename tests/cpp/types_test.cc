@@ -19,6 +19,12 @@ TEST(dtype_names_round_trip) {
   CHECK_THROWS_WITH(parse_dtype("float17"), "unknown dtype 'float17'; known: float32, float16");
 }
 
+TEST(numbers_that_are_no_dtype) {
+  CHECK_THROWS_WITH(size_of(static_cast<DType>(200)),
+                    "a dtype has the number 200, expected 0 to 8");
+  CHECK_THROWS_WITH(name_of(static_cast<DType>(9)), "a dtype has the number 9");
+}
+
 TEST(device_names) {
   CHECK(parse_device("cpu") == Device{});
   CHECK((parse_device("cuda") == Device{DeviceType::kCuda, 0}));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,34 @@ def test_modules_serve_every_version() -> None:
     folder = Path(packhorse.__file__).parent
     names = sorted(path.name for path in folder.glob("_*.so"))
     assert names == ["_device.abi3.so", "_generation.abi3.so", "_ops.abi3.so", "_session.abi3.so"]
+
+
+def dynamic_entries(path: Path) -> dict[int, int]:
+    """Tags and values of the dynamic section of an ELF file of 64 bits."""
+    data = path.read_bytes()
+    assert data[:5] == b"\x7fELF\x02"
+    start, size, count = (*struct.unpack_from("<Q", data, 32), *struct.unpack_from("<HH", data, 54))
+    found: dict[int, int] = {}
+    for at in range(start, start + size * count, size):
+        kind, _, offset, _, _, length = struct.unpack_from("<IIQQQQ", data, at)
+        if kind == 0x6474E552:  # PT_GNU_RELRO
+            found[kind] = length
+        if kind == 2:  # PT_DYNAMIC
+            found |= dict(struct.iter_unpack("<QQ", data[offset : offset + length]))
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads ELF files")
+def test_native_code_is_hardened() -> None:
+    """Tables of addresses are read-only once a library is loaded, and functions with arrays on the
+    stack check it."""
+    folder = Path(packhorse.__file__).parent
+    for path in [*folder.glob("_*.so"), folder / "lib" / "libpackhorse.so"]:
+        entries = dynamic_entries(path)
+        assert 0x6474E552 in entries, path  # PT_GNU_RELRO
+        assert entries[0x6FFFFFFB] & 1, path  # DT_FLAGS_1: DF_1_NOW
+        assert b"__stack_chk_fail" in path.read_bytes(), path
+    assert b"_chk\0" in (folder / "lib" / "libpackhorse.so").read_bytes()  # of FORTIFY
 
 
 @pytest.mark.parametrize(

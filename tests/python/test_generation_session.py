@@ -247,6 +247,15 @@ def test_the_default_cache_of_the_cpu() -> None:
     assert 0 < cache.bytes < available / 4 + (64 << 20)
 
 
+def test_sizes_that_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match="max_sequences is 32, expected 1 to max_tokens, which is 16"
+    ):
+        load(GOLDEN / "llama", max_tokens=16, max_sequences=32)
+    with pytest.raises(MemoryError, match=r"for a cache of kv_tokens = \d+: lower kv_tokens"):
+        load(GOLDEN / "llama", kv_tokens=1 << 38)
+
+
 def test_what_decides_whether_a_model_generates() -> None:
     folder = GOLDEN / "llama"
     limit = 64 << 20

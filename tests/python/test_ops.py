@@ -62,6 +62,15 @@ def test_activations_far_out(on: Any, precision: Precision, activation: str) -> 
     precision.check(actual, reference.linear(x, np.ones((1, 1)), None, activation))
 
 
+def test_tanh_of_small_numbers() -> None:
+    """The error is relative: a small number stays what it is."""
+    x = np.geomspace(1e-30, 30, 2000, dtype=np.float32)[:, None]
+    for sign in (1, -1):
+        found = ops.gemm(sign * x, np.ones((1, 1), np.float32), activation="tanh", device="cpu")
+        expected = np.tanh(sign * x.astype(np.float64))
+        assert np.abs(found / expected - 1).max() < 4e-7
+
+
 @pytest.mark.parametrize("with_norm", [False, True])
 @pytest.mark.parametrize(("rows", "k", "n"), [(1, 8, 16), (65, 48, 96), (70, 30, 33)])
 def test_gemm_residual_and_norm(

@@ -24,7 +24,8 @@ enum class DType : uint8_t {
   kFloat8
 };
 
-/// The number of bytes of one element.
+/// The number of bytes of one element. Throws InvalidArgument for a number that is no DType, as
+/// `name_of` does.
 PACKHORSE_API size_t size_of(DType dtype);
 /// Returns "float32", "bfloat16" and so on.
 PACKHORSE_API const char* name_of(DType dtype);
