@@ -41,7 +41,7 @@ class Task(Protocol[Item, Kept, Found]):
         ...
 
 
-def as_texts(texts: str | Iterable[Text]) -> Iterable[Text]:
+def as_texts(texts: str | Iterable[Item]) -> Iterable[Any]:
     return [texts] if isinstance(texts, str) else texts
 
 
@@ -127,8 +127,8 @@ class TextRunner:
 
     def results_of_texts(
         self,
-        task: Task[Text, Kept, list[Any]],
-        texts: str | Iterable[Text],
+        task: Task[Item, Kept, list[Any]],
+        texts: str | Iterable[Item],
         progress: Progress | None,
         *,
         chunk: int | None = None,
