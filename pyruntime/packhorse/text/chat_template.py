@@ -12,6 +12,10 @@ from copy import deepcopy
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from packhorse.text.message_content import with_contents_for
+from packhorse.text.template_uses import TemplateUses
+from packhorse.text.tool_schema import Tool, tool_schemas
+
 if TYPE_CHECKING:
     from jinja2 import Template
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -77,13 +81,14 @@ class ChatTemplates:
         self._templates = templates
         self._special_tokens = special_tokens
         self._compiled: dict[str, Template] = {}
+        self._known_uses: dict[str, TemplateUses] = {}
 
     def render(
         self,
         messages: Sequence[Message],
         *,
         chat_template: str | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Tool] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
@@ -91,6 +96,13 @@ class ChatTemplates:
     ) -> str:
         """The prompt of a conversation. Arguments as of `TextModel.chat`. Raises ValueError."""
         check_messages(messages)
+        template = self._choose(chat_template, tools)
+        uses = self._uses(template)
+        for name, given in (("tools", tools), ("documents", documents)):
+            if given and not uses.reads(name):
+                raise ValueError(f"{name}: this model's chat template has no place for them")
+        messages = with_contents_for(uses, messages)
+        last = messages[-1].get("content")
         if continue_final_message:
             if add_generation_prompt:
                 raise ValueError(
@@ -99,17 +111,32 @@ class ChatTemplates:
                 )
             messages = _marked(messages)
         text = self._render(
-            self._choose(chat_template, tools),
+            template,
             {
                 **self._special_tokens,
-                "messages": [dict(message) for message in messages],
-                "tools": None if tools is None else [dict(tool) for tool in tools],
+                "messages": messages,
+                "tools": None if tools is None else tool_schemas(tools),
                 "documents": documents,
                 "add_generation_prompt": add_generation_prompt,
                 **(template_args or {}),
             },
         )
-        return _up_to_mark(text) if continue_final_message else text
+        return _up_to_mark(text, last) if continue_final_message else text
+
+    def _uses(self, template: str) -> TemplateUses:
+        """What a template reads; the model's own are looked at once."""
+        found = self._known_uses.get(template)
+        if found is None:
+            environment = _environment()
+            from jinja2 import TemplateError
+
+            try:
+                found = TemplateUses(environment, template)
+            except (TemplateError, RecursionError) as error:
+                raise ValueError(f"chat template: {error}") from error
+            if template in self._templates.values():
+                self._known_uses[template] = found
+        return found
 
     def _choose(self, asked: str | None, tools: object) -> str:
         """The text of a template: of this name, or `asked` itself, or the model's own."""
@@ -168,11 +195,15 @@ def _marked(messages: Sequence[Message]) -> list[dict[str, Any]]:
     )
 
 
-def _up_to_mark(text: str) -> str:
+def _up_to_mark(text: str, last: Any) -> str:
+    """The prompt up to the end of the last message, `last`, if all of it is there."""
+    if not isinstance(last, str):
+        last = next(part["text"] for part in reversed(last) if "text" in part)
     where = text.rfind(_LAST)
-    if where < 0:
+    if where < 0 or not text[:where].endswith(last.lstrip()):
         raise ValueError(
-            "continue_final_message: this chat template does not write the last message as it is"
+            "continue_final_message: this chat template does not write the last message as it is: "
+            f"{last!r:.80}"
         )
     before, trimmed = text[:where], text[where + len(_LAST) :][:1] != " "
     return before.rstrip() if trimmed else before

@@ -10,6 +10,7 @@ from packhorse.generation.sampling import EarlyStopping, Sampling
 if TYPE_CHECKING:
     from packhorse.text.structured import Grammars
     from packhorse.text.tokenizer import TextTokenizer
+    from packhorse.text.tool_schema import Tool
 
 
 class GenerateCall(TypedDict, total=False):
@@ -48,7 +49,7 @@ class GenerateCall(TypedDict, total=False):
 class ChatCall(GenerateCall, total=False):
     """Options of `TextModel.chat`: those of `generate`, and those of the chat template."""
 
-    tools: Sequence[Mapping[str, Any]] | None
+    tools: Sequence[Tool] | None
     documents: Sequence[Mapping[str, Any]] | None
     chat_template: str | None
     add_generation_prompt: bool
