@@ -123,6 +123,10 @@ class ChatTemplates:
         )
         return _up_to_mark(text, last) if continue_final_message else text
 
+    def template_for(self, asked: str | None, tools: object) -> str:
+        """The text of the template that a conversation with these arguments is written by."""
+        return self._choose(asked, tools)
+
     def _uses(self, template: str) -> TemplateUses:
         """What a template reads; the model's own are looked at once."""
         found = self._known_uses.get(template)

@@ -11,6 +11,7 @@ from packhorse.text.checks import check_ids
 from packhorse.text.detokenizer import Detokenizer
 from packhorse.text.generation_options import (
     CHAT_OPTIONS,
+    FORMS,
     ChatCall,
     GenerateCall,
     RequestOptions,
@@ -20,6 +21,7 @@ from packhorse.text.generator import FOREVER, Generator, TextRequest, TextStream
 from packhorse.text.runner import TextRunner
 from packhorse.text.structured import Grammars
 from packhorse.text.token_texts import TokenTexts
+from packhorse.text.tool_use import ToolChoice, ToolUse
 
 if TYPE_CHECKING:
     from packhorse_weights.generation_files import GenerationFiles
@@ -121,6 +123,39 @@ class TextGeneration:
         asked = self._options(n, options)
         return self._generator.submit(name, prompt, asked, continues, timeout_s=0)
 
+    def tool_use(
+        self,
+        tools: Any,
+        choice: ToolChoice | None,
+        parallel: bool,
+        chat_template: str | None = None,
+        *,
+        strict: bool = False,
+    ) -> tuple[ToolUse, dict[str, Any]]:
+        """(how the tools of a conversation are used, the options of `generate` for that); `strict`:
+        as of `ToolUse`. Raises ValueError."""
+        template = self.templates.template_for(chat_template, tools) if tools else ""
+        found = ToolUse(tools, choice, parallel, template, strict=strict)
+        return found, found.options(self._tokenizer)
+
+    def _of_chat(
+        self, options: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any], ToolUse | None]:
+        """(options of the chat template, those of requests, how tools are used)"""
+        check_options("chat", options, ChatCall)
+        of_template = {name: value for name, value in options.items() if name in CHAT_OPTIONS}
+        rest = {name: options[name] for name in options.keys() - CHAT_OPTIONS}
+        choice = of_template.pop("tool_choice", None)
+        parallel = of_template.pop("parallel_tool_calls", True)
+        if of_template.get("tools") is None and choice is None:
+            return of_template, rest, None
+        tools, forced = self.tool_use(
+            of_template.get("tools"), choice, parallel, of_template.get("chat_template")
+        )
+        if "grammar" in forced and (given := [one for one in FORMS if rest.get(one) is not None]):
+            raise ValueError(f"tool_choice is {choice!r:.80}, and {given[0]} was given as well")
+        return {**of_template, "tools": tools.schemas or None}, {**rest, **forced}, tools
+
     def chat(
         self,
         messages: Conversation | Sequence[Conversation],
@@ -128,7 +163,7 @@ class TextGeneration:
         details: bool,
         options: Mapping[str, Any],
     ) -> Any:
-        of_template, rest = _split(options)
+        of_template, rest, tools = self._of_chat(options)
         several = _are_several(messages)
         chats: Sequence[Any] = messages if several else [messages]
         named = (
@@ -136,25 +171,20 @@ class TextGeneration:
             for i, chat in enumerate(chats)
         )
         found = self._generator.run(named, self._options(n, rest), continues=False)
-        results = [as_asked(one, n, details) for one in found]
+        read = found if tools is None else [[tools.read(made) for made in one] for one in found]
+        results = [as_asked(one, n, details) for one in read]
         return results if several else results[0]
 
     def stream_chat(
         self, messages: Any, options: Mapping[str, Any], timeout_s: float = FOREVER
     ) -> TextStreaming:
         """`timeout_s`: as of `Session.submit`."""
-        of_template, rest = _split(options)
+        of_template, rest, tools = self._of_chat(options)
         asked = self._options(1, rest)
         _check_stream("conversation", messages, not _are_several(messages), asked)
         ids = self.chat_ids(messages, of_template)
-        return self._generator.stream("messages", ids, asked, False, timeout_s)
-
-
-def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(those of the chat template, those of requests)"""
-    check_options("chat", options, ChatCall)
-    of_template = {name: value for name, value in options.items() if name in CHAT_OPTIONS}
-    return of_template, {name: options[name] for name in options.keys() - CHAT_OPTIONS}
+        finish = (lambda made: made) if tools is None else tools.read
+        return self._generator.stream("messages", ids, asked, False, timeout_s, finish)
 
 
 def _are_several(messages: Any) -> bool:

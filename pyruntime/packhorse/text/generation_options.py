@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from packhorse.text.structured import Grammars
     from packhorse.text.tokenizer import TextTokenizer
     from packhorse.text.tool_schema import Tool
+    from packhorse.text.tool_use import ToolChoice
 
 
 class GenerateCall(TypedDict, total=False):
@@ -29,6 +30,7 @@ class GenerateCall(TypedDict, total=False):
     allowed_ids: Sequence[int] | None
     stop: str | Sequence[str] | None
     include_stop: bool | None
+    shown_special_tokens: Sequence[str] | None
     stop_ids: Sequence[int] | None
     ignore_eos: bool | None
     deadline_s: float | None
@@ -50,6 +52,8 @@ class ChatCall(GenerateCall, total=False):
     """Options of `TextModel.chat`: those of `generate`, and those of the chat template."""
 
     tools: Sequence[Tool] | None
+    tool_choice: ToolChoice | None
+    parallel_tool_calls: bool
     documents: Sequence[Mapping[str, Any]] | None
     chat_template: str | None
     add_generation_prompt: bool
@@ -57,8 +61,8 @@ class ChatCall(GenerateCall, total=False):
     template_args: Mapping[str, Any] | None
 
 
-_FORMS = ("schema", "regex", "choices", "grammar")  # of the output
-_NOT_OF_SAMPLING = {"stop", "include_stop", *_FORMS}
+FORMS = ("schema", "regex", "choices", "grammar")  # of the output
+_NOT_OF_SAMPLING = {"stop", "include_stop", "shown_special_tokens", *FORMS}
 _OF_CHANCE = {"top_k": 0, "top_p": 1, "min_p": 0}
 CHAT_OPTIONS = frozenset(ChatCall.__annotations__.keys() - GenerateCall.__annotations__.keys())
 
@@ -74,6 +78,15 @@ def _flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{name} is {value!r:.80}, expected True or False")
     return value
+
+
+def _special_tokens(tokenizer: TextTokenizer, texts: Any) -> frozenset[str]:
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        raise ValueError(f"shown_special_tokens is {texts!r:.80}, expected a list of texts")
+    for text in texts:
+        if not isinstance(text, str) or tokenizer.id_of(text) not in tokenizer.special_ids:
+            raise ValueError(f"shown_special_tokens: {text!r:.80} is no special token of the model")
+    return frozenset(texts)
 
 
 class RequestOptions:
@@ -102,6 +115,7 @@ class RequestOptions:
                 defaults.pop(name, None)  # beam search leaves nothing to chance
         settings = {**defaults, **settings, "n": n}
         self.include_stop = _flag("include_stop", given.get("include_stop", False))
+        self.shown = _special_tokens(tokenizer, given.get("shown_special_tokens", ()))
         self.stops: list[str] = []
         stop_ids = list(settings.get("stop_ids", ()))
         for stop in check_stops(given.get("stop")):
@@ -120,7 +134,7 @@ class RequestOptions:
                         "give a temperature above 0"
                     )
         self._grammars = grammars
-        self._form = {name: given.get(name) for name in _FORMS}
+        self._form = {name: given.get(name) for name in FORMS}
         self._mask = grammars.make(**self._form)
 
     def sampling(self) -> Sampling:
