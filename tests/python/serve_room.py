@@ -8,7 +8,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -170,23 +170,26 @@ def make_models(root: Path) -> dict[str, Path]:
     return found
 
 
-def serve_chance(monkeypatch: pytest.MonkeyPatch) -> list[TextModel]:
-    """From now on a model of the path "chance" is one that draws tokens (fake_engine.py). All that
-    are loaded are in the list."""
+def serve_chance(
+    monkeypatch: pytest.MonkeyPatch, **others: Callable[[], TextModel]
+) -> list[TextModel]:
+    """From now on a model of the path "chance" is one that draws tokens (fake_engine.py), and those
+    of other names are made by functions. All that are loaded are in the list."""
     from packhorse.serve import loading
 
+    makers = {"chance": text_model_of_chance, **others}
     load, loaded = TextModel.load, []
 
     def found(path: Any, *arguments: Any, **options: Any) -> TextModel:
-        if path != "chance":
+        if path not in makers:
             return load(path, *arguments, **options)
-        loaded.append(text_model_of_chance())
+        loaded.append(makers[path]())
         return loaded[-1]
 
     abilities = loading.abilities
 
     def able(given: ModelSettings) -> list[str]:
-        return ["generate"] if given.path == "chance" else abilities(given)
+        return ["generate"] if given.path in makers else abilities(given)
 
     monkeypatch.setattr(TextModel, "load", found)
     monkeypatch.setattr(loading, "abilities", able)

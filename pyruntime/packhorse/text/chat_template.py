@@ -98,9 +98,7 @@ class ChatTemplates:
         check_messages(messages)
         template = self._choose(chat_template, tools)
         uses = self._uses(template)
-        for name, given in (("tools", tools), ("documents", documents)):
-            if given and not uses.reads(name):
-                raise ValueError(f"{name}: this model's chat template has no place for them")
+        _refuse_unread(uses, tools=tools, documents=documents)
         messages = with_contents_for(uses, messages)
         last = messages[-1].get("content")
         if continue_final_message:
@@ -124,8 +122,11 @@ class ChatTemplates:
         return _up_to_mark(text, last) if continue_final_message else text
 
     def template_for(self, asked: str | None, tools: object) -> str:
-        """The text of the template that a conversation with these arguments is written by."""
-        return self._choose(asked, tools)
+        """The text of the template that a conversation with these tools is written by. Raises
+        ValueError, also for one that has no place for tools."""
+        template = self._choose(asked, tools)
+        _refuse_unread(self._uses(template), tools=tools)
+        return template
 
     def _uses(self, template: str) -> TemplateUses:
         """What a template reads; the model's own are looked at once."""
@@ -168,6 +169,13 @@ class ChatTemplates:
             raise
         except Exception as error:  # of Jinja, and whatever the template's own steps raise
             raise ValueError(f"chat template: {error}") from error
+
+
+def _refuse_unread(uses: TemplateUses, **given: object) -> None:
+    """Raises ValueError for what is given and a template would leave out."""
+    for name, value in given.items():
+        if value and not uses.reads(name):
+            raise ValueError(f"{name}: this model's chat template has no place for them")
 
 
 def check_messages(messages: Any) -> None:

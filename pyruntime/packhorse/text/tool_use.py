@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packhorse.generation.results import Generation
 from packhorse.text.tool_calls import CallForm, CallParser, parser_for
@@ -54,26 +55,67 @@ class ToolUse:
             found["grammar"] = self.family.grammar(form)
         return found
 
-    def parser(self) -> CallParser | None:
-        return None if self.family is None else self.family()
+    def answer(self) -> ToolAnswer:
+        """Reads an answer, piece by piece."""
+        return ToolAnswer(None if self.family is None else self.family(), self.several)
 
     def read(self, made: Generation) -> Generation:
         """A text with the calls that are in it."""
-        parser = self.parser()
-        if parser is None:
+        if self.family is None:
             return made
-        first, rest = parser.push(made.text), parser.finish()
-        calls = [*first.calls, *rest.calls]
-        found = [
-            {"id": parser.new_id(), "type": "function", "function": call._asdict()}
-            for call in (calls if self.several else calls[:1])
-        ]
-        return replace(
-            made,
-            content=first.content + rest.content,
-            tool_calls=found,
-            finish_reason="tool_calls" if found else made.finish_reason,
-        )
+        found = self.answer()
+        content = found.push(made.text, ended=True)
+        calls = [call.message(call.arguments) for call in found.calls]
+        read = replace(made, content=content, tool_calls=calls)
+        ended = calls and made.finish_reason == "stop"
+        return replace(read, finish_reason="tool_calls") if ended else read
+
+
+class NamedCall(NamedTuple):
+    """A call with the id by which its result will name it."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+    def message(self, arguments: Any) -> dict[str, Any]:
+        """As messages have it."""
+        function = {"name": self.name, "arguments": arguments}
+        return {"id": self.id, "type": "function", "function": function}
+
+    @property
+    def written(self) -> str:
+        """The arguments as JSON."""
+        return json.dumps(self.arguments, ensure_ascii=False)
+
+
+class ToolAnswer:
+    """One answer, and the calls that have been found in it.
+
+    parser   None: all of the text is content
+    several  whether more than one call counts
+    """
+
+    def __init__(self, parser: CallParser | None, several: bool) -> None:
+        self._parser = parser
+        self._several = several
+        self.calls: list[NamedCall] = []
+
+    def push(self, piece: str, *, ended: bool) -> str:
+        """The content that is certain when one more piece has come; `ended`: it is the last."""
+        if self._parser is None:
+            return piece
+        found = self._parser.push(piece)
+        content = found.content
+        calls = list(found.calls)
+        if ended:
+            found = self._parser.finish()
+            content += found.content
+            calls += found.calls
+        for call in calls:
+            if self._several or not self.calls:
+                self.calls.append(NamedCall(self._parser.new_id(), call.name, call.arguments))
+        return content
 
 
 def _is_special(tokenizer: TextTokenizer, text: str) -> bool:

@@ -49,10 +49,7 @@ GENERATION: Effectless = {
     "prompt_cache_key": ANY_VALUE,
     "prompt_cache_options": ANY_VALUE,
     "prompt_cache_retention": ANY_VALUE,
-    "parallel_tool_calls": ANY_VALUE,  # there are no tools
-    "tools": _NONE,
     "functions": _NONE,
-    "tool_choice": ("none", "auto"),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "reasoning_effort": ("none",),
@@ -122,4 +119,12 @@ GENERATION: Effectless = {
     "no_repeat_ngram_size": (0,),
     "suppress_tokens": _NONE,
     "begin_suppress_tokens": _NONE,
+}
+
+# On the route of chats fields that are done.
+COMPLETION: Effectless = {
+    **GENERATION,
+    "tools": _NONE,
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
 }
