@@ -46,8 +46,13 @@ class Answer(NamedTuple):
 
     @property
     def events(self) -> list[Any]:
-        """Of a stream that has ended."""
+        """Of a stream that has ended; events with names have no end of their own."""
         lines = [line for line in self.body.decode().split("\n\n") if line]
+        if lines[0].startswith("event: "):
+            parts = [line.removeprefix("event: ").split("\ndata: ") for line in lines]
+            found = [json.loads(data) for _, data in parts]
+            assert [one["type"] for one in found] == [name for name, _ in parts]
+            return found
         assert lines[-1] == "data: [DONE]"
         return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
 

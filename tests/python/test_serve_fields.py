@@ -49,10 +49,12 @@ BODIES: dict[str, dict[str, Any]] = {
         "temperature": 0,
     },
 }
+BODIES["/v1/responses"] = {"input": "tr", "max_output_tokens": 9, "temperature": 0}
 GENERATING = ("/v1/completions", CHAT)
 TABLES = {
     "/v1/completions": effectless.COMPLETION,
     CHAT: effectless.GENERATION,
+    "/v1/responses": effectless.RESPONSES,
     **dict.fromkeys(("/v1/rerank", "/v1/score", "/v2/rerank", "/rerank"), effectless.RANKING),
     **dict.fromkeys(("/embed", "/embed_all", "/v1/embeddings", "/v2/embed"), effectless.EMBEDDING),
     **dict.fromkeys(("/predict", "/tokenize", "/fill-mask"), effectless.OF_TEXTS),
@@ -96,7 +98,7 @@ def result(answer: Any) -> Any:
     """Of an answer what does not tell the request."""
     return {
         key: answer[key] for key in ("choices", "data", "results", "embeddings") if key in answer
-    }
+    } | {"texts": [item["content"] for item in answer.get("output", ())]}
 
 
 # --- the rule

@@ -77,8 +77,10 @@ CASES: list[tuple[type[CallParser], str, str, list[ToolCall]]] = [
 
 
 def parsed(parser: CallParser, *pieces: str) -> tuple[str, list[ToolCall]]:
-    found = [*(parser.push(piece) for piece in pieces), parser.finish()]
-    return "".join(one.content for one in found), [call for one in found for call in one.calls]
+    found = [part for piece in pieces for part in parser.push(piece)] + parser.finish()
+    texts = [part for part in found if isinstance(part, str)]
+    assert "" not in texts
+    return "".join(texts), [part for part in found if not isinstance(part, str)]
 
 
 @pytest.mark.parametrize(("family", "text", "content", "calls"), CASES)
@@ -91,14 +93,12 @@ def test_calls(family: type[CallParser], text: str, content: str, calls: list[To
 
 def test_text_and_calls_come_as_soon_as_they_are_certain() -> None:
     parser = HermesCalls()
-    assert parser.push("Hello <") == ("Hello ", [])
-    assert parser.push("b> <tool_call>") == ("<b> ", [])
-    assert parser.push(JSON_A) == ("", [])
-    assert parser.push("</tool_call>") == ("", [A])
-    parser = LlamaCalls()
-    assert parser.push(LLAMA_A) == ("", [A])
-    parser = LlamaCalls()
-    assert parser.push("Hi") == ("Hi", [])
+    assert parser.push("Hello <") == ["Hello "]
+    assert parser.push("b> <tool_call>") == ["<b> "]
+    assert parser.push(JSON_A) == []
+    assert parser.push("</tool_call> and ") == [A, " and "]
+    assert LlamaCalls().push(LLAMA_A) == [A]
+    assert LlamaCalls().push("Hi") == ["Hi"]
 
 
 def test_a_long_call_takes_time_that_grows_with_its_length() -> None:
@@ -107,8 +107,9 @@ def test_a_long_call_takes_time_that_grows_with_its_length() -> None:
     parser = HermesCalls()
     parser.push('<tool_call>{"name": "f", "arguments": {"a": "')
     for _ in range(20_000):
-        assert parser.push("abcd\\n") == ("", [])
-    (call,) = parser.push('"}}</tool_call>').calls
+        assert parser.push("abcd\\n") == []
+    (call,) = parser.push('"}}</tool_call>')
+    assert isinstance(call, ToolCall)
     assert call.arguments["a"] == "abcd\n" * 20_000
 
 

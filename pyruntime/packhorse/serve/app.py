@@ -21,6 +21,7 @@ from packhorse.serve.protocols import (
     openai_generation,
     page,
     rerankers,
+    responses,
     tei,
     tei_text,
 )
@@ -48,6 +49,7 @@ LINES = (
     Line("POST", "/v1/embeddings", openai_embeddings.embeddings, openai_style),
     Line("POST", "/v1/completions", openai_generation.completions, openai_style),
     Line("POST", "/v1/chat/completions", openai_generation.chat, openai_style),
+    Line("POST", "/v1/responses", responses.responses, openai_style),
     Line("POST", "/v1/rerank", rerankers.rerank, openai_style),
     Line("POST", "/v1/score", rerankers.scores, openai_style),
     Line("POST", "/score", rerankers.scores, openai_style),

@@ -64,7 +64,7 @@ class ToolUse:
         if self.family is None:
             return made
         found = self.answer()
-        content = found.push(made.text, ended=True)
+        content = content_of(found.push(made.text, ended=True))
         calls = [call.message(call.arguments) for call in found.calls]
         read = replace(made, content=content, tool_calls=calls)
         ended = calls and made.finish_reason == "stop"
@@ -89,6 +89,11 @@ class NamedCall(NamedTuple):
         return json.dumps(self.arguments, ensure_ascii=False)
 
 
+def content_of(parts: Sequence[str | NamedCall]) -> str:
+    """The text outside of calls."""
+    return "".join(part for part in parts if isinstance(part, str))
+
+
 class ToolAnswer:
     """One answer, and the calls that have been found in it.
 
@@ -101,21 +106,18 @@ class ToolAnswer:
         self._several = several
         self.calls: list[NamedCall] = []
 
-    def push(self, piece: str, *, ended: bool) -> str:
-        """The content that is certain when one more piece has come; `ended`: it is the last."""
+    def push(self, piece: str, *, ended: bool) -> list[str | NamedCall]:
+        """What is certain when one more piece has come, in order; `ended`: it is the last."""
         if self._parser is None:
-            return piece
-        found = self._parser.push(piece)
-        content = found.content
-        calls = list(found.calls)
-        if ended:
-            found = self._parser.finish()
-            content += found.content
-            calls += found.calls
-        for call in calls:
-            if self._several or not self.calls:
-                self.calls.append(NamedCall(self._parser.new_id(), call.name, call.arguments))
-        return content
+            return [piece] if piece else []
+        found: list[str | NamedCall] = []
+        for part in [*self._parser.push(piece), *(self._parser.finish() if ended else ())]:
+            if isinstance(part, str):
+                found.append(part)
+            elif self._several or not self.calls:
+                self.calls.append(NamedCall(self._parser.new_id(), part.name, part.arguments))
+                found.append(self.calls[-1])
+        return found
 
 
 def _is_special(tokenizer: TextTokenizer, text: str) -> bool:

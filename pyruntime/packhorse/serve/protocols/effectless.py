@@ -121,6 +121,25 @@ GENERATION: Effectless = {
     "begin_suppress_tokens": _NONE,
 }
 
+# Of /v1/responses.
+RESPONSES: Effectless = {
+    **_OF_ALL,
+    "service_tier": ANY_VALUE,
+    "safety_identifier": ANY_VALUE,
+    "prompt_cache_key": ANY_VALUE,
+    "prompt_cache_retention": ANY_VALUE,
+    "background": (False,),
+    "include": _NONE,
+    "truncation": ("disabled",),
+    "top_logprobs": (0,),
+    "reasoning.effort": ("none",),
+    "text.verbosity": ("medium",),
+    "text.format.name": ANY_VALUE,
+    "text.format.description": ANY_VALUE,
+    "text.format.strict": ANY_VALUE,  # a schema is always kept to
+    "stream_options.include_obfuscation": ANY_VALUE,
+}
+
 # On the route of chats fields that are done.
 COMPLETION: Effectless = {
     **GENERATION,

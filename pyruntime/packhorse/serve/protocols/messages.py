@@ -9,7 +9,7 @@ from packhorse.serve.errors import ServeError
 from packhorse.serve.protocols.tools import calls_of_message
 from packhorse.text.message_content import TEXT_PARTS
 
-_MOST_MESSAGES = 100_000
+MOST_MESSAGES = 100_000
 
 
 def read_messages(fields: Fields) -> list[dict[str, Any]]:
@@ -17,7 +17,7 @@ def read_messages(fields: Fields) -> list[dict[str, Any]]:
     value = fields.get("messages")
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
         fields.wrong("messages", 'a list of {"role": ..., "content": ...}')
-    check_count("messages", len(value), _MOST_MESSAGES)
+    check_count("messages", len(value), MOST_MESSAGES)
     return [_message(message, i) for i, message in enumerate(value)]
 
 

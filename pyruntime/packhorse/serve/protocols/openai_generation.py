@@ -30,7 +30,7 @@ from packhorse.serve.protocols.tools import read_tools, written_calls
 from packhorse.serve.registry import Generator
 from packhorse.serve.streams import DONE, EventStream, event
 from packhorse.text.generation import TextGeneration
-from packhorse.text.tool_use import NamedCall, ToolAnswer, ToolUse
+from packhorse.text.tool_use import NamedCall, ToolAnswer, ToolUse, content_of
 
 GENERATES = "a model that generates"
 # What decides how a template is used, or comes by other fields.
@@ -319,7 +319,7 @@ async def chat(exchange: Exchange) -> Any:
 
     def whole(piece: Piece) -> dict[str, Any]:
         answer = _reader(tools)
-        content = answer.push(piece.text, ended=True)
+        content = content_of(answer.push(piece.text, ended=True))
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if answer.calls:
             message |= {"content": content or None, "tool_calls": written_calls(answer.calls)}
@@ -337,7 +337,7 @@ async def chat(exchange: Exchange) -> Any:
             return {"delta": first, "logprobs": None, "finish_reason": None}
         answer = answers.setdefault(piece.choice, _reader(tools))
         before = len(answer.calls)
-        content = answer.push(piece.text, ended=piece.ends)
+        content = content_of(answer.push(piece.text, ended=piece.ends))
         delta: dict[str, Any] = {"content": content} if content else {}
         if fresh := written_calls(answer.calls[before:]):
             delta["tool_calls"] = [{"index": i, **one} for i, one in enumerate(fresh, before)]

@@ -8,10 +8,10 @@ from packhorse.text.tool_calls.form import CallForm, Grammar
 from packhorse.text.tool_calls.hermes import HermesCalls
 from packhorse.text.tool_calls.llama import LlamaCalls
 from packhorse.text.tool_calls.mistral import MistralCalls, NewMistralCalls
-from packhorse.text.tool_calls.parser import CallParser, Parsed, ToolCall
+from packhorse.text.tool_calls.parser import CallParser, Part, ToolCall
 from packhorse.text.tool_calls.smollm import SmolCalls
 
-__all__ = ["CallForm", "CallParser", "Grammar", "Parsed", "ToolCall", "parser_for"]
+__all__ = ["CallForm", "CallParser", "Grammar", "Part", "ToolCall", "parser_for"]
 
 # What all is in a template -> its family; the first that fits. None: a form that is not read.
 _FAMILIES: tuple[tuple[tuple[str, ...], type[CallParser] | None], ...] = (

@@ -23,17 +23,11 @@ class ToolCall(NamedTuple):
     arguments: dict[str, Any]
 
 
-class Parsed(NamedTuple):
-    """What is new: text outside of calls, and calls that are complete."""
-
-    content: str
-    calls: Sequence[ToolCall]
-
-
 class NoCallError(Exception):
     """A text that is no call after all."""
 
 
+Part = str | ToolCall  # text outside of calls, or a call that is complete
 Reading = Generator[ToolCall | None, None, None]  # calls, and None where more text is needed
 Waiting = Generator[None, None, Any]
 
@@ -144,16 +138,15 @@ class CallParser(ABC):
     def new_id() -> str:
         return f"call_{secrets.token_hex(12)}"
 
-    def push(self, piece: str) -> Parsed:
-        """What is certain when one more piece of text has come."""
+    def push(self, piece: str) -> list[Part]:
+        """What is certain when one more piece of text has come, in order."""
         self._text += piece
         return self._go(ended=False)
 
-    def finish(self) -> Parsed:
+    def finish(self) -> list[Part]:
         """The rest, when nothing comes any more."""
         found = self._go(ended=True)
-        blank, self._blank = self._blank, ""
-        return found if self._found_any else Parsed(found.content + blank, found.calls)
+        return found if self._found_any or not self._blank else [*found, self._blank]
 
     def begin(self, text: str, ended: bool) -> tuple[int, int | None]:
         """(characters that are content, those of the marker after them); the latter is None where
@@ -163,15 +156,15 @@ class CallParser(ABC):
             return where, len(self.marker)
         return len(text) - (0 if ended else held_back(text, self.marker)), None
 
-    def _go(self, ended: bool) -> Parsed:
-        content, calls = "", list[ToolCall]()
+    def _go(self, ended: bool) -> list[Part]:
+        parts: list[Part] = []
         while True:
             if self._reading is None:
                 size, begun = self.begin(self._text, ended)
-                content += self._outside(self._text[:size])
+                parts += self._outside(self._text[:size])
                 self._text = self._text[size:]
                 if begun is None:
-                    return Parsed(content, calls)
+                    return parts
                 cursor = Cursor(begun)
                 self._reading = cursor, self.read(cursor)
             cursor, reading = self._reading
@@ -179,27 +172,27 @@ class CallParser(ABC):
             try:
                 for call in reading:
                     if call is None:
-                        return Parsed(content, calls)
-                    calls.append(call)
+                        return parts
+                    parts.append(call)
                     cursor.done = cursor.at
                     self._found_any, self._in_content, self._blank = True, False, ""
                 cursor.done = cursor.at
             except NoCallError:
                 if not cursor.done:  # nothing of it was a call: its marker is content
                     cursor.done = cursor.begin
-                    content += self._outside(self._text[: cursor.done])
+                    parts += self._outside(self._text[: cursor.done])
             self._text = self._text[cursor.done :]
             self._reading = None
 
-    def _outside(self, text: str) -> str:
+    def _outside(self, text: str) -> list[str]:
         """Content, without white space of which it is not known whether it is any."""
         if not self._in_content:
             kept = text.lstrip()
             self._blank += text[: len(text) - len(kept)]
             if not kept:
-                return ""
+                return []
             text, self._blank, self._in_content = self._blank + kept, "", True
-        return text
+        return [text] if text else []
 
 
 def as_call(value: Any, *, names: Sequence[str] = ("arguments", "parameters")) -> ToolCall:
