@@ -63,3 +63,9 @@ def speaker(template: str, says: str = "") -> Speaker:
     made = Speaker(session, ours, files=files)
     made.says = says
     return made
+
+
+def agent() -> Speaker:
+    """Always asks for the weather, by a call of Qwen's form."""
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Ur"}}\n</tool_call>'
+    return speaker("qwen3", call)
