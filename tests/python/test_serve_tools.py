@@ -178,6 +178,16 @@ CALL: dict[str, Any] = {"id": "x", "type": "function", "function": {"name": "f",
 NAMED = {"type": "function", "function": {"name": "g"}}
 
 
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_parameters_that_are_nested_deeply(client: Client, choice: str) -> None:
+    parameters: dict[str, Any] = {}
+    for _ in range(400):
+        parameters = {"type": "object", "properties": {"a": parameters}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    answer = client.post(CHAT, {**BODY, "tools": [tool], "tool_choice": choice})
+    assert answer.status in (200, 400)
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

@@ -52,7 +52,10 @@ class ToolUse:
         found: dict[str, Any] = {"shown_special_tokens": special} if special else {}
         if self._forced:
             form = CallForm(self._forced, not self._one, tokenizer.id_of)
-            found["grammar"] = self.family.grammar(form)
+            try:
+                found["grammar"] = self.family.grammar(form)
+            except RecursionError:
+                raise ValueError("tools: parameters are nested too deeply") from None
         return found
 
     def answer(self) -> ToolAnswer:

@@ -17,7 +17,7 @@ from packhorse.text.tool_calls.parser import (
     as_call,
 )
 
-_NAME = re.compile(r"[\w.\-]*")
+_NAME = re.compile(r"[^\s\[\]{}]*")
 _CALLS, _ARGS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 
 
