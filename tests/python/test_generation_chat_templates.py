@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from chat_cases import CASES, REFUSED, SPECIAL_TOKENS, USER
+from chat_cases import CASES, CONTINUED, FIXED_DATE, REFUSED, SPECIAL_TOKENS, USER
 from checkpoints import GOLDEN
 from tool_cases import weather
 
@@ -16,7 +16,9 @@ pytest.importorskip("jinja2")
 from packhorse.text.chat_template import ChatTemplates
 from packhorse.text.tool_schema import tool_schemas
 
-PROMPTS = json.loads((GOLDEN / "chat_templates.json").read_text("utf-8"))["prompts"]
+CHAT = json.loads((GOLDEN / "chat_templates.json").read_text("utf-8"))
+PROMPTS = CHAT["prompts"]
+CONTINUING: dict[str, Any] = {"add_generation_prompt": False, "continue_final_message": True}
 
 
 def templates(name: str) -> ChatTemplates:
@@ -151,14 +153,25 @@ def test_contents_that_are_no_text(template: str, content: Any, said: str) -> No
         ChatTemplates({"default": template}, {}).render([{"role": "user", "content": content}])
 
 
+@pytest.mark.parametrize("name", CHAT["continued"])
+def test_answers_are_continued_as_by_transformers(name: str) -> None:
+    template, content = CONTINUED[name]
+    chat = [{"role": "user", "content": "x"}, {"role": "assistant", "content": content}]
+    options: dict[str, Any] = {"template_args": FIXED_DATE, **CONTINUING}
+    if CHAT["continued"][name] is None:
+        with pytest.raises(ValueError, match="does not write the last message as it is"):
+            templates(template).render(chat, **options)
+    else:
+        assert templates(template).render(chat, **options) == CHAT["continued"][name]
+
+
 CUT = PLAIN.replace("m.content | trim", "m['content'].split('</think>')[-1]")
-CONTINUED: dict[str, Any] = {"add_generation_prompt": False, "continue_final_message": True}
 
 
 def continued(template: str, content: Any) -> str:
     # A message before has the text, too.
     chat = [{"role": "user", "content": content}, {"role": "assistant", "content": content}]
-    return ChatTemplates({"default": template}, {}).render(chat, **CONTINUED)
+    return ChatTemplates({"default": template}, {}).render(chat, **CONTINUING)
 
 
 @pytest.mark.parametrize("content", ["</think>", "<think>a</think>The answer"])

@@ -212,7 +212,7 @@ def _up_to_mark(text: str, last: Any) -> str:
     if not isinstance(last, str):
         last = next(part["text"] for part in reversed(last) if "text" in part)
     where = text.rfind(_LAST)
-    if where < 0 or not text[:where].endswith(last.lstrip()):
+    if where < 0 or not text[:where].rstrip().endswith(last.strip()):
         raise ValueError(
             "continue_final_message: this chat template does not write the last message as it is: "
             f"{last!r:.80}"
