@@ -21,13 +21,14 @@ from packhorse.arguments import (
     output_arrays,
     output_names,
 )
-from packhorse.device import stream_handle
+from packhorse.device import check_device, stream_handle
 from packhorse.dtypes import choose_dtype
+from packhorse.load_arguments import check_load
 from packhorse.memory import MemoryPlan
 from packhorse.names import (
+    AskedDtype,
     AttentionAlgorithm,
     CacheDtype,
-    Dtype,
     OutputName,
     PairTruncation,
     Pooling,
@@ -83,12 +84,12 @@ class Session(SessionProperties):
         cls,
         path: ModelPath,
         device: str = "cpu",
-        dtype: Dtype | None = None,
+        dtype: AskedDtype | None = None,
         max_tokens: int | None = None,
         max_sequences: int | None = None,
         threads: int | None = None,
         pin_threads: bool = False,
-        memory_limit: int | None = None,
+        memory_limit: int | str | None = None,
         output_slots: int = 2,
         max_predictions: int = 0,
         reranker: str | Mapping[str, Any] | None = None,
@@ -103,7 +104,7 @@ class Session(SessionProperties):
         max_adapters: int = 0,
         max_adapter_rank: int = 16,
         draft: ModelPath | None = None,
-        draft_dtype: Dtype | None = None,
+        draft_dtype: AskedDtype | None = None,
         draft_tokens: int | None = None,
         kv_cache_dtype: CacheDtype | None = None,
     ) -> Session:
@@ -152,7 +153,7 @@ class Session(SessionProperties):
         kv_tokens      number of tokens, of all sequences together, whose keys and values the cache
                        of a session that generates holds (`GenerationSession`). 0: the session gives
                        hidden states and embeddings. None: causal language models generate, with a
-                       cache of all that `memory_limit`, or else 90 % of the free memory, leaves;
+                       cache of the default size (docs/generation.md#the-cache);
                        models with files of sentence-transformers, and those that are loaded with
                        `reranker`, `pooling`, `normalize` or `max_predictions`, do not
                        (docs/generation.md)
@@ -177,10 +178,12 @@ class Session(SessionProperties):
         MemoryError if the plan exceeds the limit or the memory of the device; RuntimeError if the
         device or the dtype is not available.
         """
+        check_load(locals())
         # Imported late, because running a model does not need the readers of checkpoints.
         from packhorse_weights import resolve_model
         from packhorse_weights.generation_files import generates
 
+        check_device(device)
         model = resolve_model(path, reranker, pooling, normalize, revision=revision)
         dtype = choose_dtype(dtype, device, model.stored_dtype)
         model = model.in_dtype(dtype)

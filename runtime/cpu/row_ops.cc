@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/float_convert.h"
 #include "core/format.h"
+#include "cpu/gemm_groups.h"
 #include "cpu/profile.h"
 #include "packhorse/error.h"
 
@@ -43,6 +45,15 @@ NormRows norm_task(const TensorView& residual, const NormWeight& norm, const Ten
   return task;
 }
 
+// Writes scale * a row of 16-bit floats as float32.
+void read_row(const TensorView& table, int64_t row, float scale, void* out) {
+  auto* values = static_cast<float*>(out);
+  const auto columns = static_cast<size_t>(table.columns());
+  to_float32(row_at(table, row), table.dtype, values, columns);
+  if (scale == 1) return;
+  for (size_t i = 0; i < columns; ++i) values[i] *= scale;
+}
+
 }  // namespace
 
 NormParams params_of(const NormWeight& norm) {
@@ -68,7 +79,17 @@ void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool) {
     task.norm = params_of(args.norm);
     for (int64_t token = first; token < end; ++token) {
       while (*next <= token) ++next;
-      task.word = row_at(args.word, args.ids != nullptr ? args.ids[token] : token);
+      task.out = row_at(args.out, token);
+      if (args.packed_word.data != nullptr) {
+        read_groups_row(args.packed_word, args.ids[token], args.word_scale, args.out.dtype,
+                        task.out);
+        task.word = task.out;
+      } else if (args.word.dtype != args.out.dtype) {
+        read_row(args.word, args.ids[token], args.word_scale, task.out);
+        task.word = task.out;
+      } else {
+        task.word = row_at(args.word, args.ids != nullptr ? args.ids[token] : token);
+      }
       if (args.position) {
         const int64_t position =
             args.position_ids != nullptr ? args.position_ids[token] : token - next[-1];
@@ -77,7 +98,6 @@ void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool) {
       if (args.type) {
         task.type = row_at(args.type, args.type_ids != nullptr ? args.type_ids[token] : 0);
       }
-      task.out = row_at(args.out, token);
       kernels.embed_row[index_of(args.out.dtype)](task);
     }
   });

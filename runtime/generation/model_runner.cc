@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/format.h"
 #include "generation/kv_cache.h"
 #include "generation/runner_plan.h"
 #include "generation/step_inputs.h"
@@ -41,7 +42,7 @@ class ModelRunner final : public StepRunner {
         arena_memory_(device().allocate(plan_.arena.bytes)),
         adapter_memory_(options.max_adapters > 0 ? device().allocate(plan_.adapters.bytes)
                                                  : nullptr),
-        cache_memory_(device().allocate(plan_.kv_cache.bytes)),
+        cache_memory_(allocate_cache()),
         buffers_(carve_buffers(options)),
         cache_(carve_cache(planned.shape, planned.num_pages)),
         layout_(limits_, longest_table(model_.spec)),
@@ -138,6 +139,15 @@ class ModelRunner final : public StepRunner {
   using Recordings = std::vector<StepRecordings>;  // the first that holds a batch is for it
 
   DeviceContext& device() const { return *model_.backend.device; }
+
+  std::unique_ptr<DeviceMemory> allocate_cache() const {
+    try {
+      return device().allocate(plan_.kv_cache.bytes);
+    } catch (const OutOfMemory& error) {
+      throw OutOfMemory(concat(error.message(), ", for a cache of ", plan_.kv_tokens,
+                               " tokens: lower kv_tokens"));
+    }
+  }
 
   RunnerBuffers carve_buffers(const GenerationOptions& options) {
     Arena arena(arena_memory_->data(), plan_.arena);

@@ -63,3 +63,5 @@ def test_what_is_no_stop_string() -> None:
         check_stops(["a", ""])
     with pytest.raises(ValueError, match=r"stop\[0\] is 3"):
         check_stops([3])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="stop is 3, expected a text or a list of texts"):
+        check_stops(3)  # type: ignore[arg-type]

@@ -51,7 +51,7 @@ def file(tmp_path: Path) -> Path:
 def test_flag_before_environment_before_file_before_default(file: Path) -> None:
     environment = {"PACKHORSE_PORT": "2345", "PACKHORSE_API_KEY": "a,b", "PACKHORSE_ADMIN": "true"}
     found = Settings.load((), file, environment, port=3456)
-    assert (found.port, found.api_key, found.admin, found.max_wait_s) == (3456, ("a", "b"), True, 3)
+    assert (found.port, found.api_key, found.admin, found.max_wait_s) == (3456, ("a,b",), True, 3)
     assert (found.host, found.device) == ("127.0.0.1", ("cuda:0", "cuda:1"))
     assert Settings.load((), file, environment).port == 2345
     assert Settings.load((), file, {}).port == 1234

@@ -6,6 +6,7 @@ is refused by name (`Fields.refuse_rest`): none that might change one is ignored
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NoReturn, TypeVar
@@ -20,7 +21,14 @@ Effectless = Mapping[str, tuple[Any, ...] | Literal["any"]]
 
 
 def shown(value: Any) -> str:
-    """A value in a message."""
+    """A value in a message: its beginning, for which no more of it is written than that."""
+    if isinstance(value, str | list):
+        value = value[:80]
+    if isinstance(value, list):
+        return f"[{', '.join(shown(one) for one in value[:20])}]"[:80]
+    if isinstance(value, dict):
+        first = itertools.islice(value.items(), 20)
+        return f"{{{', '.join(f'{shown(key)}: {shown(one)}' for key, one in first)}}}"[:80]
     return f"{value!r:.80}"
 
 
@@ -156,12 +164,32 @@ class Fields:
             self.wrong(name, "a list of token ids")
         return value
 
+    def at_most(self, name: str, most: int) -> None:
+        """Refuses a list or an object of more items, or a text of more characters, and takes
+        anything else. The field does not count as read."""
+        value = self._values.get(name)
+        if isinstance(value, str) and len(value) > most:
+            full = self.full_name(name)
+            raise ServeError(
+                "validation",
+                f"{full} has {len(value)} characters, at most {most} are taken",
+                parameter=full,
+            )
+        if isinstance(value, list | dict) and len(value) > most:
+            full = self.full_name(name)
+            raise ServeError(
+                "validation",
+                f"{full} has {len(value)} items, at most {most} are taken",
+                parameter=full,
+            )
+
     def texts(self, name: str, most: int) -> list[str]:
         """A list of texts that is not empty, and not longer than `most`."""
         value = self.get(name)
+        if isinstance(value, list):
+            check_count(self.full_name(name), len(value), most)
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             self.wrong(name, "a list of texts")
-        check_count(self.full_name(name), len(value), most)
         return value
 
     def inputs(self, name: str, most: int) -> Inputs:
@@ -214,7 +242,10 @@ def _is_same(value: Any, other: Any) -> bool:
 
 def are_ids(value: list[Any]) -> bool:
     """Whether all of a list are integers that a token's id may be."""
-    return all(type(one) is int and 0 <= one < 2**31 for one in value)
+    if not value:
+        return True
+    # Each step runs in C: a text may have hundreds of thousands of ids.
+    return set(map(type, value)) == {int} and min(value) >= 0 and max(value) < 2**31
 
 
 def check_count(name: str, count: int, most: int) -> None:

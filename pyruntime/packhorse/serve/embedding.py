@@ -13,9 +13,11 @@ from packhorse.names import EmbeddingDtype
 from packhorse.serve.checks import Inputs
 from packhorse.serve.cut import Cut
 from packhorse.serve.errors import ServeError
-from packhorse.serve.exchange import Headers, Reply, to_json
+from packhorse.serve.exchange import Headers, Reply, json_reply
+from packhorse.serve.json_parts import to_json
 from packhorse.serve.model import AnyTask, ServedModel
 from packhorse.serve.tasks import OfIds
+from packhorse.serve.weight import MUCH, weight
 from packhorse.text.embeddings import Embedding
 from packhorse.text.runner import TextRunner
 
@@ -97,6 +99,10 @@ def vectors_reply(
     content: Any, vectors: Sequence[npt.NDArray[Any]], headers: Headers | None = None
 ) -> Reply:
     """A reply in which vectors are written. Raises ServeError where they are not numbers."""
+    if weight(content) > MUCH:
+        for rows in vectors:
+            check_finite(rows)
+        return json_reply(content, headers=headers)
     body = to_json(content)
     if b"null" in body:  # what is not finite is written so, and the text is looked through fast
         for rows in vectors:

@@ -11,13 +11,14 @@ from typing import Protocol
 
 from packhorse.serve.errors import ClientGoneError, ServeError
 from packhorse.serve.exchange import (
+    SURPLUS,
     Exchange,
     Receive,
     Reply,
     Scope,
     Send,
-    to_json,
 )
+from packhorse.serve.json_parts import to_json
 from packhorse.serve.logs import LOGGER, log
 from packhorse.serve.service import Service
 from packhorse.serve.tracing import TracedRequest
@@ -52,12 +53,22 @@ class Endpoint:
         self._path = path
         self._handler = handler
         self._style = style
+        self._public = public
         self._keys = [] if public else [key.encode() for key in service.settings.api_key]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(self._service, scope, receive)
+        try:
+            await self._answer(exchange, send)
+        finally:
+            exchange.release()
+
+    async def _answer(self, exchange: Exchange, send: Send) -> None:
         failure: ServeError | None = None
         try:
+            self._service.sites.check(exchange.scope["method"], exchange.headers)
+            if SURPLUS in exchange.scope and not self._public:
+                raise ServeError("busy", "there are too many connections", retry_after=1)
             if self._keys:
                 self._check_key(exchange)
             answer: Answer = await self._handler(exchange)
@@ -91,6 +102,8 @@ class Endpoint:
             raise ServeError("unauthorized", f"the bearer token {what}")
         if len(self._keys) > 1:
             exchange.client = f"key {found[0]}"
+        if self._service.settings.prefix_cache == "key":
+            exchange.cache_salt = found[0] + 1
 
     def _failed(self, error: ServeError) -> Reply:
         self._service.metrics.fail(error.kind)
@@ -145,7 +158,7 @@ def log_request(exchange: Exchange, path: str, status: int, error: ServeError | 
     if error is None:
         log(logging.INFO, "request", **fields)
         return
-    own = error.answer.tei_status >= 500 or error.kind == "backend"
+    own = error.kind == "backend" or (error.answer.tei_status >= 500 and error.kind != "busy")
     level = logging.ERROR if own else logging.INFO
     log(level, "request failed", error.__cause__ if own else None, error=error.message, **fields)
 

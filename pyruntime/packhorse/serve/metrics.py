@@ -85,6 +85,7 @@ class Metrics:
             Tally("packhorse_tokens", "Tokens that a model ran", "model"),
             Tally("packhorse_batch_seconds", "Seconds that a model ran batches", "model"),
             Tally("packhorse_generated_tokens", "Tokens that were generated", "model"),
+            Tally("packhorse_refused", "Requests and connections that were turned away", "reason"),
         )
         distributions = (
             Distribution("te_request_duration", "Seconds of a request", _SECONDS),
@@ -129,6 +130,11 @@ class Metrics:
     def fail(self, kind: str) -> None:
         """It was refused, or failed: a kind of `ServeError`."""
         self._count["te_request_failure"].add(1, kind)
+
+    def refused(self, reason: str) -> None:
+        """A request or a connection was turned away for what its client does, or since there are
+        too many."""
+        self._count["packhorse_refused"].add(1, reason)
 
     def answered(self, model: str, route: str, status: int) -> None:
         """Whatever came of a request."""

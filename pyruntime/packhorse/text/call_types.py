@@ -35,6 +35,7 @@ class EmbedCall(PromptCall, total=False):
     truncate_dim: int | None
     normalize: bool | None
     ranges: npt.ArrayLike | None
+    show_progress_bar: bool
 
 
 class ScoreCall(PairCall, total=False):

@@ -31,6 +31,12 @@ class Step(Protocol):
         ...
 
 
+def drop_incomplete(step: Step) -> None:
+    """Forgets a character of which some bytes are missing at the end."""
+    if isinstance(step, _Bytes | _ByteLevel):
+        step.drop_incomplete()
+
+
 class _ByToken:
     """A step that looks at a string by itself, and at whether it is the first one."""
 
@@ -72,6 +78,12 @@ class _Bytes:
             return (run.decode(),) if run else ()
         except UnicodeDecodeError:
             return ("\ufffd",) * len(run)
+
+    def drop_incomplete(self) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        decoder.decode(self._run)
+        missing, _ = decoder.getstate()
+        self._run = self._run[: len(self._run) - len(missing)]
 
 
 class _EndsOfWords:
@@ -132,6 +144,9 @@ class _ByteLevel:
 
     def finish(self) -> Sequence[str]:
         return (self._decoder.decode(b"", final=True),)
+
+    def drop_incomplete(self) -> None:
+        self._decoder.reset()
 
 
 def _byte_level(token: str) -> bytes:

@@ -7,7 +7,14 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import Any, Protocol
 
-from packhorse.text.decoder_steps import Replacement, Step, bytes_of_tokens, make_steps
+from packhorse.text.checks import errors_of_tokenizers
+from packhorse.text.decoder_steps import (
+    Replacement,
+    Step,
+    bytes_of_tokens,
+    drop_incomplete,
+    make_steps,
+)
 
 # As transformers cleans up a text: what stands after a space -> what both become.
 CLEANED_UP = {
@@ -33,8 +40,9 @@ class TextStream(Protocol):
         """What is certain of the text when one more token has come."""
         ...
 
-    def finish(self) -> str:
-        """The rest, when nothing comes any more."""
+    def finish(self, cut: bool = False) -> str:
+        """The rest, when nothing comes any more. `cut`: the text was ended from outside, so that
+        its last character may lack bytes; it is left out then."""
         ...
 
     def fork(self) -> TextStream:
@@ -109,7 +117,8 @@ class Detokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of all tokens."""
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        with errors_of_tokenizers("token ids"):
+            text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         for old, new in CLEANED_UP.items() if self._clean_up else ():
             text = text.replace(old, new)
         return text
@@ -131,8 +140,12 @@ class _Stream:
             texts = [made for text in texts for made in step.push(text)]
         return "".join(texts)
 
-    def finish(self) -> str:
-        rest = (self._through(step.finish(), i + 1) for i, step in enumerate(self._steps))
+    def finish(self, cut: bool = False) -> str:
+        rest = []
+        for i, step in enumerate(self._steps):
+            if cut:
+                drop_incomplete(step)
+            rest.append(self._through(step.finish(), i + 1))
         return "".join(rest)
 
     def fork(self) -> _Stream:
@@ -155,8 +168,8 @@ class _Without:
     def push(self, token: int) -> str:
         return self._cut(self._stream.push(token))
 
-    def finish(self) -> str:
-        return self._cut(self._stream.finish())
+    def finish(self, cut: bool = False) -> str:
+        return self._cut(self._stream.finish(cut))
 
     def fork(self) -> _Without:
         return _Without(self._stream.fork(), self._left)
@@ -174,9 +187,10 @@ class _Whole:
         self._ids.append(token)
         return ""
 
-    def finish(self) -> str:
+    def finish(self, cut: bool = False) -> str:
         known = self._detokenizer.decode(self._before)
-        return self._detokenizer.decode([*self._before, *self._ids])[len(known) :]
+        text = self._detokenizer.decode([*self._before, *self._ids])[len(known) :]
+        return text.rstrip("\ufffd") if cut else text
 
     def fork(self) -> _Whole:
         made = _Whole(self._detokenizer, self._before)

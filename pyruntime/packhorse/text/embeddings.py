@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from packhorse.load_arguments import is_count
 from packhorse.names import EmbeddingDtype, OutputName
 from packhorse.result import FloatArray, RunResult
 from packhorse.row_ops import pool
-from packhorse.text.checks import Text
+from packhorse.text.checks import Text, as_texts
 from packhorse.text.parts import Request
-from packhorse.text.runner import Progress, TextRunner, as_texts
+from packhorse.text.runner import Progress, TextRunner
 from packhorse.text.settings import choose_prompt
 
 MIN_SAMPLE = 100  # embeddings whose ranges say something about others
@@ -143,8 +144,8 @@ class Embedding:
         self._size = runner.session.embedding_size
         if truncate_dim is None:
             truncate_dim = config.truncate_dim  # more than there are: all of them
-        elif not 1 <= truncate_dim <= self._size:
-            raise ValueError(f"truncate_dim {truncate_dim} is not between 1 and {self._size}")
+        elif not is_count(truncate_dim) or not 1 <= truncate_dim <= self._size:
+            raise ValueError(f"truncate_dim {truncate_dim!r:.80} is not between 1 and {self._size}")
         self._truncate_dim = truncate_dim
         self._prompt = choose_prompt(config, prompt, prompt_name)
         if self._prompt and not runner.session.config.get("embedding", {}).get(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from packhorse.packing import Int32Array
 from packhorse.text.chat_template import ChatTemplates, Message
-from packhorse.text.checks import check_ids
+from packhorse.text.checks import as_texts, check_ids
 from packhorse.text.detokenizer import Detokenizer
 from packhorse.text.generation_options import (
     CHAT_OPTIONS,
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from packhorse_weights.generation_files import GenerationFiles
 
 Conversation = Sequence[Message]
+# Of a text that neither the caller nor the model's files limit.
+DEFAULT_NEW_TOKENS = 256
 
 
 class TextGeneration:
@@ -41,12 +43,17 @@ class TextGeneration:
         self._made_of = (runner, files)
         self._tokenizer = tokenizer
         self._vocab_size = session.vocab_size
-        self._defaults = files.defaults
-        clean_up = tokenizer.config.clean_up_spaces
+        self._defaults = _in_vocabulary(files.defaults, session.vocab_size)
+        self._most_tokens = session.max_context
+        clean_up = tokenizer.config.cleans_up(tokenizer.kind)
         self._generator = Generator(session, Detokenizer(tokenizer.backend, clean_up=clean_up))
         # Special tokens, and how they are written.
         self.special_names = {i: tokenizer.token_of(i) for i in tokenizer.special_ids}
         self._grammars = Grammars(tokenizer, session.vocab_size, session.eos_ids)
+        try:
+            self.options(1, {})
+        except ValueError as error:
+            raise ValueError(f"the model's generation_config.json: {error}") from None
         self.templates = ChatTemplates(files.chat_templates, files.special_tokens)
 
     def __reduce__(self) -> tuple[type[TextGeneration], tuple[TextRunner, GenerationFiles]]:
@@ -58,8 +65,20 @@ class TextGeneration:
     def __deepcopy__(self, _memo: object) -> TextGeneration:
         return self
 
-    def _options(self, n: int, options: Mapping[str, Any]) -> RequestOptions:
-        return RequestOptions(self._defaults, self._tokenizer, self._grammars, n, options)
+    def _default_length(self, options: Mapping[str, Any]) -> int | None:
+        """New tokens of a text where neither the caller nor the model's files say how many."""
+        says = options.get("max_new_tokens") is not None
+        if says or {"max_new_tokens", "max_length"} & self._defaults.keys():
+            return None
+        return DEFAULT_NEW_TOKENS
+
+    def options(
+        self, n: int, options: Mapping[str, Any], default_length: int | None = None
+    ) -> RequestOptions:
+        """Those of all requests of one call. Raises ValueError and TypeError."""
+        return RequestOptions(
+            self._defaults, self._tokenizer, self._grammars, n, options, default_length
+        )
 
     def prompt_ids(self, prompt: Any, number: int) -> Int32Array:
         """Of a prompt as it stands, with the tokens that the tokenizer puts around a text."""
@@ -76,13 +95,22 @@ class TextGeneration:
         check_ids(self._tokenizer.backend, [ids], self._vocab_size, 0)
         return ids
 
+    def refuse_longer(self, prompt: str, name: str) -> None:
+        """Raises ValueError, which begins with a name, for a prompt that the context has no room
+        for, before all of it is tokenized."""
+        try:
+            self._tokenizer.refuse_longer_prompt(prompt, self._most_tokens)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+
     def generate(
         self, prompt: str | Iterable[str], n: int, details: bool, options: Mapping[str, Any]
     ) -> Any:
         check_options("generate", options, GenerateCall)
-        prompts = [prompt] if isinstance(prompt, str) else prompt
+        prompts = as_texts(prompt, "prompts")
         named = ((f"prompts[{i}]", self.prompt_ids(one, i)) for i, one in enumerate(prompts))
-        found = self._generator.run(named, self._options(n, options), continues=True)
+        asked = self.options(n, options, self._default_length(options))
+        found = self._generator.run(named, asked, continues=True)
         results = [as_asked(one, n, details) for one in found]
         return results[0] if isinstance(prompt, str) else results
 
@@ -91,7 +119,7 @@ class TextGeneration:
     ) -> TextStreaming:
         """`timeout_s`: as of `Session.submit`."""
         check_options("generate", options, GenerateCall)
-        asked = self._options(1, options)
+        asked = self.options(1, options, self._default_length(options))
         _check_stream("prompt", prompt, isinstance(prompt, str), asked)
         return self._generator.stream("prompt", self.prompt_ids(prompt, 0), asked, True, timeout_s)
 
@@ -112,16 +140,13 @@ class TextGeneration:
         self,
         name: str,
         prompt: Int32Array,
-        n: int,
-        options: Mapping[str, Any],
+        options: RequestOptions,
         *,
         continues: bool,
     ) -> TextRequest:
         """Starts generating from token ids, without waiting for anything. Arguments as of
-        `Generator.submit` and `generate`."""
-        check_options("submit", options, GenerateCall)
-        asked = self._options(n, options)
-        return self._generator.submit(name, prompt, asked, continues, timeout_s=0)
+        `Generator.submit`."""
+        return self._generator.submit(name, prompt, options, continues, timeout_s=0)
 
     def tool_use(
         self,
@@ -145,8 +170,8 @@ class TextGeneration:
         check_options("chat", options, ChatCall)
         of_template = {name: value for name, value in options.items() if name in CHAT_OPTIONS}
         rest = {name: options[name] for name in options.keys() - CHAT_OPTIONS}
-        choice = of_template.pop("tool_choice", None)
-        parallel = of_template.pop("parallel_tool_calls", True)
+        choice = rest.pop("tool_choice", None)
+        parallel = rest.pop("parallel_tool_calls", True)
         if of_template.get("tools") is None and choice is None:
             return of_template, rest, None
         tools, forced = self.tool_use(
@@ -170,7 +195,8 @@ class TextGeneration:
             (f"messages[{i}]" if several else "messages", self.chat_ids(chat, of_template))
             for i, chat in enumerate(chats)
         )
-        found = self._generator.run(named, self._options(n, rest), continues=False)
+        asked = self.options(n, rest, self._default_length(rest))
+        found = self._generator.run(named, asked, continues=False)
         read = found if tools is None else [[tools.read(made) for made in one] for one in found]
         results = [as_asked(one, n, details) for one in read]
         return results if several else results[0]
@@ -180,11 +206,20 @@ class TextGeneration:
     ) -> TextStreaming:
         """`timeout_s`: as of `Session.submit`."""
         of_template, rest, tools = self._of_chat(options)
-        asked = self._options(1, rest)
+        asked = self.options(1, rest, self._default_length(rest))
         _check_stream("conversation", messages, not _are_several(messages), asked)
         ids = self.chat_ids(messages, of_template)
         finish = (lambda made: made) if tools is None else tools.read
         return self._generator.stream("messages", ids, asked, False, timeout_s, finish)
+
+
+def _in_vocabulary(defaults: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """Files may suppress tokens that the model does not have."""
+    found = dict(defaults)
+    for name in ("suppress_tokens", "begin_suppress_tokens"):
+        if isinstance(ids := found.get(name), list):
+            found[name] = [one for one in ids if not (isinstance(one, int) and one >= size)]
+    return found
 
 
 def _are_several(messages: Any) -> bool:
@@ -201,5 +236,5 @@ def _are_several(messages: Any) -> bool:
 def _check_stream(name: str, value: object, is_one: bool, options: RequestOptions) -> None:
     if not is_one:
         raise ValueError(f"stream=True takes one {name}, found {value!r:.80}")
-    if options.sampling().num_beams > 1:
+    if options.num_beams > 1:
         raise ValueError("stream=True gives a text as it comes: num_beams must be 1")

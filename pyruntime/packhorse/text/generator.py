@@ -62,7 +62,8 @@ class _Sequence:
             if self._stops.found is not None:
                 break
         if finished and self._stops.found is None:
-            text += self._stops.push(self._stream.finish()) + self._stops.finish()
+            rest = self._stream.finish(cut=finished != "stop")
+            text += self._stops.push(rest) + self._stops.finish()
         self.ended = bool(finished) or self._stops.found is not None
         if self.ended and self._texts is not None:
             self._texts.stop()
@@ -251,8 +252,13 @@ class Generator:
                    own
         timeout_s  as of `Session.submit`
         """
-        sampling = options.sampling()
         try:
+            sampling = options.sampling(prompt.size)
+            # What the context or the cache has no room for is left out. Beams share pages, and the
+            # session alone knows what they have room for.
+            if options.default_length is not None and sampling.num_beams == 1:
+                room = max(1, self._session.max_context - prompt.size)
+                sampling = replace(sampling, max_new_tokens=min(options.default_length, room))
             request = self._session.submit(prompt, sampling, timeout_s=timeout_s)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None

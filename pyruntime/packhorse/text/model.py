@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sized
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from packhorse.names import AggregationStrategy, EmbeddingDtype, ScoreActivation, Truncation
 from packhorse.result import FloatArray
+from packhorse.retrieval import SimilarityFunction, similarity
 from packhorse.text.answers import Answering
+from packhorse.text.async_methods import AwaitedText, show_signatures
 from packhorse.text.embeddings import Embedding
 from packhorse.text.entities import TokenClassification
-from packhorse.text.generating import GeneratingText
 from packhorse.text.labels import Classification, Label, LabelledText
 from packhorse.text.masks import MaskFilling, Word
+from packhorse.text.other_names import says_our_names
+from packhorse.text.progress_bar import ProgressBar
 from packhorse.text.runner import Progress
 from packhorse.text.scores import Pairs, Scoring
 from packhorse.text.spans import Answer, AnswerOptions
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     )
 
 
-class TextModel(GeneratingText):
+class TextModel(AwaitedText):
     """A session and the tokenizer of its model. Made by `load`.
 
     Texts may be any iterable, generators included, of any number: they are tokenized in chunks,
@@ -86,6 +89,7 @@ class TextModel(GeneratingText):
     def embed(
         self, texts: str | Iterable[str], *, dtype: EmbeddingDtype, **options: Unpack[EmbedCall]
     ) -> npt.NDArray[Any]: ...
+    @says_our_names
     def embed(
         self,
         texts: str | Iterable[str],
@@ -99,6 +103,7 @@ class TextModel(GeneratingText):
         max_length: int | None = None,
         truncation: bool = True,
         progress: Progress | None = None,
+        show_progress_bar: bool = False,
     ) -> npt.NDArray[Any]:
         """Embeddings [texts, dims]; [dims] of a single str.
 
@@ -109,6 +114,8 @@ class TextModel(GeneratingText):
         normalize     to length 1, after that. None: the model's own embeddings have length 1 where
                       its files say so, and what is cut of them is left as it is, as in
                       sentence-transformers. False is the same as None
+        show_progress_bar
+                      shows on stderr how far it has come, where `progress` is not given
         dtype         "float32", "float16", "int8", "uint8", "binary" or "ubinary", with `ranges` as
                       `quantize_embeddings` says; but int8 and uint8 without ranges are a ValueError
                       where there are fewer than 100 texts to take them from
@@ -124,7 +131,15 @@ class TextModel(GeneratingText):
             max_length=max_length,
             truncation=truncation,
         )
+        if show_progress_bar and progress is None:
+            progress = ProgressBar("embedding")
         return task.run(texts, progress)
+
+    def similarity(self, a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
+        """How alike embeddings [N, dims] and [M, dims] are: float32 [N, M], a higher number for
+        those that are more so. By the function that the model's files name, as
+        sentence-transformers does it, else the cosine (`packhorse.similarity`)."""
+        return similarity(a, b, cast(SimilarityFunction, self.tokenizer.config.similarity))
 
     @overload
     def embed_sparse(self, texts: str, **options: Unpack[PromptCall]) -> SparseVector: ...
@@ -132,6 +147,7 @@ class TextModel(GeneratingText):
     def embed_sparse(
         self, texts: Iterable[str], **options: Unpack[PromptCall]
     ) -> list[SparseVector]: ...
+    @says_our_names
     def embed_sparse(
         self,
         texts: str | Iterable[str],
@@ -164,6 +180,7 @@ class TextModel(GeneratingText):
     def embed_tokens(
         self, texts: Iterable[str], **options: Unpack[PromptCall]
     ) -> list[FloatArray]: ...
+    @says_our_names
     def embed_tokens(
         self,
         texts: str | Iterable[str],
@@ -195,6 +212,7 @@ class TextModel(GeneratingText):
     def score(
         self, query: str, documents: Iterable[str], **options: Unpack[ScoreCall]
     ) -> FloatArray: ...
+    @says_our_names
     def score(
         self,
         query: str,
@@ -222,6 +240,7 @@ class TextModel(GeneratingText):
         )
         return task.run_query(query, documents, progress)
 
+    @says_our_names
     def score_pairs(
         self,
         pairs: Pairs,
@@ -286,6 +305,7 @@ class TextModel(GeneratingText):
     def classify(
         self, texts: Iterable[LabelledText], *, top_k: int | None, **options: Unpack[ClassifyCall]
     ) -> list[list[Label]]: ...
+    @says_our_names
     def classify(
         self,
         texts: str | Mapping[str, str | None] | Iterable[LabelledText],
@@ -357,6 +377,7 @@ class TextModel(GeneratingText):
         aggregation_strategy: AggregationStrategy,
         **options: Unpack[EntityCall],
     ) -> list[Any]: ...
+    @says_our_names
     def classify_tokens(
         self,
         texts: str | Iterable[str],
@@ -419,6 +440,7 @@ class TextModel(GeneratingText):
         top_k: int,
         **options: Unpack[AnswerCall],
     ) -> list[list[Answer]]: ...
+    @says_our_names
     def answer(
         self,
         question: str | Iterable[str],
@@ -461,6 +483,7 @@ class TextModel(GeneratingText):
     def fill_mask(
         self, texts: Iterable[str], **options: Unpack[MaskCall]
     ) -> list[list[Word] | Any]: ...
+    @says_our_names
     def fill_mask(
         self,
         texts: str | Iterable[str],
@@ -486,3 +509,6 @@ class TextModel(GeneratingText):
             self._runner, top_k=top_k, targets=targets, max_length=max_length, truncation=truncation
         )
         return task.run(texts)
+
+
+show_signatures(TextModel)

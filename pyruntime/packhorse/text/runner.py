@@ -11,7 +11,7 @@ from packhorse.packing import Int32Array
 from packhorse.result import RunResult
 from packhorse.session import Session
 from packhorse.text.batching import Batcher
-from packhorse.text.checks import Text, check_types
+from packhorse.text.checks import Text, as_texts, check_types
 from packhorse.text.parts import Request
 from packhorse.text.settings import longest_sequence
 from packhorse.text.streaming import prepare_ahead
@@ -41,10 +41,6 @@ class Task(Protocol[Item, Kept, Found]):
         ...
 
 
-def as_texts(texts: str | Iterable[Item]) -> Iterable[Any]:
-    return [texts] if isinstance(texts, str) else texts
-
-
 class TextRunner:
     """A session, the tokenizer of its model, and how long a text may be, for any number of tasks
     and threads. Nothing is locked while texts are made tokens; requests of several threads share
@@ -59,6 +55,7 @@ class TextRunner:
         types = session.config.get("type_vocab_size", 0)
         self._num_types = types if types > 1 and tokenizer.config.type_ids else 0
         self._batcher = Batcher(session)
+        self.most_windows: int | None = None  # of all texts that are prepared together
 
     def _check_length(self, max_length: int | None) -> int:
         longest = longest_sequence(self.session.config, max_length)
@@ -114,6 +111,10 @@ class TextRunner:
         chunk  items that are prepared together; None: as many as a batch may hold
         """
         self.session.check_open()
+        if progress is not None and not callable(progress):
+            raise ValueError(
+                f"progress is {progress!r:.80}, expected a function of (texts done, texts in total)"
+            )
         if isinstance(items, Sized):
             total = len(items)
         done = 0

@@ -10,9 +10,9 @@ import numpy as np
 from packhorse.names import ScoreActivation, Truncation
 from packhorse.pairs import as_scores, check_activation, check_scores
 from packhorse.result import FloatArray, RunResult
-from packhorse.text.checks import Text
+from packhorse.text.checks import Text, as_texts
 from packhorse.text.parts import Request
-from packhorse.text.runner import Progress, TextRunner, as_texts
+from packhorse.text.runner import Progress, TextRunner
 from packhorse.text.settings import choose_prompt
 from packhorse.text.template import find_template
 from packhorse.text.tokenizer import NO_FRAME
@@ -21,7 +21,7 @@ Pairs = Iterable[tuple[str, str]]
 
 
 def _checked(pairs: Pairs) -> Iterator[tuple[str, str]]:
-    for i, pair in enumerate(pairs):
+    for i, pair in enumerate(as_texts(pairs, "pairs")):
         if isinstance(pair, tuple | list) and len(pair) == 2:
             query, document = pair
             if isinstance(query, str) and isinstance(document, str):
@@ -100,7 +100,7 @@ class Scoring:
         self, query: str, documents: str | Iterable[str], progress: Progress | None
     ) -> Any:
         """Of one query and many documents, or one: then its score alone."""
-        chosen = as_texts(documents)
+        chosen = as_texts(documents, "documents")
         total = len(chosen) if isinstance(chosen, Sized) else None
         # Whether a document is a text is checked with its number, as a pair.
         pairs: Iterator[Any] = ((query, document) for document in chosen)

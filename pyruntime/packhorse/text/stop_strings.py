@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from packhorse.text.decoder_steps import held_back
 
@@ -45,6 +45,8 @@ class StopStrings:
 
 def check_stops(stop: str | Sequence[str] | None) -> list[str]:
     """As a list. Raises ValueError for what is no stop string."""
+    if stop is not None and not isinstance(stop, Iterable):
+        raise ValueError(f"stop is {stop!r:.80}, expected a text or a list of texts")
     stops = [] if stop is None else [stop] if isinstance(stop, str) else list(stop)
     for i, text in enumerate(stops):
         if not isinstance(text, str) or not text:

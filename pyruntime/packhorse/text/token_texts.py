@@ -43,9 +43,9 @@ class TokenTexts:
         self._keep(token)
         self._guess()
 
-    def finish(self) -> str:
-        """The rest of the text, when nothing comes any more."""
-        rest = self._stream.finish()
+    def finish(self, cut: bool = False) -> str:
+        """The rest of the text, when nothing comes any more. `cut`: as of `TextStream.finish`."""
+        rest = self._stream.finish(cut)
         self._text += rest
         self._settle(ended=True)
         return rest

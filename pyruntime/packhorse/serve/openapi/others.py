@@ -240,6 +240,7 @@ SCHEMAS: dict[str, Schema] = {
             "max_adapters": optional(COUNT),
             "max_adapter_rank": optional({"type": "integer", "minimum": 1}),
             "adapter": optional(one_of(TEXT, TEXTS)),
+            "generation_config": optional(FLAG),
             "parent": optional(TEXT),
             "revision": optional(TEXT),
             "pooling": optional(TEXT),

@@ -101,7 +101,9 @@ async def embed(exchange: Exchange) -> Reply:
     content = {
         "id": str(uuid.uuid4()),
         "texts": texts,
-        "embeddings": {one: _written(outcome.found, one) for one in dict.fromkeys(types)},
+        "embeddings": await service.on_thread(
+            lambda: {one: _written(outcome.found, one) for one in dict.fromkeys(types)}
+        ),
         "meta": {
             "api_version": {"version": "2"},
             "billed_units": {"input_tokens": outcome.tokens},

@@ -9,7 +9,7 @@ from packhorse.serve.errors import ServeError
 from packhorse.serve.protocols.tools import calls_of_message
 from packhorse.text.message_content import TEXT_PARTS
 
-MOST_MESSAGES = 100_000
+MOST_MESSAGES = 10_000
 
 
 def read_messages(fields: Fields) -> list[dict[str, Any]]:

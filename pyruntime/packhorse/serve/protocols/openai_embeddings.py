@@ -48,7 +48,8 @@ async def embeddings(exchange: Exchange) -> Reply:
     rows: Any = contiguous(outcome.found)
     if encoding == "base64":
         check_finite(rows)
-        rows = [as_base64(row) for row in rows]
+        vectors = rows
+        rows = await service.on_thread(lambda: [as_base64(row) for row in vectors])
     content = {
         "object": "list",
         "data": [

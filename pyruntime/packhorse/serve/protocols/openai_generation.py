@@ -15,6 +15,7 @@ from packhorse.serve.endpoint import openai_style
 from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange, json_reply
 from packhorse.serve.generating import Engine, Prompt, Running
+from packhorse.serve.limits import check_sequences
 from packhorse.serve.protocols.effectless import COMPLETION, GENERATION
 from packhorse.serve.protocols.messages import read_messages
 from packhorse.serve.protocols.openai_options import Asked, read_options
@@ -61,12 +62,15 @@ class Call:
         options = {
             **self.asked.options,
             "adapter": self._generator.adapter,
+            "cache_salt": self.exchange.cache_salt,
             "deadline_s": service.settings.generation_timeout_s,
         }
         try:
+            compile_options = partial(self._engine.options, self.asked.n, options)
+            compiled = await self.exchange.on_thread(compile_options)
             for prompt in self._prompts:
-                submit = partial(self._engine.submit, prompt, self.asked.n, options)
-                request = await service.on_thread(submit)
+                submit = partial(self._engine.submit, prompt, compiled)
+                request = await self.exchange.on_thread(submit)
                 self.running.append(Running(request, self._engine.news, self.asked.n))
         except ServeError as error:
             self.end()
@@ -194,7 +198,9 @@ async def _answer(
         for number, of_prompt in enumerate(texts)
         for i, one in enumerate(of_prompt)
     ]
-    choices = [{"index": i, **whole(piece)} for i, piece in enumerate(pieces)]
+    choices = await call.exchange.service.on_thread(
+        lambda: [{"index": i, **whole(piece)} for i, piece in enumerate(pieces)]
+    )
     usage = usage_of([of_prompt[0] for of_prompt in texts])
     return json_reply({**head, "object": kind, "choices": choices, "usage": usage})
 
@@ -246,6 +252,7 @@ async def completions(exchange: Exchange) -> Any:
     most = service.settings.max_client_batch_size
     prompts = Prompts(fields, most, reader, echo=echo, logprobs=asked.logprobs)
     fields.refuse_rest(COMPLETION)
+    check_sequences(len(prompts.echoed), asked.n, service.settings.max_client_sequences)
     head = {
         "id": f"cmpl-{exchange.request_id}",
         "object": "text_completion",
@@ -284,6 +291,7 @@ async def chat(exchange: Exchange) -> Any:
     generator = service.registry.generator(fields.optional_text("model"), GENERATES)
     model = generator.model
     asked = read_options(exchange, fields, model, chat=True)
+    check_sequences(1, asked.n, service.settings.max_client_sequences)
     messages = read_messages(fields)
     tools, asked = read_tools(fields, model, asked)
     template_args = fields.get("chat_template_kwargs")

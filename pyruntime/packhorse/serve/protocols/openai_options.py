@@ -10,6 +10,7 @@ from typing import Any
 from packhorse.serve.checks import Fields
 from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange
+from packhorse.serve.limits import check_sizes, check_stops
 from packhorse.serve.model import ServedModel
 from packhorse.serve.protocols.output_form import read_form
 
@@ -56,6 +57,7 @@ def read_temperature(fields: Fields, model: ServedModel) -> float:
 
 def read_options(exchange: Exchange, fields: Fields, model: ServedModel, *, chat: bool) -> Asked:
     """Raises ServeError, for what is not supported by name."""
+    check_sizes(fields)
     n = fields.integer("n", 1, _MOST_N) or 1
     best_of = fields.integer("best_of", 1)
     if best_of is not None and best_of != n:
@@ -105,15 +107,15 @@ def _max_new_tokens(exchange: Exchange, fields: Fields, chat: bool) -> int | Non
         fields.integer("max_tokens", 0),
         fields.integer("n_predict", -1),
     )
-    given = next((number for number in named if number is not None), None if chat else 16)
-    return bounded_tokens(exchange, None if given == -1 else given)
+    settings = exchange.service.settings
+    default = settings.default_new_tokens if chat else 16
+    given = next((number for number in named if number is not None), default)
+    return settings.max_new_tokens if given == -1 else bounded_tokens(exchange, given)
 
 
-def bounded_tokens(exchange: Exchange, given: int | None) -> int | None:
-    """So many tokens, or as many as there is room for, up to the server's bound."""
+def bounded_tokens(exchange: Exchange, given: int) -> int:
+    """So many tokens, up to the server's bound."""
     most = exchange.service.settings.max_new_tokens
-    if given is None:
-        return most
     return given if most is None else min(given, most)
 
 
@@ -146,6 +148,7 @@ def _stop(fields: Fields) -> list[str] | None:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(one, str) and one for one in texts):
         fields.wrong("stop", "a text, or a list of texts that are not empty")
+    check_stops(texts)
     return texts
 
 

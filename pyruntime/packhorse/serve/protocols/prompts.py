@@ -34,6 +34,8 @@ class PromptReader:
 
     def read(self, generation: TextGeneration, text: str, number: int) -> Int32Array:
         """`number`: of the prompt, for messages."""
+        if self._kept is None:
+            generation.refuse_longer(text, f"prompt[{number}]" if self._special else "messages")
         if self._special:
             return self.cut(generation.prompt_ids(text, number))
         return self.cut(generation.plain_ids(text))

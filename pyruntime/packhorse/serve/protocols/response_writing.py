@@ -9,7 +9,7 @@ from typing import Any
 from packhorse.generation.results import Generation
 from packhorse.serve.checks import Fields
 from packhorse.serve.errors import ServeError
-from packhorse.serve.exchange import to_json
+from packhorse.serve.json_parts import to_json
 from packhorse.serve.protocols.openai_writing import reason_of, usage_of
 from packhorse.text.tool_use import NamedCall, ToolAnswer
 

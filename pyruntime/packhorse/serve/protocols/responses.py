@@ -41,8 +41,11 @@ def _asked(exchange: Exchange, fields: Fields, model: ServedModel) -> Asked:
     temperature = read_temperature(fields, model)
     top_p = read_top_p(fields)
     form = _form(fields)
+    most = fields.integer("max_output_tokens", 1)
+    if most is None:
+        most = exchange.service.settings.default_new_tokens
     options = {
-        "max_new_tokens": bounded_tokens(exchange, fields.integer("max_output_tokens", 1)),
+        "max_new_tokens": bounded_tokens(exchange, most),
         "temperature": temperature,
         "top_p": top_p if temperature else None,
         **({} if form is None else {form.option: form.value}),
@@ -74,7 +77,7 @@ async def responses(exchange: Exchange) -> Any:
 
     def ids(of: TextGeneration) -> Int32Array:
         schemas = None if tools is None else tools.schemas or None
-        return of.plain_ids(of.templates.render(messages, tools=schemas))
+        return of.chat_ids(messages, {"tools": schemas})
 
     answer = ToolAnswer(None, True) if tools is None else tools.answer()
     head = {
@@ -92,7 +95,7 @@ async def responses(exchange: Exchange) -> Any:
         ((made,),) = await call.whole()
     finally:
         call.end()
-    writer.push(made.text, made)
+    await service.on_thread(lambda: writer.push(made.text, made))
     return json_reply(writer.response)
 
 

@@ -101,6 +101,16 @@ def _sparse(runner: TextRunner, truncation: bool, prompt_name: str | None) -> Sp
     )
 
 
+def _entries(found: list[Any]) -> list[list[dict[str, Any]]]:
+    return [
+        [
+            {"index": index, "value": value}
+            for index, value in zip(ids.tolist(), weights.tolist(), strict=True)
+        ]
+        for ids, weights in found
+    ]
+
+
 async def embed_sparse(exchange: Exchange) -> Reply:
     """POST /embed_sparse: for each text, its entries of the vocabulary and their weights."""
     fields = Fields(await exchange.json())
@@ -116,13 +126,7 @@ async def embed_sparse(exchange: Exchange) -> Reply:
     )
     fields.refuse_rest(EMBEDDING)
     outcome = await exchange.run(model, task, inputs.items, "embed", single=inputs.single)
-    content = [
-        [
-            {"index": index, "value": value}
-            for index, value in zip(ids.tolist(), weights.tolist(), strict=True)
-        ]
-        for ids, weights in outcome.found
-    ]
+    content = await service.on_thread(lambda: _entries(outcome.found))
     headers = compute_headers(exchange, outcome, inputs.characters, model.device)
     return json_reply(content, headers=headers)
 
