@@ -59,6 +59,11 @@ def test_only_one_call() -> None:
         assert one is not None
         assert (len(both), len(one)) == (2, 1)
         assert both[0]["id"] != both[1]["id"]
+        none = lm.chat(CHAT, tools=[WEATHER], details=True, parallel_tool_calls=None).tool_calls
+        assert none is not None
+        assert len(none) == 2
+        with pytest.raises(ValueError, match="parallel_tool_calls is 1, expected True or False"):
+            lm.chat(CHAT, tools=[WEATHER], parallel_tool_calls=1)  # type: ignore[call-overload]
 
 
 def test_the_call_goes_back_into_the_conversation() -> None:

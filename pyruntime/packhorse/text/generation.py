@@ -15,6 +15,7 @@ from packhorse.text.generation_options import (
     ChatCall,
     GenerateCall,
     RequestOptions,
+    check_flag,
     check_options,
 )
 from packhorse.text.generator import FOREVER, Generator, TextRequest, TextStreaming, as_asked
@@ -152,15 +153,15 @@ class TextGeneration:
         self,
         tools: Any,
         choice: ToolChoice | None,
-        parallel: bool,
+        several: bool,
         chat_template: str | None = None,
         *,
         strict: bool = False,
     ) -> tuple[ToolUse, dict[str, Any]]:
-        """(how the tools of a conversation are used, the options of `generate` for that); `strict`:
+        """(how the tools of a conversation are used, the options of `generate` for that). Arguments
         as of `ToolUse`. Raises ValueError."""
         template = self.templates.template_for(chat_template, tools) if tools else ""
-        found = ToolUse(tools, choice, parallel, template, strict=strict)
+        found = ToolUse(tools, choice, several, template, strict=strict)
         return found, found.options(self._tokenizer)
 
     def _of_chat(
@@ -171,11 +172,12 @@ class TextGeneration:
         of_template = {name: value for name, value in options.items() if name in CHAT_OPTIONS}
         rest = {name: options[name] for name in options.keys() - CHAT_OPTIONS}
         choice = rest.pop("tool_choice", None)
-        parallel = rest.pop("parallel_tool_calls", True)
+        parallel = rest.pop("parallel_tool_calls", None)
+        several = parallel is None or check_flag("parallel_tool_calls", parallel)
         if of_template.get("tools") is None and choice is None:
             return of_template, rest, None
         tools, forced = self.tool_use(
-            of_template.get("tools"), choice, parallel, of_template.get("chat_template")
+            of_template.get("tools"), choice, several, of_template.get("chat_template")
         )
         if "grammar" in forced and (given := [one for one in FORMS if rest.get(one) is not None]):
             raise ValueError(f"tool_choice is {choice!r:.80}, and {given[0]} was given as well")

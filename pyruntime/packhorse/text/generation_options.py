@@ -76,7 +76,7 @@ class ChatCall(TemplateCall, GenerateCall, total=False):
     the tools may be called."""
 
     tool_choice: ToolChoice | None
-    parallel_tool_calls: bool
+    parallel_tool_calls: bool | None
 
 
 FORMS = ("schema", "regex", "choices", "grammar")  # of the output
@@ -92,7 +92,7 @@ def check_options(method: str, options: Mapping[str, Any], known: type) -> None:
             raise unexpected_argument(method, name)
 
 
-def _flag(name: str, value: object) -> bool:
+def check_flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{name} is {value!r:.80}, expected True or False")
     return value
@@ -156,7 +156,7 @@ class RequestOptions:
         if "bad_words" in given:
             ids = [*settings.get("bad_words_ids", ()), *_word_ids(given["bad_words"], tokenizer)]
             settings["bad_words_ids"] = ids
-        self.include_stop = _flag("include_stop", given.get("include_stop", False))
+        self.include_stop = check_flag("include_stop", given.get("include_stop", False))
         self.shown = _special_tokens(tokenizer, given.get("shown_special_tokens", ()))
         self.stops: list[str] = []
         stop_ids = list(settings.get("stop_ids", ()))

@@ -290,10 +290,11 @@ async def chat(exchange: Exchange) -> Any:
     service = exchange.service
     generator = service.registry.generator(fields.optional_text("model"), GENERATES)
     model = generator.model
-    asked = read_options(exchange, fields, model, chat=True)
-    check_sequences(1, asked.n, service.settings.max_client_sequences)
-    messages = read_messages(fields)
-    tools, asked = read_tools(fields, model, asked)
+    plain = read_options(exchange, fields, model, chat=True)
+    check_sequences(1, plain.n, service.settings.max_client_sequences)
+    messages, (tools, asked) = await exchange.on_thread(
+        lambda: (read_messages(fields), read_tools(fields, model, plain))
+    )
     template_args = fields.get("chat_template_kwargs")
     if template_args is not None and not isinstance(template_args, dict):
         fields.wrong("chat_template_kwargs", "an object")

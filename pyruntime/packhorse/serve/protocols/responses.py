@@ -69,9 +69,10 @@ async def responses(exchange: Exchange) -> Any:
     for name in ("previous_response_id", "conversation"):
         if fields.get(name) is not None:
             fields.refuse(name, _NOT_KEPT)
-    asked = _asked(exchange, fields, model)
-    messages = read_input(fields)
-    tools, asked = read_tools(fields, model, asked)
+    plain = _asked(exchange, fields, model)
+    messages, (tools, asked) = await exchange.on_thread(
+        lambda: (read_input(fields), read_tools(fields, model, plain))
+    )
     fields.table("reasoning")
     fields.refuse_rest(RESPONSES)
 
