@@ -114,8 +114,22 @@ def test_a_long_call_takes_time_that_grows_with_its_length() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    ['<tool_call>{"', "<tool_call>{", '<tool_call>{"\\"', "<tool_call> [", '<tool_call>{"a":"'],
+)
+def test_many_beginnings_of_calls_take_time_that_grows_with_their_number(text: str) -> None:
+    assert parsed(HermesCalls(), text * 5_000) == (text * 5_000, [])
+
+
+@pytest.mark.parametrize(
     ("template", "family"),
-    [("qwen3", HermesCalls), ("llama3", LlamaCalls), ("chatml", None), ("gemma", None)],
+    [
+        ("qwen3", HermesCalls),
+        ("llama3", LlamaCalls),
+        ("mistral", MistralCalls),
+        ("chatml", None),
+        ("gemma", None),
+    ],
 )
 def test_the_family_of_a_template(template: str, family: type[CallParser] | None) -> None:
     text = (GOLDEN / "chat_templates" / f"{template}.jinja").read_text("utf-8")

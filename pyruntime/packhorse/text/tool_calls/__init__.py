@@ -17,6 +17,7 @@ __all__ = ["CallForm", "CallParser", "Grammar", "Part", "ToolCall", "parser_for"
 _FAMILIES: tuple[tuple[tuple[str, ...], type[CallParser] | None], ...] = (
     (("[TOOL_CALLS]", "[ARGS]"), NewMistralCalls),
     (("[TOOL_CALLS]",), MistralCalls),
+    (("[AVAILABLE_TOOLS]",), MistralCalls),
     (("<function=",), None),  # calls in tags
     (("<arg_key>",), None),
     (("<tool_call>",), HermesCalls),

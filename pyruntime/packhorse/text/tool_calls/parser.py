@@ -93,6 +93,8 @@ class Cursor:
                 self.at += 1
             elif found[0] == '"':
                 inside = not inside
+            elif found[0] not in "{}[]":
+                raise NoCallError
             else:
                 depth += 1 if found[0] in "{[" else -1
                 if depth == 0:
@@ -103,7 +105,9 @@ class Cursor:
             raise NoCallError from None
 
 
-_OUTSIDE, _IN_STRING = re.compile(r'["{}\[\]]'), re.compile(r'["\\]')
+# Outside of strings the first sign that is none of white space, numbers, true, false, null: what is
+# no JSON ends there, so that text with many beginnings of calls is not read again from each one.
+_OUTSIDE, _IN_STRING = re.compile(r"[^\s:,.+\-0-9truefalsnE]"), re.compile(r'["\\]')
 
 
 class CallParser(ABC):
