@@ -46,7 +46,7 @@ class Answer(NamedTuple):
 
     @property
     def events(self) -> list[Any]:
-        """Of a stream that has ended; events with names have no end of their own."""
+        """The events of a stream that has ended; where they have names, there is no [DONE]."""
         lines = [line for line in self.body.decode().split("\n\n") if line]
         if lines[0].startswith("event: "):
             parts = [line.removeprefix("event: ").split("\ndata: ") for line in lines]

@@ -86,7 +86,7 @@ def test_items(client: Client, qwen: Speaker) -> None:
     assert qwen.prompt.count(HERMES) == 2
     for text in ("system\nBe brief.", ASKED, "assistant\nLet me see.", "rain", "sun"):
         assert text in qwen.prompt
-    # What came back is taken again.
+    # Output is taken as input again.
     qwen.says = HERMES
     output = ask(client, tools=TOOLS)["output"]
     result = {"type": "function_call_output", "call_id": output[0]["call_id"], "output": "rain"}

@@ -135,7 +135,7 @@ class ChatTemplates:
         return template
 
     def _uses(self, template: str) -> TemplateUses:
-        """What a template reads; the model's own are looked at once."""
+        """Facts about a template; the model's own are looked at once."""
         found = self._known_uses.get(template)
         if found is None:
             environment = self._limits()

@@ -63,8 +63,8 @@ def default_activation(classifier: Mapping[str, Any]) -> ScoreActivation:
 
 
 def _pair_activation(classifier: Mapping[str, Any]) -> str:
-    """What sentence-transformers' CrossEncoder makes scores of the logits of a pair with, where
-    there are several labels; of one label, what the pipeline does."""
+    """The activation of pairs: the one of sentence-transformers' CrossEncoder where there are
+    several labels, the pipeline's where there is one."""
     if len(classifier.get("labels", ())) == 1:
         return default_activation(classifier)
     named = str(classifier.get("score", "identity"))
@@ -83,7 +83,7 @@ def _plain(text: Any, i: int) -> Text:
 
 
 def _is_pair(text: object) -> bool:
-    """Whether it is a pair as CrossEncoder takes it."""
+    """Tells a pair in the form that CrossEncoder takes."""
     return isinstance(text, tuple | list)
 
 

@@ -1,5 +1,5 @@
-"""What a chat template reads: which variables, and whether contents of messages as texts or as
-lists of parts."""
+"""Facts about chat templates: which variables they read, and whether contents of messages are texts
+or lists of parts to them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class TemplateUses:
             self._kinds.setdefault(target.name, kind)
 
     def _kind(self, node: Any) -> _Kind | None:
-        """What an expression stands for."""
+        """The part of the conversation that an expression stands for."""
         nodes = self._nodes
         if isinstance(node, nodes.Name):
             return self._kinds.get(node.name)

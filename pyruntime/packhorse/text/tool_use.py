@@ -18,7 +18,7 @@ ToolChoice = str | Mapping[str, Any]
 
 
 class ToolUse:
-    """How the tools of one call are used.
+    """The use of tools in one call.
 
     schemas  of the tools, as templates take them; none where none may be called
     family   the parser of the model's calls; None where no call is to be found
@@ -82,7 +82,7 @@ class NamedCall(NamedTuple):
     arguments: dict[str, Any]
 
     def message(self, arguments: Any) -> dict[str, Any]:
-        """As messages have it."""
+        """The call in the form of messages."""
         function = {"name": self.name, "arguments": arguments}
         return {"id": self.id, "type": "function", "function": function}
 
@@ -110,7 +110,7 @@ class ToolAnswer:
         self.calls: list[NamedCall] = []
 
     def push(self, piece: str, *, ended: bool) -> list[str | NamedCall]:
-        """What is certain when one more piece has come, in order; `ended`: it is the last."""
+        """Adds a piece; gives what is certain now, in order. `ended`: it is the last one."""
         if self._parser is None:
             return [piece] if piece else []
         found: list[str | NamedCall] = []

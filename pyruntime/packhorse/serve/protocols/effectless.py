@@ -121,7 +121,7 @@ GENERATION: Effectless = {
     "begin_suppress_tokens": _NONE,
 }
 
-# Of /v1/responses.
+# Fields of /v1/responses.
 RESPONSES: Effectless = {
     **_OF_ALL,
     "service_tier": ANY_VALUE,

@@ -49,7 +49,7 @@ class Asked:
 
 
 def read_temperature(fields: Fields, model: ServedModel) -> float:
-    """What a request leaves out is as the model's files say."""
+    """The temperature; one that a request leaves out is as the model's files say."""
     given = fields.number("temperature", 0, 100)
     default: float = model.engines[0].generation.defaults.get("temperature", 1.0)
     return default if given is None else given

@@ -1,5 +1,4 @@
-"""How OpenAI's /v1/responses writes what was generated: output items, and the events by which they
-come."""
+"""Answers of OpenAI's /v1/responses: output items, and the events by which they come."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def _nested(tool: Any, number: int) -> dict[str, Any]:
 
 
 def written_calls(calls: Sequence[NamedCall]) -> list[dict[str, Any]]:
-    """As a message has them."""
+    """Calls in the form of a message."""
     return [call.message(call.written) for call in calls]
 
 

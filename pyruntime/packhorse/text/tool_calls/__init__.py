@@ -13,7 +13,7 @@ from packhorse.text.tool_calls.smollm import SmolCalls
 
 __all__ = ["CallForm", "CallParser", "Grammar", "Part", "ToolCall", "parser_for"]
 
-# What all is in a template -> its family; the first that fits. None: a form that is not read.
+# Texts, all in a template -> its family; the first that fits. None: a form that is not read.
 _FAMILIES: tuple[tuple[tuple[str, ...], type[CallParser] | None], ...] = (
     (("[TOOL_CALLS]", "[ARGS]"), NewMistralCalls),
     (("[TOOL_CALLS]",), MistralCalls),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 _COMBINED = ("$ref", "allOf", "anyOf", "oneOf", "patternProperties", "not", "if")
-# As templates write JSON, so that a model finds calls of the form that it knows.
+# Spaces as templates write them in JSON, so that a model finds calls of the form that it knows.
 _SPACES = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
@@ -18,7 +18,7 @@ class Grammar(str):
 
 
 class CallForm:
-    """What a call may be, for the grammars of all families.
+    """The calls that may be made, for the grammars of all families.
 
     several  whether there may be several calls
     """

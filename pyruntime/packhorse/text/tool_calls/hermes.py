@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packhorse.text.tool_calls.form import CallForm
+from packhorse.text.tool_calls.form import CallForm, Grammar
 from packhorse.text.tool_calls.parser import CallParser, Cursor, NoCallError, Reading, as_call
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -28,6 +28,6 @@ class HermesCalls(CallParser):
         yield from calls
 
     @staticmethod
-    def grammar(form: CallForm) -> str:
+    def grammar(form: CallForm) -> Grammar:
         one = f'{form.text(OPEN)} "\\n" {form.objects("arguments")} "\\n" {form.text(CLOSE)}'
         return form.whole(form.repeated(f"({one})", "\n"))

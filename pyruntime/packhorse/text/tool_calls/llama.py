@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from packhorse.text.decoder_steps import held_back
-from packhorse.text.tool_calls.form import CallForm
+from packhorse.text.tool_calls.form import CallForm, Grammar
 from packhorse.text.tool_calls.parser import CallParser, Cursor, NoCallError, Reading, as_call
 
 
@@ -42,5 +42,5 @@ class LlamaCalls(CallParser):
                 return
 
     @staticmethod
-    def grammar(form: CallForm) -> str:
+    def grammar(form: CallForm) -> Grammar:
         return form.whole(form.repeated(form.objects("parameters"), "; "))

@@ -7,7 +7,7 @@ import re
 import secrets
 import string
 
-from packhorse.text.tool_calls.form import CallForm
+from packhorse.text.tool_calls.form import CallForm, Grammar
 from packhorse.text.tool_calls.parser import (
     CallParser,
     Cursor,
@@ -17,7 +17,7 @@ from packhorse.text.tool_calls.parser import (
     as_call,
 )
 
-_NAME = re.compile(r"[^\s\[\]{}]*")
+_NAME = re.compile(r"[^\s\[\]{}]{0,256}")
 _CALLS, _ARGS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 
 
@@ -45,11 +45,11 @@ class MistralCalls(CallParser):
 
     @staticmethod
     def new_id() -> str:
-        """Of nine letters and digits: templates of this family refuse others."""
+        """Nine letters and digits: templates of this family refuse others."""
         return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
 
     @staticmethod
-    def grammar(form: CallForm) -> str:
+    def grammar(form: CallForm) -> Grammar:
         calls = form.repeated(form.objects("arguments"), ", ")
         return form.whole(f'{form.text(_CALLS)} "[" {calls} "]"')
 
@@ -58,5 +58,5 @@ class NewMistralCalls(MistralCalls):
     """Grammars have the newer form."""
 
     @staticmethod
-    def grammar(form: CallForm) -> str:
+    def grammar(form: CallForm) -> Grammar:
         return form.whole(form.repeated(f"({form.text(_CALLS)} {form.named(_ARGS)})", ""))

@@ -13,7 +13,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from packhorse.text.decoder_steps import held_back
-from packhorse.text.tool_calls.form import CallForm
+from packhorse.text.tool_calls.form import CallForm, Grammar
 
 
 class ToolCall(NamedTuple):
@@ -62,7 +62,7 @@ class Cursor:
             yield from self.more()
 
     def has(self, literal: str) -> Waiting:
-        """Whether a literal comes next, which then is passed."""
+        """Passes a literal, where it comes next; says whether it does."""
         while not self.text.startswith(literal, self.at):
             if not literal.startswith(self.text[self.at :]):
                 return False
@@ -71,7 +71,7 @@ class Cursor:
         return True
 
     def matching(self, pattern: re.Pattern[str]) -> Waiting:
-        """What comes next of the characters of a pattern, when another one follows."""
+        """Passes what a pattern matches, when another character follows; gives it."""
         while (found := pattern.match(self.text, self.at)) is None or found.end() == len(self.text):
             yield from self.more()
         self.at = found.end()
@@ -113,7 +113,7 @@ _OUTSIDE, _IN_STRING = re.compile(r"[^\s:,.+\-0-9truefalsnE]"), re.compile(r'["\
 class CallParser(ABC):
     """Takes calls out of one text.
 
-    What looks like a call and is none stays in the content. White space around calls does not.
+    Text that looks like a call and is none stays in the content; white space around calls does not.
 
     marker  what stands before a call
     shown   special tokens of the tokenizer that are a part of the form
@@ -135,15 +135,15 @@ class CallParser(ABC):
 
     @staticmethod
     @abstractmethod
-    def grammar(form: CallForm) -> str:
-        """The start of a grammar of texts that are calls."""
+    def grammar(form: CallForm) -> Grammar:
+        """The grammar of texts that are calls."""
 
     @staticmethod
     def new_id() -> str:
         return f"call_{secrets.token_hex(12)}"
 
     def push(self, piece: str) -> list[Part]:
-        """What is certain when one more piece of text has come, in order."""
+        """Adds a piece of text; gives what is certain now, in order."""
         self._text += piece
         return self._go(ended=False)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packhorse.text.tool_calls.form import CallForm
+from packhorse.text.tool_calls.form import CallForm, Grammar
 from packhorse.text.tool_calls.hermes import CLOSE, OPEN, HermesCalls
 
 
@@ -10,6 +10,6 @@ class SmolCalls(HermesCalls):
     """One list has all calls; an empty one is none."""
 
     @staticmethod
-    def grammar(form: CallForm) -> str:
+    def grammar(form: CallForm) -> Grammar:
         calls = form.repeated(form.objects("arguments"), ", ")
         return form.whole(f'{form.text(OPEN)} "[" {calls} "]" {form.text(CLOSE)}')
