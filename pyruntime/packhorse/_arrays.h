@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -136,6 +137,12 @@ inline std::span<const int32_t> int32_vector(PyObject* array) {
   return {static_cast<const int32_t*>(interface.data), static_cast<size_t>(interface.shape[0])};
 }
 
+/// A copy of the elements of an int32 vector; none for None.
+inline std::vector<int32_t> int32_values(PyObject* array) {
+  const std::span<const int32_t> values = int32_vector(array);
+  return {values.begin(), values.end()};
+}
+
 /// Where the elements of a float32 array lie; null for None.
 inline float* float_pointer(PyObject* array) {
   if (array == Py_None) return nullptr;
@@ -153,8 +160,14 @@ class Array {
  public:
   Array() = default;
 
-  /// Throws as interface_of does.
-  explicit Array(PyObject* array) : Array(py::object::borrow(array)) {}
+  /// Throws as interface_of does. Indices are copied: they are checked, and must not change then,
+  /// whatever another thread writes to the caller's array.
+  explicit Array(PyObject* array) : Array(py::object::borrow(array)) {
+    if constexpr (std::is_same_v<T, int32_t>) {
+      copied_ = std::make_shared<std::vector<T>>(data_, data_ + size_);
+      data_ = copied_->data();
+    }
+  }
 
   /// A new array, whose values are not set.
   Array(int64_t rows, int64_t columns)
@@ -196,6 +209,7 @@ class Array {
   }
 
   py::object object_;
+  std::shared_ptr<std::vector<T>> copied_;
   T* data_ = nullptr;
   std::vector<int64_t> shape_;
   int64_t size_ = 0;

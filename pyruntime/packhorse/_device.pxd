@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t, uintptr_
 from libcpp cimport bool as cpp_bool
 from libcpp.memory cimport shared_ptr
 from libcpp.string cimport string
+from libcpp.vector cimport vector
 
 
 cdef extern from "<span>" namespace "std" nogil:
@@ -55,6 +56,7 @@ cdef extern from "packhorse/device_array.h" namespace "packhorse" nogil:
 
 cdef extern from "packhorse/_arrays.h" namespace "packhorse":
     Int32Span int32_vector(object) except +
+    vector[int32_t] int32_values(object) except +
     float* float_pointer(object) except +
 
 

@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -69,16 +70,66 @@ inline void listen(GenerationRequest& request, std::shared_ptr<Mailbox> mailbox,
 
 inline void stop_listening(GenerationRequest& request) { request.set_listener({}); }
 
-/// Takes the interpreter lock for the lifetime of the object.
+/// Calls of masks that run, and whether the interpreter is about to end. A thread that asks for its
+/// lock then may be ended where it stands, and with it the process.
+inline std::atomic<int> calls_of_masks = 0;
+inline std::atomic<bool> interpreter_ends = false;
+
+/// Forbids calls of masks, and waits for those that run.
+inline void end_masks() {
+  interpreter_ends = true;
+  while (const int calls = calls_of_masks) calls_of_masks.wait(calls);
+}
+
+/// In a forked child, which has none of the threads that ran masks.
+inline void forget_calls_of_masks() { calls_of_masks = 0; }
+
+/// Takes the interpreter lock for the lifetime of the object. Throws RuntimeError where the
+/// interpreter is about to end.
 class Locked {
  public:
-  Locked() : state_(PyGILState_Ensure()) {}
-  ~Locked() { PyGILState_Release(state_); }
+  Locked() : state_(lock()) {}
+  ~Locked() {
+    PyGILState_Release(state_);
+    end_call();
+  }
   Locked(const Locked&) = delete;
   Locked& operator=(const Locked&) = delete;
 
  private:
+  static PyGILState_STATE lock() {
+    ++calls_of_masks;
+    if (!interpreter_ends) return PyGILState_Ensure();
+    end_call();
+    throw RuntimeError("the interpreter ends");
+  }
+  static void end_call() {
+    --calls_of_masks;
+    calls_of_masks.notify_all();
+  }
+
   const PyGILState_STATE state_;
+};
+
+/// The session, for one call of Python. The last reference to a session waits for the engine's
+/// thread, which may need the interpreter lock to end: it is dropped without that lock.
+class OpenSession {
+ public:
+  OpenSession() = default;
+  explicit OpenSession(std::shared_ptr<GenerationSession> session) : session_(std::move(session)) {}
+  OpenSession(OpenSession&&) = default;
+  OpenSession& operator=(OpenSession&&) = default;
+  ~OpenSession() {
+    if (session_ == nullptr) return;
+    PyThreadState* const state = PyEval_SaveThread();
+    session_.reset();
+    PyEval_RestoreThread(state);
+  }
+
+  GenerationSession& operator*() const { return *session_; }
+
+ private:
+  std::shared_ptr<GenerationSession> session_;
 };
 
 /// A new reference, or null where a Python exception is set; dropped with the lock held.
@@ -134,8 +185,12 @@ class PythonMask final : public TokenMask {
   /// The caller holds the interpreter lock.
   explicit PythonMask(PyObject* mask) : mask_(mask) { Py_INCREF(mask_); }
   ~PythonMask() override {
-    const Locked locked;
-    Py_DECREF(mask_);
+    try {
+      const Locked locked;
+      Py_DECREF(mask_);
+    } catch (const RuntimeError&) {
+      // The object stays, as others do when the interpreter ends.
+    }
   }
   PythonMask(const PythonMask&) = delete;
   PythonMask& operator=(const PythonMask&) = delete;

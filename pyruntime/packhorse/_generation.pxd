@@ -181,6 +181,13 @@ cdef extern from "packhorse/_generation.h" namespace "packhorse::python" nogil:
     void c_listen "packhorse::python::listen"(CGenerationRequest&, shared_ptr[CMailbox],
                                               size_t) except +
     void c_stop_listening "packhorse::python::stop_listening"(CGenerationRequest&) except +
+    cdef cppclass OpenSession "packhorse::python::OpenSession":
+        OpenSession()
+        OpenSession(shared_ptr[CGenerationSession])
+        CGenerationSession& operator*()
+
+    void c_end_masks "packhorse::python::end_masks"()
+    void c_forget_calls_of_masks "packhorse::python::forget_calls_of_masks"()
 
 
 cdef extern from "packhorse/_generation.h" namespace "packhorse::python":

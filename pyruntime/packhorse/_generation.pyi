@@ -17,6 +17,8 @@ GenerationPlan = tuple[
 # Of a draft model: spec, dtype, files, names of tensors, tensors.
 DraftModel = tuple[str, str, list[Path], dict[str, str], Mapping[str, Any] | None]
 
+def end_masks() -> None: ...
+
 class NativeMailbox:
     @property
     def fd(self) -> int: ...

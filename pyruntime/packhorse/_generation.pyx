@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The C++ engine of generation, one to one: arguments converted, the GIL released."""
 
+import os
 import threading
 import time
 
@@ -13,7 +14,7 @@ from libcpp.memory cimport make_shared, shared_ptr
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from packhorse._device cimport Int32Span, int32_vector, parse_device, parse_dtype
+from packhorse._device cimport Int32Span, int32_values, parse_device, parse_dtype
 from packhorse._generation cimport *
 from packhorse._session cimport Weights, allocation_of
 
@@ -147,6 +148,19 @@ def plan_generation(str spec_json, given, tuple draft=None):
     return _plan(plan)
 
 
+def end_masks():
+    """Before the interpreter ends: forbids calls of masks, and waits for those that run."""
+    with nogil:
+        c_end_masks()
+
+
+def _forget_calls_of_masks():
+    c_forget_calls_of_masks()
+
+
+os.register_at_fork(after_in_child=_forget_calls_of_masks)
+
+
 cdef class NativeMailbox:
     """Which of several requests have news, by number."""
 
@@ -276,10 +290,10 @@ cdef class NativeGenerationSession:
         result.vocab_size = deref(result.session).vocab_size()
         return result
 
-    cdef shared_ptr[CGenerationSession] _open(self) except *:
+    cdef OpenSession _open(self) except *:
         """The session for one call, which keeps it though another thread may close it."""
         self.check_open()
-        return self.session
+        return OpenSession(self.session)
 
     def check_open(self):
         if self.session.get() == NULL:
@@ -304,8 +318,9 @@ cdef class NativeGenerationSession:
         """`sampling`: packhorse.Sampling."""
         cdef NativeRequest request = NativeRequest()
         cdef CSampling settings = _sampling(sampling)
-        cdef Int32Span prompt = int32_vector(ids)
-        cdef shared_ptr[CGenerationSession] session = self._open()
+        cdef vector[int32_t] held = int32_values(ids)  # another thread may write to `ids`
+        cdef Int32Span prompt = Int32Span(held.data(), held.size())
+        cdef OpenSession session = self._open()
         with nogil:
             request.request = deref(session).submit(prompt, settings, timeout_s)
         return request
@@ -315,12 +330,9 @@ cdef class NativeGenerationSession:
         interrupt can be raised in the caller, who is to cancel them then."""
         cdef CSampling settings = _sampling(sampling)
         cdef vector[vector[int32_t]] ids
-        cdef Int32Span prompt
         for one in prompts:
-            prompt = int32_vector(one)
-            ids.push_back(vector[int32_t]())
-            ids.back().assign(prompt.data(), prompt.data() + prompt.size())
-        cdef shared_ptr[CGenerationSession] session = self._open()
+            ids.push_back(int32_values(one))
+        cdef OpenSession session = self._open()
         cdef vector[shared_ptr[CGenerationRequest]] submitted
         with nogil:
             submitted = deref(session).submit_all(ids, settings, timeout_s)
@@ -334,15 +346,17 @@ cdef class NativeGenerationSession:
         """`tensors`: as of NativeSession.load, under the names of the C++ library."""
         cdef string named = name.encode()
         cdef Weights weights = Weights([], {}, tensors)
-        cdef shared_ptr[CGenerationSession] session = self._open()
+        cdef OpenSession session = self._open()
         with nogil:
             deref(session).add_adapter(named, deref(weights.source))
 
     def remove_adapter(self, str name):
-        deref(self._open()).remove_adapter(name.encode())
+        cdef OpenSession session = self._open()
+        deref(session).remove_adapter(name.encode())
 
     def adapters(self):
-        return [name.decode() for name in deref(self._open()).adapters()]
+        cdef OpenSession session = self._open()
+        return [name.decode() for name in deref(session).adapters()]
 
     def mailbox(self):
         return NativeMailbox()
@@ -350,10 +364,11 @@ cdef class NativeGenerationSession:
     def memory_plan(self):
         """(weights, arena, adapters, cache of keys and values; weights, arena and cache of the
         draft model; tokens of the cache, bytes of a token)"""
-        return _plan(deref(self._open()).memory_plan())
+        cdef OpenSession session = self._open()
+        return _plan(deref(session).memory_plan())
 
     def stats(self):
-        cdef shared_ptr[CGenerationSession] session = self._open()
+        cdef OpenSession session = self._open()
         cdef CGenerationStats found
         with nogil:
             found = deref(session).stats()

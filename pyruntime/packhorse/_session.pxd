@@ -20,6 +20,10 @@ cdef extern from "packhorse/packed_tokens.h" namespace "packhorse" nogil:
         Int32Span prediction_rows
 
 
+cdef extern from "packhorse/_batch.h" namespace "packhorse":
+    CPackedTokens copy_batch(const CPackedTokens&, vector[int32_t]&) except +
+
+
 cdef extern from "packhorse/memory_plan.h" namespace "packhorse" nogil:
     cdef cppclass PlannedBuffer:
         string name

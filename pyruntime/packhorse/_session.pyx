@@ -13,8 +13,10 @@ from libcpp.utility cimport move
 
 from packhorse._device cimport (
     DeviceArray,
+    Int32Span,
     float_pointer,
     hold,
+    int32_values,
     int32_vector,
     parse_device,
     parse_dtype,
@@ -112,32 +114,34 @@ cdef _plan(const CMemoryPlan& plan):
     return allocation_of(plan.weights), allocation_of(plan.arena)
 
 
-cdef CPackedTokens _host_batch(ids, cu_seqlens,
-                               type_ids, position_ids,
-                               rows):
+cdef CPackedTokens _host_batch(vector[int32_t]& held, ids, cu_seqlens, type_ids, position_ids,
+                               rows) except *:
+    """The batch as a copy in `held`: it is checked, and must not change then, whatever another thread
+    writes to the caller's arrays while the interpreter lock is free."""
     cdef CPackedTokens batch
     batch.ids = int32_vector(ids)
     batch.cu_seqlens = int32_vector(cu_seqlens)
     batch.type_ids = int32_vector(type_ids)
     batch.position_ids = int32_vector(position_ids)
     batch.prediction_rows = int32_vector(rows)
-    return batch
+    return copy_batch(batch, held)
 
 
 cdef const int32_t* _address(value) except? NULL:
     return <const int32_t*> <uintptr_t> value
 
 
-cdef CDeviceTokens _device_batch(batch, rows) except *:
+cdef CDeviceTokens _device_batch(vector[int32_t]& held, batch, rows) except *:
     """Converts `batch`, a tuple (ids, cu_seqlens, type_ids, position_ids, T, B). The first four are
-    addresses, 0 where there is no array."""
+    addresses, 0 where there is no array. `held` gets a copy of `rows`."""
     cdef CDeviceTokens tokens
     tokens.ids = _address(batch[0])
     tokens.cu_seqlens = _address(batch[1])
     tokens.type_ids = _address(batch[2])
     tokens.position_ids = _address(batch[3])
     tokens.num_tokens, tokens.num_sequences = batch[4], batch[5]
-    tokens.prediction_rows = int32_vector(rows)
+    held = int32_values(rows)
+    tokens.prediction_rows = Int32Span(held.data(), held.size())
     return tokens
 
 
@@ -242,7 +246,8 @@ cdef class NativeSession:
             rows, arrays):
         """Runs a batch in host memory and writes its outputs to `arrays` (see _host_outputs).
         `rows` are the tokens whose predictions are wanted, or None."""
-        cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids, rows)
+        cdef vector[int32_t] held
+        cdef CPackedTokens batch = _host_batch(held, ids, cu_seqlens, type_ids, position_ids, rows)
         cdef RunOutputs outputs = _host_outputs(arrays)
         cdef shared_ptr[CSession] session = self._open()
         self._begin()
@@ -255,7 +260,8 @@ cdef class NativeSession:
     def run_from_device(self, batch, rows, uintptr_t stream, arrays):
         """Runs a batch that lies on the device and writes its outputs to `arrays`. `batch` is as in
         _device_batch."""
-        cdef CDeviceTokens tokens = _device_batch(batch, rows)
+        cdef vector[int32_t] held
+        cdef CDeviceTokens tokens = _device_batch(held, batch, rows)
         cdef RunOutputs outputs = _host_outputs(arrays)
         cdef shared_ptr[CSession] session = self._open()
         with nogil:
@@ -266,7 +272,8 @@ cdef class NativeSession:
                       rows, outputs, uintptr_t stream):
         """Runs a batch in host memory; its outputs stay on the device. Returns {name: DeviceArray}
         for the names in `outputs`."""
-        cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids, rows)
+        cdef vector[int32_t] held
+        cdef CPackedTokens batch = _host_batch(held, ids, cu_seqlens, type_ids, position_ids, rows)
         cdef DeviceOutputSet wanted = _wanted(outputs)
         cdef shared_ptr[CSession] session = self._open()
         cdef DeviceOutputs results
@@ -277,13 +284,14 @@ cdef class NativeSession:
     def run_on_device(self, batch, rows, owner, outputs, uintptr_t stream):
         """Runs a batch that lies on the device; its outputs stay there. `owner` keeps the arrays of
         the batch alive and is held until they have been read."""
-        cdef CDeviceTokens tokens = _device_batch(batch, rows)
+        cdef vector[int32_t] held
+        cdef CDeviceTokens tokens = _device_batch(held, batch, rows)
         cdef DeviceOutputSet wanted = _wanted(outputs)
         cdef shared_ptr[CSession] session = self._open()
-        cdef shared_ptr[const void] held = hold(owner)
+        cdef shared_ptr[const void] arrays = hold(owner)
         cdef DeviceOutputs results
         with nogil:
-            results = deref(session).run_on_device(tokens, wanted, stream, held)
+            results = deref(session).run_on_device(tokens, wanted, stream, arrays)
         return _device_arrays(results)
 
     @property
@@ -300,7 +308,8 @@ cdef class NativeSession:
                      int samples, int launches=10):
         """Returns the milliseconds that the device takes for the encoder: `samples` numbers, each
         the mean of `launches` runs."""
-        cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, None, None, None)
+        cdef vector[int32_t] held
+        cdef CPackedTokens batch = _host_batch(held, ids, cu_seqlens, None, None, None)
         cdef vector[double] times
         cdef shared_ptr[CSession] session = self._open()
         self._begin()
@@ -314,7 +323,8 @@ cdef class NativeSession:
     def explain(self, ids not None, cu_seqlens not None,
                 type_ids, position_ids):
         """Returns one line for each choice of kernels that this batch leads to."""
-        cdef CPackedTokens batch = _host_batch(ids, cu_seqlens, type_ids, position_ids, None)
+        cdef vector[int32_t] held
+        cdef CPackedTokens batch = _host_batch(held, ids, cu_seqlens, type_ids, position_ids, None)
         cdef vector[string] lines
         cdef shared_ptr[CSession] session = self._open()
         self._begin()

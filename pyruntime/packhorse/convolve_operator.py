@@ -9,7 +9,7 @@ import numpy as np
 
 from packhorse.names import Dtype
 from packhorse.operator_call import FloatArray, as_float32, head_columns, shared_operators
-from packhorse.packing import as_int32
+from packhorse.packing import Int32Array, as_int32, own_int32
 from packhorse.page_ops import PAGE_TOKENS, as_table
 
 _MULTIPLE = 16  # of columns that a head has in memory
@@ -100,8 +100,10 @@ def convolve_heads(
     if first.shape != (values,):
         raise ValueError(f"first_values has shape {first.shape}, expected ({values},)")
 
+    offsets = own_int32("cu_seqlens", cu_seqlens)
+    checked = None
     if state is not None:
-        _check_state(state, len(as_int32("cu_seqlens", cu_seqlens)) - 1, columns + values // 2)
+        checked = _check_state(state, len(offsets) - 1, columns + values // 2)
 
     # Heads are filled up with zeros to what they take in memory, and those of queries and keys have
     # their columns in the device's order.
@@ -128,15 +130,15 @@ def convolve_heads(
     delayed = int(value_place[values // 2])
     kept = np.concatenate([place[:columns], place[columns + values // 2 :]])
     kept[columns:] -= delayed
-    if state is not None:
+    if state is not None and checked is not None:
         slots = state.rows.shape[1]
         width = (num_heads + 2 * num_kv_heads) * stored - delayed
         rows = np.zeros((len(state.rows) * slots, width), np.float32)
         rows[:, kept] = state.rows.reshape(-1, len(kept))
-        pages = (rows, slots, as_table(state.table), as_int32("kv_lens", state.kv_lens))
+        pages = (rows, slots, *checked)
     found = operators.convolve_heads(
         spread(x),
-        as_int32("cu_seqlens", cu_seqlens),
+        offsets,
         None if position_ids is None else as_int32("position_ids", position_ids),
         [
             np.ascontiguousarray(spread(weight.T)),
@@ -157,9 +159,12 @@ def convolve_heads(
     return result
 
 
-def _check_state(state: LatentState, num_sequences: int, columns: int) -> None:
+def _check_state(
+    state: LatentState, num_sequences: int, columns: int
+) -> tuple[Int32Array, Int32Array]:
+    """Returns the table and the lengths that were checked."""
     rows, table = state.rows, as_table(state.table)
-    lengths = as_int32("kv_lens", state.kv_lens)
+    lengths = own_int32("kv_lens", state.kv_lens)
     if rows.ndim != 3 or rows.shape[2] != columns or rows.dtype != np.float32:
         raise ValueError(
             f"rows of the state are {rows.dtype}{list(rows.shape)}, expected "
@@ -177,3 +182,4 @@ def _check_state(state: LatentState, num_sequences: int, columns: int) -> None:
                 f"kv_lens[{b}] is {length}, table[{b}] is {table[b].tolist()}: expected a page, 0 "
                 f"to {len(rows) - 1}, for every {PAGE_TOKENS} tokens"
             )
+    return table, lengths

@@ -9,7 +9,7 @@ import numpy as np
 from packhorse.device import is_device_array
 from packhorse.names import Activation, Dtype
 from packhorse.operator_call import OperatorCall, as_float32
-from packhorse.packing import as_int32
+from packhorse.packing import own_int32
 
 
 def gemm_groups(
@@ -66,7 +66,7 @@ def gemm_groups(
     ):
         if is_device_array(array):
             raise ValueError(f"{name} lies on a device, expected host memory")
-    order = None if input_order is None else as_int32("input_order", input_order)
+    order = None if input_order is None else own_int32("input_order", input_order)
     if order is not None and np.ndim(values) == 2:
         columns = np.shape(values)[1]
         if order.shape != (columns,) or np.any(np.sort(order) != np.arange(columns)):

@@ -8,7 +8,7 @@ import numpy as np
 
 from packhorse.names import Dtype
 from packhorse.operator_call import FloatArray, as_float32, shared_operators
-from packhorse.packing import Int32Array, as_int32
+from packhorse.packing import Int32Array, own_int32
 
 _PART_COLUMNS = 8  # kPartColumns of runtime/ops/lora_args.h
 
@@ -46,14 +46,14 @@ def add_lora(
             "in_features] and [slots, rank, out_features]"
         )
     num_slots, num_parts, rank, columns = first.shape
-    counted = as_int32("ranks", [rank] * num_slots if ranks is None else ranks)
-    used = as_int32("slots", slots)
+    counted = own_int32("ranks", [rank] * num_slots if ranks is None else ranks)
+    used = own_int32("slots", slots)
     rows = as_float32("x", x)
     _check("slots", used, len(rows), -1, num_slots - 1)
     _check("ranks", counted, num_slots, 0, rank)
     of_columns = None
     if parts is not None:
-        of_columns = as_int32("parts", parts)
+        of_columns = own_int32("parts", parts)
         _check("parts", of_columns, second.shape[2] // _PART_COLUMNS, 0, num_parts - 1)
     found: FloatArray = shared_operators(device, dtype, threads).add_lora(
         as_float32("out", out),

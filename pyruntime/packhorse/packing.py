@@ -53,6 +53,12 @@ def as_int32(name: str, values: Any) -> Int32Array:
     return array if array.flags.aligned else array.copy()
 
 
+def own_int32(name: str, values: Any) -> Int32Array:
+    """Returns `as_int32` of `values` as an array of its own: what is checked in it stays as it is,
+    even where another thread writes to the caller's array meanwhile."""
+    return np.array(as_int32(name, values))
+
+
 class PackedTokens(Generic[IdArray]):
     """One batch without padding, with `T` tokens in `B` sequences:
 

@@ -19,7 +19,7 @@ from packhorse.operator_call import (
     head_columns,
     shared_operators,
 )
-from packhorse.packing import Int32Array, as_int32
+from packhorse.packing import Int32Array, as_int32, own_int32
 
 #: Tokens of a page, which is also the tile of keys of the attention kernels.
 PAGE_TOKENS = 64
@@ -42,7 +42,7 @@ def as_table(table: Any) -> Int32Array:
     array = np.asarray(table)
     if array.ndim != 2:
         raise ValueError(f"table has shape {array.shape}, expected one row for each sequence")
-    return as_int32("table", array.reshape(-1)).reshape(array.shape)
+    return own_int32("table", array.reshape(-1)).reshape(array.shape)
 
 
 def _check_scales(shape: tuple[int, ...], key_scales: Any, value_scales: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packhorse.operator_call import as_float32, shared_operators
-from packhorse.packing import as_int32
+from packhorse.packing import own_int32
 
 _MOST_VOCAB_SIZE = 1 << 19
 _MOST_TOP = 128
@@ -50,7 +50,7 @@ def _integers(name: str, values: Any, rows: int) -> npt.NDArray[np.uint64]:
 
 
 def _tokens(name: str, ids: Any, vocab_size: int) -> npt.NDArray[np.int32]:
-    array = as_int32(name, ids)
+    array = own_int32(name, ids)
     if array.size and (array.min() < 0 or array.max() >= vocab_size):
         raise ValueError(f"{name} has a token outside of 0 to {vocab_size - 1}")
     return array

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 import numpy as np
@@ -24,6 +25,7 @@ from packhorse.arguments import (
 from packhorse.device import check_device, stream_handle
 from packhorse.dtypes import choose_dtype
 from packhorse.load_arguments import check_load
+from packhorse.logs import note_loaded
 from packhorse.memory import MemoryPlan
 from packhorse.names import (
     AskedDtype,
@@ -43,6 +45,7 @@ from packhorse.options import (
 )
 from packhorse.packing import Int32Array, PackedTokens, TokenSequence, as_int32, pack
 from packhorse.pairs import as_scores, check_pair, check_scores, join_pairs
+from packhorse.progress_bar import shows_loading
 from packhorse.result import DeviceResult, FloatArray, RunResult
 from packhorse.session_properties import SessionProperties
 
@@ -80,6 +83,7 @@ class Session(SessionProperties):
         self.memory_plan = MemoryPlan.from_native(native.memory_plan())
 
     @classmethod
+    @shows_loading
     def load(
         cls,
         path: ModelPath,
@@ -107,6 +111,7 @@ class Session(SessionProperties):
         draft_dtype: AskedDtype | None = None,
         draft_tokens: int | None = None,
         kv_cache_dtype: CacheDtype | None = None,
+        progress: bool | None = None,
     ) -> Session:
         """Loads a converted folder or a Hugging Face model.
 
@@ -172,6 +177,8 @@ class Session(SessionProperties):
         kv_cache_dtype of keys and values in the cache of a session that generates: "float8" (e4m3
                        with a scale for each token and head of keys), or None for the dtype of
                        the activations (docs/generation.md)
+        progress       whether stderr says for how many seconds the model has been loading, once
+                       they are more than two; None: where it is a terminal
 
         Raises FileNotFoundError if there is no such model, saying what to run; ValueError if the
         model cannot be read, is not supported, or cannot generate though `kv_tokens` asks for it;
@@ -179,6 +186,7 @@ class Session(SessionProperties):
         device or the dtype is not available.
         """
         check_load(locals())
+        began = monotonic()
         # Imported late, because running a model does not need the readers of checkpoints.
         from packhorse_weights import resolve_model
         from packhorse_weights.generation_files import generates
@@ -217,7 +225,8 @@ class Session(SessionProperties):
                 draft_tokens,
                 kv_cache_dtype,
             )
-            return load_generation(cls, place, revision, model.spec, weights, generation)
+            generating = load_generation(cls, place, revision, model.spec, weights, generation)
+            return note_loaded(generating, place, began)
         refuse_adapters(max_adapters)
         refuse_drafts(draft)
         refuse_cache_dtype(kv_cache_dtype)
@@ -244,7 +253,7 @@ class Session(SessionProperties):
             kv_tokens=0,
             **asdict(options),
         )
-        return cls(native, model.spec, options, reload)
+        return note_loaded(cls(native, model.spec, options, reload), place, began)
 
     @overload
     def run(

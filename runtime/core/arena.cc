@@ -27,14 +27,23 @@ Arena::Arena(void* base, PlannedAllocation plan)
 }
 
 TensorView Arena::take_matrix(std::string_view name, int64_t rows, int64_t columns, DType dtype) {
-  const size_t bytes = static_cast<size_t>(rows * columns) * size_of(dtype);
-  return TensorView(take(name, bytes), dtype, rows, columns);
+  const size_t row_bytes = static_cast<size_t>(columns) * size_of(dtype);
+  return TensorView(take(name, static_cast<size_t>(rows), row_bytes), dtype, rows, columns);
+}
+
+void* Arena::take(std::string_view name, size_t count, size_t item_bytes) {
+  size_t bytes = 0;
+  if (__builtin_mul_overflow(count, item_bytes, &bytes)) {
+    throw OutOfMemory(concat("buffer '", name, "' of ", count, " times ", item_bytes,
+                             " bytes exceeds the address space"));
+  }
+  return take(name, bytes);
 }
 
 void* Arena::take(std::string_view name, size_t bytes) {
   const size_t offset = align_up(top_);
   size_t end = 0;
-  if (__builtin_add_overflow(offset, bytes, &end)) {
+  if (__builtin_add_overflow(offset, bytes, &end) || end > PTRDIFF_MAX) {
     throw OutOfMemory(concat("buffer '", name, "' of ", bytes, " bytes at offset ", offset,
                              " exceeds the address space"));
   }

@@ -50,6 +50,8 @@ class Arena {
   const PlannedAllocation& plan() const { return plan_; }
 
  private:
+  /// Takes `count` items of `item_bytes` each.
+  void* take(std::string_view name, size_t count, size_t item_bytes);
   void* count(std::string_view name, size_t offset, size_t end);
   void* carve(std::string_view name, size_t offset, size_t end);
 
@@ -63,7 +65,7 @@ class Arena {
 
 template <class T>
 T* Arena::take_array(std::string_view name, size_t count) {
-  return static_cast<T*>(take(name, count * sizeof(T)));
+  return static_cast<T*>(take(name, count, sizeof(T)));
 }
 
 }  // namespace packhorse

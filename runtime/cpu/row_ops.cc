@@ -69,11 +69,39 @@ void RowsEnd::run(const float* sums, int64_t first_row, int64_t rows,
   kernels.norm_rows[0][index_of(out.dtype)](task);
 }
 
+namespace {
+
+// EmbedArgs::pos of one token after the other.
+class Positions {
+ public:
+  // The first token, whose sequence begins at `begin`.
+  Positions(const EmbedArgs& args, int64_t begin, int64_t token) : args_(args) {
+    if (!skips()) return;
+    for (int64_t i = begin; i < token; ++i) counted_ += args.ids[i] != args.skipped_id;
+  }
+
+  int64_t next(int64_t begin, int64_t token) {
+    if (args_.position_ids != nullptr) return args_.position_ids[token];
+    if (!skips()) return token - begin;
+    if (token == begin) counted_ = 0;
+    return args_.ids[token] == args_.skipped_id ? -1 : counted_++;
+  }
+
+ private:
+  bool skips() const { return args_.skipped_id >= 0 && args_.position_ids == nullptr; }
+
+  const EmbedArgs& args_;
+  int64_t counted_ = 0;
+};
+
+}  // namespace
+
 void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool) {
   const int32_t* cu_seqlens = args.batch.cu_seqlens;
   for_rows(args.batch.num_tokens, pool, [&](int64_t first, int64_t end) {
     const int32_t* next =
         std::upper_bound(cu_seqlens, cu_seqlens + args.batch.num_sequences + 1, first);
+    Positions positions(args, next[-1], first);
     EmbedRow task;
     task.columns = args.out.columns();
     task.norm = params_of(args.norm);
@@ -91,9 +119,8 @@ void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool) {
         task.word = row_at(args.word, args.ids != nullptr ? args.ids[token] : token);
       }
       if (args.position) {
-        const int64_t position =
-            args.position_ids != nullptr ? args.position_ids[token] : token - next[-1];
-        task.position = row_at(args.position, position + args.position_offset);
+        task.position =
+            row_at(args.position, positions.next(next[-1], token) + args.position_offset);
       }
       if (args.type) {
         task.type = row_at(args.type, args.type_ids != nullptr ? args.type_ids[token] : 0);
@@ -226,6 +253,18 @@ void norm(const NormArgs& args, const Kernels& kernels, ThreadPool& pool) {
       CpuPart::kNorm);
 }
 
+namespace {
+
+// The row of [first, end) that Pooling::kLast takes.
+int64_t last_row(const PoolArgs& args, int64_t first, int64_t end) {
+  int64_t row = end - 1;
+  if (args.skipped_id < 0) return row;
+  while (row >= first && args.ids[row] == args.skipped_id) --row;
+  return std::max(row, first);
+}
+
+}  // namespace
+
 void pool_sequences(const PoolArgs& args, const Kernels& kernels, ThreadPool& pool) {
   const auto kernel = kernels.pool_rows[index_of(args.x.dtype)][index_of(args.out.dtype)];
   pool.parallel_for(args.batch.num_sequences, [&](int64_t sequence, int) {
@@ -242,7 +281,7 @@ void pool_sequences(const PoolArgs& args, const Kernels& kernels, ThreadPool& po
     if (length > 0) {
       switch (args.pooling) {
         case Pooling::kLast:
-          task.x = row_at(args.x, first + length - 1);
+          task.x = row_at(args.x, last_row(args, first, first + length));
           [[fallthrough]];
         case Pooling::kCls:
           task.rows = 1;

@@ -1,6 +1,9 @@
 #include "generation/engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <exception>
 #include <limits>
@@ -18,6 +21,35 @@ int64_t draft_context(StepRunner& runner) {
   StepRunner* const draft = runner.draft();
   return draft == nullptr ? std::numeric_limits<int64_t>::max() : draft->limits().max_context;
 }
+
+// The engine whose thread this is, or null.
+thread_local const Engine* running_engine = nullptr;
+
+// Engines whose threads destroy them. A process that ends waits for them, before it destroys what
+// they use. It counts those of this process alone: fork() copies no thread.
+class Remaining {
+ public:
+  static Remaining& all() {
+    static Remaining remaining;
+    return remaining;
+  }
+  ~Remaining() {
+    if (process_ != getpid()) return;
+    while (const int count = count_) count_.wait(count);
+  }
+  void add() {
+    if (process_.exchange(getpid()) != getpid()) count_ = 0;
+    ++count_;
+  }
+  void remove() {
+    --count_;
+    count_.notify_all();
+  }
+
+ private:
+  std::atomic<pid_t> process_ = getpid();
+  std::atomic<int> count_ = 0;
+};
 
 // Calls `body`; what it throws, which `what` has thrown, is returned as text. Nothing may be thrown
 // in the engine's thread, not even for want of memory for that text.
@@ -61,17 +93,47 @@ Engine::Engine(StepRunner& runner, const GenerationOptions& options)
       scheduler_(limits_, options, draft_context(runner)),
       stats_(scheduler_.stats()) {
   if (runner.draft() != nullptr) drafter_.emplace(*runner.draft());
-  thread_ = std::thread([this] { run(); });
+  thread_ = std::thread([this] {
+    running_engine = this;
+    run();
+    std::unique_lock lock(mutex_);
+    Owner owner = std::move(owner_);
+    lock.unlock();
+    if (owner == nullptr) return;
+    owner.reset();  // with this engine
+    Remaining::all().remove();
+  });
 }
 
 Engine::~Engine() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
+  if (thread_.get_id() == std::this_thread::get_id()) {
+    thread_.detach();
+    return;
   }
+  stop({nullptr, nullptr});
+  thread_.join();
+}
+
+void Engine::destroy(Owner owner, Engine& engine) {
+  if (running_engine == nullptr) return owner.reset();
+  Remaining::all().add();
+  engine.stop(std::move(owner));
+}
+
+void Engine::stop(Owner owner) {
+  // The thread may destroy this engine as soon as the lock is free.
+  const std::lock_guard lock(mutex_);
+  stopping_ = true;
+  owner_ = std::move(owner);
   submitted_.notify_all();
   room_.notify_all();
-  thread_.join();
+}
+
+void Engine::check_caller(const char* what) const {
+  if (running_engine != this) return;
+  throw RuntimeError(concat(what,
+                            " was called by a token mask or a listener of this session, which ",
+                            "would wait for itself"));
 }
 
 void Engine::submit(std::span<std::unique_ptr<Job>> jobs, double timeout_s) {
@@ -80,13 +142,17 @@ void Engine::submit(std::span<std::unique_ptr<Job>> jobs, double timeout_s) {
     return stopping_ || num_unstarted_ + static_cast<int64_t>(inbox_.size()) < max_queue_;
   };
   for (std::unique_ptr<Job>& job : jobs) {
-    if (!has_place()) submitted_.notify_one();  // the engine's thread makes place
+    if (!has_place()) {
+      check_caller("submit, while the queue is full,");
+      submitted_.notify_one();  // the engine's thread makes place
+    }
     if (!room_.wait_until(lock, after(timeout_s), has_place)) {
       throw RuntimeError(concat("the queue is full: max_queue = ", max_queue_,
                                 " requests wait, and none was started within ", timeout_s,
                                 " seconds; submit it later, or with a longer timeout"));
     }
     if (stopping_) throw RuntimeError("the session is being destroyed");
+    job->request->set_engine_thread(thread_.get_id());
     inbox_.push_back(std::move(job));
   }
   lock.unlock();
@@ -94,6 +160,7 @@ void Engine::submit(std::span<std::unique_ptr<Job>> jobs, double timeout_s) {
 }
 
 void Engine::between_steps(std::function<void()> work) {
+  check_caller("add_adapter");
   std::packaged_task<void()> errand(std::move(work));
   std::future<void> done = errand.get_future();
   {

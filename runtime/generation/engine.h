@@ -6,6 +6,9 @@
 // is seen when the next step has been launched: what that computes for the sequence is thrown away,
 // and no caller sees it. scheduler.h says which sequences take part, and why pages may change hands
 // meanwhile.
+//
+// The thread calls code of others: token masks and listeners. They may drop the session, which
+// nobody can wait for in this thread; the engine then ends after them, by itself.
 #pragma once
 
 #include <chrono>
@@ -29,10 +32,17 @@ namespace packhorse {
 
 class Engine {
  public:
+  /// An object of any class, with the function that destroys it.
+  using Owner = std::unique_ptr<void, void (*)(void*)>;
+
   /// Starts the thread. `runner` outlives the object.
   Engine(StepRunner& runner, const GenerationOptions& options);
   /// Ends what is there with FinishReason::kCancelled, after the step that is being run.
   ~Engine();
+  /// Destroys `owner`, which holds an engine and all that it uses. In the thread of this or of
+  /// another engine that happens later, in the thread of `engine`: engines that wait for each other
+  /// would wait forever.
+  static void destroy(Owner owner, Engine& engine);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -46,6 +56,10 @@ class Engine {
   void between_steps(std::function<void()> work);
 
  private:
+  /// Ends the thread soon. The thread destroys `owner` at its end.
+  void stop(Owner owner);
+  /// Throws RuntimeError in the engine's own thread, which would wait for itself.
+  void check_caller(const char* what) const;
   void run();
   /// Takes what was submitted; sleeps while there is no work. False: the engine is to end.
   bool take_submitted();
@@ -97,6 +111,7 @@ class Engine {
   int64_t num_unstarted_ = 0;                        // jobs of the scheduler that wait
   GenerationStats stats_;
   bool stopping_ = false;
+  Owner owner_{nullptr, nullptr};  // what the thread is to destroy
 
   std::thread thread_;  // last: it uses the others
 };

@@ -16,15 +16,13 @@ class EngineSession final : public GenerationSession {
   EngineSession(std::unique_ptr<StepRunner> runner, const GenerationOptions& options)
       : process_(getpid()),
         options_(options),
-        adapters_(options.max_adapters),
-        runner_(std::move(runner)),
-        engine_(std::make_unique<Engine>(*runner_, options_)) {}
+        parts_(std::make_unique<Parts>(std::move(runner), options_)) {}
 
   ~EngineSession() override {
-    if (getpid() == process_) return;
+    Parts* const parts = parts_.release();
     // fork() has copied the engine without its thread: it can be neither joined nor destroyed.
-    static_cast<void>(engine_.release());
-    static_cast<void>(runner_.release());
+    if (getpid() != process_) return;
+    Engine::destroy({parts, [](void* held) { delete static_cast<Parts*>(held); }}, parts->engine);
   }
 
   std::shared_ptr<GenerationRequest> submit(std::span<const int32_t> ids, const Sampling& sampling,
@@ -32,7 +30,7 @@ class EngineSession final : public GenerationSession {
     check_process(process_);
     std::unique_ptr<Job> job = make(ids, sampling);
     std::shared_ptr<GenerationRequest> request = job->request;
-    engine_->submit({&job, 1}, timeout_s);
+    parts_->engine.submit({&job, 1}, timeout_s);
     return request;
   }
 
@@ -47,7 +45,7 @@ class EngineSession final : public GenerationSession {
       requests.push_back(jobs.back()->request);
     }
     try {
-      engine_->submit(jobs, timeout_s);
+      parts_->engine.submit(jobs, timeout_s);
     } catch (...) {
       for (const auto& request : requests) request->cancel();
       throw;
@@ -69,49 +67,57 @@ class EngineSession final : public GenerationSession {
 
   void add_adapter(const std::string& name, const WeightSource& weights) override {
     check_process(process_);
-    const int32_t slot = adapters_.reserve(name);
+    const int32_t slot = parts_->adapters.reserve(name);
     try {
-      const auto load = runner_->read_adapter(weights);
-      engine_->between_steps([&] { load(slot); });
+      const auto load = parts_->runner->read_adapter(weights);
+      parts_->engine.between_steps([&] { load(slot); });
     } catch (...) {
-      adapters_.drop(slot);
+      parts_->adapters.drop(slot);
       throw;
     }
-    adapters_.publish(slot);
+    parts_->adapters.publish(slot);
   }
   void remove_adapter(const std::string& name) override {
     check_process(process_);
-    adapters_.remove(name);
+    parts_->adapters.remove(name);
   }
   std::vector<std::string> adapters() const override {
     check_process(process_);
-    return adapters_.names();
+    return parts_->adapters.names();
   }
 
-  const GenerationMemoryPlan& memory_plan() const override { return runner_->memory_plan(); }
+  const GenerationMemoryPlan& memory_plan() const override { return parts_->runner->memory_plan(); }
   GenerationStats stats() const override {
     check_process(process_);
-    return engine_->stats();
+    return parts_->engine.stats();
   }
   const GenerationOptions& options() const override { return options_; }
   int64_t max_context() const override {
-    const RunnerLimits& limits = runner_->limits();
+    const RunnerLimits& limits = parts_->runner->limits();
     return std::min(limits.max_context, limits.num_pages * kPageTokens);
   }
-  int64_t vocab_size() const override { return runner_->limits().vocab_size; }
+  int64_t vocab_size() const override { return parts_->runner->limits().vocab_size; }
 
  private:
+  /// What the engine's thread uses, and the engine.
+  struct Parts {
+    Parts(std::unique_ptr<StepRunner> runs, const GenerationOptions& options)
+        : adapters(options.max_adapters), runner(std::move(runs)), engine(*runner, options) {}
+
+    AdapterNames adapters;  // outlives the jobs of the engine
+    const std::unique_ptr<StepRunner> runner;
+    Engine engine;
+  };
+
   std::unique_ptr<Job> make(std::span<const int32_t> ids, const Sampling& sampling) {
-    auto job = make_job(ids, sampling, runner_->limits(), options_);
-    if (!sampling.adapter.empty()) job->adapter = adapters_.lease(sampling.adapter);
+    auto job = make_job(ids, sampling, parts_->runner->limits(), options_);
+    if (!sampling.adapter.empty()) job->adapter = parts_->adapters.lease(sampling.adapter);
     return job;
   }
 
   const pid_t process_;
   const GenerationOptions options_;
-  AdapterNames adapters_;  // outlives the jobs of the engine
-  std::unique_ptr<StepRunner> runner_;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Parts> parts_;
 };
 
 }  // namespace

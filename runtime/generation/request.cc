@@ -74,7 +74,8 @@ std::vector<int32_t> Request::next(size_t sequence, double timeout_s) {
     return progress.tokens().size() > progress.given ||
            progress.result.finish_reason != FinishReason::kNone;
   };
-  if (!ready()) {
+  if (!ready() && timeout_s > 0) {
+    check_waits();
     ++num_watchers_;
     pass_turnstile();
     changed_.wait_until(lock, after(timeout_s), ready);
@@ -89,8 +90,17 @@ std::vector<int32_t> Request::next(size_t sequence, double timeout_s) {
 bool Request::wait(double timeout_s) {
   check_process(process_);
   std::unique_lock lock(mutex_);
-  return ended_.wait_until(lock, after(timeout_s),
-                           [&] { return num_finished_ == sequences_.size(); });
+  const auto ended = [&] { return num_finished_ == sequences_.size(); };
+  if (ended() || timeout_s <= 0) return ended();
+  check_waits();
+  return ended_.wait_until(lock, after(timeout_s), ended);
+}
+
+void Request::check_waits() const {
+  if (engine_thread_ != std::this_thread::get_id()) return;
+  throw RuntimeError(
+      "a token mask or a listener waits for a request of its own session, which goes on only after "
+      "it");
 }
 
 void Request::set_listener(std::function<void()> listener) {

@@ -17,6 +17,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "packhorse/generation.h"
@@ -51,6 +52,8 @@ class Request final : public GenerationRequest {
   GenerationUsage usage() const override;
 
   // For the engine. Nobody is woken before `notify`.
+  /// Called before anybody else has the request.
+  void set_engine_thread(std::thread::id thread) { engine_thread_ = thread; }
   bool cancelled() const { return cancelled_; }
   /// How often a request of this process was cancelled: as long as it is the same, none was.
   static uint64_t num_cancellations() { return num_cancellations_; }
@@ -91,6 +94,8 @@ class Request final : public GenerationRequest {
       return {ids.get(), count.load(std::memory_order_acquire)};
     }
   };
+  /// Throws RuntimeError where the engine's thread would wait for what only it can do.
+  void check_waits() const;
   Progress& at(size_t sequence);
   const Progress& at(size_t sequence) const;
   /// What belongs to a token comes with it, which takes a lock.
@@ -102,6 +107,7 @@ class Request final : public GenerationRequest {
   static inline std::atomic<uint64_t> turnstile_ = 0;
 
   const pid_t process_;
+  std::thread::id engine_thread_;
   const bool wants_logprobs_;
   std::atomic<bool> cancelled_ = false;
   std::atomic<int> num_watchers_ = 0;  // threads in `next` that wait, and the listener

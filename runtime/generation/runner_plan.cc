@@ -36,12 +36,18 @@ SessionOptions session_options(const GenerationOptions& options) {
 int64_t pages_for(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
 
 void check_spec(const Spec& spec, const GenerationOptions& options) {
+  if (spec.stack.num_layers == 0) {
+    throw InvalidArgument("spec: 'num_layers' is 0: a model that generates needs a layer at least");
+  }
   if (!spec.heads.lm) {
     throw InvalidArgument("this model has no 'heads.lm', so it cannot generate text");
   }
   if (!spec.stack.attention.causal) {
     throw InvalidArgument(
         "this model's attention is bidirectional: it cannot generate text token by token");
+  }
+  if (spec.stem.padding_id >= 0) {
+    throw InvalidArgument("a model whose positions skip padding cannot generate text");
   }
   if (spec.stack.convolution.width > 0) {
     throw InvalidArgument("a model with a convolution cannot generate text");
@@ -88,7 +94,13 @@ int64_t count_pages(const PlannedRunner& planned, const PlannedRunner* draft,
   }
   if (options.kv_tokens) {
     const int64_t pages = pages_for(*options.kv_tokens);
-    const size_t bytes = static_cast<size_t>(pages) * page_bytes;
+    size_t bytes = 0;
+    if (__builtin_mul_overflow(static_cast<size_t>(pages), page_bytes, &bytes) ||
+        bytes > PTRDIFF_MAX) {
+      throw OutOfMemory(concat("a cache of ", *options.kv_tokens, " tokens exceeds the address ",
+                               "space: a page of ", kPageTokens, " tokens takes ", page_bytes,
+                               " bytes; lower kv_tokens"));
+    }
     if (options.memory_limit && taken + bytes > *options.memory_limit) {
       throw OutOfMemory(concat("a cache of ", *options.kv_tokens, " tokens takes ", bytes,
                                " bytes, memory_limit is ", *options.memory_limit,

@@ -23,52 +23,49 @@ class Builder {
     result.depthwise_bias = bias("depthwise.bias");
     result.grouped = grouped();
     result.grouped_bias = bias("grouped.bias");
-    result.temperature = packer_.constants(name_ + "temperature", vector("temperature"));
+    result.temperature = packer_.array<float>(name_ + "temperature", spec_.num_kv_heads, [&] {
+      return reader().read_vector(name_ + "temperature", spec_.num_kv_heads);
+    });
     return result;
   }
 
  private:
-  const TensorReader* reader() const { return packer_.reader(); }
+  const TensorReader& reader() const { return *packer_.reader(); }
 
   // Where a channel of the source lies.
   int64_t place(int64_t channel) const {
     return channel / rows_.size * rows_.stride + rows_.place(channel % rows_.size);
   }
 
-  std::vector<float> vector(const char* tensor) const {
-    if (reader() == nullptr) return std::vector<float>(static_cast<size_t>(spec_.num_kv_heads));
-    return reader()->read_vector(name_ + tensor, spec_.num_kv_heads);
-  }
-
-  // All of a tensor [channels, columns, taps], or nothing.
+  // All of a tensor [channels, columns, taps].
   std::vector<float> read(const std::string& name, int64_t columns, int64_t taps) const {
-    std::vector<float> values;
-    if (reader() == nullptr) return values;
-    values.resize(static_cast<size_t>(rows_.extent * columns * taps));
-    reader()->read_rows(name, reader()->require(name, rows_.extent, columns, taps), 0, rows_.extent,
-                        values.data());
+    std::vector<float> values(static_cast<size_t>(rows_.extent * columns * taps));
+    reader().read_rows(name, reader().require(name, rows_.extent, columns, taps), 0, rows_.extent,
+                       values.data());
     return values;
   }
 
   const float* bias(const char* tensor) {
-    std::vector<float> values(static_cast<size_t>(stored_));
-    if (reader() != nullptr) {
-      const std::vector<float> source = reader()->read_vector(name_ + tensor, rows_.extent);
+    return packer_.array<float>(name_ + tensor, stored_, [&] {
+      std::vector<float> values(static_cast<size_t>(stored_));
+      const std::vector<float> source = reader().read_vector(name_ + tensor, rows_.extent);
       for (int64_t c = 0; c < rows_.extent; ++c) values[size_t(place(c))] = source[size_t(c)];
-    }
-    return packer_.constants(name_ + tensor, values);
+      return values;
+    });
   }
 
   const float* depthwise() {
     const int64_t taps = spec_.compression->depthwise_width;
     const std::string name = name_ + "depthwise.weight";
-    std::vector<float> values(static_cast<size_t>(taps * stored_));
-    const std::vector<float> source = read(name, 1, taps);
-    for (size_t i = 0; i < source.size(); ++i) {
-      const auto tap = static_cast<int64_t>(i) % taps;
-      values[size_t(tap * stored_ + place(static_cast<int64_t>(i) / taps))] = source[i];
-    }
-    return packer_.constants(name, values);
+    return packer_.array<float>(name, taps * stored_, [&] {
+      std::vector<float> values(static_cast<size_t>(taps * stored_));
+      const std::vector<float> source = read(name, 1, taps);
+      for (size_t i = 0; i < source.size(); ++i) {
+        const auto tap = static_cast<int64_t>(i) % taps;
+        values[size_t(tap * stored_ + place(static_cast<int64_t>(i) / taps))] = source[i];
+      }
+      return values;
+    });
   }
 
   TensorView grouped() {
@@ -77,8 +74,8 @@ class Builder {
     const std::string name = name_ + "grouped.weight";
     const DType dtype = packer_.precision().floats();
     const TensorView result = packer_.arena().take_matrix(name, stored_ * taps, head, dtype);
+    if (packer_.reader() == nullptr) return result;
     const std::vector<float> source = read(name, rows_.size, taps);
-    if (source.empty()) return result;
     std::vector<float> values(static_cast<size_t>(result.size()));
     const float* next = source.data();
     for (int64_t c = 0; c < rows_.extent; ++c) {

@@ -9,7 +9,7 @@ namespace packhorse {
 namespace {
 
 bool is_positive_number(const Json& value) {
-  return value.is_number() && value.number<double>() > 0 && std::isfinite(value.number<float>());
+  return value.is_number() && value.number<float>() > 0 && std::isfinite(value.number<float>());
 }
 
 bool is_integer(const Json& value, int64_t smallest, int64_t largest) {

@@ -72,18 +72,19 @@ TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t col
 }
 
 const float* LayerPacker::vector(const std::string& name, int64_t size) {
-  std::vector<float> values;
-  if (reader_ != nullptr) values = reader_->read_vector(name, size);
-  values.resize(static_cast<size_t>(width(size)));
-  return constants(name, values);
+  return array<float>(name, width(size), [&] {
+    std::vector<float> values = reader_->read_vector(name, size);
+    values.resize(static_cast<size_t>(width(size)));
+    return values;
+  });
 }
 
 const float* LayerPacker::matrix(const std::string& name, int64_t rows, int64_t columns) {
-  std::vector<float> values(static_cast<size_t>(rows * columns));
-  if (reader_ != nullptr) {
+  return array<float>(name, rows * columns, [&] {
+    std::vector<float> values(static_cast<size_t>(rows * columns));
     reader_->read_rows(name, reader_->require(name, rows, columns), 0, rows, values.data());
-  }
-  return constants(name, values);
+    return values;
+  });
 }
 
 NormWeight LayerPacker::norm(const std::string& name, int64_t size) {
@@ -114,15 +115,15 @@ NormWeight LayerPacker::head_norm(const std::string& name, const Spread& spread)
 }
 
 const float* LayerPacker::gamma(const std::string& name, const Spread& spread, int64_t stored) {
-  std::vector<float> values(static_cast<size_t>(spread.extent));
-  if (reader_ != nullptr) {
+  return array<float>(name, stored, [&] {
+    std::vector<float> values(static_cast<size_t>(spread.extent));
     place_vector({name, spread.extent, 0, spread.size}, spread, values.data());
     if (norm_.gamma_offset != 0) {
       for (float& value : values) value += norm_.gamma_offset;
     }
-  }
-  values.resize(static_cast<size_t>(stored));
-  return constants(name, values);
+    values.resize(static_cast<size_t>(stored));
+    return values;
+  });
 }
 
 LinearWeight LayerPacker::dense(const std::string& name, int64_t out_features, int64_t in_features,
@@ -202,13 +203,14 @@ LinearWeight LayerPacker::linear(const std::string& name, const std::vector<Part
     if (reader_ != nullptr && seen) seen(staging_.data(), nullptr);
     return result;
   }
-  std::vector<float> values(static_cast<size_t>(out_features));
-  for (const Part& part : parts) {
-    if (reader_ == nullptr || !part.bias) continue;
-    place_vector(locate(part, parts, fused, ".bias"), part.rows, values.data());
-  }
-  result.bias = constants(name + ".bias", values);
-  if (reader_ != nullptr && seen) seen(staging_.data(), values.data());
+  result.bias = array<float>(name + ".bias", out_features, [&] {
+    std::vector<float> values(static_cast<size_t>(out_features));
+    for (const Part& part : parts) {
+      if (part.bias) place_vector(locate(part, parts, fused, ".bias"), part.rows, values.data());
+    }
+    if (seen) seen(staging_.data(), values.data());
+    return values;
+  });
   return result;
 }
 

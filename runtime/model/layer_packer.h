@@ -95,8 +95,15 @@ class LayerPacker {
   const float* matrix(const std::string& name, int64_t rows, int64_t columns);
   template <class T>
   const T* constants(const std::string& name, const std::vector<T>& values) {
-    auto* data = arena_.take_array<T>(name, values.size());
+    return array<T>(name, static_cast<int64_t>(values.size()), [&] { return values; });
+  }
+  /// An array of the `size` values that `make` returns. A plan does not make them, because its
+  /// sizes are only what a spec claims.
+  template <class T, class Make>
+  const T* array(const std::string& name, int64_t size, const Make& make) {
+    auto* data = arena_.take_array<T>(name, static_cast<size_t>(size));
     if (reader_ != nullptr) {
+      const std::vector<T> values = make();
       backend_.device->upload(data, values.data(), values.size() * sizeof(T));
     }
     return data;
@@ -146,8 +153,6 @@ class LayerPacker {
   LayerPacker over(Arena& arena, const TensorReader* reader) const {
     return LayerPacker(norm_, precision_, backend_, arena, reader);
   }
-  /// Reads a matrix of the source into host memory, for what is derived from it while loading.
-  std::vector<float> read_matrix(const std::string& name, int64_t rows, int64_t columns) const;
 
   /// Where a part lies in the source: the tensor and its number of rows, the part's first row, and
   /// the distance between the beginnings of its groups of rows. A transposed tensor is a matrix

@@ -68,23 +68,24 @@ std::function<void(int64_t, int64_t, float*)> LayerPacker::row_reader(const std:
 const int32_t* LayerPacker::input_order(const std::string& name, const std::vector<Part>& parts,
                                         const Spread& columns, int64_t in_features,
                                         const std::vector<FusedTensor>& fused) {
-  std::vector<int32_t> order(static_cast<size_t>(in_features));
-  std::string first;  // the tensor that `order` comes from
-  for (const Part& part : parts) {
-    if (reader_ == nullptr) break;
-    const Location from = locate(part, parts, fused, ".input_order");
-    if (from.name == first) continue;
-    std::vector<int32_t> found = read_input_order(*reader_, from.name, columns.extent);
-    // Columns that only fill up the input stay where they are.
-    for (int64_t i = columns.extent; i < in_features; ++i) found.push_back(static_cast<int32_t>(i));
-    if (!first.empty() && found != order) {
-      throw InvalidArgument(concat("weights: tensors '", first, "' and '", from.name,
-                                   "' differ, expected one order: their layers share an input"));
+  return array<int32_t>(name + ".input_order", in_features, [&] {
+    std::vector<int32_t> order;
+    std::string first;  // the tensor that `order` comes from
+    for (const Part& part : parts) {
+      const Location from = locate(part, parts, fused, ".input_order");
+      if (from.name == first) continue;
+      std::vector<int32_t> found = read_input_order(*reader_, from.name, columns.extent);
+      if (!first.empty() && found != order) {
+        throw InvalidArgument(concat("weights: tensors '", first, "' and '", from.name,
+                                     "' differ, expected one order: their layers share an input"));
+      }
+      order = std::move(found);
+      first = from.name;
     }
-    order = std::move(found);
-    first = from.name;
-  }
-  return constants(name + ".input_order", order);
+    // Columns that only fill up the input stay where they are.
+    for (int64_t i = columns.extent; i < in_features; ++i) order.push_back(static_cast<int32_t>(i));
+    return order;
+  });
 }
 
 }  // namespace packhorse

@@ -17,16 +17,18 @@ constexpr int64_t kSpecFormat = 1;
 constexpr size_t kMaxDepth = 32;  // of the JSON
 
 // Limits that no model comes near, low enough that no product of sizes overflows 64 bits.
-constexpr int64_t kMaxRows = int64_t{1} << 31;  // rows of an embedding table
+constexpr int64_t kMaxRows = int64_t{1} << 26;  // of an embedding table; tokens of a sequence
 constexpr int64_t kMaxIntermediate = int64_t{1} << 24;
-constexpr int64_t kMaxLayers = int64_t{1} << 14;
+constexpr int64_t kMaxLayers = int64_t{1} << 12;
 constexpr int64_t kMaxHeads = int64_t{1} << 12;
 constexpr int64_t kMaxHeadDim = int64_t{1} << 12;
 constexpr int64_t kMaxConvolution = 255;
 constexpr int64_t kMostExperts = 1024;
+constexpr int64_t kMostExpertsTogether = int64_t{1} << 17;  // of all layers
 constexpr int64_t kMaxBuckets = 2048;
 constexpr int64_t kMaxDistance = int64_t{1} << 24;
-constexpr int64_t kMaxRelativeDistance = int64_t{1} << 14;  // a table has a row for each
+// A table of relative positions has a row for each distance, and buckets are computed from each.
+constexpr int64_t kMaxRelativeDistance = int64_t{1} << 14;
 
 // Reads which set of weights each layer uses. Every set up to the highest must be used, because a
 // gap would leave weights that nothing reads.
@@ -95,8 +97,15 @@ void parse_positions(Fields& fields, Spec& spec) {
   }
   stem.num_positions = positions.integer("count", 1, kMaxRows);
   stem.position_offset = positions.integer("offset", 0, kMaxRows, 0);
+  if (stem.position_offset > 0) {
+    stem.padding_id =
+        static_cast<int32_t>(positions.integer("padding_id", 0, stem.vocab_size - 1, -1));
+  }
   if (stem.projection) {
     stem.positions_after_projection = positions.boolean("after_projection", false);
+  }
+  if (stem.positions_after_projection && stem.padding_id >= 0) {
+    throw InvalidArgument("spec: 'positions.padding_id' beside 'positions.after_projection'");
   }
   positions.done();
   const int64_t left = stem.num_positions - stem.position_offset;
@@ -187,7 +196,8 @@ void parse_score_term(Fields fields, AttentionSpec& attention) {
                                             {"disentangled", ScoreTermKind::kDisentangled}});
   if (term.kind == ScoreTermKind::kBucketed) {
     term.num_buckets = fields.integer("buckets", 4, kMaxBuckets);
-    term.max_distance = fields.integer("max_distance", term.num_buckets / 4 + 1, kMaxDistance);
+    term.max_distance =
+        fields.integer("max_distance", term.num_buckets / 4 + 1, kMaxRelativeDistance);
   }
   if (term.kind == ScoreTermKind::kDisentangled) {
     parse_disentangled(fields, term);
@@ -253,6 +263,12 @@ void parse_feed_forward(Fields fields, StackSpec& stack) {
   if (kind == Kind::kMixture) {
     feed_forward.mixture = MixtureSpec{fields.integer("experts", 1, kMostExperts),
                                        fields.integer("router_size", 1, kMaxHidden)};
+    const int64_t together = feed_forward.mixture->num_experts * stack.num_layers;
+    if (together > kMostExpertsTogether) {
+      throw InvalidArgument(concat("spec: 'ffn.experts' is ", feed_forward.mixture->num_experts,
+                                   " in each of ", stack.num_layers, " layers, expected at most ",
+                                   kMostExpertsTogether, " together"));
+    }
     if (stack.norm_placement != NormPlacement::kPre) {
       throw InvalidArgument("spec: a mixture of experts needs 'norm.placement' \"pre\"");
     }
@@ -335,7 +351,7 @@ Spec parse_spec(const std::string& json_text) {
     throw InvalidArgument("spec: 'residual_scales' needs 'norm.placement' \"pre\"");
   }
   if (fields.has("convolution")) parse_convolution(fields.object("convolution"), spec.stack);
-  if (fields.has("heads")) parse_heads(fields.object("heads"), spec.heads);
+  if (fields.has("heads")) parse_heads(fields.object("heads"), spec.stem.vocab_size, spec.heads);
   check_lm(spec);
   parse_embedding(fields.object("embedding"), spec.heads.embedding);
   parse_quantized(fields, spec);

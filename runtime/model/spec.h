@@ -37,6 +37,7 @@ struct RopeSpec {
 struct ClassifierSpec {
   enum class Input : uint8_t { kPooler, kCls, kMean, kLast, kTokens };
   Input input = Input::kCls;
+  int32_t padding_id = -1;  // of kLast: PoolArgs::skipped_id
   int64_t num_labels = 0;
   std::optional<Activation> dense;  // activation of a preceding dense layer, if there is one
   bool dense_bias = true;
@@ -104,6 +105,7 @@ struct StemSpec {
   PositionKind position_kind = PositionKind::kLearned;
   int64_t num_positions = 0;  // number of positions, including `position_offset`
   int64_t position_offset = 0;
+  int32_t padding_id = -1;  // EmbedArgs::skipped_id
   bool norm = true;
 };
 

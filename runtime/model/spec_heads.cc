@@ -24,7 +24,7 @@ Activation parse_activation_or_none(Fields& fields) {
   return fields.has("activation") ? parse_activation(fields) : Activation::kNone;
 }
 
-void parse_classifier(Fields fields, HeadsSpec& heads) {
+void parse_classifier(Fields fields, int64_t vocab_size, HeadsSpec& heads) {
   using Input = ClassifierSpec::Input;
   ClassifierSpec classifier;
   classifier.input = fields.choice<Input>("input", {{"pooler", Input::kPooler},
@@ -35,6 +35,10 @@ void parse_classifier(Fields fields, HeadsSpec& heads) {
   if (classifier.input == Input::kPooler && !heads.pooler) {
     throw InvalidArgument(
         "spec: 'heads.classifier.input' is \"pooler\", but there is no 'heads.pooler'");
+  }
+  if (classifier.input == Input::kLast) {
+    classifier.padding_id =
+        static_cast<int32_t>(fields.integer("padding_id", 0, vocab_size - 1, -1));
   }
   classifier.num_labels = fields.count_texts("labels", kMaxLabels);
   if (fields.has("dense")) {
@@ -108,13 +112,15 @@ void parse_vectors(Fields fields, HeadsSpec& heads) {
 
 }  // namespace
 
-void parse_heads(Fields fields, HeadsSpec& heads) {
+void parse_heads(Fields fields, int64_t vocab_size, HeadsSpec& heads) {
   if (fields.has("pooler")) {
     Fields pooler = fields.object("pooler");
     heads.pooler = pooler.choice<Activation>("activation", {{"tanh", Activation::kTanh}});
     pooler.done();
   }
-  if (fields.has("classifier")) parse_classifier(fields.object("classifier"), heads);
+  if (fields.has("classifier")) {
+    parse_classifier(fields.object("classifier"), vocab_size, heads);
+  }
   if (fields.has("masked_lm")) parse_masked_lm(fields.object("masked_lm"), heads);
   if (fields.has("lm")) parse_lm(fields.object("lm"), heads);
   if (fields.has("vectors")) parse_vectors(fields.object("vectors"), heads);

@@ -9,7 +9,7 @@ namespace packhorse {
 constexpr int64_t kMaxHidden = int64_t{1} << 20;
 
 Activation parse_activation(Fields& fields);
-void parse_heads(Fields fields, HeadsSpec& heads);
+void parse_heads(Fields fields, int64_t vocab_size, HeadsSpec& heads);
 void parse_embedding(Fields fields, EmbeddingSpec& embedding);
 
 }  // namespace packhorse

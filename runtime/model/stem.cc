@@ -69,6 +69,7 @@ void embed(const StemSpec& spec, const StemWeights& weights, const StemBuffers& 
   if (!spec.positions_after_projection) args.position = weights.position_table;
   args.type = weights.type_table;
   args.position_offset = spec.position_offset;
+  args.skipped_id = spec.padding_id;
   args.norm = weights.norm;
   args.batch = tokens.batch;
   args.out = weights.projection ? buffers.embedded.first_rows(rows) : hidden.first_rows(rows);

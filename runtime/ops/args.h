@@ -66,11 +66,14 @@ struct NormWeight {
 
 /// out[t] = norm(word[ids[t]] + position[pos(t) + position_offset] + type[type_ids[t]])
 ///
+/// pos(t) counts the tokens before t in its sequence. With a `skipped_id` it counts those alone
+/// that are another token, and pos(t) of such a token is -1.
+///
 /// The caller has checked that ids and positions lie within their tables.
 struct EmbedArgs {
   const int32_t* ids = nullptr;           // [T], or null: token t takes row t of `word`
   const int32_t* type_ids = nullptr;      // [T]; null: every token takes row 0 of `type`
-  const int32_t* position_ids = nullptr;  // [T], or null: 0, 1, ... from the sequence's start
+  const int32_t* position_ids = nullptr;  // [T] pos(t), or null
   /// [vocab_size, E]; without ids [T, E], may be `out`. Where Ops::embeds_stored_rows, a table of
   /// 16-bit floats may go with float32, and `packed_word`, a weight [vocab_size, E] in groups, may
   /// stand in its place: such rows are decoded as they are read, and multiplied by `word_scale`.
@@ -80,7 +83,8 @@ struct EmbedArgs {
   TensorView position;  // [num_positions, E] or empty
   TensorView type;      // [type_vocab_size, E] or empty
   int64_t position_offset = 0;
-  NormWeight norm;  // or none
+  int32_t skipped_id = -1;  // -1: none; else `ids` are there, and position_offset is above 0
+  NormWeight norm;          // or none
   BatchView batch;
   TensorView out;  // [T, E]
 };
@@ -138,7 +142,7 @@ struct NeighboursArgs {
 struct RotationArgs {
   const float* frequencies = nullptr;  // [dims / 2]
   int32_t dims = 0;
-  const int32_t* position_ids = nullptr;  // [T], or null: 0, 1, ... from the sequence's start
+  const int32_t* position_ids = nullptr;  // [T] pos(t), or null
   BatchView batch;
   TensorView out;  // [T, Ops::rotation_columns(dims)] float32, in the backend's own layout
 };
@@ -255,13 +259,16 @@ struct NormArgs {
 };
 
 /// out[b] is the pool over the rows of sequence b, divided by its Euclidean norm if `normalize` is
-/// true. An empty sequence gives zeros.
+/// true. An empty sequence gives zeros. With a `skipped_id` kLast takes the last row whose token is
+/// another one, or, where there is none, the first row.
 struct PoolArgs {
   TensorView x;  // [T, E]
   BatchView batch;
   Pooling pooling = Pooling::kMean;
   bool normalize = false;
-  TensorView out;  // [B, E], dtype of x or float32
+  TensorView out;                // [B, E], dtype of x or float32
+  const int32_t* ids = nullptr;  // [T], with a skipped_id
+  int32_t skipped_id = -1;       // -1: none
 };
 
 /// out[b, n] is the maximum (with `sum`, the sum) of log(1 + max(0, x[t] . weight[n] + bias[n]))

@@ -32,6 +32,10 @@ void Ops::embed(const EmbedArgs& args) {
     fail(op, concat("position_offset is ", args.position_offset, ", expected 0 to ",
                     args.position.rows(), ", the rows of position"));
   }
+  if (args.skipped_id >= 0 && (args.ids == nullptr || args.position_offset < 1)) {
+    fail(op, concat("skipped_id is ", args.skipped_id, " with position_offset ",
+                    args.position_offset, ", expected ids and an offset of at least 1"));
+  }
   if (tokens == 0) return;
   if (args.ids == nullptr && args.word.rows() != tokens) {
     fail(op, concat("ids are missing for ", tokens, " tokens, and word has ", args.word.rows(),
@@ -80,6 +84,7 @@ void Ops::pool(const PoolArgs& args) {
   check_batch(op, "batch", args.batch, args.x.rows());
   check_matrix(op, "out", args.out, args.batch.num_sequences, args.x.columns());
   if (args.out.dtype != DType::kFloat32) check_dtype_is(op, "out", args.out, args.x.dtype);
+  if (args.skipped_id >= 0 && args.ids == nullptr && args.x.rows() > 0) fail(op, "ids are missing");
   if (args.batch.num_sequences > 0) do_pool(args);
 }
 

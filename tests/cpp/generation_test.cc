@@ -132,6 +132,31 @@ TEST(generation_waits_no_longer_than_asked) {
   CHECK(request->wait() && request->next().size() == 2);
 }
 
+TEST(generation_ends_where_its_listener_drops_the_session) {
+  GenerationOptions options;
+  options.max_tokens = 48;
+  options.max_sequences = 6;
+  const RunnerLimits limits{40, 1000, 20, 48, 6};
+  auto session = make_generation_session(std::make_unique<FakeRunner>(limits), options);
+  const auto request = session->submit(prompt_of(3), new_tokens(400));
+  const auto waiting = session->submit(prompt_of(4), new_tokens(400));
+  const auto here = std::this_thread::get_id();
+  std::string refused;
+  request->set_listener([&] {
+    if (std::this_thread::get_id() == here || session == nullptr) return;
+    try {
+      waiting->wait();
+    } catch (const RuntimeError& error) {
+      refused = error.what();
+    }
+    session.reset();
+  });
+  CHECK(request->wait(10));
+  CHECK(waiting->wait(10));
+  CHECK(refused.find("of its own session") != std::string::npos);
+  CHECK(request->finish_reason() == FinishReason::kCancelled);
+}
+
 TEST(generation_tells_its_listener) {
   Room room;
   const auto request = room.session->submit(prompt_of(3), new_tokens(20));

@@ -30,7 +30,9 @@ def test_logits(
     for lengths in LENGTHS:
         for batch in variants(lengths):
             there = session.run(batch, outputs=OUTPUTS)
-            logits = reference_encoder.classifier(spec, seen, there.hidden, batch.cu_seqlens)
+            logits = reference_encoder.classifier(
+                spec, seen, there.hidden, batch.ids, batch.cu_seqlens
+            )
             tolerance = 8 * precision.epsilon
             np.testing.assert_allclose(there.logits, logits, rtol=tolerance, atol=tolerance)
             with session.run(on_device(batch), outputs=["logits"]) as result:

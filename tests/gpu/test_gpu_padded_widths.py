@@ -118,7 +118,9 @@ def check_layers(precision: Precision, changes: dict[str, Any], folder: Path) ->
             pooled = reference_encoder.pooler(seen, found.hidden, batch.cu_seqlens)
             check(found.pooled, pooled, precision, 4)
             if "logits" in session.outputs:
-                logits = reference_encoder.classifier(spec, seen, found.hidden, batch.cu_seqlens)
+                logits = reference_encoder.classifier(
+                    spec, seen, found.hidden, batch.ids, batch.cu_seqlens
+                )
                 check(found.logits, logits, precision, 8)
 
 

@@ -39,6 +39,8 @@ def tiny_spec(**changes: Any) -> Spec:
     return {name: value for name, value in spec.items() if value is not None}
 
 
+PADDING = 7  # a token that random_sequences has, too
+
 _NORM = {"kind": "layer", "placement": "pre", "eps": 1e-6}
 _MASK = {"mask": "bidirectional"}
 _ROPE = {"theta": 1000.0}
@@ -198,6 +200,10 @@ SPEC_OPTIONS: dict[str, Spec] = {
         "norm": {**_NORM, "bias": False},
     },
     "classifier-of-last-tokens": classifier("last", 3, bias=False),
+    "classifier-of-last-tokens-that-are-no-padding": classifier("last", 3, padding_id=PADDING),
+    "positions-that-skip-padding": {
+        "positions": {"kind": "learned", "count": 302, "offset": 2, "padding_id": PADDING}
+    },
     "classifier-of-tokens": classifier("tokens", 17),
     "classifier-of-tokens-with-a-layer": classifier(
         "tokens", 2, dense={"activation": "gelu", "norm": True}

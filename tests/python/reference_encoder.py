@@ -157,6 +157,25 @@ class Exact:
         return reference.attention(q, k, v, cu_seqlens, cu_seqlens, heads, kv_heads, **options)
 
 
+def _counted(padding: int, ids: Any, cu_seqlens: Any) -> Array:
+    """Positions that skip padding, which itself is at -1."""
+    at = np.full(len(ids), -1)
+    for begin, end in itertools.pairwise(cu_seqlens):
+        kept = begin + np.flatnonzero(np.asarray(ids[begin:end]) != padding)
+        at[kept] = np.arange(len(kept))
+    return at
+
+
+def _last_kept(padding: int, hidden: Array, ids: Any, cu_seqlens: Any) -> Array:
+    """Of each sequence the last row that is not of padding, or else the first."""
+    out = np.zeros((len(cu_seqlens) - 1, hidden.shape[1]))
+    for b, (begin, end) in enumerate(itertools.pairwise(cu_seqlens)):
+        kept = np.flatnonzero(np.asarray(ids[begin:end]) != padding)
+        if end > begin:
+            out[b] = hidden[begin + (kept[-1] if len(kept) else 0)]
+    return out
+
+
 def encoder(
     spec: Mapping[str, Any],
     tensors: Mapping[str, Array],
@@ -179,6 +198,8 @@ def encoder(
     def norm(name: str, x: Array) -> Array:
         return by.residual(norm_by_name(spec, tensors, name, x))
 
+    if position_ids is None and "padding_id" in spec["positions"]:
+        position_ids = _counted(spec["positions"]["padding_id"], ids, cu_seqlens)
     at = reference.positions(cu_seqlens) if position_ids is None else np.asarray(position_ids)
     word, position, type_table = (
         tensors.get(f"embeddings.{name}") for name in ("word", "position", "type")
@@ -274,7 +295,7 @@ def pooler(tensors: Mapping[str, Array], hidden: Array, cu_seqlens: Any) -> Arra
 
 
 def classifier(
-    spec: Mapping[str, Any], tensors: Mapping[str, Array], hidden: Array, cu_seqlens: Any
+    spec: Mapping[str, Any], tensors: Mapping[str, Array], hidden: Array, ids: Any, cu_seqlens: Any
 ) -> Array:
     """Logits [T, num_labels] or [B, num_labels]; zeros for an empty sequence."""
     head = spec["heads"]["classifier"]
@@ -282,6 +303,8 @@ def classifier(
         x = hidden
     elif head["input"] == "pooler":
         x = pooler(tensors, hidden, cu_seqlens)
+    elif "padding_id" in head:
+        x = _last_kept(head["padding_id"], hidden, ids, cu_seqlens)
     else:
         x = reference.pool(hidden, cu_seqlens, head["input"])
     if "dense" in head:

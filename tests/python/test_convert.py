@@ -96,7 +96,7 @@ def test_specs() -> None:
     for name, pooler in (("roberta", True), ("xlm-roberta", True), ("camembert", False)):
         spec = resolve_model(GOLDEN / name).spec
         assert spec["family"] == name
-        assert spec["positions"] == {"kind": "learned", "count": 120, "offset": 2}
+        assert spec["positions"] == {"kind": "learned", "count": 120, "offset": 2, "padding_id": 1}
         assert spec["max_seqlen"] == 118
         assert spec["type_vocab_size"] == 1
         assert spec["norm"]["eps"] == 1e-5

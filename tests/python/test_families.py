@@ -48,7 +48,10 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "pad_token_id": 1,
             "layer_norm_eps": 1e-05,
         },
-        {"positions": {"kind": "learned", "count": 8194, "offset": 2}, "max_seqlen": 8192},
+        {
+            "positions": {"kind": "learned", "count": 8194, "offset": 2, "padding_id": 1},
+            "max_seqlen": 8192,
+        },
     ),
     "deberta-v3-base": (
         {

@@ -100,7 +100,7 @@ def test_odd_shapes(
     precision.check(result.pooled, pooled)
     if classifier is not None:
         assert session.labels == classifier["labels"]
-        logits = reference_encoder.classifier(spec, seen, result.hidden, cu_seqlens)
+        logits = reference_encoder.classifier(spec, seen, result.hidden, ids, cu_seqlens)
         precision.check(result.logits, logits, steps=2)
         alone = session.run((ids, cu_seqlens), outputs=["logits"])  # without what it is made of
         np.testing.assert_array_equal(alone.logits, result.logits)

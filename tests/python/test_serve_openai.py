@@ -241,7 +241,7 @@ def test_a_stream_whose_client_goes_away_is_cancelled(client: Client, lm: TextMo
         ("/v1/completions", {"prompt": "a", "response_format": {"type": "xml"}}, 400, "type is"),
         ("/v1/embeddings", {"input": "a", "encoding_format": "hex"}, 400, "encoding_format"),
         ("/v1/embeddings", {"input": "a", "model": "gpt"}, 404, "no model 'gpt'"),
-        ("/v1/embeddings", {"input": "a " * 300}, 400, "max_length is 256"),
+        ("/v1/embeddings", {"input": "a " * 300}, 400, "the model's limit is 256"),
         ("/v1/rerank", {"query": "a", "documents": []}, 400, "documents is empty"),
     ],
 )

@@ -245,7 +245,7 @@ def test_health(client: Client) -> None:
         ("/embed", {"inputs": ""}, 400, "Empty", "inputs is empty"),
         ("/embed", {"inputs": []}, 400, "Empty", "inputs is empty"),
         ("/embed", {"inputs": ["a"] * 9}, 413, "Validation", "9 items, at most 8"),
-        ("/embed", {"inputs": "a " * 300}, 413, "Validation", "max_length is 256"),
+        ("/embed", {"inputs": "a " * 300}, 413, "Validation", "the model's limit is 256"),
         ("/embed", {"inputs": "a " * 9999}, 413, "Validation", "at most 9999 are taken"),
         ("/embed", {"inputs": "a", "truncate": "yes"}, 422, "Validation", "true or false"),
         ("/embed", {"inputs": "a", "truncation_direction": "Left"}, 422, "Validation", "direction"),

@@ -14,7 +14,6 @@ from packhorse_weights.classifier import (
     read_classifier,
     read_pair,
     read_score,
-    refuse_padding_at_the_end,
 )
 from packhorse_weights.config import Config, language_part
 from packhorse_weights.errors import CheckpointError
@@ -295,8 +294,6 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     heads: Spec = {"pooler": {"activation": family.pooler_activation}} if has_pooler else {}
     if (head := find_head(family, config, tensors)) is not None:
         heads["classifier"] = read_classifier(head, config, tensors, has_pooler, root)
-        if heads["classifier"]["input"] == "last":
-            refuse_padding_at_the_end(config, folder)
         if heads["classifier"]["input"] != "tokens" and (pair := read_pair(folder)) is not None:
             spec["pair"] = pair
     parts = read_parts(modules, root, folder, config, tensors)

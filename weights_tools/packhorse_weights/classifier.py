@@ -63,6 +63,10 @@ def read_classifier(
     shape = tensors[f"{head.names['classifier']}.weight"].shape
     labels = list(head.labels) or _labels(config, shape[0] if shape else 0)
     classifier = {**options, "labels": labels}
+    padding = config.fields.get("pad_token_id")
+    # A number that is no token stands for none, as -1 does in older configs.
+    if options["input"] == "last" and padding in range(config.integer("vocab_size")):
+        classifier["padding_id"] = padding
     if options["input"] != "tokens":
         if config.fields.get("problem_type") is not None:
             classifier["problem"] = config.choice("problem_type", _PROBLEMS, "")
@@ -106,24 +110,6 @@ def _processor(value: object) -> dict[str, Any]:
     parts = whole.get("processors") if whole.get("type") == "Sequence" else [whole]
     dicts = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
     return next((part for part in dicts if part.get("type") in known), {})
-
-
-def refuse_padding_at_the_end(config: Config, folder: Path) -> None:
-    """Raises CheckpointError if the tokenizer ends texts with the padding token, because
-    transformers' classes of decoders then take the token before it for the last one."""
-    padding = config.fields.get("pad_token_id")
-    processor = _processor((read_tokenizer(folder) or {}).get("post_processor"))
-    for kind in ("single", "pair"):
-        try:
-            ((name, fields),) = processor[kind][-1].items()
-            ids = processor["special_tokens"][fields["id"]]["ids"] if name == "SpecialToken" else []
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-            continue  # another kind of file; where it matters, another check reads it
-        if padding is not None and ids[-1:] == [padding]:
-            raise CheckpointError(
-                f"{folder}: texts end with the token {padding}, pad_token_id of {config.where}: a "
-                "classifier on the last token that is no padding is not supported"
-            )
 
 
 def read_pair(folder: Path) -> dict[str, Any] | None:

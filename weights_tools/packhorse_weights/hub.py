@@ -9,6 +9,7 @@ names that the repository is known not to have). Source: the documentation of hu
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import re
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from packhorse_weights.extras import install_hint
 from packhorse_weights.files import read_bytes
 from packhorse_weights.hub_files import choose_files, has_tokenizer, missing_part
 
+_LOGGER = logging.getLogger("packhorse.hub")
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
 _NAME = re.compile(rf"(?:{_PART}/)?{_PART}")
 # Repositories of the time before names had an organisation.
@@ -132,6 +134,8 @@ class _Entry:
     def download(self, hub: Any, files: list[str]) -> Path:
         """Downloads those of `files` that are needed and not in the cache, with the progress bar of
         `hub`."""
+        revision = self.revision or "main"
+        _LOGGER.info("downloading %s at %s to %s", self.name, revision, self.cache)
         path = hub.snapshot_download(
             self.name,
             revision=self.revision,

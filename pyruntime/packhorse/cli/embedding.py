@@ -68,12 +68,12 @@ def embed_file(
     count = 0
     with open_lines(file, "embedding", errors) as reader:
         _refuse_generator(model, load)
-        loaded = TextModel.load(model, kv_tokens=0, **load)
+        loaded = TextModel.load(model, kv_tokens=0, **load, progress=False)
         like = loaded.embed([], **embed)
         with open_writer(output, chosen, like) as writer:
             for lines in reader:
                 with lines.named():
-                    rows = loaded.embed(lines.texts, **embed)
+                    rows = loaded.embed(lines.texts, **embed, progress=False)
                 writer.append(rows, lines.numbers)
                 count += len(rows)
         reader.note()

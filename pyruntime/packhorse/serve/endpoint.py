@@ -18,6 +18,7 @@ from packhorse.serve.exchange import (
     Scope,
     Send,
 )
+from packhorse.serve.field_names import FieldNames, in_fields
 from packhorse.serve.json_parts import to_json
 from packhorse.serve.logs import LOGGER, log
 from packhorse.serve.service import Service
@@ -43,16 +44,25 @@ class Endpoint:
 
     path    the route, for metrics and logs
     style   how it says errors
+    names   of the library's arguments, in its errors
     public  whether it needs no API key
     """
 
     def __init__(
-        self, service: Service, path: str, handler: Handler, style: Style, *, public: bool = False
+        self,
+        service: Service,
+        path: str,
+        handler: Handler,
+        style: Style,
+        names: FieldNames,
+        *,
+        public: bool = False,
     ) -> None:
         self._service = service
         self._path = path
         self._handler = handler
         self._style = style
+        self._names = names
         self._public = public
         self._keys = [] if public else [key.encode() for key in service.settings.api_key]
 
@@ -71,6 +81,12 @@ class Endpoint:
                 raise ServeError("busy", "there are too many connections", retry_after=1)
             if self._keys:
                 self._check_key(exchange)
+            if not (self._service.started or self._public):
+                raise ServeError(
+                    "unhealthy",
+                    "the models are not loaded: whoever runs this application has not begun its "
+                    "lifespan",
+                )
             answer: Answer = await self._handler(exchange)
         except ClientGoneError:
             self._note(exchange, _GONE, None)
@@ -107,6 +123,7 @@ class Endpoint:
 
     def _failed(self, error: ServeError) -> Reply:
         self._service.metrics.fail(error.kind)
+        error.message = in_fields(error.message, self._names)
         reply = self._style(error)
         if error.retry_after is not None:
             reply.headers.append((b"retry-after", b"%d" % error.retry_after))

@@ -34,7 +34,9 @@ class Gauges(Collector):
             for name, text in (
                 ("running", "Sequences that are being generated"),
                 ("queued", "Sequences that wait to be generated"),
+                ("pages", "Pages of the cache"),
                 ("pages_used", "Pages of the cache that running sequences use"),
+                ("pages_cached", "Pages of the cache that are kept for prompts that begin alike"),
                 ("pages_free", "Pages of the cache that are free"),
             )
         }

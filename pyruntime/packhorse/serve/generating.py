@@ -74,6 +74,8 @@ class Running:
         self._news = news
         self.n = n
         self.first_at: float | None = None  # when its first text came, of `time.monotonic`
+        self._first_tokens = 0  # of all sequences, when it came
+        self._ended_at: float | None = None
         self._number, self._event = news.listen(request)
         self._gone = False
 
@@ -90,7 +92,10 @@ class Running:
                 raise ServeError("backend", f"the model failed: {error}") from error
             if any(texts) and self.first_at is None:
                 self.first_at = time.monotonic()
+                self._first_tokens = self._tokens()
             ended = self._request.ended
+            if ended:
+                self._ended_at = time.monotonic()
             if any(texts) or ended:
                 yield texts
             if ended:
@@ -98,6 +103,19 @@ class Running:
             await self._event.wait()
             if self._gone:
                 raise ClientGoneError
+
+    def _tokens(self) -> int:
+        """Tokens of all sequences together so far."""
+        return self._request.request.so_far().usage.new_tokens
+
+    @property
+    def token_s(self) -> float | None:
+        """Seconds that a token of a sequence took after its first text; None: the request has not
+        ended, or nothing came after that."""
+        if self.first_at is None or self._ended_at is None:
+            return None
+        tokens = (self._tokens() - self._first_tokens) / self.n
+        return (self._ended_at - self.first_at) / tokens if tokens > 0 else None
 
     def leave(self) -> None:
         """Nobody waits for it any more: it ends soon."""

@@ -60,6 +60,7 @@ def load_model(
         "pooling": _poolings(given.pooling),
         "normalize": given.normalize,
         "reranker": _template(given.reranker),
+        "progress": False,  # the log says it
     }
     replicas: list[TextModel] = []
     try:

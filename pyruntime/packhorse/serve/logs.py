@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 import traceback
 from collections.abc import Iterator
@@ -32,15 +33,23 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """The same for people."""
+    """A line for people, with the fields that say something, in the local time."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = getattr(record, "fields", {})
-        rest = "".join(f" {name}={value}" for name, value in fields.items())
-        line = f"{_time(record.created)} {record.levelname.lower():7} {record.getMessage()}{rest}"
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+        fields = getattr(record, "fields", {}).items()
+        rest = "".join(f" {_shown(*field)}" for field in fields if field[1] not in (None, "", []))
+        line = f"{stamp} {record.levelname.lower():7} {record.getMessage()}{rest}"
         if record.exc_info:
             line += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
         return line
+
+
+def _shown(name: str, value: Any) -> str:
+    if name.endswith("_bytes"):
+        return f"{name.removesuffix('_bytes')}={value / 1e6:,.1f}MB"
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return f"{name}={text!r}" if " " in text else f"{name}={text}"
 
 
 def _time(seconds: float) -> str:
@@ -88,8 +97,13 @@ def dropped_lines() -> int:
 
 @contextmanager
 def to_stderr(level: str, style: str) -> Iterator[None]:
-    """Has this process write the log to stderr, and with it what other packages have to say."""
+    """Has this process write the log to stderr, and with it what other packages have to say.
+
+    style  "text", "json", or "auto": text where stderr is a terminal
+    """
     handler = _Handler()
+    if style == "auto":
+        style = "text" if sys.stderr is not None and sys.stderr.isatty() else "json"
     handler.setFormatter(JsonLines() if style == "json" else TextLines())
     root = logging.getLogger()
     before = root.handlers

@@ -100,6 +100,11 @@ class Metrics:
             Distribution(
                 "packhorse_time_to_first_token_seconds", "Seconds to the first text", _SECONDS
             ),
+            Distribution(
+                "packhorse_time_per_output_token_seconds",
+                "Seconds of a token after the first text, the mean of each prompt",
+                _SECONDS,
+            ),
         )
         self._count = {one.name: one for one in counts}
         self._of = {one.name: one for one in distributions}
@@ -140,11 +145,19 @@ class Metrics:
         """Whatever came of a request."""
         self._count["packhorse_requests"].add(1, model, route, str(status))
 
-    def generated(self, model: str, tokens: int, first_s: float | None) -> None:
-        """A request to generate has ended. first_s: seconds to its first text; None: none came."""
+    def generated(
+        self, model: str, tokens: int, first_s: float | None, token_s: Sequence[float]
+    ) -> None:
+        """A request to generate has ended.
+
+        first_s  seconds to its first text; None: none came
+        token_s  of each prompt that has ended, seconds of a token after the first text
+        """
         self._count["packhorse_generated_tokens"].add(tokens, model)
         if first_s is not None:
             self._of["packhorse_time_to_first_token_seconds"].add(first_s)
+        for seconds in token_s:
+            self._of["packhorse_time_per_output_token_seconds"].add(seconds)
 
     def of_batch(self, model: str) -> Callable[[int, int, float], None]:
         """What a worker of a model calls after each batch."""

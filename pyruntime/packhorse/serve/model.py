@@ -111,6 +111,16 @@ class ServedModel:
         return str(self.text.session.device)
 
     @property
+    def devices(self) -> list[str]:
+        """Of each replica."""
+        return [replica.session.device for replica in self.replicas]
+
+    @property
+    def memory_bytes(self) -> int:
+        """Planned for all replicas together."""
+        return sum(one.session.memory_plan.total_bytes for one in self.replicas)
+
+    @property
     def runner(self) -> TextRunner:
         return self.text._runner
 

@@ -26,6 +26,7 @@ from packhorse.serve.logs import log, to_stderr
 from packhorse.serve.memory import share_arenas
 from packhorse.serve.service import Service
 from packhorse.serve.settings import Settings
+from packhorse.serve.sites import is_loopback
 from packhorse.serve.tls import TlsSocket, server_context
 
 _SWITCH_S = 0.0005  # Python's 5 ms are longer than most requests take
@@ -87,8 +88,30 @@ class Server(uvicorn.Server):
         except OSError as error:  # another one listens by now
             await self.lifespan.shutdown()
             raise OSError(f"cannot listen at {self.address}: {error}") from None
-        models = [model.name for model in self.service.registry.models()]
-        log(logging.INFO, "serving", address=self.address, models=models)
+        settings = self.service.settings
+        if settings.uds is None and not settings.api_key and not is_loopback(settings.host):
+            log(
+                logging.WARNING,
+                "whoever reaches this address may use the models: no API key is set (--api-key)",
+                host=settings.host,
+            )
+        log(
+            logging.INFO,
+            "serving",
+            models=[model.name for model in self.service.registry.models()],
+            address=self.address,
+            page=self._page(),
+        )
+
+    def _page(self) -> str | None:
+        """Address of the page for a browser of this machine; None: there is none."""
+        settings = self.service.settings
+        if not settings.page or settings.uds is not None:
+            return None
+        scheme, _, place = self.address.partition("://")
+        host, _, port = place.rpartition(":")
+        everywhere = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
+        return f"{scheme}://{everywhere.get(host, host)}:{port}/"
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # Called wherever the main thread is, maybe amid a line of the log: it must not write one.

@@ -44,13 +44,13 @@ class Service:
         self.deadlines = Deadlines()
         self.bodies = Bodies(settings.max_body_bytes or 16 * settings.payload_limit, self.metrics)
         self.stopping = False
-        self._started = False
+        self.started = False  # the lifespan has begun
 
     async def start(self) -> None:
         """Loads all models, once. Raises as `TextModel.load`."""
-        if self._started:
+        if self.started:
             return
-        self._started = True
+        self.started = True
         try:
             for model in assign_adapters(self.settings):
                 await self.registry.load(model)

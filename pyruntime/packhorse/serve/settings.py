@@ -307,7 +307,11 @@ class Settings:
     log_level: str = setting(
         "info", "debug, info, warning or error; warning: no line for each request.", _OPERATION
     )
-    log_format: str = setting("json", "json (one object a line) or text.", _OPERATION)
+    log_format: str = setting(
+        "auto",
+        "json (one object a line), text for people, or auto: text where stderr is a terminal.",
+        _OPERATION,
+    )
     otlp_endpoint: str | None = setting(
         None, "Where to send traces (OTLP over HTTP); needs opentelemetry.", _OPERATION, "URL"
     )
@@ -381,7 +385,7 @@ class Settings:
             raise ValueError(f"port is {self.port}, expected 0 to 65535")
         for name, allowed in (
             ("log_level", ("debug", "info", "warning", "error")),
-            ("log_format", ("json", "text")),
+            ("log_format", ("auto", "json", "text")),
             ("prefix_cache", ("key", "shared", "off")),
         ):
             if getattr(self, name) not in allowed:

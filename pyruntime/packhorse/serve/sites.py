@@ -29,7 +29,7 @@ class Sites:
 
     def listen_at(self, host: str) -> None:
         """Takes no other names where the server is for its own machine alone."""
-        self._checks_host = self._checks_host or _is_loopback(host)
+        self._checks_host = self._checks_host or is_loopback(host)
 
     def check(self, method: str, headers: Mapping[bytes, bytes]) -> None:
         """Raises ServeError ("forbidden") for a request of a page of another site."""
@@ -55,7 +55,7 @@ class Sites:
 
     def _is_ours(self, host: str) -> bool:
         name = _name(host)
-        if name in self._hosts or _ALL in self._hosts or _is_loopback(name):
+        if name in self._hosts or _ALL in self._hosts or is_loopback(name):
             return True
         try:
             ipaddress.ip_address(name)
@@ -75,7 +75,7 @@ def _name(host: str) -> str:
     return host.partition(":")[0].rstrip(".")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Whether it leads to this machine alone."""
     if host == "localhost" or host.endswith(".localhost"):
         return True

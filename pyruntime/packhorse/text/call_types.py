@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from packhorse.names import ScoreActivation, Truncation
-    from packhorse.text.runner import Progress
+    from packhorse.progress_bar import Progress
 
 
 class Call(TypedDict, total=False):
@@ -35,7 +35,7 @@ class EmbedCall(PromptCall, total=False):
     truncate_dim: int | None
     normalize: bool | None
     ranges: npt.ArrayLike | None
-    show_progress_bar: bool
+    show_progress_bar: bool | None
 
 
 class ScoreCall(PairCall, total=False):

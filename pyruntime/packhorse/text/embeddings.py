@@ -11,11 +11,12 @@ import numpy.typing as npt
 
 from packhorse.load_arguments import is_count
 from packhorse.names import EmbeddingDtype, OutputName
+from packhorse.progress_bar import Progress
 from packhorse.result import FloatArray, RunResult
 from packhorse.row_ops import pool
 from packhorse.text.checks import Text, as_texts
 from packhorse.text.parts import Request
-from packhorse.text.runner import Progress, TextRunner
+from packhorse.text.runner import TextRunner
 from packhorse.text.settings import choose_prompt
 
 MIN_SAMPLE = 100  # embeddings whose ranges say something about others

@@ -152,6 +152,7 @@ class GeneratingText(LoadedText):
 
         stream   of one prompt: gives the pieces of the text as they come (`TextStreaming`). They
                  never end within a character, and joined they are the text
+        progress of several prompts, as of the methods of `TextModel` that take texts
         details  gives `Generation` objects: text, ids, finish_reason, logprobs, usage
         stop     a text, or several, before the first of which the text ends, whatever tokens it is
                  made of

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 from packhorse.packing import Int32Array
+from packhorse.progress_bar import reporting
 from packhorse.text.chat_template import ChatTemplates, Message
 from packhorse.text.checks import as_texts, check_ids
 from packhorse.text.detokenizer import Detokenizer
@@ -111,7 +112,9 @@ class TextGeneration:
         prompts = as_texts(prompt, "prompts")
         named = ((f"prompts[{i}]", self.prompt_ids(one, i)) for i, one in enumerate(prompts))
         asked = self.options(n, options, self._default_length(options))
-        found = self._generator.run(named, asked, continues=True)
+        total = len(prompts) if isinstance(prompts, Sized) else None
+        with reporting(options.get("progress")) as report:
+            found = self._generator.run(named, asked, report, total, continues=True)
         results = [as_asked(one, n, details) for one in found]
         return results[0] if isinstance(prompt, str) else results
 
@@ -198,7 +201,8 @@ class TextGeneration:
             for i, chat in enumerate(chats)
         )
         asked = self.options(n, rest, self._default_length(rest))
-        found = self._generator.run(named, asked, continues=False)
+        with reporting(rest.get("progress")) as report:
+            found = self._generator.run(named, asked, report, len(chats), continues=False)
         read = found if tools is None else [[tools.read(made) for made in one] for one in found]
         results = [as_asked(one, n, details) for one in read]
         return results if several else results[0]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from packhorse.generation.sampling import EarlyStopping, Sampling, SequenceBias
+from packhorse.progress_bar import Progress
 from packhorse.text.other_names import unexpected_argument
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class GenerateCall(TypedDict, total=False):
     regex: str | None
     choices: Sequence[str] | None
     grammar: str | None
+    progress: Progress | None
 
 
 class TemplateCall(TypedDict, total=False):
@@ -80,7 +82,10 @@ class ChatCall(TemplateCall, GenerateCall, total=False):
 
 
 FORMS = ("schema", "regex", "choices", "grammar")  # of the output
-_NOT_OF_SAMPLING = {"stop", "include_stop", "shown_special_tokens", "bad_words", *FORMS}
+_NOT_OF_SAMPLING = {
+    *("stop", "include_stop", "shown_special_tokens", "bad_words", "progress"),
+    *FORMS,
+}
 _OF_CHANCE = {"top_k": 0, "top_p": 1, "min_p": 0}
 CHAT_OPTIONS = frozenset(TemplateCall.__annotations__)
 

@@ -296,11 +296,16 @@ class Generator:
         self,
         prompts: Iterable[tuple[str, Int32Array]],
         options: RequestOptions,
+        report: Callable[[int, int | None], object] | None,
+        total: int | None,
         *,
         continues: bool,
     ) -> list[list[Generation]]:
         """All texts of any number of prompts (name, ids), in order. An error or Ctrl-C cancels what
-        still runs."""
+        still runs.
+
+        report  called with the number of prompts whose texts have ended, and with `total`
+        """
         mailbox = self._session.mailbox()
         running: dict[int, TextRequest] = {}
         found: dict[int, list[Generation]] = {}
@@ -313,6 +318,8 @@ class Generator:
                 if request.ended:
                     request.request.listen(None)
                     found[number] = running.pop(number).results()
+                    if report is not None:
+                        report(len(found), total)
 
         try:
             for number, (name, ids) in enumerate(prompts):

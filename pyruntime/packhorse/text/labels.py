@@ -10,10 +10,11 @@ import numpy as np
 from packhorse.heads import classifier_of, require_head
 from packhorse.names import ScoreActivation, Truncation
 from packhorse.pairs import check_activation, sigmoid
+from packhorse.progress_bar import Progress
 from packhorse.result import FloatArray, RunResult
 from packhorse.text.checks import Text
 from packhorse.text.parts import Request
-from packhorse.text.runner import Progress, TextRunner
+from packhorse.text.runner import TextRunner
 
 LabelledText = Text | Mapping[str, str | None]
 

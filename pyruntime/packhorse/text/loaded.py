@@ -12,6 +12,7 @@ from packhorse.load_arguments import check_load
 from packhorse.names import AskedDtype, AttentionAlgorithm, CacheDtype, Pooling
 from packhorse.options import ModelPath
 from packhorse.planning import plan_memory
+from packhorse.progress_bar import shows_loading
 from packhorse.session import Session
 from packhorse.text.generation import TextGeneration
 from packhorse.text.other_names import missing_attribute
@@ -62,6 +63,7 @@ class LoadedText:
         self._runner = runner
 
     @classmethod
+    @shows_loading
     def load(
         cls: type[Self],
         path: ModelPath,
@@ -91,6 +93,7 @@ class LoadedText:
         draft_tokens: int | None = None,
         kv_cache_dtype: CacheDtype | None = None,
         generation_config: bool = True,
+        progress: bool | None = None,
     ) -> Self:
         """Loads a model with its tokenizer. `path`, `device` and `dtype` are as in `Session.load`.
 
@@ -150,6 +153,7 @@ class LoadedText:
             draft_dtype=draft_dtype,
             draft_tokens=draft_tokens,
             kv_cache_dtype=kv_cache_dtype,
+            progress=False,
         )
         return cls(session, tokenizer, max_length, files)
 

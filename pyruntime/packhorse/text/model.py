@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packhorse.names import AggregationStrategy, EmbeddingDtype, ScoreActivation, Truncation
+from packhorse.progress_bar import Progress
 from packhorse.result import FloatArray
 from packhorse.retrieval import SimilarityFunction, similarity
 from packhorse.text.answers import Answering
@@ -18,8 +19,6 @@ from packhorse.text.entities import TokenClassification
 from packhorse.text.labels import Classification, Label, LabelledText
 from packhorse.text.masks import MaskFilling, Word
 from packhorse.text.other_names import says_our_names
-from packhorse.text.progress_bar import ProgressBar
-from packhorse.text.runner import Progress
 from packhorse.text.scores import Pairs, Scoring
 from packhorse.text.spans import Answer, AnswerOptions
 from packhorse.text.sparse import SparseEmbedding, SparseVector
@@ -52,7 +51,8 @@ class TextModel(AwaitedText):
     truncation  True: what is longer is cut, and counted in `num_truncated`; of pairs, token by
                 token off the longer text, or off one of them ("only_first", "only_second"). False:
                 it is a ValueError that names the text
-    progress    called with (texts done, texts in total or None)
+    progress    called with (texts done, texts in total or None); True: a bar on stderr; None: one
+                where that is a terminal and the call takes more than two seconds; False: none
 
     Any number of threads may use one model: their requests share batches (docs/text.md).
     """
@@ -103,7 +103,7 @@ class TextModel(AwaitedText):
         max_length: int | None = None,
         truncation: bool = True,
         progress: Progress | None = None,
-        show_progress_bar: bool = False,
+        show_progress_bar: bool | None = None,
     ) -> npt.NDArray[Any]:
         """Embeddings [texts, dims]; [dims] of a single str.
 
@@ -115,7 +115,7 @@ class TextModel(AwaitedText):
                       its files say so, and what is cut of them is left as it is, as in
                       sentence-transformers. False is the same as None
         show_progress_bar
-                      shows on stderr how far it has come, where `progress` is not given
+                      as `progress`, where that is not given
         dtype         "float32", "float16", "int8", "uint8", "binary" or "ubinary", with `ranges` as
                       `quantize_embeddings` says; but int8 and uint8 without ranges are a ValueError
                       where there are fewer than 100 texts to take them from
@@ -131,9 +131,7 @@ class TextModel(AwaitedText):
             max_length=max_length,
             truncation=truncation,
         )
-        if show_progress_bar and progress is None:
-            progress = ProgressBar("embedding")
-        return task.run(texts, progress)
+        return task.run(texts, show_progress_bar if progress is None else progress)
 
     def similarity(self, a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
         """How alike embeddings [N, dims] and [M, dims] are: float32 [N, M], a higher number for

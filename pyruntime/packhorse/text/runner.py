@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 from packhorse.names import OutputName
 from packhorse.packing import Int32Array
+from packhorse.progress_bar import Progress, reporting
 from packhorse.result import RunResult
 from packhorse.session import Session
 from packhorse.text.batching import Batcher
@@ -18,7 +19,6 @@ from packhorse.text.streaming import prepare_ahead
 from packhorse.text.token_arrays import TokenArrays
 from packhorse.text.tokenizer import TextTokenizer, Tokens
 
-Progress = Callable[[int, int | None], object]
 Item = TypeVar("Item")
 Kept = TypeVar("Kept")
 Found = TypeVar("Found", covariant=True)
@@ -100,7 +100,7 @@ class TextRunner:
         self,
         task: Task[Item, Kept, Found],
         items: Iterable[Item],
-        progress: Progress | None = None,
+        progress: Progress | None = False,
         *,
         total: int | None = None,
         chunk: int | None = None,
@@ -111,20 +111,17 @@ class TextRunner:
         chunk  items that are prepared together; None: as many as a batch may hold
         """
         self.session.check_open()
-        if progress is not None and not callable(progress):
-            raise ValueError(
-                f"progress is {progress!r:.80}, expected a function of (texts done, texts in total)"
-            )
         if isinstance(items, Sized):
             total = len(items)
         done = 0
         size = self.session.max_sequences if chunk is None else chunk
-        for some, (request, kept) in prepare_ahead(items, size, task.prepare):
-            result = self._batcher.run(request)
-            done += len(some)
-            if progress is not None:
-                progress(done, total)
-            yield task.finish(some, kept, result)
+        with reporting(progress) as report:
+            for some, (request, kept) in prepare_ahead(items, size, task.prepare):
+                result = self._batcher.run(request)
+                done += len(some)
+                if report is not None:
+                    report(done, total)
+                yield task.finish(some, kept, result)
 
     def results_of_texts(
         self,

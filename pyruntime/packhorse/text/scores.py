@@ -9,10 +9,11 @@ import numpy as np
 
 from packhorse.names import ScoreActivation, Truncation
 from packhorse.pairs import as_scores, check_activation, check_scores
+from packhorse.progress_bar import Progress
 from packhorse.result import FloatArray, RunResult
 from packhorse.text.checks import Text, as_texts
 from packhorse.text.parts import Request
-from packhorse.text.runner import Progress, TextRunner
+from packhorse.text.runner import TextRunner
 from packhorse.text.settings import choose_prompt
 from packhorse.text.template import find_template
 from packhorse.text.tokenizer import NO_FRAME

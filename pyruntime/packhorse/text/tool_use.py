@@ -31,12 +31,12 @@ class ToolUse:
         """`strict`: whether a template whose calls cannot be read is refused; it always is where a
         call is asked for. Raises ValueError."""
         schemas = tool_schemas(tools or [])
-        self._named = _functions(schemas)
-        wanted = _wanted(choice, self._named)
+        functions = _functions(schemas)
+        wanted = _wanted(choice, functions)
         self.schemas: list[Schema] = [] if choice == "none" else schemas
         self.several = several
         self.family = parser_for(template) if self.schemas else None
-        self._forced = {name: self._named[name] for name in wanted}
+        self._forced = {name: functions[name] for name in wanted}
         self._one = not several or isinstance(choice, Mapping)
         if self.schemas and self.family is None and (strict or self._forced):
             raise ValueError(

@@ -139,8 +139,8 @@ inline int panel_of(GemmTile tile, int64_t n, int64_t k, bool paired = false) {
 inline constexpr int64_t kPairedWeightBytes = 8 << 20;
 inline constexpr int64_t kPairedRows = 512;
 inline bool is_paired(GemmTile tile, int64_t rows, int64_t n, int64_t k) {
-  const bool tall = tile == GemmTile::kHalves128x128 || tile == GemmTile::k128x128 ||
-                    tile == GemmTile::k128x192;
+  const bool tall =
+      tile == GemmTile::kHalves128x128 || tile == GemmTile::k128x128 || tile == GemmTile::k128x192;
   return tall && rows >= kPairedRows && 2 * n * k >= kPairedWeightBytes;
 }
 

@@ -46,8 +46,9 @@ void launch_gemm_kernel(const GemmParams& p, int panel, cudaStream_t stream) {
   constexpr int kRows = Traits::kTileM * Traits::kCluster;
   const int tiles = (p.rows + kRows - 1) / kRows * args.tiles_n.divisor;
   const int clusters = std::min(tiles, p.sm_count / Traits::kCluster);
-  launch_clusters(Traits::kCluster, kernel, dim3(static_cast<unsigned>(clusters * Traits::kCluster)),
-                  Traits::kThreads, Traits::kSharedBytes, stream, args);
+  launch_clusters(Traits::kCluster, kernel,
+                  dim3(static_cast<unsigned>(clusters * Traits::kCluster)), Traits::kThreads,
+                  Traits::kSharedBytes, stream, args);
 }
 
 }  // namespace packhorse::cuda

@@ -38,8 +38,7 @@ struct GemmArgsSm90 {
 /// sums over k have several parts (sum_parts.h). Blocks
 /// come in clusters of `cluster`, which load a weight once for tiles that lie one below the other.
 template <class Element_, int tile_m, int tile_n, int k_boxes, bool ping_pong,
-          GemmEpilogue epilogue, class Out_ = Element_, bool in_parts = false,
-          int cluster = 1>
+          GemmEpilogue epilogue, class Out_ = Element_, bool in_parts = false, int cluster = 1>
 struct GemmTraits {
   using Element = Element_;
   using Out = Out_;
@@ -68,7 +67,7 @@ struct GemmTraits {
   static constexpr int kColumns = kSplitColumns ? tile_n / 2 : tile_n;
   static constexpr bool kInParts = in_parts;
   static constexpr int kCluster = cluster;
-  static_assert(tile_n / cluster % 8 == 0);  // rows that a swizzle spans
+  static_assert(tile_n / cluster % 8 == 0);      // rows that a swizzle spans
   static constexpr int kBlocks = kRows / 64;     // wgmma blocks of 64 rows, one above the other
   static constexpr int kFolds = kGated ? 2 : 1;  // columns of the product per column of the output
   static constexpr int kOutColumns = kColumns / kFolds;
@@ -125,11 +124,11 @@ struct Tile {
   int m, n;
 };
 
-/// The order of the tiles, or with clusters of the columns of tiles that a cluster works on at once.
-/// Inside a panel columns come fastest, and panel follows panel, so that a
-/// panel's weights stay in the L2 cache while the rows pass by. A block takes every
-/// step()-th tile. With a single panel the place of a tile does not depend on the number of rows, so it is
-/// known before that number is.
+/// The order of the tiles, or with clusters of the columns of tiles that a cluster works on at
+/// once. Inside a panel columns come fastest, and panel follows panel, so that a panel's weights
+/// stay in the L2 cache while the rows pass by. A block takes every step()-th tile. With a single
+/// panel the place of a tile does not depend on the number of rows, so it is known before that
+/// number is.
 template <class Traits>
 struct Schedule {
   const GemmArgsSm90& args;

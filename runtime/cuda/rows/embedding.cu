@@ -31,13 +31,13 @@ struct TokenIds {
     if (args.position_ids != nullptr) position = args.position_ids[token];
   }
 
-  /// Finds all indices of `token`. Called by one lane for itself.
+  /// Finds all indices of `token`, but that EmbedArgs::skipped_id counts as any other. Called by
+  /// one lane for itself.
   __device__ void look_up(const EmbedArgs& args, int64_t token, int sequences) {
     read(args, token);
     if (args.position_ids == nullptr && args.position.data != nullptr) {
       position = position_in_sequence(args.batch, sequences, static_cast<int>(token));
     }
-    position += static_cast<int>(args.position_offset);
   }
 
   /// Returns the indices that another lane of the warp holds.
@@ -46,6 +46,40 @@ struct TokenIds {
             __shfl_sync(kFullWarp, type, lane)};
   }
 };
+
+__device__ bool skips(const EmbedArgs& args) {
+  return args.skipped_id >= 0 && args.position_ids == nullptr;
+}
+
+/// Counts the tokens of [begin, end) that are not skipped. Called by a whole warp, for all lanes.
+__device__ int count_tokens(const EmbedArgs& args, int begin, int end) {
+  int count = 0;
+  for (int i = begin + static_cast<int>(threadIdx.x % 32); i < end; i += 32) {
+    count += args.ids[i] == args.skipped_id ? 0 : 1;
+  }
+  return __reduce_add_sync(kFullWarp, count);
+}
+
+/// The position of `token`, which is `position` if none is skipped. Called by a whole warp, for one
+/// token.
+__device__ int position_of(const EmbedArgs& args, int token, int position) {
+  if (args.ids[token] == args.skipped_id) return -1;
+  return count_tokens(args, token - position, token);
+}
+
+/// Likewise, called by a whole warp in which lane i has the token first + i, of `here` tokens. Only
+/// the sequence of the first of them can begin before it.
+__device__ int position_of_lane(const EmbedArgs& args, int first, int here, int position) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int begin = first + lane - position;
+  const bool counts = lane < here && args.ids[first + lane] != args.skipped_id;
+  const unsigned counted = __ballot_sync(kFullWarp, counts);
+  const int before = count_tokens(args, __shfl_sync(kFullWarp, begin, 0), first);
+  const unsigned earlier = (1u << lane) - 1;
+  if (!counts) return -1;
+  if (begin < first) return before + __popc(counted & earlier);
+  return __popc(counted & earlier & ~((1u << (begin - first)) - 1));
+}
 
 /// Returns row `id` of a table, or null where there is no such table.
 template <class T>
@@ -92,6 +126,7 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>)
       ids.position = at - begin_of(warp_search(counts.sequences, at, begin_of));
     }
   }
+  if (skips(args)) ids.position = position_of(args, static_cast<int>(token), ids.position);
   ids.position += static_cast<int>(args.position_offset);
   Row<T, kThreads, kVectors, 3> sources;
   sources.load(0, table_row<T>(args.word, ids.word), columns);
@@ -178,6 +213,10 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kResidentBlocks<kThre
     const int here = static_cast<int>(min(int64_t{32}, end - first));
     TokenIds ids;
     if (lane < here) ids.look_up(args, first + lane, counts.sequences);
+    if (skips(args)) {
+      ids.position = position_of_lane(args, static_cast<int>(first), here, ids.position);
+    }
+    ids.position += static_cast<int>(args.position_offset);
     const auto request = [&](int token) {
       if (token < here) {
         const TokenIds wanted = ids.of_lane(token);
@@ -219,6 +258,8 @@ __global__ void __launch_bounds__(kFoldThreads)
   if (token >= counts.tokens) return;
   TokenIds ids;
   ids.look_up(args, token, counts.sequences);
+  if (skips(args)) ids.position = position_of(args, static_cast<int>(token), ids.position);
+  ids.position += static_cast<int>(args.position_offset);
   const T* word = table_row<T>(args.word, ids.word);
   const T* position = table_row<T>(args.position, ids.position);
   const T* type = table_row<T>(args.type, ids.type);

@@ -58,7 +58,12 @@ __global__ void __launch_bounds__(kThreads) pool_kernel(const __grid_constant__ 
   int end = args.batch.cu_seqlens[sequence + 1];
   const int length = end - begin;
   if (args.pooling == Pooling::kCls) end = min(end, begin + 1);
-  if (args.pooling == Pooling::kLast) begin = max(begin, end - 1);
+  if (args.pooling == Pooling::kLast) {
+    if (args.skipped_id >= 0) {
+      while (end - begin > 1 && args.ids[end - 1] == args.skipped_id) --end;
+    }
+    begin = max(begin, end - 1);
+  }
   const bool weighted = args.pooling == Pooling::kWeightedMean;
 
   const int across = threadIdx.x % kAcross;

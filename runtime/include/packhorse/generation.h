@@ -119,8 +119,8 @@ class PACKHORSE_API GenerationRequest {
   /// Ends the request soon, with the tokens it has and FinishReason::kCancelled. Does not wait.
   virtual void cancel() = 0;
   /// `listener` is called by the thread of the engine whenever there are new tokens or the request
-  /// has ended, and once at once. It must be quick, throw nothing and not destroy the session.
-  /// Empty: nobody is told from now on.
+  /// has ended, and once at once. It must be quick, throw nothing and not wait for requests of its
+  /// session, which it may destroy. Empty: nobody is told from now on.
   virtual void set_listener(std::function<void()> listener) = 0;
 
   virtual size_t num_sequences() const = 0;
@@ -173,7 +173,8 @@ struct GenerationStats {
 /// A loaded decoder and the engine that runs all its requests: one thread of its own, which makes
 /// step after step while there is work, each of one packed batch, and sleeps otherwise. Methods may
 /// be called from many threads at once. After any error the session stays usable. A session that is
-/// destroyed ends its requests with FinishReason::kCancelled.
+/// destroyed ends its requests with FinishReason::kCancelled, and waits for that thread, unless a
+/// token mask or a listener destroys it: then the thread ends after them.
 class PACKHORSE_API GenerationSession {
  public:
   /// Loads a converted folder: packhorse.json (the spec) and model.safetensors.

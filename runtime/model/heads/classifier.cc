@@ -64,7 +64,7 @@ void make_logits(const HeadRun& run, const ClassifierSpec& spec, const Classifie
   TensorView x = spec.per_token() ? run.hidden : pooled;
   if (const auto pooling = pooling_of(spec.input)) {
     x = buffers.input.first_rows(rows);
-    run.pool(*pooling, x);
+    run.pool(*pooling, x, false, spec.padding_id);
   }
   if (spec.dense) {
     const TensorView to = buffers.dense.first_rows(rows);

@@ -29,12 +29,15 @@ void HeadRun::dense(const TensorView& x, const LinearWeight& weight, const Tenso
               .workspace = workspace});
 }
 
-void HeadRun::pool(Pooling pooling, const TensorView& out, bool normalize) const {
+void HeadRun::pool(Pooling pooling, const TensorView& out, bool normalize,
+                   int32_t skipped_id) const {
   ops.pool({.x = hidden.column_slice(0, out.columns()),
             .batch = tokens.batch,
             .pooling = pooling,
             .normalize = normalize,
-            .out = out});
+            .out = out,
+            .ids = tokens.ids,
+            .skipped_id = skipped_id});
 }
 
 void HeadRun::finish(const TensorView& x, const TensorView& out, OutputRows per,

@@ -49,7 +49,9 @@ struct HeadRun {
              void* workspace, Activation activation = Activation::kNone,
              const NormWeight& norm = {}, const TensorView& residual = {}) const;
   /// Pools the first columns of `hidden` into `out`, where rows of empty sequences become zeros.
-  void pool(Pooling pooling, const TensorView& out, bool normalize = false) const;
+  /// `skipped_id`: as PoolArgs::skipped_id.
+  void pool(Pooling pooling, const TensorView& out, bool normalize = false,
+            int32_t skipped_id = -1) const;
   /// Writes the first columns of `x` to the output `out`, converted to its dtype. `x` may be the
   /// same memory as `out`; it may be overwritten. Rows of empty sequences become zeros, as do all
   /// rows if `counts` is zeros.

@@ -86,10 +86,12 @@ def sizes(family: str, config: Config) -> Spec:
 
 
 def encoder_spec(
-    family: str, config: Config, position_offset: int = 0, activation: str = "gelu"
+    family: str, config: Config, padding_id: int | None = None, activation: str = "gelu"
 ) -> Spec:
     """The spec of a post-norm encoder with learned positions.
 
+    padding_id: positions skip this token and begin behind its row, that of the padding. None: they
+        begin with the first row.
     activation: the activation of feed-forward blocks if the config does not name one.
 
     Raises CheckpointError if the config asks for anything that the spec cannot express.
@@ -98,12 +100,16 @@ def encoder_spec(
     activation = config.choice("hidden_act", ACTIVATIONS, activation)
     config.refuse("is_decoder")
     config.refuse("position_embedding_type", "absolute")
-    positions = config.tokens("max_position_embeddings", low=position_offset + 1)
+    offset = 0 if padding_id is None else padding_id + 1
+    count = config.tokens("max_position_embeddings", low=offset + 1)
+    positions: dict[str, Any] = {"kind": "learned", "count": count, "offset": offset}
+    if padding_id is not None:
+        positions["padding_id"] = padding_id
     return {
         **sizes(family, config),
         "type_vocab_size": config.integer("type_vocab_size", default=2, low=0),
-        "max_seqlen": positions - position_offset,
-        "positions": {"kind": "learned", "count": positions, "offset": position_offset},
+        "max_seqlen": count - offset,
+        "positions": positions,
         "norm": {
             "kind": "layer",
             "placement": "post",

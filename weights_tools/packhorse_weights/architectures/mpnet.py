@@ -15,7 +15,7 @@ BUCKETS, MAX_DISTANCE, PADDING = 32, 128, 1
 def spec(model_type: str, config: Config) -> Spec:
     config.integer("relative_attention_num_buckets", default=BUCKETS, low=BUCKETS, high=BUCKETS)
     term = {"kind": "bucketed", "buckets": BUCKETS, "max_distance": MAX_DISTANCE}
-    return encoder_spec(model_type, config, position_offset=PADDING + 1) | {
+    return encoder_spec(model_type, config, PADDING) | {
         "type_vocab_size": 0,
         "attention": {"mask": "bidirectional", "score_term": term},
     }

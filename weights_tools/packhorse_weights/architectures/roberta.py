@@ -8,9 +8,7 @@ from packhorse_weights.layout import Spec
 
 
 def spec(model_type: str, config: Config) -> Spec:
-    # The first token has position pad_token_id + 1; the rows before belong to the padding.
-    padding = config.tokens("pad_token_id", default=1, low=0)
-    return encoder_spec(model_type, config, position_offset=padding + 1)
+    return encoder_spec(model_type, config, config.tokens("pad_token_id", default=1, low=0))
 
 
 ARCHITECTURE = Architecture(

@@ -205,6 +205,7 @@ SCHEMAS: dict[str, Schema] = {
             "methods": array(TEXT),
             "family": optional(TEXT),
             "dtype": TEXT,
+            "stored_bits": array(COUNT),
             "devices": array(TEXT),
             "max_input_length": COUNT,
             "max_batch_tokens": COUNT,

@@ -94,6 +94,7 @@ class Call:
         if self._watch is not None:
             self._watch.cancel()
         generations = [running.so_far(0) for running in self.running]
+        token_s = [running.token_s for running in self.running]
         for running in self.running:
             running.close()
         used = usage_of(generations)
@@ -106,14 +107,14 @@ class Call:
             self._generator.name,
             used["completion_tokens"],
             min(first) - self.exchange.started if first else None,
+            [seconds for seconds in token_s if seconds is not None],
         )
 
     async def whole(self) -> list[list[Generation]]:
         """All texts of all prompts, when they have ended."""
-        for running in self.running:
-            async with aclosing(running.pieces()) as pieces:
-                async for _ in pieces:
-                    pass
+        async with aclosing(self.pieces()) as pieces:
+            async for _ in pieces:
+                pass
         return [[one.so_far(i) for i in range(one.n)] for one in self.running]
 
     async def pieces(self) -> AsyncGenerator[tuple[int, Running, int, str], None]:

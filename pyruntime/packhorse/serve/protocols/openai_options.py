@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from packhorse.serve.checks import Fields
 from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange
+from packhorse.serve.field_names import in_fields
 from packhorse.serve.limits import check_sizes, check_stops
 from packhorse.serve.model import ServedModel
 from packhorse.serve.protocols.output_form import read_form
@@ -43,8 +43,7 @@ class Asked:
 
     def in_fields(self, error: ServeError) -> ServeError:
         """An error of the options, with the names of fields."""
-        for option, name in self.names.items():
-            error.message = re.sub(rf"\b{option}(?=:| is|\[)", name, error.message)
+        error.message = in_fields(error.message, self.names)
         return error
 
 

@@ -12,10 +12,10 @@ from packhorse.serve.checks import Fields, check_count
 from packhorse.serve.errors import ServeError
 from packhorse.serve.model import ServedModel
 from packhorse.serve.protocols.openai_options import Asked
+from packhorse.text.generation_options import FORMS
 from packhorse.text.tool_use import NamedCall, ToolUse
 
 _MOST_TOOLS = 128
-_FORMS = ("schema", "regex", "choices", "grammar")
 
 
 def read_tools(fields: Fields, model: ServedModel, asked: Asked) -> tuple[ToolUse | None, Asked]:
@@ -31,12 +31,12 @@ def read_tools(fields: Fields, model: ServedModel, asked: Asked) -> tuple[ToolUs
         fields.wrong("tools", "a list of functions")
     if not tools and choice in (None, "none", "auto"):
         return None, asked
-    if len(tools) > _MOST_TOOLS:
+    if tools:
         check_count("tools", len(tools), _MOST_TOOLS)
     nested = [_nested(tool, i) for i, tool in enumerate(tools)]
     generation = model.engines[0].generation
     use, options = fields.checked(lambda: generation.tool_use(nested, choice, several, strict=True))
-    if "grammar" in options and any(form in asked.options for form in _FORMS):
+    if "grammar" in options and any(form in asked.options for form in FORMS):
         fields.wrong("tool_choice", "it without another form of the output")
     names = {**asked.names, "grammar": "tools"} if "grammar" in options else asked.names
     return use, replace(asked, options={**asked.options, **options}, names=names)
@@ -51,7 +51,7 @@ def _nested(tool: Any, number: int) -> dict[str, Any]:
             f"tools[{number}] of type {kind!r:.40} is not supported",
             parameter="tools",
         )
-    if kind is None:
+    if not isinstance(kind, str):
         raise ServeError(
             "validation",
             f'tools[{number}] is {tool!r:.80}, expected {{"type": "function", ...}}',
