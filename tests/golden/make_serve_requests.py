@@ -26,10 +26,17 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "python"))
 
 from serve_room import make_models, serve_chance, serving, settings_for  # noqa: E402
+from tool_models import agent  # noqa: E402
 
 KEPT = ("authorization", "content-type", "accept", "user-agent")
 KEY = "secret"
 TEXTS = ["the cat sat", "a dog"]
+PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "enum": ["Ur", "Uz"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
 
 
 class Recorder(ThreadingHTTPServer):
@@ -140,6 +147,66 @@ def with_openai(address: str) -> None:
         },
     )
 
+    with_tools(client)
+    with_responses(client)
+
+
+def with_tools(client: Any) -> None:
+    tool = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}
+    messages: Any = [{"role": "user", "content": "How is the weather in Ur?"}]
+    asked = {"model": "agent", "tools": [tool], "parallel_tool_calls": True}
+    choice = client.chat.completions.create(messages=messages, **asked).choices[0]
+    assert choice.finish_reason == "tool_calls"
+    (call,) = choice.message.tool_calls
+    assert json.loads(call.function.arguments) == {"city": "Ur"}
+    messages += [choice.message, {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
+    client.chat.completions.create(messages=messages, tool_choice="none", **asked)
+    named = {"type": "function", "function": {"name": "weather"}}
+    client.chat.completions.create(messages=messages, tool_choice=named, **asked)
+    with client.chat.completions.stream(messages=messages, tool_choice="required", **asked) as all_:
+        for _ in all_:
+            pass
+        made = all_.get_final_completion().choices[0].message.tool_calls
+    assert made[0].function.name == "weather"
+    assert json.loads(made[0].function.arguments)["city"] in ("Ur", "Uz")
+
+
+def with_responses(client: Any) -> None:
+    plain = client.responses.create(
+        model="lm",
+        input="tr",
+        instructions="x",
+        max_output_tokens=5,
+        temperature=0.5,
+        top_p=0.9,
+        store=False,
+        metadata={"a": "b"},
+        text={"format": {"type": "text"}},
+    )
+    assert (plain.status, plain.usage.output_tokens) == ("incomplete", 5)
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "boolean"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "name": "x", "schema": schema, "strict": True}
+    made = client.responses.create(model="lm", input="tr", text={"format": form})
+    assert "a" in json.loads(made.output_text)
+    tool = {"type": "function", "name": "weather", "parameters": PARAMETERS, "strict": False}
+    asked = {"model": "agent", "tools": [tool]}
+    given: Any = [{"role": "user", "content": "How is the weather in Ur?"}]
+    called = client.responses.create(input=given, tool_choice="auto", **asked)
+    given += called.output
+    result = {"type": "function_call_output", "call_id": called.output[0].call_id, "output": "rain"}
+    client.responses.create(input=[*given, result], tool_choice="none", **asked)
+    kinds = [event.type for event in client.responses.create(input=given, stream=True, **asked)]
+    assert "response.function_call_arguments.done" in kinds
+    with client.responses.stream(model="lm", input="tr", max_output_tokens=5) as stream:
+        text = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
+        stream.until_done()
+        assert text
+
 
 def with_cohere(address: str) -> None:
     import cohere
@@ -194,11 +261,14 @@ CLIENTS: dict[str, Callable[[str], None]] = {
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
-        serve_chance(monkeypatch)
+        serve_chance(monkeypatch, agent=agent)
         folders = make_models(Path(folder))
         chosen = ("colbert", "classifier", "reranker", "filler")
         named = [f"{name}={folders[name]}" for name in chosen]
-        with serving(settings_for(*named, "lm=chance", api_key=(KEY,))) as (client, _):
+        with serving(settings_for(*named, "lm=chance", "agent=agent", api_key=(KEY,))) as (
+            client,
+            _,
+        ):
             for name, use in CLIENTS.items():
                 recorder = Recorder(client.port)
                 threading.Thread(target=recorder.serve_forever, daemon=True).start()

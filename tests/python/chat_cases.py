@@ -65,6 +65,27 @@ CASES: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
         {"documents": [{"title": "ä", "text": "<b>"}]},
     ),
 }
+# Beginnings of answers, which every template continues or does not write as they are.
+BEGINNINGS: list[Any] = [
+    "",
+    "a",
+    " a ",
+    "\n\na\n",
+    "<think>\nx\n</think>\n\nAnswer",
+    "<think>x</think>Answer",
+    "<think>\nx",
+    "</think>",
+    "  <think>\nx\n</think>\n\nAnswer ",
+]
+IN_PARTS: list[Any] = [
+    [{"type": "text", "text": " a "}],
+    [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+]
+CONTINUED = {
+    f"{template} {i}": (template, content)
+    for template in ("chatml", "llama3", "mistral", "gemma", "qwen3", "parts", "cut")
+    for i, content in enumerate(BEGINNINGS + (IN_PARTS if template == "parts" else []))
+}
 # What templates refuse: (template, messages) -> a part of the message.
 REFUSED = {
     "gemma-system": ("gemma", [SYSTEM, USER], "System role not supported"),

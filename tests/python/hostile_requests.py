@@ -147,6 +147,11 @@ def hostile_requests(size: int = 7_900_000, items: int = 1024) -> Iterator[Hosti
     parts = [{"type": "text", "text": "x"}] * 30_000
     yield from of(chat, "lm", messages=[{**message, "content": parts}], max_tokens=2)
     yield from of(chat, "lm", messages=[{**message, "content": parts * 9}], max_tokens=2)
+    tool = {"type": "function", "function": {"name": "f", "parameters": wide}}
+    yield from of(chat, "lm", messages=[message], tools=[tool] * 20, tool_choice="required")
+    responses = "/v1/responses"
+    yield from of(responses, "lm", input=[message] * 10_000, max_output_tokens=2)
+    yield from of(responses, "lm", input=[{**message, "content": parts}], max_output_tokens=2)
 
 
 def _shape(value: Any) -> str:
@@ -205,6 +210,7 @@ def fresh_requests(number: int, count: int = 60) -> Iterator[Hostile]:
         ("/v1/completions", {**few, "seed": number, "temperature": 1 + number / 1e6, "n": 8}),
         ("/v1/completions", {**few, "stream": True, "logprobs": 5}),
         ("/v1/chat/completions", chat),
+        ("/v1/responses", {"model": "lm", "input": word, "instructions": word, "metadata": chat}),
         ("/v1/chat/completions", {**chat, "chat_template": "{{ messages }}" + word}),
         ("/v1/chat/completions", {**chat, "chat_template_kwargs": {word: new}}),
     ):

@@ -8,7 +8,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,8 +46,13 @@ class Answer(NamedTuple):
 
     @property
     def events(self) -> list[Any]:
-        """Of a stream that has ended."""
+        """The events of a stream that has ended; where they have names, there is no [DONE]."""
         lines = [line for line in self.body.decode().split("\n\n") if line]
+        if lines[0].startswith("event: "):
+            parts = [line.removeprefix("event: ").split("\ndata: ") for line in lines]
+            found = [json.loads(data) for _, data in parts]
+            assert [one["type"] for one in found] == [name for name, _ in parts]
+            return found
         assert lines[-1] == "data: [DONE]"
         return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
 
@@ -170,23 +175,26 @@ def make_models(root: Path) -> dict[str, Path]:
     return found
 
 
-def serve_chance(monkeypatch: pytest.MonkeyPatch) -> list[TextModel]:
-    """From now on a model of the path "chance" is one that draws tokens (fake_engine.py). All that
-    are loaded are in the list."""
+def serve_chance(
+    monkeypatch: pytest.MonkeyPatch, **others: Callable[[], TextModel]
+) -> list[TextModel]:
+    """From now on a model of the path "chance" is one that draws tokens (fake_engine.py), and those
+    of other names are made by functions. All that are loaded are in the list."""
     from packhorse.serve import loading
 
+    makers = {"chance": text_model_of_chance, **others}
     load, loaded = TextModel.load, []
 
     def found(path: Any, *arguments: Any, **options: Any) -> TextModel:
-        if path != "chance":
+        if path not in makers:
             return load(path, *arguments, **options)
-        loaded.append(text_model_of_chance())
+        loaded.append(makers[path]())
         return loaded[-1]
 
     abilities = loading.abilities
 
     def able(given: ModelSettings) -> list[str]:
-        return ["generate"] if given.path == "chance" else abilities(given)
+        return ["generate"] if given.path in makers else abilities(given)
 
     monkeypatch.setattr(TextModel, "load", found)
     monkeypatch.setattr(loading, "abilities", able)

@@ -233,7 +233,7 @@ def test_rerank(page: Page, room: Room) -> None:
 @pytest.mark.parametrize("pair", ["", "a dog"])
 def test_classify(page: Page, room: Room, pair: str) -> None:
     with load(room, "classifier") as model:
-        (labels,) = model.classify([("the cat", pair) if pair else "the cat"], top_k=None)
+        (labels,) = model.classify([{"text": "the cat", "text_pair": pair or None}], top_k=None)
     form = opened(page, room, "classifier")
     form.locator("[name=text]").fill("the cat")
     form.locator("[name=pair]").fill(pair)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from checkpoints import GOLDEN
 from serve_room import PACKAGES, Client, make_models, serve_chance, serving, settings_for
+from tool_models import agent
 
 for package in (*PACKAGES, "llguidance"):
     pytest.importorskip(package)
@@ -24,11 +25,14 @@ CASES = [(name, i) for name, requests in RECORDED.items() for i in range(len(req
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        serve_chance(monkeypatch)
+        serve_chance(monkeypatch, agent=agent)
         folders = make_models(tmp_path_factory.mktemp("models"))
         chosen = ("colbert", "classifier", "reranker", "filler")
         named = [f"{name}={folders[name]}" for name in chosen]
-        with serving(settings_for(*named, "lm=chance", api_key=("secret",))) as (found, _):
+        with serving(settings_for(*named, "lm=chance", "agent=agent", api_key=("secret",))) as (
+            found,
+            _,
+        ):
             yield found
 
 

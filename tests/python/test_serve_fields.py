@@ -49,9 +49,12 @@ BODIES: dict[str, dict[str, Any]] = {
         "temperature": 0,
     },
 }
+BODIES["/v1/responses"] = {"input": "tr", "max_output_tokens": 9, "temperature": 0}
 GENERATING = ("/v1/completions", CHAT)
 TABLES = {
-    **dict.fromkeys(GENERATING, effectless.GENERATION),
+    "/v1/completions": effectless.COMPLETION,
+    CHAT: effectless.GENERATION,
+    "/v1/responses": effectless.RESPONSES,
     **dict.fromkeys(("/v1/rerank", "/v1/score", "/v2/rerank", "/rerank"), effectless.RANKING),
     **dict.fromkeys(("/embed", "/embed_all", "/v1/embeddings", "/v2/embed"), effectless.EMBEDDING),
     **dict.fromkeys(("/predict", "/tokenize", "/fill-mask"), effectless.OF_TEXTS),
@@ -95,7 +98,7 @@ def result(answer: Any) -> Any:
     """Of an answer what does not tell the request."""
     return {
         key: answer[key] for key in ("choices", "data", "results", "embeddings") if key in answer
-    }
+    } | {"texts": [item["content"] for item in answer.get("output", ())]}
 
 
 # --- the rule
@@ -149,8 +152,6 @@ def test_what_changes_no_answer_is_taken(client: Client, path: str) -> None:
 
 
 REFUSED: dict[str, Any] = {
-    "tools": [{"type": "function"}],
-    "tool_choice": "required",
     "functions": [{}],
     "function_call": {"name": "f"},
     "modalities": ["text", "audio"],
@@ -196,6 +197,15 @@ REFUSED: dict[str, Any] = {
 def test_a_field_that_is_not_done_is_refused_by_name(client: Client, name: str) -> None:
     for path in GENERATING:
         assert f"{name} is not supported" in refusal(client, path, **{name: REFUSED[name]})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("tools", [{"type": "function"}]), ("tool_choice", "required"), ("parallel_tool_calls", 1)],
+)
+def test_completions_have_no_tools(client: Client, name: str, value: Any) -> None:
+    said = refusal(client, "/v1/completions", **{name: value})
+    assert f"{name} is not supported" in said
 
 
 def test_fields_within_fields(client: Client) -> None:

@@ -215,7 +215,12 @@ def test_a_stream_whose_client_goes_away_is_cancelled(client: Client, lm: TextMo
 @pytest.mark.parametrize(
     ("path", "body", "status", "said"),
     [
-        ("/v1/chat/completions", {"messages": CHAT, "tools": [{}]}, 400, "tools is not supported"),
+        (
+            "/v1/chat/completions",
+            {"messages": CHAT, "tools": [{}]},
+            400,
+            "tools[0] is {}, expected",
+        ),
         ("/v1/chat/completions", {"messages": CHAT, "model": "minilm"}, 400, "not a model that"),
         ("/v1/chat/completions", {"messages": []}, 400, "messages is empty"),
         ("/v1/chat/completions", {"messages": [{"content": "a"}]}, 400, "messages[0]"),

@@ -137,7 +137,8 @@ def test_rerank(client: Client, folders: dict[str, Path]) -> None:
 
 def test_predict(client: Client, folders: dict[str, Path]) -> None:
     with load(folders, "classifier") as classifier:
-        expected = classifier.classify([TEXTS[0], ("a dog", "the cat")], top_k=None)
+        pair = {"text": "a dog", "text_pair": "the cat"}
+        expected = classifier.classify([TEXTS[0], pair], top_k=None)
     body = {"inputs": [[TEXTS[0]], ["a dog", "the cat"]], "model": "classifier"}
     assert client.post("/predict", body).json == expected
     one = client.post("/predict", {"inputs": TEXTS[0], "model": "classifier"})

@@ -97,16 +97,61 @@ def test_score_takes_the_models_prompt(tmp_path: Path) -> None:
 def test_labels_as_transformers(name: str, tmp_path: Path) -> None:
     model = load(CLASSIFIERS[name], tmp_path / "m", max_tokens=80, max_sequences=2)
     expected = EXPECTED["labels"][name]
-    for texts, kind in ((TEXTS, "texts"), (PAIRS, "pairs")):
+    pairs = [{"text": one, "text_pair": two} for one, two in PAIRS]
+    for texts, kind in ((TEXTS, "texts"), (pairs, "pairs")):
         found = model.classify(texts, top_k=None)
         for text, labels, right in zip(texts, found, expected[kind], strict=True):
-            if text[1:] != ("",):  # the pipeline takes this for a text alone
+            if text != {"text": "who", "text_pair": ""}:  # the pipeline takes this for a text alone
                 check_labels(labels, right)
     best = model.classify(list(TEXTS))
     check_labels(best, expected["best"])
     assert model.classify(TEXTS[0]) == best[0]
+    assert model.classify(pairs[0]) == model.classify(pairs)[0]
+    assert model.classify({"text": TEXTS[0]}) == best[0]
     assert model.classify(TEXTS[0], top_k=2) == model.classify(TEXTS, top_k=None)[0][:2]
     assert model.classify([]) == []
+
+
+@pytest.mark.parametrize(
+    ("named", "activation"),
+    [
+        ("torch.nn.modules.linear.Identity", "none"),
+        ("torch.nn.modules.activation.Sigmoid", "sigmoid"),
+        ("torch.nn.modules.activation.Softmax", "softmax"),
+    ],
+)
+@pytest.mark.parametrize("file", ["config.json", "config_sentence_transformers.json"])
+def test_pairs_have_the_activation_that_a_file_names(
+    named: str, activation: Any, file: str, tmp_path: Path
+) -> None:
+    case = CLASSIFIERS["bert"]
+    changes = {"sentence_transformers": {"activation_fn": named}} if file == "config.json" else {}
+    folder = with_tokenizer(GOLDEN / case[0], tmp_path / "m", case[1], changes)
+    if file != "config.json":
+        (folder / file).write_text(json.dumps({"activation_fn": named}))
+    model = packhorse.TextModel.load(folder)
+    mixed = [TEXTS[0], PAIRS[0], list(PAIRS[3])]
+    assert model.classify(mixed, top_k=None) == [
+        model.classify(TEXTS[0], top_k=None),
+        *model.classify([PAIRS[0], PAIRS[3]], top_k=None, activation=activation),
+    ]
+
+
+def test_pairs_of_an_unknown_activation_are_refused(tmp_path: Path) -> None:
+    named = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}}
+    folder = with_tokenizer(GOLDEN / "bert-sequence", tmp_path / "m", "bert", named)
+    model = packhorse.TextModel.load(folder)
+    with pytest.raises(ValueError, match="activation.Tanh' for scores of pairs.* give activation="):
+        model.classify(PAIRS)
+    assert model.classify(TEXTS[0])["label"]
+    assert model.classify(PAIRS, activation="none")
+
+
+@pytest.mark.parametrize("text", [{}, {"text_pair": "b"}, {"text": "a", "pair": "b"}])
+def test_what_is_not_the_form_of_the_pipeline(text: dict[str, str], tmp_path: Path) -> None:
+    model = load(CLASSIFIERS["bert"], tmp_path / "m")
+    with pytest.raises(ValueError, match=r'texts\[1\] is .* expected {"text": .*"text_pair"'):
+        model.classify(["a", text])
 
 
 def test_converted(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ _SCORES = {
     "torch.nn.modules.activation.Sigmoid": "sigmoid",
     "torch.nn.modules.linear.Identity": "identity",
 }
+_SCORES_OF_LABELS = {**_SCORES, "torch.nn.modules.activation.Softmax": "softmax"}
 _PROBLEMS = {
     "single_label_classification": "single_label",
     "multi_label_classification": "multi_label",
@@ -71,13 +72,25 @@ def read_classifier(
             classifier["problem"] = config.choice("problem_type", _PROBLEMS, "")
         if len(classifier["labels"]) == 1:
             classifier["score"] = read_score(config, root)
+        elif (
+            named := _named_activation(config, root)
+        ) is not None:  # an unknown one is refused where pairs are classified
+            name = str(named.fields["activation_fn"])
+            classifier["score"] = _SCORES_OF_LABELS.get(name, name)
     return classifier
 
 
 def read_score(config: Config, root: Path) -> str:
-    """Builds `heads.classifier.score`: the function that sentence-transformers' CrossEncoder
-    applies to the logit of a single label. Its own config in the folder `root` names it, or the
-    model's config does in either form; otherwise it is a sigmoid."""
+    """Builds `heads.classifier.score` of a single label: a sigmoid unless a file names another
+    activation."""
+    named = _named_activation(config, root)
+    return "sigmoid" if named is None else named.choice("activation_fn", _SCORES, "")
+
+
+def _named_activation(config: Config, root: Path) -> Config | None:
+    """The section with "activation_fn", the function that sentence-transformers' CrossEncoder
+    applies to logits: of its own config in the folder `root`, or of the model's config in either
+    form."""
     path = root / "config_sentence_transformers.json"
     older = config.fields.get("sbert_ce_default_activation_function")
     for named in (
@@ -86,8 +99,8 @@ def read_score(config: Config, root: Path) -> str:
         Config({"activation_fn": older}, config.where),
     ):
         if named.fields.get("activation_fn") is not None:
-            return named.choice("activation_fn", _SCORES, "")
-    return "sigmoid"
+            return named
+    return None
 
 
 def _processor(value: object) -> dict[str, Any]:

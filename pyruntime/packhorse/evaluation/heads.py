@@ -13,7 +13,7 @@ from packhorse.evaluation.measures import Measure, Spread
 from packhorse.evaluation.task import Report, Task
 from packhorse.heads import classifier_of
 from packhorse.text import TextModel
-from packhorse.text.labels import softmax
+from packhorse.text.labels import default_activation, softmax
 
 
 class Score(Task):
@@ -73,13 +73,14 @@ class Classify(Task):
         return texts_and_pairs(entries)
 
     def run(self, model: TextModel, items: Sequence[Any], report: Report) -> Any:
-        found = model.classify(items, top_k=None, progress=report)
+        classifier = classifier_of(model.session.config)
+        activation = default_activation(classifier)  # of pairs, too
+        found = model.classify(items, top_k=None, activation=activation, progress=report)
         columns = {label: i for i, label in enumerate(model.labels)}
         scores = np.empty((len(found), len(columns)), np.float32)
         for row, labels in zip(scores, found, strict=True):
             for one in labels:
                 row[columns[one["label"]]] = one["score"]
-        classifier = classifier_of(model.session.config)
         if classifier.get("problem") == "regression":
             return scores, scores > np.inf  # there is nothing to choose
         several = classifier.get("problem") == "multi_label" or len(columns) == 1

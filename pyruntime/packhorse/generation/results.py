@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-FinishReason = Literal["", "stop", "length", "cancelled", "deadline", "error"]
+FinishReason = Literal["", "stop", "length", "cancelled", "deadline", "error", "tool_calls"]
 TokenLogprobs = list[tuple[int, float]]  # (token id, its log-probability), most probable first
 
 
@@ -82,8 +82,13 @@ class Generation(GeneratedTokens):
     token_texts  where `logprobs` is not None, what each of `ids` adds to the text: joined, they are
                  it. While it runs, those of the first tokens, as far as they are certain
     top_texts    the texts of `top_logprobs`, each in its place
+    tool_calls   of a conversation with tools, the calls in the text, as messages have them, with
+                 arguments as dicts; finish_reason is "tool_calls" where there are any
+    content      then, the text outside of calls
     """
 
     text: str
     token_texts: list[TokenText] | None = None
     top_texts: list[list[TokenText]] | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    content: str | None = None

@@ -22,6 +22,7 @@ from packhorse.serve.protocols import (
     openai_generation,
     page,
     rerankers,
+    responses,
     tei,
     tei_text,
 )
@@ -69,6 +70,7 @@ LINES = (
     ),
     Line("POST", "/v1/completions", openai_generation.completions, openai_style),
     Line("POST", "/v1/chat/completions", openai_generation.chat, openai_style),
+    Line("POST", "/v1/responses", responses.responses, openai_style),
     Line("POST", "/v1/rerank", rerankers.rerank, openai_style, names=field_names.RERANK),
     Line("POST", "/v1/score", rerankers.scores, openai_style, names=field_names.SCORE),
     Line("POST", "/score", rerankers.scores, openai_style, names=field_names.SCORE),

@@ -10,7 +10,7 @@ from packhorse.names import OutputName, ScoreActivation
 from packhorse.packing import Int32Array
 from packhorse.result import FloatArray, RunResult
 from packhorse.text.checks import Text
-from packhorse.text.labels import Classification
+from packhorse.text.labels import Classification, check_classifier, default_activation
 from packhorse.text.parts import Request
 from packhorse.text.runner import Task, TextRunner
 from packhorse.text.scores import Scoring
@@ -106,7 +106,8 @@ class Ranking(Scoring):
 
 
 class Predictions(Classification):
-    """Labels of texts and pairs, best first: a list of each, also of one label."""
+    """Labels of texts and pairs as the pipeline scores them, best first: a list of each, also of
+    one label."""
 
     def __init__(
         self,
@@ -116,10 +117,15 @@ class Predictions(Classification):
         activation: ScoreActivation | None,
         truncation: bool,
     ) -> None:
+        classifier = check_classifier(runner.session.config)
         super().__init__(
-            runner, top_k=top_k, max_length=None, truncation=truncation, activation=activation
+            runner,
+            top_k=top_k,
+            max_length=None,
+            truncation=truncation,
+            activation=activation or default_activation(classifier),
         )
 
-    def finish(self, texts: object, kept: None, result: RunResult) -> list[Any]:
+    def finish(self, texts: list[Any], kept: None, result: RunResult) -> list[Any]:
         found = super().finish(texts, kept, result)
         return [[best] for best in found] if self._top_k == 1 else found

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from packhorse.text.foreign_errors import began_in
 from packhorse.text.giving_up import GaveUpError
+from packhorse.text.message_content import with_contents_for
+from packhorse.text.template_uses import TemplateUses
+from packhorse.text.tool_schema import Tool, tool_schemas
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -84,13 +87,14 @@ class ChatTemplates:
         self._special_tokens = special_tokens
         self._environment: LimitedEnvironment | None = None
         self._compiled: dict[str, Template] = {}
+        self._known_uses: dict[str, TemplateUses] = {}
 
     def render(
         self,
         messages: Sequence[Message],
         *,
         chat_template: str | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Tool] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
@@ -98,6 +102,11 @@ class ChatTemplates:
     ) -> str:
         """The prompt of a conversation. Arguments as of `TextModel.chat`. Raises ValueError."""
         check_messages(messages)
+        template = self._choose(chat_template, tools)
+        uses = self._uses(template)
+        _refuse_unread(uses, tools=tools, documents=documents)
+        messages = with_contents_for(uses, messages)
+        last = messages[-1].get("content")
         if continue_final_message:
             if add_generation_prompt:
                 raise ValueError(
@@ -106,17 +115,40 @@ class ChatTemplates:
                 )
             messages = _marked(messages)
         text = self._render(
-            self._choose(chat_template, tools),
+            template,
             {
                 **self._special_tokens,
-                "messages": [dict(message) for message in messages],
-                "tools": None if tools is None else [dict(tool) for tool in tools],
+                "messages": messages,
+                "tools": None if tools is None else tool_schemas(tools),
                 "documents": documents,
                 "add_generation_prompt": add_generation_prompt,
                 **(template_args or {}),
             },
         )
-        return _up_to_mark(text) if continue_final_message else text
+        return _up_to_mark(text, last) if continue_final_message else text
+
+    def template_for(self, asked: str | None, tools: object) -> str:
+        """The text of the template that a conversation with these tools is written by. Raises
+        ValueError, also for one that has no place for tools."""
+        template = self._choose(asked, tools)
+        _refuse_unread(self._uses(template), tools=tools)
+        return template
+
+    def _uses(self, template: str) -> TemplateUses:
+        """Facts about a template; the model's own are looked at once."""
+        found = self._known_uses.get(template)
+        if found is None:
+            environment = self._limits()
+            from jinja2 import TemplateError
+
+            _check_size(template)
+            try:
+                found = TemplateUses(environment, template)
+            except (TemplateError, RecursionError) as error:
+                raise ValueError(f"chat template: {error}") from error
+            if template in self._templates.values():
+                self._known_uses[template] = found
+        return found
 
     def _choose(self, asked: str | None, tools: object) -> str:
         """The text of a template: of this name, or `asked` itself, or the model's own."""
@@ -160,18 +192,29 @@ class ChatTemplates:
     def _compile(self, environment: LimitedEnvironment, template: str) -> Template:
         """A template; the model's own are compiled once, and those that come with a call are not
         kept."""
-        from packhorse.text.template_sandbox import MOST_SOURCE
-
         compiled = self._compiled.get(template)
         if compiled is None:
-            if len(template) > MOST_SOURCE:
-                raise ValueError(
-                    f"it has {len(template)} characters, at most {MOST_SOURCE} are taken"
-                )
             compiled = environment.from_string(template)
             if template in self._templates.values():
                 self._compiled[template] = compiled
         return compiled
+
+
+def _check_size(template: str) -> None:
+    """Raises ValueError for a template that is too long to be read."""
+    from packhorse.text.template_sandbox import MOST_SOURCE
+
+    if len(template) > MOST_SOURCE:
+        raise ValueError(
+            f"chat template: it has {len(template)} characters, at most {MOST_SOURCE} are taken"
+        )
+
+
+def _refuse_unread(uses: TemplateUses, **given: object) -> None:
+    """Raises ValueError for what is given and a template would leave out."""
+    for name, value in given.items():
+        if value and not uses.reads(name):
+            raise ValueError(f"{name}: this model's chat template has no place for them")
 
 
 def check_messages(messages: Any) -> None:
@@ -203,11 +246,15 @@ def _marked(messages: Sequence[Message]) -> list[dict[str, Any]]:
     )
 
 
-def _up_to_mark(text: str) -> str:
+def _up_to_mark(text: str, last: Any) -> str:
+    """The prompt up to the end of the last message, `last`, if all of it is there."""
+    if not isinstance(last, str):
+        last = next(part["text"] for part in reversed(last) if "text" in part)
     where = text.rfind(_LAST)
-    if where < 0:
+    if where < 0 or not text[:where].rstrip().endswith(last.strip()):
         raise ValueError(
-            "continue_final_message: this chat template does not write the last message as it is"
+            "continue_final_message: this chat template does not write the last message as it is: "
+            f"{last!r:.80}"
         )
     before, trimmed = text[:where], text[where + len(_LAST) :][:1] != " "
     return before.rstrip() if trimmed else before

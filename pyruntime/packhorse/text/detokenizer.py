@@ -62,9 +62,21 @@ class Detokenizer:
         self._clean_up = clean_up
         self._decoder = json.loads(tokenizer.to_str())["decoder"]
         added = tokenizer.get_added_tokens_decoder()
+        self._showing: dict[frozenset[str], Detokenizer] = {}
         self._special = {token.content for token in added.values() if token.special}
         self._tokens: dict[int, str | None] = {}
         self._bytes_of = bytes_of_tokens(self._decoder)
+
+    def showing(self, special: frozenset[str]) -> Detokenizer:
+        """One that gives the texts of some special tokens, too. A decoder that gives texts as a
+        whole gives none."""
+        if not special:
+            return self
+        if special not in self._showing:
+            made = copy(self)
+            made._special, made._tokens = self._special - special, {}
+            self._showing[special] = made
+        return self._showing[special]
 
     def token(self, token_id: int) -> str | None:
         """The entry of the vocabulary; None where it stands for no text."""

@@ -254,8 +254,13 @@ class GeneratingText(LoadedText):
 
         The prompt is what the model's chat template writes, as in transformers.
 
-        tools                   functions that the model may call, each as a JSON schema of the form
-                                {"type": "function", "function": {...}}
+        tools                   functions that the model may call: Python functions with type hints
+                                and a docstring, or JSON schemas of the form {"type": "function",
+                                "function": {...}}. With details=True the calls that are found in an
+                                answer are its `tool_calls`
+        tool_choice             "auto", "none", "required" (some call must come; needs the extra
+                                `structured`), or {"function": {"name": ...}}, which must be called
+        parallel_tool_calls     whether an answer may have several calls; default True
         documents               for templates that have a place for them
         chat_template           the name of one of the model's templates, or a template (Jinja)
         add_generation_prompt   whether the template begins the answer; default True

@@ -12,15 +12,18 @@ from packhorse.text.checks import as_texts, check_ids
 from packhorse.text.detokenizer import Detokenizer
 from packhorse.text.generation_options import (
     CHAT_OPTIONS,
+    FORMS,
     ChatCall,
     GenerateCall,
     RequestOptions,
+    check_flag,
     check_options,
 )
 from packhorse.text.generator import FOREVER, Generator, TextRequest, TextStreaming, as_asked
 from packhorse.text.runner import TextRunner
 from packhorse.text.structured import Grammars
 from packhorse.text.token_texts import TokenTexts
+from packhorse.text.tool_use import ToolChoice, ToolUse
 
 if TYPE_CHECKING:
     from packhorse_weights.generation_files import GenerationFiles
@@ -149,6 +152,40 @@ class TextGeneration:
         `Generator.submit`."""
         return self._generator.submit(name, prompt, options, continues, timeout_s=0)
 
+    def tool_use(
+        self,
+        tools: Any,
+        choice: ToolChoice | None,
+        several: bool,
+        chat_template: str | None = None,
+        *,
+        strict: bool = False,
+    ) -> tuple[ToolUse, dict[str, Any]]:
+        """(how the tools of a conversation are used, the options of `generate` for that). Arguments
+        as of `ToolUse`. Raises ValueError."""
+        template = self.templates.template_for(chat_template, tools) if tools else ""
+        found = ToolUse(tools, choice, several, template, strict=strict)
+        return found, found.options(self._tokenizer)
+
+    def _of_chat(
+        self, options: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any], ToolUse | None]:
+        """(options of the chat template, those of requests, how tools are used)"""
+        check_options("chat", options, ChatCall)
+        of_template = {name: value for name, value in options.items() if name in CHAT_OPTIONS}
+        rest = {name: options[name] for name in options.keys() - CHAT_OPTIONS}
+        choice = rest.pop("tool_choice", None)
+        parallel = rest.pop("parallel_tool_calls", None)
+        several = parallel is None or check_flag("parallel_tool_calls", parallel)
+        if of_template.get("tools") is None and choice is None:
+            return of_template, rest, None
+        tools, forced = self.tool_use(
+            of_template.get("tools"), choice, several, of_template.get("chat_template")
+        )
+        if "grammar" in forced and (given := [one for one in FORMS if rest.get(one) is not None]):
+            raise ValueError(f"tool_choice is {choice!r:.80}, and {given[0]} was given as well")
+        return {**of_template, "tools": tools.schemas or None}, {**rest, **forced}, tools
+
     def chat(
         self,
         messages: Conversation | Sequence[Conversation],
@@ -156,7 +193,7 @@ class TextGeneration:
         details: bool,
         options: Mapping[str, Any],
     ) -> Any:
-        of_template, rest = _split(options)
+        of_template, rest, tools = self._of_chat(options)
         several = _are_several(messages)
         chats: Sequence[Any] = messages if several else [messages]
         named = (
@@ -166,18 +203,20 @@ class TextGeneration:
         asked = self.options(n, rest, self._default_length(rest))
         with reporting(rest.get("progress")) as report:
             found = self._generator.run(named, asked, report, len(chats), continues=False)
-        results = [as_asked(one, n, details) for one in found]
+        read = found if tools is None else [[tools.read(made) for made in one] for one in found]
+        results = [as_asked(one, n, details) for one in read]
         return results if several else results[0]
 
     def stream_chat(
         self, messages: Any, options: Mapping[str, Any], timeout_s: float = FOREVER
     ) -> TextStreaming:
         """`timeout_s`: as of `Session.submit`."""
-        of_template, rest = _split(options)
+        of_template, rest, tools = self._of_chat(options)
         asked = self.options(1, rest, self._default_length(rest))
         _check_stream("conversation", messages, not _are_several(messages), asked)
         ids = self.chat_ids(messages, of_template)
-        return self._generator.stream("messages", ids, asked, False, timeout_s)
+        finish = (lambda made: made) if tools is None else tools.read
+        return self._generator.stream("messages", ids, asked, False, timeout_s, finish)
 
 
 def _in_vocabulary(defaults: Mapping[str, Any], size: int) -> dict[str, Any]:
@@ -187,13 +226,6 @@ def _in_vocabulary(defaults: Mapping[str, Any], size: int) -> dict[str, Any]:
         if isinstance(ids := found.get(name), list):
             found[name] = [one for one in ids if not (isinstance(one, int) and one >= size)]
     return found
-
-
-def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(those of the chat template, those of requests)"""
-    check_options("chat", options, ChatCall)
-    of_template = {name: value for name, value in options.items() if name in CHAT_OPTIONS}
-    return of_template, {name: options[name] for name in options.keys() - CHAT_OPTIONS}
 
 
 def _are_several(messages: Any) -> bool:

@@ -12,6 +12,8 @@ from packhorse.text.other_names import unexpected_argument
 if TYPE_CHECKING:
     from packhorse.text.structured import Grammars
     from packhorse.text.tokenizer import TextTokenizer
+    from packhorse.text.tool_schema import Tool
+    from packhorse.text.tool_use import ToolChoice
 
 
 class GenerateCall(TypedDict, total=False):
@@ -40,6 +42,7 @@ class GenerateCall(TypedDict, total=False):
     exponential_decay_length_penalty: Sequence[float] | None
     stop: str | Sequence[str] | None
     include_stop: bool | None
+    shown_special_tokens: Sequence[str] | None
     stop_ids: Sequence[int] | None
     ignore_eos: bool | None
     deadline_s: float | None
@@ -62,7 +65,7 @@ class GenerateCall(TypedDict, total=False):
 class TemplateCall(TypedDict, total=False):
     """Options of the chat template."""
 
-    tools: Sequence[Mapping[str, Any]] | None
+    tools: Sequence[Tool] | None
     documents: Sequence[Mapping[str, Any]] | None
     chat_template: str | None
     add_generation_prompt: bool
@@ -71,11 +74,18 @@ class TemplateCall(TypedDict, total=False):
 
 
 class ChatCall(TemplateCall, GenerateCall, total=False):
-    """Options of `TextModel.chat`: those of the chat template, and those of `generate`."""
+    """Options of `TextModel.chat`: those of the chat template, those of `generate`, and which of
+    the tools may be called."""
+
+    tool_choice: ToolChoice | None
+    parallel_tool_calls: bool | None
 
 
-_FORMS = ("schema", "regex", "choices", "grammar")  # of the output
-_NOT_OF_SAMPLING = {"stop", "include_stop", "bad_words", "progress", *_FORMS}
+FORMS = ("schema", "regex", "choices", "grammar")  # of the output
+_NOT_OF_SAMPLING = {
+    *("stop", "include_stop", "shown_special_tokens", "bad_words", "progress"),
+    *FORMS,
+}
 _OF_CHANCE = {"top_k": 0, "top_p": 1, "min_p": 0}
 CHAT_OPTIONS = frozenset(TemplateCall.__annotations__)
 
@@ -87,10 +97,19 @@ def check_options(method: str, options: Mapping[str, Any], known: type) -> None:
             raise unexpected_argument(method, name)
 
 
-def _flag(name: str, value: object) -> bool:
+def check_flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{name} is {value!r:.80}, expected True or False")
     return value
+
+
+def _special_tokens(tokenizer: TextTokenizer, texts: Any) -> frozenset[str]:
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        raise ValueError(f"shown_special_tokens is {texts!r:.80}, expected a list of texts")
+    for text in texts:
+        if not isinstance(text, str) or tokenizer.id_of(text) not in tokenizer.special_ids:
+            raise ValueError(f"shown_special_tokens: {text!r:.80} is no special token of the model")
+    return frozenset(texts)
 
 
 class RequestOptions:
@@ -142,7 +161,8 @@ class RequestOptions:
         if "bad_words" in given:
             ids = [*settings.get("bad_words_ids", ()), *_word_ids(given["bad_words"], tokenizer)]
             settings["bad_words_ids"] = ids
-        self.include_stop = _flag("include_stop", given.get("include_stop", False))
+        self.include_stop = check_flag("include_stop", given.get("include_stop", False))
+        self.shown = _special_tokens(tokenizer, given.get("shown_special_tokens", ()))
         self.stops: list[str] = []
         stop_ids = list(settings.get("stop_ids", ()))
         special = tokenizer.special_ids
@@ -164,7 +184,7 @@ class RequestOptions:
                     )
         self.default_length = default_length
         self._grammars = grammars
-        self._form = {name: given.get(name) for name in _FORMS}
+        self._form = {name: given.get(name) for name in FORMS}
         self._mask = grammars.make(**self._form)
 
     def sampling(self, prompt_tokens: int) -> Sampling:

@@ -162,8 +162,15 @@ class TextStreaming(Iterator[str]):
     what still runs; so does its being forgotten.
     """
 
-    def __init__(self, session: GenerationSession, request: TextRequest) -> None:
+    def __init__(
+        self,
+        session: GenerationSession,
+        request: TextRequest,
+        finish: Callable[[Generation], Generation] = lambda made: made,
+    ) -> None:
+        """`finish` makes the result of what was generated."""
         self._request = request
+        self._finish = finish
         self._mailbox = session.mailbox()
         request.request.listen(self._mailbox)
 
@@ -204,7 +211,7 @@ class TextStreaming(Iterator[str]):
         """The text and its tokens, when it has ended. Raises RuntimeError before."""
         if not self._request.ended:
             raise RuntimeError("the text has not ended: read all its pieces first")
-        return self._request.results()[0]
+        return self._finish(self._request.results()[0])
 
     def close(self) -> None:
         """Cancels the request, unless it has ended."""
@@ -228,9 +235,9 @@ class Generator:
         self._session = session
         self._detokenizer = detokenizer
 
-    def token_texts(self, before: Sequence[int] = ()) -> TokenTexts:
-        """The text of a sequence that goes on after some tokens, token by token."""
-        return TokenTexts(self._detokenizer, before)
+    def token_texts(self) -> TokenTexts:
+        """The text of a sequence, token by token."""
+        return TokenTexts(self._detokenizer)
 
     def submit(
         self,
@@ -258,12 +265,13 @@ class Generator:
         ends = {*sampling.stop_ids, *(() if sampling.ignore_eos else self._session.eos_ids)}
         silent = frozenset(() if options.include_stop else ends)
         before = prompt.tolist() if continues else []
+        detokenizer = self._detokenizer.showing(options.shown)
         plain = sampling.logprobs is None
         sequences = [
             _Sequence(
                 request,
                 i,
-                self._detokenizer.stream(before) if plain else self.token_texts(before),
+                detokenizer.stream(before) if plain else TokenTexts(detokenizer, before),
                 StopStrings(options.stops, include=options.include_stop),
                 silent,
             )
@@ -278,11 +286,11 @@ class Generator:
         options: RequestOptions,
         continues: bool,
         timeout_s: float,
+        finish: Callable[[Generation], Generation] = lambda made: made,
     ) -> TextStreaming:
-        """Arguments as of `submit`."""
-        return TextStreaming(
-            self._session, self.submit(name, prompt, options, continues, timeout_s)
-        )
+        """Arguments as of `submit` and `TextStreaming`."""
+        request = self.submit(name, prompt, options, continues, timeout_s)
+        return TextStreaming(self._session, request, finish)
 
     def run(
         self,

@@ -16,6 +16,8 @@ from packhorse.text.checks import Text
 from packhorse.text.parts import Request
 from packhorse.text.runner import TextRunner
 
+LabelledText = Text | Mapping[str, str | None]
+
 
 class Label(TypedDict):
     """A label of a text or pair, and its probability; of a regression, or where that is asked for,
@@ -61,6 +63,31 @@ def default_activation(classifier: Mapping[str, Any]) -> ScoreActivation:
     return "sigmoid" if problem == "multi_label" or single else "softmax"
 
 
+def _pair_activation(classifier: Mapping[str, Any]) -> str:
+    """The activation of pairs: the one of sentence-transformers' CrossEncoder where there are
+    several labels, the pipeline's where there is one."""
+    if len(classifier.get("labels", ())) == 1:
+        return default_activation(classifier)
+    named = str(classifier.get("score", "identity"))
+    return "none" if named == "identity" else named
+
+
+def _plain(text: Any, i: int) -> Text:
+    """A text or pair of the pipeline's form, {"text": ..., "text_pair": ...}, as the tokenizer
+    takes it; others as they are."""
+    if not isinstance(text, Mapping):
+        return text  # type: ignore[no-any-return]  # which the tokenizer checks
+    if "text" not in text or not text.keys() <= {"text", "text_pair"}:
+        raise ValueError(f'texts[{i}] is {text!r:.80}, expected {{"text": ..., "text_pair": ...}}')
+    pair = text.get("text_pair")
+    return text["text"] if pair is None else (text["text"], pair)
+
+
+def _is_pair(text: object) -> bool:
+    """Tells a pair in the form that CrossEncoder takes."""
+    return isinstance(text, tuple | list)
+
+
 def best_labels(labels: Sequence[str], scores: FloatArray, top_k: int | None) -> list[list[Label]]:
     """The `top_k` best labels of each row of scores [B, labels], best first; None: all of them."""
     order = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
@@ -87,19 +114,36 @@ class Classification:
         self._runner = runner
         classifier = check_classifier(runner.session.config)
         check_activation(activation, *_ACTIVATIONS)
-        self._activation = _ACTIVATIONS[activation or default_activation(classifier)]
+        self._of_texts = _ACTIVATIONS[activation or default_activation(classifier)]
+        self._named = activation or _pair_activation(classifier)
+        self._of_pairs = _ACTIVATIONS.get(self._named)
         self._top_k = top_k
         self._max_length = runner.longest(max_length)
         self._truncation = truncation
 
-    def prepare(self, texts: list[Text], first: int) -> tuple[Request, None]:
-        tokens = self._runner.encode(texts, first, self._max_length, truncation=self._truncation)
+    def prepare(self, texts: list[LabelledText], first: int) -> tuple[Request, None]:
+        if self._of_pairs is None and any(map(_is_pair, texts)):
+            raise ValueError(
+                f"this model's files name the activation {self._named!r:.80} for scores of pairs, "
+                f"which is not supported: give activation=, one of {', '.join(_ACTIVATIONS)}"
+            )
+        plain = [_plain(text, i) for i, text in enumerate(texts, first)]
+        tokens = self._runner.encode(plain, first, self._max_length, truncation=self._truncation)
         return self._runner.request(tokens.ids, tokens.type_ids, "logits"), None
 
-    def finish(self, _texts: object, _kept: None, result: RunResult) -> list[Any]:
-        scores = self._activation(result.logits)
+    def finish(self, texts: list[Any], _kept: None, result: RunResult) -> list[Any]:
+        scores = self._of_texts(result.logits)
+        if self._of_pairs is not None and self._of_pairs is not self._of_texts:
+            pairs = np.array([_is_pair(text) for text in texts])
+            scores = np.where(pairs[:, None], self._of_pairs(result.logits), scores)
         best = best_labels(self._runner.session.labels, scores, self._top_k)
         return [row[0] for row in best] if self._top_k == 1 else best
 
-    def run(self, texts: str | Iterable[Text], progress: Progress | None) -> Any:
+    def run(
+        self,
+        texts: str | Mapping[str, str | None] | Iterable[LabelledText],
+        progress: Progress | None,
+    ) -> Any:
+        if isinstance(texts, Mapping):
+            return self._runner.results_of_texts(self, [texts], progress)[0]
         return self._runner.results_of_texts(self, texts, progress)

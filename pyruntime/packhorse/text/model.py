@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sized
+from collections.abc import Collection, Iterable, Mapping, Sized
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
@@ -14,10 +14,9 @@ from packhorse.result import FloatArray
 from packhorse.retrieval import SimilarityFunction, similarity
 from packhorse.text.answers import Answering
 from packhorse.text.async_methods import AwaitedText, show_signatures
-from packhorse.text.checks import Text
 from packhorse.text.embeddings import Embedding
 from packhorse.text.entities import TokenClassification
-from packhorse.text.labels import Classification, Label
+from packhorse.text.labels import Classification, Label, LabelledText
 from packhorse.text.masks import MaskFilling, Word
 from packhorse.text.other_names import says_our_names
 from packhorse.text.scores import Pairs, Scoring
@@ -278,24 +277,36 @@ class TextModel(AwaitedText):
 
     @overload
     def classify(
-        self, texts: str, *, top_k: Literal[1] = ..., **options: Unpack[ClassifyCall]
+        self,
+        texts: str | Mapping[str, str | None],
+        *,
+        top_k: Literal[1] = ...,
+        **options: Unpack[ClassifyCall],
     ) -> Label: ...
     @overload
     def classify(
-        self, texts: str, *, top_k: int | None, **options: Unpack[ClassifyCall]
+        self,
+        texts: str | Mapping[str, str | None],
+        *,
+        top_k: int | None,
+        **options: Unpack[ClassifyCall],
     ) -> list[Label]: ...
     @overload
     def classify(
-        self, texts: Iterable[Text], *, top_k: Literal[1] = ..., **options: Unpack[ClassifyCall]
+        self,
+        texts: Iterable[LabelledText],
+        *,
+        top_k: Literal[1] = ...,
+        **options: Unpack[ClassifyCall],
     ) -> list[Label]: ...
     @overload
     def classify(
-        self, texts: Iterable[Text], *, top_k: int | None, **options: Unpack[ClassifyCall]
+        self, texts: Iterable[LabelledText], *, top_k: int | None, **options: Unpack[ClassifyCall]
     ) -> list[list[Label]]: ...
     @says_our_names
     def classify(
         self,
-        texts: str | Iterable[Text],
+        texts: str | Mapping[str, str | None] | Iterable[LabelledText],
         *,
         top_k: int | None = 1,
         max_length: int | None = None,
@@ -308,10 +319,12 @@ class TextModel(AwaitedText):
         With another `top_k` each result is a list of so many labels, best first; with None, of all
         labels. A single str gives its own result. Probabilities are a softmax over the labels, or a
         sigmoid of each one where the model was trained for several at once or has but one; a
-        regression gives its logit.
+        regression gives its logit. So does transformers' pipeline, also for pairs in its own form,
+        {"text": ..., "text_pair": ...}. A pair as a tuple or list gives what sentence-transformers'
+        CrossEncoder predicts: with several labels logits, unless the model's files name an
+        activation.
 
-        activation  "softmax", "sigmoid", or "none" for logits, in place of these; with "none" and
-                    several labels scores are what sentence-transformers' CrossEncoder predicts
+        activation  "softmax", "sigmoid", or "none" for logits, in place of all these
         """
         task = Classification(
             self._runner,

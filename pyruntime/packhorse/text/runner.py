@@ -125,8 +125,8 @@ class TextRunner:
 
     def results_of_texts(
         self,
-        task: Task[Text, Kept, list[Any]],
-        texts: str | Iterable[Text],
+        task: Task[Item, Kept, list[Any]],
+        texts: str | Iterable[Item],
         progress: Progress | None,
         *,
         chunk: int | None = None,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from packhorse.text.foreign_errors import raised_in
 from packhorse.text.tokenizer import TextTokenizer
+from packhorse.text.tool_calls import Grammar
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -242,6 +243,8 @@ def _lark(grammar: Any) -> str:
     """A grammar of either kind as Lark's."""
     from llguidance.gbnf_to_lark import any_to_lark
 
+    if isinstance(grammar, Grammar):
+        return grammar
     if not isinstance(grammar, str) or not grammar.strip():
         raise ValueError(f"grammar is {grammar!r:.80}, expected a text that is not empty")
     if len(grammar) > _MOST_OF_A_GRAMMAR:

@@ -6,13 +6,14 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import packhorse
-from packhorse.serve.openapi import openai, others, tei
+from packhorse.serve.openapi import openai, others, responses, tei
 from packhorse.serve.openapi.parts import TEXT, Schema, ref
 
 
 class Operation(NamedTuple):
-    """A route. request: None where there is no body. events: of a stream, what each one is. page:
-    whether the answer is a file of the page, of any type."""
+    """A route. request: None where there is no body. events: of a stream, what each one is;
+    named: whether by its type, and without [DONE] at the end. page: whether the answer is a file of
+    the page, of any type."""
 
     method: str
     path: str
@@ -23,6 +24,7 @@ class Operation(NamedTuple):
     events: str | None = None
     status: int = 200
     page: bool = False
+    named: bool = False
 
 
 _TEI, _OPENAI, _COHERE, _RERANK, _SERVER = "TEI", "OpenAI", "Cohere", "Rerankers", "Server"
@@ -91,6 +93,16 @@ OPERATIONS = (
         "ChatResponse",
         "ChatRequest",
         "ChatChunk",
+    ),
+    Operation(
+        "post",
+        "/v1/responses",
+        _OPENAI,
+        "Answers in the newer form",
+        "Response",
+        "ResponseRequest",
+        "ResponseEvent",
+        named=True,
     ),
     Operation(
         "post",
@@ -171,7 +183,8 @@ def _operation(one: Operation) -> Schema:
         content["text/event-stream"] = {
             "schema": {
                 **TEXT,
-                "description": f"Lines `data: ` with a {one.events} each; the last has [DONE].",
+                "description": f"Lines `data: ` with a {one.events} each"
+                + ("." if one.named else "; the last has [DONE]."),
             }
         }
     found: Schema = {
@@ -216,7 +229,7 @@ def document() -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": {**tei.SCHEMAS, **openai.SCHEMAS, **others.SCHEMAS},
+            "schemas": {**tei.SCHEMAS, **openai.SCHEMAS, **responses.SCHEMAS, **others.SCHEMAS},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }

@@ -24,7 +24,7 @@ from packhorse.serve.openapi.parts import (
     request,
     thing,
 )
-from packhorse.serve.protocols.effectless import EMBEDDING, GENERATION
+from packhorse.serve.protocols.effectless import COMPLETION, EMBEDDING, GENERATION
 
 _JSON_SCHEMA = one_of({"type": "object"}, TEXT)
 _SAMPLING: dict[str, Schema] = {
@@ -88,6 +88,24 @@ _SAMPLING: dict[str, Schema] = {
     ),
 }
 _REASON = optional(constant("stop", "length"))
+_CHAT_REASON = optional(constant("stop", "length", "tool_calls"))
+_FUNCTION = thing({"name": TEXT}, {"description": TEXT, "parameters": optional({"type": "object"})})
+_TOOLS: dict[str, Schema] = {
+    "tools": optional(array(thing({"type": constant("function"), "function": _FUNCTION}))),
+    "tool_choice": optional(
+        one_of(
+            constant("none", "auto", "required"),
+            thing({"type": constant("function"), "function": thing({"name": TEXT})}),
+        )
+    ),
+    "parallel_tool_calls": optional(FLAG),
+}
+_CALL: dict[str, Schema] = {
+    "id": TEXT,
+    "type": constant("function"),
+    "function": closed({"name": TEXT, "arguments": TEXT}),
+}
+_PARTS = array(thing({"type": TEXT}))
 _CHAT_TOKEN: dict[str, Schema] = {"token": TEXT, "logprob": NUMBER, "bytes": array(COUNT)}
 _CHAT_LOGPROBS = closed(
     {
@@ -172,7 +190,7 @@ SCHEMAS: dict[str, Schema] = {
             "logprobs": optional({"type": "integer", "minimum": 0, "maximum": 20}),
             "echo": optional(FLAG),
         },
-        GENERATION,
+        COMPLETION,
     ),
     "CompletionResponse": closed(
         {
@@ -187,15 +205,18 @@ SCHEMAS: dict[str, Schema] = {
         {"usage": optional(ref("Usage"))},
     ),
     "ChatMessage": thing(
+        {"role": TEXT},
         {
-            "role": TEXT,
-            "content": one_of(TEXT, array(thing({"type": constant("text"), "text": TEXT}))),
-        }
+            "content": optional(one_of(TEXT, _PARTS)),
+            "tool_calls": optional(array({"type": "object"})),
+            "tool_call_id": optional(TEXT),
+        },
     ),
     "ChatRequest": request(
         {"messages": array(ref("ChatMessage"), 1)},
         {
             **_SAMPLING,
+            **_TOOLS,
             "logprobs": optional(FLAG),
             "top_logprobs": optional({"type": "integer", "minimum": 0, "maximum": 20}),
             "chat_template_kwargs": optional({"type": "object"}),
@@ -214,10 +235,15 @@ SCHEMAS: dict[str, Schema] = {
                     {
                         "index": COUNT,
                         "message": closed(
-                            {"role": constant("assistant"), "content": TEXT, "refusal": NULL}
+                            {
+                                "role": constant("assistant"),
+                                "content": optional(TEXT),
+                                "refusal": NULL,
+                            },
+                            {"tool_calls": array(closed(_CALL), 1)},
                         ),
                         "logprobs": optional(_CHAT_LOGPROBS),
-                        "finish_reason": _REASON,
+                        "finish_reason": _CHAT_REASON,
                     }
                 )
             ),
@@ -233,9 +259,16 @@ SCHEMAS: dict[str, Schema] = {
                 closed(
                     {
                         "index": COUNT,
-                        "delta": closed({}, {"role": TEXT, "content": TEXT}),
+                        "delta": closed(
+                            {},
+                            {
+                                "role": TEXT,
+                                "content": TEXT,
+                                "tool_calls": array(closed({"index": COUNT, **_CALL}), 1),
+                            },
+                        ),
                         "logprobs": optional(_CHAT_LOGPROBS),
-                        "finish_reason": _REASON,
+                        "finish_reason": _CHAT_REASON,
                     }
                 )
             ),

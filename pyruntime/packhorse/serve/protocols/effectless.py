@@ -49,10 +49,7 @@ GENERATION: Effectless = {
     "prompt_cache_key": ANY_VALUE,
     "prompt_cache_options": ANY_VALUE,
     "prompt_cache_retention": ANY_VALUE,
-    "parallel_tool_calls": ANY_VALUE,  # there are no tools
-    "tools": _NONE,
     "functions": _NONE,
-    "tool_choice": ("none", "auto"),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "reasoning_effort": ("none",),
@@ -122,4 +119,31 @@ GENERATION: Effectless = {
     "no_repeat_ngram_size": (0,),
     "suppress_tokens": _NONE,
     "begin_suppress_tokens": _NONE,
+}
+
+# Fields of /v1/responses.
+RESPONSES: Effectless = {
+    **_OF_ALL,
+    "service_tier": ANY_VALUE,
+    "safety_identifier": ANY_VALUE,
+    "prompt_cache_key": ANY_VALUE,
+    "prompt_cache_retention": ANY_VALUE,
+    "background": (False,),
+    "include": _NONE,
+    "truncation": ("disabled",),
+    "top_logprobs": (0,),
+    "reasoning.effort": ("none",),
+    "text.verbosity": ("medium",),
+    "text.format.name": ANY_VALUE,
+    "text.format.description": ANY_VALUE,
+    "text.format.strict": ANY_VALUE,  # a schema is always kept to
+    "stream_options.include_obfuscation": ANY_VALUE,
+}
+
+# On the route of chats fields that are done.
+COMPLETION: Effectless = {
+    **GENERATION,
+    "tools": _NONE,
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
 }

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 from packhorse.generation.results import Generation
 from packhorse.packing import Int32Array
-from packhorse.serve.checks import Fields, check_count
+from packhorse.serve.checks import Fields
 from packhorse.serve.endpoint import openai_style
 from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange, json_reply
 from packhorse.serve.generating import Engine, Prompt, Running
 from packhorse.serve.limits import check_sequences
-from packhorse.serve.protocols.effectless import GENERATION
+from packhorse.serve.protocols.effectless import COMPLETION, GENERATION
+from packhorse.serve.protocols.messages import read_messages
 from packhorse.serve.protocols.openai_options import Asked, read_options
 from packhorse.serve.protocols.openai_writing import (
     chat_logprobs,
@@ -26,12 +27,13 @@ from packhorse.serve.protocols.openai_writing import (
     usage_of,
 )
 from packhorse.serve.protocols.prompts import PromptReader, Prompts
+from packhorse.serve.protocols.tools import read_tools, written_calls
 from packhorse.serve.registry import Generator
 from packhorse.serve.streams import DONE, EventStream, event
 from packhorse.text.generation import TextGeneration
+from packhorse.text.tool_use import NamedCall, ToolAnswer, ToolUse, content_of
 
 GENERATES = "a model that generates"
-_MOST_MESSAGES = 10_000
 # What decides how a template is used, or comes by other fields.
 _NOT_OF_TEMPLATES = {"chat_template", "continue_final_message", "messages", "tokenize", "tools"}
 
@@ -156,6 +158,7 @@ class Piece(NamedTuple):
     """What is new of one text of an answer.
 
     prompt      number of the prompt
+    choice      number of the text, of those of all prompts
     generation  the text so far
     text        its new characters
     tokens      how many of its tokens were written before
@@ -165,6 +168,7 @@ class Piece(NamedTuple):
     """
 
     prompt: int
+    choice: int
     generation: Generation
     text: str
     tokens: int
@@ -180,8 +184,8 @@ async def _answer(
     whole: Callable[[Piece], dict[str, Any]],
     part: Callable[[Piece | None], dict[str, Any] | None],
 ) -> Any:
-    """`whole` writes a choice, and `part` one of a stream, which begins with that of None; `kind`
-    is the object of a whole answer."""
+    """`whole` writes a choice, and `part` one of a stream, which begins with that of None, or gives
+    None where there is nothing to write; `kind` is the object of a whole answer."""
     await call.start()
     if call.asked.stream:
         return EventStream(_events(call, head, part), call.end)
@@ -189,10 +193,11 @@ async def _answer(
         texts = await call.whole()
     finally:
         call.end()
+    n = call.asked.n
     pieces = [
-        Piece(number, one, one.text, 0, 0, True, True)
+        Piece(number, number * n + i, one, one.text, 0, 0, True, True)
         for number, of_prompt in enumerate(texts)
-        for one in of_prompt
+        for i, one in enumerate(of_prompt)
     ]
     choices = await call.exchange.service.on_thread(
         lambda: [{"index": i, **whole(piece)} for i, piece in enumerate(pieces)]
@@ -219,12 +224,13 @@ async def _events(call: Call, head: dict[str, Any], part: Any) -> AsyncGenerator
                 begins = index not in written
                 tokens, offset = written.get(index, (0, 0))
                 one = running.so_far(i)
-                choice = part(Piece(number, one, text, tokens, offset, begins, over))
+                choice = part(Piece(number, index, one, text, tokens, offset, begins, over))
                 sent = (one.token_texts or [])[tokens:]
                 written[index] = tokens + len(sent), offset + sum(len(one.text) for one in sent)
                 if over:
                     ended.add(index)
-                yield event({**head, "choices": [{"index": index, **choice}], **tail})
+                if choice is not None:
+                    yield event({**head, "choices": [{"index": index, **choice}], **tail})
         if call.asked.usage:
             usage = usage_of([running.so_far(0) for running in call.running])
             yield event({**head, "choices": [], "usage": usage})
@@ -246,7 +252,7 @@ async def completions(exchange: Exchange) -> Any:
     reader = PromptReader(fields, model, asked, special=True)
     most = service.settings.max_client_batch_size
     prompts = Prompts(fields, most, reader, echo=echo, logprobs=asked.logprobs)
-    fields.refuse_rest(GENERATION)
+    fields.refuse_rest(COMPLETION)
     check_sequences(len(prompts.echoed), asked.n, service.settings.max_client_sequences)
     head = {
         "id": f"cmpl-{exchange.request_id}",
@@ -275,42 +281,8 @@ async def completions(exchange: Exchange) -> Any:
     )
 
 
-def _messages(fields: Fields) -> list[dict[str, Any]]:
-    value = fields.get("messages")
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        fields.wrong("messages", 'a list of {"role": ..., "content": ...}')
-    check_count("messages", len(value), _MOST_MESSAGES)
-    found = []
-    for i, message in enumerate(value):
-        for name in ("tool_calls", "function_call", "audio"):
-            if message.get(name):
-                raise ServeError("unsupported", f"messages[{i}].{name} is not supported")
-        if message.get("role") in ("tool", "function"):
-            raise ServeError("unsupported", f"messages[{i}] of a tool: tools are not supported")
-        found.append({**message, "content": _content(message.get("content"), i)})
-    return found
-
-
-def _content(content: Any, number: int) -> str:
-    """The text of a message, which may come in parts."""
-    if isinstance(content, str):
-        return content
-    expected = f"messages[{number}].content is {content!r:.80}, expected a text or parts of text"
-    if not isinstance(content, list):
-        raise ServeError("validation", expected, parameter="messages")
-    texts = []
-    for part in content:
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in (None, "text"):
-            raise ServeError(
-                "unsupported",
-                f"messages[{number}]: content of type {kind!r:.40} is not supported",
-                parameter="messages",
-            )
-        if kind is None or not isinstance(part.get("text"), str):
-            raise ServeError("validation", expected, parameter="messages")
-        texts.append(part["text"])
-    return "".join(texts)
+def _reader(tools: ToolUse | None) -> ToolAnswer:
+    return ToolAnswer(None, True) if tools is None else tools.answer()
 
 
 async def chat(exchange: Exchange) -> Any:
@@ -319,9 +291,11 @@ async def chat(exchange: Exchange) -> Any:
     service = exchange.service
     generator = service.registry.generator(fields.optional_text("model"), GENERATES)
     model = generator.model
-    asked = read_options(exchange, fields, model, chat=True)
-    check_sequences(1, asked.n, service.settings.max_client_sequences)
-    messages = _messages(fields)
+    plain = read_options(exchange, fields, model, chat=True)
+    check_sequences(1, plain.n, service.settings.max_client_sequences)
+    messages, (tools, asked) = await exchange.on_thread(
+        lambda: (read_messages(fields), read_tools(fields, model, plain))
+    )
     template_args = fields.get("chat_template_kwargs")
     if template_args is not None and not isinstance(template_args, dict):
         fields.wrong("chat_template_kwargs", "an object")
@@ -331,6 +305,7 @@ async def chat(exchange: Exchange) -> Any:
         "add_generation_prompt": fields.flag("add_generation_prompt", True),
         "continue_final_message": fields.flag("continue_final_message", False),
         "template_args": template_args,
+        "tools": None if tools is None else tools.schemas or None,
     }
     reader = PromptReader(fields, model, asked, special=False)
     fields.refuse_rest(GENERATION)
@@ -348,21 +323,41 @@ async def chat(exchange: Exchange) -> Any:
     def logprobs(piece: Piece) -> dict[str, Any] | None:
         return chat_logprobs(new_tokens(piece.generation, piece.tokens), asked.as_ids)
 
+    def reason(piece: Piece, calls: Sequence[NamedCall]) -> str:
+        found = reason_of(piece.generation)
+        return "tool_calls" if calls and found == "stop" else found
+
     def whole(piece: Piece) -> dict[str, Any]:
+        answer = _reader(tools)
+        content = content_of(answer.push(piece.text, ended=True))
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if answer.calls:
+            message |= {"content": content or None, "tool_calls": written_calls(answer.calls)}
         return {
-            "message": {"role": "assistant", "content": piece.text, "refusal": None},
+            "message": message,
             "logprobs": logprobs(piece),
-            "finish_reason": reason_of(piece.generation),
+            "finish_reason": reason(piece, answer.calls),
         }
 
-    def part(piece: Piece | None) -> dict[str, Any]:
+    answers: dict[int, ToolAnswer] = {}  # of a stream, by choice
+
+    def part(piece: Piece | None) -> dict[str, Any] | None:
         if piece is None:
-            delta = {"role": "assistant", "content": ""}
-            return {"delta": delta, "logprobs": None, "finish_reason": None}
+            first = {"role": "assistant", "content": ""}
+            return {"delta": first, "logprobs": None, "finish_reason": None}
+        answer = answers.setdefault(piece.choice, _reader(tools))
+        before = len(answer.calls)
+        content = content_of(answer.push(piece.text, ended=piece.ends))
+        delta: dict[str, Any] = {"content": content} if content else {}
+        if fresh := written_calls(answer.calls[before:]):
+            delta["tool_calls"] = [{"index": i, **one} for i, one in enumerate(fresh, before)]
+        known = logprobs(piece)
+        if not (delta or known or piece.ends):
+            return None
         return {
-            "delta": {"content": piece.text} if piece.text else {},
-            "logprobs": logprobs(piece),
-            "finish_reason": reason_of(piece.generation) if piece.ends else None,
+            "delta": delta,
+            "logprobs": known,
+            "finish_reason": reason(piece, answer.calls) if piece.ends else None,
         }
 
     call = Call(exchange, generator, asked, [Prompt(ids, "messages", False)])

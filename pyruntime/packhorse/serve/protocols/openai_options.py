@@ -47,6 +47,13 @@ class Asked:
         return error
 
 
+def read_temperature(fields: Fields, model: ServedModel) -> float:
+    """The temperature; one that a request leaves out is as the model's files say."""
+    given = fields.number("temperature", 0, 100)
+    default: float = model.engines[0].generation.defaults.get("temperature", 1.0)
+    return default if given is None else given
+
+
 def read_options(exchange: Exchange, fields: Fields, model: ServedModel, *, chat: bool) -> Asked:
     """Raises ServeError, for what is not supported by name."""
     check_sizes(fields)
@@ -61,11 +68,9 @@ def read_options(exchange: Exchange, fields: Fields, model: ServedModel, *, chat
         if not stream:
             fields.wrong("stream_options", "it to come with stream = true")
         with_usage = stream_options.flag("include_usage", False)
-    temperature = fields.number("temperature", 0, 100)
-    if temperature is None:
-        temperature = model.engines[0].generation.defaults.get("temperature", 1.0)
+    temperature = read_temperature(fields, model)
     by_chance = {
-        "top_p": _top_p(fields),
+        "top_p": read_top_p(fields),
         "top_k": _top_k(fields),
         "min_p": fields.number("min_p", 0, 1),
     }
@@ -104,13 +109,16 @@ def _max_new_tokens(exchange: Exchange, fields: Fields, chat: bool) -> int | Non
     settings = exchange.service.settings
     default = settings.default_new_tokens if chat else 16
     given = next((number for number in named if number is not None), default)
-    most = settings.max_new_tokens
-    if given == -1:  # as many as there is room for
-        return most
+    return settings.max_new_tokens if given == -1 else bounded_tokens(exchange, given)
+
+
+def bounded_tokens(exchange: Exchange, given: int) -> int:
+    """So many tokens, up to the server's bound."""
+    most = exchange.service.settings.max_new_tokens
     return given if most is None else min(given, most)
 
 
-def _top_p(fields: Fields) -> float | None:
+def read_top_p(fields: Fields) -> float | None:
     given = fields.number("top_p", 0, 1)
     return None if given is None else max(given, _LEAST_TOP_P)
 

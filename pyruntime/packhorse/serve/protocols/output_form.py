@@ -76,15 +76,28 @@ def _any_object(fields: Fields, name: str) -> list[Form]:
 
 def _of_response_format(fields: Fields) -> list[Form]:
     form = fields.table("response_format")
-    kind = "text" if form is None else form.choice("type", _TYPES, "text")
-    if form is None or kind == "text":
+    if form is None:
         return []
+    of_schema = form.table("json_schema") if form.get("type") == "json_schema" else None
+    found = described_form(form, of_schema, "response_format")
+    return [] if found is None else [found]
+
+
+def described_form(form: Fields, of_schema: Fields | None, name: str) -> Form | None:
+    """The form of a field with a type, as both protocols of OpenAI have it. Raises ServeError.
+
+    of_schema  where the schema of the type "json_schema" stands
+    name       of the field
+    """
+    kind = form.choice("type", _TYPES, "text")
+    if kind == "text":
+        return None
     if kind == "json_object" and form.get("schema") is None:
-        return [Form("response_format", "schema", _ANY_OBJECT)]
-    described = form if kind == "json_object" else form.table("json_schema")
+        return Form(name, "schema", _ANY_OBJECT)
+    described = form if kind == "json_object" else of_schema
     if described is None:
         form.wrong("json_schema", "an object with a schema")
     schema = described.get("schema")
     if not isinstance(schema, dict):
         described.wrong("schema", "a JSON schema")
-    return [Form("response_format", "schema", schema)]
+    return Form(name, "schema", schema)
